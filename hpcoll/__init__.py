@@ -1,0 +1,43 @@
+"""MPI collectives for Python that are fast, proven and readable.
+
+>>> from mpi4py import MPI
+>>> import hpcoll
+>>> comm = hpcoll.Communicator(MPI.COMM_WORLD)    # doctest: +SKIP
+>>> comm.Allreduce(MPI.IN_PLACE, x, op=MPI.SUM)   # doctest: +SKIP
+
+What needs MPI or a compiler is imported when it is first asked for, so that algorithms can be read, drawn and proven
+where neither is installed. ``__all__`` is the public face.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from hpcoll.catalogue import algorithms
+from hpcoll.errors import ArgumentError, HpcollError, KernelError, ScheduleError, TransportError
+from hpcoll.ops import AVG, ReduceOp, premul_sum, reduce_op
+
+if TYPE_CHECKING:
+    from hpcoll.communicator import CartCommunicator, Communicator
+
+__version__ = "0.1.0"
+__all__ = [
+    "AVG",
+    "ArgumentError",
+    "CartCommunicator",
+    "Communicator",
+    "HpcollError",
+    "KernelError",
+    "ReduceOp",
+    "ScheduleError",
+    "TransportError",
+    "algorithms",
+    "premul_sum",
+    "reduce_op",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Communicator", "CartCommunicator"):
+        from hpcoll import communicator
+
+        return getattr(communicator, name)
+    raise AttributeError(f"module 'hpcoll' has no attribute {name!r}")
