@@ -1,0 +1,116 @@
+"""Circulant graph: rank r is linked to r + s and r - s for about log2 nranks skips s, whatever the number of ranks.
+
+    skips of 7: 1 2 4           0 --> 1 --> 2 --> 3 --> 4 --> 5 --> 6 --> 0
+                                0 --------> 2 --------> 4 --------> 6 ...
+                                0 --------------------> 4 ...
+
+All ranks look alike, so no number of ranks is a bad one. Besides the skips this file has the n-block schedule: who sends
+which of n blocks in which round, so that a broadcast ends after n - 1 + q rounds, the fewest possible for one port.
+
+Source: Traeff, arXiv 2312.11236 and 2407.18004. The greedy rule for the receive schedule is ours: not proven in general, but
+checked for all nranks below 2500, and the verifier proves every schedule made of it.
+"""
+
+from bisect import bisect_right
+from functools import lru_cache
+from typing import NamedTuple
+
+
+@lru_cache(maxsize=256)
+def skips(nranks: int) -> tuple[int, ...]:
+    """Skips ``s[0] = 1 < ... < s[q] = nranks``: each is half the next one, rounded up; ``q = ceil(log2 nranks)``.
+
+    >>> skips(17), skips(7)
+    ((1, 2, 3, 5, 9, 17), (1, 2, 4, 7))
+    """
+    descending = [nranks]
+    while descending[-1] > 1:
+        descending.append((descending[-1] + 1) // 2)
+    return tuple(reversed(descending))
+
+
+class Round(NamedTuple):
+    """One round of a broadcast from vrank 0.
+
+    Attributes:
+        right, sent: To whom (a vrank), which block; ``sent`` is None for none.
+        left, received: From whom, which block; ``received`` is None for none.
+    """
+
+    right: int
+    sent: int | None
+    left: int
+    received: int | None
+
+
+def rounds(vrank: int, nranks: int, nblocks: int) -> list[Round]:
+    """What a vrank does in each of the ``nblocks - 1 + q`` rounds of a broadcast to 2 or more. Each block arrives exactly once.
+
+    >>> [(turn.sent, turn.received) for turn in rounds(0, 5, 2)]
+    [(0, None), (1, None), (1, None), (1, None)]
+    >>> [(turn.sent, turn.received) for turn in rounds(1, 5, 2)]
+    [(None, None), (None, 1), (None, 0), (1, None)]
+    """
+    skip = skips(nranks)
+    q = len(skip) - 1
+    receives, sends = receive_schedule(vrank, nranks), send_schedule(vrank, nranks)
+    idle = -(nblocks - 1) % q  # rounds of the first phase that would move nothing
+    plan = []
+    for i in range(idle, idle + nblocks - 1 + q):
+        phase, k = divmod(i, q)
+        right, left = (vrank + skip[k]) % nranks, (vrank - skip[k]) % nranks
+        sent, received = (_block(schedule[k] + phase * q - idle, nblocks) for schedule in (sends, receives))
+        plan.append(Round(right, sent if right else None, left, received if vrank else None))
+    return plan
+
+
+def _block(number: int, nblocks: int) -> int | None:
+    return min(number, nblocks - 1) if number >= 0 else None
+
+
+def send_schedule(vrank: int, nranks: int) -> tuple[int, ...]:
+    """Block sent to ``vrank + s[k]`` in round k of the first phase; each later phase adds q. Negative: none yet.
+
+    >>> send_schedule(0, 7), send_schedule(3, 7)
+    ((0, 1, 2), (-3, -2, -3))
+    """
+    skip = skips(nranks)
+    return tuple(receive_schedule((vrank + skip[k]) % nranks, nranks)[k] for k in range(len(skip) - 1))
+
+
+@lru_cache(maxsize=1 << 15)
+def receive_schedule(vrank: int, nranks: int) -> tuple[int, ...]:
+    """Block received from ``vrank - s[k]`` in round k of the first phase; each later phase adds q.
+
+    Greedy: round k takes the largest base block not taken yet that somebody within reach of its skip starts with.
+    The q blocks differ modulo q, so over the phases a vrank gets every block once.
+
+    >>> [receive_schedule(v, 7) for v in range(1, 4)]
+    [(0, -2, -1), (-3, 1, -1), (-2, 0, -1)]
+    """
+    skip, (base, holders) = skips(nranks), _base_blocks(nranks)
+    q = len(skip) - 1
+    taken = [base[vrank]]
+    for k in range(q):
+        last, first = vrank - skip[k + 1], vrank - skip[k]  # the interval (last, first]
+        near = (b for b in range(q, -1, -1) if b not in taken and bisect_right(holders[b], first) > bisect_right(holders[b], last))
+        taken.append(next(near, base[last % nranks]))
+    return tuple(base[vrank] if block == q else block - q for block in taken[1:])
+
+
+@lru_cache(maxsize=16)
+def _base_blocks(nranks: int) -> tuple[list[int], list[list[int]]]:
+    """Base block of every vrank, and per block the vranks that have it, in order, from ``-nranks`` on.
+
+    A vrank's base block is the index of the smallest skip of its greedy sum of skips: the round of the first phase in
+    which a block first reaches it. The root has block q.
+    """
+    skip = skips(nranks)
+    q = len(skip) - 1
+    base = [q]
+    for k in range(q):
+        base += [k, *base[1 : skip[k + 1] - skip[k]]]
+    holders: list[list[int]] = [[] for _ in range(q + 1)]
+    for vrank in range(-nranks, nranks):
+        holders[base[vrank]].append(vrank)
+    return base, holders

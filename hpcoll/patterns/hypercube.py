@@ -1,0 +1,46 @@
+"""Hypercube: vertices are neighbours along dimension k when their numbers differ in bit k.
+
+    011 ---- 111        Other numbers of ranks are folded first: with e ranks too many, the first 2e form pairs whose
+     | \\      | \\       even rank is the guest of the odd one. 6 ranks make 4 vertices:
+     | 001 ---- 101
+     |  |     |  |          guest    0     2
+    010 | -- 110 |          vertex   0     1     2   3
+       \\|       \\|          rank     1     3     4   5
+       000 ---- 100
+"""
+
+from typing import NamedTuple
+
+
+class Place(NamedTuple):
+    """What a rank is in the folded hypercube.
+
+    Attributes:
+        vertex: Its vertex; for a guest its host's.
+        host: A guest's host; None for the others.
+        guest: A host's guest; None for ranks that have none.
+        peers: Ranks of the neighbours, dimension 0 first; empty for a guest.
+    """
+
+    vertex: int
+    host: int | None
+    guest: int | None
+    peers: tuple[int, ...]
+
+
+def place(rank: int, nranks: int) -> Place:
+    """Vertex, pair and neighbours of a rank. Vertices are in rank order.
+
+    >>> place(5, 8)
+    Place(vertex=5, host=None, guest=None, peers=(4, 7, 1))
+    >>> place(0, 6), place(1, 6)
+    (Place(vertex=0, host=1, guest=None, peers=()), Place(vertex=0, host=None, guest=0, peers=(3, 4)))
+    """
+    dimensions = nranks.bit_length() - 1
+    surplus = nranks - (1 << dimensions)
+    paired = rank < 2 * surplus
+    vertex = rank // 2 if paired else rank - surplus
+    if paired and rank % 2 == 0:
+        return Place(vertex, rank + 1, None, ())
+    neighbours = (vertex ^ 1 << k for k in range(dimensions))
+    return Place(vertex, None, rank - 1 if paired else None, tuple(2 * v + 1 if v < surplus else v + surplus for v in neighbours))

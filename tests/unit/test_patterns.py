@@ -1,0 +1,218 @@
+"""Rank arithmetic: what the patterns promise, for all small numbers of ranks and some large ones."""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from math import ceil, floor, log2
+
+import pytest
+
+from hpcoll.patterns import binary, binomial, circulant, dissemination, double_binary_tree, hypercube, knomial, ring
+from hpcoll.patterns.tree import Node
+
+SMALL = range(1, 65)
+LARGE = (100, 255, 256, 257, 1000, 1023, 1024, 1025, 4096)
+
+
+def depths(nodes: Sequence[Node], root: int) -> list[int]:
+    """Depth of every rank, after checking that the nodes agree with each other and are one tree below the root."""
+    assert nodes[root].parent is None
+    found = {root: 0}
+    queue = [root]
+    for rank in queue:
+        for child in nodes[rank].children:
+            assert nodes[child].parent == rank
+            assert child not in found
+            found[child] = found[rank] + 1
+            queue.append(child)
+    assert len(found) == len(nodes)
+    return [found[rank] for rank in range(len(nodes))]
+
+
+def subtree(nodes: Sequence[Node], rank: int) -> list[int]:
+    """Ranks below and including a rank."""
+    return sorted([rank, *(r for child in nodes[rank].children for r in subtree(nodes, child))])
+
+
+def assert_intervals(nodes: Sequence[Node], root: int) -> None:
+    for rank in range(len(nodes)):
+        below = subtree(nodes, rank)
+        assert below == list(range(below[0], below[-1] + 1)), (rank, root)
+
+
+def assert_largest_first(nodes: Sequence[Node]) -> None:
+    for node in nodes:
+        heights = [max_depth(nodes, child) for child in node.children]
+        assert heights == sorted(heights, reverse=True)
+
+
+def max_depth(nodes: Sequence[Node], rank: int) -> int:
+    return max((1 + max_depth(nodes, child) for child in nodes[rank].children), default=0)
+
+
+@pytest.mark.parametrize("nranks", SMALL)
+def test_ring(nranks: int) -> None:
+    rank, seen = 0, set()
+    for _ in range(nranks):
+        right = ring.neighbours(rank, nranks)[1]
+        assert ring.neighbours(right, nranks)[0] == rank
+        seen.add(rank)
+        rank = right
+    assert rank == 0
+    assert len(seen) == nranks
+
+
+@pytest.mark.parametrize("nranks", [*SMALL, *LARGE])
+def test_binomial(nranks: int) -> None:
+    nodes = [Node(binomial.parent(v) if v else None, binomial.children(v, nranks)) for v in range(nranks)]
+    assert max(depths(nodes, 0)) == floor(log2(nranks))
+    assert len(nodes[0].children) == ceil(log2(nranks))
+    assert_intervals(nodes, 0)
+    assert all(binomial.subtree(v, nranks) == len(subtree(nodes, v)) for v in range(nranks))
+
+
+@pytest.mark.parametrize("nranks", SMALL)
+def test_dissemination_peers_match(nranks: int) -> None:
+    peers = [dissemination.peers(rank, nranks) for rank in range(nranks)]
+    for rank in range(nranks):
+        assert len(peers[rank]) == ceil(log2(nranks))
+        assert all(peers[destination][k][0] == rank for k, (_, destination) in enumerate(peers[rank]))
+
+
+@pytest.mark.parametrize("nranks", SMALL)
+def test_binary_is_in_order_for_every_root(nranks: int) -> None:
+    for root in range(nranks):
+        nodes = [binary.node(rank, nranks, root) for rank in range(nranks)]
+        assert max(depths(nodes, root)) <= ceil(log2(nranks))
+        assert all(len(node.children) <= 2 for node in nodes)
+        assert_intervals(nodes, root)
+        assert_largest_first(nodes)
+
+
+@pytest.mark.parametrize("nranks", [*SMALL, *LARGE])
+def test_binary_depth(nranks: int) -> None:
+    def depth(root: int) -> int:
+        return max(depths([binary.node(rank, nranks, root) for rank in range(nranks)], root))
+
+    assert depth(nranks // 2) == floor(log2(nranks))
+    assert depth(0) == ceil(log2(nranks))
+
+
+@pytest.mark.parametrize("radix", [2, 3, 4, 8])
+@pytest.mark.parametrize("nranks", [*SMALL, 1000])
+def test_knomial(nranks: int, radix: int) -> None:
+    for root in {0, 1 % nranks, nranks - 1}:
+        nodes = [knomial.node(rank, nranks, root, radix) for rank in range(nranks)]
+        levels = next(k for k in range(11) if radix**k >= nranks)
+        assert max(depths(nodes, root)) <= levels
+        assert all(len(node.children) <= (radix - 1) * levels for node in nodes)
+        if nranks == radix**levels:
+            assert_largest_first(nodes)
+
+
+@pytest.mark.parametrize("nranks", SMALL)
+def test_knomial_of_radix_2_is_binomial(nranks: int) -> None:
+    for vrank in range(nranks):
+        assert knomial.node(vrank, nranks, 0, 2) == Node(binomial.parent(vrank) if vrank else None, binomial.children(vrank, nranks))
+
+
+@pytest.mark.parametrize("nranks", [*SMALL, *LARGE])
+def test_hypercube(nranks: int) -> None:
+    places = [hypercube.place(rank, nranks) for rank in range(nranks)]
+    dimensions = floor(log2(nranks))
+    hosts = [rank for rank in range(nranks) if places[rank].host is None]
+    assert [places[rank].vertex for rank in hosts] == list(range(1 << dimensions))  # in rank order
+    for rank, place in enumerate(places):
+        if place.host is not None:
+            assert place.peers == ()
+            assert (places[place.host].guest, places[place.host].vertex, place.host) == (rank, place.vertex, rank + 1)
+        else:
+            assert [places[peer].vertex for peer in place.peers] == [place.vertex ^ 1 << k for k in range(dimensions)]
+
+
+@pytest.mark.parametrize("nranks", [*range(2, 65), *LARGE])
+@pytest.mark.parametrize("pair", ["mirrored", "rooted"])
+def test_double_binary_tree(pair: str, nranks: int) -> None:
+    """Depth q, at most 2 children over both trees, and nobody an inner node of both but rank 0 (with one child in each)."""
+    trees = pair_of_trees(pair, nranks, 0)
+    roots = (0, nranks - 1) if pair == "mirrored" and nranks % 2 == 0 else (0, 0)
+    for nodes, root in zip(trees, roots):
+        assert max(depths(nodes, root)) == ceil(log2(nranks))
+        assert_largest_first(nodes)
+    children = [(len(a.children), len(b.children)) for a, b in zip(*trees)]
+    assert all(sum(counts) <= 2 for counts in children)
+    inner_twice = [rank for rank, counts in enumerate(children) if all(counts)]
+    assert inner_twice == ([] if roots[1] else [0])
+    assert children[0] == ((1, 0) if roots[1] and nranks > 2 else (1, 1) if not roots[1] else (1, 0))
+
+
+@pytest.mark.parametrize("nranks", [*SMALL, 255, 256])
+def test_mirrored_trees_are_in_order(nranks: int) -> None:
+    for nodes in pair_of_trees("mirrored", nranks, 0):
+        assert_intervals(nodes, 0)
+
+
+@pytest.mark.parametrize("nranks", [2, 3, 7, 8, 20])
+def test_rooted_trees_have_any_root(nranks: int) -> None:
+    for root in range(nranks):
+        for nodes in pair_of_trees("rooted", nranks, root):
+            assert max(depths(nodes, root)) == ceil(log2(nranks))
+
+
+def pair_of_trees(pair: str, nranks: int, root: int) -> tuple[list[Node], list[Node]]:
+    if pair == "mirrored":
+        places = [double_binary_tree.mirrored(rank, nranks) for rank in range(nranks)]
+    else:
+        places = [double_binary_tree.rooted(rank, nranks, root) for rank in range(nranks)]
+    return [a for a, _ in places], [b for _, b in places]
+
+
+@pytest.mark.parametrize("nranks", [*SMALL, *LARGE, 24756])
+def test_circulant_skips(nranks: int) -> None:
+    skips = circulant.skips(nranks)
+    assert (skips[0], skips[-1], len(skips) - 1) == (1, nranks, ceil(log2(nranks)))
+    assert all(near == (far + 1) // 2 for near, far in pairwise(skips))
+
+
+@pytest.mark.parametrize("nranks", [*range(2, 65), 100, 257, 1000, 2047])
+def test_circulant_schedules(nranks: int) -> None:
+    """Every vrank gets q blocks that differ modulo q, one of them in the first phase; it sends only what it holds."""
+    skips = circulant.skips(nranks)
+    q = len(skips) - 1
+    assert circulant.send_schedule(0, nranks) == tuple(range(q))
+    for vrank in range(1, nranks):
+        receives, sends = circulant.receive_schedule(vrank, nranks), circulant.send_schedule(vrank, nranks)
+        assert sorted(block % q for block in receives) == list(range(q))
+        assert sum(block >= 0 for block in receives) == 1
+        assert all(-q <= block < q for block in receives)
+        for k in range(q):
+            held = set(receives[:k]) | {block - q for block in receives}
+            assert sends[k] in held or (vrank + skips[k]) % nranks == 0
+
+
+def test_circulant_schedule_of_one_rank_among_many() -> None:
+    rounds = circulant.rounds(12345, 24756, 40)
+    assert len(rounds) == 40 - 1 + 15
+    received = [turn.received for turn in rounds if turn.received is not None]
+    assert sorted(received) == list(range(40))
+
+
+@pytest.mark.parametrize("nblocks", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("nranks", range(2, 40))
+def test_circulant_rounds(nranks: int, nblocks: int) -> None:
+    """Transfers have two ends, only held blocks are sent, and all blocks reach everybody once in n - 1 + q rounds."""
+    plans = [circulant.rounds(vrank, nranks, nblocks) for vrank in range(nranks)]
+    held = [Counter(range(nblocks)), *(Counter[int]() for _ in range(1, nranks))]
+    for turns in zip(*plans):
+        arrivals = []
+        for vrank, turn in enumerate(turns):
+            if turn.sent is not None:
+                assert held[vrank][turn.sent]
+                assert (turns[turn.right].left, turns[turn.right].received) == (vrank, turn.sent)
+            if turn.received is not None:
+                assert (turns[turn.left].right, turns[turn.left].sent) == (vrank, turn.received)
+                arrivals.append((vrank, turn.received))
+        for vrank, block in arrivals:
+            held[vrank][block] += 1
+    assert {len(plan) for plan in plans} == {nblocks - 1 + ceil(log2(nranks))}
+    assert all(blocks == Counter(range(nblocks)) for blocks in held)
