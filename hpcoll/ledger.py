@@ -1,0 +1,63 @@
+"""The ledger: which operation ran by which algorithm, how often, with how many bytes and how long. Floor 5."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hpcoll.units import format_nbytes
+
+
+class Row(NamedTuple):
+    """One line of the ledger.
+
+    Attributes:
+        operation: Collective, in lower case.
+        algorithm: Catalogue name, or ``native``.
+        calls: Number of calls.
+        nbytes: Sum over calls of the bytes of this rank's message.
+        seconds: Sum over calls of this rank's time.
+    """
+
+    operation: str
+    algorithm: str
+    calls: int
+    nbytes: int
+    seconds: float
+
+
+@dataclass
+class Account:
+    """Running sums of one (operation, algorithm)."""
+
+    calls: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
+
+
+class Ledger:
+    """Sums per operation and algorithm of one communicator; ``str()`` is the table."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[tuple[str, str], Account] = {}
+
+    def account(self, operation: str, algorithm: str) -> Account:
+        """The running sums of one line, made when first asked for."""
+        return self._accounts.setdefault((operation, algorithm), Account())
+
+    def rows(self) -> list[Row]:
+        """Lines with at least one call, largest time first."""
+        rows = [Row(*key, a.calls, a.nbytes, a.seconds) for key, a in self._accounts.items() if a.calls]
+        return sorted(rows, key=lambda row: -row.seconds)
+
+    def clear(self) -> None:
+        """Set all sums to zero."""
+        for account in self._accounts.values():
+            account.calls, account.nbytes, account.seconds = 0, 0, 0.0
+
+    def __str__(self) -> str:
+        lines = [f"{'operation':<16} {'algorithm':<20} {'calls':>8} {'bytes':>10} {'seconds':>9} {'us/call':>9}"]
+        for row in self.rows():
+            per_call = 1e6 * row.seconds / row.calls
+            lines.append(
+                f"{row.operation:<16} {row.algorithm:<20} {row.calls:>8} {format_nbytes(row.nbytes):>10} {row.seconds:>9.3f} {per_call:>9.1f}"
+            )
+        return "\n".join(lines)

@@ -1,0 +1,39 @@
+"""One compilation per node: whoever comes first compiles, the others wait and load it from Numba's disk cache. Floor 5.
+
+A file lock of the node, not a message, so that ranks of any communicator may meet here. A stamp says that the work was
+done on this node, and then nobody waits for anybody.
+"""
+
+import fcntl
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numba
+
+
+@contextmanager
+def once_per_node(what: str, source: str) -> Iterator[None]:
+    """Hold the node's lock while compiling, unless it was compiled on this node before.
+
+    Args:
+        what: Name of what is compiled.
+        source: File it comes from; its path and modification time are part of the stamp.
+    """
+    stamp = _folder() / hashlib.sha256(f"{what} {source} {os.stat(source).st_mtime_ns} {numba.__version__}".encode()).hexdigest()[:24]
+    if stamp.exists():
+        yield
+        return
+    with (stamp.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    stamp.touch()
+
+
+def _folder() -> Path:
+    folder = Path(tempfile.gettempdir()) / f"hpcoll-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder

@@ -1,0 +1,1 @@
+"""How bytes get from rank to rank. Floor 5."""

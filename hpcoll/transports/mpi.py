@@ -1,0 +1,52 @@
+"""The MPI library that mpi4py has loaded, as addresses and handles for compiled code. Floor 5.
+
+The library is asked for through mpi4py's own extension module, never by a guess at a path: a process may hold two
+MPI libraries on disk, but only one has been initialised.
+"""
+
+import ctypes
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from mpi4py import MPI
+
+_POINTER_NBYTES = ctypes.sizeof(ctypes.c_void_p)
+
+
+class Library(NamedTuple):
+    """What compiled code needs to call MPI.
+
+    Attributes:
+        isend, irecv, test: Addresses of ``MPI_Isend``, ``MPI_Irecv``, ``MPI_Test``.
+        request_nbytes: Size of a request handle: 8 in Open MPI (a pointer), 4 in MPICH and its relatives.
+        status_ignore: Value of ``MPI_STATUS_IGNORE``: 0 in Open MPI, 1 in MPICH's ABI.
+        byte: Handle of ``MPI_BYTE``.
+    """
+
+    isend: int
+    irecv: int
+    test: int
+    request_nbytes: int
+    status_ignore: int
+    byte: int
+
+
+@lru_cache(maxsize=1)
+def library() -> Library:
+    """The loaded MPI library; Open MPI, MPICH, or one with MPICH's ABI such as Intel MPI."""
+    extension = ctypes.CDLL(MPI.__file__)
+    isend, irecv, test = (_address(getattr(extension, name)) for name in ("MPI_Isend", "MPI_Irecv", "MPI_Test"))
+    request_nbytes = MPI._sizeof(MPI.REQUEST_NULL)
+    status_ignore = 0 if request_nbytes == _POINTER_NBYTES else 1
+    return Library(isend, irecv, test, request_nbytes, status_ignore, handle(MPI.BYTE))
+
+
+def handle(thing: MPI.Comm | MPI.Datatype) -> int:
+    """The C handle of a communicator or datatype, as an int64 whose low bits are the handle."""
+    return int(MPI._handleof(thing)) & ((1 << 8 * MPI._sizeof(thing)) - 1)
+
+
+def _address(function: Any) -> int:
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address is not None
+    return address

@@ -1,0 +1,1 @@
+"""Reduction kernels of hpcoll: one compiled fold per operator and element type."""
