@@ -61,6 +61,7 @@ class Algorithm:
         summary: One line: what it is and when it is good.
         source: Where the construction comes from.
         rounds: Longest chain of dependent messages in one run of the schedule.
+        messages: Messages that the busiest rank sends or receives one after another, where that is more than ``rounds``.
         serial: Bytes sent one after another along that chain, one message at a time per rank, as a fraction of m.
         sent: Bytes that the busiest rank sends, as a fraction of m.
         chunks: Chunks per segment of a vector collective (block collectives always have p).
@@ -80,6 +81,7 @@ class Algorithm:
     serial: str
     sent: str
     chunks: str = "1"
+    messages: str = "0"
     ordered: bool = False
     reproducible: bool = True
     uniform: bool = False
@@ -92,7 +94,7 @@ class Algorithm:
         return f"{self.collective}/{self.name}"
 
     def cost(self, field: str, nranks: int, nchunks: int = 1) -> float:
-        """Value of one of the formulas ``rounds``, ``serial``, ``sent``, ``chunks`` for ``nranks >= 2``."""
+        """Value of one of the formulas ``rounds``, ``messages``, ``serial``, ``sent``, ``chunks`` for ``nranks >= 2``."""
         return _evaluate(getattr(self, field), nranks, nchunks)
 
 
@@ -145,13 +147,13 @@ CATALOGUE: dict[str, Algorithm] = {
             "allreduce", "direct", allreduce_direct,
             "everything to everybody at once: smallest messages, few ranks, or latency that is wire rather than CPU",
             "classic (one-shot)",
-            rounds="1", serial="p-1", sent="p-1", ordered=True,
+            rounds="1", messages="p-1", serial="p-1", sent="p-1", ordered=True,
         ),
         Algorithm(
             "allreduce", "two_shot", allreduce_two_shot,
             "least volume in two rounds of p-1 messages: few ranks, or latency that is wire rather than CPU",
             "classic (direct reduce-scatter, direct allgather)",
-            rounds="2", serial="2*(p-1)/p", sent="2*(p-1)/p", chunks="p", ordered=True, pipelined=True,
+            rounds="2", messages="2*(p-1)", serial="2*(p-1)/p", sent="2*(p-1)/p", chunks="p", ordered=True, pipelined=True,
         ),
         Algorithm(
             "bcast", "binomial", bcast_binomial,
@@ -188,7 +190,7 @@ CATALOGUE: dict[str, Algorithm] = {
             "bcast", "direct", bcast_direct,
             "the root sends to everybody: smallest messages, few ranks",
             "classic (linear)",
-            rounds="1", serial="p-1", sent="p-1",
+            rounds="1", messages="p-1", serial="p-1", sent="p-1",
         ),
         Algorithm(
             "reduce", "binomial", reduce_binomial,
@@ -224,7 +226,7 @@ CATALOGUE: dict[str, Algorithm] = {
             "reduce", "direct", reduce_direct,
             "everybody sends to the root, which folds once: few ranks, operators that are not commutative",
             "classic (linear)",
-            rounds="1", serial="p-1", sent="1", ordered=True,
+            rounds="1", messages="p-1", serial="p-1", sent="1", ordered=True,
         ),
         Algorithm(
             "scan", "recursive_doubling", scan_recursive_doubling,
@@ -254,7 +256,7 @@ CATALOGUE: dict[str, Algorithm] = {
             "allgather", "direct", allgather_direct,
             "all blocks at once: few ranks, or latency that is wire rather than CPU",
             "classic",
-            rounds="1", serial="(p-1)/p", sent="(p-1)/p",
+            rounds="1", messages="p-1", serial="(p-1)/p", sent="(p-1)/p",
         ),
         Algorithm(
             "reduce_scatter", "ring", reduce_scatter_ring,
@@ -272,7 +274,7 @@ CATALOGUE: dict[str, Algorithm] = {
             "reduce_scatter", "direct", reduce_scatter_direct,
             "all blocks at once, one reduction of p inputs in rank order: few ranks, any operator",
             "classic",
-            rounds="1", serial="(p-1)/p", sent="(p-1)/p", ordered=True, pipelined=True,
+            rounds="1", messages="p-1", serial="(p-1)/p", sent="(p-1)/p", ordered=True, pipelined=True,
         ),
         Algorithm(
             "gather", "binomial", gather_binomial,
@@ -284,7 +286,7 @@ CATALOGUE: dict[str, Algorithm] = {
             "gather", "direct", gather_direct,
             "every block moves once: large blocks",
             "classic",
-            rounds="1", serial="(p-1)/p", sent="1/p",
+            rounds="1", messages="p-1", serial="(p-1)/p", sent="1/p",
         ),
         Algorithm(
             "scatter", "binomial", scatter_binomial,
@@ -296,7 +298,7 @@ CATALOGUE: dict[str, Algorithm] = {
             "scatter", "direct", scatter_direct,
             "every block moves once: large blocks",
             "classic",
-            rounds="1", serial="(p-1)/p", sent="(p-1)/p",
+            rounds="1", messages="p-1", serial="(p-1)/p", sent="(p-1)/p",
         ),
         Algorithm(
             "alltoall", "pairwise", alltoall_pairwise,
@@ -314,7 +316,7 @@ CATALOGUE: dict[str, Algorithm] = {
             "alltoall", "direct", alltoall_direct,
             "all blocks at once: few ranks, or blocks of very different sizes",
             "classic",
-            rounds="1", serial="(p-1)/p", sent="(p-1)/p",
+            rounds="1", messages="p-1", serial="(p-1)/p", sent="(p-1)/p",
         ),
         Algorithm(
             "barrier", "dissemination", barrier_dissemination,

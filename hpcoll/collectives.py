@@ -7,6 +7,7 @@ with the ranks that contributed to it.
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Any
 
 _Count = Callable[[int, int, int, int], int]  # (rank, nranks, root, nchunks) -> number of chunks
 _Name = Callable[[int, int], Hashable]  # (rank, index) -> item or extent
@@ -88,7 +89,7 @@ def _identity(count: _Count) -> Callable[[int, int, int, int], list[tuple[int, i
     return lambda rank, nranks, root, nchunks: [(i, i) for i in range(count(rank, nranks, root, nchunks))]
 
 
-_vector = dict(input_item=_index, output_item=_index, input_extent=_index, output_extent=_index)
+_vector: dict[str, Any] = dict.fromkeys(("input_item", "output_item", "input_extent", "output_extent"), _index)
 
 COLLECTIVES = {
     c.name: c

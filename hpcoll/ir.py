@@ -24,7 +24,7 @@ class Chunk(NamedTuple):
     """A run of ``n`` consecutive chunks of one buffer, starting at ``index``."""
 
     buffer: Buffer
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index
     n: int = 1
 
     def __str__(self) -> str:

@@ -1,0 +1,167 @@
+"""Proof of the catalogue: every row, every number of ranks, every root, out of place and in place. Floor 4.
+
+What one proof is, `hpcoll.verify` knows; here is which ones to make, and how to spread them over the cores.
+"""
+
+import gc
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import NamedTuple
+
+from hpcoll.catalogue import CATALOGUE, Algorithm, schedule
+from hpcoll.collectives import COLLECTIVES
+from hpcoll.errors import ScheduleError
+from hpcoll.ir import Schedule
+from hpcoll.verify import Proof, verify_schedules
+
+NCHUNKS = (1, 2, 3, 5)  # what rows that take any number of chunks are proven with
+EXTRA = (100, 127, 128, 129, 255, 1000)  # spot checks beyond the numbers of ranks that are proven one by one
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a sweep has proven of one row.
+
+    Attributes:
+        key: The catalogue key.
+        instances: Triples (nranks, root, nchunks) proven, each in every mode that the collective has.
+        messages: Messages of one run of every instance, together.
+        seconds: CPU time spent.
+        ordered, reproducible: Whether every instance was.
+    """
+
+    key: str
+    instances: int = 0
+    messages: int = 0
+    seconds: float = 0.0
+    ordered: bool = True
+    reproducible: bool = True
+
+    def __add__(self, other: "Summary") -> "Summary":
+        return Summary(
+            self.key,
+            self.instances + other.instances,
+            self.messages + other.messages,
+            self.seconds + other.seconds,
+            self.ordered and other.ordered,
+            self.reproducible and other.reproducible,
+        )
+
+
+class _Job(NamedTuple):
+    row: Algorithm
+    nranks: int
+    roots: Sequence[int]
+
+    @property
+    def instances(self) -> list[tuple[int, int]]:
+        """``(root, nchunks)`` of each."""
+        return [(root, nchunks) for root in self.roots for nchunks in (NCHUNKS if self.row.chunked else (1,))]
+
+    @property
+    def weight(self) -> int:
+        """About how many steps there are to prove, from those of two ranks."""
+        steps = [len(c) for rank in {0, self.nranks // 2} for c in schedule(self.row, self.nranks, rank).channels]
+        return max(steps, default=0) * self.nranks * len(self.instances)
+
+
+def prove(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1) -> Proof:
+    """Prove a row for one number of ranks and root: in every mode, with blocks of different sizes unless the row is uniform.
+
+    Args:
+        row: Catalogue row.
+        nranks, root, nchunks: As in `hpcoll.catalogue.schedule`.
+    Returns:
+        What holds in every mode.
+    Raises:
+        ScheduleError: a schedule is wrong, or the row claims to be ordered or reproducible and is not.
+    """
+    return prove_schedules(row, [schedule(row, nranks, rank, root, nchunks) for rank in range(nranks)])
+
+
+def prove_schedules(row: Algorithm, schedules: Sequence[Schedule]) -> Proof:
+    """Prove these schedules, one per rank, to be what their row says; as `prove`."""
+    proofs = [verify_schedules(schedules, in_place=in_place, uniform=row.uniform) for in_place in modes(row)]
+    ordered, reproducible = all(proof.ordered for proof in proofs), all(proof.reproducible for proof in proofs)
+    if row.ordered > ordered or row.reproducible > reproducible:
+        claim = "ordered" if row.ordered > ordered else "reproducible"
+        raise ScheduleError(f"the catalogue says {claim} and {schedules[0]!r} is not")
+    return proofs[0]._replace(ordered=ordered, reproducible=reproducible)
+
+
+def modes(row: Algorithm) -> tuple[bool, ...]:
+    """Values of ``in_place`` for which a row's schedules are run."""
+    collective = COLLECTIVES[row.collective]
+    if collective.always_in_place:
+        return (True,)
+    return (False, True) if collective.aliases else (False,)
+
+
+def prove_catalogue(
+    max_nranks: int = 64,
+    jobs: int | None = None,
+    extra: Sequence[int] = EXTRA,
+    *,
+    rows: Iterable[Algorithm] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Summary]:
+    """Prove every row for 1 .. ``max_nranks`` ranks and all roots, and for some larger numbers of ranks and some roots.
+
+    Args:
+        max_nranks: Largest number of ranks of the complete part; 0 leaves it out.
+        jobs: Processes to use; all cores by default. 1 stays in this process.
+        extra: Further numbers of ranks, each with up to four roots.
+        rows: Which rows; all by default.
+        progress: Called with the number of jobs done and of all jobs, whenever one ends.
+    Returns:
+        One summary per row, in the order of the rows.
+    Raises:
+        ScheduleError: a row is wrong.
+    """
+    rows = list(CATALOGUE.values() if rows is None else rows)
+    todo = sorted(_jobs(rows, max_nranks, extra), key=lambda job: job.weight, reverse=True)
+    summaries = {row.key: Summary(row.key) for row in rows}
+    for done, summary in enumerate(_run(todo, jobs or len(os.sched_getaffinity(0))), 1):
+        summaries[summary.key] += summary
+        progress(done, len(todo))
+    return list(summaries.values())
+
+
+def _jobs(rows: Sequence[Algorithm], max_nranks: int, extra: Sequence[int]) -> Iterator[_Job]:
+    for row in rows:
+        rooted = COLLECTIVES[row.collective].rooted
+        for nranks in range(1, max_nranks + 1):
+            yield _Job(row, nranks, range(nranks) if rooted else (0,))
+        for nranks in extra:
+            yield _Job(row, nranks, sorted({0, 1, nranks // 2, nranks - 1}) if rooted else (0,))
+
+
+def _run(todo: Sequence[_Job], jobs: int) -> Iterator[Summary]:
+    if jobs == 1:
+        yield from map(_prove_job, todo)
+        return
+    # spawn: this process may have threads, or MPI. Schedules hold no cycles: looking for some would take half of the time.
+    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=gc.disable) as pool:
+        futures = [pool.submit(_prove_job, job) for job in todo]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _prove_job(job: _Job) -> Summary:
+    start = time.process_time()
+    proofs = [prove(job.row, job.nranks, root, nchunks) for root, nchunks in job.instances]
+    return Summary(
+        job.row.key,
+        len(proofs),
+        sum(proof.messages for proof in proofs),
+        time.process_time() - start,
+        all(proof.ordered for proof in proofs),
+        all(proof.reproducible for proof in proofs),
+    )

@@ -1,0 +1,206 @@
+"""Schedules of the block collectives and of barrier: what their rows claim, and the counts that make them what they are called."""
+
+from __future__ import annotations
+
+from math import log2
+
+import pytest
+
+from hpcoll.catalogue import CATALOGUE, Algorithm, schedule
+from hpcoll.collectives import COLLECTIVES
+from hpcoll.ir import Buffer, Op, Schedule, Step
+from hpcoll.patterns import dissemination
+from hpcoll.sweep import prove
+
+ROWS = [row for row in CATALOGUE.values() if COLLECTIVES[row.collective].blocks or row.collective == "barrier"]
+NRANKS = (*range(2, 34), 47, 64)
+
+every_row = pytest.mark.parametrize("row", ROWS, ids=[row.key for row in ROWS])
+
+
+def some_roots(row: Algorithm, nranks: int) -> set[int]:
+    return {0, 1, nranks // 2, nranks - 1} if COLLECTIVES[row.collective].rooted else {0}
+
+
+def steps_of(key: str, nranks: int, rank: int = 0, root: int = 0, *ops: Op) -> list[Step]:
+    steps = [step for channel in schedule(CATALOGUE[key], nranks, rank, root).channels for step in channel]
+    return [step for step in steps if not ops or step.op in ops]
+
+
+def all_schedules(key: str, nranks: int, root: int = 0) -> list[Schedule]:
+    return [schedule(CATALOGUE[key], nranks, rank, root) for rank in range(nranks)]
+
+
+# --- what rows claim
+
+
+@every_row
+def test_rounds_and_bytes_are_as_the_row_says(row: Algorithm) -> None:
+    for nranks in NRANKS:
+        for root in some_roots(row, nranks):
+            proof = prove(row, nranks, root)
+            assert proof.rounds == row.cost("rounds", nranks)
+            nchunks = all_schedules(row.key, nranks, root)[0].nchunks
+            if row.key == "alltoall/bruck" and nranks & (nranks - 1):
+                assert proof.chunks_sent / nchunks < row.cost("sent", nranks)  # a bound: the formula is that of powers of two
+            else:
+                assert proof.chunks_sent / nchunks == pytest.approx(row.cost("sent", nranks))
+
+
+@every_row
+def test_no_row_claims_less_than_the_lower_bounds(row: Algorithm) -> None:
+    for nranks in NRANKS:
+        assert row.cost("rounds", nranks) >= 1
+        assert row.cost("serial", nranks) >= (nranks - 1) / nranks - 1e-12
+        assert row.cost("serial", nranks) >= row.cost("sent", nranks) - 1e-12
+
+
+@every_row
+def test_order_is_claimed_where_it_is_kept(row: Algorithm) -> None:
+    proven = all(prove(row, nranks).ordered for nranks in range(2, 10))
+    if COLLECTIVES[row.collective].reduces:
+        assert proven == row.ordered
+    assert row.ordered == (row.key == "reduce_scatter/direct")
+
+
+@every_row
+def test_only_bruck_needs_equal_blocks(row: Algorithm) -> None:
+    assert row.uniform == (row.key == "alltoall/bruck")
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.name not in ("binomial", "bruck")], ids=lambda row: row.key)
+def test_the_first_message_is_sent_from_input(row: Algorithm) -> None:
+    for nranks in (2, 3, 8, 13):
+        for rank in range(nranks):
+            sends = steps_of(row.key, nranks, rank, 0, Op.SEND)
+            assert all(step.srcs[0].buffer == Buffer.INPUT for step in sends[:1])
+
+
+# --- neighbours and volume
+
+
+@pytest.mark.parametrize("key", ["allgather/ring", "reduce_scatter/ring"])
+@pytest.mark.parametrize("nranks", [2, 3, 8, 13])
+def test_rings_know_their_neighbours_only(key: str, nranks: int) -> None:
+    for rank in range(nranks):
+        sends = steps_of(key, nranks, rank, 0, Op.SEND)
+        receives = steps_of(key, nranks, rank, 0, Op.RECV, Op.RECV_REDUCE)
+        assert [step.peer for step in sends] == [(rank + 1) % nranks] * (nranks - 1)
+        assert [step.peer for step in receives] == [(rank - 1) % nranks] * (nranks - 1)
+        assert all(step.srcs[0].n == 1 for step in sends)
+
+
+@pytest.mark.parametrize("key", ["allgather/circulant", "reduce_scatter/circulant"])
+@pytest.mark.parametrize("nranks", NRANKS)
+def test_circulants_send_two_runs_per_round_at_most(key: str, nranks: int) -> None:
+    q = (nranks - 1).bit_length()
+    for rank in range(nranks):
+        peers = [step.peer for step in steps_of(key, nranks, rank, 0, Op.SEND)]
+        assert len(set(peers)) == q
+        assert max(map(peers.count, peers)) <= 2
+        assert len(peers) <= (q + 1 if key.startswith("reduce_scatter") else 2 * q - 1)
+        assert sum(step.srcs[0].n for step in steps_of(key, nranks, rank, 0, Op.SEND)) == nranks - 1
+
+
+@pytest.mark.parametrize("nranks", NRANKS)
+def test_circulant_reduce_scatter_combines_and_copies_as_little_as_possible(nranks: int) -> None:
+    for rank in range(nranks):
+        reduced = [step.dst.n for step in steps_of("reduce_scatter/circulant", nranks, rank, 0, Op.RECV_REDUCE) if step.dst]
+        assert sum(reduced) == nranks - 1
+        copies = steps_of("reduce_scatter/circulant", nranks, rank, 0, Op.COPY)
+        assert len(copies) == (nranks % 2 and nranks > 5)
+        assert len(schedule(CATALOGUE["reduce_scatter/circulant"], nranks, rank).scratch) == ((nranks + 1) // 2 if nranks > 2 else 0)
+
+
+@pytest.mark.parametrize("key", ["allgather/direct", "reduce_scatter/direct", "alltoall/direct", "alltoall/pairwise"])
+@pytest.mark.parametrize("nranks", [2, 3, 8, 13])
+def test_no_two_ranks_favour_the_same_peer(key: str, nranks: int) -> None:
+    peers = [[step.peer for step in steps_of(key, nranks, rank, 0, Op.SEND)] for rank in range(nranks)]
+    for t in range(nranks - 1):
+        assert sorted(found[t] for found in peers) == list(range(nranks))
+
+
+@pytest.mark.parametrize("nranks", [2, 3, 8, 13])
+def test_pairwise_alternates_and_direct_sends_first(nranks: int) -> None:
+    for rank in range(nranks):
+        pairwise = [step.op for step in steps_of("alltoall/pairwise", nranks, rank, 0, Op.SEND, Op.RECV)]
+        assert pairwise == [Op.SEND, Op.RECV] * (nranks - 1)
+        direct = [step.op for step in steps_of("alltoall/direct", nranks, rank, 0, Op.SEND, Op.RECV)]
+        assert direct == [Op.SEND] * (nranks - 1) + [Op.RECV] * (nranks - 1)
+
+
+def test_direct_reduce_scatter_folds_once_in_rank_order() -> None:
+    (fold,) = steps_of("reduce_scatter/direct", 4, 2, 0, Op.REDUCE)
+    assert [str(src) for src in fold.srcs] == ["scratch[0]", "scratch[1]", "input[2]", "scratch[2]"]
+
+
+# --- trees
+
+
+@pytest.mark.parametrize("nranks", NRANKS)
+def test_binomial_roots_use_no_scratch_and_one_message_more_at_most(nranks: int) -> None:
+    for root in {0, 1, nranks // 3, nranks - 1}:
+        for key, op in (("gather/binomial", Op.RECV), ("scatter/binomial", Op.SEND)):
+            at_root = steps_of(key, nranks, root, root, op)
+            children = {step.peer for step in at_root}
+            assert len(children) == (nranks - 1).bit_length()
+            assert len(at_root) <= len(children) + (root > 0)
+            assert not schedule(CATALOGUE[key], nranks, root, root).scratch
+            sends = [step for rank in range(nranks) for step in steps_of(key, nranks, rank, root, Op.SEND)]
+            assert len(sends) <= nranks - 1 + (root > 0)
+
+
+def test_binomial_state_table() -> None:
+    """Root 1 of 5: vranks 0..4 are ranks 1, 2, 3, 4, 0; the subtree of rank 3 is {3, 4}, that of rank 0 itself."""
+    assert list(map(str, steps_of("gather/binomial", 5, 3, 1))) == [
+        "copy(input[0] -> scratch[0])", "recv(peer 4 -> scratch[1])", "send(peer 1, scratch[0..1])",
+    ]  # fmt: skip
+    assert list(map(str, steps_of("scatter/binomial", 5, 1, 1, Op.SEND))) == [
+        "send(peer 0, input[0])", "send(peer 3, input[3..4])", "send(peer 2, input[2])",
+    ]  # fmt: skip
+    assert schedule(CATALOGUE["gather/binomial"], 5, 3, 1).scratch == (3, 4)
+
+
+@pytest.mark.parametrize("key", ["gather/direct", "scatter/direct"])
+@pytest.mark.parametrize("nranks", [2, 3, 8, 13])
+def test_direct_roots_start_on_their_right(key: str, nranks: int) -> None:
+    for root in range(nranks):
+        peers = [step.peer for step in steps_of(key, nranks, root, root, Op.SEND, Op.RECV)]
+        assert peers == [(root + i) % nranks for i in range(1, nranks)]
+
+
+# --- Bruck and dissemination
+
+
+@pytest.mark.parametrize(("nranks", "moved"), [(2, 1), (4, 4), (7, 9), (8, 12), (16, 32), (24, 52), (64, 192)])
+def test_bruck_moves_half_log2_blocks_per_block(nranks: int, moved: int) -> None:
+    for rank in {0, nranks - 1}:
+        sends = steps_of("alltoall/bruck", nranks, rank, 0, Op.SEND)
+        assert len(sends) == (nranks - 1).bit_length()
+        assert sum(step.srcs[0].n for step in sends) == moved
+        assert moved <= nranks / 2 * log2(nranks)
+        packed = [step for step in steps_of("alltoall/bruck", nranks, rank, 0, Op.COPY) if step.dst and step.dst.buffer == Buffer.SCRATCH]
+        assert len(packed) == moved
+
+
+def test_bruck_delivers_each_round_in_two_copies_at_most() -> None:
+    for nranks in NRANKS:
+        for rank in range(nranks):
+            copies = [step.dst.buffer for step in steps_of("alltoall/bruck", nranks, rank, 0, Op.COPY) if step.dst]
+            assert copies.count(Buffer.OUTPUT) <= 1 + 2 * (nranks - 1).bit_length()
+
+
+@pytest.mark.parametrize("nranks", NRANKS)
+def test_dissemination_reaches_everybody(nranks: int) -> None:
+    heard = [{rank} for rank in range(nranks)]
+    for k in range((nranks - 1).bit_length()):
+        peers = [dissemination.peers(rank, nranks)[k] for rank in range(nranks)]
+        assert all(peers[source][1] == rank for rank, (source, _) in enumerate(peers))
+        heard = [heard[rank] | heard[source] for rank, (source, _) in enumerate(peers)]
+    assert all(len(found) == nranks for found in heard)
+
+
+def test_barrier_sends_one_chunk_per_round() -> None:
+    sends = steps_of("barrier/dissemination", 13, 5, 0, Op.SEND)
+    assert [step.peer for step in sends] == [6, 7, 9, 0]
+    assert all(step.srcs[0].n == 1 for step in sends)

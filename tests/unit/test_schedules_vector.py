@@ -1,0 +1,153 @@
+"""Schedules of allreduce, bcast, reduce, scan and exscan: proven for small nranks, and as good as their catalogue rows say."""
+
+from collections.abc import Iterator
+from functools import cache
+from math import ceil, log2
+
+import pytest
+
+from hpcoll.catalogue import CATALOGUE, Algorithm, schedule
+from hpcoll.collectives import COLLECTIVES
+from hpcoll.ir import Buffer, Op, Schedule
+from hpcoll.verify import Proof, verify_schedules
+
+ROWS = [row for row in CATALOGUE.values() if row.collective in ("allreduce", "bcast", "reduce", "scan", "exscan")]
+NRANKS = range(2, 18)
+# Rows whose `rounds` is an upper bound: a guest's partial result need not pass through the longest chain; a root's blocks
+# follow one another without depending on each other.
+UPPER_BOUND = {"allreduce/recursive_doubling", "bcast/circulant", "reduce/circulant"}
+
+every_row = pytest.mark.parametrize("row", ROWS, ids=[row.key for row in ROWS])
+
+
+@cache
+def schedules(key: str, nranks: int, root: int = 0, nchunks: int = 1) -> tuple[Schedule, ...]:
+    return tuple(schedule(CATALOGUE[key], nranks, rank, root, nchunks) for rank in range(nranks))
+
+
+@cache
+def proof(key: str, nranks: int, root: int, nchunks: int, in_place: bool) -> Proof:
+    return verify_schedules(schedules(key, nranks, root, nchunks), in_place=in_place)
+
+
+def chunk_counts(row: Algorithm) -> tuple[int, ...]:
+    return (1, 2, 3, 5, 8) if row.chunked else (1,)
+
+
+def proofs(row: Algorithm) -> Iterator[tuple[int, int, Proof]]:
+    """Proofs for small nranks, some roots, all chunk counts, in place and not: ``(nranks, nchunks, proof)``."""
+    collective = COLLECTIVES[row.collective]
+    for nranks in (1, *NRANKS):
+        roots = {0, 1 % nranks, nranks // 2, nranks - 1} if collective.rooted else {0}
+        for root in roots:
+            for nchunks in chunk_counts(row):
+                for in_place in (True,) if collective.always_in_place else (False, True):
+                    yield nranks, nchunks, proof(row.key, nranks, root, nchunks, in_place)
+
+
+@every_row
+def test_schedules_are_proven(row: Algorithm) -> None:
+    assert len(list(proofs(row))) >= 17
+
+
+@every_row
+def test_claims_of_order_and_reproducibility(row: Algorithm) -> None:
+    """``ordered`` means all nranks and roots; a row that does not claim it fails to keep order somewhere."""
+    found = [proof for _, _, proof in proofs(row)]
+    assert all(proof.reproducible for proof in found) == row.reproducible
+    if COLLECTIVES[row.collective].reduces:
+        assert all(proof.ordered for proof in found) == row.ordered
+
+
+@every_row
+def test_rounds_and_bytes_are_as_the_catalogue_says(row: Algorithm) -> None:
+    for nranks in NRANKS:
+        for nchunks in chunk_counts(row):
+            found = proof(row.key, nranks, 0, nchunks, True)
+            sent = found.chunks_sent / schedules(row.key, nranks, 0, nchunks)[0].nchunks
+            assert sent == pytest.approx(row.cost("sent", nranks, nchunks)), nranks
+            if row.key in UPPER_BOUND:
+                assert found.rounds <= row.cost("rounds", nranks, nchunks), nranks
+            else:
+                assert found.rounds == row.cost("rounds", nranks, nchunks), nranks
+
+
+@every_row
+def test_no_root_needs_more_than_the_catalogue_says(row: Algorithm) -> None:
+    for nranks, nchunks, found in proofs(row):
+        if nranks > 1:
+            nchunks_cut = schedules(row.key, nranks, 0, nchunks)[0].nchunks
+            assert found.rounds <= row.cost("rounds", nranks, nchunks)
+            assert found.chunks_sent / nchunks_cut <= row.cost("sent", nranks, nchunks) + 1e-9
+
+
+@every_row
+def test_bytes_one_after_another_are_no_less_than_any_rank_sends_or_receives(row: Algorithm) -> None:
+    for nranks in NRANKS:
+        for nchunks in chunk_counts(row):
+            ranks = schedules(row.key, nranks, 0, nchunks)
+            busiest = max(max(chunks_moved(s, Op.SEND), chunks_moved(s, Op.RECV, Op.RECV_REDUCE)) for s in ranks)
+            assert busiest / ranks[0].nchunks <= row.cost("serial", nranks, nchunks) + 1e-9
+
+
+def chunks_moved(one: Schedule, *ops: Op) -> int:
+    """Chunks that a rank's steps of these kinds send or receive."""
+    steps = [step for channel in one.channels for step in channel if step.op in ops]
+    return sum((step.dst or step.srcs[0]).n for step in steps)
+
+
+@every_row
+def test_first_send_comes_from_input(row: Algorithm) -> None:
+    """Out-of-place calls begin without a copy: what a rank sends before it has received anything lies in INPUT."""
+    if row.collective == "bcast":  # one buffer
+        return
+    for one in schedules(row.key, 13):
+        for channel in one.channels:
+            for step in channel:
+                if step.op in (Op.RECV, Op.RECV_REDUCE):
+                    break
+                if step.op == Op.SEND:
+                    assert step.srcs[0].buffer == Buffer.INPUT
+
+
+@pytest.mark.parametrize("nranks", NRANKS)
+def test_ring_sends_two_chunks_less_than_twice_the_message(nranks: int) -> None:
+    ring = proof("allreduce/ring", nranks, 0, 1, False)
+    assert ring.chunks_sent == 2 * (nranks - 1)
+    assert ring.messages == 2 * nranks * (nranks - 1)
+
+
+@pytest.mark.parametrize("nranks", [*NRANKS, 31, 32, 33, 48, 100])
+def test_circulant_moves_the_bytes_of_the_ring_in_fewest_rounds(nranks: int) -> None:
+    circulant = proof("allreduce/circulant", nranks, 0, 1, False)
+    assert circulant.chunks_sent == 2 * (nranks - 1)
+    assert circulant.rounds == 2 * ceil(log2(nranks))
+    for one in schedules("allreduce/circulant", nranks):
+        sends = [step for step in one.channels[0] if step.op == Op.SEND]
+        assert len(sends) <= 2 * circulant.rounds
+
+
+@pytest.mark.parametrize("key", ["bcast/double_tree", "reduce/double_tree", "allreduce/double_tree"])
+@pytest.mark.parametrize("nranks", [5, 8, 16, 17])
+def test_double_trees_share_the_load(key: str, nranks: int) -> None:
+    """Nobody sends more than the message once down and once up, nor receives more."""
+    limit = 4 if key.startswith("allreduce") else 2  # half messages
+    for one in schedules(key, nranks):
+        assert chunks_moved(one, Op.SEND) <= limit
+        assert chunks_moved(one, Op.RECV, Op.RECV_REDUCE) <= limit
+
+
+@pytest.mark.parametrize("name", [row.name for row in ROWS if row.collective == "reduce"])
+def test_leaves_of_reduce_need_no_scratch(name: str) -> None:
+    for nranks in NRANKS:
+        for one in schedules(f"reduce/{name}", nranks, nranks // 2):
+            receives = chunks_moved(one, Op.RECV, Op.RECV_REDUCE)
+            assert one.scratch == () or receives > 0
+
+
+@pytest.mark.parametrize("nranks", [64, 100, 255])
+@pytest.mark.parametrize("row", [row for row in ROWS if row.name not in ("ring", "direct", "two_shot", "chain")], ids=lambda row: row.key)
+def test_many_ranks(row: Algorithm, nranks: int) -> None:
+    root = nranks // 3 if COLLECTIVES[row.collective].rooted else 0
+    found = proof(row.key, nranks, root, 4 if row.chunked else 1, True)
+    assert found.rounds <= row.cost("rounds", nranks, 4 if row.chunked else 1)
