@@ -1,0 +1,8 @@
+"""``python -m hpcoll`` is the command ``hpcoll``. Floor 7."""
+
+import sys
+
+from hpcoll.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

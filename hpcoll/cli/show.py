@@ -1,0 +1,95 @@
+"""``hpcoll show``: the catalogue, or one algorithm's structure and timeline, in the terminal or as a picture. Floor 7."""
+
+import argparse
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from hpcoll.catalogue import CATALOGUE, Algorithm, algorithms, find
+from hpcoll.cli.table import table
+from hpcoll.collectives import COLLECTIVES
+from hpcoll.errors import ArgumentError
+from hpcoll.render import draw
+from hpcoll.render_svg import render_svg
+from hpcoll.render_text import render_text
+
+CHUNKS = 4  # of algorithms that take any number
+NRANKS = 8
+MAX_FORMULA = 20  # columns; `show KEY` has all of it
+MIN_SUMMARY = 60  # columns; with fewer, a summary has lines of its own
+KEY = (
+    "p ranks, q = ceil(log2 p), f = largest power of two <= p, n chunks, m = bytes of the message (of all blocks together); "
+    "bytes are those that the busiest rank sends",
+    "a: any operator, also one that is not commutative; b: the same bits on all ranks; e: equal blocks only",
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("pattern", nargs="?", default="", metavar="COLLECTIVE[/ALGORITHM]", help="what to show; default: all algorithms")
+    parser.add_argument("-n", "--nranks", type=int, metavar="NRANKS", help=f"number of ranks; default {NRANKS}")
+    parser.add_argument("--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0")
+    parser.add_argument("--chunks", type=int, metavar="N", help=f"chunks of an algorithm that takes any number; default {CHUNKS}")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write a picture to FILE instead")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the table, or the drawing."""
+    collective, _, algorithm = arguments.pattern.partition("/")
+    if algorithm:
+        _show(find(collective, algorithm), arguments)
+        return 0
+    if arguments.svg or arguments.nranks is not None or arguments.chunks is not None or arguments.root:
+        raise ArgumentError(f"show needs COLLECTIVE/ALGORITHM to draw, got {arguments.pattern!r}")
+    names = algorithms(collective) if collective else ()
+    rows = [CATALOGUE[f"{collective}/{name}"] for name in names] if collective else list(CATALOGUE.values())
+    _print(_catalogue(rows, shutil.get_terminal_size().columns))
+    return 0
+
+
+def _show(row: Algorithm, arguments: argparse.Namespace) -> None:
+    if arguments.chunks is not None and not row.chunked:
+        raise ArgumentError(f"{row.key} chooses its number of chunks itself, got --chunks {arguments.chunks}")
+    nchunks = CHUNKS if arguments.chunks is None else arguments.chunks
+    drawing = draw(row, NRANKS if arguments.nranks is None else arguments.nranks, arguments.root, nchunks)
+    if arguments.svg is None:
+        _print([render_text(drawing, max(40, shutil.get_terminal_size().columns))])
+        return
+    try:
+        arguments.svg.write_text(render_svg(drawing), encoding="utf-8")
+    except OSError as error:
+        raise ArgumentError(f"cannot write {arguments.svg}: {error.strerror}") from error
+
+
+def _print(lines: Iterable[str]) -> None:
+    """Print; what this terminal's encoding lacks becomes a question mark."""
+    encoding = sys.stdout.encoding or "utf-8"
+    for line in lines:
+        print(line.encode(encoding, "replace").decode(encoding))
+
+
+def _catalogue(rows: Sequence[Algorithm], width: int) -> Iterable[str]:
+    texts = [[row.key, _promises(row), _cut(row.rounds), _cut(row.sent)] for row in rows]
+    lines = table(["algorithm", "abe", "rounds", "bytes / m"], texts, width)
+    left = max(len(line) for line in lines) + 2
+    if width - left >= MIN_SUMMARY:
+        yield from (f"{line:{left}}{text}"[:width] for line, text in zip(lines, ("summary", *(row.summary for row in rows))))
+    else:
+        yield lines[0]
+        for line, row in zip(lines[1:], rows):
+            yield from (line, *textwrap.wrap(row.summary, width, initial_indent="    ", subsequent_indent="    "))
+    for text in KEY:
+        yield from ("", *textwrap.wrap(text, width))
+
+
+def _cut(formula: str) -> str:
+    return formula if len(formula) <= MAX_FORMULA else formula[: MAX_FORMULA - 1] + "…"
+
+
+def _promises(row: Algorithm) -> str:
+    collective = COLLECTIVES[row.collective]
+    reduces = collective.reduces and not collective.idempotent
+    flags = {"a": reduces and (row.ordered or collective.ordered), "b": reduces and row.reproducible, "e": row.uniform}
+    return "".join(letter for letter, holds in flags.items() if holds)

@@ -1,0 +1,80 @@
+"""``hpcoll verify``: proves algorithms for every number of ranks up to a limit and every root, and prints what holds. Floor 7."""
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from hpcoll.catalogue import CATALOGUE, Algorithm
+from hpcoll.cli.table import table
+from hpcoll.collectives import COLLECTIVES
+from hpcoll.errors import ArgumentError, ScheduleError
+from hpcoll.sweep import Summary, prove_catalogue
+
+MAX_NRANKS = 64
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("patterns", nargs="*", metavar="PATTERN", help='"allreduce", "allreduce/ring", "*/ring"; default: all')
+    parser.add_argument("--max-nranks", type=int, default=MAX_NRANKS, metavar="N", help=f"prove 1 to N ranks; default {MAX_NRANKS}")
+    parser.add_argument("--extra", type=_numbers, default=[], metavar="N,N,...", help="more numbers of ranks, with some roots each")
+    parser.add_argument("--jobs", type=int, metavar="N", help="processes; default: one per core")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prove, print the table, and return 1 if a schedule is refused."""
+    if arguments.max_nranks < 1 or min(arguments.extra, default=1) < 1 or (arguments.jobs is not None and arguments.jobs < 1):
+        raise ArgumentError("verify needs numbers of ranks >= 1 and jobs >= 1")
+    rows = _matching(arguments.patterns)
+    start = time.perf_counter()
+    try:
+        summaries = prove_catalogue(arguments.max_nranks, arguments.jobs, arguments.extra, rows=rows, progress=_progress)
+    except ScheduleError as error:
+        _progress(0, 0)
+        print(f"refused: {error}")
+        return 1
+    header = ["algorithm", "instances", "messages", "any op", "same bits", "CPU s"]
+    print("\n".join(table(header, [_texts(summary) for summary in summaries], shutil.get_terminal_size().columns, numbers=[1, 2, 5])))
+    print(_conclusion(summaries, arguments, time.perf_counter() - start))
+    return 0
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def _matching(patterns: Sequence[str]) -> list[Algorithm]:
+    """Rows whose key, or whose collective, matches one of the patterns; all rows if there is none."""
+    for pattern in patterns:
+        if not any(_matches(row, pattern) for row in CATALOGUE.values()):
+            raise ArgumentError(f"no algorithm matches {pattern!r}; 'hpcoll show' lists them")
+    return [row for row in CATALOGUE.values() if not patterns or any(_matches(row, pattern) for pattern in patterns)]
+
+
+def _matches(row: Algorithm, pattern: str) -> bool:
+    return fnmatchcase(row.key, pattern) or row.collective == pattern
+
+
+def _progress(done: int, total: int) -> None:
+    """A line that a terminal overwrites; empty when all is done."""
+    if sys.stderr.isatty():
+        print(f"\rproven {done} of {total} parts" if done < total else "\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def _texts(summary: Summary) -> list[str]:
+    collective = COLLECTIVES[CATALOGUE[summary.key].collective]
+    reduces = collective.reduces and not collective.idempotent
+    facts = ["yes" if fact else "no" for fact in (summary.ordered, summary.reproducible)] if reduces else ["", ""]
+    return [summary.key, f"{summary.instances:,}", f"{summary.messages:,}", *facts, f"{summary.seconds:.1f}"]
+
+
+def _conclusion(summaries: Sequence[Summary], arguments: argparse.Namespace, seconds: float) -> str:
+    instances, messages = sum(s.instances for s in summaries), sum(s.messages for s in summaries)
+    ranks = f"1 to {arguments.max_nranks}" + "".join(f", {nranks}" for nranks in arguments.extra)
+    return (
+        f"\n{len(summaries)} algorithms on {ranks} ranks: {instances:,} instances, {messages:,} messages, all correct ({seconds:.1f} s).\n"
+        "Every message meets its receive, nothing deadlocks, and every result holds every contribution exactly once."
+    )

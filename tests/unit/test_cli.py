@@ -1,0 +1,149 @@
+"""The command line: what it prints, its exit codes, and that errors are one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from hpcoll.catalogue import CATALOGUE
+from hpcoll.cli import COMMANDS, main
+from hpcoll.cli.table import table
+from hpcoll.ir import Writer, outputs
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+@pytest.mark.parametrize("columns", ["40", "100", "180"])
+def test_show_lists_the_catalogue(columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(["show"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line) for line in lines) <= int(columns)
+    assert [line.split()[0] for line in lines if line.partition(" ")[0] in CATALOGUE] == [*CATALOGUE]
+
+
+def test_show_lists_one_collective(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "alltoall"]) == 0
+    out = capsys.readouterr().out
+    assert "alltoall/bruck" in out
+    assert "allreduce/ring" not in out
+
+
+def test_show_draws_an_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "bcast/binomial", "-n", "4", "--root", "1"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("bcast/binomial on 4 ranks, 1 chunk, 1 channel, root 1\n")
+    assert "tree, sent from rank 1" in out
+
+
+def test_show_writes_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "allreduce/ring", "-n", "3", "--svg", str(tmp_path / "ring.svg")]) == 0
+    assert ElementTree.parse(tmp_path / "ring.svg").getroot().tag.endswith("svg")
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["show", "allsum"], "collective must be one of"),
+        (["show", "allreduce/rings"], "allreduce algorithm must be one of ring"),
+        (["show", "allreduce", "-n", "4"], "show needs COLLECTIVE/ALGORITHM to draw, got 'allreduce'"),
+        (["show", "allreduce/ring", "-n", "0"], "needs nranks >= 1"),
+        (["show", "allreduce/ring", "--chunks", "2"], "allreduce/ring chooses its number of chunks itself, got --chunks 2"),
+        (["show", "bcast/binomial", "--root", "8"], "0 <= root < nranks"),
+        (["show", "bcast/binomial", "--svg", "/nowhere/picture.svg"], "cannot write /nowhere/picture.svg: No such file"),
+    ],
+)
+def test_an_error_is_one_line_and_exit_code_2(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("hpcoll: error: ")
+    assert captured.err.count("\n") == 1
+    assert text in captured.err
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["show", "--nonsense"]])
+def test_a_usage_error_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage: hpcoll" in capsys.readouterr().err
+
+
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    assert all(command.name in out and command.help in out for command in COMMANDS)
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["bash", "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    result = run(f"set -o pipefail; {sys.executable} -m hpcoll show allreduce/ring -n 40 | head -n 1")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "allreduce/ring on 40 ranks, 40 chunks, 1 channel\n", "")
+
+
+def test_a_terminal_without_box_characters_gets_question_marks() -> None:
+    result = run(f"PYTHONIOENCODING=ascii {sys.executable} -m hpcoll show bcast/binomial -n 3")
+    assert result.returncode == 0
+    assert "?? 1" in result.stdout
+
+
+def test_show_imports_no_other_command() -> None:
+    program = "import sys; from hpcoll.cli import main; main(['show', 'alltoall/direct']); print(*sys.modules)"
+    result = run(f'{sys.executable} -c "{program}"')
+    loaded = set(result.stdout.splitlines()[-1].split())
+    assert "hpcoll.cli.show" in loaded
+    assert not loaded & {"mpi4py", "numba", "hpcoll.cli.bench", "hpcoll.cli.verify"}
+
+
+def test_verify_prints_what_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "allreduce/ring", "bcast", "--max-nranks", "4", "--extra", "6,9", "--jobs", "1"]) == 0
+    captured = capsys.readouterr()
+    lines = captured.out.splitlines()
+    assert lines[0].split("  ")[0] == "algorithm"
+    assert lines[1].split()[:5] == ["allreduce/ring", "6", "244", "no", "yes"]
+    rows = [line.split()[0] for line in lines[1:] if "/" in line]
+    assert rows == [key for key in CATALOGUE if key == "allreduce/ring" or key.startswith("bcast/")]
+    assert "on 1 to 4, 6, 9 ranks" in captured.out
+    assert captured.err == ""
+
+
+def test_verify_ends_with_1_when_a_schedule_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def lonely_receive(w: Writer) -> None:
+        w.recv((w.rank + 1) % w.nranks, outputs(0))
+
+    monkeypatch.setitem(CATALOGUE, "allreduce/ring", replace(CATALOGUE["allreduce/ring"], build=lonely_receive))
+    assert main(["verify", "*/ring", "--max-nranks", "2", "--jobs", "1"]) == 1
+    assert capsys.readouterr().out.startswith("refused: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["verify", "*/rings"], "no algorithm matches '*/rings'; 'hpcoll show' lists them"),
+        (["verify", "--max-nranks", "0"], "verify needs numbers of ranks >= 1 and jobs >= 1"),
+    ],
+)
+def test_verify_refuses_what_it_cannot_do(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err == f"hpcoll: error: {text}\n"
+
+
+def test_a_table_is_cut_at_the_width() -> None:
+    assert table(["a", "b"], [["1", "long text"], ["23", "x"]], 8, numbers=[0]) == [" a  b", " 1  lon…", "23  x"]

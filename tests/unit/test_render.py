@@ -1,0 +1,133 @@
+"""Drawings: the structure that is found, and that text and pictures hold all of it and stay inside their bounds."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from hpcoll.catalogue import CATALOGUE
+from hpcoll.errors import ArgumentError
+from hpcoll.ir import Buffer, Chunk, inputs
+from hpcoll.render import Drawing, Ring, Rounds, Tree, channel_name, chunk_name, draw
+from hpcoll.render_svg import render_svg
+from hpcoll.render_text import render_text
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def drawing(key: str, nranks: int, root: int = 0, nchunks: int = 3) -> Drawing:
+    return draw(CATALOGUE[key], nranks, root, nchunks)
+
+
+def lines(key: str, nranks: int, width: int = 80, root: int = 0) -> list[str]:
+    return render_text(drawing(key, nranks, root), width).splitlines()
+
+
+@pytest.mark.parametrize("nranks", [1, 2, 3, 8])
+@pytest.mark.parametrize("key", CATALOGUE)
+def test_every_row_is_drawn_as_text(key: str, nranks: int) -> None:
+    for width in (40, 80, 200):
+        found = lines(key, nranks, width)
+        assert found[0].startswith(key[: width - 1])
+        assert max(len(line) for line in found) <= width
+        first = next(i for i, line in enumerate(found) if line.startswith("round "))
+        rows = found[first + 1 : first + 1 + nranks * drawing(key, nranks).nchannels]
+        assert [int(row.split()[0]) for row in rows if row[:3].strip()] == list(range(nranks))
+
+
+@pytest.mark.parametrize("nranks", [1, 2, 3, 8, 20])
+@pytest.mark.parametrize("key", CATALOGUE)
+def test_every_row_is_drawn_as_a_picture(key: str, nranks: int) -> None:
+    picture = ElementTree.fromstring(render_svg(drawing(key, nranks)))
+    texts = [element.text for element in picture.iter(f"{SVG}text")]
+    assert {f"rank {rank}" for rank in range(nranks)} <= set(texts)
+    if nranks > 1:
+        assert {str(rank) for rank in range(nranks)} <= set(texts)
+    width, height = float(picture.attrib["width"]), float(picture.attrib["height"])
+    for element in picture.iter():
+        if "x" in element.attrib:
+            assert 0 <= float(element.attrib["x"]) < width
+            assert 0 <= float(element.attrib["y"]) < height
+
+
+@pytest.mark.parametrize("key", CATALOGUE)
+def test_trees_hold_every_rank_once(key: str) -> None:
+    for _, shape in drawing(key, 7).shapes:
+        if isinstance(shape, Tree):
+            assert sorted(rank for rank, _ in shape.preorder()) == list(range(7))
+        elif isinstance(shape, Ring):
+            assert sorted(shape.order) == list(range(7))
+
+
+def test_a_tree_is_printed_with_every_rank_once() -> None:
+    text = "\n".join(lines("bcast/binomial", 8, root=2))
+    structure = text[text.index("tree, sent from rank 2") :].split("\n\n")[0].splitlines()[1:]
+    assert structure[0].strip() == "2"
+    assert sorted(int(line.strip(" │├└─")) for line in structure) == list(range(8))
+
+
+def test_shapes_are_found() -> None:
+    assert drawing("allreduce/ring", 4).shapes == ((0, Ring((0, 1, 2, 3))),)
+    assert drawing("allreduce/ring", 2).shapes == ((0, Ring((0, 1))),)
+    assert drawing("allreduce/ring", 1).shapes == ()
+    tree = Tree(2, ((1,), (), (3, 0), ()), "", "sent")
+    assert drawing("bcast/binomial", 4, root=2).shapes == ((0, tree),)
+    assert drawing("bcast/binomial", 2).shapes == ((0, Tree(0, ((1,), ()), "", "sent")),)
+    assert drawing("reduce/binomial", 2).shapes == ((0, Tree(0, ((1,), ()), "reduced", "")),)
+    (channel, rounds) = drawing("alltoall/pairwise", 3).shapes[0]
+    assert (channel, rounds) == (0, Rounds(((1, 1, ((0, 1), (1, 2), (2, 0))), (2, 2, ((0, 2), (1, 0), (2, 1))))))
+
+
+def test_double_tree_has_a_tree_in_each_channel() -> None:
+    shapes = drawing("allreduce/double_tree", 8).shapes
+    assert [channel for channel, _ in shapes] == [0, 1]
+    assert all(isinstance(shape, Tree) and shape.up == "reduced" and shape.down == "sent" for _, shape in shapes)
+    assert shapes[0][1].caption == "tree, reduced towards rank 0, then sent from rank 0"
+
+
+def test_ring_timeline_in_full() -> None:
+    assert lines("allreduce/ring", 2)[-8:] == [
+        "ring",
+        "  0 → 1 → 0",
+        "",
+        "round   1             2",
+        "  0     >1 c1 <1+c0   >1 c0 <1 c1",
+        "  1     >0 c0 <0+c1   >0 c1 <0 c0",
+        "",
+        "  >1 sends to rank 1, <1 receives from it, + reduces, c0: chunk 0",
+    ]
+
+
+def test_many_ranks_and_rounds_are_left_out_and_counted() -> None:
+    found = lines("allreduce/ring", 60)
+    assert "  ... 28 more ranks" in found
+    assert any(re.fullmatch(r"  \.\.\. rounds \d+ to 118 are left out", line) for line in found)
+    assert any("..." in line and "→" in line for line in found)
+    assert "  ... 36 more ranks" in lines("bcast/binomial", 100)
+
+
+def test_rounds_alike_at_all_ranks_are_one_line() -> None:
+    assert "  round 2: every rank r → r+2" in lines("alltoall/direct", 5)
+    assert "  round 4: every rank r → r-1" in lines("alltoall/direct", 5)
+
+
+def test_chunks_are_named_by_what_they_hold() -> None:
+    allgather, alltoall = (drawing(key, 3).schedules[1] for key in ("allgather/ring", "alltoall/direct"))
+    assert chunk_name(allgather, inputs(0)) == "c1"
+    assert chunk_name(alltoall, inputs(0, 2)) == "c1.0-1.1"
+    assert chunk_name(alltoall, Chunk(Buffer.OUTPUT, 2)) == "c2.1"
+    assert chunk_name(alltoall, Chunk(Buffer.SCRATCH, 2)) == "s2"
+    assert [channel_name(channel) for channel in (0, 25, 26)] == ["A", "Z", "26"]
+
+
+@pytest.mark.parametrize(("key", "numbers"), [("allreduce/ring", (0, 0, 1)), ("bcast/binomial", (4, 4, 1)), ("bcast/binomial", (4, 0, 0))])
+def test_numbers_out_of_range_are_refused(key: str, numbers: tuple[int, int, int]) -> None:
+    with pytest.raises(ArgumentError, match=f"{key} needs nranks >= 1"):
+        draw(CATALOGUE[key], *numbers)
+
+
+def test_a_root_where_there_is_none_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="allreduce has no root, got root 2"):
+        draw(CATALOGUE["allreduce/ring"], 4, 2)
