@@ -48,8 +48,9 @@ def seconds(row: Algorithm, nranks: int, nbytes: float, segment: float, network:
     if row.chunked:
         return rounds * network.alpha + serial * nbytes * work
     piece = nbytes / nsegments
-    first = rounds * network.alpha + serial * piece * work
-    return first + (nsegments - 1) * max(sent * piece * work, rounds * network.overhead)
+    messages = max(0.0, row.cost("messages", nranks, nchunks) - rounds)
+    first = rounds * network.alpha + messages * network.overhead + serial * piece * work
+    return first + (nsegments - 1) * max(sent * piece * work, (rounds + messages) * network.overhead)
 
 
 def best_segment(row: Algorithm, nranks: int, nbytes: float, network: Network) -> tuple[float, int]:

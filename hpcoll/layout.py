@@ -38,7 +38,7 @@ def vector_segments(count: int, segment: int, nchunks: int) -> Segments:
     def layout_of(length: int) -> Layout:
         bounds = [chunk_bounds(length, nchunks, i) for i in range(nchunks)]
         chunks = [(lo, hi - lo) for lo, hi in bounds]
-        return Layout(chunks, chunks, lambda extent: chunks[extent][1])  # type: ignore[index]
+        return Layout(chunks, chunks, lambda extent: chunks[extent][1])  # type: ignore[call-overload]
 
     return _cut(count, segment, layout_of)
 
@@ -58,4 +58,4 @@ def block_segments(schedule: Schedule, count: int, segment: int) -> Segments:
 
 def varying_blocks(inputs: Sequence[tuple[int, int]], outputs: Sequence[tuple[int, int]], sizes: Sequence[int]) -> Segments:
     """Blocks of different sizes, never cut: ``(displ, count)`` of each, and the size of every rank's block where it is known."""
-    return [(0, Layout(inputs, outputs, lambda extent: sizes[extent]))]  # type: ignore[index]
+    return [(0, Layout(inputs, outputs, lambda extent: sizes[extent]))]  # type: ignore[call-overload]

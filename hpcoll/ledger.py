@@ -57,7 +57,6 @@ class Ledger:
         lines = [f"{'operation':<16} {'algorithm':<20} {'calls':>8} {'bytes':>10} {'seconds':>9} {'us/call':>9}"]
         for row in self.rows():
             per_call = 1e6 * row.seconds / row.calls
-            lines.append(
-                f"{row.operation:<16} {row.algorithm:<20} {row.calls:>8} {format_nbytes(row.nbytes):>10} {row.seconds:>9.3f} {per_call:>9.1f}"
-            )
+            names = f"{row.operation:<16} {row.algorithm:<20} {row.calls:>8}"
+            lines.append(f"{names} {format_nbytes(row.nbytes):>10} {row.seconds:>9.3f} {per_call:>9.1f}")
         return "\n".join(lines)

@@ -220,19 +220,26 @@ class _Rows:
         return Lane(self.rows, self.sources, self.nrequests, self.scratch_nbytes)
 
     def _post_positions(self) -> dict[int, list[int]]:
-        """Before which item each receive is posted: when its destination is free, in order, and not behind a wait of its own."""
+        """Before which item each receive is posted: when its destination is free, in order, and not behind a wait of its own.
+
+        Where it has to wait for a send of its destination, it passes no send on the way ahead: nothing that a peer may need
+        comes to stand behind that wait.
+        """
         positions: dict[int, list[int]] = {}
         touched: dict[Hashable, int] = {}  # chunk -> position from which it is free
         sent: set[Hashable] = set()
         receives: list[int] = []
-        latest = 0
+        latest = last_send = 0
         for i, item in enumerate(self.items.list):
             if item.code == Code.RECV:
-                free = i if any(name in sent for name in item.writes) else max(touched.get(name, 0) for name in item.writes)
+                free = max(touched.get(name, 0) for name in item.writes)
+                behind = last_send if any(name in sent for name in item.writes) else 0
                 ahead = receives[-_POSTED_AHEAD] + 1 if len(receives) >= _POSTED_AHEAD else 0
-                latest = max(latest, free, ahead)
+                latest = max(latest, free, behind, ahead)
                 positions.setdefault(latest, []).append(i)
                 receives.append(i)
+            elif item.code == Code.SEND:
+                last_send = i + 1
             sent.difference_update(item.writes)
             sent.update(item.reads if item.code == Code.SEND else ())
             for name in (*item.reads, *item.writes):

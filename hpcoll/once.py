@@ -1,4 +1,4 @@
-"""One compilation per node: whoever comes first compiles, the others wait and load it from Numba's disk cache. Floor 5.
+"""One compilation per node: whoever comes first compiles, the others wait and load it from Numba's disk cache. Floor 0.
 
 A file lock of the node, not a message, so that ranks of any communicator may meet here. A stamp says that the work was
 done on this node, and then nobody waits for anybody.
@@ -10,9 +10,8 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
-
-import numba
 
 
 @contextmanager
@@ -23,7 +22,7 @@ def once_per_node(what: str, source: str) -> Iterator[None]:
         what: Name of what is compiled.
         source: File it comes from; its path and modification time are part of the stamp.
     """
-    stamp = _folder() / hashlib.sha256(f"{what} {source} {os.stat(source).st_mtime_ns} {numba.__version__}".encode()).hexdigest()[:24]
+    stamp = _folder() / hashlib.sha256(f"{what} {source} {os.stat(source).st_mtime_ns} {version('numba')}".encode()).hexdigest()[:24]
     if stamp.exists():
         yield
         return

@@ -12,13 +12,8 @@ _PAIRS: tuple[tuple[MPI.Op, ReduceOp], ...] = (
     (MPI.SUM, ops.SUM), (MPI.PROD, ops.PROD), (MPI.MIN, ops.MIN), (MPI.MAX, ops.MAX),
     (MPI.LAND, ops.LAND), (MPI.LOR, ops.LOR), (MPI.LXOR, ops.LXOR), (MPI.BAND, ops.BAND), (MPI.BOR, ops.BOR), (MPI.BXOR, ops.BXOR),
 )  # fmt: skip
-_BY_IDENTITY = {id(theirs): ours for theirs, ours in _PAIRS}  # MPI.Op is unhashable; its predefined objects never die
+BY_IDENTITY = {id(theirs): ours for theirs, ours in _PAIRS}  # MPI.Op is unhashable; its predefined objects never die
 _NATIVE = {ours.name: theirs for theirs, ours in _PAIRS}
-
-
-def known(op: Any) -> ReduceOp | None:
-    """The operator behind one of MPI's predefined objects, or an operator of ours; None for anything else. Quick."""
-    return op if type(op) is ReduceOp else _BY_IDENTITY.get(id(op))
 
 
 def to_ours(op: Any, rank: int) -> ReduceOp | None:
@@ -27,8 +22,8 @@ def to_ours(op: Any, rank: int) -> ReduceOp | None:
     Raises:
         ArgumentError: neither an ``MPI.Op`` nor a `ReduceOp`.
     """
-    found = known(op)
-    if found is not None:
+    found = BY_IDENTITY.get(id(op), op)
+    if isinstance(found, ReduceOp):
         return found
     if not isinstance(op, MPI.Op):
         raise ArgumentError(f"rank {rank}: op must be an MPI.Op or an hpcoll operator, got {op!r}")

@@ -81,4 +81,4 @@ def reduce_op(
     """
     if not callable(function):
         raise ArgumentError(f"reduce_op needs a function of two scalars, got {type(function).__name__}")
-    return ReduceOp(name or getattr(function, "__name__", "user"), "bifc", commutative, identity, function)
+    return ReduceOp(name or str(getattr(function, "__name__", "user")), "bifc", commutative, identity, function)

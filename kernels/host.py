@@ -19,6 +19,7 @@ import numpy as np
 from numba import carray, njit, types
 
 from hpcoll.errors import KernelError
+from hpcoll.once import once_per_node
 from hpcoll.ops import ReduceOp
 
 _BLOCK = 2048  # elements folded at a time, so that the partial result stays in the first-level cache
@@ -180,7 +181,8 @@ def _compile(name: str, function: Callable[[Any, Any], Any] | None, dtype: np.dt
     try:
         if function is not None:
             return numba.cfunc(_signature(dtype))(_user_kernel(function))
-        return numba.cfunc(_signature(dtype), cache=True)(_KERNELS[name])
+        with once_per_node(f"{name} {dtype}", __file__):
+            return numba.cfunc(_signature(dtype), cache=True)(_KERNELS[name])
     except numba.core.errors.NumbaError as error:
         reason = str(error).strip().splitlines()[0]
         raise KernelError(f"operator {name} could not be compiled for {dtype}: {reason}") from error

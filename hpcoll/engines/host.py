@@ -7,7 +7,7 @@ see a signal. All of its state is in one array, so that a collective may be left
 """
 
 import ctypes
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -16,11 +16,11 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from hpcoll.errors import TransportError
+from hpcoll.once import once_per_node
 from hpcoll.program import NCOLUMNS, Code, Program
 from hpcoll.transports.mpi import Library
 
 DONE, PENDING, FAILED = 0, 1, 2
-_SPINS = 200  # passes without progress before the processor is offered to others
 _PASSES = 20_000  # passes without progress before Python gets a turn
 
 # Where things are in an engine's state array (int64). PLACES: per place of the window its lane and that lane's next row.
@@ -28,9 +28,9 @@ _PASSES = 20_000  # passes without progress before Python gets a turn
 # MPI_Test answers, and from OPERANDS on there is room for the addresses of the widest reduction's sources.
 (
     _NLANES, _WINDOW, _ROWS, _SOURCES, _LANES, _PLACES, _REQUESTS, _REQUESTS_PER_LANE, _REQUEST_NBYTES, _SCRATCH_PER_LANE,
-    _INPUT, _OUTPUT, _SCRATCH, _COMM, _BYTE, _STATUS_IGNORE, _ISEND, _IRECV, _TEST, _KERNEL, _MEMCPY, _SCHED_YIELD,
-    _ENDED, _ERROR, _FLAG, _OPERANDS,
-) = range(26)  # fmt: skip
+    _INPUT, _OUTPUT, _SCRATCH, _COMM, _BYTE, _STATUS_IGNORE, _ISEND, _IRECV, _TEST, _KERNEL, _MEMCPY, _SCHED_YIELD, _USLEEP,
+    _ENDED, _ERROR, _FLAG, _SPINS, _YIELDS, _OPERANDS,
+) = range(29)  # fmt: skip
 _CODE_SEND, _CODE_WAIT, _CODE_COPY = int(Code.SEND), int(Code.WAIT), int(Code.COPY)
 
 _INT, _LONG, _VOID = ir.IntType(32), ir.IntType(64), ir.VoidType()
@@ -68,6 +68,7 @@ _test = _foreign(_INT, _LONG, _LONG, _LONG)  # request, flag, status
 _fold = _foreign(_VOID, _LONG, _LONG, _LONG, _LONG)  # destination, sources, number of sources, count
 _memcpy = _foreign(_VOID, _LONG, _LONG, _LONG)
 _sched_yield = _foreign(_INT)
+_usleep = _foreign(_INT, _INT)
 
 
 @njit(nogil=True, inline="always")
@@ -125,8 +126,7 @@ def _run_lane(address, lane, row):  # type: ignore[no-untyped-def]
     return row
 
 
-@njit("int64(int64, int64, int64, int64)", nogil=True, cache=True)
-def _advance(address, input_address, output_address, start):  # type: ignore[no-untyped-def]
+def _walk(address, input_address, output_address, start):  # type: ignore[no-untyped-def]
     """Run lanes until all have ended, MPI fails or nothing has moved for a while. See `HostEngine.run`."""
     state = _pointer(address)
     nlanes, window = state[_NLANES], state[_WINDOW]
@@ -154,17 +154,34 @@ def _advance(address, input_address, output_address, start):  # type: ignore[no-
                 reached = lanes[3 * lane] if lane < nlanes else 0
             places[2 * place + 1] = reached
         idle = 0 if moved else idle + 1
-        if idle > _SPINS:
+        if idle > state[_YIELDS]:
+            _usleep(state[_USLEEP], (1,))
+        elif idle > state[_SPINS]:
             _sched_yield(state[_SCHED_YIELD], ())
         if idle > _PASSES:
             return PENDING
     return DONE
 
 
+with once_per_node("engine", __file__):
+    _advance = njit("int64(int64, int64, int64, int64)", nogil=True, cache=True)(_walk)
+
+
 def _function_address(name: str) -> int:
     address = ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value
     assert address is not None
     return address
+
+
+class Patience(NamedTuple):
+    """How a rank waits: passes without progress that it spins, then passes in which it yields the processor; then it sleeps."""
+
+    spins: int
+    yields: int
+
+
+ALONE = Patience(200, 2000)  # a core of its own
+CROWDED = Patience(5, 50)  # more ranks than cores: whoever is waited for may need this core
 
 
 class HostEngine:
@@ -175,9 +192,10 @@ class HostEngine:
         library: The MPI library.
         comm: Handle of the communicator on which the messages travel; nothing else may use it.
         kernel: Address of the reduction kernel, or 0 when the program has no reductions.
+        patience: How a rank waits.
     """
 
-    def __init__(self, program: Program, library: Library, comm: int, kernel: int) -> None:
+    def __init__(self, program: Program, library: Library, comm: int, kernel: int, patience: Patience) -> None:
         nsources = int(program.rows[program.rows[:, 0] == Code.REDUCE, 5].max(initial=0))
         self.state = np.zeros(_OPERANDS + nsources, np.int64)
         self.program = program
@@ -192,7 +210,8 @@ class HostEngine:
             _SCRATCH_PER_LANE: program.scratch_nbytes, _COMM: comm, _BYTE: library.byte,
             _STATUS_IGNORE: library.status_ignore, _ISEND: library.isend, _IRECV: library.irecv,
             _TEST: library.test, _KERNEL: kernel, _MEMCPY: _function_address("memcpy"),
-            _SCHED_YIELD: _function_address("sched_yield"),
+            _SCHED_YIELD: _function_address("sched_yield"), _USLEEP: _function_address("usleep"),
+            _SPINS: patience.spins, _YIELDS: patience.spins + patience.yields,
         }  # fmt: skip
         for field, value in fields.items():
             self.state[field] = value
@@ -211,6 +230,10 @@ class HostEngine:
             TransportError: the MPI library returned an error; messages may be left under way.
         """
         status = _advance(self._address, input_address, output_address, 1)
+        if status != DONE:
+            self._go_on(status)
+
+    def _go_on(self, status: int) -> None:
         while status == PENDING:
             status = _advance(self._address, 0, 0, 0)
         if status == FAILED:

@@ -1,0 +1,82 @@
+"""One collective call as the plan cache and the engine see it. Floor 7.
+
+A `Call` is what the plan cache and the engine need and nothing else: addresses, counts, element type. What cannot be run
+in place where the caller's data lies (derived datatypes, half types, some in-place forms) goes through a
+copy, and `Call.finish` brings the result home.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.buffers import Resolved
+from hpcoll.errors import ArgumentError
+from hpcoll.ops import ReduceOp
+
+Blocks = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...], tuple[int, ...]]  # INPUT, OUTPUT (displ, count); sizes
+
+
+class Call(NamedTuple):
+    """One collective call.
+
+    Attributes:
+        collective: Name.
+        send, recv: Addresses of INPUT and OUTPUT.
+        count: Elements of the vector, or of one block; the sum over blocks when they vary.
+        dtype: Element type in which the engine works; uint8 for moved data.
+        op: Operator, or None.
+        root: Root, 0 where there is none.
+        in_place: Whether INPUT aliases OUTPUT.
+        blocks: Displacements and sizes of varying blocks, or None.
+        native: Whether the MPI library could serve the call.
+        strict: hpcoll keeps a promise here that the MPI library does not give: float16 and bfloat16 are rounded once, NaN passes
+            through MIN and MAX.
+        aliased: The caller's two buffers are one memory, which the MPI library wants to be told as ``MPI.IN_PLACE``.
+        finish: What remains to be done with the result, or None.
+        keep: Whatever owns memory that the addresses point to.
+        direct: The addresses are those of the caller's own memory, and nothing remains to be done.
+    """
+
+    collective: str
+    send: int
+    recv: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
+    dtype: np.dtype
+    op: ReduceOp | None = None
+    root: int = 0
+    in_place: bool = False
+    blocks: Blocks | None = None
+    native: bool = True
+    strict: bool = False
+    aliased: bool = False
+    finish: Callable[[], None] | None = None
+    keep: tuple[object, ...] = ()
+    direct: bool = True
+
+
+def check_root(root: Any, nranks: int, rank: int) -> int:
+    """``root`` as an int.
+
+    Raises:
+        ArgumentError: not an integer in ``[0, nranks)``.
+    """
+    try:
+        index = int(root.__index__())
+    except AttributeError:
+        raise ArgumentError(f"rank {rank}: root must be an integer, got {root!r}") from None
+    if not 0 <= index < nranks:
+        raise ArgumentError(f"rank {rank}: root must be a rank below {nranks}, got {index}")
+    return index
+
+
+def is_in_place(spec: Any) -> bool:
+    """Whether an argument is ``MPI.IN_PLACE``."""
+    return spec is MPI.IN_PLACE or (type(spec) is type(MPI.IN_PLACE) and spec == MPI.IN_PLACE)
+
+
+def view(one: Resolved) -> np.ndarray:
+    """The plain elements of a resolved buffer, as a one-dimensional array over its memory."""
+    memory = MPI.buffer.fromaddress(one.address, one.nbytes, one.readonly)
+    return np.frombuffer(memory, np.uint8).view(one.dtype)  # type: ignore[call-overload]

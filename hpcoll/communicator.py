@@ -1,0 +1,98 @@
+"""`Communicator`: mpi4py's Intracomm with hpcoll's collectives, and what keeps the type. Floor 7.
+
+Names, argument order, in-place rules and defaults are mpi4py's. Whatever hpcoll does not speed up (point to point, derived
+reductions, neighbourhood collectives, pickled objects, windows, files) is inherited and goes to the MPI library unchanged.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from mpi4py import MPI
+
+from hpcoll.blocking import Blocking
+from hpcoll.context import context_of
+from hpcoll.errors import ArgumentError
+from hpcoll.ledger import Ledger
+
+
+class Communicator(Blocking):
+    """An intracommunicator with hpcoll's collectives; making one is collective.
+
+    Args:
+        comm: Any intracommunicator; the Communicator is a second name for it, not a copy.
+    Raises:
+        ArgumentError: not an intracommunicator, null, or MPI is not initialised or already finalised.
+
+    Every collective takes ``algorithm=`` (a name from ``hpcoll.algorithms(...)`` or ``"native"``; equal on all ranks) and
+    ``segment=`` (bytes, or text such as ``"256K"``), and raises `ArgumentError` before any message leaves, `TransportError` when
+    MPI fails, `KernelError` when an operator does not compile.
+    """
+
+    def __new__(cls, comm: MPI.Intracomm | None = None) -> "Communicator":
+        """The object over ``comm``'s handle; without one a null handle, which is how mpi4py makes what ``Idup`` returns."""
+        if comm is not None and not isinstance(comm, MPI.Intracomm):
+            raise ArgumentError(f"Communicator needs an intracommunicator, got {comm!r}")
+        return MPI.Intracomm.__new__(cls, comm)  # also for cartesian ones: same C object
+
+    def __init__(self, comm: MPI.Intracomm | None = None) -> None:
+        if not MPI.Is_initialized() or MPI.Is_finalized():
+            raise ArgumentError(f"Communicator needs MPI, which is {'finalised' if MPI.Is_initialized() else 'not initialised'}")
+        if comm is None or comm == MPI.COMM_NULL:
+            raise ArgumentError(f"Communicator needs an intracommunicator, got {comm!r}")
+        self._context = context_of(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as mpi4py pickles the communicator: predefined ones only."""
+        return type(self), (MPI.Intracomm(self),)
+
+    @property
+    def ledger(self) -> Ledger:
+        """Which operation ran by which algorithm, how often, with how many bytes and how long."""
+        return self._context.ledger
+
+    def Dup(self, info: MPI.Info | None = None) -> "Communicator":
+        """A duplicate, of the same class."""
+        return type(self)(MPI.Intracomm(self).Dup(info))
+
+    def Dup_with_info(self, info: MPI.Info) -> "Communicator":
+        """A duplicate with hints."""
+        return type(self)(MPI.Intracomm(self).Dup_with_info(info))
+
+    def Clone(self) -> "Communicator":
+        """A duplicate, as `Dup`."""
+        return self.Dup()
+
+    def Split(self, color: int = 0, key: int = 0) -> "Communicator":
+        """Groups of equal ``color``, ordered by ``key``; ``COMM_NULL`` for ``MPI.UNDEFINED``."""
+        return _keep(MPI.Intracomm(self).Split(color, key))
+
+    def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> "Communicator":
+        """Groups by a property such as ``MPI.COMM_TYPE_SHARED``."""
+        return _keep(MPI.Intracomm(self).Split_type(split_type, key, info))
+
+    def Create(self, group: MPI.Group) -> "Communicator":
+        """The members of a group; ``COMM_NULL`` for the others. All ranks call it."""
+        return _keep(MPI.Intracomm(self).Create(group))
+
+    def Create_group(self, group: MPI.Group, tag: int = 0) -> "Communicator":
+        """The members of a group; only they call it."""
+        return _keep(MPI.Intracomm(self).Create_group(group, tag))
+
+    def Create_cart(self, dims: Sequence[int], periods: Sequence[bool] | None = None, reorder: bool = False) -> "CartCommunicator":
+        """A cartesian communicator."""
+        return _keep(MPI.Intracomm(self).Create_cart(dims, periods, reorder))
+
+
+class CartCommunicator(Communicator, MPI.Cartcomm):
+    """A Communicator with cartesian topology."""
+
+    def Sub(self, remain_dims: Sequence[bool]) -> "CartCommunicator":
+        """The sub-grid through this rank that keeps the dimensions marked."""
+        return _keep(MPI.Cartcomm(self).Sub(remain_dims))
+
+
+def _keep(comm: Any) -> Any:
+    """A communicator that MPI made, with our type; ``COMM_NULL`` stays as it is."""
+    if comm == MPI.COMM_NULL:
+        return comm
+    return CartCommunicator(comm) if isinstance(comm, MPI.Cartcomm) else Communicator(comm)

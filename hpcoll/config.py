@@ -1,0 +1,92 @@
+"""Settings from the environment. Floor 6.
+
+``HPCOLL_<COLLECTIVE>=algorithm`` picks an algorithm, ``HPCOLL_SEGMENT=256K`` the segment size, ``HPCOLL_DEBUG=warn|info|trace`` how
+much is logged. A keyword of a call is stronger; unknown ``HPCOLL_*`` names are warned about.
+"""
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hpcoll.catalogue import find
+from hpcoll.collectives import COLLECTIVES
+from hpcoll.errors import ArgumentError
+from hpcoll.units import parse_nbytes
+
+NATIVE = "native"  # the MPI library's own collective, a candidate like any other
+_LEVELS = {"WARN": logging.WARNING, "INFO": logging.INFO, "TRACE": logging.DEBUG}
+_PREFIX = "HPCOLL_"
+
+log = logging.getLogger("hpcoll")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of one process.
+
+    Attributes:
+        algorithms: Forced algorithm per collective.
+        segment: Forced segment size in bytes, or None.
+        level: Level for the logger ``hpcoll``.
+    """
+
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+    segment: int | None = None
+    level: int = logging.WARNING
+
+    def agreement(self) -> tuple[object, ...]:
+        """What must be equal on all ranks of a communicator."""
+        return tuple(sorted(self.algorithms.items())), self.segment
+
+
+def check_algorithm(collective: str, algorithm: str) -> None:
+    """Refuse a name that is neither ``native`` nor in the catalogue.
+
+    Raises:
+        ArgumentError: lists the names there are.
+    """
+    if algorithm != NATIVE:
+        find(collective, algorithm)
+
+
+def read_config(environment: Mapping[str, str] | None = None) -> Config:
+    """Settings from environment variables.
+
+    Args:
+        environment: Default: ``os.environ``.
+    Raises:
+        ArgumentError: a known variable with a value that means nothing; names both.
+    """
+    environment = os.environ if environment is None else environment
+    algorithms: dict[str, str] = {}
+    segment, level = None, logging.WARNING
+    for name in sorted(name for name in environment if name.startswith(_PREFIX)):
+        value, key = environment[name].strip(), name.removeprefix(_PREFIX)
+        try:
+            if key.lower() in COLLECTIVES:
+                check_algorithm(key.lower(), value)
+                algorithms[key.lower()] = value
+            elif key == "SEGMENT":
+                segment = positive_segment(value)
+            elif key == "DEBUG":
+                if value.upper() not in _LEVELS:
+                    raise ArgumentError(f"level must be one of {', '.join(_LEVELS)}, got {value!r}")
+                level = _LEVELS[value.upper()]
+            else:
+                log.warning("environment variable %s means nothing to hpcoll", name)
+        except ArgumentError as error:
+            raise ArgumentError(f"environment variable {name}: {error}") from None
+    return Config(algorithms, segment, level)
+
+
+def positive_segment(value: str | int) -> int:
+    """Segment size in bytes from a keyword or variable.
+
+    Raises:
+        ArgumentError: not a size of at least one byte.
+    """
+    segment = parse_nbytes(value)
+    if segment < 1:
+        raise ArgumentError(f"segment must be at least 1 byte, got {value!r}")
+    return segment

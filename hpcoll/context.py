@@ -1,0 +1,323 @@
+"""What hpcoll keeps for one MPI communicator: a private duplicate, settings, plans, scratch, the ledger. Floor 7.
+
+It hangs on the communicator as an attribute, so that every `hpcoll.Communicator` over the same MPI communicator shares it and
+it dies with it. A plan is kept per call shape; running it again is a lookup and one crossing into compiled code.
+"""
+
+import logging
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.call import Call
+from hpcoll.config import NATIVE, Config, log, positive_segment, read_config
+from hpcoll.engines.host import ALONE, CROWDED, HostEngine
+from hpcoll.errors import ArgumentError, TransportError
+from hpcoll.ledger import Account, Ledger
+from hpcoll.plans import build_engine, message_nbytes
+from hpcoll.selection import Choice, Need, choose
+from hpcoll.transports.mpi import handle
+
+_MAX_PLANS = 1024
+_OWN_SCRATCH = 64 << 10  # plans that need more scratch share one arena
+_IN_PLACE = MPI.IN_PLACE
+_ndarray = np.ndarray
+_memory = MPI.buffer  # contiguous memory of an object, or BufferError
+_live: "weakref.WeakSet[Context]" = weakref.WeakSet()
+
+
+class Plan:
+    """An engine with its line in the ledger; ``engine`` is None where the MPI library serves the call."""
+
+    __slots__ = ("account", "engine", "nbytes", "reach", "scratch", "title")
+
+    def __init__(self, title: str, engine: HostEngine | None, account: Account, nbytes: int) -> None:
+        self.title, self.engine, self.account, self.nbytes = title, engine, account, nbytes
+        self.reach = 0
+        self.scratch: np.ndarray | None = None
+        if engine is not None and engine.scratch_nbytes <= _OWN_SCRATCH:
+            self.scratch = np.empty(engine.scratch_nbytes + 64, np.uint8)
+            engine.bind_scratch(_aligned(self.scratch))
+
+
+class Context:
+    """State of one communicator. Made collectively; used by one thread at a time.
+
+    Attributes:
+        comm: Private duplicate on which hpcoll's messages travel.
+        rank, nranks: Of the communicator.
+        config: Settings from the environment, equal on all ranks.
+        ledger: Sums per operation and algorithm.
+        closed: Why it cannot be used any more; the empty string while it can.
+    """
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self.rank, self.nranks = comm.Get_rank(), comm.Get_size()
+        self.comm = MPI.Intracomm(comm).Dup()
+        self.comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self.closed = ""
+        self.config, hosts = _agreed_config(self.comm)
+        self._patience = CROWDED if hosts.count(hosts[self.rank]) > (os.cpu_count() or 1) else ALONE
+        _configure_log(self.config.level, self.rank)
+        self.ledger = Ledger()
+        self._handle = handle(self.comm)
+        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._repeats: dict[tuple[Any, ...], Plan] = {}
+        self._token_memory = np.zeros(128, np.uint8)
+        token = _aligned(self._token_memory)
+        self.token = Call("barrier", token, token, 1, np.dtype(np.uint8), in_place=True, keep=(self._token_memory,))
+        self._lock = threading.Lock()
+        self._arena = np.empty(0, np.uint8)
+        _live.add(self)
+
+    def free(self) -> None:
+        """Free the duplicate and all plans."""
+        if not self.closed:
+            self.closed = "the communicator was freed"
+            self._plans.clear()
+            self._repeats.clear()
+            if not MPI.Is_finalized():
+                self.comm.Free()
+
+    def plan(self, call: Call, algorithm: str | None, segment: int | None) -> Plan:
+        """The plan for a call's shape, built when first asked for.
+
+        Raises:
+            ArgumentError: the forced algorithm cannot serve the call.
+            KernelError: the operator does not compile.
+        """
+        key = (
+            call.collective,
+            call.count,
+            call.dtype,
+            call.op,
+            call.root,
+            call.in_place,
+            call.blocks,
+            call.native,
+            call.strict,
+            algorithm,
+            segment,
+        )
+        plan = self._plans.get(key)
+        if plan is None:
+            choice = self._choose(call, algorithm, segment)
+            sizes = self._all_sizes(call, choice)
+            engine = None
+            if choice.algorithm != NATIVE:
+                engine = build_engine(call, choice, self.rank, self.nranks, self._handle, self._patience, sizes)
+            title = f"{call.collective}/{choice.algorithm} of {call.count} elements of {call.dtype}"
+            plan = Plan(title, engine, self.ledger.account(call.collective, choice.algorithm), call.count * call.dtype.itemsize)
+            if sizes:  # the root's counts may change from call to call without this rank knowing
+                return plan
+            if len(self._plans) >= _MAX_PLANS:
+                self._plans.clear()
+                self._repeats.clear()
+            self._plans[key] = plan
+        return plan
+
+    def execute(
+        self, call: Call | None, algorithm: str | None, segment: int | str | None, native: Callable[..., object], *repeat: Any
+    ) -> None:
+        """Run a call.
+
+        Args:
+            call: What to run; None for one that only the MPI library understands.
+            algorithm, segment: The caller's keywords.
+            native: The MPI library's own collective with the caller's arguments; may be told that they are one memory.
+            repeat: Arguments that `repeat` may be called with the next time.
+        Raises:
+            ArgumentError: the keywords do not fit the call, or another thread is inside this communicator.
+            KernelError: the operator does not compile.
+            TransportError: the MPI library failed; the communicator cannot be used any more.
+        """
+        if segment is not None:
+            segment = positive_segment(segment)
+        if call is None:
+            if algorithm not in (None, NATIVE):
+                raise ArgumentError(f"rank {self.rank}: only the MPI library can serve this call, got algorithm={algorithm!r}")
+            native()
+            return
+        plan = self.plan(call, algorithm, segment)
+        if plan.engine is None:
+            self._account(plan, (lambda: native(call.aliased)) if call.aliased else native)
+        else:
+            self._run(plan, call.send, call.recv, call.finish)
+        if repeat and (call.direct or plan.engine is None):
+            found = _shape(*repeat)
+            if found is not None:
+                self._repeats[found[0]], plan.reach = plan, max(plan.reach, found[1])
+
+    def repeat(self, key: tuple[Any, ...], sendbuf: Any, recvbuf: Any, native: Callable[..., object]) -> bool:
+        """Run a call like an earlier one, on one-dimensional NumPy arrays; False when it is not such a call.
+
+        Args:
+            key: Everything that tells one call from another but the buffers.
+            sendbuf, recvbuf: The caller's; sendbuf may be ``MPI.IN_PLACE``.
+            native: As in `execute`.
+        """
+        if self.closed or type(recvbuf) is not _ndarray or recvbuf.ndim != 1:
+            return False
+        try:
+            if sendbuf is _IN_PLACE:
+                plan = self._repeats[key, recvbuf.dtype, recvbuf.size]
+                recv = _memory(recvbuf)
+                send_address = recv_address = recv.address
+            elif type(sendbuf) is _ndarray:
+                plan = self._repeats[key, recvbuf.dtype, recvbuf.size, sendbuf.dtype, sendbuf.size]
+                recv = _memory(recvbuf)
+                send_address, recv_address = _memory(sendbuf).address, recv.address
+                if -plan.reach < send_address - recv_address < plan.reach:
+                    return False
+            else:
+                return False
+        except (KeyError, TypeError, BufferError):  # not seen before, an operator that cannot be a key, not contiguous
+            return False
+        if plan.engine is None:
+            self._account(plan, native)
+        elif recv.readonly:
+            return False
+        else:
+            self._run(plan, send_address, recv_address, None)
+        return True
+
+    def _run(self, plan: Plan, send: int, recv: int, finish: Callable[[], None] | None) -> None:
+        if not self._lock.acquire(False):
+            raise ArgumentError(f"rank {self.rank}: another thread is inside a collective on this communicator: use one each")
+        try:
+            start = perf_counter()
+            engine = plan.engine
+            if plan.scratch is None:
+                engine.bind_scratch(self._scratch(engine.scratch_nbytes))  # type: ignore[union-attr]
+            engine.run(send, recv)  # type: ignore[union-attr]
+            if finish is not None:
+                finish()
+            account = plan.account
+            account.calls += 1
+            account.nbytes += plan.nbytes
+            account.seconds += perf_counter() - start
+        except BaseException as error:
+            self._interrupted(plan, error)
+            raise
+        finally:
+            self._lock.release()
+
+    def _account(self, plan: Plan, native: Callable[..., object]) -> None:
+        """Run the MPI library's collective, and enter it in the ledger."""
+        start = perf_counter()
+        native()
+        plan.account.calls += 1
+        plan.account.nbytes += plan.nbytes
+        plan.account.seconds += perf_counter() - start
+
+    def _interrupted(self, plan: Plan, error: BaseException) -> None:
+        """A collective that stopped half-way leaves messages under way: say where, and refuse further use."""
+        where = f"rank {self.rank}: {plan.title}, {self.nranks} ranks"
+        self.closed = f"an earlier collective did not end ({where})"
+        if isinstance(error, TransportError):
+            text = MPI.Get_error_string(error.code) if error.code else str(error)
+            raise TransportError(f"{where}: {text}", code=error.code) from error
+
+    def _choose(self, call: Call, algorithm: str | None, segment: int | None) -> Choice:
+        unknown = call.blocks is not None and call.collective in ("gather", "scatter", "alltoall")
+        need = Need(
+            call.collective, self.nranks, None if unknown else message_nbytes(call, self.nranks),
+            call.op is not None and not call.op.commutative, call.blocks is not None, call.native, call.strict,
+        )  # fmt: skip
+        choice = choose(need, self.config, algorithm, segment)
+        if self.rank == 0:
+            log.info("%s of %s: %s, segment %d (%s)", call.collective, call.dtype, choice.algorithm, choice.segment, choice.why)
+        return choice
+
+    def _all_sizes(self, call: Call, choice: Choice) -> tuple[int, ...]:
+        """Bytes of every rank's block, told by the root, where a schedule forwards blocks that only the root knows."""
+        if call.blocks is None or call.collective not in ("gather", "scatter") or choice.algorithm in ("direct", NATIVE):
+            return ()
+        sizes = np.zeros(self.nranks, np.int64)
+        if self.rank == call.root:
+            sizes[:] = call.blocks[2]
+        self.comm.Bcast(sizes, root=call.root)
+        return tuple(sizes.tolist())
+
+    def _scratch(self, nbytes: int) -> int:
+        if self._arena.size < nbytes + 64:
+            self._arena = np.empty(nbytes + 64, np.uint8)
+        return _aligned(self._arena)
+
+
+def _shape(key: tuple[Any, ...], sendbuf: Any, recvbuf: Any) -> tuple[tuple[Any, ...], int] | None:
+    """Key under which `Context.repeat` finds a call, and bytes within which its buffers may not meet; None where it cannot."""
+    if type(recvbuf) is not _ndarray or recvbuf.ndim != 1 or isinstance(key[1], MPI.Op):
+        return None
+    if sendbuf is _IN_PLACE:
+        return (key, recvbuf.dtype, recvbuf.size), 0
+    if type(sendbuf) is not _ndarray or sendbuf.ndim != 1:
+        return None
+    return (key, recvbuf.dtype, recvbuf.size, sendbuf.dtype, sendbuf.size), max(recvbuf.nbytes, sendbuf.nbytes)
+
+
+def _aligned(array: np.ndarray) -> int:
+    """First address in an array that starts a cache line."""
+    return -(-array.ctypes.data // 64) * 64
+
+
+def _agreed_config(comm: MPI.Intracomm) -> tuple[Config, list[str]]:
+    """This process's settings, after checking that all ranks have the same, and every rank's host."""
+    problem, config = "", Config()
+    try:
+        config = read_config()
+    except ArgumentError as error:
+        problem = str(error)
+    found = comm.allgather((problem, config.agreement(), MPI.Get_processor_name()))
+    for rank, (theirs, agreement, _) in enumerate(found):
+        if theirs:
+            raise ArgumentError(f"rank {rank}: {theirs}")
+        if agreement != found[0][1]:
+            raise ArgumentError(f"rank {rank}: HPCOLL_* variables must be equal on all ranks, expected {found[0][1]}, got {agreement}")
+    return config, [host for _, _, host in found]
+
+
+def _configure_log(level: int, rank: int) -> None:
+    if level < logging.WARNING and not log.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter(f"{MPI.Get_processor_name()}:{os.getpid()} [{rank}] HPCOLL %(levelname)s %(message)s"))
+        log.addHandler(handler)
+        log.setLevel(level)
+
+
+def _after_fork() -> None:
+    for context in _live:
+        context.closed = "this process is a fork: MPI belongs to its parent"
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:
+    context.free()
+
+
+_KEYVALS: list[int] = []
+
+
+def context_of(comm: MPI.Intracomm) -> Context:
+    """The context of a communicator; the first call for it is collective.
+
+    Raises:
+        ArgumentError: MPI is not initialised or already finalised, or the settings differ between ranks.
+    """
+    if not _KEYVALS:
+        _KEYVALS.append(MPI.Comm.Create_keyval(delete_fn=_deleted))
+    context: Any = comm.Get_attr(_KEYVALS[0])
+    if context is None:
+        context = Context(comm)
+        comm.Set_attr(_KEYVALS[0], context)
+    assert isinstance(context, Context)
+    return context

@@ -1,0 +1,125 @@
+"""Which algorithm serves a call, and with which segments: forced, or the cheapest by the cost model. Floor 6.
+
+The choice depends only on what all ranks of a call know alike. ``native`` takes part: its cost is modelled as that of a
+good unsegmented algorithm of the library, with the constants of its own code path.
+"""
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+from hpcoll.catalogue import CATALOGUE, Algorithm, algorithms, find
+from hpcoll.collectives import COLLECTIVES
+from hpcoll.config import NATIVE, Config, check_algorithm
+from hpcoll.cost import Network, best_segment
+from hpcoll.errors import ArgumentError
+from hpcoll.units import format_nbytes
+
+# Fitted by eye to two ranks of one node that exchange messages through Open MPI and MPICH; a tuning table is to replace them.
+HPCOLL_NETWORK = Network(alpha=0.8e-6, beta=1.5e-10, gamma=0.6e-10, overhead=0.4e-6)
+NATIVE_NETWORK = Network(alpha=0.9e-6, beta=2.2e-10, gamma=1.0e-10, overhead=0.9e-6)
+CALL_SECONDS = 1.2e-6  # what a call of ours costs above one of mpi4py's, before the first message
+MAX_NATIVE_NBYTES = (1 << 31) - 1  # Open MPI 5 refuses more elements
+
+
+class Choice(NamedTuple):
+    """What serves a call.
+
+    Attributes:
+        algorithm: A catalogue name, or ``native``.
+        segment: Bytes per segment (of the whole message), at least 1.
+        why: One phrase for the log.
+    """
+
+    algorithm: str
+    segment: int
+    why: str
+
+
+class Need(NamedTuple):
+    """What a call asks of an algorithm.
+
+    Attributes:
+        collective: Name.
+        nranks: Ranks of the communicator.
+        nbytes: m as the catalogue counts it; None when a rank cannot know it (v forms).
+        ordered: The operator is not commutative.
+        varying: Blocks of different sizes.
+        native: Whether the MPI library can serve the call.
+        strict: The call gets a promise that the MPI library does not give, so ``native`` must be asked for by name.
+    """
+
+    collective: str
+    nranks: int
+    nbytes: int | None
+    ordered: bool = False
+    varying: bool = False
+    native: bool = True
+    strict: bool = False
+
+
+def choose(need: Need, config: Config, algorithm: str | None = None, segment: int | None = None) -> Choice:
+    """Pick what serves a call: the keyword, else the environment, else the cost model.
+
+    Raises:
+        ArgumentError: the forced algorithm does not exist or cannot serve this call; says why.
+    """
+    forced = algorithm or config.algorithms.get(need.collective)
+    segment = segment or config.segment
+    if forced:
+        check_algorithm(need.collective, forced)
+        reason = unfit(need, forced)
+        if reason:
+            raise ArgumentError(f"{need.collective}/{forced} cannot serve this call: {reason}")
+        return Choice(forced, segment or _best(need, forced), "forced")
+    choice = _cheapest(need)
+    return choice._replace(segment=segment) if segment else choice
+
+
+def unfit(need: Need, algorithm: str) -> str:
+    """Why an algorithm cannot serve a call; the empty string when it can."""
+    if algorithm == NATIVE:
+        return "" if need.native else "the MPI library does not know this operator or element type"
+    row = find(need.collective, algorithm)
+    if need.ordered and not (row.ordered or COLLECTIVES[need.collective].ordered):
+        return "it combines ranks in any order and the operator is not commutative"
+    if need.varying and row.uniform:
+        return "it needs equal blocks"
+    return ""
+
+
+def _best(need: Need, algorithm: str) -> int:
+    if algorithm == NATIVE or need.nbytes is None:
+        return max(1, need.nbytes or 0)
+    return best_segment(find(need.collective, algorithm), need.nranks, need.nbytes, HPCOLL_NETWORK)[1]
+
+
+@lru_cache(maxsize=4096)
+def _cheapest(need: Need) -> Choice:
+    if need.nbytes is None:  # no rank may decide by what only some ranks know
+        return Choice("direct", 1, "sizes differ between ranks")
+    if need.nranks < 2:
+        return Choice(algorithms(need.collective)[0], max(1, need.nbytes), "one rank")
+    found = []
+    for row in CATALOGUE.values():
+        if row.collective == need.collective and row.reproducible and not unfit(need, row.name):
+            cost, segment = best_segment(row, need.nranks, need.nbytes, HPCOLL_NETWORK)
+            found.append((cost + CALL_SECONDS, row.name, segment))
+    if need.native and not need.strict and need.nbytes <= MAX_NATIVE_NBYTES:
+        found.append((_native_seconds(need), NATIVE, max(1, need.nbytes)))
+    cost, name, segment = min(found)
+    return Choice(name, segment, f"model: {cost * 1e6:.3g} us for {format_nbytes(need.nbytes)} on {need.nranks} ranks")
+
+
+def _native_seconds(need: Need) -> float:
+    assert need.nbytes is not None
+    q = math.ceil(math.log2(need.nranks))
+    volume = 2.0 if need.collective == "allreduce" else 1.0
+    work = NATIVE_NETWORK.beta + NATIVE_NETWORK.gamma * COLLECTIVES[need.collective].reduces
+    return q * NATIVE_NETWORK.alpha + volume * need.nbytes * work
+
+
+def fitting(need: Need) -> list[str]:
+    """Names of all algorithms that can serve a call, ``native`` last."""
+    rows: list[Algorithm] = [row for row in CATALOGUE.values() if row.collective == need.collective]
+    return [name for name in (*(row.name for row in rows), NATIVE) if not unfit(need, name)]
