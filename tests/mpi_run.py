@@ -1,0 +1,98 @@
+"""Runs pytest on several ranks and believes only what every rank wrote down: ``mpi_run.py NRANKS [PYTEST ARGUMENTS]``.
+
+Rank 0 reports as usual; what the others print goes to files that are shown when something failed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+LIMIT_S = os.environ.get("MPI_LIMIT_S", "900")
+TAIL_LINES = 80
+TOKENS = "HPCOLL_TEST_TOKENS"
+
+# More ranks than cores: let Open MPI start them, and let idle ranks give their core away.
+OPEN_MPI = {
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",  # Open MPI 4
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",  # Open MPI 5
+}
+OPEN_MPI_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def run_rank(nranks: int, pytest_args: list[str]) -> int:
+    """One rank: runs pytest in this process."""
+    import pytest
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    if world.size != nranks:
+        print(f"expected {nranks} ranks, got {world.size}: mpiexec and mpi4py use different MPI libraries", file=sys.stderr)
+        return 1
+    verbosity = "--quiet"
+    if world.rank > 0:
+        verbosity = "--verbose"  # the file then ends with the test that was running
+        output = os.open(Path(os.environ[TOKENS], f"output-{world.rank}"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+    return pytest.main(["--with-mpi", verbosity, "--color=no", "-p", "no:cacheprovider", *pytest_args])
+
+
+def read_tokens(folder: Path, nranks: int) -> list[str]:
+    """What each rank wrote; a rank that wrote nothing counts as one failure."""
+    texts = []
+    for rank in range(nranks):
+        token = folder / f"rank-{rank}"
+        if not token.exists():
+            token.write_text("0 passed, 1 failed, 0 skipped: this rank left no result\n")
+        texts.append(token.read_text().strip())
+    return texts
+
+
+def show_output(folder: Path, rank: int) -> None:
+    output = folder / f"output-{rank}"
+    if output.exists():
+        print(f"\n-- rank {rank}, end of its output:")
+        print("\n".join(output.read_text(errors="replace").splitlines()[-TAIL_LINES:]))
+
+
+def judge(folder: Path, nranks: int, status: int) -> bool:
+    """Prints the result of every rank and one line for all; True when nothing failed anywhere."""
+    texts = read_tokens(folder, nranks)
+    counts = [[int(part.split()[0]) for part in text.split(":")[0].split(",")] for text in texts]
+    for rank, (_, failed, _) in enumerate(counts):
+        if failed:
+            show_output(folder, rank)
+    for rank, text in enumerate(texts):
+        print(f"rank {rank}: {text}")
+    good = status == 0 and all(failed == 0 for _, failed, _ in counts)
+    if len({sum(row) for row in counts}) > 1:
+        print("the ranks did not run the same number of tests")
+        good = False
+    if status:
+        print(f"mpiexec ended with status {status}" + (f": over {LIMIT_S} s" if status in (124, 137) else ""))
+    print(f"{sum(row[0] for row in counts)} passed, {sum(row[1] for row in counts)} failed on {nranks} ranks")
+    return good
+
+
+def launch(nranks: int, pytest_args: list[str]) -> int:
+    """Starts the ranks and judges what they left."""
+    folder = Path(os.environ.get(TOKENS) or tempfile.mkdtemp(prefix="hpcoll-tests-"))
+    for old in [*folder.glob("rank-*"), *folder.glob("output-*")]:
+        old.unlink()
+    mpiexec = Path(sys.executable).with_name("mpiexec")
+    command = ["timeout", "-k", "5", LIMIT_S, str(mpiexec) if mpiexec.exists() else "mpiexec", "-n", str(nranks)]
+    command += [sys.executable, __file__, "--rank", str(nranks), *pytest_args]
+    environment = OPEN_MPI | (OPEN_MPI_ROOT if os.geteuid() == 0 else {}) | os.environ | {TOKENS: str(folder), "PYTHONUNBUFFERED": "1"}
+    status = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False).returncode
+    return 0 if judge(folder, nranks, status) else 1
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--rank":
+        sys.exit(run_rank(int(sys.argv[2]), sys.argv[3:]))
+    sys.exit(launch(int(sys.argv[1]), sys.argv[2:]))
