@@ -1,0 +1,159 @@
+"""A collective as a benchmark case: its buffers, what they hold before and after, and how to call it. Floor 7.
+
+Nothing here repeats what a collective means: inputs and answers are read from its pre- and postcondition
+(`hpcoll.collectives`), with one chunk per vector or one per block.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.bench.values import combined, contribution, count_wrong, repeat
+from hpcoll.collectives import COLLECTIVES, Collective
+from hpcoll.ops import ReduceOp
+
+OUT_OF_PLACE, IN_PLACE = "out_of_place", "in_place"
+METHODS = {
+    "allreduce": "Allreduce", "reduce": "Reduce", "bcast": "Bcast", "reduce_scatter": "Reduce_scatter_block", "allgather": "Allgather",
+    "gather": "Gather", "scatter": "Scatter", "alltoall": "Alltoall", "barrier": "Barrier", "scan": "Scan", "exscan": "Exscan",
+}  # fmt: skip
+_POISON = 0xA5  # every byte that a call must overwrite
+
+
+@dataclass(frozen=True)
+class Case:
+    """One collective at one size, as one rank sees it.
+
+    Attributes:
+        collective: Name.
+        count: Elements of the vector, or of one block; 0 for a barrier.
+        dtype: Element type.
+        op: Operator, or None where nothing is combined.
+        root: Root, 0 where there is none.
+        rank, nranks: This rank, and how many there are.
+    """
+
+    collective: str
+    count: int
+    dtype: np.dtype
+    op: ReduceOp | None
+    root: int
+    rank: int
+    nranks: int
+
+    @property
+    def meaning(self) -> Collective:
+        """Pre- and postcondition."""
+        return COLLECTIVES[self.collective]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the message as nccl-tests counts them: of all ranks' blocks together."""
+        return self.count * self.dtype.itemsize * (self.nranks if self.meaning.blocks else 1)
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """Forms of the call; a call with one buffer or none has a single form, shown as the first."""
+        return (OUT_OF_PLACE,) if self.count == 0 or self.meaning.always_in_place else (OUT_OF_PLACE, IN_PLACE)
+
+
+class Buffers(NamedTuple):
+    """Memory of one form of a call.
+
+    Attributes:
+        source, target: What is read and written; the same array in place.
+        inputs, outputs: Where in them each chunk of INPUT and OUTPUT lies, in chunks.
+        in_place: Whether this rank passes ``MPI.IN_PLACE``.
+    """
+
+    source: np.ndarray
+    target: np.ndarray
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    in_place: bool
+
+
+def make_buffers(case: Case, side: str) -> Buffers:
+    """Memory for a call, not filled."""
+    meaning, where = case.meaning, (case.rank, case.nranks, case.root, 1)
+    ninputs, noutputs = meaning.ninputs(*where), meaning.noutputs(*where)
+    inputs, outputs = list(range(ninputs)), list(range(noutputs))
+    wants_one = side == IN_PLACE or meaning.always_in_place
+    pairs = meaning.aliases(*where) if meaning.aliases else [(i, i) for i in range(min(ninputs, noutputs))]
+    if not wants_one or not (pairs or meaning.always_in_place):
+        source, target = (np.empty(n * case.count, case.dtype) for n in (ninputs, noutputs))
+        return Buffers(source, target, tuple(inputs), tuple(outputs), False)
+    for i, o in pairs:  # the side with fewer chunks lies inside the other
+        if ninputs < noutputs:
+            inputs[i] = o
+        else:
+            outputs[o] = i
+    both = np.empty(max(ninputs, noutputs) * case.count, case.dtype)
+    return Buffers(both, both, tuple(inputs), tuple(outputs), True)
+
+
+def fill(case: Case, buffers: Buffers) -> None:
+    """Write this rank's input, and poison what the call must overwrite."""
+    buffers.target.view(np.uint8)[:] = _POISON
+    for index, place in enumerate(buffers.inputs):
+        code = _code(case.meaning.input_item(case.rank, index), case.nranks)
+        repeat(contribution(code, case.rank, case.op, case.dtype).astype(case.dtype), _chunk(case, buffers.source, place))
+
+
+def calm(buffers: Buffers) -> None:
+    """Make repeated in-place calls harmless: zeros stay zeros under every operator, so nothing overflows while timing."""
+    if buffers.source is buffers.target:
+        buffers.target[:] = 0
+
+
+def wrong_elements(case: Case, buffers: Buffers) -> int:
+    """Elements on this rank that are not what the collective promises; an input that was written to counts too."""
+    meaning, wrong = case.meaning, 0
+    for index, place in enumerate(buffers.outputs):
+        mask = meaning.wanted(case.rank, index, case.nranks, case.root)
+        ranks = [rank for rank in range(case.nranks) if mask >> rank & 1]
+        if ranks:
+            code = _code(meaning.output_item(case.rank, index), case.nranks)
+            answer = combined(code, ranks, case.nranks, case.op, case.dtype)
+            wrong += count_wrong(_chunk(case, buffers.target, place), answer)
+    if buffers.source is not buffers.target:
+        for index, place in enumerate(buffers.inputs):
+            code = _code(meaning.input_item(case.rank, index), case.nranks)
+            sent = contribution(code, case.rank, case.op, case.dtype).astype(case.dtype)
+            wrong += count_wrong(_chunk(case, buffers.source, place), sent)
+    return wrong
+
+
+def bind(case: Case, buffers: Buffers, comm: MPI.Intracomm, op: Any, **extras: Any) -> Callable[[], object]:
+    """The call, ready to be made again and again.
+
+    Args:
+        comm: An `hpcoll.Communicator`, or any other communicator for the MPI library's own collective.
+        op: Operator as ``comm`` takes it; ignored where nothing is combined.
+        extras: Keywords for an `hpcoll.Communicator`.
+    """
+    method = getattr(comm, METHODS[case.collective])
+    if case.count == 0:
+        return partial(method, **extras)
+    meaning = case.meaning
+    arguments: list[Any] = [buffers.source if buffers.inputs else None, buffers.target if buffers.outputs else None]
+    if meaning.always_in_place:
+        arguments = [buffers.target]
+    elif buffers.in_place:
+        arguments[1 if case.collective == "scatter" else 0] = MPI.IN_PLACE
+    arguments += [op] if meaning.reduces else []
+    arguments += [case.root] if meaning.rooted else []
+    return partial(method, *arguments, **extras)
+
+
+def _chunk(case: Case, array: np.ndarray, place: int) -> np.ndarray:
+    return array[place * case.count : (place + 1) * case.count]
+
+
+def _code(item: Hashable, nranks: int) -> int:
+    """Number of an item: the index of a block, or of a (sender, receiver) pair."""
+    return item[0] * nranks + item[1] if isinstance(item, tuple) else int(item)  # type: ignore[call-overload]

@@ -1,0 +1,222 @@
+"""``hpcoll bench`` under mpirun: it measures, its reports parse, and a wrong answer anywhere is found everywhere."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from hpcoll.bench.cases import METHODS, Case, bind, calm, fill, make_buffers, wrong_elements
+from hpcoll.bench.measure import Pace, measure, over_ranks
+from hpcoll.bench.session import Request, cases, sizes
+from hpcoll.bench.values import find_dtype
+from hpcoll.catalogue import algorithms
+from hpcoll.cli import main
+from hpcoll.communicator import Communicator
+from hpcoll.errors import ArgumentError
+from hpcoll.ops import SUM
+
+WORLD = MPI.COMM_WORLD
+QUICK = ["-b", "4", "-e", "8K", "-f", "40", "-n", "2", "-w", "1", "-m", "1"]
+
+
+def bench(*arguments: str) -> int:
+    """Exit code; equal on all ranks, or the test fails on all."""
+    code = main(["bench", *arguments])
+    codes = WORLD.allgather(code)
+    assert codes == codes[:1] * WORLD.size
+    return code
+
+
+def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    """The JSON document that rank 0 printed, on all ranks."""
+    assert bench(*arguments, "--format", "json") == 0
+    out = capsys.readouterr().out
+    assert bool(out) is (WORLD.rank == 0)
+    return WORLD.bcast(json.loads(out) if WORLD.rank == 0 else None)
+
+
+@pytest.mark.mpi(min_size=1)
+@pytest.mark.parametrize("collective", list(METHODS))
+def test_every_algorithm_of_every_collective(collective: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(capsys, collective, *QUICK, "--algorithms", "all,auto", "-r", str(WORLD.size - 1))
+    names = list(dict.fromkeys(result["algorithm"] for result in found["results"]))
+    assert names == ["native", *algorithms(collective), "auto"]
+    assert found["out_of_bounds"] == {"count": 0, "okay": True}
+    assert all((result["in_place"] is None) is (collective in ("bcast", "barrier")) for result in found["results"])
+    assert all(result["ran"] in (*names[:-1],) for result in found["results"])
+    assert {result["out_of_place"]["ratio"] for result in found["results"] if result["algorithm"] == "native"} == {1.0}
+
+
+@pytest.mark.mpi(min_size=1)
+@pytest.mark.parametrize("arguments", [["-d", "bfloat16"], ["-o", "avg"]])
+def test_what_the_library_cannot_do_is_left_out_with_a_note(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(capsys, "allreduce", *QUICK, *arguments)
+    assert {result["algorithm"] for result in found["results"]} == {"auto"}
+    assert found["results"][0]["out_of_place"]["ratio"] is None
+    assert found["notes"][0].startswith("native is left out: the MPI library")
+
+
+@pytest.mark.mpi(min_size=1)
+@pytest.mark.parametrize(
+    ("op", "datatype"), [("prod", "int8"), ("max", "half"), ("land", "bool"), ("bxor", "uint16"), ("prod", "complex64")]
+)
+def test_operators_and_types(op: str, datatype: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for collective in ("allreduce", "reduce_scatter", "exscan"):
+        found = document(capsys, collective, *QUICK, "-o", op, "-d", datatype, "--algorithms", "all")
+        assert found["results"][0]["redop"] == op
+        assert found["out_of_bounds"]["okay"]
+
+
+@pytest.mark.mpi(min_size=1)
+def test_csv(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("allgather", *QUICK, "--algorithms", "ring", "--format", "csv") == 0
+    out = capsys.readouterr().out
+    if WORLD.rank == 0:
+        lines = list(csv.DictReader(io.StringIO(out)))
+        assert {(line["algorithm"], line["side"]) for line in lines} == {
+            (name, side) for name in ("native", "ring") for side in ("out_of_place", "in_place")
+        }
+        assert all(int(line["size"]) == WORLD.size * 4 * int(line["count"]) for line in lines)
+        assert all(float(line["time_us"]) > 0 and line["nwrong"] == "0" for line in lines)
+
+
+@pytest.mark.mpi(min_size=1)
+def test_tables_name_versions_and_go_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "table"
+    for layout in ("nccl", "osu"):
+        assert bench("bcast", *QUICK, "--format", layout, "--output", str(target), "-c", "0", "-a", "0") == 0
+        assert capsys.readouterr().out == ""
+        if WORLD.rank == 0:
+            text = target.read_text()
+            assert text.startswith("# hpcoll 0.")
+            assert f"on {WORLD.size} rank" in text
+            assert "# MPI: " in text
+            assert "bcast/native" in text
+
+
+@pytest.mark.mpi(min_size=1)
+@pytest.mark.parametrize("wrong_rank", [0, WORLD.size - 1])
+def test_one_wrong_element_on_one_rank_fails_all(
+    wrong_rank: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = Communicator.Allreduce
+
+    def bad(self: Communicator, sendbuf: Any, recvbuf: np.ndarray, *rest: Any, **extras: Any) -> None:
+        good(self, sendbuf, recvbuf, *rest, **extras)
+        if WORLD.rank == wrong_rank:
+            recvbuf[-1] += 1
+
+    monkeypatch.setattr(Communicator, "Allreduce", bad)
+    assert bench("allreduce", *QUICK, "-e", "4") == 1
+    out = capsys.readouterr().out
+    if WORLD.rank == 0:
+        assert "# Out of bounds values : 0 OK" in out
+        assert "# Out of bounds values : 2 FAILED" in out
+    assert bench("allreduce", *QUICK, "-e", "4", "-c", "0") == 0
+
+
+@pytest.mark.mpi(min_size=1)
+@pytest.mark.parametrize("collective", list(METHODS))
+@pytest.mark.parametrize("side", ["out_of_place", "in_place"])
+def test_a_call_that_does_nothing_is_found_wrong(collective: str, side: str) -> None:
+    dtype = np.dtype(np.int32)
+    case = Case(collective, 0 if collective == "barrier" else 7, dtype, SUM, WORLD.size - 1, WORLD.rank, WORLD.size)
+    if side in case.sides and case.count:
+        buffers = make_buffers(case, side)
+        fill(case, buffers)
+        wrong = WORLD.allreduce(wrong_elements(case, buffers))
+        assert (wrong > 0) is (WORLD.size > 1 or (side == "out_of_place" and collective not in ("bcast", "exscan")))
+        bind(case, buffers, WORLD, MPI.SUM)()
+        assert wrong_elements(case, buffers) == 0
+        calm(buffers)
+        assert buffers.source is not buffers.target or not buffers.target.any()
+
+
+@pytest.mark.mpi(min_size=1)
+def test_an_input_that_was_written_to_is_found_wrong() -> None:
+    case = Case("allreduce", 5, np.dtype(np.int32), SUM, 0, WORLD.rank, WORLD.size)
+    buffers = make_buffers(case, "out_of_place")
+    fill(case, buffers)
+    WORLD.Allreduce(buffers.source, buffers.target)
+    buffers.source[2] += 1
+    assert wrong_elements(case, buffers) == 1
+
+
+@pytest.mark.mpi(min_size=1)
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["allreduce", "--algorithms", "rings"], "allreduce algorithm must be one of ring"),
+        (["allsum"], "collective must be one of"),
+        (["allreduce", "-d", "quad"], "datatype must be one of"),
+        (["allreduce", "-o", "xor"], "op must be one of"),
+        (["allreduce", "-o", "band"], "operator band takes integer elements, got float32"),
+        (["bcast", "-r", "99"], "root must be a rank below"),
+        (["bcast", "-n", "0"], "iters must be at least 1, got 0"),
+        (["bcast", "-b", "0"], "sizes need 1 <= minbytes <= maxbytes, got 0"),
+        (["bcast", "-b", "8", "-e", "4"], "sizes need 1 <= minbytes <= maxbytes, got 8 and 4"),
+        (["bcast", "-b", "many"], "size must be a number of bytes"),
+        (["bcast", "-f", "1"], "stepfactor must be at least 2"),
+        (["bcast", "-i", "1"], "stepbytes makes 16777209 sizes"),
+        (["bcast", "--segment", "0"], "segment must be at least 1 byte"),
+        (["bcast", "--output", "/nowhere/file"], "cannot write /nowhere/file"),
+    ],
+)
+def test_errors_are_one_line_of_rank_0(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(*arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    if WORLD.rank == 0:
+        assert captured.err.startswith(f"hpcoll: error: {'rank 0: ' if 'operator' in text else ''}{text}")
+        assert captured.err.count("\n") == 1
+    else:
+        assert captured.err == ""
+
+
+@pytest.mark.mpi(min_size=1)
+def test_one_rank_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("barrier", *QUICK) == 0
+    assert ("only one rank runs" in capsys.readouterr().err) is (WORLD.size == 1)
+
+
+@pytest.mark.mpi(min_size=1)
+def test_time_of_which_rank() -> None:
+    p = WORLD.size
+    expected = {0: 1.0, 1: (p + 1) / 2, 2: 1.0, 3: float(p)}
+    assert {way: over_ranks(WORLD, np.array([WORLD.rank + 1.0]), way)[0] for way in expected} == expected
+
+
+@pytest.mark.mpi(min_size=1)
+def test_calls_take_turns_in_the_same_order_everywhere() -> None:
+    log: list[str] = []
+    times = measure(WORLD, [lambda: log.append("a"), lambda: log.append("b")], 8, Pace(rounds=30, warmup=1, batch=2))
+    assert times.seconds.shape == (2, 30)
+    assert times.batch == 2
+    rounds = ["".join(log[2 + 4 * i : 6 + 4 * i]) for i in range(30)]
+    assert set(rounds) == {"aabb", "bbaa"}
+    assert WORLD.allgather(log) == [log] * WORLD.size
+
+
+@pytest.mark.mpi(min_size=1)
+def test_small_messages_are_timed_in_batches_and_large_ones_are_not() -> None:
+    assert measure(WORLD, [lambda: None], 8, Pace(rounds=1)).batch > 10
+    assert measure(WORLD, [lambda: None], 1 << 20, Pace(rounds=1)).batch == 1
+    assert measure(WORLD, [lambda: None], 1 << 20, Pace(budget_s=0)).seconds.shape == (1, 5)
+
+
+@pytest.mark.mpi(min_size=1)
+def test_sizes_become_whole_blocks() -> None:
+    request = Request("allgather", tuple(sizes(1, 64, factor=2)), find_dtype("float"), None, 0, (), None, True, Pace())
+    counts = [case.count for case in cases(request, WORLD.rank, WORLD.size)]
+    assert counts[0] == 1
+    assert counts == sorted(set(counts))
+    assert max(counts) == max(1, 64 // (4 * WORLD.size))
+    with pytest.raises(ArgumentError, match="datatype"):
+        find_dtype("")
