@@ -21,12 +21,16 @@ class Network(NamedTuple):
         beta: Seconds per byte.
         gamma: Seconds per byte combined.
         overhead: Seconds of a rank's own time per message, ``<= alpha``.
+        eager: Bytes up to which the MPI library sends a message at once.
+        handshake: Seconds, of the rank's own time too, that a longer message costs besides.
     """
 
     alpha: float
     beta: float
     gamma: float
     overhead: float
+    eager: int
+    handshake: float
 
 
 def seconds(row: Algorithm, nranks: int, nbytes: float, segment: float, network: Network) -> float:
@@ -43,18 +47,18 @@ def seconds(row: Algorithm, nranks: int, nbytes: float, segment: float, network:
         return 0.0
     nsegments = max(1, math.ceil(nbytes / segment)) if row.pipelined or row.chunked else 1
     nchunks = nsegments if row.chunked else 1
-    rounds, serial, sent = (row.cost(field, nranks, nchunks) for field in ("rounds", "serial", "sent"))
+    rounds, messages, serial, sent = (row.cost(field, nranks, nchunks) for field in ("rounds", "messages", "serial", "sent"))
+    messages = max(messages, rounds)
+    piece = nbytes if row.chunked else nbytes / nsegments
+    handshake = network.handshake if serial * piece > network.eager * messages else 0.0
+    alpha, overhead = network.alpha + handshake, network.overhead + handshake
     work = network.beta + (network.gamma if COLLECTIVES[row.collective].reduces else 0.0)
-    if row.chunked:
-        return rounds * network.alpha + serial * nbytes * work
-    piece = nbytes / nsegments
-    messages = max(0.0, row.cost("messages", nranks, nchunks) - rounds)
-    first = rounds * network.alpha + messages * network.overhead + serial * piece * work
-    return first + (nsegments - 1) * max(sent * piece * work, (rounds + messages) * network.overhead)
+    first = rounds * alpha + (messages - rounds) * overhead + serial * piece * work
+    return first if row.chunked else first + (nsegments - 1) * max(sent * piece * work, messages * overhead)
 
 
 def best_segment(row: Algorithm, nranks: int, nbytes: float, network: Network) -> tuple[float, int]:
     """``(seconds, segment bytes)`` of the fastest segment size; the whole message where cutting does not help."""
     whole = max(1, math.ceil(nbytes))
     candidates = [whole, *(s for s in SEGMENTS if s < whole)] if row.pipelined or row.chunked else [whole]
-    return min((seconds(row, nranks, nbytes, segment, network), segment) for segment in candidates)
+    return min(((seconds(row, nranks, nbytes, segment, network), segment) for segment in candidates), key=lambda found: (found[0], -found[1]))

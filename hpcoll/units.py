@@ -33,7 +33,7 @@ def format_nbytes(nbytes: float) -> str:
     """
     value, unit = float(nbytes), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
+        if value < 1023.5 or unit == "TiB":
             break
         value /= 1024
     return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"

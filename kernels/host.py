@@ -12,6 +12,7 @@ asked for and cached on disk. Rules that every kernel keeps:
 
 from collections.abc import Callable
 from functools import lru_cache
+from types import FunctionType
 from typing import Any
 
 import numba
@@ -168,7 +169,11 @@ def _signature(dtype: np.dtype) -> Any:
 
 
 def _user_kernel(function: Callable[[Any, Any], Any]) -> Callable[..., None]:
-    combine = njit(function)
+    known = njit(function) if isinstance(function, FunctionType) else function  # max, numpy.maximum, a function compiled before
+
+    @njit
+    def combine(a, b):  # type: ignore[no-untyped-def]
+        return known(a, b)
 
     def fold(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
         _fold(combine, dst, srcs, nsrcs, count)
@@ -183,7 +188,7 @@ def _compile(name: str, function: Callable[[Any, Any], Any] | None, dtype: np.dt
             return numba.cfunc(_signature(dtype))(_user_kernel(function))
         with once_per_node(f"{name} {dtype}", __file__):
             return numba.cfunc(_signature(dtype), cache=True)(_KERNELS[name])
-    except numba.core.errors.NumbaError as error:
+    except (numba.core.errors.NumbaError, TypeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise KernelError(f"operator {name} could not be compiled for {dtype}: {reason}") from error
 

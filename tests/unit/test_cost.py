@@ -1,0 +1,104 @@
+"""Closed-form times: by hand for rows whose formula is known, and what must hold for every row."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hpcoll.catalogue import CATALOGUE, Algorithm
+from hpcoll.collectives import COLLECTIVES
+from hpcoll.cost import SEGMENTS, Network, best_segment, seconds
+
+ALPHA, BETA, GAMMA, OVERHEAD = 1e-6, 1e-9, 0.5e-9, 0.4e-6
+EAGER = Network(ALPHA, BETA, GAMMA, OVERHEAD, eager=1 << 62, handshake=1.0)
+RENDEZVOUS = EAGER._replace(eager=4096, handshake=4e-6)
+WHOLE = 1 << 60
+SIZES = (0, 1, 8, 1000, 65536, 1 << 20, 1 << 26)
+ROWS = list(CATALOGUE.values())
+
+every_row = pytest.mark.parametrize("row", ROWS, ids=[row.key for row in ROWS])
+
+
+def test_a_ring_by_hand() -> None:
+    p, m = 5, 1e6
+    expected = 2 * (p - 1) * ALPHA + 2 * (p - 1) / p * m * (BETA + GAMMA)
+    assert seconds(CATALOGUE["allreduce/ring"], p, m, WHOLE, EAGER) == pytest.approx(expected)
+
+
+def test_messages_beyond_the_rounds_cost_overhead_only() -> None:
+    p, m = 5, 1000
+    expected = ALPHA + (p - 2) * OVERHEAD + (p - 1) * m * BETA
+    assert seconds(CATALOGUE["bcast/direct"], p, m, WHOLE, EAGER) == pytest.approx(expected)
+
+
+def test_a_full_pipeline_costs_its_busiest_rank() -> None:
+    p, segment, n = 5, 1 << 20, 8
+    first = (p - 1) * ALPHA + (p - 1) * segment * BETA
+    found = seconds(CATALOGUE["bcast/chain"], p, n * segment, segment, EAGER)
+    assert found == pytest.approx(first + (n - 1) * max(segment * BETA, (p - 1) * OVERHEAD))
+
+
+def test_the_blocks_of_a_circulant_broadcast_are_its_segments() -> None:
+    p, m, n = 9, 1 << 20, 16
+    expected = (n - 1 + 4) * (ALPHA + m / n * BETA)
+    assert seconds(CATALOGUE["bcast/circulant"], p, m, m / n, EAGER) == pytest.approx(expected)
+
+
+def test_messages_above_the_eager_limit_shake_hands() -> None:
+    row, p = CATALOGUE["bcast/chain"], 5
+    below, above = (seconds(row, p, m, WHOLE, RENDEZVOUS) - seconds(row, p, m, WHOLE, EAGER) for m in (4096, 4097))
+    assert below == pytest.approx(0, abs=1e-15)
+    assert above == pytest.approx((p - 1) * 4e-6)
+
+
+@every_row
+def test_one_rank_costs_nothing(row: Algorithm) -> None:
+    assert seconds(row, 1, 1 << 20, WHOLE, EAGER) == 0.0
+
+
+@every_row
+def test_time_is_at_least_that_of_the_lower_bounds(row: Algorithm) -> None:
+    for p in (2, 3, 5, 8, 13, 64, 100, 1000):
+        for m in SIZES:
+            for segment in (WHOLE, 1 << 16):
+                found = seconds(row, p, m, segment, EAGER)
+                assert math.isfinite(found)
+                assert found >= ALPHA + (p - 1) / p * m * BETA * 0.999 or not row.cost("serial", p, 1)
+
+
+@every_row
+def test_time_grows_with_the_message(row: Algorithm) -> None:
+    for p in (2, 3, 8, 100):
+        times = [seconds(row, p, m, WHOLE, RENDEZVOUS) for m in SIZES]
+        assert times == sorted(times)
+
+
+@every_row
+def test_every_constant_of_the_network_counts(row: Algorithm) -> None:
+    base = seconds(row, 8, 1 << 20, WHOLE, RENDEZVOUS)
+    slower = {"alpha": ALPHA, "beta": BETA, "handshake": 1e-6, "gamma": GAMMA}
+    for name, more in slower.items():
+        counts = name != "gamma" or COLLECTIVES[row.collective].reduces
+        found = seconds(row, 8, 1 << 20, WHOLE, RENDEZVOUS._replace(**{name: getattr(RENDEZVOUS, name) + more}))
+        assert (found > base) == counts
+
+
+@every_row
+def test_the_best_segment_is_none_worse_than_any(row: Algorithm) -> None:
+    for p in (1, 2, 5, 16, 100):
+        for m in SIZES:
+            time, segment = best_segment(row, p, m, RENDEZVOUS)
+            assert 1 <= segment <= max(1, m)
+            assert time == seconds(row, p, m, segment, RENDEZVOUS)
+            assert time <= seconds(row, p, m, WHOLE, RENDEZVOUS)
+            if not (row.pipelined or row.chunked):
+                assert segment == max(1, m)
+            else:
+                assert time <= min((seconds(row, p, m, s, RENDEZVOUS) for s in SEGMENTS if s < m), default=time)
+
+
+def test_cutting_pays_for_large_messages_only() -> None:
+    row = CATALOGUE["bcast/chain"]
+    assert best_segment(row, 8, 1 << 26, EAGER)[1] < 1 << 26
+    assert best_segment(row, 8, 1 << 12, EAGER)[1] == 1 << 12

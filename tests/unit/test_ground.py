@@ -1,0 +1,204 @@
+"""The ground floor and partition: every error's text, and every example in a docstring that needs no MPI."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_architecture import MODULES, edges
+
+import hpcoll
+from hpcoll import ops
+from hpcoll.dtypes import KINDS, check_op, is_bfloat16, is_extended, kind, working_dtype
+from hpcoll.errors import ArgumentError, HpcollError, KernelError, ScheduleError, TransportError
+from hpcoll.partition import chunk_bounds, cyclic_runs, segment_count
+from hpcoll.units import format_nbytes, parse_nbytes
+
+# --- partition
+
+
+@given(st.integers(0, 10_000), st.integers(1, 200))
+def test_chunks_are_balanced_and_the_longer_ones_come_first(count: int, nchunks: int) -> None:
+    bounds = [chunk_bounds(count, nchunks, i) for i in range(nchunks)]
+    sizes = [hi - lo for lo, hi in bounds]
+    assert [lo for lo, _ in bounds] == [0, *(hi for _, hi in bounds[:-1])]
+    assert bounds[-1][1] == count
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] - sizes[-1] <= 1
+
+
+@pytest.mark.parametrize(("count", "nchunks", "index"), [(-1, 4, 0), (4, 4, 4), (4, 4, -1), (4, 0, 0)])
+def test_a_chunk_outside_the_message_is_refused(count: int, nchunks: int, index: int) -> None:
+    text = f"chunk needs count >= 0 and 0 <= index < {nchunks}, got count {count}, index {index}"
+    with pytest.raises(ArgumentError, match=text):
+        chunk_bounds(count, nchunks, index)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 500))
+def test_segments_are_as_few_as_hold_the_message(count: int, segment: int) -> None:
+    n = segment_count(count, segment)
+    assert n >= 1
+    assert n * segment >= count
+    assert n == 1 or (n - 1) * segment < count
+
+
+@given(st.integers(-50, 50), st.integers(1, 20), st.data())
+def test_cyclic_runs_are_the_range_taken_modulo(start: int, modulus: int, data: st.DataObject) -> None:
+    length = data.draw(st.integers(0, modulus))
+    runs = cyclic_runs(start, length, modulus)
+    assert [first + i for first, n in runs for i in range(n)] == [(start + i) % modulus for i in range(length)]
+    assert len(runs) <= 2
+    assert all(n > 0 for _, n in runs)
+
+
+# --- units
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("0", 0), ("8", 8), (8, 8), ("64k", 65536), (" 1.5 MiB ", 3 << 19), ("2GB", 2 << 30), ("1T", 1 << 40), ("1e3", 1000), ("7B", 7)],
+)
+def test_sizes_are_read(text: str | int, nbytes: int) -> None:
+    assert parse_nbytes(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "K", "B", "-1", "-1K", "nan", "inf", "1e300", "64X", "6 4", "True", "8T8"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentError, match=f"size must be a number of bytes such as 8, 64K or 1.5M, got {text!r}"):
+        parse_nbytes(text)
+
+
+@given(st.integers(0, 1 << 45))
+def test_a_size_that_was_written_is_read_again(nbytes: int) -> None:
+    text = format_nbytes(nbytes)
+    assert parse_nbytes(text.replace(" ", "")) == pytest.approx(nbytes, rel=0.005, abs=0)
+    assert len(text.split()[0]) <= 5 or nbytes >= 1 << 50
+
+
+# --- operators and element types
+
+
+def test_builtin_operators_know_their_identity() -> None:
+    assert list(ops.BUILTIN) == ["sum", "prod", "min", "max", "land", "lor", "lxor", "band", "bor", "bxor"]
+    functions = {"sum": np.add, "prod": np.multiply, "land": np.logical_and, "lor": np.logical_or, "lxor": np.logical_xor}
+    functions |= {"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}
+    for name, op in ops.BUILTIN.items():
+        assert op.commutative
+        assert (op.identity is None) == (name in ("min", "max"))
+        if op.identity is not None:
+            values = np.array([0, 1]) if name.startswith("l") else np.array([0, 1, 5])
+            assert functions[name](values, op.identity).tolist() == values.tolist()
+
+
+def test_operators_name_themselves() -> None:
+    assert repr(ops.SUM) == "hpcoll.SUM"
+    assert repr(ops.AVG) == "hpcoll.AVG"
+    assert repr(ops.premul_sum(2.0)) == "<ReduceOp premul_sum>"
+    assert repr(ops.reduce_op(lambda a, b: a)) == "<ReduceOp <lambda>>"
+    assert repr(ops.reduce_op(max)) == "<ReduceOp max>"
+
+
+def test_an_operator_needs_a_function() -> None:
+    with pytest.raises(ArgumentError, match="reduce_op needs a function of two scalars, got int"):
+        ops.reduce_op(3)  # type: ignore[arg-type]
+
+
+def test_operators_are_told_apart_by_identity() -> None:
+    def first(a: float, b: float) -> float:
+        return a
+
+    assert ops.reduce_op(first) != ops.reduce_op(first)
+    assert len({ops.SUM, ops.SUM, ops.PROD}) == 2
+
+
+def test_kinds_of_element_types() -> None:
+    import ml_dtypes
+
+    half, bfloat16, extended = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), np.dtype(np.longdouble)
+    assert [kind(np.dtype(name)) for name in ("bool", "int8", "uint64", "float32", "complex128")] == ["b", "i", "i", "f", "c"]
+    assert [kind(np.dtype(name)) for name in ("datetime64[s]", "S3", "O", "i4,i4")] == [""] * 4
+    assert [kind(dtype) for dtype in (half, bfloat16, extended)] == ["f"] * 3
+    assert [working_dtype(dtype) for dtype in (half, bfloat16)] == [np.dtype(np.float32)] * 2
+    assert working_dtype(np.dtype(np.int8)) == np.int8
+    assert [is_bfloat16(dtype) for dtype in (half, bfloat16)] == [False, True]
+    assert [is_extended(dtype) for dtype in (np.dtype(float), extended, np.dtype(np.clongdouble))] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "takes"),
+    [
+        (ops.SUM, "bool", "integer, real floating, complex"),
+        (ops.MAX, "complex64", "integer, real floating"),
+        (ops.BAND, "float32", "integer"),
+        (ops.LAND, "float64", "bool, integer"),
+        (ops.AVG, "int32", "real floating, complex"),
+        (ops.reduce_op(max), "datetime64[s]", "bool, integer, real floating, complex"),
+    ],
+)
+def test_an_operator_without_meaning_for_a_type_is_refused(op: ops.ReduceOp, dtype: str, takes: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        check_op(op, np.dtype(dtype), 3)
+    assert str(caught.value) == f"rank 3: operator {op.name} takes {takes} elements, got {np.dtype(dtype)}"
+
+
+def test_operators_take_the_types_of_their_kinds() -> None:
+    examples = {"b": "bool", "i": "uint16", "f": "float16", "c": "complex64"}
+    assert set(examples) == set(KINDS)
+    for op in ops.BUILTIN.values():
+        for letter in op.kinds:
+            check_op(op, np.dtype(examples[letter]), 0)
+
+
+# --- errors
+
+
+def test_errors_are_of_one_family() -> None:
+    assert all(issubclass(error, HpcollError) for error in (ArgumentError, ScheduleError, TransportError, KernelError))
+    assert issubclass(ArgumentError, ValueError)
+
+
+def test_errors_say_where() -> None:
+    found = ScheduleError("reads nothing", rank=3, step=4, op="send")
+    assert (str(found), found.rank, found.step, found.op) == ("rank 3, step 4 (send): reads nothing", 3, 4, "send")
+    assert str(ScheduleError("reads nothing", rank=3)) == "rank 3: reads nothing"
+    assert str(ScheduleError("reads nothing")) == "reads nothing"
+    assert (str(TransportError("gone", code=5)), TransportError("gone", code=5).code, TransportError("gone").code) == ("gone", 5, 0)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ArgumentError("a"), KernelError("k"), TransportError("t", code=5), ScheduleError("s"), ScheduleError("s", rank=1, step=2, op="x")],
+)
+def test_errors_cross_processes(error: HpcollError) -> None:
+    """The sweep proves in other processes."""
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+
+
+# --- examples in docstrings
+
+
+def needs_mpi() -> set[str]:
+    """Modules that import mpi4py, themselves or through others."""
+    found = {importer for importer, imported in edges() if imported.split(".")[0] == "mpi4py"}
+    while more := {importer for importer, imported in edges() if imported in found} - found:
+        found |= more
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(set(MODULES) - needs_mpi() - {"hpcoll.__main__"}))
+def test_examples_hold(name: str) -> None:
+    module = importlib.import_module(name)
+    assert Path(hpcoll.__file__).parent.parent in Path(module.__file__ or "").parents, "tests another installation"
+    assert doctest.testmod(module, raise_on_error=False).failed == 0
+
+
+def test_most_examples_are_reached() -> None:
+    assert len(set(MODULES) - needs_mpi()) > len(MODULES) / 2
+    assert needs_mpi() >= {"hpcoll.communicator", "hpcoll.context"}

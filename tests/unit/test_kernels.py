@@ -1,0 +1,178 @@
+"""Host reduction kernels against NumPy: every operator with every element type, and the rules that the module's docstring promises."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcoll import ops
+from hpcoll.dtypes import kind
+from hpcoll.errors import KernelError
+from hpcoll.kernels.host import _BLOCK, kernel_address
+from hpcoll.ops import BUILTIN, ReduceOp, reduce_op
+
+INTEGERS = [np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
+FLOATS = [np.dtype(name) for name in ("float32", "float64")]
+DTYPES = [np.dtype(bool), *INTEGERS, *FLOATS, np.dtype("complex64"), np.dtype("complex128")]
+PAIRS = [(op, dtype) for op in BUILTIN.values() for dtype in DTYPES if kind(dtype) in op.kinds]
+LENGTHS = (0, 1, _BLOCK - 1, _BLOCK, _BLOCK + 1, 5000)
+
+NUMPY: dict[str, Callable[..., Any]] = {
+    "sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum,
+    "land": np.logical_and, "lor": np.logical_or, "lxor": np.logical_xor,
+    "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
+}  # fmt: skip
+
+every_pair = pytest.mark.parametrize(("op", "dtype"), PAIRS, ids=[f"{op.name}-{dtype}" for op, dtype in PAIRS])
+
+
+def fold(op: ReduceOp, dst: np.ndarray, *srcs: np.ndarray) -> np.ndarray:
+    """Run a kernel through its address, as the engine does."""
+    assert all(one.dtype == dst.dtype and one.size == dst.size and one.flags.c_contiguous for one in srcs)
+    pointers = (ctypes.c_void_p * len(srcs))(*(src.ctypes.data for src in srcs))
+    kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(kernel_address(op, dst.dtype))
+    kernel(dst.ctypes.data, ctypes.addressof(pointers), len(srcs), dst.size)
+    return dst
+
+
+def numbers(dtype: np.dtype, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Integers of the type's whole range, zeros among them; floating numbers whose products are exact."""
+    if dtype.kind == "b":
+        return rng.integers(0, 2, count).astype(bool)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        whole = rng.integers(limits.min, limits.max, count, dtype, endpoint=True)
+        return np.where(rng.random(count) < 0.3, rng.integers(0, 2, count), whole).astype(dtype)
+    found = rng.integers(-8, 9, count).astype(dtype)
+    return found + np.array(1j, dtype) * rng.integers(-8, 9, count).astype(dtype) if dtype.kind == "c" else found
+
+
+def by_numpy(op: ReduceOp, srcs: list[np.ndarray]) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return reduce(lambda a, b: NUMPY[op.name](a, b).astype(a.dtype), srcs)
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.tobytes() == b.tobytes()
+
+
+@every_pair
+def test_agrees_with_numpy(op: ReduceOp, dtype: np.dtype) -> None:
+    rng = np.random.default_rng(7)
+    for nsrcs in (2, 3, 5):
+        for length in LENGTHS:
+            srcs = [numbers(dtype, length, rng) for _ in range(nsrcs)]
+            before = [src.copy() for src in srcs]
+            room = numbers(dtype, length + 8, rng)
+            edges = room[:4].copy(), room[-4:].copy()
+            assert np.array_equal(fold(op, room[4 : length + 4], *srcs), by_numpy(op, srcs))
+            assert all(same_bits(src, old) for src, old in zip(srcs, before, strict=True)), "a source was written"
+            assert same_bits(room[:4], edges[0])
+            assert same_bits(room[-4:], edges[1]), "wrote outside the destination"
+
+
+@every_pair
+def test_the_destination_may_be_any_source(op: ReduceOp, dtype: np.dtype) -> None:
+    rng = np.random.default_rng(8)
+    for nsrcs in (2, 3, 5):
+        for position in range(nsrcs):
+            srcs = [numbers(dtype, _BLOCK + 5, rng) for _ in range(nsrcs)]
+            expected = by_numpy(op, srcs)
+            assert np.array_equal(fold(op, srcs[position], *srcs), expected)
+
+
+def test_every_operator_has_every_element_type_of_its_kinds() -> None:
+    assert {op.name for op, _ in PAIRS} == set(BUILTIN)
+    assert len(PAIRS) == 12 + 12 + 10 + 10 + 3 * 9 + 3 * 8
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("op", [ops.MIN, ops.MAX], ids=lambda op: op.name)
+def test_nan_comes_through_from_every_position(op: ReduceOp, dtype: np.dtype) -> None:
+    for nsrcs in (2, 3, 5):
+        for position in range(nsrcs):
+            srcs = [np.full(11, i, dtype) for i in range(nsrcs)]
+            srcs[position][3] = np.nan
+            expected = np.full(11, 0 if op is ops.MIN else nsrcs - 1, dtype)
+            expected[3] = np.nan
+            rest = [i for i in range(11) if i != 3]
+            result = fold(op, np.empty(11, dtype), *srcs)
+            assert np.isnan(result[3])
+            assert not np.isnan(result[rest]).any()
+            assert np.array_equal(result, by_numpy(op, srcs), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("op", [ops.MIN, ops.MAX, ops.SUM, ops.PROD], ids=lambda op: op.name)
+def test_swapped_operands_give_the_same_bits(op: ReduceOp, dtype: np.dtype) -> None:
+    special = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.finfo(dtype).tiny, np.finfo(dtype).smallest_subnormal, 0.1], dtype)
+    left, right = (grid.ravel().copy() for grid in np.meshgrid(special, special))
+    one, other = fold(op, np.empty_like(left), left, right), fold(op, np.empty_like(left), right, left)
+    numeric = ~np.isnan(one)
+    assert np.array_equal(numeric, ~np.isnan(other))
+    assert same_bits(one[numeric], other[numeric])
+    if op in (ops.MIN, ops.MAX):
+        assert not np.signbit(one[one == 0]).any(), "zeros of both signs give +0.0"
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_integers_wrap_around(dtype: np.dtype) -> None:
+    limits = np.iinfo(dtype)
+    top, one = np.full(3, limits.max, dtype), np.ones(3, dtype)
+    assert fold(ops.SUM, np.empty(3, dtype), top, one).tolist() == [limits.min] * 3
+    assert fold(ops.SUM, np.empty(3, dtype), top, one, top, one).tolist() == [0] * 3
+    assert fold(ops.PROD, np.empty(3, dtype), top, top).tolist() == [1] * 3
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_logical_operators_give_0_or_1(dtype: np.dtype) -> None:
+    a, b, c = (np.array(values, dtype) for values in ([0, 0, 4, 4, 2, 7], [0, 5, 0, 3, 1, 7], [9, 0, 9, 9, 0, 7]))
+    assert fold(ops.LAND, np.empty_like(a), a, b).tolist() == [0, 0, 0, 1, 1, 1]
+    assert fold(ops.LOR, np.empty_like(a), a, b).tolist() == [0, 1, 1, 1, 1, 1]
+    assert fold(ops.LXOR, np.empty_like(a), a, b).tolist() == [0, 1, 1, 0, 0, 0]
+    assert fold(ops.LXOR, np.empty_like(a), a, b, c).tolist() == [1, 1, 0, 1, 0, 1]
+
+
+def test_floating_sums_fold_left_to_right() -> None:
+    rng = np.random.default_rng(9)
+    for dtype in FLOATS:
+        srcs = [(rng.standard_normal(_BLOCK + 1) * 10.0 ** rng.integers(-6, 6, _BLOCK + 1)).astype(dtype) for _ in range(5)]
+        assert same_bits(fold(ops.SUM, np.empty_like(srcs[0]), *srcs), reduce(np.add, srcs))
+
+
+def test_average_and_premultiplied_sum_are_sums_here() -> None:
+    address = kernel_address(ops.SUM, np.dtype(np.float32))
+    assert kernel_address(ops.AVG, np.dtype(np.float32)) == kernel_address(ops.premul_sum(3.0), np.dtype(np.float32)) == address
+
+
+def test_an_operator_of_the_user_keeps_left_and_right_apart() -> None:
+    first = reduce_op(lambda a, b: a, commutative=False, name="first")
+    last = reduce_op(lambda a, b: b, commutative=False, name="last")
+    halves = reduce_op(lambda a, b: a - b / 2, commutative=False, name="halves")
+    srcs = [np.full(_BLOCK + 1, float(i)) for i in (1, 2, 4)]
+    assert set(fold(first, np.empty_like(srcs[0]), *srcs)) == {1.0}
+    assert set(fold(last, np.empty_like(srcs[0]), *srcs)) == {4.0}
+    assert set(fold(halves, srcs[1], *srcs)) == {-2.0}
+
+
+def test_an_operator_of_the_user_is_compiled_once() -> None:
+    absmax = reduce_op(lambda a, b: a if abs(a) > abs(b) else b, name="absmax")
+    dtype = np.dtype(np.int32)
+    a, b = np.array([1, -5, 3], dtype), np.array([-2, 4, 3], dtype)
+    assert fold(absmax, np.empty_like(a), a, b).tolist() == [-2, -5, 3]
+    assert kernel_address(absmax, dtype) == kernel_address(absmax, dtype) != kernel_address(absmax, np.dtype(np.int64))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda a, b: a.append(b), lambda a: a, lambda a, b: repr(a).missing],
+    ids=["no-such-method", "one-argument", "no-such-attribute"],
+)
+def test_what_does_not_compile_names_operator_and_type(function: Callable[..., Any]) -> None:
+    with pytest.raises(KernelError, match=r"operator novel could not be compiled for float64: \w"):
+        kernel_address(reduce_op(function, name="novel"), np.dtype(np.float64))

@@ -1,0 +1,194 @@
+"""Settings from the environment, and which algorithm serves a call: forced ones refused with a reason, the rest by the model."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+
+import pytest
+
+from hpcoll.catalogue import CATALOGUE, find
+from hpcoll.collectives import COLLECTIVES
+from hpcoll.config import NATIVE, Config, check_algorithm, positive_segment, read_config
+from hpcoll.errors import ArgumentError
+from hpcoll.selection import MAX_NATIVE_NBYTES, Choice, Need, _cheapest, choose, fitting, unfit
+
+DEFAULTS = Config()
+UNKNOWN_SIZES = ("gather", "scatter", "alltoall")  # collectives whose v forms leave sizes unknown to some ranks
+
+
+def need(collective: str = "allreduce", nranks: int = 8, nbytes: int | None = 1 << 20, **more: bool) -> Need:
+    return Need(collective, nranks, nbytes, **more)
+
+
+# --- the environment
+
+
+def test_an_empty_environment_is_the_defaults() -> None:
+    assert read_config({}) == read_config({"PATH": "/bin", "hpcoll_debug": "x"}) == DEFAULTS == Config({}, None, logging.WARNING)
+
+
+def test_the_environment_of_the_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPCOLL_SEGMENT", "3")
+    assert read_config().segment == 3
+
+
+@pytest.mark.parametrize("key", CATALOGUE)
+def test_every_algorithm_can_be_set(key: str) -> None:
+    collective, algorithm = key.split("/")
+    assert read_config({f"HPCOLL_{collective.upper()}": f" {algorithm} "}).algorithms == {collective: algorithm}
+    assert read_config({f"HPCOLL_{collective.upper()}": NATIVE}).algorithms == {collective: NATIVE}
+
+
+@pytest.mark.parametrize(
+    ("text", "level"), [("warn", logging.WARNING), ("WARN", logging.WARNING), ("Info", logging.INFO), ("trace", logging.DEBUG)]
+)
+def test_levels(text: str, level: int) -> None:
+    assert read_config({"HPCOLL_DEBUG": text}).level == level
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("HPCOLL_ALLREDUCE", "rings", "allreduce algorithm must be one of ring, .*, got 'rings'"),
+        ("HPCOLL_BCAST", "ring", "bcast algorithm must be one of binomial, .*, got 'ring'"),
+        ("HPCOLL_BARRIER", "", "barrier algorithm must be one of dissemination, got ''"),
+        ("HPCOLL_SEGMENT", "much", "size must be a number of bytes such as 8, 64K or 1.5M, got 'much'"),
+        ("HPCOLL_SEGMENT", "0", "segment must be at least 1 byte, got '0'"),
+        ("HPCOLL_SEGMENT", "0.5", "segment must be at least 1 byte, got '0.5'"),
+        ("HPCOLL_SEGMENT", "-4", "size must be a number of bytes"),
+        ("HPCOLL_DEBUG", "debug", "level must be one of WARN, INFO, TRACE, got 'debug'"),
+    ],
+)
+def test_values_that_mean_nothing_are_refused_by_name(name: str, value: str, text: str) -> None:
+    with pytest.raises(ArgumentError, match=f"^environment variable {name}: {text}"):
+        read_config({name: value})
+
+
+def test_unknown_names_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="hpcoll"):
+        assert read_config({"HPCOLL_ALLREDUCEV": "ring", "HPCOLL_ALGO": "ring", "HPCOLLX": "1"}) == DEFAULTS
+    assert caplog.messages == [f"environment variable HPCOLL_{name} means nothing to hpcoll" for name in ("ALGO", "ALLREDUCEV")]
+
+
+def test_what_ranks_must_agree_on() -> None:
+    one = read_config({"HPCOLL_SCAN": NATIVE, "HPCOLL_ALLREDUCE": "ring", "HPCOLL_SEGMENT": "64K", "HPCOLL_DEBUG": "info"})
+    assert one.agreement() == Config({"allreduce": "ring", "scan": NATIVE}, 65536).agreement()
+    assert one.agreement() != Config({"allreduce": "ring", "scan": NATIVE}).agreement() != DEFAULTS.agreement()
+
+
+def test_keywords_are_checked_like_the_environment() -> None:
+    check_algorithm("allreduce", NATIVE)
+    assert (positive_segment("64K"), positive_segment(1)) == (65536, 1)
+    with pytest.raises(ArgumentError, match="segment must be at least 1 byte, got 0"):
+        positive_segment(0)
+    with pytest.raises(ArgumentError, match=r"collective must be one of allgather, .*, got 'allreducev'"):
+        check_algorithm("allreducev", "ring")
+
+
+# --- forced
+
+
+def test_the_keyword_is_stronger_than_the_environment() -> None:
+    config = Config({"allreduce": "tree"}, segment=100)
+    assert choose(need(), config)[:2] == ("tree", 100)
+    assert choose(need(), config, "ring")[:2] == ("ring", 100)
+    assert choose(need(), config, "ring", 7)[:2] == ("ring", 7)
+    assert choose(need("bcast"), config).segment == 100
+    assert choose(need(), config, NATIVE)[:2] == (NATIVE, 100)
+    assert choose(need(), DEFAULTS, "ring").why == "forced"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "algorithm", "reason"),
+    [
+        (need(ordered=True), "ring", "it combines ranks in any order and the operator is not commutative"),
+        (need("alltoall", varying=True), "bruck", "it needs equal blocks"),
+        (need(native=False), NATIVE, "the MPI library does not know this operator or element type"),
+    ],
+)
+def test_a_forced_algorithm_that_cannot_serve_is_refused_with_a_reason(wanted: Need, algorithm: str, reason: str) -> None:
+    for config, keyword in ((DEFAULTS, algorithm), (Config({wanted.collective: algorithm}), None)):
+        with pytest.raises(ArgumentError) as caught:
+            choose(wanted, config, keyword)
+        assert str(caught.value) == f"{wanted.collective}/{algorithm} cannot serve this call: {reason}"
+    assert algorithm not in fitting(wanted)
+
+
+def test_a_forced_algorithm_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"allreduce algorithm must be one of ring, .*, got 'bruck'"):
+        choose(need(), DEFAULTS, "bruck")
+
+
+@pytest.mark.parametrize("key", CATALOGUE)
+def test_a_forced_algorithm_gets_a_segment_within_the_message(key: str) -> None:
+    collective, algorithm = key.split("/")
+    for nranks, nbytes in itertools.product((1, 2, 7, 100), (0, 1, 5000, 1 << 26)):
+        choice = choose(need(collective, nranks, nbytes), DEFAULTS, algorithm)
+        assert choice.algorithm == algorithm
+        assert 1 <= choice.segment <= max(1, nbytes)
+    assert choose(need(collective, 8, None, varying=True), DEFAULTS, NATIVE).segment == 1
+
+
+def test_native_may_be_forced_where_it_is_not_chosen() -> None:
+    assert choose(need(strict=True), DEFAULTS, NATIVE).algorithm == NATIVE
+
+
+# --- chosen by the model
+
+GRID = list(itertools.product(COLLECTIVES, (1, 2, 3, 5, 8, 13, 64, 100, 1000, 24_756), (0, 1, 8, 4096, 1 << 16, 1 << 20, 1 << 28, 1 << 33)))
+FLAGS = [dict(zip(("ordered", "varying", "native", "strict"), flags)) for flags in itertools.product((False, True), repeat=4)]
+
+
+@pytest.mark.parametrize("flags", FLAGS, ids=lambda flags: "-".join(name for name, on in flags.items() if on) or "plain")
+def test_the_choice_fits_is_reproducible_and_cuts_within_the_message(flags: dict[str, bool]) -> None:
+    seen = set()
+    for collective, nranks, nbytes in GRID:
+        has_operator = COLLECTIVES[collective].reduces and not COLLECTIVES[collective].idempotent
+        wanted = need(collective, nranks, nbytes, **{**flags, "ordered": flags["ordered"] and has_operator})
+        choice = choose(wanted, DEFAULTS)
+        seen.add(choice.algorithm)
+        assert 1 <= choice.segment <= max(1, nbytes)
+        if choice.algorithm == NATIVE:
+            assert wanted.native
+            assert not wanted.strict
+            assert nbytes <= MAX_NATIVE_NBYTES
+        else:
+            assert find(collective, choice.algorithm).reproducible
+            assert nranks == 1 or choice.algorithm in fitting(wanted)
+    assert (NATIVE in seen) == (flags["native"] and not flags["strict"])
+
+
+def test_the_choice_depends_on_the_call_only() -> None:
+    wanted = [need(*at) for at in GRID]
+    first = [choose(one, DEFAULTS) for one in wanted]
+    _cheapest.cache_clear()
+    assert [choose(one, DEFAULTS) for one in reversed(wanted)] == first[::-1]
+
+
+def test_a_set_segment_leaves_the_choice_alone() -> None:
+    free = choose(need(), DEFAULTS)
+    assert choose(need(), Config(segment=12)) == free._replace(segment=12)
+    assert choose(need(), DEFAULTS, segment=13) == free._replace(segment=13)
+
+
+@pytest.mark.parametrize("collective", UNKNOWN_SIZES)
+def test_sizes_that_only_some_ranks_know_decide_nothing(collective: str) -> None:
+    for nranks in (1, 2, 100):
+        choice = choose(need(collective, nranks, None, varying=True), DEFAULTS)
+        assert choice == Choice("direct", 1, "sizes differ between ranks")
+        assert not unfit(need(collective, nranks, None, varying=True), choice.algorithm)
+
+
+def test_large_messages_go_by_least_volume_and_small_ones_by_fewest_rounds() -> None:
+    large = choose(need(nbytes=1 << 28, strict=True), DEFAULTS)
+    small = choose(need(nranks=64, nbytes=8, strict=True), DEFAULTS)
+    assert CATALOGUE[f"allreduce/{large.algorithm}"].cost("sent", 8) == 2 * 7 / 8
+    assert CATALOGUE[f"allreduce/{small.algorithm}"].cost("rounds", 64) <= 6
+
+
+def test_what_fits_is_listed_with_native_last() -> None:
+    in_order = [row.name for row in CATALOGUE.values() if row.collective == "allreduce" and row.ordered]
+    assert fitting(need(ordered=True)) == [*in_order, NATIVE]
+    assert NATIVE not in fitting(need(native=False))
+    assert set(fitting(need("scan", ordered=True))) == {"recursive_doubling", NATIVE}
