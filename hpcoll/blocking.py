@@ -30,7 +30,8 @@ class Blocking(MPI.Intracomm):
         """The context, if collectives may still run on it."""
         context = self._context
         if context.closed or MPI.Is_finalized():
-            raise ArgumentError(f"rank {context.rank}: this communicator cannot be used: {context.closed or 'MPI is finalised'}")
+            why = "MPI is finalised" if MPI.Is_finalized() else context.closed
+            raise ArgumentError(f"rank {context.rank}: this communicator cannot be used: {why}")
         return context
 
     def Allreduce(
@@ -46,7 +47,7 @@ class Blocking(MPI.Intracomm):
         """
         context = self._ready()
         key = ("allreduce", _known(id(op), op), algorithm, segment)
-        native = lambda aliased=False: MPI.Intracomm.Allreduce(self, _theirs(sendbuf, aliased), recvbuf, _native(op))  # noqa: E731
+        native = lambda aliased=False: MPI.Intracomm.Allreduce(self, _theirs(sendbuf, aliased), _theirs(recvbuf), _native(op))  # noqa: E731
         if context.repeat(key, sendbuf, recvbuf, native):
             return
         call = reductions.reduction("allreduce", sendbuf, recvbuf, op, 0, context.rank, context.nranks)
@@ -71,7 +72,7 @@ class Blocking(MPI.Intracomm):
             call,
             algorithm,
             segment,
-            lambda aliased=False: MPI.Intracomm.Reduce(self, _theirs(sendbuf, aliased), recvbuf, _native(op), root),
+            lambda aliased=False: MPI.Intracomm.Reduce(self, _theirs(sendbuf, aliased), _theirs(recvbuf), _native(op), root),
         )
 
     def Reduce_scatter_block(
@@ -86,7 +87,7 @@ class Blocking(MPI.Intracomm):
         """
         context = self._ready()
         key = ("reduce_scatter", _known(id(op), op), algorithm, segment)
-        native = lambda aliased=False: MPI.Intracomm.Reduce_scatter_block(self, _theirs(sendbuf, aliased), recvbuf, _native(op))  # noqa: E731
+        native = lambda aliased=False: MPI.Intracomm.Reduce_scatter_block(self, _theirs(sendbuf, aliased), _theirs(recvbuf), _native(op))  # noqa: E731
         if context.repeat(key, sendbuf, recvbuf, native):
             return
         call = reductions.reduction("reduce_scatter", sendbuf, recvbuf, op, 0, context.rank, context.nranks)
@@ -103,7 +104,7 @@ class Blocking(MPI.Intracomm):
             call,
             algorithm,
             segment,
-            lambda aliased=False: MPI.Intracomm.Reduce_scatter(self, _theirs(sendbuf, aliased), recvbuf, recvcounts, _native(op)),
+            lambda aliased=False: MPI.Intracomm.Reduce_scatter(self, _theirs(sendbuf, aliased), _theirs(recvbuf), recvcounts, _native(op)),
         )
 
     def Scan(
@@ -112,7 +113,7 @@ class Blocking(MPI.Intracomm):
         """Combine the sendbufs of ranks ``0 .. r`` for rank ``r``; arguments as in `Allreduce`."""
         context = self._ready()
         key = ("scan", _known(id(op), op), algorithm, segment)
-        native = lambda aliased=False: MPI.Intracomm.Scan(self, _theirs(sendbuf, aliased), recvbuf, _native(op))  # noqa: E731
+        native = lambda aliased=False: MPI.Intracomm.Scan(self, _theirs(sendbuf, aliased), _theirs(recvbuf), _native(op))  # noqa: E731
         if context.repeat(key, sendbuf, recvbuf, native):
             return
         call = reductions.reduction("scan", sendbuf, recvbuf, op, 0, context.rank, context.nranks)
@@ -124,7 +125,7 @@ class Blocking(MPI.Intracomm):
         """Combine the sendbufs of ranks ``0 .. r-1`` for rank ``r``; rank 0's recvbuf is left as it is. Arguments as in `Allreduce`."""
         context = self._ready()
         key = ("exscan", _known(id(op), op), algorithm, segment)
-        native = lambda aliased=False: MPI.Intracomm.Exscan(self, _theirs(sendbuf, aliased), recvbuf, _native(op))  # noqa: E731
+        native = lambda aliased=False: MPI.Intracomm.Exscan(self, _theirs(sendbuf, aliased), _theirs(recvbuf), _native(op))  # noqa: E731
         if context.repeat(key, sendbuf, recvbuf, native):
             return
         call = reductions.reduction("exscan", sendbuf, recvbuf, op, 0, context.rank, context.nranks)
@@ -262,11 +263,20 @@ def _native(op: MPI.Op | ReduceOp) -> MPI.Op:
 
 
 def _theirs(spec: Any, aliased: bool = False) -> Any:
-    """A buffer spec as mpi4py takes it: bfloat16, which has no MPI type, as 16-bit integers; ``MPI.IN_PLACE`` for aliased memory."""
+    """A buffer spec as mpi4py takes it: bfloat16, which has no MPI type, as 16-bit integers; no floats as counts;
+    ``MPI.IN_PLACE`` for aliased memory.
+    """
     if aliased:
         return MPI.IN_PLACE
-    array = spec[0] if isinstance(spec, list | tuple) and spec else spec
-    if not isinstance(array, np.ndarray) or not is_bfloat16(array.dtype):
-        return spec
-    bits = array.view(np.int16)
-    return bits if array is spec else [bits, *spec[1:]]
+    if isinstance(spec, list | tuple) and spec:
+        return [_theirs(spec[0]), *map(_whole, spec[1:])]
+    return spec.view(np.int16) if isinstance(spec, np.ndarray) and is_bfloat16(spec.dtype) else spec
+
+
+def _whole(item: Any) -> Any:
+    """Counts and displacements as integers, anything else as it is."""
+    if isinstance(item, list | tuple):
+        return type(item)(_whole(one) for one in item)
+    if isinstance(item, np.ndarray):
+        return item.astype(np.int64)
+    return int(item) if isinstance(item, float) else item

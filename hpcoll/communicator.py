@@ -30,15 +30,16 @@ class Communicator(Blocking):
 
     def __new__(cls, comm: MPI.Intracomm | None = None) -> "Communicator":
         """The object over ``comm``'s handle; without one a null handle, which is how mpi4py makes what ``Idup`` returns."""
-        if comm is not None and not isinstance(comm, MPI.Intracomm):
-            raise ArgumentError(f"Communicator needs an intracommunicator, got {comm!r}")
+        if comm is not None:
+            if not MPI.Is_initialized() or MPI.Is_finalized():
+                raise ArgumentError(f"Communicator needs MPI, which is {'finalised' if MPI.Is_initialized() else 'not initialised'}")
+            if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+                raise ArgumentError(f"Communicator needs an intracommunicator, got {comm!r}")
         return MPI.Intracomm.__new__(cls, comm)  # also for cartesian ones: same C object
 
     def __init__(self, comm: MPI.Intracomm | None = None) -> None:
-        if not MPI.Is_initialized() or MPI.Is_finalized():
-            raise ArgumentError(f"Communicator needs MPI, which is {'finalised' if MPI.Is_initialized() else 'not initialised'}")
-        if comm is None or comm == MPI.COMM_NULL:
-            raise ArgumentError(f"Communicator needs an intracommunicator, got {comm!r}")
+        if comm is None:
+            raise ArgumentError("Communicator needs an intracommunicator, got None")
         self._context = context_of(self)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ each message of a pipeline that is already full is ``overhead``; combining costs
 import math
 from typing import NamedTuple
 
-from hpcoll.catalogue import Algorithm
+from hpcoll.algorithm import Algorithm
 from hpcoll.collectives import COLLECTIVES
 
 SEGMENTS = tuple(1 << k for k in range(14, 25))  # bytes: 16 KiB .. 16 MiB
@@ -61,4 +61,5 @@ def best_segment(row: Algorithm, nranks: int, nbytes: float, network: Network) -
     """``(seconds, segment bytes)`` of the fastest segment size; the whole message where cutting does not help."""
     whole = max(1, math.ceil(nbytes))
     candidates = [whole, *(s for s in SEGMENTS if s < whole)] if row.pipelined or row.chunked else [whole]
-    return min(((seconds(row, nranks, nbytes, segment, network), segment) for segment in candidates), key=lambda found: (found[0], -found[1]))
+    cost, negative = min((seconds(row, nranks, nbytes, segment, network), -segment) for segment in candidates)
+    return cost, -negative

@@ -2,8 +2,9 @@
 
 import math
 
+from hpcoll.algorithm import Algorithm, schedule
 from hpcoll.call import Call
-from hpcoll.catalogue import Algorithm, find, schedule
+from hpcoll.catalogue import find
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.engines.host import HostEngine, Patience
 from hpcoll.ir import Schedule

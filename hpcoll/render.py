@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hpcoll.catalogue import Algorithm, schedule
+from hpcoll.algorithm import Algorithm, schedule
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.errors import ArgumentError
 from hpcoll.ir import Buffer, Chunk, Op, Schedule

@@ -8,7 +8,8 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-from hpcoll.catalogue import CATALOGUE, Algorithm, algorithms, find
+from hpcoll.algorithm import Algorithm
+from hpcoll.catalogue import CATALOGUE, algorithms, find
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.config import NATIVE, Config, check_algorithm
 from hpcoll.cost import Network, best_segment
@@ -16,8 +17,8 @@ from hpcoll.errors import ArgumentError
 from hpcoll.units import format_nbytes
 
 # Fitted by eye to two ranks of one node that exchange messages through Open MPI and MPICH; a tuning table is to replace them.
-HPCOLL_NETWORK = Network(alpha=0.8e-6, beta=1.5e-10, gamma=0.6e-10, overhead=0.4e-6)
-NATIVE_NETWORK = Network(alpha=0.9e-6, beta=2.2e-10, gamma=1.0e-10, overhead=0.9e-6)
+HPCOLL_NETWORK = Network(alpha=0.8e-6, beta=1.5e-10, gamma=0.6e-10, overhead=0.4e-6, eager=4096, handshake=4e-6)
+NATIVE_NETWORK = Network(alpha=0.9e-6, beta=2.2e-10, gamma=1.0e-10, overhead=0.9e-6, eager=4096, handshake=4e-6)
 CALL_SECONDS = 1.2e-6  # what a call of ours costs above one of mpi4py's, before the first message
 MAX_NATIVE_NBYTES = (1 << 31) - 1  # Open MPI 5 refuses more elements
 

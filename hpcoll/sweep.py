@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import NamedTuple
 
-from hpcoll.catalogue import CATALOGUE, Algorithm, schedule
+from hpcoll.algorithm import Algorithm, schedule
+from hpcoll.catalogue import CATALOGUE
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.errors import ScheduleError
 from hpcoll.ir import Schedule

@@ -7,7 +7,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hpcoll.catalogue import CATALOGUE, Algorithm, algorithms, find
+from hpcoll.algorithm import Algorithm
+from hpcoll.catalogue import CATALOGUE, algorithms, find
 from hpcoll.cli.table import table
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.errors import ArgumentError

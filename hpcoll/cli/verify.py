@@ -7,7 +7,8 @@ import time
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from hpcoll.catalogue import CATALOGUE, Algorithm
+from hpcoll.algorithm import Algorithm
+from hpcoll.catalogue import CATALOGUE
 from hpcoll.cli.table import table
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.errors import ArgumentError, ScheduleError

@@ -21,7 +21,7 @@ from hpcoll.program import NCOLUMNS, Code, Program
 from hpcoll.transports.mpi import Library
 
 DONE, PENDING, FAILED = 0, 1, 2
-_PASSES = 20_000  # passes without progress before Python gets a turn
+_NAPS = 500  # passes in which a rank sleeps before Python gets a turn: some 30 ms
 
 # Where things are in an engine's state array (int64). PLACES: per place of the window its lane and that lane's next row.
 # INPUT, OUTPUT and SCRATCH are addresses in the order of `hpcoll.ir.Buffer`. ERROR is the MPI library's code when FAILED, FLAG what
@@ -158,7 +158,7 @@ def _walk(address, input_address, output_address, start):  # type: ignore[no-unt
             _usleep(state[_USLEEP], (1,))
         elif idle > state[_SPINS]:
             _sched_yield(state[_SCHED_YIELD], ())
-        if idle > _PASSES:
+        if idle > state[_YIELDS] + _NAPS:
             return PENDING
     return DONE
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcoll.catalogue import CATALOGUE, schedule
+from hpcoll.algorithm import schedule
+from hpcoll.catalogue import CATALOGUE
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.sweep import NCHUNKS, Summary, prove_catalogue
 

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from hpcoll.catalogue import CATALOGUE, Algorithm
+from hpcoll.algorithm import Algorithm
+from hpcoll.catalogue import CATALOGUE
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.cost import SEGMENTS, Network, best_segment, seconds
 

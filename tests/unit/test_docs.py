@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 
 import hpcoll
-from hpcoll.catalogue import CATALOGUE, Algorithm
+from hpcoll.algorithm import Algorithm
+from hpcoll.catalogue import CATALOGUE
 
 README = Path(__file__).parents[2] / "README.md"
 

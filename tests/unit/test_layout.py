@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcoll.catalogue import CATALOGUE, schedule
+from hpcoll.algorithm import schedule
+from hpcoll.catalogue import CATALOGUE
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.layout import Segments, block_segments, varying_blocks, vector_segments
 

@@ -15,7 +15,8 @@ import pytest
 from reference_engine import Memory, Operator, Setting, World
 
 from hpcoll import lowering
-from hpcoll.catalogue import CATALOGUE, Algorithm, schedule
+from hpcoll.algorithm import Algorithm, schedule
+from hpcoll.catalogue import CATALOGUE
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.ir import Buffer, Schedule
 from hpcoll.layout import Layout, Segments, block_segments, varying_blocks, vector_segments

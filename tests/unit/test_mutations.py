@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from hpcoll.catalogue import CATALOGUE, Algorithm, schedule
+from hpcoll.algorithm import Algorithm, schedule
+from hpcoll.catalogue import CATALOGUE
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.errors import ScheduleError
 from hpcoll.ir import Buffer, Chunk, Op, Schedule, Step

@@ -6,7 +6,8 @@ from math import log2
 
 import pytest
 
-from hpcoll.catalogue import CATALOGUE, Algorithm, schedule
+from hpcoll.algorithm import Algorithm, schedule
+from hpcoll.catalogue import CATALOGUE
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.ir import Buffer, Op, Schedule, Step
 from hpcoll.patterns import dissemination

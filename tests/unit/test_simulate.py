@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from hpcoll.catalogue import CATALOGUE, schedule
+from hpcoll.algorithm import schedule
+from hpcoll.catalogue import CATALOGUE
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.errors import ArgumentError, ScheduleError
 from hpcoll.ir import Op, Schedule, Writer, inputs, outputs

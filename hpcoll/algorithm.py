@@ -1,0 +1,96 @@
+"""An algorithm as the catalogue describes it, and its schedules. Floor 3."""
+
+import importlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from hpcoll.collectives import COLLECTIVES
+from hpcoll.ir import Buffer, Chunk, Schedule, Writer
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One row of the catalogue.
+
+    Attributes:
+        collective, name: The key ``"collective/name"``.
+        summary: One line: what it is and when it is good.
+        source: Where the construction comes from.
+        rounds: Longest chain of dependent messages in one run of the schedule.
+        messages: Messages that the busiest rank sends or receives one after another, where that is more than ``rounds``.
+        serial: Bytes sent one after another along that chain, one message at a time per rank, as a fraction of m.
+        sent: Bytes that the busiest rank sends, as a fraction of m.
+        chunks: Chunks per segment of a vector collective (block collectives always have p).
+        ordered: Keeps rank order: fit for operators that are not commutative.
+        reproducible: All ranks get the same bits.
+        uniform: Serves only equal blocks, hence no v form.
+        pipelined: Profits from cutting the message into segments that are in flight together.
+        chunked: Takes any number of chunks; the pipeline is inside the schedule and a segment is one chunk.
+    """
+
+    collective: str
+    name: str
+    summary: str
+    source: str
+    rounds: str
+    serial: str
+    sent: str
+    chunks: str = "1"
+    messages: str = "0"
+    ordered: bool = False
+    reproducible: bool = True
+    uniform: bool = False
+    pipelined: bool = False
+    chunked: bool = False
+
+    @property
+    def key(self) -> str:
+        """The catalogue key, ``"allreduce/ring"``."""
+        return f"{self.collective}/{self.name}"
+
+    @property
+    def build(self) -> Callable[[Writer], None]:
+        """The builder, which writes one rank's steps for nranks >= 2: function and module are named after the key."""
+        name = f"{self.collective}_{self.name}"
+        builder: Callable[[Writer], None] = getattr(importlib.import_module(f"hpcoll.schedules.{name}"), name)
+        return builder
+
+    def cost(self, field: str, nranks: int, nchunks: int = 1) -> float:
+        """Value of one of the formulas ``rounds``, ``messages``, ``serial``, ``sent``, ``chunks`` for ``nranks >= 2``."""
+        return _evaluate(getattr(self, field), nranks, nchunks)
+
+
+@lru_cache(maxsize=4096)
+def _evaluate(formula: str, p: int, n: int) -> float:
+    names = {"p": p, "q": math.ceil(math.log2(p)), "f": 1 << p.bit_length() - 1, "n": n, "log2": math.log2, "ceil": math.ceil, "max": max}
+    return float(eval(formula, {"__builtins__": {}}, names))  # noqa: S307 (formulas of this file only)
+
+
+def schedule(row: Algorithm, nranks: int, rank: int, root: int = 0, nchunks: int = 1) -> Schedule:
+    """One rank's schedule.
+
+    Args:
+        row: Catalogue row.
+        nranks, rank, root: ``0 <= rank, root < nranks``; ``root`` is 0 for collectives without one.
+        nchunks: Chunks of the message, ``>= 1``; only rows with ``chunked`` heed it.
+    """
+    collective = COLLECTIVES[row.collective]
+    if nranks < 2 or collective.blocks:
+        nchunks = nranks
+    elif not row.chunked:
+        nchunks = int(row.cost("chunks", nranks))
+    writer = Writer(nranks, rank, root, nchunks)
+    if nranks > 1:
+        row.build(writer)
+    else:
+        _alone(writer, row.collective)
+    channels = tuple(tuple(steps) for steps in writer.channels)
+    return Schedule(row.collective, row.name, nranks, rank, root, nchunks, channels, tuple(writer.extents))
+
+
+def _alone(writer: Writer, name: str) -> None:
+    """What any collective of one rank is: its own contribution, copied to where it is wanted."""
+    if COLLECTIVES[name].wanted(0, 0, 1, 0) and not COLLECTIVES[name].always_in_place:
+        writer.copy(Chunk(Buffer.INPUT, 0), Chunk(Buffer.OUTPUT, 0))

@@ -1,0 +1,103 @@
+"""What collectives must give, by NumPy, from contributions that every rank can compute; and the communicators that tests run on."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import hpcoll
+
+Array = np.ndarray[Any, Any]
+GUARD = 9  # elements on either side of a receive buffer that nobody may touch
+UNTOUCHED = 77
+COLLECTIVES = {
+    "allreduce": "Allreduce", "reduce": "Reduce", "reduce_scatter": "Reduce_scatter_block", "scan": "Scan", "exscan": "Exscan",
+    "bcast": "Bcast", "allgather": "Allgather", "gather": "Gather", "scatter": "Scatter", "alltoall": "Alltoall",
+}  # fmt: skip
+ROOTED = ("reduce", "bcast", "gather", "scatter")
+ALGORITHMS = [(collective, name) for collective in COLLECTIVES for name in (*hpcoll.algorithms(collective), "native")]
+REDUCING = ("allreduce", "reduce", "reduce_scatter", "scan", "exscan")
+REDUCTIONS = [(collective, name) for collective, name in ALGORITHMS if collective in REDUCING and name != "native"]
+
+
+@cache
+def communicator(name: str = "world") -> hpcoll.Communicator:
+    """The world, this rank alone, or all ranks in reverse order; the first call for a name is collective."""
+    if name == "self":
+        return hpcoll.Communicator(MPI.COMM_SELF)
+    world = hpcoll.Communicator(MPI.COMM_WORLD)
+    return world.Split(0, -world.rank) if name == "reversed" else world
+
+
+def agreed(wrong: list[Any]) -> list[Any]:
+    """What went wrong on any rank, with the rank: the same list everywhere, so that all ranks fail the same test."""
+    return [(rank, what) for rank, found in enumerate(MPI.COMM_WORLD.allgather(wrong)) for what in found]
+
+
+def roots(collective: str, nranks: int) -> range:
+    return range(nranks if collective in ROOTED else 1)
+
+
+def contribution(rank: int, count: int) -> Array:
+    """Small integers as float64, so that sums are exact in any order."""
+    return (np.arange(count) * 7 + rank * 31 + 3) % 101 - 50.0
+
+
+def contributions(collective: str, nranks: int, count: int) -> list[Array]:
+    """Every rank's input: one block of ``count`` elements, or one for each rank."""
+    nblocks = nranks if collective in ("reduce_scatter", "scatter", "alltoall") else 1
+    return [contribution(rank, nblocks * count) for rank in range(nranks)]
+
+
+def expected(collective: str, rank: int, root: int, inputs: list[Array]) -> Array | None:
+    """What this rank must receive; None where it receives nothing."""
+    nranks = len(inputs)
+    count = len(inputs[0]) // (nranks if collective in ("reduce_scatter", "scatter", "alltoall") else 1)
+    mine = slice(rank * count, (rank + 1) * count)
+    if collective in ("reduce", "gather") and rank != root:
+        return None
+    if collective in ("allreduce", "reduce", "reduce_scatter"):
+        total = sum(inputs[1:], inputs[0])
+        return total[mine] if collective == "reduce_scatter" else total
+    if collective in ("scan", "exscan"):
+        upto = inputs[: rank + (collective == "scan")]
+        return sum(upto[1:], upto[0]) if upto else None
+    if collective == "bcast":
+        return inputs[root]
+    if collective == "scatter":
+        return inputs[root][mine]
+    return np.concatenate([one[mine] for one in inputs] if collective == "alltoall" else inputs)
+
+
+def prefilled(collective: str, rank: int, root: int, inputs: list[Array]) -> Array | None:
+    """What the one buffer of an in-place call holds before; None on a rank that may not call in place."""
+    if rank != root and collective in ("reduce", "gather", "scatter"):
+        return None
+    if collective == "bcast":
+        return inputs[root] if rank == root else np.full(inputs[0].size, -1.0)
+    if collective in ("allgather", "gather"):
+        everything = np.full(len(inputs) * inputs[0].size, -1.0)
+        everything[rank * inputs[0].size : (rank + 1) * inputs[0].size] = inputs[rank]
+        return everything
+    return inputs[rank]
+
+
+class Guarded:
+    """A buffer in the middle of memory that must stay as it is."""
+
+    def __init__(self, content: Array | int, dtype: Any = np.float64) -> None:
+        nelements = content if isinstance(content, int) else content.size
+        self.memory = np.full(nelements + 2 * GUARD, UNTOUCHED, dtype)
+        self.inner = self.memory[GUARD : GUARD + nelements]
+        if not isinstance(content, int):
+            self.inner[:] = content
+
+    def holds(self, content: Array | None) -> bool:
+        """Whether it starts with ``content`` (None: was not touched) and nothing around it changed."""
+        around = np.concatenate([self.memory[:GUARD], self.memory[GUARD + self.inner.size :]])
+        if content is None:
+            content = np.full(self.inner.size, UNTOUCHED)
+        return bool((around == UNTOUCHED).all()) and np.array_equal(self.inner[: content.size], content)

@@ -1,0 +1,244 @@
+"""Life of a communicator: what keeps the type, what ends it, what it shares, and that its messages never meet the application's."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from reference import agreed, communicator
+
+import hpcoll
+from hpcoll.errors import ArgumentError
+
+pytestmark = pytest.mark.mpi
+
+
+def works(comm: MPI.Intracomm) -> bool:
+    """Whether a sum and a broadcast from the last rank are right, by an algorithm of ours."""
+    x, y = np.full(3, comm.rank + 1.0), np.full(3, float(comm.rank))
+    comm.Allreduce(MPI.IN_PLACE, x, algorithm="direct")
+    comm.Bcast(y, root=comm.size - 1, algorithm="direct")
+    return x.tolist() == [comm.size * (comm.size + 1) / 2] * 3 and y.tolist() == [comm.size - 1] * 3
+
+
+class Special(hpcoll.Communicator):
+    """A user's subclass."""
+
+
+DERIVED: dict[str, Any] = {
+    "Dup": lambda comm: comm.Dup(),
+    "Dup_with_info": lambda comm: comm.Dup_with_info(MPI.INFO_NULL),
+    "Clone": lambda comm: comm.Clone(),
+    "Idup": lambda comm: finished(*comm.Idup()),
+    "Split": lambda comm: comm.Split(comm.rank % 2, -comm.rank),
+    "Split_type": lambda comm: comm.Split_type(MPI.COMM_TYPE_SHARED),
+    "Create": lambda comm: comm.Create(comm.Get_group()),
+    "Create_group": lambda comm: comm.Create_group(comm.Get_group(), 3),
+    "Create_cart": lambda comm: comm.Create_cart([comm.size], [True]),
+}
+
+
+def finished(comm: Any, request: MPI.Request) -> Any:
+    request.Wait()
+    return comm
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_type_is_kept(name: str) -> None:
+    made = DERIVED[name](communicator())
+    assert isinstance(made, hpcoll.Communicator)
+    assert agreed([] if works(made) else [name]) == []
+    made.Free()
+
+
+def test_cartesian() -> None:
+    comm = communicator()
+    dims = MPI.Compute_dims(comm.size, 2)
+    grid = comm.Create_cart(dims, [True, False])
+    row, twin = grid.Sub([False, True]), grid.Dup()
+    for made in (grid, row, twin):
+        assert isinstance(made, hpcoll.CartCommunicator)
+        assert isinstance(made, MPI.Cartcomm)
+        assert agreed([] if works(made) else [made]) == []
+    assert (grid.dims, row.dims, twin.periods) == (dims, dims[1:], [True, False])
+    assert grid.Shift(0, 1) == MPI.Cartcomm(grid).Shift(0, 1)
+    for made in (row, twin, grid):
+        made.Free()
+
+
+def test_not_a_member() -> None:
+    comm = communicator()
+    part = comm.Split(0 if comm.rank == 0 else MPI.UNDEFINED)
+    only_first = comm.Create(comm.Get_group().Incl([0]))
+    assert (part != MPI.COMM_NULL) == (only_first != MPI.COMM_NULL) == (comm.rank == 0)
+    for made in (part, only_first):
+        if made != MPI.COMM_NULL:
+            assert works(made)
+            made.Free()
+
+
+def test_subclass_in_place_of_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that finds a subclass under the name MPI.COMM_WORLD; its duplicates are of the subclass too."""
+    monkeypatch.setattr(MPI, "COMM_WORLD", Special(MPI.COMM_WORLD))
+    copy = MPI.COMM_WORLD.Dup()
+    assert type(copy) is Special
+    good = works(MPI.COMM_WORLD) and works(copy) and MPI.COMM_WORLD.allgather(1) == [1] * copy.size
+    monkeypatch.undo()
+    assert agreed([] if good else ["wrong"]) == []
+    copy.Free()
+
+
+def test_refused() -> None:
+    remote = MPI.COMM_SELF.Create_intercomm(0, MPI.COMM_WORLD, (MPI.COMM_WORLD.rank + 1) % 2, 9) if MPI.COMM_WORLD.size == 2 else None
+    for comm in (MPI.COMM_NULL, MPI.INTERCOMM_NULL if hasattr(MPI, "INTERCOMM_NULL") else None, None, 3, remote):
+        with pytest.raises(ArgumentError, match="Communicator needs an intracommunicator, got"):
+            hpcoll.Communicator(comm)
+    if remote is not None:
+        remote.Free()
+
+
+@pytest.mark.parametrize("by_mpi", [False, True])
+def test_freed(by_mpi: bool) -> None:
+    """Freed through the Communicator or through the MPI handle that it was made from: an error, not a crash."""
+    original = MPI.COMM_WORLD.Dup()
+    comm = hpcoll.Communicator(original)
+    assert works(comm)
+    (original if by_mpi else comm).Free()
+    for call in (lambda: comm.Allreduce(MPI.IN_PLACE, np.ones(3)), lambda: comm.Bcast(np.ones(3)), comm.Barrier):
+        with pytest.raises(
+            ArgumentError, match=r"^rank \d: this communicator cannot be used: the communicator was freed$"
+        ):
+            call()
+
+
+def test_two_over_one_share_the_context() -> None:
+    base = MPI.COMM_WORLD.Dup()
+    one, other = hpcoll.Communicator(base), hpcoll.Communicator(base)
+    assert one.ledger is other.ledger
+    assert base.Dup() != base
+    assert hpcoll.Communicator(one.Dup()).ledger is not one.ledger
+    base.Free()
+
+
+def test_many_communicators() -> None:
+    """More than an MPI library has room for at once, if something were left of each."""
+    comm = communicator()
+    for _ in range(200):
+        copy = comm.Dup()
+        copy.Barrier(algorithm="dissemination")
+        copy.Free()
+    alive = [comm.Dup() for _ in range(20)]
+    assert agreed([] if all(works(one) for one in alive) else ["wrong"]) == []
+    for one in alive:
+        one.Free()
+
+
+def test_messages_of_the_application() -> None:
+    """An open receive for anything gets the application's message, none of ours; one sent before is still there after."""
+    comm = communicator()
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    early = comm.isend("early", right, tag=0)
+    box = np.zeros(1000, np.uint8)
+    status = MPI.Status()
+    assert works(comm)
+    assert comm.recv(source=left, tag=0) == "early"
+    early.wait()
+    comm.Barrier()
+    anything = comm.Irecv(box, MPI.ANY_SOURCE, MPI.ANY_TAG)
+    assert works(comm)
+    assert works(comm.Split(0, -comm.rank))
+    taken = anything.Test()
+    comm.Barrier(algorithm="dissemination")
+    comm.Send(np.full(3, 7, np.uint8), right, tag=5)
+    anything.Wait(status)
+    found = (taken, status.Get_count(), status.tag, box[:4].tolist())
+    assert agreed([] if found == (False, 3, 5, [7, 7, 7, 0]) else [found]) == []
+
+
+def test_threads() -> None:
+    """A thread waits inside a collective; a second collective on the same communicator is refused, on another one it works."""
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE or MPI.COMM_WORLD.size < 2:
+        pytest.skip("needs two ranks and MPI.THREAD_MULTIPLE")
+    comm, other = communicator().Dup(), communicator().Dup()
+    x = np.ones(3)
+    if comm.rank == 0:
+        inside = threading.Thread(target=lambda: comm.Allreduce(MPI.IN_PLACE, x, algorithm="direct"))
+        inside.start()
+        while not comm._context._lock.locked():
+            pass
+        with pytest.raises(ArgumentError, match="rank 0: another thread is inside a collective on this communicator: use one each"):
+            comm.Allreduce(MPI.IN_PLACE, np.ones(3), algorithm="direct")
+    assert works(other)  # the others come to the first collective after this
+    if comm.rank == 0:
+        inside.join()
+    else:
+        comm.Allreduce(MPI.IN_PLACE, x, algorithm="direct")
+    assert x.tolist() == [comm.size] * 3
+    comm.Free()
+    other.Free()
+
+
+def test_fork() -> None:
+    comm = communicator()
+    child = os.fork()
+    if child == 0:
+        try:
+            comm.Allreduce(MPI.IN_PLACE, np.ones(3))
+        except ArgumentError as error:
+            os._exit(7 if "this process is a fork: MPI belongs to its parent" in str(error) else 8)
+        finally:
+            os._exit(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert agreed([] if works(comm) else ["wrong"]) == []
+
+
+def test_pickled() -> None:
+    comm = communicator()
+    again = pickle.loads(pickle.dumps(comm))
+    assert type(again) is hpcoll.Communicator
+    assert again == comm
+    assert again.ledger is comm.ledger
+    with pytest.raises(ValueError, match=r"cannot (pickle|serialize)"):
+        pickle.dumps(comm.Split(0))
+
+
+SCRIPT = """
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+import hpcoll, numpy
+def refusal(call):
+    try:
+        call()
+    except hpcoll.ArgumentError as error:
+        print(error)
+refusal(lambda: hpcoll.Communicator(MPI.COMM_WORLD))
+MPI.Init()
+comm = hpcoll.Communicator(MPI.COMM_WORLD)
+comm.Allreduce(MPI.IN_PLACE, numpy.ones(3), algorithm="ring")
+MPI.Finalize()
+refusal(lambda: comm.Allreduce(MPI.IN_PLACE, numpy.ones(3)))
+refusal(lambda: hpcoll.Communicator(MPI.COMM_WORLD))
+"""
+
+
+def test_before_and_after_mpi() -> None:
+    """In a process of its own, outside this job."""
+    if MPI.COMM_WORLD.rank:
+        return
+    launched = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPIR_")
+    outside = {name: value for name, value in os.environ.items() if not name.startswith(launched) or name.startswith("OMPI_ALLOW")}
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=outside, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.splitlines() == [
+        "Communicator needs MPI, which is not initialised",
+        "rank 0: this communicator cannot be used: MPI is finalised",
+        "Communicator needs MPI, which is finalised",
+    ], done.stderr
+    assert done.returncode == 0
