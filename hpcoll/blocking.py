@@ -11,7 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll import movements, reductions
-from hpcoll.call import check_root
+from hpcoll.call import Call, check_root
 from hpcoll.context import Context, context_of
 from hpcoll.dtypes import is_bfloat16
 from hpcoll.errors import ArgumentError
@@ -67,13 +67,13 @@ class Blocking(MPI.Intracomm):
         """
         context = self._ready()
         root = check_root(root, context.nranks, context.rank)
+        send, recv = (sendbuf, recvbuf) if context.rank == root else (MPI.IN_PLACE, sendbuf)
+        key = ("reduce", _known(id(op), op), root, algorithm, segment)
+        native = lambda aliased=False: MPI.Intracomm.Reduce(self, _theirs(sendbuf, aliased), _theirs(recvbuf), _native(op), root)  # noqa: E731
+        if context.repeat(key, send, recv, native):
+            return
         call = reductions.reduction("reduce", sendbuf, recvbuf, op, root, context.rank, context.nranks)
-        context.execute(
-            call,
-            algorithm,
-            segment,
-            lambda aliased=False: MPI.Intracomm.Reduce(self, _theirs(sendbuf, aliased), _theirs(recvbuf), _native(op), root),
-        )
+        context.execute(call, algorithm, segment, native, key, send, recv)
 
     def Reduce_scatter_block(
         self, sendbuf: Any, recvbuf: Any, op: MPI.Op | ReduceOp = MPI.SUM, *, algorithm: str | None = None, segment: int | str | None = None
@@ -136,7 +136,12 @@ class Blocking(MPI.Intracomm):
     def Barrier(self, *, algorithm: str | None = None, segment: int | str | None = None) -> None:
         """Return when every rank has called it."""
         context = self._ready()
-        context.execute(context.token, algorithm, segment, lambda: MPI.Intracomm.Barrier(self))
+        key = ("barrier", algorithm, segment)
+        native = lambda: MPI.Intracomm.Barrier(self)  # noqa: E731
+        if not context.repeat(key, MPI.IN_PLACE, context.token, native):
+            address = context.token.ctypes.data
+            call = Call("barrier", address, address, 1, context.token.dtype, in_place=True)
+            context.execute(call, algorithm, segment, native, key, MPI.IN_PLACE, context.token)
 
     def Bcast(self, buf: Any, root: int = 0, *, algorithm: str | None = None, segment: int | str | None = None) -> None:
         """Copy the root's buffer to all ranks.
@@ -189,10 +194,13 @@ class Blocking(MPI.Intracomm):
         """
         context = self._ready()
         root = check_root(root, context.nranks, context.rank)
+        send, recv = (sendbuf, recvbuf) if context.rank == root else (MPI.IN_PLACE, sendbuf)
+        key = ("gather", root, algorithm, segment)
+        native = lambda aliased=False: MPI.Intracomm.Gather(self, _theirs(sendbuf, aliased), _theirs(recvbuf), root)  # noqa: E731
+        if context.repeat(key, send, recv, native):
+            return
         call = movements.gather(sendbuf, recvbuf, root, context.rank, context.nranks)
-        context.execute(
-            call, algorithm, segment, lambda aliased=False: MPI.Intracomm.Gather(self, _theirs(sendbuf, aliased), _theirs(recvbuf), root)
-        )
+        context.execute(call, algorithm, segment, native, key, send, recv)
 
     def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0, *, algorithm: str | None = None, segment: int | str | None = None) -> None:
         """`Gather` of blocks that differ in size; counts and displacements are the root's."""
@@ -213,10 +221,13 @@ class Blocking(MPI.Intracomm):
         """
         context = self._ready()
         root = check_root(root, context.nranks, context.rank)
+        send, recv = (sendbuf, recvbuf) if context.rank == root else (MPI.IN_PLACE, recvbuf)
+        key = ("scatter", root, algorithm, segment)
+        native = lambda aliased=False: MPI.Intracomm.Scatter(self, _theirs(sendbuf), _theirs(recvbuf, aliased), root)  # noqa: E731
+        if context.repeat(key, send, recv, native):
+            return
         call = movements.scatter(sendbuf, recvbuf, root, context.rank, context.nranks)
-        context.execute(
-            call, algorithm, segment, lambda aliased=False: MPI.Intracomm.Scatter(self, _theirs(sendbuf), _theirs(recvbuf, aliased), root)
-        )
+        context.execute(call, algorithm, segment, native, key, send, recv)
 
     def Scatterv(
         self, sendbuf: Any, recvbuf: Any, root: int = 0, *, algorithm: str | None = None, segment: int | str | None = None
@@ -268,6 +279,8 @@ def _theirs(spec: Any, aliased: bool = False) -> Any:
     """
     if aliased:
         return MPI.IN_PLACE
+    if type(spec) is np.ndarray and spec.dtype.kind != "V":
+        return spec
     if isinstance(spec, list | tuple) and spec:
         return [_theirs(spec[0]), *map(_whole, spec[1:])]
     return spec.view(np.int16) if isinstance(spec, np.ndarray) and is_bfloat16(spec.dtype) else spec

@@ -29,11 +29,13 @@ class Config:
         algorithms: Forced algorithm per collective.
         segment: Forced segment size in bytes, or None.
         level: Level for the logger ``hpcoll``.
+        unknown: Variables of ours by name that mean nothing.
     """
 
     algorithms: Mapping[str, str] = field(default_factory=dict)
     segment: int | None = None
     level: int = logging.WARNING
+    unknown: frozenset[str] = frozenset()
 
     def agreement(self) -> tuple[object, ...]:
         """What must be equal on all ranks of a communicator."""
@@ -60,6 +62,7 @@ def read_config(environment: Mapping[str, str] | None = None) -> Config:
     """
     environment = os.environ if environment is None else environment
     algorithms: dict[str, str] = {}
+    unknown: set[str] = set()
     segment, level = None, logging.WARNING
     for name in sorted(name for name in environment if name.startswith(_PREFIX)):
         value, key = environment[name].strip(), name.removeprefix(_PREFIX)
@@ -74,10 +77,10 @@ def read_config(environment: Mapping[str, str] | None = None) -> Config:
                     raise ArgumentError(f"level must be one of {', '.join(_LEVELS)}, got {value!r}")
                 level = _LEVELS[value.upper()]
             else:
-                log.warning("environment variable %s means nothing to hpcoll", name)
+                unknown.add(name)
         except ArgumentError as error:
             raise ArgumentError(f"environment variable {name}: {error}") from None
-    return Config(algorithms, segment, level)
+    return Config(algorithms, segment, level, frozenset(unknown))
 
 
 def positive_segment(value: str | int) -> int:

@@ -4,9 +4,7 @@ It hangs on the communicator as an attribute, so that every `hpcoll.Communicator
 it dies with it. A plan is kept per call shape; running it again is a lookup and one crossing into compiled code.
 """
 
-import logging
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -16,8 +14,9 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.agreement import agree
 from hpcoll.call import Call
-from hpcoll.config import NATIVE, Config, log, positive_segment, read_config
+from hpcoll.config import NATIVE, log, positive_segment
 from hpcoll.engines.host import ALONE, CROWDED, HostEngine
 from hpcoll.errors import ArgumentError, TransportError
 from hpcoll.ledger import Account, Ledger
@@ -55,6 +54,7 @@ class Context:
         rank, nranks: Of the communicator.
         config: Settings from the environment, equal on all ranks.
         ledger: Sums per operation and algorithm.
+        token: The byte that a barrier passes round.
         closed: Why it cannot be used any more; the empty string while it can.
     """
 
@@ -63,16 +63,17 @@ class Context:
         self.comm = MPI.Intracomm(comm).Dup()
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.closed = ""
-        self.config, hosts = _agreed_config(self.comm)
+        try:
+            self.config, hosts = agree(self.comm)
+        except ArgumentError:
+            self.comm.Free()
+            raise
         self._patience = CROWDED if hosts.count(hosts[self.rank]) > (os.cpu_count() or 1) else ALONE
-        _configure_log(self.config.level, self.rank)
         self.ledger = Ledger()
         self._handle = handle(self.comm)
         self._plans: dict[tuple[Any, ...], Plan] = {}
         self._repeats: dict[tuple[Any, ...], Plan] = {}
-        self._token_memory = np.zeros(128, np.uint8)
-        token = _aligned(self._token_memory)
-        self.token = Call("barrier", token, token, 1, np.dtype(np.uint8), in_place=True, keep=(self._token_memory,))
+        self.token = np.zeros(1, np.uint8)
         self._lock = threading.Lock()
         self._arena = np.empty(0, np.uint8)
         _live.add(self)
@@ -93,19 +94,9 @@ class Context:
             ArgumentError: the forced algorithm cannot serve the call.
             KernelError: the operator does not compile.
         """
-        key = (
-            call.collective,
-            call.count,
-            call.dtype,
-            call.op,
-            call.root,
-            call.in_place,
-            call.blocks,
-            call.native,
-            call.strict,
-            algorithm,
-            segment,
-        )
+        op = call.op and (call.op.name, call.op.function, call.op.commutative)
+        shape = (call.collective, call.count, call.dtype, op, call.root, call.in_place, call.blocks, call.native, call.strict)
+        key = (*shape, algorithm, segment)
         plan = self._plans.get(key)
         if plan is None:
             choice = self._choose(call, algorithm, segment)
@@ -138,18 +129,19 @@ class Context:
             KernelError: the operator does not compile.
             TransportError: the MPI library failed; the communicator cannot be used any more.
         """
-        if segment is not None:
-            segment = positive_segment(segment)
         if call is None:
             if algorithm not in (None, NATIVE):
                 raise ArgumentError(f"rank {self.rank}: only the MPI library can serve this call, got algorithm={algorithm!r}")
             native()
             return
-        plan = self.plan(call, algorithm, segment)
-        if plan.engine is None:
-            self._account(plan, (lambda: native(call.aliased)) if call.aliased else native)
-        else:
-            self._run(plan, call.send, call.recv, call.finish)
+        self._enter()
+        try:
+            plan = self.plan(call, algorithm, None if segment is None else positive_segment(segment))
+            self._run(plan, call.send, call.recv, call.finish, (lambda: native(True)) if call.aliased else native)
+        except ArgumentError as error:
+            raise ArgumentError(f"rank {self.rank}: {call.collective} of {call.count} elements of {call.dtype}: {error}") from None
+        finally:
+            self._lock.release()
         if repeat and (call.direct or plan.engine is None):
             found = _shape(*repeat)
             if found is not None:
@@ -180,42 +172,38 @@ class Context:
                 return False
         except (KeyError, TypeError, BufferError):  # not seen before, an operator that cannot be a key, not contiguous
             return False
-        if plan.engine is None:
-            self._account(plan, native)
-        elif recv.readonly:
+        if recv.readonly and plan.engine is not None:
             return False
-        else:
-            self._run(plan, send_address, recv_address, None)
-        return True
-
-    def _run(self, plan: Plan, send: int, recv: int, finish: Callable[[], None] | None) -> None:
-        if not self._lock.acquire(False):
-            raise ArgumentError(f"rank {self.rank}: another thread is inside a collective on this communicator: use one each")
+        self._enter()
         try:
-            start = perf_counter()
-            engine = plan.engine
-            if plan.scratch is None:
-                engine.bind_scratch(self._scratch(engine.scratch_nbytes))  # type: ignore[union-attr]
-            engine.run(send, recv)  # type: ignore[union-attr]
-            if finish is not None:
-                finish()
-            account = plan.account
-            account.calls += 1
-            account.nbytes += plan.nbytes
-            account.seconds += perf_counter() - start
-        except BaseException as error:
-            self._interrupted(plan, error)
-            raise
+            self._run(plan, send_address, recv_address, None, native)
         finally:
             self._lock.release()
+        return True
 
-    def _account(self, plan: Plan, native: Callable[..., object]) -> None:
-        """Run the MPI library's collective, and enter it in the ledger."""
+    def _enter(self) -> None:
+        if not self._lock.acquire(False):
+            raise ArgumentError(f"rank {self.rank}: another thread is inside a collective on this communicator: use one each")
+
+    def _run(self, plan: Plan, send: int, recv: int, finish: Callable[[], None] | None, native: Callable[..., object]) -> None:
         start = perf_counter()
-        native()
-        plan.account.calls += 1
-        plan.account.nbytes += plan.nbytes
-        plan.account.seconds += perf_counter() - start
+        engine = plan.engine
+        if engine is None:
+            native()
+        else:
+            try:
+                if plan.scratch is None:
+                    engine.bind_scratch(self._scratch(engine.scratch_nbytes))
+                engine.run(send, recv)
+                if finish is not None:
+                    finish()
+            except BaseException as error:
+                self._interrupted(plan, error)
+                raise
+        account = plan.account
+        account.calls += 1
+        account.nbytes += plan.nbytes
+        account.seconds += perf_counter() - start
 
     def _interrupted(self, plan: Plan, error: BaseException) -> None:
         """A collective that stopped half-way leaves messages under way: say where, and refuse further use."""
@@ -266,30 +254,6 @@ def _shape(key: tuple[Any, ...], sendbuf: Any, recvbuf: Any) -> tuple[tuple[Any,
 def _aligned(array: np.ndarray) -> int:
     """First address in an array that starts a cache line."""
     return -(-array.ctypes.data // 64) * 64
-
-
-def _agreed_config(comm: MPI.Intracomm) -> tuple[Config, list[str]]:
-    """This process's settings, after checking that all ranks have the same, and every rank's host."""
-    problem, config = "", Config()
-    try:
-        config = read_config()
-    except ArgumentError as error:
-        problem = str(error)
-    found = comm.allgather((problem, config.agreement(), MPI.Get_processor_name()))
-    for rank, (theirs, agreement, _) in enumerate(found):
-        if theirs:
-            raise ArgumentError(f"rank {rank}: {theirs}")
-        if agreement != found[0][1]:
-            raise ArgumentError(f"rank {rank}: HPCOLL_* variables must be equal on all ranks, expected {found[0][1]}, got {agreement}")
-    return config, [host for _, _, host in found]
-
-
-def _configure_log(level: int, rank: int) -> None:
-    if level < logging.WARNING and not log.handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter(f"{MPI.Get_processor_name()}:{os.getpid()} [{rank}] HPCOLL %(levelname)s %(message)s"))
-        log.addHandler(handler)
-        log.setLevel(level)
 
 
 def _after_fork() -> None:

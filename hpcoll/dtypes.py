@@ -23,7 +23,7 @@ def kind(dtype: np.dtype) -> str:
 
 def is_bfloat16(dtype: np.dtype) -> bool:
     """Whether this is ml_dtypes' bfloat16, told by name so that ml_dtypes need not be imported."""
-    return dtype.name == "bfloat16"
+    return dtype.kind == "V" and dtype.name == "bfloat16"
 
 
 def working_dtype(dtype: np.dtype) -> np.dtype:

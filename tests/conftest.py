@@ -29,8 +29,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Writes ``P passed, F failed, S skipped`` to ``$HPCOLL_TEST_TOKENS/rank-R``."""
-    folder = os.environ.get("HPCOLL_TEST_TOKENS")
+    """Writes ``P passed, F failed, S skipped`` to ``$TEST_TOKENS/rank-R``."""
+    folder = os.environ.get("TEST_TOKENS")
     if not folder or hasattr(session.config, "workerinput"):  # a pytest-xdist worker reports to its controller
         return
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")

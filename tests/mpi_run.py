@@ -13,7 +13,7 @@ from pathlib import Path
 
 LIMIT_S = os.environ.get("MPI_LIMIT_S", "900")
 TAIL_LINES = 80
-TOKENS = "HPCOLL_TEST_TOKENS"
+TOKENS = "TEST_TOKENS"
 
 # More ranks than cores: let Open MPI start them, and let idle ranks give their core away.
 OPEN_MPI = {

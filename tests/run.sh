@@ -64,14 +64,14 @@ lint() {
 
 unit() {
     mkdir "$results/unit"
-    HPCOLL_TEST_TOKENS=$results/unit stage "tests/unit" "$bin/python" -m pytest -q -n "$(nproc)" tests/unit "$@"
+    TEST_TOKENS=$results/unit stage "tests/unit" "$bin/python" -m pytest -q -n "$(nproc)" tests/unit "$@"
 }
 
 mpi() { # mpi NRANKS LIBRARY [PYTEST ARGUMENTS]
     local nranks=$1 library=$2
     shift 2
     mkdir "$results/mpi-$nranks-$library"
-    HPCOLL_TEST_TOKENS=$results/mpi-$nranks-$library stage "tests/mpi on $nranks ranks, $library" \
+    TEST_TOKENS=$results/mpi-$nranks-$library stage "tests/mpi on $nranks ranks, $library" \
         ".venv-$library/bin/python" tests/mpi_run.py "$nranks" tests/mpi "$@"
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -128,7 +127,7 @@ def test_verify_ends_with_1_when_a_schedule_is_refused(monkeypatch: pytest.Monke
     def lonely_receive(w: Writer) -> None:
         w.recv((w.rank + 1) % w.nranks, outputs(0))
 
-    monkeypatch.setitem(CATALOGUE, "allreduce/ring", replace(CATALOGUE["allreduce/ring"], build=lonely_receive))
+    monkeypatch.setattr("hpcoll.schedules.allreduce_ring.allreduce_ring", lonely_receive)
     assert main(["verify", "*/ring", "--max-nranks", "2", "--jobs", "1"]) == 1
     assert capsys.readouterr().out.startswith("refused: ")
 
