@@ -5,7 +5,6 @@ it dies with it. A plan is kept per call shape; running it again is a lookup and
 """
 
 import os
-import threading
 import weakref
 from collections.abc import Callable
 from time import perf_counter
@@ -19,37 +18,24 @@ from hpcoll.call import Call
 from hpcoll.config import NATIVE, log, positive_segment
 from hpcoll.engines.host import ALONE, CROWDED, HostEngine
 from hpcoll.errors import ArgumentError, TransportError
-from hpcoll.ledger import Account, Ledger
-from hpcoll.plans import build_engine, message_nbytes
+from hpcoll.ledger import Ledger
+from hpcoll.native import as_native
+from hpcoll.plans import Plan, aligned, build_engine, message_nbytes
 from hpcoll.selection import Choice, Need, choose
 from hpcoll.transports.mpi import handle
 
 _MAX_PLANS = 1024
-_OWN_SCRATCH = 64 << 10  # plans that need more scratch share one arena
 _IN_PLACE = MPI.IN_PLACE
 _ndarray = np.ndarray
 _memory = MPI.buffer  # contiguous memory of an object, or BufferError
 _live: "weakref.WeakSet[Context]" = weakref.WeakSet()
 
 
-class Plan:
-    """An engine with its line in the ledger; ``engine`` is None where the MPI library serves the call."""
-
-    __slots__ = ("account", "engine", "nbytes", "reach", "scratch", "title")
-
-    def __init__(self, title: str, engine: HostEngine | None, account: Account, nbytes: int) -> None:
-        self.title, self.engine, self.account, self.nbytes = title, engine, account, nbytes
-        self.reach = 0
-        self.scratch: np.ndarray | None = None
-        if engine is not None and engine.scratch_nbytes <= _OWN_SCRATCH:
-            self.scratch = np.empty(engine.scratch_nbytes + 64, np.uint8)
-            engine.bind_scratch(_aligned(self.scratch))
-
-
 class Context:
     """State of one communicator. Made collectively; used by one thread at a time.
 
     Attributes:
+        caller: The caller's communicator, as plain mpi4py object.
         comm: Private duplicate on which hpcoll's messages travel.
         rank, nranks: Of the communicator.
         config: Settings from the environment, equal on all ranks.
@@ -60,7 +46,8 @@ class Context:
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.rank, self.nranks = comm.Get_rank(), comm.Get_size()
-        self.comm = MPI.Intracomm(comm).Dup()
+        self.caller = MPI.Intracomm(comm)
+        self.comm = self.caller.Dup()
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         self.closed = ""
         try:
@@ -74,7 +61,7 @@ class Context:
         self._plans: dict[tuple[Any, ...], Plan] = {}
         self._repeats: dict[tuple[Any, ...], Plan] = {}
         self.token = np.zeros(1, np.uint8)
-        self._lock = threading.Lock()
+        self._inside: list[None] = [None]  # empty while a thread is inside a collective
         self._arena = np.empty(0, np.uint8)
         _live.add(self)
 
@@ -87,7 +74,7 @@ class Context:
             if not MPI.Is_finalized():
                 self.comm.Free()
 
-    def plan(self, call: Call, algorithm: str | None, segment: int | None) -> Plan:
+    def plan(self, call: Call, method: str, algorithm: str | None, segment: int | None) -> Plan:
         """The plan for a call's shape, built when first asked for.
 
         Raises:
@@ -96,7 +83,7 @@ class Context:
         """
         op = call.op and (call.op.name, call.op.function, call.op.commutative)
         shape = (call.collective, call.count, call.dtype, op, call.root, call.in_place, call.blocks, call.native, call.strict)
-        key = (*shape, algorithm, segment)
+        key = (*shape, method, algorithm, segment)
         plan = self._plans.get(key)
         if plan is None:
             choice = self._choose(call, algorithm, segment)
@@ -105,7 +92,8 @@ class Context:
             if choice.algorithm != NATIVE:
                 engine = build_engine(call, choice, self.rank, self.nranks, self._handle, self._patience, sizes)
             title = f"{call.collective}/{choice.algorithm} of {call.count} elements of {call.dtype}"
-            plan = Plan(title, engine, self.ledger.account(call.collective, choice.algorithm), call.count * call.dtype.itemsize)
+            account = self.ledger.account(call.collective, choice.algorithm, call.count * call.dtype.itemsize)
+            plan = Plan(title, engine, getattr(self.caller, method), account)
             if sizes:  # the root's counts may change from call to call without this rank knowing
                 return plan
             if len(self._plans) >= _MAX_PLANS:
@@ -114,46 +102,62 @@ class Context:
             self._plans[key] = plan
         return plan
 
-    def execute(
-        self, call: Call | None, algorithm: str | None, segment: int | str | None, native: Callable[..., object], *repeat: Any
-    ) -> None:
+    def check(self) -> None:
+        """Refuse a communicator that cannot be used any more.
+
+        Raises:
+            ArgumentError: says why.
+        """
+        if self.closed or MPI.Is_finalized():
+            why = "MPI is finalised" if MPI.Is_finalized() else self.closed
+            raise ArgumentError(f"rank {self.rank}: this communicator cannot be used: {why}")
+
+    def execute(self, call: Call | None, key: tuple[Any, ...], arguments: tuple[Any, ...], *buffers: Any) -> None:
         """Run a call.
 
         Args:
             call: What to run; None for one that only the MPI library understands.
-            algorithm, segment: The caller's keywords.
-            native: The MPI library's own collective with the caller's arguments; may be told that they are one memory.
-            repeat: Arguments that `repeat` may be called with the next time.
+            key: Method, what tells one call from another but the buffers, ``algorithm`` and ``segment``.
+            arguments: The caller's positional arguments.
+            buffers: With which `repeat` may be asked the next time.
         Raises:
             ArgumentError: the keywords do not fit the call, or another thread is inside this communicator.
             KernelError: the operator does not compile.
             TransportError: the MPI library failed; the communicator cannot be used any more.
         """
+        method, *_, algorithm, segment = key
         if call is None:
             if algorithm not in (None, NATIVE):
                 raise ArgumentError(f"rank {self.rank}: only the MPI library can serve this call, got algorithm={algorithm!r}")
-            native()
+            getattr(self.caller, method)(*as_native(method, arguments))
             return
         self._enter()
         try:
-            plan = self.plan(call, algorithm, None if segment is None else positive_segment(segment))
-            self._run(plan, call.send, call.recv, call.finish, (lambda: native(True)) if call.aliased else native)
+            plan = self.plan(call, method, algorithm, None if segment is None else positive_segment(segment))
+            if plan.engine is None:
+                theirs = as_native(method, arguments, call.aliased)
+                repeats = all(one is other for one, other in zip(theirs, arguments, strict=True))
+                self._run_native(plan, theirs)
+            else:
+                repeats = call.direct
+                self._run(plan, plan.engine, call.send, call.recv, call.finish)
         except ArgumentError as error:
             raise ArgumentError(f"rank {self.rank}: {call.collective} of {call.count} elements of {call.dtype}: {error}") from None
         finally:
-            self._lock.release()
-        if repeat and (call.direct or plan.engine is None):
-            found = _shape(*repeat)
+            self._inside.append(None)
+        if buffers and repeats:
+            found = _shape(key, *buffers)
             if found is not None:
                 self._repeats[found[0]], plan.reach = plan, max(plan.reach, found[1])
 
-    def repeat(self, key: tuple[Any, ...], sendbuf: Any, recvbuf: Any, native: Callable[..., object]) -> bool:
-        """Run a call like an earlier one, on one-dimensional NumPy arrays; False when it is not such a call.
+    def repeat(self, key: tuple[Any, ...], sendbuf: Any, recvbuf: Any, arguments: tuple[Any, ...]) -> bool:
+        """Run a call like an earlier one, on one-dimensional NumPy arrays. Short calls spend most of their time here.
 
         Args:
-            key: Everything that tells one call from another but the buffers.
-            sendbuf, recvbuf: The caller's; sendbuf may be ``MPI.IN_PLACE``.
-            native: As in `execute`.
+            key, arguments: As in `execute`.
+            sendbuf, recvbuf: Those buffers of the caller that count on this rank; sendbuf may be ``MPI.IN_PLACE``.
+        Returns:
+            False when there was no such call yet, or this one must be looked at closely; nothing has happened then.
         """
         if self.closed or type(recvbuf) is not _ndarray or recvbuf.ndim != 1:
             return False
@@ -172,38 +176,47 @@ class Context:
                 return False
         except (KeyError, TypeError, BufferError):  # not seen before, an operator that cannot be a key, not contiguous
             return False
-        if recv.readonly and plan.engine is not None:
+        engine = plan.engine
+        if engine is None:
+            self._run_native(plan, arguments)
+            return True
+        if recv.readonly:
             return False
         self._enter()
         try:
-            self._run(plan, send_address, recv_address, None, native)
+            self._run(plan, engine, send_address, recv_address, None)
         finally:
-            self._lock.release()
+            self._inside.append(None)
         return True
 
-    def _enter(self) -> None:
-        if not self._lock.acquire(False):
-            raise ArgumentError(f"rank {self.rank}: another thread is inside a collective on this communicator: use one each")
-
-    def _run(self, plan: Plan, send: int, recv: int, finish: Callable[[], None] | None, native: Callable[..., object]) -> None:
+    def _run_native(self, plan: Plan, arguments: tuple[Any, ...]) -> None:
         start = perf_counter()
-        engine = plan.engine
-        if engine is None:
-            native()
-        else:
-            try:
-                if plan.scratch is None:
-                    engine.bind_scratch(self._scratch(engine.scratch_nbytes))
-                engine.run(send, recv)
-                if finish is not None:
-                    finish()
-            except BaseException as error:
-                self._interrupted(plan, error)
-                raise
-        account = plan.account
-        account.calls += 1
-        account.nbytes += plan.nbytes
-        account.seconds += perf_counter() - start
+        plan.native(*arguments)
+        plan.account.calls += 1
+        plan.account.seconds += perf_counter() - start
+
+    def _enter(self) -> None:
+        try:
+            self._inside.pop()  # atomic, and half the price of a lock
+        except IndexError:
+            raise ArgumentError(
+                f"rank {self.rank}: another thread is inside a collective on this communicator: use one each"
+            ) from None
+
+    def _run(self, plan: Plan, engine: HostEngine, send: int, recv: int, finish: Callable[[], None] | None) -> None:
+        try:
+            start = perf_counter()
+            if plan.scratch is None:
+                engine.bind_scratch(self._scratch(engine.scratch_nbytes))
+            engine.run(send, recv)
+            if finish is not None:
+                finish()
+            account = plan.account
+            account.calls += 1
+            account.seconds += perf_counter() - start
+        except BaseException as error:
+            self._interrupted(plan, error)
+            raise
 
     def _interrupted(self, plan: Plan, error: BaseException) -> None:
         """A collective that stopped half-way leaves messages under way: say where, and refuse further use."""
@@ -237,7 +250,7 @@ class Context:
     def _scratch(self, nbytes: int) -> int:
         if self._arena.size < nbytes + 64:
             self._arena = np.empty(nbytes + 64, np.uint8)
-        return _aligned(self._arena)
+        return aligned(self._arena)
 
 
 def _shape(key: tuple[Any, ...], sendbuf: Any, recvbuf: Any) -> tuple[tuple[Any, ...], int] | None:
@@ -249,11 +262,6 @@ def _shape(key: tuple[Any, ...], sendbuf: Any, recvbuf: Any) -> tuple[tuple[Any,
     if type(sendbuf) is not _ndarray or sendbuf.ndim != 1:
         return None
     return (key, recvbuf.dtype, recvbuf.size, sendbuf.dtype, sendbuf.size), max(recvbuf.nbytes, sendbuf.nbytes)
-
-
-def _aligned(array: np.ndarray) -> int:
-    """First address in an array that starts a cache line."""
-    return -(-array.ctypes.data // 64) * 64
 
 
 def _after_fork() -> None:

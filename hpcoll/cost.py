@@ -23,6 +23,8 @@ class Network(NamedTuple):
         overhead: Seconds of a rank's own time per message, ``<= alpha``.
         eager: Bytes up to which the MPI library sends a message at once.
         handshake: Seconds, of the rank's own time too, that a longer message costs besides.
+        cache: Bytes of a message, or of a segment, that stay in a core's cache.
+        spill: How many times as much a byte costs beyond that.
     """
 
     alpha: float
@@ -31,6 +33,13 @@ class Network(NamedTuple):
     overhead: float
     eager: int
     handshake: float
+    cache: int
+    spill: float
+
+
+def byte_seconds(network: Network, nbytes: float, *, reduces: bool) -> float:
+    """Seconds that each byte of a message or segment of ``nbytes`` costs on its way."""
+    return (network.beta + network.gamma * reduces) * (network.spill if nbytes > network.cache else 1.0)
 
 
 def seconds(row: Algorithm, nranks: int, nbytes: float, segment: float, network: Network) -> float:
@@ -52,7 +61,7 @@ def seconds(row: Algorithm, nranks: int, nbytes: float, segment: float, network:
     piece = nbytes if row.chunked else nbytes / nsegments
     handshake = network.handshake if serial * piece > network.eager * messages else 0.0
     alpha, overhead = network.alpha + handshake, network.overhead + handshake
-    work = network.beta + (network.gamma if COLLECTIVES[row.collective].reduces else 0.0)
+    work = byte_seconds(network, nbytes / nsegments, reduces=COLLECTIVES[row.collective].reduces)
     first = rounds * alpha + (messages - rounds) * overhead + serial * piece * work
     return first if row.chunked else first + (nsegments - 1) * max(sent * piece * work, messages * overhead)
 

@@ -24,12 +24,11 @@ class Row(NamedTuple):
     seconds: float
 
 
-@dataclass
+@dataclass(slots=True)
 class Account:
-    """Running sums of one (operation, algorithm)."""
+    """Running sums of the calls of one operation, algorithm and number of bytes."""
 
     calls: int = 0
-    nbytes: int = 0
     seconds: float = 0.0
 
 
@@ -37,21 +36,24 @@ class Ledger:
     """Sums per operation and algorithm of one communicator; ``str()`` is the table."""
 
     def __init__(self) -> None:
-        self._accounts: dict[tuple[str, str], Account] = {}
+        self._accounts: dict[tuple[str, str, int], Account] = {}
 
-    def account(self, operation: str, algorithm: str) -> Account:
-        """The running sums of one line, made when first asked for."""
-        return self._accounts.setdefault((operation, algorithm), Account())
+    def account(self, operation: str, algorithm: str, nbytes: int) -> Account:
+        """The running sums of calls with ``nbytes`` bytes each, made when first asked for."""
+        return self._accounts.setdefault((operation, algorithm, nbytes), Account())
 
     def rows(self) -> list[Row]:
         """Lines with at least one call, largest time first."""
-        rows = [Row(*key, a.calls, a.nbytes, a.seconds) for key, a in self._accounts.items() if a.calls]
-        return sorted(rows, key=lambda row: -row.seconds)
+        sums: dict[tuple[str, str], Row] = {}
+        for (operation, algorithm, nbytes), one in self._accounts.items():
+            _, _, calls, total, seconds = sums.get((operation, algorithm), Row(operation, algorithm, 0, 0, 0.0))
+            sums[operation, algorithm] = Row(operation, algorithm, calls + one.calls, total + one.calls * nbytes, seconds + one.seconds)
+        return sorted((row for row in sums.values() if row.calls), key=lambda row: -row.seconds)
 
     def clear(self) -> None:
         """Set all sums to zero."""
         for account in self._accounts.values():
-            account.calls, account.nbytes, account.seconds = 0, 0, 0.0
+            account.calls, account.seconds = 0, 0.0
 
     def __str__(self) -> str:
         lines = [f"{'operation':<16} {'algorithm':<20} {'calls':>8} {'bytes':>10} {'seconds':>9} {'us/call':>9}"]

@@ -1,6 +1,9 @@
 """From a call and a choice to something that runs: schedule, program, engine. Floor 7."""
 
 import math
+from collections.abc import Callable
+
+import numpy as np
 
 from hpcoll.algorithm import Algorithm, schedule
 from hpcoll.call import Call
@@ -10,10 +13,32 @@ from hpcoll.engines.host import HostEngine, Patience
 from hpcoll.ir import Schedule
 from hpcoll.kernels.host import kernel_address
 from hpcoll.layout import Segments, block_segments, varying_blocks, vector_segments
+from hpcoll.ledger import Account
 from hpcoll.lowering import lower
 from hpcoll.ops import BOR
 from hpcoll.selection import Choice
 from hpcoll.transports.mpi import library
+
+_OWN_SCRATCH = 64 << 10  # bytes; plans that need more scratch share their context's
+
+
+class Plan:
+    """An engine with its line in the ledger; or, with ``engine`` None, the MPI library's method."""
+
+    __slots__ = ("account", "engine", "native", "reach", "scratch", "title")
+
+    def __init__(self, title: str, engine: HostEngine | None, native: Callable[..., object], account: Account) -> None:
+        self.title, self.engine, self.native, self.account = title, engine, native, account
+        self.reach = 0
+        self.scratch: np.ndarray | None = None
+        if engine is not None and engine.scratch_nbytes <= _OWN_SCRATCH:
+            self.scratch = np.empty(engine.scratch_nbytes + 64, np.uint8)
+            engine.bind_scratch(aligned(self.scratch))
+
+
+def aligned(array: np.ndarray) -> int:
+    """First address in an array that starts a cache line."""
+    return -(-array.ctypes.data // 64) * 64
 
 
 def window(nranks: int) -> int:

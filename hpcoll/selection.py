@@ -12,15 +12,18 @@ from hpcoll.algorithm import Algorithm
 from hpcoll.catalogue import CATALOGUE, algorithms, find
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.config import NATIVE, Config, check_algorithm
-from hpcoll.cost import Network, best_segment
+from hpcoll.cost import Network, best_segment, byte_seconds
 from hpcoll.errors import ArgumentError
 from hpcoll.units import format_nbytes
 
 # Fitted by eye to two ranks of one node that exchange messages through Open MPI and MPICH; a tuning table is to replace them.
-HPCOLL_NETWORK = Network(alpha=0.8e-6, beta=1.5e-10, gamma=0.6e-10, overhead=0.4e-6, eager=4096, handshake=4e-6)
-NATIVE_NETWORK = Network(alpha=0.9e-6, beta=2.2e-10, gamma=1.0e-10, overhead=0.9e-6, eager=4096, handshake=4e-6)
-CALL_SECONDS = 1.2e-6  # what a call of ours costs above one of mpi4py's, before the first message
-MAX_NATIVE_NBYTES = (1 << 31) - 1  # Open MPI 5 refuses more elements
+HPCOLL_NETWORK = Network(
+    alpha=0.6e-6, beta=0.7e-10, gamma=0.35e-10, overhead=0.3e-6, eager=4000, handshake=2e-6, cache=512 << 10, spill=1.4
+)
+NATIVE_NETWORK = Network(
+    alpha=0.9e-6, beta=0.7e-10, gamma=0.3e-10, overhead=0.9e-6, eager=4000, handshake=2e-6, cache=4 << 20, spill=2.0
+)
+MAX_NATIVE_NBYTES = 2**31 - 1  # what every MPI library can count in one message
 
 
 class Choice(NamedTuple):
@@ -105,7 +108,7 @@ def _cheapest(need: Need) -> Choice:
     for row in CATALOGUE.values():
         if row.collective == need.collective and row.reproducible and not unfit(need, row.name):
             cost, segment = best_segment(row, need.nranks, need.nbytes, HPCOLL_NETWORK)
-            found.append((cost + CALL_SECONDS, row.name, segment))
+            found.append((cost, row.name, segment))
     if need.native and not need.strict and need.nbytes <= MAX_NATIVE_NBYTES:
         found.append((_native_seconds(need), NATIVE, max(1, need.nbytes)))
     cost, name, segment = min(found)
@@ -116,7 +119,7 @@ def _native_seconds(need: Need) -> float:
     assert need.nbytes is not None
     q = math.ceil(math.log2(need.nranks))
     volume = 2.0 if need.collective == "allreduce" else 1.0
-    work = NATIVE_NETWORK.beta + NATIVE_NETWORK.gamma * COLLECTIVES[need.collective].reduces
+    work = byte_seconds(NATIVE_NETWORK, need.nbytes, reduces=COLLECTIVES[need.collective].reduces)
     return q * NATIVE_NETWORK.alpha + volume * need.nbytes * work
 
 

@@ -24,7 +24,7 @@ FLOORS = {
     **dict.fromkeys(["buffers", "memory", "layout", "placement", "lowering", "program", "operators", "ledger"], 5),
     **dict.fromkeys(["engines", "transports", "requests", "kernels"], 5),
     **dict.fromkeys(["topology", "selection", "tuning", "config"], 6),
-    **dict.fromkeys(["agreement", "call", "movements", "reductions", "plans", "context", "blocking", "communicator"], 7),
+    **dict.fromkeys(["agreement", "call", "native", "movements", "reductions", "plans", "context", "blocking", "communicator"], 7),
     **dict.fromkeys(["", "__main__", "cli", "bench", "gradients", "parameter_server", "torch"], 7),
 }
 READABLE_ANYWHERE = 4  # floors up to this one need neither MPI nor a GPU nor a compiler

@@ -12,7 +12,7 @@ from hpcoll.collectives import COLLECTIVES
 from hpcoll.cost import SEGMENTS, Network, best_segment, seconds
 
 ALPHA, BETA, GAMMA, OVERHEAD = 1e-6, 1e-9, 0.5e-9, 0.4e-6
-EAGER = Network(ALPHA, BETA, GAMMA, OVERHEAD, eager=1 << 62, handshake=1.0)
+EAGER = Network(ALPHA, BETA, GAMMA, OVERHEAD, eager=1 << 62, handshake=1.0, cache=1 << 62, spill=1.0)
 RENDEZVOUS = EAGER._replace(eager=4096, handshake=4e-6)
 WHOLE = 1 << 60
 SIZES = (0, 1, 8, 1000, 65536, 1 << 20, 1 << 26)

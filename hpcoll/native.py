@@ -1,0 +1,49 @@
+"""Arguments of a call as mpi4py takes them, for what the MPI library serves. Floor 7."""
+
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.dtypes import is_bfloat16
+from hpcoll.errors import ArgumentError
+from hpcoll.operators import to_native
+from hpcoll.ops import ReduceOp
+
+
+def as_native(method: str, arguments: tuple[Any, ...], aliased: bool = False) -> tuple[Any, ...]:
+    """Arguments of one of mpi4py's upper-case methods: bfloat16, which has no MPI type, as 16-bit integers, no floats as counts.
+
+    Args:
+        method: Its name.
+        arguments: The caller's: buffers first.
+        aliased: The two buffers are one memory, which MPI wants to be told as ``MPI.IN_PLACE``.
+    Raises:
+        ArgumentError: an operator that the MPI library does not have.
+    """
+    theirs = [_theirs(argument) for argument in arguments]
+    if aliased:
+        theirs[method.startswith("Scatter")] = MPI.IN_PLACE
+    return tuple(theirs)
+
+
+def _theirs(argument: Any) -> Any:
+    if type(argument) is np.ndarray:
+        return argument.view(np.int16) if is_bfloat16(argument.dtype) else argument
+    if isinstance(argument, list | tuple) and argument:
+        return [_theirs(argument[0]), *map(_whole, argument[1:])]
+    if isinstance(argument, ReduceOp):
+        found = to_native(argument)
+        if found is None:
+            raise ArgumentError(f"the MPI library has no operator {argument!r} for this element type")
+        return found
+    return argument
+
+
+def _whole(item: Any) -> Any:
+    """Counts and displacements as integers, anything else as it is."""
+    if isinstance(item, list | tuple):
+        return type(item)(_whole(one) for one in item)
+    if isinstance(item, np.ndarray):
+        return item.astype(np.int64)
+    return int(item) if isinstance(item, float) else item
