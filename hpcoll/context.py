@@ -25,6 +25,7 @@ from hpcoll.selection import Choice, Need, choose
 from hpcoll.transports.mpi import handle
 
 _MAX_PLANS = 1024
+_TWO_THREADS = "another thread is inside a collective on this communicator: use one each"
 _IN_PLACE = MPI.IN_PLACE
 _ndarray = np.ndarray
 _memory = MPI.buffer  # contiguous memory of an object, or BufferError
@@ -61,7 +62,7 @@ class Context:
         self._plans: dict[tuple[Any, ...], Plan] = {}
         self._repeats: dict[tuple[Any, ...], Plan] = {}
         self.token = np.zeros(1, np.uint8)
-        self._inside: list[None] = [None]  # empty while a thread is inside a collective
+        self._tokens = [0]  # empty while a thread is inside a collective
         self._arena = np.empty(0, np.uint8)
         _live.add(self)
 
@@ -74,7 +75,7 @@ class Context:
             if not MPI.Is_finalized():
                 self.comm.Free()
 
-    def plan(self, call: Call, method: str, algorithm: str | None, segment: int | None) -> Plan:
+    def _find_plan(self, call: Call, method: str, algorithm: str | None, segment: int | None) -> Plan:
         """The plan for a call's shape, built when first asked for.
 
         Raises:
@@ -131,20 +132,17 @@ class Context:
                 raise ArgumentError(f"rank {self.rank}: only the MPI library can serve this call, got algorithm={algorithm!r}")
             getattr(self.caller, method)(*as_native(method, arguments))
             return
-        self._enter()
         try:
-            plan = self.plan(call, method, algorithm, None if segment is None else positive_segment(segment))
-            if plan.engine is None:
-                theirs = as_native(method, arguments, call.aliased)
-                repeats = all(one is other for one, other in zip(theirs, arguments, strict=True))
-                self._run_native(plan, theirs)
-            else:
-                repeats = call.direct
-                self._run(plan, plan.engine, call.send, call.recv, call.finish)
+            plan = self._find_plan(call, method, algorithm, None if segment is None else positive_segment(segment))
+            theirs = as_native(method, arguments, call.aliased) if plan.engine is None else ()
         except ArgumentError as error:
             raise ArgumentError(f"rank {self.rank}: {call.collective} of {call.count} elements of {call.dtype}: {error}") from None
-        finally:
-            self._inside.append(None)
+        if plan.engine is None:
+            self._run_native(plan, theirs)
+            repeats = all(one is other for one, other in zip(theirs, arguments, strict=True))
+        else:
+            self._run(plan, plan.engine, call.send, call.recv, call.finish)
+            repeats = call.direct
         if buffers and repeats:
             found = _shape(key, *buffers)
             if found is not None:
@@ -182,11 +180,7 @@ class Context:
             return True
         if recv.readonly:
             return False
-        self._enter()
-        try:
-            self._run(plan, engine, send_address, recv_address, None)
-        finally:
-            self._inside.append(None)
+        self._run(plan, engine, send_address, recv_address)
         return True
 
     def _run_native(self, plan: Plan, arguments: tuple[Any, ...]) -> None:
@@ -195,15 +189,11 @@ class Context:
         plan.account.calls += 1
         plan.account.seconds += perf_counter() - start
 
-    def _enter(self) -> None:
+    def _run(self, plan: Plan, engine: HostEngine, send: int, recv: int, finish: Callable[[], None] | None = None) -> None:
         try:
-            self._inside.pop()  # atomic, and half the price of a lock
+            token = self._tokens.pop()  # atomic, and half the price of a lock
         except IndexError:
-            raise ArgumentError(
-                f"rank {self.rank}: another thread is inside a collective on this communicator: use one each"
-            ) from None
-
-    def _run(self, plan: Plan, engine: HostEngine, send: int, recv: int, finish: Callable[[], None] | None) -> None:
+            raise ArgumentError(f"rank {self.rank}: {_TWO_THREADS}") from None
         try:
             start = perf_counter()
             if plan.scratch is None:
@@ -217,6 +207,8 @@ class Context:
         except BaseException as error:
             self._interrupted(plan, error)
             raise
+        finally:
+            self._tokens.append(token)
 
     def _interrupted(self, plan: Plan, error: BaseException) -> None:
         """A collective that stopped half-way leaves messages under way: say where, and refuse further use."""
@@ -241,6 +233,8 @@ class Context:
         """Bytes of every rank's block, told by the root, where a schedule forwards blocks that only the root knows."""
         if call.blocks is None or call.collective not in ("gather", "scatter") or choice.algorithm in ("direct", NATIVE):
             return ()
+        if not self._tokens:
+            raise ArgumentError(_TWO_THREADS)
         sizes = np.zeros(self.nranks, np.int64)
         if self.rank == call.root:
             sizes[:] = call.blocks[2]

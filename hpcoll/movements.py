@@ -146,7 +146,7 @@ def _gathered_blocks(collective: str, sendbuf: Any, recvbuf: Any, root: int, ran
         in_place = _is_own_block(send, recv, recv.address + target.places[rank][0], rank)
     sizes = tuple(nbytes for _, nbytes in target.places)
     return _call(
-        collective, source, target, sum(sizes), root, in_place=in_place, aliased=in_place, blocks=(((0, own),), target.places, sizes)
+        collective, source, target, sum(sizes) or own, root, in_place=in_place, aliased=in_place, blocks=(((0, own),), target.places, sizes)
     )
 
 
@@ -167,7 +167,7 @@ def scatterv(sendbuf: Any, recvbuf: Any, root: int, rank: int, nranks: int) -> C
     target = _NOTHING if recv is None else _plain(recv, receives=True)
     sizes = tuple(nbytes for _, nbytes in source.places)
     return _call(
-        "scatter", source, target, sum(sizes), root, in_place=in_place, aliased=in_place, blocks=(source.places, ((0, own),), sizes)
+        "scatter", source, target, sum(sizes) or own, root, in_place=in_place, aliased=in_place, blocks=(source.places, ((0, own),), sizes)
     )
 
 

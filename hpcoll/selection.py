@@ -18,7 +18,7 @@ from hpcoll.units import format_nbytes
 
 # Fitted by eye to two ranks of one node that exchange messages through Open MPI and MPICH; a tuning table is to replace them.
 HPCOLL_NETWORK = Network(
-    alpha=0.6e-6, beta=0.7e-10, gamma=0.35e-10, overhead=0.3e-6, eager=4000, handshake=2e-6, cache=512 << 10, spill=1.4
+    alpha=0.6e-6, beta=0.7e-10, gamma=0.35e-10, overhead=0.3e-6, eager=4000, handshake=2e-6, cache=4 << 20, spill=1.4
 )
 NATIVE_NETWORK = Network(
     alpha=0.9e-6, beta=0.7e-10, gamma=0.3e-10, overhead=0.9e-6, eager=4000, handshake=2e-6, cache=4 << 20, spill=2.0
