@@ -20,7 +20,7 @@ class Algorithm:
         source: Where the construction comes from.
         rounds: Longest chain of dependent messages in one run of the schedule.
         messages: Messages that the busiest rank sends or receives one after another, where that is more than ``rounds``.
-        serial: Bytes sent one after another along that chain, one message at a time per rank, as a fraction of m.
+        serial: Bytes sent one after another along that chain, one message at a time per rank, or copied, as a fraction of m.
         sent: Bytes that the busiest rank sends, as a fraction of m.
         chunks: Chunks per segment of a vector collective (block collectives always have p).
         ordered: Keeps rank order: fit for operators that are not commutative.

@@ -91,7 +91,7 @@ CATALOGUE: dict[str, Algorithm] = {
         Algorithm("alltoall", "pairwise", "every block moves once, one peer at a time: large blocks",
             "classic; Thakur, Rabenseifner and Gropp, IJHPCA 2005", rounds="p-1", serial="(p-1)/p", sent="(p-1)/p"),
         Algorithm("alltoall", "bruck", "fewest rounds, blocks travel up to q times: small blocks, many ranks",
-            "Bruck et al., IEEE TPDS 1997", rounds="q", serial="log2(p)/2", sent="log2(p)/2", uniform=True),
+            "Bruck et al., IEEE TPDS 1997", rounds="q", serial="log2(p)/2+2", sent="log2(p)/2", uniform=True),
         Algorithm("alltoall", "direct", "all blocks at once: few ranks, or blocks of very different sizes", "classic", rounds="1",
             messages="p-1", serial="(p-1)/p", sent="(p-1)/p"),
         Algorithm("barrier", "dissemination", "fewest rounds for any number of ranks",

@@ -34,4 +34,4 @@ ranks() { # ranks NRANKS COMMAND...
 # Ranks that wait give their core away: here there may be more ranks than cores. "-m mpi4py" ends all ranks when one fails.
 OMPI_MCA_mpi_yield_when_idle=1 ranks "$NRANKS" "$VENV/bin/python" -m mpi4py jobs/train_digits.py "$@"
 echo
-ranks "$BENCH_NRANKS" "$VENV/bin/hpcoll" bench allreduce -b 8 -e 16M -f 64
+ranks "$BENCH_NRANKS" "$VENV/bin/hpcoll" bench allreduce -b 8 -e 16M -f 128
