@@ -6,12 +6,10 @@ memory) resolves to None: that call belongs to the MPI library, which raises wha
 """
 
 import contextlib
-import ctypes
 import functools
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,15 +17,13 @@ from mpi4py import MPI
 
 from hpcoll.dtypes import is_bfloat16
 from hpcoll.errors import ArgumentError
+from hpcoll.exporters import host_array
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 _Place: TypeAlias = tuple[int, int, tuple[int, ...] | None, tuple[int, ...] | None]  # elements in total, byte offset, counts, displs
 
-_HOST_DEVICES = (1, 3, 11, 13)  # DLPack: CPU, pinned by CUDA, pinned by ROCm, CUDA managed
-_NO_DEVICE_MEMORY = (1, 3, 34, 100)  # CUresult: pointer never seen, driver never started, stub library, no device
 _QUAD = ("REAL16", "COMPLEX32")  # binary128 in Fortran, though mpi4py's type string says long double
 _CHARACTERS: dict[str, np.dtype[Any]] = {"S1": np.dtype("u1"), "U1": np.dtype("u4")}
-_PIECE_NBYTES = 1 << 30  # one MPI_Pack; Open MPI 5 counts its bytes in 32 bits
 
 _get_address = MPI.Get_address
 _new_tuple = tuple.__new__  # twice as fast as calling the NamedTuple
@@ -159,7 +155,7 @@ def _memory(buffer: object, datatype: object, subject: str, *, writable: bool) -
             raise ArgumentError(f"{subject} needs a buffer, got None: write [None, 0, datatype] for no elements")
         return np.empty(0, np.uint8)
     try:
-        array = _host_array(buffer)
+        array = host_array(buffer)
     except (TypeError, ValueError, BufferError, RuntimeError) as error:
         raise ArgumentError(f"{subject} needs memory that can be read here, got a {type(buffer).__name__}: {error}") from error
     if array is None:
@@ -173,54 +169,6 @@ def _memory(buffer: object, datatype: object, subject: str, *, writable: bool) -
     if writable and not flags.writeable:
         raise ArgumentError(f"{subject} must be writable, got a read-only {type(buffer).__name__}")
     return array
-
-
-def _host_array(buffer: Any) -> Array | None:
-    """NumPy array over an exporter's memory, asked in mpi4py's order: buffer protocol, DLPack, CUDA array interface."""
-    if isinstance(buffer, np.ndarray):
-        return np.asarray(buffer)
-    if buffer is MPI.BOTTOM or buffer is MPI.IN_PLACE:  # these export an empty buffer
-        return None
-    with contextlib.suppress(TypeError, ValueError, BufferError):
-        return np.asarray(memoryview(buffer))
-    if is_device_array(buffer):
-        raise BufferError("GPU arrays are not supported yet")
-    if hasattr(buffer, "__dlpack__"):
-        array: Array = np.from_dlpack(buffer)
-        if not array.flags.writeable:  # NumPy calls every capsule older than DLPack 1.0 read-only, mpi4py calls it writable
-            with contextlib.suppress(BufferError):
-                memory: Any = MPI.buffer.frombuffer(buffer)
-                array = np.ndarray(array.shape, array.dtype, memory, 0, array.strides)
-        return array
-    if not hasattr(buffer, "__cuda_array_interface__"):
-        return None
-    interface = buffer.__cuda_array_interface__
-    if interface.get("mask") is not None:
-        raise BufferError("masked arrays cannot be sent")
-    return np.asarray(SimpleNamespace(__array_interface__=interface | {"version": 3}, owner=buffer))
-
-
-@functools.cache
-def _cuda_driver() -> Any:
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None
-
-
-def is_device_array(buffer: Any) -> bool:
-    """Whether a buffer lies in GPU memory: the seam where device support branches off.
-
-    A ``__cuda_array_interface__`` alone proves nothing, real clients wrap host memory in one: the driver is asked.
-    """
-    if hasattr(buffer, "__dlpack_device__"):
-        return buffer.__dlpack_device__()[0] not in _HOST_DEVICES
-    interface = getattr(buffer, "__cuda_array_interface__", None)
-    if interface is None or (driver := _cuda_driver()) is None:
-        return False
-    kind = ctypes.c_uint(0)
-    status = driver.cuPointerGetAttribute(ctypes.byref(kind), 2, ctypes.c_uint64(interface["data"][0] or 0))  # 2: memory type
-    return status not in _NO_DEVICE_MEMORY and (status != 0 or kind.value == 2)  # 2: device
 
 
 def _layout(array: Array, datatype: object, subject: str) -> _Layout | None:
@@ -327,37 +275,9 @@ def check_overlap(send: Resolved, recv: Resolved, rank: int) -> bool:
 def _ranges(one: Resolved, side: int) -> list[tuple[int, int, int]]:
     """Byte range of each non-empty block of plain elements."""
     size = one.dtype.itemsize
-    return [(one.address + displ * size, one.address + (displ + count) * size, side) for count, displ in _blocks(one) if count]
+    return [(one.address + displ * size, one.address + (displ + count) * size, side) for count, displ in blocks(one) if count]
 
 
-def _blocks(one: Resolved) -> Iterable[tuple[int, int]]:
+def blocks(one: Resolved) -> Iterable[tuple[int, int]]:
     """Count and displacement of each block."""
     return zip(one.counts or (one.count,), one.displs or (0,), strict=True)
-
-
-def pack(one: Resolved) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Copy of the bytes that travel, block after block, shape (nbytes,): plain bytes whatever the datatype."""
-    packed = np.empty(one.nbytes, np.uint8)
-    for datatype, memory, piece in _pieces(one):
-        datatype.Pack(memory, packed[piece], 0, MPI.COMM_SELF)
-    return packed
-
-
-def unpack(packed: np.ndarray[Any, np.dtype[np.uint8]], one: Resolved) -> None:
-    """Store packed bytes, shape (nbytes,), into the memory described."""
-    for datatype, memory, piece in _pieces(one):
-        datatype.Unpack(packed[piece], 0, memory, MPI.COMM_SELF)
-
-
-def _pieces(one: Resolved) -> Iterator[tuple[MPI.Datatype, MPI.buffer, slice]]:
-    """Datatype and memory of each call to MPI, and which packed bytes belong to it."""
-    datatype, size = one.datatype or MPI.BYTE, one.dtype.itemsize
-    extent = size if one.datatype is None else datatype.extent
-    step, packed = max(1, _PIECE_NBYTES // max(extent, size)), 0
-    for count, displ in _blocks(one):
-        for first in range(displ, displ + count, step):
-            length = min(step, displ + count - first)
-            # MPI.Datatype.Pack counts items by dividing: name whole extents, even where the last one's gap leaves the array.
-            memory = MPI.buffer.fromaddress(one.address + first * extent, length * extent)
-            yield datatype, memory, slice(packed, packed + length * size)
-            packed += length * size

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcoll.buffers import Resolved, check_overlap, check_same_order, pack, resolve, unpack
+from hpcoll.buffers import Resolved, check_overlap, check_same_order, resolve
 from hpcoll.call import Call, is_in_place
 from hpcoll.errors import ArgumentError
+from hpcoll.packing import pack, unpack
 
 _BYTE = np.dtype(np.uint8)
 _Places = tuple[tuple[int, int], ...]  # (displ, nbytes) of blocks

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from hpcoll import buffers
-from hpcoll.buffers import Resolved, check_overlap, check_same_order, is_device_array, pack, resolve, unpack
+from hpcoll import exporters, packing
+from hpcoll.buffers import Resolved, check_overlap, check_same_order, resolve
 from hpcoll.errors import ArgumentError
+from hpcoll.exporters import is_device_array
+from hpcoll.packing import pack, unpack
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 CODES = "?bhilqBHILQefdgFDG"
@@ -145,7 +147,7 @@ def test_dlpack_read_only_or_failing() -> None:
 
 
 def test_cuda_array_interface_over_host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers, "_cuda_driver", lambda: None)
+    monkeypatch.setattr(exporters, "_cuda_driver", lambda: None)
     x = np.zeros((2, 3))
     assert describe(Cai(x), writable=True)[:5] == (address(x), 6, x.dtype, 48, False)
     assert describe(Cai(x, data=(x.ctypes.data, True))).readonly
@@ -165,7 +167,7 @@ def test_driver_decides_about_pointers(monkeypatch: pytest.MonkeyPatch, status: 
         return status
 
     x = np.zeros(3)
-    monkeypatch.setattr(buffers, "_cuda_driver", lambda: SimpleNamespace(cuPointerGetAttribute=answer))
+    monkeypatch.setattr(exporters, "_cuda_driver", lambda: SimpleNamespace(cuPointerGetAttribute=answer))
     assert is_device_array(Cai(x)) is device
     if device:
         refuse("GPU arrays are not supported yet", Cai(x))
@@ -366,7 +368,7 @@ def test_derived_datatype() -> None:
 
 @pytest.mark.parametrize("piece_nbytes", [1, 100, 1 << 30])
 def test_pack_and_unpack(monkeypatch: pytest.MonkeyPatch, piece_nbytes: int) -> None:
-    monkeypatch.setattr(buffers, "_PIECE_NBYTES", piece_nbytes)
+    monkeypatch.setattr(packing, "_PIECE_NBYTES", piece_nbytes)
     x, y, datatype = np.arange(24.0), np.zeros(24), derived()
     cases: list[tuple[Any, Any, dict[str, int], list[int]]] = [
         ([x, 3, datatype], [y, 3, datatype], {}, [0, 3, 6, 9, 12, 15]),

@@ -21,7 +21,7 @@ FLOORS = {
     **dict.fromkeys(["collectives", "ir"], 2),
     **dict.fromkeys(["schedules", "algorithm", "catalogue"], 3),
     **dict.fromkeys(["verify", "sweep", "cost", "simulate", "render", "render_text", "render_svg"], 4),
-    **dict.fromkeys(["buffers", "memory", "layout", "placement", "lowering", "program", "operators", "ledger"], 5),
+    **dict.fromkeys(["buffers", "exporters", "packing", "memory", "layout", "placement", "lowering", "program", "operators", "ledger"], 5),
     **dict.fromkeys(["engines", "transports", "requests", "kernels"], 5),
     **dict.fromkeys(["topology", "selection", "tuning", "config"], 6),
     **dict.fromkeys(["agreement", "call", "native", "movements", "reductions", "plans", "context", "blocking", "communicator"], 7),
