@@ -1,0 +1,244 @@
+"""Calls to lower, and how the reference engine plays them."""
+
+from __future__ import annotations
+
+import random
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from reference_engine import Memory, Operator, Setting, World
+
+from hpcoll import lowering
+from hpcoll.algorithm import Algorithm, schedule
+from hpcoll.catalogue import CATALOGUE
+from hpcoll.collectives import COLLECTIVES
+from hpcoll.ir import Schedule
+from hpcoll.layout import Segments, block_segments, varying_blocks, vector_segments
+from hpcoll.lowering import lower
+from hpcoll.program import Program
+
+Blocks = list[tuple[int, int]]  # displacement and count of each, in elements
+
+ROWS = list(CATALOGUE.values())
+PRIME = 2**31 - 1
+
+every_row = pytest.mark.parametrize("row", ROWS, ids=[row.key for row in ROWS])
+
+
+def compose(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Composition of affine maps modulo a prime: exact, associative and not commutative."""
+    (a, b), (c, d) = (part.view(np.int64).reshape(-1, 2).T for part in (left, right))
+    return np.stack([a * c % PRIME, (c * b + d) % PRIME], axis=1).reshape(-1).view(np.uint8)
+
+
+def add(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    return (left.view(np.int64) + right.view(np.int64)).view(np.uint8)
+
+
+def add_floats(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    return (left.view(np.float64) + right.view(np.float64)).view(np.uint8)
+
+
+COMPOSE, ADD, OR, MOVE = Operator(16, compose), Operator(8, add), Operator(1, np.bitwise_or), Operator(3, add)
+
+
+def operator_of(row: Algorithm) -> Operator:
+    if row.collective == "barrier":
+        return OR
+    if not COLLECTIVES[row.collective].reduces:
+        return MOVE
+    return COMPOSE if row.ordered else ADD
+
+
+def elements(operator: Operator, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Random elements as bytes."""
+    if operator is COMPOSE:
+        return rng.integers(0, PRIME, 2 * count).view(np.uint8)
+    if operator.combine is add_floats:
+        return (rng.standard_normal(count) * 10.0 ** rng.integers(-8, 8, count)).view(np.uint8)
+    return rng.integers(0, 256, count * operator.itemsize, np.uint8)
+
+
+# --- one call
+
+
+class Case(NamedTuple):
+    """One call of all ranks; counts and displacements in elements.
+
+    Attributes:
+        count: Of the vector, or of one block.
+        segment: Elements per segment; of a chunked row, per chunk.
+        sizes: Counts of varying blocks, one per rank; for alltoall from ``sizes[rank][peer]``. None for equal ones.
+        most_nbytes: Limit above which a message is split.
+    """
+
+    row: Algorithm
+    nranks: int
+    count: int
+    in_place: tuple[bool, ...]
+    setting: Setting
+    root: int = 0
+    segment: int = 1 << 40
+    window: int = 2
+    sizes: tuple[int, ...] | None = None
+    most_nbytes: int = 1 << 30
+
+    @property
+    def collective(self) -> str:
+        return self.row.collective
+
+    def schedules(self) -> list[Schedule]:
+        nchunks = min(-(-self.count // self.segment) or 1, max(1, self.count))
+        return [schedule(self.row, self.nranks, rank, self.root, nchunks) for rank in range(self.nranks)]
+
+    def size(self, source: int, target: int) -> int:
+        """Elements of the block of these ranks; only alltoall has one for each pair."""
+        if self.sizes is None:
+            return self.count
+        names = {"allgather": source, "gather": source, "reduce_scatter": target, "scatter": target}
+        return self.sizes[names.get(self.collective, (source * 5 + target * 3) % self.nranks)]
+
+    def blocks(self, rank: int) -> tuple[Blocks, Blocks]:
+        """Blocks of INPUT and OUTPUT; varying ones lie in a random order with gaps between them."""
+        collective, who = COLLECTIVES[self.collective], (rank, self.nranks, self.root, 1)
+        nin, nout = collective.ninputs(*who), collective.noutputs(*who)
+        if not collective.blocks:
+            return [(0, self.count)] * nin, [(0, self.count)] * nout
+        inputs = [self.size(rank, i if nin > 1 else rank) for i in range(nin)]
+        outputs = [self.size(i if nout > 1 else rank, rank) for i in range(nout)]
+        if self.nranks > 1 and self.collective in ("reduce_scatter", "scatter"):
+            outputs = [self.size(self.root, rank)]
+        return self._spread(inputs, rank), self._spread(outputs, rank + 100)
+
+    def _spread(self, counts: list[int], seed: int) -> Blocks:
+        if self.sizes is None:
+            return [(i * count, count) for i, count in enumerate(counts)]
+        rng, at = random.Random(seed + self.setting.seed), 0
+        displs = [0] * len(counts)
+        for i in rng.sample(range(len(counts)), len(counts)):
+            displs[i] = at + rng.choice((0, 0, 1, 3))
+            at = displs[i] + counts[i]
+        return list(zip(displs, counts, strict=True))
+
+    def segments(self, steps: Schedule) -> Segments:
+        """As `hpcoll.plans` cuts."""
+        if self.sizes is not None:
+            known = () if self.collective == "alltoall" else self.sizes
+            return varying_blocks(*self.blocks(steps.rank), known)
+        segment = self.segment if self.row.pipelined else max(1, self.count)
+        if COLLECTIVES[self.collective].blocks:
+            return block_segments(steps, self.count, segment)
+        return vector_segments(self.count, segment, steps.nchunks)
+
+
+def wanted(case: Case, sent: list[list[np.ndarray]], operator: Operator) -> list[list[np.ndarray]]:
+    """What every rank's OUTPUT blocks must hold, from every rank's INPUT blocks, by NumPy; an empty list leaves it as it was."""
+    ranks, root = range(case.nranks), case.root
+
+    def fold(block: int, upto: int = case.nranks) -> list[np.ndarray]:
+        return [reduce(operator.combine, [sent[r][block] for r in range(upto)])] if upto else []
+
+    def at_root(found: list[np.ndarray]) -> list[list[np.ndarray]]:
+        return [found if r == root else [] for r in ranks]
+
+    return {
+        "allreduce": lambda: [fold(0)] * case.nranks,
+        "barrier": lambda: [fold(0)] * case.nranks,
+        "reduce": lambda: at_root(fold(0)),
+        "bcast": lambda: [sent[root]] * case.nranks,
+        "scan": lambda: [fold(0, r + 1) for r in ranks],
+        "exscan": lambda: [fold(0, r) for r in ranks],
+        "allgather": lambda: [[sent[r][0] for r in ranks]] * case.nranks,
+        "gather": lambda: at_root([sent[r][0] for r in ranks]),
+        "scatter": lambda: [[sent[root][r]] for r in ranks],
+        "reduce_scatter": lambda: [fold(r) for r in ranks],
+        "alltoall": lambda: [[sent[s][r] for s in ranks] for r in ranks],
+    }[case.collective]()
+
+
+class Side(NamedTuple):
+    """One rank's memory, where its blocks are in it as (buffer, displacement, count), and the bytes of its INPUT blocks."""
+
+    memory: Memory
+    inputs: list[tuple[int, int, int]]
+    outputs: list[tuple[int, int, int]]
+    sent: list[np.ndarray]
+
+
+def side(case: Case, rank: int, program: Program, operator: Operator, rng: np.random.Generator) -> Side:
+    """A rank's memory, random but for its INPUT blocks. In place there is no INPUT, or for a scatter no OUTPUT."""
+    ins, outs = case.blocks(rank)
+    inputs, outputs = [(0, *block) for block in ins], [(1, *block) for block in outs]
+    find_aliases = COLLECTIVES[case.collective].aliases
+    pairs = find_aliases(rank, case.nranks, case.root, 1) if case.in_place[rank] and find_aliases else []
+    if len(pairs) == len(ins):
+        for i, o in pairs:
+            inputs[i] = outputs[o]
+    else:
+        for i, o in pairs:
+            outputs[o] = inputs[i]
+    sizes: list[int | None] = [None, None, program.window * program.scratch_nbytes]
+    for buffer in (0, 1):
+        ends = [displ + count for where, displ, count in inputs + outputs if where == buffer]
+        sizes[buffer] = max(ends) * operator.itemsize if ends else None
+    memory = Memory(sizes, rng)
+    sent = [elements(operator, count, rng) for _, _, count in inputs]
+    for (buffer, displ, _), data in zip(inputs, sent, strict=True):
+        memory.buffer(buffer)[displ * operator.itemsize :][: len(data)] = data
+    return Side(memory, inputs, outputs, sent)
+
+
+def programs_of(case: Case, itemsize: int) -> list[Program]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lowering, "MAX_MESSAGE_NBYTES", case.most_nbytes)
+        steps = case.schedules()
+        return [lower(s, case.segments(s), itemsize, case.window, in_place=case.in_place[s.rank]) for s in steps]
+
+
+def play(case: Case, operator: Operator | None = None, programs: list[Program] | None = None) -> tuple[World, list[Side]]:
+    """Run a call and compare all memory but scratch, guards and gaps included, with what it must be."""
+    operator = operator or operator_of(case.row)
+    programs = programs or programs_of(case, operator.itemsize)
+    rng = np.random.default_rng(case.setting.seed)
+    sides = [side(case, rank, programs[rank], operator, rng) for rank in range(case.nranks)]
+    expected = [s.memory.arena.copy() for s in sides]
+    results = wanted(case, [s.sent for s in sides], operator)
+    for s, arena, result in zip(sides, expected, results, strict=True):
+        for (buffer, displ, _), data in zip(s.outputs, result, strict=False):
+            base = s.memory.spans[buffer][0] + displ * operator.itemsize  # type: ignore[index]
+            arena[base : base + len(data)] = data
+    world = World(programs, [s.memory for s in sides], operator, case.setting)
+    world.run()
+    for rank, (s, arena) in enumerate(zip(sides, expected, strict=True)):
+        scratch = slice(*s.memory.spans[2])  # type: ignore[misc]
+        arena[scratch] = s.memory.arena[scratch]
+        if operator.combine is not add_floats:
+            wrong = np.flatnonzero(arena != s.memory.arena)
+            assert not wrong.size, f"rank {rank}: {wrong.size} wrong bytes, first at {wrong[0]} of {s.memory.spans}"
+    return world, sides
+
+
+def check(case: Case) -> None:
+    try:
+        play(case)
+    except (AssertionError, KeyError) as error:
+        raise AssertionError(f"{error}\n{case._replace(row=case.row.key)}") from error  # type: ignore[arg-type]
+
+
+def in_place_modes(row: Algorithm, nranks: int, rng: random.Random) -> list[tuple[bool, ...]]:
+    """Nobody, everybody, some: whether a rank's buffers are one is known to that rank only."""
+    collective = COLLECTIVES[row.collective]
+    if collective.always_in_place:
+        return [(True,) * nranks]
+    if collective.aliases is None:
+        return [(False,) * nranks]
+    return [(False,) * nranks, (True,) * nranks, tuple(rng.random() < 0.5 for _ in range(nranks))]
+
+
+def random_setting(rng: random.Random) -> Setting:
+    return Setting(rng.randrange(1 << 30), rng.choice((0, 0, 24, 1 << 30)))
+
+
+# --- results

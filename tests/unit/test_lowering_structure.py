@@ -1,0 +1,280 @@
+"""What lowered programs look like: what is posted when, fused, dropped, packed, split and shared; and that the reference engine refuses."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from lowering_cases import Case, add, every_row, in_place_modes, operator_of, play, programs_of
+from reference_engine import Memory, Operator, Setting, World
+
+from hpcoll import lowering
+from hpcoll.algorithm import Algorithm, schedule
+from hpcoll.catalogue import CATALOGUE
+from hpcoll.collectives import COLLECTIVES
+from hpcoll.ir import Buffer
+from hpcoll.layout import Layout
+from hpcoll.lowering import lower
+from hpcoll.program import Code, Program
+
+
+def program(key: str, nranks: int, rank: int, *, root: int = 0, count: int = 0, segment: int = 1 << 40, in_place: bool = False) -> Program:
+    """One rank's program for elements of 8 bytes, one element to a chunk unless told."""
+    row = CATALOGUE[key]
+    case = Case(row, nranks, count or (1 if COLLECTIVES[row.collective].blocks else nranks), (), Setting(0), root, segment)
+    steps = case.schedules()[rank]
+    return lower(steps, case.segments(steps), 8, case.window, in_place=in_place)
+
+
+def rows_of(program: Program, *codes: Code) -> list[tuple[int, ...]]:
+    return [tuple(row) for row in program.rows.tolist() if row[0] in codes]
+
+
+def operands(program: Program, row: Sequence[int]) -> list[tuple[int, int]]:
+    """Buffer and displacement of a reduction's sources."""
+    return [tuple(source) for source in program.sources[row[4] : row[4] + row[5]].tolist()]
+
+
+def position(program: Program, code: Code, request: int) -> int:
+    return next(i for i, row in enumerate(program.rows.tolist()) if row[:2] == [code, request])
+
+
+def posted_early(program: Program) -> list[bool]:
+    """Per receive but the first: whether it is posted before the receive before it is waited for."""
+    receives = [row[1] for row in rows_of(program, Code.RECV)]
+    pairs = itertools.pairwise(receives)
+    return [position(program, Code.RECV, later) < position(program, Code.WAIT, sooner) for sooner, later in pairs]
+
+
+@pytest.mark.parametrize("key", ["reduce_scatter/ring", "allgather/ring", "allgather/circulant", "alltoall/pairwise", "alltoall/direct"])
+def test_the_next_receive_is_posted_before_this_one_is_waited_for(key: str) -> None:
+    rounds = 3 if key == "allgather/circulant" else 4
+    assert posted_early(program(key, 5, 2)) == [True] * (rounds - 1)
+    if COLLECTIVES[CATALOGUE[key].collective].aliases:
+        assert posted_early(program(key, 5, 2, in_place=True)) == [True] * (rounds - 1)
+
+
+def test_a_receive_into_a_chunk_that_was_sent_passes_no_send_on_its_way_ahead() -> None:
+    """The allgather of a ring allreduce overwrites partial results that were sent: every receive has a send before it."""
+    assert posted_early(program("allreduce/ring", 5, 2)) == [True] * 4 + [False] * 3
+    assert posted_early(program("allreduce/ring", 5, 2, in_place=True)) == [True] * 3 + [False] * 4
+    assert posted_early(program("allreduce/two_shot", 5, 2)) == [True] * 7
+    assert posted_early(program("allreduce/two_shot", 5, 2, in_place=True)) == [True] * 3 + [False] + [True] * 3
+
+
+@pytest.mark.parametrize("key", ["allreduce/direct", "allreduce/two_shot", "reduce/direct", "reduce_scatter/direct"])
+@pytest.mark.parametrize("nranks", [2, 3, 5, 20])
+def test_a_direct_reduction_is_one_row_of_all_sources(key: str, nranks: int) -> None:
+    direct = program(key, nranks, 1, root=1)
+    (row,) = rows_of(direct, Code.REDUCE)
+    assert len(set(operands(direct, row))) == row[5] == nranks
+    first_wait = min(i for i, r in enumerate(direct.rows.tolist()) if r[0] == Code.WAIT)
+    posted = [i for i, r in enumerate(direct.rows.tolist()) if r[0] == Code.RECV and i < first_wait]
+    assert len(posted) >= min(nranks - 1, lowering._POSTED_AHEAD)
+
+
+def test_a_node_of_a_tree_reduces_both_children_at_once_where_order_lets_it() -> None:
+    """Children above the node fold left to right; one below comes first in rank order, after the other has been folded."""
+    above = program("reduce/binomial", 8, 0)
+    assert [row[5] for row in rows_of(above, Code.REDUCE)] == [4]
+    around = program("reduce/tree", 8, 4, root=4)
+    reductions = rows_of(around, Code.REDUCE)
+    assert [row[5] for row in reductions] == [2, 2]
+    own, landed = (0, 0), [source for row in reductions for source in operands(around, row) if source[0] == Buffer.SCRATCH]
+    assert operands(around, reductions[0]) == [own, landed[0]]
+    assert operands(around, reductions[1]) == [landed[1], (1, 0)]
+
+
+@every_row
+def test_nothing_is_copied_onto_itself(row: Algorithm) -> None:
+    for nranks, rank in ((1, 0), (2, 1), (5, 2)):
+        for in_place in (False, True):
+            if not COLLECTIVES[row.collective].always_in_place or in_place:
+                copies = rows_of(program(row.key, nranks, rank, root=rank, in_place=in_place), Code.COPY)
+                assert all(copy[1:3] != copy[3:5] for copy in copies)
+
+
+@pytest.mark.parametrize(
+    "key", ["allgather/ring", "allgather/direct", "gather/direct", "scatter/direct", "allreduce/ring", "exscan/recursive_doubling"]
+)
+def test_copies_vanish_in_place(key: str) -> None:
+    out_of_place, in_place = (rows_of(program(key, 4, 2, root=2, in_place=flag), Code.COPY) for flag in (False, True))
+    assert in_place == []
+    assert len(out_of_place) == (CATALOGUE[key].collective in ("allgather", "gather", "scatter"))
+
+
+@every_row
+def test_one_rank_needs_at_most_one_row(row: Algorithm) -> None:
+    collective = COLLECTIVES[row.collective]
+    alone = program(row.key, 1, 0, count=1, in_place=collective.always_in_place)
+    assert alone.rows[:, 0].tolist() == ([] if row.collective in ("bcast", "exscan") else [Code.COPY])
+    if collective.aliases:
+        assert not len(program(row.key, 1, 0, count=1, in_place=True).rows)
+
+
+@pytest.mark.parametrize("key", [key for key, row in CATALOGUE.items() if row.pipelined])
+def test_segments_share_their_rows(key: str) -> None:
+    two, many, rest = (program(key, 6, 1, count=count, segment=12) for count in (24, 12_000, 11_999))
+    assert np.array_equal(two.rows[:, :3], many.rows[:, :3])
+    assert len(many.lanes) == 500 * len(two.lanes) == len(rest.lanes)
+    assert len(rest.rows) <= 2 * len(two.rows), "a shorter last segment has its own rows, once"
+    assert (many.nrequests, many.scratch_nbytes) == (two.nrequests, two.scratch_nbytes)
+    displs = np.unique(many.lanes[:, 2])
+    assert displs.tolist() == [i * 12 * 8 for i in range(1000)]
+
+
+@every_row
+def test_an_empty_message_needs_no_rows(row: Algorithm) -> None:
+    for in_place in in_place_modes(row, 5, random.Random(1)):
+        empty = programs_of(Case(row, 5, 0, in_place, Setting(0)), 8)
+        assert [len(p.rows) for p in empty] == [0] * 5
+
+
+def test_messages_above_the_limit_are_split_alike_on_both_sides() -> None:
+    case = Case(CATALOGUE["bcast/direct"], 2, 10, (True, True), Setting(0), most_nbytes=32)
+    root, other = programs_of(case, 8)
+    assert [row[4:] for row in rows_of(root, Code.SEND)] == [row[4:] for row in rows_of(other, Code.RECV)] == [(0, 32), (32, 32), (64, 16)]
+
+
+def test_runs_with_gaps_are_packed_and_runs_without_are_not() -> None:
+    row = CATALOGUE["allgather/circulant"]
+    steps = schedule(row, 4, 1)
+    tight, loose = [(i * 3, 3) for i in range(4)], [(i * 5, 3) for i in range(4)]
+    codes = []
+    for outputs in (tight, loose):
+        packed = lower(steps, [(0, Layout([(0, 3)], outputs, lambda extent: 3))], 1, 1, in_place=False)
+        codes.append([row[0] for row in packed.rows.tolist()])
+    assert codes[0].count(Code.COPY) < codes[1].count(Code.COPY)
+    assert [codes[0].count(c) for c in (Code.SEND, Code.RECV)] == [codes[1].count(c) for c in (Code.SEND, Code.RECV)]
+
+
+def test_the_window_counts_channels_and_never_exceeds_the_lanes() -> None:
+    assert program("allreduce/double_tree", 6, 1, count=24, segment=12).window == 4
+    assert program("allreduce/double_tree", 6, 1, count=12_000, segment=12).window == 4
+    assert program("allreduce/ring", 6, 1, count=12, segment=12).window == 1
+
+
+@every_row
+def test_a_program_of_many_ranks_is_linear_in_its_schedule(row: Algorithm) -> None:
+    nranks = 100
+    steps = schedule(row, nranks, 7, 0, 4)
+    chunks = sum(sum(part.n for part in (*step.srcs, step.dst) if part) for channel in steps.channels for step in channel)
+    rows = program(row.key, nranks, 7, in_place=COLLECTIVES[row.collective].always_in_place).rows
+    assert 0 < len(rows) <= 3 * chunks
+
+
+# --- every wait is needed
+
+
+@pytest.mark.parametrize("key", [key for key in CATALOGUE if key != "barrier/dissemination"])
+def test_waits_come_before_the_memory_is_touched(key: str) -> None:
+    """A WAIT put off to the end of its lane is refused just where a later row touches its request's memory."""
+    row, nranks = CATALOGUE[key], 5
+    case = Case(row, nranks, 15, in_place_modes(row, nranks, random.Random(0))[0], Setting(5), segment=15, window=1)
+    programs = programs_of(case, operator_of(row).itemsize)
+    play(case, programs=programs)
+    for rank, i in [(rank, i) for rank, p in enumerate(programs) for i, at in enumerate(p.rows[:, 0]) if at == Code.WAIT]:
+        changed = [*programs[:rank], put_off(programs[rank], i), *programs[rank + 1 :]]
+        if is_touched(programs[rank], i, operator_of(row).itemsize):
+            with pytest.raises(AssertionError):
+                play(case, programs=changed)
+        else:
+            play(case, programs=changed)
+
+
+def lane_of(program: Program, row: int) -> tuple[int, int]:
+    return next((first, last) for first, last, _ in program.lanes.tolist() if first <= row < last)
+
+
+def put_off(program: Program, row: int) -> Program:
+    """The program with a row moved to the end of its lane."""
+    _, last = lane_of(program, row)
+    order = [*range(row), *range(row + 1, last), row, *range(last, len(program.rows))]
+    return replace(program, rows=program.rows[order])
+
+
+def is_touched(program: Program, wait: int, itemsize: int) -> bool:
+    """Whether a row after a WAIT uses its request's memory: any use of a receive's, a write to a send's."""
+    first, last = lane_of(program, wait)
+    rows = program.rows.tolist()
+    code, _, _, buffer, displ, nbytes = next(r for r in rows[first:last] if r[0] in (Code.SEND, Code.RECV) and r[1] == rows[wait][1])
+    for row in rows[wait + 1 : last]:
+        for where, at, length, writes in uses(program, row, itemsize):
+            if where == buffer and at < displ + nbytes and displ < at + length and (writes or code == Code.RECV):
+                return True
+    return False
+
+
+def uses(program: Program, row: list[int], itemsize: int) -> Iterator[tuple[int, int, int, bool]]:
+    """Buffer, displacement and bytes that a row touches, and whether it writes."""
+    code, a, b, c, d, e = row
+    if code in (Code.SEND, Code.RECV):
+        yield c, d, e, code == Code.RECV
+    elif code == Code.COPY:
+        yield from ((a, b, e, True), (c, d, e, False))
+    elif code == Code.REDUCE:
+        yield a, b, c * itemsize, True
+        yield from ((*source, c * itemsize, False) for source in operands(program, row))
+
+
+# --- the engine itself
+
+
+S, R, W, C, F = (int(code) for code in (Code.SEND, Code.RECV, Code.WAIT, Code.COPY, Code.REDUCE))
+SEND_0, RECV_1 = (S, 0, 1, 0, 0, 8), (R, 0, 0, 1, 0, 8)  # from rank 0's INPUT to rank 1's OUTPUT
+WAIT = (W, 0, 0, 0, 0, 0)
+
+
+def run_rows(first: list[tuple[int, ...]], second: list[tuple[int, ...]], eager_nbytes: int = 0) -> World:
+    """Two ranks with 16 bytes in each buffer run these rows as one lane."""
+    programs = [
+        Program(np.array(rows, np.int64).reshape(-1, 6), np.array([(0, 0), (0, 4)]), np.array([(0, len(rows), 0)]), 1, 2, 16)
+        for rows in (first, second)
+    ]
+    memories = [Memory((16, 16, 16), np.random.default_rng(rank)) for rank in range(2)]
+    world = World(programs, memories, Operator(8, add), Setting(1, eager_nbytes))
+    world.run()
+    return world
+
+
+def test_the_engine_moves_a_message() -> None:
+    world = run_rows([SEND_0, WAIT], [RECV_1, WAIT])
+    assert np.array_equal(world.memories[0].buffer(0)[:8], world.memories[1].buffer(1)[:8])
+    assert world.messages == 1
+
+
+WRONG = {
+    "deadlock: rank 0 lane 0 row 1; rank 1 lane 0 row 1": ([SEND_0, WAIT], [(S, 0, 0, 0, 0, 8), WAIT]),
+    "writes memory of a send": ([SEND_0, (C, 0, 0, 1, 0, 8), WAIT], [RECV_1, WAIT]),
+    "touches memory of a receive": ([SEND_0, WAIT], [RECV_1, (C, 2, 0, 1, 4, 8), WAIT]),
+    "differ in size": ([SEND_0, WAIT], [(R, 0, 0, 1, 0, 4), WAIT]),
+    "leaves buffer 1": ([(C, 1, 9, 0, 0, 8)], []),
+    "memcpy of overlapping memory": ([(C, 0, 4, 0, 0, 8)], []),
+    "operands overlap partly": ([(F, 1, 0, 1, 0, 2)], []),
+    "did not wait for requests": ([SEND_0], [RECV_1, WAIT]),
+    "request 0 is in use": ([SEND_0, SEND_0, WAIT], [RECV_1, WAIT]),
+    "request 2 is not among": ([(S, 2, 1, 0, 0, 8)], []),
+    "an empty message": ([(S, 0, 1, 0, 0, 0)], []),
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_the_engine_refuses(text: str) -> None:
+    with pytest.raises(AssertionError, match=text):
+        run_rows(*WRONG[text])
+
+
+def test_the_engine_refuses_an_eager_message_without_a_receive() -> None:
+    with pytest.raises(AssertionError, match="messages without a receive"):
+        run_rows([SEND_0, WAIT], [], eager_nbytes=8)
+
+
+def test_eager_messages_end_what_rendezvous_leaves_in_a_deadlock() -> None:
+    both = [[(S, 0, peer, 0, 0, 8), WAIT, (R, 1, peer, 1, 0, 8), (W, 1, 0, 0, 0, 0)] for peer in (1, 0)]
+    assert run_rows(*both, eager_nbytes=8).messages == 2
+    with pytest.raises(AssertionError, match="deadlock"):
+        run_rows(*both)
