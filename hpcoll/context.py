@@ -16,7 +16,7 @@ from mpi4py import MPI
 from hpcoll.agreement import agree
 from hpcoll.call import Call
 from hpcoll.config import NATIVE, log, positive_segment
-from hpcoll.engines.host import ALONE, CROWDED, HostEngine
+from hpcoll.engines.host import ALONE, CROWDED, HostEngine, advance
 from hpcoll.errors import ArgumentError, TransportError
 from hpcoll.ledger import Ledger
 from hpcoll.native import as_native
@@ -159,13 +159,14 @@ class Context:
         """
         if self.closed or type(recvbuf) is not _ndarray or recvbuf.ndim != 1:
             return False
+        dtype = recvbuf.dtype
         try:
             if sendbuf is _IN_PLACE:
-                plan = self._repeats[key, recvbuf.dtype, recvbuf.size]
+                plan = self._repeats[key, dtype, recvbuf.size]
                 recv = _memory(recvbuf)
                 send_address = recv_address = recv.address
-            elif type(sendbuf) is _ndarray:
-                plan = self._repeats[key, recvbuf.dtype, recvbuf.size, sendbuf.dtype, sendbuf.size]
+            elif type(sendbuf) is _ndarray and sendbuf.dtype is dtype:
+                plan = self._repeats[key, dtype, recvbuf.size, sendbuf.size]
                 recv = _memory(recvbuf)
                 send_address, recv_address = _memory(sendbuf).address, recv.address
                 if -plan.reach < send_address - recv_address < plan.reach:
@@ -177,10 +178,10 @@ class Context:
         engine = plan.engine
         if engine is None:
             self._run_native(plan, arguments)
-            return True
-        if recv.readonly:
+        elif recv.readonly:
             return False
-        self._run(plan, engine, send_address, recv_address)
+        else:
+            self._run(plan, engine, send_address, recv_address)
         return True
 
     def _run_native(self, plan: Plan, arguments: tuple[Any, ...]) -> None:
@@ -198,7 +199,9 @@ class Context:
             start = perf_counter()
             if plan.scratch is None:
                 engine.bind_scratch(self._scratch(engine.scratch_nbytes))
-            engine.run(send, recv)
+            status = advance(engine.address, send, recv, 1)
+            if status:
+                engine.go_on(status)
             if finish is not None:
                 finish()
             account = plan.account
@@ -255,7 +258,7 @@ def _shape(key: tuple[Any, ...], sendbuf: Any, recvbuf: Any) -> tuple[tuple[Any,
         return (key, recvbuf.dtype, recvbuf.size), 0
     if type(sendbuf) is not _ndarray or sendbuf.ndim != 1:
         return None
-    return (key, recvbuf.dtype, recvbuf.size, sendbuf.dtype, sendbuf.size), max(recvbuf.nbytes, sendbuf.nbytes)
+    return (key, recvbuf.dtype, recvbuf.size, sendbuf.size), max(recvbuf.nbytes, sendbuf.nbytes)
 
 
 def _after_fork() -> None:

@@ -127,7 +127,15 @@ def _run_lane(address, lane, row):  # type: ignore[no-untyped-def]
 
 
 def _walk(address, input_address, output_address, start):  # type: ignore[no-untyped-def]
-    """Run lanes until all have ended, MPI fails or nothing has moved for a while. See `HostEngine.run`."""
+    """Run a program's lanes; the GIL is released while messages travel.
+
+    Args:
+        address: `HostEngine.address`.
+        input_address, output_address: Where INPUT and OUTPUT start; ignored when going on.
+        start: 1 to begin a call, 0 to go on with one.
+    Returns:
+        `DONE`; `PENDING` when nothing has moved for a while; `FAILED` when MPI returned an error.
+    """
     state = _pointer(address)
     nlanes, window = state[_NLANES], state[_WINDOW]
     places, lanes = _pointer(state[_PLACES]), _pointer(state[_LANES])
@@ -164,7 +172,7 @@ def _walk(address, input_address, output_address, start):  # type: ignore[no-unt
 
 
 with once_per_node("engine", __file__):
-    _advance = njit("int64(int64, int64, int64, int64)", nogil=True, cache=True)(_walk)
+    advance = njit("int64(int64, int64, int64, int64)", nogil=True, cache=True)(_walk)
 
 
 def _function_address(name: str) -> int:
@@ -215,27 +223,22 @@ class HostEngine:
         }  # fmt: skip
         for field, value in fields.items():
             self.state[field] = value
-        self._address = self.state.ctypes.data
+        self.address = self.state.ctypes.data
 
     def bind_scratch(self, address: int) -> None:
         """Set where ``scratch_nbytes`` bytes of scratch are."""
         self.state[_SCRATCH] = address
 
-    def run(self, input_address: int, output_address: int) -> None:
-        """Run to the end; the GIL is released while messages travel.
+    def go_on(self, status: int) -> None:
+        """Run to the end what `advance` has begun.
 
         Args:
-            input_address, output_address: Where INPUT and OUTPUT start.
+            status: What `advance` answered, not `DONE`.
         Raises:
             TransportError: the MPI library returned an error; messages may be left under way.
         """
-        status = _advance(self._address, input_address, output_address, 1)
-        if status != DONE:
-            self._go_on(status)
-
-    def _go_on(self, status: int) -> None:
         while status == PENDING:
-            status = _advance(self._address, 0, 0, 0)
+            status = advance(self.address, 0, 0, 0)
         if status == FAILED:
             code = int(self.state[_ERROR])
             raise TransportError(f"MPI failed with error code {code}", code=code)
