@@ -28,6 +28,7 @@ _MAX_PLANS = 1024
 _TWO_THREADS = "another thread is inside a collective on this communicator: use one each"
 _IN_PLACE = MPI.IN_PLACE
 _ndarray = np.ndarray
+_is_finalized = MPI.Is_finalized
 _memory = MPI.buffer  # contiguous memory of an object, or BufferError
 _live: "weakref.WeakSet[Context]" = weakref.WeakSet()
 
@@ -157,7 +158,7 @@ class Context:
         Returns:
             False when there was no such call yet, or this one must be looked at closely; nothing has happened then.
         """
-        if self.closed or type(recvbuf) is not _ndarray or recvbuf.ndim != 1:
+        if self.closed or _is_finalized() or type(recvbuf) is not _ndarray or recvbuf.ndim != 1:
             return False
         dtype = recvbuf.dtype
         try:

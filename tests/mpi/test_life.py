@@ -222,9 +222,10 @@ def refusal(call):
 refusal(lambda: hpcoll.Communicator(MPI.COMM_WORLD))
 MPI.Init()
 comm = hpcoll.Communicator(MPI.COMM_WORLD)
-comm.Allreduce(MPI.IN_PLACE, numpy.ones(3), algorithm="ring")
+again = lambda: comm.Allreduce(MPI.IN_PLACE, numpy.ones(3), algorithm="ring")
+again(), again()
 MPI.Finalize()
-refusal(lambda: comm.Allreduce(MPI.IN_PLACE, numpy.ones(3)))
+refusal(again)
 refusal(lambda: hpcoll.Communicator(MPI.COMM_WORLD))
 """
 
