@@ -22,11 +22,16 @@ def once_per_node(what: str, source: str) -> Iterator[None]:
         what: Name of what is compiled.
         source: File it comes from; its path and modification time are part of the stamp.
     """
-    stamp = _folder() / hashlib.sha256(f"{what} {source} {os.stat(source).st_mtime_ns} {version('numba')}".encode()).hexdigest()[:24]
-    if stamp.exists():
+    name = hashlib.sha256(f"{what} {source} {os.stat(source).st_mtime_ns} {version('numba')}".encode()).hexdigest()[:24]
+    try:
+        stamp = _folder() / name
+        lock = None if stamp.exists() else (stamp.parent / "lock").open("w")
+    except OSError:  # no folder that this user may write to: everybody compiles
+        lock = None
+    if lock is None:
         yield
         return
-    with (stamp.parent / "lock").open("w") as lock:
+    with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     stamp.touch()
