@@ -108,6 +108,7 @@ class _Clock:
         self.order += 1
 
     def run(self) -> None:
+        """Play until nothing is left to happen."""
         while self.agenda:
             now, _, what = heapq.heappop(self.agenda)
             if isinstance(what, _Lane):

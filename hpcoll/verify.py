@@ -54,6 +54,7 @@ class _Values:
         return len(self.facts) - 1
 
     def combine(self, lefts: list[int], rights: list[int]) -> list[int]:
+        """Values of ``left op right``, pair by pair; ValueError when a pair may not be combined."""
         new = []
         for pair in zip(lefts, rights):
             value = self._pairs.get(pair)

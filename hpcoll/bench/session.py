@@ -135,9 +135,10 @@ def _run_case(case: Case, names: list[str], request: Request, world: MPI.Intraco
 
 
 def _bind(case: Case, buffers: Buffers, name: str, segment: int | None, world: MPI.Intracomm, comm: Communicator) -> Callable[[], object]:
+    theirs = to_native(case.op) if case.op else None  # where MPI has the operator, both are called with it, as users do
     if name == NATIVE:
-        return bind(case, buffers, world, to_native(case.op) if case.op else None)  # mpi4py's own method: nothing of ours in between
-    return bind(case, buffers, comm, case.op, algorithm=None if name == AUTO else name, segment=segment)
+        return bind(case, buffers, world, theirs)  # mpi4py's own method: nothing of ours in between
+    return bind(case, buffers, comm, theirs or case.op, algorithm=None if name == AUTO else name, segment=segment)
 
 
 def _ran(case: Case, one: _Candidate, comm: Communicator) -> str:
