@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+LINES = 4  # messages between two ranks of a node, per channel, that may wait to be used before the next send of that channel waits
+
 
 class Buffer(IntEnum):
     """Where a chunk lives."""

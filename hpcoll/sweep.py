@@ -20,6 +20,7 @@ from hpcoll.ir import Schedule
 from hpcoll.verify import Proof, verify_schedules
 
 NCHUNKS = (1, 2, 3, 5)  # what rows that take any number of chunks are proven with
+MANY_CHUNKS = (8, 21, 40)  # and these with one root: enough of them that more messages than `LINES` pass between two of 64 ranks
 EXTRA = (100, 127, 128, 129, 255, 1000)  # spot checks beyond the numbers of ranks that are proven one by one
 
 
@@ -61,7 +62,9 @@ class _Job(NamedTuple):
     @property
     def instances(self) -> list[tuple[int, int]]:
         """``(root, nchunks)`` of each."""
-        return [(root, nchunks) for root in self.roots for nchunks in (NCHUNKS if self.row.chunked else (1,))]
+        if not self.row.chunked:
+            return [(root, 1) for root in self.roots]
+        return [(root, nchunks) for root in self.roots for nchunks in NCHUNKS] + [(self.roots[0], nchunks) for nchunks in MANY_CHUNKS]
 
     @property
     def weight(self) -> int:

@@ -1,11 +1,15 @@
 """Proof that a schedule does what its collective means. Floor 4: no MPI, no data, no time.
 
-All ranks run symbolically. A value is an item and the ranks that contributed; sends block nobody but keep their chunk
-in use until the peer has received it (rendezvous), and a step that would overwrite a chunk in use waits for that,
-as the lowering makes it wait. Refused are: a message without its twin, unequal sizes, a deadlock, a read of
-nothing, a contribution counted twice, a write to INPUT, channels that share a written chunk, and an
-OUTPUT that is not what the collective wants. Proven besides: whether every combination kept rank order (fit for
-non-commutative operators) and whether all ranks computed the very same expression (bit-identical results).
+All ranks run symbolically. A value is an item and the ranks that contributed. A send keeps its chunk in use until the peer has
+received it (rendezvous), and a step that would overwrite a chunk in use waits for that, as the lowering makes it wait. A send
+also takes a line until the peer has used the message (`hpcoll.credits`) and waits while there is none. Between nodes there is
+only the first kind of waiting, on a node only the second; here there are both, so what is proven holds for any mixture. All
+waiting is for one thing at a time and who is faster makes no difference to what can go on, so one run speaks for all.
+
+Refused are: a message without its twin, unequal sizes, a deadlock, a read of nothing, a contribution counted twice, a write to
+INPUT, channels that share a written chunk, and an OUTPUT that is not what the collective wants. Proven besides: whether every
+combination kept rank order (fit for non-commutative operators) and whether all ranks computed the very same expression
+(bit-identical results).
 
 Idea: pre- and postconditions over (rank, chunk) as in Microsoft's MSCCL; the in-use rule and the expression identity are ours.
 """
@@ -15,10 +19,11 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from hpcoll.collectives import COLLECTIVES, Collective
+from hpcoll.credits import used_at
 from hpcoll.errors import ScheduleError
-from hpcoll.ir import Buffer, Chunk, Op, Schedule, Step
+from hpcoll.expressions import NOTHING, Values
+from hpcoll.ir import LINES, Buffer, Chunk, Op, Schedule, Step
 
-_NOTHING = 0  # the value in a cell that nobody has written
 _SOURCES = (1, 0, 1, 1, 2)  # how many runs an Op reads; a REDUCE may read more
 _SEND, _RECV_REDUCE, _REDUCE, _INPUT = Op.SEND, Op.RECV_REDUCE, Op.REDUCE, Buffer.INPUT  # an enum's members are slow to look up
 
@@ -41,54 +46,10 @@ class Proof(NamedTuple):
     chunks_sent: int
 
 
-class _Values:
-    """Interned expressions: value number -> (item, mask of the ranks that contributed, whether in rank order, its two operands)."""
-
-    def __init__(self, idempotent: bool) -> None:
-        self.idempotent = idempotent
-        self.facts: list[tuple[Hashable, int, bool, int, int]] = [(None, 0, True, _NOTHING, _NOTHING)]
-        self._pairs: dict[tuple[int, int], int] = {}
-
-    def leaf(self, item: Hashable, rank: int) -> int:
-        self.facts.append((item, 1 << rank, True, _NOTHING, _NOTHING))
-        return len(self.facts) - 1
-
-    def combine(self, lefts: list[int], rights: list[int]) -> list[int]:
-        """Values of ``left op right``, pair by pair; ValueError when a pair may not be combined."""
-        new = []
-        for pair in zip(lefts, rights):
-            value = self._pairs.get(pair)
-            if value is None:
-                self.facts.append(self._combine(*pair))
-                value = self._pairs[pair] = len(self.facts) - 1
-            new.append(value)
-        return new
-
-    def _combine(self, left: int, right: int) -> tuple[Hashable, int, bool, int, int]:
-        item, mask_l, in_order_l, _, _ = self.facts[left]
-        item_r, mask_r, in_order_r, _, _ = self.facts[right]
-        if item != item_r:
-            raise ValueError(f"combines data of different places: {item} and {item_r}")
-        if mask_l & mask_r and not self.idempotent:
-            raise ValueError(f"counts the contribution of rank {(mask_l & mask_r).bit_length() - 1} twice")
-        # in order: both are intervals of ranks and the right one starts where the left one ends
-        in_order = in_order_l and in_order_r and mask_l.bit_length() == (mask_r & -mask_r).bit_length() - 1
-        return item, mask_l | mask_r, in_order, left, right
-
-    def shapes(self) -> list[int]:
-        """Per value the number of its shape: expressions that differ only in the order of operands share one."""
-        known: dict[tuple[Hashable, ...], int] = {}
-        shapes = [0]
-        for item, mask, _, left, right in self.facts[1:]:
-            pair = (item, mask) if left == _NOTHING else tuple(sorted((shapes[left], shapes[right])))
-            shapes.append(known.setdefault((left == _NOTHING, *pair), len(known) + 1))
-        return shapes
-
-
 class _Rank:
     """One rank's memory: cells, in which INPUT, OUTPUT and SCRATCH are windows; in place, INPUT and OUTPUT overlap."""
 
-    def __init__(self, schedule: Schedule, collective: Collective, values: _Values, in_place: bool, uniform: bool) -> None:
+    def __init__(self, schedule: Schedule, collective: Collective, values: Values, in_place: bool, uniform: bool) -> None:
         s, c = schedule, collective
         who = (s.rank, s.nranks, s.root, s.nchunks)
         self.schedule, self.rank = s, s.rank
@@ -100,7 +61,7 @@ class _Rank:
         first = max(0, -shift)
         self.bases = (first, first + shift, nin + nout - len(overlap))
         total = nin + nout - len(overlap) + nscratch
-        self.values, self.in_use = [_NOTHING] * total, [0] * total
+        self.values, self.in_use = [NOTHING] * total, [0] * total
         self.extents: list[Hashable] = [0] * total
         self.shared = len(s.channels) > 1
         self.touched, self.written = [0] * total, [0] * total  # by which channels, as bit masks
@@ -132,38 +93,41 @@ class _Rank:
 
     def read(self, cells: slice, chunk: Chunk) -> list[int]:
         found = self.values[cells]
-        if _NOTHING in found:
+        if NOTHING in found:
             raise ValueError(f"reads {chunk} before anything is in it")
         return found
 
 
 class _Lane:
-    """One channel of one rank: where it stands, how deep its chain of messages is, whether a chunk in use holds it up."""
+    """One channel of one rank: where it stands, how deep its chain of messages is, whether a chunk in use or want of a line holds it up."""
 
-    __slots__ = ("channel", "depth", "ended", "held_up", "pc", "rank", "steps")
+    __slots__ = ("channel", "depth", "ended", "held_up", "pc", "rank", "received", "steps", "used_at")
 
     def __init__(self, rank: _Rank, channel: int) -> None:
         self.rank, self.channel, self.steps = rank, channel, rank.schedule.channels[channel]
         self.pc = self.depth = 0
+        self.used_at = used_at(self.steps)
+        self.received: list[tuple[_Lane, _Link]] = []  # senders and links of messages that are not used yet
         self.ended = self.held_up = False
 
 
 class _Link:
-    """Messages under way from one rank to another in one channel: lane, cells, values and depth of each."""
+    """Messages under way from one rank to another in one channel: lane, cells, values and depth of each; lines that are taken."""
 
-    __slots__ = ("messages", "receiver")
+    __slots__ = ("lines", "messages", "receiver")
 
     def __init__(self) -> None:
         self.messages: deque[tuple[_Lane, slice, list[int], int]] = deque()
         self.receiver: _Lane | None = None  # waits for the next one
+        self.lines = 0
 
 
 class _Machine:
     """All ranks of one collective, run until every lane has ended or nothing moves."""
 
-    def __init__(self, schedules: Sequence[Schedule], in_place: bool, uniform: bool) -> None:
-        self.collective = COLLECTIVES[schedules[0].collective]
-        self.values = _Values(self.collective.idempotent)
+    def __init__(self, schedules: Sequence[Schedule], in_place: bool, uniform: bool, lines: int) -> None:
+        self.collective, self.lines = COLLECTIVES[schedules[0].collective], lines
+        self.values = Values(self.collective.idempotent)
         self.ranks = [_Rank(s, self.collective, self.values, in_place, uniform) for s in schedules]
         self.lanes = [_Lane(rank, c) for rank in self.ranks for c in range(len(rank.schedule.channels))]
         self.ready = deque(self.lanes)
@@ -217,11 +181,17 @@ class _Machine:
         for operand in operands[1:]:
             new = self.values.combine(new, operand)
         rank.values[cells] = new
+        if lane.received and lane.used_at[lane.pc] == lane.pc:
+            self._free_lines(lane)
         return True
 
     def _send(self, lane: _Lane, peer: int, src: Chunk) -> bool:
         rank = lane.rank
         link, cells = self.links[rank.rank, peer, lane.channel], rank.span(src, lane.channel)
+        if link.lines == self.lines:
+            lane.held_up = True
+            return False
+        link.lines += 1
         for cell in range(cells.start, cells.stop):
             rank.in_use[cell] += 1
         link.messages.append((lane, cells, rank.read(cells, src), lane.depth + 1))
@@ -238,20 +208,38 @@ class _Machine:
             raise ValueError(f"expects sizes of {extents}, rank {sender.rank.rank} sends {sender.rank.extents[cells]}")
         for cell in range(cells.start, cells.stop):
             sender.rank.in_use[cell] -= 1
-        if sender.held_up:
-            sender.held_up = False
-            self.ready.append(sender)
+        lane.received.append((sender, link))
+        self._go_on(sender)
         lane.depth = max(lane.depth, depth)
         return values
+
+    def _free_lines(self, lane: _Lane) -> None:
+        for sender, link in lane.received:
+            link.lines -= 1
+            self._go_on(sender)
+        lane.received.clear()
+
+    def _go_on(self, lane: _Lane) -> None:
+        if lane.held_up:
+            lane.held_up = False
+            self.ready.append(lane)
 
     def _check_ended(self) -> None:
         stuck = [lane for lane in self.lanes if not lane.ended]
         if stuck:
-            names = [f"rank {lane.rank.rank} at step {lane.pc}: {lane.steps[lane.pc]}" for lane in stuck[:8]]
-            raise ScheduleError("deadlock: " + "; ".join(names), rank=stuck[0].rank.rank, step=stuck[0].pc)
+            stuck.sort(key=lambda lane: lane.steps[lane.pc].op)  # sends first: they wait for lines
+            raise ScheduleError("deadlock: " + "; ".join(map(self._whereabouts, stuck[:8])), rank=stuck[0].rank.rank, step=stuck[0].pc)
         for (src, dst, channel), link in self.links.items():
             if link.messages:
                 raise ScheduleError(f"{len(link.messages)} message(s) to rank {dst} in channel {channel} are never received", rank=src)
+
+    def _whereabouts(self, lane: _Lane) -> str:
+        rank, step = lane.rank.rank, lane.steps[lane.pc]
+        where = f"rank {rank} at step {lane.pc}: {step}"
+        if step.op is not _SEND:
+            return where
+        link = self.links[rank, step.peer, lane.channel]
+        return f"{where}, {link.lines} message(s) to rank {step.peer} in channel {lane.channel} are not used yet"
 
     def judge(self) -> Proof:
         """Compare every OUTPUT chunk with what the collective wants."""
@@ -278,16 +266,17 @@ class _Machine:
         return f"item {item} of ranks {[r for r in range(self.nranks) if mask >> r & 1]}"
 
 
-def verify_schedules(schedules: Sequence[Schedule], *, in_place: bool, uniform: bool = False) -> Proof:
+def verify_schedules(schedules: Sequence[Schedule], *, in_place: bool, uniform: bool = False, lines: int = LINES) -> Proof:
     """Prove one call: the schedules of all ranks, in rank order.
 
     Args:
         schedules: One per rank, of one collective.
         in_place: Whether the collective's aliases are one memory.
         uniform: All blocks have one size (else blocks of different ranks may differ in size).
+        lines: Messages from one rank to another in one channel that may wait to be used, ``>= 1``.
     Raises:
         ScheduleError: names rank, step and cause.
     """
-    machine = _Machine(schedules, in_place, uniform)
+    machine = _Machine(schedules, in_place, uniform, lines)
     machine.run()
     return machine.judge()

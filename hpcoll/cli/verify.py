@@ -12,6 +12,7 @@ from hpcoll.catalogue import CATALOGUE
 from hpcoll.cli.table import table
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.errors import ArgumentError, ScheduleError
+from hpcoll.ir import LINES
 from hpcoll.sweep import Summary, prove_catalogue
 
 MAX_NRANKS = 64
@@ -77,5 +78,6 @@ def _conclusion(summaries: Sequence[Summary], arguments: argparse.Namespace, sec
     ranks = f"1 to {arguments.max_nranks}" + "".join(f", {nranks}" for nranks in arguments.extra)
     return (
         f"\n{len(summaries)} algorithms on {ranks} ranks: {instances:,} instances, {messages:,} messages, all correct ({seconds:.1f} s).\n"
-        "Every message meets its receive, nothing deadlocks, and every result holds every contribution exactly once."
+        "Every message meets its receive, nothing deadlocks, and every result holds every contribution exactly once;\n"
+        f"so too where a send waits while {LINES} messages to its peer have not been used."
     )

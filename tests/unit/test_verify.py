@@ -11,7 +11,7 @@ import pytest
 from hpcoll.catalogue import CATALOGUE
 from hpcoll.errors import ScheduleError
 from hpcoll.ir import Buffer, Chunk, Op, Schedule, Step, Writer, cell, inputs, outputs
-from hpcoll.sweep import NCHUNKS, Summary, prove, prove_catalogue, prove_schedules
+from hpcoll.sweep import MANY_CHUNKS, NCHUNKS, Summary, prove, prove_catalogue, prove_schedules
 from hpcoll.verify import Proof, verify_schedules
 
 Build = Callable[[Writer], None]
@@ -386,7 +386,7 @@ def test_sweep_counts_instances_and_reports_progress() -> None:
     seen: list[tuple[int, int]] = []
     found = prove_catalogue(4, jobs=1, extra=(9,), rows=rows, progress=lambda done, total: seen.append((done, total)))
     assert [summary.key for summary in found] == [row.key for row in rows]
-    assert [summary.instances for summary in found] == [5, 14, 14 * len(NCHUNKS)]
+    assert [summary.instances for summary in found] == [5, 14, 14 * len(NCHUNKS) + 5 * len(MANY_CHUNKS)]
     assert [summary.messages for summary in found[:2]] == [2 * sum(p * (p - 1) for p in (1, 2, 3, 4, 9)), 2 + 6 + 12 + 4 * 8]
     assert seen == [(done, 15) for done in range(1, 16)]
 

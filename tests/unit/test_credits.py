@@ -1,0 +1,292 @@
+"""Lines between ranks: when a message has been used, and which schedules come to a stop because a send finds no free line."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from graphlib import CycleError, TopologicalSorter
+
+import pytest
+from test_mutations import aliases_of, cells
+from test_verify import made
+
+from hpcoll.algorithm import schedule
+from hpcoll.catalogue import CATALOGUE
+from hpcoll.credits import used_at
+from hpcoll.errors import ScheduleError
+from hpcoll.ir import LINES, Op, Schedule, Writer, cell, inputs, outputs
+from hpcoll.sweep import modes, prove_schedules
+from hpcoll.verify import verify_schedules
+
+
+def lines_needed(schedules: Sequence[Schedule], *, in_place: bool = False, uniform: bool = True) -> int:
+    """Fewest lines with which nothing deadlocks; an error that no line helps against passes through."""
+    for lines in range(1, 10):
+        try:
+            verify_schedules(schedules, in_place=in_place, uniform=uniform, lines=lines)
+        except ScheduleError as error:
+            if "not used yet" not in str(error):
+                raise
+        else:
+            return lines
+    raise AssertionError("not even with 9 lines")
+
+
+# --- when a message has been used
+
+STEPS = "s send, v receive into a chunk of its own, x and y receive-and-reduce into x and y, c copy, r reduce"
+
+
+def uses(letters: str) -> list[int]:
+    """Of each receive in a channel spelled in the letters above: at which step its message has been used."""
+    w = Writer(2, 0, 0, 1)
+    x, y, z = w.scratch(0), w.scratch(0), w.scratch(0)
+    for letter in letters:
+        {
+            "s": lambda: w.send(1, inputs(0)),
+            "v": lambda: w.recv(1, z),
+            "x": lambda: w.recv_reduce(1, x, inputs(0)),
+            "y": lambda: w.recv_reduce(1, y),
+            "c": lambda: w.copy(inputs(0), z),
+            "r": lambda: w.reduce(x, y, z),
+        }[letter]()
+    return [end for letter, end in zip(letters, used_at(w.channels[0])) if letter in "vxy"]
+
+
+@pytest.mark.parametrize(
+    ("letters", "ends"),
+    [
+        ("", []),
+        ("v", [0]),
+        ("vsvv", [0, 2, 3]),
+        ("vvr", [2, 2]),
+        ("svvrr", [4, 4]),
+        ("vrvr", [1, 3]),
+        ("vsvr", [0, 3]),
+        ("vvcr", [0, 1]),
+        ("xxyysx", [1, 1, 3, 3, 5]),
+        ("xvx", [0, 1, 2]),
+        ("xsx", [0, 2]),
+        ("xvxr", [3, 3, 3]),
+        ("crcvx", [3, 4]),
+    ],
+)
+def test_when_a_message_has_been_used(letters: str, ends: list[int]) -> None:
+    assert uses(letters) == ends, STEPS
+
+
+# --- schedules that need lines
+
+
+def swap_in_pieces(w: Writer, *, burst: bool) -> None:
+    """Allreduce of two ranks, chunk by chunk, or all sends and then all receives."""
+    if burst:
+        for i in range(w.nchunks):
+            w.send(1 - w.rank, inputs(i))
+    for i in range(w.nchunks):
+        if not burst:
+            w.send(1 - w.rank, inputs(i))
+        w.recv_reduce(1 - w.rank, outputs(i), inputs(i))
+
+
+def test_two_ranks_that_both_send_more_than_there_are_lines() -> None:
+    schedules = made("allreduce", partial(swap_in_pieces, burst=True), nchunks=LINES + 1)
+    with pytest.raises(ScheduleError) as caught:
+        verify_schedules(schedules, in_place=False)
+    sentence = "rank {} at step 4: send(peer {}, input[4]), 4 message(s) to rank {} in channel 0 are not used yet"
+    assert str(caught.value) == f"rank 0, step 4: deadlock: {sentence.format(0, 1, 1)}; {sentence.format(1, 0, 0)}"
+    assert (caught.value.rank, caught.value.step) == (0, 4)
+    assert lines_needed(schedules) == 5
+    assert lines_needed(made("allreduce", partial(swap_in_pieces, burst=True), nchunks=LINES)) == 4
+    assert lines_needed(made("allreduce", partial(swap_in_pieces, burst=False), nchunks=9)) == 1
+
+
+def round_about(w: Writer) -> None:
+    """Five messages from 0 to 1, which first waits for one of 2, which waits for one of 0 that comes last."""
+    if w.rank == 0:
+        for i in range(5):
+            w.send(1, outputs(i))
+        w.send(2, outputs(0, 5))
+    elif w.rank == 1:
+        w.recv(2, w.scratch(0))
+        for i in range(5):
+            w.recv(0, outputs(i))
+    else:
+        w.recv(0, outputs(0, 5))
+        w.send(1, outputs(0))
+
+
+def test_a_deadlock_round_three_ranks() -> None:
+    schedules = made("bcast", round_about, nranks=3, nchunks=5)
+    assert lines_needed(schedules, in_place=True) == 5
+    with pytest.raises(ScheduleError, match=r"rank 0 at step 4: .* 4 message\(s\) to rank 1 .*; rank 1 at step 0: .*; rank 2 at step 0: "):
+        prove_schedules(CATALOGUE["bcast/chain"], schedules)
+
+
+def ring_in_pieces(w: Writer) -> None:
+    """Allreduce of three ranks in a ring, chunk by chunk: every piece goes to both neighbours."""
+    neighbours = ((w.rank + 1) % 3, (w.rank + 2) % 3)
+    for i in range(w.nchunks):
+        pieces = {w.rank: inputs(i)}
+        for peer in neighbours:
+            w.send(peer, inputs(i))
+        for peer in reversed(neighbours):
+            pieces[peer] = w.scratch(i)
+            w.recv(peer, pieces[peer])
+        w.reduce(outputs(i), pieces[0], pieces[1], pieces[2])
+
+
+def receives_last(s: Schedule) -> Schedule:
+    """The mutant that sends all it has to send before it receives anything."""
+    return replace(s, channels=tuple(tuple(sorted(steps, key=lambda step: step.op != Op.SEND)) for steps in s.channels))
+
+
+def test_a_ring_with_all_receives_moved_behind_all_sends() -> None:
+    ring = CATALOGUE["allreduce/direct"]
+    right = made("allreduce", ring_in_pieces, nranks=3, nchunks=LINES + 1)
+    mutated = [receives_last(s) for s in right]
+    assert prove_schedules(ring, right).messages == 6 * (LINES + 1)
+    assert lines_needed(right) == 1
+    with pytest.raises(ScheduleError, match=r"deadlock: rank 0 at step 8: .* are not used yet"):
+        prove_schedules(ring, mutated)
+    assert lines_needed(mutated) == LINES + 1
+    assert prove_schedules(ring, [receives_last(s) for s in made("allreduce", ring_in_pieces, nranks=3, nchunks=LINES)]).ordered
+    of_catalogue = CATALOGUE["allreduce/ring"]
+    with pytest.raises(ScheduleError):
+        prove_schedules(of_catalogue, [receives_last(schedule(of_catalogue, 8, rank)) for rank in range(8)])
+
+
+def passed_on(w: Writer, *, together: bool) -> None:
+    """Rank 1 sends two messages to rank 0, which receives both before it reduces them, or reduces them as they come."""
+    if w.rank == 2:
+        w.send(1, inputs(0, 2))
+    elif w.rank == 1:
+        run = w.scratch(0, 1)
+        w.recv_reduce(2, run, inputs(0, 2))
+        for i in range(2):
+            w.send(0, cell(run, i))
+    elif together:
+        pair = w.scratch(0, 1)
+        for i in range(2):
+            w.recv(1, cell(pair, i))
+        for i in range(2):
+            w.reduce(outputs(i), inputs(i), cell(pair, i))
+    else:
+        for i in range(2):
+            w.recv_reduce(1, outputs(i), inputs(i))
+
+
+def test_messages_that_are_reduced_together_keep_their_lines_together() -> None:
+    for together, lines in ((True, 2), (False, 1)):
+        assert lines_needed(made("reduce", partial(passed_on, together=together), nranks=3, nchunks=2), uniform=False) == lines
+
+
+def test_contributions_to_one_chunk_keep_their_lines_together() -> None:
+    def build(w: Writer) -> None:
+        received = w.scratch(0)
+        if w.rank == 2:
+            w.send(1, inputs(0))
+        elif w.rank == 1:
+            w.recv(2, received)
+            w.send(0, inputs(0))
+            w.send(0, received)
+        else:
+            w.recv_reduce(1, outputs(0), inputs(0))
+            w.recv_reduce(1, outputs(0))
+
+    assert lines_needed(made("reduce", build, nranks=3)) == 2
+
+
+def test_channels_have_lines_of_their_own() -> None:
+    def build(w: Writer, channels: int) -> None:
+        for i in range(3):
+            w.channel(i % channels)
+            w.send(1 - w.rank, inputs(i))
+        for i in range(3):
+            w.channel(i % channels)
+            w.recv_reduce(1 - w.rank, outputs(i), inputs(i))
+
+    assert [lines_needed(made("allreduce", partial(build, channels=n), nchunks=3)) for n in (1, 2, 3)] == [3, 2, 1]
+
+
+# --- against a decision of another kind: a deadlock is a cycle among the steps
+
+
+def order(schedules: Sequence[Schedule], lines: int, in_place: bool) -> TopologicalSorter[Hashable]:
+    """What has to end before each step ends, for schedules whose sends and receives match in number."""
+    graph: TopologicalSorter[Hashable] = TopologicalSorter()
+    sends, receives, uses = (defaultdict(list) for _ in range(3))
+    for s in schedules:
+        for c, steps in enumerate(s.channels):
+            ends = used_at(steps)
+            for i, step in enumerate(steps):
+                graph.add((s.rank, c, i), *([(s.rank, c, i - 1)] if i else []))
+                if step.op == Op.SEND:
+                    sends[s.rank, step.peer, c].append((s.rank, c, i))
+                elif step.peer >= 0:
+                    receives[step.peer, s.rank, c].append((s.rank, c, i))
+                    uses[step.peer, s.rank, c].append((s.rank, c, ends[i]))
+    for link, sent in sends.items():
+        for i, (rank, c, first) in enumerate(sent):
+            graph.add(receives[link][i], sent[i])
+            if i >= lines:
+                graph.add(sent[i], uses[link][i - lines])
+            steps, aliases = schedules[rank].channels[c], aliases_of(schedules[rank], in_place)
+            for later in range(first + 1, len(steps)):
+                if cells(steps[first].srcs[0], aliases) & cells(steps[later].dst, aliases):
+                    graph.add((rank, c, later), receives[link][i])
+    return graph
+
+
+def shuffled(s: Schedule, rng: random.Random) -> Schedule:
+    """Some sends moved ahead, some receives moved back, within a few steps."""
+    channels = []
+    for steps in s.channels:
+        places = [i + rng.uniform(0, 6) * (step.op != Op.SEND) for i, step in enumerate(steps)]
+        channels.append(tuple(steps[i] for i in sorted(range(len(steps)), key=places.__getitem__)))
+    return replace(s, channels=tuple(channels))
+
+
+def settings() -> Iterator[tuple[str, list[Schedule], bool]]:
+    for key, row in CATALOGUE.items():
+        for nranks, nchunks in ((2, 7), (3, 2), (5, 9), (6, 3)):
+            schedules = [schedule(row, nranks, rank, 0, nchunks) for rank in range(nranks)]
+            for in_place in modes(row):
+                yield key, schedules, in_place
+    for nchunks in (1, 2, 3, 4):
+        yield "allreduce/direct", made("allreduce", ring_in_pieces, nranks=3, nchunks=nchunks), False
+        yield "allreduce/direct", made("allreduce", partial(swap_in_pieces, burst=False), nchunks=nchunks), False
+
+
+def test_deadlocks_are_the_cycles_among_the_steps() -> None:
+    rng = random.Random(4)
+    found = {(lines, verdict): 0 for lines in (1, 2, 3) for verdict in ("stops", "runs")}
+    for key, schedules, in_place in settings():
+        for lines in (1, 2, 3):
+            for mutant in (schedules, *([shuffled(s, rng) for s in schedules] for _ in range(6))):
+                error = ""
+                try:
+                    verify_schedules(mutant, in_place=in_place, uniform=True, lines=lines)
+                except ScheduleError as refusal:
+                    error = str(refusal)
+                if error and "deadlock" not in error and "must hold" not in error:
+                    continue  # stopped half-way for another reason
+                try:
+                    order(mutant, lines, in_place).prepare()
+                    verdict = "runs"
+                except CycleError:
+                    verdict = "stops"
+                assert ("deadlock" in error) is (verdict == "stops"), (key, lines, in_place, error)
+                found[lines, verdict] += 1
+    assert min(found.values()) > 20, found
+
+
+@pytest.mark.parametrize("key", [key for key, row in CATALOGUE.items() if row.chunked])
+def test_any_number_of_chunks_passes_even_with_one_line(key: str) -> None:
+    for nranks in (2, 3, 4, 5, 8, 13):
+        for nchunks in range(1, 41):
+            schedules = [schedule(CATALOGUE[key], nranks, rank, nranks // 2, nchunks) for rank in range(nranks)]
+            assert all(lines_needed(schedules, in_place=in_place) == 1 for in_place in modes(CATALOGUE[key]))
