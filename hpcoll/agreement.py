@@ -3,10 +3,15 @@
 import logging
 import os
 import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from mpi4py import MPI
 
-from hpcoll.config import Config, log, read_config
+from hpcoll import tuning
+from hpcoll.config import Config, Table, log, read_config
 from hpcoll.errors import ArgumentError
 
 
@@ -14,7 +19,8 @@ def agree(comm: MPI.Intracomm) -> tuple[Config, list[str]]:
     """This process's settings, after checking that all ranks have the same, and every rank's host; collective.
 
     Raises:
-        ArgumentError: on every rank, when a rank's settings are wrong or differ from rank 0's.
+        ArgumentError: on every rank, when a rank's settings are wrong or differ from rank 0's, or when rank 0 cannot read the
+            tuning file or finds something wrong in it.
     """
     problem, config = "", Config()
     try:
@@ -28,7 +34,47 @@ def agree(comm: MPI.Intracomm) -> tuple[Config, list[str]]:
         if agreement != found[0][1]:
             raise ArgumentError(f"rank {rank}: HPCOLL_* variables must be equal on all ranks, expected {found[0][1]}, got {agreement}")
     _configure_log(config, comm.Get_rank())
-    return config, [host for _, _, host in found]
+    hosts = [host for _, _, host in found]
+    if config.tuning is not None and len(hosts) > 1:
+        config = replace(config, table=_agreed_table(comm, config.tuning, hosts))
+    return config, hosts
+
+
+def site(hosts: Sequence[str]) -> tuning.Site:
+    """Where a communicator with these hosts, one per rank, measures."""
+    text = " ".join(MPI.Get_library_version().replace("\0", " ").split())
+    return tuning.Site(text, len(hosts), tuple(sorted(Counter(hosts).items())))
+
+
+def _agreed_table(comm: MPI.Intracomm, name: str, hosts: Sequence[str]) -> Table:
+    """What the tuning file says about this communicator; rank 0 reads it, and nobody else does.
+
+    Raises:
+        ArgumentError: on every rank, when the file cannot be read or something in it is wrong.
+    """
+    problem = ""
+    table: Table = {}
+    if comm.Get_rank() == 0:
+        try:
+            table, misfit = tuning.fit(tuning.read(Path(name)), site(hosts))
+            if misfit is not None:
+                _warn_of(name, misfit)
+        except ArgumentError as error:
+            problem = str(error)
+    problem, table = comm.bcast((problem, table))
+    if problem:
+        raise ArgumentError(f"rank 0: {problem}")
+    return table
+
+
+def _warn_of(name: str, misfit: tuning.Misfit) -> None:
+    """Warn once per file and field, and on one rank however many communicators there are; of the others, tell who asks for it."""
+    level = logging.INFO
+    if (name, misfit.field) not in _refused and MPI.COMM_WORLD.Get_rank() == 0:
+        level = logging.WARNING
+    _refused.add((name, misfit.field))
+    text = "tuning file %s does not fit this communicator: field %s has %s, this run has %s; the model decides"
+    log.log(level, text, name, misfit.field, misfit.found, misfit.expected)
 
 
 def _configure_log(config: Config, rank: int) -> None:
@@ -45,3 +91,4 @@ def _configure_log(config: Config, rank: int) -> None:
 
 
 _named: set[str] = set()
+_refused: set[tuple[str, str]] = set()

@@ -1,13 +1,15 @@
 """Settings from the environment. Floor 6.
 
-``HPCOLL_<COLLECTIVE>=algorithm`` picks an algorithm, ``HPCOLL_SEGMENT=256K`` the segment size, ``HPCOLL_DEBUG=warn|info|trace`` how
-much is logged. A keyword of a call is stronger; unknown ``HPCOLL_*`` names are warned about.
+``HPCOLL_<COLLECTIVE>=algorithm`` picks an algorithm, ``HPCOLL_SEGMENT=256K`` the segment size, ``HPCOLL_TUNING=FILE`` names a table
+that ``hpcoll tune`` wrote, ``HPCOLL_SHM=1G`` limits shared memory, ``HPCOLL_DEBUG=warn|info|trace`` says how much is logged. A
+keyword of a call is stronger; unknown ``HPCOLL_*`` names are warned about.
 """
 
 import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hpcoll.catalogue import find
 from hpcoll.collectives import COLLECTIVES
@@ -21,6 +23,27 @@ _PREFIX = "HPCOLL_"
 log = logging.getLogger("hpcoll")
 
 
+class Entry(NamedTuple):
+    """One line of a tuning table; times are of the form of the call (out of place, in place) in which the algorithm does worse.
+
+    Attributes:
+        nbytes: m of the measured call, as the catalogue counts it.
+        algorithm: A catalogue name, or ``native``.
+        segment: Bytes per segment, at least 1; ``nbytes`` or more means the whole message.
+        us: Microseconds of a call through a Communicator.
+        native_us: Microseconds of the MPI library's own collective, called without one.
+    """
+
+    nbytes: int
+    algorithm: str
+    segment: int
+    us: float
+    native_us: float
+
+
+Table = Mapping[str, Mapping[str, tuple[Entry, ...]]]  # class of element types -> collective -> entries in order of size
+
+
 @dataclass(frozen=True)
 class Config:
     """Settings of one process.
@@ -30,16 +53,24 @@ class Config:
         segment: Forced segment size in bytes, or None.
         level: Level for the logger ``hpcoll``.
         unknown: Variables of ours by name that mean nothing.
+        tuning: Name of the tuning file, or None.
+        shm: Most bytes of shared memory per node for all communicators together, 0 for none; None: half of what there is.
+        shm_ranks: Most ranks of a node that share memory with each other, in groups of neighbours; None: all of them.
+        table: What that file says about the communicator at hand; empty when it says nothing.
     """
 
     algorithms: Mapping[str, str] = field(default_factory=dict)
     segment: int | None = None
     level: int = logging.WARNING
     unknown: frozenset[str] = frozenset()
+    tuning: str | None = None
+    shm: int | None = None
+    shm_ranks: int | None = None
+    table: Table = field(default_factory=dict)
 
     def agreement(self) -> tuple[object, ...]:
         """What must be equal on all ranks of a communicator."""
-        return tuple(sorted(self.algorithms.items())), self.segment
+        return tuple(sorted(self.algorithms.items())), self.segment, self.tuning, self.shm, self.shm_ranks
 
 
 def check_algorithm(collective: str, algorithm: str) -> None:
@@ -63,7 +94,7 @@ def read_config(environment: Mapping[str, str] | None = None) -> Config:
     environment = os.environ if environment is None else environment
     algorithms: dict[str, str] = {}
     unknown: set[str] = set()
-    segment, level = None, logging.WARNING
+    segment, level, tuning, shm, shm_ranks = None, logging.WARNING, None, None, None
     for name in sorted(name for name in environment if name.startswith(_PREFIX)):
         value, key = environment[name].strip(), name.removeprefix(_PREFIX)
         try:
@@ -72,6 +103,14 @@ def read_config(environment: Mapping[str, str] | None = None) -> Config:
                 algorithms[key.lower()] = value
             elif key == "SEGMENT":
                 segment = positive_segment(value)
+            elif key == "TUNING":
+                if not value:
+                    raise ArgumentError("expected the name of a file, got ''")
+                tuning = value
+            elif key == "SHM":
+                shm = parse_nbytes(value)
+            elif key == "SHM_RANKS":
+                shm_ranks = positive_segment(value)
             elif key == "DEBUG":
                 if value.upper() not in _LEVELS:
                     raise ArgumentError(f"level must be one of {', '.join(_LEVELS)}, got {value!r}")
@@ -80,7 +119,7 @@ def read_config(environment: Mapping[str, str] | None = None) -> Config:
                 unknown.add(name)
         except ArgumentError as error:
             raise ArgumentError(f"environment variable {name}: {error}") from None
-    return Config(algorithms, segment, level, frozenset(unknown))
+    return Config(algorithms, segment, level, frozenset(unknown), tuning, shm, shm_ranks)
 
 
 def positive_segment(value: str | int) -> int:

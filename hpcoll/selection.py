@@ -1,4 +1,4 @@
-"""Which algorithm serves a call, and with which segments: forced, or the cheapest by the cost model. Floor 6.
+"""Which algorithm serves a call, and with which segments: forced, measured, or the cheapest by the cost model. Floor 6.
 
 The choice depends only on what all ranks of a call know alike. ``native`` takes part: its cost is modelled as that of a
 good unsegmented algorithm of the library, with the constants of its own code path.
@@ -11,12 +11,13 @@ from typing import NamedTuple
 from hpcoll.algorithm import Algorithm
 from hpcoll.catalogue import CATALOGUE, algorithms, find
 from hpcoll.collectives import COLLECTIVES
-from hpcoll.config import NATIVE, Config, check_algorithm
+from hpcoll.config import NATIVE, Config, Entry, Table, check_algorithm
 from hpcoll.cost import Network, best_segment, byte_seconds
 from hpcoll.errors import ArgumentError
+from hpcoll.tuning import BYTES, lookup
 from hpcoll.units import format_nbytes
 
-# Fitted by eye to two ranks of one node that exchange messages through Open MPI and MPICH; a tuning table is to replace them.
+# Fitted by eye to two ranks of one node that exchange messages through Open MPI and MPICH; a tuning table is stronger.
 HPCOLL_NETWORK = Network(
     alpha=0.6e-6, beta=0.7e-10, gamma=0.35e-10, overhead=0.3e-6, eager=4000, handshake=2e-6, cache=4 << 20, spill=1.4
 )
@@ -51,6 +52,7 @@ class Need(NamedTuple):
         varying: Blocks of different sizes.
         native: Whether the MPI library can serve the call.
         strict: The call gets a promise that the MPI library does not give, so ``native`` must be asked for by name.
+        type_class: Class of element types, as the tuning table has it.
     """
 
     collective: str
@@ -60,10 +62,11 @@ class Need(NamedTuple):
     varying: bool = False
     native: bool = True
     strict: bool = False
+    type_class: str = BYTES
 
 
 def choose(need: Need, config: Config, algorithm: str | None = None, segment: int | None = None) -> Choice:
-    """Pick what serves a call: the keyword, else the environment, else the cost model.
+    """Pick what serves a call: the keyword, else the environment, else the tuning table, else the cost model.
 
     Raises:
         ArgumentError: the forced algorithm does not exist or cannot serve this call; says why.
@@ -76,7 +79,7 @@ def choose(need: Need, config: Config, algorithm: str | None = None, segment: in
         if reason:
             raise ArgumentError(f"{need.collective}/{forced} cannot serve this call: {reason}")
         return Choice(forced, segment or _best(need, forced), "forced")
-    choice = _cheapest(need)
+    choice = _measured(need, config.table)
     return choice._replace(segment=segment) if segment else choice
 
 
@@ -90,6 +93,43 @@ def unfit(need: Need, algorithm: str) -> str:
     if need.varying and row.uniform:
         return "it needs equal blocks"
     return ""
+
+
+def not_chosen(need: Need, algorithm: str) -> str:
+    """Why an algorithm is not chosen for a call unless it is asked for by name; the empty string when it may be."""
+    reason = unfit(need, algorithm)
+    if reason or algorithm != NATIVE:
+        return reason
+    if need.strict:
+        return "the call gets a promise that the MPI library does not give"
+    return "not every MPI library can count the message" if (need.nbytes or 0) > MAX_NATIVE_NBYTES else ""
+
+
+def _measured(need: Need, table: Table) -> Choice:
+    """What the tuning table says, or what the model says where the table says nothing that can serve the call."""
+    if need.nbytes is None or need.nranks < 2 or not table:
+        return _cheapest(need)
+    name, entries = lookup(table, need.type_class, need.collective, need.nbytes)
+    over = ""
+    for entry in entries:
+        reason = not_chosen(need, entry.algorithm)
+        if not reason:
+            segment = need.nbytes if entry.segment >= entry.nbytes else min(entry.segment, need.nbytes)
+            return Choice(entry.algorithm, max(1, segment), _why(need, name, entry) + over)
+        over += f"; {entry.algorithm}, tuned, is passed over: {reason}"
+    choice = _cheapest(need)
+    return choice._replace(why=choice.why + over)
+
+
+def _why(need: Need, type_class: str, entry: Entry) -> str:
+    where = ("" if type_class == need.type_class else f" for {type_class}") + (
+        "" if entry.nbytes == need.nbytes else f" at {format_nbytes(entry.nbytes)}"
+    )
+    return f"tuned{where}: {_us(entry.us)} against {_us(entry.native_us)} native"
+
+
+def _us(us: float) -> str:
+    return f"{us:.3g} us" if us < 1000 else f"{us:.0f} us"
 
 
 def _best(need: Need, algorithm: str) -> int:
@@ -106,10 +146,10 @@ def _cheapest(need: Need) -> Choice:
         return Choice(algorithms(need.collective)[0], max(1, need.nbytes), "one rank")
     found = []
     for row in CATALOGUE.values():
-        if row.collective == need.collective and row.reproducible and not unfit(need, row.name):
+        if row.collective == need.collective and row.reproducible and not not_chosen(need, row.name):
             cost, segment = best_segment(row, need.nranks, need.nbytes, HPCOLL_NETWORK)
             found.append((cost, row.name, segment))
-    if need.native and not need.strict and need.nbytes <= MAX_NATIVE_NBYTES:
+    if not not_chosen(need, NATIVE):
         found.append((_native_seconds(need), NATIVE, max(1, need.nbytes)))
     cost, name, segment = min(found)
     return Choice(name, segment, f"model: {cost * 1e6:.3g} us for {format_nbytes(need.nbytes)} on {need.nranks} ranks")

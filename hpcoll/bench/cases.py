@@ -4,7 +4,7 @@ Nothing here repeats what a collective means: inputs and answers are read from i
 (`hpcoll.collectives`), with one chunk per vector or one per block.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.bench.modes import BLOCKING, method_in
 from hpcoll.bench.values import combined, contribution, count_wrong, repeat
 from hpcoll.collectives import COLLECTIVES, Collective
 from hpcoll.ops import ReduceOp
@@ -77,22 +78,34 @@ class Buffers(NamedTuple):
     in_place: bool
 
 
-def make_buffers(case: Case, side: str) -> Buffers:
-    """Memory for a call, not filled."""
+def room(case: Case) -> int:
+    """Elements of the largest buffer of any rank."""
+    meaning = case.meaning
+    wheres = [(rank, case.nranks, case.root, 1) for rank in range(case.nranks)]
+    return case.count * max(max(meaning.ninputs(*where), meaning.noutputs(*where)) for where in wheres)
+
+
+def make_buffers(case: Case, side: str, memory: Sequence[np.ndarray] = ()) -> Buffers:
+    """Memory for a call, not filled.
+
+    Args:
+        case, side: Which call.
+        memory: Two arrays of at least `room` elements to lay the buffers into; none: ordinary memory.
+    """
     meaning, where = case.meaning, (case.rank, case.nranks, case.root, 1)
     ninputs, noutputs = meaning.ninputs(*where), meaning.noutputs(*where)
     inputs, outputs = list(range(ninputs)), list(range(noutputs))
     wants_one = side == IN_PLACE or meaning.always_in_place
     pairs = meaning.aliases(*where) if meaning.aliases else [(i, i) for i in range(min(ninputs, noutputs))]
     if not wants_one or not (pairs or meaning.always_in_place):
-        source, target = (np.empty(n * case.count, case.dtype) for n in (ninputs, noutputs))
+        source, target = (_array(case, n, memory[i : i + 1]) for i, n in enumerate((ninputs, noutputs)))
         return Buffers(source, target, tuple(inputs), tuple(outputs), False)
     for i, o in pairs:  # the side with fewer chunks lies inside the other
         if ninputs < noutputs:
             inputs[i] = o
         else:
             outputs[o] = i
-    both = np.empty(max(ninputs, noutputs) * case.count, case.dtype)
+    both = _array(case, max(ninputs, noutputs), memory[:1])
     return Buffers(both, both, tuple(inputs), tuple(outputs), True)
 
 
@@ -128,15 +141,17 @@ def wrong_elements(case: Case, buffers: Buffers) -> int:
     return wrong
 
 
-def bind(case: Case, buffers: Buffers, comm: MPI.Intracomm, op: Any, **extras: Any) -> Callable[[], object]:
-    """The call, ready to be made again and again.
+def bind(case: Case, buffers: Buffers, comm: MPI.Intracomm, op: Any, mode: str = BLOCKING, **extras: Any) -> Callable[[], Any]:
+    """The call, ready to be made again and again; what it returns depends on the mode.
 
     Args:
         comm: An `hpcoll.Communicator`, or any other communicator for the MPI library's own collective.
         op: Operator as ``comm`` takes it; ignored where nothing is combined.
-        extras: Keywords for an `hpcoll.Communicator`.
+        mode: Which of the collective's methods.
+        extras: Keywords for an `hpcoll.Communicator`; those that are None are not passed.
     """
-    method = getattr(comm, METHODS[case.collective])
+    method = getattr(comm, method_in(METHODS[case.collective], mode))
+    extras = {name: value for name, value in extras.items() if value is not None}
     if case.count == 0:
         return partial(method, **extras)
     meaning = case.meaning
@@ -148,6 +163,11 @@ def bind(case: Case, buffers: Buffers, comm: MPI.Intracomm, op: Any, **extras: A
     arguments += [op] if meaning.reduces else []
     arguments += [case.root] if meaning.rooted else []
     return partial(method, *arguments, **extras)
+
+
+def _array(case: Case, nchunks: int, memory: Sequence[np.ndarray]) -> np.ndarray:
+    count = nchunks * case.count
+    return memory[0][:count] if memory else np.empty(count, case.dtype)
 
 
 def _chunk(case: Case, array: np.ndarray, place: int) -> np.ndarray:

@@ -6,7 +6,7 @@ order; before each timing they meet in a barrier that is not timed.
 
 import gc
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import NamedTuple
@@ -14,14 +14,14 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.bench.modes import Call
+
 SMALL_NBYTES = 64 << 10  # below, calls are timed in batches, so that neither clock nor barrier shows
 BATCH_S = 100e-6  # a batch takes at least this long
 MAX_BATCH = 1000
 BARRIER_S = 20e-6  # guess of what surrounds a timing
 ROUNDS = 5, 1000  # least and most
 _SEED = 20260
-
-Call = Callable[[], object]
 
 
 @dataclass(frozen=True)

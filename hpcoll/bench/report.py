@@ -12,14 +12,21 @@ from itertools import groupby
 from typing import Any
 
 from hpcoll.bench.results import Row, Side, average_bus_bandwidth, total_wrong
+from hpcoll.config import NATIVE
 from hpcoll.units import format_nbytes
 
 _NCCL = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}"
 _NCCL_SIDE = "  {:>7}  {:>6}  {:>6}  {:>6}"
 _NCCL_RATIOS = "  {:>7}  {:>7}"
+_NCCL_HIDDEN = ("hidden (%)", "native (%)")  # in overlap mode, for either side
 _OSU = "{:<12} {:>18} {:>18} {:>18} {:>12}"
+_OSU_LATENCY = ("# Size", "Avg Latency(us)", "Min Latency(us)", "Max Latency(us)", "Iterations")
+_OSU_OVERLAP = ("# Size", "Overall(us)", "Compute(us)", "Pure Comm.(us)", "Overlap(%)")
 _CASE = ("algorithm", "ran", "size", "count", "type", "redop", "root")
-_DETAILS = ("ratio", "min_us", "max_us", "avg_us", "p50_us", "p95_us", "p99_us", "stdev_us", "iterations", "batch")
+_DETAILS = (
+    *("ratio", "min_us", "max_us", "avg_us", "p50_us", "p95_us", "p99_us", "stdev_us", "iterations", "batch"),
+    *("work_us", "both_us", "hidden"),
+)
 _CSV = ("collective", "nranks", *_CASE, "side", "time_us", "alg_bw", "bus_bw", "nwrong", *_DETAILS)
 _METHOD = (
     "time is the median over iterations of the time per call of the slowest rank; ratio is native time / time",
@@ -55,8 +62,11 @@ class Report:
 def as_nccl(report: Report) -> str:
     """One table per algorithm with the columns of nccl-tests."""
     lines = [f"# {text}" for text in (*report.heading, *_METHOD, *report.notes)]
+    natives = {row.size: row for row in report.rows if row.algorithm == NATIVE}
+    overlap = _is_overlap(report.rows)
     for name, rows in report.blocks():
-        lines += ["#", f"# {report.collective}/{name}{_picks(rows)}", *_nccl_header(), *(_nccl_row(row) for row in rows)]
+        lines += ["#", f"# {report.collective}/{name}{_picks(rows)}", *_nccl_header(overlap)]
+        lines += [_nccl_row(row) + (_nccl_hidden(row, natives.get(row.size)) if overlap else "") for row in rows]
         wrong = total_wrong(rows)
         lines += [
             f"# {'Out of bounds values':<20} : {wrong} {'FAILED' if wrong else 'OK'}",
@@ -65,7 +75,7 @@ def as_nccl(report: Report) -> str:
     return "\n".join([*lines, "#"]) + "\n"
 
 
-def _nccl_header() -> list[str]:
+def _nccl_header(overlap: bool) -> list[str]:
     titles = [f"{'out-of-place':^33}", f"{'in-place':^33}", f"{'native / time':^18}"]
     names, units = ("time", "algbw", "busbw", "#wrong"), ("(us)", "(GB/s)", "(GB/s)", "")
     lines = [
@@ -73,6 +83,9 @@ def _nccl_header() -> list[str]:
         _NCCL.format("size", "count", "type", "redop", "root") + 2 * _NCCL_SIDE.format(*names) + _NCCL_RATIOS.format("ratio", "ratio"),
         _NCCL.format("(B)", "(elements)", "", "", "") + 2 * _NCCL_SIDE.format(*units) + _NCCL_RATIOS.format("(out)", "(in)"),
     ]
+    if overlap:
+        extra = ("".join(f"{title:^18}" for title in _NCCL_HIDDEN), 2 * _NCCL_RATIOS.format("hidden", "hidden"))
+        lines = [line + more for line, more in zip(lines, (*extra, 2 * _NCCL_RATIOS.format("(out)", "(in)")))]
     return [f"#{line[1:]}".rstrip() for line in lines]
 
 
@@ -85,6 +98,19 @@ def _nccl_row(row: Row) -> str:
         line += _NCCL_SIDE.format(*cells)
     ratios = ["-" if side is None or side.ratio is None else f"{side.ratio:.2f}" for side in (row.out_of_place, row.in_place)]
     return line + _NCCL_RATIOS.format(*ratios)
+
+
+def _nccl_hidden(row: Row, native: Row | None) -> str:
+    """What overlap hides, in percent: of this row, then of the native one at the same size."""
+    cells = []
+    for one in (row, native):
+        sides = (one.out_of_place, one.in_place) if one else (None, None)
+        cells += ["-" if side is None or side.hidden is None else f"{100 * side.hidden:.0f}" for side in sides]
+    return _NCCL_RATIOS.format(*cells[:2]) + _NCCL_RATIOS.format(*cells[2:])
+
+
+def _is_overlap(rows: Iterable[Row]) -> bool:
+    return any(side.hidden is not None for row in rows for side in row.sides)
 
 
 def _fitted(value: float, width: int) -> str:
@@ -109,26 +135,34 @@ def _picks(rows: Sequence[Row]) -> str:
 
 
 def as_osu(report: Report) -> str:
-    """One table per algorithm with the columns of the OSU benchmarks (``-f``): calls out of place, bytes per rank or block."""
+    """One table per algorithm with the columns of the OSU benchmarks (``-f``; nonblocking ones): out of place, bytes per rank or block."""
+    overlap = _is_overlap(report.rows)
     lines = [f"# {text}" for text in (*report.heading, *report.notes)]
     for name, rows in report.blocks():
-        lines += ["", f"# hpcoll {report.collective}/{name}{_picks(rows)}: latency test, out of place"]
-        lines.append(_OSU.format("# Size", "Avg Latency(us)", "Min Latency(us)", "Max Latency(us)", "Iterations"))
+        lines += ["", f"# hpcoll {report.collective}/{name}{_picks(rows)}: {'overlap' if overlap else 'latency'} test, out of place"]
+        lines.append(_OSU.format(*(_OSU_OVERLAP if overlap else _OSU_LATENCY)))
         for row in rows:
             size = row.size if report.collective == "reduce_scatter" else row.block_nbytes
             for side in filter(None, (row.out_of_place,)):
-                times = (f"{value:.2f}" for value in (side.avg_us, side.min_us, side.max_us))
-                lines.append(_OSU.format(size, *times, side.iterations * side.batch))
+                lines.append(_OSU.format(size, *_osu_cells(side)))
         wrong = total_wrong(rows)
         lines += [f"# Wrong elements: {wrong}"] if wrong else []
     return "\n".join(lines) + "\n"
 
 
-def as_json(report: Report) -> str:
+def _osu_cells(side: Side) -> list[str]:
+    if side.hidden is not None:
+        assert side.both_us is not None
+        assert side.work_us is not None
+        return [f"{value:.2f}" for value in (side.both_us, side.work_us, side.p50_us, 100 * side.hidden)]
+    return [*(f"{value:.2f}" for value in (side.avg_us, side.min_us, side.max_us)), str(side.iterations * side.batch)]
+
+
+def document(report: Report) -> dict[str, Any]:
     """One JSON document with the keys of nccl-tests; results carry the algorithm's name."""
     wrong = total_wrong(report.rows)
     ours = {name: average_bus_bandwidth(rows) for name, rows in report.blocks()}
-    document = {
+    return {
         **report.facts,
         "collective": report.collective,
         "nranks": report.nranks,
@@ -138,7 +172,11 @@ def as_json(report: Report) -> str:
         "notes": list(report.notes),
         "errors": [f"{wrong} wrong elements"] if wrong else [],
     }
-    return json.dumps(document, indent=1) + "\n"
+
+
+def as_json(report: Report) -> str:
+    """The `document` as text."""
+    return json.dumps(document(report), indent=1) + "\n"
 
 
 def _json_row(row: Row) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+AUTO = "auto"  # the algorithm that hpcoll chooses
+
 
 @dataclass(frozen=True)
 class Side:
@@ -20,6 +22,8 @@ class Side:
         nwrong: Wrong elements on all ranks; None if answers were not checked.
         ratio: Native time over this time; None without a native time.
         iterations, batch: Rounds, and calls timed together in each.
+        work_us, both_us, hidden: In overlap mode: time of the work alone, of the call with the work inside, and the share of the
+            shorter of call and work that this hides (`hpcoll.bench.modes.hidden_share`); else None.
     """
 
     p50_us: float
@@ -35,6 +39,9 @@ class Side:
     ratio: float | None
     iterations: int
     batch: int
+    work_us: float | None = None
+    both_us: float | None = None
+    hidden: float | None = None
 
 
 @dataclass(frozen=True)

@@ -1,49 +1,26 @@
 """A whole run of the benchmark: every size, every algorithm beside the MPI library's own, answers checked. Floor 7."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.bench.cases import IN_PLACE, OUT_OF_PLACE, Buffers, Case, bind, calm, fill, make_buffers, wrong_elements
-from hpcoll.bench.measure import Pace, Times, measure
-from hpcoll.bench.results import Row, Side, bus_factor, summarise
+from hpcoll.bench.cases import IN_PLACE, OUT_OF_PLACE, Buffers, Case, bind, calm, fill, make_buffers, room, wrong_elements
+from hpcoll.bench.measure import Times, measure
+from hpcoll.bench.modes import OVERLAP, SYMMETRIC, Call, Form, form, hidden_share, overlapped, work
+from hpcoll.bench.request import Request, cases, inherited, native_problem
+from hpcoll.bench.results import AUTO, Row, Side, bus_factor, summarise
+from hpcoll.bench.sizes import sizes as sizes
 from hpcoll.bench.values import type_name
-from hpcoll.collectives import COLLECTIVES
 from hpcoll.communicator import Communicator
 from hpcoll.config import NATIVE
 from hpcoll.operators import to_native
-from hpcoll.ops import ReduceOp
 from hpcoll.units import format_nbytes
 
-AUTO = "auto"
-
-
-@dataclass(frozen=True)
-class Request:
-    """What to measure; equal on all ranks.
-
-    Attributes:
-        collective: Name.
-        sizes: Bytes of the messages, ascending; a size is cut to whole elements and blocks.
-        dtype, op, root: Of the calls; ``op`` is None where nothing is combined.
-        algorithms: Names of the catalogue, and ``auto``; ``native`` is measured beside them.
-        segment: Bytes per segment, or None.
-        check: Whether answers are checked.
-        pace: How long to measure.
-    """
-
-    collective: str
-    sizes: tuple[int, ...]
-    dtype: np.dtype
-    op: ReduceOp | None
-    root: int
-    algorithms: tuple[str, ...]
-    segment: int | None
-    check: bool
-    pace: Pace
+_CALIBRATION = 7  # rounds that tell how much work takes as long as a call
+_UNIT = 50  # slices of work that are timed for that
 
 
 class Findings(NamedTuple):
@@ -53,33 +30,22 @@ class Findings(NamedTuple):
     notes: list[str]
 
 
+class _Setting(NamedTuple):
+    """What stays the same for all sizes; ``memory`` has two symmetric arrays for each side, or is empty."""
+
+    request: Request
+    world: MPI.Intracomm
+    comm: Communicator
+    names: list[str]
+    memory: dict[str, tuple[np.ndarray, np.ndarray]]
+
+
 class _Candidate(NamedTuple):
     algorithm: str
     side: str
     buffers: Buffers
-    call: Callable[[], object]
-
-
-def sizes(minbytes: int, maxbytes: int, stepbytes: int = 0, factor: int = 0) -> Iterator[int]:
-    """Sizes from ``minbytes`` to ``maxbytes``: by adding ``stepbytes >= 1``, or else by multiplying with ``factor >= 2``.
-
-    >>> list(sizes(8, 64, factor=2)), list(sizes(8, 20, stepbytes=6))
-    ([8, 16, 32, 64], [8, 14, 20])
-    """
-    assert minbytes >= 1, minbytes
-    assert stepbytes >= 1 or factor >= 2, (stepbytes, factor)
-    size = minbytes
-    while size <= maxbytes:
-        yield size
-        size = size + stepbytes if stepbytes else size * factor
-
-
-def cases(request: Request, rank: int, nranks: int) -> list[Case]:
-    """One case per size, without repetition; a size below one element per block becomes that."""
-    meaning = COLLECTIVES[request.collective]
-    unit = request.dtype.itemsize * (nranks if meaning.blocks else 1)
-    counts = [0] if meaning.idempotent else sorted({max(1, size // unit) for size in request.sizes})
-    return [Case(request.collective, count, request.dtype, request.op, request.root, rank, nranks) for count in counts]
+    form: Form
+    calls: tuple[Call, ...]  # what is timed: the call, and in overlap mode also the work, and both
 
 
 def run(request: Request, world: MPI.Intracomm, progress: Callable[[str], None]) -> Findings:
@@ -92,97 +58,122 @@ def run(request: Request, world: MPI.Intracomm, progress: Callable[[str], None])
     """
     comm = Communicator(world)
     wanted = cases(request, world.Get_rank(), world.Get_size())
-    problem = _native_problem(wanted[0], world)
+    problem = native_problem(request, wanted[0], world)
     names = [*([] if problem else [NATIVE]), *request.algorithms]
+    setting = _Setting(request, world, comm, names, _symmetric(wanted[-1], comm) if request.memory == SYMMETRIC else {})
     rows: list[Row] = []
     for index, case in enumerate(wanted):
         progress(f"{request.collective} {format_nbytes(case.nbytes)}, size {index + 1} of {len(wanted)}, {len(names)} algorithms")
-        rows += _run_case(case, names, request, world, comm)
+        rows += _run_case(case, setting)
     progress("")
-    return Findings(rows, [f"native is left out: {problem}"] if problem else [])
+    notes = [f"native is left out: {problem}"] if problem else []
+    if setting.memory:
+        notes.append("hpcoll's buffers are symmetric memory, native's are ordinary")
+    if request.mode == OVERLAP:
+        notes.append("hidden: (time + work - both at once) / the shorter of time and work; the work calls no MPI")
+    return Findings(rows, notes)
 
 
-def _run_case(case: Case, names: list[str], request: Request, world: MPI.Intracomm, comm: Communicator) -> list[Row]:
+def _run_case(case: Case, setting: _Setting) -> list[Row]:
     """All algorithms at one size."""
-    memory = {side: make_buffers(case, side) for side in case.sides}
-    candidates = [
-        _Candidate(name, side, buffers, _bind(case, buffers, name, request.segment, world, comm))
-        for name in names
-        for side, buffers in memory.items()
-    ]
-    ran = {one.algorithm: _ran(case, one, comm) for one in candidates if one.side == OUT_OF_PLACE}
+    request, world = setting.request, setting.world
+    candidates, ran = _candidates(case, setting)
+    if request.mode == OVERLAP:
+        candidates = _with_work(case, candidates, setting)
     wrong = np.zeros(len(candidates), np.int64)
     if request.check:
         wrong[:] = _check(case, candidates)
-    for buffers in memory.values():
-        fill(case, buffers)
-        calm(buffers)
-    times = measure(world, [one.call for one in candidates], case.nbytes, request.pace)
+    for one in candidates:
+        fill(case, one.buffers)
+        calm(one.buffers)
+    times = measure(world, [call for one in candidates for call in one.calls], case.nbytes, request.pace)
     if request.check:
         np.maximum(wrong, _check(case, candidates), out=wrong)
         world.Allreduce(MPI.IN_PLACE, wrong, op=MPI.SUM)
+    for one in candidates:
+        one.form.free()
     found = _sides(case, candidates, times, wrong if request.check else None)
-    meaning = case.meaning
-    redop, root = case.op.name if case.op else "none", case.root if meaning.rooted else -1
+    redop, root = case.op.name if case.op else "none", case.root if case.meaning.rooted else -1
     block = case.count * case.dtype.itemsize
     return [
         Row(
             name, ran[name], case.nbytes, case.count, block, type_name(case.dtype), redop, root,
             found.get((name, OUT_OF_PLACE)), found.get((name, IN_PLACE)),
         )
-        for name in names
+        for name in setting.names
     ]  # fmt: skip
 
 
-def _bind(case: Case, buffers: Buffers, name: str, segment: int | None, world: MPI.Intracomm, comm: Communicator) -> Callable[[], object]:
+def _candidates(case: Case, setting: _Setting) -> tuple[list[_Candidate], dict[str, str]]:
+    """Everything that is measured at one size, called once, which also plans; and by name, which algorithm ran."""
+    ordinary = {side: make_buffers(case, side) for side in case.sides}
+    ours = {side: make_buffers(case, side, setting.memory[side]) for side in case.sides} if setting.memory else ordinary
+    candidates: list[_Candidate] = []
+    ran: dict[str, str] = {}
+    for name in setting.names:
+        for side, buffers in (ordinary if name == NATIVE else ours).items():
+            before = _calls(setting.comm)
+            made = form(_bind(case, buffers, name, setting), setting.request.mode)
+            fill(case, buffers)
+            made.call()
+            new = [key for key, calls in _calls(setting.comm).items() if calls != before.get(key)]
+            picked = new[0][1] if new else NATIVE if inherited(setting.request) else AUTO
+            ran.setdefault(name, picked if name == AUTO else name)
+            candidates.append(_Candidate(name, side, buffers, made, (made.call,)))
+    return candidates, ran
+
+
+def _with_work(case: Case, candidates: list[_Candidate], setting: _Setting) -> list[_Candidate]:
+    """The candidates with work beside them that takes about as long as each of them."""
+    world, pace = setting.world, replace(setting.request.pace, rounds=_CALIBRATION)
+    alone = np.median(measure(world, [one.form.call for one in candidates], case.nbytes, pace).seconds, axis=1)
+    unit = np.median(measure(world, [work(_UNIT)], case.nbytes, pace).seconds) / _UNIT
+    works = [work(max(1, round(seconds / unit))) for seconds in alone]
+    return [
+        one._replace(calls=(one.form.call, meanwhile, overlapped(one.form.start, meanwhile))) for one, meanwhile in zip(candidates, works)
+    ]
+
+
+def _symmetric(largest: Case, comm: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Symmetric memory for all sizes, two arrays for each side; collective, with equal sizes on all ranks."""
+    count = max(1, room(largest))
+    return {side: (comm.empty(count, largest.dtype), comm.empty(count, largest.dtype)) for side in largest.sides}
+
+
+def _bind(case: Case, buffers: Buffers, name: str, setting: _Setting) -> Callable[[], object]:
     theirs = to_native(case.op) if case.op else None  # where MPI has the operator, both are called with it, as users do
+    mode, algorithm = setting.request.mode, None if name == AUTO else name
     if name == NATIVE:
-        return bind(case, buffers, world, theirs)  # mpi4py's own method: nothing of ours in between
-    return bind(case, buffers, comm, theirs or case.op, algorithm=None if name == AUTO else name, segment=segment)
+        return bind(case, buffers, setting.world, theirs, mode)  # mpi4py's own method: nothing of ours in between
+    return bind(case, buffers, setting.comm, theirs or case.op, mode, algorithm=algorithm, segment=setting.request.segment)
 
 
-def _ran(case: Case, one: _Candidate, comm: Communicator) -> str:
-    """Make the first call, which also plans, and look up in the ledger what ran."""
-    fill(case, one.buffers)
-    before = {(row.operation, row.algorithm): row.calls for row in comm.ledger.rows()}
-    one.call()
-    if one.algorithm != AUTO:
-        return one.algorithm
-    return next(row.algorithm for row in comm.ledger.rows() if row.calls != before.get((row.operation, row.algorithm), 0))
+def _calls(comm: Communicator) -> dict[tuple[str, str], int]:
+    return {(row.operation, row.algorithm): row.calls for row in comm.ledger.rows()}
 
 
 def _check(case: Case, candidates: list[_Candidate]) -> list[int]:
-    """Wrong elements on this rank, per candidate."""
+    """Wrong elements on this rank, per candidate; in overlap mode after the call with work beside it."""
     found = []
     for one in candidates:
         fill(case, one.buffers)
-        one.call()
+        one.calls[-1]()
         found.append(wrong_elements(case, one.buffers))
     return found
 
 
 def _sides(case: Case, candidates: list[_Candidate], times: Times, wrong: np.ndarray | None) -> dict[tuple[str, str], Side]:
-    native = {one.side: times.seconds[i] for i, one in enumerate(candidates) if one.algorithm == NATIVE}
+    """Results by algorithm and side."""
+    width = len(candidates[0].calls)
+    native = {one.side: times.seconds[i * width] for i, one in enumerate(candidates) if one.algorithm == NATIVE}
     factor = bus_factor(case.collective, case.nranks)
-    return {
-        (one.algorithm, one.side): summarise(
-            times.seconds[i], case.nbytes, factor,
-            nwrong=None if wrong is None else int(wrong[i]), native=native.get(one.side), batch=times.batch,
-        )
-        for i, one in enumerate(candidates)
-    }  # fmt: skip
-
-
-def _native_problem(case: Case, world: MPI.Intracomm) -> str:
-    """Why the MPI library cannot serve such calls, agreed on by all ranks; the empty string when it can."""
-    problem = ""
-    op = to_native(case.op) if case.op else None
-    if case.op is not None and op is None:
-        problem = f"the MPI library has no operator {case.op.name}"
-    elif case.count:
-        probe = np.zeros(1, case.dtype)
-        try:
-            world.Allreduce(MPI.IN_PLACE, probe, op=op or MPI.MAX) if case.op else world.Bcast(probe)
-        except (MPI.Exception, BufferError, TypeError, ValueError, KeyError) as error:
-            problem = f"the MPI library cannot take {case.dtype.name} elements ({type(error).__name__})"
-    return max(world.allgather(problem))
+    found = {}
+    for i, one in enumerate(candidates):
+        mine = times.seconds[i * width : (i + 1) * width]
+        nwrong = None if wrong is None else int(wrong[i])
+        side = summarise(mine[0], case.nbytes, factor, nwrong=nwrong, native=native.get(one.side), batch=times.batch)
+        if width > 1:
+            work_us, both_us = (float(value) for value in np.median(mine[1:], axis=1) * 1e6)
+            side = replace(side, work_us=work_us, both_us=both_us, hidden=hidden_share(*mine))
+        found[one.algorithm, one.side] = side
+    return found

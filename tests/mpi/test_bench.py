@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from mpi4py import MPI
 
 from hpcoll.bench.cases import METHODS, Case, bind, calm, fill, make_buffers, wrong_elements
 from hpcoll.bench.measure import Pace, measure, over_ranks
-from hpcoll.bench.session import Request, cases, sizes
+from hpcoll.bench.request import Request, cases
+from hpcoll.bench.sizes import sizes
 from hpcoll.bench.values import find_dtype
 from hpcoll.catalogue import algorithms
 from hpcoll.cli import main
@@ -167,6 +169,10 @@ def test_an_input_that_was_written_to_is_found_wrong() -> None:
         (["bcast", "-i", "1"], "stepbytes makes 16777209 sizes"),
         (["bcast", "--segment", "0"], "segment must be at least 1 byte"),
         (["bcast", "--output", "/nowhere/file"], "cannot write /nowhere/file"),
+        (["bcast", "--plot", "/nowhere/file.png"], "cannot write /nowhere/file.png"),
+        (["bcast", "--plot", "file.gif"], "plot file must end in .svg, .png, .pdf, got 'file.gif'"),
+        (["barrier", "--plot", "file.png"], "a barrier has no message size to plot against"),
+        (["allreduce", "-o", "avg", "--algorithms", "native"], "nothing is left to measure: the MPI library has no operator avg"),
     ],
 )
 def test_errors_are_one_line_of_rank_0(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,7 +180,7 @@ def test_errors_are_one_line_of_rank_0(arguments: list[str], text: str, capsys: 
     captured = capsys.readouterr()
     assert captured.out == ""
     if WORLD.rank == 0:
-        assert captured.err.startswith(f"hpcoll: error: {'rank 0: ' if 'operator' in text else ''}{text}")
+        assert captured.err.startswith(f"hpcoll: error: {'rank 0: ' if text.startswith('operator') else ''}{text}")
         assert captured.err.count("\n") == 1
     else:
         assert captured.err == ""
@@ -220,3 +226,29 @@ def test_sizes_become_whole_blocks() -> None:
     assert max(counts) == max(1, 64 // (4 * WORLD.size))
     with pytest.raises(ArgumentError, match="datatype"):
         find_dtype("")
+
+
+@pytest.mark.mpi(min_size=1)
+def test_a_run_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "run.svg"
+    assert bench("allgather", *QUICK, "--algorithms", "ring", "--plot", str(target)) == 0
+    out = capsys.readouterr().out
+    if WORLD.rank == 0:
+        assert "# allgather/ring" in out
+        svg = target.read_text()
+        assert f"allgather, {WORLD.size} ranks, float32, " in svg
+        assert "<!-- ring -->" in svg
+
+
+@pytest.mark.mpi(min_size=1)
+def test_without_matplotlib_nothing_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if WORLD.rank == 0:  # the only rank that draws
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+        monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
+    monkeypatch.setattr("hpcoll.cli.bench_run.measure", lambda *_: pytest.fail("measured"))
+    assert bench("allgather", *QUICK, "--plot", str(tmp_path / "run.svg")) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert ("pip install 'hpcoll[plot]'" in captured.err) is (WORLD.rank == 0)

@@ -57,6 +57,7 @@ def test_levels(text: str, level: int) -> None:
         ("HPCOLL_SEGMENT", "0", "segment must be at least 1 byte, got '0'"),
         ("HPCOLL_SEGMENT", "0.5", "segment must be at least 1 byte, got '0.5'"),
         ("HPCOLL_SEGMENT", "-4", "size must be a number of bytes"),
+        ("HPCOLL_TUNING", " ", "expected the name of a file, got ''"),
         ("HPCOLL_DEBUG", "debug", "level must be one of WARN, INFO, TRACE, got 'debug'"),
     ],
 )
@@ -75,6 +76,9 @@ def test_what_ranks_must_agree_on() -> None:
     one = read_config({"HPCOLL_SCAN": NATIVE, "HPCOLL_ALLREDUCE": "ring", "HPCOLL_SEGMENT": "64K", "HPCOLL_DEBUG": "info"})
     assert one.agreement() == Config({"allreduce": "ring", "scan": NATIVE}, 65536).agreement()
     assert one.agreement() != Config({"allreduce": "ring", "scan": NATIVE}).agreement() != DEFAULTS.agreement()
+    tuned = read_config({"HPCOLL_TUNING": " some/table.json "})
+    assert tuned == Config(tuning="some/table.json")
+    assert tuned.agreement() != DEFAULTS.agreement()
 
 
 def test_keywords_are_checked_like_the_environment() -> None:

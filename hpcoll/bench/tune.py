@@ -1,0 +1,282 @@
+"""Measures everything that could serve a call, at every size, and ranks it: the entries of a tuning table. Floor 7.
+
+A **cell** is one collective with one class of element types at one size; the cells of all sizes are a **column**. Every cell gets
+a share of the time that is left: one candidate after the other is called, its answers are checked, and it takes a few turns with the
+MPI library alone; those clearly behind are dropped, and what remains of the share goes to turns of all others. When time is short,
+candidates that the model likes least are left out. All ranks follow rank 0's clock.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.agreement import site
+from hpcoll.algorithm import Algorithm
+from hpcoll.bench.cases import Buffers, Case, bind, calm, fill, make_buffers, wrong_elements
+from hpcoll.bench.measure import Call, Pace, measure
+from hpcoll.bench.session import Request as Session
+from hpcoll.bench.session import cases
+from hpcoll.catalogue import find
+from hpcoll.collectives import COLLECTIVES
+from hpcoll.communicator import Communicator
+from hpcoll.config import NATIVE, Entry
+from hpcoll.cost import best_segment, seconds
+from hpcoll.ops import SUM
+from hpcoll.selection import HPCOLL_NETWORK, Need, fitting, not_chosen
+from hpcoll.tuning import Section, type_class
+from hpcoll.units import format_nbytes
+
+BEHIND = 2.5  # times the best: such candidates are dropped early
+SCOUT_ROUNDS = 3
+SCOUTING = 0.5  # of a cell's share: candidates whose turn has not come by then are left out
+OVERTIME = 0.1  # of the whole time: for cells that get none because others took longer than their share
+MAX_ROUNDS = 300
+MIN_SEGMENT = 8 << 10  # bytes
+LARGE_NBYTES = 1 << 20  # a cell of this size gets twice the time of a small one
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to tune; equal on all ranks.
+
+    Attributes:
+        collectives: Names.
+        sizes: Bytes of the messages, ascending; a size is cut to whole elements and blocks.
+        dtypes: Element types for the collectives that combine, one per class. Moved data is measured once, as bytes.
+        seconds: Time for everything, planning and compiling included.
+    """
+
+    collectives: tuple[str, ...]
+    sizes: tuple[int, ...]
+    dtypes: tuple[np.dtype, ...]
+    seconds: float
+
+
+class Step(NamedTuple):
+    """How far a run is: the cell that begins, cells done and in all, and seconds that are left."""
+
+    cell: str
+    done: int
+    total: int
+    left_s: float
+
+
+class Findings(NamedTuple):
+    """New sections of the table; what was left out; what gave wrong answers, and is therefore not in the table."""
+
+    sections: tuple[Section, ...]
+    notes: list[str]
+    wrong: list[str]
+
+
+class Column(NamedTuple):
+    """All cells of one collective and class of element types."""
+
+    collective: str
+    type_class: str
+    cases: list[Case]
+
+
+class Candidate(NamedTuple):
+    """What may serve a cell: a name, bytes per segment, and one call for each form (out of place, in place)."""
+
+    algorithm: str
+    segment: int
+    calls: list[Call]
+
+
+class Result(NamedTuple):
+    """Times of a candidate and of the MPI library alone, in the form in which the candidate does worse, and what finding out took."""
+
+    candidate: Candidate
+    us: float
+    native_us: float
+    cost_s: float
+
+    @property
+    def ratio(self) -> float:
+        return self.native_us / self.us
+
+
+class _Clock:
+    """Rank 0's time, alike on all ranks; every look at it is collective."""
+
+    def __init__(self, world: MPI.Intracomm, seconds: float) -> None:
+        self._world, self._end = world, perf_counter() + seconds
+
+    def left(self) -> float:
+        """Seconds until the end."""
+        return float(self._world.bcast(self._end - perf_counter()))
+
+
+class _Stage(NamedTuple):
+    world: MPI.Intracomm
+    comm: Communicator
+    clock: _Clock
+
+
+def run(request: Request, world: MPI.Intracomm, progress: Callable[[Step], None]) -> Findings:
+    """Measure everything; collective, and the result is equal on all ranks.
+
+    Args:
+        request: What to tune.
+        world: The MPI library's communicator; Communicators are made over duplicates of it.
+        progress: Called before each cell.
+    """
+    clock = _Clock(world, request.seconds)
+    here = site(world.allgather(MPI.Get_processor_name()))
+    wanted = columns(request, world.Get_rank(), world.Get_size())
+    work = sum(_work(case, column.type_class) for column in wanted for case in column.cases)
+    done, total = 0, sum(len(column.cases) for column in wanted)
+    found = Findings((), [], [])
+    sections: dict[str, dict[str, tuple[Entry, ...]]] = {}
+    for column in wanted:
+        stage = _Stage(world, Communicator(world.Dup()), clock)  # its plans go with it
+        entries: list[Entry] = []
+        for case in column.cases:
+            left = clock.left()
+            if left <= -OVERTIME * request.seconds:  # half a column would speak for sizes that it does not know
+                found.notes.append(f"{column.collective} {column.type_class}")
+                break
+            title = f"{column.collective} {column.type_class} {format_nbytes(case.nbytes)}"
+            progress(Step(title, done, total, max(0.0, left)))
+            effort = _work(case, column.type_class)
+            ranked, wrong = _measure_cell(stage, case, _need(case, column.type_class), max(0.0, left) * effort / work)
+            entries += _entries(_need(case, column.type_class), ranked)
+            found.wrong.extend(f"{title}: {name}" for name in wrong)
+            work, done = work - effort, done + 1
+        else:
+            sections.setdefault(column.type_class, {})[column.collective] = tuple(entries)
+        stage.comm.Free()
+    return found._replace(sections=tuple(Section(here, name, parts) for name, parts in sections.items()))
+
+
+def columns(request: Request, rank: int, nranks: int) -> list[Column]:
+    """What is measured, in order."""
+    found = []
+    for collective in request.collectives:
+        meaning = COLLECTIVES[collective]
+        op = SUM if meaning.reduces and not meaning.idempotent else None
+        for dtype in request.dtypes if op else (np.dtype(np.uint8),):
+            session = Session(collective, request.sizes, dtype, op, 0, (), None, True, Pace())
+            found.append(Column(collective, type_class(dtype if op else None), cases(session, rank, nranks)))
+    return found
+
+
+def candidates(need: Need) -> list[tuple[str, int]]:
+    """Our algorithms for a call, each with some segment sizes; those first that the model likes best."""
+    assert need.nbytes is not None
+    found = []
+    for name in fitting(need):
+        if name != NATIVE and find(need.collective, name).reproducible:
+            row = find(need.collective, name)
+            sizes = _segments(row, need.nranks, need.nbytes)
+            found += [(seconds(row, need.nranks, need.nbytes, segment, HPCOLL_NETWORK), name, segment) for segment in sizes]
+    return [(name, segment) for _, name, segment in sorted(found)]
+
+
+def _segments(row: Algorithm, nranks: int, nbytes: int) -> list[int]:
+    """The whole message where there is no pipeline, else the model's best segment and its quarter and fourfold."""
+    whole = max(1, nbytes)
+    if not (row.pipelined or row.chunked):
+        return [whole]
+    best = best_segment(row, nranks, nbytes, HPCOLL_NETWORK)[1]
+    return sorted({min(whole, max(MIN_SEGMENT, segment)) for segment in (best // 4, best, 4 * best)})
+
+
+def _need(case: Case, type_class: str) -> Need:
+    return Need(case.collective, case.nranks, case.nbytes, type_class=type_class)
+
+
+def _work(case: Case, type_class: str) -> float:
+    """How much time a cell deserves, in any unit."""
+    return (2 + len(candidates(_need(case, type_class)))) * (1 + case.nbytes / LARGE_NBYTES)
+
+
+def _measure_cell(stage: _Stage, case: Case, need: Need, share: float) -> tuple[list[Result], list[str]]:
+    """All that can serve a cell, best first, and what gave wrong answers; takes about ``share`` seconds."""
+    end = stage.clock.left() - share
+    memory = [make_buffers(case, side) for side in case.sides]
+    library = Candidate("", 1, [bind(case, buffers, stage.world, MPI.SUM) for buffers in memory])
+    found: list[Result] = []
+    wrong: list[str] = []
+    for algorithm, segment in [(NATIVE, max(1, case.nbytes)), *candidates(need)]:
+        calls = [bind(case, buffers, stage.comm, MPI.SUM, algorithm=algorithm, segment=segment) for buffers in memory]
+        one = Candidate(algorithm, segment, calls)
+        count = _count_wrong(stage, case, memory, one)
+        if count:
+            wrong.append(f"{algorithm}, segment {segment}: {count} wrong elements")
+        else:
+            start = stage.clock.left()
+            seconds = _take_turns(stage, case, (library, one), Pace(rounds=SCOUT_ROUNDS, warmup=2))
+            found += _judge([one], seconds, start - stage.clock.left())
+        if len(found) > 1 and stage.clock.left() < end + (1 - SCOUTING) * share:
+            break
+    best = max((one.ratio for one in found), default=0.0)
+    running = [one for one in found if one.candidate.algorithm == NATIVE or BEHIND * one.ratio >= best]
+    return rank_results(_run_off(stage, case, library, running, end)), wrong
+
+
+def _run_off(stage: _Stage, case: Case, library: Candidate, running: list[Result], end: float) -> list[Result]:
+    """Better times of candidates, from turns until the clock shows ``end``; the times there are when that is too soon."""
+    all_seconds = np.empty((1 + len(running), len(library.calls), 0))
+    round_s = sum(one.cost_s for one in running) / 2 / (1 + SCOUT_ROUNDS)  # each took its turns with the library
+    while running and all_seconds.shape[2] < MAX_ROUNDS:
+        start = stage.clock.left()
+        rounds = int(min(MAX_ROUNDS, (start - end) / 2 / round_s))  # half, and see how long it takes
+        if rounds <= SCOUT_ROUNDS:
+            break
+        seconds = _take_turns(stage, case, (library, *(one.candidate for one in running)), Pace(rounds=rounds, warmup=1))
+        all_seconds = np.concatenate([all_seconds, seconds], axis=2)
+        round_s = (start - stage.clock.left()) / rounds
+    return _judge([one.candidate for one in running], all_seconds, 0.0) if all_seconds.size else running
+
+
+def rank_results(results: Sequence[Result]) -> list[Result]:
+    """Best first: ours that are never slower than the library alone, then the rest, ``native`` through a Communicator among them."""
+    return sorted(results, key=lambda one: (one.candidate.algorithm != NATIVE and one.ratio >= 1, one.ratio), reverse=True)
+
+
+def _take_turns(stage: _Stage, case: Case, running: Sequence[Candidate], pace: Pace) -> np.ndarray:
+    """Seconds per call, ``[candidate, form, round]``, of candidates that take turns."""
+    seconds = measure(stage.world, [call for one in running for call in one.calls], case.nbytes, pace).seconds
+    return seconds.reshape(len(running), len(case.sides), -1)
+
+
+def _judge(running: Sequence[Candidate], seconds: np.ndarray, cost_s: float) -> list[Result]:
+    """Results from times of the library and, after it, of candidates."""
+    us = 1e6 * np.median(seconds, axis=2)
+    worse = (us[0] / us).argmin(axis=1)[1:]
+    return [Result(one, float(mine[form]), float(us[0, form]), cost_s) for one, mine, form in zip(running, us[1:], worse)]
+
+
+def _count_wrong(stage: _Stage, case: Case, memory: Sequence[Buffers], one: Candidate) -> int:
+    """Wrong elements on all ranks; makes the first call, which also plans, and leaves buffers fit for timing."""
+    wrong = 0
+    for buffers, call in zip(memory, one.calls):
+        fill(case, buffers)
+        call()
+        wrong += wrong_elements(case, buffers)
+        calm(buffers)
+    return int(stage.world.allreduce(wrong))
+
+
+def _entries(need: Need, ranked: Sequence[Result]) -> list[Entry]:
+    """The best, and after it the best for calls that those before cannot serve: strict, ordered, of varying blocks."""
+    assert need.nbytes is not None
+    meaning = COLLECTIVES[need.collective]
+    flags = [(False, True) if may else (False,) for may in (meaning.reduces, meaning.reduces, meaning.blocks)]
+    demands = [need._replace(strict=s, ordered=o, varying=v) for s, o, v in itertools.product(*flags)]
+    entries = []
+    for result in ranked:
+        name, segment = result.candidate[:2]
+        remaining = [demand for demand in demands if not_chosen(demand, name)]
+        if len(remaining) < len(demands):
+            entries.append(Entry(need.nbytes, name, segment, round(result.us, 3), round(result.native_us, 3)))
+        demands = remaining
+    return entries

@@ -1,0 +1,117 @@
+"""The modes and memories of ``hpcoll bench``: each measures every collective, and a wrong answer is found in each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from test_bench import QUICK, bench, document
+
+from hpcoll.bench.cases import METHODS, Case, bind, fill, make_buffers, room, wrong_elements
+from hpcoll.bench.measure import Pace
+from hpcoll.bench.modes import MODES
+from hpcoll.bench.request import Request, cases, check, inherited, native_problem
+from hpcoll.bench.values import find_dtype
+from hpcoll.communicator import Communicator
+from hpcoll.errors import ArgumentError
+from hpcoll.ops import SUM
+
+WORLD = MPI.COMM_WORLD
+
+
+@pytest.mark.mpi(min_size=1)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("collective", list(METHODS))
+def test_every_mode_of_every_collective(collective: str, mode: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(capsys, collective, *QUICK, "--mode", mode, "-r", str(WORLD.size - 1))
+    assert found["config"]["mode"] == mode
+    assert found["out_of_bounds"] == {"count": 0, "okay": True}
+    assert {result["algorithm"] for result in found["results"]} == {"native", "auto"}
+    sides = [side for result in found["results"] for side in (result["out_of_place"], result["in_place"]) if side]
+    for key in ("work_us", "both_us", "hidden"):
+        assert {side[key] is not None for side in sides} == {mode == "overlap"}
+    if mode == "overlap":
+        assert all(side["work_us"] > 0 and side["both_us"] > 0 for side in sides)
+
+
+@pytest.mark.mpi(min_size=1)
+def test_work_beside_a_call_takes_about_as_long(capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(capsys, "allreduce", "-b", "1M", "-e", "1M", "-n", "25", "--mode", "overlap")
+    sides = [result["out_of_place"] for result in found["results"]]
+    assert all(0.1 < side["work_us"] / side["time"] < 10 for side in sides)
+    assert all(side["both_us"] > 0.5 * side["work_us"] for side in sides)
+
+
+@pytest.mark.mpi(min_size=1)
+@pytest.mark.parametrize("mode", ["nonblocking", "overlap"])
+def test_a_wrong_answer_after_waiting_is_found(mode: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    class Late(MPI.Request):
+        target: np.ndarray
+
+        def Wait(self, status: MPI.Status | None = None) -> Any:
+            super().Wait(status)
+            self.target[-1] += 1
+
+    def bad(self: Communicator, sendbuf: Any, recvbuf: np.ndarray, op: MPI.Op) -> MPI.Request:
+        request = Late(WORLD.Iallreduce(sendbuf, recvbuf, op))
+        request.target = recvbuf
+        return request
+
+    monkeypatch.setattr(Communicator, "Iallreduce", bad)
+    assert bench("allreduce", *QUICK, "-e", "4", "--mode", mode) == 1
+    out = capsys.readouterr().out
+    if WORLD.rank == 0:
+        assert f"# Out of bounds values : {2 * WORLD.size} FAILED" in out
+
+
+@pytest.mark.mpi(min_size=1)
+def test_a_mode_that_the_library_lacks_is_left_out_with_a_note() -> None:
+    class Old(MPI.Intracomm):
+        def Bcast_init(self, *arguments: Any, **extras: Any) -> Any:
+            raise NotImplementedError("MPI_Bcast_init")
+
+    request = Request("bcast", (8,), find_dtype("float"), None, 0, ("auto",), None, True, Pace(), mode="persistent")
+    case = cases(request, WORLD.rank, WORLD.size)[0]
+    assert native_problem(request, case, WORLD) == ""
+    assert native_problem(request, case, Old(WORLD)) == "the MPI library has no Bcast_init (NotImplementedError)"
+    if inherited(request):
+        with pytest.raises(ArgumentError, match=r"Bcast_init is the MPI library's own .* has no Bcast_init"):
+            check(request, Old(WORLD))
+        with pytest.raises(ArgumentError, match="it takes neither algorithm nor segment"):
+            check(replace(request, algorithms=("chain",)), WORLD)
+    else:
+        check(request, Old(WORLD))
+        check(replace(request, algorithms=("chain",)), WORLD)
+
+
+@pytest.mark.mpi(min_size=1)
+@pytest.mark.parametrize("collective", ["allreduce", "gather", "bcast", "barrier"])
+def test_symmetric_memory(collective: str, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = [collective, *QUICK, "--memory", "symmetric", "-r", str(WORLD.size - 1)]
+    if hasattr(Communicator, "empty"):
+        found = document(capsys, *flags)
+        assert found["config"]["memory"] == "symmetric"
+        assert found["out_of_bounds"]["okay"]
+        assert "hpcoll's buffers are symmetric memory, native's are ordinary" in found["notes"]
+    else:
+        assert bench(*flags) == 2
+        assert ("memory symmetric needs Communicator.empty" in capsys.readouterr().err) is (WORLD.rank == 0)
+
+
+@pytest.mark.mpi(min_size=1)
+@pytest.mark.parametrize("collective", [one for one in METHODS if one != "barrier"])
+@pytest.mark.parametrize("side", ["out_of_place", "in_place"])
+def test_buffers_lie_in_the_memory_given(collective: str, side: str) -> None:
+    case = Case(collective, 7, np.dtype(np.int32), SUM, WORLD.size - 1, WORLD.rank, WORLD.size)
+    counts = WORLD.allgather(room(case))
+    assert counts == counts[:1] * WORLD.size
+    memory = np.empty(counts[0], np.int32), np.empty(counts[0], np.int32)
+    if side in case.sides:
+        buffers = make_buffers(case, side, memory)
+        assert all(any(np.shares_memory(array, one) for one in memory) for array in (buffers.source, buffers.target) if array.size)
+        fill(case, buffers)
+        bind(case, buffers, WORLD, MPI.SUM)()
+        assert wrong_elements(case, buffers) == 0

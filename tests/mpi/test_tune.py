@@ -1,0 +1,188 @@
+"""``hpcoll tune`` under mpirun: what it measures, in which order it ranks, what it refuses and what it shows."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pty
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import hpcoll
+from hpcoll import tuning
+from hpcoll.bench.tune import Candidate, Request, Result, Step, candidates, columns, rank_results, run
+from hpcoll.catalogue import find
+from hpcoll.cli import main
+from hpcoll.cli.tune import configure, request, show
+from hpcoll.config import NATIVE
+from hpcoll.errors import ArgumentError
+from hpcoll.selection import Need, fitting
+
+pytestmark = pytest.mark.mpi(min_size=2)
+WORLD = MPI.COMM_WORLD
+QUICK = ["-b", "8", "-e", "40K", "-f", "64", "--types", "float32", "--seconds", "3"]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """One path for all ranks."""
+    return Path(WORLD.bcast(tmp_path / "table.json"))
+
+
+def tune(*arguments: Any) -> int:
+    """Exit code; equal on all ranks, or the test fails on all."""
+    codes = WORLD.allgather(main(["tune", *map(str, arguments)]))
+    assert codes == codes[:1] * WORLD.size
+    return codes[0]
+
+
+@pytest.fixture
+def odd(file: Path) -> Iterator[dict[str, Path]]:
+    """Places where no table can be written."""
+    broken, newer = file.with_name("broken"), file.with_name("newer")
+    if WORLD.rank == 0:
+        broken.write_text("{")
+        newer.write_text('{"format": 9}')
+    WORLD.Barrier()
+    yield {"nowhere": file.parent / "missing" / "table", "folder": file.parent, "broken": broken, "newer": newer}
+    WORLD.Barrier()
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        ("nowhere", "cannot write .*missing/table: No such file or directory"),
+        ("folder", "cannot write .*: not a regular file"),
+        ("broken", "tuning file .*broken, line 1: expected JSON"),
+        ("newer", "cannot add to .*newer: its format is 9, this hpcoll writes 1"),
+    ],
+)
+def test_output_that_cannot_be_written_is_found_out_before(
+    where: str, text: str, odd: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = time.perf_counter()
+    assert tune("--output", odd[where], *QUICK, "--seconds", "1000") == 2
+    assert time.perf_counter() - start < 30
+    _one_line_of_rank_0(text, capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--collectives", "allreduce,allsum"], "collective must be one of .*, got 'allsum'"),
+        (["--types", "float32,quad"], "datatype must be one of"),
+        (["--types", "half"], "types: float16 is combined as float32, which is what to tune"),
+        (["--types", "bool"], "rank 0: operator sum takes .*, got bool"),
+        (["-b", "0"], "sizes need 1 <= minbytes <= maxbytes, got 0 and "),
+        (["-f", "1"], "stepfactor must be at least 2, got 1"),
+        (["--seconds", "0"], "seconds must be above 0, got 0"),
+        (["--seconds", "nan"], "seconds must be above 0, got nan"),
+        (["--seconds", "1e-9"], "nothing was measured in the time given, so .* is left as it is"),
+    ],
+)
+def test_errors_are_one_line_of_rank_0(
+    arguments: list[str], text: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tune("--output", file, *QUICK, *arguments) == 2
+    _one_line_of_rank_0(text, capsys)
+    assert not file.exists()
+
+
+def _one_line_of_rank_0(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == (WORLD.rank == 0)
+    if WORLD.rank == 0:
+        assert re.match(f"hpcoll: error: {text}", err)
+
+
+def test_one_rank_has_nothing_to_tune() -> None:
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    with pytest.raises(ArgumentError, match=r"^tune needs at least 2 ranks, got 1: mpirun -n 4 hpcoll tune$"):
+        request(parser.parse_args([]), 1)
+    assert request(parser.parse_args([]), 2).sizes == tuple(8 * 4**i for i in range(11))
+
+
+def test_a_wrong_answer_is_told_and_its_algorithm_not_picked(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = hpcoll.Communicator.Allreduce
+
+    def bad(self: hpcoll.Communicator, sendbuf: Any, recvbuf: np.ndarray, *rest: Any, **extras: Any) -> None:
+        good(self, sendbuf, recvbuf, *rest, **extras)
+        if extras["algorithm"] != "tree" and WORLD.rank == WORLD.size - 1:
+            recvbuf[-1] += 1
+
+    monkeypatch.setattr(hpcoll.Communicator, "Allreduce", bad)
+    assert tune("--output", file, *QUICK, "--collectives", "allreduce", "-e", "8", "--seconds", "20") == 1
+    out = capsys.readouterr().out
+    assert {entry.algorithm for entry in tuning.read(file).sections[0].collectives["allreduce"]} == {"tree"}
+    if WORLD.rank == 0:
+        assert "Wrong: allreduce f4 8 B: native, segment 8: 2 wrong elements\n" in out
+
+
+def test_time_that_runs_out_leaves_whole_columns_out() -> None:
+    wanted = Request(("allreduce", "bcast"), (8, 1 << 20), (np.dtype("float32"),), 1.0)
+    steps = []
+
+    def slow(step: Any) -> None:
+        steps.append(step)
+        time.sleep(1.5 if step.done == 1 else 0)
+
+    findings = run(wanted, WORLD, slow)
+    assert findings.sections[0].collectives.keys() == {"allreduce"}
+    assert findings.notes == ["bcast bytes"]
+    assert [(step.done, step.total) for step in steps] == [(0, 4), (1, 4)]
+    assert WORLD.allgather(findings.sections) == [findings.sections] * WORLD.size
+
+
+def test_candidates_are_all_that_fit_with_segments_where_there_is_a_pipeline() -> None:
+    names = fitting(Need("allreduce", WORLD.size, 1 << 20))
+    small, large = (candidates(Need("allreduce", WORLD.size, nbytes)) for nbytes in (8, 1 << 20))
+    assert {name for name, _ in small} == {name for name, _ in large} == {name for name in names if name != NATIVE}
+    assert {segment for _, segment in small} == {8}
+    assert len(small) == len(names) - 1
+    assert all(1 <= segment <= 1 << 20 for _, segment in large)
+    assert len(set(large)) == len(large)
+    for name in names[:-1]:
+        segments = [segment for other, segment in large if other == name]
+        assert (len(segments) > 1) is find("allreduce", name).pipelined
+
+
+def test_types_of_one_class_and_moved_data_have_one_column() -> None:
+    wanted = Request(("allreduce", "bcast", "barrier"), (8, 64), (np.dtype("f4"), np.dtype("i8")), 1.0)
+    found = [(column.collective, column.type_class, len(column.cases)) for column in columns(wanted, 0, WORLD.size)]
+    assert found == [("allreduce", "f4", 2), ("allreduce", "i8", 2), ("bcast", "bytes", 2), ("barrier", "bytes", 1)]
+
+
+def test_native_ranks_first_only_where_ours_is_slower_in_some_form() -> None:
+    def order(**times: float) -> list[str]:
+        results = [Result(Candidate(name, 1, []), us, 10.0, 0.1) for name, us in times.items()]
+        return [result.candidate.algorithm for result in rank_results(results)]
+
+    assert order(native=11, ring=12, tree=13) == [NATIVE, "ring", "tree"]
+    assert order(native=11, ring=10.5, tree=13) == ["ring", NATIVE, "tree"]
+    assert order(native=8, ring=9.9, tree=13) == ["ring", NATIVE, "tree"]
+
+
+def test_a_terminal_gets_one_line_that_is_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    monkeypatch.setenv("COLUMNS", "50")
+    with os.fdopen(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        show(Step("allreduce f4 8 B", 5, 10, 61.4))
+        text = os.read(ours, 1000).decode()
+        show(Step("reduce_scatter f4 128 KiB", 5, 10, 61.4))
+        cut = os.read(ours, 1000).decode()
+    os.close(ours)
+    assert text == "\r\033[K[##########----------] 5/10 allreduce f4 8 B, 61 s left"[:53]
+    assert len(cut) == len("\r\033[K") + 49

@@ -1,0 +1,298 @@
+"""Drawings of results, and what else of ``hpcoll bench`` needs no MPI: modes, sizes, the columns of overlap."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import doctest
+import io
+import itertools
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcoll.bench import modes, plot, sizes
+from hpcoll.bench.report import Report, as_csv, as_nccl, as_osu, document
+from hpcoll.bench.results import Row, summarise
+from hpcoll.cli import main
+from hpcoll.errors import ArgumentError
+
+MAGIC = {".svg": b"<?xml", ".png": b"\x89PNG\r\n\x1a\n", ".pdf": b"%PDF-"}
+OPEN_MPI, MPICH = "Open MPI v5.0.11, package: x, ident: 5.0.11", "MPICH Version: 5.0.2"
+
+
+def rows(algorithm: str, scale: float, *, hidden: bool = False, in_place: bool = True) -> list[Row]:
+    found = []
+    for size in (8, 512, 32768):
+        seconds = np.full(3, scale * (1 + size / 4096) * 1e-6)
+        side = summarise(seconds, size, 1.0, nwrong=0, native=seconds, batch=1)
+        if hidden:
+            side = replace(side, work_us=2.0, both_us=3.0, hidden=0.75)
+        found.append(Row(algorithm, algorithm, size, size // 4, size, "float", "sum", -1, side, side if in_place else None))
+    return found
+
+
+def report(*names: str, mpi: str = OPEN_MPI, nranks: int = 4, mode: str = "blocking", **extras: Any) -> Report:
+    found = [row for i, name in enumerate(names or ("native", "ring", "auto")) for row in rows(name, i + 1.0, **extras)]
+    return Report("allreduce", nranks, ["heading"], found, [], {"config": {"mpi": mpi, "mode": mode, "memory": "ordinary"}})
+
+
+def saved(path: Path, **extras: Any) -> Path:
+    path.write_text(json.dumps(document(report(**extras))))
+    return path
+
+
+def drawn(path: Path, *documents: Any) -> str:
+    """What an SVG of documents says."""
+    plot.draw([plot.run_of(one, f"run{i}") for i, one in enumerate(documents)], path)
+    return path.read_text()
+
+
+def texts(svg: str) -> list[str]:
+    """All texts: matplotlib writes each as a comment before its outlines."""
+    return re.findall(r"<!-- (.*?) -->", svg)
+
+
+def strokes(svg: str) -> set[tuple[str, bool, float]]:
+    """Colour, whether dashed, and width of every line that is wide enough or coloured."""
+    found = set()
+    for style in re.findall(r'<path d="[^"]*"[^>]*style="(fill: none[^"]*)"', svg):
+        colour, width = re.search(r"stroke: (#\w+)", style), re.search(r"stroke-width: ([\d.]+)", style)
+        if colour:
+            found.add((colour[1], "stroke-dasharray" in style, float(width[1]) if width else 1.0))
+    return found
+
+
+@pytest.mark.parametrize("suffix", [*MAGIC, ".PNG"])
+def test_the_extension_picks_the_type(suffix: str, tmp_path: Path) -> None:
+    target = tmp_path / f"picture{suffix}"
+    plot.check_target(target)
+    assert not target.exists()
+    plot.draw([plot.run_of(document(report()), "run")], target)
+    assert target.read_bytes().startswith(MAGIC[suffix.lower()])
+
+
+def test_native_is_black_and_dashed_and_in_place_is_thinner(tmp_path: Path) -> None:
+    svg = drawn(tmp_path / "a.svg", document(report()))
+    found = strokes(svg)
+    thick, thin = plot._STYLES["out_of_place"]["linewidth"], plot._STYLES["in_place"]["linewidth"]
+    assert thin < thick
+    assert {("#000000", True, thick), ("#000000", True, thin)} <= found
+    for colour in ("#1f77b4", "#ff7f0e"):
+        assert {(colour, False, thick), (colour, False, thin)} <= found
+    assert not {one for one in found if one[0] == "#2ca02c"}
+
+
+def test_title_axes_and_legend(tmp_path: Path) -> None:
+    found = texts(drawn(tmp_path / "a.svg", document(report())))
+    assert {"allreduce, 4 ranks, float32 sum, Open MPI 5.0.11", "native", "ring", "auto", "out of place", "in place"} <= set(found)
+    assert {"bus bandwidth (GB/s)", "message size", "8 B", "32 KiB"} <= set(found)
+    only = texts(drawn(tmp_path / "b.svg", document(report(in_place=False))))
+    assert "in place" not in only
+
+
+def test_runs_are_told_apart_by_what_differs(tmp_path: Path) -> None:
+    found = texts(drawn(tmp_path / "a.svg", document(report()), document(report(mpi=MPICH))))
+    assert {"allreduce, 4 ranks, float32 sum", "Open MPI 5.0.11", "MPICH 5.0.2"} <= set(found)
+    found = texts(drawn(tmp_path / "b.svg", document(report()), document(report(nranks=8, mode="persistent"))))
+    assert {"allreduce, float32 sum, Open MPI 5.0.11", "4 ranks", "8 ranks, persistent"} <= set(found)
+    found = texts(drawn(tmp_path / "c.svg", document(report()), document(report())))
+    assert {"run0", "run1"} <= set(found)
+
+
+def test_overlap_draws_the_hidden_share(tmp_path: Path) -> None:
+    overlap = document(report(mode="overlap", hidden=True))
+    found = texts(drawn(tmp_path / "a.svg", overlap))
+    assert "hidden by overlap (%)" in found
+    assert "bus bandwidth (GB/s)" not in found
+    found = texts(drawn(tmp_path / "b.svg", overlap, document(report())))
+    assert "bus bandwidth (GB/s)" in found
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("a.bmp", "plot file must end in .svg, .png, .pdf, got 'a.bmp'"),
+        ("a", "plot file must end in"),
+        ("/nowhere/a.png", "cannot write /nowhere/a.png: No such file"),
+    ],
+)
+def test_targets_that_cannot_be_drawn(path: str, text: str) -> None:
+    with pytest.raises(ArgumentError, match=re.escape(text)):
+        plot.check_target(Path(path))
+
+
+def test_a_target_that_exists_is_kept_until_there_is_a_drawing(tmp_path: Path) -> None:
+    target = tmp_path / "a.png"
+    target.write_text("old")
+    plot.check_target(target)
+    assert target.read_text() == "old"
+    (tmp_path / "b.png").mkdir()
+    with pytest.raises(ArgumentError, match="Is a directory"):
+        plot.check_target(tmp_path / "b.png")
+
+
+def test_a_target_that_cannot_be_written_in_the_end(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"cannot write .*a\.png"):
+        plot.draw([plot.run_of(document(report()), "run")], tmp_path / "gone" / "a.png")
+
+
+def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
+    with pytest.raises(ArgumentError, match=re.escape("pip install 'hpcoll[plot]'")):
+        plot.check_target(Path("a.png"))
+
+
+def test_documents_that_are_not_ours() -> None:
+    good = document(report())
+    for broken in ([], {}, {**good, "results": []}, {**good, "config": {}}, {**good, "nranks": "many"}):
+        with pytest.raises(ArgumentError, match="file is not a result of hpcoll bench"):
+            plot.run_of(broken, "file")
+    for key, value in (("type", "quad"), ("size", None), ("in_place", {}), ("out_of_place", {"time": 1})):
+        broken = copy.deepcopy(good)
+        broken["results"][0][key] = value
+        with pytest.raises(ArgumentError, match="file is not a result of hpcoll bench"):
+            plot.run_of(broken, "file")
+    for row in good["results"]:
+        row["size"] = 0
+    with pytest.raises(ArgumentError, match="file has messages without bytes"):
+        plot.run_of(good, "file")
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        (OPEN_MPI, "Open MPI 5.0.11"),
+        (MPICH, "MPICH 5.0.2"),
+        ("Intel(R) MPI Library 2021.12 for Linux* OS", "Intel(R) MPI 2021.12"),
+        ("MPI VERSION : CRAY MPICH version 8.1.27.26 (ANL base 3.4a2)", "CRAY MPICH 8.1.27.26"),
+        ("something else", "something else"),
+    ],
+)
+def test_names_of_libraries(said: str, name: str) -> None:
+    assert plot.library_name(said) == name
+
+
+def test_labels_below_an_axis_leave_room() -> None:
+    assert plot.ticks([8]) == [8]
+    linear = plot.ticks(list(range(1000, 100_001, 1000)))
+    assert 4 <= len(linear) <= plot._TICKS + 1
+    assert min(b / a for a, b in itertools.pairwise(linear)) > 1.5
+    assert plot.ticks([4, 8, 16]) == [4, 8, 16]
+
+
+def test_earlier_results_are_drawn_without_mpi(tmp_path: Path) -> None:
+    first, second = saved(tmp_path / "o.json"), saved(tmp_path / "m.json", mpi=MPICH)
+    program = """
+import sys
+sys.modules["mpi4py"] = None
+from hpcoll.cli import main
+code = main(sys.argv[1:])
+assert "numba" not in sys.modules
+assert "matplotlib.pyplot" not in sys.modules
+sys.exit(code)
+"""
+    target = tmp_path / "both.svg"
+    flags = ["--plot", str(target), "--from", str(first), "--from", str(second), "--algorithms", "ring"]
+    result = subprocess.run([sys.executable, "-c", program, "bench", *flags], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    found = texts(target.read_text())
+    assert {"native", "ring", "Open MPI 5.0.11", "MPICH 5.0.2"} <= set(found)
+    assert "auto" not in found
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--from", "o.json"], "--from needs --plot FILE"),
+        (["--plot", "a.png", "--from", "none.json"], "cannot read none.json: No such file"),
+        (["--plot", "a.png", "--from", "text"], "text is not JSON"),
+        (["--plot", "a.gif", "--from", "o.json"], "plot file must end in"),
+        (["--plot", "a.png", "--from", "o.json", "--algorithms", "tree,ring"], "no result given with --from has tree"),
+        (["bcast", "--plot", "a.png", "--from", "o.json"], "o.json is not of bcast"),
+        (["--plot", "a.png"], "bench needs a collective: allreduce"),
+    ],
+)
+def test_refused_flags(
+    flags: list[str], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    saved(Path("o.json"))
+    Path("text").write_text("# hpcoll")
+    assert main(["bench", *flags]) == 2
+    assert capsys.readouterr().err.startswith(f"hpcoll: error: {text}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["o.json", "text"]
+
+
+def test_overlap_adds_columns_to_every_format() -> None:
+    blocking, overlap = report("native", "ring"), report("native", "ring", hidden=True)
+    header, line = (next(line for line in as_nccl(overlap).splitlines() if key in line) for key in (" size ", " 512 "))
+    assert header.split()[-6:] == ["ratio", "ratio", *["hidden"] * 4]
+    assert line.split()[-4:] == ["75"] * 4
+    assert len(header) == len(line)
+    assert "hidden" not in as_nccl(blocking)
+    lines = as_osu(overlap).splitlines()
+    assert lines[-4].split() == ["#", "Size", "Overall(us)", "Compute(us)", "Pure", "Comm.(us)", "Overlap(%)"]
+    assert lines[-3].split() == ["8", "3.00", "2.00", "2.00", "75.00"]
+    cells = [next(csv.DictReader(io.StringIO(as_csv(one)))) for one in (overlap, blocking)]
+    assert [(one["work_us"], one["both_us"], one["hidden"]) for one in cells] == [("2.0", "3.0", "0.75"), ("", "", "")]
+    side = document(overlap)["results"][0]["in_place"]
+    assert (side["work_us"], side["both_us"], side["hidden"]) == (2.0, 3.0, 0.75)
+
+
+def test_hidden_share_is_of_the_shorter() -> None:
+    comm, work = np.array([4.0, 4.0, 4.0]), np.array([2.0, 2.0, 2.0])
+    assert modes.hidden_share(comm, work, comm) == 1
+    assert modes.hidden_share(comm, work, comm + work) == 0
+    assert modes.hidden_share(comm, work, np.array([7.0, 5.0, 5.5])) == 0.25
+
+
+def test_work_takes_time_in_proportion_and_allocates_nothing() -> None:
+    import tracemalloc
+    from time import perf_counter
+
+    def seconds(slices: int) -> float:
+        passes, found = modes.work(slices), []
+        for _ in range(15):
+            start = perf_counter()
+            passes()
+            found.append(perf_counter() - start)
+        return min(found)
+
+    assert 3 < seconds(2000) / seconds(200) < 30
+    passes = modes.work(1000)
+    passes()
+    tracemalloc.start()
+    passes()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4096
+
+
+@pytest.mark.parametrize(
+    "arguments", [("8", "4", None, 2), ("0", None, None, 2), ("8", None, "0", 2), ("8", None, None, 1), ("1", "1M", "1", 2)]
+)
+def test_sizes_that_make_no_sense(arguments: tuple[str, str | None, str | None, int]) -> None:
+    with pytest.raises(ArgumentError, match=r"sizes need|stepfactor must|stepbytes makes"):
+        sizes.sizes_of(*arguments)
+
+
+def test_sizes() -> None:
+    assert sizes.sizes_of("8", "64", None, 8) == (8, 64)
+    assert sizes.sizes_of("1K", "3K", "1K", 8) == (1024, 2048, 3072)
+    assert sizes.sizes_of("32M", None, None, 8) == (32 << 20,)
+
+
+@pytest.mark.parametrize("module", [modes, plot, sizes])
+def test_examples(module: Any) -> None:
+    results = doctest.testmod(module)
+    assert results.attempted > 0
+    assert results.failed == 0
