@@ -7,15 +7,19 @@ reductions, neighbourhood collectives, pickled objects, windows, files) is inher
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
-from hpcoll.blocking import Blocking
-from hpcoll.context import context_of
+from hpcoll import memory
+from hpcoll.config import log
+from hpcoll.context import Context, context_of
 from hpcoll.errors import ArgumentError
 from hpcoll.ledger import Ledger
+from hpcoll.nonblocking import PersistentCollectives
+from hpcoll.transports.shm import Node
 
 
-class Communicator(Blocking):
+class Communicator(PersistentCollectives):
     """An intracommunicator with hpcoll's collectives; making one is collective.
 
     Args:
@@ -50,6 +54,53 @@ class Communicator(Blocking):
     def ledger(self) -> Ledger:
         """Which operation ran by which algorithm, how often, with how many bytes and how long."""
         return self._context.ledger
+
+    def empty(self, shape: int | Sequence[int], dtype: Any = np.float64) -> np.ndarray:
+        """An array in symmetric memory, which ranks of the same node read in place: collectives do not copy it on its way out.
+
+        Every rank gets an array of its own, an ordinary ``numpy.ndarray`` in C order that starts a cache line. It and any contiguous
+        part of it may be passed wherever a buffer may; other ranks may pass something else. What peers read in place are collectives of
+        this communicator, and of every other whose ranks of the node all belong to this one (``Dup``, ``Split``, ``Create``, ...).
+
+        The memory is given back with the array and its views, as ordinary memory is; the array may outlive the communicator and MPI.
+        Where no other rank is on the node, or shared memory is off (``HPCOLL_SHM=0``) or refused, it is ordinary memory.
+
+        Args:
+            shape: Elements per axis, >= 0; equal on all ranks, which all call this.
+            dtype: Element type of fixed size, equal on all ranks.
+        Returns:
+            The array; what it holds is undefined.
+        Raises:
+            ArgumentError: on every rank, naming the first that asked for something else or cannot have it: a bad shape, the limit
+                ``HPCOLL_SHM`` would be passed, no memory.
+        """
+        return memory.symmetric(self._context.comm, _neighbours(self._context), "empty", shape, dtype)
+
+    def zeros(self, shape: int | Sequence[int], dtype: Any = np.float64) -> np.ndarray:
+        """`empty`, filled with zeros."""
+        return memory.symmetric(self._context.comm, _neighbours(self._context), "zeros", shape, dtype)
+
+    def like(self, array: Any) -> np.ndarray:
+        """`empty` with the shape and element type of ``array``, which are equal on all ranks."""
+        node, shape, dtype = _neighbours(self._context), getattr(array, "shape", None), getattr(array, "dtype", None)
+        return memory.symmetric(self._context.comm, node, "like", shape, dtype)
+
+    def share(self, array: Any, root: int = 0) -> np.ndarray:
+        """A read-only copy of the root's array, one for all ranks of a node: for tables that many ranks read and none changes.
+
+        It holds what the root's array held at the call; what the root writes to its own array later is not seen. Nobody can write to
+        the copy. Its memory is given back when the array and its views are gone on all ranks of the node; it may outlive the
+        communicator and MPI. Where ranks share no memory (see `empty`), each has a copy.
+
+        Args:
+            array: Anything that NumPy makes an array of, of elements of fixed size; ignored but at the root, as in ``share(None)``.
+            root: Equal on all ranks, which all call this.
+        Returns:
+            An array of the shape and element type of the root's, in C order.
+        Raises:
+            ArgumentError: on every rank, as `empty`.
+        """
+        return memory.share(self._context.comm, _neighbours(self._context), array, root)
 
     def Dup(self, info: MPI.Info | None = None) -> "Communicator":
         """A duplicate, of the same class."""
@@ -90,6 +141,16 @@ class CartCommunicator(Communicator, MPI.Cartcomm):
     def Sub(self, remain_dims: Sequence[bool]) -> "CartCommunicator":
         """The sub-grid through this rank that keeps the dimensions marked."""
         return _keep(MPI.Cartcomm(self).Sub(remain_dims))
+
+
+def _neighbours(context: Context) -> Node | None:
+    """The ranks with which this one shares memory; None where it shares none."""
+    context.check()
+    if context.channels[0].stream is not None:
+        return context.node
+    why = context.node.refused or ("HPCOLL_SHM is 0" if context.node.nranks > 1 else "no other rank of the communicator is on its node")
+    log.info("rank %d: its arrays are ordinary memory: %s", context.rank, why)
+    return None
 
 
 def _keep(comm: Any) -> Any:

@@ -56,6 +56,34 @@ def block_segments(schedule: Schedule, count: int, segment: int) -> Segments:
     return _cut(count, segment, layout_of)
 
 
-def varying_blocks(inputs: Sequence[tuple[int, int]], outputs: Sequence[tuple[int, int]], sizes: Sequence[int]) -> Segments:
-    """Blocks of different sizes, never cut: ``(displ, count)`` of each, and the size of every rank's block where it is known."""
-    return [(0, Layout(inputs, outputs, lambda extent: sizes[extent]))]  # type: ignore[call-overload]
+def varying_blocks(
+    inputs: Sequence[tuple[int, int]], outputs: Sequence[tuple[int, int]], sizes: Sequence[int], piece: int = 0
+) -> Segments:
+    """Blocks of different sizes: ``(displ, count)`` of each, and the size of every rank's block where it is known.
+
+    Args:
+        inputs, outputs, sizes: In elements.
+        piece: Elements of every block in one segment; 0: blocks are not cut.
+    """
+    longest = max((*(count for _, count in (*inputs, *outputs)), *sizes), default=0)  # a rank may forward more than it has
+    nslices = segment_count(longest, piece) if piece else 1
+    layouts: dict[tuple[int, ...], Layout] = {}
+    segments: Segments = []
+    for i in range(nslices):
+        lo, most = i * piece, piece or longest
+        ins, outs, all_sizes = (
+            [max(0, min(most, count - lo)) for count in counts]
+            for counts in ([count for _, count in inputs], [count for _, count in outputs], sizes)
+        )
+        key = (*ins, *outs, *all_sizes)
+        if key not in layouts:
+            layouts[key] = _slices(inputs, outputs, ins, outs, all_sizes)
+        segments.append((lo, layouts[key]))
+    return segments
+
+
+def _slices(
+    inputs: Sequence[tuple[int, int]], outputs: Sequence[tuple[int, int]], ins: list[int], outs: list[int], sizes: list[int]
+) -> Layout:
+    here = [list(zip((displ for displ, _ in blocks), counts, strict=True)) for blocks, counts in ((inputs, ins), (outputs, outs))]
+    return Layout(here[0], here[1], lambda extent: sizes[extent])  # type: ignore[call-overload]

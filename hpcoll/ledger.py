@@ -1,7 +1,8 @@
 """The ledger: which operation ran by which algorithm, how often, with how many bytes and how long. Floor 5."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
 
 from hpcoll.units import format_nbytes
 
@@ -24,36 +25,30 @@ class Row(NamedTuple):
     seconds: float
 
 
-@dataclass(slots=True)
-class Account:
-    """Running sums of the calls of one operation, algorithm and number of bytes."""
-
-    calls: int = 0
-    seconds: float = 0.0
-
-
 class Ledger:
     """Sums per operation and algorithm of one communicator; ``str()`` is the table."""
 
     def __init__(self) -> None:
-        self._accounts: dict[tuple[str, str, int], Account] = {}
+        self._accounts: dict[tuple[str, str, int], np.ndarray] = {}
 
-    def account(self, operation: str, algorithm: str, nbytes: int) -> Account:
-        """The running sums of calls with ``nbytes`` bytes each, made when first asked for."""
-        return self._accounts.setdefault((operation, algorithm, nbytes), Account())
+    def account(self, operation: str, algorithm: str, nbytes: int) -> np.ndarray:
+        """Running sums of calls with ``nbytes`` bytes each, int64: calls, nanoseconds in them."""
+        return self._accounts.setdefault((operation, algorithm, nbytes), np.zeros(2, np.int64))
 
     def rows(self) -> list[Row]:
         """Lines with at least one call, largest time first."""
         sums: dict[tuple[str, str], Row] = {}
-        for (operation, algorithm, nbytes), one in self._accounts.items():
+        for (operation, algorithm, nbytes), (ncalls, nanoseconds) in self._accounts.items():
             _, _, calls, total, seconds = sums.get((operation, algorithm), Row(operation, algorithm, 0, 0, 0.0))
-            sums[operation, algorithm] = Row(operation, algorithm, calls + one.calls, total + one.calls * nbytes, seconds + one.seconds)
+            sums[operation, algorithm] = Row(
+                operation, algorithm, calls + int(ncalls), total + int(ncalls) * nbytes, seconds + 1e-9 * int(nanoseconds)
+            )
         return sorted((row for row in sums.values() if row.calls), key=lambda row: -row.seconds)
 
     def clear(self) -> None:
         """Set all sums to zero."""
         for account in self._accounts.values():
-            account.calls, account.seconds = 0, 0.0
+            account[:] = 0
 
     def __str__(self) -> str:
         lines = [f"{'operation':<16} {'algorithm':<20} {'calls':>8} {'bytes':>10} {'seconds':>9} {'us/call':>9}"]

@@ -7,7 +7,7 @@ chunk become one many-input reduction, runs of chunks that are not contiguous in
 limit are split and empty ones dropped. Both ends of a message decide alike, because they see equal sizes.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -15,8 +15,8 @@ import numpy as np
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.ir import Buffer, Schedule
 from hpcoll.layout import Segments
-from hpcoll.placement import Item, Items, Place
-from hpcoll.program import NCOLUMNS, Code, Program
+from hpcoll.placement import MESSAGE, STAGED, Item, Items, Place, aligned
+from hpcoll.program import INLINE_NBYTES, MESSAGES, NCOLUMNS, STAGING, Code, Program
 
 MAX_MESSAGE_NBYTES = 1 << 30  # int counts end at 2**31 - 1
 _POSTED_AHEAD = 16  # receives that may be posted before the one that the lane waits for
@@ -29,6 +29,8 @@ class Lane(NamedTuple):
     sources: list[tuple[int, int]]
     nrequests: int
     scratch_nbytes: int
+    staging_nbytes: int
+    nslots: int
 
 
 class _Rows:
@@ -39,17 +41,18 @@ class _Rows:
         self.rows: list[tuple[int, ...]] = []
         self.sources: list[tuple[int, int]] = []
         self.nrequests = 0
+        self.reserved = False
         self.requests: dict[int, list[int]] = {}  # item -> requests of its messages that were not waited for
-        self.scratch_nbytes = _aligned(sum(count for _, count in items.scratch) * items.itemsize)
+        self.scratch_nbytes = aligned(sum(count for _, count in items.scratch) * items.itemsize)
         self.landings: list[int] = []
         for nbytes in items.landings:
             self.landings.append(self.scratch_nbytes)
-            self.scratch_nbytes += _aligned(nbytes)
+            self.scratch_nbytes += aligned(nbytes)
 
     def emit(self) -> Lane:
         """Write the rows."""
         items = self.items.list
-        posts = self._post_positions()
+        posts, direct = self._post_positions(), self._direct()
         sends: dict[Hashable, list[int]] = {}  # chunk -> items that send it and were not waited for
         for i, item in enumerate(items):
             for receive in posts.get(i, ()):
@@ -61,12 +64,50 @@ class _Rows:
                 self._message(i)
                 for name in item.reads:
                     sends.setdefault(name, []).append(i)
+            elif item.code >= Code.STAGE:
+                self._near(item, int(i in direct))
             else:
                 self._wait_sends(sends, item.writes)
                 self._local(item)
         for i in list(self.requests):
             self._wait(i)
-        return Lane(self.rows, self.sources, self.nrequests, self.scratch_nbytes)
+        self.rows += sorted({(Code.DRAIN, item.peer, 0, item.places[0].buffer) for i in direct if (item := items[i]).code == Code.POST})
+        return Lane(self.rows, self.sources, self.nrequests, self.scratch_nbytes, self.items.staging_nbytes, self.items.nslots)
+
+    def _direct(self) -> set[int]:
+        """Items that hand out memory of INPUT or OUTPUT which nothing behind them overwrites: it may be read where it lies."""
+        found: set[int] = set()
+        overwritten: set[Hashable] = set()
+        for i, item in reversed(list(enumerate(self.items.list))):
+            source = item.places[item.code == Code.STAGE] if item.code in (Code.STAGE, Code.POST) else None
+            callers = source is not None and source.nbytes > INLINE_NBYTES and source.buffer in (Buffer.INPUT, Buffer.OUTPUT)
+            if callers and not overwritten.intersection(item.reads):
+                found.add(i)
+            overwritten.update(item.writes)
+        pieces = [i for i in found if self.items.list[i].code == Code.STAGE]
+        return found.difference(i for i in pieces if not self._posted_alone(i))
+
+    def _posted_alone(self, i: int) -> bool:
+        """Whether a STAGE holds all of what the POST behind it announces."""
+        post = next(item for item in self.items.list[i:] if item.code == Code.POST)
+        return post.places[0].buffer != STAGED
+
+    def _near(self, item: Item, direct: int) -> None:
+        """The operations on shared memory. Room is taken before the lane's first message: what it waits for must not hang on this lane."""
+        if item.code in (Code.STAGE, Code.POST) and self.items.staging_nbytes and not self.reserved:
+            self.rows.append((Code.RESERVE,))
+            self.reserved = True
+        if item.code == Code.STAGE:
+            (_, staged, nbytes), source = item.places
+            self.rows.append((item.code, 0, staged, *self._at(source), nbytes, direct))
+        elif item.code == Code.POST:
+            source, (_, staged, nbytes) = item.places
+            self.rows.append((item.code, item.peer, staged, *self._at(source), nbytes, direct))
+        elif item.code == Code.AWAIT:
+            (buffer, _, nbytes) = item.places[0]
+            self.rows.append((item.code, item.peer, MESSAGE - buffer, 0, 0, nbytes))
+        else:
+            self.rows.append((item.code, item.peer))
 
     def _post_positions(self) -> dict[int, list[int]]:
         """Before which item each receive is posted: when its destination is free, in order, and not behind a wait of its own.
@@ -96,6 +137,10 @@ class _Rows:
         return positions
 
     def _at(self, place: Place) -> tuple[int, int]:
+        if place.buffer <= MESSAGE:
+            return MESSAGES + MESSAGE - place.buffer, place.displ
+        if place.buffer == STAGED:
+            return STAGING, place.displ
         if place.buffer < 3:
             return place.buffer, place.displ
         return int(Buffer.SCRATCH), self.landings[place.buffer - 3] + place.displ
@@ -123,15 +168,13 @@ class _Rows:
         if item.code == Code.COPY:
             self.rows.append((Code.COPY, *destination, *sources[0], nbytes))
         else:
-            self.rows.append((Code.REDUCE, *destination, nbytes // self.items.itemsize, len(self.sources), len(sources)))
+            self.rows.append((Code.REDUCE, *destination, nbytes // self.items.itemsize, len(self.sources), len(sources), nbytes))
             self.sources += sources
 
 
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // 64) * 64
-
-
-def lower(schedule: Schedule, segments: Segments, itemsize: int, window: int, *, in_place: bool) -> Program:
+def lower(
+    schedule: Schedule, segments: Segments, itemsize: int, window: int, *, in_place: bool, near: Mapping[int, int] | None = None
+) -> Program:
     """Write one rank's program.
 
     Args:
@@ -141,6 +184,7 @@ def lower(schedule: Schedule, segments: Segments, itemsize: int, window: int, *,
         itemsize: Bytes of one element.
         window: Most lanes in flight, ``>= 1``.
         in_place: Whether the collective's aliased chunks are one memory.
+        near: Local rank of each rank that is reached through shared memory.
     """
     who = (schedule.rank, schedule.nranks, schedule.root, schedule.nchunks)
     find_aliases = COLLECTIVES[schedule.collective].aliases
@@ -149,22 +193,23 @@ def lower(schedule: Schedule, segments: Segments, itemsize: int, window: int, *,
     sources: list[tuple[int, int]] = []
     tables: dict[int, list[tuple[int, int]]] = {}  # layout -> rows of each channel
     lanes: list[tuple[int, int, int]] = []
-    nrequests = scratch_nbytes = 0
+    nrequests = scratch_nbytes = staging_nbytes = nslots = 0
     for displ, layout in segments:
         if id(layout) not in tables:
             tables[id(layout)] = []
             for steps in schedule.channels:
-                items = Items(schedule, layout, itemsize, aliases)
+                items = Items(schedule, layout, itemsize, aliases, near or {})
                 items.add(steps)
                 lane = _Rows(items).emit()
                 tables[id(layout)].append((len(rows), len(rows) + len(lane.rows)))
                 rows += [_padded(row, len(sources)) for row in lane.rows]
                 sources += lane.sources
                 nrequests, scratch_nbytes = max(nrequests, lane.nrequests), max(scratch_nbytes, lane.scratch_nbytes)
+                staging_nbytes, nslots = max(staging_nbytes, lane.staging_nbytes), max(nslots, lane.nslots)
         lanes += [(first, last, displ * itemsize) for first, last in tables[id(layout)]]
     return Program(
         np.array(rows, np.int64).reshape(-1, NCOLUMNS), np.array(sources, np.int64).reshape(-1, 2), np.array(lanes, np.int64),
-        min(window * len(schedule.channels), len(lanes)), nrequests, scratch_nbytes,
+        min(window, len(lanes)), nrequests, scratch_nbytes, staging_nbytes, nslots,
     )  # fmt: skip
 
 

@@ -1,22 +1,24 @@
 """Steps as operations on places: contiguous bytes of a buffer. Floor 5; the first half of lowering.
 
 Consecutive receive-and-reduce steps into one chunk become one many-input reduction, runs of chunks that are not contiguous
-in memory are packed, empty ones dropped. Both ends of a message decide alike, because they see equal sizes.
+in memory are packed, empty ones dropped. Both ends of a message decide alike, because they see equal sizes. What a rank
+of the same node sends is used where it lies; what several of them get is staged once.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from hpcoll.ir import Buffer, Chunk, Op, Schedule, Step
 from hpcoll.layout import Layout
-from hpcoll.program import Code
+from hpcoll.program import INLINE_NBYTES, Code
 
 _LANDING_SLOTS = 3  # destinations for receives that are reduced on arrival, unless more are reduced at once
+STAGED, MESSAGE = -1, -2  # buffers of places in the shared window; message slot ``i`` is buffer ``MESSAGE - i``
 
 
 class Place(NamedTuple):
-    """Contiguous bytes of one buffer; buffers from 3 on are landing slots."""
+    """Contiguous bytes of one buffer; buffers from 3 on are landing slots, negative ones on the node."""
 
     buffer: int
     displ: int
@@ -28,7 +30,7 @@ class Item(NamedTuple):
 
     code: Code
     peer: int
-    places: list[Place]  # SEND, RECV: one; COPY: destination, source; REDUCE: destination, sources
+    places: list[Place]  # SEND, RECV, AWAIT: one; COPY, STAGE: destination, source; POST: source, staged; REDUCE: destination, sources
     reads: list[Hashable]
     writes: list[Hashable]
 
@@ -37,11 +39,15 @@ Pieces = list[tuple[Hashable, Place]]
 
 
 class Items:
-    """First half: the steps of one channel as items on places."""
+    """First half: the steps of one channel as items on places; ``near`` gives the local rank of peers on the same node."""
 
-    def __init__(self, schedule: Schedule, layout: Layout, itemsize: int, aliases: dict[int, int]) -> None:
-        self.layout, self.itemsize, self.aliases = layout, itemsize, aliases
+    def __init__(self, schedule: Schedule, layout: Layout, itemsize: int, aliases: dict[int, int], near: Mapping[int, int]) -> None:
+        self.layout, self.itemsize, self.aliases, self.near = layout, itemsize, aliases, near
         self.list: list[Item] = []
+        self.staging_nbytes = self.nslots = 0
+        self._staged: dict[tuple[Hashable, ...], Place] = {}  # chunks that are in the window as they are in memory
+        self._unused: list[int] = []  # local ranks whose messages were awaited and not yet acknowledged, in order
+        self._messages: dict[Chunk, Pieces] = {}  # scratch cells that stand for a message
         ends = [0, *accumulate(layout.size(extent) for extent in schedule.scratch)]
         self.scratch = [(lo, hi - lo) for lo, hi in pairwise(ends)]
         self.landings: list[int] = []  # nbytes of each landing slot
@@ -67,13 +73,52 @@ class Items:
             if code == Code.COPY and places[0] == places[1]:
                 continue
             names = [[name for name, _ in pieces] for pieces in group]
-            self.list.append(Item(code, -1, places, [name for part in names[1:] for name in part], names[0]))
+            self._append(Item(code, -1, places, [name for part in names[1:] for name in part], names[0]))
 
     def message(self, code: Code, peer: int, pieces: Pieces) -> None:
         """A send or receive of contiguous pieces."""
         names = [name for name, _ in pieces]
         reads, writes = (names, []) if code == Code.SEND else ([], names)
-        self.list.append(Item(code, peer, [_join(pieces)], reads, writes))
+        self._append(Item(code, peer, [_join(pieces)], reads, writes))
+
+    def _append(self, item: Item) -> None:
+        self.list.append(item)
+        if item.writes:
+            self._staged = {names: place for names, place in self._staged.items() if not set(names) & set(item.writes)}
+
+    def _post(self, peer: int, pieces: Pieces) -> None:
+        """A message to a rank of the node: within its line, or read where it lies or was staged."""
+        names = tuple(name for name, _ in pieces)
+        groups = [_join(group) for (group,) in _contiguous([pieces])]
+        nbytes = sum(place.nbytes for place in groups)
+        staged = Place(STAGED, 0, nbytes)
+        if len(groups) > 1 or nbytes > INLINE_NBYTES:
+            if names not in self._staged:
+                self._staged[names] = Place(STAGED, self.staging_nbytes, nbytes)
+                for place in groups:
+                    self._append(Item(Code.STAGE, -1, [Place(STAGED, self.staging_nbytes, place.nbytes), place], list(names), []))
+                    self.staging_nbytes += place.nbytes
+                self.staging_nbytes = aligned(self.staging_nbytes)
+            staged = self._staged[names]
+        source = groups[0] if len(groups) == 1 else staged
+        self._append(Item(Code.POST, self.near[peer], [source, staged], list(names), []))
+
+    def _await(self, peer: int, pieces: Pieces) -> Pieces:
+        """Wait for a message from a rank of the node; returns its pieces, which last until `_acknowledge`."""
+        buffer = MESSAGE - len(self._unused)
+        self._unused.append(self.near[peer])
+        self.nslots = max(self.nslots, len(self._unused))
+        displs = accumulate((place.nbytes for _, place in pieces), initial=0)
+        found: Pieces = [
+            (("message", buffer), Place(buffer, displ, place.nbytes)) for (_, place), displ in zip(pieces, displs, strict=False)
+        ]
+        self._append(Item(Code.AWAIT, self.near[peer], [_join(found)], [], []))
+        return found
+
+    def _acknowledge(self) -> None:
+        for local in self._unused:
+            self._append(Item(Code.ACK, local, [], [], []))
+        self._unused = []
 
     def stage(self, pieces: Pieces, slots: int = 0) -> Pieces:
         """Contiguous room for pieces: a receive's in one of ``slots`` landing slots in turn; a send's, which is in use for
@@ -96,21 +141,30 @@ class Items:
         """Translate a channel."""
         groups = list(_fused(steps))
         slots = max([_LANDING_SLOTS, *(len(group) for group in groups)])
+        in_place = _read_in_place(steps, self.near)
         for group in groups:
             step = group[0]
             if step.op == Op.RECV_REDUCE:
                 self._receive_reduce(group, slots)
                 continue
-            operands = [self.chunks(run) for run in ((step.dst,) if step.dst else ()) + step.srcs]
+            operands = [self._messages.pop(run, []) or self.chunks(run) for run in ((step.dst,) if step.dst else ()) + step.srcs]
             if not operands[0]:
                 continue
-            if step.op in (Op.COPY, Op.REDUCE):
+            if step.dst in in_place and step.op == Op.RECV:
+                self._messages[step.dst] = self._await(step.peer, operands[0])
+            elif step.op in (Op.COPY, Op.REDUCE):
                 self.local(Code[step.op.name], *operands)
+                self._acknowledge()
             else:
                 self._transfer(Code[step.op.name], step.peer, operands[0], slots)
 
     def _transfer(self, code: Code, peer: int, pieces: Pieces, slots: int) -> None:
-        if len(list(_contiguous([pieces]))) == 1:
+        if peer in self.near and code == Code.SEND:
+            self._post(peer, pieces)
+        elif peer in self.near:
+            self.local(Code.COPY, pieces, self._await(peer, pieces))
+            self._acknowledge()
+        elif len(list(_contiguous([pieces]))) == 1:
             self.message(code, peer, pieces)
         elif code == Code.SEND:
             staged = self.stage(pieces)
@@ -128,10 +182,38 @@ class Items:
             return
         operands = [self.chunks(group[0].srcs[0])]
         for step in group:
-            landed = self.stage(destination, slots)
-            self.message(Code.RECV, step.peer, landed)
+            if step.peer in self.near:
+                landed = self._await(step.peer, destination)
+            else:
+                landed = self.stage(destination, slots)
+                self.message(Code.RECV, step.peer, landed)
             operands = [landed, *operands] if step.received_first else [*operands, landed]
         self.local(Code.REDUCE, destination, *operands)
+        self._acknowledge()
+
+
+def _read_in_place(steps: Sequence[Step], near: Mapping[int, int]) -> set[Chunk]:
+    """Scratch cells that only carry a near peer's message from its receive to the reduction right behind a run of receives.
+
+    The reduction reads such messages where the peer left them. All of a run or none: a peer's messages are used in order.
+    """
+    found: set[Chunk] = set()
+    uses: dict[int, int] = {}  # scratch cell -> steps that name it
+    for step in steps:
+        for run in (*((step.dst,) if step.dst else ()), *step.srcs):
+            if run.buffer == Buffer.SCRATCH:
+                for index in range(run.index, run.index + run.n):
+                    uses[index] = uses.get(index, 0) + 1
+    for end, reduction in enumerate(steps):
+        if reduction.op != Op.REDUCE:
+            continue
+        first = end
+        while first and steps[first - 1].op == Op.RECV:
+            first -= 1
+        cells = [step.dst for step in steps[first:end] if step.dst and step.peer in near]
+        if all(cell.buffer == Buffer.SCRATCH and cell.n == 1 and cell in reduction.srcs and uses[cell.index] == 2 for cell in cells):
+            found.update(cells)
+    return found
 
 
 def _fused(steps: Sequence[Step]) -> Iterator[list[Step]]:
@@ -154,6 +236,11 @@ def _contiguous(operands: Sequence[Pieces]) -> Iterator[list[Pieces]]:
         if i == len(operands[0]) or any(_gap(pieces[i - 1][1], pieces[i][1]) for pieces in operands):
             yield [pieces[start:i] for pieces in operands]
             start = i
+
+
+def aligned(nbytes: int) -> int:
+    """The next multiple of a cache line."""
+    return -(-nbytes // 64) * 64
 
 
 def _gap(place: Place, following: Place) -> bool:

@@ -13,32 +13,60 @@ from hpcoll.engines.host import HostEngine, Patience
 from hpcoll.ir import Schedule
 from hpcoll.kernels.host import kernel_address
 from hpcoll.layout import Segments, block_segments, varying_blocks, vector_segments
-from hpcoll.ledger import Account
 from hpcoll.lowering import lower
 from hpcoll.ops import BOR
 from hpcoll.selection import Choice
 from hpcoll.transports.mpi import library
+from hpcoll.transports.shm import STREAM_PLACES, Stream
 
-_OWN_SCRATCH = 64 << 10  # bytes; plans that need more scratch share their context's
+MAX_PLACES = 128  # of a window, hence tags of a channel
+
+
+class Channel:
+    """What one collective at a time travels on; others may travel on other channels meanwhile.
+
+    Attributes:
+        index: Number, equal on all ranks.
+        stream: For ranks of the node, or None.
+        tag: First of `MAX_PLACES` tags for the others.
+        issued: Operations that were started on it.
+        ended: int64: operations that have ended.
+    """
+
+    def __init__(self, index: int, stream: Stream | None) -> None:
+        self.index, self.stream, self.tag = index, stream, index * MAX_PLACES
+        self.issued, self.ended = 0, np.zeros(1, np.int64)
 
 
 class Plan:
-    """An engine with its line in the ledger; or, with ``engine`` None, the MPI library's method."""
+    """How one shape of call runs: by engines, one per channel at a time; or, with ``algorithm`` native, by the MPI library.
 
-    __slots__ = ("account", "engine", "native", "reach", "scratch", "title")
+    Attributes:
+        title: For texts.
+        algorithm: A catalogue name, or ``native``.
+        account: Line of the ledger.
+        build: Makes an engine for a channel.
+        short: A start in flight may run it to its end at once.
+    """
 
-    def __init__(self, title: str, engine: HostEngine | None, native: Callable[..., object], account: Account) -> None:
-        self.title, self.engine, self.native, self.account = title, engine, native, account
-        self.reach = 0
-        self.scratch: np.ndarray | None = None
-        if engine is not None and engine.scratch_nbytes <= _OWN_SCRATCH:
-            self.scratch = np.empty(engine.scratch_nbytes + 64, np.uint8)
-            engine.bind_scratch(aligned(self.scratch))
+    __slots__ = ("_engines", "account", "algorithm", "build", "short", "title")
 
+    def __init__(self, title: str, algorithm: str, account: np.ndarray, build: Callable[[Channel], HostEngine], *, short: bool) -> None:
+        self.title, self.algorithm, self.account, self.build, self.short = title, algorithm, account, build, short
+        self._engines: dict[int, list[HostEngine]] = {}
 
-def aligned(array: np.ndarray) -> int:
-    """First address in an array that starts a cache line."""
-    return -(-array.ctypes.data // 64) * 64
+    def take(self, channel: Channel) -> HostEngine:
+        """An engine with scratch of its own, which nobody else uses until it is given back."""
+        engines = self._engines.get(channel.index)
+        if engines:
+            return engines.pop()
+        engine = self.build(channel)
+        engine.bind_scratch(np.empty(engine.scratch_nbytes + 64, np.uint8))
+        return engine
+
+    def give(self, channel: Channel, engine: HostEngine) -> None:
+        """Give an engine back."""
+        self._engines.setdefault(channel.index, []).append(engine)
 
 
 def window(nranks: int) -> int:
@@ -46,7 +74,18 @@ def window(nranks: int) -> int:
     return 2 * math.ceil(math.log2(max(2, nranks))) + 2
 
 
-def build_engine(call: Call, choice: Choice, rank: int, nranks: int, comm: int, patience: Patience, sizes: tuple[int, ...]) -> HostEngine:
+def lane_nbytes(capacity: int, nranks: int) -> int:
+    """Most bytes of the message in one lane, so that what any rank stages of them fits a place of the window.
+
+    No algorithm hands out more than ``max(2, ceil(log2 p))`` times its message; each piece is rounded up to a cache line.
+    """
+    return (capacity - 4 * 64 * nranks) // max(2, math.ceil(math.log2(nranks)))
+
+
+def build_engine(
+    call: Call, choice: Choice, rank: int, nranks: int, comm: int, patience: Patience, sizes: tuple[int, ...],
+    capacity: int, lock: np.ndarray, account: np.ndarray, channel: Channel,
+) -> HostEngine:  # fmt: skip
     """An engine for all calls of this shape.
 
     Args:
@@ -56,15 +95,21 @@ def build_engine(call: Call, choice: Choice, rank: int, nranks: int, comm: int, 
         comm: Handle of the communicator for the messages.
         patience: How a rank waits.
         sizes: Bytes of every rank's block where blocks vary and the schedule must know; else empty.
+        capacity: Staging memory per place where any rank of the communicator has a stream, else 0.
+        lock, account: As in `HostEngine`.
+        channel: What the messages travel on.
     Raises:
         KernelError: the operator does not compile for the element type.
     """
     row = find(call.collective, choice.algorithm)
-    steps, segments = _cut(row, call, choice.segment, rank, nranks, sizes)
-    program = lower(steps, segments, call.dtype.itemsize, window(nranks), in_place=call.in_place)
+    most = lane_nbytes(capacity, nranks) if capacity else None
+    steps, segments = _cut(row, call, choice.segment, most, rank, nranks, sizes)
+    near = channel.stream.near if channel.stream else {}
+    places = min(window(nranks) * len(steps.channels), STREAM_PLACES if capacity else MAX_PLACES)
+    program = lower(steps, segments, call.dtype.itemsize, places, in_place=call.in_place, near=near)
     operator = BOR if call.collective == "barrier" else call.op
     kernel = kernel_address(operator, call.dtype) if operator is not None and len(program.sources) else 0
-    return HostEngine(program, library(), comm, kernel, patience)
+    return HostEngine(program, library(), comm, kernel, patience, lock, account, channel.stream, channel.tag)
 
 
 def message_nbytes(call: Call, nranks: int) -> int:
@@ -74,18 +119,22 @@ def message_nbytes(call: Call, nranks: int) -> int:
 
 
 def _cut(
-    row: Algorithm, call: Call, segment_nbytes: int, rank: int, nranks: int, sizes: tuple[int, ...]
+    row: Algorithm, call: Call, segment_nbytes: int, most: int | None, rank: int, nranks: int, sizes: tuple[int, ...]
 ) -> tuple[Schedule, Segments]:
-    segment = max(1, segment_nbytes // call.dtype.itemsize)
-    if call.blocks is not None:
-        steps = schedule(row, nranks, rank, call.root)
-        return steps, varying_blocks(call.blocks[0], call.blocks[1], sizes or call.blocks[2])
-    if COLLECTIVES[call.collective].blocks:
-        steps = schedule(row, nranks, rank, call.root)
-        return steps, block_segments(steps, call.count, max(1, segment // nranks) if row.pipelined else max(1, call.count))
+    """Schedule and segments; no segment is longer than ``most`` bytes."""
+    size, blocks = call.dtype.itemsize, COLLECTIVES[row.collective].blocks
+    count = max(1, call.count * nranks if blocks else call.count)
+    longest = max(1, count if most is None else min(count, most // size))
+    segment = max(1, segment_nbytes // size)
     if row.chunked:
-        nchunks = min(-(-call.count // segment) or 1, max(1, call.count))
+        nchunks = max(1, -(-min(call.count, longest) // segment))
         steps = schedule(row, nranks, rank, call.root, nchunks)
-        return steps, vector_segments(call.count, max(1, call.count), steps.nchunks)
+        return steps, vector_segments(call.count, longest, steps.nchunks)
     steps = schedule(row, nranks, rank, call.root)
-    return steps, vector_segments(call.count, segment if row.pipelined else max(1, call.count), steps.nchunks)
+    if call.blocks is not None:
+        return steps, varying_blocks(*call.blocks[:2], sizes or call.blocks[2], 0 if most is None else max(1, most // size // nranks))
+    if row.pipelined:
+        longest = min(longest, segment)
+    if blocks:
+        return steps, block_segments(steps, call.count, max(1, longest // nranks))
+    return steps, vector_segments(call.count, longest, steps.nchunks)

@@ -17,32 +17,36 @@ class Library(NamedTuple):
     """What compiled code needs to call MPI.
 
     Attributes:
-        isend, irecv, test: Addresses of ``MPI_Isend``, ``MPI_Irecv``, ``MPI_Test``.
+        isend, irecv, test, grequest_complete: Addresses of ``MPI_Isend``, ``MPI_Irecv``, ``MPI_Test``, ``MPI_Grequest_complete``.
         request_nbytes: Size of a request handle: 8 in Open MPI (a pointer), 4 in MPICH and its relatives.
         status_ignore: Value of ``MPI_STATUS_IGNORE``: 0 in Open MPI, 1 in MPICH's ABI.
         byte: Handle of ``MPI_BYTE``.
+        truncated: Value of ``MPI_ERR_TRUNCATE``.
     """
 
     isend: int
     irecv: int
     test: int
+    grequest_complete: int
     request_nbytes: int
     status_ignore: int
     byte: int
+    truncated: int
 
 
 @lru_cache(maxsize=1)
 def library() -> Library:
     """The loaded MPI library; Open MPI, MPICH, or one with MPICH's ABI such as Intel MPI."""
     extension = ctypes.CDLL(MPI.__file__)
-    isend, irecv, test = (_address(getattr(extension, name)) for name in ("MPI_Isend", "MPI_Irecv", "MPI_Test"))
+    names = ("MPI_Isend", "MPI_Irecv", "MPI_Test", "MPI_Grequest_complete")
+    isend, irecv, test, complete = (_address(getattr(extension, name)) for name in names)
     request_nbytes = MPI._sizeof(MPI.REQUEST_NULL)
     status_ignore = 0 if request_nbytes == _POINTER_NBYTES else 1
-    return Library(isend, irecv, test, request_nbytes, status_ignore, handle(MPI.BYTE))
+    return Library(isend, irecv, test, complete, request_nbytes, status_ignore, handle(MPI.BYTE), MPI.ERR_TRUNCATE)
 
 
-def handle(thing: MPI.Comm | MPI.Datatype) -> int:
-    """The C handle of a communicator or datatype, as an int64 whose low bits are the handle."""
+def handle(thing: MPI.Comm | MPI.Datatype | MPI.Request) -> int:
+    """The C handle of a communicator, datatype or request, as an int64 whose low bits are the handle."""
     return int(MPI._handleof(thing)) & ((1 << 8 * MPI._sizeof(thing)) - 1)
 
 

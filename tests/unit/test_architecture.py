@@ -20,11 +20,12 @@ FLOORS = {
     **dict.fromkeys(["partition", "patterns"], 1),
     **dict.fromkeys(["collectives", "ir"], 2),
     **dict.fromkeys(["schedules", "algorithm", "catalogue"], 3),
-    **dict.fromkeys(["verify", "sweep", "cost", "simulate", "render", "render_text", "render_svg"], 4),
+    **dict.fromkeys(["verify", "expressions", "credits", "sweep", "cost", "simulate", "render", "render_text", "render_svg"], 4),
     **dict.fromkeys(["buffers", "exporters", "packing", "memory", "layout", "placement", "lowering", "program", "operators", "ledger"], 5),
-    **dict.fromkeys(["engines", "transports", "requests", "kernels"], 5),
+    **dict.fromkeys(["engines", "transports", "kernels"], 5),
     **dict.fromkeys(["topology", "selection", "tuning", "config"], 6),
-    **dict.fromkeys(["agreement", "call", "native", "movements", "reductions", "plans", "context", "blocking", "communicator"], 7),
+    **dict.fromkeys(["agreement", "call", "native", "movements", "reductions", "describe", "plans", "context"], 7),
+    **dict.fromkeys(["inflight", "requests", "blocking", "nonblocking", "communicator"], 7),
     **dict.fromkeys(["", "__main__", "cli", "bench", "gradients", "parameter_server", "torch"], 7),
 }
 READABLE_ANYWHERE = 4  # floors up to this one need neither MPI nor a GPU nor a compiler

@@ -1,0 +1,145 @@
+"""A call like an earlier one, found and run in one crossing into compiled code. Floor 5.
+
+Short calls spend most of their time in Python; so what tells one call from another (operator, element type, counts, contiguity) is
+read from the array objects themselves, by their addresses. Their layout is part of NumPy's binary interface; `SUPPORTED` says
+whether this interpreter and this NumPy keep to it, and where they do not, every call takes the long way.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from numba import njit
+
+from hpcoll.engines.foreign import pointer
+from hpcoll.engines.walk import run
+
+UNKNOWN, NATIVE = 4, 5  # answers besides those of `hpcoll.engines.walk.run`
+CAPACITY = 32  # calls that a table holds
+
+# An entry: operator, element type and engine as addresses; counts, SENT_COUNT -1 in place; REACH: bytes within which the buffers may not meet.
+_OP, _DTYPE, _SENT_COUNT, _COUNT, _ENGINE, _REACH, _ENTRY = range(7)
+# Of a PyObject and of a PyArrayObject, in words: type; data, number of dimensions, dimensions, element type, flags.
+_TYPE, _DATA, _NDIM, _DIMENSIONS, _DESCR, _FLAGS = 1, 2, 3, 4, 7, 8
+_CONTIGUOUS, _ALIGNED, _WRITEABLE = 0x1, 0x100, 0x400
+_ARRAY_TYPE, _IN_PLACE = id(np.ndarray), id(MPI.IN_PLACE)
+
+
+@njit(nogil=True, inline="always")
+def _count(array, dtype, flags, array_type):  # type: ignore[no-untyped-def]
+    """Elements of a C-ordered array of a type; -1 for anything else."""
+    fields = pointer(array)
+    if fields[_TYPE] != array_type or fields[_DESCR] != dtype or fields[_FLAGS] & flags != flags:
+        return -1
+    count, dimensions = 1, pointer(fields[_DIMENSIONS])
+    for i in range(fields[_NDIM] & 0xFFFFFFFF):
+        count *= dimensions[i]
+    return count
+
+
+@njit(nogil=True)
+def again(table, send, recv, op):  # type: ignore[no-untyped-def]
+    """Run a call like one in a table.
+
+    Args:
+        table: `Table.address`.
+        send, recv, op: ``id()`` of the buffers and of the operator.
+    Returns:
+        An answer of `hpcoll.engines.walk.run`; `UNKNOWN` where no entry fits, `NATIVE` where the MPI library serves it: nothing has happened then.
+    """
+    head = pointer(table)
+    array_type, in_place = head[2], head[3]
+    for i in range(head[0]):
+        entry = pointer(table + 8 * (4 + _ENTRY * i))
+        if entry[_OP] != op or (entry[_SENT_COUNT] < 0) != (send == in_place):
+            continue
+        if _count(recv, entry[_DTYPE], _CONTIGUOUS | _ALIGNED | _WRITEABLE, array_type) != entry[_COUNT]:
+            continue
+        target = pointer(recv)[_DATA]
+        source = target
+        if send != in_place:
+            if _count(send, entry[_DTYPE], _CONTIGUOUS | _ALIGNED, array_type) != entry[_SENT_COUNT]:
+                continue
+            source = pointer(send)[_DATA]
+            if -entry[_REACH] < source - target < entry[_REACH]:
+                continue
+        head[1] = i
+        return run(entry[_ENGINE], source, target, 1) if entry[_ENGINE] else NATIVE
+    return UNKNOWN
+
+
+class Table:
+    """Calls of one method with one set of keywords.
+
+    Attributes:
+        address: For `again`.
+        plans: What was entered, in the order of the entries.
+    """
+
+    def __init__(self) -> None:
+        self._words = np.zeros(4 + CAPACITY * _ENTRY, np.int64)
+        self._words[2:4] = _ARRAY_TYPE, _IN_PLACE
+        self.address = self._words.ctypes.data
+        self.plans: list[object] = []
+        self._keep: list[object] = []
+
+    @property
+    def latest(self) -> object:
+        """The plan of the entry that `again` found last."""
+        return self.plans[self._words[1]]
+
+    def enter(self, op: object, buffers: Sequence[Any], engine: int, plan: object) -> None:
+        """Add a call, unless its arguments cannot be told by what `again` looks at.
+
+        Args:
+            op: The operator as the caller gives it, or None.
+            buffers: What is sent, or ``MPI.IN_PLACE``, and what is received.
+            engine: Its address, or 0 for the MPI library.
+            plan: What `latest` is to give.
+        """
+        send, recv = buffers
+        in_place = send is MPI.IN_PLACE
+        if not SUPPORTED or type(recv) is not np.ndarray or (not in_place and (type(send) is not np.ndarray or send.dtype is not recv.dtype)):
+            return
+        row = len(self.plans) % CAPACITY
+        sent, reach = (-1, 0) if in_place else (send.size, max(send.nbytes, recv.nbytes))
+        entry = 0 if op is None else id(op), id(recv.dtype), sent, recv.size, engine, reach
+        if len(self.plans) == CAPACITY:
+            self.clear()
+            row = 0
+        self._words[4 + _ENTRY * row : 4 + _ENTRY * row + 6] = entry
+        self._keep.append((op, recv.dtype))
+        self.plans.append(plan)
+        self._words[0] = row + 1
+
+    def clear(self) -> None:
+        """Forget all calls."""
+        self._words[0] = 0
+        self.plans.clear()
+        self._keep.clear()
+
+
+def _words(address: int, n: int) -> tuple[int, ...]:
+    memory: Any = MPI.buffer.fromaddress(address, 8 * n)
+    return tuple(memoryview(memory).cast("q"))
+
+
+def _supported() -> bool:
+    """Whether arrays lie in memory as `again` expects, tried on arrays of known shape."""
+    if sys.implementation.name != "cpython" or object.__basicsize__ != 16:
+        return False
+    for array in (np.zeros((3, 5), np.float32), np.zeros((4, 6), np.int64)[1:3], np.zeros((), np.float64)):
+        fields = _words(id(array), 9)
+        expected = id(np.ndarray), array.ctypes.data, array.ndim, id(array.dtype)
+        if (fields[_TYPE], fields[_DATA], fields[_NDIM] & 0xFFFFFFFF, fields[_DESCR]) != expected:
+            return False
+        dimensions = _words(fields[_DIMENSIONS], array.ndim) if array.ndim else ()
+        flags = fields[_FLAGS] & (_CONTIGUOUS | _ALIGNED | _WRITEABLE)
+        if dimensions != array.shape or flags != _CONTIGUOUS | _ALIGNED | _WRITEABLE:
+            return False
+    return True
+
+
+SUPPORTED = _supported()

@@ -1,0 +1,195 @@
+"""Collectives in flight and the helper thread that moves them. Floor 7.
+
+The helper runs compiled code without the GIL; it needs an MPI library that lets several threads call it (``MPI_THREAD_MULTIPLE``, which
+mpi4py asks for). With less, operations move when the application tests or waits.
+"""
+
+import atexit
+import ctypes
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.call import Call
+from hpcoll.config import log
+from hpcoll.engines import progress
+from hpcoll.engines.entry import ACTIVATE, SERVE, WAIT, cross
+from hpcoll.engines.foreign import function_address
+from hpcoll.engines.host import HostEngine
+from hpcoll.errors import ArgumentError, TransportError
+from hpcoll.plans import Channel, Plan
+from hpcoll.transports.mpi import library
+
+_MAX_SLOTS = 1024
+_TURNS = 3000  # rounds without movement after which a wait lets Python see a signal
+_SEMAPHORE_NBYTES = 64
+
+
+class Owner(Protocol):
+    """What an operation needs of its communicator's context."""
+
+    rank: int
+
+    def interrupted(self, plan: Plan, error: BaseException) -> None:
+        """Called when an operation failed half-way."""
+
+
+class _Board:
+    """The process's table of operations (`hpcoll.engines.progress`)."""
+
+    def __init__(self) -> None:
+        self.words = np.zeros(progress.SLOTS + progress.SLOT * _MAX_SLOTS, np.int64)
+        self.slots = self.words[progress.SLOTS :].reshape(_MAX_SLOTS, progress.SLOT)
+        self.address = self.words.ctypes.data
+        self._semaphore = np.zeros(_SEMAPHORE_NBYTES, np.uint8)
+        self.words[progress.SEMAPHORE] = self._semaphore.ctypes.data
+        self.words[progress.COMPLETE] = library().grequest_complete
+        for field, name in ((progress.SEM_WAIT, "sem_wait"), (progress.SEM_POST, "sem_post"), (progress.SCHED_YIELD, "sched_yield")):
+            self.words[field] = function_address(name)
+        self.words[progress.USLEEP] = function_address("usleep")
+        self.free = list(range(_MAX_SLOTS - 1, -1, -1))
+        self.operations: dict[int, Operation] = {}
+        self.helped = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        self._thread: threading.Thread | None = None
+
+    def help(self) -> None:
+        """Start the helper, once."""
+        if self._thread is not None:
+            return
+        if not self.helped:
+            log.warning("MPI was initialised without MPI_THREAD_MULTIPLE: collectives in flight move only when the program tests or waits")
+        self._thread = threading.Thread(target=cross, args=(SERVE, self.address, 0, 0, 0), name="hpcoll-progress", daemon=True)
+        if self.helped:
+            self._thread.start()
+            atexit.register(self.stop)
+
+    def stop(self) -> None:
+        """End the helper."""
+        self.words[progress.STOP] = 1
+        _post(self.words)
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join()
+
+
+def _post(words: np.ndarray) -> None:
+    ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(int(words[progress.SEM_POST]))(int(words[progress.SEMAPHORE]))
+
+
+_boards: list[_Board] = []
+
+
+def board() -> _Board:
+    """The table, made when first asked for."""
+    if not _boards:
+        _boards.append(_Board())
+    return _boards[0]
+
+
+class Operation:
+    """One run of a collective that is in flight.
+
+    Attributes:
+        dropped: Nobody will wait for it.
+        ended: It ended in its first turns.
+
+    Args:
+        context: Its communicator's.
+        plan, channel, engine: What runs.
+        call: Addresses, what keeps them valid, and what remains to be done at the end.
+        release: Called when the engine is free again.
+    """
+
+    def __init__(
+        self, context: Owner, plan: Plan, channel: Channel, engine: HostEngine, call: Call, release: Callable[[], None]
+    ) -> None:
+        self.context, self.plan, self.channel, self.engine, self.call, self._release = context, plan, channel, engine, call, release
+        self.board = board()
+        if not self.board.free:
+            raise ArgumentError(f"rank {context.rank}: {_MAX_SLOTS} collectives are in flight already: wait for some of them")
+        self._slot = self.board.free.pop()
+        self.dropped = self.ended = False
+        self._finished = False
+        self._error: Exception | None = None
+
+    def activate(self, handle: int, *, begun: bool) -> None:
+        """Let it be given turns.
+
+        Args:
+            handle: Of the generalized request to complete at the end.
+            begun: Its first turns were already given.
+        """
+        ticket = self.channel.ended.ctypes.data, self.channel.issued
+        self.board.slots[self._slot] = self.engine.address, progress.FREE, 0, *ticket, handle, self.call.send, self.call.recv
+        self.channel.issued += 1
+        self.board.operations[self._slot] = self
+        if self._slot >= self.board.words[progress.HIGH]:
+            self.board.words[progress.HIGH] = self._slot + 1
+        self.board.help()
+        cross(ACTIVATE, self.board.address, self._slot, progress.RUNNING if begun else progress.QUEUED, 0)
+
+    def end_at_once(self) -> None:
+        """It has ended in its first turns and needs no slot."""
+        self.ended = True
+        self.board.slots[self._slot, progress.STATE] = progress.ENDED_WELL
+
+    @property
+    def state(self) -> int:
+        """State of its slot."""
+        return progress.ENDED_WELL if self._finished else int(self.board.slots[self._slot, progress.STATE])
+
+    def wait(self) -> None:
+        """Give turns until it has ended."""
+        while not self._finished and cross(WAIT, self.board.address, self._slot, _TURNS, 0) < progress.ENDED_WELL:
+            pass
+
+    def test(self) -> bool:
+        """Give one turn; whether it has ended."""
+        return self._finished or cross(WAIT, self.board.address, self._slot, 1, 0) >= progress.ENDED_WELL
+
+    def finish(self) -> None:
+        """Bring the result home and give back what was taken; once, when it has ended.
+
+        Raises:
+            TransportError: the MPI library failed.
+        """
+        if self._finished:
+            if self._error is not None:
+                raise self._error
+            return
+        failed = self.state == progress.ENDED_BADLY
+        self._finished = True
+        self.board.slots[self._slot, progress.STATE] = progress.FREE
+        self.board.operations.pop(self._slot, None)
+        self.board.free.append(self._slot)
+        try:
+            if failed:
+                code = self.engine.error
+                self.context.interrupted(self.plan, TransportError(f"MPI failed with error code {code}", code=code))
+            if self.call.finish is not None:
+                self.call.finish()
+            self.plan.account[0] += 1
+        except Exception as error:
+            self._error = error
+            raise
+        finally:
+            self._release()
+
+
+def collect() -> None:
+    """Finish operations that ended without anybody waiting for them."""
+    if _boards:
+        for operation in list(_boards[0].operations.values()):
+            if operation.state >= progress.ENDED_WELL and operation.dropped:
+                operation.finish()
+
+
+def drain(context: Owner) -> None:
+    """Wait for all operations of a communicator that is about to be freed."""
+    if _boards:
+        for operation in [one for one in _boards[0].operations.values() if one.context is context]:
+            operation.wait()
+            operation.finish()
+
