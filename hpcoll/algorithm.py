@@ -23,6 +23,7 @@ class Algorithm:
         serial: Bytes sent one after another along that chain, one message at a time per rank, or copied, as a fraction of m.
         sent: Bytes that the busiest rank sends, as a fraction of m.
         chunks: Chunks per segment of a vector collective (block collectives always have p).
+        staged: Bytes that any rank hands out, what several ranks get counted once, as a fraction of m: an upper bound.
         ordered: Keeps rank order: fit for operators that are not commutative.
         reproducible: All ranks get the same bits.
         uniform: Serves only equal blocks, hence no v form.
@@ -39,6 +40,7 @@ class Algorithm:
     sent: str
     chunks: str = "1"
     messages: str = "0"
+    staged: str = "max(2,q)"
     ordered: bool = False
     reproducible: bool = True
     uniform: bool = False
@@ -58,7 +60,7 @@ class Algorithm:
         return builder
 
     def cost(self, field: str, nranks: int, nchunks: int = 1) -> float:
-        """Value of one of the formulas ``rounds``, ``messages``, ``serial``, ``sent``, ``chunks`` for ``nranks >= 2``."""
+        """Value of one of the formulas ``rounds``, ``messages``, ``serial``, ``sent``, ``staged``, ``chunks`` for ``nranks >= 2``."""
         return _evaluate(getattr(self, field), nranks, nchunks)
 
 

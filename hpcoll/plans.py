@@ -19,6 +19,7 @@ from hpcoll.selection import Choice
 from hpcoll.transports.mpi import library
 from hpcoll.transports.shm import STREAM_PLACES, Stream
 
+UNCACHED_NBYTES = 8 << 20  # messages from here on are not expected to be found in a cache
 MAX_PLACES = 128  # of a window, hence tags of a channel
 
 
@@ -74,12 +75,15 @@ def window(nranks: int) -> int:
     return 2 * math.ceil(math.log2(max(2, nranks))) + 2
 
 
-def lane_nbytes(capacity: int, nranks: int) -> int:
+def lane_nbytes(row: Algorithm, capacity: int, nranks: int) -> int:
     """Most bytes of the message in one lane, so that what any rank stages of them fits a place of the window.
 
-    No algorithm hands out more than ``max(2, ceil(log2 p))`` times its message; each piece is rounded up to a cache line.
+    Args:
+        row: Catalogue row, whose ``staged`` bounds what a rank hands out; each piece is rounded up to a cache line.
+        capacity: Bytes of a place.
+        nranks: Of the communicator, ``>= 2``.
     """
-    return (capacity - 4 * 64 * nranks) // max(2, math.ceil(math.log2(nranks)))
+    return int((capacity - 4 * 64 * nranks) / row.cost("staged", nranks))
 
 
 def build_engine(
@@ -102,14 +106,15 @@ def build_engine(
         KernelError: the operator does not compile for the element type.
     """
     row = find(call.collective, choice.algorithm)
-    most = lane_nbytes(capacity, nranks) if capacity else None
+    most = lane_nbytes(row, capacity, nranks) if capacity and nranks > 1 else None
     steps, segments = _cut(row, call, choice.segment, most, rank, nranks, sizes)
     near = channel.stream.near if channel.stream else {}
-    places = min(window(nranks) * len(steps.channels), STREAM_PLACES if capacity else MAX_PLACES)
+    places = STREAM_PLACES if capacity else min(window(nranks) * len(steps.channels), MAX_PLACES)
     program = lower(steps, segments, call.dtype.itemsize, places, in_place=call.in_place, near=near)
     operator = BOR if call.collective == "barrier" else call.op
     kernel = kernel_address(operator, call.dtype) if operator is not None and len(program.sources) else 0
-    return HostEngine(program, library(), comm, kernel, patience, lock, account, channel.stream, channel.tag)
+    uncached = message_nbytes(call, nranks) >= UNCACHED_NBYTES
+    return HostEngine(program, library(), comm, kernel, patience, lock, account, channel.stream, channel.tag, uncached)
 
 
 def message_nbytes(call: Call, nranks: int) -> int:

@@ -24,7 +24,6 @@ _OP, _DTYPE, _SENT_COUNT, _COUNT, _ENGINE, _REACH, _ENTRY = range(7)
 # Of a PyObject and of a PyArrayObject, in words: type; data, number of dimensions, dimensions, element type, flags.
 _TYPE, _DATA, _NDIM, _DIMENSIONS, _DESCR, _FLAGS = 1, 2, 3, 4, 7, 8
 _CONTIGUOUS, _ALIGNED, _WRITEABLE = 0x1, 0x100, 0x400
-_ARRAY_TYPE, _IN_PLACE = id(np.ndarray), id(MPI.IN_PLACE)
 
 
 @njit(nogil=True, inline="always")
@@ -80,7 +79,7 @@ class Table:
 
     def __init__(self) -> None:
         self._words = np.zeros(4 + CAPACITY * _ENTRY, np.int64)
-        self._words[2:4] = _ARRAY_TYPE, _IN_PLACE
+        self._words[2:4] = id(np.ndarray), id(MPI.IN_PLACE)
         self.address = self._words.ctypes.data
         self.plans: list[object] = []
         self._keep: list[object] = []

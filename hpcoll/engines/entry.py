@@ -9,20 +9,20 @@ from pathlib import Path
 
 from numba import njit
 
-from hpcoll import ir, program
-from hpcoll.engines import foreign
-from hpcoll.engines.again import again
-from hpcoll.engines.progress import activate, serve, start, wait
-from hpcoll.engines.walk import run
+from hpcoll.engines import again, foreign, progress, walk
 from hpcoll.once import once_per_node
 
 RUN, AGAIN, START, ACTIVATE, WAIT, SERVE = range(6)
 
 
+repeat, run = again.again, walk.run
+start, activate, wait, serve = progress.start, progress.activate, progress.wait, progress.serve
+
+
 def _cross(what, a, b, c, d):  # type: ignore[no-untyped-def]
     """The function that the constant names, of the other arguments."""
     if what == AGAIN:
-        return again(a, b, c, d)
+        return repeat(a, b, c, d)
     if what == RUN:
         return run(a, b, c, d)
     if what == START:
@@ -35,8 +35,16 @@ def _cross(what, a, b, c, d):  # type: ignore[no-untyped-def]
 
 
 def _digest() -> str:
-    files = [Path(str(ir.__file__)), Path(str(program.__file__)), *sorted(Path(__file__).parent.glob("*.py"))]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+    """Of the functions and the constants that compiled code is made of, as they are in this process."""
+    parts = [Path(foreign.__file__).read_bytes()]  # its intrinsics write code themselves
+    for module in (foreign, walk, again, progress):
+        for name, value in sorted(vars(module).items()):
+            code = getattr(getattr(value, "py_func", None), "__code__", None)
+            if isinstance(value, int):
+                parts.append(f"{name}={value}".encode())
+            elif code is not None:
+                parts.append(code.co_code + repr((name, code.co_consts, code.co_names, code.co_varnames)).encode())
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
 _cross.__qualname__ = _cross.__name__ = f"cross_{_digest()}"

@@ -36,6 +36,7 @@ class HostEngine:
         lock, account: See below.
         stream: What carries messages on the node; None when the program has none.
         tag: First of as many tags as the program has places.
+        uncached: Whether results are written past the caches, because they would not stay there anyway.
 
     Attributes:
         lock: int64; 1 while the engine runs. Engines that may not run at once share one.
@@ -44,7 +45,7 @@ class HostEngine:
 
     def __init__(
         self, program: Program, library: Library, comm: int, kernel: int, patience: Patience, lock: np.ndarray, account: np.ndarray,
-        stream: Stream | None = None, tag: int = 0,
+        stream: Stream | None = None, tag: int = 0, uncached: bool = False,
     ) -> None:  # fmt: skip
         nsources = int(program.rows[program.rows[:, 0] == Code.REDUCE, 5].max(initial=0))
         assert stream is None or program.staging_nbytes <= stream.capacity, (program.staging_nbytes, stream.capacity)
@@ -68,6 +69,9 @@ class HostEngine:
             walk.TRUNCATED: library.truncated, walk.LOCK: lock.ctypes.data, walk.ACCOUNT: account.ctypes.data,
             walk.SPINS: patience.spins, walk.YIELDS: patience.spins + patience.yields,
         }  # fmt: skip
+        if uncached:
+            self._block = np.empty(walk.BLOCK_NBYTES + 64, np.uint8)
+            fields[walk.BLOCK] = -(-self._block.ctypes.data // 64) * 64
         for field, value in fields.items():
             self.state[field] = value
         self.address = self.state.ctypes.data

@@ -21,42 +21,43 @@ NAPS = 500  # passes in which a rank sleeps before Python gets a turn: some 30 m
 # Where things are in an engine's state array (int64). PLACES: per place of the window its lane and that lane's next row.
 # INPUT, OUTPUT and SCRATCH are addresses in the order of `hpcoll.ir.Buffer`; WHERE_INPUT and WHERE_OUTPUT say where the first two are
 # in shared memory, or -1. LANDED: per place and slot the address of a message that waits to be used. ERROR is the MPI library's
-# code when FAILED, FLAG what MPI_Test answers; PROBED: local rank + 1 whose cached message the next operation reads; LOCK: address of
+# code when FAILED, FLAG what MPI_Test answers; LOCK: address of
 # a word that is 1 while a call runs; ACCOUNT: of calls and nanoseconds in them; CELL,
-# NULL, STAND_IN, HANDLE_MASK: see `hpcoll.engines.progress.start`; TRUNCATED: MPI's code for a message of another length; from OPERANDS on there is room for the addresses of the widest reduction's sources.
+# NULL, STAND_IN, HANDLE_MASK: see `hpcoll.engines.progress.start`; TRUNCATED: MPI's code for a message of another length; BLOCK: address of
+# room for a block, when results are too large for the caches, else 0; from OPERANDS on there is room for the addresses of the widest reduction's sources.
 (
     NLANES, WINDOW, ROWS, SOURCES, LANES, PLACES, REQUESTS, REQUESTS_PER_LANE, REQUEST_NBYTES, SCRATCH_PER_LANE,
     INPUT, OUTPUT, SCRATCH, WHERE_INPUT, WHERE_OUTPUT, LANDED, SLOTS, STREAM, COMM, TAG, BYTE, STATUS_IGNORE, ISEND, IRECV, TEST,
-    KERNEL, MEMCPY, SCHED_YIELD, USLEEP, CLOCK_GETTIME, ENDED, ERROR, FLAG, SPINS, YIELDS, STAGING_OF_LANE, TURN, PROBED, CLOCK, CLOCK_NS, LOCK, ACCOUNT,
-    STARTED, CELL, NULL, STAND_IN, HANDLE_MASK, TRUNCATED, OPERANDS,
+    KERNEL, MEMCPY, SCHED_YIELD, USLEEP, CLOCK_GETTIME, ENDED, ERROR, FLAG, SPINS, YIELDS, STAGING_OF_LANE, TURN, CLOCK, CLOCK_NS, LOCK, ACCOUNT,
+    STARTED, CELL, NULL, STAND_IN, HANDLE_MASK, TRUNCATED, BLOCK, OPERANDS,
 ) = range(49)  # fmt: skip
 
 # In a stream's array (int64). LINES_AT, ACKS_AT, STAGING_AT: addresses in the shared window, the last of this rank's part.
 # SENT, TAKEN, ACKED: addresses of this rank's counters, one per place and peer; USED: per place, bytes of CAPACITY handed out and where
-# the lane at hand has its own. CALLS: of this stream, so far; STAGED: lanes that staged. UNCACHED: whether to stage past the caches. BASES: addresses of what is mapped, by number;
+# the lane at hand has its own. CALLS: of this stream, so far; STAGED: lanes that staged. SLOW_WRITES: whether
+# staging in the caches was slow when last tried. BASES: addresses of what is mapped, by number;
 # NRANGES: address of a number, RANGES: of as many triples (first address, last + 1, where) of memory that all ranks of the node map.
 (
-    LINES_AT, ACKS_AT, STAGING_AT, STAGING_WHERE, CAPACITY, NLOCAL, LOCAL_RANK, SENT, TAKEN, ACKED, USED, CALLS, STAGED, UNCACHED,
-    BASES, NRANGES, RANGES, STREAM_NFIELDS,
+    LINES_AT, ACKS_AT, STAGING_AT, STAGING_WHERE, CAPACITY, NLOCAL, LOCAL_RANK, SENT, TAKEN, ACKED, USED, CALLS, STAGED,
+    SLOW_WRITES, BASES, NRANGES, RANGES, STREAM_NFIELDS,
 ) = range(18)  # fmt: skip
 OFFSET_BITS = 48  # "where" is the number of a mapping and an offset in it
 LINE_NBYTES = 64
 _LENGTH_BITS = 24  # of a message, in the word that announces it; more than a lane ever sends at once
-ACKS_NBYTES = 128  # per ordered pair of ranks: a line of acknowledgements, and one that says whether reading the other's cache is slow
 STREAM_PLACES = 8  # of a stream: as many acknowledgements fill a line
 
-# Cores that share no cache read memory five times faster than what lies in each other's caches, cores that share one read the cache
-# twice as fast. So readers time what they read from a cache, and tell; a writer who was told tries again from time to time.
+# A core writes five times faster to memory than to lines that lie in the cache of a core with which it shares none; where it does share
+# one, the cache is twice as fast. So a writer times what it writes in the caches, and when that was slow, only tries again at times.
 _UNCACHED_NBYTES = 4096  # shorter pieces stay in the cache
 _PROBE_NBYTES = 16384  # of a message worth timing
-_SLOW_NS_PER_4_BYTES = 1  # 4 GB/s
+_FAST_BYTES_PER_NS = 5
 _TRIAL = 32  # lanes
-_CACHED = 1 << 62  # in "where"
+BLOCK_NBYTES = 8192
 
 _SEND, _RECV, _WAIT, _COPY = int(Code.SEND), int(Code.RECV), int(Code.WAIT), int(Code.COPY)
 _STAGE, _POST, _AWAIT, _ACK, _DRAIN, _RESERVE = (int(c) for c in (Code.STAGE, Code.POST, Code.AWAIT, Code.ACK, Code.DRAIN, Code.RESERVE))
 _INT, _LONG, _VOID = INT, LONG, VOID
-_STAGING, _SCRATCH, _MESSAGES = STAGING, BUFFERS - 1, MESSAGES
+_STAGING, _OUTPUT, _SCRATCH, _MESSAGES = STAGING, 1, BUFFERS - 1, MESSAGES
 
 _transfer = foreign(_INT, _LONG, _INT, _LONG, _INT, _INT, _LONG, _LONG)  # buffer, count, datatype, peer, tag, comm, request
 _test = foreign(_INT, _LONG, _LONG, _LONG)  # request, flag, status
@@ -90,27 +91,55 @@ def _address(state, buffer, displ, lane):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
+def _copy_uncached(state, destination, source, nbytes):  # type: ignore[no-untyped-def]
+    """Copy past the caches."""
+    head = min(nbytes, -destination % LINE_NBYTES)
+    tail = (nbytes - head) % LINE_NBYTES
+    memcpy(state[MEMCPY], (destination, source, head))
+    for at in range(head, nbytes - tail, LINE_NBYTES):
+        stream_line(destination + at, source + at)
+    memcpy(state[MEMCPY], (destination + nbytes - tail, source + nbytes - tail, tail))
+
+
+@njit(nogil=True)
+def _fold_uncached(address, destination, row):  # type: ignore[no-untyped-def]
+    """REDUCE into memory that is too large to stay in the caches: block by block, each streamed out."""
+    state = pointer(address)
+    operands = address + 8 * OPERANDS
+    nbytes, count, nsources = row[6], row[3], row[5]
+    block = BLOCK_NBYTES // (nbytes // count)
+    for lo in range(0, count, block):
+        n = min(block, count - lo)
+        _fold(state[KERNEL], (state[BLOCK], operands, nsources, n))
+        _copy_uncached(state, destination + lo * (nbytes // count), state[BLOCK], n * (nbytes // count))
+        for i in range(nsources):
+            state[OPERANDS + i] += n * (nbytes // count)
+
+
+@njit(nogil=True)
 def _local(address, row, lane):  # type: ignore[no-untyped-def]
     """COPY and REDUCE."""
     state = pointer(address)
-    operands = address + 8 * OPERANDS
     destination = _address(state, row[1], row[2], lane)
-    start = nanoseconds(address) if state[PROBED] else 0
+    uncached = state[BLOCK] != 0 and row[1] == _OUTPUT
     if row[0] == _COPY:
-        nbytes = row[5]
-        memcpy(state[MEMCPY], (destination, _address(state, row[3], row[4], lane), nbytes))
+        source = _address(state, row[3], row[4], lane)
+        if uncached:
+            _copy_uncached(state, destination, source, row[5])
+        else:
+            memcpy(state[MEMCPY], (destination, source, row[5]))
     else:
-        nbytes = row[6] * (row[5] - 1)
         sources = pointer(state[SOURCES])
         for i in range(row[5]):
             at = 2 * (row[4] + i)
             state[OPERANDS + i] = _address(state, sources[at], sources[at + 1], lane)
-        _fold(state[KERNEL], (destination, operands, row[5], row[3]))
-    if start:
-        stream = pointer(state[STREAM])
-        slow = nanoseconds(address) - start > nbytes // 4 * _SLOW_NS_PER_4_BYTES
-        pointer(_acks(stream, stream[LOCAL_RANK], state[PROBED] - 1) + LINE_NBYTES)[0] = slow
-        state[PROBED] = 0
+            uncached &= state[OPERANDS + i] != destination
+        if uncached:
+            _fold_uncached(address, destination, row)
+        else:
+            _fold(state[KERNEL], (destination, address + 8 * OPERANDS, row[5], row[3]))
+    if uncached:
+        fence()
 
 
 @njit(nogil=True)
@@ -123,7 +152,7 @@ def nanoseconds(address):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, inline="always")
 def _acks(stream, reader, writer):  # type: ignore[no-untyped-def]
-    return stream[ACKS_AT] + (reader * stream[NLOCAL] + writer) * ACKS_NBYTES
+    return stream[ACKS_AT] + (reader * stream[NLOCAL] + writer) * LINE_NBYTES
 
 
 @njit(nogil=True, inline="always")
@@ -156,7 +185,7 @@ def _post(state, stream, row, lane, place):  # type: ignore[no-untyped-def]
     elif row[6] and state[WHERE_INPUT + row[3]] >= 0:
         pointer(line)[1] = state[WHERE_INPUT + row[3]] + pointer(state[LANES])[3 * lane + 2] + row[4]
     else:
-        pointer(line)[1] = stream[STAGING_WHERE] + _staging(state, lane) + row[2] + (0 if _uncached(stream, row[5]) else _CACHED)
+        pointer(line)[1] = stream[STAGING_WHERE] + _staging(state, lane) + row[2] 
     store_release(line, (number + 1 << _LENGTH_BITS) + row[5])
     sent[at] = number + 1
     return 1
@@ -177,9 +206,6 @@ def _await(state, stream, row, lane, place):  # type: ignore[no-untyped-def]
     data = line + 8
     if row[5] > INLINE_NBYTES:
         where = pointer(line)[1]
-        if where & _CACHED:
-            state[PROBED] = row[1] + 1 if row[5] >= _PROBE_NBYTES else 0
-            where -= _CACHED
         data = pointer(stream[BASES])[where >> OFFSET_BITS] + (where & ((1 << OFFSET_BITS) - 1))
     pointer(state[LANDED])[lane % state[WINDOW] * state[SLOTS] + row[2]] = data
     taken[at] = number + 1
@@ -188,19 +214,22 @@ def _await(state, stream, row, lane, place):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, inline="always")
 def _uncached(stream, nbytes):  # type: ignore[no-untyped-def]
-    return stream[UNCACHED] and nbytes >= _UNCACHED_NBYTES and stream[STAGED] % _TRIAL
+    return stream[SLOW_WRITES] and nbytes >= _UNCACHED_NBYTES and stream[STAGED] % _TRIAL
 
 
 @njit(nogil=True)
-def _stage(state, stream, destination, source, nbytes):  # type: ignore[no-untyped-def]
+def _stage(address, stream, destination, source, nbytes):  # type: ignore[no-untyped-def]
     """Copy into the window, past the caches where that is better."""
-    done = 0
-    if _uncached(stream, nbytes) and destination % LINE_NBYTES == 0:
-        done = nbytes - nbytes % LINE_NBYTES
-        for at in range(0, done, LINE_NBYTES):
-            stream_line(destination + at, source + at)
+    state = pointer(address)
+    if _uncached(stream, nbytes):
+        _copy_uncached(state, destination, source, nbytes)
         fence()
-    memcpy(state[MEMCPY], (destination + done, source + done, nbytes - done))
+    elif nbytes < _PROBE_NBYTES:
+        memcpy(state[MEMCPY], (destination, source, nbytes))
+    else:
+        start = nanoseconds(address)
+        memcpy(state[MEMCPY], (destination, source, nbytes))
+        stream[SLOW_WRITES] = int(nanoseconds(address) - start > nbytes // _FAST_BYTES_PER_NS)
 
 
 @njit(nogil=True)
@@ -217,7 +246,7 @@ def _near(address, row, lane):  # type: ignore[no-untyped-def]
         store_release(at, pointer(at)[0] + 1)
     elif code == _STAGE:
         if not (row[6] and state[WHERE_INPUT + row[3]] >= 0):
-            _stage(state, stream, _address(state, _STAGING, row[2], lane), _address(state, row[3], row[4], lane), row[5])
+            _stage(address, stream, _address(state, _STAGING, row[2], lane), _address(state, row[3], row[4], lane), row[5])
     elif code == _DRAIN:
         return int(state[WHERE_INPUT + row[3]] < 0 or _unread(stream, row[1], place) == 0)
     else:
@@ -283,7 +312,7 @@ def _run_lane(address, lane, row):  # type: ignore[no-untyped-def]
 def begin(state, input_address, output_address):  # type: ignore[no-untyped-def]
     """Set a call's buffers and put the first lanes into their places."""
     places, lanes = pointer(state[PLACES]), pointer(state[LANES])
-    state[INPUT], state[OUTPUT], state[ENDED], state[PROBED] = input_address, output_address, 0, 0
+    state[INPUT], state[OUTPUT], state[ENDED] = input_address, output_address, 0
     for place in range(state[WINDOW]):
         places[2 * place], places[2 * place + 1] = place, lanes[3 * place]
     state[WHERE_INPUT] = state[WHERE_OUTPUT] = -1
@@ -292,9 +321,6 @@ def begin(state, input_address, output_address):  # type: ignore[no-untyped-def]
     stream = pointer(state[STREAM])
     state[TURN] = stream[CALLS] % STREAM_PLACES
     stream[CALLS] += 1
-    stream[UNCACHED] = 0
-    for peer in range(stream[NLOCAL]):
-        stream[UNCACHED] |= pointer(_acks(stream, peer, stream[LOCAL_RANK]) + LINE_NBYTES)[0]
     ranges = pointer(stream[RANGES])
     for i in range(pointer(stream[NRANGES])[0]):
         for buffer in range(2):

@@ -4,7 +4,7 @@ A **window** is memory without a name (`hpcoll.transports.window`). A **stream**
 travels, cut into places as the engine's window of lanes is:
 
     per place and ordered pair of ranks: LINES lines, written by the sender    [number, length | 56 bytes of message, or where it lies]
-    per ordered pair: two lines, written by the receiver                       [messages used, per place] [caches are slow]
+    per ordered pair: one line of acknowledgements, written by the receiver    [messages used, per place]
     per rank and place: staging memory, written by its rank
 
 A line's number, and an acknowledgement, only ever grow: there is nothing to reset and no barrier. Every cache line has one writer.
@@ -23,7 +23,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.engines import walk
-from hpcoll.engines.walk import ACKS_NBYTES, LINE_NBYTES, OFFSET_BITS, STREAM_PLACES
+from hpcoll.engines.walk import LINE_NBYTES, OFFSET_BITS, STREAM_PLACES
 from hpcoll.errors import ArgumentError
 from hpcoll.ir import LINES
 from hpcoll.transports import window as windows
@@ -249,7 +249,7 @@ def lines_nbytes(nlocal: int) -> int:
 def make_stream(node: Node, capacity: int = CAPACITY_NBYTES) -> Stream | None:
     """A stream with a window of its own; None on every rank, with ``node.refused`` set, where it cannot be had. Collective."""
     try:
-        window = node.window(lines_nbytes(node.nranks) + node.nranks**2 * ACKS_NBYTES, STREAM_PLACES * capacity)
+        window = node.window(lines_nbytes(node.nranks) + node.nranks**2 * LINE_NBYTES, STREAM_PLACES * capacity)
     except ArgumentError as error:
         node.refused = str(error)
         return None
