@@ -24,6 +24,7 @@ class Algorithm:
         sent: Bytes that the busiest rank sends, as a fraction of m.
         chunks: Chunks per segment of a vector collective (block collectives always have p).
         staged: Bytes that any rank hands out, what several ranks get counted once, as a fraction of m: an upper bound.
+        shared: ``serial`` in shared memory, where that is less because what several ranks get is handed out once.
         ordered: Keeps rank order: fit for operators that are not commutative.
         reproducible: All ranks get the same bits.
         uniform: Serves only equal blocks, hence no v form.
@@ -41,6 +42,7 @@ class Algorithm:
     chunks: str = "1"
     messages: str = "0"
     staged: str = "max(2,q)"
+    shared: str = ""
     ordered: bool = False
     reproducible: bool = True
     uniform: bool = False

@@ -110,7 +110,7 @@ def read_config(environment: Mapping[str, str] | None = None) -> Config:
             elif key == "SHM":
                 shm = parse_nbytes(value)
             elif key == "SHM_RANKS":
-                shm_ranks = positive_segment(value)
+                shm_ranks = _positive_number(value)
             elif key == "DEBUG":
                 if value.upper() not in _LEVELS:
                     raise ArgumentError(f"level must be one of {', '.join(_LEVELS)}, got {value!r}")
@@ -120,6 +120,12 @@ def read_config(environment: Mapping[str, str] | None = None) -> Config:
         except ArgumentError as error:
             raise ArgumentError(f"environment variable {name}: {error}") from None
     return Config(algorithms, segment, level, frozenset(unknown), tuning, shm, shm_ranks)
+
+
+def _positive_number(value: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise ArgumentError(f"number of ranks must be at least 1, got {value!r}")
+    return int(value)
 
 
 def positive_segment(value: str | int) -> int:

@@ -13,29 +13,21 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.agreement import agree
 from hpcoll.call import Call
-from hpcoll.config import NATIVE, log, positive_segment
-from hpcoll.describe import DESCRIBE, Caller
+from hpcoll.config import NATIVE
+from hpcoll.describe import DESCRIBE
 from hpcoll.engines import again
 from hpcoll.engines.entry import RUN, cross
-from hpcoll.engines.host import ALONE, CROWDED, HostEngine
-from hpcoll.engines.walk import BUSY
+from hpcoll.engines.host import HostEngine
+from hpcoll.engines.state import BUSY
 from hpcoll.errors import ArgumentError, TransportError
 from hpcoll.inflight import collect, drain
-from hpcoll.ledger import Ledger
 from hpcoll.native import as_native
-from hpcoll.plans import Channel, Plan, build_engine, message_nbytes
+from hpcoll.planner import IN_FLIGHT, Planner
+from hpcoll.plans import Plan
 from hpcoll.requests import Persistent, start
-from hpcoll.selection import Choice, Need, choose
-from hpcoll.transports.mpi import handle
-from hpcoll.transports.shm import CAPACITY_NBYTES, Node, make_stream
-from hpcoll.tuning import type_class
 
-_MAX_PLANS = 1024
 _OWN_SCRATCH = 64 << 10  # bytes; blocking calls that need more share their context's
-_SHORT = 16 << 10  # bytes of a call in flight that need not wait for the helper
-_IN_FLIGHT = 2  # channels for non-blocking calls
 _live: "weakref.WeakSet[Context]" = weakref.WeakSet()
 
 Key = tuple[str, Any, str | None, int | str | None]  # method, root, algorithm, segment
@@ -53,58 +45,24 @@ class _Tables(dict[Key, int]):
         return table.address
 
 
-class Context(Caller):
+class Context(Planner):
     """State of one communicator. Made collectively; used by one thread at a time.
 
     Attributes:
-        caller: The caller's communicator, as plain mpi4py object.
-        comm: Private duplicate on which hpcoll's messages travel.
-        rank, nranks: Of the communicator.
-        config: Settings from the environment, equal on all ranks.
-        node: The ranks that share memory with this one.
-        channels: For blocking calls, then for non-blocking ones.
-        ledger: Sums per operation and algorithm.
         tables: Addresses of earlier calls.
-        token: The byte that a barrier passes round.
-        lock: 1 while a thread is inside a blocking collective.
+        persistent: Living persistent requests by channel.
         closed: Why it cannot be used any more; the empty string while it can.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        self.rank, self.nranks = comm.Get_rank(), comm.Get_size()
-        self.caller = MPI.Intracomm(comm)
-        self.comm = self.caller.Dup()
-        self.comm.Set_errhandler(MPI.ERRORS_RETURN)
+        super().__init__(comm)
         self.closed = ""
-        try:
-            self.config, hosts = agree(self.comm)
-        except ArgumentError:
-            self.comm.Free()
-            raise
-        self._patience = CROWDED if hosts.count(hosts[self.rank]) > (os.cpu_count() or 1) else ALONE
-        self.node = Node(self.comm, self.config.shm, self.config.shm_ranks)
-        self.channels = [self.channel(index) for index in range(1 + _IN_FLIGHT)]
-        if self.node.refused and self.node.rank == 0:
-            log.warning("ranks of this node exchange MPI messages: %s", self.node.refused)
-        self.ledger, self.tables = Ledger(), _Tables()
-        self.token, self.lock = np.zeros(1, np.uint8), np.zeros(1, np.int64)
-        self._handle = handle(self.comm)
-        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self.tables = _Tables()
         self._blocking: dict[int, HostEngine] = {}  # by id of the plan
         self._arena = np.empty(0, np.uint8)
         self._issued = self._prepared = 0
         self.persistent: weakref.WeakValueDictionary[int, Persistent] = weakref.WeakValueDictionary()
         _live.add(self)
-
-    def channel(self, index: int) -> Channel:
-        """A new channel; collective."""
-        stream = None
-        if self.node.nranks > 1 and self.config.shm != 0:
-            stream = make_stream(self.node)
-        if index == 0:
-            shared = self.nranks > 1 and any(self.comm.allgather(stream is not None))
-            self._capacity = CAPACITY_NBYTES if shared else 0
-        return Channel(index, stream)
 
     def free(self) -> None:
         """Free the duplicate and all plans."""
@@ -180,7 +138,8 @@ class Context(Caller):
                 self.run(status, key, arguments)
             if status or call.finish is not None:
                 self._go_on(plan, engine, status, call)
-            repeats, address = call.direct, engine.address
+            same_memory = call.aliased and not (buffers and buffers[0] is MPI.IN_PLACE)  # which `again` does not look for
+            repeats, address = call.direct and not same_memory, engine.address
         if table is not None and repeats and (address == 0 or id(plan) in self._blocking):
             table.enter(arguments[2] if call.op is not None else None, buffers, address, plan)
 
@@ -195,7 +154,7 @@ class Context(Caller):
         if plan.algorithm == NATIVE:
             return getattr(self.caller, name)(*self.natively(call, method, arguments))
         self._issued += 1  # on all ranks alike
-        return start(self, self.channels[1 + self._issued % _IN_FLIGHT], plan, call)
+        return start(self, self.channels[1 + self._issued % IN_FLIGHT], plan, call)
 
     def prepare(self, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any) -> MPI.Prequest:
         """Plan a persistent call; collective, errors as in `run`."""
@@ -209,61 +168,11 @@ class Context(Caller):
         self._prepared += 1
         request = Persistent()
         describe = None if call.direct else partial(DESCRIBE[method], self, *arguments)
-        request._bind(self, plan, self.channel(_IN_FLIGHT + self._prepared), call, describe)
+        request._bind(self, plan, self.channel(IN_FLIGHT + self._prepared), call, describe)
         return request
 
-    def plan(self, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any) -> tuple[Call | None, Plan | None]:
-        """Describe a call and find how it runs; neither where only the MPI library understands it.
-
-        Raises:
-            ArgumentError: the arguments are wrong or the forced algorithm cannot serve them.
-        """
-        call = DESCRIBE[method](self, *arguments)
-        if call is None:
-            if algorithm not in (None, NATIVE):
-                raise ArgumentError(f"rank {self.rank}: only the MPI library can serve this call, got algorithm={algorithm!r}")
-            return None, None
-        try:
-            return call, self._find_plan(call, method, algorithm, None if segment is None else positive_segment(segment))
-        except ArgumentError as error:
-            raise ArgumentError(f"rank {self.rank}: {call.collective} of {call.count} elements of {call.dtype}: {error}") from None
-
-    def natively(self, call: Call, method: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Arguments for the MPI library's own method.
-
-        Raises:
-            ArgumentError: it does not have the operator.
-        """
-        try:
-            return as_native(method, arguments, call.aliased)
-        except ArgumentError as error:
-            raise ArgumentError(f"rank {self.rank}: {call.collective} of {call.count} elements of {call.dtype}: {error}") from None
-
-    def _find_plan(self, call: Call, method: str, algorithm: str | None, segment: int | None) -> Plan:
-        op = call.op and (call.op.name, call.op.function, call.op.commutative)
-        shape = (call.collective, call.count, call.dtype, op, call.root, call.in_place, call.blocks, call.native, call.strict)
-        key = (*shape, method, algorithm, segment)
-        plan = self._plans.get(key)
-        if plan is not None:
-            return plan
-        choice = self._choose(call, algorithm, segment)
-        sizes = self._all_sizes(call, choice)
-        account = self.ledger.account(call.collective, choice.algorithm, call.count * call.dtype.itemsize)
-        shape_only = call._replace(finish=None, keep=())
-        build = partial(
-            build_engine, shape_only, choice, self.rank, self.nranks, self._handle, self._patience, sizes, self._capacity, self.lock, account
-        )
-        title = f"{call.collective}/{choice.algorithm} of {call.count} elements of {call.dtype}"
-        plan = Plan(title, choice.algorithm, account, build, short=call.count * call.dtype.itemsize <= _SHORT)
-        if sizes:  # the root's counts may change from call to call without this rank knowing
-            return plan
-        if len(self._plans) >= _MAX_PLANS:
-            self._forget()
-        self._plans[key] = plan
-        return plan
-
-    def _forget(self) -> None:
-        self._plans.clear()
+    def forget(self) -> None:
+        super().forget()
         self._blocking.clear()
         for table in self.tables.tables.values():
             table.clear()
@@ -312,29 +221,6 @@ class Context(Caller):
         if isinstance(error, TransportError):
             text = MPI.Get_error_string(error.code) if error.code else str(error)
             raise TransportError(f"{where}: {text}", code=error.code) from error
-
-    def _choose(self, call: Call, algorithm: str | None, segment: int | None) -> Choice:
-        unknown = call.blocks is not None and call.collective in ("gather", "scatter", "alltoall")
-        need = Need(
-            call.collective, self.nranks, None if unknown else message_nbytes(call, self.nranks),
-            call.op is not None and not call.op.commutative, call.blocks is not None, call.native, call.strict,
-            type_class(call.dtype if call.op else None),
-        )  # fmt: skip
-        choice = choose(need, self.config, algorithm, segment)
-        if self.rank == 0:
-            log.info("%s of %s: %s, segment %d (%s)", call.collective, call.dtype, choice.algorithm, choice.segment, choice.why)
-        return choice
-
-    def _all_sizes(self, call: Call, choice: Choice) -> tuple[int, ...]:
-        """Bytes of every rank's block, told by the root, where a schedule forwards blocks that only the root knows."""
-        if call.blocks is None or call.collective not in ("gather", "scatter") or choice.algorithm in ("direct", NATIVE):
-            return ()
-        sizes = np.zeros(self.nranks, np.int64)
-        if self.rank == call.root:
-            sizes[:] = call.blocks[2]
-        self.comm.Bcast(sizes, root=call.root)
-        return tuple(sizes.tolist())
-
 
 def _after_fork() -> None:
     for context in _live:

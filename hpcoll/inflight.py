@@ -110,6 +110,7 @@ class Operation:
         if not self.board.free:
             raise ArgumentError(f"rank {context.rank}: {_MAX_SLOTS} collectives are in flight already: wait for some of them")
         self._slot = self.board.free.pop()
+        self.board.operations[self._slot] = self
         self.dropped = self.ended = False
         self._finished = False
         self._error: Exception | None = None
@@ -122,18 +123,19 @@ class Operation:
             begun: Its first turns were already given.
         """
         ticket = self.channel.ended.ctypes.data, self.channel.issued
-        self.board.slots[self._slot] = self.engine.address, progress.FREE, 0, *ticket, handle, self.call.send, self.call.recv
+        slot = self.board.slots[self._slot]  # whose OWNER may still be the helper, on its way out of the last operation
+        slot[progress.STATE], slot[progress.ENGINE] = progress.FREE, self.engine.address
+        slot[progress.TICKETS : progress.OUTPUT + 1] = *ticket, handle, self.call.send, self.call.recv
         self.channel.issued += 1
-        self.board.operations[self._slot] = self
         if self._slot >= self.board.words[progress.HIGH]:
             self.board.words[progress.HIGH] = self._slot + 1
         self.board.help()
         cross(ACTIVATE, self.board.address, self._slot, progress.RUNNING if begun else progress.QUEUED, 0)
 
-    def end_at_once(self) -> None:
-        """It has ended in its first turns and needs no slot."""
+    def end_at_once(self, *, failed: bool) -> None:
+        """It has ended in its first turns."""
         self.ended = True
-        self.board.slots[self._slot, progress.STATE] = progress.ENDED_WELL
+        self.board.slots[self._slot, progress.STATE] = progress.ENDED_BADLY if failed else progress.ENDED_WELL
 
     @property
     def state(self) -> int:
@@ -150,15 +152,19 @@ class Operation:
         return self._finished or cross(WAIT, self.board.address, self._slot, 1, 0) >= progress.ENDED_WELL
 
     def finish(self) -> None:
-        """Bring the result home and give back what was taken; once, when it has ended.
+        """Bring the result home and give back what was taken, when it has ended.
 
         Raises:
-            TransportError: the MPI library failed.
+            TransportError: the MPI library failed; told once.
         """
-        if self._finished:
-            if self._error is not None:
-                raise self._error
-            return
+        if not self._finished:
+            self.end()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def end(self) -> None:
+        """`finish` for the first time, but leave an error for whoever waits."""
         failed = self.state == progress.ENDED_BADLY
         self._finished = True
         self.board.slots[self._slot, progress.STATE] = progress.FREE
@@ -173,7 +179,6 @@ class Operation:
             self.plan.account[0] += 1
         except Exception as error:
             self._error = error
-            raise
         finally:
             self._release()
 
@@ -183,7 +188,7 @@ def collect() -> None:
     if _boards:
         for operation in list(_boards[0].operations.values()):
             if operation.state >= progress.ENDED_WELL and operation.dropped:
-                operation.finish()
+                operation.end()
 
 
 def drain(context: Owner) -> None:
@@ -191,5 +196,5 @@ def drain(context: Owner) -> None:
     if _boards:
         for operation in [one for one in _boards[0].operations.values() if one.context is context]:
             operation.wait()
-            operation.finish()
+            operation.end()
 

@@ -11,8 +11,8 @@ from hpcoll.ops import ReduceOp
 class NonBlocking(Blocking):
     """An intracommunicator whose collectives may be in flight while the program goes on.
 
-    Arguments and errors are those of the blocking method of the name; the buffers belong to the collective until its request says that it is
-    done. Requests are `hpcoll.requests.Request`, or the MPI library's own where ``native`` runs. All ranks must issue the calls of a
+    Arguments and errors are those of the blocking method of the name; the buffers belong to the collective until its request says that
+    it is done. Requests are `hpcoll.requests.Request`, or the MPI library's own where ``native`` runs. All ranks must issue the calls of a
     communicator in the same order, as MPI demands.
     """
 

@@ -20,6 +20,7 @@ from hpcoll.transports.mpi import library
 from hpcoll.transports.shm import STREAM_PLACES, Stream
 
 UNCACHED_NBYTES = 8 << 20  # messages from here on are not expected to be found in a cache
+_MAX_CHUNKS = 128  # of a lane that goes through shared memory
 MAX_PLACES = 128  # of a window, hence tags of a channel
 
 
@@ -83,7 +84,8 @@ def lane_nbytes(row: Algorithm, capacity: int, nranks: int) -> int:
         capacity: Bytes of a place.
         nranks: Of the communicator, ``>= 2``.
     """
-    return int((capacity - 4 * 64 * nranks) / row.cost("staged", nranks))
+    pieces = 2 * nranks + (_MAX_CHUNKS if row.chunked else 0)
+    return int((capacity - 64 * pieces) / row.cost("staged", nranks))
 
 
 def build_engine(
@@ -133,6 +135,7 @@ def _cut(
     segment = max(1, segment_nbytes // size)
     if row.chunked:
         nchunks = max(1, -(-min(call.count, longest) // segment))
+        nchunks = nchunks if most is None else min(nchunks, _MAX_CHUNKS)
         steps = schedule(row, nranks, rank, call.root, nchunks)
         return steps, vector_segments(call.count, longest, steps.nchunks)
     steps = schedule(row, nranks, rank, call.root)

@@ -1,5 +1,7 @@
 """Requests of collectives in flight: usable where mpi4py takes requests. Floor 7."""
 
+import os
+import sys
 import warnings
 import weakref
 from collections.abc import Callable
@@ -10,7 +12,7 @@ from mpi4py import MPI
 from hpcoll.call import Call
 from hpcoll.engines import progress
 from hpcoll.engines.entry import START, cross
-from hpcoll.engines.walk import DONE
+from hpcoll.engines.state import FAILED, PENDING
 from hpcoll.errors import ArgumentError, HpcollError, TransportError
 from hpcoll.inflight import Operation, Owner
 from hpcoll.plans import Channel, Plan
@@ -108,8 +110,9 @@ def start(context: Owner, channel: Channel, plan: Plan, call: Call) -> Request:
     engine = plan.take(channel)
     operation = Operation(context, plan, channel, engine, call, lambda: plan.give(channel, engine))
     begun = channel.issued == channel.ended[0] and plan.short
-    if begun and cross(START, engine.address, call.send, call.recv, 0) == DONE:
-        operation.end_at_once()
+    status = cross(START, engine.address, call.send, call.recv, 0) if begun else PENDING
+    if status != PENDING:
+        operation.end_at_once(failed=status == FAILED)
     request = Request(MPI.Grequest.Start(_query, _nothing, _nothing, (operation,)))
     request._operation = operation
     if operation.ended:
@@ -151,12 +154,13 @@ class Persistent(MPI.Prequest):
             if persistent is not None:
                 persistent._stale = True
 
-        self._completed = MPI.Grequest.Start(_say_nothing, freed, _nothing)
+        self._completed, self._pid = MPI.Grequest.Start(_say_nothing, freed, _nothing), os.getpid()
         self._completed.Complete()
         self._engine.bind_request(MPI._addressof(self), self._null, handle(self._completed), MPI._sizeof(MPI.Request))
 
     _completed: MPI.Grequest | None = None
     _stale = False
+    _pid = 0
 
     def Start(self) -> None:
         """Begin; the buffers belong to the collective until `Wait` or `Test` says that it is done.
@@ -184,7 +188,11 @@ class Persistent(MPI.Prequest):
         operation = Operation(self._context, self._plan, self._channel, self._engine, call, _nothing)
         request = MPI.Grequest.Start(_query, _nothing, _nothing, (operation,))
         self._operation, self._cell[0] = operation, handle(request)
-        operation.activate(handle(request), begun=status is not None)
+        if status == FAILED:
+            operation.end_at_once(failed=True)
+            request.Complete()
+        else:
+            operation.activate(handle(request), begun=status is not None)
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Return when the collective is done; at once when it was not started.
@@ -236,20 +244,27 @@ class Persistent(MPI.Prequest):
         if self._cell[0] != self._null:
             raise ArgumentError(f"rank {self._context.rank}: {self._plan.title} was started and not waited for yet")
         self.close()
+        self._give_back()
+        for name in ("_engine", "_channel", "_call", "_describe"):  # a channel has memory that the ranks of the node share
+            self.__dict__.pop(name, None)
 
     def close(self) -> None:
         """Refuse further starts."""
-        if self._eager is not None and not self._stale and not MPI.Is_finalized():
-            assert self._completed is not None
-            self._completed.Free()
         self._freed, self._eager = True, None
+
+    def _give_back(self) -> None:
+        """Free the completed request, where MPI can still be called."""
+        completed, self._completed = self._completed, None
+        possible = self._pid == os.getpid() and not sys.is_finalizing() and not MPI.Is_finalized()
+        if completed is not None and not self._stale and possible:
+            completed.Free()
 
     def __del__(self) -> None:
         operation = self._operation
-        if operation is not None:
+        if operation is not None and self._cell[0] != self._null:
             operation.dropped = True
             warnings.warn(f"{operation.plan.title}: its request was dropped and never waited for", ResourceWarning, stacklevel=2)
-        self.close()
+        self._give_back()
 
 
 def _say_nothing(status: MPI.Status) -> None:

@@ -5,6 +5,7 @@ good unsegmented algorithm of the library, with the constants of its own code pa
 """
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -12,18 +13,22 @@ from hpcoll.algorithm import Algorithm
 from hpcoll.catalogue import CATALOGUE, algorithms, find
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.config import NATIVE, Config, Entry, Table, check_algorithm
-from hpcoll.cost import Network, best_segment, byte_seconds
+from hpcoll.cost import Network, best_segment, byte_seconds, seconds
 from hpcoll.errors import ArgumentError
 from hpcoll.tuning import BYTES, lookup
 from hpcoll.units import format_nbytes
 
-# Fitted by eye to two ranks of one node that exchange messages through Open MPI and MPICH; a tuning table is stronger.
+# Fitted by eye to ranks of one node, through shared memory and through messages of Open MPI and MPICH; a tuning table is stronger.
+SHARED_NETWORK = Network(
+    alpha=0.5e-6, beta=0.5e-10, gamma=0.3e-10, overhead=0.25e-6, eager=1 << 62, handshake=0.0, cache=4 << 20, spill=1.2
+)
 HPCOLL_NETWORK = Network(
     alpha=0.6e-6, beta=0.7e-10, gamma=0.35e-10, overhead=0.3e-6, eager=4000, handshake=2e-6, cache=4 << 20, spill=1.4
 )
 NATIVE_NETWORK = Network(
     alpha=0.9e-6, beta=0.7e-10, gamma=0.3e-10, overhead=0.9e-6, eager=4000, handshake=2e-6, cache=4 << 20, spill=2.0
 )
+CHUNK_NBYTES = 32 << 10  # of a pipeline in shared memory
 MAX_NATIVE_NBYTES = 2**31 - 1  # what every MPI library can count in one message
 
 
@@ -53,6 +58,7 @@ class Need(NamedTuple):
         native: Whether the MPI library can serve the call.
         strict: The call gets a promise that the MPI library does not give, so ``native`` must be asked for by name.
         type_class: Class of element types, as the tuning table has it.
+        near: All ranks share the memory of one node.
     """
 
     collective: str
@@ -63,6 +69,7 @@ class Need(NamedTuple):
     native: bool = True
     strict: bool = False
     type_class: str = BYTES
+    near: bool = False
 
 
 def choose(need: Need, config: Config, algorithm: str | None = None, segment: int | None = None) -> Choice:
@@ -135,7 +142,17 @@ def _us(us: float) -> str:
 def _best(need: Need, algorithm: str) -> int:
     if algorithm == NATIVE or need.nbytes is None:
         return max(1, need.nbytes or 0)
-    return best_segment(find(need.collective, algorithm), need.nranks, need.nbytes, HPCOLL_NETWORK)[1]
+    return _seconds(need, find(need.collective, algorithm))[1]
+
+
+def _seconds(need: Need, row: Algorithm) -> tuple[float, int]:
+    """Modelled time, and the best segment; in shared memory that is what a lane holds, which no segment needs to name."""
+    assert need.nbytes is not None
+    if not need.near:
+        return best_segment(row, need.nranks, need.nbytes, HPCOLL_NETWORK)
+    segment = min(CHUNK_NBYTES, need.nbytes) if row.chunked else need.nbytes
+    row = replace(row, serial=row.shared or row.serial)
+    return seconds(row, need.nranks, need.nbytes, max(1, segment), SHARED_NETWORK), max(1, segment)
 
 
 @lru_cache(maxsize=4096)
@@ -147,7 +164,7 @@ def _cheapest(need: Need) -> Choice:
     found = []
     for row in CATALOGUE.values():
         if row.collective == need.collective and row.reproducible and not not_chosen(need, row.name):
-            cost, segment = best_segment(row, need.nranks, need.nbytes, HPCOLL_NETWORK)
+            cost, segment = _seconds(need, row)
             found.append((cost, row.name, segment))
     if not not_chosen(need, NATIVE):
         found.append((_native_seconds(need), NATIVE, max(1, need.nbytes)))

@@ -19,7 +19,7 @@ from hpcoll.engines.walk import run
 UNKNOWN, NATIVE = 4, 5  # answers besides those of `hpcoll.engines.walk.run`
 CAPACITY = 32  # calls that a table holds
 
-# An entry: operator, element type and engine as addresses; counts, SENT_COUNT -1 in place; REACH: bytes within which the buffers may not meet.
+# An entry: operator, element type and engine as addresses; counts, SENT_COUNT -1 in place; REACH: bytes within which buffers may not meet.
 _OP, _DTYPE, _SENT_COUNT, _COUNT, _ENGINE, _REACH, _ENTRY = range(7)
 # Of a PyObject and of a PyArrayObject, in words: type; data, number of dimensions, dimensions, element type, flags.
 _TYPE, _DATA, _NDIM, _DIMENSIONS, _DESCR, _FLAGS = 1, 2, 3, 4, 7, 8
@@ -46,7 +46,8 @@ def again(table, send, recv, op):  # type: ignore[no-untyped-def]
         table: `Table.address`.
         send, recv, op: ``id()`` of the buffers and of the operator.
     Returns:
-        An answer of `hpcoll.engines.walk.run`; `UNKNOWN` where no entry fits, `NATIVE` where the MPI library serves it: nothing has happened then.
+        An answer of `hpcoll.engines.walk.run`; `UNKNOWN` where no entry fits, `NATIVE` where the MPI library serves the call: nothing
+        has happened then.
     """
     head = pointer(table)
     array_type, in_place = head[2], head[3]
@@ -100,7 +101,9 @@ class Table:
         """
         send, recv = buffers
         in_place = send is MPI.IN_PLACE
-        if not SUPPORTED or type(recv) is not np.ndarray or (not in_place and (type(send) is not np.ndarray or send.dtype is not recv.dtype)):
+        if not SUPPORTED or type(recv) is not np.ndarray or not recv.flags.carray:
+            return
+        if not in_place and (type(send) is not np.ndarray or send.dtype is not recv.dtype or not send.flags.c_contiguous):
             return
         row = len(self.plans) % CAPACITY
         sent, reach = (-1, 0) if in_place else (send.size, max(send.nbytes, recv.nbytes))

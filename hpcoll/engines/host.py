@@ -4,14 +4,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcoll.engines import walk
-from hpcoll.engines.foreign import function_address
+from hpcoll.engines import state as at
 from hpcoll.engines.entry import RUN, cross
-from hpcoll.engines.walk import FAILED, PENDING
+from hpcoll.engines.foreign import function_address
+from hpcoll.engines.state import FAILED, PENDING
 from hpcoll.errors import TransportError
 from hpcoll.program import Code, Program
 from hpcoll.transports.mpi import Library
 from hpcoll.transports.shm import Stream
+
 
 class Patience(NamedTuple):
     """How a rank waits: passes without progress that it spins, then passes in which it yields the processor; then it sleeps."""
@@ -21,7 +22,7 @@ class Patience(NamedTuple):
 
 
 ALONE = Patience(200, 2000)  # a core of its own
-CROWDED = Patience(5, 50)  # more ranks than cores: whoever is waited for may need this core
+CROWDED = Patience(5, 1000)  # more ranks than cores: whoever is waited for may need this core
 
 
 class HostEngine:
@@ -49,29 +50,29 @@ class HostEngine:
     ) -> None:  # fmt: skip
         nsources = int(program.rows[program.rows[:, 0] == Code.REDUCE, 5].max(initial=0))
         assert stream is None or program.staging_nbytes <= stream.capacity, (program.staging_nbytes, stream.capacity)
-        self.state = np.zeros(walk.OPERANDS + nsources, np.int64)
+        self.state = np.zeros(at.OPERANDS + nsources, np.int64)
         self.program, self.stream, self.lock, self.account = program, stream, lock, account
         self.scratch_nbytes = program.window * program.scratch_nbytes
         self._places = np.zeros(2 * program.window, np.int64)
         self._requests = np.zeros(max(1, program.window * program.nrequests * library.request_nbytes), np.uint8)
         self._landed = np.zeros(program.window * program.nslots, np.int64)
         fields = {
-            walk.NLANES: len(program.lanes), walk.WINDOW: program.window, walk.ROWS: program.rows.ctypes.data,
-            walk.SOURCES: program.sources.ctypes.data, walk.LANES: program.lanes.ctypes.data,
-            walk.PLACES: self._places.ctypes.data, walk.REQUESTS: self._requests.ctypes.data,
-            walk.REQUESTS_PER_LANE: program.nrequests, walk.REQUEST_NBYTES: library.request_nbytes,
-            walk.SCRATCH_PER_LANE: program.scratch_nbytes, walk.LANDED: self._landed.ctypes.data, walk.SLOTS: program.nslots,
-            walk.STREAM: stream.address if stream else 0, walk.COMM: comm, walk.TAG: tag, walk.BYTE: library.byte,
-            walk.STATUS_IGNORE: library.status_ignore, walk.ISEND: library.isend, walk.IRECV: library.irecv,
-            walk.TEST: library.test, walk.KERNEL: kernel, walk.MEMCPY: function_address("memcpy"),
-            walk.SCHED_YIELD: function_address("sched_yield"), walk.USLEEP: function_address("usleep"),
-            walk.CLOCK_GETTIME: function_address("clock_gettime"), walk.STAGING_OF_LANE: program.staging_nbytes,
-            walk.TRUNCATED: library.truncated, walk.LOCK: lock.ctypes.data, walk.ACCOUNT: account.ctypes.data,
-            walk.SPINS: patience.spins, walk.YIELDS: patience.spins + patience.yields,
+            at.NLANES: len(program.lanes), at.WINDOW: program.window, at.ROWS: program.rows.ctypes.data,
+            at.SOURCES: program.sources.ctypes.data, at.LANES: program.lanes.ctypes.data,
+            at.PLACES: self._places.ctypes.data, at.REQUESTS: self._requests.ctypes.data,
+            at.REQUESTS_PER_LANE: program.nrequests, at.REQUEST_NBYTES: library.request_nbytes,
+            at.SCRATCH_PER_LANE: program.scratch_nbytes, at.LANDED: self._landed.ctypes.data, at.SLOTS: program.nslots,
+            at.STREAM: stream.address if stream else 0, at.COMM: comm, at.TAG: tag, at.BYTE: library.byte,
+            at.STATUS_IGNORE: library.status_ignore, at.ISEND: library.isend, at.IRECV: library.irecv,
+            at.TEST: library.test, at.KERNEL: kernel, at.MEMCPY: function_address("memcpy"),
+            at.SCHED_YIELD: function_address("sched_yield"), at.USLEEP: function_address("usleep"),
+            at.CLOCK_GETTIME: function_address("clock_gettime"), at.STAGING_OF_LANE: program.staging_nbytes,
+            at.TRUNCATED: library.truncated, at.LOCK: lock.ctypes.data, at.ACCOUNT: account.ctypes.data,
+            at.SPINS: patience.spins, at.YIELDS: patience.spins + patience.yields,
         }  # fmt: skip
         if uncached:
-            self._block = np.empty(walk.BLOCK_NBYTES + 64, np.uint8)
-            fields[walk.BLOCK] = -(-self._block.ctypes.data // 64) * 64
+            self._block = np.empty(at.BLOCK_NBYTES + 64, np.uint8)
+            fields[at.BLOCK] = -(-self._block.ctypes.data // 64) * 64
         for field, value in fields.items():
             self.state[field] = value
         self.address = self.state.ctypes.data
@@ -79,7 +80,7 @@ class HostEngine:
     def bind_scratch(self, memory: np.ndarray) -> None:
         """Use ``scratch_nbytes + 64`` bytes or more of memory, which engines that never run at once may share."""
         self._scratch = memory
-        self.state[walk.SCRATCH] = -(-memory.ctypes.data // 64) * 64
+        self.state[at.SCRATCH] = -(-memory.ctypes.data // 64) * 64
 
     def bind_request(self, cell: int, null: int, stand_in: int, nbytes: int) -> None:
         """Let `hpcoll.engines.progress.start` read and write a persistent request's handle.
@@ -90,14 +91,14 @@ class HostEngine:
             nbytes: Size of a handle, 4 or 8.
         """
         values = np.array([cell, null, stand_in], np.uint64).view(np.int64)
-        self.state[walk.CELL], self.state[walk.NULL], self.state[walk.STAND_IN] = values
-        self.state[walk.HANDLE_MASK] = -1 if nbytes == 8 else (1 << 32) - 1
+        self.state[at.CELL], self.state[at.NULL], self.state[at.STAND_IN] = values
+        self.state[at.HANDLE_MASK] = -1 if nbytes == 8 else (1 << 32) - 1
 
     def go_on(self, status: int) -> None:
         """Run to the end what has begun.
 
         Args:
-            status: What `hpcoll.engines.walk.run` answered, not `DONE`.
+            status: What `hpcoll.engines.at.run` answered, not `DONE`.
         Raises:
             TransportError: the MPI library returned an error; messages may be left under way.
         """
@@ -109,4 +110,4 @@ class HostEngine:
     @property
     def error(self) -> int:
         """The MPI library's error code of a run that failed."""
-        return int(self.state[walk.ERROR])
+        return int(self.state[at.ERROR])

@@ -6,8 +6,9 @@ channel run in the order of their tickets. The helper parks on a semaphore while
 
 from numba import njit
 
-from hpcoll.engines.foreign import INT, LONG, exchange, foreign, load_acquire, memcpy, pointer, sched_yield, store_release, usleep
-from hpcoll.engines.walk import BUSY, CELL, DONE, ENDED, FAILED, HANDLE_MASK, MEMCPY, NLANES, NULL, PENDING, STAND_IN, begin, turn
+from hpcoll.engines.foreign import INT, LONG, exchange, fence, foreign, load_acquire, memcpy, pointer, sched_yield, store_release, usleep
+from hpcoll.engines.state import BUSY, CELL, DONE, ENDED, FAILED, HANDLE_MASK, MEMCPY, NLANES, NULL, PENDING, STAND_IN
+from hpcoll.engines.walk import begin, turn
 
 FREE, QUEUED, RUNNING, ENDED_WELL, ENDED_BADLY = range(5)  # states of a slot
 # The table (int64). HIGH: slots that may be in use. STOP: the helper is to end. PARKED: it waits on SEMAPHORE. WAITERS: threads that
@@ -16,7 +17,7 @@ HIGH, STOP, PARKED, WAITERS, COMPLETE, SEMAPHORE, SEM_WAIT, SEM_POST, SCHED_YIEL
 # A slot. TICKETS: address of the number of operations that its channel has ended. HANDLE: of the generalized request.
 ENGINE, STATE, OWNER, TICKETS, TICKET, HANDLE, INPUT, OUTPUT, SLOT = range(9)
 _EAGER = 1000  # turns without movement that a start may take
-_HURRY, _REST = 50, 2000  # rounds without movement after which the helper yields, then sleeps; after the second it parks if nothing is in flight
+_HURRY, _REST = 50, 2000  # rounds without movement after which the helper sleeps between them, and parks if nothing is in flight
 
 _complete = foreign(INT, LONG)
 _semaphore = foreign(INT, LONG)
@@ -61,7 +62,7 @@ def _round(table):  # type: ignore[no-untyped-def]
 def _in_flight(table):  # type: ignore[no-untyped-def]
     for slot in range(load_acquire(table + 8 * HIGH)):
         state = load_acquire(table + 8 * (SLOTS + SLOT * slot + STATE))
-        if state == QUEUED or state == RUNNING:
+        if state in (QUEUED, RUNNING):
             return True
     return False
 
@@ -76,6 +77,7 @@ def serve(table):  # type: ignore[no-untyped-def]
             usleep(words[USLEEP], (100,))
         elif idle > _REST and not _in_flight(table):
             store_release(table + 8 * PARKED, 1)
+            fence()  # here and in `activate`: of two who each write and then read what the other writes, one must see it
             if not _in_flight(table):
                 _semaphore(words[SEM_WAIT], (words[SEMAPHORE],))
             store_release(table + 8 * PARKED, 0)
@@ -92,6 +94,7 @@ def activate(table, slot, state):  # type: ignore[no-untyped-def]
     """Let a filled slot be given turns."""
     words = pointer(table)
     store_release(table + 8 * (SLOTS + SLOT * slot + STATE), state)
+    fence()
     if load_acquire(table + 8 * PARKED):
         _semaphore(words[SEM_POST], (words[SEMAPHORE],))
     return 0

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from reference_engine import Memory, Operator, Setting, World
+from reference_engine import SCRATCH, Call, Operator, Setting, World
+from reference_memory import Memory
 
 from hpcoll import lowering
 from hpcoll.algorithm import Algorithm, schedule
@@ -72,6 +73,7 @@ class Case(NamedTuple):
         segment: Elements per segment; of a chunked row, per chunk.
         sizes: Counts of varying blocks, one per rank; for alltoall from ``sizes[rank][peer]``. None for equal ones.
         most_nbytes: Limit above which a message is split.
+        shared: Per rank whether INPUT and OUTPUT may be read in place by ranks of its node; empty: none.
     """
 
     row: Algorithm
@@ -84,6 +86,7 @@ class Case(NamedTuple):
     window: int = 2
     sizes: tuple[int, ...] | None = None
     most_nbytes: int = 1 << 30
+    shared: tuple[tuple[bool, bool], ...] = ()
 
     @property
     def collective(self) -> str:
@@ -92,6 +95,12 @@ class Case(NamedTuple):
     def schedules(self) -> list[Schedule]:
         nchunks = min(-(-self.count // self.segment) or 1, max(1, self.count))
         return [schedule(self.row, self.nranks, rank, self.root, nchunks) for rank in range(self.nranks)]
+
+    def near(self, rank: int) -> dict[int, int]:
+        """Local ranks of the other ranks on a rank's node."""
+        nodes = self.setting.nodes or range(self.nranks)
+        mine = [other for other in range(self.nranks) if nodes[other] == nodes[rank]]
+        return {other: local for local, other in enumerate(mine) if other != rank}
 
     def size(self, source: int, target: int) -> int:
         """Elements of the block of these ranks; only alltoall has one for each pair."""
@@ -126,7 +135,7 @@ class Case(NamedTuple):
         """As `hpcoll.plans` cuts."""
         if self.sizes is not None:
             known = () if self.collective == "alltoall" else self.sizes
-            return varying_blocks(*self.blocks(steps.rank), known)
+            return varying_blocks(*self.blocks(steps.rank), known, self.segment if self.segment < 1 << 40 else 0)
         segment = self.segment if self.row.pipelined else max(1, self.count)
         if COLLECTIVES[self.collective].blocks:
             return block_segments(steps, self.count, segment)
@@ -183,7 +192,7 @@ def side(case: Case, rank: int, program: Program, operator: Operator, rng: np.ra
     for buffer in (0, 1):
         ends = [displ + count for where, displ, count in inputs + outputs if where == buffer]
         sizes[buffer] = max(ends) * operator.itemsize if ends else None
-    memory = Memory(sizes, rng)
+    memory = Memory(sizes, rng, case.shared[rank] if case.shared else (False, False))
     sent = [elements(operator, count, rng) for _, _, count in inputs]
     for (buffer, displ, _), data in zip(inputs, sent, strict=True):
         memory.buffer(buffer)[displ * operator.itemsize :][: len(data)] = data
@@ -193,38 +202,61 @@ def side(case: Case, rank: int, program: Program, operator: Operator, rng: np.ra
 def programs_of(case: Case, itemsize: int) -> list[Program]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lowering, "MAX_MESSAGE_NBYTES", case.most_nbytes)
-        steps = case.schedules()
-        return [lower(s, case.segments(s), itemsize, case.window, in_place=case.in_place[s.rank]) for s in steps]
+        return [
+            lower(s, case.segments(s), itemsize, case.window, in_place=case.in_place[s.rank], near=case.near(s.rank))
+            for s in case.schedules()
+        ]
 
 
 def play(case: Case, operator: Operator | None = None, programs: list[Program] | None = None) -> tuple[World, list[Side]]:
     """Run a call and compare all memory but scratch, guards and gaps included, with what it must be."""
     operator = operator or operator_of(case.row)
-    programs = programs or programs_of(case, operator.itemsize)
-    rng = np.random.default_rng(case.setting.seed)
-    sides = [side(case, rank, programs[rank], operator, rng) for rank in range(case.nranks)]
-    expected = [s.memory.arena.copy() for s in sides]
-    results = wanted(case, [s.sent for s in sides], operator)
-    for s, arena, result in zip(sides, expected, results, strict=True):
-        for (buffer, displ, _), data in zip(s.outputs, result, strict=False):
-            base = s.memory.spans[buffer][0] + displ * operator.itemsize  # type: ignore[index]
-            arena[base : base + len(data)] = data
-    world = World(programs, [s.memory for s in sides], operator, case.setting)
+    prepared = _Prepared(case, operator, programs or programs_of(case, operator.itemsize))
+    world = World([prepared.call], case.setting)
     world.run()
-    for rank, (s, arena) in enumerate(zip(sides, expected, strict=True)):
-        scratch = slice(*s.memory.spans[2])  # type: ignore[misc]
-        arena[scratch] = s.memory.arena[scratch]
-        if operator.combine is not add_floats:
-            wrong = np.flatnonzero(arena != s.memory.arena)
-            assert not wrong.size, f"rank {rank}: {wrong.size} wrong bytes, first at {wrong[0]} of {s.memory.spans}"
-    return world, sides
+    prepared.compare()
+    return world, prepared.sides
 
 
-def check(case: Case) -> None:
+def play_all(cases: list[Case]) -> None:
+    """Run calls one after another, in the setting of the first; ranks do not wait for each other in between."""
+    prepared = [_Prepared(case, operator_of(case.row), programs_of(case, operator_of(case.row).itemsize)) for case in cases]
+    World([one.call for one in prepared], cases[0].setting).run()
+    for one in prepared:
+        one.compare()
+
+
+class _Prepared:
+    """A call with its data, and the memory that it must leave behind."""
+
+    def __init__(self, case: Case, operator: Operator, programs: list[Program]) -> None:
+        rng = np.random.default_rng(case.setting.seed)
+        self.sides = [side(case, rank, programs[rank], operator, rng) for rank in range(case.nranks)]
+        self.call = Call(programs, [s.memory for s in self.sides], operator)
+        self.expected = [s.memory.arena.copy() for s in self.sides]
+        results = wanted(case, [s.sent for s in self.sides], operator)
+        for s, arena, result in zip(self.sides, self.expected, results, strict=True):
+            for (buffer, displ, _), data in zip(s.outputs, result, strict=False):
+                base = s.memory.area(buffer).lo + displ * operator.itemsize
+                arena[base : base + len(data)] = data
+
+    def compare(self) -> None:
+        """What each rank found when its call returned, and what it must be."""
+        for rank, (s, arena) in enumerate(zip(self.sides, self.expected, strict=True)):
+            found, scratch = s.memory.returned, s.memory.area(SCRATCH).span
+            assert found is not None
+            arena[scratch] = found[scratch]
+            if self.call.operator.combine is not add_floats:
+                wrong = np.flatnonzero(arena != found)
+                assert not wrong.size, f"rank {rank}: {wrong.size} wrong bytes, first at {wrong[0]} of {s.memory.spans}"
+
+
+def check(*cases: Case) -> None:
     try:
-        play(case)
+        play_all(list(cases))
     except (AssertionError, KeyError) as error:
-        raise AssertionError(f"{error}\n{case._replace(row=case.row.key)}") from error  # type: ignore[arg-type]
+        calls = "\n".join(str(case._replace(row=case.row.key)) for case in cases)  # type: ignore[arg-type]
+        raise AssertionError(f"{error}\n{calls}") from error
 
 
 def in_place_modes(row: Algorithm, nranks: int, rng: random.Random) -> list[tuple[bool, ...]]:

@@ -1,9 +1,11 @@
-"""A slow engine that runs the programs of all ranks in one process, as `hpcoll.engines.host` does, and trusts none of them.
+"""A slow engine that runs the programs of all ranks in one process, as `hpcoll.engines.walk` does, and trusts none of them.
 
-Lanes and messages move in a random order, drawn from a seed. A message is written at its receiver when it completes and, if
-it is above the eager limit, read at its sender only then. What is posted fills the receive's memory with garbage at once.
-Refused besides wrong data: a deadlock; a touch of memory that a request owns before its WAIT has passed; a request used twice
-or never waited for; a message without its twin or of another size; bytes outside a buffer or partly overlapping operands.
+Lanes and messages move in a random order, drawn from a seed; a rank may be calls ahead of another. An MPI message is written at
+its receiver when it completes and, if it is above the eager limit, read at its sender only then. What is posted fills the
+receive's memory with garbage at once. Refused besides wrong data: a deadlock; a touch of memory that a request owns before its
+WAIT has passed, or of a message outside the time from AWAIT to ACK; a request used twice or never waited for; a message
+without its twin, of another size, or never acknowledged; bytes outside a buffer or partly overlapping operands; a return
+to the caller while somebody reads his buffers.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
+from reference_memory import PLACES, Area, Memory, Message, Ring, SharedMemory
 
-from hpcoll.program import Code, Program
+from hpcoll.program import INLINE_NBYTES, MESSAGES, STAGING, Code, Program
 
-GUARD = 64
-Place = tuple[int, int]  # rank, place of the window
+SCRATCH = 2
 
 
 class Operator(NamedTuple):
@@ -30,36 +32,39 @@ class Operator(NamedTuple):
     combine: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-class Memory:
-    """One rank's memory: INPUT, OUTPUT and SCRATCH of the given sizes in one arena, guards around each; None must not be touched."""
+class Call(NamedTuple):
+    """One call of all ranks: their programs and memories, in rank order."""
 
-    def __init__(self, nbytes: Sequence[int | None], rng: np.random.Generator) -> None:
-        bases = np.cumsum([GUARD, *(-(-(n or 0) // GUARD) * GUARD + GUARD for n in nbytes)]).tolist()
-        self.arena = rng.integers(0, 256, bases[-1], np.uint8)
-        self.spans = [(base, base + n) if n is not None else None for base, n in zip(bases, nbytes)]
-        self.read_by, self.written_by = np.zeros(bases[-1], np.int16), np.zeros(bases[-1], np.int16)  # requests per byte
+    programs: Sequence[Program]
+    memories: Sequence[Memory]
+    operator: Operator
 
-    def buffer(self, index: int) -> np.ndarray:
-        """The bytes of a buffer."""
-        span = self.spans[index]
-        assert span is not None, f"buffer {index} is not there"
-        return self.arena[slice(*span)]
 
-    def check_free(self, span: slice, *, to_write: bool) -> None:
-        """Nobody may read what a receive will write, nor write what a send will read."""
-        assert not self.written_by[span].any(), "touches memory of a receive that was not waited for"
-        assert not (to_write and self.read_by[span].any()), "writes memory of a send that was not waited for"
+class Setting(NamedTuple):
+    """How a run goes.
+
+    Attributes:
+        seed: Of its order.
+        eager_nbytes: The largest MPI message that a send does not wait for.
+        nodes: On which node each rank is; empty: each on its own.
+        room: Lanes of the greediest program that fit the staging memory of one place.
+    """
+
+    seed: int
+    eager_nbytes: int = 0
+    nodes: tuple[int, ...] = ()
+    room: int = 1
 
 
 class _Request:
-    """A message of one rank under way; ``data`` is what an eager send carried away at once."""
+    """An MPI message of one rank under way; ``data`` is what an eager send carried away at once."""
 
-    def __init__(self, memory: Memory, span: slice, counter: np.ndarray) -> None:
-        self.memory, self.span, self.counter = memory, span, counter
+    def __init__(self, area: Area, counter: np.ndarray) -> None:
+        self.area, self.counter = area, counter
         self.data: np.ndarray | None = None
         self.done = False
-        self.waiting: Place | None = None
-        counter[span] += 1
+        self.waiting: tuple[int, int] | None = None
+        counter[area.span] += 1
 
 
 class _Position:
@@ -68,136 +73,210 @@ class _Position:
     def __init__(self, lane: int, row: int) -> None:
         self.lane, self.row = lane, row
         self.requests: dict[int, _Request] = {}
-
-
-class Setting(NamedTuple):
-    """How a run goes: the seed of its order; the largest message, in bytes, that a send does not wait for."""
-
-    seed: int
-    eager_nbytes: int = 0
+        self.slots: dict[int, Message] = {}
+        self.staging: Area | None = None
 
 
 class World:
-    """The programs of all ranks, in rank order, each with its memory."""
+    """Calls one after another on the same ranks."""
 
-    def __init__(self, programs: Sequence[Program], memories: Sequence[Memory], operator: Operator, setting: Setting) -> None:
-        assert len({(p.window, len(p.lanes)) for p in programs}) == 1, "ranks must agree on lanes and window: a place is a tag"
-        self.programs, self.memories, self.operator, self.setting = programs, memories, operator, setting
+    def __init__(self, calls: Sequence[Call], setting: Setting) -> None:
+        for call in calls:
+            widest = max(p.window for p in call.programs)
+            assert all(p.window == min(widest, len(p.lanes)) for p in call.programs), "ranks must agree on the window: a place is a tag"
+        self.calls, self.setting = calls, setting
+        self.rows = [[p.rows.tolist() for p in call.programs] for call in calls]
+        self.lanes = [[p.lanes.tolist() for p in call.programs] for call in calls]
         self.random = random.Random(setting.seed)
-        self.rows = [p.rows.tolist() for p in programs]
-        self.lanes = [p.lanes.tolist() for p in programs]
-        self.positions = {(r, i): _Position(i, self.lanes[r][i][0]) for r, p in enumerate(programs) for i in range(p.window)}
-        self.ready = list(self.positions)
+        nodes = setting.nodes or range(len(calls[0].programs))
+        greediest = max(p.staging_nbytes for call in calls for p in call.programs)
+        self.node = SharedMemory(nodes, setting.room * greediest, np.random.default_rng(setting.seed))
+        self.at = [-1 for _ in nodes]  # call of each rank
+        self.positions: dict[tuple[int, int], _Position] = {}
+        self.ready: list[tuple[int, int]] = []
+        self.parked: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by rank, until something happens in its shared memory
         self.links: dict[tuple[int, int, int], tuple[deque[_Request], ...]] = defaultdict(lambda: (deque(), deque()))
         self.moving: list[tuple[_Request, _Request]] = []
         self.messages = 0
+        for rank in range(len(nodes)):
+            self._begin(rank)
 
     def run(self) -> None:
-        """Run until all lanes have ended."""
+        """Run until all lanes of all calls have ended."""
         while self.ready or self.moving:
             i = self.random.randrange(len(self.ready) + len(self.moving))
             options: list = self.ready if i < len(self.ready) else self.moving
             i -= 0 if options is self.ready else len(self.ready)
             options[i], options[-1] = options[-1], options[i]
             (self._advance if options is self.ready else self._deliver)(*options.pop())
-        stuck = [f"rank {r} lane {at.lane} row {at.row}" for (r, _), at in self.positions.items() if at.lane < len(self.lanes[r])]
-        assert not stuck, f"deadlock: {'; '.join(stuck)}"
+        stuck = "; ".join(self._where(*key) for key, at in self.positions.items() if at.row >= 0)
+        assert not stuck, f"deadlock: {stuck}"
         assert not any(sends or receives for sends, receives in self.links.values()), "messages without a receive"
+        assert not any(ring.unread() for ring in self.node.rings.values()), "messages that nobody awaited"
+
+    def _call(self, rank: int) -> tuple[Program, Memory]:
+        call = self.calls[self.at[rank]]
+        return call.programs[rank], call.memories[rank]
+
+    def _where(self, rank: int, place: int) -> str:
+        at = self.positions[rank, place]
+        code, *columns = self.rows[self.at[rank]][rank][at.row]
+        return f"call {self.at[rank]} rank {rank} lane {at.lane} row {at.row} {Code(code).name}{tuple(columns)}"
+
+    def _begin(self, rank: int) -> None:
+        self.at[rank] += 1
+        if self.at[rank] < len(self.calls):
+            program, _ = self._call(rank)
+            for place in range(program.window):
+                self.positions[rank, place] = _Position(place, self.lanes[self.at[rank]][rank][place][0])
+                self.ready.append((rank, place))
+
+    def _end(self, rank: int) -> None:
+        """The caller gets his buffers back, and does with them what he likes."""
+        _, memory = self._call(rank)
+        memory.returned = memory.arena.copy()
+        for buffer in (0, 1):
+            if memory.spans[buffer] is not None:
+                area = memory.area(buffer)
+                assert not memory.read_by[area.span].any(), f"rank {rank} returns while buffer {buffer} may still be read"
+                area.spoil()
+        self._begin(rank)
 
     def _advance(self, rank: int, place: int) -> None:
-        at = self.positions[rank, place]
+        rows, lanes, at = self.rows[self.at[rank]][rank], self.lanes[self.at[rank]][rank], self.positions[rank, place]
+        window = self._call(rank)[0].window
         for _ in range(self.random.choice((1, 2, 5, 50))):
-            if at.row < self.lanes[rank][at.lane][1]:
-                if not self._execute(rank, place, at, *self.rows[rank][at.row]):
+            if at.row < lanes[at.lane][1]:
+                try:
+                    passed = self._execute(rank, place, at, rows[at.row])
+                except AssertionError as error:
+                    raise AssertionError(f"{self._where(rank, place)}: {error}") from error
+                if not passed:
                     return
                 at.row += 1
                 continue
             assert not at.requests, f"rank {rank}: lane {at.lane} ends and did not wait for requests {list(at.requests)}"
-            at.lane += self.programs[rank].window
-            if at.lane >= len(self.lanes[rank]):
+            unused = [slot for slot, message in at.slots.items() if not message.used]
+            assert not unused, f"rank {rank}: lane {at.lane} ends and did not acknowledge messages in slots {unused}"
+            lane = at.lane + window
+            if lane >= len(lanes):
+                at.row = -1
+                if all(self.positions[rank, other].row < 0 for other in range(window)):
+                    self._end(rank)
                 return
-            at.row = self.lanes[rank][at.lane][0]
+            at = self.positions[rank, place] = _Position(lane, lanes[lane][0])
         self.ready.append((rank, place))
 
-    def _execute(self, rank: int, place: int, at: _Position, code: int, a: int, b: int, c: int, d: int, e: int) -> bool:
-        memory, lane = self.memories[rank], at.lane
+    def _execute(self, rank: int, place: int, at: _Position, row: list[int]) -> bool:
+        code, a, b, c, d, e, *_ = row
         if code == Code.WAIT:
             request = at.requests[a]
             if not request.done:
                 request.waiting = rank, place
                 return False
-            request.counter[request.span] -= 1
+            request.counter[request.area.span] -= 1
             del at.requests[a]
         elif code == Code.COPY:
-            to, source = self._span(rank, lane, a, b, e), self._span(rank, lane, c, d, e)
+            to, source = self._area(rank, at, a, b, e), self._area(rank, at, c, d, e)
             assert e > 0, "an empty copy"
-            assert to.stop <= source.start or source.stop <= to.start, "memcpy of overlapping memory"
-            self._write(memory, to, self._read(memory, source))
+            assert to.apart(source), "memcpy of overlapping memory"
+            to.write(source.read())
         elif code == Code.REDUCE:
-            self._reduce(rank, lane, c, (a, b), self.programs[rank].sources[d : d + e].tolist())
-        else:
-            self._post(rank, place, at, Code(code), a, b, self._span(rank, lane, c, d, e))
+            self._reduce(rank, at, c, [(a, b), *self._call(rank)[0].sources[d : d + e].tolist()])
+        elif code in (Code.SEND, Code.RECV):
+            self._message(rank, place, at, Code(code), a, b, self._area(rank, at, c, d, e))
+        elif not self._near(rank, place, at, row):
+            self.parked[rank].append((rank, place))
+            return False
         return True
 
-    def _reduce(self, rank: int, lane: int, count: int, to: tuple[int, int], sources: list[list[int]]) -> None:
-        assert count > 0 < len(sources), "an empty reduction"
-        spans = [self._span(rank, lane, *at, count * self.operator.itemsize) for at in (to, *sources)]
-        for one, other in combinations(spans, 2):
-            assert one == other or one.stop <= other.start or other.stop <= one.start, "operands overlap partly"
-        assert all(self._aligned(rank, span) for span in spans), "an operand lies across elements"
-        memory = self.memories[rank]
-        self._write(memory, spans[0], reduce(self.operator.combine, [self._read(memory, span) for span in spans[1:]]))
+    def _near(self, rank: int, place: int, at: _Position, row: list[int]) -> bool:
+        """The operations on shared memory; False while one has to wait."""
+        code, a, b, c, d, e, direct, _ = row
+        memory, place = self._call(rank)[1], (place + self.at[rank]) % PLACES
+        ranks = self.node.ranks[rank]
+        in_place = bool(direct) and memory.shared[c]
+        if code == Code.RESERVE:
+            assert at.staging is None, "reserves twice"
+            at.staging = self.node.reserve(rank, place, self._call(rank)[0].staging_nbytes)
+            return at.staging is not None
+        if code == Code.STAGE:
+            to, source = self._area(rank, at, STAGING, b, e), self._area(rank, at, c, d, e)
+            if not in_place:
+                to.write(source.read())
+            return True
+        assert ranks[a] != rank, "a message to itself"
+        if code == Code.POST:
+            here = e <= INLINE_NBYTES or in_place
+            source = self._area(rank, at, c, d, e) if here else self._area(rank, at, STAGING, b, e)
+            return self._moved(ranks[a], self.node.rings[rank, ranks[a], place].post(source))
+        if code == Code.DRAIN:
+            return not memory.shared[c] or not self.node.rings[rank, ranks[a], place].unread()
+        return self._receive(ranks[a], at, self.node.rings[ranks[a], rank, place], row)
 
-    def _post(self, rank: int, place: int, at: _Position, code: Code, index: int, peer: int, span: slice) -> None:
-        memory = self.memories[rank]
+    def _receive(self, peer: int, at: _Position, ring: Ring, row: list[int]) -> bool:
+        """AWAIT and ACK."""
+        code, _, slot, _, _, nbytes, *_ = row
+        if code == Code.ACK:
+            ring.acknowledge()
+            return self._moved(peer, True)
+        assert slot not in at.slots or at.slots[slot].used, f"slot {slot} is in use"
+        message = ring.take(nbytes)
+        if message is not None:
+            at.slots[slot] = message
+        return message is not None
+
+    def _moved(self, rank: int, moved: bool) -> bool:
+        """What a rank waits for in shared memory may have come."""
+        if moved:
+            self.ready += self.parked.pop(rank, [])
+        return moved
+
+    def _reduce(self, rank: int, at: _Position, count: int, places: list[Sequence[int]]) -> None:
+        operator = self.calls[self.at[rank]].operator
+        assert count > 0 < len(places) - 1, "an empty reduction"
+        areas = [self._area(rank, at, *place, count * operator.itemsize) for place in places]
+        for one, other in combinations(areas, 2):
+            assert one == other or one.apart(other), "operands overlap partly"
+        assert all(displ % operator.itemsize == 0 for _, displ in places), "an operand lies across elements"
+        areas[0].write(reduce(operator.combine, [area.read() for area in areas[1:]]))
+
+    def _message(self, rank: int, place: int, at: _Position, code: Code, index: int, peer: int, area: Area) -> None:
         assert index not in at.requests, f"request {index} is in use"
-        assert 0 <= index < self.programs[rank].nrequests, f"request {index} is not among those of the lane"
-        assert span.stop > span.start, "an empty message"
-        memory.check_free(span, to_write=code == Code.RECV)
-        request = at.requests[index] = _Request(memory, span, memory.written_by if code == Code.RECV else memory.read_by)
+        assert 0 <= index < self._call(rank)[0].nrequests, f"request {index} is not among those of the lane"
+        assert area.nbytes > 0, "an empty message"
+        assert peer not in self.node.ranks[rank], f"an MPI message to rank {peer} of the same node"
+        area.check_free(to_write=code == Code.RECV)
+        request = at.requests[index] = _Request(area, area.memory.written_by if code == Code.RECV else area.memory.read_by)
+        link = self.links[(peer, rank, place) if code == Code.RECV else (rank, peer, place)]
         if code == Code.RECV:
-            memory.arena[span] ^= 0x5A
-            self.links[peer, rank, place][1].append(request)
-        else:
-            self.links[rank, peer, place][0].append(request)
-            if span.stop - span.start <= self.setting.eager_nbytes:
-                request.data, request.done = memory.arena[span].copy(), True
-        sends, receives = self.links[(peer, rank, place) if code == Code.RECV else (rank, peer, place)]
-        if sends and receives:
-            self.moving.append((sends.popleft(), receives.popleft()))
+            area.memory.arena[area.span] ^= 0x5A
+        elif area.nbytes <= self.setting.eager_nbytes:
+            request.data, request.done = area.memory.arena[area.span].copy(), True
+        link[code == Code.RECV].append(request)
+        if all(link):
+            self.moving.append((link[0].popleft(), link[1].popleft()))
 
     def _deliver(self, send: _Request, receive: _Request) -> None:
         self.messages += 1
-        data = send.memory.arena[send.span] if send.data is None else send.data
-        assert len(data) == receive.span.stop - receive.span.start, "a message and its receive differ in size"
-        receive.memory.arena[receive.span] = data
+        data = send.area.memory.arena[send.area.span] if send.data is None else send.data
+        assert len(data) == receive.area.nbytes, "a message and its receive differ in size"
+        receive.area.memory.arena[receive.area.span] = data
         for request in (send, receive):
             request.done = True
             if request.waiting:
                 self.ready.append(request.waiting)
                 request.waiting = None
 
-    def _read(self, memory: Memory, span: slice) -> np.ndarray:
-        memory.check_free(span, to_write=False)
-        return memory.arena[span]
-
-    def _write(self, memory: Memory, span: slice, data: np.ndarray) -> None:
-        memory.check_free(span, to_write=True)
-        memory.arena[span] = data
-
-    def _span(self, rank: int, lane: int, buffer: int, displ: int, nbytes: int) -> slice:
-        limits = self.memories[rank].spans[buffer]
-        assert limits is not None, f"rank {rank} touches buffer {buffer}, which this call does not have"
-        base, end = limits
-        if buffer == 2:
-            room = self.programs[rank].scratch_nbytes
-            base += lane % self.programs[rank].window * room
-            end = base + room
-        else:
-            base += self.lanes[rank][lane][2]
-        assert limits[0] <= base + displ <= base + displ + nbytes <= end, f"rank {rank} leaves buffer {buffer}"
-        return slice(base + displ, base + displ + nbytes)
-
-    def _aligned(self, rank: int, span: slice) -> bool:
-        base, _ = next(s for s in self.memories[rank].spans if s and s[0] <= span.start < s[1])
-        return (span.start - base) % self.operator.itemsize == 0
+    def _area(self, rank: int, at: _Position, buffer: int, displ: int, nbytes: int) -> Area:
+        program, memory = self._call(rank)
+        if buffer >= MESSAGES:
+            assert buffer - MESSAGES in at.slots, f"no message has come to slot {buffer - MESSAGES}"
+            return at.slots[buffer - MESSAGES].use().part(displ, nbytes, "its message")
+        if buffer == STAGING:
+            assert at.staging is not None, "has no staging memory"
+            return at.staging.part(displ, nbytes, "its staging memory")
+        if buffer == SCRATCH:
+            first = at.lane % program.window * program.scratch_nbytes
+            return memory.area(SCRATCH).part(first, program.scratch_nbytes, "scratch").part(displ, nbytes, "scratch of its lane")
+        return memory.area(buffer).part(self.lanes[self.at[rank]][rank][at.lane][2] + displ, nbytes, f"buffer {buffer}")

@@ -24,7 +24,7 @@ FLOORS = {
     **dict.fromkeys(["buffers", "exporters", "packing", "memory", "layout", "placement", "lowering", "program", "operators", "ledger"], 5),
     **dict.fromkeys(["engines", "transports", "kernels"], 5),
     **dict.fromkeys(["topology", "selection", "tuning", "config"], 6),
-    **dict.fromkeys(["agreement", "call", "native", "movements", "reductions", "describe", "plans", "context"], 7),
+    **dict.fromkeys(["agreement", "call", "native", "movements", "reductions", "describe", "plans", "planner", "context"], 7),
     **dict.fromkeys(["inflight", "requests", "blocking", "nonblocking", "communicator"], 7),
     **dict.fromkeys(["", "__main__", "cli", "bench", "gradients", "parameter_server", "torch"], 7),
 }

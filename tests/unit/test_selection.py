@@ -58,6 +58,10 @@ def test_levels(text: str, level: int) -> None:
         ("HPCOLL_SEGMENT", "0.5", "segment must be at least 1 byte, got '0.5'"),
         ("HPCOLL_SEGMENT", "-4", "size must be a number of bytes"),
         ("HPCOLL_TUNING", " ", "expected the name of a file, got ''"),
+        ("HPCOLL_SHM", "lots", "size must be a number of bytes such as 8, 64K or 1.5M, got 'lots'"),
+        ("HPCOLL_SHM", "-1", "size must be a number of bytes"),
+        ("HPCOLL_SHM_RANKS", "0", ".* at least 1.*, got '0'"),
+        ("HPCOLL_SHM_RANKS", "all", ".*, got 'all'"),
         ("HPCOLL_DEBUG", "debug", "level must be one of WARN, INFO, TRACE, got 'debug'"),
     ],
 )
@@ -79,6 +83,14 @@ def test_what_ranks_must_agree_on() -> None:
     tuned = read_config({"HPCOLL_TUNING": " some/table.json "})
     assert tuned == Config(tuning="some/table.json")
     assert tuned.agreement() != DEFAULTS.agreement()
+
+
+def test_shared_memory_is_limited_in_bytes_and_in_ranks() -> None:
+    assert (DEFAULTS.shm, DEFAULTS.shm_ranks) == (None, None)
+    assert read_config({"HPCOLL_SHM": " 1.5G ", "HPCOLL_SHM_RANKS": "4"}) == Config(shm=3 << 29, shm_ranks=4)
+    assert read_config({"HPCOLL_SHM": "0"}) == Config(shm=0)
+    settings = [DEFAULTS, Config(shm=0), Config(shm=1), Config(shm_ranks=1), Config(shm_ranks=2)]
+    assert len({config.agreement() for config in settings}) == len(settings)
 
 
 def test_keywords_are_checked_like_the_environment() -> None:

@@ -1,0 +1,120 @@
+"""Compiled: addresses, copies and reductions within one rank. Floor 5."""
+
+from numba import njit
+
+from hpcoll.engines.foreign import LONG, VOID, clock_gettime, fence, foreign, memcpy, pointer, stream_line
+from hpcoll.engines.state import (
+    BLOCK,
+    BLOCK_NBYTES,
+    CAPACITY,
+    CLOCK,
+    CLOCK_GETTIME,
+    INPUT,
+    KERNEL,
+    LANDED,
+    LANES,
+    LINE_NBYTES,
+    MEMCPY,
+    OPERANDS,
+    SCRATCH,
+    SCRATCH_PER_LANE,
+    SLOTS,
+    SOURCES,
+    STAGING_AT,
+    STREAM,
+    STREAM_PLACES,
+    TURN,
+    USED,
+    WINDOW,
+)  # fmt: skip
+from hpcoll.program import BUFFERS, MESSAGES, STAGING, Code
+
+_COPY, _OUTPUT, _SCRATCH = int(Code.COPY), 1, BUFFERS - 1
+
+_fold = foreign(VOID, LONG, LONG, LONG, LONG)  # destination, sources, number of sources, count
+
+
+@njit(nogil=True, inline="always")
+def stream_place(state, place):  # type: ignore[no-untyped-def]
+    """Which place of the stream a place of the window is in this call; short calls take all in turn, so as to use fresh memory."""
+    return (place + state[TURN]) % STREAM_PLACES
+
+
+@njit(nogil=True, inline="always")
+def staging_of(state, lane):  # type: ignore[no-untyped-def]
+    """Offset of a lane's staging memory in this rank's part of the window."""
+    stream, place = pointer(state[STREAM]), stream_place(state, lane % state[WINDOW])
+    return place * stream[CAPACITY] + pointer(stream[USED])[2 * place + 1]
+
+
+@njit(nogil=True, inline="always")
+def address_of(state, buffer, displ, lane):  # type: ignore[no-untyped-def]
+    """Address of a displacement in one of the buffers, seen from a lane."""
+    place = lane % state[WINDOW]
+    if buffer == _SCRATCH:
+        return state[SCRATCH] + place * state[SCRATCH_PER_LANE] + displ
+    if buffer >= MESSAGES:
+        return pointer(state[LANDED])[place * state[SLOTS] + buffer - MESSAGES] + displ
+    if buffer == STAGING:
+        return pointer(state[STREAM])[STAGING_AT] + staging_of(state, lane) + displ
+    return state[INPUT + buffer] + pointer(state[LANES])[3 * lane + 2] + displ
+
+
+@njit(nogil=True)
+def nanoseconds(address):  # type: ignore[no-untyped-def]
+    """A clock that only goes forward."""
+    state = pointer(address)
+    clock_gettime(state[CLOCK_GETTIME], (1, address + 8 * CLOCK))
+    return state[CLOCK] * 1000000000 + state[CLOCK + 1]
+
+
+@njit(nogil=True)
+def copy_uncached(state, destination, source, nbytes):  # type: ignore[no-untyped-def]
+    """Copy past the caches."""
+    head = min(nbytes, -destination % LINE_NBYTES)
+    tail = (nbytes - head) % LINE_NBYTES
+    memcpy(state[MEMCPY], (destination, source, head))
+    for at in range(head, nbytes - tail, LINE_NBYTES):
+        stream_line(destination + at, source + at)
+    memcpy(state[MEMCPY], (destination + nbytes - tail, source + nbytes - tail, tail))
+
+
+@njit(nogil=True)
+def _fold_uncached(address, destination, row):  # type: ignore[no-untyped-def]
+    """REDUCE into memory that is too large to stay in the caches: block by block, each streamed out."""
+    state = pointer(address)
+    operands = address + 8 * OPERANDS
+    nbytes, count, nsources = row[6], row[3], row[5]
+    block = BLOCK_NBYTES // (nbytes // count)
+    for lo in range(0, count, block):
+        n = min(block, count - lo)
+        _fold(state[KERNEL], (state[BLOCK], operands, nsources, n))
+        copy_uncached(state, destination + lo * (nbytes // count), state[BLOCK], n * (nbytes // count))
+        for i in range(nsources):
+            state[OPERANDS + i] += n * (nbytes // count)
+
+
+@njit(nogil=True)
+def run_local(address, row, lane):  # type: ignore[no-untyped-def]
+    """COPY and REDUCE."""
+    state = pointer(address)
+    destination = address_of(state, row[1], row[2], lane)
+    uncached = state[BLOCK] != 0 and row[1] == _OUTPUT
+    if row[0] == _COPY:
+        source = address_of(state, row[3], row[4], lane)
+        if uncached:
+            copy_uncached(state, destination, source, row[5])
+        else:
+            memcpy(state[MEMCPY], (destination, source, row[5]))
+    else:
+        sources = pointer(state[SOURCES])
+        for i in range(row[5]):
+            at = 2 * (row[4] + i)
+            state[OPERANDS + i] = address_of(state, sources[at], sources[at + 1], lane)
+            uncached &= state[OPERANDS + i] != destination
+        if uncached:
+            _fold_uncached(address, destination, row)
+        else:
+            _fold(state[KERNEL], (destination, address + 8 * OPERANDS, row[5], row[3]))
+    if uncached:
+        fence()

@@ -1,0 +1,165 @@
+"""Compiled: messages between ranks of one node (`hpcoll.transports.shm` draws their memory). Floor 5."""
+
+from numba import njit
+
+from hpcoll.engines.foreign import fence, load_acquire, memcpy, pointer, store_release
+from hpcoll.engines.local import address_of, copy_uncached, nanoseconds, staging_of, stream_place
+from hpcoll.engines.state import (
+    ACKED,
+    ACKS_AT,
+    BASES,
+    CAPACITY,
+    ERROR,
+    LANDED,
+    LANES,
+    LINE_NBYTES,
+    LINES_AT,
+    LOCAL_RANK,
+    MEMCPY,
+    NLOCAL,
+    OFFSET_BITS,
+    SENT,
+    SLOTS,
+    SLOW_WRITES,
+    STAGED,
+    STAGING_OF_LANE,
+    STAGING_WHERE,
+    STREAM,
+    TAKEN,
+    TRUNCATED,
+    USED,
+    WHERE_INPUT,
+    WINDOW,
+)  # fmt: skip
+from hpcoll.ir import LINES
+from hpcoll.program import INLINE_NBYTES, STAGING, Code
+
+_STAGE, _POST, _AWAIT, _ACK, _DRAIN = (int(c) for c in (Code.STAGE, Code.POST, Code.AWAIT, Code.ACK, Code.DRAIN))
+_LENGTH_BITS = 24  # of a message, in the word that announces it; more than a lane ever sends at once
+
+# A core writes five times faster to memory than to lines that lie in the cache of a core with which it shares none; where it does share
+# one, the cache is twice as fast. So a writer times what it writes in the caches, and when that was slow, only tries again at times.
+_UNCACHED_NBYTES = 4096  # shorter pieces stay in the cache
+_PROBE_NBYTES = 16384  # of a message worth timing
+_FAST_BYTES_PER_NS = 8
+_SLOW_WRITES = 2  # one after another that are no accident
+_TRIAL = 32  # lanes
+
+
+@njit(nogil=True, inline="always")
+def _acks(stream, reader, writer):  # type: ignore[no-untyped-def]
+    return stream[ACKS_AT] + (reader * stream[NLOCAL] + writer) * LINE_NBYTES
+
+
+@njit(nogil=True, inline="always")
+def _unread(stream, peer, place):  # type: ignore[no-untyped-def]
+    """Messages that a peer has not yet used, of all posted to it in this place."""
+    at = place * stream[NLOCAL] + peer
+    sent, acked = pointer(stream[SENT])[at], pointer(stream[ACKED])
+    if acked[at] < sent:
+        acked[at] = load_acquire(_acks(stream, peer, stream[LOCAL_RANK]) + 8 * place)
+    return sent - acked[at]
+
+
+@njit(nogil=True, inline="always")
+def _line(stream, source, destination, place, number):  # type: ignore[no-untyped-def]
+    nlocal = stream[NLOCAL]
+    return stream[LINES_AT] + (((place * nlocal + source) * nlocal + destination) * LINES + number % LINES) * LINE_NBYTES
+
+
+@njit(nogil=True)
+def _post(state, stream, row, lane, place):  # type: ignore[no-untyped-def]
+    """POST; 0 while all lines to the peer hold messages that it has not used."""
+    peer, at = row[1], place * stream[NLOCAL] + row[1]
+    sent = pointer(stream[SENT])
+    number = sent[at]
+    if number - pointer(stream[ACKED])[at] >= LINES and _unread(stream, peer, place) >= LINES:
+        return 0
+    line = _line(stream, stream[LOCAL_RANK], peer, place, number)
+    if row[5] <= INLINE_NBYTES:
+        memcpy(state[MEMCPY], (line + 8, address_of(state, row[3], row[4], lane), row[5]))
+    elif row[6] and state[WHERE_INPUT + row[3]] >= 0:
+        pointer(line)[1] = state[WHERE_INPUT + row[3]] + pointer(state[LANES])[3 * lane + 2] + row[4]
+    else:
+        pointer(line)[1] = stream[STAGING_WHERE] + staging_of(state, lane) + row[2]
+    store_release(line, (number + 1 << _LENGTH_BITS) + row[5])
+    sent[at] = number + 1
+    return 1
+
+
+@njit(nogil=True)
+def _await(state, stream, row, lane, place):  # type: ignore[no-untyped-def]
+    """AWAIT; 0 while the message is not there, -1 when it has another length."""
+    taken, at = pointer(stream[TAKEN]), place * stream[NLOCAL] + row[1]
+    number = taken[at]
+    line = _line(stream, row[1], stream[LOCAL_RANK], place, number)
+    announced = load_acquire(line)
+    if announced >> _LENGTH_BITS != number + 1:
+        return 0
+    if announced & ((1 << _LENGTH_BITS) - 1) != row[5]:
+        state[ERROR] = state[TRUNCATED]
+        return -1
+    data = line + 8
+    if row[5] > INLINE_NBYTES:
+        where = pointer(line)[1]
+        data = pointer(stream[BASES])[where >> OFFSET_BITS] + (where & ((1 << OFFSET_BITS) - 1))
+    pointer(state[LANDED])[lane % state[WINDOW] * state[SLOTS] + row[2]] = data
+    taken[at] = number + 1
+    return 1
+
+
+@njit(nogil=True, inline="always")
+def _uncached(stream, nbytes):  # type: ignore[no-untyped-def]
+    return stream[SLOW_WRITES] >= _SLOW_WRITES and nbytes >= _UNCACHED_NBYTES and stream[STAGED] % _TRIAL
+
+
+@njit(nogil=True)
+def _stage(address, stream, destination, source, nbytes):  # type: ignore[no-untyped-def]
+    """Copy into the window, past the caches where that is better."""
+    state = pointer(address)
+    if _uncached(stream, nbytes):
+        copy_uncached(state, destination, source, nbytes)
+        fence()
+    elif nbytes < _PROBE_NBYTES:
+        memcpy(state[MEMCPY], (destination, source, nbytes))
+    else:
+        start = nanoseconds(address)
+        memcpy(state[MEMCPY], (destination, source, nbytes))
+        stream[SLOW_WRITES] = stream[SLOW_WRITES] + 1 if nanoseconds(address) - start > nbytes // _FAST_BYTES_PER_NS else 0
+
+
+@njit(nogil=True)
+def _reserve(state, stream, place):  # type: ignore[no-untyped-def]
+    """RESERVE: the next free bytes of the place; from its start again only when all that was staged there has been used."""
+    used = pointer(stream[USED] + 16 * place)
+    if used[0] + state[STAGING_OF_LANE] > stream[CAPACITY]:
+        for peer in range(stream[NLOCAL]):
+            if _unread(stream, peer, place) > 0:
+                return 0
+        used[0] = 0
+    used[1] = used[0]
+    used[0] += state[STAGING_OF_LANE]
+    stream[STAGED] += 1
+    return 1
+
+
+@njit(nogil=True)
+def run_near(address, row, lane):  # type: ignore[no-untyped-def]
+    """The operations on shared memory: 0 while one has to wait, -1 when it failed."""
+    state = pointer(address)
+    stream, place, code = pointer(state[STREAM]), stream_place(state, lane % state[WINDOW]), row[0]
+    if code == _POST:
+        return _post(state, stream, row, lane, place)
+    if code == _AWAIT:
+        return _await(state, stream, row, lane, place)
+    if code == _ACK:
+        at = _acks(stream, stream[LOCAL_RANK], row[1]) + 8 * place
+        store_release(at, pointer(at)[0] + 1)
+    elif code == _STAGE:
+        if not (row[6] and state[WHERE_INPUT + row[3]] >= 0):
+            _stage(address, stream, address_of(state, STAGING, row[2], lane), address_of(state, row[3], row[4], lane), row[5])
+    elif code == _DRAIN:
+        return int(state[WHERE_INPUT + row[3]] < 0 or _unread(stream, row[1], place) == 0)
+    else:
+        return _reserve(state, stream, place)
+    return 1

@@ -1,0 +1,54 @@
+"""What tests of symmetric memory ask of a process: what it has mapped, and whether messages were staged."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+import hpcoll
+from hpcoll.transports import shm, window
+
+
+def shares(comm: hpcoll.Communicator) -> bool:
+    """Whether this rank has neighbours with which it shares memory."""
+    return comm._context.channels[0].stream is not None
+
+
+def holdings() -> tuple[int, int, int, int]:
+    """Nameless files mapped, open descriptors, numbers held, symmetric windows."""
+    lines = [line for line in Path("/proc/self/maps").read_text().splitlines() if f"{shm.FOLDER}/#" in line]
+    return len({line.split()[4] for line in lines}), len(os.listdir("/proc/self/fd")), len(window._held), len(shm._symmetric)
+
+
+def mapping_of(array: np.ndarray) -> dict[str, str]:
+    """The line and the figures that the system gives for the memory of an array."""
+    address, found = array.ctypes.data, dict[str, str]()
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        head, *rest = line.split()
+        if "-" in head and not head.endswith(":"):
+            if found:
+                break
+            first, end = (int(part, 16) for part in head.split("-"))
+            if first <= address < end:
+                found = {"rights": rest[0], "inode": rest[3], "name": " ".join(rest[4:])}
+        elif found:
+            found[head.rstrip(":")] = rest[0]
+    return found
+
+
+def staged_nbytes(comm: hpcoll.Communicator) -> int:
+    """Bytes other than 0 that this rank has staged since the communicator was made; 0 where it shares no memory."""
+    stream = comm._context.channels[0].stream
+    if stream is None:
+        return 0
+    _, one = stream._keep
+    memory = one.mapping.array(one.part(comm._context.node.rank), one.part_nbytes)
+    return int(np.count_nonzero(memory))
+
+
+def barrier() -> None:
+    """Among all ranks, by the MPI library."""
+    MPI.COMM_WORLD.Barrier()

@@ -1,0 +1,334 @@
+"""A call like an earlier one takes the quick way; what changed since, or only looks alike, gets what a first call would get."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from forms import Case, every
+from mpi4py import MPI
+from reference import agreed, communicator
+
+import hpcoll
+from hpcoll.engines import again
+from hpcoll.errors import ArgumentError
+
+pytestmark = pytest.mark.mpi
+COUNT = 6
+ALGORITHMS = [*hpcoll.algorithms("allreduce"), "native"]
+
+
+def warm(comm: Any, algorithm: str, *, in_place: bool = False) -> tuple[Any, Any]:
+    """Arrays with which the quick way has been taken."""
+    x, y = np.full(COUNT, comm.rank + 1.0), np.zeros(COUNT)
+    for _ in range(3):
+        y[:] = comm.rank + 1
+        comm.Allreduce(MPI.IN_PLACE if in_place else x, y, algorithm=algorithm)
+    assert (y == total(comm)).all()
+    return x, y
+
+
+def total(comm: Any) -> float:
+    return comm.size * (comm.size + 1) / 2
+
+
+def shaped(x: Any, y: Any) -> tuple[Any, Any]:
+    x.shape = y.shape = (2, 3)
+    return x, y
+
+
+def shaped_apart(x: Any, y: Any) -> tuple[Any, Any]:
+    x.shape, y.shape = (3, 2), (1, 6, 1)
+    return x, y
+
+
+def resized(x: Any, y: Any) -> tuple[Any, Any]:
+    """Longer, elsewhere in memory."""
+    rank = x[0]
+    x.resize(5000, refcheck=False)
+    y.resize(5000, refcheck=False)
+    x[:] = rank
+    return x, y
+
+
+def retyped(x: Any, y: Any) -> tuple[Any, Any]:
+    """Twice as many elements of half the size."""
+    rank = x[0]
+    x.dtype = y.dtype = np.float32
+    x[:], y[:] = rank, 0
+    return x, y
+
+
+class Marked(np.ndarray):
+    """A subclass."""
+
+
+CHANGES: dict[str, Callable[[Any, Any], tuple[Any, Any]]] = {
+    "shape": shaped,
+    "shapes": shaped_apart,
+    "resize": resized,
+    "dtype": retyped,
+    "longer": lambda x, y: (np.tile(x, 3), np.tile(y, 3)),
+    "empty": lambda x, y: (x[:0], y[:0]),
+    "no dimensions": lambda x, y: (x[:1].reshape(()), y[:1].reshape(())),
+    "subclass": lambda x, y: (x.view(Marked), y.view(Marked)),
+    "integers": lambda x, y: (x.astype(np.int32), y.astype(np.int32)),
+    "complex": lambda x, y: (x.astype(np.complex64), y.astype(np.complex64)),
+    "halves": lambda x, y: (x.astype(np.float16), y.astype(np.float16)),
+    "own dtype": lambda x, y: (x.view(np.dtype("f8").newbyteorder("=")), y),
+    "two names of a type": lambda x, y: (x.astype("l"), y.astype("q")),
+    "Fortran order": lambda x, y: (np.asfortranarray(x.reshape(2, 3)), np.asfortranarray(y.reshape(2, 3))),
+    "one memory": lambda x, y: (x, x),
+    "two views of one memory": lambda x, y: (x[:], x[:]),
+    "read-only input": lambda x, y: (frozen(x), y),
+    "part of something": lambda x, y: (np.tile(x, 2)[3:9], np.tile(y, 2)[3:9]),
+    "memoryview": lambda x, y: (memoryview(x), memoryview(y)),
+    "list": lambda x, y: ([x, MPI.DOUBLE], [y, 6, MPI.DOUBLE]),
+    "unaligned": lambda x, y: (unaligned(x), unaligned(y)),
+}  # fmt: skip
+
+
+def frozen(x: Any) -> Any:
+    x.flags.writeable = False
+    return x
+
+
+def unaligned(x: Any) -> Any:
+    y = np.zeros(x.nbytes + 1, np.uint8)[1:].view(x.dtype)
+    y[:] = x
+    return y
+
+
+def array_of(spec: Any) -> Any:
+    return np.asarray(spec[0] if isinstance(spec, list) else spec)
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "native"])
+def test_changed(algorithm: str) -> None:
+    """Out of place, then in place, then as before the change; one table sees all changes."""
+    comm, wrong = communicator().Dup(), []
+    for name, change in CHANGES.items():
+        if algorithm == "native" and name in ("two names of a type", "unaligned"):
+            continue  # mpi4py refuses these
+        send, recv = change(*warm(comm, algorithm))
+        for _ in range(3):
+            array_of(recv)[...] = comm.rank + 1 if "one memory" in name else 0
+            comm.Allreduce(send, recv, algorithm=algorithm)
+            wrong += [] if (array_of(recv) == total(comm)).all() else [(name, array_of(recv))]
+        for _ in range(2):
+            array_of(recv)[...] = comm.rank + 1
+            comm.Allreduce(MPI.IN_PLACE, recv, algorithm=algorithm)
+            wrong += [] if (array_of(recv) == total(comm)).all() else [(name, "in place", array_of(recv))]
+        x, y = np.full(COUNT, comm.rank + 1.0), np.zeros(COUNT)
+        comm.Allreduce(x, y, algorithm=algorithm)
+        wrong += [] if (y == total(comm)).all() and (x == comm.rank + 1).all() else [(name, "as before")]
+    comm.Free()
+    assert agreed(wrong) == []
+
+
+def test_one_memory_first() -> None:
+    """A call with one array as both buffers is in place; the same shapes with two arrays are not."""
+    comm, wrong = communicator().Dup(), []
+    for algorithm in ALGORITHMS:
+        both = np.full(1009, comm.rank + 1.0)
+        comm.Allreduce(both, both, algorithm=algorithm)
+        x, y = np.full(1009, comm.rank + 1.0), np.full(1009, -5.0)
+        comm.Allreduce(x, y, algorithm=algorithm)
+        wrong += [] if (both == total(comm)).all() and (y == total(comm)).all() and (x == comm.rank + 1).all() else [algorithm]
+    comm.Free()
+    assert agreed(wrong) == []
+
+
+def test_one_memory_first_in_other_methods() -> None:
+    comm, wrong = communicator().Dup(), []
+    n, rank = comm.size, comm.rank
+    for method in ("Allgather", "Gather", "Scatter", "Alltoall", "Reduce", "Scan", "Exscan"):
+        for algorithm in hpcoll.algorithms(method.lower()):
+            call, many = getattr(comm, method), np.full(7 * n, float(rank))
+            own = many[rank * 7 : (rank + 1) * 7]
+            call(*{"Allgather": (own, many), "Gather": (own, many), "Scatter": (many, own)}.get(method, (many, many)), algorithm=algorithm)
+            case = Case(comm, method, 7 if method in ("Allgather", "Gather", "Scatter", "Alltoall") else 7 * n)
+            for turn in range(2):
+                case.fill(turn)
+                call(*case.arguments, algorithm=algorithm)
+                wrong += [] if case.good() else [(case, algorithm, turn)]
+    comm.Free()
+    assert agreed(wrong) == []
+
+
+REFUSED: dict[str, tuple[Callable[[Any, Any], tuple[Any, Any]], str]] = {
+    "read-only": (lambda x, y: (x, frozen(y)), "recvbuf must be writable, got a read-only ndarray"),
+    "every second": (lambda x, y: (np.tile(x, 2)[::2], y), "sendbuf must be contiguous"),
+    "every second of the result": (lambda x, y: (x, np.tile(y, 2)[::2]), "recvbuf must be contiguous"),
+    "byte order": (lambda x, y: (x.astype(">f8"), y), "sendbuf needs native numbers, got dtype >f8"),
+    "byte order of the result": (lambda x, y: (x, y.view(">f8")), "recvbuf needs native numbers, got dtype >f8"),
+    "overlap": (lambda x, y: (lapping(x)[:6], lapping(x)[2:]), "must be the same memory or share none"),
+    "overlap by one": (lambda x, y: two_of(np.zeros(11)), "must be the same memory or share none"),
+    "shorter": (lambda x, y: (x, y[:5]), "recvbuf needs 6 elements of float64, got 5"),
+    "longer": (lambda x, y: (x, np.zeros(7)), "recvbuf needs 6 elements of float64, got 7"),
+    "shorter input": (lambda x, y: (x[:5], y), "recvbuf needs 5 elements of float64, got 6"),
+    "other type": (lambda x, y: (x, y.view(np.int64)), "recvbuf needs 6 elements of float64, got 6 of int64"),
+    "orders": (lambda x, y: (x.reshape(2, 3), np.asfortranarray(y.reshape(2, 3))), "need one memory order"),
+    "None": (lambda x, y: (x, None), "recvbuf needs a buffer, got None"),
+}  # fmt: skip
+_LAPPING = np.zeros(8)
+
+
+def lapping(x: Any) -> Any:
+    return _LAPPING
+
+
+def two_of(x: Any) -> tuple[Any, Any]:
+    return x[:6], x[5:]
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "native"])
+def test_refused(algorithm: str) -> None:
+    """In the words of a first call, and the next right one goes on."""
+    comm, fresh = communicator().Dup(), communicator().Dup()
+    for change, text in REFUSED.values():
+        send, recv = change(*warm(comm, algorithm))
+        for one in (comm, comm, fresh):
+            with pytest.raises(ArgumentError, match=re.escape(text)):
+                one.Allreduce(send, recv, algorithm=algorithm)
+    warm(comm, algorithm)
+    comm.Free()
+    fresh.Free()
+
+
+def test_flags_of_one_array() -> None:
+    """Read-only, writable, read-only: what counts is how the array is now."""
+    comm = communicator().Dup()
+    x, y = warm(comm, "direct")
+    for _ in range(3):
+        y.flags.writeable = False
+        with pytest.raises(ArgumentError, match="must be writable"):
+            comm.Allreduce(x, y, algorithm="direct")
+        with pytest.raises(ArgumentError, match="must be writable"):
+            comm.Allreduce(MPI.IN_PLACE, y, algorithm="direct")
+        y.flags.writeable = True
+        y[:] = 0
+        comm.Allreduce(x, y, algorithm="direct")
+        assert agreed([] if (y == total(comm)).all() else [y]) == []
+    comm.Free()
+
+
+def test_read_only_where_nothing_is_stored() -> None:
+    """The root of a broadcast and everybody who only sends."""
+    comm = communicator().Dup()
+    n, wrong = comm.size, []
+    for _ in range(4):
+        x = np.full(3, comm.rank + 1.0)
+        if comm.rank == 0:
+            x.flags.writeable = False
+        comm.Bcast(x, algorithm="direct")
+        wrong += [] if (x == 1).all() else ["bcast"]
+        given, found = frozen(np.full(3, comm.rank + 1.0)), np.zeros(3 * n)
+        comm.Reduce(given, found[:3] if comm.rank == 0 else None, algorithm="direct")
+        wrong += [] if comm.rank or (found[:3] == total(comm)).all() else ["reduce"]
+        comm.Gather(given, found if comm.rank == 0 else None, algorithm="direct")
+        wrong += [] if comm.rank or found.tolist() == np.repeat(np.arange(n) + 1.0, 3).tolist() else ["gather"]
+    comm.Free()
+    assert agreed(wrong) == []
+
+
+def test_operators_that_look_alike() -> None:
+    """Equal and not identical: SUM by another object; identical in all but the function; of one name."""
+    comm = communicator().Dup()
+    n, x, y, wrong = comm.size, np.full(4, comm.rank + 1.0), np.zeros(4), []
+    operators: list[tuple[Any, float]] = [
+        (MPI.SUM, total(comm)), (MPI.Op(MPI.SUM), total(comm)), (MPI.MAX, n), (MPI.Op.f2py(MPI.MIN.py2f()), 1),
+        (hpcoll.AVG, total(comm) / n), (hpcoll.premul_sum(2.0), 2 * total(comm)), (hpcoll.premul_sum(3.0), 3 * total(comm)),
+    ]  # fmt: skip
+    if n <= 2:  # they compile on every rank
+        operators += [(hpcoll.reduce_op(lambda a, b: max(a, b), name="one"), n), (hpcoll.reduce_op(lambda a, b: min(a, b), name="one"), 1)]
+    for _ in range(3):
+        for op, wanted in operators:
+            comm.Allreduce(x, y, op, algorithm="direct")
+            wrong += [] if (y == wanted).all() else [(op, y[0], wanted)]
+            comm.Allreduce(x, y, op=op, algorithm="direct")
+            wrong += [] if (y == wanted).all() else [("by keyword", y[0], wanted)]
+    comm.Free()
+    assert agreed([str(one) for one in wrong]) == []
+
+
+def test_operators_that_are_gone() -> None:
+    """A new operator may lie where an old one lay."""
+    comm = communicator().Dup()
+    x, y, wrong = np.full(4, comm.rank + 1.0), np.zeros(4), []
+    for factor in range(1, 60):
+        comm.Allreduce(x, y, hpcoll.premul_sum(factor), algorithm="direct")
+        wrong += [] if (y == factor * total(comm)).all() else [(factor, y[0])]
+    for k in range(60):
+        copy = MPI.Op((MPI.SUM, MPI.MAX)[k % 2])
+        comm.Allreduce(x, y, copy, algorithm="direct")
+        wrong += [] if (y == (total(comm), comm.size)[k % 2]).all() else [(k, y[0])]
+        del copy
+    comm.Free()
+    assert agreed(wrong) == []
+
+
+def test_more_shapes_than_a_table_holds() -> None:
+    """Twice as many as there is room for, forwards, backwards, and each once more."""
+    comm = communicator().Dup()
+    lengths, wrong = list(range(1, 2 * again.CAPACITY + 3)), []
+    for length in (*lengths, *lengths[::-1], *(length for length in lengths for _ in range(2))):
+        x, y = np.full(length, comm.rank + 1.0), np.zeros(length)
+        comm.Allreduce(x, y, algorithm="direct")
+        comm.Bcast(x, root=comm.size - 1, algorithm="direct")
+        wrong += [] if (y == total(comm)).all() and (x == comm.size).all() else [length]
+    comm.Free()
+    assert agreed(wrong) == []
+
+
+def test_every_method_again() -> None:
+    """Each with every root, in place and not, in turns, so that every call finds the entries of the others."""
+    comm = communicator().Dup()
+    cases = [case for in_place in (False, True) for count in (1, 40) for case in every(comm, count, in_place)]
+    wrong = []
+    for turn in range(3):
+        for case in cases:
+            case.fill(turn)
+            getattr(comm, case.method)(*case.arguments, algorithm=None if turn < 2 else "native")
+            wrong += [] if case.good() else [(turn, case)]
+    comm.Free()
+    assert agreed(wrong) == []
+
+
+def test_every_method_finds_its_entry() -> None:
+    """The second call of a shape takes the quick way: nothing is added to the table."""
+    if not again.SUPPORTED:
+        pytest.skip("arrays of this NumPy are laid out otherwise")
+    comm = communicator().Dup()
+    cases = [case for case in every(comm, 3) if not case.method.endswith("v") and case.method != "Reduce_scatter"]
+    sizes = []
+    for turn in range(3):
+        for case in cases:
+            case.fill(turn)
+            getattr(comm, case.method)(*case.arguments)
+        sizes.append([len(table.plans) for table in comm._context.tables.tables.values()])
+    comm.Free()
+    assert sizes[1] == sizes[0] == sizes[2]
+    assert agreed([] if all(sizes[0]) else [sizes]) == []
+
+
+@pytest.mark.parametrize("how", ["Fortran order", "subclass", "read-only root"])
+def test_what_has_no_entry_does_not_push_out_what_has(how: str) -> None:
+    """Calls that can never take the quick way leave the table alone."""
+    comm = communicator().Dup()
+    warm(comm, "direct")
+    tables = comm._context.tables.tables
+    for _ in range(again.CAPACITY + 1):
+        if how == "Fortran order":
+            comm.Allreduce(np.ones((2, 3), order="F"), np.ones((2, 3), order="F"), algorithm="direct")
+        elif how == "subclass":
+            comm.Allreduce(np.ones(6).view(Marked), np.ones(6).view(Marked), algorithm="direct")
+        else:
+            comm.Bcast(frozen(np.ones(3)) if comm.rank == 0 else np.ones(3), algorithm="direct")
+    entries = {key[0]: len(table.plans) for key, table in tables.items()}
+    wanted = {"Allreduce": 1} | ({"Bcast": int(comm.rank > 0)} if how == "read-only root" else {})
+    comm.Free()
+    assert agreed([] if entries == wanted else [entries]) == []

@@ -1,0 +1,103 @@
+"""Whole jobs with collectives in flight: ends of the interpreter and of MPI, and MPI libraries that one thread may call.
+
+Each test starts a job of its own, so they run once: where this one has a single rank.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mpi4py import MPI
+from test_shm_jobs import job
+
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
+]
+
+IMPORTS = f"""
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from forms import COLLECTIVE, Case, every, issue, prepare
+from reference import agreed
+"""
+
+# Requests of every kind that nobody waits for or frees; one rank comes late, so that the other's are under way.
+LEFT = """
+x = np.full(1 << 17, float(comm.rank))
+persistent = [comm.Bcast_init(x[:n].copy(), algorithm="chain") for n in (10, 100_000, 100_000)]
+for _ in range(3):
+    for request in persistent:
+        request.Start()
+        request.Wait()
+if comm.rank:
+    time.sleep(0.1)
+persistent[0].Start(), persistent[1].Start()
+flying = [comm.Ibcast(x.copy(), algorithm="direct", segment="16K") for _ in range(3)] + [comm.Ibarrier(algorithm="dissemination")]
+say("left")
+"""
+
+FINALIZE = """
+rank = comm.rank
+MPI.Finalize()
+time.sleep(0.1)
+print("rank", rank, "finalised", flush=True)
+"""
+
+# The helper waits for work; then a bit of it, after which MPI and the interpreter end.
+IDLE = """
+time.sleep(0.5)
+x = np.ones(5)
+comm.Iallreduce(MPI.IN_PLACE, x, algorithm="direct").Wait()
+time.sleep(0.5)
+again = comm.Iallreduce(MPI.IN_PLACE, x, algorithm="direct")
+say(x.tolist() if MPI.Request.Waitall([again]) else "")
+"""
+
+# Without a helper: what is ours, waited for on all ranks in the order in which it was started.
+ALONE = """
+def ours(method):
+    return hpcoll.algorithms(COLLECTIVE[method])[-1]
+for count in (3, 3000, 100_000):
+    cases = every(comm, count, roots=[0])
+    requests = [issue(comm, case, algorithm=ours(case.method)) for case in cases]
+    wrong = [case for request, case in zip(requests, cases) if not (request.Wait() and case.good())]
+    for case in cases:
+        case.fill(1)
+    requests = [prepare(comm, case, algorithm=ours(case.method)) for case in cases]
+    for request in requests:
+        request.Start()
+    while not all([request.Test() for request in requests]):
+        pass
+    say(count, "wrong", agreed(wrong + [case for case in cases if not case.good()]))
+say("level", MPI.Query_thread(), "threads", threading.active_count())
+"""
+
+
+def complaints(text: str) -> list[str]:
+    """What is not MPICH's word on persistent requests of its own."""
+    return [line for line in text.splitlines() if line.strip() and not line.startswith("MPICH: ")]
+
+
+@pytest.mark.parametrize("end", ["exit", "finalize"])
+def test_ends_with_requests_left(end: str) -> None:
+    """Nobody hangs, crashes or complains."""
+    said, errors = job(2, LEFT + (FINALIZE if end == "finalize" else ""))
+    assert said == dict.fromkeys(range(2), "left\n" + ("finalised\n" if end == "finalize" else ""))
+    assert complaints(errors) == []
+
+
+def test_ends_with_an_idle_helper() -> None:
+    said, errors = job(2, IDLE)
+    assert said == dict.fromkeys(range(2), "[4.0, 4.0, 4.0, 4.0, 4.0]\n")
+    assert complaints(errors) == []
+
+
+@pytest.mark.parametrize("level", ["funneled", "serialized"])
+def test_one_thread_may_call_mpi(level: str) -> None:
+    """Right answers through our Wait and Test, no helper, and a warning."""
+    said, errors = job(2, IMPORTS + ALONE, MPI4PY_RC_THREAD_LEVEL=level)
+    number = {"funneled": MPI.THREAD_FUNNELED, "serialized": MPI.THREAD_SERIALIZED}[level]
+    wanted = "".join(f"{count} wrong []\n" for count in (3, 3000, 100_000)) + f"level {number} threads 1\n"
+    assert said == dict.fromkeys(range(2), wanted)
+    assert len([line for line in complaints(errors) if "MPI was initialised without MPI_THREAD_MULTIPLE" in line]) == 2

@@ -1,0 +1,252 @@
+"""Persistent collectives: started again and again with other numbers, ended in every way, refused when misused, and nothing left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from forms import Case, every, own_order, prepare
+from mpi4py import MPI
+from reference import agreed, communicator
+from test_nonblocking import FINISH, free
+
+import hpcoll
+from hpcoll.errors import ArgumentError
+
+pytestmark = pytest.mark.mpi
+TURNS = 4
+
+
+def ours(comm: Any, **more: Any) -> Case:
+    return Case(comm, "Allreduce", **more)
+
+
+def turns(cases: list[Case], requests: list[Any], finish: Callable[[list[Any]], Any], order: list[int] | None = None) -> list[Any]:
+    """Starts all with new numbers a few times; what was wrong."""
+    wrong = []
+    for turn in range(TURNS):
+        for case in cases:
+            case.fill(turn)
+        for i in order or range(len(requests)):
+            requests[i].Start()
+        finish(requests)
+        wrong += [(turn, case) for case in cases if not case.good()]
+    return wrong
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("count", [0, 5, 2049])
+def test_all_again(count: int, in_place: bool) -> None:
+    """Every collective, started together, in an order of the rank's own."""
+    comm = communicator()
+    cases = every(comm, count, in_place, roots=[comm.size - 1] if count != 5 else None)
+    requests = [prepare(comm, case) for case in cases]
+    native = [i for i, request in enumerate(requests) if type(request) is MPI.Prequest]  # which MPI wants started in one order
+    order = native + [i for i in own_order(requests, comm) if i not in native]
+
+    def finish(all_of_them: list[Any]) -> None:
+        for i in own_order(all_of_them, comm)[::-1]:
+            all_of_them[i].Wait()
+
+    wrong = turns(cases, requests, finish, order)
+    free(requests)
+    assert agreed(wrong) == []
+
+
+@pytest.mark.parametrize("function", FINISH)
+def test_through_mpi(function: str) -> None:
+    """The request that MPI frees at the end is there again at the next start; some short, some long, one that ends in Python."""
+    comm = communicator()
+    cases = [ours(comm, count=count, in_place=in_place) for count in (3, 3000) for in_place in (False, True)]
+    cases += [ours(comm, dtype=np.float16), Case(comm, "Barrier"), Case(comm, "Reduce_scatter_block", 3, in_place=True)]
+    requests = [prepare(comm, case, algorithm="dissemination" if case.method == "Barrier" else "direct") for case in cases]
+    wrong = turns(cases, requests, FINISH[function])
+    for finish in [MPI.Request.Waitall, FINISH["each"], FINISH[function]] * 2:
+        wrong += turns(cases, requests, finish)
+    free(requests)
+    assert agreed(wrong) == []
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16], ids=["float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["premul_sum", "avg", "max"])
+def test_numbers_that_change(name: str, dtype: Any) -> None:
+    """What is sent is described anew where it is a copy."""
+    comm = communicator()
+    op = {"premul_sum": hpcoll.premul_sum(2.0), "avg": hpcoll.AVG, "max": MPI.MAX}[name]
+    wrong = []
+    for count in (4, 5000):
+        x, found = np.zeros(count, dtype), np.zeros(count, dtype)
+        request = comm.Allreduce_init(x, found, op)
+        for turn in range(TURNS):
+            x[:], found[:] = comm.rank + turn, -1
+            request.Start()
+            request.Wait()
+            total = sum(range(comm.size)) + turn * comm.size
+            wanted = {"premul_sum": 2 * total, "avg": np.asarray(total / comm.size).astype(dtype), "max": comm.size - 1 + turn}[name]
+            wrong += [] if (found == wanted).all() and (x == comm.rank + turn).all() else [(count, turn, found[0], wanted)]
+        request.Free()
+    assert agreed(wrong) == []
+
+
+def test_column_that_changes() -> None:
+    """A derived datatype is packed anew at each start."""
+    comm = communicator()
+    column = MPI.DOUBLE.Create_vector(4, 1, 3).Create_resized(0, 96).Commit()
+    matrix, found = np.zeros((4, 3)), np.zeros((4 * comm.size, 3))
+    request = comm.Allgather_init([matrix.ravel()[1:], 1, column], [found.ravel()[1:], 1, column], algorithm="direct")
+    wrong = []
+    for turn in range(TURNS):
+        matrix[:, 1] = comm.rank + turn
+        request.Start()
+        MPI.Request.Waitall([request]) if turn % 2 else request.Wait()
+        wrong += [] if found[:, 1].tolist() == [r + turn for r in range(comm.size) for _ in range(4)] else [(turn, found)]
+    request.Free()
+    column.Free()
+    assert agreed(wrong) == []
+
+
+def test_many_times() -> None:
+    comm = communicator()
+    cases = [ours(comm, count=2), ours(comm, count=2500)]
+    requests = [prepare(comm, case, algorithm="recursive_doubling") for case in cases]
+    wrong = []
+    for turn in range(300):
+        for case in cases:
+            case.fill(turn)
+        for request in requests:
+            request.Start()
+        if turn % 3:
+            MPI.Request.Waitall(requests)
+        else:
+            requests[1].Wait()
+            while not requests[0].Test():
+                pass
+        wrong += [(turn, case) for case in cases if not case.good()]
+    free(requests)
+    assert agreed(wrong) == []
+
+
+@pytest.mark.parametrize("count", [3, 50_000])
+def test_rules(count: int) -> None:
+    """Wait before Start returns; Start before Wait, Free while it runs, Start after Free and Cancel are refused and change nothing."""
+    comm = communicator()
+    case = ours(comm, count=count)
+    request: Any = prepare(comm, case, algorithm="ring")
+    assert request.Wait()
+    assert request.Test()
+    assert MPI.Request.Waitall([request])
+    for _ in range(2):
+        case.fill(0)
+        request.Start()
+        for refused in (request.Start, request.Free):
+            with pytest.raises(ArgumentError, match=rf"^rank {comm.rank}: allreduce/ring of .* was started and not waited for yet$"):
+                refused()
+        with pytest.raises(ArgumentError, match="a collective in flight cannot be cancelled: wait for it"):
+            request.Cancel()
+        assert request.Wait()
+        assert request.Wait()
+        assert agreed([] if case.good() else [case]) == []
+    request.Free()
+    request.Free()
+    with pytest.raises(ArgumentError, match=rf"^rank {comm.rank}: allreduce/ring of .* was freed$"):
+        request.Start()
+    assert request.Wait()
+
+
+def test_arguments() -> None:
+    """Errors come from the call that makes it."""
+    comm, x = communicator(), np.ones(4)
+    for call, text in (
+        (lambda: comm.Allreduce_init(x, np.ones(3)), "recvbuf needs 4 elements"),
+        (lambda: comm.Bcast_init(x[::2]), "must be contiguous"),
+        (lambda: comm.Bcast_init(x, root=comm.size), "root must be a rank below"),
+        (lambda: comm.Allreduce_init(x, np.ones(4), algorithm="fast"), "allreduce algorithm must be one of"),
+        (lambda: comm.Allreduce_init(x, np.ones(4), hpcoll.AVG, algorithm="native"), "native cannot serve this call"),
+        (lambda: comm.Barrier_init(segment=0), "segment must be at least 1 byte"),
+    ):
+        with pytest.raises(ArgumentError, match=text):
+            call()
+    comm.Barrier()
+
+
+def test_info_is_taken_where_mpi_takes_it() -> None:
+    comm, x = communicator(), np.full(3, communicator().rank + 1.0)
+    info = MPI.Info.Create()
+    request = comm.Bcast_init(x, comm.size - 1, info)
+    request.Start()
+    request.Wait()
+    request.Free()
+    info.Free()
+    assert agreed([] if (x == comm.size).all() else [x]) == []
+
+
+@pytest.mark.parametrize("count", [3, 50_000])
+def test_after_the_communicator(count: int) -> None:
+    """What runs when the communicator is freed is done then; it cannot be started again."""
+    comm = communicator().Dup()
+    rank, case = comm.rank, ours(comm, count=count)
+    running, idle = (prepare(comm, one, algorithm="ring") for one in (case, ours(comm, count=count)))
+    running.Start()
+    comm.Free()
+    found = case.good()
+    assert running.Wait()
+    assert running.Test()
+    for request in (running, idle):
+        with pytest.raises(ArgumentError, match=rf"^rank {rank}: this communicator cannot be used: the communicator was freed$"):
+            request.Start()
+        request.Free()
+    assert agreed([] if found else [case]) == []
+
+
+def test_no_warning_after_the_end() -> None:
+    """However it ended, it was waited for."""
+    comm = communicator()
+    requests = {(count, name): prepare(comm, ours(comm, count=count), algorithm="direct") for count in (3, 50_000) for name in FINISH}
+    for (_, name), request in requests.items():
+        request.Start()
+        FINISH[name]([request])
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        del request
+        requests.clear()
+        gc.collect()
+    assert said == []
+
+
+def held() -> tuple[int, int]:
+    """Mappings of shared memory and open files of this process."""
+    return Path("/proc/self/maps").read_text().count("(deleted)"), len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("how", ["dropped", "freed"])
+def test_nothing_is_left(how: str) -> None:
+    """Many made, run and given up: memory, files, slots are as before; so are those that stay, as objects, after Free."""
+    comm = communicator().Dup()
+    board = hpcoll.inflight.board()
+    kept: list[Any] = []
+
+    def one() -> None:
+        request: Any = prepare(comm, ours(comm), algorithm="direct")
+        request.Start()
+        request.Wait()
+        if how == "freed":
+            request.Free()
+            kept.append(request)
+
+    one()
+    kept.clear()
+    gc.collect()
+    before = *held(), len(board.free)
+    for _ in range(40):
+        one()
+    gc.collect()
+    after = *held(), len(board.free)
+    comm.Free()
+    assert agreed([] if after == before else [(before, after)]) == []

@@ -1,0 +1,135 @@
+"""Messages between ranks of a node through shared memory: sizes around a line and a lane, ranks that run ahead, memory given back."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import test_blocks
+from mpi4py import MPI
+from reference import ALGORITHMS, Guarded, agreed, communicator, contribution
+from test_collectives import run, run_in_place
+
+import hpcoll
+from hpcoll.program import Code
+
+pytestmark = pytest.mark.mpi
+
+OURS = [(collective, algorithm) for collective, algorithm in ALGORITHMS if algorithm != "native"]
+MESSAGES = (Code.SEND, Code.RECV, Code.WAIT)
+
+
+def mappings() -> int:
+    """Files in /dev/shm without a name that this process has mapped."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return sum("/dev/shm/" in line and line.endswith("(deleted)") for line in lines)
+
+
+def test_ranks_of_a_node_exchange_no_mpi_messages() -> None:
+    comm = communicator().Dup()
+    context = comm._context
+    here = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED).size
+    assert len(context.node.near) == here - 1
+    assert [channel.stream is not None for channel in context.channels] == [here > 1] * len(context.channels)
+    wrong = [(collective, name) for collective, name in OURS if not run(comm, collective, 101, 0, algorithm=name)]
+    programs = [engine.program.rows[:, 0] for engine in context._blocking.values()]
+    assert len(programs) == len(OURS)
+    if here == comm.size:
+        wrong += [row for row in programs if np.isin(row, MESSAGES).any()]
+    assert agreed(wrong) == []
+    comm.Free()
+
+
+@pytest.mark.parametrize("runner", [run, run_in_place])
+@pytest.mark.parametrize(("collective", "algorithm"), OURS)
+def test_sizes(collective: str, algorithm: str, runner: Any) -> None:
+    """Elements of 8 bytes: messages around the 56 bytes of a line; 4 KiB; one lane and many, the last one shorter."""
+    comm = communicator()
+    wholes = [(count, None) for count in (0, 1, 7, 8, 7 * comm.size, 7 * comm.size + 1, 512, 20_011)]
+    cases = [(count, comm.size - 1, segment) for count, segment in [*wholes, (100, 56), (100, 64), (1009, 640)]]
+    assert agreed([case for case in cases if not runner(comm, collective, *case[:2], algorithm=algorithm, segment=case[2])]) == []
+
+
+SHAPES: dict[str, Callable[[int], int]] = {  # elements of rank r's block
+    "around_a_line": lambda r: (6, 7, 8, 0, 9)[r % 5],
+    "one_huge": lambda r: 20_011 * (r == MPI.COMM_WORLD.size - 1),
+    "short_and_long": lambda r: (3, 5000)[r % 2],
+}
+VARYING = [(collective, name) for collective in ("allgather", "gather", "scatter", "alltoall", "reduce_scatter")
+           for name in hpcoll.algorithms(collective) if name != "bruck"]  # fmt: skip
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(("collective", "algorithm"), VARYING)
+def test_blocks_of_very_different_size(collective: str, algorithm: str, in_place: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(test_blocks, "SHAPES", SHAPES)
+    if collective == "reduce_scatter":
+        test_blocks.test_reduce_scatter(algorithm, in_place)
+    else:
+        getattr(test_blocks, f"test_{collective}v")(algorithm, "permuted", in_place)
+
+
+def test_ranks_run_ahead_of_each_other() -> None:
+    """Many calls in a row, each rank slow now and then: nothing is overwritten before everybody has used it."""
+    comm = communicator()
+    same, own, wrong = random.Random(5), random.Random(comm.rank), []
+    for i in range(200):
+        collective, algorithm = same.choice(OURS)
+        count, root = same.choice((1, 7, 8, 100, 3000, 20_000)), same.randrange(comm.size)
+        if own.random() < 0.02:
+            time.sleep(0.005)
+        if not same.choice((run, run_in_place))(comm, collective, count, root, algorithm=algorithm):
+            wrong.append((i, collective, algorithm, count, root))
+    assert agreed(wrong) == []
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "ring"])
+def test_a_short_message_before_a_long_one(algorithm: str) -> None:
+    """A rank sends a short message and needs room for a long one; the short one is used only together with others' long ones."""
+    comm, wrong = communicator(), []
+    counts = [SHAPES["short_and_long"](r) for r in range(comm.size)]
+    inputs = [contribution(r, sum(counts)) for r in range(comm.size)]
+    first = sum(counts[: comm.rank])
+    wanted = sum(inputs[1:], inputs[0])[first : first + counts[comm.rank]]
+    for i in range(60):
+        recv = Guarded(counts[comm.rank])
+        comm.Reduce_scatter(inputs[comm.rank], recv.inner, counts, algorithm=algorithm)
+        wrong += [] if recv.holds(wanted) else [i]
+    assert agreed(wrong) == []
+
+
+MAKERS: dict[str, Callable[[hpcoll.Communicator], hpcoll.Communicator]] = {
+    "Dup": lambda comm: comm.Dup(),
+    "Split": lambda comm: comm.Split(comm.rank % 2, -comm.rank),
+    "Split_type": lambda comm: comm.Split_type(MPI.COMM_TYPE_SHARED),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_freed_communicators_leave_no_mapping(name: str) -> None:
+    comm, found = communicator(), []
+    for _ in range(3):
+        for _ in range(4):
+            made = MAKERS[name](comm)
+            x = np.ones(100)
+            made.Allreduce(MPI.IN_PLACE, x, algorithm="direct")
+            assert x[0] == made.size
+            made.Free()
+        found.append(mappings())
+    assert agreed([] if len(set(found)) == 1 else [found]) == []
+
+
+def test_a_live_communicator_has_a_mapping_without_a_name() -> None:
+    """What the count of the test above counts."""
+    before = mappings()
+    made = communicator().Dup()
+    made.Barrier(algorithm="dissemination")
+    streams = sum(channel.stream is not None for channel in made._context.channels)
+    assert (streams > 0) == (made._context.node.nranks > 1)
+    assert agreed([] if mappings() == before + streams else [(before, mappings())]) == []
+    made.Free()

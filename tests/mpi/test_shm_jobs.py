@@ -1,0 +1,185 @@
+"""Whole jobs and the memory that their ranks share: its limits, ranks that are killed, more ranks than cores.
+
+Each test starts a job of its own, so they run once: where this one has a single rank.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mpi4py import MPI
+from mpi_run import OPEN_MPI, OPEN_MPI_ROOT
+
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
+]
+
+LAUNCHER = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPI_", "MPIR_", "HPCOLL_")  # what a job hands to its ranks
+NAMED_BY_MPI = ("sm_segment", "vader_segment", "mpich_shm", "ucx_shm", "psm", "sem.", "cma_shm")
+LIMIT_S = 60  # most seconds of one job
+
+HEAD = """
+import os, sys, threading, time
+import numpy as np
+from mpi4py import MPI
+import hpcoll
+world = MPI.COMM_WORLD
+comm = hpcoll.Communicator(world)
+node, streams = comm._context.node, sum(channel.stream is not None for channel in comm._context.channels)
+def say(*words):
+    sys.stdout.write(" ".join(map(str, ("rank", comm.rank, *words))) + "\\n")
+    sys.stdout.flush()
+"""
+
+# All algorithms with messages of all kinds, in place and not; what was wrong.
+EVERYTHING = f"""
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from reference import ALGORITHMS, agreed
+from test_collectives import run, run_in_place
+cases = [(runner, collective, count, comm.size - 1, dict(algorithm=algorithm, segment=segment)) for runner in (run, run_in_place)
+         for collective, algorithm in ALGORITHMS if algorithm != "native" for count, segment in ((7, None), (1009, 640), (20_001, None))]
+wrong = [(collective, count, more) for runner, collective, count, root, more in cases if not runner(comm, collective, count, root, **more)]
+say("wrong", agreed(wrong))
+say("streams", streams, "near", sorted(node.near))
+"""
+
+# Ranks compute until somebody ends it.
+ENDLESS = """
+windows = [line.split()[-2] for line in open("/proc/self/maps") if "/dev/shm/" in line and "(deleted)" in line]
+say("pid", os.getpid(), "windows", len(windows), "streams", streams)
+x, y = np.ones(5), np.ones(100_000)
+if comm.rank == int(os.environ.get("VICTIM", "-1")):
+    threading.Timer(0.5, os.kill, (os.getpid(), 9)).start()
+while True:
+    comm.Allreduce(MPI.IN_PLACE, x, op=MPI.MAX, algorithm="direct")
+    comm.Allreduce(MPI.IN_PLACE, y, op=MPI.MAX, algorithm="ring")
+"""
+
+# Short and long messages by ranks that share cores.
+CROWD = """
+x, y, start = np.zeros(1), np.zeros(100_000), time.perf_counter()
+for i in range(100):
+    x[0], y[:] = comm.rank + i, comm.rank + i
+    comm.Allreduce(MPI.IN_PLACE, x, algorithm="recursive_doubling")
+    if i % 10 == 0:
+        comm.Allreduce(MPI.IN_PLACE, y, algorithm="ring")
+    assert x[0] == sum(range(comm.size)) + i * comm.size
+    assert (y == sum(range(comm.size)) + i * comm.size).all() or i % 10
+say("took", time.perf_counter() - start)
+"""
+
+
+def command(nranks: int, script: str) -> list[str]:
+    mpiexec = Path(sys.executable).with_name("mpiexec")
+    return [str(mpiexec) if mpiexec.exists() else "mpiexec", "-n", str(nranks), sys.executable, "-c", HEAD + script]
+
+
+def environment(variables: dict[str, str]) -> dict[str, str]:
+    outside = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER)}
+    return OPEN_MPI | (OPEN_MPI_ROOT if os.geteuid() == 0 else {}) | outside | variables
+
+
+def job(nranks: int, script: str, **variables: str) -> tuple[dict[int, str], str]:
+    """Run a job to its end: what each rank said, and what all of them complained about."""
+    done = subprocess.run(
+        command(nranks, script), env=environment(variables), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = dict.fromkeys(range(nranks), "")
+    for rank, text in re.findall(r"^rank (\d+) (.*)$", done.stdout, re.MULTILINE):
+        said[int(rank)] += text + "\n"
+    return said, done.stderr
+
+
+@pytest.fixture
+def _nothing_remains() -> Iterator[None]:
+    """No name in /dev/shm but those that MPI libraries give, theirs and other jobs'."""
+    before = names()
+    yield
+    assert names() - before == set()
+
+
+def names() -> set[str]:
+    return {name for name in os.listdir("/dev/shm") if not name.startswith(NAMED_BY_MPI)}
+
+
+def warnings(text: str) -> list[str]:
+    return [line for line in text.splitlines() if "hpcoll" in line or "exchange MPI messages" in line]
+
+
+@pytest.mark.usefixtures("_nothing_remains")
+@pytest.mark.parametrize(
+    ("nranks", "variables", "near", "warned"),
+    [
+        (2, {"HPCOLL_SHM": "0"}, [[1], [0]], 0),
+        (2, {"HPCOLL_SHM": "1"}, [[1], [0]], 1),
+        (5, {"HPCOLL_SHM_RANKS": "2"}, [[1], [0], [3], [2], []], 0),
+    ],
+)
+def test_limits(nranks: int, variables: dict[str, str], near: list[list[int]], warned: int) -> None:
+    """No shared memory, too little (which is said once), and for neighbours only: everything works."""
+    said, complaints = job(nranks, EVERYTHING, **variables)
+    for rank, text in said.items():
+        uses = "HPCOLL_SHM" not in variables and near[rank]
+        assert re.fullmatch(rf"wrong \[\]\nstreams {'[1-9]' if uses else '0'} near {re.escape(str(near[rank]))}\n", text), (rank, text)
+    assert len(warnings(complaints)) == warned, complaints
+    if warned:
+        assert re.search(r"ranks of this node exchange MPI messages: .*shared memory.*limit is 1 B \(HPCOLL_SHM\)", complaints)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that ended and was not collected does not, and maps nothing."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+@pytest.mark.usefixtures("_nothing_remains")
+@pytest.mark.parametrize("killed", ["one", "all"])
+def test_killed_in_the_middle_of_collectives(killed: str) -> None:
+    """The job ends and its memory is gone: it never had a name, and nobody maps it."""
+    nranks = 3
+    variables = {"VICTIM": "1"} if killed == "one" else {}
+    with subprocess.Popen(
+        command(nranks, ENDLESS), env=environment(variables), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    ) as running:  # fmt: skip
+        try:
+            assert running.stdout is not None
+            found = [re.search(r"pid (\d+) windows (\d+) streams (\d+)", running.stdout.readline()) for _ in range(nranks)]
+            assert all(found), found
+            pids = [int(match[1]) for match in found if match]
+            assert all(int(match[2]) >= int(match[3]) >= 1 for match in found if match)
+            if killed == "all":
+                time.sleep(0.5)
+                assert all(map(alive, pids))
+                for pid in pids:
+                    os.kill(pid, signal.SIGKILL)
+            _, errors = running.communicate(timeout=LIMIT_S)
+            assert running.returncode != 0, errors
+        finally:
+            if running.poll() is None:
+                os.killpg(running.pid, signal.SIGKILL)
+    end = time.monotonic() + 10
+    while any(map(alive, pids)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert [pid for pid in pids if alive(pid)] == []
+
+
+@pytest.mark.usefixtures("_nothing_remains")
+def test_eight_ranks_on_few_cores() -> None:
+    """Ranks that wait let the others run: a second where it is right, minutes where it is not."""
+    said, _ = job(8, CROWD)
+    seconds = [float(text.removeprefix("took ")) for text in said.values()]
+    assert max(seconds) < 15

@@ -1,0 +1,291 @@
+"""Symmetric memory: ordinary arrays to their owner, read in place by the node's other ranks, given back when they are gone."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from mpi4py import MPI
+from reference import ALGORITHMS, COLLECTIVES, agreed, communicator, contributions, expected, prefilled, roots
+from symmetry import barrier, holdings, mapping_of, shares, staged_nbytes
+
+import hpcoll
+
+pytestmark = pytest.mark.mpi
+COUNTS = (5, 1001, 40_009)  # within a line; one segment; more than a place of staging memory holds
+DTYPES = ["f8", "f4", "i1", "?", "c16", ">i4", "U3", "M8[ns]", ml_dtypes.bfloat16, [("a", "i4"), ("b", "f8", (2,))]]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), 0, (3, 0, 2), 7, (2, 3, 4), np.int64(4), [2, 2]], ids=str)
+def test_shapes_and_types(shape: Any, dtype: Any) -> None:
+    comm = communicator()
+    wanted = np.zeros(shape, dtype)
+    made = comm.zeros(shape, dtype), comm.empty(shape, dtype), comm.like(wanted), comm.like(wanted.T)
+    for array in made[:3]:
+        assert (type(array), array.shape, array.dtype) == (np.ndarray, wanted.shape, wanted.dtype)
+    assert made[3].shape == wanted.T.shape
+    for array in made:
+        assert array.flags.c_contiguous
+        assert array.flags.writeable
+        assert array.flags.aligned
+        assert array.ctypes.data % 64 == 0 or array.size == 0
+    assert made[0].tobytes() == wanted.tobytes()
+    made[1][...] = np.ones(wanted.shape, np.uint8).astype(wanted.dtype)
+    assert made[0].tobytes() == wanted.tobytes()
+
+
+def test_default_type() -> None:
+    comm = communicator()
+    assert comm.empty(3).dtype == comm.zeros(3).dtype == np.float64
+
+
+def laid_out(comm: hpcoll.Communicator, content: np.ndarray, symmetric: bool) -> np.ndarray:
+    """An array with this content in one memory or the other; the content may differ in size between ranks."""
+    most = comm.allreduce(content.size, op=MPI.MAX)
+    array = comm.empty(most + 3)[3:]
+    if not symmetric:
+        array = np.empty(most)
+    array[: content.size] = content
+    return array[: content.size]
+
+
+@pytest.mark.parametrize("who", ["all", "even ranks"])
+@pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
+def test_collectives(collective: str, algorithm: str, who: str) -> None:
+    """Out of place and in place, with every rank's buffers in symmetric memory or only some."""
+    comm = communicator()
+    rank, nranks, wrong = comm.rank, comm.size, []
+    symmetric = who == "all" or rank % 2 == 0
+    for count in COUNTS:
+        inputs = contributions(collective, nranks, count)
+        for root in roots(collective, nranks)[-1:]:
+            arguments: list[Any] = [root] if len(roots(collective, nranks)) > 1 else []
+            want = expected(collective, rank, root, inputs)
+            if collective != "bcast":
+                send = laid_out(comm, inputs[rank], symmetric)
+                recv = laid_out(comm, np.full(inputs[rank].size if want is None else want.size, -1.0), symmetric)
+                getattr(comm, COLLECTIVES[collective])(send, recv, *named(collective, arguments), algorithm=algorithm)
+                if not (np.array_equal(send, inputs[rank]) and (want is None or np.array_equal(recv, want))):
+                    wrong.append((count, "out of place"))
+            before = prefilled(collective, rank, root, inputs)
+            both = laid_out(comm, inputs[rank] if before is None else before, symmetric)
+            call_in_place(comm, collective, both, rank == root, arguments, algorithm)
+            want = inputs[root] if collective == "scatter" and rank == root else want
+            if want is not None and not np.array_equal(both[: want.size], want):
+                wrong.append((count, "in place"))
+    assert agreed(wrong) == []
+
+
+def named(collective: str, arguments: list[Any]) -> list[Any]:
+    return [MPI.SUM, *arguments] if collective == "reduce" else arguments
+
+
+def call_in_place(comm: Any, collective: str, both: np.ndarray, is_root: bool, arguments: list[Any], algorithm: str) -> None:
+    buffers: list[Any] = [MPI.IN_PLACE, both]
+    if collective == "bcast":
+        buffers = [both]
+    elif collective == "scatter":
+        buffers = [both, MPI.IN_PLACE] if is_root else [None, both[: both.size // comm.size]]
+    elif collective in ("reduce", "gather") and not is_root:
+        buffers = [both, None]
+    getattr(comm, COLLECTIVES[collective])(*buffers, *named(collective, arguments), algorithm=algorithm)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_peers_read_in_place(symmetric: bool) -> None:
+    """Nothing is copied on its way out of symmetric memory; that this can be seen at all, ordinary memory shows."""
+    comm = communicator().Dup()
+    x = comm.empty((4, 1000)) if symmetric else np.empty((4, 1000))
+    y = comm.empty(1000)
+    x[:] = 1.5
+    for part in (x[1], x[2:], x.T):  # a row, rows, Fortran order
+        comm.Bcast(part, root=comm.size - 1, algorithm="direct")
+    comm.Allreduce(x[3], y, algorithm="direct")
+    staged = staged_nbytes(comm)
+    good = staged == 0 if symmetric or not shares(comm) or comm.size == 1 else staged > 0
+    assert agreed([] if good and (y == 1.5 * comm.size).all() else [staged]) == []
+    comm.Free()
+
+
+@pytest.mark.parametrize("first", ["memory", "communicator"])
+@pytest.mark.parametrize("derive", ["Dup", "Split", "Create", "again"])
+def test_derived_communicators_read_in_place(derive: str, first: str) -> None:
+    """Memory of a communicator on others of some of its ranks, whichever was made first."""
+    world = communicator()
+    make = {
+        "Dup": world.Dup,
+        "Split": lambda: world.Split(world.rank // 2, -world.rank),
+        "Create": lambda: world.Create(world.Get_group().Range_incl([(world.size - 1, 0, -1)])),
+        "again": lambda: hpcoll.Communicator(MPI.COMM_WORLD.Dup()),
+    }[derive]
+    x = world.empty(1000) if first == "memory" else None
+    comm = make()
+    x = world.empty(1000) if x is None else x
+    x[:] = comm.rank + 1
+    y = np.empty(1000)
+    comm.Allreduce(x, y, algorithm="direct")
+    good = (y == comm.size * (comm.size + 1) / 2).all() and staged_nbytes(comm) == 0
+    assert agreed([] if good else [(y[0], staged_nbytes(comm))]) == []
+    comm.Free()
+
+
+def test_memory_of_a_part_on_the_whole() -> None:
+    """Ranks that have not mapped it get it as from ordinary memory."""
+    world = communicator()
+    part = world.Split(world.rank % 2, 0)
+    x, y = part.empty(1000), np.empty(1000)
+    comm = world.Dup()
+    for _ in range(3):
+        x[:] = world.rank + 1
+        comm.Allreduce(x, y, algorithm="direct")
+        assert agreed([] if (y == comm.size * (comm.size + 1) / 2).all() else [y[0]]) == []
+    part.Free()
+    comm.Free()
+
+
+def test_part_and_whole_in_turns() -> None:
+    """Numbers of windows never meet, whoever makes them in whichever order."""
+    world = communicator()
+    parts = [world, world.Split(world.rank % 2, 0), world.Split(world.rank // 2, 0)]
+    arrays: list[tuple[Any, np.ndarray]] = []
+    wrong = []
+    for turn in range(30):
+        comm = parts[(turn * 7) % 3]
+        arrays.append((comm, comm.empty(500 + turn)))
+        if turn % 4 == 3:
+            del arrays[turn % 3]
+        for owner, x in arrays:
+            x[:] = owner.rank + turn
+            y = np.empty(x.size)
+            owner.Allreduce(x, y, algorithm="two_shot")
+            if not (y == owner.size * (owner.size - 1) / 2 + owner.size * turn).all():
+                wrong.append((turn, x.size))
+    assert agreed(wrong) == []
+    for comm in parts[1:]:
+        comm.Free()
+
+
+def test_calls_in_flight_keep_the_memory() -> None:
+    comm = communicator()
+    results = []
+    for turn in range(20):
+        x, y = comm.empty(3000), comm.zeros(3000)
+        x[:] = turn + comm.rank
+        request = comm.Iallreduce(x, y)
+        del x
+        comm.empty(7)
+        request.Wait()
+        results.append((y == comm.size * turn + comm.size * (comm.size - 1) / 2).all())
+    assert agreed([] if all(results) else [results]) == []
+
+
+def test_threads() -> None:
+    """One thread makes memory and lets it go while another is inside collectives on ordinary memory, whose addresses it reuses."""
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        pytest.skip("needs MPI_THREAD_MULTIPLE")
+    one, other = communicator().Dup(), communicator().Dup()
+    wrong = []
+
+    def talk(comm: Any, make: Any, turns: int) -> None:
+        for turn in range(turns):
+            x, y = make(100 + turn % 50 * 300), np.empty(100 + turn % 50 * 300)
+            x[:] = comm.rank + turn
+            comm.Allreduce(x, y, algorithm="two_shot")
+            if not (y == comm.size * (comm.size - 1) / 2 + comm.size * turn).all():
+                wrong.append(turn)
+
+    threads = [threading.Thread(target=talk, args=arguments) for arguments in ((one, np.empty, 500), (other, other.empty, 100))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert agreed(wrong) == []
+    one.Free()
+    other.Free()
+
+
+def test_memory_is_given_back_with_the_array() -> None:
+    """As the others see it, who go on with theirs and have all of the window mapped."""
+    comm = communicator()
+    nbytes = 4 << 20
+    x, y = comm.zeros(nbytes, np.uint8), comm.zeros(nbytes, np.uint8)
+    if agreed([] if shares(comm) else ["alone"]):
+        pytest.skip("needs all ranks on nodes with others")
+    x[:], y[:] = 1, 1
+    barrier()
+    before = present_nbytes(y)
+    barrier()
+    y = y[:10] if comm.rank == 0 else x  # a view keeps rank 0's
+    barrier()
+    found = mapping_of(y) if comm.rank == 0 else {}
+    after = 1024 * int(found.get("Rss", 0))
+    given = (comm._context.node.nranks - 1) * nbytes
+    assert agreed([(before, after)] if comm.rank == 0 and not before >= given + nbytes > given > nbytes / 2 > after - nbytes else []) == []
+    assert (x == 1).all()
+
+
+def present_nbytes(array: np.ndarray) -> int:
+    """Bytes of an array's window that this process has before it, after reading all of it."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    mapping = owner.owner.window.mapping
+    assert mapping.array(0, mapping.nbytes).max() == 1
+    return 1024 * int(mapping_of(array)["Rss"])
+
+
+def test_thousands_of_arrays() -> None:
+    comm = communicator()
+    kept = comm.zeros(100)
+    before = None
+    for turn in range(1500):
+        x = comm.empty(1 + turn * 37 % 20_000)
+        x[-1] = turn
+        if turn == 20:
+            before = holdings()
+    del x
+    gc.collect()
+    barrier()
+    comm.empty(1)
+    assert before is not None
+    wrong = [(now, then) for now, then in zip(holdings(), before) if now > then + 2]
+    assert agreed(wrong) == []
+    assert not kept.any()
+
+
+def test_communicators_leave_nothing_behind() -> None:
+    comm = communicator()
+    arrays = []
+    before = None
+    for turn in range(24):
+        copy = comm.Dup()
+        x = copy.empty(100)
+        copy.Allreduce(MPI.IN_PLACE, x)
+        if turn % 8 == 0:
+            arrays.append(x)
+        del x
+        copy.Free()
+        if turn == 3:
+            before = holdings()
+    barrier()
+    comm.Dup().Free()
+    assert before is not None
+    now = holdings()
+    slack = len(arrays) + 2
+    assert agreed([(now, before)] if any(a > b + slack for a, b in zip(now, before)) else []) == []
+    for x in arrays:
+        x[:] = 3  # outlives its communicator
+    assert sum(x.sum() for x in arrays) == 300 * len(arrays)
+
+
+def test_memory_has_no_name() -> None:
+    comm = communicator()
+    x = comm.empty(1000)
+    name = mapping_of(x).get("name", "")
+    good = not shares(comm) or (name.startswith("/dev/shm/#") and name.endswith("(deleted)"))
+    assert agreed([] if good else [name]) == []

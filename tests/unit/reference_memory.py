@@ -1,0 +1,165 @@
+"""Memory of the ranks that `reference_engine` runs: their own, with guards and owners, and what ranks of a node share.
+
+Every byte knows how many messages still read or write it. A message lives from POST to ACK: in its line, or where its sender
+staged or left it. What may be overwritten is overwritten at once: a line when its message is acknowledged, staging memory when
+it is handed out anew, a caller's buffers when his call returns.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcoll.ir import LINES
+from hpcoll.program import INLINE_NBYTES
+
+GUARD = 64
+PLACES = 8  # of the window between two ranks of a node
+
+
+class Memory:
+    """Buffers of the given sizes in one arena, guards around each; one of size None must not be touched.
+
+    Attributes:
+        shared: Of a rank's own memory: whether ranks of the node read its INPUT and its OUTPUT in place.
+        returned: The arena as its owner found it when his call returned.
+    """
+
+    def __init__(self, nbytes: Sequence[int | None], rng: np.random.Generator, shared: tuple[bool, bool] = (False, False)) -> None:
+        bases = np.cumsum([GUARD, *(-(-(n or 0) // GUARD) * GUARD + GUARD for n in nbytes)]).tolist()
+        self.arena = rng.integers(0, 256, bases[-1], np.uint8)
+        self.spans = [(base, base + n) if n is not None else None for base, n in zip(bases, nbytes)]
+        self.read_by, self.written_by = np.zeros(bases[-1], np.int16), np.zeros(bases[-1], np.int16)  # messages per byte
+        self.shared = shared
+        self.returned: np.ndarray | None = None
+
+    def area(self, index: int) -> Area:
+        """A whole buffer."""
+        span = self.spans[index]
+        assert span is not None, f"touches buffer {index}, which this call does not have"
+        return Area(self, *span)
+
+    def buffer(self, index: int) -> np.ndarray:
+        """The bytes of a buffer."""
+        return self.arena[self.area(index).span]
+
+
+class Area(NamedTuple):
+    """A run of bytes of a memory."""
+
+    memory: Memory
+    lo: int
+    hi: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.hi - self.lo
+
+    @property
+    def span(self) -> slice:
+        return slice(self.lo, self.hi)
+
+    def part(self, displ: int, nbytes: int, name: str) -> Area:
+        assert 0 <= displ <= displ + nbytes <= self.nbytes, f"leaves {name}: bytes {displ} to {displ + nbytes} of {self.nbytes}"
+        return Area(self.memory, self.lo + displ, self.lo + displ + nbytes)
+
+    def apart(self, other: Area) -> bool:
+        return self.memory is not other.memory or self.hi <= other.lo or other.hi <= self.lo
+
+    def check_free(self, *, to_write: bool) -> None:
+        """Nobody may read what a receive will write, nor write what a message is still read from."""
+        assert not self.memory.written_by[self.span].any(), "touches memory of a receive that was not waited for"
+        assert not (to_write and self.memory.read_by[self.span].any()), "writes memory of a message that may still be read"
+
+    def read(self) -> np.ndarray:
+        self.check_free(to_write=False)
+        return self.memory.arena[self.span]
+
+    def write(self, data: np.ndarray) -> None:
+        self.check_free(to_write=True)
+        self.memory.arena[self.span] = data
+
+    def spoil(self) -> None:
+        """Nobody needs what is here any more."""
+        self.write(self.memory.arena[self.span] ^ 0xA5)
+
+
+class Message:
+    """From POST to ACK: where it lies."""
+
+    def __init__(self, area: Area, line: bool) -> None:
+        self.area, self.line, self.used = area, line, False
+        area.memory.read_by[area.span] += 1
+
+    def use(self) -> Area:
+        assert not self.used, "reads a message that it has acknowledged"
+        return self.area
+
+    def end(self) -> None:
+        self.area.memory.read_by[self.area.span] -= 1
+        self.used = True
+        if self.line:
+            self.area.spoil()
+
+
+class Ring:
+    """Messages from one rank to another in one place, in order."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.lines = Memory([INLINE_NBYTES] * LINES, rng)
+        self.number = 0
+        self.posted: deque[Message] = deque()
+        self.awaited: deque[Message] = deque()
+
+    def unread(self) -> int:
+        return len(self.posted) + len(self.awaited)
+
+    def post(self, area: Area) -> bool:
+        """Announce a message; False while no line is free."""
+        if self.unread() == LINES:
+            return False
+        line = area.nbytes <= INLINE_NBYTES
+        if line:
+            data, area = area.read(), self.lines.area(self.number % LINES).part(0, area.nbytes, "its line")
+            area.write(data)
+        self.posted.append(Message(area, line))
+        self.number += 1
+        return True
+
+    def take(self, nbytes: int) -> Message | None:
+        """The next message, or None while there is none."""
+        if not self.posted:
+            return None
+        assert self.posted[0].area.nbytes == nbytes, f"awaits {nbytes} bytes and gets {self.posted[0].area.nbytes}"
+        self.awaited.append(self.posted.popleft())
+        return self.awaited[-1]
+
+    def acknowledge(self) -> None:
+        assert self.awaited, "acknowledges a message that it has not awaited"
+        self.awaited.popleft().end()
+
+
+class SharedMemory:
+    """Rings and staging memory of all nodes; ``nodes`` says on which each rank is, ``capacity`` is bytes of staging per place."""
+
+    def __init__(self, nodes: Sequence[int], capacity: int, rng: np.random.Generator) -> None:
+        self.ranks = [[rank for rank, node in enumerate(nodes) if node == mine] for mine in nodes]  # of a rank's node, by local rank
+        self.rings: dict[tuple[int, int, int], Ring] = defaultdict(lambda: Ring(rng))  # source, destination, place
+        self.staging = [Memory([capacity] * PLACES, rng) for _ in nodes]
+        self.capacity = capacity
+        self.handed_out: dict[tuple[int, int], int] = defaultdict(int)  # rank, place -> bytes
+
+    def reserve(self, rank: int, place: int, nbytes: int) -> Area | None:
+        """A lane's staging memory; None while there is none. As in the engine: from the start only when all was used."""
+        first = self.handed_out[rank, place]
+        assert nbytes <= self.capacity, f"needs {nbytes} bytes of staging memory, a place has {self.capacity}"
+        if first + nbytes > self.capacity:
+            if any(self.rings[rank, peer, place].unread() for peer in self.ranks[rank]):
+                return None
+            self.staging[rank].area(place).spoil()
+            first = 0
+        self.handed_out[rank, place] = first + nbytes
+        return self.staging[rank].area(place).part(first, nbytes, "its place")

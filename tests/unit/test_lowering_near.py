@@ -1,0 +1,236 @@
+"""Lowered programs of ranks that share a node: right results in any order of things, and nothing is read that may be overwritten."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from lowering_cases import Case, check, every_row, in_place_modes, operator_of, play, programs_of
+from reference_engine import Setting
+from reference_memory import PLACES
+
+from hpcoll.algorithm import Algorithm
+from hpcoll.catalogue import CATALOGUE
+from hpcoll.collectives import COLLECTIVES
+from hpcoll.ir import LINES, Buffer
+from hpcoll.program import INLINE_NBYTES, MESSAGES, STAGING, Code, Program
+
+NODES: dict[str, Callable[[int], int]] = {  # on which node a rank is
+    "all on one": lambda rank: 0,
+    "neighbours in pairs": lambda rank: rank // 2,
+    "neighbours in threes": lambda rank: rank // 3,
+    "in turn on two": lambda rank: rank % 2,
+}
+COUNTS = (0, 1, 2, 3, 4, 6, 7, 8, 9, 18, 19, 20, 33, 70)  # elements of 1, 3, 8 or 16 bytes: chunks on both sides of 56 bytes
+
+
+def shared_modes(nranks: int, rng: random.Random) -> list[tuple[tuple[bool, bool], ...]]:
+    """Nobody's, everybody's, some buffers are in symmetric memory."""
+    return [(), ((True, True),) * nranks, tuple((rng.random() < 0.5, rng.random() < 0.5) for _ in range(nranks))]
+
+
+def near_setting(rng: random.Random, where: Callable[[int], int], nranks: int) -> Setting:
+    return Setting(rng.randrange(1 << 30), rng.choice((0, 24, 1 << 30)), tuple(map(where, range(nranks))), rng.choice((1, 1, 2, 5)))
+
+
+def random_case(row: Algorithm, nranks: int, setting: Setting, rng: random.Random) -> Case:
+    count = 1 if row.collective == "barrier" else rng.choice(COUNTS)
+    return Case(
+        row, nranks, count, rng.choice(in_place_modes(row, nranks, rng)), setting,
+        root=rng.randrange(nranks) if COLLECTIVES[row.collective].rooted else 0,
+        segment=rng.choice((1 << 40, max(1, count), 20, 8, 5)), window=rng.choice((1, 2, PLACES)),
+        most_nbytes=rng.choice((1 << 30, 16)), shared=rng.choice(shared_modes(nranks, rng)),
+    )  # fmt: skip
+
+
+# --- results
+
+
+@pytest.mark.parametrize("where", NODES)
+@every_row
+def test_results(row: Algorithm, where: str) -> None:
+    rng = random.Random(row.key + where)
+    for nranks, _ in itertools.product((2, 3, 4, 5, 6, 7, 9), range(6)):
+        check(random_case(row, nranks, near_setting(rng, NODES[where], nranks), rng))
+
+
+@every_row
+def test_every_kind_of_memory(row: Algorithm) -> None:
+    """In place and not, symmetric and not, on messages that are staged and read in place."""
+    rng = random.Random(row.key)
+    count = 1 if row.collective == "barrier" else 45
+    for nranks in (2, 3, 5):
+        for in_place, shared in itertools.product(in_place_modes(row, nranks, rng), shared_modes(nranks, rng)):
+            for window in (1, 3):
+                setting = near_setting(rng, NODES["all on one"], nranks)
+                check(Case(row, nranks, count, in_place, setting, segment=20, window=window, shared=shared))
+
+
+@pytest.mark.parametrize("key", [key for key, row in CATALOGUE.items() if COLLECTIVES[row.collective].blocks and not row.uniform])
+def test_varying_blocks(key: str) -> None:
+    """Blocks that are empty, one huge among small ones, cut into pieces and not."""
+    row, rng = CATALOGUE[key], random.Random(key)
+    for nranks, where in itertools.product((2, 3, 5, 7), NODES):
+        for sizes in ([rng.choice((0, 0, 1, 7, 8, 19)) for _ in range(nranks)], [100 * (rank == nranks - 1) for rank in range(nranks)]):
+            case = random_case(row, nranks, near_setting(rng, NODES[where], nranks), rng)
+            check(case._replace(count=sum(sizes), sizes=tuple(sizes), segment=rng.choice((1 << 40, 10, 3))))
+
+
+@pytest.mark.parametrize("where", NODES)
+@pytest.mark.parametrize("seed", range(12))
+def test_calls_one_after_another(seed: int, where: str) -> None:
+    """A rank may be calls ahead: what it staged for the last one must stay until everybody has used it."""
+    rng = random.Random(f"{seed} {where}")
+    nranks = rng.choice((2, 3, 4, 5))
+    setting = near_setting(rng, NODES[where], nranks)
+    check(*(random_case(rng.choice(list(CATALOGUE.values())), nranks, setting, rng) for _ in range(2 * PLACES)))
+
+
+@pytest.mark.parametrize("window", [1, 2])
+def test_short_messages_before_long_ones(window: int) -> None:
+    """A rank whose short message is used only with the others' must not wait for that before it sends its long ones."""
+    for key, nranks in itertools.product(("reduce_scatter/direct", "alltoall/direct", "allgather/ring"), (3, 5)):
+        sizes = tuple(3 if rank % 2 else 40 for rank in range(nranks))
+        case = Case(CATALOGUE[key], nranks, sum(sizes), (False,) * nranks, Setting(5, nodes=(0,) * nranks), sizes=sizes, window=window)
+        check(*(case for _ in range(2 * PLACES)))
+
+
+# --- structure
+
+
+def near_programs(key: str, nranks: int, count: int, *, in_place: bool = False) -> list[Program]:
+    """Programs of all ranks of one node, elements of 8 bytes."""
+    return programs_of(Case(CATALOGUE[key], nranks, count, (in_place,) * nranks, Setting(0, nodes=(0,) * nranks)), 8)
+
+
+def rows_of(program: Program, *codes: Code) -> list[tuple[int, ...]]:
+    return [tuple(row) for row in program.rows.tolist() if row[0] in codes]
+
+
+@every_row
+def test_ranks_of_one_node_exchange_no_mpi_messages(row: Algorithm) -> None:
+    for nranks in (2, 5):
+        for program in near_programs(row.key, nranks, 30, in_place=COLLECTIVES[row.collective].always_in_place):
+            assert not rows_of(program, Code.SEND, Code.RECV, Code.WAIT)
+            assert program.nrequests == 0
+
+
+@every_row
+@pytest.mark.parametrize("count", [1, 200])
+def test_lines_staging_and_slots_suffice(row: Algorithm, count: int) -> None:
+    """At most LINES messages from one peer are in use at once; staging is reserved once per lane, before it is used, and stays within."""
+    for program in near_programs(row.key, 6, count, in_place=COLLECTIVES[row.collective].always_in_place):
+        for first, last, _ in program.lanes.tolist():
+            lane = program.rows[first:last].tolist()
+            codes = [code for code, *_ in lane]
+            staged = [(displ, displ + nbytes) for code, _, displ, _, _, nbytes, *_ in lane if code == Code.STAGE]
+            assert codes.count(Code.RESERVE) == bool(staged)
+            assert not staged or codes.index(Code.RESERVE) < min(codes.index(Code.STAGE), codes.index(Code.POST))
+            assert all(end <= program.staging_nbytes for _, end in staged)
+            assert all(end <= start for (_, end), (start, _) in itertools.pairwise(sorted(staged)))
+            unused: list[int] = []
+            for code, peer, slot, *_ in lane:
+                if code == Code.AWAIT:
+                    assert slot < program.nslots
+                    unused.append(peer)
+                    assert unused.count(peer) <= LINES
+                elif code == Code.ACK:
+                    assert peer == unused.pop(0)
+            assert not unused
+
+
+@pytest.mark.parametrize("key", ["bcast/direct", "allgather/direct", "allreduce/direct", "bcast/binomial", "bcast/tree"])
+def test_what_several_get_is_staged_once(key: str) -> None:
+    root = near_programs(key, 8, 16, in_place=COLLECTIVES[CATALOGUE[key].collective].always_in_place)[0]
+    (stage,) = rows_of(root, Code.STAGE)
+    posts = rows_of(root, Code.POST)
+    assert len(posts) >= 2
+    assert {post[2:6] for post in posts} == {stage[2:6]}
+
+
+@pytest.mark.parametrize("key", ["allreduce/direct", "reduce_scatter/direct", "allreduce/two_shot", "reduce/direct"])
+def test_a_reduction_reads_messages_where_they_are(key: str) -> None:
+    nranks = 5
+    program = near_programs(key, nranks, 40)[0]
+    (row,) = rows_of(program, Code.REDUCE)
+    sources = {buffer for buffer, _ in program.sources[row[4] : row[4] + row[5]].tolist()}
+    assert sources == {Buffer.INPUT, *range(MESSAGES, MESSAGES + nranks - 1)}
+    assert program.nslots == nranks - 1
+    at = program.rows.tolist().index(list(row))
+    assert [code for code, *_ in program.rows[at + 1 : at + nranks].tolist()] == [Code.ACK] * (nranks - 1)
+
+
+def test_messages_up_to_a_line_need_no_staging() -> None:
+    for count, codes in ((INLINE_NBYTES // 8, [Code.POST]), (INLINE_NBYTES // 8 + 1, [Code.RESERVE, Code.STAGE, Code.POST, Code.DRAIN])):
+        root = near_programs("bcast/direct", 2, count, in_place=True)[0]
+        assert root.rows[:, 0].tolist() == codes
+        assert (root.staging_nbytes > 0) == (Code.STAGE in codes)
+
+
+def test_memory_that_is_overwritten_later_is_never_read_in_place() -> None:
+    """A ring forwards partial sums from OUTPUT and overwrites them in its second half, where it forwards what stays."""
+    program = near_programs("allreduce/ring", 4, 400)[1]
+    posts = rows_of(program, Code.POST)
+    assert [(Buffer(post[3]).name, post[6]) for post in posts] == [("INPUT", 1), ("OUTPUT", 0), ("OUTPUT", 0)] + 3 * [("OUTPUT", 1)]
+    assert [row[3] for row in rows_of(program, Code.DRAIN)] == [Buffer.INPUT, Buffer.OUTPUT]
+    in_place = near_programs("allreduce/ring", 4, 400, in_place=True)[1]
+    assert [post[6] for post in rows_of(in_place, Code.POST)] == [0, 0, 0, 1, 1, 1]
+
+
+def test_blocks_apart_are_staged_together() -> None:
+    """What is not contiguous cannot be read in place: it is packed, and the message is read from where it was packed."""
+    case = Case(CATALOGUE["allgather/circulant"], 4, 0, (False,) * 4, Setting(3, nodes=(0,) * 4), sizes=(9, 8, 7, 6))
+    posts = [post for program in programs_of(case, 8) for post in rows_of(program, Code.POST) if post[3] == STAGING]
+    assert posts
+    assert all(post[6] == 0 and post[2] == post[4] for post in posts)
+
+
+# --- every ACK and DRAIN is needed where it is
+
+
+NEEDED = ["allreduce/ring", "allreduce/direct", "allreduce/two_shot", "bcast/binomial", "alltoall/direct", "reduce/tree", "gather/binomial"]
+
+
+def case_of(key: str) -> Case:
+    """Symmetric buffers, one lane, messages above a line."""
+    row = CATALOGUE[key]
+    in_place = (COLLECTIVES[row.collective].always_in_place,) * 4
+    return Case(row, 4, 40, in_place, Setting(7, nodes=(0,) * 4), segment=40, window=1, shared=((True, True),) * 4)
+
+
+@pytest.mark.parametrize("key", NEEDED)
+def test_an_ack_too_early_or_left_out_is_refused(key: str) -> None:
+    case = case_of(key)
+    programs = programs_of(case, operator_of(case.row).itemsize)
+    play(case, programs=programs)
+    acks = [(rank, i) for rank, p in enumerate(programs) for i, code in enumerate(p.rows[:, 0]) if code == Code.ACK]
+    assert acks
+    for rank, i in acks:
+        p, rows = programs[rank], programs[rank].rows
+        awaited = max(k for k in range(i) if rows[k, 0] == Code.AWAIT and rows[k, 1] == rows[i, 1])
+        early = replace(p, rows=rows[[*range(awaited + 1), i, *range(awaited + 1, i), *range(i + 1, len(rows))]])
+        missing = replace(p, rows=np.delete(rows, i, axis=0), lanes=p.lanes - [[0, 1, 0]])
+        for changed, text in ((early, "that it has acknowledged"), (missing, "did not acknowledge messages|slot . is in use|deadlock")):
+            with pytest.raises(AssertionError, match=text):
+                play(case, programs=[*programs[:rank], changed, *programs[rank + 1 :]])
+
+
+@pytest.mark.parametrize("key", NEEDED)
+def test_without_its_drains_a_rank_returns_too_early(key: str) -> None:
+    """In some order of things: peers that are slow still read the buffers."""
+    case = case_of(key)
+    programs = programs_of(case, operator_of(case.row).itemsize)
+    assert any(rows_of(p, Code.DRAIN) for p in programs)
+    hasty = [replace(p, lanes=p.lanes - [[0, len(rows_of(p, Code.DRAIN)), 0]]) for p in programs]
+    refused = []
+    for seed in range(20):
+        try:
+            play(case._replace(setting=case.setting._replace(seed=seed)), programs=hasty)
+        except AssertionError as error:
+            refused.append(str(error))
+    assert refused
+    assert all("while buffer" in text for text in refused)

@@ -1,0 +1,79 @@
+"""How plans cut messages: what any rank stages of one lane fits the staging memory of a place."""
+
+from __future__ import annotations
+
+import mpi4py
+import numpy as np
+import pytest
+
+mpi4py.rc.initialize = False  # plans for any number of ranks, made without MPI
+
+from hpcoll.algorithm import Algorithm  # noqa: E402
+from hpcoll.call import Blocks, Call  # noqa: E402
+from hpcoll.catalogue import CATALOGUE  # noqa: E402
+from hpcoll.collectives import COLLECTIVES  # noqa: E402
+from hpcoll.lowering import lower  # noqa: E402
+from hpcoll.plans import _cut, lane_nbytes  # noqa: E402
+from hpcoll.transports.shm import CAPACITY_NBYTES, STREAM_PLACES  # noqa: E402
+
+BYTE = np.dtype(np.uint8)
+WHOLE = 1 << 40  # a segment
+
+
+def staging(row: Algorithm, call: Call, rank: int, nranks: int, segment: int = WHOLE) -> int:
+    """Bytes that one lane of a rank stages where all ranks share a node."""
+    steps, segments = _cut(row, call, segment, lane_nbytes(row, CAPACITY_NBYTES, nranks), rank, nranks, ())
+    near = {other: other for other in range(nranks) if other != rank}
+    return lower(steps, segments, 1, STREAM_PLACES, in_place=call.in_place, near=near).staging_nbytes
+
+
+def calls(row: Algorithm, count: int) -> list[Call]:
+    """Out of place and in place, where the collective has both."""
+    collective = COLLECTIVES[row.collective]
+    forms = (False, True) if collective.aliases else (collective.always_in_place,)
+    return [Call(row.collective, 0, 0, count, BYTE, in_place=form) for form in forms]
+
+
+@pytest.mark.parametrize("key", CATALOGUE)
+def test_a_lane_fits_its_place(key: str) -> None:
+    """Messages of more than one lane; elements of one byte, so that chunks have odd sizes and are rounded up most."""
+    row, filled = CATALOGUE[key], 0
+    for nranks in (2, 3, 5, 64) if row.chunked else range(2, 65):
+        count = 2 * lane_nbytes(row, CAPACITY_NBYTES, nranks)
+        if COLLECTIVES[row.collective].blocks:
+            count = -(-count // nranks)
+        for call in calls(row, count):
+            for rank in range(nranks) if nranks < 6 and not row.chunked else (0, nranks - 1):
+                found = staging(row, call, rank, nranks)
+                assert found <= CAPACITY_NBYTES, (nranks, rank, call.in_place)
+                filled = max(filled, found)
+    assert filled > CAPACITY_NBYTES // 5  # and uses what there is
+
+
+@pytest.mark.parametrize("key", [key for key, row in CATALOGUE.items() if row.chunked])
+def test_chunks_a_little_longer_than_a_line_fit_too(key: str) -> None:
+    row = CATALOGUE[key]
+    for nranks in (2, 3):
+        (call, *_) = calls(row, lane_nbytes(row, CAPACITY_NBYTES, nranks))
+        assert CAPACITY_NBYTES // 4 < max(staging(row, call, rank, nranks, 65) for rank in range(nranks)) <= CAPACITY_NBYTES
+
+
+def varying(collective: str, rank: int, sizes: list[int]) -> Blocks:
+    """Blocks of these sizes, one for each rank, as `hpcoll.movements` describes them; root 0."""
+    every, mine = [(sum(sizes[:r]), size) for r, size in enumerate(sizes)], [(0, sizes[rank])]
+    inputs = mine if collective in ("allgather", "gather") else every if collective != "scatter" or rank == 0 else []
+    outputs = every if collective in ("allgather", "alltoall") or (collective == "gather" and rank == 0) else mine
+    if collective == "gather" and rank:
+        outputs = []
+    return tuple(inputs), tuple(outputs), () if collective == "alltoall" else tuple(sizes)
+
+
+@pytest.mark.parametrize("key", [key for key, row in CATALOGUE.items() if COLLECTIVES[row.collective].blocks and not row.uniform])
+def test_a_lane_of_varying_blocks_fits_its_place(key: str) -> None:
+    row = CATALOGUE[key]
+    for nranks in (2, 3, 5, 16, 64):
+        huge = 2 * lane_nbytes(row, CAPACITY_NBYTES, nranks)
+        for sizes in ([huge] * nranks, [huge * (r == nranks - 1) for r in range(nranks)], [huge * (r % 2) + 57 for r in range(nranks)]):
+            for rank in (0, nranks - 1):
+                call = Call(row.collective, 0, 0, sum(sizes), BYTE, blocks=varying(row.collective, rank, sizes))
+                assert staging(row, call, rank, nranks) <= CAPACITY_NBYTES, (nranks, rank, sizes)
