@@ -18,7 +18,7 @@ from hpcoll.ops import AVG, ReduceOp, premul_sum, reduce_op
 if TYPE_CHECKING:
     from hpcoll.communicator import CartCommunicator, Communicator
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "AVG",
     "ArgumentError",

@@ -170,6 +170,8 @@ class Blocking(MPI.Intracomm):
         """
         context = self._context
         send, recv = (sendbuf, recvbuf) if context.rank == root else (_IN_PLACE, recvbuf)
+        if recv is _IN_PLACE:
+            send, recv = _IN_PLACE, sendbuf
         key = ("Scatter", root, algorithm, segment)
         status = cross(AGAIN, context.tables[key], id(send), id(recv), 0)
         if status:

@@ -21,7 +21,7 @@ from hpcoll.engines.entry import RUN, cross
 from hpcoll.engines.host import HostEngine
 from hpcoll.engines.state import BUSY
 from hpcoll.errors import ArgumentError, TransportError
-from hpcoll.inflight import collect, drain
+from hpcoll.inflight import can_be_helped, collect, drain
 from hpcoll.native import as_native
 from hpcoll.planner import IN_FLIGHT, Planner
 from hpcoll.plans import Plan
@@ -151,7 +151,8 @@ class Context(Planner):
         name = f"I{method.lower()}"
         if call is None or plan is None:
             return getattr(self.caller, name)(*as_native(method, arguments))
-        if plan.algorithm == NATIVE:
+        moves = can_be_helped() or algorithm is not None or not call.native or call.strict
+        if plan.algorithm == NATIVE or not moves:  # the library's own requests move whenever it is called, by whatever method
             return getattr(self.caller, name)(*self.natively(call, method, arguments))
         self._issued += 1  # on all ranks alike
         return start(self, self.channels[1 + self._issued % IN_FLIGHT], plan, call)

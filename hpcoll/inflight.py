@@ -1,11 +1,13 @@
 """Collectives in flight and the helper thread that moves them. Floor 7.
 
 The helper runs compiled code without the GIL; it needs an MPI library that lets several threads call it (``MPI_THREAD_MULTIPLE``, which
-mpi4py asks for). With less, operations move when the application tests or waits.
+mpi4py asks for). With less, the MPI library's own collectives serve; what it does not have moves when its request is tested or
+waited for.
 """
 
 import atexit
 import ctypes
+import functools
 import threading
 from collections.abc import Callable
 from typing import Protocol
@@ -52,17 +54,14 @@ class _Board:
         self.words[progress.USLEEP] = function_address("usleep")
         self.free = list(range(_MAX_SLOTS - 1, -1, -1))
         self.operations: dict[int, Operation] = {}
-        self.helped = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._thread: threading.Thread | None = None
 
     def help(self) -> None:
         """Start the helper, once."""
         if self._thread is not None:
             return
-        if not self.helped:
-            log.warning("MPI was initialised without MPI_THREAD_MULTIPLE: collectives in flight move only when the program tests or waits")
         self._thread = threading.Thread(target=cross, args=(SERVE, self.address, 0, 0, 0), name="hpcoll-progress", daemon=True)
-        if self.helped:
+        if can_be_helped():
             self._thread.start()
             atexit.register(self.stop)
 
@@ -76,6 +75,18 @@ class _Board:
 
 def _post(words: np.ndarray) -> None:
     ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(int(words[progress.SEM_POST]))(int(words[progress.SEMAPHORE]))
+
+
+@functools.lru_cache(maxsize=1)
+def can_be_helped() -> bool:
+    """Whether the MPI library lets a helper thread call it; where not, that is said once."""
+    helped = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    if not helped:
+        log.warning(
+            "MPI was initialised without MPI_THREAD_MULTIPLE: collectives in flight are the MPI library's own, and those that it does not"
+            " have move only in Wait and Test of their request"
+        )
+    return helped
 
 
 _boards: list[_Board] = []

@@ -20,7 +20,7 @@ from hpcoll.units import format_nbytes
 
 # Fitted by eye to ranks of one node, through shared memory and through messages of Open MPI and MPICH; a tuning table is stronger.
 SHARED_NETWORK = Network(
-    alpha=0.5e-6, beta=0.5e-10, gamma=0.3e-10, overhead=0.25e-6, eager=1 << 62, handshake=0.0, cache=4 << 20, spill=1.2
+    alpha=0.5e-6, beta=0.5e-10, gamma=0.3e-10, overhead=0.25e-6, eager=1 << 62, handshake=0.0, cache=4 << 20, spill=1.0
 )
 HPCOLL_NETWORK = Network(
     alpha=0.6e-6, beta=0.7e-10, gamma=0.35e-10, overhead=0.3e-6, eager=4000, handshake=2e-6, cache=4 << 20, spill=1.4

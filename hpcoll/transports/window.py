@@ -69,6 +69,7 @@ class Mapping:
         self.address: int = _libc.mmap(None, nbytes, protection, mmap.MAP_SHARED, file, 0)
         if self.address == -1:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        _libc.madvise(self.address, nbytes, mmap.MADV_HUGEPAGE)  # where the system gives shared memory such pages at all
         _mapped[self.address] = nbytes
         weakref.finalize(self, _unmap, self.address, nbytes).atexit = False
 

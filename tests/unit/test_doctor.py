@@ -66,7 +66,7 @@ def rows(document: Any, subject: str) -> list[tuple[str, str]]:
 
 def test_alone() -> None:
     document = report()
-    assert (document["nranks"], document["version"]) == (1, "0.1.0")
+    assert (document["nranks"], document["version"]) == (1, "0.2.0")
     assert [subject for subject in SUBJECTS if not rows(document, subject)] == []
     level, library = rows(document, "MPI library")[0]
     file = library.split(", ")[1]

@@ -1,0 +1,116 @@
+"""The table of earlier calls: operators that only look alike, more shapes than it holds, and what must not be entered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from forms import every
+from mpi4py import MPI
+from reference import agreed, communicator
+from test_again import Marked, frozen, total, warm
+
+import hpcoll
+from hpcoll.engines import again
+
+pytestmark = pytest.mark.mpi
+
+
+def test_operators_that_look_alike() -> None:
+    """Equal and not identical: SUM by another object; identical in all but the function; of one name."""
+    comm = communicator().Dup()
+    n, x, y, wrong = comm.size, np.full(4, comm.rank + 1.0), np.zeros(4), []
+    operators: list[tuple[Any, float]] = [
+        (MPI.SUM, total(comm)), (MPI.Op(MPI.SUM), total(comm)), (MPI.MAX, n), (MPI.Op.f2py(MPI.MIN.py2f()), 1),
+        (hpcoll.AVG, total(comm) / n), (hpcoll.premul_sum(2.0), 2 * total(comm)), (hpcoll.premul_sum(3.0), 3 * total(comm)),
+    ]  # fmt: skip
+    if n <= 2:  # they compile on every rank
+        operators += [(hpcoll.reduce_op(lambda a, b: max(a, b), name="one"), n), (hpcoll.reduce_op(lambda a, b: min(a, b), name="one"), 1)]
+    for _ in range(3):
+        for op, wanted in operators:
+            comm.Allreduce(x, y, op, algorithm="direct")
+            wrong += [] if (y == wanted).all() else [(op, y[0], wanted)]
+            comm.Allreduce(x, y, op=op, algorithm="direct")
+            wrong += [] if (y == wanted).all() else [("by keyword", y[0], wanted)]
+    comm.Free()
+    assert agreed([str(one) for one in wrong]) == []
+
+
+def test_operators_that_are_gone() -> None:
+    """A new operator may lie where an old one lay."""
+    comm = communicator().Dup()
+    x, y, wrong = np.full(4, comm.rank + 1.0), np.zeros(4), []
+    for factor in range(1, 60):
+        comm.Allreduce(x, y, hpcoll.premul_sum(factor), algorithm="direct")
+        wrong += [] if (y == factor * total(comm)).all() else [(factor, y[0])]
+    for k in range(60):
+        copy = MPI.Op((MPI.SUM, MPI.MAX)[k % 2])
+        comm.Allreduce(x, y, copy, algorithm="direct")
+        wrong += [] if (y == (total(comm), comm.size)[k % 2]).all() else [(k, y[0])]
+        del copy
+    comm.Free()
+    assert agreed(wrong) == []
+
+
+def test_more_shapes_than_a_table_holds() -> None:
+    """Twice as many as there is room for, forwards, backwards, and each once more."""
+    comm = communicator().Dup()
+    lengths, wrong = list(range(1, 2 * again.CAPACITY + 3)), []
+    for length in (*lengths, *lengths[::-1], *(length for length in lengths for _ in range(2))):
+        x, y = np.full(length, comm.rank + 1.0), np.zeros(length)
+        comm.Allreduce(x, y, algorithm="direct")
+        comm.Bcast(x, root=comm.size - 1, algorithm="direct")
+        wrong += [] if (y == total(comm)).all() and (x == comm.size).all() else [length]
+    comm.Free()
+    assert agreed(wrong) == []
+
+
+def test_every_method_again() -> None:
+    """Each with every root, in place and not, in turns, so that every call finds the entries of the others."""
+    comm = communicator().Dup()
+    cases = [case for in_place in (False, True) for count in (1, 40) for case in every(comm, count, in_place)]
+    wrong = []
+    for turn in range(3):
+        for case in cases:
+            case.fill(turn)
+            getattr(comm, case.method)(*case.arguments, algorithm=None if turn < 2 else "native")
+            wrong += [] if case.good() else [(turn, case)]
+    comm.Free()
+    assert agreed(wrong) == []
+
+
+def test_every_method_finds_its_entry() -> None:
+    """The second call of a shape takes the quick way: nothing is added to the table."""
+    if not again.SUPPORTED:
+        pytest.skip("arrays of this NumPy are laid out otherwise")
+    comm = communicator().Dup()
+    cases = [case for case in every(comm, 3) if not case.method.endswith("v") and case.method != "Reduce_scatter"]
+    sizes = []
+    for turn in range(3):
+        for case in cases:
+            case.fill(turn)
+            getattr(comm, case.method)(*case.arguments)
+        sizes.append([len(table.plans) for table in comm._context.tables.tables.values()])
+    comm.Free()
+    assert sizes[1] == sizes[0] == sizes[2]
+    assert agreed([] if all(sizes[0]) else [sizes]) == []
+
+
+@pytest.mark.parametrize("how", ["Fortran order", "subclass", "read-only root"])
+def test_what_has_no_entry_does_not_push_out_what_has(how: str) -> None:
+    """Calls that can never take the quick way leave the table alone."""
+    comm = communicator().Dup()
+    warm(comm, "direct")
+    tables = comm._context.tables.tables
+    for _ in range(again.CAPACITY + 1):
+        if how == "Fortran order":
+            comm.Allreduce(np.ones((2, 3), order="F"), np.ones((2, 3), order="F"), algorithm="direct")
+        elif how == "subclass":
+            comm.Allreduce(np.ones(6).view(Marked), np.ones(6).view(Marked), algorithm="direct")
+        else:
+            comm.Bcast(frozen(np.ones(3)) if comm.rank == 0 else np.ones(3), algorithm="direct")
+    entries = {key[0]: len(table.plans) for key, table in tables.items()}
+    wanted = {"Allreduce": 1} | ({"Bcast": int(comm.rank > 0)} if how == "read-only root" else {})
+    comm.Free()
+    assert agreed([] if entries == wanted else [entries]) == []

@@ -1,0 +1,146 @@
+"""Collectives in flight that MPI fails, that are interrupted, or that are refused: who hears of it, when, and that the rest goes on."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from forms import every, issue
+from mpi4py import MPI
+from reference import agreed, communicator
+from test_in_flight import late
+from test_nonblocking import FINISH
+
+import hpcoll
+from hpcoll.engines import progress
+from hpcoll.errors import ArgumentError, TransportError
+from hpcoll.inflight import board
+
+pytestmark = pytest.mark.mpi
+SEVERAL = pytest.mark.mpi(min_size=2)
+MEBIBYTE = 1 << 17  # elements
+
+
+def error_of(call: Callable[[], Any]) -> Exception | None:
+    try:
+        call()
+    except Exception as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("through", ["Wait", "Test", "Waitall"])
+@pytest.mark.parametrize(("way", "length"), [("issued", "short"), ("issued late", "short"), ("issued", "long"), ("started", "short")])
+@SEVERAL
+def test_mpi_fails(way: str, length: str, through: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """In pairs, one rank sends longer messages than the other expects, which hears of it when it waits, once, in our words or MPI's."""
+    monkeypatch.setenv("HPCOLL_SHM", "0")
+    comm = communicator().Split(communicator().rank // 2)
+    x = np.ones(4096 if length == "long" else 8 - 4 * comm.rank)
+    options: Any = dict(algorithm="chain", segment=2048 - 1024 * comm.rank)
+    if way == "issued late" and comm.rank:
+        time.sleep(0.02)
+    request: Any = comm.Bcast_init(x, **options) if way == "started" else comm.Ibcast(x, **options)
+    if way == "started":
+        request.Start()
+    finish: dict[str, Callable[[], Any]] = {"Wait": request.Wait, "Test": lambda: until(request.Test)}
+    error = error_of(finish.get(through, lambda: FINISH[through]([request])))
+    wrong: list[Any] = []
+    if comm.rank:
+        if through == "Waitall":
+            wrong += [] if isinstance(error, MPI.Exception) and comm._context.closed else [repr(error)]
+        else:
+            text = rf"^rank 1: bcast/chain of {x.nbytes} elements of uint8, 2 ranks: .*runcate"
+            known = isinstance(error, TransportError) and re.search(text, str(error))
+            known = known and MPI.Get_error_class(error.code) == MPI.ERR_TRUNCATE
+            wrong += [] if known else [repr(error)]
+            wrong += [said] if (said := capfd.readouterr().err) else []
+        after = error_of(comm.Ibarrier)
+        wrong += [] if isinstance(after, ArgumentError) and "an earlier collective did not end" in str(after) else [repr(after)]
+        wrong += [] if request.Wait() else ["not done"]
+    assert agreed(wrong + ([repr(error)] if error and not comm.rank else [])) == []
+
+
+def until(function: Callable[[], bool]) -> None:
+    while not function():
+        pass
+
+
+def test_arguments() -> None:
+    """Errors come from the call, and whatever is in flight goes on."""
+    comm, x = communicator(), np.ones(4)
+    cases = every(comm, 3)
+    requests = [issue(comm, case) for case in cases]
+    refused: list[tuple[Callable[[], Any], str]] = [
+        (lambda: comm.Iallreduce(x, np.ones(3)), "recvbuf needs 4 elements"),
+        (lambda: comm.Ibcast(x[::2]), "must be contiguous"),
+        (lambda: comm.Ibcast(x, root=comm.size), "root must be a rank below"),
+        (lambda: comm.Iallgather(x, np.ones(4 * comm.size + 1)), "recvbuf needs"),
+        (lambda: comm.Iallreduce(x, np.ones(4), algorithm="fast"), "allreduce algorithm must be one of"),
+        (lambda: comm.Iallreduce(x, np.ones(4), hpcoll.AVG, algorithm="native"), "native cannot serve this call"),
+        (lambda: comm.Ibarrier(segment=0), "segment must be at least 1 byte"),
+    ]
+    for call, text in refused:
+        with pytest.raises(ArgumentError, match=text):
+            call()
+    MPI.Request.Waitall(requests)
+    assert agreed([case for case in cases if not case.good()]) == []
+
+
+def test_cancel_and_free() -> None:
+    """Refused while it runs; afterwards there is nothing to free."""
+    comm = communicator()
+    late(comm)
+    request = comm.Iallreduce(np.ones(MEBIBYTE), np.ones(MEBIBYTE), algorithm="ring")
+    for call in (request.Cancel, request.cancel):
+        with pytest.raises(ArgumentError, match="a collective in flight cannot be cancelled: wait for it"):
+            call()
+    if comm.size > 1 and comm.rank < comm.size - 1:
+        with pytest.raises(ArgumentError, match="a collective in flight cannot be freed: wait for it"):
+            request.Free()
+    request.Wait()
+    assert request == MPI.REQUEST_NULL
+    assert agreed([]) == []
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size > 2, reason="thousands of messages: enough between two ranks")
+def test_too_many() -> None:
+    """A thousand at once are possible, and what is too much is refused before any message."""
+    comm = communicator().Dup()
+    requests = [comm.Ibarrier(algorithm="dissemination") for _ in range(len(board().free))]
+    with pytest.raises(ArgumentError, match=r"^rank \d: 1024 collectives are in flight already: wait for some of them$"):
+        comm.Ibarrier(algorithm="dissemination")
+    MPI.Request.Waitall(requests)
+    x = np.ones(3)
+    comm.Iallreduce(MPI.IN_PLACE, x, algorithm="direct").Wait()
+    assert agreed([] if (x == comm.size).all() else [x]) == []
+    comm.Free()
+
+
+@SEVERAL
+def test_ctrl_c_in_wait() -> None:
+    """Rank 0 is interrupted while it waits; nothing is lost by that: it waits once more, and the communicator goes on."""
+    comm = communicator().Dup()
+    if comm.rank == 0:
+        request = comm.Ibarrier(algorithm="dissemination")
+        timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            request.Wait()
+        for rank in range(1, comm.size):
+            comm.send("now", rank)
+    else:
+        assert comm.recv(source=0) == "now"
+        request = comm.Ibarrier(algorithm="dissemination")
+    request.Wait()
+    x = np.ones(3)
+    comm.Allreduce(MPI.IN_PLACE, x, algorithm="direct")
+    assert agreed([] if (x == comm.size).all() and board().words[progress.WAITERS] == 0 else [x]) == []
+    comm.Free()
