@@ -31,8 +31,15 @@ def _fold(combine, dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
     out = carray(dst, count)
     first, second = carray(srcs[0], count), carray(srcs[1], count)
     if nsrcs == 2:
-        for i in range(count):
-            out[i] = combine(first[i], second[i])
+        if out.ctypes.data == first.ctypes.data:  # told apart, because a loop over memory that overlaps is not vectorised
+            for i in range(count):
+                first[i] = combine(first[i], second[i])
+        elif out.ctypes.data == second.ctypes.data:
+            for i in range(count):
+                second[i] = combine(first[i], second[i])
+        else:
+            for i in range(count):
+                out[i] = combine(first[i], second[i])
         return
     partial = np.empty(min(count, _BLOCK), out.dtype)
     for lo in range(0, count, _BLOCK):

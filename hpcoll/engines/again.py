@@ -19,8 +19,8 @@ from hpcoll.engines.walk import run
 UNKNOWN, NATIVE = 4, 5  # answers besides those of `hpcoll.engines.walk.run`
 CAPACITY = 32  # calls that a table holds
 
-# An entry: operator, element type and engine as addresses; counts, SENT_COUNT -1 in place; REACH: bytes within which buffers may not meet.
-_OP, _DTYPE, _SENT_COUNT, _COUNT, _ENGINE, _REACH, _ENTRY = range(7)
+# An entry: operator, element type and engine as addresses; counts, SENT_COUNT -1 in place; NBYTES: of both, which may not overlap.
+_OP, _DTYPE, _SENT_COUNT, _COUNT, _ENGINE, _SENT_NBYTES, _NBYTES, _ENTRY = range(8)
 # Of a PyObject and of a PyArrayObject, in words: type; data, number of dimensions, dimensions, element type, flags.
 _TYPE, _DATA, _NDIM, _DIMENSIONS, _DESCR, _FLAGS = 1, 2, 3, 4, 7, 8
 _CONTIGUOUS, _ALIGNED, _WRITEABLE = 0x1, 0x100, 0x400
@@ -63,7 +63,7 @@ def again(table, send, recv, op):  # type: ignore[no-untyped-def]
             if _count(send, entry[_DTYPE], _CONTIGUOUS | _ALIGNED, array_type) != entry[_SENT_COUNT]:
                 continue
             source = pointer(send)[_DATA]
-            if -entry[_REACH] < source - target < entry[_REACH]:
+            if -entry[_SENT_NBYTES] < source - target < entry[_NBYTES]:
                 continue
         head[1] = i
         return run(entry[_ENGINE], source, target, 1) if entry[_ENGINE] else NATIVE
@@ -106,12 +106,12 @@ class Table:
         if not in_place and (type(send) is not np.ndarray or send.dtype is not recv.dtype or not send.flags.c_contiguous):
             return
         row = len(self.plans) % CAPACITY
-        sent, reach = (-1, 0) if in_place else (send.size, max(send.nbytes, recv.nbytes))
-        entry = 0 if op is None else id(op), id(recv.dtype), sent, recv.size, engine, reach
+        sent, sent_nbytes = (-1, 0) if in_place else (send.size, send.nbytes)
+        entry = 0 if op is None else id(op), id(recv.dtype), sent, recv.size, engine, sent_nbytes, recv.nbytes
         if len(self.plans) == CAPACITY:
             self.clear()
             row = 0
-        self._words[4 + _ENTRY * row : 4 + _ENTRY * row + 6] = entry
+        self._words[4 + _ENTRY * row : 4 + _ENTRY * (row + 1)] = entry
         self._keep.append((op, recv.dtype))
         self.plans.append(plan)
         self._words[0] = row + 1

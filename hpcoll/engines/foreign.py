@@ -70,18 +70,24 @@ def exchange(typingctx, address, expected, value):  # type: ignore[no-untyped-de
     return types.boolean(types.int64, types.int64, types.int64), codegen
 
 
-@intrinsic
-def stream_line(typingctx, destination, source):  # type: ignore[no-untyped-def]
-    """Copy 64 bytes past the caches; the destination starts a cache line. `fence` before anybody is told."""
+def _line_copier(aligned: bool) -> Any:
+    @intrinsic
+    def copy(typingctx, destination, source):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+            line = ir.VectorType(LONG, 8)
+            loaded = builder.load(builder.inttoptr(values[1], line.as_pointer()), align=1)
+            stored = builder.store(loaded, builder.inttoptr(values[0], line.as_pointer()), align=64 if aligned else 1)
+            if aligned:
+                stored.set_metadata("nontemporal", builder.module.add_metadata([INT(1)]))
+            return context.get_constant(types.int32, 0)
 
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
-        line = ir.VectorType(LONG, 8)
-        loaded = builder.load(builder.inttoptr(values[1], line.as_pointer()), align=1)
-        stored = builder.store(loaded, builder.inttoptr(values[0], line.as_pointer()), align=64)
-        stored.set_metadata("nontemporal", builder.module.add_metadata([INT(1)]))
-        return context.get_constant(types.int32, 0)
+        return types.int32(types.int64, types.int64), codegen
 
-    return types.int32(types.int64, types.int64), codegen
+    return copy
+
+
+copy_line = _line_copier(aligned=False)  # 64 bytes
+stream_line = _line_copier(aligned=True)  # 64 bytes past the caches, to where a cache line starts; `fence` before anybody is told
 
 
 @intrinsic

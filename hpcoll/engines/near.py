@@ -3,7 +3,7 @@
 from numba import njit
 
 from hpcoll.engines.foreign import fence, load_acquire, memcpy, pointer, store_release
-from hpcoll.engines.local import address_of, copy_uncached, nanoseconds, staging_of, stream_place
+from hpcoll.engines.local import address_of, copy, copy_uncached, nanoseconds, staging_of, stream_place
 from hpcoll.engines.state import (
     ACKED,
     ACKS_AT,
@@ -42,7 +42,7 @@ _LENGTH_BITS = 24  # of a message, in the word that announces it; more than a la
 _UNCACHED_NBYTES = 4096  # shorter pieces stay in the cache
 _PROBE_NBYTES = 16384  # of a message worth timing
 _FAST_BYTES_PER_NS = 8
-_SLOW_WRITES = 2  # one after another that are no accident
+_SLOW, _SLOW_WRITES = 8, 16  # what a slow write counts against a fast one, and the sum from which on it is no accident
 _TRIAL = 32  # lanes
 
 
@@ -121,11 +121,12 @@ def _stage(address, stream, destination, source, nbytes):  # type: ignore[no-unt
         copy_uncached(state, destination, source, nbytes)
         fence()
     elif nbytes < _PROBE_NBYTES:
-        memcpy(state[MEMCPY], (destination, source, nbytes))
+        copy(state, destination, source, nbytes)
     else:
         start = nanoseconds(address)
-        memcpy(state[MEMCPY], (destination, source, nbytes))
-        stream[SLOW_WRITES] = stream[SLOW_WRITES] + 1 if nanoseconds(address) - start > nbytes // _FAST_BYTES_PER_NS else 0
+        copy(state, destination, source, nbytes)
+        slow = nanoseconds(address) - start > nbytes // _FAST_BYTES_PER_NS
+        stream[SLOW_WRITES] = min(stream[SLOW_WRITES] + _SLOW, 4 * _SLOW_WRITES) if slow else max(stream[SLOW_WRITES] - 1, 0)
 
 
 @njit(nogil=True)

@@ -18,8 +18,8 @@ NAPS = 500  # passes in which a rank sleeps before Python gets a turn: some 30 m
 
 # In a stream's array (int64). LINES_AT, ACKS_AT, STAGING_AT: addresses in the shared window, the last of this rank's part.
 # SENT, TAKEN, ACKED: addresses of this rank's counters, one per place and peer; USED: per place, bytes of CAPACITY handed out and where
-# the lane at hand has its own. CALLS: of this stream, so far; STAGED: lanes that staged. SLOW_WRITES: how
-# often, one after another, staging in the caches was slow. BASES: addresses of what is mapped, by number;
+# the lane at hand has its own. CALLS: of this stream, so far; STAGED: lanes that staged. SLOW_WRITES:
+# how much oftener staging in the caches was slow than fast. BASES: addresses of what is mapped, by number;
 # NRANGES: address of a number, RANGES: of as many triples (first address, last + 1, where) of memory that all ranks of the node map.
 (
     LINES_AT, ACKS_AT, STAGING_AT, STAGING_WHERE, CAPACITY, NLOCAL, LOCAL_RANK, SENT, TAKEN, ACKED, USED, CALLS, STAGED,

@@ -20,8 +20,8 @@ ROOTED = ("Reduce", "Bcast", "Gather", "Scatter", "Gatherv", "Scatterv")
 
 
 def names(method: str) -> list[str | None]:
-    """Every algorithm that serves a method, the library's choice and the MPI library."""
-    return [None, "native", *(name for name in hpcoll.algorithms(COLLECTIVE[method]) if (method, name) != ("Alltoallv", "bruck"))]
+    """The MPI library, the choice, and every algorithm that serves a method."""
+    return ["native", None, *(name for name in hpcoll.algorithms(COLLECTIVE[method]) if (method, name) != ("Alltoallv", "bruck"))]
 
 
 def spread(sizes: list[int]) -> list[int]:

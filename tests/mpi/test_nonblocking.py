@@ -74,7 +74,8 @@ def test_algorithms(method: str, way: str) -> None:
     """Each by name, the library's choice and ``native``, in one lane and in many, in place and not, in flight together."""
     comm = communicator()
     more = ((64, True),) if way == "started" else ((None, False), (64, True), ("1K", False))
-    forms = [(name, segment, in_place) for name in names(method) for segment, in_place in more]
+    crowded = comm.size > 2  # then every wait of MPICH for one of its own costs a time slice
+    forms = [(name, segment, in_place) for name in names(method)[crowded:] for segment, in_place in more]
     root = comm.size // 2 if method in ROOTED else 0
     cases = [Case(comm, method, 101, root, in_place) for _, _, in_place in forms]
     requests = [WAYS[way](comm, case, algorithm=name, segment=segment) for case, (name, segment, _) in zip(cases, forms, strict=True)]
@@ -89,14 +90,10 @@ def test_halves(dtype: Any) -> None:
     comm = communicator()
     methods = ("Allreduce", "Reduce", "Scan", "Exscan", "Reduce_scatter_block", "Bcast", "Allgather", "Alltoall")
     cases = [Case(comm, method, count, 0, in_place, dtype) for method in methods for count in (5, 9000) for in_place in (False, True)]
-    for way in WAYS.values():
-        for case in cases:
-            case.fill(1)
-        requests = [way(comm, case) for case in cases]
-        for i in own_order(requests, comm):
-            requests[i].Wait()
-        free(requests)
-        assert agreed([case for case in cases if not case.good()]) == []
+    requests = [issue(comm, case) for case in cases]
+    for i in own_order(requests, comm):
+        requests[i].Wait()
+    assert agreed([case for case in cases if not case.good()]) == []
 
 
 @pytest.mark.parametrize("count", [3, 30_000])
