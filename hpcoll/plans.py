@@ -19,7 +19,7 @@ from hpcoll.selection import Choice
 from hpcoll.transports.mpi import library
 from hpcoll.transports.shm import STREAM_PLACES, Stream
 
-UNCACHED_NBYTES = 8 << 20  # messages from here on are not expected to be found in a cache
+UNCACHED_NBYTES = 4 << 20  # messages from here on are not expected to be found in a cache
 _MAX_CHUNKS = 128  # of a lane that goes through shared memory
 MAX_PLACES = 128  # of a window, hence tags of a channel
 

@@ -73,7 +73,7 @@ def test_a_mebibyte_each(way: str) -> None:
 def test_algorithms(method: str, way: str) -> None:
     """Each by name, the library's choice and ``native``, in one lane and in many, in place and not, in flight together."""
     comm = communicator()
-    more = ((64, True),) if way == "started" else ((None, False), (64, True), ("1K", False))
+    more = ((64, True),) if way == "started" or comm.size > 3 else ((None, False), (64, True), ("1K", False))
     crowded = comm.size > 2  # then every wait of MPICH for one of its own costs a time slice
     forms = [(name, segment, in_place) for name in names(method)[crowded:] for segment, in_place in more]
     root = comm.size // 2 if method in ROOTED else 0

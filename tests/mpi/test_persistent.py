@@ -21,7 +21,7 @@ import hpcoll
 from hpcoll.errors import ArgumentError
 
 pytestmark = pytest.mark.mpi
-TURNS = 4
+TURNS = 4 if MPI.COMM_WORLD.size <= 2 else 2  # more ranks than cores take their time
 
 
 def ours(comm: Any, **more: Any) -> Case:
@@ -68,7 +68,7 @@ def test_through_mpi(function: str) -> None:
     cases += [ours(comm, dtype=np.float16), Case(comm, "Barrier"), Case(comm, "Reduce_scatter_block", 3, in_place=True)]
     requests = [prepare(comm, case, algorithm="dissemination" if case.method == "Barrier" else "direct") for case in cases]
     wrong = turns(cases, requests, FINISH[function])
-    for finish in [MPI.Request.Waitall, FINISH["each"], FINISH[function]] * 2:
+    for finish in (MPI.Request.Waitall, FINISH["each"], FINISH[function]):
         wrong += turns(cases, requests, finish)
     free(requests)
     assert agreed(wrong) == []
