@@ -43,6 +43,7 @@ _UNCACHED_NBYTES = 4096  # shorter pieces stay in the cache
 _PROBE_NBYTES = 16384  # of a message worth timing
 _FAST_BYTES_PER_NS = 8
 _SLOW, _SLOW_WRITES = 8, 16  # what a slow write counts against a fast one, and the sum from which on it is no accident
+_INTERRUPTED = 30  # times as long: the system let another process run meanwhile
 _TRIAL = 32  # lanes
 
 
@@ -125,7 +126,10 @@ def _stage(address, stream, destination, source, nbytes):  # type: ignore[no-unt
     else:
         start = nanoseconds(address)
         copy(state, destination, source, nbytes)
-        slow = nanoseconds(address) - start > nbytes // _FAST_BYTES_PER_NS
+        elapsed, fast = nanoseconds(address) - start, nbytes // _FAST_BYTES_PER_NS
+        if elapsed > _INTERRUPTED * fast:
+            return
+        slow = elapsed > fast
         stream[SLOW_WRITES] = min(stream[SLOW_WRITES] + _SLOW, 4 * _SLOW_WRITES) if slow else max(stream[SLOW_WRITES] - 1, 0)
 
 
