@@ -33,6 +33,7 @@ class Call(NamedTuple):
         native: Whether the MPI library could serve the call.
         strict: hpcoll keeps a promise here that the MPI library does not give: float16 and bfloat16 are rounded once, NaN passes
             through MIN and MAX.
+        copied: Bytes of INPUT that are copied before anything else, because results overwrite them; 0: none.
         aliased: The caller's two buffers are one memory, which the MPI library wants to be told as ``MPI.IN_PLACE``.
         finish: What remains to be done with the result, or None.
         keep: Whatever owns memory that the addresses point to.
@@ -50,6 +51,7 @@ class Call(NamedTuple):
     blocks: Blocks | None = None
     native: bool = True
     strict: bool = False
+    copied: int = 0
     aliased: bool = False
     finish: Callable[[], None] | None = None
     keep: tuple[object, ...] = ()

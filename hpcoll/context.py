@@ -204,7 +204,9 @@ class Context(Planner):
     def _run_native(self, plan: Plan, method: str, arguments: tuple[Any, ...]) -> None:
         start = perf_counter_ns()
         getattr(self.caller, method)(*arguments)
-        plan.account += 1, perf_counter_ns() - start
+        sums = plan.sums
+        sums[0] += 1
+        sums[1] += perf_counter_ns() - start
 
     def _go_on(self, plan: Plan, engine: HostEngine, status: int, call: Call | None = None) -> None:
         try:

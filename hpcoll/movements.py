@@ -117,8 +117,9 @@ def alltoall(sendbuf: Any, recvbuf: Any, rank: int, nranks: int) -> Call | None:
         raise ArgumentError(f"rank {rank}: recvbuf needs {send.nbytes} bytes in {nranks} equal blocks, got {recv.nbytes}")
     check_same_order(sendbuf, recvbuf, rank)
     aliased = send is recv or check_overlap(send, recv, rank)
-    source = _copied(send) if aliased else _plain(send, sends=True)
-    return _call("alltoall", source, _plain(recv, receives=True), recv.nbytes // nranks, 0, aliased=aliased)
+    copied = send.nbytes if aliased and send.datatype is None else 0
+    source = _copied(send) if aliased and not copied else _plain(send, sends=True)
+    return _call("alltoall", source, _plain(recv, receives=True), recv.nbytes // nranks, 0, aliased=aliased, copied=copied)
 
 
 def allgatherv(sendbuf: Any, recvbuf: Any, rank: int, nranks: int) -> Call | None:

@@ -105,7 +105,7 @@ class Planner(Caller):
 
     def _find_plan(self, call: Call, method: str, algorithm: str | None, segment: int | None) -> Plan:
         op = call.op and (call.op.name, call.op.function, call.op.commutative)
-        shape = (call.collective, call.count, call.dtype, op, call.root, call.in_place, call.blocks, call.native, call.strict)
+        shape = (call.collective, call.count, call.dtype, op, call.root, call.in_place, call.blocks, call.native, call.strict, call.copied)
         key = (*shape, method, algorithm, segment)
         plan = self._plans.get(key)
         if plan is not None:

@@ -107,8 +107,9 @@ def _reduction_call(call: Call, send: Resolved, recv: Resolved | None, nranks: i
     if recv is None:
         return call
     target = view(recv)[: call.blocks[1][0][1] if call.blocks else call.count]
-    shifted = call.collective == "reduce_scatter" and call.in_place
-    result = np.empty(target.size, work) if work != dtype or shifted else target
+    if call.collective == "reduce_scatter" and call.in_place:
+        call = call._replace(in_place=False, copied=send.nbytes)
+    result = np.empty(target.size, work) if work != dtype else target
     divisor = nranks if op.average else 1
 
     def finish() -> None:

@@ -82,6 +82,11 @@ class HostEngine:
         self._scratch = memory
         self.state[at.SCRATCH] = -(-memory.ctypes.data // 64) * 64
 
+    def bind_copy(self, nbytes: int) -> None:
+        """Copy so many bytes of INPUT at the start of each run."""
+        self._copy = np.empty(nbytes, np.uint8)
+        self.state[at.COPY], self.state[at.COPY_NBYTES] = self._copy.ctypes.data, nbytes
+
     def bind_request(self, cell: int, null: int, stand_in: int, nbytes: int) -> None:
         """Let `hpcoll.engines.progress.start` read and write a persistent request's handle.
 

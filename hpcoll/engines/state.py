@@ -8,13 +8,14 @@ NAPS = 500  # passes in which a rank sleeps before Python gets a turn: some 30 m
 # slot the address of a message that waits to be used. ERROR: the MPI library's code when FAILED; FLAG: what MPI_Test answers; LOCK:
 # address of a word that is 1 while a call runs; ACCOUNT: of calls and nanoseconds in them; CELL, NULL, STAND_IN, HANDLE_MASK: see
 # `hpcoll.engines.progress.start`; TRUNCATED: MPI's code for a message of another length; BLOCK: address of room for a block when
-# results are too large for the caches, else 0; from OPERANDS on there is room for the addresses of the widest reduction's sources.
+# results are too large for the caches, else 0; COPY: where COPY_NBYTES of INPUT are copied
+# first, because results overwrite them; from OPERANDS on there is room for the addresses of the widest reduction's sources.
 (
     NLANES, WINDOW, ROWS, SOURCES, LANES, PLACES, REQUESTS, REQUESTS_PER_LANE, REQUEST_NBYTES, SCRATCH_PER_LANE,
     INPUT, OUTPUT, SCRATCH, WHERE_INPUT, WHERE_OUTPUT, LANDED, SLOTS, STREAM, COMM, TAG, BYTE, STATUS_IGNORE, ISEND, IRECV, TEST,
     KERNEL, MEMCPY, SCHED_YIELD, USLEEP, CLOCK_GETTIME, ENDED, ERROR, FLAG, SPINS, YIELDS, STAGING_OF_LANE, TURN, CLOCK, CLOCK_NS,
-    LOCK, ACCOUNT, STARTED, CELL, NULL, STAND_IN, HANDLE_MASK, TRUNCATED, BLOCK, OPERANDS,
-) = range(49)  # fmt: skip
+    LOCK, ACCOUNT, STARTED, CELL, NULL, STAND_IN, HANDLE_MASK, TRUNCATED, BLOCK, COPY, COPY_NBYTES, OPERANDS,
+) = range(51)  # fmt: skip
 
 # In a stream's array (int64). LINES_AT, ACKS_AT, STAGING_AT: addresses in the shared window, the last of this rank's part.
 # SENT, TAKEN, ACKED: addresses of this rank's counters, one per place and peer; USED: per place, bytes of CAPACITY handed out and where

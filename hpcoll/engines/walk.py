@@ -10,14 +10,14 @@ collective may be left and taken up again.
 from numba import njit
 
 from hpcoll.engines.foreign import INT, LONG, exchange, foreign, pointer, sched_yield, store_release, usleep
-from hpcoll.engines.local import address_of, nanoseconds, run_local
+from hpcoll.engines.local import address_of, copy, nanoseconds, run_local
 from hpcoll.engines.near import run_near
 from hpcoll.engines.state import (
     ACCOUNT,
     BUSY,
     BYTE,
     CALLS,
-    COMM,
+    COMM, COPY, COPY_NBYTES,
     DONE,
     ENDED,
     ERROR,
@@ -106,6 +106,9 @@ def begin(state, input_address, output_address):  # type: ignore[no-untyped-def]
     """Set a call's buffers and put the first lanes into their places."""
     places, lanes = pointer(state[PLACES]), pointer(state[LANES])
     state[INPUT], state[OUTPUT], state[ENDED] = input_address, output_address, 0
+    if state[COPY_NBYTES]:
+        copy(state, state[COPY], input_address, state[COPY_NBYTES])
+        state[INPUT] = state[COPY]
     for place in range(state[WINDOW]):
         places[2 * place], places[2 * place + 1] = place, lanes[3 * place]
     state[WHERE_INPUT] = state[WHERE_OUTPUT] = -1
