@@ -21,7 +21,7 @@ from hpcoll.engines.entry import RUN, cross
 from hpcoll.engines.host import HostEngine
 from hpcoll.engines.state import BUSY
 from hpcoll.errors import ArgumentError, TransportError
-from hpcoll.inflight import can_be_helped, collect, drain
+from hpcoll.inflight import can_be_helped, collect, drain, lasting
 from hpcoll.native import as_native
 from hpcoll.planner import IN_FLIGHT, Planner
 from hpcoll.plans import Plan
@@ -147,11 +147,17 @@ class Context(Planner):
         """Start a non-blocking call; errors as in `run`, those of the transport when the request is waited for."""
         self.check()
         collect()
+        arguments = lasting(arguments)
+        moves = can_be_helped() or algorithm is not None
+        if method in ("Gatherv", "Scatterv"):  # others would have to ask the root for sizes first, and wait
+            algorithm = algorithm or "direct"
+            if algorithm not in ("direct", NATIVE):
+                raise ArgumentError(f"rank {self.rank}: I{method.lower()} takes algorithm 'direct' or 'native', got {algorithm!r}")
         call, plan = self.plan(method, arguments, algorithm, segment)
         name = f"I{method.lower()}"
         if call is None or plan is None:
             return getattr(self.caller, name)(*as_native(method, arguments))
-        moves = can_be_helped() or algorithm is not None or not call.native or call.strict
+        moves = moves or not call.native or call.strict
         if plan.algorithm == NATIVE or not moves:  # the library's own requests move whenever it is called, by whatever method
             return getattr(self.caller, name)(*self.natively(call, method, arguments))
         self._issued += 1  # on all ranks alike
@@ -160,6 +166,7 @@ class Context(Planner):
     def prepare(self, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any) -> MPI.Prequest:
         """Plan a persistent call; collective, errors as in `run`."""
         self.check()
+        arguments = lasting(arguments)
         call, plan = self.plan(method, arguments, algorithm, segment)
         name = f"{method}_init"
         if call is None or plan is None:

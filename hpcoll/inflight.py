@@ -10,7 +10,7 @@ import ctypes
 import functools
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from mpi4py import MPI
@@ -28,6 +28,25 @@ from hpcoll.transports.mpi import library
 _MAX_SLOTS = 1024
 _TURNS = 3000  # rounds without movement after which a wait lets Python see a signal
 _SEMAPHORE_NBYTES = 64
+
+
+class _Lasting(MPI.Datatype):
+    """A datatype that is freed with its last reference."""
+
+    def __del__(self) -> None:
+        if self != MPI.DATATYPE_NULL and not MPI.Is_finalized():
+            self.Free()
+
+
+def lasting(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A call's arguments with duplicates of derived datatypes, which the program may free while the call is in flight."""
+    return tuple(_lasting(spec) if isinstance(spec, list | tuple) else spec for spec in arguments)
+
+
+def _lasting(spec: Any) -> Any:
+    if not any(isinstance(item, MPI.Datatype) and item != MPI.DATATYPE_NULL and not item.is_predefined for item in spec):
+        return spec
+    return [_Lasting(item.Dup()) if isinstance(item, MPI.Datatype) and not item.is_predefined else item for item in spec]
 
 
 class Owner(Protocol):
