@@ -16,6 +16,8 @@ def foreign(result: ir.Type, *parameters: ir.Type) -> Any:
 
     @intrinsic
     def call(typingctx, address, arguments):  # type: ignore[no-untyped-def]
+        """Call the function at an address with a tuple of arguments; 0 where it returns nothing."""
+
         def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
             function = builder.inttoptr(values[0], ir.FunctionType(result, parameters).as_pointer())
             unpacked = cgutils.unpack_tuple(builder, values[1])
@@ -73,6 +75,8 @@ def exchange(typingctx, address, expected, value):  # type: ignore[no-untyped-de
 def _line_copier(aligned: bool) -> Any:
     @intrinsic
     def copy(typingctx, destination, source):  # type: ignore[no-untyped-def]
+        """Copy 64 bytes."""
+
         def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
             line = ir.VectorType(LONG, 8)
             loaded = builder.load(builder.inttoptr(values[1], line.as_pointer()), align=1)

@@ -22,7 +22,7 @@ class Patience(NamedTuple):
 
 
 ALONE = Patience(200, 2000)  # a core of its own
-CROWDED = Patience(5, 1000)  # more ranks than cores: whoever is waited for may need this core
+CROWDED = Patience(5, 200)  # more ranks than cores: whoever is waited for may need this core
 
 
 class HostEngine:
@@ -103,7 +103,7 @@ class HostEngine:
         """Run to the end what has begun.
 
         Args:
-            status: What `hpcoll.engines.at.run` answered, not `DONE`.
+            status: What `hpcoll.engines.walk.run` answered, not `DONE`.
         Raises:
             TransportError: the MPI library returned an error; messages may be left under way.
         """

