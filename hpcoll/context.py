@@ -18,8 +18,8 @@ from hpcoll.config import NATIVE
 from hpcoll.describe import DESCRIBE
 from hpcoll.engines import again
 from hpcoll.engines.entry import RUN, cross
+from hpcoll.engines.fields import BUSY
 from hpcoll.engines.host import HostEngine
-from hpcoll.engines.state import BUSY
 from hpcoll.errors import ArgumentError, TransportError
 from hpcoll.inflight import can_be_helped, collect, drain, lasting
 from hpcoll.native import as_native

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from hpcoll.call import Call
 from hpcoll.engines import progress
 from hpcoll.engines.entry import START, cross
-from hpcoll.engines.state import FAILED, PENDING
+from hpcoll.engines.fields import FAILED, PENDING
 from hpcoll.errors import ArgumentError, HpcollError, TransportError
 from hpcoll.inflight import Operation, Owner
 from hpcoll.plans import Channel, Plan

@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcoll.engines import state as at
+from hpcoll.engines import fields as f
 from hpcoll.engines.entry import RUN, cross
+from hpcoll.engines.fields import FAILED, PENDING
 from hpcoll.engines.foreign import function_address
-from hpcoll.engines.state import FAILED, PENDING
 from hpcoll.errors import TransportError
 from hpcoll.program import Code, Program
 from hpcoll.transports.mpi import Library
@@ -50,29 +50,29 @@ class HostEngine:
     ) -> None:  # fmt: skip
         nsources = int(program.rows[program.rows[:, 0] == Code.REDUCE, 5].max(initial=0))
         assert stream is None or program.staging_nbytes <= stream.capacity, (program.staging_nbytes, stream.capacity)
-        self.state = np.zeros(at.OPERANDS + nsources, np.int64)
+        self.state = np.zeros(f.OPERANDS + nsources, np.int64)
         self.program, self.stream, self.lock, self.account = program, stream, lock, account
         self.scratch_nbytes = program.window * program.scratch_nbytes
         self._places = np.zeros(2 * program.window, np.int64)
         self._requests = np.zeros(max(1, program.window * program.nrequests * library.request_nbytes), np.uint8)
         self._landed = np.zeros(program.window * program.nslots, np.int64)
         fields = {
-            at.NLANES: len(program.lanes), at.WINDOW: program.window, at.ROWS: program.rows.ctypes.data,
-            at.SOURCES: program.sources.ctypes.data, at.LANES: program.lanes.ctypes.data,
-            at.PLACES: self._places.ctypes.data, at.REQUESTS: self._requests.ctypes.data,
-            at.REQUESTS_PER_LANE: program.nrequests, at.REQUEST_NBYTES: library.request_nbytes,
-            at.SCRATCH_PER_LANE: program.scratch_nbytes, at.LANDED: self._landed.ctypes.data, at.SLOTS: program.nslots,
-            at.STREAM: stream.address if stream else 0, at.COMM: comm, at.TAG: tag, at.BYTE: library.byte,
-            at.STATUS_IGNORE: library.status_ignore, at.ISEND: library.isend, at.IRECV: library.irecv,
-            at.TEST: library.test, at.KERNEL: kernel, at.MEMCPY: function_address("memcpy"),
-            at.SCHED_YIELD: function_address("sched_yield"), at.USLEEP: function_address("usleep"),
-            at.CLOCK_GETTIME: function_address("clock_gettime"), at.STAGING_OF_LANE: program.staging_nbytes,
-            at.TRUNCATED: library.truncated, at.LOCK: lock.ctypes.data, at.ACCOUNT: account.ctypes.data,
-            at.SPINS: patience.spins, at.YIELDS: patience.spins + patience.yields,
+            f.NLANES: len(program.lanes), f.WINDOW: program.window, f.ROWS: program.rows.ctypes.data,
+            f.SOURCES: program.sources.ctypes.data, f.LANES: program.lanes.ctypes.data,
+            f.PLACES: self._places.ctypes.data, f.REQUESTS: self._requests.ctypes.data,
+            f.REQUESTS_PER_LANE: program.nrequests, f.REQUEST_NBYTES: library.request_nbytes,
+            f.SCRATCH_PER_LANE: program.scratch_nbytes, f.LANDED: self._landed.ctypes.data, f.SLOTS: program.nslots,
+            f.STREAM: stream.address if stream else 0, f.COMM: comm, f.TAG: tag, f.BYTE: library.byte,
+            f.STATUS_IGNORE: library.status_ignore, f.ISEND: library.isend, f.IRECV: library.irecv,
+            f.TEST: library.test, f.KERNEL: kernel, f.MEMCPY: function_address("memcpy"),
+            f.SCHED_YIELD: function_address("sched_yield"), f.USLEEP: function_address("usleep"),
+            f.CLOCK_GETTIME: function_address("clock_gettime"), f.STAGING_OF_LANE: program.staging_nbytes,
+            f.TRUNCATED: library.truncated, f.LOCK: lock.ctypes.data, f.ACCOUNT: account.ctypes.data,
+            f.SPINS: patience.spins, f.YIELDS: patience.spins + patience.yields,
         }  # fmt: skip
         if uncached:
-            self._block = np.empty(at.BLOCK_NBYTES + 64, np.uint8)
-            fields[at.BLOCK] = -(-self._block.ctypes.data // 64) * 64
+            self._block = np.empty(f.BLOCK_NBYTES + 64, np.uint8)
+            fields[f.BLOCK] = -(-self._block.ctypes.data // 64) * 64
         for field, value in fields.items():
             self.state[field] = value
         self.address = self.state.ctypes.data
@@ -80,12 +80,12 @@ class HostEngine:
     def bind_scratch(self, memory: np.ndarray) -> None:
         """Use ``scratch_nbytes + 64`` bytes or more of memory, which engines that never run at once may share."""
         self._scratch = memory
-        self.state[at.SCRATCH] = -(-memory.ctypes.data // 64) * 64
+        self.state[f.SCRATCH] = -(-memory.ctypes.data // 64) * 64
 
     def bind_copy(self, nbytes: int) -> None:
         """Copy so many bytes of INPUT at the start of each run."""
         self._copy = np.empty(nbytes, np.uint8)
-        self.state[at.COPY], self.state[at.COPY_NBYTES] = self._copy.ctypes.data, nbytes
+        self.state[f.COPY], self.state[f.COPY_NBYTES] = self._copy.ctypes.data, nbytes
 
     def bind_request(self, cell: int, null: int, stand_in: int, nbytes: int) -> None:
         """Let `hpcoll.engines.progress.start` read and write a persistent request's handle.
@@ -96,8 +96,8 @@ class HostEngine:
             nbytes: Size of a handle, 4 or 8.
         """
         values = np.array([cell, null, stand_in], np.uint64).view(np.int64)
-        self.state[at.CELL], self.state[at.NULL], self.state[at.STAND_IN] = values
-        self.state[at.HANDLE_MASK] = -1 if nbytes == 8 else (1 << 32) - 1
+        self.state[f.CELL], self.state[f.NULL], self.state[f.STAND_IN] = values
+        self.state[f.HANDLE_MASK] = -1 if nbytes == 8 else (1 << 32) - 1
 
     def go_on(self, status: int) -> None:
         """Run to the end what has begun.
@@ -115,4 +115,4 @@ class HostEngine:
     @property
     def error(self) -> int:
         """The MPI library's error code of a run that failed."""
-        return int(self.state[at.ERROR])
+        return int(self.state[f.ERROR])

@@ -2,35 +2,9 @@
 
 from numba import njit
 
+from hpcoll.engines import fields as f
 from hpcoll.engines.foreign import fence, load_acquire, memcpy, pointer, store_release
 from hpcoll.engines.local import address_of, copy, copy_uncached, nanoseconds, staging_of, stream_place
-from hpcoll.engines.state import (
-    ACKED,
-    ACKS_AT,
-    BASES,
-    CAPACITY,
-    ERROR,
-    LANDED,
-    LANES,
-    LINE_NBYTES,
-    LINES_AT,
-    LOCAL_RANK,
-    MEMCPY,
-    NLOCAL,
-    OFFSET_BITS,
-    SENT,
-    SLOTS,
-    SLOW_WRITES,
-    STAGED,
-    STAGING_OF_LANE,
-    STAGING_WHERE,
-    STREAM,
-    TAKEN,
-    TRUNCATED,
-    USED,
-    WHERE_INPUT,
-    WINDOW,
-)  # fmt: skip
 from hpcoll.ir import LINES
 from hpcoll.program import INLINE_NBYTES, STAGING, Code
 
@@ -49,40 +23,40 @@ _TRIAL = 32  # lanes
 
 @njit(nogil=True, inline="always")
 def _acks(stream, reader, writer):  # type: ignore[no-untyped-def]
-    return stream[ACKS_AT] + (reader * stream[NLOCAL] + writer) * LINE_NBYTES
+    return stream[f.ACKS_AT] + (reader * stream[f.NLOCAL] + writer) * f.LINE_NBYTES
 
 
 @njit(nogil=True, inline="always")
 def _unread(stream, peer, place):  # type: ignore[no-untyped-def]
     """Messages that a peer has not yet used, of all posted to it in this place."""
-    at = place * stream[NLOCAL] + peer
-    sent, acked = pointer(stream[SENT])[at], pointer(stream[ACKED])
+    at = place * stream[f.NLOCAL] + peer
+    sent, acked = pointer(stream[f.SENT])[at], pointer(stream[f.ACKED])
     if acked[at] < sent:
-        acked[at] = load_acquire(_acks(stream, peer, stream[LOCAL_RANK]) + 8 * place)
+        acked[at] = load_acquire(_acks(stream, peer, stream[f.LOCAL_RANK]) + 8 * place)
     return sent - acked[at]
 
 
 @njit(nogil=True, inline="always")
 def _line(stream, source, destination, place, number):  # type: ignore[no-untyped-def]
-    nlocal = stream[NLOCAL]
-    return stream[LINES_AT] + (((place * nlocal + source) * nlocal + destination) * LINES + number % LINES) * LINE_NBYTES
+    nlocal = stream[f.NLOCAL]
+    return stream[f.LINES_AT] + (((place * nlocal + source) * nlocal + destination) * LINES + number % LINES) * f.LINE_NBYTES
 
 
 @njit(nogil=True)
 def _post(state, stream, row, lane, place):  # type: ignore[no-untyped-def]
     """POST; 0 while all lines to the peer hold messages that it has not used."""
-    peer, at = row[1], place * stream[NLOCAL] + row[1]
-    sent = pointer(stream[SENT])
+    peer, at = row[1], place * stream[f.NLOCAL] + row[1]
+    sent = pointer(stream[f.SENT])
     number = sent[at]
-    if number - pointer(stream[ACKED])[at] >= LINES and _unread(stream, peer, place) >= LINES:
+    if number - pointer(stream[f.ACKED])[at] >= LINES and _unread(stream, peer, place) >= LINES:
         return 0
-    line = _line(stream, stream[LOCAL_RANK], peer, place, number)
+    line = _line(stream, stream[f.LOCAL_RANK], peer, place, number)
     if row[5] <= INLINE_NBYTES:
-        memcpy(state[MEMCPY], (line + 8, address_of(state, row[3], row[4], lane), row[5]))
-    elif row[6] and state[WHERE_INPUT + row[3]] >= 0:
-        pointer(line)[1] = state[WHERE_INPUT + row[3]] + pointer(state[LANES])[3 * lane + 2] + row[4]
+        memcpy(state[f.MEMCPY], (line + 8, address_of(state, row[3], row[4], lane), row[5]))
+    elif row[6] and state[f.WHERE_INPUT + row[3]] >= 0:
+        pointer(line)[1] = state[f.WHERE_INPUT + row[3]] + pointer(state[f.LANES])[3 * lane + 2] + row[4]
     else:
-        pointer(line)[1] = stream[STAGING_WHERE] + staging_of(state, lane) + row[2]
+        pointer(line)[1] = stream[f.STAGING_WHERE] + staging_of(state, lane) + row[2]
     store_release(line, (number + 1 << _LENGTH_BITS) + row[5])
     sent[at] = number + 1
     return 1
@@ -91,27 +65,27 @@ def _post(state, stream, row, lane, place):  # type: ignore[no-untyped-def]
 @njit(nogil=True)
 def _await(state, stream, row, lane, place):  # type: ignore[no-untyped-def]
     """AWAIT; 0 while the message is not there, -1 when it has another length."""
-    taken, at = pointer(stream[TAKEN]), place * stream[NLOCAL] + row[1]
+    taken, at = pointer(stream[f.TAKEN]), place * stream[f.NLOCAL] + row[1]
     number = taken[at]
-    line = _line(stream, row[1], stream[LOCAL_RANK], place, number)
+    line = _line(stream, row[1], stream[f.LOCAL_RANK], place, number)
     announced = load_acquire(line)
     if announced >> _LENGTH_BITS != number + 1:
         return 0
     if announced & ((1 << _LENGTH_BITS) - 1) != row[5]:
-        state[ERROR] = state[TRUNCATED]
+        state[f.ERROR] = state[f.TRUNCATED]
         return -1
     data = line + 8
     if row[5] > INLINE_NBYTES:
         where = pointer(line)[1]
-        data = pointer(stream[BASES])[where >> OFFSET_BITS] + (where & ((1 << OFFSET_BITS) - 1))
-    pointer(state[LANDED])[lane % state[WINDOW] * state[SLOTS] + row[2]] = data
+        data = pointer(stream[f.BASES])[where >> f.OFFSET_BITS] + (where & ((1 << f.OFFSET_BITS) - 1))
+    pointer(state[f.LANDED])[lane % state[f.WINDOW] * state[f.SLOTS] + row[2]] = data
     taken[at] = number + 1
     return 1
 
 
 @njit(nogil=True, inline="always")
 def _uncached(stream, nbytes):  # type: ignore[no-untyped-def]
-    return stream[SLOW_WRITES] >= _SLOW_WRITES and nbytes >= _UNCACHED_NBYTES and stream[STAGED] % _TRIAL
+    return stream[f.SLOW_WRITES] >= _SLOW_WRITES and nbytes >= _UNCACHED_NBYTES and stream[f.STAGED] % _TRIAL
 
 
 @njit(nogil=True)
@@ -130,21 +104,21 @@ def _stage(address, stream, destination, source, nbytes):  # type: ignore[no-unt
         if elapsed > _INTERRUPTED * fast:
             return
         slow = elapsed > fast
-        stream[SLOW_WRITES] = min(stream[SLOW_WRITES] + _SLOW, 4 * _SLOW_WRITES) if slow else max(stream[SLOW_WRITES] - 1, 0)
+        stream[f.SLOW_WRITES] = min(stream[f.SLOW_WRITES] + _SLOW, 4 * _SLOW_WRITES) if slow else max(stream[f.SLOW_WRITES] - 1, 0)
 
 
 @njit(nogil=True)
 def _reserve(state, stream, place):  # type: ignore[no-untyped-def]
     """RESERVE: the next free bytes of the place; from its start again only when all that was staged there has been used."""
-    used = pointer(stream[USED] + 16 * place)
-    if used[0] + state[STAGING_OF_LANE] > stream[CAPACITY]:
-        for peer in range(stream[NLOCAL]):
+    used = pointer(stream[f.USED] + 16 * place)
+    if used[0] + state[f.STAGING_OF_LANE] > stream[f.CAPACITY]:
+        for peer in range(stream[f.NLOCAL]):
             if _unread(stream, peer, place) > 0:
                 return 0
         used[0] = 0
     used[1] = used[0]
-    used[0] += state[STAGING_OF_LANE]
-    stream[STAGED] += 1
+    used[0] += state[f.STAGING_OF_LANE]
+    stream[f.STAGED] += 1
     return 1
 
 
@@ -152,19 +126,19 @@ def _reserve(state, stream, place):  # type: ignore[no-untyped-def]
 def run_near(address, row, lane):  # type: ignore[no-untyped-def]
     """The operations on shared memory: 0 while one has to wait, -1 when it failed."""
     state = pointer(address)
-    stream, place, code = pointer(state[STREAM]), stream_place(state, lane % state[WINDOW]), row[0]
+    stream, place, code = pointer(state[f.STREAM]), stream_place(state, lane % state[f.WINDOW]), row[0]
     if code == _POST:
         return _post(state, stream, row, lane, place)
     if code == _AWAIT:
         return _await(state, stream, row, lane, place)
     if code == _ACK:
-        at = _acks(stream, stream[LOCAL_RANK], row[1]) + 8 * place
+        at = _acks(stream, stream[f.LOCAL_RANK], row[1]) + 8 * place
         store_release(at, pointer(at)[0] + 1)
     elif code == _STAGE:
-        if not (row[6] and state[WHERE_INPUT + row[3]] >= 0):
+        if not (row[6] and state[f.WHERE_INPUT + row[3]] >= 0):
             _stage(address, stream, address_of(state, STAGING, row[2], lane), address_of(state, row[3], row[4], lane), row[5])
     elif code == _DRAIN:
-        return int(state[WHERE_INPUT + row[3]] < 0 or _unread(stream, row[1], place) == 0)
+        return int(state[f.WHERE_INPUT + row[3]] < 0 or _unread(stream, row[1], place) == 0)
     else:
         return _reserve(state, stream, place)
     return 1

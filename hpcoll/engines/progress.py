@@ -6,8 +6,8 @@ channel run in the order of their tickets. The helper parks on a semaphore while
 
 from numba import njit
 
+from hpcoll.engines.fields import BUSY, CELL, DONE, ENDED, FAILED, HANDLE_MASK, MEMCPY, NLANES, NULL, PENDING, STAND_IN
 from hpcoll.engines.foreign import INT, LONG, exchange, fence, foreign, load_acquire, memcpy, pointer, sched_yield, store_release, usleep
-from hpcoll.engines.state import BUSY, CELL, DONE, ENDED, FAILED, HANDLE_MASK, MEMCPY, NLANES, NULL, PENDING, STAND_IN
 from hpcoll.engines.walk import begin, turn
 
 FREE, QUEUED, RUNNING, ENDED_WELL, ENDED_BADLY = range(5)  # states of a slot

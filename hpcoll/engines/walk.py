@@ -9,53 +9,10 @@ collective may be left and taken up again.
 
 from numba import njit
 
+from hpcoll.engines import fields as f
 from hpcoll.engines.foreign import INT, LONG, exchange, foreign, pointer, sched_yield, store_release, usleep
 from hpcoll.engines.local import address_of, copy, nanoseconds, run_local
 from hpcoll.engines.near import run_near
-from hpcoll.engines.state import (
-    ACCOUNT,
-    BUSY,
-    BYTE,
-    CALLS,
-    COMM,
-    COPY,
-    COPY_NBYTES,
-    DONE,
-    ENDED,
-    ERROR,
-    FAILED,
-    FLAG,
-    INPUT,
-    IRECV,
-    ISEND,
-    LANES,
-    LOCK,
-    NAPS,
-    NLANES,
-    NRANGES,
-    OUTPUT,
-    PENDING,
-    PLACES,
-    RANGES,
-    REQUEST_NBYTES,
-    REQUESTS,
-    REQUESTS_PER_LANE,
-    ROWS,
-    SCHED_YIELD,
-    SPINS,
-    STARTED,
-    STATUS_IGNORE,
-    STREAM,
-    STREAM_PLACES,
-    TAG,
-    TEST,
-    TURN,
-    USLEEP,
-    WHERE_INPUT,
-    WHERE_OUTPUT,
-    WINDOW,
-    YIELDS,
-)  # fmt: skip
 from hpcoll.program import NCOLUMNS, Code
 
 _SEND, _WAIT, _COPY, _STAGE = int(Code.SEND), int(Code.WAIT), int(Code.COPY), int(Code.STAGE)
@@ -68,12 +25,12 @@ _test = foreign(INT, LONG, LONG, LONG)  # request, flag, status
 def _run_lane(address, lane, row):  # type: ignore[no-untyped-def]
     """Walk a lane from a row on; returns the row that waits, or the lane's end; -1 when MPI failed."""
     state = pointer(address)
-    place = lane % state[WINDOW]
-    requests = state[REQUESTS] + place * state[REQUESTS_PER_LANE] * state[REQUEST_NBYTES]
-    end = pointer(state[LANES])[3 * lane + 1]
-    flag = address + 8 * FLAG
+    place = lane % state[f.WINDOW]
+    requests = state[f.REQUESTS] + place * state[f.REQUESTS_PER_LANE] * state[f.REQUEST_NBYTES]
+    end = pointer(state[f.LANES])[3 * lane + 1]
+    flag = address + 8 * f.FLAG
     while row < end:
-        at = pointer(state[ROWS] + 8 * NCOLUMNS * row)
+        at = pointer(state[f.ROWS] + 8 * NCOLUMNS * row)
         code = at[0]
         if code >= _STAGE:
             done = run_near(address, at, lane)
@@ -87,17 +44,17 @@ def _run_lane(address, lane, row):  # type: ignore[no-untyped-def]
             run_local(address, at, lane)
             row += 1
             continue
-        request = requests + at[1] * state[REQUEST_NBYTES]
+        request = requests + at[1] * state[f.REQUEST_NBYTES]
         if code == _WAIT:
-            error = _test(state[TEST], (request, flag, state[STATUS_IGNORE]))
-            if error == 0 and state[FLAG] & 0xFFFFFFFF == 0:
+            error = _test(state[f.TEST], (request, flag, state[f.STATUS_IGNORE]))
+            if error == 0 and state[f.FLAG] & 0xFFFFFFFF == 0:
                 return row
         else:
-            function = state[ISEND] if code == _SEND else state[IRECV]
+            function = state[f.ISEND] if code == _SEND else state[f.IRECV]
             data = address_of(state, at[3], at[4], lane)
-            error = _transfer(function, (data, at[5], state[BYTE], at[2], state[TAG] + place, state[COMM], request))
+            error = _transfer(function, (data, at[5], state[f.BYTE], at[2], state[f.TAG] + place, state[f.COMM], request))
         if error != 0:
-            state[ERROR] = error
+            state[f.ERROR] = error
             return -1
         row += 1
     return row
@@ -106,33 +63,33 @@ def _run_lane(address, lane, row):  # type: ignore[no-untyped-def]
 @njit(nogil=True)
 def begin(state, input_address, output_address):  # type: ignore[no-untyped-def]
     """Set a call's buffers and put the first lanes into their places."""
-    places, lanes = pointer(state[PLACES]), pointer(state[LANES])
-    state[INPUT], state[OUTPUT], state[ENDED] = input_address, output_address, 0
-    if state[COPY_NBYTES]:
-        copy(state, state[COPY], input_address, state[COPY_NBYTES])
-        state[INPUT] = state[COPY]
-    for place in range(state[WINDOW]):
+    places, lanes = pointer(state[f.PLACES]), pointer(state[f.LANES])
+    state[f.INPUT], state[f.OUTPUT], state[f.ENDED] = input_address, output_address, 0
+    if state[f.COPY_NBYTES]:
+        copy(state, state[f.COPY], input_address, state[f.COPY_NBYTES])
+        state[f.INPUT] = state[f.COPY]
+    for place in range(state[f.WINDOW]):
         places[2 * place], places[2 * place + 1] = place, lanes[3 * place]
-    state[WHERE_INPUT] = state[WHERE_OUTPUT] = -1
-    if state[STREAM] == 0:
+    state[f.WHERE_INPUT] = state[f.WHERE_OUTPUT] = -1
+    if state[f.STREAM] == 0:
         return
-    stream = pointer(state[STREAM])
-    state[TURN] = stream[CALLS] % STREAM_PLACES
-    stream[CALLS] += 1
-    ranges = pointer(stream[RANGES])
-    for i in range(pointer(stream[NRANGES])[0]):
+    stream = pointer(state[f.STREAM])
+    state[f.TURN] = stream[f.CALLS] % f.STREAM_PLACES
+    stream[f.CALLS] += 1
+    ranges = pointer(stream[f.RANGES])
+    for i in range(pointer(stream[f.NRANGES])[0]):
         for buffer in range(2):
-            offset = state[INPUT + buffer] - ranges[3 * i]
-            if offset >= 0 and state[INPUT + buffer] < ranges[3 * i + 1]:
-                state[WHERE_INPUT + buffer] = ranges[3 * i + 2] + offset
+            offset = state[f.INPUT + buffer] - ranges[3 * i]
+            if offset >= 0 and state[f.INPUT + buffer] < ranges[3 * i + 1]:
+                state[f.WHERE_INPUT + buffer] = ranges[3 * i + 2] + offset
 
 
 @njit(nogil=True)
 def turn(address):  # type: ignore[no-untyped-def]
     """Give every lane in flight a turn: 1 when something moved, 0 when nothing did, -1 when MPI failed."""
     state = pointer(address)
-    nlanes, window = state[NLANES], state[WINDOW]
-    places, lanes = pointer(state[PLACES]), pointer(state[LANES])
+    nlanes, window = state[f.NLANES], state[f.WINDOW]
+    places, lanes = pointer(state[f.PLACES]), pointer(state[f.LANES])
     moved = 0
     for place in range(window):
         lane, row = places[2 * place], places[2 * place + 1]
@@ -144,7 +101,7 @@ def turn(address):  # type: ignore[no-untyped-def]
         if reached != row or reached == lanes[3 * lane + 1]:
             moved = 1
         if reached == lanes[3 * lane + 1]:
-            state[ENDED] += 1
+            state[f.ENDED] += 1
             lane += window
             places[2 * place] = lane
             reached = lanes[3 * lane] if lane < nlanes else 0
@@ -166,24 +123,24 @@ def run(address, input_address, output_address, start):  # type: ignore[no-untyp
     """
     state = pointer(address)
     if start:
-        if not exchange(state[LOCK], 0, 1):
-            return BUSY
+        if not exchange(state[f.LOCK], 0, 1):
+            return f.BUSY
         begin(state, input_address, output_address)
-        state[STARTED] = nanoseconds(address)
+        state[f.STARTED] = nanoseconds(address)
     idle = 0
-    while state[ENDED] < state[NLANES]:
+    while state[f.ENDED] < state[f.NLANES]:
         moved = turn(address)
         if moved < 0:
-            return FAILED
+            return f.FAILED
         idle = 0 if moved else idle + 1
-        if idle > state[YIELDS]:
-            usleep(state[USLEEP], (1,))
-        elif idle > state[SPINS]:
-            sched_yield(state[SCHED_YIELD], ())
-        if idle > state[YIELDS] + NAPS:
-            return PENDING
-    account = pointer(state[ACCOUNT])
+        if idle > state[f.YIELDS]:
+            usleep(state[f.USLEEP], (1,))
+        elif idle > state[f.SPINS]:
+            sched_yield(state[f.SCHED_YIELD], ())
+        if idle > state[f.YIELDS] + f.NAPS:
+            return f.PENDING
+    account = pointer(state[f.ACCOUNT])
     account[0] += 1
-    account[1] += nanoseconds(address) - state[STARTED]
-    store_release(state[LOCK], 0)
-    return DONE
+    account[1] += nanoseconds(address) - state[f.STARTED]
+    store_release(state[f.LOCK], 0)
+    return f.DONE

@@ -22,8 +22,8 @@ from typing import TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.engines import state
-from hpcoll.engines.state import LINE_NBYTES, OFFSET_BITS, STREAM_PLACES
+from hpcoll.engines import fields as f
+from hpcoll.engines.fields import LINE_NBYTES, OFFSET_BITS, STREAM_PLACES
 from hpcoll.errors import ArgumentError
 from hpcoll.ir import LINES
 from hpcoll.transports import window as windows
@@ -227,14 +227,14 @@ class Stream:
         self.near, self.capacity = node.near, capacity
         self._keep = node, window
         self._counters, self._used = np.zeros((3, STREAM_PLACES, nlocal), np.int64), np.zeros((STREAM_PLACES, 2), np.int64)
-        self.fields = np.zeros(state.STREAM_NFIELDS, np.int64)
+        self.fields = np.zeros(f.STREAM_NFIELDS, np.int64)
         values = {
-            state.LINES_AT: window.address, state.ACKS_AT: window.address + lines_nbytes(nlocal),
-            state.STAGING_AT: window.address + window.part(me), state.STAGING_WHERE: (window.number << OFFSET_BITS) + window.part(me),
-            state.CAPACITY: capacity, state.NLOCAL: nlocal, state.LOCAL_RANK: me, state.SENT: self._counters[0].ctypes.data,
-            state.TAKEN: self._counters[1].ctypes.data, state.ACKED: self._counters[2].ctypes.data, state.USED: self._used.ctypes.data,
-            state.BASES: windows.BASES.ctypes.data, state.NRANGES: node.ranges.nrows.ctypes.data,
-            state.RANGES: node.ranges.table.ctypes.data,
+            f.LINES_AT: window.address, f.ACKS_AT: window.address + lines_nbytes(nlocal),
+            f.STAGING_AT: window.address + window.part(me), f.STAGING_WHERE: (window.number << OFFSET_BITS) + window.part(me),
+            f.CAPACITY: capacity, f.NLOCAL: nlocal, f.LOCAL_RANK: me, f.SENT: self._counters[0].ctypes.data,
+            f.TAKEN: self._counters[1].ctypes.data, f.ACKED: self._counters[2].ctypes.data, f.USED: self._used.ctypes.data,
+            f.BASES: windows.BASES.ctypes.data, f.NRANGES: node.ranges.nrows.ctypes.data,
+            f.RANGES: node.ranges.table.ctypes.data,
         }  # fmt: skip
         for field, value in values.items():
             self.fields[field] = value
