@@ -40,5 +40,17 @@ class TransportError(HpcollError):
         self.code = code
 
 
+class DeviceError(HpcollError):
+    """The CUDA driver failed.
+
+    Attributes:
+        code: The driver's error code.
+    """
+
+    def __init__(self, message: str, *, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class KernelError(HpcollError):
     """A reduction operator could not be compiled for an element type."""

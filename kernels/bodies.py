@@ -1,0 +1,195 @@
+"""Bodies of the GPU kernels: how threads share out memory. Floor 5.
+
+Each factory gives a Python function and the Numba signature to compile it for. Every parameter is 8 bytes wide. Threads stride
+over the grid with 64-bit indices, so that any grid serves any count.
+"""
+
+from typing import Any
+
+import numba
+import numpy as np
+from numba import cuda, types
+
+from hpcoll.kernels.numbers import Number, operator, times
+from hpcoll.ops import ReduceOp
+
+if numba.config.ENABLE_CUDASIM:
+    from hpcoll.kernels import simulated as vectors
+else:
+    from hpcoll.kernels import vectors  # type: ignore[no-redef]
+
+WIDE_NBYTES = 16  # one load or store of a thread, where memory is aligned to it
+MAX_SOURCES = 8
+NAXES = 6
+
+address = vectors.address
+_BYTES = types.CPointer(types.uint8)
+
+
+def _misalignment(dst, s0, s1, s2, s3, s4, s5, s6, s7, nsources):  # type: ignore[no-untyped-def]
+    found = dst | s0 | s1
+    if nsources > 2:
+        found |= s2
+    if nsources > 3:
+        found |= s3
+    if nsources > 4:
+        found |= s4
+    if nsources > 5:
+        found |= s5
+    if nsources > 6:
+        found |= s6
+    if nsources > 7:
+        found |= s7
+    return found & 15
+
+
+def fold(one: Number, op: ReduceOp) -> tuple[Any, Any]:
+    """``(dst, s0, ..., s7, nsources, count)``: ``dst[i] = s0[i] op s1[i] op ...``, from left to right.
+
+    All sources of a vector are loaded before any is used, and all before ``dst`` is written.
+    """
+    nlanes = WIDE_NBYTES * 8 // one.stored.bitwidth
+    load, store, split, join = _access(one.stored, nlanes)
+    widen_one, widen = _both(one.widen, one.work(one.stored), nlanes)
+    narrow_one, narrow = _both(one.narrow, one.stored(one.work), nlanes)
+    combine = vectors.calls(operator(op, one.work), one.work(one.work, one.work))
+    misalignment = vectors.calls(_misalignment, types.uint64(*[types.uint64] * 9, types.int64))
+
+    def meet_one(partial, element):  # type: ignore[no-untyped-def]
+        return combine(partial, widen_one(element))
+
+    meet_one, meet = _both(meet_one, one.work(one.work, one.stored), nlanes)
+
+    def kernel(dst, s0, s1, s2, s3, s4, s5, s6, s7, nsources, count):  # type: ignore[no-untyped-def]
+        thread, nthreads = cuda.grid(1), cuda.gridsize(1)
+        unaligned = misalignment(
+            address(dst), address(s0), address(s1), address(s2), address(s3), address(s4), address(s5), address(s6), address(s7), nsources
+        )
+        nvectors = 0 if unaligned else count // nlanes
+        i = thread
+        while i < nvectors:
+            v0, v1 = load(s0, i), load(s1, i)
+            v2 = load(s2, i) if nsources > 2 else v1
+            v3 = load(s3, i) if nsources > 3 else v1
+            v4 = load(s4, i) if nsources > 4 else v1
+            v5 = load(s5, i) if nsources > 5 else v1
+            v6 = load(s6, i) if nsources > 6 else v1
+            v7 = load(s7, i) if nsources > 7 else v1
+            partial = meet(widen(split(v0)), split(v1))
+            if nsources > 2:
+                partial = meet(partial, split(v2))
+            if nsources > 3:
+                partial = meet(partial, split(v3))
+            if nsources > 4:
+                partial = meet(partial, split(v4))
+            if nsources > 5:
+                partial = meet(partial, split(v5))
+            if nsources > 6:
+                partial = meet(partial, split(v6))
+            if nsources > 7:
+                partial = meet(partial, split(v7))
+            store(dst, i, join(narrow(partial)))
+            i += nthreads
+        i = nvectors * nlanes + thread
+        while i < count:
+            part = meet_one(widen_one(s0[i]), s1[i])
+            if nsources > 2:
+                part = meet_one(part, s2[i])
+            if nsources > 3:
+                part = meet_one(part, s3[i])
+            if nsources > 4:
+                part = meet_one(part, s4[i])
+            if nsources > 5:
+                part = meet_one(part, s5[i])
+            if nsources > 6:
+                part = meet_one(part, s6[i])
+            if nsources > 7:
+                part = meet_one(part, s7[i])
+            dst[i] = narrow_one(part)
+            i += nthreads
+
+    return kernel, types.void(*[types.CPointer(one.stored)] * (1 + MAX_SOURCES), types.int64, types.int64)
+
+
+def scale(source: Number, target: Number) -> tuple[Any, Any]:
+    """``(dst, src, count, real, imag, divides)``: ``dst[i] = src[i]`` times a number, or by it, in the wider of the two types."""
+    nlanes = WIDE_NBYTES * 8 // max(source.stored.bitwidth, target.stored.bitwidth)
+    load, _, split, _ = _access(source.stored, nlanes)
+    _, store, _, join = _access(target.stored, nlanes)
+    widen = vectors.calls(source.widen, source.work(source.stored))
+    scaled = vectors.calls(times(source.work), source.work(source.work, types.float64, types.float64, types.int64))
+    narrow = vectors.calls(target.narrow, target.stored(target.work))
+
+    def change_one(element, real, imag, divides):  # type: ignore[no-untyped-def]
+        return narrow(scaled(widen(element), real, imag, divides))
+
+    change_one, change = _both(change_one, target.stored(source.stored, types.float64, types.float64, types.int64), nlanes)
+
+    def kernel(dst, src, count, real, imag, divides):  # type: ignore[no-untyped-def]
+        thread, nthreads = cuda.grid(1), cuda.gridsize(1)
+        nvectors = 0 if (address(dst) | address(src)) & 15 else count // nlanes
+        i = thread
+        while i < nvectors:
+            store(dst, i, join(change(split(load(src, i)), real, imag, divides)))
+            i += nthreads
+        i = nvectors * nlanes + thread
+        while i < count:
+            dst[i] = change_one(src[i], real, imag, divides)
+            i += nthreads
+
+    pointers = types.CPointer(target.stored), types.CPointer(source.stored)
+    return kernel, types.void(*pointers, types.int64, types.float64, types.float64, types.int64)
+
+
+def _place(index, n1, n2, n3, n4, n5, st0, st1, st2, st3, st4, st5):  # type: ignore[no-untyped-def]
+    """Byte offset of element ``index`` in C order; unsigned, because signed division rounds and costs more."""
+    rest = np.uint64(index)
+    above = rest // np.uint64(n5)
+    offset = np.int64(rest - above * np.uint64(n5)) * st5
+    if above == 0:
+        return offset
+    rest, above = above, above // np.uint64(n4)
+    offset += np.int64(rest - above * np.uint64(n4)) * st4
+    if above == 0:
+        return offset
+    rest, above = above, above // np.uint64(n3)
+    offset += np.int64(rest - above * np.uint64(n3)) * st3
+    if above == 0:
+        return offset
+    rest, above = above, above // np.uint64(n2)
+    offset += np.int64(rest - above * np.uint64(n2)) * st2
+    if above == 0:
+        return offset
+    rest, above = above, above // np.uint64(n1)
+    return offset + np.int64(rest - above * np.uint64(n1)) * st1 + np.int64(above) * st0
+
+
+def strided(itemsize: int, *, packs: bool) -> tuple[Any, Any]:
+    """``(dst, src, n0..n5, st0..st5)``: a strided array to contiguous memory (``packs``) or back; strides in bytes, of any sign.
+
+    Neighbouring threads have neighbouring items of the contiguous side.
+    """
+    copy = vectors.copier(itemsize)
+    place = vectors.calls(_place, types.int64(*[types.int64] * 12))
+
+    def kernel(dst, src, n0, n1, n2, n3, n4, n5, st0, st1, st2, st3, st4, st5):  # type: ignore[no-untyped-def]
+        i, count = cuda.grid(1), n0 * n1 * n2 * n3 * n4 * n5
+        while i < count:
+            offset = place(i, n1, n2, n3, n4, n5, st0, st1, st2, st3, st4, st5)
+            if packs:
+                copy(dst, i * itemsize, src, offset)
+            else:
+                copy(dst, offset, src, i * itemsize)
+            i += cuda.gridsize(1)
+
+    return kernel, types.void(_BYTES, _BYTES, *[types.int64] * (2 * NAXES))
+
+
+def _access(element: Any, nlanes: int) -> tuple[Any, Any, Any, Any]:
+    found = vectors.access(element, nlanes)
+    return found.load, found.store, found.split, found.join
+
+
+def _both(function: Any, signature: Any, nlanes: int) -> tuple[Any, Any]:
+    """A function of scalars, and the same for every lane of vectors."""
+    return vectors.calls(function, signature), vectors.lanewise(function, signature, nlanes)

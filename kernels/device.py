@@ -1,0 +1,186 @@
+"""GPU kernels, compiled by Numba CUDA to PTX text that the driver loads. Floor 5; imports the ground floor only.
+
+A kernel is a name and a text; compiling needs no GPU and no driver. The entry of the text has the kernel's name and takes
+8-byte parameters only, so that ``cuLaunchKernel`` is handed an array of pointers to 8-byte values:
+
+    fold_<op>_<dtype>(dst, s0, ..., s7, nsources, count)         nsources 2 to 8; dst may be any one of the sources
+    scale_<src>_<dst>(dst, src, count, real, imag, divides)      real and imag are float64
+    pack_<itemsize>(dst, src, n0, ..., n5, st0, ..., st5)        strided source, strides in bytes; leading axes may be 1
+    unpack_<itemsize>(dst, src, n0, ..., n5, st0, ..., st5)      strided destination
+
+Any grid of blocks of `BLOCK` threads serves. Elements are aligned to their size (complex numbers to half of it); whether vectors
+of `WIDE_NBYTES` can be used is found out by the kernel. Texts of built-in operators are kept on disk.
+"""
+
+import hashlib
+import os
+import re
+import tempfile
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache
+from importlib.metadata import version
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from cuda.bindings.nvvm import nvvmError
+from numba import cuda
+from numba.cuda.core.errors import NumbaError
+from numba.cuda.cudadrv import nvrtc, nvvm
+from numba.cuda.cudadrv.error import CCSupportError, CudaSupportError
+
+from hpcoll.errors import KernelError
+from hpcoll.kernels import bodies
+from hpcoll.kernels.bodies import WIDE_NBYTES as WIDE_NBYTES
+from hpcoll.kernels.numbers import number
+from hpcoll.once import once_per_node
+from hpcoll.ops import BUILTIN, ReduceOp
+
+BLOCK = 256  # threads per block
+# The last one: what Numba itself implements in Python is compiled for the current GPU, and there may be none.
+_COMPILE_ERRORS = (NumbaError, nvvmError, TypeError, CudaSupportError)
+
+Capability = tuple[int, int]
+
+# The oldest text format that knows an architecture. A compiler writes the newest one, which older drivers refuse.
+_FORMAT: dict[Capability, str] = {
+    (7, 5): "6.3", (8, 0): "7.0", (8, 6): "7.1", (8, 7): "7.4", (8, 9): "7.8", (9, 0): "7.8",
+    (10, 0): "8.6", (10, 3): "8.8", (12, 0): "8.7", (12, 1): "8.8",
+}  # fmt: skip
+
+
+class Kernel(NamedTuple):
+    """A kernel's entry name, and its module as PTX text."""
+
+    name: str
+    ptx: bytes
+
+
+class Meaning(NamedTuple):
+    """What a kernel computes.
+
+    Attributes:
+        kind: "fold", "scale", "pack" or "unpack".
+        dtypes: The element type of a fold; source and target of a scale; for pack and unpack, items as ``np.dtype("V4")``.
+        op: Operator of a fold.
+    """
+
+    kind: str
+    dtypes: tuple[np.dtype, ...]
+    op: ReduceOp | None = None
+
+
+MEANINGS: dict[str, Meaning] = {}  # of all kernels that were asked for in this process, by name
+_user_numbers = count()
+
+
+@lru_cache(maxsize=256)
+def fold(op: ReduceOp, dtype: np.dtype, cc: Capability) -> Kernel:
+    """Kernel that folds 2 to 8 sources; average and premultiplied sum are sums here.
+
+    Args:
+        op: Operator that takes this element type.
+        dtype: Native NumPy type, or ml_dtypes' bfloat16. The half types are folded in float32 and rounded once.
+        cc: Compute capability of the GPU, as (9, 0).
+    Raises:
+        KernelError: the operator's function does not compile for this type, or the compiler knows no such old GPU.
+    """
+    if op.function is None:
+        op = BUILTIN["sum"] if op.average or op.premultiplier is not None else op
+        name = f"fold_{op.name}_{dtype.name}"
+    else:
+        name = f"fold_{re.sub(r'[^A-Za-z0-9]', '_', op.name)}_{next(_user_numbers)}_{dtype.name}"
+    MEANINGS[name] = Meaning("fold", (dtype,), op)
+    try:
+        return _kernel(name, lambda: bodies.fold(number(dtype), op), cc, keep=op.function is None)
+    except _COMPILE_ERRORS as error:
+        reason = str(error).strip().splitlines()[0]
+        raise KernelError(f"operator {op.name} could not be compiled for {dtype}: {reason}") from error
+
+
+@lru_cache(maxsize=256)
+def scale(src: np.dtype, dst: np.dtype, cc: Capability) -> Kernel:
+    """Kernel that multiplies or divides by a number and converts; exact between two types when the number is 1."""
+    name = f"scale_{src.name}_{dst.name}"
+    MEANINGS[name] = Meaning("scale", (src, dst))
+    return _kernel(name, lambda: bodies.scale(number(src), number(dst)), cc)
+
+
+@lru_cache(maxsize=256)
+def pack(itemsize: int, cc: Capability) -> Kernel:
+    """Kernel from a strided array of items of 1, 2, 4, 8 or 16 bytes to contiguous memory."""
+    return _strided("pack", itemsize, cc)
+
+
+@lru_cache(maxsize=256)
+def unpack(itemsize: int, cc: Capability) -> Kernel:
+    """Kernel from contiguous memory to a strided array."""
+    return _strided("unpack", itemsize, cc)
+
+
+def _strided(kind: str, itemsize: int, cc: Capability) -> Kernel:
+    name = f"{kind}_{itemsize}"
+    MEANINGS[name] = Meaning(kind, (np.dtype(f"V{itemsize}"),))
+    return _kernel(name, lambda: bodies.strided(itemsize, packs=kind == "pack"), cc)
+
+
+def _kernel(name: str, body: Callable[[], tuple[Any, Any]], cc: Capability, *, keep: bool = True) -> Kernel:
+    known = _known(cc)
+    if not keep:
+        return Kernel(name, _compile(name, body, known))
+    path = _folder() / f"{name}-{known[0]}{known[1]}-{_digest()}.ptx"
+    with suppress(OSError):
+        return Kernel(name, path.read_bytes())
+    with once_per_node(path.name, __file__):
+        with suppress(OSError):  # another process wrote it while this one waited
+            return Kernel(name, path.read_bytes())
+        text = _compile(name, body, known)
+        with suppress(OSError):  # nowhere to keep it: everybody compiles
+            _write(path, text)
+    return Kernel(name, text)
+
+
+def _known(cc: Capability) -> Capability:
+    """The newest architecture that the compiler knows and the GPU runs."""
+    try:
+        major, minor = nvrtc.find_closest_arch(cc)
+    except CCSupportError as error:
+        raise KernelError(f"GPUs of compute capability {cc[0]}.{cc[1]} are too old for this CUDA compiler: {error}") from error
+    return major, minor
+
+
+def _compile(name: str, body: Callable[[], tuple[Any, Any]], cc: Capability) -> bytes:
+    function, signature = body()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        text, _ = cuda.compile_ptx(function, signature, cc=cc)
+    entry = re.search(r"\.entry\s+(\w+)", text)
+    assert entry
+    text = re.sub(r"^\.common .*NumbaEnv.*\n", "", text.replace(entry[1], name), flags=re.MULTILINE)  # what only the CPU's code uses
+    if cc in _FORMAT:
+        text = re.sub(r"^\.version .*$", f".version {_FORMAT[cc]}", text, flags=re.MULTILINE)
+    return text.encode() + b"\0"  # the driver reads up to a zero
+
+
+@lru_cache(maxsize=1)
+def _digest() -> str:
+    sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    versions = f"{version('numba-cuda')} {numba.__version__} {nvvm.NVVM().get_version()} {nvvm.NVVM().get_ir_version()}"
+    return hashlib.sha256(b"".join([*sources, versions.encode()])).hexdigest()[:16]
+
+
+def _folder() -> Path:
+    chosen = numba.config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(chosen) / "hpcoll"
+
+
+def _write(path: Path, text: bytes) -> None:
+    """Whole or not at all, whoever else writes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(text)
+    Path(file.name).replace(path)

@@ -1,0 +1,193 @@
+"""What GPU kernels do to one element: how it lies in memory, how it is reckoned with, and every operator on it. Floor 5.
+
+Plain Python functions of scalars; `hpcoll.kernels.vectors` compiles them. The rules are those of `hpcoll.kernels.host`.
+"""
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numba import types
+
+from hpcoll.dtypes import is_bfloat16
+from hpcoll.ops import ReduceOp
+
+if numba.config.ENABLE_CUDASIM:
+    from hpcoll.kernels import simulated as vectors
+else:
+    from hpcoll.kernels import vectors  # type: ignore[no-redef]
+
+float_bits, float_of_bits = vectors.float_bits, vectors.float_of_bits
+float_of_half, half_of_float = vectors.float_of_half, vectors.half_of_float
+multiply32, multiply64 = vectors.multiply32, vectors.multiply64
+
+Scalar = Callable[..., Any]
+
+
+class Number(NamedTuple):
+    """An element type.
+
+    Attributes:
+        stored: Numba type of an element in memory; the bits of the half types are uint16.
+        work: Numba type it is reckoned in.
+        widen: From stored to work.
+        narrow: From work to stored, rounded to nearest even.
+    """
+
+    stored: Any
+    work: Any
+    widen: Scalar
+    narrow: Scalar
+
+
+def _same(value):  # type: ignore[no-untyped-def]
+    return value
+
+
+def _widen_float16(bits):  # type: ignore[no-untyped-def]
+    return float_of_half(bits)
+
+
+def _narrow_float16(value):  # type: ignore[no-untyped-def]
+    return half_of_float(value)
+
+
+def _widen_bfloat16(bits):  # type: ignore[no-untyped-def]
+    return float_of_bits(np.uint32(bits) << np.uint32(16))
+
+
+def _narrow_bfloat16(value):  # type: ignore[no-untyped-def]
+    bits = np.uint32(float_bits(value))
+    if value != value:
+        return np.uint16(bits >> np.uint32(16)) | np.uint16(0x40)  # quiet, so that dropping bits cannot make it an infinity
+    return np.uint16((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
+
+
+def number(dtype: np.dtype) -> Number:
+    """How elements of a type are stored and reckoned with."""
+    if is_bfloat16(dtype):
+        return Number(types.uint16, types.float32, _widen_bfloat16, _narrow_bfloat16)
+    if dtype == np.float16:
+        return Number(types.uint16, types.float32, _widen_float16, _narrow_float16)
+    element = types.uint8 if dtype.kind == "b" else numba.from_dtype(dtype)
+    return Number(element, element, _same, _same)
+
+
+def _sum(a, b):  # type: ignore[no-untyped-def]
+    return a + b
+
+
+def _prod(a, b):  # type: ignore[no-untyped-def]
+    return a * b
+
+
+def _prod_complex64(a, b):  # type: ignore[no-untyped-def]
+    real = multiply32(a.real, b.real) - multiply32(a.imag, b.imag)
+    return complex(real, multiply32(a.real, b.imag) + multiply32(a.imag, b.real))
+
+
+def _prod_complex128(a, b):  # type: ignore[no-untyped-def]
+    real = multiply64(a.real, b.real) - multiply64(a.imag, b.imag)
+    return complex(real, multiply64(a.real, b.imag) + multiply64(a.imag, b.real))
+
+
+def _min(a, b):  # type: ignore[no-untyped-def]
+    return a if a < b or a != a else b
+
+
+def _max(a, b):  # type: ignore[no-untyped-def]
+    return a if a > b or a != a else b
+
+
+def _min_real(a, b):  # type: ignore[no-untyped-def]
+    return (a if a < b or a != a else b) + np.uint8(0)
+
+
+def _max_real(a, b):  # type: ignore[no-untyped-def]
+    return (a if a > b or a != a else b) + np.uint8(0)
+
+
+def _land(a, b):  # type: ignore[no-untyped-def]
+    return (a != 0) & (b != 0)
+
+
+def _lor(a, b):  # type: ignore[no-untyped-def]
+    return (a != 0) | (b != 0)
+
+
+def _lxor(a, b):  # type: ignore[no-untyped-def]
+    return (a != 0) ^ (b != 0)
+
+
+def _band(a, b):  # type: ignore[no-untyped-def]
+    return a & b
+
+
+def _bor(a, b):  # type: ignore[no-untyped-def]
+    return a | b
+
+
+def _bxor(a, b):  # type: ignore[no-untyped-def]
+    return a ^ b
+
+
+_OPERATORS: dict[str, Scalar] = {
+    "sum": _sum, "prod": _prod, "prod complex64": _prod_complex64, "prod complex128": _prod_complex128,
+    "min": _min, "max": _max, "min float32": _min_real, "min float64": _min_real, "max float32": _max_real, "max float64": _max_real,
+    "land": _land, "lor": _lor, "lxor": _lxor, "band": _band, "bor": _bor, "bxor": _bxor,
+}  # fmt: skip
+
+
+def operator(op: ReduceOp, work: Any) -> Scalar:
+    """Function of two scalars of a Numba type."""
+    if op.function is None:
+        return _OPERATORS.get(f"{op.name} {work}") or _OPERATORS[op.name]
+    known = getattr(op.function, "py_func", op.function)
+    if isinstance(known, FunctionType):
+        return known
+
+    def combine(a, b):  # type: ignore[no-untyped-def]
+        return known(a, b)
+
+    return combine
+
+
+def _times_float32(value, real, imag, divides):  # type: ignore[no-untyped-def]
+    return value / np.float32(real) if divides else value * np.float32(real)
+
+
+def _times_float64(value, real, imag, divides):  # type: ignore[no-untyped-def]
+    return value / real if divides else value * real
+
+
+def _times_complex64(value, real, imag, divides):  # type: ignore[no-untyped-def]
+    x, y, a, b = value.real, value.imag, np.float32(real), np.float32(imag)
+    if not divides:
+        return complex(multiply32(x, a) - multiply32(y, b), multiply32(x, b) + multiply32(y, a))
+    ratio = b / a
+    share = np.float32(1) / (a + multiply32(b, ratio))
+    return complex(multiply32(x + multiply32(y, ratio), share), multiply32(y - multiply32(x, ratio), share))
+
+
+def _times_complex128(value, real, imag, divides):  # type: ignore[no-untyped-def]
+    x, y = value.real, value.imag
+    if not divides:
+        return complex(multiply64(x, real) - multiply64(y, imag), multiply64(x, imag) + multiply64(y, real))
+    ratio = imag / real
+    share = np.float64(1) / (real + multiply64(imag, ratio))
+    return complex(multiply64(x + multiply64(y, ratio), share), multiply64(y - multiply64(x, ratio), share))
+
+
+_TIMES: dict[str, Scalar] = {
+    "float32": _times_float32, "float64": _times_float64, "complex64": _times_complex64, "complex128": _times_complex128,
+}  # fmt: skip
+
+
+def times(work: Any) -> Scalar:
+    """Function ``(value, real, imag, divides)`` of a scalar of a Numba type: times a number, or by it where ``divides`` is set.
+
+    Complex division is NumPy's (Smith's), for divisors whose real part is not the smaller one.
+    """
+    return _TIMES[str(work)]

@@ -1,0 +1,310 @@
+"""What GPU kernels compute, against NumPy. `launch` runs a kernel: test_kernels_device.py replaces it by one that runs the compiled
+text, and runs this file in a process of its own for CUDA's simulator, which is chosen when Numba is first imported.
+
+    NUMBA_ENABLE_CUDASIM=1 python tests/unit/kernel_cases.py folds
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from functools import reduce
+from math import prod
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+from numba import cuda
+from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+from hpcoll import ops
+from hpcoll.dtypes import is_bfloat16, kind, working_dtype
+from hpcoll.kernels import bodies, simulated
+from hpcoll.kernels.numbers import number
+from hpcoll.ops import BUILTIN, ReduceOp
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+INTEGERS = [np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
+FLOATS = [np.dtype(name) for name in ("float16", "float32", "float64")] + [BFLOAT16]
+COMPLEX = [np.dtype("complex64"), np.dtype("complex128")]
+DTYPES = [np.dtype(bool), *INTEGERS, *FLOATS, *COMPLEX]
+FOLDS = [(op, dtype) for op in BUILTIN.values() for dtype in DTYPES if kind(dtype) in op.kinds]
+HALVES = [np.dtype(np.float16), BFLOAT16]
+SCALES = [(one, one) for one in [*FLOATS, *COMPLEX]] + [pair for h in HALVES for pair in ((h, np.dtype("f4")), (np.dtype("f4"), h))]
+
+NUMPY: dict[str, Callable[..., Any]] = {
+    "sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum,
+    "land": np.logical_and, "lor": np.logical_or, "lxor": np.logical_xor,
+    "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
+}  # fmt: skip
+
+
+class Pointer(NamedTuple):
+    """A byte of an array, with others before it and behind it."""
+
+    array: np.ndarray
+    origin: int
+
+    def __getitem__(self, offset: int) -> Any:  # type: ignore[override]
+        return self.array[self.origin + offset]
+
+    def __setitem__(self, offset: int, value: Any) -> None:
+        self.array[self.origin + offset] = value
+
+
+def simulate(kind: str, what: tuple[Any, ...], *arguments: Any) -> None:
+    """Run a kernel in the simulator, on arrays and not on copies of them: they may be one memory."""
+    if kind == "fold":
+        body = bodies.fold(number(what[1]), what[0])
+    elif kind == "scale":
+        body = bodies.scale(number(what[0]), number(what[1]))
+    else:
+        body = bodies.strided(what[0], packs=kind == "pack")
+    cuda.jit(body[0])[2, 3](*(FakeCUDAArray(one) if isinstance(one, np.ndarray) else one for one in arguments))
+
+
+launch: Callable[..., None] = simulate
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    """What the kernel is handed: half types as uint16, bool as uint8."""
+    stored = {"b": np.uint8, "V": np.uint16}.get(array.dtype.kind)
+    return array.view(np.uint16 if array.dtype == np.float16 else stored) if stored or array.dtype == np.float16 else array
+
+
+def placed(values: np.ndarray, shift: int) -> np.ndarray:
+    """A copy that starts ``shift`` elements behind a multiple of 16 bytes."""
+    room = np.zeros(values.nbytes + 16 + (shift + 1) * values.itemsize, np.uint8)
+    start = -room.ctypes.data % 16 + shift * values.itemsize
+    found = room[start : start + values.nbytes].view(values.dtype)
+    found[...] = values
+    return found
+
+
+def numbers(dtype: np.dtype, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Integers of the whole range, zeros among them; floating numbers whose folds are exact in float32, not all of them in halves."""
+    if dtype.kind == "b":
+        return rng.integers(0, 2, count).astype(bool)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        whole = rng.integers(limits.min, limits.max, count, dtype, endpoint=True)
+        return np.where(rng.random(count) < 0.3, rng.integers(0, 2, count), whole).astype(dtype)
+    found = rng.integers(-6, 7, count).astype(dtype)
+    if dtype.kind == "c":
+        return found + np.array(1j, dtype) * rng.integers(-6, 7, count).astype(dtype)
+    return np.where(rng.random(count) < 0.2, found * dtype.type(0.125), found).astype(dtype)
+
+
+def by_numpy(op: ReduceOp, sources: list[np.ndarray]) -> np.ndarray:
+    """Left to right; the half types in float32, rounded at the end."""
+    dtype = sources[0].dtype
+    work = working_dtype(dtype)
+    folded = reduce(lambda a, b: NUMPY[op.name](a, b).astype(work), [one.astype(work) for one in sources])
+    return (folded + 0 if op in (ops.MIN, ops.MAX) else folded).astype(dtype)
+
+
+def check_same(found: np.ndarray, expected: np.ndarray, what: str) -> None:
+    """Equal bits, but any NaN for a NaN."""
+    if found.dtype.kind not in "fV":
+        assert np.array_equal(found, expected), f"{what}: {found} is not {expected}"
+        return
+    nan = np.isnan(expected)
+    assert np.array_equal(np.isnan(found), nan), f"{what}: {found} is not {expected}"
+    assert found[~nan].tobytes() == expected[~nan].tobytes(), f"{what}: {found} is not {expected}"
+
+
+def fold(op: ReduceOp, target: np.ndarray, sources: list[np.ndarray]) -> None:
+    unused = [target] * (8 - len(sources))
+    launch("fold", (op, target.dtype), *map(bits, [target, *sources, *unused]), len(sources), target.size)
+
+
+def check_fold(op: ReduceOp, values: list[np.ndarray], *, shift: int, into: int | None) -> None:
+    dtype, count = values[0].dtype, values[0].size
+    sources = [placed(one, shift) for one in values]
+    room = placed(np.zeros(count + 4, dtype), shift)
+    target = room[:count] if into is None else sources[into]
+    fold(op, target, sources)
+    what = f"{op.name} of {len(values)} x {count} {dtype}, start {shift}, into source {into}"
+    check_same(target, by_numpy(op, values), what)
+    assert not room[count:].any(), f"{what}: wrote behind the end"
+    for index, (source, old) in enumerate(zip(sources, values, strict=True)):
+        assert index == into or source.tobytes() == old.tobytes(), f"{what}: source {index} was written"
+
+
+def folds() -> None:
+    """Every operator, element type, number of sources, alignment and target."""
+    rng = np.random.default_rng(3)
+    for op, dtype in FOLDS:
+        for nsources in range(2, 9):
+            values = [numbers(dtype, 35, rng) for _ in range(nsources)]
+            check_fold(op, values, shift=0, into=None)
+            if nsources in (2, 3, 8):
+                check_fold(op, values, shift=1, into=nsources - 1)
+                check_fold(op, values, shift=0, into=nsources // 2)
+        check_fold(op, [one[:0] for one in values], shift=0, into=None)
+        check_fold(op, [one[:1] for one in values], shift=0, into=0)
+
+
+def specials() -> None:
+    """Values and alignments that are not ordinary."""
+    check_specials()
+    check_alignment()
+
+
+def check_specials() -> None:
+    """NaN from every position, zeros of both signs, wrapping, order, values that a half type rounds."""
+    for dtype in FLOATS:
+        for op in (ops.MIN, ops.MAX, ops.SUM):
+            for nsources in (2, 3, 8):
+                for position in range(nsources):
+                    values = [np.full(9, i, dtype) for i in range(nsources)]
+                    values[position][[0, 8]] = np.nan
+                    check_fold(op, values, shift=0, into=None)
+        zeros = [np.array(row, dtype) for row in ([0.0, -0.0, 0.0, -0.0], [0.0, -0.0, -0.0, 0.0])]
+        for op in (ops.MIN, ops.MAX):
+            target = np.ones(4, dtype)
+            fold(op, target, zeros)
+            assert not np.signbit(target).any(), f"{op.name} of zeros of {dtype} has a sign"
+    for dtype in HALVES:
+        big, small = np.full(9, 1.0, dtype), np.full(9, float(ml_dtypes.finfo(dtype).eps) / 2, dtype)
+        check_fold(ops.SUM, [big, small, small, small, small], shift=0, into=None)  # rounded after every sum it would stay 1
+    wide = np.float32([1e30, 1.0, -1e30])
+    check_fold(ops.SUM, [np.full(9, one, np.float32) for one in wide[[0, 2, 1]]], shift=0, into=None)
+    check_fold(ops.SUM, [np.full(9, one, np.float32) for one in wide], shift=0, into=None)
+    for dtype in INTEGERS:
+        limits = np.iinfo(dtype)
+        target = np.zeros(17, dtype)
+        fold(ops.SUM, target, [np.full(17, limits.max, dtype), np.ones(17, dtype)])
+        assert (target == limits.min).all(), f"{dtype} does not wrap"
+    difference = ops.reduce_op(lambda a, b: a - b / 2, commutative=False)
+    target = np.zeros(9, BFLOAT16)
+    fold(difference, target, [np.full(9, i, BFLOAT16) for i in (1, 2, 4)])
+    assert (target == -2).all(), "an operator of the user folds from left to right"
+
+
+def check_alignment() -> None:
+    """Vectors are used where every pointer in use is aligned, and only there."""
+    loads: list[int] = []
+    original = simulated.Access.load
+
+    def load(self: simulated.Access, array: Any, index: int) -> tuple[Any, ...]:
+        loads.append(index)
+        return original(self, array, index)
+
+    simulated.Access.load = load  # type: ignore[method-assign]
+    for unaligned in (None, *range(9)):
+        loads.clear()
+        arrays = [placed(np.ones(8, np.float32), int(index == unaligned)) for index in range(9)]
+        launch("fold", (ops.SUM, np.dtype("f4")), *arrays, 4, 8)
+        assert (arrays[0] == 4).all()
+        wide = unaligned is None or unaligned > 4  # the last four are not in use
+        assert len(loads) == (8 if wide else 0), f"pointer {unaligned} unaligned: {len(loads)} vector loads"
+    simulated.Access.load = original  # type: ignore[method-assign]
+
+
+def scales() -> None:
+    """Every pair of element types."""
+    for source, target in SCALES:
+        check_scale(source, target)
+    check_rounding()
+
+
+def check_scale(source: np.dtype, target: np.dtype) -> None:
+    """Times and by, and conversion alone, which keeps or rounds every value as NumPy does."""
+    rng = np.random.default_rng(4)
+    work = working_dtype(source)
+    for factor, divides in ((1.0, 0), (0.3, 0), (3.0, 1), (2 + 5j, 0), (1.0, 1)):
+        if isinstance(factor, complex) and source.kind != "c":
+            continue
+        for shift, count in ((0, 37), (1, 37), (0, 0), (0, 1)):
+            values = numbers(source, count, rng) if isinstance(factor, complex) else spread(source, count, rng)
+            dst = placed(np.zeros(count, target), shift)
+            with np.errstate(all="ignore"):
+                given = values.astype(work)
+                expected = np.divide(given, factor) if divides else given * work.type(factor)
+                expected = expected.astype(target)
+            arguments = float(np.real(factor)), float(np.imag(factor)), divides
+            launch("scale", (source, target), bits(dst), bits(placed(values, shift)), count, *arguments)
+            check_same(dst, expected, f"{source} to {target}, factor {factor}, divides {divides}, start {shift}, count {count}")
+
+
+def spread(dtype: np.dtype, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Numbers of many magnitudes."""
+    found = rng.standard_normal(count) * 2.0 ** rng.integers(-12, 12, count)
+    return (found + 1j * rng.standard_normal(count) if dtype.kind == "c" else found).astype(dtype)
+
+
+def check_rounding() -> None:
+    """Random bits, ties and what lies beside them, infinities and NaN, from float32 to the half types and back."""
+    rng = np.random.default_rng(5)
+    some = rng.integers(0, 2**32, 3000, np.uint32)
+    some[::3] = (some[::3] & 0xFFFF0000) | 0x8000
+    some[1::3] = np.float16(some[1::3].astype(np.uint16).view(np.float16)).astype(np.float32).view(np.uint32) + 0x1000
+    edges = np.array([np.inf, -np.inf, np.nan, 65504, 65519.9, 65520, 2.0**-24, 2.0**-25, -0.0, 0.0, 3.4e38], np.float32)
+    nans = np.array([0x7F800001, 0x7FFFFFFF, 0xFF800001, 0xFFFFFFFF], np.uint32)
+    values = np.concatenate([some.view(np.float32), edges, nans.view(np.float32)])
+    f4 = np.dtype("f4")
+    for dtype in HALVES:
+        narrow, wide = np.zeros(values.size, dtype), np.zeros(values.size, f4)
+        launch("scale", (f4, dtype), bits(narrow), values, values.size, 1.0, 0.0, 0)
+        check_same(narrow, values.astype(dtype), f"float32 to {dtype}")
+        launch("scale", (dtype, f4), wide, bits(narrow), values.size, 1.0, 0.0, 0)
+        check_same(wide, narrow.astype(f4), f"{dtype} to float32")
+
+
+def strided() -> None:
+    """Strides of any sign and order, zero among them, items of every size; and what lies between items stays."""
+    rng = np.random.default_rng(6)
+    shapes = [
+        (1, 1, 1, 1, 1, 7),
+        (1, 1, 1, 1, 3, 5),
+        (1, 1, 1, 2, 3, 4),
+        (2, 1, 2, 3, 1, 2),
+        (2, 2, 2, 2, 2, 2),
+        (1, 1, 1, 0, 3, 2),
+        (1,) * 6,
+    ]
+    for itemsize in (1, 2, 4, 8, 16):
+        for shape in shapes:
+            for signs in ((1,) * 6, (-1,) * 6, (1, -1, 1, -1, 1, -1)):
+                check_strided(itemsize, shape, signs, rng)
+        check_strided(itemsize, (1, 1, 1, 2, 3, 4), (1, 1, 1, 1, 0, 1), rng)
+    far = [2**20 + 7, 2**3, 2**21, 3, 2**10, 2**6]
+    for index in (0, 1, prod(far[1:]) * 2**20 + 12345678901):
+        strides = [2**33, -(2**35), 48, -16, 2**40 + 16, -(2**37)]
+        expected = sum(int(i) * st for i, st in zip(np.unravel_index(index, far), strides, strict=True))
+        assert bodies._place(index, *far[1:], *strides) == expected
+
+
+def check_strided(itemsize: int, shape: tuple[int, ...], signs: tuple[int, ...], rng: np.random.Generator) -> None:
+    """Axes lie in memory in random order, with gaps; a pointer in the middle, because strides may be negative."""
+    step, strides = itemsize * 2, [0] * 6
+    for axis in rng.permutation(6):
+        strides[axis] = step * signs[axis]
+        step *= max(shape[axis], 1) + 1
+    index = np.indices(shape).reshape(6, -1)
+    offsets = (index * np.array(strides)[:, None]).sum(0)[:, None] + np.arange(itemsize)
+    step = -(-step // 16) * 16
+    memory = placed(rng.integers(0, 256, 2 * step, np.uint8), 0)
+    packed = placed(np.zeros(offsets.size + 3, np.uint8), 0)
+    launch("pack", (itemsize,), packed, Pointer(memory, step), *shape, *strides)
+    what = f"items of {itemsize}, shape {shape}, strides {strides}"
+    assert np.array_equal(packed[: offsets.size], memory[step + offsets.ravel()]), what
+    assert not packed[offsets.size :].any(), what
+    if 0 in signs:
+        return
+    found = placed(rng.integers(0, 256, memory.size, np.uint8), 0)
+    expected = found.copy()
+    expected[step + offsets.ravel()] = packed[: offsets.size]
+    launch("unpack", (itemsize,), Pointer(found, step), packed, *shape, *strides)
+    assert np.array_equal(found, expected), what
+
+
+PARTS: dict[str, Callable[[], None]] = {"folds": folds, "specials": specials, "scales": scales, "strided": strided}
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    assert is_bfloat16(BFLOAT16)
+    PARTS[sys.argv[1]]()
+    print(f"{sys.argv[1]} hold")

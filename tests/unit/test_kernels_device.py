@@ -1,0 +1,282 @@
+"""GPU kernels without a GPU: what they compute, in CUDA's simulator, and what they are compiled to, for three architectures."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import kernel_cases
+import numpy as np
+import pytest
+from kernel_cases import BFLOAT16, COMPLEX, DTYPES, HALVES, SCALES
+from ptx_machine import Machine
+
+pytest.importorskip("numba.cuda.cudadrv.nvrtc", reason="needs numba-cuda", exc_type=ImportError)
+
+from cuda.bindings import nvjitlink
+from numba.cuda.cudadrv import nvrtc
+
+from hpcoll import ops
+from hpcoll.dtypes import kind
+from hpcoll.errors import KernelError
+from hpcoll.kernels import device
+from hpcoll.kernels.device import Capability, Kernel
+from hpcoll.ops import BUILTIN, reduce_op
+
+CCS = [(8, 0), (9, 0), (10, 0)]
+pytestmark = pytest.mark.timeout(600)  # compiles some hundred kernels
+
+ARITHMETIC = {"sum": "add", "prod": "mul"}
+
+every_cc = pytest.mark.parametrize("cc", CCS, ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A folder of its own for every test, and no lock between tests."""
+    monkeypatch.setattr(device, "_folder", lambda: tmp_path / "kept")
+    monkeypatch.setattr(device, "once_per_node", lambda what, source: nullcontext())
+    forget()
+    yield tmp_path / "kept"
+    forget()
+
+
+def forget() -> None:
+    for function in (device.fold, device.scale, device.pack, device.unpack):
+        function.cache_clear()
+
+
+def assemble(kernel: Kernel, cc: Capability) -> str:
+    """What NVIDIA's assembler says about a kernel; it refuses instructions that the text's version does not have."""
+    handle = nvjitlink.create(2, [f"-arch=sm_{cc[0]}{cc[1]}", "-verbose"])
+    try:
+        nvjitlink.add_data(handle, nvjitlink.InputType.PTX, kernel.ptx, len(kernel.ptx), kernel.name)
+        nvjitlink.complete(handle)
+        log = bytearray(nvjitlink.get_info_log_size(handle))
+        nvjitlink.get_info_log(handle, log)
+    finally:
+        nvjitlink.destroy(handle)
+    return log.decode()
+
+
+def check(kernel: Kernel, cc: Capability, nparameters: int) -> str:
+    """What every kernel keeps; returns its text."""
+    text = kernel.ptx.decode()
+    entry = re.findall(r"\.entry\s+(\w+)\s*\(([^)]*)\)", text)
+    assert [name for name, _ in entry] == [kernel.name]
+    parameters = re.findall(r"\.param\s+\.(\w+)", entry[0][1])
+    assert len(parameters) == nparameters
+    assert set(parameters) <= {"u64", "b64", "s64", "f64"}, "a parameter is not 8 bytes wide"
+    assert f".target sm_{cc[0]}{cc[1]}\n" in text
+    assert not re.search(r"\.local|\.func|\bcall\b|\btrap\b", text), "memory of its own, or a call"
+    assert not re.search(r"\bfma\.", text), "a product fused with a sum"
+    assert re.search(r"mul\.wide\.[su]32", text), "the index of a thread has 64 bits"
+    log = assemble(kernel, cc)
+    assert f"'{kernel.name}'" in log
+    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log
+    return text
+
+
+@lru_cache(maxsize=8)
+def machine(kernel: Kernel) -> Machine:
+    return Machine(kernel.ptx.decode())
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch, cc: Capability) -> None:
+    """The cases run the compiled text."""
+
+    def launch(kind: str, what: tuple[Any, ...], *arguments: Any) -> None:
+        kernel = getattr(device, kind)(*what, cc)
+        given = [one.array.ctypes.data + one.origin if isinstance(one, kernel_cases.Pointer) else one for one in arguments]
+        machine(kernel).launch(2, 3, [one.ctypes.data if isinstance(one, np.ndarray) else one for one in given])
+
+    monkeypatch.setattr(kernel_cases, "launch", launch)
+
+
+def body(text: str) -> str:
+    """Without names and comments."""
+    return "\n".join(line for line in text.splitlines() if not re.search(r"//|\.param|\.entry|\.global \.align", line))
+
+
+@every_cc
+@pytest.mark.parametrize("name", BUILTIN)
+def test_folds(name: str, cc: Capability, compiled: None) -> None:
+    op, rng = BUILTIN[name], np.random.default_rng(7)
+    for dtype in [dtype for dtype in DTYPES if kind(dtype) in op.kinds]:
+        kernel = device.fold(op, dtype, cc)
+        assert kernel.name == f"fold_{name}_{dtype.name}"
+        text = check(kernel, cc, 11)
+        assert len(re.findall(r"\tld\.global\.v4\.u32", text)) >= 8, "a load of 16 bytes for each source; the compiler may copy loops"
+        assert len(re.findall(r"\tst\.global\.v4\.u32", text)) >= 1
+        if dtype in HALVES:
+            check_half(body(text), name, dtype)
+        values = [kernel_cases.numbers(dtype, 35, rng) for _ in range(8)]
+        kernel_cases.check_fold(op, values[:2], shift=0, into=None)
+        kernel_cases.check_fold(op, values[:3], shift=0, into=1)
+        kernel_cases.check_fold(op, values, shift=0, into=7)
+        kernel_cases.check_fold(op, values, shift=1, into=None)
+
+
+def check_half(text: str, name: str, dtype: np.dtype) -> None:
+    """All arithmetic in float32; one rounding for each element that is stored."""
+    found = re.findall(r"\b(?:add|mul|sub|fma|min|max)\.(?:rn\.)?(\w+)", text)  # add.rn.f32.f16 reads a half and adds in float32
+    assert not {"f16", "bf16", "f16x2", "bf16x2"} & set(found)
+    assert re.search(rf"\b{ARITHMETIC.get(name, 'setp')}\.(\w+\.)*f32", text)
+    stored = 8 * len(re.findall(r"st\.global\.v4\.u32", text)) + len(re.findall(r"st\.global\.[ub]16", text))
+    rounded = r"cvt\.rn\.f16\.f32" if dtype == np.float16 else r"\badd\.s(?:32|64)\s+%\w+, %\w+, 32767"
+    assert len(re.findall(rounded, text)) == stored > 8
+
+
+@every_cc
+def test_scales(cc: Capability, compiled: None) -> None:
+    for src, dst in SCALES:
+        kernel = device.scale(src, dst, cc)
+        assert kernel.name == f"scale_{src.name}_{dst.name}"
+        text = check(kernel, cc, 6)
+        wide = {16: "v4.u32", 8: "v2.u32"}
+        nlanes = 16 // max(src.itemsize, dst.itemsize)
+        assert f"ld.global.{wide[nlanes * src.itemsize]} " in text
+        assert f"st.global.{wide[nlanes * dst.itemsize]} " in text
+        assert re.search(r"(div|rcp)\.rn\.f(32|64)", text)
+        kernel_cases.check_scale(src, dst)
+    kernel_cases.check_rounding()
+
+
+@every_cc
+def test_pack_and_unpack(cc: Capability, compiled: None) -> None:
+    for itemsize in (1, 2, 4, 8, 16):
+        for make in (device.pack, device.unpack):
+            kernel = make(itemsize, cc)
+            assert kernel.name == f"{make.__name__}_{itemsize}"
+            text = check(kernel, cc, 14)
+            moves = re.findall(r"\t(ld|st)\.global\.\w(\d+)\s", text)
+            assert set(moves) == {("ld", str(8 * min(itemsize, 8))), ("st", str(8 * min(itemsize, 8)))}
+    kernel_cases.strided()
+
+
+@every_cc
+def test_special_numbers(cc: Capability, compiled: None) -> None:
+    kernel_cases.check_specials()
+
+
+@pytest.mark.parametrize("part", ["folds", "specials", "scales", "strided"])
+def test_in_the_simulator(part: str) -> None:
+    cases = Path(__file__).with_name("kernel_cases.py")
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
+    result = subprocess.run([sys.executable, str(cases), part], env=environment, capture_output=True, text=True, check=False)
+    assert result.stdout == f"{part} hold\n", result.stderr
+
+
+@pytest.mark.parametrize("cc", [(7, 5), (8, 6), (8, 7), (8, 9), (10, 3), (12, 0), (12, 1)], ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
+def test_older_drivers_read_the_text(cc: Capability) -> None:
+    for kernel in (device.fold(ops.MAX, BFLOAT16, cc), device.scale(COMPLEX[0], COMPLEX[0], cc), device.pack(2, cc)):
+        assemble(kernel, cc)
+        found = re.search(rb"^\.version (\d+)\.(\d+)$", kernel.ptx, re.MULTILINE)
+        assert found
+        assert (int(found[1]), int(found[2])) <= (8, 8)
+
+
+def test_a_version_that_lacks_an_instruction_is_refused() -> None:
+    kernel = device.pack(4, (9, 0))
+    with pytest.raises(nvjitlink.nvJitLinkError):
+        assemble(kernel._replace(ptx=re.sub(rb"\.version .*", b".version 7.0", kernel.ptx)), (9, 0))
+
+
+def test_a_newer_gpu_gets_the_newest_text_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "get_supported_ccs", lambda: [(8, 0), (9, 0)])
+    assert b".target sm_90\n" in device.pack(1, (10, 3)).ptx
+    assert b".target sm_80\n" in device.pack(1, (8, 9)).ptx
+    with pytest.raises(KernelError, match=r"GPUs of compute capability 7\.0 are too old for this CUDA compiler: "):
+        device.pack(1, (7, 0))
+
+
+def test_average_and_premultiplied_sum_are_sums_here() -> None:
+    kernels = [device.fold(op, np.dtype("f4"), (9, 0)) for op in (ops.AVG, ops.premul_sum(3.0), ops.SUM)]
+    assert set(kernels) == {kernels[0]}
+    assert kernels[0].name == "fold_sum_float32"
+
+
+def test_names_tell_what_a_kernel_computes() -> None:
+    f4 = np.dtype("f4")
+    assert device.MEANINGS[device.fold(ops.AVG, f4, (9, 0)).name] == device.Meaning("fold", (f4,), ops.SUM)
+    assert device.MEANINGS[device.scale(BFLOAT16, f4, (9, 0)).name] == device.Meaning("scale", (BFLOAT16, f4))
+    assert device.MEANINGS[device.unpack(8, (9, 0)).name] == device.Meaning("unpack", (np.dtype("V8"),))
+
+
+def test_operators_of_the_user_have_names_of_their_own(cache: Path) -> None:
+    one, other = reduce_op(lambda a, b: a - b / 2, name="not a name"), reduce_op(max, name="largest")
+    f4 = np.dtype("f4")
+    kernels = [device.fold(one, f4, (9, 0)), device.fold(one, np.dtype("f2"), (9, 0)), device.fold(other, np.dtype("i4"), (9, 0))]
+    assert device.fold(one, f4, (9, 0)) is kernels[0]
+    assert [re.sub(r"\d+", "N", kernel.name, count=1) for kernel in kernels] == [
+        "fold_not_a_name_N_float32", "fold_not_a_name_N_float16", "fold_largest_N_int32",
+    ]  # fmt: skip
+    assert len({kernel.name for kernel in kernels}) == 3
+    assert device.MEANINGS[kernels[0].name] == device.Meaning("fold", (f4,), one)
+    for kernel in kernels:
+        text = kernel.ptx.decode()
+        assert re.findall(r"\.entry\s+(\w+)", text) == [kernel.name]
+        assert len(re.findall(r"\tld\.global\.v4\.u32", text)) == 8
+        assemble(kernel, (9, 0))
+    assert not cache.exists(), "only built-in operators are kept on disk"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda a, b: a.append(b), lambda a: a, lambda a, b: repr(a).missing, lambda a, b: "text"],
+    ids=["no-such-method", "one-argument", "no-such-attribute", "no-number"],
+)
+def test_what_does_not_compile_names_operator_and_type(function: Callable[..., Any]) -> None:
+    with pytest.raises(KernelError, match=r"operator novel could not be compiled for float64: \w"):
+        device.fold(reduce_op(function, name="novel"), np.dtype(np.float64), (9, 0))
+
+
+def test_texts_are_kept_on_disk(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+    original = device._compile
+    monkeypatch.setattr(device, "_compile", lambda name, *rest: compiled.append(name) or original(name, *rest))
+    first = device.pack(8, (9, 0))
+    forget()
+    assert device.pack(8, (9, 0)) == first
+    assert compiled == ["pack_8"]
+    assert [path.read_bytes() for path in cache.iterdir()] == [first.ptx]
+    forget()
+    assert b"sm_80" in device.pack(8, (8, 0)).ptx
+    monkeypatch.setattr(device, "_digest", lambda: "of another source or compiler")
+    device.pack.cache_clear()
+    assert device.pack(8, (9, 0)) == first
+    assert compiled == ["pack_8"] * 3
+
+
+def test_the_digest_knows_sources_and_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = device._digest.__wrapped__()
+    assert device._digest.__wrapped__() == before
+    monkeypatch.setattr(device, "version", lambda package: "another")
+    assert device._digest.__wrapped__() != before
+    monkeypatch.undo()
+    monkeypatch.setattr(Path, "read_bytes", lambda path: b"another")
+    assert device._digest.__wrapped__() != before
+
+
+def test_without_a_place_to_keep_texts_everybody_compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(device, "_folder", lambda: tmp_path / "file" / "below")
+    assert device.pack(4, (9, 0)).name == "pack_4"
+
+
+def test_a_kernel_that_another_process_is_compiling_is_waited_for(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def meanwhile(what: str, source: str) -> Any:
+        cache.mkdir()
+        (cache / what).write_bytes(b"theirs")
+        return nullcontext()
+
+    monkeypatch.setattr(device, "once_per_node", meanwhile)
+    assert device.pack(4, (9, 0)).ptx == b"theirs"
