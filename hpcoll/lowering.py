@@ -5,8 +5,10 @@ not know: each receive is posted as soon as its destination is free (never behin
 have), a send is waited for before its chunk is overwritten, consecutive receive-and-reduce steps into one
 chunk become one many-input reduction, runs of chunks that are not contiguous in memory are packed, messages above a
 limit are split and empty ones dropped. Both ends of a message decide alike, because they see equal sizes.
+Programs for arrays in GPU memory are the same table; `hpcoll.placement_device` and `hpcoll.ordering` write what they have besides.
 """
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -15,8 +17,10 @@ import numpy as np
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.ir import Buffer, Schedule
 from hpcoll.layout import Segments
-from hpcoll.placement import MESSAGE, STAGED, Item, Items, Place, aligned
-from hpcoll.program import INLINE_NBYTES, MESSAGES, NCOLUMNS, STAGING, Code, Program
+from hpcoll.ordering import ordered
+from hpcoll.placement import MESSAGE, STAGED, Item, Items, Place, host_items
+from hpcoll.placement_device import DeviceItems, device_items
+from hpcoll.program import INLINE_NBYTES, MESSAGES, NCOLUMNS, PINNED, STAGING, Code, Program, Ways, aligned
 
 MAX_MESSAGE_NBYTES = 1 << 30  # int counts end at 2**31 - 1
 _POSTED_AHEAD = 16  # receives that may be posted before the one that the lane waits for
@@ -31,28 +35,39 @@ class Lane(NamedTuple):
     scratch_nbytes: int
     staging_nbytes: int
     nslots: int
+    nevents: int
+    pinned_nbytes: int
 
 
 class _Rows:
     """Second half: items in order, receives posted ahead, waits where memory is used again."""
 
     def __init__(self, items: Items) -> None:
-        self.items = items
+        self.items, self.device = items, isinstance(items, DeviceItems)
         self.rows: list[tuple[int, ...]] = []
+        self.owners: dict[int, Item] = {}  # row -> what it is for
         self.sources: list[tuple[int, int]] = []
         self.nrequests = 0
         self.reserved = False
         self.requests: dict[int, list[int]] = {}  # item -> requests of its messages that were not waited for
-        self.scratch_nbytes = aligned(sum(count for _, count in items.scratch) * items.itemsize)
-        self.landings: list[int] = []
-        for nbytes in items.landings:
-            self.landings.append(self.scratch_nbytes)
-            self.scratch_nbytes += aligned(nbytes)
+        self.lent: dict[int, tuple[int, int]] = {}  # item -> peer that reads it where it lies, and the number of that message
+        self.nposts: Counter[int] = Counter()  # to each peer that reads where messages lie
+        self.unread: Counter[int] = Counter()  # how many of these the peer may still read
+        self.scratch_nbytes = aligned(sum(count for _, count in items.scratch) * items.itemsize, items.boundary)
+        self.pinned_nbytes = 0
+        self.landings: list[tuple[int, int]] = []
+        for slot, nbytes in enumerate(items.landings):
+            if slot in items.pinned:
+                self.landings.append((PINNED, self.pinned_nbytes))
+                self.pinned_nbytes += aligned(nbytes, items.boundary)
+            else:
+                self.landings.append((int(Buffer.SCRATCH), self.scratch_nbytes))
+                self.scratch_nbytes += aligned(nbytes, items.boundary)
 
     def emit(self) -> Lane:
         """Write the rows."""
         items = self.items.list
-        posts, direct = self._post_positions(), self._direct()
+        posts, direct = self._post_positions(), self._lent() if self.device else self._direct()
         sends: dict[Hashable, list[int]] = {}  # chunk -> items that send it and were not waited for
         for i, item in enumerate(items):
             for receive in posts.get(i, ()):
@@ -62,17 +77,35 @@ class _Rows:
                 self._wait(i)
             elif item.code == Code.SEND:
                 self._message(i)
-                for name in item.reads:
-                    sends.setdefault(name, []).append(i)
             elif item.code >= Code.STAGE:
                 self._near(item, int(i in direct))
             else:
                 self._wait_sends(sends, item.writes)
                 self._local(item)
+            if item.code == Code.SEND or (self.device and i in direct):
+                for name in item.reads:
+                    sends.setdefault(name, []).append(i)
+                if item.code == Code.POST:
+                    self.nposts[item.peer] += 1
+                    self.unread[item.peer] += 1
+                    self.lent[i] = item.peer, self.nposts[item.peer]
         for i in list(self.requests):
             self._wait(i)
-        self.rows += sorted({(Code.DRAIN, item.peer, 0, item.places[0].buffer) for i in direct if (item := items[i]).code == Code.POST})
-        return Lane(self.rows, self.sources, self.nrequests, self.scratch_nbytes, self.items.staging_nbytes, self.items.nslots)
+        nevents = 0
+        if self.device:
+            for peer in sorted(self.nposts):
+                self._wait_unread(peer, 0)
+            self.rows, nevents = ordered(self.rows, self.owners)
+        else:
+            self.rows += sorted({(Code.DRAIN, item.peer, 0, item.places[0].buffer) for i in direct if (item := items[i]).code == Code.POST})
+        return Lane(
+            self.rows, self.sources, self.nrequests, self.scratch_nbytes, self.items.staging_nbytes, self.items.nslots,
+            nevents, self.pinned_nbytes,
+        )  # fmt: skip
+
+    def _lent(self) -> set[int]:
+        """Of a device program: items that hand out memory which is read where it lies."""
+        return {i for i, item in enumerate(self.items.list) if item.code == Code.POST and item.places[0].buffer != STAGED}
 
     def _direct(self) -> set[int]:
         """Items that hand out memory of INPUT or OUTPUT which nothing behind them overwrites: it may be read where it lies."""
@@ -97,6 +130,7 @@ class _Rows:
         if item.code in (Code.STAGE, Code.POST) and self.items.staging_nbytes and not self.reserved:
             self.rows.append((Code.RESERVE,))
             self.reserved = True
+        self.owners[len(self.rows)] = item
         if item.code == Code.STAGE:
             (_, staged, nbytes), source = item.places
             self.rows.append((item.code, 0, staged, *self._at(source), nbytes, direct))
@@ -113,13 +147,14 @@ class _Rows:
         """Before which item each receive is posted: when its destination is free, in order, and not behind a wait of its own.
 
         Where it has to wait for a send of its destination, it passes no send on the way ahead: nothing that a peer may need
-        comes to stand behind that wait.
+        comes to stand behind that wait. In a device program it may wait for a message on the node, too.
         """
         positions: dict[int, list[int]] = {}
         touched: dict[Hashable, int] = {}  # chunk -> position from which it is free
         sent: set[Hashable] = set()
         receives: list[int] = []
         latest = last_send = 0
+        sending = (Code.SEND, Code.POST, Code.ACK) if self.device else (Code.SEND,)
         for i, item in enumerate(self.items.list):
             if item.code == Code.RECV:
                 free = max(touched.get(name, 0) for name in item.writes)
@@ -128,10 +163,10 @@ class _Rows:
                 latest = max(latest, free, behind, ahead)
                 positions.setdefault(latest, []).append(i)
                 receives.append(i)
-            elif item.code == Code.SEND:
+            elif item.code in sending:
                 last_send = i + 1
             sent.difference_update(item.writes)
-            sent.update(item.reads if item.code == Code.SEND else ())
+            sent.update(item.reads if item.code in sending else ())
             for name in (*item.reads, *item.writes):
                 touched[name] = i + 1
         return positions
@@ -143,19 +178,30 @@ class _Rows:
             return STAGING, place.displ
         if place.buffer < 3:
             return place.buffer, place.displ
-        return int(Buffer.SCRATCH), self.landings[place.buffer - 3] + place.displ
+        buffer, displ = self.landings[place.buffer - 3]
+        return buffer, displ + place.displ
 
     def _message(self, i: int) -> None:
         item = self.items.list[i]
         buffer, displ = self._at(item.places[0])
         for lo in range(0, item.places[0].nbytes, MAX_MESSAGE_NBYTES):
             nbytes = min(MAX_MESSAGE_NBYTES, item.places[0].nbytes - lo)
+            self.owners[len(self.rows)] = item
             self.rows.append((item.code, self.nrequests, item.peer, buffer, displ + lo, nbytes))
             self.requests.setdefault(i, []).append(self.nrequests)
             self.nrequests += 1
 
     def _wait(self, i: int) -> None:
         self.rows += [(Code.WAIT, request) for request in self.requests.pop(i, ())]
+        if i in self.lent:
+            peer, number = self.lent.pop(i)
+            self._wait_unread(peer, self.nposts[peer] - number)
+
+    def _wait_unread(self, peer: int, allowed: int) -> None:
+        """Wait until a peer has used all but the last messages posted to it, unless that has been done."""
+        if allowed < self.unread[peer]:
+            self.unread[peer] = allowed
+            self.rows.append((Code.UNREAD, peer, allowed))
 
     def _wait_sends(self, sends: dict[Hashable, list[int]], names: Iterable[Hashable]) -> None:
         for name in names:
@@ -165,6 +211,7 @@ class _Rows:
     def _local(self, item: Item) -> None:
         destination, *sources = [self._at(place) for place in item.places]
         nbytes = item.places[0].nbytes
+        self.owners[len(self.rows)] = item
         if item.code == Code.COPY:
             self.rows.append((Code.COPY, *destination, *sources[0], nbytes))
         else:
@@ -173,8 +220,9 @@ class _Rows:
 
 
 def lower(
-    schedule: Schedule, segments: Segments, itemsize: int, window: int, *, in_place: bool, near: Mapping[int, int] | None = None
-) -> Program:
+    schedule: Schedule, segments: Segments, itemsize: int, window: int, *,
+    in_place: bool, near: Mapping[int, int] | None = None, ways: Ways | None = None,
+) -> Program:  # fmt: skip
     """Write one rank's program.
 
     Args:
@@ -185,7 +233,10 @@ def lower(
         window: Most lanes in flight, ``>= 1``.
         in_place: Whether the collective's aliased chunks are one memory.
         near: Local rank of each rank that is reached through shared memory.
+        ways: For arrays in GPU memory, how messages travel; ``mapped`` are among ``near``. None: arrays in host memory.
     """
+    near = near or {}
+    assert ways is None or ways.mapped <= near.keys(), (ways, near)
     who = (schedule.rank, schedule.nranks, schedule.root, schedule.nchunks)
     find_aliases = COLLECTIVES[schedule.collective].aliases
     aliases = dict(find_aliases(*who)) if in_place and find_aliases else {}
@@ -193,23 +244,22 @@ def lower(
     sources: list[tuple[int, int]] = []
     tables: dict[int, list[tuple[int, int]]] = {}  # layout -> rows of each channel
     lanes: list[tuple[int, int, int]] = []
-    nrequests = scratch_nbytes = staging_nbytes = nslots = 0
+    needs = (0,) * len(Lane._fields[2:])
     for displ, layout in segments:
         if id(layout) not in tables:
             tables[id(layout)] = []
             for steps in schedule.channels:
-                items = Items(schedule, layout, itemsize, aliases, near or {})
-                items.add(steps)
+                what = (schedule, layout, itemsize, aliases, near)
+                items = device_items(*what, steps, ways) if ways else host_items(*what, steps)
                 lane = _Rows(items).emit()
                 tables[id(layout)].append((len(rows), len(rows) + len(lane.rows)))
                 rows += [_padded(row, len(sources)) for row in lane.rows]
                 sources += lane.sources
-                nrequests, scratch_nbytes = max(nrequests, lane.nrequests), max(scratch_nbytes, lane.scratch_nbytes)
-                staging_nbytes, nslots = max(staging_nbytes, lane.staging_nbytes), max(nslots, lane.nslots)
+                needs = tuple(map(max, needs, lane[2:]))
         lanes += [(first, last, displ * itemsize) for first, last in tables[id(layout)]]
     return Program(
         np.array(rows, np.int64).reshape(-1, NCOLUMNS), np.array(sources, np.int64).reshape(-1, 2), np.array(lanes, np.int64),
-        min(window, len(lanes)), nrequests, scratch_nbytes, staging_nbytes, nslots,
+        min(window, len(lanes)), *needs,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from hpcoll.ir import Buffer, Chunk, Op, Schedule, Step
 from hpcoll.layout import Layout
-from hpcoll.program import INLINE_NBYTES, Code
+from hpcoll.program import INLINE_NBYTES, Code, aligned
 
 _LANDING_SLOTS = 3  # destinations for receives that are reduced on arrival, unless more are reduced at once
 STAGED, MESSAGE = -1, -2  # buffers of places in the shared window; message slot ``i`` is buffer ``MESSAGE - i``
@@ -41,6 +41,9 @@ Pieces = list[tuple[Hashable, Place]]
 class Items:
     """First half: the steps of one channel as items on places; ``near`` gives the local rank of peers on the same node."""
 
+    boundary = 64  # bytes: landing slots start at its multiples
+    direct = True  # MPI messages leave from and land in any buffer; else in pinned landing slots only
+
     def __init__(self, schedule: Schedule, layout: Layout, itemsize: int, aliases: dict[int, int], near: Mapping[int, int]) -> None:
         self.layout, self.itemsize, self.aliases, self.near = layout, itemsize, aliases, near
         self.list: list[Item] = []
@@ -51,6 +54,7 @@ class Items:
         ends = [0, *accumulate(layout.size(extent) for extent in schedule.scratch)]
         self.scratch = [(lo, hi - lo) for lo, hi in pairwise(ends)]
         self.landings: list[int] = []  # nbytes of each landing slot
+        self.pinned: set[int] = set()  # landing slots in pinned memory
         self.received = 0
         self.receive_slots: list[int] = []
 
@@ -68,18 +72,20 @@ class Items:
 
     def local(self, code: Code, *operands: Pieces) -> None:
         """A copy or reduction, destination first, in as few pieces as are contiguous in all operands."""
-        for group in _contiguous(operands):
-            places = [_join(pieces) for pieces in group]
+        for group in contiguous(operands):
+            places = [join(pieces) for pieces in group]
             if code == Code.COPY and places[0] == places[1]:
                 continue
-            names = [[name for name, _ in pieces] for pieces in group]
-            self._append(Item(code, -1, places, [name for part in names[1:] for name in part], names[0]))
+            self._operate(code, places, [[name for name, _ in pieces] for pieces in group])
+
+    def _operate(self, code: Code, places: list[Place], names: list[list[Hashable]]) -> None:
+        self._append(Item(code, -1, places, [name for part in names[1:] for name in part], names[0]))
 
     def message(self, code: Code, peer: int, pieces: Pieces) -> None:
         """A send or receive of contiguous pieces."""
         names = [name for name, _ in pieces]
         reads, writes = (names, []) if code == Code.SEND else ([], names)
-        self._append(Item(code, peer, [_join(pieces)], reads, writes))
+        self._append(Item(code, peer, [join(pieces)], reads, writes))
 
     def _append(self, item: Item) -> None:
         self.list.append(item)
@@ -89,19 +95,24 @@ class Items:
     def _post(self, peer: int, pieces: Pieces) -> None:
         """A message to a rank of the node: within its line, or read where it lies or was staged."""
         names = tuple(name for name, _ in pieces)
-        groups = [_join(group) for (group,) in _contiguous([pieces])]
+        groups = [join(group) for (group,) in contiguous([pieces])]
         nbytes = sum(place.nbytes for place in groups)
-        staged = Place(STAGED, 0, nbytes)
-        if len(groups) > 1 or nbytes > INLINE_NBYTES:
-            if names not in self._staged:
-                self._staged[names] = Place(STAGED, self.staging_nbytes, nbytes)
-                for place in groups:
-                    self._append(Item(Code.STAGE, -1, [Place(STAGED, self.staging_nbytes, place.nbytes), place], list(names), []))
-                    self.staging_nbytes += place.nbytes
-                self.staging_nbytes = aligned(self.staging_nbytes)
-            staged = self._staged[names]
+        inline = len(groups) == 1 and nbytes <= INLINE_NBYTES
+        staged = Place(STAGED, 0, nbytes) if inline else self._into_window(names, groups)
         source = groups[0] if len(groups) == 1 else staged
         self._append(Item(Code.POST, self.near[peer], [source, staged], list(names), []))
+
+    def _into_window(self, names: tuple[Hashable, ...], groups: Sequence[Place]) -> Place:
+        """Where chunks are staged as they are in memory; they are staged now, unless they have been."""
+        if names not in self._staged:
+            start = self.staging_nbytes
+            for place in groups:
+                to = Place(STAGED, self.staging_nbytes, place.nbytes)
+                self._append(Item(Code.STAGE, -1, [to, place], list(names), [("staged", start)]))
+                self.staging_nbytes += place.nbytes
+            self._staged[names] = Place(STAGED, start, self.staging_nbytes - start)
+            self.staging_nbytes = aligned(self.staging_nbytes)
+        return self._staged[names]
 
     def _await(self, peer: int, pieces: Pieces) -> Pieces:
         """Wait for a message from a rank of the node; returns its pieces, which last until `_acknowledge`."""
@@ -112,17 +123,23 @@ class Items:
         found: Pieces = [
             (("message", buffer), Place(buffer, displ, place.nbytes)) for (_, place), displ in zip(pieces, displs, strict=False)
         ]
-        self._append(Item(Code.AWAIT, self.near[peer], [_join(found)], [], []))
+        self._append(Item(Code.AWAIT, self.near[peer], [join(found)], [], []))
         return found
 
     def _acknowledge(self) -> None:
-        for local in self._unused:
-            self._append(Item(Code.ACK, local, [], [], []))
+        for i, local in enumerate(self._unused):
+            self._append(Item(Code.ACK, local, [], [("message", MESSAGE - i)], []))
         self._unused = []
 
-    def stage(self, pieces: Pieces, slots: int = 0) -> Pieces:
+    def _packed(self, pieces: Pieces) -> Pieces:
+        """A contiguous copy, to be sent."""
+        staged = self.stage(pieces)
+        self.local(Code.COPY, staged, pieces)
+        return staged
+
+    def stage(self, pieces: Pieces, slots: int = 0, *, near: bool = False) -> Pieces:
         """Contiguous room for pieces: a receive's in one of ``slots`` landing slots in turn; a send's, which is in use for
-        as long as the peer likes, in a slot of its own, so that nothing ever waits for it.
+        as long as the peer likes, in a slot of its own, so that nothing ever waits for it. ``near``: for ranks of the node.
         """
         nbytes = sum(place.nbytes for _, place in pieces)
         if len(self.receive_slots) < slots or not slots:
@@ -132,6 +149,8 @@ class Items:
                 self.receive_slots.append(slot)
         else:
             slot = self.receive_slots[self.received % slots]
+        if not (near or self.direct):
+            self.pinned.add(slot)
         self.received += bool(slots)
         self.landings[slot] = max(self.landings[slot], nbytes)
         displs = accumulate((place.nbytes for _, place in pieces), initial=0)
@@ -164,12 +183,10 @@ class Items:
         elif peer in self.near:
             self.local(Code.COPY, pieces, self._await(peer, pieces))
             self._acknowledge()
-        elif len(list(_contiguous([pieces]))) == 1:
+        elif self.direct and len(list(contiguous([pieces]))) == 1:
             self.message(code, peer, pieces)
         elif code == Code.SEND:
-            staged = self.stage(pieces)
-            self.local(Code.COPY, staged, pieces)
-            self.message(code, peer, staged)
+            self.message(code, peer, self._packed(pieces))
         else:
             staged = self.stage(pieces, slots)
             self.message(code, peer, staged)
@@ -190,6 +207,15 @@ class Items:
             operands = [landed, *operands] if step.received_first else [*operands, landed]
         self.local(Code.REDUCE, destination, *operands)
         self._acknowledge()
+
+
+def host_items(
+    schedule: Schedule, layout: Layout, itemsize: int, aliases: dict[int, int], near: Mapping[int, int], steps: Sequence[Step]
+) -> Items:
+    """The steps of one channel, for arrays in host memory."""
+    items = Items(schedule, layout, itemsize, aliases, near)
+    items.add(steps)
+    return items
 
 
 def _read_in_place(steps: Sequence[Step], near: Mapping[int, int]) -> set[Chunk]:
@@ -229,7 +255,7 @@ def _fused(steps: Sequence[Step]) -> Iterator[list[Step]]:
         yield group
 
 
-def _contiguous(operands: Sequence[Pieces]) -> Iterator[list[Pieces]]:
+def contiguous(operands: Sequence[Pieces]) -> Iterator[list[Pieces]]:
     """Cut operands of equal chunk sizes where any of them is interrupted in memory."""
     start = 0
     for i in range(1, len(operands[0]) + 1):
@@ -238,15 +264,11 @@ def _contiguous(operands: Sequence[Pieces]) -> Iterator[list[Pieces]]:
             start = i
 
 
-def aligned(nbytes: int) -> int:
-    """The next multiple of a cache line."""
-    return -(-nbytes // 64) * 64
-
-
 def _gap(place: Place, following: Place) -> bool:
     return (place.buffer, place.displ + place.nbytes) != (following.buffer, following.displ)
 
 
-def _join(pieces: Pieces) -> Place:
+def join(pieces: Pieces) -> Place:
+    """Pieces that are contiguous, as one place."""
     first = pieces[0][1]
     return Place(first.buffer, first.displ, sum(place.nbytes for _, place in pieces))

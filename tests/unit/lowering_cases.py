@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from reference_engine import SCRATCH, Call, Operator, Setting, World
 from reference_memory import Memory
+from reference_streams import PINNED_AT, DeviceWorld
 
 from hpcoll import lowering
 from hpcoll.algorithm import Algorithm, schedule
@@ -18,7 +19,7 @@ from hpcoll.collectives import COLLECTIVES
 from hpcoll.ir import Schedule
 from hpcoll.layout import Segments, block_segments, varying_blocks, vector_segments
 from hpcoll.lowering import lower
-from hpcoll.program import Program
+from hpcoll.program import Program, Ways
 
 Blocks = list[tuple[int, int]]  # displacement and count of each, in elements
 
@@ -74,6 +75,7 @@ class Case(NamedTuple):
         sizes: Counts of varying blocks, one per rank; for alltoall from ``sizes[rank][peer]``. None for equal ones.
         most_nbytes: Limit above which a message is split.
         shared: Per rank whether INPUT and OUTPUT may be read in place by ranks of its node; empty: none.
+        ways: Per rank how messages travel, for arrays in GPU memory; empty: arrays in host memory.
     """
 
     row: Algorithm
@@ -87,6 +89,7 @@ class Case(NamedTuple):
     sizes: tuple[int, ...] | None = None
     most_nbytes: int = 1 << 30
     shared: tuple[tuple[bool, bool], ...] = ()
+    ways: tuple[Ways, ...] = ()
 
     @property
     def collective(self) -> str:
@@ -188,7 +191,7 @@ def side(case: Case, rank: int, program: Program, operator: Operator, rng: np.ra
     else:
         for i, o in pairs:
             outputs[o] = inputs[i]
-    sizes: list[int | None] = [None, None, program.window * program.scratch_nbytes]
+    sizes: list[int | None] = [None, None, program.window * program.scratch_nbytes, program.window * program.pinned_nbytes]
     for buffer in (0, 1):
         ends = [displ + count for where, displ, count in inputs + outputs if where == buffer]
         sizes[buffer] = max(ends) * operator.itemsize if ends else None
@@ -202,8 +205,9 @@ def side(case: Case, rank: int, program: Program, operator: Operator, rng: np.ra
 def programs_of(case: Case, itemsize: int) -> list[Program]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lowering, "MAX_MESSAGE_NBYTES", case.most_nbytes)
+        ways = case.ways or (None,) * case.nranks
         return [
-            lower(s, case.segments(s), itemsize, case.window, in_place=case.in_place[s.rank], near=case.near(s.rank))
+            lower(s, case.segments(s), itemsize, case.window, in_place=case.in_place[s.rank], near=case.near(s.rank), ways=ways[s.rank])
             for s in case.schedules()
         ]
 
@@ -212,7 +216,7 @@ def play(case: Case, operator: Operator | None = None, programs: list[Program] |
     """Run a call and compare all memory but scratch, guards and gaps included, with what it must be."""
     operator = operator or operator_of(case.row)
     prepared = _Prepared(case, operator, programs or programs_of(case, operator.itemsize))
-    world = World([prepared.call], case.setting)
+    world = DeviceWorld([prepared.call], case.setting)
     world.run()
     prepared.compare()
     return world, prepared.sides
@@ -221,7 +225,7 @@ def play(case: Case, operator: Operator | None = None, programs: list[Program] |
 def play_all(cases: list[Case]) -> None:
     """Run calls one after another, in the setting of the first; ranks do not wait for each other in between."""
     prepared = [_Prepared(case, operator_of(case.row), programs_of(case, operator_of(case.row).itemsize)) for case in cases]
-    World([one.call for one in prepared], cases[0].setting).run()
+    DeviceWorld([one.call for one in prepared], cases[0].setting).run()
     for one in prepared:
         one.compare()
 
@@ -232,7 +236,7 @@ class _Prepared:
     def __init__(self, case: Case, operator: Operator, programs: list[Program]) -> None:
         rng = np.random.default_rng(case.setting.seed)
         self.sides = [side(case, rank, programs[rank], operator, rng) for rank in range(case.nranks)]
-        self.call = Call(programs, [s.memory for s in self.sides], operator)
+        self.call = Call(programs, [s.memory for s in self.sides], operator, case.ways)
         self.expected = [s.memory.arena.copy() for s in self.sides]
         results = wanted(case, [s.sent for s in self.sides], operator)
         for s, arena, result in zip(self.sides, self.expected, results, strict=True):
@@ -243,9 +247,10 @@ class _Prepared:
     def compare(self) -> None:
         """What each rank found when its call returned, and what it must be."""
         for rank, (s, arena) in enumerate(zip(self.sides, self.expected, strict=True)):
-            found, scratch = s.memory.returned, s.memory.area(SCRATCH).span
+            found = s.memory.returned
             assert found is not None
-            arena[scratch] = found[scratch]
+            for own in (s.memory.area(SCRATCH).span, s.memory.area(PINNED_AT).span):
+                arena[own] = found[own]
             if self.call.operator.combine is not add_floats:
                 wrong = np.flatnonzero(arena != found)
                 assert not wrong.size, f"rank {rank}: {wrong.size} wrong bytes, first at {wrong[0]} of {s.memory.spans}"

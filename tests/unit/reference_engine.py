@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from reference_memory import PLACES, Area, Memory, Message, Ring, SharedMemory
 
-from hpcoll.program import INLINE_NBYTES, MESSAGES, STAGING, Code, Program
+from hpcoll.program import INLINE_NBYTES, MESSAGES, STAGING, Code, Program, Ways
 
 SCRATCH = 2
 
@@ -33,11 +33,12 @@ class Operator(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One call of all ranks: their programs and memories, in rank order."""
+    """One call of all ranks: their programs and memories, in rank order, and the ways of messages where programs are for GPUs."""
 
     programs: Sequence[Program]
     memories: Sequence[Memory]
     operator: Operator
+    ways: Sequence[Ways] = ()
 
 
 class Setting(NamedTuple):
@@ -67,7 +68,7 @@ class _Request:
         counter[area.span] += 1
 
 
-class _Position:
+class Position:
     """What runs in one place of a rank's window."""
 
     def __init__(self, lane: int, row: int) -> None:
@@ -92,23 +93,26 @@ class World:
         greediest = max(p.staging_nbytes for call in calls for p in call.programs)
         self.node = SharedMemory(nodes, setting.room * greediest, np.random.default_rng(setting.seed))
         self.at = [-1 for _ in nodes]  # call of each rank
-        self.positions: dict[tuple[int, int], _Position] = {}
+        self.positions: dict[tuple[int, int], Position] = {}
         self.ready: list[tuple[int, int]] = []
         self.parked: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by rank, until something happens in its shared memory
         self.links: dict[tuple[int, int, int], tuple[deque[_Request], ...]] = defaultdict(lambda: (deque(), deque()))
         self.moving: list[tuple[_Request, _Request]] = []
         self.messages = 0
+        self.moves: list[tuple[list, Callable[..., None]]] = [(self.ready, self._advance), (self.moving, self._deliver)]
         for rank in range(len(nodes)):
             self._begin(rank)
 
     def run(self) -> None:
         """Run until all lanes of all calls have ended."""
-        while self.ready or self.moving:
-            i = self.random.randrange(len(self.ready) + len(self.moving))
-            options: list = self.ready if i < len(self.ready) else self.moving
-            i -= 0 if options is self.ready else len(self.ready)
-            options[i], options[-1] = options[-1], options[i]
-            (self._advance if options is self.ready else self._deliver)(*options.pop())
+        while total := sum(len(options) for options, _ in self.moves):
+            i = self.random.randrange(total)
+            for options, move in self.moves:
+                if i < len(options):
+                    options[i], options[-1] = options[-1], options[i]
+                    move(*options.pop())
+                    break
+                i -= len(options)
         stuck = "; ".join(self._where(*key) for key, at in self.positions.items() if at.row >= 0)
         assert not stuck, f"deadlock: {stuck}"
         assert not any(sends or receives for sends, receives in self.links.values()), "messages without a receive"
@@ -128,7 +132,7 @@ class World:
         if self.at[rank] < len(self.calls):
             program, _ = self._call(rank)
             for place in range(program.window):
-                self.positions[rank, place] = _Position(place, self.lanes[self.at[rank]][rank][place][0])
+                self.positions[rank, place] = Position(place, self.lanes[self.at[rank]][rank][place][0])
                 self.ready.append((rank, place))
 
     def _end(self, rank: int) -> None:
@@ -155,19 +159,22 @@ class World:
                     return
                 at.row += 1
                 continue
-            assert not at.requests, f"rank {rank}: lane {at.lane} ends and did not wait for requests {list(at.requests)}"
-            unused = [slot for slot, message in at.slots.items() if not message.used]
-            assert not unused, f"rank {rank}: lane {at.lane} ends and did not acknowledge messages in slots {unused}"
+            self._end_lane(rank, place, at)
             lane = at.lane + window
             if lane >= len(lanes):
                 at.row = -1
                 if all(self.positions[rank, other].row < 0 for other in range(window)):
                     self._end(rank)
                 return
-            at = self.positions[rank, place] = _Position(lane, lanes[lane][0])
+            at = self.positions[rank, place] = Position(lane, lanes[lane][0])
         self.ready.append((rank, place))
 
-    def _execute(self, rank: int, place: int, at: _Position, row: list[int]) -> bool:
+    def _end_lane(self, rank: int, place: int, at: Position) -> None:
+        assert not at.requests, f"rank {rank}: lane {at.lane} ends and did not wait for requests {list(at.requests)}"
+        unused = [slot for slot, message in at.slots.items() if not message.used]
+        assert not unused, f"rank {rank}: lane {at.lane} ends and did not acknowledge messages in slots {unused}"
+
+    def _execute(self, rank: int, place: int, at: Position, row: list[int]) -> bool:
         code, a, b, c, d, e, *_ = row
         if code == Code.WAIT:
             request = at.requests[a]
@@ -176,13 +183,8 @@ class World:
                 return False
             request.counter[request.area.span] -= 1
             del at.requests[a]
-        elif code == Code.COPY:
-            to, source = self._area(rank, at, a, b, e), self._area(rank, at, c, d, e)
-            assert e > 0, "an empty copy"
-            assert to.apart(source), "memcpy of overlapping memory"
-            to.write(source.read())
-        elif code == Code.REDUCE:
-            self._reduce(rank, at, c, [(a, b), *self._call(rank)[0].sources[d : d + e].tolist()])
+        elif code in (Code.COPY, Code.REDUCE):
+            self._operate(rank, self._operands(rank, at, row))
         elif code in (Code.SEND, Code.RECV):
             self._message(rank, place, at, Code(code), a, b, self._area(rank, at, c, d, e))
         elif not self._near(rank, place, at, row):
@@ -190,7 +192,7 @@ class World:
             return False
         return True
 
-    def _near(self, rank: int, place: int, at: _Position, row: list[int]) -> bool:
+    def _near(self, rank: int, place: int, at: Position, row: list[int]) -> bool:
         """The operations on shared memory; False while one has to wait."""
         code, a, b, c, d, e, direct, _ = row
         memory, place = self._call(rank)[1], (place + self.at[rank]) % PLACES
@@ -201,9 +203,9 @@ class World:
             at.staging = self.node.reserve(rank, place, self._call(rank)[0].staging_nbytes)
             return at.staging is not None
         if code == Code.STAGE:
-            to, source = self._area(rank, at, STAGING, b, e), self._area(rank, at, c, d, e)
+            operands = self._operands(rank, at, row)
             if not in_place:
-                to.write(source.read())
+                self._operate(rank, operands)
             return True
         assert ranks[a] != rank, "a message to itself"
         if code == Code.POST:
@@ -214,7 +216,7 @@ class World:
             return not memory.shared[c] or not self.node.rings[rank, ranks[a], place].unread()
         return self._receive(ranks[a], at, self.node.rings[ranks[a], rank, place], row)
 
-    def _receive(self, peer: int, at: _Position, ring: Ring, row: list[int]) -> bool:
+    def _receive(self, peer: int, at: Position, ring: Ring, row: list[int]) -> bool:
         """AWAIT and ACK."""
         code, _, slot, _, _, nbytes, *_ = row
         if code == Code.ACK:
@@ -232,16 +234,28 @@ class World:
             self.ready += self.parked.pop(rank, [])
         return moved
 
-    def _reduce(self, rank: int, at: _Position, count: int, places: list[Sequence[int]]) -> None:
-        operator = self.calls[self.at[rank]].operator
-        assert count > 0 < len(places) - 1, "an empty reduction"
-        areas = [self._area(rank, at, *place, count * operator.itemsize) for place in places]
+    def _operands(self, rank: int, at: Position, row: list[int]) -> list[Area]:
+        """Destination and sources of a COPY, REDUCE or STAGE."""
+        code, a, b, c, d, e, *_ = row
+        if code != Code.REDUCE:
+            places = [(a, b) if code == Code.COPY else (STAGING, b), (c, d)]
+            areas = [self._area(rank, at, *place, e) for place in places]
+            assert e > 0, "an empty copy"
+            assert areas[0].apart(areas[1]), "memcpy of overlapping memory"
+            return areas
+        size = self.calls[self.at[rank]].operator.itemsize
+        places = [(a, b), *self._call(rank)[0].sources[d : d + e].tolist()]
+        assert c > 0 < len(places) - 1, "an empty reduction"
+        areas = [self._area(rank, at, *place, c * size) for place in places]
         for one, other in combinations(areas, 2):
             assert one == other or one.apart(other), "operands overlap partly"
-        assert all(displ % operator.itemsize == 0 for _, displ in places), "an operand lies across elements"
-        areas[0].write(reduce(operator.combine, [area.read() for area in areas[1:]]))
+        assert all(displ % size == 0 for _, displ in places), "an operand lies across elements"
+        return areas
 
-    def _message(self, rank: int, place: int, at: _Position, code: Code, index: int, peer: int, area: Area) -> None:
+    def _operate(self, rank: int, areas: Sequence[Area]) -> None:
+        areas[0].write(reduce(self.calls[self.at[rank]].operator.combine, [area.read() for area in areas[1:]]))
+
+    def _message(self, rank: int, place: int, at: Position, code: Code, index: int, peer: int, area: Area) -> None:
         assert index not in at.requests, f"request {index} is in use"
         assert 0 <= index < self._call(rank)[0].nrequests, f"request {index} is not among those of the lane"
         assert area.nbytes > 0, "an empty message"
@@ -268,7 +282,7 @@ class World:
                 self.ready.append(request.waiting)
                 request.waiting = None
 
-    def _area(self, rank: int, at: _Position, buffer: int, displ: int, nbytes: int) -> Area:
+    def _area(self, rank: int, at: Position, buffer: int, displ: int, nbytes: int) -> Area:
         program, memory = self._call(rank)
         if buffer >= MESSAGES:
             assert buffer - MESSAGES in at.slots, f"no message has come to slot {buffer - MESSAGES}"

@@ -33,6 +33,7 @@ class Memory:
         self.arena = rng.integers(0, 256, bases[-1], np.uint8)
         self.spans = [(base, base + n) if n is not None else None for base, n in zip(bases, nbytes)]
         self.read_by, self.written_by = np.zeros(bases[-1], np.int16), np.zeros(bases[-1], np.int16)  # messages per byte
+        self.queued_read, self.queued_write = np.zeros(bases[-1], np.int16), np.zeros(bases[-1], np.int16)  # operations on streams
         self.shared = shared
         self.returned: np.ndarray | None = None
 
@@ -92,6 +93,7 @@ class Message:
 
     def __init__(self, area: Area, line: bool) -> None:
         self.area, self.line, self.used = area, line, False
+        self.queued = 0  # operations on streams that read it
         area.memory.read_by[area.span] += 1
 
     def use(self) -> Area:
@@ -117,11 +119,11 @@ class Ring:
     def unread(self) -> int:
         return len(self.posted) + len(self.awaited)
 
-    def post(self, area: Area) -> bool:
+    def post(self, area: Area, *, inline: bool = True) -> bool:
         """Announce a message; False while no line is free."""
         if self.unread() == LINES:
             return False
-        line = area.nbytes <= INLINE_NBYTES
+        line = inline and area.nbytes <= INLINE_NBYTES
         if line:
             data, area = area.read(), self.lines.area(self.number % LINES).part(0, area.nbytes, "its line")
             area.write(data)

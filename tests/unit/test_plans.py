@@ -13,7 +13,7 @@ from hpcoll.call import Blocks, Call  # noqa: E402
 from hpcoll.catalogue import CATALOGUE  # noqa: E402
 from hpcoll.collectives import COLLECTIVES  # noqa: E402
 from hpcoll.lowering import lower  # noqa: E402
-from hpcoll.plans import _cut, lane_nbytes  # noqa: E402
+from hpcoll.plans import cut, lane_nbytes  # noqa: E402
 from hpcoll.transports.shm import CAPACITY_NBYTES, STREAM_PLACES  # noqa: E402
 
 BYTE = np.dtype(np.uint8)
@@ -22,7 +22,7 @@ WHOLE = 1 << 40  # a segment
 
 def staging(row: Algorithm, call: Call, rank: int, nranks: int, segment: int = WHOLE) -> int:
     """Bytes that one lane of a rank stages where all ranks share a node."""
-    steps, segments = _cut(row, call, segment, lane_nbytes(row, CAPACITY_NBYTES, nranks), rank, nranks, ())
+    steps, segments = cut(row, call, segment, lane_nbytes(row, CAPACITY_NBYTES, nranks), rank, nranks, ())
     near = {other: other for other in range(nranks) if other != rank}
     return lower(steps, segments, 1, STREAM_PLACES, in_place=call.in_place, near=near).staging_nbytes
 
