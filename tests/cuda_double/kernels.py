@@ -1,0 +1,191 @@
+"""What kernels compute, told by the name of their entry: NumPy on the memory behind the pointers."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from cuda_double.failures import INVALID_VALUE, MISALIGNED_ADDRESS, require
+from cuda_double.memory import Memory
+from cuda_double.streams import Span
+
+MAX_SOURCES = 8
+MAX_DIMS = 6
+_MAX_RUNS = 4096  # of a strided array, told apart
+
+Combine = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def _logical(function: Combine) -> Combine:
+    return lambda a, b: function(a != 0, b != 0).astype(a.dtype)
+
+
+def _unsigned_zero(function: Combine) -> Combine:
+    return lambda a, b: function(a, b) + a.dtype.type(0)
+
+
+BUILTIN: dict[str, Combine] = {
+    "sum": np.add, "prod": np.multiply, "min": _unsigned_zero(np.minimum), "max": _unsigned_zero(np.maximum),
+    "land": _logical(np.logical_and), "lor": _logical(np.logical_or), "lxor": _logical(np.logical_xor),
+    "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
+}  # fmt: skip
+
+
+def per_element(function: Callable[[Any, Any], Any]) -> Combine:
+    """A function of two scalars, applied to arrays."""
+    return lambda a, b: np.array([function(x, y) for x, y in zip(a, b)]).astype(a.dtype)
+
+
+def _combine(entry: str, operators: dict[str, Combine]) -> Combine:
+    """What a fold does: a user's function is found where `hpcoll.kernels.device` keeps what its kernels mean."""
+    name = entry.removeprefix("fold_").rpartition("_")[0]
+    if name in operators:
+        return operators[name]
+    meanings = getattr(sys.modules.get("hpcoll.kernels.device"), "MEANINGS", {})
+    require(entry in meanings, INVALID_VALUE, f"what {entry} computes is not known here: tell `Double.operator`")
+    return per_element(meanings[entry].op.function)
+
+
+class Launch(NamedTuple):
+    """A kernel with its operands.
+
+    Attributes:
+        run: Computes it.
+        reads, writes: Bytes that it touches.
+    """
+
+    run: Callable[[], None]
+    reads: tuple[Span, ...]
+    writes: tuple[Span, ...]
+
+
+def dtype_of(name: str) -> np.dtype:
+    """Element type by its name in entries; bool is a byte."""
+    return np.dtype({"bfloat16": ml_dtypes.bfloat16, "bool": np.uint8}.get(name, name))
+
+
+def working_dtype(dtype: np.dtype) -> np.dtype:
+    """In which a kernel computes."""
+    return np.dtype(np.float32) if dtype.itemsize == 2 and dtype.kind in "fV" else dtype
+
+
+def nparams(entry: str) -> int | None:
+    """How many parameters a kernel has; None for one that is not known."""
+    return {"fold": MAX_SOURCES + 3, "scale": 6, "pack": 2 + 2 * MAX_DIMS, "unpack": 2 + 2 * MAX_DIMS}.get(entry.split("_")[0])
+
+
+def launch(entry: str, values: list[int], memory: Memory, operators: dict[str, Combine]) -> Launch:
+    """A kernel by name, its operands as 8-byte words."""
+    kind, *rest = entry.split("_")
+    if kind == "fold":
+        return _fold(_combine(entry, operators), dtype_of(rest[-1]), values, memory)
+    if kind == "scale":
+        return _scale(dtype_of(rest[0]), dtype_of(rest[1]), values, memory)
+    return _pack(int(rest[0]), values, memory, unpack=kind == "unpack")
+
+
+def _elements(address: int, count: int, dtype: np.dtype, memory: Memory) -> np.ndarray:
+    return memory.view(address, count * dtype.itemsize).view(dtype)
+
+
+def _span(address: int, count: int, dtype: np.dtype) -> Span:
+    require(count >= 0, INVALID_VALUE, f"a kernel for {count} elements")
+    require(address % dtype.alignment == 0, MISALIGNED_ADDRESS, f"{dtype} at {address:#x}")
+    return address, address + count * dtype.itemsize
+
+
+def _fold(combine: Combine, dtype: np.dtype, values: list[int], memory: Memory) -> Launch:
+    target, sources, (nsources, count) = values[0], values[1 : 1 + MAX_SOURCES], values[1 + MAX_SOURCES :]
+    require(2 <= nsources <= MAX_SOURCES, INVALID_VALUE, f"a fold of {nsources} sources")
+    sources = sources[:nsources]
+
+    def run() -> None:
+        work = working_dtype(dtype)
+        with np.errstate(all="ignore"):
+            result = _elements(sources[0], count, dtype, memory).astype(work)
+            for source in sources[1:]:
+                result = combine(result, _elements(source, count, dtype, memory).astype(work))
+            _elements(target, count, dtype, memory)[...] = result.astype(dtype)
+
+    return Launch(run, tuple(_span(source, count, dtype) for source in sources), (_span(target, count, dtype),))
+
+
+def _scale(from_dtype: np.dtype, to_dtype: np.dtype, values: list[int], memory: Memory) -> Launch:
+    target, source, count, *factor, divides = values
+    real, imaginary = (ctypes.c_double.from_buffer_copy(ctypes.c_int64(word)).value for word in factor)
+
+    def run() -> None:
+        work = np.result_type(working_dtype(from_dtype), working_dtype(to_dtype))
+        by = work.type(complex(real, imaginary) if work.kind == "c" else real)
+        with np.errstate(all="ignore"):
+            value = _elements(source, count, from_dtype, memory).astype(work)
+            _elements(target, count, to_dtype, memory)[...] = (value / by if divides else value * by).astype(to_dtype)
+
+    return Launch(run, (_span(source, count, from_dtype),), (_span(target, count, to_dtype),))
+
+
+def _offsets(shape: list[int], strides: list[int]) -> np.ndarray:
+    """First byte of every item of a strided array, relative to its first item's, in order."""
+    offsets = np.zeros(1, np.int64)
+    for length, stride in zip(shape, strides):
+        offsets = (offsets[:, None] + np.arange(length) * stride).ravel()
+    return offsets
+
+
+def _runs(first: int, offsets: np.ndarray, item: int) -> tuple[Span, ...]:
+    """Bytes of a strided array, as few spans; where they are very many, what lies between them too."""
+    if not offsets.size:
+        return ()
+    starts = np.unique(offsets)
+    cuts = np.flatnonzero(np.diff(starts) > item) + 1
+    if cuts.size >= _MAX_RUNS:
+        return ((first + int(starts[0]), first + int(starts[-1]) + item),)
+    lows, highs = starts[[0, *cuts]], starts[[*(cuts - 1), -1]] + item
+    return tuple((first + int(lo), first + int(hi)) for lo, hi in zip(lows, highs))
+
+
+def _pack(item: int, values: list[int], memory: Memory, *, unpack: bool) -> Launch:
+    target, source, shape, strides = values[0], values[1], values[2 : 2 + MAX_DIMS], values[2 + MAX_DIMS :]
+    require(min(shape) >= 0, INVALID_VALUE, f"shape {shape}")
+    strided, dense, nbytes = (target, source, item * math.prod(shape)) if unpack else (source, target, item * math.prod(shape))
+    unaligned = [word for word in (target, source, *strides) if word % min(item, 8)]
+    require(not unaligned, MISALIGNED_ADDRESS, f"items of {item} bytes at or every {unaligned}")
+    offsets = _offsets(shape, strides)
+    lo, hi = (int(offsets.min()), int(offsets.max()) + item) if offsets.size else (0, 0)
+    index = (offsets - lo)[:, None] + np.arange(item)
+
+    def run() -> None:
+        items, packed = memory.view(strided + lo, hi - lo), memory.view(dense, nbytes).reshape(-1, item)
+        if unpack:
+            items[index] = packed
+        else:
+            packed[...] = items[index]
+
+    packed = ((dense, dense + nbytes),) if nbytes else ()
+    spans = _runs(strided, offsets, item)
+    return Launch(run, packed if unpack else spans, spans if unpack else packed)
+
+
+def entries(ptx: str) -> dict[str, list[str]]:
+    """Kernels that a module's text declares, with the types of their parameters."""
+    found = re.findall(r"\.entry\s+([\w$]+)\s*(\([^)]*\))?", ptx)
+    return {name: re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)", parameters) for name, parameters in found}
+
+
+def operands(entry: str, parameters: Any, declared: list[str]) -> list[int]:
+    """The operands of a launch, an array of pointers to 8-byte words."""
+    expected = nparams(entry)
+    require(expected, INVALID_VALUE, f"no kernel {entry} is known here")
+    assert expected is not None
+    right = not declared or (len(declared) == expected and all(one.endswith("64") for one in declared))
+    require(right, INVALID_VALUE, f"{entry} declares parameters {declared}, {expected} of 8 bytes are expected")
+    require(parameters, INVALID_VALUE, f"{entry} is launched without parameters")
+    pointers = (ctypes.c_void_p * expected).from_address(parameters)
+    return [ctypes.c_int64.from_address(pointer or 0).value for pointer in pointers]

@@ -1,0 +1,225 @@
+"""Memory of GPUs that do not exist: files without a name, which the host sees under another address than the GPU's.
+
+At the GPU's address nothing may be touched, unless the memory is managed or made readable. An address is used again as soon as memory
+of its size is asked for, as allocators do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import struct
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+
+from cuda_double.failures import (
+    ALREADY_REGISTERED,
+    ILLEGAL_ADDRESS,
+    INVALID_CONTEXT,
+    INVALID_HANDLE,
+    INVALID_VALUE,
+    OUT_OF_MEMORY,
+    PEER_ACCESS_UNSUPPORTED,
+    require,
+)
+from hpcoll.transports.cuda import IPC_HANDLE_NBYTES, MemoryType
+
+PAGE = mmap.PAGESIZE
+ALIGNMENT = 512
+_NONE, _BOTH = 0, mmap.PROT_READ | mmap.PROT_WRITE
+_FIXED, _NO_RESERVE = 0x10, 0x4000
+_HANDLE = struct.Struct("<6q")  # process, file, inode, first byte, bytes, GPU
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_ssize_t
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+def _map(address: int | None, nbytes: int, protection: int, file: int = -1) -> int:
+    flags = mmap.MAP_SHARED if file >= 0 else mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+    found: int = _libc.mmap(address, nbytes, protection, flags | (_FIXED if address else 0), file, 0)
+    if found == -1:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return found
+
+
+def host_bytes(address: int, nbytes: int) -> np.ndarray:
+    """Bytes that the host may touch, as an array that does not keep them."""
+    return np.ctypeslib.as_array((ctypes.c_ubyte * nbytes).from_address(address)) if nbytes else np.empty(0, np.uint8)
+
+
+@dataclass(eq=False)
+class Allocation:
+    """A run of memory that the driver knows.
+
+    Attributes:
+        number: Differs between all allocations of a process.
+        backing: Where the double reads and writes it.
+        file: Behind memory of a GPU, or -1.
+        handle: What it was opened with; empty for this process's own.
+        nopen: How often it was opened.
+    """
+
+    address: int
+    nbytes: int
+    kind: MemoryType
+    ordinal: int
+    number: int
+    backing: int
+    file: int = -1
+    managed: bool = False
+    pooled: bool = False
+    pinned: bool = False
+    handle: bytes = b""
+    nopen: int = 0
+
+    @property
+    def own(self) -> bool:
+        """Whether cuMemFree frees it."""
+        return self.kind is MemoryType.DEVICE and not self.handle
+
+
+class Memory:
+    """All memory that the driver knows.
+
+    Args:
+        gpus: Which GPU each ordinal is; processes share GPUs of one number.
+        capacity: Bytes of each.
+        readable: Whether the host sees memory at the GPU's addresses, as an MPI library that knows CUDA does.
+        peer_access: Whether GPUs reach memory of other GPUs.
+    """
+
+    def __init__(self, gpus: tuple[int, ...], capacity: int, readable: bool, peer_access: bool) -> None:
+        self.gpus, self.capacity, self._readable, self._peer_access = gpus, capacity, readable, peer_access
+        self._table: dict[int, Allocation] = {}
+        self._vacant: dict[tuple[int, int], list[int]] = defaultdict(list)  # (length, first byte of its page) -> addresses
+        self._numbers = count(1)
+
+    def __iter__(self) -> Iterator[Allocation]:
+        return iter(list(self._table.values()))
+
+    def find(self, address: int) -> Allocation | None:
+        """The allocation that an address lies in."""
+        return next((one for one in self._table.values() if one.address <= address < one.address + one.nbytes), None)
+
+    def base(self, address: int, code: int) -> Allocation:
+        """The allocation that starts at an address."""
+        require(address in self._table, code, f"no memory starts at {address:#x}")
+        return self._table[address]
+
+    def was_freed(self, address: int) -> bool:
+        """Whether a GPU's memory was there, and is no more."""
+        return any(one <= address < one + length for (length, _), all_ in self._vacant.items() for one in all_)
+
+    def view(self, address: int, nbytes: int) -> np.ndarray:
+        """Bytes at an address as the double sees them; an address it does not know is the host's."""
+        one = self.find(address)
+        if one is None or not nbytes:
+            return host_bytes(address, nbytes)
+        require(address + nbytes <= one.address + one.nbytes, ILLEGAL_ADDRESS, f"{nbytes} bytes at {address:#x} leave their memory")
+        return host_bytes(address - one.address + one.backing, nbytes)
+
+    def check_reach(self, address: int, nbytes: int, ordinal: int) -> None:
+        """Refuse what a kernel of a GPU cannot touch."""
+        one = self.find(address)
+        require(one, ILLEGAL_ADDRESS, f"a kernel touches {address:#x}, which no GPU can")
+        assert one is not None
+        require(one.kind is MemoryType.HOST or one.managed or one.ordinal == ordinal, ILLEGAL_ADDRESS,
+                f"a kernel of GPU {ordinal} touches {address:#x}, memory of GPU {one.ordinal}")  # fmt: skip
+        self.view(address, nbytes)
+
+    def allocate(self, nbytes: int, ordinal: int, *, managed: bool = False, pooled: bool = False) -> Allocation:
+        """Memory of a GPU."""
+        require(nbytes > 0, INVALID_VALUE, "allocates nothing")
+        used = sum(one.nbytes for one in self if one.own and one.ordinal == ordinal)
+        require(used + nbytes <= self.capacity, OUT_OF_MEMORY, f"{used} bytes of {self.capacity} are used, asks for {nbytes}")
+        file, first = os.memfd_create("gpu"), nbytes % 7 * ALIGNMENT
+        os.ftruncate(file, -(-(first + nbytes) // PAGE) * PAGE)
+        one = self._place(file, first, nbytes, ordinal, self._readable or managed)
+        one.managed, one.pooled = managed, pooled
+        return one
+
+    def _place(self, file: int, first: int, nbytes: int, ordinal: int, visible: bool) -> Allocation:
+        length = -(-(first + nbytes) // PAGE) * PAGE
+        vacant = self._vacant[length, first]
+        address = vacant.pop() if vacant else _map(None, length + 2 * PAGE, _NONE) + PAGE  # guards before and behind
+        if visible:
+            _map(address, length, _BOTH, file)
+        backing = _map(None, length, _BOTH, file)
+        one = Allocation(address + first, nbytes, MemoryType.DEVICE, ordinal, next(self._numbers), backing + first, file)
+        self._table[one.address] = one
+        return one
+
+    def free(self, one: Allocation) -> None:
+        """Give memory of a GPU back, or close another process's."""
+        del self._table[one.address]
+        first = one.address % PAGE
+        length = -(-(first + one.nbytes) // PAGE) * PAGE
+        _map(one.address - first, length, _NONE)
+        _libc.munmap(one.backing - first, length)
+        os.close(one.file)
+        self._vacant[length, first].append(one.address - first)
+
+    def pin(self, nbytes: int, ordinal: int) -> Allocation:
+        """Page-locked host memory."""
+        require(nbytes > 0, INVALID_VALUE, "allocates nothing")
+        one = self.register(_map(None, nbytes, _BOTH), nbytes, ordinal)
+        one.pinned = True
+        return one
+
+    def unpin(self, one: Allocation) -> None:
+        """Give page-locked memory back."""
+        self.unregister(one)
+        _libc.munmap(one.address, one.nbytes)
+
+    def register(self, address: int, nbytes: int, ordinal: int) -> Allocation:
+        """Page-lock host memory."""
+        require(address and nbytes > 0, INVALID_VALUE, f"registers {nbytes} bytes at {address:#x}")
+        for other in self:
+            apart = other.address + other.nbytes <= address or address + nbytes <= other.address
+            require(apart, ALREADY_REGISTERED, f"{nbytes} bytes at {address:#x} are registered already")
+        self._table[address] = Allocation(address, nbytes, MemoryType.HOST, ordinal, next(self._numbers), address)
+        return self._table[address]
+
+    def unregister(self, one: Allocation) -> None:
+        """Let host memory be ordinary again."""
+        del self._table[one.address]
+
+    def export(self, one: Allocation) -> bytes:
+        """What other processes open memory with."""
+        require(one.own and not one.managed and not one.pooled, INVALID_VALUE, f"memory at {one.address:#x} cannot be exported")
+        words = os.getpid(), one.file, os.fstat(one.file).st_ino, one.address % PAGE, one.nbytes, self.gpus[one.ordinal]
+        return _HANDLE.pack(*words).ljust(IPC_HANDLE_NBYTES, b"\0")
+
+    def open(self, handle: bytes, ordinal: int) -> Allocation:
+        """Another process's memory; a second time, the same."""
+        process, remote, inode, first, nbytes, gpu = _HANDLE.unpack_from(handle)
+        require(process != os.getpid(), INVALID_CONTEXT, "opens memory of its own process")
+        require(self._peer_access or gpu == self.gpus[ordinal], PEER_ACCESS_UNSUPPORTED, f"GPU {ordinal} does not reach GPU {gpu}")
+        one = next((one for one in self if (one.handle, one.ordinal) == (handle, ordinal)), None)
+        if one is None:
+            try:
+                file = os.open(f"/proc/{process}/fd/{remote}", os.O_RDWR)
+            except OSError:
+                file = -1
+            known = file >= 0 and os.fstat(file).st_ino == inode
+            if file >= 0 and not known:
+                os.close(file)
+            require(known, INVALID_HANDLE, "opens memory that is gone")
+            one = self._place(file, first, nbytes, ordinal, self._readable)
+            one.handle = handle
+        one.nopen += 1
+        return one
+
+    def close(self, one: Allocation) -> None:
+        """Undo one `open`."""
+        require(one.handle, INVALID_VALUE, f"memory at {one.address:#x} was not opened")
+        one.nopen -= 1
+        if not one.nopen:
+            self.free(one)

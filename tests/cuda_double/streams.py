@@ -1,0 +1,209 @@
+"""Work on streams, done as late as it may be, in any order that streams and events allow.
+
+The host **knows** of work that is done once it has waited for something behind it. Work that it does not know of may still be under way,
+so whatever touches the same bytes must come behind it by streams and events, or it is a race.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+from typing import NamedTuple
+
+from cuda_double.failures import CAPTURE_UNSUPPORTED, ILLEGAL_ADDRESS, INVALID_HANDLE, require
+
+LEGACY, PER_THREAD = 1, 2
+Span = tuple[int, int]  # first byte, last + 1
+
+
+class Race(NamedTuple):
+    """Two that touch the same bytes in no order; ``first`` was there first."""
+
+    first: str
+    second: str
+    lo: int
+    hi: int
+
+
+@dataclass(eq=False)
+class Operation:
+    """A piece of work.
+
+    Attributes:
+        after: What it waits for, as far as the host does not know it done.
+        known: Whether the host knows it done.
+    """
+
+    name: str
+    run: Callable[[], None] | None = None
+    reads: tuple[Span, ...] = ()
+    writes: tuple[Span, ...] = ()
+    after: set[Operation] = field(default_factory=set)
+    number: int = 0
+    done: bool = False
+    known: bool = False
+
+    def before(self) -> set[Operation]:
+        """All that is done before it."""
+        found: set[Operation] = set()
+        todo = list(self.after)
+        while todo:
+            one = todo.pop()
+            if one not in found:
+                found.add(one)
+                todo += one.after
+        return found
+
+
+@dataclass(eq=False)
+class Stream:
+    """A stream; a blocking one and the legacy default stream of its GPU wait for each other."""
+
+    name: str
+    ordinal: int
+    blocking: bool
+    last: Operation | None = None
+    capturing: bool = False
+
+
+@dataclass(eq=False)
+class Event:
+    """An event: what it was recorded behind, and how often a query will say that this is not done."""
+
+    ordinal: int
+    mark: Operation | None = None
+    patience: int = 0
+
+
+def _conflicts(one: Operation, reads: Iterable[Span], writes: Iterable[Span]) -> list[Span]:
+    """Bytes that both touch and that one of them writes."""
+    pairs = [(a, b) for a in one.writes for b in (*reads, *writes)] + [(a, b) for a in one.reads for b in writes]
+    return [(max(a[0], b[0]), min(a[1], b[1])) for a, b in pairs if max(a[0], b[0]) < min(a[1], b[1])]
+
+
+class Streams:
+    """All streams, and their work.
+
+    Args:
+        rng: Chooses among what is allowed.
+        eager: Probability that work is done, with all that it waits for, when it is queued.
+        patience: Most times that an event's query says "not ready" before it is.
+        strict: Whether the second of two that race is refused.
+    """
+
+    def __init__(self, rng: Random, eager: float, patience: int, strict: bool) -> None:
+        self.races: list[Race] = []
+        self._rng, self._eager, self._patience, self._strict = rng, eager, patience, strict
+        self._by_handle: dict[int, Stream] = {}
+        self._default: dict[tuple[int, int], Stream] = {}  # ordinal, thread or 0 for the legacy stream
+        self._all: list[Stream] = []  # destroyed ones too: their work goes on
+        self._unknown: list[Operation] = []
+        self._handles, self._numbers = count(0x51000010, 0x10), count()
+
+    def create(self, ordinal: int, blocking: bool) -> int:
+        """A stream's handle."""
+        handle = next(self._handles)
+        self._by_handle[handle] = self._new(f"stream {handle:#x}", ordinal, blocking)
+        return handle
+
+    def _new(self, name: str, ordinal: int, blocking: bool) -> Stream:
+        self._all.append(Stream(name, ordinal, blocking))
+        return self._all[-1]
+
+    def destroy(self, handle: int) -> None:
+        """Forget a stream; its work goes on."""
+        require(handle in self._by_handle, INVALID_HANDLE, f"no stream {handle:#x}")
+        del self._by_handle[handle]
+
+    def is_default(self, handle: int) -> bool:
+        """Whether a handle means a default stream of the thread's context."""
+        return handle in (0, LEGACY, PER_THREAD)
+
+    def get(self, handle: int, ordinal: int) -> Stream:
+        """A stream; ``ordinal`` tells which GPU's default streams are meant."""
+        if self.is_default(handle):
+            thread = threading.get_native_id() if handle == PER_THREAD else 0
+            if (ordinal, thread) not in self._default:
+                name = f"default stream of thread {thread}" if thread else "legacy default stream"
+                self._default[ordinal, thread] = self._new(name, ordinal, True)
+            return self._default[ordinal, thread]
+        require(handle in self._by_handle, INVALID_HANDLE, f"no stream {handle:#x}")
+        return self._by_handle[handle]
+
+    def put(
+        self, stream: Stream, name: str, run: Callable[[], None] | None = None, reads: tuple[Span, ...] = (),
+        writes: tuple[Span, ...] = (), behind: Operation | None = None,
+    ) -> Operation:  # fmt: skip
+        """Queue work, behind what the stream has and one more."""
+        require(not stream.capturing, CAPTURE_UNSUPPORTED, f"{stream.name} is being captured")
+        legacy = self._default.get((stream.ordinal, 0))
+        waits = [stream.last, behind]
+        if stream is legacy:
+            waits += [other.last for other in self._all if other.blocking and other.ordinal == stream.ordinal]
+        elif stream.blocking and legacy:
+            waits.append(legacy.last)
+        one = Operation(f"{name} on {stream.name}", run, reads, writes, {wait for wait in waits if wait and not wait.known})
+        one.number = next(self._numbers)
+        before = one.before() if run else set()
+        races = [race for other in self._unknown if other not in before for race in self._races(other, one.name, reads, writes)]
+        self.races += races
+        require(not (races and self._strict), ILLEGAL_ADDRESS, f"race: {races}")
+        if run:
+            self._unknown.append(one)
+        stream.last = one
+        if self._rng.random() < self._eager:
+            self._do(one)
+        return one
+
+    def _races(self, other: Operation, name: str, reads: tuple[Span, ...], writes: tuple[Span, ...]) -> list[Race]:
+        return [Race(other.name, name, lo, hi) for lo, hi in _conflicts(other, reads, writes)]
+
+    def _do(self, one: Operation) -> set[Operation]:
+        """Do a piece of work and what it waits for, nothing more."""
+        todo = one.before() | {one}
+        while ready := [other for other in todo if not other.done and all(wait.done for wait in other.after)]:
+            chosen = self._rng.choice(sorted(ready, key=lambda other: other.number))
+            chosen.done = True
+            if chosen.run:
+                chosen.run()
+        return todo
+
+    def finish(self, one: Operation | None) -> None:
+        """Let the host wait for a piece of work."""
+        if one is None or one.known:
+            return
+        for other in self._do(one):
+            other.known, other.run = True, None
+            other.after.clear()
+        self._unknown = [other for other in self._unknown if not other.known]
+
+    def finish_all(self, ordinal: int | None = None) -> None:
+        """Let the host wait for all work of a GPU, or of all."""
+        for stream in self._all:
+            if ordinal is None or stream.ordinal == ordinal:
+                self.finish(stream.last)
+
+    def pending(self) -> list[str]:
+        """Names of the work that is not done."""
+        return [one.name for one in self._unknown if not one.done]
+
+    def touch(self, lo: int, hi: int, *, writes: bool) -> None:
+        """Note where the host reads or writes bytes that work under way writes or touches."""
+        name, span = f"the host {'writes' if writes else 'reads'}", ((lo, hi),)
+        for one in self._unknown:
+            self.races += self._races(one, name, () if writes else span, span if writes else ())
+
+    def record(self, event: Event, stream: Stream) -> None:
+        """Put an event behind all that a stream has."""
+        event.mark, event.patience = self.put(stream, "an event"), self._rng.randint(0, self._patience)
+
+    def query(self, event: Event) -> bool:
+        """Whether an event has happened: it does so when it was asked often enough."""
+        if event.mark and not event.mark.done and event.patience > 0:
+            event.patience -= 1
+            return False
+        self.finish(event.mark)
+        return True

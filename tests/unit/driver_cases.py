@@ -1,0 +1,53 @@
+"""Calls to the driver, and to what stands for it, that several tests make."""
+
+from __future__ import annotations
+
+import ctypes
+
+from cuda_double import Double
+
+from hpcoll.transports import cuda
+from hpcoll.transports.cuda import Driver
+
+N = 1000  # bytes or elements
+
+
+def driver() -> Driver:
+    found = cuda.driver()
+    assert found is not None
+    return found
+
+
+def recorded(stream: int) -> int:
+    event = driver().event()
+    driver()("cuEventRecord", event, stream)
+    return event
+
+
+def wait(double: Double, event: int) -> int:
+    """Asks until an event has happened; how often it had not."""
+    times = 0
+    while code := double.library.cuEventQuery(event):
+        assert code == cuda.NOT_READY
+        times += 1
+    return times
+
+
+def filled(double: Double, value: int, memory: str = "device") -> int:
+    address = double.allocate(N, memory)
+    double.array(address, N)[:] = value
+    return address
+
+
+def ptx(*entries: str) -> bytes:
+    return (".version 8.0\n.target sm_80\n" + "\n".join(f".visible .entry {name}()\n{{ ret; }}" for name in entries)).encode()
+
+
+def launch(double: Double, entry: str, *values: int | float, block: int = 32) -> int:
+    """Launches on a new stream and waits; the error code."""
+    words = [ctypes.c_double(value) if isinstance(value, float) else ctypes.c_int64(value) for value in values]
+    parameters = (ctypes.c_void_p * len(words))(*(ctypes.addressof(word) for word in words))
+    stream = driver().stream()
+    code = double.library.cuLaunchKernel(driver().function(ptx(entry), entry), 1, 1, 1, block, 1, 1, 0, stream, parameters, None)
+    double.finish(stream)
+    return int(code)

@@ -1,0 +1,229 @@
+"""The double of the CUDA driver keeps the driver's rules about memory and handles."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cuda_double
+import numpy as np
+import pytest
+from cuda_double import Double
+from driver_cases import N, driver, filled, recorded
+
+from hpcoll.errors import DeviceError
+from hpcoll.transports import cuda
+from hpcoll.transports.cuda import Attribute, IpcHandle, MemoryType
+
+TESTS = Path(cuda_double.__file__).parents[1]
+
+
+@pytest.fixture
+def double() -> Iterator[Double]:
+    one = cuda_double.install()
+    assert cuda.driver() is not None
+    yield one
+    one.uninstall()
+
+
+def child(code: str, *arguments: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": str(TESTS)}
+    return subprocess.Popen([sys.executable, "-c", code, *arguments], env=environment, text=True, stdout=subprocess.PIPE)
+
+
+@pytest.mark.parametrize(
+    ("options", "memory", "frees", "lives"),
+    [("", "device", "", False), ("", "managed", "", True), ("", "managed", "double.release(address)", False),
+     ("readable=True", "device", "", True)],
+)  # fmt: skip
+def test_host_touches_no_gpu_memory(options: str, memory: str, frees: str, lives: bool) -> None:
+    code = f"""if True:
+        import ctypes, resource, cuda_double
+        from hpcoll.transports import cuda
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        double = cuda_double.install({options})
+        cuda.driver()
+        address = double.allocate(100, "{memory}")
+        double.array(address, 100)[3] = 42
+        {frees}
+        print(ctypes.c_ubyte.from_address(address + 3).value)
+        """
+    with child(code) as process:
+        assert process.communicate()[0] == ("42\n" if lives else "")
+        assert process.returncode == (0 if lives else -signal.SIGSEGV)
+
+
+def test_pointers_are_known_until_freed(double: Double) -> None:
+    base, other = driver().allocate(N), driver().allocate(N)
+    assert base % 512 == other % 512 == 0
+    assert abs(base - other) > N + 4096
+    assert driver().address_range(base + 5) == (base, N)
+    assert driver().attribute(base + N - 1, Attribute.MEMORY_TYPE) == MemoryType.DEVICE
+    assert driver().attribute(base + N, Attribute.MEMORY_TYPE) == MemoryType.UNKNOWN
+    number = driver().attribute(base, Attribute.BUFFER_ID)
+    assert number != driver().attribute(other, Attribute.BUFFER_ID)
+    driver()("cuMemFree_v2", base)
+    value = ctypes.c_uint64()
+    assert double.library.cuPointerGetAttribute(ctypes.addressof(value), Attribute.MEMORY_TYPE, base) == 1
+    assert driver().allocate(N) == base  # an address comes back, a number does not
+    assert driver().attribute(base, Attribute.BUFFER_ID) not in (number, 0)
+
+
+def test_kinds_of_memory(double: Double) -> None:
+    managed, pooled, pinned = double.managed(N), double.pooled(N), driver().allocate_pinned(N)
+    assert driver().attribute(managed, Attribute.IS_MANAGED) == 1
+    assert driver().attribute(managed, Attribute.MEMORY_TYPE) == MemoryType.DEVICE
+    assert driver().attribute(pooled, Attribute.MEMPOOL_HANDLE) != 0
+    assert driver().attribute(pooled, Attribute.IS_MANAGED) == driver().attribute(managed, Attribute.MEMPOOL_HANDLE) == 0
+    assert driver().attribute(pinned, Attribute.MEMORY_TYPE) == MemoryType.HOST
+    mine = np.zeros(N, np.uint8)
+    assert driver().attribute(mine.ctypes.data, Attribute.MEMORY_TYPE) == MemoryType.UNKNOWN
+    driver().register(mine.ctypes.data, N)
+    assert driver().attribute(mine.ctypes.data + 7, Attribute.MEMORY_TYPE) == MemoryType.HOST
+    with pytest.raises(DeviceError, match="712"):
+        driver().register(mine.ctypes.data + 100, 8)
+    driver()("cuMemHostUnregister", mine.ctypes.data)
+    assert driver().attribute(mine.ctypes.data, Attribute.MEMORY_TYPE) == MemoryType.UNKNOWN
+
+
+def test_gpus_are_told_apart() -> None:
+    double = cuda_double.install(gpus=(3, 1), memory_nbytes=1 << 20)
+    assert driver().count == 2
+    assert driver().bus_id(0) != driver().bus_id(1)
+    assert driver().current_ordinal() == 0
+    driver()("cuCtxSetCurrent", driver().primary_context(1))
+    assert driver().current_ordinal() == 1
+    there = driver().allocate(N)
+    assert driver().attribute(there, Attribute.DEVICE_ORDINAL) == 1
+    stream = driver().stream()
+    driver()("cuCtxSetCurrent", driver().primary_context(0))
+    event = driver().event()
+    assert double.library.cuEventRecord(event, stream) == 400  # of another GPU
+    assert double.library.cuMemsetD8Async(there, 1, N, 0) == 700
+    with pytest.raises(DeviceError, match="OUT_OF_MEMORY"):
+        driver().allocate(2 << 20)
+    double.uninstall()
+
+
+def test_threads_have_no_context_of_their_own(double: Double) -> None:
+    found: list[Any] = []
+
+    def work() -> None:
+        found.append(driver().current_ordinal())
+        found.append(double.library.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), N))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [None, 201]
+
+
+def test_compiled_threads_call_through_addresses(double: Double) -> None:
+    one, stream = filled(double, 1), driver().stream()
+    driver()("cuMemsetD8Async", one, 5, N, stream)
+    event, thread, libc = recorded(stream), ctypes.c_ulong(), ctypes.CDLL(None)
+    synchronize = ctypes.c_void_p(driver().address("cuEventSynchronize"))  # its signature is that of a thread's function
+    assert libc.pthread_create(ctypes.byref(thread), None, synchronize, ctypes.c_void_p(event)) == 0
+    assert libc.pthread_join(thread, None) == 0
+    assert double.array(one, N).min() == 5
+
+
+PEER = """if True:
+    import sys, time, cuda_double
+    from hpcoll.transports import cuda
+    double = cuda_double.install(gpus=(int(sys.argv[2]),), peer_access=sys.argv[2] == "0")
+    driver = cuda.driver()
+    try:
+        base = driver.open(bytes.fromhex(sys.argv[1]))
+    except cuda.DeviceError as error:
+        sys.exit(str(error.code))
+    assert driver.open(bytes.fromhex(sys.argv[1])) == base
+    nbytes = driver.address_range(base).nbytes
+    driver("cuMemsetD8Async", base + 3, 5, 7, driver.stream())
+    print(driver.attribute(base, cuda.Attribute.MEMORY_TYPE), nbytes, double.array(base, nbytes).sum())
+    double.finish()
+    driver("cuIpcCloseMemHandle", base)
+    assert driver.attribute(base, cuda.Attribute.MEMORY_TYPE) == 2
+    driver("cuIpcCloseMemHandle", base)
+    assert driver.attribute(base, cuda.Attribute.MEMORY_TYPE) == 0
+    """
+
+
+def peer(handle: bytes, gpu: int = 0) -> tuple[str, int]:
+    code = PEER.replace("sys.exit(str(error.code))", "print(error.code); sys.exit(1)")
+    with child(code, handle.hex(), str(gpu)) as process:
+        return process.communicate()[0].strip(), process.returncode
+
+
+def test_processes_share_memory(double: Double) -> None:
+    base = filled(double, 1)
+    assert peer(driver().export(base)) == (f"2 {N} {N}", 0)
+    assert double.array(base, N).sum() == N + 4 * 7
+
+
+def test_memory_that_cannot_be_opened(double: Double) -> None:
+    base = filled(double, 1)
+    handle = driver().export(base)
+    with pytest.raises(DeviceError, match="201"):
+        driver().open(handle)
+    assert peer(handle, 1) == ("217", 1)
+    assert peer(bytes(64)) == ("400", 1)
+    driver()("cuMemFree_v2", base)
+    filled(double, 1)  # another file of the same number
+    assert peer(handle) == ("400", 1)
+
+
+def test_memory_that_cannot_be_exported(double: Double) -> None:
+    base = filled(double, 1)
+    for address in (double.pooled(N), double.managed(N), driver().allocate_pinned(N), base + 512):
+        assert double.library.cuIpcGetMemHandle(ctypes.byref(IpcHandle()), address) == 1
+    double.ipc = False
+    with pytest.raises(DeviceError, match="801"):
+        driver().export(base)
+
+
+def test_wrong_handles_are_refused(double: Double) -> None:
+    library, base = double.library, filled(double, 1)
+    stream, event = driver().stream(), driver().event()
+    driver()("cuStreamDestroy_v2", stream)
+    driver()("cuEventDestroy_v2", event)
+    out = ctypes.byref(ctypes.c_void_p())
+    assert library.cuMemsetD8Async(base, 0, 1, stream) == library.cuStreamSynchronize(stream) == library.cuStreamDestroy_v2(5) == 400
+    assert library.cuEventQuery(event) == library.cuEventRecord(event, None) == library.cuStreamWaitEvent(None, event, 0) == 400
+    assert library.cuModuleGetFunction(out, 7, b"fold") == library.cuLaunchKernel(7, *[1] * 6, 0, None, None, None) == 400
+    assert library.cuMemFree_v2(base + 1) == library.cuMemFreeHost(base) == library.cuIpcCloseMemHandle(base) == 1
+    assert library.cuMemFree_v2(driver().allocate_pinned(N)) == 1
+    assert library.cuMemFree_v2(0) == 0
+    assert library.cuDeviceGet(ctypes.byref(ctypes.c_int()), 1) == 101
+    assert driver().error_name(400) == "CUDA_ERROR_INVALID_HANDLE"
+
+
+def test_nothing_works_before_it_is_started() -> None:
+    double = cuda_double.install()
+    assert double.library.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), N) == 3
+    double.uninstall()
+
+
+def test_calls_fail_when_told_to(double: Double) -> None:
+    double.fail("cuMemAlloc_v2", 2, after=1)
+    driver().allocate(N)
+    with pytest.raises(DeviceError, match="OUT_OF_MEMORY"):
+        driver().allocate(N)
+    driver().allocate(N)
+    assert double.calls["cuMemAlloc_v2"] == 3
+
+
+def test_captured_streams_take_no_work(double: Double) -> None:
+    stream, base = double.stream(), filled(double, 1)
+    double.capture(stream)
+    assert driver().is_capturing(stream)
+    assert double.library.cuMemsetD8Async(base, 0, 1, stream) == 900
+    double.capture(stream, False)
+    assert not driver().is_capturing(stream)

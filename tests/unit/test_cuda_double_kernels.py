@@ -1,0 +1,211 @@
+"""The double of the CUDA driver computes what kernels are named after, and makes arrays as GPU libraries do."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+import cuda_double
+import ml_dtypes
+import numpy as np
+import pytest
+from cuda_double import Double, kernels
+from driver_cases import N, driver, launch, ptx
+
+from hpcoll.errors import DeviceError
+from hpcoll.transports import cuda
+from hpcoll.transports.cuda import Attribute, MemoryType
+
+
+@pytest.fixture
+def double() -> Iterator[Double]:
+    one = cuda_double.install()
+    assert cuda.driver() is not None
+    yield one
+    one.uninstall()
+
+
+def fold(double: Double, entry: str, target: int, *sources: int, count: int = N) -> int:
+    return launch(double, entry, target, *sources, *[0] * (8 - len(sources)), len(sources), count)
+
+
+OPERATORS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "land": np.logical_and, "lor": np.logical_or,
+             "lxor": np.logical_xor, "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}  # fmt: skip
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+@pytest.mark.parametrize("nsources", [2, 3, 8])
+def test_folds(double: Double, op: str, nsources: int) -> None:
+    sources = [double.Array(N, np.int32).fill(np.arange(N) % (5 + i)) for i in range(nsources)]
+    expected = sources[0].get()
+    for source in sources[1:]:
+        expected = OPERATORS[op](expected, source.get()).astype(np.int32)
+    assert fold(double, f"fold_{op}_int32", sources[-1].address, *(source.address for source in sources)) == 0
+    np.testing.assert_array_equal(sources[-1].get(), expected)
+    assert not double.races
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_half_types_are_rounded_once(double: Double, dtype: Any) -> None:
+    small = 2.0**-8 if dtype is ml_dtypes.bfloat16 else 2.0**-11  # half of the last place of 1
+    sources = [double.Array(N, dtype).fill(value) for value in (1, small, small)]
+    target = double.Array(N, dtype)
+    assert fold(double, f"fold_sum_{np.dtype(dtype).name}", target.address, *(source.address for source in sources)) == 0
+    assert set(target.get().astype(float)) == {1 + 2 * small}
+
+
+def test_a_minimum_lets_nan_through_and_has_no_sign_of_zero(double: Double) -> None:
+    one, two = double.Array(3).fill([-0.0, np.nan, 1]), double.Array(3).fill([-0.0, 1, np.nan])
+    assert fold(double, "fold_min_float32", one.address, one.address, two.address, count=3) == 0
+    found = one.get()
+    assert not np.signbit(found[0])
+    assert np.isnan(found[1:]).all()
+
+
+def test_folds_of_a_test_own_operator(double: Double) -> None:
+    double.operator("abs_max", lambda a, b: a if abs(a) > abs(b) else b)
+    one, two = double.Array(3).fill([1, -7, 3]), double.Array(3).fill([-4, 2, 3])
+    assert fold(double, "fold_abs_max_float32", one.address, one.address, two.address, count=3) == 0
+    assert one.get().tolist() == [-4, -7, 3]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "factor", "divides", "expected"),
+    [
+        (np.float32, np.float16, (3.0, 0.0), 1, 2.0),
+        (np.float16, np.float32, (0.5, 0.0), 0, 3.0),
+        (np.complex64, np.complex64, (0.0, 1.0), 0, 6j),
+        (np.float64, np.float64, (0.1, 0.0), 0, 6 * 0.1),
+    ],
+)
+def test_scales(double: Double, source: Any, target: Any, factor: tuple[float, float], divides: int, expected: complex) -> None:
+    one, two = double.Array(N, source).fill(6), double.Array(N, target)
+    entry = f"scale_{np.dtype(source).name}_{np.dtype(target).name}"
+    assert launch(double, entry, two.address, one.address, N, *factor, divides) == 0
+    assert set(two.get()) == {target(expected)}
+
+
+def test_packs_and_unpacks(double: Double) -> None:
+    whole = double.Array((4, 6, 10), np.int64).fill(np.arange(240).reshape(4, 6, 10))
+    part, dense = whole[::2, ::-1, 3:7], double.Array((2, 6, 4), np.int64)
+    layout = (1, 1, 1, 2, 6, 4, 0, 0, 0, *part.strides)
+    assert launch(double, "pack_8", dense.address, part.address, *layout) == 0
+    np.testing.assert_array_equal(dense.get(), part.get())
+    expected = whole.get()
+    expected[::2, ::-1, 3:7] = -dense.get()
+    dense.fill(-dense.get())
+    assert launch(double, "unpack_8", part.address, dense.address, *layout) == 0
+    np.testing.assert_array_equal(whole.get(), expected)
+
+
+def test_strided_runs_interleave_without_a_race(double: Double) -> None:
+    whole, columns = double.Array((6, 4), np.int64), [double.Array(6, np.int64).fill(i) for i in range(3)]
+    stream = driver().stream
+    for target, source in zip((0, 1, 1), columns):
+        words = [ctypes.c_int64(word) for word in (whole[:, target].address, source.address, 1, 1, 1, 1, 6, 1, 0, 0, 0, 0, 32, 8)]
+        parameters = (ctypes.c_void_p * 14)(*(ctypes.addressof(word) for word in words))
+        driver()("cuLaunchKernel", driver().function(ptx("unpack_8"), "unpack_8"), 1, 1, 1, 1, 1, 1, 0, stream(), parameters, None)
+    assert len(double.races) == 6  # the third with the second, not with the first
+    assert len({race.first for race in double.races}) == 1
+
+
+def test_kernels_touch_what_gpus_can(double: Double) -> None:
+    gpu, pinned, host = double.Array(N), double.Array(N, memory="pinned").fill(2), np.ones(N, np.float32)
+    entry = "fold_sum_float32"
+    assert fold(double, entry, gpu.address, pinned.address, pinned.address) == 0
+    assert set(gpu.get()) == {4}
+    assert fold(double, entry, gpu.address, gpu.address, host.ctypes.data) == 700
+    driver().register(host.ctypes.data, host.nbytes)
+    assert fold(double, entry, host.ctypes.data, gpu.address, host.ctypes.data) == 0
+    assert set(host) == {5}
+    assert fold(double, entry, gpu.address, pinned.address, pinned.address, count=N + 1) == 700
+    assert fold(double, entry, gpu.address + 4, gpu.address, pinned.address, count=N - 1) == 700  # overlaps its source partly
+    assert fold(double, entry, gpu.address + 2, pinned.address, pinned.address, count=1) == 716
+    assert launch(double, "pack_8", gpu.address, gpu.address + 4, *[1] * 6, *[0] * 6) == 716
+    assert launch(double, entry, gpu.address, *[pinned.address] * 8, 2, N, block=0) == 1
+    assert launch(double, entry, gpu.address, *[pinned.address] * 8, 1, N) == 1
+    assert fold(double, "fold_unheard_float32", gpu.address, *[pinned.address] * 2) == 1
+    assert "leave their memory" in "".join(double.failures)
+
+
+def test_kernels_of_hpcoll(double: Double) -> None:
+    pytest.importorskip("cuda.bindings", reason="the kernels need numba-cuda and a CUDA toolkit")
+    from hpcoll import ops
+    from hpcoll.kernels import device
+
+    one, two, float32 = double.Array(3).fill([1, -7, 3]), double.Array(3).fill([-4, 2, 3]), np.dtype(np.float32)
+    stream = driver().stream()
+    for op, expected in [(ops.SUM, [-3, -5, 6]), (ops.reduce_op(lambda a, b: a - b, name="abs max"), [1, -7, 3])]:
+        kernel = device.fold(op, float32, (9, 0))
+        words = [ctypes.c_int64(word) for word in (one.address, one.address, two.address, *[0] * 6, 2, 3)]
+        parameters = (ctypes.c_void_p * 11)(*(ctypes.addressof(word) for word in words))
+        driver()("cuLaunchKernel", driver().function(kernel.ptx, kernel.name), 1, 1, 1, 256, 1, 1, 0, stream, parameters, None)
+        driver()("cuStreamSynchronize", stream)
+        assert one.get().tolist() == expected
+    for kernel, kind in [(device.scale(float32, float32, (9, 0)), "scale"), (device.pack(8, (9, 0)), "pack")]:
+        (declared,) = kernels.entries(kernel.ptx.decode()).values()
+        assert len(declared) == kernels.nparams(kind)
+        assert {one[1:] for one in declared} == {"64"}
+
+
+def test_modules_are_read(double: Double) -> None:
+    with pytest.raises(DeviceError, match="NOT_FOUND"):
+        driver().function(ptx("fold_sum_float32"), "fold_sum_float64")
+    with pytest.raises(DeviceError, match="INVALID_PTX"):
+        driver().function(b"nothing", "fold_sum_float32")
+    for declared in ([".u64"] * 5, [".u64"] * 5 + [".u32"]):
+        text = ".version 8.0 .target sm_80 .entry scale_float32_float32(" + ", ".join(f".param {one} p" for one in declared) + ")"
+        function = driver().function(text.encode(), "scale_float32_float32")
+        assert double.library.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, (ctypes.c_void_p * 6)(), None) == 1
+        assert "6 of 8 bytes are expected" in double.failures[-1]
+
+
+def test_arrays_say_where_they_are(double: Double) -> None:
+    array = double.Array((4, 6), np.float64, stream=7).fill(np.arange(24).reshape(4, 6))
+    part = array[1:3, ::2]
+    says = part.__cuda_array_interface__
+    assert says == {"shape": (2, 3), "typestr": "<f8", "strides": (48, 16), "version": 3, "stream": 7, "data": (array.address + 48, False)}
+    assert array.__cuda_array_interface__["strides"] is None
+    assert part.get().tolist() == [[6, 8, 10], [12, 14, 16]]
+    array.free()
+    assert driver().attribute(array.address, Attribute.MEMORY_TYPE) == MemoryType.UNKNOWN
+
+
+def test_a_caller_works_late(double: Double) -> None:
+    array, stream = double.Array(3).fill(1), double.stream()
+    double.later(stream, array.address, np.float32([4, 5, 6]))
+    assert array.get().tolist() == [1, 1, 1]
+    assert [race.second for race in double.races] == ["the host reads"]
+    driver()("cuStreamSynchronize", stream)
+    assert array.get().tolist() == [4, 5, 6]
+    assert len(double.races) == 1
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+@pytest.mark.parametrize("memory", ["pinned", "managed"])  # what NumPy takes
+def test_dlpack(double: Double, memory: str, versioned: bool) -> None:
+    array = double.Array((4, 6), np.int16, memory=memory).fill(np.arange(24).reshape(4, 6))
+    pack = double.dlpack(array[1:, ::3], versioned=versioned)
+    seen = np.from_dlpack(pack)
+    assert seen.tolist() == [[6, 9], [12, 15], [18, 21]]
+    assert pack.nexported == 1
+    del seen
+    assert pack.nexported == 0
+    assert len(pack.streams) == 1
+
+
+def test_dlpack_of_gpu_memory(double: Double) -> None:
+    array, stream, consumer = double.Array(N), double.stream(), double.stream()
+    array.stream = stream
+    double.later(stream, array.address, np.ones(N, np.float32))
+    pack = double.dlpack(array)
+    capsule = pack.__dlpack__(stream=consumer)
+    assert pack.__dlpack_device__() == (2, 0)
+    pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
+    assert ctypes.c_void_p.from_address(pointer(capsule, b"dltensor")).value == array.address
+    del capsule
+    assert pack.nexported == 0
+    assert pack.streams == [consumer]
+    driver()("cuMemsetD8Async", array.address, 0, 4 * N, consumer)
+    assert not double.races  # the export made the consumer's stream wait
