@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.bench.device import Images, first_elements, gpu_array, pinned
 from hpcoll.bench.modes import BLOCKING, method_in
 from hpcoll.bench.values import combined, contribution, count_wrong, repeat
 from hpcoll.collectives import COLLECTIVES, Collective
+from hpcoll.gpu import Gpu
 from hpcoll.ops import ReduceOp
 
 OUT_OF_PLACE, IN_PLACE = "out_of_place", "in_place"
@@ -69,6 +71,7 @@ class Buffers(NamedTuple):
         source, target: What is read and written; the same array in place.
         inputs, outputs: Where in them each chunk of INPUT and OUTPUT lies, in chunks.
         in_place: Whether this rank passes ``MPI.IN_PLACE``.
+        device: Arrays on a GPU that the call gets instead; source and target are their images in host memory.
     """
 
     source: np.ndarray
@@ -76,6 +79,7 @@ class Buffers(NamedTuple):
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     in_place: bool
+    device: Images | None = None
 
 
 def room(case: Case) -> int:
@@ -109,23 +113,45 @@ def make_buffers(case: Case, side: str, memory: Sequence[np.ndarray] = ()) -> Bu
     return Buffers(both, both, tuple(inputs), tuple(outputs), True)
 
 
+def make_device_buffers(case: Case, side: str, gpu: Gpu, memory: Sequence[Any] = ()) -> Buffers:
+    """Memory for a call on GPU arrays, not filled.
+
+    Args:
+        case, side: Which call.
+        gpu: Where.
+        memory: Two GPU arrays of at least `room` elements to lay the buffers into; none: arrays of their own.
+    """
+    buffers = make_buffers(case, side, [pinned(gpu, room(case), case.dtype) for _ in range(2)])
+    together = buffers.source is buffers.target
+    arrays = []
+    for index, image in enumerate((buffers.source,) if together else (buffers.source, buffers.target)):
+        arrays.append(first_elements(memory[index], image.size) if memory else gpu_array(gpu, image.size, case.dtype))
+    return buffers._replace(device=Images(gpu, arrays[0], arrays[-1], buffers.source, buffers.target))
+
+
 def fill(case: Case, buffers: Buffers) -> None:
     """Write this rank's input, and poison what the call must overwrite."""
     buffers.target.view(np.uint8)[:] = _POISON
     for index, place in enumerate(buffers.inputs):
         code = _code(case.meaning.input_item(case.rank, index), case.nranks)
         repeat(contribution(code, case.rank, case.op, case.dtype).astype(case.dtype), _chunk(case, buffers.source, place))
+    if buffers.device:
+        buffers.device.upload()
 
 
 def calm(buffers: Buffers) -> None:
     """Make repeated in-place calls harmless: zeros stay zeros under every operator, so nothing overflows while timing."""
     if buffers.source is buffers.target:
         buffers.target[:] = 0
+        if buffers.device:
+            buffers.device.upload()
 
 
 def wrong_elements(case: Case, buffers: Buffers) -> int:
     """Elements on this rank that are not what the collective promises; an input that was written to counts too."""
     meaning, wrong = case.meaning, 0
+    if buffers.device:
+        buffers.device.download()
     for index, place in enumerate(buffers.outputs):
         mask = meaning.wanted(case.rank, index, case.nranks, case.root)
         ranks = [rank for rank in range(case.nranks) if mask >> rank & 1]
@@ -154,10 +180,10 @@ def bind(case: Case, buffers: Buffers, comm: MPI.Intracomm, op: Any, mode: str =
     extras = {name: value for name, value in extras.items() if value is not None}
     if case.count == 0:
         return partial(method, **extras)
-    meaning = case.meaning
-    arguments: list[Any] = [buffers.source if buffers.inputs else None, buffers.target if buffers.outputs else None]
+    meaning, arrays = case.meaning, buffers.device or buffers
+    arguments: list[Any] = [arrays.source if buffers.inputs else None, arrays.target if buffers.outputs else None]
     if meaning.always_in_place:
-        arguments = [buffers.target]
+        arguments = [arrays.target]
     elif buffers.in_place:
         arguments[1 if case.collective == "scatter" else 0] = MPI.IN_PLACE
     arguments += [op] if meaning.reduces else []

@@ -10,8 +10,8 @@ import numpy as np
 
 BLOCKING, PERSISTENT, NONBLOCKING, OVERLAP = "blocking", "persistent", "nonblocking", "overlap"
 MODES = (BLOCKING, PERSISTENT, NONBLOCKING, OVERLAP)
-ORDINARY, SYMMETRIC = "ordinary", "symmetric"
-MEMORIES = (ORDINARY, SYMMETRIC)
+ORDINARY, SYMMETRIC, DEVICE = "ordinary", "symmetric", "device"
+MEMORIES = (ORDINARY, SYMMETRIC, DEVICE)
 _SLICE = 1024  # elements of the work's arrays: they stay in the first cache, and NumPy gives up the GIL for each pass over them
 
 Call = Callable[[], object]

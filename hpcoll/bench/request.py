@@ -6,12 +6,13 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.bench.cases import METHODS, OUT_OF_PLACE, Case, bind, fill, make_buffers
+from hpcoll.bench.device import own_gpu
 from hpcoll.bench.measure import Pace
-from hpcoll.bench.modes import BLOCKING, ORDINARY, SYMMETRIC, form, method_in
+from hpcoll.bench.modes import BLOCKING, DEVICE, ORDINARY, SYMMETRIC, form, method_in
 from hpcoll.bench.results import AUTO
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.communicator import Communicator
-from hpcoll.errors import ArgumentError
+from hpcoll.errors import ArgumentError, HpcollError
 from hpcoll.operators import to_native
 from hpcoll.ops import ReduceOp
 
@@ -71,10 +72,24 @@ def check(request: Request, world: MPI.Intracomm) -> None:
         raise ArgumentError(f"nothing is left to measure: {problem}")
     if request.memory == SYMMETRIC and not hasattr(Communicator, "empty"):
         raise ArgumentError("memory symmetric needs Communicator.empty, which this version of hpcoll lacks; use ordinary")
+    if request.memory == DEVICE:
+        _check_gpu(world)
     named = request.segment is not None or any(name != AUTO for name in request.algorithms)
     if inherited(request) and (named or problem):
         why = problem or "it takes neither algorithm nor segment"
         raise ArgumentError(f"{request.method} is the MPI library's own in this version of hpcoll: {why}")
+
+
+def _check_gpu(world: MPI.Intracomm) -> None:
+    """Refuse GPU arrays where some rank has no GPU; collective."""
+    problem = ""
+    try:
+        own_gpu()
+    except HpcollError as error:
+        problem = f"rank {world.Get_rank()}: memory device: {error}"
+    problem = max(world.allgather(problem))
+    if problem:
+        raise ArgumentError(problem)
 
 
 def native_problem(request: Request, case: Case, world: MPI.Intracomm) -> str:

@@ -7,16 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.bench.cases import IN_PLACE, OUT_OF_PLACE, Buffers, Case, bind, calm, fill, make_buffers, room, wrong_elements
+from hpcoll.bench.cases import IN_PLACE, OUT_OF_PLACE, Buffers, Case, calm, fill, make_buffers, make_device_buffers, wrong_elements
 from hpcoll.bench.measure import Times, measure
-from hpcoll.bench.modes import OVERLAP, SYMMETRIC, Call, Form, form, hidden_share, overlapped, work
+from hpcoll.bench.modes import OVERLAP, Call, Form, form, hidden_share, overlapped, work
 from hpcoll.bench.request import Request, cases, inherited, native_problem
 from hpcoll.bench.results import AUTO, Row, Side, bus_factor, summarise
-from hpcoll.bench.sizes import sizes as sizes
+from hpcoll.bench.routes import Route, Routes, find_routes
 from hpcoll.bench.values import type_name
-from hpcoll.communicator import Communicator
 from hpcoll.config import NATIVE
-from hpcoll.operators import to_native
 from hpcoll.units import format_nbytes
 
 _CALIBRATION = 7  # rounds that tell how much work takes as long as a call
@@ -24,20 +22,19 @@ _UNIT = 50  # slices of work that are timed for that
 
 
 class Findings(NamedTuple):
-    """Rows in order of size, then algorithm, native first; notes for the reader."""
+    """Rows in order of size, then algorithm, native first; notes for the reader; facts about GPUs for the JSON report."""
 
     rows: list[Row]
     notes: list[str]
+    facts: dict[str, Any]
 
 
 class _Setting(NamedTuple):
-    """What stays the same for all sizes; ``memory`` has two symmetric arrays for each side, or is empty."""
+    """What stays the same for all sizes."""
 
     request: Request
     world: MPI.Intracomm
-    comm: Communicator
-    names: list[str]
-    memory: dict[str, tuple[np.ndarray, np.ndarray]]
+    routes: Routes
 
 
 class _Candidate(NamedTuple):
@@ -56,22 +53,20 @@ def run(request: Request, world: MPI.Intracomm, progress: Callable[[str], None])
         world: The MPI library's communicator; hpcoll's is made over it.
         progress: Called with one line of text before each size, and with an empty one at the end.
     """
-    comm = Communicator(world)
     wanted = cases(request, world.Get_rank(), world.Get_size())
     problem = native_problem(request, wanted[0], world)
-    names = [*([] if problem else [NATIVE]), *request.algorithms]
-    setting = _Setting(request, world, comm, names, _symmetric(wanted[-1], comm) if request.memory == SYMMETRIC else {})
+    routes = find_routes(request, wanted[-1], world, problem)
+    setting = _Setting(request, world, routes)
     rows: list[Row] = []
     for index, case in enumerate(wanted):
-        progress(f"{request.collective} {format_nbytes(case.nbytes)}, size {index + 1} of {len(wanted)}, {len(names)} algorithms")
+        progress(f"{request.collective} {format_nbytes(case.nbytes)}, size {index + 1} of {len(wanted)}, {len(routes.rows)} algorithms")
         rows += _run_case(case, setting)
     progress("")
-    notes = [f"native is left out: {problem}"] if problem else []
-    if setting.memory:
-        notes.append("hpcoll's buffers are symmetric memory, native's are ordinary")
+    routes.free()
+    notes = list(routes.notes)
     if request.mode == OVERLAP:
         notes.append("hidden: (time + work - both at once) / the shorter of time and work; the work calls no MPI")
-    return Findings(rows, notes)
+    return Findings(rows, notes, routes.facts)
 
 
 def _run_case(case: Case, setting: _Setting) -> list[Row]:
@@ -100,27 +95,34 @@ def _run_case(case: Case, setting: _Setting) -> list[Row]:
             name, ran[name], case.nbytes, case.count, block, type_name(case.dtype), redop, root,
             found.get((name, OUT_OF_PLACE)), found.get((name, IN_PLACE)),
         )
-        for name in setting.names
+        for name in [route.name for route in setting.routes.rows]
     ]  # fmt: skip
 
 
 def _candidates(case: Case, setting: _Setting) -> tuple[list[_Candidate], dict[str, str]]:
     """Everything that is measured at one size, called once, which also plans; and by name, which algorithm ran."""
-    ordinary = {side: make_buffers(case, side) for side in case.sides}
-    ours = {side: make_buffers(case, side, setting.memory[side]) for side in case.sides} if setting.memory else ordinary
+    memories = dict.fromkeys(route.memory for route in setting.routes.rows)
+    buffers = {(memory, side): _buffers(case, side, memory, setting.routes) for memory in memories for side in case.sides}
     candidates: list[_Candidate] = []
     ran: dict[str, str] = {}
-    for name in setting.names:
-        for side, buffers in (ordinary if name == NATIVE else ours).items():
-            before = _calls(setting.comm)
-            made = form(_bind(case, buffers, name, setting), setting.request.mode)
-            fill(case, buffers)
-            made.call()
-            new = [key for key, calls in _calls(setting.comm).items() if calls != before.get(key)]
-            picked = new[0][1] if new else NATIVE if inherited(setting.request) else AUTO
-            ran.setdefault(name, picked if name == AUTO else name)
-            candidates.append(_Candidate(name, side, buffers, made, (made.call,)))
+    for route in setting.routes.rows:
+        for side in case.sides:
+            if route.serves(case, side):
+                mine, before = buffers[route.memory, side], _calls(route)
+                made = form(route.bind(case, mine), setting.request.mode)
+                fill(case, mine)
+                made.call()
+                new = [key for key, calls in _calls(route).items() if calls != before.get(key)]
+                picked = new[0][1] if new else NATIVE if inherited(setting.request) else AUTO
+                ran.setdefault(route.name, picked if route.name.partition("@")[0] == AUTO else route.name)
+                candidates.append(_Candidate(route.name, side, mine, made, (made.call,)))
     return candidates, ran
+
+
+def _buffers(case: Case, side: str, memory: str, routes: Routes) -> Buffers:
+    """Memory of one kind for a call."""
+    arrays = routes.arrays.get((memory, side), ())
+    return make_device_buffers(case, side, routes.gpu, arrays) if routes.gpu else make_buffers(case, side, arrays)
 
 
 def _with_work(case: Case, candidates: list[_Candidate], setting: _Setting) -> list[_Candidate]:
@@ -134,22 +136,8 @@ def _with_work(case: Case, candidates: list[_Candidate], setting: _Setting) -> l
     ]
 
 
-def _symmetric(largest: Case, comm: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Symmetric memory for all sizes, two arrays for each side; collective, with equal sizes on all ranks."""
-    count = max(1, room(largest))
-    return {side: (comm.empty(count, largest.dtype), comm.empty(count, largest.dtype)) for side in largest.sides}
-
-
-def _bind(case: Case, buffers: Buffers, name: str, setting: _Setting) -> Callable[[], object]:
-    theirs = to_native(case.op) if case.op else None  # where MPI has the operator, both are called with it, as users do
-    mode, algorithm = setting.request.mode, None if name == AUTO else name
-    if name == NATIVE:
-        return bind(case, buffers, setting.world, theirs, mode)  # mpi4py's own method: nothing of ours in between
-    return bind(case, buffers, setting.comm, theirs or case.op, mode, algorithm=algorithm, segment=setting.request.segment)
-
-
-def _calls(comm: Communicator) -> dict[tuple[str, str], int]:
-    return {(row.operation, row.algorithm): row.calls for row in comm.ledger.rows()}
+def _calls(route: Route) -> dict[tuple[str, str], int]:
+    return {(row.operation, row.algorithm): row.calls for row in route.comm.ledger.rows()} if route.comm else {}
 
 
 def _check(case: Case, candidates: list[_Candidate]) -> list[int]:

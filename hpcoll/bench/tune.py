@@ -19,8 +19,8 @@ from hpcoll.agreement import site
 from hpcoll.algorithm import Algorithm
 from hpcoll.bench.cases import Buffers, Case, bind, calm, fill, make_buffers, wrong_elements
 from hpcoll.bench.measure import Call, Pace, measure
-from hpcoll.bench.session import Request as Session
-from hpcoll.bench.session import cases
+from hpcoll.bench.request import Request as Session
+from hpcoll.bench.request import cases
 from hpcoll.catalogue import find
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.communicator import Communicator

@@ -145,6 +145,8 @@ def _report(arguments: argparse.Namespace, request: Request, findings: Findings,
         f"MPI: {library}",
         f"Python {versions['python']}, NumPy {versions['numpy']}, mpi4py {versions['mpi4py']}",
     ]
+    if findings.facts:
+        heading.append(_gpu_line(findings.facts["gpu"]))
     facts: dict[str, Any] = {
         "version": hpcoll.__version__,
         "start_time": start.isoformat(),
@@ -152,8 +154,14 @@ def _report(arguments: argparse.Namespace, request: Request, findings: Findings,
         "args": sys.argv,
         "env": [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_ENVIRONMENT)],
         "config": {"mpi": library, **versions, "hosts": dict(hosts), **_settings(arguments, request)},
+        **findings.facts,
     }
     return Report(request.collective, world.size, heading, findings.rows, findings.notes, facts)
+
+
+def _gpu_line(gpu: dict[str, Any]) -> str:
+    shared = f"{gpu['ngpus']} x {gpu['name']}, {gpu['ranks_per_gpu']} ranks per GPU, driver for CUDA {gpu['driver']}"
+    return f"GPU: {shared}; GB/s to it {gpu['to_gpu']:.1f}, from it {gpu['from_gpu']:.1f}, read and written by it {gpu['copy']:.0f}"
 
 
 def _settings(arguments: argparse.Namespace, request: Request) -> dict[str, Any]:

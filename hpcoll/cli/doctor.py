@@ -16,9 +16,10 @@ from types import ModuleType
 from typing import NamedTuple
 
 import hpcoll
-from hpcoll.cli.findings import FAIL, NOTE, OK, WARN, Finding, Shared, as_json, as_text, failed, merge, named
+from hpcoll.cli.findings import FAIL, OK, WARN, Finding, Shared, as_json, as_text, failed, merge, named, one_line
+from hpcoll.cli.gpus import DEVICE, NO_CUDA, Place, check_awareness, check_gpus, check_ucx, place
 from hpcoll.cli.launchers import MPICH, OPEN_MPI, Library, cannot_start, check_launch, check_mpiexec, find_launcher
-from hpcoll.cli.probes import NO_CUDA, cpu_quota, examine, installed, one_line
+from hpcoll.cli.probes import cpu_quota, examine, installed
 
 START_LIMIT_S = 180  # for MPI to start on all ranks and to gather
 _YIELD = "OMPI_MCA_mpi_yield_when_idle"
@@ -36,6 +37,8 @@ class Facts(NamedTuple):
         online: Cores of its machine.
         yields: Whether Open MPI was told to give the core away while it waits.
         library: What it has loaded.
+        place: Where it runs, as far as GPUs care.
+        gpus: What it found about each GPU it sees.
     """
 
     host: str
@@ -44,6 +47,8 @@ class Facts(NamedTuple):
     online: int
     yields: bool
     library: Library
+    place: Place = Place("", "", "")
+    gpus: frozenset[str] = frozenset()
 
 
 class Report(NamedTuple):
@@ -143,17 +148,20 @@ def _with_mpi(local: list[Finding]) -> Report:
 
     world, library, launcher = MPI.COMM_WORLD, loaded_library(MPI), find_launcher(os.environ)
     gpus = any(finding.subject == "CUDA" and finding.found != NO_CUDA for finding in local)
-    mine = [*check_library(library), check_threads(MPI), check_cuda(MPI, gpus), check_launch(launcher, world.size, library, os.environ)]
+    aware = [check_awareness(cuda_awareness(MPI), os.environ.get("HPCOLL_CUDA_PATH", ""), gpus), *(check_ucx() if gpus else ())]
+    mine = [*check_library(library), check_threads(MPI), *aware, check_launch(launcher, world.size, library, os.environ)]
     if launcher is None:
         mine += check_mpiexec(library)
     yields = os.environ.get(_YIELD, "0") not in ("0", "false")
-    facts = Facts(MPI.Get_processor_name(), frozenset(os.sched_getaffinity(0)), cpu_quota(), os.cpu_count() or 1, yields, library)
+    cores, seen = frozenset(os.sched_getaffinity(0)), frozenset(finding.found for finding in local if finding.subject == DEVICE)
+    facts = Facts(MPI.Get_processor_name(), cores, cpu_quota(), os.cpu_count() or 1, yields, library, place(), seen)
     gathered = world.gather((facts, mine, local))
     merged: list[Shared] = []
     if gathered is not None:
         everyone = [one for one, _, _ in gathered]
         hosts = [one.host for one in everyone]
-        judged = [*map(list.__add__, check_libraries(everyone), check_hosts(everyone))]
+        shared = check_gpus([one.place for one in everyone], [one.gpus for one in everyone])
+        judged = [[*a, *b, *c] for a, b, c in zip(check_libraries(everyone), check_hosts(everyone), shared)]
         for part in ([theirs for _, theirs, _ in gathered], judged, [theirs for _, _, theirs in gathered]):
             merged += merge(part, hosts)
     return Report(world.size, merged)
@@ -203,23 +211,14 @@ def check_threads(mpi: ModuleType) -> Finding:
     return Finding(WARN, "threads", text, f"{means}: {how}")
 
 
-def check_cuda(mpi: ModuleType, gpus: bool) -> Finding:
-    """Whether the MPI library says that it takes arrays in GPU memory; MPI must run.
-
-    Args:
-        gpus: There is a GPU or a driver for one.
-    """
-    subject, extension, flag = "MPI and CUDA", ctypes.CDLL(mpi.__file__), ctypes.c_int()
-    text = "the library does not say whether it is CUDA-aware"
+def cuda_awareness(mpi: ModuleType) -> bool | None:
+    """Whether the MPI library says that it takes arrays in GPU memory, or None if it says nothing; MPI must run."""
+    extension, flag = ctypes.CDLL(mpi.__file__), ctypes.c_int()
     if hasattr(extension, "MPIX_GPU_query_support") and extension.MPIX_GPU_query_support(_MPICH_CUDA, ctypes.byref(flag)) == 0:
-        text = f"the library says that it is {'' if flag.value else 'not '}CUDA-aware"
-    elif hasattr(extension, "MPIX_Query_cuda_support"):
-        flag.value = extension.MPIX_Query_cuda_support()
-        text = f"the library says that it is {'' if flag.value else 'not '}CUDA-aware"
-    if flag.value or not gpus:
-        return Finding(OK, subject, text)
-    what = "never hand it arrays in GPU memory; for that load a CUDA-aware build: the cluster's module, HPC-X, or conda-forge's openmpi"
-    return Finding(NOTE, subject, text, what)
+        return bool(flag.value)
+    if hasattr(extension, "MPIX_Query_cuda_support"):
+        return bool(extension.MPIX_Query_cuda_support())
+    return None
 
 
 def check_libraries(facts: Sequence[Facts]) -> list[list[Finding]]:

@@ -1,6 +1,7 @@
 """What ``hpcoll doctor`` found, as lines: those of ranks that say the same become one. Floor 7."""
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 OK, NOTE, WARN, FAIL = "ok", "note", "warn", "FAIL"  # levels: fine, worth knowing, will cost time or answers, does not work
@@ -102,3 +103,16 @@ def named(texts: Sequence[str]) -> str:
     """
     beyond = len(texts) - MAX_NAMED
     return ", ".join(texts[:MAX_NAMED]) + (f" and {beyond} more" if beyond > 0 else "")
+
+
+def read(path: Path) -> str:
+    """A small file's text without surrounding blanks; the empty string where it cannot be read."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def one_line(error: Exception) -> str:
+    """An error's text without line breaks."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -20,7 +20,8 @@ from typing import Any
 
 import hpcoll
 from hpcoll import once
-from hpcoll.cli.findings import FAIL, NOTE, OK, WARN, Finding
+from hpcoll.cli.findings import FAIL, NOTE, OK, WARN, Finding, one_line, read
+from hpcoll.cli.gpus import judge
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.config import read_config
 from hpcoll.errors import ArgumentError
@@ -29,37 +30,11 @@ from hpcoll.units import format_nbytes
 SMALL_SHM_NBYTES = 64 << 20  # what containers get by default
 SMALL_MEMORY_NBYTES = 1 << 30
 LOW_MEMLOCK_NBYTES = 1 << 30
-NO_CUDA = "no device and no driver"
 _CUDA_LIMIT_S = 60
-_NO_DEVICE = "CUDA_ERROR_NO_DEVICE"
+_CUDA_PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "cupy", "torch", "numba-cuda")
+_SETTINGS = ("SEGMENT", "DEBUG", "TUNING", "SHM", "SHM_RANKS", "CUDA_PATH")
 _REINSTALL = "pip install --force-reinstall hpcoll"
 _CGROUP, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-_CUDA = """
-import ctypes, json
-answer = {"devices": []}
-def call(name, *arguments):
-    code = getattr(cuda, name)(*arguments)
-    if code and "error" not in answer:
-        text = ctypes.c_char_p()
-        cuda.cuGetErrorName(code, ctypes.byref(text))
-        answer["error"] = f"{name}: {(text.value or b'error').decode()} ({code})"
-    return not code
-try:
-    cuda = ctypes.CDLL("libcuda.so.1")
-except OSError as error:
-    answer["absent"] = str(error)
-else:
-    number, count = ctypes.c_int(), ctypes.c_int()
-    call("cuDriverGetVersion", ctypes.byref(number))
-    answer["driver"] = number.value
-    if call("cuInit", 0) and call("cuDeviceGetCount", ctypes.byref(count)):
-        for index in range(count.value):
-            text, device = ctypes.create_string_buffer(100), ctypes.c_int()
-            call("cuDeviceGet", ctypes.byref(device), index)
-            call("cuDeviceGetName", text, 100, device)
-            answer["devices"].append(text.value.decode())
-print(json.dumps(answer))
-"""
 
 
 def examine(rank: int) -> list[Finding]:
@@ -152,44 +127,17 @@ def cgroups(controller: str, root: Path = _CGROUP, membership: Path = _MEMBERSHI
 
 
 def cuda(device_files: Path = Path("/dev")) -> list[Finding]:
-    """Driver, devices and Python packages for CUDA; the driver is started in a process of its own, for this one may start others."""
-    command = [sys.executable, "-I", "-S", "-c", _CUDA]
+    """Driver, GPUs, Python packages and compiler for CUDA; the driver is asked in a process of its own."""
+    program = f"import sys; sys.path[:] = {sys.path!r}; from hpcoll.cli.gpus import main; main()"
+    command = [sys.executable, "-c", program]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_CUDA_LIMIT_S, check=False)
         answer: Any = json.loads(done.stdout) if done.returncode == 0 else {"error": f"asking it ended with status {done.returncode}"}
     except (OSError, ValueError, subprocess.TimeoutExpired) as failure:
-        answer = {"error": f"asking it failed: {failure}"}
-    devices = answer.get("devices", [])
-    present = any(device_files.glob("nvidia[0-9]*"))
-    packages = {name: text for name in ("cupy-cuda13x", "cupy-cuda12x", "cupy", "numba-cuda") if (text := installed(name))}
-    if "absent" in answer and not present:
-        return [Finding(OK, "CUDA", NO_CUDA)]
-    if "absent" in answer:
-        what = "start the container with --gpus all (docker) or --nv (apptainer), or install the driver"
-        return [Finding(WARN, "CUDA", f"devices, but no driver library: {answer['absent']}", what)]
-    if not devices:
-        error = answer.get("error", _NO_DEVICE)
-        level = WARN if present or _NO_DEVICE not in error else NOTE
-        what = "see nvidia-smi, CUDA_VISIBLE_DEVICES, and --gpus or --gres of the job"
-        return [Finding(level, "CUDA", f"the driver gives no device: {error}{_visible()}", what)]
-    return _devices(devices, answer["driver"], packages)
-
-
-def _devices(devices: list[str], driver: int, packages: Mapping[str, str]) -> list[Finding]:
-    models = ", ".join(f"{devices.count(name)} x {name}" for name in dict.fromkeys(devices))
-    text = f"{models}, driver for CUDA {driver // 1000}.{driver % 1000 // 10}{_visible()}"
-    extra = "cuda13" if driver >= 13000 else "cuda12"
-    findings = [Finding(OK, "CUDA", text)]
-    if packages:
-        findings.append(Finding(OK, "CUDA packages", ", ".join(f"{name} {text}" for name, text in packages.items())))
-    if not any(name.startswith("cupy") for name in packages) or "numba-cuda" not in packages:
-        findings.append(Finding(NOTE, "CUDA packages", "cupy or numba-cuda is not installed", f"pip install 'hpcoll[{extra}]'"))
-    return findings
-
-
-def _visible() -> str:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return "" if visible is None else f", CUDA_VISIBLE_DEVICES={visible}"
+        answer = {"error": f"asking it failed: {one_line(failure)}"}
+    packages = {name: text for name in _CUDA_PACKAGES if (text := installed(name))}
+    found = judge(answer, any(device_files.glob("nvidia[0-9]*")), packages, os.environ)
+    return found if not answer.get("devices") else [*found, *locked_memory(NOTE, "GPUs")]
 
 
 def infiniband(root: Path = Path("/sys/class/infiniband"), device_files: Path = Path("/dev/infiniband")) -> list[Finding]:
@@ -202,12 +150,17 @@ def infiniband(root: Path = Path("/sys/class/infiniband"), device_files: Path = 
     if not any(os.access(file, os.R_OK | os.W_OK) for file in device_files.glob("uverbs*")):
         what = "in a container: --device=/dev/infiniband; else load the kernel module ib_uverbs"
         findings.append(Finding(WARN, "InfiniBand", f"{device_files}/uverbs* is absent or not yours to open", what))
+    return [*findings, *locked_memory(WARN, "InfiniBand")]
+
+
+def locked_memory(level: str, user: str) -> list[Finding]:
+    """How much memory may be locked for devices that read and write it; a finding of ``level`` where that is little."""
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    text = "unlimited" if limit == resource.RLIM_INFINITY else format_nbytes(limit)
     if limit != resource.RLIM_INFINITY and limit < LOW_MEMLOCK_NBYTES:
-        what = "ulimit -l unlimited (limits.conf; LimitMEMLOCK of slurmd; --ulimit memlock=-1 of a container), or MPI goes by TCP"
-        return [*findings, Finding(WARN, "locked memory", f"at most {text}", what)]
-    return [*findings, Finding(OK, "locked memory", text)]
+        what = "ulimit -l unlimited (limits.conf; LimitMEMLOCK of slurmd; --ulimit memlock=-1 of a container), or "
+        what += {"InfiniBand": "MPI goes by TCP", "GPUs": "memory that GPUs share with the host may be refused"}[user]
+        return [Finding(level, "locked memory", f"at most {format_nbytes(limit)}", what)]
+    return [Finding(OK, "locked memory", "unlimited" if limit == resource.RLIM_INFINITY else format_nbytes(limit))]
 
 
 def _port(port: Path, up: bool, another_is_up: bool) -> Finding:
@@ -267,7 +220,7 @@ def settings(environment: Mapping[str, str]) -> list[Finding]:
     except ArgumentError as error:
         return [Finding(FAIL, "settings", one_line(error), "correct it or unset it: hpcoll refuses to make a communicator")]
     findings = []
-    meant = [f"HPCOLL_{name}" for name in ("SEGMENT", "DEBUG", "TUNING", *(name.upper() for name in COLLECTIVES))]
+    meant = [f"HPCOLL_{name.upper()}" for name in (*_SETTINGS, *COLLECTIVES)]
     for name in sorted(unknown):
         close = difflib.get_close_matches(name, meant, 1)
         what = f"did you mean {close[0]}?" if close else "unset it"
@@ -283,16 +236,3 @@ def tuning_file(environment: Mapping[str, str]) -> list[Finding]:
         return []
     what = "name a file that 'hpcoll tune' wrote, by its absolute path, or unset HPCOLL_TUNING"
     return [Finding(FAIL, "settings", f"HPCOLL_TUNING={name} is not a file that can be read", what)]
-
-
-def read(path: Path) -> str:
-    """A small file's text without surrounding blanks; the empty string where it cannot be read."""
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def one_line(error: Exception) -> str:
-    """An error's text without line breaks."""
-    return " ".join(str(error).split()) or type(error).__name__

@@ -15,7 +15,7 @@ from mpi4py import MPI
 import hpcoll
 from hpcoll import tuning
 from hpcoll.bench.cases import METHODS
-from hpcoll.bench.session import sizes
+from hpcoll.bench.sizes import sizes
 from hpcoll.bench.tune import Findings, Request, Step
 from hpcoll.bench.tune import run as measure
 from hpcoll.bench.values import find_dtype

@@ -132,39 +132,6 @@ def test_network_devices_of_which_none_works(tmp_path: Path) -> None:
     assert probes.infiniband(tmp_path / "none") == [Finding(OK, "InfiniBand", "no InfiniBand or RoCE device")]
 
 
-def test_a_cuda_driver_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "libcuda.so.1").touch()
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    assert probes.cuda(tmp_path) == [Finding(OK, "CUDA", probes.NO_CUDA)]
-    (tmp_path / "nvidia0").touch()
-    finding, = probes.cuda(tmp_path)  # fmt: skip
-    assert (finding.level, finding.found.startswith("devices, but no driver library: ")) == (WARN, True)
-    assert "file too short" in finding.found
-
-
-def test_a_process_that_cannot_ask_for_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    finding, = probes.cuda(tmp_path)  # fmt: skip
-    assert (finding.level, finding.found.partition(",")[0]) == (WARN, "the driver gives no device: asking it ended with status 1")
-
-
-def test_cuda_packages() -> None:
-    both, = probes._devices(["A", "A", "B"], 12080, {"cupy-cuda12x": "14", "numba-cuda": "1"})[1:]  # fmt: skip
-    assert (both.level, both.found) == (OK, "cupy-cuda12x 14, numba-cuda 1")
-    devices, none = probes._devices(["A", "A", "B"], 13010, {})
-    assert devices.found.startswith("2 x A, 1 x B, driver for CUDA 13.1")
-    assert none.remedy == "pip install 'hpcoll[cuda13]'"
-
-
-@pytest.mark.gpu
-def test_cuda_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = probes.cuda()[0]
-    assert (first.level, ", driver for CUDA 1" in first.found) == (OK, True)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    finding, = probes.cuda()  # fmt: skip
-    assert (finding.level, "CUDA_ERROR_NO_DEVICE" in finding.found) == (WARN, True)
-
-
 def test_stamps(tmp_path: Path) -> None:
     assert probes.stamps(lambda: tmp_path)[0].level == OK
     assert probes.stamps(lambda: tmp_path / "absent")[0].level == WARN

@@ -1,0 +1,137 @@
+"""GPU kernels on the GPU itself against NumPy: every operator, element type and number of sources, aligned and not."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from gpu_cases import read
+
+from hpcoll.bench.values import _UFUNCS, find_dtype
+from hpcoll.dtypes import kind, working_dtype
+from hpcoll.gpu import Gpu, Memory
+from hpcoll.kernels import device as kernels
+from hpcoll.ops import BUILTIN, ReduceOp, reduce_op
+from hpcoll.transports.cuda import Driver
+
+pytestmark = pytest.mark.gpu
+NAMES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+DTYPES = [find_dtype(name) for name in (*NAMES, "float16", "bfloat16", "float32", "float64", "complex64", "complex128")]
+FOLDS = [(op, dtype) for op in BUILTIN.values() for dtype in DTYPES if kind(dtype) in op.kinds]
+COUNTS = (1, 35, 4096, 1_000_003)
+MOST_SOURCES = 8
+
+
+class Cells:
+    """Values on the GPU, ``shift`` elements behind where memory starts."""
+
+    def __init__(self, gpu: Gpu, values: np.ndarray, shift: int = 0) -> None:
+        self._memory = Memory(gpu, values.nbytes + shift * values.itemsize)
+        self.address = self._memory.address + shift * values.itemsize
+        self._dtype = values.dtype
+        bytes_ = {"shape": (values.nbytes,), "typestr": "|u1", "data": (self.address, False), "strides": None, "version": 3}
+        self.__cuda_array_interface__ = bytes_
+        put(gpu.driver, self.address, values)
+
+    def values(self) -> np.ndarray:
+        return read(self, np.uint8).view(self._dtype)
+
+
+def put(driver: Driver, address: int, values: np.ndarray) -> None:
+    driver.copy(address, values.ctypes.data, values.nbytes, 0)
+    driver("cuStreamSynchronize", 0)
+
+
+def launch(gpu: Gpu, kernel: Any, values: list[int], count: int) -> None:
+    gpu.launch(gpu.function(kernel), values, -(-max(count, 1) // kernels.BLOCK), kernels.BLOCK, 0)
+    gpu.driver("cuStreamSynchronize", 0)
+
+
+def numbers(dtype: np.dtype, count: int, seed: int) -> np.ndarray:
+    """Small numbers: all folds of them are exact in float32."""
+    found = np.random.default_rng(seed).integers(0, 3, count)
+    if kind(dtype) == "c":
+        return (found + 1j * found[::-1]).astype(dtype)
+    return found.astype(dtype)
+
+
+def folded(op: ReduceOp, sources: list[np.ndarray]) -> np.ndarray:
+    dtype, work = sources[0].dtype, working_dtype(sources[0].dtype)
+    return reduce(lambda a, b: _UFUNCS[op.name](a, b).astype(work), [one.astype(work) for one in sources]).astype(dtype)
+
+
+def fold(gpu: Gpu, op: ReduceOp, sources: list[np.ndarray], shift: int, into: int | None) -> tuple[np.ndarray, list[np.ndarray]]:
+    cells = [Cells(gpu, one, shift) for one in sources]
+    target = Cells(gpu, np.zeros_like(sources[0]), shift) if into is None else cells[into]
+    addresses = [one.address for one in cells] + [target.address] * (MOST_SOURCES - len(cells))
+    count = sources[0].size
+    launch(gpu, kernels.fold(op, sources[0].dtype, gpu.cc), [target.address, *addresses, len(cells), count], count)
+    return target.values(), [one.values() for one in cells]
+
+
+@pytest.mark.parametrize(("op", "dtype"), FOLDS, ids=lambda one: getattr(one, "name", str(one)))
+def test_folds(op: ReduceOp, dtype: np.dtype, gpu: Gpu) -> None:
+    for count in COUNTS:
+        for nsources in (2, 3, 8) if count < 5000 else (2,):
+            sources = [numbers(dtype, count, seed) for seed in range(nsources)]
+            for shift, into in ((0, None), (1, nsources - 1), (1, None), (0, 0)):
+                found, after = fold(gpu, op, sources, shift, into)
+                assert found.tobytes() == folded(op, sources).tobytes(), (count, nsources, shift, into)
+                assert all(i == into or one.tobytes() == old.tobytes() for i, (one, old) in enumerate(zip(after, sources)))
+
+
+@pytest.mark.parametrize("dtype", [one for one in DTYPES if kind(one) == "f"], ids=str)
+def test_not_a_number_passes_through(dtype: np.dtype, gpu: Gpu) -> None:
+    for name in ("min", "max", "sum"):
+        for position in range(3):
+            sources = [numbers(dtype, 41, seed) for seed in range(3)]
+            sources[position][[0, 17]] = np.nan
+            found, _ = fold(gpu, BUILTIN[name], sources, 0, None)
+            assert np.flatnonzero(np.isnan(found.astype(np.float64))).tolist() == [0, 17]
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)], ids=str)
+def test_halves_are_rounded_once(dtype: np.dtype, gpu: Gpu) -> None:
+    half_a_step = float(ml_dtypes.finfo(dtype).eps) / 2
+    sources = [np.full(33, 1.0, dtype), *[np.full(33, half_a_step, dtype)] * 4]
+    found, _ = fold(gpu, BUILTIN["sum"], sources, 0, None)
+    assert found.tobytes() == np.full(33, 1 + 4 * half_a_step).astype(dtype).tobytes()
+
+
+def test_an_operator_of_the_user(gpu: Gpu) -> None:
+    op = reduce_op(lambda a, b: a - b / 2, commutative=False, name="less half")
+    sources = [np.full(5001, value, np.float32) for value in (1, 2, 4)]
+    found, _ = fold(gpu, op, sources, 0, None)
+    assert (found == -2).all()
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64", "complex64"])
+def test_scaling(name: str, gpu: Gpu) -> None:
+    dtype = find_dtype(name)
+    values = numbers(dtype, 5003, 1)
+    for factor, divides in ((2.0, 0), (4.0, 1), (1.0, 0)):
+        source, target = Cells(gpu, values), Cells(gpu, np.zeros_like(values))
+        bits = [int(np.float64(part).view(np.int64)) for part in (factor, 0.0)]
+        launch(gpu, kernels.scale(dtype, dtype, gpu.cc), [target.address, source.address, values.size, *bits, divides], values.size)
+        wide = values.astype(working_dtype(dtype))
+        assert target.values().tobytes() == (wide / factor if divides else wide * factor).astype(dtype).tobytes()
+
+
+@pytest.mark.parametrize("itemsize", [1, 2, 4, 8, 16])
+def test_packing(itemsize: int, gpu: Gpu) -> None:
+    raw = np.random.default_rng(0).integers(0, 256, (7, 11, 13, itemsize), np.uint8)
+    part = raw[1::2, :, ::3]
+    shape, strides = part.shape[:3], part.strides[:3]
+    offset = part.ctypes.data - raw.ctypes.data
+    axes = [*[1] * 3, *shape, *[0] * 3, *strides]
+    whole, packed = Cells(gpu, raw), Cells(gpu, np.zeros(part.size, np.uint8))
+    launch(gpu, kernels.pack(itemsize, gpu.cc), [packed.address, whole.address + offset, *axes], part.size)
+    assert packed.values().tobytes() == part.tobytes()
+    other = Cells(gpu, np.zeros_like(raw))
+    launch(gpu, kernels.unpack(itemsize, gpu.cc), [other.address + offset, packed.address, *axes], part.size)
+    expected = np.zeros_like(raw)
+    expected[1::2, :, ::3] = part
+    assert other.values().tobytes() == expected.tobytes()

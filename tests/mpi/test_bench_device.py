@@ -1,0 +1,110 @@
+"""``hpcoll bench --memory device`` over the driver's double: every way to serve GPU arrays is a row, and a wrong answer is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_double import installed, ordered
+from mpi4py import MPI
+from test_bench import QUICK, bench, document
+
+from hpcoll.bench import device
+from hpcoll.bench.cases import METHODS, Case, bind, calm, fill, make_device_buffers, wrong_elements
+from hpcoll.bench.modes import MODES
+from hpcoll.bench.request import Request
+from hpcoll.bench.routes import _around_native
+from hpcoll.config import CUDA_PATHS
+from hpcoll.ops import SUM
+
+WORLD = MPI.COMM_WORLD
+SMALL_LINK = 1 << 16
+DEVICE = ["--memory", "device"]
+
+
+gpus = pytest.fixture(scope="module")(installed)
+
+
+@pytest.fixture
+def double(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """That GPU, with little to measure of its copies, and no NCCL."""
+    measured = device.rates
+    monkeypatch.setattr("hpcoll.bench.routes.rates", lambda gpu: measured(gpu, SMALL_LINK))
+    monkeypatch.setattr("hpcoll.bench.nccl._find", lambda: None)
+    yield from ordered(gpus)
+
+
+CALLS = [(collective, "blocking") for collective in METHODS] + [("allreduce", mode) for mode in MODES[1:]] + [("bcast", "overlap")]
+
+
+@pytest.mark.mpi(min_size=1)
+@pytest.mark.parametrize(("collective", "mode"), CALLS)
+def test_the_library_on_copies(collective: str, mode: str, double: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = [collective, *QUICK, *DEVICE, "--mode", mode, "--algorithms", "native", "-r", str(WORLD.size - 1)]
+    found = document(capsys, *flags)
+    assert found["out_of_bounds"] == {"count": 0, "okay": True}
+    assert {result["algorithm"] for result in found["results"]} == {"native"}
+    assert found["notes"][0].startswith("nccl is left out: ")
+    assert found["gpu"]["ranks_per_gpu"] == WORLD.size
+    assert min(found["gpu"][name] for name in ("to_gpu", "from_gpu", "copy")) > 0
+    assert not double.races
+    assert not double.failures
+
+
+@pytest.mark.mpi(min_size=1)
+@pytest.mark.parametrize("collective", ["allreduce", "bcast", "gather", "alltoall", "barrier"])
+def test_every_way(collective: str, double: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(capsys, collective, *QUICK, *DEVICE, "-r", str(WORLD.size - 1))
+    names = list(dict.fromkeys(result["algorithm"] for result in found["results"]))
+    left_out = [note.partition(" is left out")[0] for note in found["notes"]]
+    assert names[:2] == ["native", "auto"]
+    assert {f"auto@{way}" for way in CUDA_PATHS} <= {*names, *left_out}
+    assert found["out_of_bounds"] == {"count": 0, "okay": True}
+    assert not double.races
+
+
+@pytest.mark.mpi(min_size=1)
+@pytest.mark.parametrize("collective", [one for one in METHODS if one != "barrier"])
+@pytest.mark.parametrize("side", ["out_of_place", "in_place"])
+def test_a_call_that_does_nothing_is_found_wrong(collective: str, side: str, double: Any) -> None:
+    case = Case(collective, 7, np.dtype(np.int32), SUM, WORLD.size - 1, WORLD.rank, WORLD.size)
+    if side in case.sides:
+        buffers = make_device_buffers(case, side, device.own_gpu())
+        fill(case, buffers)
+        wrong = WORLD.allreduce(wrong_elements(case, buffers))
+        assert (wrong > 0) is (WORLD.size > 1 or (side == "out_of_place" and collective not in ("bcast", "exscan")))
+        fill(case, buffers)
+        request = Request(collective, (28,), case.dtype, SUM, case.root, (), None, True, None)  # type: ignore[arg-type]
+        _around_native(request, WORLD, case, buffers)()
+        assert wrong_elements(case, buffers) == 0
+        calm(buffers)
+        assert buffers.device is not None
+        buffers.device.download()
+        assert buffers.source is not buffers.target or not buffers.target.any()
+
+
+@pytest.mark.mpi(min_size=1)
+def test_the_call_gets_the_arrays_of_the_gpu(double: Any) -> None:
+    case = Case("allreduce", 7, np.dtype(np.int32), SUM, 0, WORLD.rank, WORLD.size)
+    buffers = make_device_buffers(case, "out_of_place", device.own_gpu())
+
+    class Comm(MPI.Intracomm):
+        got: Any = None
+
+        def Allreduce(self, *arguments: Any) -> None:
+            Comm.got = arguments
+
+    bind(case, buffers, Comm(WORLD), MPI.SUM)()
+    assert buffers.device is not None
+    assert Comm.got[:2] == (buffers.device.source, buffers.device.target)
+    fill(case, buffers)
+    assert (buffers.source.view(np.uint8) == 0x5A).all()  # the images hold nothing of use
+
+
+@pytest.mark.mpi(min_size=1)
+def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("hpcoll.locality.driver", lambda: None)
+    assert bench("allreduce", *QUICK, *DEVICE) == 2
+    assert ("memory device: this process sees no GPU" in capsys.readouterr().err) is (WORLD.rank == 0)
