@@ -36,7 +36,11 @@ class Call(NamedTuple):
         copied: Bytes of INPUT that are copied before anything else, because results overwrite them; 0: none.
         aliased: The caller's two buffers are one memory, which the MPI library wants to be told as ``MPI.IN_PLACE``.
         finish: What remains to be done with the result, or None.
+        before: What is launched on the caller's stream before anything else, for arrays in GPU memory.
+        start: Called with the engine that is about to run the call, or None.
+        exported: For arrays in GPU memory, whether peers may map INPUT and OUTPUT; None for arrays in host memory.
         keep: Whatever owns memory that the addresses point to.
+        report: Tells a status what came, where that is a message; None: there is nothing to tell.
         direct: The addresses are those of the caller's own memory, and nothing remains to be done.
     """
 
@@ -56,6 +60,10 @@ class Call(NamedTuple):
     finish: Callable[[], None] | None = None
     keep: tuple[object, ...] = ()
     direct: bool = True
+    before: tuple[Callable[[int], None], ...] = ()
+    start: Callable[[Any], None] | None = None
+    exported: tuple[bool, bool] | None = None
+    report: Callable[[MPI.Status], None] | None = None
 
 
 def check_root(root: Any, nranks: int, rank: int) -> int:

@@ -21,7 +21,7 @@ from hpcoll.engines import progress
 from hpcoll.engines.entry import ACTIVATE, SERVE, WAIT, cross
 from hpcoll.engines.foreign import function_address
 from hpcoll.engines.host import HostEngine
-from hpcoll.errors import ArgumentError, TransportError
+from hpcoll.errors import ArgumentError
 from hpcoll.plans import Channel, Plan
 from hpcoll.transports.mpi import library
 
@@ -202,11 +202,10 @@ class Operation:
         self.board.free.append(self._slot)
         try:
             if failed:
-                code = self.engine.error
-                self.context.interrupted(self.plan, TransportError(f"MPI failed with error code {code}", code=code))
+                self.context.interrupted(self.plan, self.engine.failure())
             if self.call.finish is not None:
                 self.call.finish()
-            self.plan.account[0] += 1
+            self.plan.sums[0] += 1
         except Exception as error:
             self._error = error
         finally:

@@ -1,25 +1,26 @@
-"""Arrays in memory that ranks of a node share: symmetric ones, and read-only copies. Floor 5.
+"""Arrays in memory that ranks of a node share: symmetric ones, and read-only copies. Floor 7.
 
 All ranks of the communicator get their array or the same `ArgumentError`. Where a rank has no neighbours, or shared memory is off or
 refused, its array is ordinary memory and behaves the same.
 """
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.errors import ArgumentError
+from hpcoll.call import check_root
+from hpcoll.errors import ArgumentError, DeviceError
+from hpcoll.program import LINE_NBYTES
 from hpcoll.transports.shm import Node
-from hpcoll.transports.window import LINE_NBYTES
 
 _MOST_NBYTES = 1 << 46  # what a process can map
 _PIECE_NBYTES = 1 << 30  # int counts end at 2**31 - 1
 
 
-class _Form(NamedTuple):
+class Form(NamedTuple):
     """Shape and element type of an array."""
 
     shape: tuple[int, ...]
@@ -33,33 +34,39 @@ class _Form(NamedTuple):
         return f"shape {self.shape} of {self.dtype}"
 
 
-def symmetric(comm: MPI.Intracomm, node: Node | None, method: str, shape: Any, dtype: Any) -> np.ndarray:
-    """An array of zeros for each rank, which its peers on the node read in place; collective.
+def symmetric(comm: MPI.Intracomm, allocate: Callable[[Form], Any], method: str, shape: Any, dtype: Any) -> Any:
+    """An array for each rank, which its peers on the node read in place; collective.
 
     Args:
         comm: Of all ranks that make the call.
-        node: Those that share memory with this one; None for ordinary memory.
+        allocate: Makes the array; collective. It raises ArgumentError, DeviceError or MemoryError.
         method: What was called.
         shape, dtype: As NumPy takes them, equal on all ranks.
     Raises:
         ArgumentError: on every rank, when one cannot have its array or asked for another.
     """
-    problem, form = "", _Form((), np.dtype(np.uint8))
+    problem, form = "", Form((), np.dtype(np.uint8))
     try:
         form = _form(comm.rank, method, shape, dtype)
     except ArgumentError as error:
         problem = str(error)
     _agree(comm, problem, f"{method} with {form}")
-    array: np.ndarray | None = None
+    array: Any = None
     try:
-        array = node.symmetric(form.nbytes) if node and form.nbytes else _ordinary(form.nbytes)
-    except (ArgumentError, MemoryError) as error:
+        array = allocate(form)
+    except (ArgumentError, DeviceError, MemoryError) as error:
         problem = str(error) if isinstance(error, ArgumentError) else f"rank {comm.rank}: {method} with {form}: {error}"
     problem = _first_problem(comm, problem)
     if problem or array is None:
         array = None  # the traceback must not keep it
         raise ArgumentError(problem)
-    return array.view(form.dtype).reshape(form.shape)
+    return array
+
+
+def zeros(node: Node | None, form: Form) -> np.ndarray:
+    """An array of zeros in host memory; collective over the node, None for ordinary memory."""
+    memory = node.symmetric(form.nbytes) if node and form.nbytes else _ordinary(form.nbytes)
+    return memory.view(form.dtype).reshape(form.shape)
 
 
 def share(comm: MPI.Intracomm, node: Node | None, array: Any, root: Any) -> np.ndarray:
@@ -72,9 +79,9 @@ def share(comm: MPI.Intracomm, node: Node | None, array: Any, root: Any) -> np.n
     Raises:
         ArgumentError: on every rank, when one cannot have it.
     """
-    problem, form, source = "", _Form((), np.dtype(np.uint8)), np.empty(0)
+    problem, form, source = "", Form((), np.dtype(np.uint8)), np.empty(0)
     try:
-        root = _root(comm, root)
+        root = check_root(root, comm.size, comm.rank)
         if comm.rank == root:
             source = _source(comm.rank, array)
             form = _form(comm.rank, "share", source.shape, source.dtype)
@@ -114,7 +121,7 @@ def _spread(comm: MPI.Intracomm, memory: np.ndarray, root: int, leads: bool) -> 
         leaders.Free()
 
 
-def _form(rank: int, method: str, shape: Any, dtype: Any) -> _Form:
+def _form(rank: int, method: str, shape: Any, dtype: Any) -> Form:
     """What was asked for, checked."""
     try:
         element = np.dtype(dtype)
@@ -125,7 +132,7 @@ def _form(rank: int, method: str, shape: Any, dtype: Any) -> _Form:
     try:
         axes = tuple(map(operator.index, shape)) if isinstance(shape, Iterable) else (operator.index(shape),)
         np.empty([0] * len(axes))  # not more axes than NumPy has
-        form = _Form(axes, element)
+        form = Form(axes, element)
     except (TypeError, ValueError):
         raise ArgumentError(f"rank {rank}: {method} needs a shape of integers >= 0, got {shape!r}") from None
     if min(axes, default=0) < 0:
@@ -140,16 +147,6 @@ def _source(rank: int, array: Any) -> np.ndarray:
         return np.asarray(array)
     except (TypeError, ValueError, BufferError) as error:
         raise ArgumentError(f"rank {rank}: share needs an array, got a {type(array).__name__}: {error}") from None
-
-
-def _root(comm: MPI.Intracomm, root: Any) -> int:
-    try:
-        index = int(root.__index__())
-    except AttributeError:
-        raise ArgumentError(f"rank {comm.rank}: root must be an integer, got {root!r}") from None
-    if not 0 <= index < comm.size:
-        raise ArgumentError(f"rank {comm.rank}: root must be a rank below {comm.size}, got {index}")
-    return index
 
 
 def _agree(comm: MPI.Intracomm, problem: str, call: str, more: Any = None) -> list[Any]:
@@ -179,6 +176,6 @@ def _ordinary(nbytes: int) -> np.ndarray:
     return memory[start : start + nbytes]
 
 
-def _read_only(memory: np.ndarray, form: _Form) -> np.ndarray:
+def _read_only(memory: np.ndarray, form: Form) -> np.ndarray:
     """An array over bytes that nobody can make writable again."""
     return np.frombuffer(memory.data.toreadonly(), np.uint8).view(form.dtype).reshape(form.shape)

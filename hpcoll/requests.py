@@ -12,8 +12,8 @@ from mpi4py import MPI
 from hpcoll.call import Call
 from hpcoll.engines import progress
 from hpcoll.engines.entry import START, cross
-from hpcoll.engines.fields import FAILED, PENDING
-from hpcoll.errors import ArgumentError, HpcollError, TransportError
+from hpcoll.engines.fields import DONE, FAILED, PENDING
+from hpcoll.errors import ArgumentError, DeviceError, TransportError
 from hpcoll.inflight import Operation, Owner
 from hpcoll.plans import Channel, Plan
 from hpcoll.transports.mpi import handle
@@ -28,46 +28,54 @@ class PlanningOwner(Owner, Protocol):
         """Raises ArgumentError when the communicator cannot be used."""
 
 
-def _query(status: MPI.Status, operation: Operation) -> None:
-    """Called by the MPI library when a generalized request has completed and somebody waits or tests."""
+def _say_nothing(status: MPI.Status) -> None:
+    """What the MPI library is told of a collective that is done."""
     status.Set_elements(MPI.BYTE, 0)
     status.Set_cancelled(False)
+
+
+def _query(status: MPI.Status, operation: Operation) -> None:
+    """Called by the MPI library when a generalized request has completed and somebody waits or tests."""
+    (operation.call.report or _say_nothing)(status)
     try:
         operation.finish()
-    except TransportError as error:
-        raise MPI.Exception(error.code or MPI.ERR_OTHER) from error
+    except (DeviceError, TransportError) as error:
+        code = error.code if isinstance(error, TransportError) else 0
+        raise MPI.Exception(code or MPI.ERR_OTHER) from error
 
 
 def _nothing(*arguments: object) -> None:
     """Nothing is freed with a request, and a collective cannot be cancelled."""
 
 
-class Request(MPI.Grequest):
-    """A collective in flight; ``MPI.Request.Waitall``, ``Testsome`` and the like take it too.
-
-    Buffers belong to the collective until it is done; they are kept alive. Errors of the transport surface in `Wait` and `Test`.
-    """
+class _Ours(MPI.Request):
+    """What requests of both kinds do alike, while an operation is theirs."""
 
     _operation: Operation | None = None
+    _what = "a collective"
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        """Return when the collective is done.
+        """Return when the collective is done; at once when it was not started.
 
         Raises:
             TransportError: the MPI library failed.
         """
         if self._operation is not None:
             self._operation.wait()
-            self._finish()
-        return super().Wait(status)
+        return self._end(status)
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Whether the collective is done; raises as `Wait`."""
-        if self._operation is not None:
-            if not self._operation.test():
-                return False
-            self._finish()
-        return super().Test(status)
+        return (self._operation is None or self._operation.test()) and self._end(status)
+
+    def _end(self, status: MPI.Status | None) -> Literal[True]:
+        operation, self._operation = self._operation, None
+        try:
+            if operation is not None:
+                operation.finish()
+        finally:
+            super().Wait(status)
+        return True
 
     def wait(self, status: MPI.Status | None = None) -> Any:
         """As `Wait`; there is no object to return."""
@@ -77,26 +85,11 @@ class Request(MPI.Grequest):
         """As `Test`."""
         return self.Test(status), None
 
-    def _finish(self) -> None:
-        assert self._operation is not None
-        try:
-            self._operation.finish()
-        except HpcollError:
-            self._operation = None
-            super().Wait()
-            raise
-
     def Cancel(self) -> None:
         """Refused: MPI has no cancelling of collectives."""
-        raise ArgumentError("a collective in flight cannot be cancelled: wait for it")
+        raise ArgumentError(f"{self._what} in flight cannot be cancelled: wait for it")
 
     cancel = Cancel
-
-    def Free(self) -> None:
-        """Refused while the collective runs: MPI wants it waited for."""
-        if self._operation is not None and self._operation.state < progress.ENDED_WELL:
-            raise ArgumentError("a collective in flight cannot be freed: wait for it")
-        super().Free()
 
     def __del__(self) -> None:
         operation = self._operation
@@ -105,15 +98,30 @@ class Request(MPI.Grequest):
             warnings.warn(f"{operation.plan.title}: its request was dropped and never waited for", ResourceWarning, stacklevel=2)
 
 
-def start(context: Owner, channel: Channel, plan: Plan, call: Call) -> Request:
-    """Let a collective run on a channel."""
+class Request(_Ours, MPI.Grequest):
+    """A collective in flight; ``MPI.Request.Waitall``, ``Testsome`` and the like take it too.
+
+    Buffers belong to the collective until it is done; they are kept alive. Errors of the transport surface in `Wait` and `Test`.
+    """
+
+    def Free(self) -> None:
+        """Refused while the collective runs: MPI wants it waited for."""
+        if self._operation is not None and self._operation.state < progress.ENDED_WELL:
+            raise ArgumentError(f"{self._what} in flight cannot be freed: wait for it")
+        super().Free()
+
+
+def start(context: Owner, channel: Channel, plan: Plan, call: Call, kind: type[Request] = Request) -> Request:
+    """Let a collective run on a channel; the request is of a kind."""
     engine = plan.take(channel)
+    if call.start is not None:
+        call.start(engine)
     operation = Operation(context, plan, channel, engine, call, lambda: plan.give(channel, engine))
     begun = channel.issued == channel.ended[0] and plan.short
     status = cross(START, engine.address, call.send, call.recv, 0) if begun else PENDING
     if status != PENDING:
         operation.end_at_once(failed=status == FAILED)
-    request = Request(MPI.Grequest.Start(_query, _nothing, _nothing, (operation,)))
+    request = kind(MPI.Grequest.Start(_query, _nothing, _nothing, (operation,)))
     request._operation = operation
     if operation.ended:
         MPI.Grequest(request).Complete()
@@ -122,15 +130,17 @@ def start(context: Owner, channel: Channel, plan: Plan, call: Call) -> Request:
     return request
 
 
-class Persistent(MPI.Prequest):
+class Persistent(_Ours, MPI.Prequest):
     """A collective that is planned once and started again and again.
 
     A start whose peers are there runs a short message to its end at once; `Wait` then costs next to nothing. Between `Start` and the end,
     ``MPI.Request.Waitall``, ``Testsome`` and the like take the request too; ``MPI.Prequest.Startall`` does not: start each.
     """
 
-    _operation: Operation | None = None
-    _eager: tuple[int, int, int, int, int] | None = None
+    _eager: tuple[int, int, int, int, int] | None = None  # what `cross` takes to start
+    _completed: MPI.Grequest | None = None  # the stand-in
+    _stale = False  # whether the MPI library has freed it
+    _pid = 0  # of the process that made it
     _freed = False
 
     def _bind(self, context: PlanningOwner, plan: Plan, channel: Channel, call: Call, describe: Callable[[], Call | None] | None) -> None:
@@ -154,13 +164,10 @@ class Persistent(MPI.Prequest):
             if persistent is not None:
                 persistent._stale = True
 
+        self._stale = False
         self._completed, self._pid = MPI.Grequest.Start(_say_nothing, freed, _nothing), os.getpid()
         self._completed.Complete()
         self._engine.bind_request(MPI._addressof(self), self._null, handle(self._completed), MPI._sizeof(MPI.Request))
-
-    _completed: MPI.Grequest | None = None
-    _stale = False
-    _pid = 0
 
     def Start(self) -> None:
         """Begin; the buffers belong to the collective until `Wait` or `Test` says that it is done.
@@ -168,23 +175,24 @@ class Persistent(MPI.Prequest):
         Raises:
             ArgumentError: it runs already, was freed, or its communicator was.
         """
-        if self._eager is None or self._stale or (status := cross(*self._eager)):
-            self._begin(status if self._eager is not None and not self._stale else None)
+        status = None
+        if self._eager is not None:
+            if self._stale:
+                self._stand_in()
+            status = cross(*self._eager)
+        if status != DONE:
+            self._begin(status)
 
     def _begin(self, status: int | None) -> None:
-        """Begin the long way, or go on after some turns."""
+        """Begin the long way, or go on after the first turns with that ``status``."""
         if self._freed:
             self._context.check()
             raise ArgumentError(f"rank {self._context.rank}: {self._plan.title} was freed")
         if self._cell[0] != self._null:
             raise ArgumentError(f"rank {self._context.rank}: {self._plan.title} was started and not waited for yet")
-        self._operation = None
-        if status is None and self._stale:
-            self._stale = False
-            self._stand_in()
-            self.Start()
-            return
         call = (self._describe() if self._describe else None) or self._call
+        if call.start is not None:
+            call.start(self._engine)
         operation = Operation(self._context, self._plan, self._channel, self._engine, call, _nothing)
         request = MPI.Grequest.Start(_query, _nothing, _nothing, (operation,))
         self._operation, self._cell[0] = operation, handle(request)
@@ -195,45 +203,13 @@ class Persistent(MPI.Prequest):
             operation.activate(handle(request), begun=status is not None)
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        """Return when the collective is done; at once when it was not started.
-
-        Raises:
-            TransportError: the MPI library failed.
-        """
-        if self._operation is None:
+        if self._operation is None:  # it has ended in `Start`
             self._cell[0] = self._null
             return True
-        self._operation.wait()
-        return self._end(status)
+        return super().Wait(status)
 
     def Test(self, status: MPI.Status | None = None) -> bool:
-        """Whether the collective is done; raises as `Wait`."""
-        if self._operation is None:
-            return self.Wait(status)
-        return self._operation.test() and self._end(status)
-
-    def _end(self, status: MPI.Status | None) -> Literal[True]:
-        operation, self._operation = self._operation, None
-        assert operation is not None
-        try:
-            operation.finish()
-        finally:
-            super().Wait(status)
-        return True
-
-    def wait(self, status: MPI.Status | None = None) -> Any:
-        """As `Wait`; there is no object to return."""
-        self.Wait(status)
-
-    def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
-        """As `Test`."""
-        return self.Test(status), None
-
-    def Cancel(self) -> None:
-        """Refused: MPI has no cancelling of collectives."""
-        raise ArgumentError("a collective in flight cannot be cancelled: wait for it")
-
-    cancel = Cancel
+        return super().Test(status) if self._operation else self.Wait(status)
 
     def Free(self) -> None:
         """Give back what the collective holds; it cannot be started any more.
@@ -260,13 +236,5 @@ class Persistent(MPI.Prequest):
             completed.Free()
 
     def __del__(self) -> None:
-        operation = self._operation
-        if operation is not None and self._cell[0] != self._null:
-            operation.dropped = True
-            warnings.warn(f"{operation.plan.title}: its request was dropped and never waited for", ResourceWarning, stacklevel=2)
+        super().__del__()
         self._give_back()
-
-
-def _say_nothing(status: MPI.Status) -> None:
-    status.Set_elements(MPI.BYTE, 0)
-    status.Set_cancelled(False)

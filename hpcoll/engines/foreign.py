@@ -72,6 +72,17 @@ def exchange(typingctx, address, expected, value):  # type: ignore[no-untyped-de
     return types.boolean(types.int64, types.int64, types.int64), codegen
 
 
+@intrinsic
+def add(typingctx, address, value):  # type: ignore[no-untyped-def]
+    """Add to an int64 at once, whatever other threads add to it meanwhile."""
+
+    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+        builder.atomic_rmw("add", builder.inttoptr(values[0], LONG.as_pointer()), values[1], "acq_rel")
+        return context.get_constant(types.int32, 0)
+
+    return types.int32(types.int64, types.int64), codegen
+
+
 def _line_copier(aligned: bool) -> Any:
     @intrinsic
     def copy(typingctx, destination, source):  # type: ignore[no-untyped-def]

@@ -7,7 +7,20 @@ channel run in the order of their tickets. The helper parks on a semaphore while
 from numba import njit
 
 from hpcoll.engines.fields import BUSY, CELL, DONE, ENDED, FAILED, HANDLE_MASK, MEMCPY, NLANES, NULL, PENDING, STAND_IN
-from hpcoll.engines.foreign import INT, LONG, exchange, fence, foreign, load_acquire, memcpy, pointer, sched_yield, store_release, usleep
+from hpcoll.engines.foreign import (
+    INT,
+    LONG,
+    add,
+    exchange,
+    fence,
+    foreign,
+    load_acquire,
+    memcpy,
+    pointer,
+    sched_yield,
+    store_release,
+    usleep,
+)
 from hpcoll.engines.walk import begin, turn
 
 FREE, QUEUED, RUNNING, ENDED_WELL, ENDED_BADLY = range(5)  # states of a slot
@@ -104,14 +117,14 @@ def activate(table, slot, state):  # type: ignore[no-untyped-def]
 def wait(table, slot, rounds):  # type: ignore[no-untyped-def]
     """Give turns until an operation has ended, for so many rounds without movement; returns its state."""
     words, at, idle = pointer(table), table + 8 * (SLOTS + SLOT * slot + STATE), 0
-    words[WAITERS] += 1
+    add(table + 8 * WAITERS, 1)
     while load_acquire(at) < ENDED_WELL and idle < rounds:
         idle = 0 if _round(table) else idle + 1
         if idle > 2000:
             usleep(words[USLEEP], (1,))
         elif idle > 100:
             sched_yield(words[SCHED_YIELD], ())
-    words[WAITERS] -= 1
+    add(table + 8 * WAITERS, -1)
     return load_acquire(at)
 
 

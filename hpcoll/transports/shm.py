@@ -1,7 +1,7 @@
 """Memory that the ranks of a node share, and the messages that travel through it. Floor 5.
 
-A **window** is memory without a name (`hpcoll.transports.window`). A **stream** is a window in which one collective at a time
-travels, cut into places as the engine's window of lanes is:
+A **window** is memory without a name (`hpcoll.transports.window`). A **stream** is a share of a window in which one collective at a
+time travels, cut into places as the engine's window of lanes is:
 
     per place and ordered pair of ranks: LINES lines, written by the sender    [number, length | 56 bytes of message, or where it lies]
     per ordered pair: one line of acknowledgements, written by the receiver    [messages used, per place]
@@ -23,9 +23,10 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.engines import fields as f
-from hpcoll.engines.fields import LINE_NBYTES, OFFSET_BITS, STREAM_PLACES
+from hpcoll.engines.fields import OFFSET_BITS, STREAM_PLACES
 from hpcoll.errors import ArgumentError
 from hpcoll.ir import LINES
+from hpcoll.program import LINE_NBYTES
 from hpcoll.transports import window as windows
 from hpcoll.transports.window import MAX_WINDOWS, Mapping, Number, Ranges, Symmetric, Window, whole_pages
 from hpcoll.units import format_nbytes
@@ -220,17 +221,21 @@ class Stream:
         address: Of the fields that compiled code reads.
         capacity: Bytes of staging memory per place.
         near: As in `Node`.
+        window: Memory of all its ranks, which other streams may have a share in.
+
+    Args:
+        lines, staging: Offsets in the window: of the lines, and of this rank's staging memory.
     """
 
-    def __init__(self, node: Node, window: Window, capacity: int) -> None:
+    def __init__(self, node: Node, window: Window, capacity: int, lines: int, staging: int) -> None:
         nlocal, me = node.nranks, node.rank
-        self.near, self.capacity = node.near, capacity
-        self._keep = node, window
+        self.near, self.capacity, self.window = node.near, capacity, window
+        self._node = node  # keeps its ranges up to date
         self._counters, self._used = np.zeros((3, STREAM_PLACES, nlocal), np.int64), np.zeros((STREAM_PLACES, 2), np.int64)
         self.fields = np.zeros(f.STREAM_NFIELDS, np.int64)
         values = {
-            f.LINES_AT: window.address, f.ACKS_AT: window.address + lines_nbytes(nlocal),
-            f.STAGING_AT: window.address + window.part(me), f.STAGING_WHERE: (window.number << OFFSET_BITS) + window.part(me),
+            f.LINES_AT: window.address + lines, f.ACKS_AT: window.address + lines + lines_nbytes(nlocal),
+            f.STAGING_AT: window.address + staging, f.STAGING_WHERE: (window.number << OFFSET_BITS) + staging,
             f.CAPACITY: capacity, f.NLOCAL: nlocal, f.LOCAL_RANK: me, f.SENT: self._counters[0].ctypes.data,
             f.TAKEN: self._counters[1].ctypes.data, f.ACKED: self._counters[2].ctypes.data, f.USED: self._used.ctypes.data,
             f.BASES: windows.BASES.ctypes.data, f.NRANGES: node.ranges.nrows.ctypes.data,
@@ -246,11 +251,16 @@ def lines_nbytes(nlocal: int) -> int:
     return STREAM_PLACES * nlocal * nlocal * LINES * LINE_NBYTES
 
 
-def make_stream(node: Node, capacity: int = CAPACITY_NBYTES) -> Stream | None:
-    """A stream with a window of its own; None on every rank, with ``node.refused`` set, where it cannot be had. Collective."""
+def make_streams(node: Node, n: int, capacity: int = CAPACITY_NBYTES) -> list[Stream] | None:
+    """``n`` streams in one window; None on every rank, with ``node.refused`` set, where it cannot be had. Collective.
+
+    Args:
+        capacity: Bytes of staging memory per place, whole cache lines.
+    """
+    head, part = lines_nbytes(node.nranks) + node.nranks**2 * LINE_NBYTES, STREAM_PLACES * capacity
     try:
-        window = node.window(lines_nbytes(node.nranks) + node.nranks**2 * LINE_NBYTES, STREAM_PLACES * capacity)
+        window = node.window(n * head, n * part)
     except ArgumentError as error:
         node.refused = str(error)
         return None
-    return Stream(node, window, capacity)
+    return [Stream(node, window, capacity, i * head, window.part(node.rank) + i * part) for i in range(n)]

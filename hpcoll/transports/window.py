@@ -15,8 +15,9 @@ import weakref
 
 import numpy as np
 
+from hpcoll.program import LINE_NBYTES, aligned
+
 PAGE = mmap.PAGESIZE
-LINE_NBYTES = 64
 MAX_WINDOWS = 4096
 BASES = np.zeros(MAX_WINDOWS, np.int64)  # where this process has mapped each window, by number
 
@@ -36,7 +37,7 @@ _held: dict[int, int] = {}  # number -> id of its holder
 
 def whole_pages(nbytes: int) -> int:
     """The next multiple of a page."""
-    return -(-nbytes // PAGE) * PAGE
+    return aligned(nbytes, PAGE)
 
 
 def mapped_nbytes() -> int:
@@ -116,13 +117,13 @@ class Window:
 
     Attributes:
         number: By which they call it.
-        address: Where this process has mapped it.
+        address, nbytes: Where this process has mapped it, and how much that is in all.
         head_nbytes, part_nbytes: Sizes, whole pages.
     """
 
     def __init__(self, number: Number, mapping: Mapping, head_nbytes: int, part_nbytes: int) -> None:
         self.number, self._number = number.value, number
-        self.mapping, self.address = mapping, mapping.address
+        self.mapping, self.address, self.nbytes = mapping, mapping.address, mapping.nbytes
         self.head_nbytes, self.part_nbytes = head_nbytes, part_nbytes
         BASES[self.number] = mapping.address
 

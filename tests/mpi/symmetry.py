@@ -9,6 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 import hpcoll
+from hpcoll.engines.fields import STAGING_AT, STREAM_PLACES
 from hpcoll.transports import shm, window
 
 
@@ -44,9 +45,8 @@ def staged_nbytes(comm: hpcoll.Communicator) -> int:
     stream = comm._context.channels[0].stream
     if stream is None:
         return 0
-    _, one = stream._keep
-    memory = one.mapping.array(one.part(comm._context.node.rank), one.part_nbytes)
-    return int(np.count_nonzero(memory))
+    part = int(stream.fields[STAGING_AT]) - stream.window.address
+    return int(np.count_nonzero(stream.window.mapping.array(part, STREAM_PLACES * stream.capacity)))
 
 
 def barrier() -> None:

@@ -17,6 +17,7 @@ from test_collectives import run, run_in_place
 
 import hpcoll
 from hpcoll.program import Code
+from hpcoll.transports import shm
 
 pytestmark = pytest.mark.mpi
 
@@ -129,7 +130,31 @@ def test_a_live_communicator_has_a_mapping_without_a_name() -> None:
     before = mappings()
     made = communicator().Dup()
     made.Barrier(algorithm="dissemination")
-    streams = sum(channel.stream is not None for channel in made._context.channels)
-    assert (streams > 0) == (made._context.node.nranks > 1)
-    assert agreed([] if mappings() == before + streams else [(before, mappings())]) == []
+    shares = made._context.node.nranks > 1
+    assert agreed([] if mappings() == before + shares else [(before, mappings())]) == []
+    request = made.Barrier_init(algorithm="dissemination")
+    assert agreed([] if mappings() == before + 2 * shares else [(before, mappings())]) == []
+    request.Free()
+    assert agreed([] if mappings() == before + shares else [(before, mappings())]) == []
     made.Free()
+
+
+def test_persistent_calls_that_get_no_shared_memory_say_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    comm = communicator().Dup()
+    node, x = comm._context.node, np.zeros(100)
+    monkeypatch.setattr(shm, "FOLDER", "/dev/shm/none such")
+    requests = [comm.Allreduce_init(MPI.IN_PLACE, x, algorithm="ring") for _ in range(2)]
+    monkeypatch.undo()
+    assert [request._channel.stream for request in requests] == [None, None]
+    for request in requests:
+        x[:] = comm.rank
+        request.Start()
+        request.Wait()
+        assert agreed([] if (x == sum(range(comm.size))).all() else [x]) == []
+        request.Free()
+    texts = [text for text in caplog.messages if "ranks of this node exchange MPI messages: " in text]
+    assert agreed([] if len(texts) == (node.nranks > 1 and node.rank == 0) else [texts]) == []
+    assert all("/dev/shm/none such" in text for text in texts)
+    comm.Free()

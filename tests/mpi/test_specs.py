@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 from reference import agreed, communicator
-from test_buffers import Cai, Dlpack
+from specs import Cai, Dlpack
 
 import hpcoll
 from hpcoll.errors import ArgumentError

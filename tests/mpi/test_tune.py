@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 from mpi4py import MPI
+from tuned import QUICK, table_in, tune
 
 import hpcoll
 from hpcoll import tuning
 from hpcoll.bench.tune import Candidate, Request, Result, Step, candidates, columns, rank_results, run
 from hpcoll.catalogue import find
-from hpcoll.cli import main
 from hpcoll.cli.tune import configure, request, show
 from hpcoll.config import NATIVE
 from hpcoll.errors import ArgumentError
@@ -28,20 +28,11 @@ from hpcoll.selection import Need, fitting
 
 pytestmark = pytest.mark.mpi(min_size=2)
 WORLD = MPI.COMM_WORLD
-QUICK = ["-b", "8", "-e", "40K", "-f", "64", "--types", "float32", "--seconds", "3"]
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """One path for all ranks."""
-    return Path(WORLD.bcast(tmp_path / "table.json"))
-
-
-def tune(*arguments: Any) -> int:
-    """Exit code; equal on all ranks, or the test fails on all."""
-    codes = WORLD.allgather(main(["tune", *map(str, arguments)]))
-    assert codes == codes[:1] * WORLD.size
-    return codes[0]
+    return table_in(tmp_path)
 
 
 @pytest.fixture

@@ -6,18 +6,17 @@ import logging
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 from reference import agreed
+from tuned import QUICK, table_in, tune
 
 import hpcoll
 from hpcoll import tuning
 from hpcoll.agreement import site
 from hpcoll.bench.cases import Case, bind, fill, make_buffers, wrong_elements
-from hpcoll.cli import main
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.config import NATIVE, Entry
 from hpcoll.errors import ArgumentError
@@ -27,22 +26,13 @@ from hpcoll.tuning import FORMAT, Document, Section, Site
 pytestmark = pytest.mark.mpi(min_size=2)
 WORLD = MPI.COMM_WORLD
 HERE = site(WORLD.allgather(MPI.Get_processor_name()))
-QUICK = ["-b", "8", "-e", "40K", "-f", "64", "--types", "float32", "--seconds", "3"]
 DTYPES = {"f4": np.dtype("float32"), "f8": np.dtype("float64"), "bytes": np.dtype("uint8")}
 VARIABLE = "HPCOLL_TUNING"
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """One path for all ranks."""
-    return Path(WORLD.bcast(tmp_path / "table.json"))
-
-
-def tune(*arguments: Any) -> int:
-    """Exit code; equal on all ranks, or the test fails on all."""
-    codes = WORLD.allgather(main(["tune", *map(str, arguments)]))
-    assert codes == codes[:1] * WORLD.size
-    return codes[0]
+    return table_in(tmp_path)
 
 
 def written(file: Path, *sections: Section, version: int = FORMAT) -> None:

@@ -10,8 +10,8 @@ from functools import partial
 from graphlib import CycleError, TopologicalSorter
 
 import pytest
+from handmade import made
 from test_mutations import aliases_of, cells
-from test_verify import made
 
 from hpcoll.algorithm import schedule
 from hpcoll.catalogue import CATALOGUE

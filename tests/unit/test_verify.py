@@ -1,49 +1,20 @@
-"""The verifier: every reason to refuse a schedule, each reached by one made by hand, and what it says of right ones."""
+"""The verifier: every reason to refuse the steps of a schedule, each reached by one made by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
 
 import pytest
+from handmade import exchange, made, refusal
 
-from hpcoll.catalogue import CATALOGUE
-from hpcoll.errors import ScheduleError
-from hpcoll.ir import Buffer, Chunk, Op, Schedule, Step, Writer, cell, inputs, outputs
-from hpcoll.sweep import MANY_CHUNKS, NCHUNKS, Summary, prove, prove_catalogue, prove_schedules
+from hpcoll.ir import Buffer, Chunk, Op, Step, Writer, inputs, outputs
 from hpcoll.verify import Proof, verify_schedules
-
-Build = Callable[[Writer], None]
-
-
-def made(collective: str, build: Build, *, nranks: int = 2, root: int = 0, nchunks: int = 1) -> list[Schedule]:
-    """Schedules of all ranks, as the catalogue would make them."""
-    writers = [Writer(nranks, rank, root, nchunks) for rank in range(nranks)]
-    for w in writers:
-        build(w)
-    return [
-        Schedule(collective, "made", nranks, w.rank, root, nchunks, tuple(map(tuple, w.channels)), tuple(w.extents)) for w in writers
-    ]
-
-
-def refusal(
-    collective: str, build: Build, *, nranks: int = 2, nchunks: int = 1, in_place: bool = False, uniform: bool = False
-) -> ScheduleError:
-    with pytest.raises(ScheduleError) as caught:
-        verify_schedules(made(collective, build, nranks=nranks, nchunks=nchunks), in_place=in_place, uniform=uniform)
-    return caught.value
 
 
 def append(w: Writer, op: Op, peer: int, dst: Chunk | None, *srcs: Chunk) -> None:
     """A step that no method of Writer would write."""
     w.channels[-1].append(Step(op, peer, dst, srcs))
-
-
-def exchange(w: Writer) -> None:
-    """The shortest allreduce of two ranks; right out of place only."""
-    w.send(1 - w.rank, inputs(0))
-    w.recv_reduce(1 - w.rank, outputs(0), inputs(0))
 
 
 def exchange_beside(w: Writer) -> None:
@@ -275,133 +246,3 @@ def test_channels_may_read_the_same_chunk() -> None:
         w.reduce(outputs(0), inputs(0), received)
 
     assert verify_schedules(made("allreduce", build), in_place=False).messages == 4
-
-
-# --- results
-
-
-def test_nothing_in_the_output() -> None:
-    error = refusal("allreduce", lambda w: None)
-    assert "output[0] must hold item 0 of ranks [0, 1], holds nothing" in str(error)
-
-
-def test_contribution_missing_in_the_output() -> None:
-    error = refusal("allreduce", lambda w: w.copy(inputs(0), outputs(0)))
-    assert "output[0] must hold item 0 of ranks [0, 1], holds item 0 of ranks [0]" in str(error)
-
-
-def test_output_that_is_not_asked_for_may_hold_anything() -> None:
-    """MPI leaves rank 0's exscan result undefined."""
-
-    def build(w: Writer) -> None:
-        if w.rank == 0:
-            w.send(1, inputs(0))
-        else:
-            w.recv(0, outputs(0))
-
-    assert verify_schedules(made("exscan", build), in_place=False).ordered
-
-
-# --- what is proven besides
-
-
-@pytest.mark.parametrize(("received_first", "ordered"), [(True, True), (False, False)])
-def test_order_of_operands(received_first: bool, ordered: bool) -> None:
-    def build(w: Writer) -> None:
-        w.send(1 - w.rank, inputs(0))
-        w.recv_reduce(1 - w.rank, outputs(0), inputs(0), received_first=received_first and w.rank == 1)
-
-    proof = verify_schedules(made("allreduce", build), in_place=False)
-    assert (proof.ordered, proof.reproducible) == (ordered, True)
-
-
-def associating(w: Writer, *, alike: bool) -> None:
-    """Three ranks swap all they have; rank 2 associates as the others do, or to the right."""
-    received = w.scratch(0, 0)
-    others = [rank for rank in range(3) if rank != w.rank]
-    for slot, peer in enumerate(others):
-        w.send(peer, inputs(0))
-        w.recv(peer, cell(received, slot))
-    a, b, c = [inputs(0) if rank == w.rank else cell(received, others.index(rank)) for rank in range(3)]
-    if alike or w.rank < 2:
-        w.reduce(outputs(0), a, b, c)
-    else:
-        w.reduce(outputs(0), b, c)
-        w.reduce(outputs(0), a, outputs(0))
-
-
-@pytest.mark.parametrize("alike", [True, False])
-def test_reproducible_means_the_same_expression_everywhere(alike: bool) -> None:
-    proof = verify_schedules(made("allreduce", partial(associating, alike=alike), nranks=3), in_place=False)
-    assert proof == Proof(messages=6, rounds=proof.rounds, ordered=True, reproducible=alike, chunks_sent=2)
-
-
-def test_rounds_count_dependent_messages_only() -> None:
-    def chain(w: Writer) -> None:
-        if w.rank:
-            w.recv(w.rank - 1, outputs(0))
-        if w.rank < 3:
-            w.send(w.rank + 1, outputs(0))
-
-    def star(w: Writer) -> None:
-        for peer in (1, 2, 3):
-            if w.rank == 0:
-                w.send(peer, outputs(0))
-            elif w.rank == peer:
-                w.recv(0, outputs(0))
-
-    assert verify_schedules(made("bcast", chain, nranks=4), in_place=True) == Proof(3, 3, True, True, 1)
-    assert verify_schedules(made("bcast", star, nranks=4), in_place=True) == Proof(3, 1, True, True, 3)
-
-
-# --- sweep
-
-
-@pytest.mark.parametrize("claim", ["ordered", "reproducible"])
-def test_claims_that_do_not_hold_are_refused(claim: str) -> None:
-    row = replace(CATALOGUE["allreduce/ring"], ordered=claim == "ordered")
-    if claim == "ordered":
-        with pytest.raises(ScheduleError, match="the catalogue says ordered and allreduce/ring"):
-            prove(row, 3)
-    else:
-        with pytest.raises(ScheduleError, match="the catalogue says reproducible and allreduce/made"):
-            prove_schedules(row, made("allreduce", partial(associating, alike=False), nranks=3))
-    assert prove(CATALOGUE["allreduce/ring"], 3).rounds == 4
-
-
-def test_prove_covers_in_place_calls() -> None:
-    with pytest.raises(ScheduleError, match="deadlock"):
-        prove_schedules(CATALOGUE["allreduce/ring"], made("allreduce", exchange))
-
-
-def test_prove_covers_blocks_of_different_sizes() -> None:
-    row = CATALOGUE["alltoall/bruck"]
-    assert prove(row, 4).messages == 8
-    with pytest.raises(ScheduleError, match="size"):
-        prove(replace(row, uniform=False), 4)
-
-
-def test_sweep_counts_instances_and_reports_progress() -> None:
-    rows = [CATALOGUE["allreduce/ring"], CATALOGUE["bcast/binomial"], CATALOGUE["bcast/circulant"]]
-    seen: list[tuple[int, int]] = []
-    found = prove_catalogue(4, jobs=1, extra=(9,), rows=rows, progress=lambda done, total: seen.append((done, total)))
-    assert [summary.key for summary in found] == [row.key for row in rows]
-    assert [summary.instances for summary in found] == [5, 14, 14 * len(NCHUNKS) + 5 * len(MANY_CHUNKS)]
-    assert [summary.messages for summary in found[:2]] == [2 * sum(p * (p - 1) for p in (1, 2, 3, 4, 9)), 2 + 6 + 12 + 4 * 8]
-    assert seen == [(done, 15) for done in range(1, 16)]
-
-
-def test_sweep_over_processes_proves_the_same() -> None:
-    rows = [CATALOGUE["allreduce/ring"], CATALOGUE["scatter/binomial"]]
-
-    def proven(jobs: int) -> list[Summary]:
-        return [replace(summary, seconds=0.0) for summary in prove_catalogue(6, jobs=jobs, extra=(), rows=rows)]
-
-    assert proven(2) == proven(1)
-    assert [summary.ordered for summary in proven(1)] == [False, True]
-
-
-def test_sweep_passes_a_refusal_on() -> None:
-    with pytest.raises(ScheduleError, match="says ordered") as caught:
-        prove_catalogue(3, jobs=2, extra=(), rows=[replace(CATALOGUE["allreduce/ring"], ordered=True)])
-    assert caught.value.rank == -1

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcoll.program import LINE_NBYTES
 from hpcoll.transports import window
-from hpcoll.transports.window import LINE_NBYTES, MAX_WINDOWS, PAGE, Mapping, Number, Ranges, Symmetric, Window
+from hpcoll.transports.window import MAX_WINDOWS, PAGE, Mapping, Number, Ranges, Symmetric, Window
 
 FOLDER = "/dev/shm"
 NRANKS = 3
