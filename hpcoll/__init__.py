@@ -12,7 +12,8 @@ where neither is installed. ``__all__`` is the public face.
 from typing import TYPE_CHECKING, Any
 
 from hpcoll.catalogue import algorithms
-from hpcoll.errors import ArgumentError, HpcollError, KernelError, ScheduleError, TransportError
+from hpcoll.errors import ArgumentError, DeviceError, HpcollError, KernelError, ScheduleError, TransportError
+from hpcoll.locality import local_device
 from hpcoll.ops import AVG, ReduceOp, premul_sum, reduce_op
 
 if TYPE_CHECKING:
@@ -24,12 +25,14 @@ __all__ = [
     "ArgumentError",
     "CartCommunicator",
     "Communicator",
+    "DeviceError",
     "HpcollError",
     "KernelError",
     "ReduceOp",
     "ScheduleError",
     "TransportError",
     "algorithms",
+    "local_device",
     "premul_sum",
     "reduce_op",
 ]

@@ -5,7 +5,7 @@ run by a plan.
 """
 
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 from mpi4py import MPI
 
@@ -13,6 +13,10 @@ from hpcoll.context import context_of
 from hpcoll.engines.again import UNKNOWN
 from hpcoll.engines.entry import AGAIN, cross
 from hpcoll.ops import ReduceOp
+
+Op: TypeAlias = MPI.Op | ReduceOp
+Name: TypeAlias = str | None  # of an algorithm
+Nbytes: TypeAlias = int | str | None  # bytes, or text such as "256K"
 
 _IN_PLACE = MPI.IN_PLACE
 
@@ -23,7 +27,7 @@ class Blocking(MPI.Intracomm):
     _context = cached_property(context_of)  # Communicator sets it; objects that mpi4py makes (Idup) find it when first used
 
     def Allreduce(
-        self, sendbuf: Any, recvbuf: Any, op: MPI.Op | ReduceOp = MPI.SUM, *, algorithm: str | None = None, segment: int | str | None = None
+        self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
     ) -> None:
         """Combine every rank's sendbuf and give the result to all.
 
@@ -37,11 +41,11 @@ class Blocking(MPI.Intracomm):
         key = ("Allreduce", 0, algorithm, segment)
         status = cross(AGAIN, context.tables[key], id(sendbuf), id(recvbuf), id(op))
         if status:
-            context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf)
+            context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream)
 
     def Reduce(
-        self, sendbuf: Any, recvbuf: Any, op: MPI.Op | ReduceOp = MPI.SUM, root: int = 0,
-        *, algorithm: str | None = None, segment: int | str | None = None,
+        self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, root: int = 0,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None,
     ) -> None:  # fmt: skip
         """Combine every rank's sendbuf and give the result to the root.
 
@@ -56,10 +60,10 @@ class Blocking(MPI.Intracomm):
         key = ("Reduce", root, algorithm, segment)
         status = cross(AGAIN, context.tables[key], id(send), id(recv), id(op))
         if status:
-            context.run(status, key, (sendbuf, recvbuf, op, root), send, recv)
+            context.run(status, key, (sendbuf, recvbuf, op, root), send, recv, stream=stream)
 
     def Reduce_scatter_block(
-        self, sendbuf: Any, recvbuf: Any, op: MPI.Op | ReduceOp = MPI.SUM, *, algorithm: str | None = None, segment: int | str | None = None
+        self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
     ) -> None:
         """Combine every rank's sendbuf and give block ``r`` of the result to rank ``r``.
 
@@ -72,36 +76,36 @@ class Blocking(MPI.Intracomm):
         key = ("Reduce_scatter_block", 0, algorithm, segment)
         status = cross(AGAIN, context.tables[key], id(sendbuf), id(recvbuf), id(op))
         if status:
-            context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf)
+            context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream)
 
     def Reduce_scatter(
-        self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: MPI.Op | ReduceOp = MPI.SUM,
-        *, algorithm: str | None = None, segment: int | str | None = None,
+        self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Op = MPI.SUM,
+        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None,
     ) -> None:  # fmt: skip
         """`Reduce_scatter_block` with blocks of ``recvcounts[r]`` elements, equal on all ranks; None: each rank's recvbuf tells its own."""
-        self._context.run(UNKNOWN, ("Reduce_scatter", 0, algorithm, segment), (sendbuf, recvbuf, recvcounts, op))
+        self._context.run(UNKNOWN, ("Reduce_scatter", 0, algorithm, segment), (sendbuf, recvbuf, recvcounts, op), stream=stream)
 
     def Scan(
-        self, sendbuf: Any, recvbuf: Any, op: MPI.Op | ReduceOp = MPI.SUM, *, algorithm: str | None = None, segment: int | str | None = None
+        self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
     ) -> None:
         """Combine the sendbufs of ranks ``0 .. r`` for rank ``r``; arguments as in `Allreduce`."""
         context = self._context
         key = ("Scan", 0, algorithm, segment)
         status = cross(AGAIN, context.tables[key], id(sendbuf), id(recvbuf), id(op))
         if status:
-            context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf)
+            context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream)
 
     def Exscan(
-        self, sendbuf: Any, recvbuf: Any, op: MPI.Op | ReduceOp = MPI.SUM, *, algorithm: str | None = None, segment: int | str | None = None
+        self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
     ) -> None:
         """Combine the sendbufs of ranks ``0 .. r-1`` for rank ``r``; rank 0's recvbuf is left as it is. Arguments as in `Allreduce`."""
         context = self._context
         key = ("Exscan", 0, algorithm, segment)
         status = cross(AGAIN, context.tables[key], id(sendbuf), id(recvbuf), id(op))
         if status:
-            context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf)
+            context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream)
 
-    def Barrier(self, *, algorithm: str | None = None, segment: int | str | None = None) -> None:
+    def Barrier(self, *, algorithm: Name = None, segment: Nbytes = None) -> None:
         """Return when every rank has called it."""
         context = self._context
         key = ("Barrier", 0, algorithm, segment)
@@ -109,7 +113,7 @@ class Blocking(MPI.Intracomm):
         if status:
             context.run(status, key, (), _IN_PLACE, context.token)
 
-    def Bcast(self, buf: Any, root: int = 0, *, algorithm: str | None = None, segment: int | str | None = None) -> None:
+    def Bcast(self, buf: Any, root: int = 0, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None) -> None:
         """Copy the root's buffer to all ranks.
 
         Args:
@@ -121,9 +125,9 @@ class Blocking(MPI.Intracomm):
         key = ("Bcast", root, algorithm, segment)
         status = cross(AGAIN, context.tables[key], id(_IN_PLACE), id(buf), 0)
         if status:
-            context.run(status, key, (buf, root), _IN_PLACE, buf)
+            context.run(status, key, (buf, root), _IN_PLACE, buf, stream=stream)
 
-    def Allgather(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, segment: int | str | None = None) -> None:
+    def Allgather(self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None) -> None:
         """Give every rank the blocks of all.
 
         Args:
@@ -135,13 +139,15 @@ class Blocking(MPI.Intracomm):
         key = ("Allgather", 0, algorithm, segment)
         status = cross(AGAIN, context.tables[key], id(sendbuf), id(recvbuf), 0)
         if status:
-            context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf)
+            context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream)
 
-    def Allgatherv(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, segment: int | str | None = None) -> None:
+    def Allgatherv(self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None) -> None:
         """`Allgather` of blocks that differ in size: recvbuf is ``[array, counts, displs, type]``, equal counts on all ranks."""
-        self._context.run(UNKNOWN, ("Allgatherv", 0, algorithm, segment), (sendbuf, recvbuf))
+        self._context.run(UNKNOWN, ("Allgatherv", 0, algorithm, segment), (sendbuf, recvbuf), stream=stream)
 
-    def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0, *, algorithm: str | None = None, segment: int | str | None = None) -> None:
+    def Gather(
+        self, sendbuf: Any, recvbuf: Any, root: int = 0, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
+    ) -> None:
         """Give the root the blocks of all.
 
         Args:
@@ -154,13 +160,17 @@ class Blocking(MPI.Intracomm):
         key = ("Gather", root, algorithm, segment)
         status = cross(AGAIN, context.tables[key], id(send), id(recv), 0)
         if status:
-            context.run(status, key, (sendbuf, recvbuf, root), send, recv)
+            context.run(status, key, (sendbuf, recvbuf, root), send, recv, stream=stream)
 
-    def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0, *, algorithm: str | None = None, segment: int | str | None = None) -> None:
+    def Gatherv(
+        self, sendbuf: Any, recvbuf: Any, root: int = 0, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
+    ) -> None:
         """`Gather` of blocks that differ in size; counts and displacements are the root's."""
-        self._context.run(UNKNOWN, ("Gatherv", 0, algorithm, segment), (sendbuf, recvbuf, root))
+        self._context.run(UNKNOWN, ("Gatherv", 0, algorithm, segment), (sendbuf, recvbuf, root), stream=stream)
 
-    def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0, *, algorithm: str | None = None, segment: int | str | None = None) -> None:
+    def Scatter(
+        self, sendbuf: Any, recvbuf: Any, root: int = 0, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
+    ) -> None:
         """Give block ``r`` of the root's sendbuf to rank ``r``.
 
         Args:
@@ -175,15 +185,15 @@ class Blocking(MPI.Intracomm):
         key = ("Scatter", root, algorithm, segment)
         status = cross(AGAIN, context.tables[key], id(send), id(recv), 0)
         if status:
-            context.run(status, key, (sendbuf, recvbuf, root), send, recv)
+            context.run(status, key, (sendbuf, recvbuf, root), send, recv, stream=stream)
 
     def Scatterv(
-        self, sendbuf: Any, recvbuf: Any, root: int = 0, *, algorithm: str | None = None, segment: int | str | None = None
+        self, sendbuf: Any, recvbuf: Any, root: int = 0, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
     ) -> None:
         """`Scatter` of blocks that differ in size; counts and displacements are the root's."""
-        self._context.run(UNKNOWN, ("Scatterv", 0, algorithm, segment), (sendbuf, recvbuf, root))
+        self._context.run(UNKNOWN, ("Scatterv", 0, algorithm, segment), (sendbuf, recvbuf, root), stream=stream)
 
-    def Alltoall(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, segment: int | str | None = None) -> None:
+    def Alltoall(self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None) -> None:
         """Give block ``j`` of rank ``i``'s sendbuf to rank ``j`` as block ``i``.
 
         Args:
@@ -195,8 +205,8 @@ class Blocking(MPI.Intracomm):
         key = ("Alltoall", 0, algorithm, segment)
         status = cross(AGAIN, context.tables[key], id(sendbuf), id(recvbuf), 0)
         if status:
-            context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf)
+            context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream)
 
-    def Alltoallv(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, segment: int | str | None = None) -> None:
+    def Alltoallv(self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None) -> None:
         """`Alltoall` of blocks that differ in size; each rank gives its own counts and displacements."""
-        self._context.run(UNKNOWN, ("Alltoallv", 0, algorithm, segment), (sendbuf, recvbuf))
+        self._context.run(UNKNOWN, ("Alltoallv", 0, algorithm, segment), (sendbuf, recvbuf), stream=stream)

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.devices import DeviceArray, device_array
 from hpcoll.dtypes import is_bfloat16
 from hpcoll.errors import ArgumentError
-from hpcoll.exporters import host_array
+from hpcoll.exporters import Array, memory
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 _Place: TypeAlias = tuple[int, int, tuple[int, ...] | None, tuple[int, ...] | None]  # elements in total, byte offset, counts, displs
 
 _QUAD = ("REAL16", "COMPLEX32")  # binary128 in Fortran, though mpi4py's type string says long double
@@ -32,7 +32,8 @@ _new_tuple = tuple.__new__  # twice as fast as calling the NamedTuple
 class Resolved(NamedTuple):
     """One buffer argument. Always ``nbytes == count * dtype.itemsize``: the bytes that travel, gaps left out.
 
-    For a derived datatype an element is one item of it, and dtype is an opaque void of its size.
+    For a derived datatype an element is one item of it, and dtype is an opaque void of its size. A GPU array with gaps is as if it had been
+    packed in C order, except that address is where it lies.
     """
 
     address: int  # of the first element, 0 when empty; v forms: where displs count from
@@ -44,6 +45,7 @@ class Resolved(NamedTuple):
     counts: tuple[int, ...] | None = None  # v forms: elements per block
     displs: tuple[int, ...] | None = None  # v forms: element displacement per block
     datatype: MPI.Datatype | None = None  # None for plain contiguous elements
+    gpu: DeviceArray | None = None  # None for host memory
 
 
 class _Layout(NamedTuple):
@@ -99,8 +101,9 @@ def _basic_datatypes() -> dict[int, _Layout]:
 
 
 def resolve(
-    spec: object, *, name: str, rank: int, nblocks: int | None = None, nparts: int = 1, writable: bool = False
-) -> Resolved | None:
+    spec: object, *, name: str, rank: int, nblocks: int | None = None, nparts: int = 1, writable: bool = False,
+    stream: int | None = None,
+) -> Resolved | None:  # fmt: skip
     """Flat description of one buffer argument, with mpi4py's rules for what a spec leaves out.
 
     Args:
@@ -110,26 +113,31 @@ def resolve(
         nparts: Equal blocks that a count stands for, >= 1: nranks for Allgather's recvbuf. An explicit count is per
             block, an inferred one must divide; ``Resolved.count`` is always the total.
         writable: Whether the call stores into the buffer.
+        stream: Handle of the stream that orders the call, for producers of GPU arrays.
     Returns:
-        The description, or None where the call must go to the MPI library unchanged.
+        The description, or None where the call must go to the MPI library unchanged; GPU memory with a derived datatype is such a case.
     Raises:
-        ArgumentError: not contiguous, read-only, out of the array's range, wrong count or type, on a GPU.
+        ArgumentError: not contiguous, read-only, out of the array's range, wrong count or type, GPU memory that this rank cannot use.
     """
     if type(spec) is np.ndarray and nblocks is None:
         layout, flags, count = _LAYOUTS.get(spec.dtype), spec.flags, spec.size
         if layout is not None and flags.c_contiguous and (not writable or flags.writeable) and (nparts == 1 or count % nparts == 0):
             address, readonly = _get_address(spec) if count else 0, not flags.writeable
-            return _new_tuple(Resolved, (address, count, layout[0], spec.nbytes, readonly, spec, None, None, None))
+            return _new_tuple(Resolved, (address, count, layout[0], spec.nbytes, readonly, spec, None, None, None, None))
     subject = f"rank {rank}: {name}"
     buffer, counts, displs, datatype = _split(spec, subject, vector=nblocks is not None)
-    array = _memory(buffer, datatype, subject, writable=writable)
+    array = memory(buffer, datatype, subject, writable=writable, bare=buffer is spec, stream=stream)
     layout = None if array is None else _layout(array, datatype, subject)
     if array is None or layout is None:
         return None
+    gpu = array if isinstance(array, DeviceArray) else None
+    if gpu is not None and layout.datatype is not None:
+        return None
     place, nblocks = (_place_one, nparts) if nblocks is None else (_place_blocks, nblocks)
     count, offset, sizes, starts = place(counts, displs, array.nbytes, layout=layout, nblocks=nblocks, subject=subject)
-    address, nbytes = _get_address(array) + offset if count else 0, count * layout.dtype.itemsize
-    return Resolved(address, count, layout.dtype, nbytes, not array.flags.writeable, array, sizes, starts, layout.datatype)
+    address = 0 if not count else _get_address(array) + offset if gpu is None else gpu.pointer + offset
+    readonly = not array.flags.writeable if isinstance(array, np.ndarray) else array.readonly
+    return Resolved(address, count, layout.dtype, count * layout.dtype.itemsize, readonly, array, sizes, starts, layout.datatype, gpu)
 
 
 def _split(spec: Any, subject: str, *, vector: bool) -> tuple[Any, Any, Any, Any]:
@@ -148,30 +156,7 @@ def _split(spec: Any, subject: str, *, vector: bool) -> tuple[Any, Any, Any, Any
     return buffer, counts, displs, datatype
 
 
-def _memory(buffer: object, datatype: object, subject: str, *, writable: bool) -> Array | None:
-    """Contiguous host array over a buffer's memory, or None when the buffer is not ours to understand."""
-    if buffer is None:
-        if datatype is None:
-            raise ArgumentError(f"{subject} needs a buffer, got None: write [None, 0, datatype] for no elements")
-        return np.empty(0, np.uint8)
-    try:
-        array = host_array(buffer)
-    except (TypeError, ValueError, BufferError, RuntimeError) as error:
-        raise ArgumentError(f"{subject} needs memory that can be read here, got a {type(buffer).__name__}: {error}") from error
-    if array is None:
-        return None
-    flags = array.flags
-    if array.dtype.hasobject:
-        raise ArgumentError(f"{subject} needs numbers, got Python objects (dtype {array.dtype}): use the lower-case method")
-    if not flags.forc:
-        got = f"strides {array.strides} for shape {array.shape} {array.dtype}"
-        raise ArgumentError(f"{subject} must be contiguous, got {got}: copy it with numpy.ascontiguousarray first")
-    if writable and not flags.writeable:
-        raise ArgumentError(f"{subject} must be writable, got a read-only {type(buffer).__name__}")
-    return array
-
-
-def _layout(array: Array, datatype: object, subject: str) -> _Layout | None:
+def _layout(array: Array | DeviceArray, datatype: object, subject: str) -> _Layout | None:
     """Element layout that the datatype gives, or the array's own; None for one that only the MPI library can walk."""
     if datatype is None:
         layout = _LAYOUTS.get(array.dtype) or _plain(array.dtype)
@@ -241,13 +226,22 @@ def _integers(values: Any, scale: Sequence[int], subject: str) -> tuple[int, ...
 
 def check_same_order(send: object, recv: object, rank: int) -> None:
     """Raise ArgumentError for a C-ordered and a Fortran-ordered array of one shape: memory order would permute in silence."""
-    one = send[0] if isinstance(send, list | tuple) and send else send
-    other = recv[0] if isinstance(recv, list | tuple) and recv else recv
-    if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray) or one.ndim < 2 or one.shape != other.shape:
-        return
-    if one.flags.c_contiguous != other.flags.c_contiguous:  # contiguous arrays without two long axes have both orders
-        got = "C and Fortran" if one.flags.c_contiguous else "Fortran and C"
-        raise ArgumentError(f"rank {rank}: sendbuf and recvbuf of shape {one.shape} need one memory order, got {got}: copy one of them")
+    (shape, one), (other_shape, other) = _order(send), _order(recv)
+    if one and other and one != other and shape == other_shape:
+        names = {"C": "C", "F": "Fortran"}
+        got = f"{names[one]} and {names[other]}"
+        raise ArgumentError(f"rank {rank}: sendbuf and recvbuf of shape {shape} need one memory order, got {got}: copy one of them")
+
+
+def _order(spec: Any) -> tuple[tuple[int, ...], str]:
+    """Shape and memory order of an array of two or more axes; contiguous arrays without two long axes have both orders, told as C."""
+    buffer = spec[0] if isinstance(spec, list | tuple) and spec else spec
+    array = buffer if isinstance(buffer, np.ndarray) else device_array(buffer)
+    if array is None or len(array.shape) < 2:
+        return (), ""
+    if isinstance(array, DeviceArray):
+        return array.shape, array.order or "C"  # what has gaps is packed in C order
+    return array.shape, "C" if array.flags.c_contiguous else "F"
 
 
 def check_overlap(send: Resolved, recv: Resolved, rank: int) -> bool:
@@ -258,11 +252,12 @@ def check_overlap(send: Resolved, recv: Resolved, rank: int) -> bool:
     Raises:
         ArgumentError: they overlap in part.
     """
-    if send.address == recv.address and send.nbytes == recv.nbytes and send[6:] == recv[6:]:
+    gaps = send.gpu is not None and not send.gpu.order
+    if send.address == recv.address and send.nbytes == recv.nbytes and send[6:9] == recv[6:9] and not gaps:
         return send.nbytes > 0
     if send.datatype is not None or recv.datatype is not None:
         return False
-    if send.counts is recv.counts is None and not send.address - recv.nbytes < recv.address < send.address + send.nbytes:
+    if send.counts is recv.counts is None and not gaps and not send.address - recv.nbytes < recv.address < send.address + send.nbytes:
         return False
     reach = [0, 0]  # end of the blocks of each side, so far up the addresses
     for low, high, side in sorted((*_ranges(send, 0), *_ranges(recv, 1))):
@@ -273,7 +268,9 @@ def check_overlap(send: Resolved, recv: Resolved, rank: int) -> bool:
 
 
 def _ranges(one: Resolved, side: int) -> list[tuple[int, int, int]]:
-    """Byte range of each non-empty block of plain elements."""
+    """Byte range of each non-empty block of plain elements; of an array with gaps all that it spans."""
+    if one.gpu is not None and not one.gpu.order:
+        return [(*one.gpu.span, side)]
     size = one.dtype.itemsize
     return [(one.address + displ * size, one.address + (displ + count) * size, side) for count, displ in blocks(one) if count]
 

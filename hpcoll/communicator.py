@@ -1,10 +1,12 @@
 """`Communicator`: mpi4py's Intracomm with hpcoll's collectives, and what keeps the type. Floor 7.
 
 Names, argument order, in-place rules and defaults are mpi4py's. Whatever hpcoll does not speed up (point to point, derived
-reductions, neighbourhood collectives, pickled objects, windows, files) is inherited and goes to the MPI library unchanged.
+reductions, neighbourhood collectives, pickled objects, windows, files) is inherited and goes to the MPI library unchanged; GPU arrays do
+so where it takes them, and through host memory elsewhere (`hpcoll.messages`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,24 +17,28 @@ from hpcoll.config import log
 from hpcoll.context import Context, context_of
 from hpcoll.errors import ArgumentError
 from hpcoll.ledger import Ledger
+from hpcoll.memory import Form
+from hpcoll.messages import Messages, Neighbours
 from hpcoll.nonblocking import PersistentCollectives
 from hpcoll.transports.shm import Node
 
 
-class Communicator(PersistentCollectives):
+class Communicator(PersistentCollectives, Messages):
     """An intracommunicator with hpcoll's collectives; making one is collective.
 
     Args:
         comm: Any intracommunicator; the Communicator is a second name for it, not a copy.
+        mixed: Ranks may pass GPU arrays and host arrays in one call, and calls of GPU arrays go through host memory; equal on all ranks,
+            inherited by what is made of it. Needless where some rank has no GPU: there it is always so.
     Raises:
-        ArgumentError: not an intracommunicator, null, or MPI is not initialised or already finalised.
+        ArgumentError: not an intracommunicator, null, made before with another ``mixed``, or MPI is not initialised or already finalised.
 
     Every collective takes ``algorithm=`` (a name from ``hpcoll.algorithms(...)`` or ``"native"``; equal on all ranks) and
     ``segment=`` (bytes, or text such as ``"256K"``), and raises `ArgumentError` before any message leaves, `TransportError` when
     MPI fails, `KernelError` when an operator does not compile.
     """
 
-    def __new__(cls, comm: MPI.Intracomm | None = None) -> "Communicator":
+    def __new__(cls, comm: MPI.Intracomm | None = None, mixed: bool | None = None) -> "Communicator":
         """The object over ``comm``'s handle; without one a null handle, which is how mpi4py makes what ``Idup`` returns."""
         if comm is not None:
             if not MPI.Is_initialized() or MPI.Is_finalized():
@@ -41,10 +47,16 @@ class Communicator(PersistentCollectives):
                 raise ArgumentError(f"Communicator needs an intracommunicator, got {comm!r}")
         return MPI.Intracomm.__new__(cls, comm)  # also for cartesian ones: same C object
 
-    def __init__(self, comm: MPI.Intracomm | None = None) -> None:
+    def __init__(self, comm: MPI.Intracomm | None = None, mixed: bool | None = None) -> None:
         if comm is None:
             raise ArgumentError("Communicator needs an intracommunicator, got None")
-        self._context = context_of(self)
+        self._context = context_of(self, mixed)
+
+    def _keep(self, comm: Any) -> Any:
+        """A communicator that MPI made of this one, with our type; ``COMM_NULL`` stays as it is."""
+        if comm == MPI.COMM_NULL:
+            return comm
+        return (CartCommunicator if isinstance(comm, MPI.Cartcomm) else Communicator)(comm, self._context.asked_mixed)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as mpi4py pickles the communicator: predefined ones only."""
@@ -55,7 +67,7 @@ class Communicator(PersistentCollectives):
         """Which operation ran by which algorithm, how often, with how many bytes and how long."""
         return self._context.ledger
 
-    def empty(self, shape: int | Sequence[int], dtype: Any = np.float64) -> np.ndarray:
+    def empty(self, shape: int | Sequence[int], dtype: Any = np.float64, device: str = "cpu") -> Any:
         """An array in symmetric memory, which ranks of the same node read in place: collectives do not copy it on its way out.
 
         Every rank gets an array of its own, an ordinary ``numpy.ndarray`` in C order that starts a cache line. It and any contiguous
@@ -68,22 +80,34 @@ class Communicator(PersistentCollectives):
         Args:
             shape: Elements per axis, >= 0; equal on all ranks, which all call this.
             dtype: Element type of fixed size, equal on all ranks.
+            device: ``"cpu"``, or ``"cuda"`` for memory of the GPU that the rank uses, mapped by the ranks of its node where they can;
+                equal on all ranks.
         Returns:
-            The array; what it holds is undefined.
+            The array; what it holds is undefined. On a GPU a `cupy.ndarray` where CuPy is installed, else a `hpcoll.gpu.GpuArray`.
         Raises:
             ArgumentError: on every rank, naming the first that asked for something else or cannot have it: a bad shape, the limit
                 ``HPCOLL_SHM`` would be passed, no memory.
         """
-        return memory.symmetric(self._context.comm, _neighbours(self._context), "empty", shape, dtype)
+        return self._symmetric("empty", shape, dtype, device)
 
     def zeros(self, shape: int | Sequence[int], dtype: Any = np.float64) -> np.ndarray:
         """`empty`, filled with zeros."""
-        return memory.symmetric(self._context.comm, _neighbours(self._context), "zeros", shape, dtype)
+        return self._symmetric("zeros", shape, dtype, "cpu")
 
     def like(self, array: Any) -> np.ndarray:
         """`empty` with the shape and element type of ``array``, which are equal on all ranks."""
-        node, shape, dtype = _neighbours(self._context), getattr(array, "shape", None), getattr(array, "dtype", None)
-        return memory.symmetric(self._context.comm, node, "like", shape, dtype)
+        return self._symmetric("like", getattr(array, "shape", None), getattr(array, "dtype", None), "cpu")
+
+    def _symmetric(self, method: str, shape: Any, dtype: Any, device: str) -> Any:
+        context = self._context
+        if device == "cpu":
+            allocate: Callable[[Form], Any] = partial(memory.zeros, _neighbours(context))
+        elif device == "cuda":
+            context.check()
+            allocate = context.gpu_array
+        else:
+            raise ArgumentError(f"rank {context.rank}: {method} needs device 'cpu' or 'cuda', got {device!r}")
+        return memory.symmetric(context.comm, allocate, method, shape, dtype)
 
     def share(self, array: Any, root: int = 0) -> np.ndarray:
         """A read-only copy of the root's array, one for all ranks of a node: for tables that many ranks read and none changes.
@@ -104,11 +128,11 @@ class Communicator(PersistentCollectives):
 
     def Dup(self, info: MPI.Info | None = None) -> "Communicator":
         """A duplicate, of the same class."""
-        return type(self)(MPI.Intracomm(self).Dup(info))
+        return type(self)(MPI.Intracomm(self).Dup(info), self._context.asked_mixed)
 
     def Dup_with_info(self, info: MPI.Info) -> "Communicator":
         """A duplicate with hints."""
-        return type(self)(MPI.Intracomm(self).Dup_with_info(info))
+        return type(self)(MPI.Intracomm(self).Dup_with_info(info), self._context.asked_mixed)
 
     def Clone(self) -> "Communicator":
         """A duplicate, as `Dup`."""
@@ -116,31 +140,31 @@ class Communicator(PersistentCollectives):
 
     def Split(self, color: int = 0, key: int = 0) -> "Communicator":
         """Groups of equal ``color``, ordered by ``key``; ``COMM_NULL`` for ``MPI.UNDEFINED``."""
-        return _keep(MPI.Intracomm(self).Split(color, key))
+        return self._keep(MPI.Intracomm(self).Split(color, key))
 
     def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> "Communicator":
         """Groups by a property such as ``MPI.COMM_TYPE_SHARED``."""
-        return _keep(MPI.Intracomm(self).Split_type(split_type, key, info))
+        return self._keep(MPI.Intracomm(self).Split_type(split_type, key, info))
 
     def Create(self, group: MPI.Group) -> "Communicator":
         """The members of a group; ``COMM_NULL`` for the others. All ranks call it."""
-        return _keep(MPI.Intracomm(self).Create(group))
+        return self._keep(MPI.Intracomm(self).Create(group))
 
     def Create_group(self, group: MPI.Group, tag: int = 0) -> "Communicator":
         """The members of a group; only they call it."""
-        return _keep(MPI.Intracomm(self).Create_group(group, tag))
+        return self._keep(MPI.Intracomm(self).Create_group(group, tag))
 
     def Create_cart(self, dims: Sequence[int], periods: Sequence[bool] | None = None, reorder: bool = False) -> "CartCommunicator":
         """A cartesian communicator."""
-        return _keep(MPI.Intracomm(self).Create_cart(dims, periods, reorder))
+        return self._keep(MPI.Intracomm(self).Create_cart(dims, periods, reorder))
 
 
-class CartCommunicator(Communicator, MPI.Cartcomm):
+class CartCommunicator(Communicator, Neighbours, MPI.Cartcomm):
     """A Communicator with cartesian topology."""
 
     def Sub(self, remain_dims: Sequence[bool]) -> "CartCommunicator":
         """The sub-grid through this rank that keeps the dimensions marked."""
-        return _keep(MPI.Cartcomm(self).Sub(remain_dims))
+        return self._keep(MPI.Cartcomm(self).Sub(remain_dims))
 
 
 def _neighbours(context: Context) -> Node | None:
@@ -151,10 +175,3 @@ def _neighbours(context: Context) -> Node | None:
     why = context.node.refused or ("HPCOLL_SHM is 0" if context.node.nranks > 1 else "no other rank of the communicator is on its node")
     log.info("rank %d: its arrays are ordinary memory: %s", context.rank, why)
     return None
-
-
-def _keep(comm: Any) -> Any:
-    """A communicator that MPI made, with our type; ``COMM_NULL`` stays as it is."""
-    if comm == MPI.COMM_NULL:
-        return comm
-    return CartCommunicator(comm) if isinstance(comm, MPI.Cartcomm) else Communicator(comm)

@@ -1,7 +1,8 @@
 """Settings from the environment. Floor 6.
 
 ``HPCOLL_<COLLECTIVE>=algorithm`` picks an algorithm, ``HPCOLL_SEGMENT=256K`` the segment size, ``HPCOLL_TUNING=FILE`` names a table
-that ``hpcoll tune`` wrote, ``HPCOLL_SHM=1G`` limits shared memory, ``HPCOLL_DEBUG=warn|info|trace`` says how much is logged. A
+that ``hpcoll tune`` wrote, ``HPCOLL_SHM=1G`` limits shared memory, ``HPCOLL_CUDA_PATH=ipc``
+forces a way for GPU arrays, ``HPCOLL_DEBUG=warn|info|trace`` says how much is logged. A
 keyword of a call is stronger; unknown ``HPCOLL_*`` names are warned about.
 """
 
@@ -19,6 +20,7 @@ from hpcoll.units import parse_nbytes
 NATIVE = "native"  # the MPI library's own collective, a candidate like any other
 _LEVELS = {"WARN": logging.WARNING, "INFO": logging.INFO, "TRACE": logging.DEBUG}
 _PREFIX = "HPCOLL_"
+DIRECT, IPC, STAGED, HOST = CUDA_PATHS = ("direct", "ipc", "staged", "host")  # ways for GPU arrays
 
 log = logging.getLogger("hpcoll")
 
@@ -57,6 +59,7 @@ class Config:
         shm: Most bytes of shared memory per node for all communicators together, 0 for none; None: half of what there is.
         shm_ranks: Most ranks of a node that share memory with each other, in groups of neighbours; None: all of them.
         table: What that file says about the communicator at hand; empty when it says nothing.
+        cuda_path: One of `CUDA_PATHS` that GPU arrays must take, or None.
     """
 
     algorithms: Mapping[str, str] = field(default_factory=dict)
@@ -67,10 +70,11 @@ class Config:
     shm: int | None = None
     shm_ranks: int | None = None
     table: Table = field(default_factory=dict)
+    cuda_path: str | None = None
 
     def agreement(self) -> tuple[object, ...]:
         """What must be equal on all ranks of a communicator."""
-        return tuple(sorted(self.algorithms.items())), self.segment, self.tuning, self.shm, self.shm_ranks
+        return tuple(sorted(self.algorithms.items())), self.segment, self.tuning, self.shm, self.shm_ranks, self.cuda_path
 
 
 def check_algorithm(collective: str, algorithm: str) -> None:
@@ -94,7 +98,7 @@ def read_config(environment: Mapping[str, str] | None = None) -> Config:
     environment = os.environ if environment is None else environment
     algorithms: dict[str, str] = {}
     unknown: set[str] = set()
-    segment, level, tuning, shm, shm_ranks = None, logging.WARNING, None, None, None
+    segment, level, tuning, shm, shm_ranks, cuda_path = None, logging.WARNING, None, None, None, None
     for name in sorted(name for name in environment if name.startswith(_PREFIX)):
         value, key = environment[name].strip(), name.removeprefix(_PREFIX)
         try:
@@ -111,6 +115,10 @@ def read_config(environment: Mapping[str, str] | None = None) -> Config:
                 shm = parse_nbytes(value)
             elif key == "SHM_RANKS":
                 shm_ranks = _positive_number(value)
+            elif key == "CUDA_PATH":
+                if value not in CUDA_PATHS:
+                    raise ArgumentError(f"expected one of {', '.join(CUDA_PATHS)}, got {value!r}")
+                cuda_path = value
             elif key == "DEBUG":
                 if value.upper() not in _LEVELS:
                     raise ArgumentError(f"level must be one of {', '.join(_LEVELS)}, got {value!r}")
@@ -119,7 +127,7 @@ def read_config(environment: Mapping[str, str] | None = None) -> Config:
                 unknown.add(name)
         except ArgumentError as error:
             raise ArgumentError(f"environment variable {name}: {error}") from None
-    return Config(algorithms, segment, level, frozenset(unknown), tuning, shm, shm_ranks)
+    return Config(algorithms, segment, level, frozenset(unknown), tuning, shm, shm_ranks, cuda_path=cuda_path)
 
 
 def _positive_number(value: str) -> int:

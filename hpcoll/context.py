@@ -6,25 +6,22 @@ it dies with it. A plan is kept per call shape; running it again is one crossing
 
 import os
 import weakref
-from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
-import numpy as np
 from mpi4py import MPI
 
 from hpcoll.call import Call
 from hpcoll.config import NATIVE
-from hpcoll.describe import DESCRIBE
 from hpcoll.engines import again
 from hpcoll.engines.entry import RUN, cross
 from hpcoll.engines.fields import BUSY
 from hpcoll.engines.host import HostEngine
-from hpcoll.errors import ArgumentError, TransportError
+from hpcoll.errors import ArgumentError, DeviceError, TransportError
+from hpcoll.gpu_planner import FIRST_PERSISTENT, GpuPlanner
 from hpcoll.inflight import can_be_helped, collect, drain, lasting
-from hpcoll.native import as_native
-from hpcoll.planner import IN_FLIGHT, Planner
-from hpcoll.plans import Plan
+from hpcoll.planner import IN_FLIGHT
+from hpcoll.plans import Channel, Plan
 from hpcoll.requests import Persistent, start
 
 _OWN_SCRATCH = 64 << 10  # bytes; blocking calls that need more share their context's
@@ -44,8 +41,13 @@ class _Tables(dict[Key, int]):
         self[key] = table.address
         return table.address
 
+    def forget(self) -> None:
+        """Forget the calls."""
+        for table in self.tables.values():
+            table.clear()
 
-class Context(Planner):
+
+class Context(GpuPlanner):
     """State of one communicator. Made collectively; used by one thread at a time.
 
     Attributes:
@@ -54,12 +56,12 @@ class Context(Planner):
         closed: Why it cannot be used any more; the empty string while it can.
     """
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
-        super().__init__(comm)
+    def __init__(self, comm: MPI.Intracomm, mixed: bool) -> None:
+        super().__init__(comm, mixed)
         self.closed = ""
         self.tables = _Tables()
         self._blocking: dict[int, HostEngine] = {}  # by id of the plan
-        self._arena = np.empty(0, np.uint8)
+        self._arenas: dict[type, Any] = {}  # by kind of engine
         self._issued = self._prepared = 0
         self.persistent: weakref.WeakValueDictionary[int, Persistent] = weakref.WeakValueDictionary()
         _live.add(self)
@@ -69,9 +71,9 @@ class Context(Planner):
         if not self.closed:
             drain(self)
             self.close("the communicator was freed")
-            self._plans.clear()
-            self._blocking.clear()
+            self.forget()
             self.channels.clear()
+            self._gpus = None
             if not MPI.Is_finalized():
                 self.node.free()
                 self.comm.Free()
@@ -79,8 +81,7 @@ class Context(Planner):
     def close(self, why: str) -> None:
         """Refuse further use."""
         self.closed = why
-        for table in self.tables.tables.values():
-            table.clear()
+        self.tables.forget()
         for request in self.persistent.values():
             request.close()
 
@@ -94,7 +95,7 @@ class Context(Planner):
             why = "MPI is finalised" if MPI.Is_finalized() else self.closed
             raise ArgumentError(f"rank {self.rank}: this communicator cannot be used: {why}")
 
-    def run(self, status: int, key: Key, arguments: tuple[Any, ...], *buffers: Any) -> None:
+    def run(self, status: int, key: Key, arguments: tuple[Any, ...], *buffers: Any, stream: Any = None) -> None:
         """Run a call, or end one that was begun.
 
         Args:
@@ -102,6 +103,7 @@ class Context(Planner):
             key: Method, root where it tells one call from another, ``algorithm`` and ``segment``.
             arguments: The caller's positional arguments.
             buffers: Those by which `again` finds the call.
+            stream: The caller's ``stream=``.
         Raises:
             ArgumentError: the arguments or keywords are wrong, or another thread is inside this communicator.
             KernelError: the operator does not compile.
@@ -111,7 +113,7 @@ class Context(Planner):
             raise ArgumentError(f"rank {self.rank}: another thread is inside a collective on this communicator: use one each")
         table = self.tables.tables[key] if buffers else None
         if status == again.UNKNOWN:
-            self._run_described(key, arguments, table, *buffers)
+            self._run_described(key, arguments, stream, table, *buffers)
             return
         assert table is not None
         plan: Any = table.latest
@@ -120,19 +122,22 @@ class Context(Planner):
         else:
             self._go_on(plan, self._blocking[id(plan)], status)
 
-    def _run_described(self, key: Key, arguments: tuple[Any, ...], table: again.Table | None, *buffers: Any) -> None:
+    def _run_described(self, key: Key, arguments: tuple[Any, ...], stream: Any, table: again.Table | None, *buffers: Any) -> None:
         self.check()
         method = key[0]
-        call, plan = self.plan(method, arguments, key[2], key[3])
-        if call is None or plan is None:
-            getattr(self.caller, method)(*as_native(method, arguments))
-            return
-        if plan.algorithm == NATIVE:
-            theirs = self.natively(call, method, arguments)
+        call, plan, served, mirror, _ = self.serve(method, arguments, key[2], key[3], stream)
+        if call is None or plan is None or plan.algorithm == NATIVE:
+            theirs = self.natively(call, method, served)
             self._run_native(plan, method, theirs)
+            if mirror is not None:
+                mirror.store()
+            if call is None or plan is None:
+                return
             repeats, address = all(one is other for one, other in zip(theirs, arguments, strict=True)), 0
         else:
-            engine = self._engine(plan)
+            engine = self._engine(plan, self.channels_of(call)[0])
+            if call.start is not None:
+                call.start(engine)
             status = cross(RUN, engine.address, call.send, call.recv, 1)
             if status == BUSY:
                 self.run(status, key, arguments)
@@ -143,7 +148,7 @@ class Context(Planner):
         if table is not None and repeats and (address == 0 or id(plan) in self._blocking):
             table.enter(arguments[2] if call.op is not None else None, buffers, address, plan)
 
-    def issue(self, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any) -> MPI.Request:
+    def issue(self, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any) -> MPI.Request:
         """Start a non-blocking call; errors as in `run`, those of the transport when the request is waited for."""
         self.check()
         collect()
@@ -153,64 +158,60 @@ class Context(Planner):
             algorithm = algorithm or "direct"
             if algorithm not in ("direct", NATIVE):
                 raise ArgumentError(f"rank {self.rank}: I{method.lower()} takes algorithm 'direct' or 'native', got {algorithm!r}")
-        call, plan = self.plan(method, arguments, algorithm, segment)
-        name = f"I{method.lower()}"
-        if call is None or plan is None:
-            return getattr(self.caller, name)(*as_native(method, arguments))
-        moves = moves or not call.native or call.strict
-        if plan.algorithm == NATIVE or not moves:  # the library's own requests move whenever it is called, by whatever method
-            return getattr(self.caller, name)(*self.natively(call, method, arguments))
+        call, plan, *_ = self.serve(method, arguments, algorithm, segment, stream, in_flight=True)
+        if call is None or plan is None or plan.algorithm == NATIVE or not (moves or call.strict or not call.native):
+            # the library's own requests move whenever it is called, by whatever method
+            return getattr(self.caller, f"I{method.lower()}")(*self.natively(call, method, arguments))
         self._issued += 1  # on all ranks alike
-        return start(self, self.channels[1 + self._issued % IN_FLIGHT], plan, call)
+        return start(self, self.channels_of(call)[1 + self._issued % IN_FLIGHT], plan, call)
 
-    def prepare(self, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any) -> MPI.Prequest:
+    def prepare(self, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any) -> MPI.Prequest:
         """Plan a persistent call; collective, errors as in `run`."""
         self.check()
         arguments = lasting(arguments)
-        call, plan = self.plan(method, arguments, algorithm, segment)
-        name = f"{method}_init"
-        if call is None or plan is None:
-            return getattr(self.caller, name)(*as_native(method, arguments))
-        if plan.algorithm == NATIVE:
-            return getattr(self.caller, name)(*self.natively(call, method, arguments))
+        call, plan, _, _, describe = self.serve(method, arguments, algorithm, segment, stream, in_flight=True)
+        if call is None or plan is None or plan.algorithm == NATIVE:
+            return getattr(self.caller, f"{method}_init")(*self.natively(call, method, arguments))
         self._prepared += 1
+        (channel,) = self.more_channels(call, FIRST_PERSISTENT + self._prepared)
         request = Persistent()
-        describe = None if call.direct else partial(DESCRIBE[method], self, *arguments)
-        request._bind(self, plan, self.channel(IN_FLIGHT + self._prepared), call, describe)
+        request._bind(self, plan, channel, call, None if call.direct else describe)
         return request
 
     def forget(self) -> None:
         super().forget()
         self._blocking.clear()
-        for table in self.tables.tables.values():
-            table.clear()
+        self.tables.forget()
 
-    def _engine(self, plan: Plan) -> HostEngine:
+    def _engine(self, plan: Plan, channel: Channel) -> HostEngine:
         """The plan's engine for blocking calls, ready to run."""
         engine = self._blocking.get(id(plan))
         if engine is None:
-            engine = plan.build(self.channels[0])
-            nbytes = engine.scratch_nbytes + 64
-            if nbytes <= _OWN_SCRATCH:
-                engine.bind_scratch(np.empty(nbytes, np.uint8))
+            engine = plan.build(channel)
+            if engine.scratch_nbytes <= _OWN_SCRATCH:
+                engine.bind_scratch(engine.fresh(engine.scratch_nbytes))
             else:
-                self._grow(nbytes)
-                engine.bind_scratch(self._arena)
+                self._share(engine)
             if plan in self._plans.values():
                 self._blocking[id(plan)] = engine
         return engine
 
-    def _grow(self, nbytes: int) -> None:
-        """Make the common scratch large enough."""
-        if self._arena.size < nbytes:
-            self._arena = np.empty(nbytes, np.uint8)
-            for engine in self._blocking.values():
-                if engine.scratch_nbytes + 64 > _OWN_SCRATCH:
-                    engine.bind_scratch(self._arena)
+    def _share(self, engine: HostEngine) -> None:
+        """Bind the scratch that engines of one kind have in common, made large enough."""
+        kind = type(engine)
+        arena = self._arenas.get(kind)
+        if arena is None or arena.nbytes < engine.scratch_nbytes:
+            arena = self._arenas[kind] = engine.fresh(engine.scratch_nbytes)
+            for other in self._blocking.values():
+                if type(other) is kind and other.scratch_nbytes > _OWN_SCRATCH:
+                    other.bind_scratch(arena)
+        engine.bind_scratch(arena)
 
-    def _run_native(self, plan: Plan, method: str, arguments: tuple[Any, ...]) -> None:
+    def _run_native(self, plan: Plan | None, method: str, arguments: tuple[Any, ...]) -> None:
         start = perf_counter_ns()
         getattr(self.caller, method)(*arguments)
+        if plan is None:
+            return
         sums = plan.sums
         sums[0] += 1
         sums[1] += perf_counter_ns() - start
@@ -228,9 +229,12 @@ class Context(Planner):
         """A collective that stopped half-way leaves messages under way: say where, and refuse further use."""
         where = f"rank {self.rank}: {plan.title}, {self.nranks} ranks"
         self.close(f"an earlier collective did not end ({where})")
+        if isinstance(error, DeviceError):
+            raise DeviceError(f"{where}: {error}", code=error.code) from error
         if isinstance(error, TransportError):
             text = MPI.Get_error_string(error.code) if error.code else str(error)
             raise TransportError(f"{where}: {text}", code=error.code) from error
+
 
 def _after_fork() -> None:
     for context in _live:
@@ -252,18 +256,23 @@ def _finalizing(comm: MPI.Comm, keyval: int, nothing: object) -> None:
 _KEYVALS: list[int] = []
 
 
-def context_of(comm: MPI.Intracomm) -> Context:
+def context_of(comm: MPI.Intracomm, mixed: bool | None = None) -> Context:
     """The context of a communicator; the first call for it is collective.
 
+    Args:
+        comm: The communicator.
+        mixed: Whether ranks may pass different kinds of memory in one call; None: as it was, or no.
     Raises:
-        ArgumentError: MPI is not initialised or already finalised, or the settings differ between ranks.
+        ArgumentError: ``mixed`` is another than before, MPI is not initialised or already finalised, or the settings differ between ranks.
     """
     if not _KEYVALS:
         _KEYVALS.append(MPI.Comm.Create_keyval(delete_fn=_deleted))
         MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=_finalizing), None)  # MPI_Finalize deletes it first of all
     context: Any = comm.Get_attr(_KEYVALS[0])
     if context is None:
-        context = Context(comm)
+        context = Context(comm, bool(mixed))
         comm.Set_attr(_KEYVALS[0], context)
     assert isinstance(context, Context)
+    if mixed is not None and mixed != context.asked_mixed:
+        raise ArgumentError(f"rank {context.rank}: the communicator was made with mixed={context.asked_mixed}, got mixed={mixed}")
     return context

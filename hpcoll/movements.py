@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hpcoll import gpu_calls
 from hpcoll.buffers import Resolved, check_overlap, check_same_order, resolve
 from hpcoll.call import Call, is_in_place
 from hpcoll.errors import ArgumentError
+from hpcoll.gpu import gpu_of
 from hpcoll.packing import pack, unpack
 
 _BYTE = np.dtype(np.uint8)
@@ -20,7 +22,7 @@ _Places = tuple[tuple[int, int], ...]  # (displ, nbytes) of blocks
 
 
 class _Bytes(NamedTuple):
-    """A buffer as plain bytes, the caller's own or copied ones; ``finish`` unpacks what was received."""
+    """A buffer as plain bytes, the caller's own or copied ones; ``finish`` unpacks what was received, ``before`` fills GPU memory."""
 
     address: int
     nbytes: int
@@ -28,12 +30,17 @@ class _Bytes(NamedTuple):
     keep: object
     finish: Callable[[], None] | None = None
     copied: bool = False
+    before: tuple[gpu_calls.Launch, ...] = ()
 
 
 _NOTHING = _Bytes(0, 0, (), None)
 
 
 def _plain(one: Resolved, *, sends: bool = False, receives: bool = False) -> _Bytes:
+    if one.gpu is not None and not one.gpu.order:
+        filled = gpu_calls.pack(gpu_of(one.gpu.ordinal), one.gpu)
+        keep = (filled.memory, one.owner)
+        return _Bytes(filled.memory.address, one.nbytes, _packed_places(one), keep, copied=True, before=(filled.fill,))
     if one.datatype is None:
         size = one.dtype.itemsize
         places = tuple((displ * size, count * size) for displ, count in zip(one.displs or (), one.counts or (), strict=True))
@@ -191,11 +198,16 @@ def alltoallv(sendbuf: Any, recvbuf: Any, rank: int, nranks: int) -> Call | None
 def _call(collective: str, source: _Bytes, target: _Bytes, count: int, root: int, **more: Any) -> Call:
     keep = (source.keep, target.keep)
     direct = not source.copied and not target.copied
-    return Call(collective, source.address, target.address, count, _BYTE, root=root, finish=target.finish, keep=keep, direct=direct, **more)
+    more |= {"before": source.before, "finish": target.finish, "keep": keep, "direct": direct}
+    return Call(collective, source.address, target.address, count, _BYTE, root=root, **more)
 
 
 def _copied(send: Resolved) -> _Bytes:
-    """What an in-place alltoall sends: a copy, block after block."""
+    """What an in-place alltoall sends: a copy, block after block; on a GPU, of all that the blocks span."""
+    if send.gpu is not None:
+        places, (first, end) = _plain(send).places, send.gpu.span
+        copied = gpu_calls.copy(gpu_of(send.gpu.ordinal), first, end - first)
+        return _Bytes(copied.memory.address, send.nbytes, places, copied.memory, copied=True, before=(copied.fill,))
     packed = pack(send)
     return _Bytes(packed.ctypes.data, send.nbytes, _packed_places(send), packed, copied=True)
 

@@ -15,6 +15,7 @@ from hpcoll.kernels.host import kernel_address
 from hpcoll.layout import Segments, block_segments, varying_blocks, vector_segments
 from hpcoll.lowering import lower
 from hpcoll.ops import BOR
+from hpcoll.program import LINE_NBYTES
 from hpcoll.selection import Choice
 from hpcoll.transports.mpi import library
 from hpcoll.transports.shm import STREAM_PLACES, Stream
@@ -46,15 +47,15 @@ class Plan:
     Attributes:
         title: For texts.
         algorithm: A catalogue name, or ``native``.
-        account, sums: Line of the ledger, as array and as memory.
+        sums: Line of the ledger: calls, nanoseconds in them.
         build: Makes an engine for a channel.
         short: A start in flight may run it to its end at once.
     """
 
-    __slots__ = ("_engines", "account", "algorithm", "build", "short", "sums", "title")
+    __slots__ = ("_engines", "algorithm", "build", "short", "sums", "title")
 
     def __init__(self, title: str, algorithm: str, account: np.ndarray, build: Callable[[Channel], HostEngine], *, short: bool) -> None:
-        self.title, self.algorithm, self.account, self.build, self.short = title, algorithm, account, build, short
+        self.title, self.algorithm, self.build, self.short = title, algorithm, build, short
         self.sums = memoryview(account)  # type: ignore[arg-type]  # the same numbers, at a third of the price
         self._engines: dict[int, list[HostEngine]] = {}
 
@@ -64,7 +65,7 @@ class Plan:
         if engines:
             return engines.pop()
         engine = self.build(channel)
-        engine.bind_scratch(np.empty(engine.scratch_nbytes + 64, np.uint8))
+        engine.bind_scratch(engine.fresh(engine.scratch_nbytes))
         return engine
 
     def give(self, channel: Channel, engine: HostEngine) -> None:
@@ -86,7 +87,7 @@ def lane_nbytes(row: Algorithm, capacity: int, nranks: int) -> int:
         nranks: Of the communicator, ``>= 2``.
     """
     pieces = 2 * nranks + (_MAX_CHUNKS if row.chunked else 0)
-    return int((capacity - 64 * pieces) / row.cost("staged", nranks))
+    return int((capacity - LINE_NBYTES * pieces) / row.cost("staged", nranks))
 
 
 def build_engine(
@@ -110,7 +111,7 @@ def build_engine(
     """
     row = find(call.collective, choice.algorithm)
     most = lane_nbytes(row, capacity, nranks) if capacity and nranks > 1 else None
-    steps, segments = _cut(row, call, choice.segment, most, rank, nranks, sizes)
+    steps, segments = cut(row, call, choice.segment, most, rank, nranks, sizes)
     near = channel.stream.near if channel.stream else {}
     places = STREAM_PLACES if capacity else min(window(nranks) * len(steps.channels), MAX_PLACES)
     program = lower(steps, segments, call.dtype.itemsize, places, in_place=call.in_place, near=near)
@@ -129,10 +130,10 @@ def message_nbytes(call: Call, nranks: int) -> int:
     return call.count * call.dtype.itemsize * blocks
 
 
-def _cut(
+def cut(
     row: Algorithm, call: Call, segment_nbytes: int, most: int | None, rank: int, nranks: int, sizes: tuple[int, ...]
 ) -> tuple[Schedule, Segments]:
-    """Schedule and segments; no segment is longer than ``most`` bytes."""
+    """Schedule and segments of a call; no segment is longer than ``most`` bytes of the message."""
     size, blocks = call.dtype.itemsize, COLLECTIVES[row.collective].blocks
     count = max(1, call.count * nranks if blocks else call.count)
     longest = max(1, count if most is None else min(count, most // size))

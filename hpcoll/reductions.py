@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcoll import gpu_calls
 from hpcoll.buffers import Resolved, check_overlap, check_same_order, resolve
 from hpcoll.call import Call, is_in_place, view
 from hpcoll.dtypes import check_op, is_bfloat16, is_extended, working_dtype
@@ -100,6 +101,8 @@ def _reduction_call(call: Call, send: Resolved, recv: Resolved | None, nranks: i
     )
     if not send.count:
         return call
+    if send.gpu is not None or (recv is not None and recv.gpu is not None):
+        return gpu_calls.reduction(call, send, recv, nranks)
     source = view(send)
     if work != dtype or op.premultiplier is not None:
         source = _scaled(source.astype(work), op)

@@ -28,7 +28,12 @@ HPCOLL_NETWORK = Network(
 NATIVE_NETWORK = Network(
     alpha=0.9e-6, beta=0.7e-10, gamma=0.3e-10, overhead=0.9e-6, eager=4000, handshake=2e-6, cache=4 << 20, spill=2.0
 )
+# Of ranks whose arrays are in GPU memory: a launch and an event per operation. By eye; no GPU was there to fit them to.
+GPU_NETWORK = Network(
+    alpha=15e-6, beta=0.5e-11, gamma=0.5e-12, overhead=5e-6, eager=1 << 62, handshake=0.0, cache=1 << 62, spill=1.0
+)
 CHUNK_NBYTES = 32 << 10  # of a pipeline in shared memory
+GPU_CHUNK_NBYTES = 2 << 20  # of a pipeline between GPUs
 MAX_NATIVE_NBYTES = 2**31 - 1  # what every MPI library can count in one message
 
 
@@ -59,6 +64,7 @@ class Need(NamedTuple):
         strict: The call gets a promise that the MPI library does not give, so ``native`` must be asked for by name.
         type_class: Class of element types, as the tuning table has it.
         near: All ranks share the memory of one node.
+        gpu: Arrays are in GPU memory.
     """
 
     collective: str
@@ -70,6 +76,7 @@ class Need(NamedTuple):
     strict: bool = False
     type_class: str = BYTES
     near: bool = False
+    gpu: bool = False
 
 
 def choose(need: Need, config: Config, algorithm: str | None = None, segment: int | None = None) -> Choice:
@@ -92,6 +99,8 @@ def choose(need: Need, config: Config, algorithm: str | None = None, segment: in
 
 def unfit(need: Need, algorithm: str) -> str:
     """Why an algorithm cannot serve a call; the empty string when it can."""
+    if algorithm == NATIVE and need.gpu:
+        return "the arrays are in GPU memory"
     if algorithm == NATIVE:
         return "" if need.native else "the MPI library does not know this operator or element type"
     row = find(need.collective, algorithm)
@@ -149,10 +158,11 @@ def _seconds(need: Need, row: Algorithm) -> tuple[float, int]:
     """Modelled time, and the best segment; in shared memory that is what a lane holds, which no segment needs to name."""
     assert need.nbytes is not None
     if not need.near:
-        return best_segment(row, need.nranks, need.nbytes, HPCOLL_NETWORK)
-    segment = min(CHUNK_NBYTES, need.nbytes) if row.chunked else need.nbytes
+        return best_segment(row, need.nranks, need.nbytes, HPCOLL_NETWORK._replace(alpha=15e-6) if need.gpu else HPCOLL_NETWORK)
+    chunk, network = (GPU_CHUNK_NBYTES, GPU_NETWORK) if need.gpu else (CHUNK_NBYTES, SHARED_NETWORK)
+    segment = min(chunk, need.nbytes) if row.chunked else need.nbytes
     row = replace(row, serial=row.shared or row.serial)
-    return seconds(row, need.nranks, need.nbytes, max(1, segment), SHARED_NETWORK), max(1, segment)
+    return seconds(row, need.nranks, need.nbytes, max(1, segment), network), max(1, segment)
 
 
 @lru_cache(maxsize=4096)

@@ -1,6 +1,6 @@
 """The host engine: a program bound to a communicator, a kernel and scratch, walked by compiled code. Floor 5."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -8,8 +8,8 @@ from hpcoll.engines import fields as f
 from hpcoll.engines.entry import RUN, cross
 from hpcoll.engines.fields import FAILED, PENDING
 from hpcoll.engines.foreign import function_address
-from hpcoll.errors import TransportError
-from hpcoll.program import Code, Program
+from hpcoll.errors import HpcollError, TransportError
+from hpcoll.program import LINE_NBYTES, Code, Program, aligned
 from hpcoll.transports.mpi import Library
 from hpcoll.transports.shm import Stream
 
@@ -40,6 +40,7 @@ class HostEngine:
         uncached: Whether results are written past the caches, because they would not stay there anyway.
 
     Attributes:
+        scratch_nbytes: Memory that `bind_scratch` takes.
         lock: int64; 1 while the engine runs. Engines that may not run at once share one.
         account: int64: calls, nanoseconds in them.
     """
@@ -52,7 +53,7 @@ class HostEngine:
         assert stream is None or program.staging_nbytes <= stream.capacity, (program.staging_nbytes, stream.capacity)
         self.state = np.zeros(f.OPERANDS + nsources, np.int64)
         self.program, self.stream, self.lock, self.account = program, stream, lock, account
-        self.scratch_nbytes = program.window * program.scratch_nbytes
+        self.scratch_nbytes = program.window * program.scratch_nbytes + LINE_NBYTES
         self._places = np.zeros(2 * program.window, np.int64)
         self._requests = np.zeros(max(1, program.window * program.nrequests * library.request_nbytes), np.uint8)
         self._landed = np.zeros(program.window * program.nslots, np.int64)
@@ -71,16 +72,20 @@ class HostEngine:
             f.SPINS: patience.spins, f.YIELDS: patience.spins + patience.yields,
         }  # fmt: skip
         if uncached:
-            self._block = np.empty(f.BLOCK_NBYTES + 64, np.uint8)
-            fields[f.BLOCK] = -(-self._block.ctypes.data // 64) * 64
+            self._block = np.empty(f.BLOCK_NBYTES + LINE_NBYTES, np.uint8)
+            fields[f.BLOCK] = aligned(self._block.ctypes.data)
         for field, value in fields.items():
             self.state[field] = value
         self.address = self.state.ctypes.data
 
+    def fresh(self, nbytes: int) -> Any:
+        """New memory for `bind_scratch`."""
+        return np.empty(nbytes, np.uint8)
+
     def bind_scratch(self, memory: np.ndarray) -> None:
-        """Use ``scratch_nbytes + 64`` bytes or more of memory, which engines that never run at once may share."""
+        """Use ``scratch_nbytes`` or more of memory, which engines that never run at once may share."""
         self._scratch = memory
-        self.state[f.SCRATCH] = -(-memory.ctypes.data // 64) * 64
+        self.state[f.SCRATCH] = aligned(memory.ctypes.data)
 
     def bind_copy(self, nbytes: int) -> None:
         """Copy so many bytes of INPUT at the start of each run."""
@@ -99,6 +104,10 @@ class HostEngine:
         self.state[f.CELL], self.state[f.NULL], self.state[f.STAND_IN] = values
         self.state[f.HANDLE_MASK] = -1 if nbytes == 8 else (1 << 32) - 1
 
+    def bind_watched(self, request: int, status: int) -> None:
+        """Let the program's WAIT 0 be for a request made elsewhere; addresses of its handle and of what is told of it."""
+        self.state[f.REQUESTS], self.state[f.STATUS_IGNORE] = request, status
+
     def go_on(self, status: int) -> None:
         """Run to the end what has begun.
 
@@ -106,11 +115,16 @@ class HostEngine:
             status: What `hpcoll.engines.walk.run` answered, not `DONE`.
         Raises:
             TransportError: the MPI library returned an error; messages may be left under way.
+            DeviceError: the GPU failed; likewise.
         """
         while status == PENDING:
             status = cross(RUN, self.address, 0, 0, 0)
         if status == FAILED:
-            raise TransportError(f"MPI failed with error code {self.error}", code=self.error)
+            raise self.failure()
+
+    def failure(self) -> HpcollError:
+        """What a run that failed is to raise."""
+        return TransportError(f"MPI failed with error code {self.error}", code=self.error)
 
     @property
     def error(self) -> int:

@@ -4,7 +4,7 @@ from numba import njit
 
 from hpcoll.engines import fields as f
 from hpcoll.engines.foreign import LONG, VOID, clock_gettime, copy_line, fence, foreign, memcpy, pointer, stream_line
-from hpcoll.program import BUFFERS, MESSAGES, STAGING, Code
+from hpcoll.program import BUFFERS, LINE_NBYTES, MESSAGES, PINNED, STAGING, Code
 
 _LONG_NBYTES = 1024  # from here on a copy goes line by line
 _COPY, _OUTPUT, _SCRATCH = int(Code.COPY), 1, BUFFERS - 1
@@ -35,6 +35,9 @@ def address_of(state, buffer, displ, lane):  # type: ignore[no-untyped-def]
         return pointer(state[f.LANDED])[place * state[f.SLOTS] + buffer - MESSAGES] + displ
     if buffer == STAGING:
         return pointer(state[f.STREAM])[f.STAGING_AT] + staging_of(state, lane) + displ
+    if buffer == PINNED:
+        gpu = pointer(state[f.GPU])
+        return gpu[f.PINNED] + place * gpu[f.PINNED_PER_LANE] + displ
     return state[f.INPUT + buffer] + pointer(state[f.LANES])[3 * lane + 2] + displ
 
 
@@ -51,8 +54,8 @@ def copy(state, destination, source, nbytes):  # type: ignore[no-untyped-def]
     """Copy bytes that do not overlap. Not long ones by memcpy: with ``rep movsb`` it writes 3 to 49 GB/s to an unaligned destination
     where this loop writes 49 to 79 (Zen 4, glibc 2.36, 8 to 256 KiB).
     """
-    body = nbytes - nbytes % f.LINE_NBYTES if nbytes >= _LONG_NBYTES else 0
-    for at in range(0, body, f.LINE_NBYTES):
+    body = nbytes - nbytes % LINE_NBYTES if nbytes >= _LONG_NBYTES else 0
+    for at in range(0, body, LINE_NBYTES):
         copy_line(destination + at, source + at)
     memcpy(state[f.MEMCPY], (destination + body, source + body, nbytes - body))
 
@@ -60,10 +63,10 @@ def copy(state, destination, source, nbytes):  # type: ignore[no-untyped-def]
 @njit(nogil=True)
 def copy_uncached(state, destination, source, nbytes):  # type: ignore[no-untyped-def]
     """Copy past the caches."""
-    head = min(nbytes, -destination % f.LINE_NBYTES)
-    tail = (nbytes - head) % f.LINE_NBYTES
+    head = min(nbytes, -destination % LINE_NBYTES)
+    tail = (nbytes - head) % LINE_NBYTES
     memcpy(state[f.MEMCPY], (destination, source, head))
-    for at in range(head, nbytes - tail, f.LINE_NBYTES):
+    for at in range(head, nbytes - tail, LINE_NBYTES):
         stream_line(destination + at, source + at)
     memcpy(state[f.MEMCPY], (destination + nbytes - tail, source + nbytes - tail, tail))
 

@@ -4,12 +4,14 @@ from numba import njit
 
 from hpcoll.engines import fields as f
 from hpcoll.engines.foreign import fence, load_acquire, memcpy, pointer, store_release
+from hpcoll.engines.gpu import address_at, where_of
 from hpcoll.engines.local import address_of, copy, copy_uncached, nanoseconds, staging_of, stream_place
 from hpcoll.ir import LINES
-from hpcoll.program import INLINE_NBYTES, STAGING, Code
+from hpcoll.program import INLINE_NBYTES, LINE_NBYTES, STAGING, Code
 
-_STAGE, _POST, _AWAIT, _ACK, _DRAIN = (int(c) for c in (Code.STAGE, Code.POST, Code.AWAIT, Code.ACK, Code.DRAIN))
-_LENGTH_BITS = 24  # of a message, in the word that announces it; more than a lane ever sends at once
+_STAGE, _POST, _AWAIT, _ACK, _DRAIN, _UNREAD = (int(c) for c in (Code.STAGE, Code.POST, Code.AWAIT, Code.ACK, Code.DRAIN, Code.UNREAD))
+_LENGTH_BITS = 28  # of a message, in the word that announces it; more than a lane ever sends at once
+_NUMBERS = (1 << 63 - _LENGTH_BITS) - 1  # of messages, after which they start anew
 
 # A core writes five times faster to memory than to lines that lie in the cache of a core with which it shares none; where it does share
 # one, the cache is twice as fast. So a writer times what it writes in the caches, and when that was slow, only tries again at times.
@@ -23,7 +25,7 @@ _TRIAL = 32  # lanes
 
 @njit(nogil=True, inline="always")
 def _acks(stream, reader, writer):  # type: ignore[no-untyped-def]
-    return stream[f.ACKS_AT] + (reader * stream[f.NLOCAL] + writer) * f.LINE_NBYTES
+    return stream[f.ACKS_AT] + (reader * stream[f.NLOCAL] + writer) * LINE_NBYTES
 
 
 @njit(nogil=True, inline="always")
@@ -39,7 +41,7 @@ def _unread(stream, peer, place):  # type: ignore[no-untyped-def]
 @njit(nogil=True, inline="always")
 def _line(stream, source, destination, place, number):  # type: ignore[no-untyped-def]
     nlocal = stream[f.NLOCAL]
-    return stream[f.LINES_AT] + (((place * nlocal + source) * nlocal + destination) * LINES + number % LINES) * f.LINE_NBYTES
+    return stream[f.LINES_AT] + (((place * nlocal + source) * nlocal + destination) * LINES + number % LINES) * LINE_NBYTES
 
 
 @njit(nogil=True)
@@ -51,13 +53,19 @@ def _post(state, stream, row, lane, place):  # type: ignore[no-untyped-def]
     if number - pointer(stream[f.ACKED])[at] >= LINES and _unread(stream, peer, place) >= LINES:
         return 0
     line = _line(stream, stream[f.LOCAL_RANK], peer, place, number)
-    if row[5] <= INLINE_NBYTES:
+    if state[f.GPU] and row[6]:
+        where = where_of(state, address_of(state, row[3], row[4], lane))
+        if where < 0:
+            state[f.ERROR] = f.UNMAPPED
+            return -1
+        pointer(line)[1] = where
+    elif row[5] <= INLINE_NBYTES and state[f.GPU] == 0:
         memcpy(state[f.MEMCPY], (line + 8, address_of(state, row[3], row[4], lane), row[5]))
     elif row[6] and state[f.WHERE_INPUT + row[3]] >= 0:
         pointer(line)[1] = state[f.WHERE_INPUT + row[3]] + pointer(state[f.LANES])[3 * lane + 2] + row[4]
     else:
         pointer(line)[1] = stream[f.STAGING_WHERE] + staging_of(state, lane) + row[2]
-    store_release(line, (number + 1 << _LENGTH_BITS) + row[5])
+    store_release(line, ((number + 1 & _NUMBERS) << _LENGTH_BITS) + row[5])
     sent[at] = number + 1
     return 1
 
@@ -69,15 +77,20 @@ def _await(state, stream, row, lane, place):  # type: ignore[no-untyped-def]
     number = taken[at]
     line = _line(stream, row[1], stream[f.LOCAL_RANK], place, number)
     announced = load_acquire(line)
-    if announced >> _LENGTH_BITS != number + 1:
+    if announced >> _LENGTH_BITS != number + 1 & _NUMBERS:
         return 0
     if announced & ((1 << _LENGTH_BITS) - 1) != row[5]:
         state[f.ERROR] = state[f.TRUNCATED]
         return -1
-    data = line + 8
-    if row[5] > INLINE_NBYTES:
-        where = pointer(line)[1]
-        data = pointer(stream[f.BASES])[where >> f.OFFSET_BITS] + (where & ((1 << f.OFFSET_BITS) - 1))
+    data, where = line + 8, pointer(line)[1]
+    if row[5] > INLINE_NBYTES or state[f.GPU]:
+        if where >> f.OFFSET_BITS < f.FIRST_SLOT:
+            data = pointer(stream[f.BASES])[where >> f.OFFSET_BITS] + (where & ((1 << f.OFFSET_BITS) - 1))
+        else:
+            data = address_at(state, row[1], where) if state[f.GPU] else 0
+    if data == 0:
+        state[f.ERROR] = f.UNMAPPED
+        return -1
     pointer(state[f.LANDED])[lane % state[f.WINDOW] * state[f.SLOTS] + row[2]] = data
     taken[at] = number + 1
     return 1
@@ -139,6 +152,8 @@ def run_near(address, row, lane):  # type: ignore[no-untyped-def]
             _stage(address, stream, address_of(state, STAGING, row[2], lane), address_of(state, row[3], row[4], lane), row[5])
     elif code == _DRAIN:
         return int(state[f.WHERE_INPUT + row[3]] < 0 or _unread(stream, row[1], place) == 0)
+    elif code == _UNREAD:
+        return int(_unread(stream, row[1], place) <= row[2])
     else:
         return _reserve(state, stream, place)
     return 1

@@ -11,11 +11,12 @@ from numba import njit
 
 from hpcoll.engines import fields as f
 from hpcoll.engines.foreign import INT, LONG, exchange, foreign, pointer, sched_yield, store_release, usleep
+from hpcoll.engines.gpu import begin_gpu, enter, run_gpu
 from hpcoll.engines.local import address_of, copy, nanoseconds, run_local
 from hpcoll.engines.near import run_near
 from hpcoll.program import NCOLUMNS, Code
 
-_SEND, _WAIT, _COPY, _STAGE = int(Code.SEND), int(Code.WAIT), int(Code.COPY), int(Code.STAGE)
+_SEND, _WAIT, _COPY, _STAGE, _RECORD, _SYNC = (int(c) for c in (Code.SEND, Code.WAIT, Code.COPY, Code.STAGE, Code.RECORD, Code.SYNC))
 
 _transfer = foreign(INT, LONG, INT, LONG, INT, INT, LONG, LONG)  # buffer, count, datatype, peer, tag, comm, request
 _test = foreign(INT, LONG, LONG, LONG)  # request, flag, status
@@ -32,8 +33,9 @@ def _run_lane(address, lane, row):  # type: ignore[no-untyped-def]
     while row < end:
         at = pointer(state[f.ROWS] + 8 * NCOLUMNS * row)
         code = at[0]
-        if code >= _STAGE:
-            done = run_near(address, at, lane)
+        asynchronous = state[f.GPU] != 0 and (_COPY <= code <= _STAGE or _RECORD <= code <= _SYNC)
+        if asynchronous or code >= _STAGE:
+            done = run_gpu(address, at, lane) if asynchronous else run_near(address, at, lane)
             if done < 0:
                 return -1
             if done == 0:
@@ -71,6 +73,8 @@ def begin(state, input_address, output_address):  # type: ignore[no-untyped-def]
     for place in range(state[f.WINDOW]):
         places[2 * place], places[2 * place + 1] = place, lanes[3 * place]
     state[f.WHERE_INPUT] = state[f.WHERE_OUTPUT] = -1
+    if state[f.GPU]:
+        state[f.ERROR] = -begin_gpu(state)
     if state[f.STREAM] == 0:
         return
     stream = pointer(state[f.STREAM])
@@ -86,8 +90,12 @@ def begin(state, input_address, output_address):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def turn(address):  # type: ignore[no-untyped-def]
-    """Give every lane in flight a turn: 1 when something moved, 0 when nothing did, -1 when MPI failed."""
+    """Give every lane in flight a turn: 1 when something moved, 0 when nothing did, -1 when MPI or the GPU failed."""
     state = pointer(address)
+    if state[f.GPU]:
+        state[f.ERROR] = state[f.ERROR] or -enter(state)
+        if state[f.ERROR]:
+            return -1
     nlanes, window = state[f.NLANES], state[f.WINDOW]
     places, lanes = pointer(state[f.PLACES]), pointer(state[f.LANES])
     moved = 0

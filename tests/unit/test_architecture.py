@@ -21,11 +21,14 @@ FLOORS = {
     **dict.fromkeys(["collectives", "ir"], 2),
     **dict.fromkeys(["schedules", "algorithm", "catalogue"], 3),
     **dict.fromkeys(["verify", "expressions", "credits", "sweep", "cost", "simulate", "render", "render_text", "render_svg"], 4),
-    **dict.fromkeys(["buffers", "exporters", "packing", "memory", "layout", "placement", "lowering", "program", "operators", "ledger"], 5),
+    **dict.fromkeys(["devices", "capsules", "locality", "gpu"], 5),
+    **dict.fromkeys(["buffers", "exporters", "packing", "layout", "lowering", "program", "operators", "ledger"], 5),
+    **dict.fromkeys(["placement", "placement_device", "ordering"], 5),
     **dict.fromkeys(["engines", "transports", "kernels"], 5),
     **dict.fromkeys(["topology", "selection", "tuning", "config"], 6),
-    **dict.fromkeys(["agreement", "call", "native", "movements", "reductions", "describe", "plans", "planner", "context"], 7),
-    **dict.fromkeys(["inflight", "requests", "blocking", "nonblocking", "communicator"], 7),
+    **dict.fromkeys(["agreement", "call", "native", "movements", "memory", "reductions", "describe", "plans", "planner", "context"], 7),
+    **dict.fromkeys(["inflight", "requests", "blocking", "nonblocking", "communicator", "mirror", "messages", "message_buffers"], 7),
+    **dict.fromkeys(["gpus", "gpu_calls", "gpu_planner"], 7),
     **dict.fromkeys(["", "__main__", "cli", "bench", "gradients", "parameter_server", "torch"], 7),
 }
 READABLE_ANYWHERE = 4  # floors up to this one need neither MPI nor a GPU nor a compiler

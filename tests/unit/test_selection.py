@@ -62,6 +62,7 @@ def test_levels(text: str, level: int) -> None:
         ("HPCOLL_SHM", "-1", "size must be a number of bytes"),
         ("HPCOLL_SHM_RANKS", "0", ".* at least 1.*, got '0'"),
         ("HPCOLL_SHM_RANKS", "all", ".*, got 'all'"),
+        ("HPCOLL_CUDA_PATH", "nvlink", "expected one of direct, ipc, staged, host, got 'nvlink'"),
         ("HPCOLL_DEBUG", "debug", "level must be one of WARN, INFO, TRACE, got 'debug'"),
     ],
 )
@@ -88,6 +89,7 @@ def test_what_ranks_must_agree_on() -> None:
 def test_shared_memory_is_limited_in_bytes_and_in_ranks() -> None:
     assert (DEFAULTS.shm, DEFAULTS.shm_ranks) == (None, None)
     assert read_config({"HPCOLL_SHM": " 1.5G ", "HPCOLL_SHM_RANKS": "4"}) == Config(shm=3 << 29, shm_ranks=4)
+    assert read_config({"HPCOLL_CUDA_PATH": "ipc "}) == Config(cuda_path="ipc")
     assert read_config({"HPCOLL_SHM": "0"}) == Config(shm=0)
     settings = [DEFAULTS, Config(shm=0), Config(shm=1), Config(shm_ranks=1), Config(shm_ranks=2)]
     assert len({config.agreement() for config in settings}) == len(settings)
@@ -208,3 +210,10 @@ def test_what_fits_is_listed_with_native_last() -> None:
     assert fitting(need(ordered=True)) == [*in_order, NATIVE]
     assert NATIVE not in fitting(need(native=False))
     assert set(fitting(need("scan", ordered=True))) == {"recursive_doubling", NATIVE}
+
+
+def test_gpu_arrays_never_go_to_the_library() -> None:
+    need = Need("allreduce", 4, 8, gpu=True)
+    assert choose(need, Config()).algorithm != "native"
+    with pytest.raises(ArgumentError, match="native cannot serve this call: the arrays are in GPU memory"):
+        choose(need, Config(), "native")

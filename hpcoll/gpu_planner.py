@@ -1,0 +1,214 @@
+"""How calls on GPU arrays run: by a program for GPU memory, or by the host's way on mirrors. Floor 7.
+
+All ranks of a call decide alike, from what they all know: the communicator, the collective, the size. A communicator is **mixed**
+where some rank has no GPU, or where the program says that ranks will pass different kinds of memory; there, all calls take the host's
+way, which does not ask what memory the others have.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll import gpu_calls
+from hpcoll.call import Call
+from hpcoll.config import HOST, NATIVE
+from hpcoll.describe import DESCRIBE
+from hpcoll.devices import DeviceArray, device_array, stream_of
+from hpcoll.engines.host import HostEngine
+from hpcoll.errors import ArgumentError
+from hpcoll.gpu import Gpu, Memory, array_over, gpu_of
+from hpcoll.gpu_calls import Lifted
+from hpcoll.gpus import Gpus
+from hpcoll.locality import local_device
+from hpcoll.memory import Form
+from hpcoll.mirror import Mirror, mirror_of, positions
+from hpcoll.planner import IN_FLIGHT, Planner
+from hpcoll.plans import Channel, Plan
+from hpcoll.selection import Choice
+from hpcoll.transports import cuda
+
+FIRST_PERSISTENT = 2 * (1 + IN_FLIGHT)  # number of the first channel behind those that host and GPU arrays have
+GPU_NBYTES = 64 << 10  # messages from here on run by a program for GPU memory
+
+
+class Planned(NamedTuple):
+    """A call and how it runs.
+
+    Attributes:
+        call, plan: None where only the MPI library understands it.
+        arguments: For the MPI library's own method: the caller's, or mirrors.
+        mirror: Host copies of GPU arrays, or None.
+        describe: Describes the call anew, with the streams and the data of then.
+    """
+
+    call: Call | None
+    plan: Plan | None
+    arguments: tuple[Any, ...]
+    mirror: Mirror | None
+    describe: Callable[[], Call | None]
+
+
+class GpuPlanner(Planner):
+    """Finds how the calls of one communicator run, on host and on GPU arrays. Made collectively.
+
+    Args:
+        comm: The communicator.
+        mixed: Whether ranks may pass different kinds of memory in one call; equal on all ranks.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, mixed: bool) -> None:
+        super().__init__(comm)
+        self.asked_mixed = mixed
+        likely = self.comm.allgather(cuda.is_likely())
+        self.mixed, self._mixes = mixed or not all(likely), any(likely) and (mixed or not all(likely))
+        self._gpus: Gpus | None = None
+
+    def serve(
+        self, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any, *, in_flight: bool = False
+    ) -> Planned:
+        """Describe a call and find how it runs.
+
+        Args:
+            method, arguments: mpi4py's name and positional arguments.
+            algorithm, segment, stream: The caller's keywords.
+            in_flight: The call is to return before it has ended.
+        Raises:
+            ArgumentError: the arguments are wrong or the forced algorithm cannot serve them.
+            DeviceError: the GPU failed.
+        """
+        arrays = _gpu_arrays(arguments)
+        describe: Callable[[], Call | None] = partial(DESCRIBE[method], self, *arguments)
+        call, mirror = None, None
+        if arrays:
+            gpu = gpu_of(arrays[0].ordinal)
+            on_gpu, lifts, received = self._lift(method, arguments, gpu)
+            call = self._for_program(partial(DESCRIBE[method], self, *on_gpu), algorithm)
+            if call is not None:
+                describe = partial(self._describe_on_gpu, partial(DESCRIBE[method], self, *on_gpu), gpu, arguments, lifts, received, stream)
+            else:
+                mirror = mirror_of(method, arguments, stream, self.rank)
+        if mirror is not None:
+            arguments = mirror.arguments
+            describe = partial(self._describe_mirrored, mirror, method)
+        call = describe()
+        if call is not None and in_flight and (mirror is not None or self._mixes):
+            call = call._replace(native=False)  # the library's own request would not bring results to the GPU
+        if call is None and mirror is not None and in_flight:
+            raise ArgumentError(f"rank {self.rank}: {method} of GPU arrays cannot be in flight where only the MPI library can serve it")
+        return Planned(call, self.plan(call, method, algorithm, segment), arguments, mirror, describe)
+
+    def _lift(self, method: str, arguments: tuple[Any, ...], gpu: Gpu) -> tuple[tuple[Any, ...], list[Lifted], Lifted | None]:
+        """Arguments of a call on GPU arrays with copies of its host arrays, these copies, and the one that is received into."""
+        theirs, lifts, received = list(arguments), list[Lifted](), None
+        sent_at, received_at = positions(method, arguments, self.rank)
+        for position in {sent_at, received_at}:
+            if position is None:
+                continue
+            theirs[position], lift = gpu_calls.lifted(gpu, arguments[position])
+            if lift is not None:
+                lifts.append(lift)
+                received = lift if position == received_at else received
+        return tuple(theirs), lifts, received
+
+    def _for_program(self, describe: Callable[[], Call | None], algorithm: str | None) -> Call | None:
+        """The call, if a program for GPU memory runs it."""
+        if self.mixed or self.config.cuda_path == HOST or algorithm == NATIVE:
+            return None
+        call = describe()
+        nbytes = None if call is None else self.known_nbytes(call)
+        small = nbytes is not None and nbytes < GPU_NBYTES and self.config.cuda_path is None
+        return None if small or (call is not None and call.collective == "barrier") else call
+
+    def _describe_mirrored(self, mirror: Mirror, method: str) -> Call | None:
+        mirror.fetch()
+        call = DESCRIBE[method](self, *mirror.arguments)
+        if call is None:
+            return None
+        first = call.finish
+
+        def finish() -> None:
+            if first is not None:
+                first()
+            mirror.store()
+
+        return call._replace(finish=finish, direct=False, keep=(*call.keep, mirror))
+
+    def _describe_on_gpu(
+        self, describe: Callable[[], Call | None], gpu: Gpu, arguments: tuple[Any, ...], lifts: Sequence[Lifted],
+        received: Lifted | None, stream: Any,
+    ) -> Call | None:  # fmt: skip
+        call = describe()
+        if call is None:
+            return None
+        gpus = self.gpus(gpu)
+        call = gpu_calls.settled(call, gpu)
+        first, *others = {stream_of(array, stream, self.rank) for array in _gpu_arrays(arguments)}  # of now, also when started anew
+        launches = (*(lift.fill for lift in lifts), *call.before)
+        if received is not None:
+            call = call._replace(finish=gpu_calls.finisher(gpu, [received.bring_home], call.finish))
+
+        def start(engine: Any) -> None:
+            gpu.enter()
+            for other in others:
+                gpu.order(first, other)
+            for launch in launches:
+                launch(first)
+            engine.after(first)
+
+        return call._replace(start=start, exported=gpus.exported(call), native=False, direct=False)
+
+    def gpus(self, gpu: Gpu) -> Gpus:
+        """Ways between the GPUs; collective when first asked for."""
+        if self._gpus is None:
+            first = 1 + IN_FLIGHT
+            shares = self.channels[0].stream is not None
+            self._gpus = Gpus(self.comm, self.node, gpu, self.config.cuda_path, self.new_channels, first, first, shares=shares)
+        return self._gpus
+
+    def gpu_array(self, form: Form) -> Any:
+        """An array in symmetric GPU memory; collective.
+
+        Raises:
+            ArgumentError: on every rank, where some rank has no GPU or no memory on it.
+        """
+        found = cuda.driver() if cuda.is_likely() else None
+        if not all(self.comm.allgather(found is not None)):
+            raise ArgumentError(f"rank {self.rank}: device 'cuda' needs a GPU on every rank" + ("" if found else ", got none here"))
+        assert found is not None
+        ordinal = found.current_ordinal()
+        gpu = gpu_of(local_device(self.caller) if ordinal is None else ordinal)
+        ways = None if self.mixed or self.config.cuda_path == HOST else self.gpus(gpu)
+        return array_over(Memory(gpu, form.nbytes) if ways is None else ways.symmetric(form.nbytes), form.shape, form.dtype)
+
+    def channels_of(self, call: Call) -> list[Channel]:
+        """Channels on which a call may travel: the blocking one first."""
+        return self.channels if call.exported is None or self._gpus is None else self._gpus.channels
+
+    def more_channels(self, call: Call, index: int) -> list[Channel]:
+        """A channel of its own for a persistent call; collective."""
+        return (self.new_channels if call.exported is None or self._gpus is None else self._gpus.new_channels)(index, 1)
+
+    def _builder(self, call: Call, choice: Choice, sizes: tuple[int, ...], account: np.ndarray) -> Callable[[Channel], HostEngine]:
+        if call.exported is None:
+            return super()._builder(call, choice, sizes, account)
+        assert self._gpus is not None
+        return partial(self._gpus.build, call, choice, sizes, call.exported, self._handle, self._patience, self.lock, account)
+
+
+def _gpu_arrays(arguments: tuple[Any, ...]) -> list[DeviceArray]:
+    """The GPU arrays among a call's buffers."""
+    return [array for argument in arguments[:2] if (array := _gpu_array(argument)) is not None]
+
+
+def _gpu_array(argument: Any) -> DeviceArray | None:
+    """The GPU array in a buffer argument; what is wrong with it is found when the call is described."""
+    buffer = argument[0] if isinstance(argument, list | tuple) and argument else argument
+    if isinstance(buffer, np.ndarray) or buffer is None or buffer is MPI.IN_PLACE:
+        return None
+    try:
+        return device_array(buffer)
+    except (TypeError, ValueError, BufferError, RuntimeError):
+        return None

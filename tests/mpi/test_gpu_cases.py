@@ -1,0 +1,53 @@
+"""Collectives on GPU arrays without a GPU: the cases of tests/gpu over the driver's double."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+from forms import COLLECTIVE, PLAIN
+from gpu_cases import WAYS, Maker, check_dtypes, check_messages, check_method, check_mixed, check_requests, communicator
+from gpu_double import installed, ordered
+
+COUNTS = (0, 7, 12_007)  # the double is slow
+pytestmark = pytest.mark.mpi(min_size=1)
+
+
+double = pytest.fixture(scope="module")(installed)
+no_races = pytest.fixture(autouse=True)(ordered)
+
+
+@pytest.fixture(scope="module")
+def make(double: Any) -> Maker:
+    return lambda count, dtype: double.Array(count, dtype)
+
+
+@pytest.fixture(scope="module")
+def by(make: Maker) -> Any:
+    """Communicators by way; made once."""
+    return cache(lambda way: communicator(way, make))
+
+
+@pytest.mark.parametrize("way", [None, *(way for way in WAYS if way != "direct")])  # see test_gpu_direct
+@pytest.mark.parametrize("method", [one for one in COLLECTIVE if one != "Barrier"])
+def test_every_way(method: str, way: str | None, by: Any, make: Maker) -> None:
+    check_method(by(way), method, make, counts=COUNTS)
+
+
+@pytest.mark.parametrize("method", [one for one in PLAIN if one in ("Allreduce", "Reduce_scatter_block", "Scan", "Allgather")])
+def test_element_types(method: str, by: Any, make: Maker) -> None:
+    check_dtypes(by(None), method, make)
+
+
+@pytest.mark.parametrize("start", ["nonblocking", "persistent"])
+def test_requests(start: str, by: Any, make: Maker) -> None:
+    check_requests(by(None), make, start)
+
+
+def test_host_and_gpu_arrays_in_one_call(make: Maker) -> None:
+    check_mixed(communicator(None, make, mixed=True), make)
+
+
+def test_messages(by: Any, make: Maker) -> None:
+    check_messages(by(None), make)

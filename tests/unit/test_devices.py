@@ -1,0 +1,326 @@
+"""What counts as an array in GPU memory, what is refused in which words, and which stream orders it."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import cuda_double
+import ml_dtypes
+import numpy as np
+import pytest
+from cuda_double import Double
+
+from hpcoll import capsules
+from hpcoll.devices import DeviceArray, device_array, stream_handle, stream_of
+from hpcoll.errors import ArgumentError, DeviceError
+from hpcoll.transports import cuda
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+@pytest.fixture
+def double() -> Iterator[Double]:
+    one = cuda_double.install(2)
+    assert cuda.driver() is not None
+    yield one
+    one.uninstall()
+
+
+@pytest.fixture
+def no_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(cuda, "_library", [SimpleNamespace()])
+    cuda.driver.cache_clear()
+    yield
+    monkeypatch.undo()
+    cuda.driver.cache_clear()
+
+
+class Cai:
+    """Exports any memory through the CUDA array interface only."""
+
+    def __init__(self, pointer: int, shape: tuple[int, ...], typestr: str = "<f4", **changes: Any) -> None:
+        self.__cuda_array_interface__ = {"shape": shape, "typestr": typestr, "data": (pointer, False), "version": 3} | changes
+
+
+def on_gpu(buffer: Any, stream: int | None = None) -> DeviceArray:
+    array = device_array(buffer, stream)
+    assert array is not None
+    return array
+
+
+def refused(text: str, buffer: Any) -> None:
+    with pytest.raises(BufferError) as caught:
+        device_array(buffer)
+    assert str(caught.value) == text
+
+
+def test_array_interface(double: Double) -> None:
+    x = double.Array((3, 4), np.float64, stream=7)
+    assert on_gpu(x) == DeviceArray(x.address, (3, 4), None, np.dtype("f8"), False, 0, x, 7)
+    assert (on_gpu(x).size, on_gpu(x).nbytes, on_gpu(x).order, on_gpu(x).span) == (12, 96, "C", (x.address, x.address + 96))
+    assert on_gpu(double.Array(3, readonly=True)).readonly
+    assert on_gpu(double.Array(3)).stream is None
+    assert on_gpu(Cai(x.address, (2,), version=2)).stream is None
+    assert on_gpu(x[1]).pointer == x.address + 32
+    assert on_gpu(double.Array((), np.int8))[1:4] == ((), None, np.dtype("i1"))
+
+
+def test_memory_order_and_gaps(double: Double) -> None:
+    x = double.Array((3, 4), np.float32)
+    assert on_gpu(Cai(x.address, (3, 4), strides=(16, 4)))[1:3] == ((3, 4), None)  # strides that say nothing
+    assert on_gpu(Cai(x.address, (3, 1), strides=(4, 99)))[1:3] == ((3, 1), None)  # of an axis that nobody walks
+    fortran = on_gpu(Cai(x.address, (3, 4), strides=(4, 12)))
+    assert (fortran.order, fortran.nbytes, fortran.span) == ("F", 48, (x.address, x.address + 48))
+    column = on_gpu(x[:, 1])
+    assert (column.order, column.nbytes, column.strides) == ("", 12, (16,))
+    assert column.span == (x.address + 4, x.address + 4 + 36)
+    backwards = on_gpu(x[::-1, ::-2])
+    assert (backwards.pointer, backwards.span) == (x.address + 44, (x.address + 4, x.address + 48))
+    assert on_gpu(Cai(x.address, (5, 2), strides=(0, 4))).span == (x.address, x.address + 8)  # broadcast
+    empty = x[:0]
+    assert on_gpu(empty) == DeviceArray(0, (0, 4), None, np.dtype("f4"), False, 0, empty)
+
+
+@pytest.mark.parametrize("versioned", [False, True])
+@pytest.mark.parametrize("code", ["?", "i1", "u2", "i4", "f2", "f4", "f8", "c8", "c16", BF16])
+def test_dlpack(double: Double, code: Any, versioned: bool) -> None:
+    producers, ours = double.stream(), double.stream()
+    x = double.dlpack(double.Array((2, 3), code, stream=producers, readonly=True), versioned=versioned)
+    array = on_gpu(x, ours)
+    assert array[:6] == (x.array.address, (2, 3), None, np.dtype(code), versioned, 0)
+    assert (array.stream, x.streams) == (ours, [ours])
+    assert x.nexported == 1
+    del array
+    gc.collect()
+    assert x.nexported == 0
+
+
+def test_dlpack_of_parts(double: Double) -> None:
+    x = double.Array((3, 4))
+    assert on_gpu(double.dlpack(x[:, 1])).strides == (16,)
+    assert on_gpu(double.dlpack(double.Array(()))).shape == ()
+    plain = double.dlpack(x)
+    assert on_gpu(plain).stream == plain.streams[0] == 1  # the legacy default stream
+
+
+def tensor_of(dtype: tuple[int, int, int], *, major: int = 1, offset: int = 0, pointer: int = 0) -> Any:
+    """An object whose versioned capsule has no elements to speak of."""
+    shape = (ctypes.c_int64 * 1)(2)
+    tensor = capsules._Tensor(pointer, 2, 0, 1, *dtype, shape, None, offset)
+    managed = capsules._Versioned(major, 0, None, None, 0, tensor)
+    new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_New", ctypes.pythonapi))
+    capsule = new(ctypes.addressof(managed), b"dltensor_versioned", None)
+    return SimpleNamespace(__dlpack__=lambda **_: capsule, __dlpack_device__=lambda: (2, 0), keep=(managed, shape))
+
+
+def test_capsules_by_hand(double: Double) -> None:
+    x = double.Array(10, np.int16)
+    array = on_gpu(tensor_of((0, 16, 1), pointer=x.address, offset=4))
+    assert array[:4] == (x.address + 4, (2,), None, np.dtype("i2"))
+    refused("DLPack 2.0 is not known here, only 1.x", tensor_of((0, 16, 1), major=2))
+    for dtype in ((7, 8, 1), (2, 4, 1), (2, 32, 2), (2, 24, 1), (3, 64, 1)):
+        code, bits, lanes = dtype
+        refused(f"DLPack type code {code} of {bits} bits and {lanes} lanes is not supported", tensor_of(dtype))
+    used = SimpleNamespace(__dlpack__=lambda **_: None, __dlpack_device__=lambda: (2, 0))
+    refused("__dlpack__ gave no unused DLPack capsule, but None", used)
+
+
+def test_real_capsule() -> None:
+    """NumPy's, of the host: read by the same layout."""
+
+    class Host:
+        def __init__(self, *, old: bool) -> None:
+            self.old = old
+
+        def __dlpack__(self, stream: int, **options: Any) -> Any:
+            if self.old and options:
+                raise TypeError("unexpected keyword argument 'max_version'")
+            return memory.__dlpack__(**options)
+
+    memory = np.arange(12, dtype=np.complex64).reshape(3, 4)[:, 1:]
+    expected = (memory.ctypes.data, (3, 3), (32, 8), np.dtype("c8"), False)
+    assert capsules.export(Host(old=False), 1)[:5] == capsules.export(Host(old=True), 1)[:5] == expected
+    memory.flags.writeable = False
+    assert capsules.export(Host(old=False), 1).readonly
+
+
+def test_dlpack_where_the_interface_has_no_type(double: Double) -> None:
+    x = double.Array(4, BF16)
+    assert x.__cuda_array_interface__["typestr"] == "<V2"
+    assert on_gpu(x).dtype == np.dtype("V2")
+    both = double.dlpack(x)
+    both.__cuda_array_interface__ = x.__cuda_array_interface__  # type: ignore[attr-defined]
+    assert on_gpu(both).dtype == BF16
+
+
+def test_host_memory(double: Double) -> None:
+    x = np.zeros(4, np.float32)
+    posing = Cai(x.ctypes.data, (4,))
+    pinned = double.Array(4, memory="pinned")
+    on_host: list[Any] = [x, b"abc", 3, None, posing, pinned, double.dlpack(pinned), SimpleNamespace(__dlpack__=x.__dlpack__)]
+    assert [device_array(one) for one in on_host] == [None] * len(on_host)
+    assert "cuPointerGetAttribute" in double.calls
+
+
+@pytest.mark.usefixtures("no_driver")
+def test_no_driver() -> None:
+    x = np.zeros(4, np.float32)
+    assert device_array(Cai(x.ctypes.data, (4,))) is None
+    assert device_array(Cai(0, (0,))) is None
+    refused("no memory is at 0x1000: it was freed or never allocated", Cai(0x1000, (4,)))
+    gpu = SimpleNamespace(__dlpack__=x.__dlpack__, __dlpack_device__=lambda: (2, 0))
+    refused("it lies on a GPU, and this process sees none", gpu)
+
+
+def test_freed_memory(double: Double) -> None:
+    x = double.Array(1000)
+    x.free()
+    refused(f"no memory is at {x.address:#x}: it was freed or never allocated", Cai(x.address, (1000,)))
+    refused("no memory is at 0x10: it was freed or never allocated", Cai(0x10, (1,)))
+    page = np.zeros(4, np.float32)
+    refused(f"no memory is at {page.ctypes.data:#x}: it was freed or never allocated", Cai(page.ctypes.data, (1 << 45,)))  # its end
+    refused(f"no memory is at {x.address:#x}: it was freed or never allocated", double.dlpack(x))
+
+
+def test_memory_that_ends_too_early(double: Double) -> None:
+    x = double.Array(1000)
+    assert on_gpu(Cai(x.address + 2000, (500,))).size == 500
+    refused(f"it needs 2004 bytes at {x.address + 2000:#x}, of which 2000 are allocated", Cai(x.address + 2000, (501,)))
+    before = Cai(x.address, (3,), strides=(-8,))
+    refused(f"it needs 20 bytes at {x.address - 16:#x}, of which 0 are allocated", before)
+
+
+def test_memory_mapped_piece_by_piece(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As PyTorch's expandable segments are: the driver tells one piece at a time."""
+    x = double.Array(1000)
+    pieces = {x.address: 1600, x.address + 1600: 2400}
+
+    def address_range(self: Any, pointer: int) -> cuda.Range:
+        for base, nbytes in pieces.items():
+            if base <= pointer < base + nbytes:
+                return cuda.Range(base, nbytes)
+        raise DeviceError("nothing")
+
+    monkeypatch.setattr(cuda.Driver, "address_range", address_range)
+    assert on_gpu(x).size == 1000
+    refused(f"it needs 4004 bytes at {x.address:#x}, of which 4000 are allocated", Cai(x.address, (1001,)))
+
+
+def test_other_gpu(double: Double) -> None:
+    x, y = double.Array(10), double.Array(10, ordinal=1)
+    refused("it lies on GPU 1, and this thread uses GPU 0: use one GPU per rank, see hpcoll.local_device", y)
+    double.make_current(1)
+    assert on_gpu(y).ordinal == 1
+    refused("it lies on GPU 0, and this thread uses GPU 1: use one GPU per rank, see hpcoll.local_device", x)
+    assert on_gpu(x[:0]).ordinal == 1
+
+
+def test_thread_without_a_context(double: Double) -> None:
+    y = double.Array(10, ordinal=1)
+    double.make_current(None)
+    assert on_gpu(Cai(0, (0,))).ordinal == 0
+    assert on_gpu(y).ordinal == 1
+    assert double.current() == 1
+
+
+def test_managed_memory(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = double.Array(10, memory="managed", ordinal=1)
+    for buffer in (x, double.dlpack(x)):
+        array = on_gpu(buffer)
+        assert (array.managed, array.ordinal, array.size) == (True, 0, 10)
+    assert not on_gpu(double.Array(10)).managed
+    ask = cuda.Driver.attribute
+    kind = cuda.Attribute.MEMORY_TYPE
+    monkeypatch.setattr(cuda.Driver, "attribute", lambda *a: cuda.MemoryType.HOST if a[2] == kind else ask(*a))
+    assert on_gpu(x).managed  # wherever it lies now
+
+
+def test_what_no_protocol_allows(double: Double) -> None:
+    x = double.Array(10)
+    refused("masked arrays cannot be sent", Cai(x.address, (10,), mask=x))
+    refused(
+        "its stream is 0, which the CUDA array interface leaves undefined: 1 is the legacy default stream", Cai(x.address, (2,), stream=0)
+    )
+    rocm = SimpleNamespace(__dlpack__=None, __dlpack_device__=lambda: (10, 0))
+    refused("memory of DLPack device type 10 is not supported", rocm)
+
+
+# --- streams
+
+
+def test_stream_handles() -> None:
+    forms: list[Any] = [
+        77, np.int64(77), SimpleNamespace(ptr=77), SimpleNamespace(cuda_stream=77), SimpleNamespace(handle=77),
+        SimpleNamespace(handle=ctypes.c_void_p(77)), SimpleNamespace(__cuda_stream__=lambda: (0, 77)),
+        SimpleNamespace(__cuda_stream__=(0, 77), handle="not this"), SimpleNamespace(handle=SimpleNamespace(__int__=lambda: 77)),
+    ]  # fmt: skip
+    assert [stream_handle(form, 3) for form in forms] == [77] * len(forms)
+    defaults: list[Any] = [
+        0,
+        1,
+        SimpleNamespace(ptr=0),
+        SimpleNamespace(handle=ctypes.c_void_p(0)),
+        SimpleNamespace(__cuda_stream__=(0, 0)),
+    ]
+    assert [stream_handle(form, 3) for form in defaults] == [1] * len(defaults)
+    assert stream_handle(2, 3) == 2
+
+
+@pytest.mark.parametrize("stream", ["7", 7.0, -1, True, object(), (0, 7), SimpleNamespace(ptr=None), SimpleNamespace(__cuda_stream__=())])
+def test_not_a_stream(stream: Any) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        stream_handle(stream, 3)
+    assert str(caught.value) == f"rank 3: stream needs a CUDA stream or its handle, got {stream!r}"
+
+
+def test_which_stream_orders(double: Double) -> None:
+    x, y = double.Array(10, stream=double.stream()), double.Array(10)
+    given = double.stream()
+    assert stream_of(on_gpu(x), None, 0) == x.stream
+    assert stream_of(on_gpu(x), given, 0) == given
+    assert stream_of(on_gpu(y), None, 0) == 1
+    assert stream_of(on_gpu(double.dlpack(x), given), None, 0) == given
+
+
+def test_torch_says_its_stream(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tensor(Cai):
+        device = "cuda:0"
+
+    current = SimpleNamespace(cuda_stream=double.stream())
+    torch = SimpleNamespace(Tensor=Tensor, cuda=SimpleNamespace(current_stream=lambda device: {"cuda:0": current}[device]))
+    x = double.Array(10)
+    tensor = Tensor(x.address, (10,), version=2)
+    assert stream_of(on_gpu(tensor), None, 0) == 1
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert stream_of(on_gpu(tensor), None, 0) == current.cuda_stream
+    assert stream_of(on_gpu(x), None, 0) == 1
+    named = Tensor(x.address, (10,), stream=double.stream())
+    assert stream_of(on_gpu(named), None, 0) == named.__cuda_array_interface__["stream"]
+    current.cuda_stream = 0
+    assert stream_of(on_gpu(tensor), None, 0) == 1
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())  # half imported
+    assert stream_of(on_gpu(tensor), None, 0) == 1
+
+
+def test_stream_under_capture(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = double.stream()
+    array = on_gpu(double.Array(10, stream=stream))
+    double.capture(stream)
+    text = f"rank 3: stream {stream:#x} is being captured into a CUDA graph, which cannot hold a collective"
+    for given in (None, stream):
+        with pytest.raises(ArgumentError) as caught:
+            stream_of(array, given, 3)
+        assert str(caught.value) == text
+    double.capture(stream, False)
+    assert stream_of(array, None, 3) == stream
+    double.fail("cuStreamIsCapturing", 906)  # asked about the default stream while another is captured
+    with pytest.raises(ArgumentError, match="rank 3: stream 0x1 is being captured"):
+        stream_of(array, 1, 3)
+    double.fail("cuStreamIsCapturing", 400)
+    with pytest.raises(DeviceError, match="cuStreamIsCapturing failed with CUDA_ERROR_INVALID_HANDLE"):
+        stream_of(array, stream, 3)

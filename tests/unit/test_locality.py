@@ -1,0 +1,136 @@
+"""Which GPU a process is told to use, under each launcher and under leftovers of another."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import cuda_double
+import pytest
+
+from hpcoll import locality
+from hpcoll.errors import ArgumentError, DeviceError
+from hpcoll.locality import local_device, local_rank
+from hpcoll.transports import cuda
+
+OPENMPI = {"OMPI_COMM_WORLD_LOCAL_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}
+MPICH = {"MPI_LOCALRANKID": "2", "PMI_SIZE": "4"}
+SLURM = {"SLURM_LOCALID": "2", "SLURM_STEP_NUM_TASKS": "4"}
+SHELL = {"SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "1"}  # of a shell that srun started
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No launcher, no MPI."""
+    for local, size in locality._LAUNCHERS:
+        monkeypatch.delenv(local, raising=False)
+        monkeypatch.delenv(size, raising=False)
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def gpus() -> Iterator[Any]:
+    installed: list[Any] = []
+    yield lambda n: installed.append(cuda_double.install(n))
+    for one in reversed(installed):
+        one.uninstall()
+
+
+class Comm:
+    """Four ranks, of which this one is the second on its node."""
+
+    size = 4
+
+    def Split_type(self, kind: str) -> Any:
+        assert kind == "shared"
+        self.node = SimpleNamespace(rank=1, Free=lambda: freed.append(True))
+        freed: list[bool] = []
+        self.freed = freed
+        return self.node
+
+
+def mpi(monkeypatch: pytest.MonkeyPatch, *, running: bool = True) -> Comm:
+    comm = Comm()
+    module = SimpleNamespace(COMM_WORLD=comm, COMM_TYPE_SHARED="shared", Is_initialized=lambda: True, Is_finalized=lambda: not running)
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", module)  # type: ignore[arg-type]
+    return comm
+
+
+@pytest.mark.parametrize("environ", [OPENMPI, MPICH, SLURM, *({name: "2"} for name, _ in locality._LAUNCHERS)])
+@pytest.mark.parametrize("running", [False, True])
+def test_launchers(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], running: bool) -> None:
+    if running:
+        mpi(monkeypatch)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert local_rank() == 2
+
+
+@pytest.mark.parametrize("launcher", [OPENMPI, MPICH])
+def test_shell_under_srun(monkeypatch: pytest.MonkeyPatch, launcher: dict[str, str]) -> None:
+    for name, value in {**SHELL, **launcher}.items():
+        monkeypatch.setenv(name, value)
+    assert local_rank() == 2
+    mpi(monkeypatch)
+    assert local_rank() == 2
+
+
+def test_srun_under_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
+    mpi(monkeypatch)
+    for name, value in {**SLURM, **OPENMPI, "OMPI_COMM_WORLD_SIZE": "3"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "0")
+    assert local_rank() == 2
+
+
+def test_nothing_but_a_leftover(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SHELL.items():
+        monkeypatch.setenv(name, value)
+    comm = mpi(monkeypatch)
+    assert local_rank() == 1
+    assert comm.freed == [True]
+
+
+def test_communicator_is_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in OPENMPI.items():
+        monkeypatch.setenv(name, value)
+    assert local_rank(mpi(monkeypatch)) == 1
+
+
+@pytest.mark.parametrize("running", [None, False])
+def test_nobody_knows(monkeypatch: pytest.MonkeyPatch, running: bool | None) -> None:
+    if running is not None:
+        mpi(monkeypatch, running=running)
+    text = "no launcher says which rank of its node this process is, and MPI is not initialised: pass a communicator"
+    with pytest.raises(ArgumentError) as caught:
+        local_rank()
+    assert str(caught.value) == text
+
+
+def test_ranks_take_turns(monkeypatch: pytest.MonkeyPatch, gpus: Any) -> None:
+    found = []
+    for ngpus in (1, 2, 4):  # 1: Slurm's --gpus-per-task, or two ranks and more on one GPU
+        gpus(ngpus)
+        for rank in range(4):
+            monkeypatch.setenv("SLURM_LOCALID", str(rank))
+            found.append(local_device())
+    assert found == [0, 0, 0, 0, 0, 1, 0, 1, 0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("visible", "why"),
+    [(None, "no CUDA driver or no GPU is here"), ("", "CUDA_VISIBLE_DEVICES is ''"), ("9", "CUDA_VISIBLE_DEVICES is '9'")],
+)
+def test_no_gpu(monkeypatch: pytest.MonkeyPatch, visible: str | None, why: str) -> None:
+    monkeypatch.setattr(cuda, "_library", [SimpleNamespace()])
+    cuda.driver.cache_clear()
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setitem(os.environ, "CUDA_VISIBLE_DEVICES", visible)
+    with pytest.raises(DeviceError) as caught:
+        local_device()
+    assert str(caught.value) == f"this process sees no GPU: {why}"
+    cuda.driver.cache_clear()

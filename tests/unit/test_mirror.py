@@ -1,0 +1,460 @@
+"""Mirrors of GPU arrays on the host: what is copied when, what is shared, what is refused."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import cuda_double
+import ml_dtypes
+import mpi4py
+import numpy as np
+import pytest
+from cuda_double import Double
+
+mpi4py.rc.initialize = False  # nothing here calls MPI
+from mpi4py import MPI  # noqa: E402
+
+from hpcoll import mirror  # noqa: E402
+from hpcoll.errors import ArgumentError, DeviceError  # noqa: E402
+from hpcoll.exporters import gpu_memory  # noqa: E402
+from hpcoll.mirror import Mirror, mirror_of, mirrored  # noqa: E402
+from hpcoll.transports import cuda, pinned  # noqa: E402
+from hpcoll.transports.cuda import Driver  # noqa: E402
+
+OP = MPI.SUM
+
+
+@pytest.fixture
+def double() -> Iterator[Double]:
+    one = cuda_double.install()
+    assert cuda.driver() is not None
+    yield one
+    assert one.races == []
+    one.uninstall()
+
+
+def driver() -> Driver:
+    found = cuda.driver()
+    assert found is not None
+    return found
+
+
+def both(method: str, arguments: tuple[Any, ...], stream: Any = None, rank: int = 0) -> tuple[tuple[Any, ...], Any]:
+    found = mirrored(method, arguments, stream, rank)
+    assert found is not None
+    return found
+
+
+def arrays(double: Double) -> tuple[Any, Any]:
+    return double.Array(6).fill(np.arange(6)), double.Array(6).fill(-1)
+
+
+def copies(double: Double) -> int:
+    return double.calls["cuMemcpyAsync"]
+
+
+def test_no_gpu_array(double: Double) -> None:
+    x = np.zeros(3)
+    assert mirrored("Allreduce", (x, x, OP), 7, 0) is None  # a rank without a GPU among others
+    assert mirrored("Barrier", (), None, 0) is None
+    assert mirrored("Bcast", ([None, 0, MPI.INT], 0), None, 0) is None
+    assert mirrored("Gather", (x, double.Array(3), 1), None, 0) is None  # ignored here
+    assert mirrored("Allgather", (MPI.IN_PLACE, [x, 1]), None, 0) is None
+
+
+# Method, arguments behind the buffers, root's rank or None; GPU arrays read and written at the root and elsewhere.
+SEND, RECV, BOTH = (0,), (1,), (0, 1)
+ROWS: list[tuple[str, tuple[Any, ...], int, tuple[int, ...], int | None]] = [
+    ("Allreduce", (OP,), 0, SEND, 1),
+    ("Reduce", (OP, 0), 0, SEND, 1),
+    ("Reduce", (OP, 1), 0, SEND, None),
+    ("Reduce_scatter_block", (OP,), 0, SEND, 1),
+    ("Reduce_scatter", ([3, 3], OP), 0, BOTH, 1),
+    ("Scan", (OP,), 0, SEND, 1),
+    ("Exscan", (OP,), 0, BOTH, 1),  # rank 0's is left as it is
+    ("Allgather", (), 0, SEND, 1),
+    ("Allgatherv", (), 0, BOTH, 1),
+    ("Gather", (0,), 0, SEND, 1),
+    ("Gather", (), 0, SEND, 1),  # root 0, unsaid
+    ("Gather", (1,), 0, SEND, None),
+    ("Gatherv", (0,), 0, BOTH, 1),
+    ("Gatherv", (1,), 0, SEND, None),
+    ("Scatter", (0,), 0, SEND, 1),
+    ("Scatter", (1,), 0, (), 1),
+    ("Scatterv", (0,), 0, BOTH, 1),
+    ("Scatterv", (1,), 0, RECV, 1),
+    ("Alltoall", (), 0, SEND, 1),
+    ("Alltoallv", (), 0, BOTH, 1),
+    ("Alltoallw", (), 0, BOTH, 1),
+    ("Neighbor_allgather", (), 0, BOTH, 1),
+    ("Neighbor_allgatherv", (), 0, BOTH, 1),
+    ("Neighbor_alltoall", (), 0, BOTH, 1),
+    ("Neighbor_alltoallv", (), 0, BOTH, 1),
+    ("Neighbor_alltoallw", (), 0, BOTH, 1),
+]
+
+
+@pytest.mark.parametrize(("method", "more", "rank", "read", "written"), ROWS)
+def test_methods(double: Double, method: str, more: tuple[Any, ...], rank: int, read: tuple[int, ...], written: int | None) -> None:
+    send, recv = arrays(double)
+    theirs, store = both(method, (send, recv, *more), rank=rank)
+    assert copies(double) == len(read)
+    assert theirs[2:] == more
+    ignored = ({0, 1} - {written} - set(read)) & ({1} if written is None else {0})
+    for position, before in ((0, np.arange(6)), (1, np.full(6, -1))):
+        if position in ignored:
+            assert theirs[position] is None
+        elif position in read:
+            assert (theirs[position].dtype, theirs[position].tolist()) == (np.dtype("f4"), before.tolist())
+        else:
+            assert theirs[position].shape == (6,)
+    for host in theirs[:2]:
+        if host is not None:
+            host[:] = [5, 4, 3, 2, 1, 0]
+    store()
+    assert copies(double) == len(read) + (written is not None)
+    assert send.get().tolist() == [0, 1, 2, 3, 4, 5]
+    assert recv.get().tolist() == ([5, 4, 3, 2, 1, 0] if written else [-1] * 6)
+
+
+def test_bcast(double: Double) -> None:
+    x, y = arrays(double)
+    (host, root), store = both("Bcast", (x, 2), rank=2)
+    assert (host.tolist(), root, copies(double)) == ([0, 1, 2, 3, 4, 5], 2, 1)
+    store()
+    assert copies(double) == 1  # the root has it already
+    (host, _), store = both("Bcast", (y, np.int64(2)), rank=1)
+    host[:] = 7
+    store()
+    assert (y.get().tolist(), copies(double)) == ([7] * 6, 2)
+    (host, _), _ = both("Bcast", (double.Array(3, readonly=True).fill(3), 0))
+    assert (host.tolist(), host.flags.writeable) == ([3] * 3, False)
+    assert both("Bcast", (x[::2], 0))[0][0].tolist() == [0, 2, 4]
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_specs_may_leave_gaps(double: Double, kind: Any) -> None:
+    send, recv = arrays(double)
+    theirs, store = both("Allgather", (kind([send, 2, MPI.FLOAT]), kind([recv, (2, 1), MPI.FLOAT])))
+    assert [type(spec) for spec in theirs] == [kind, kind]
+    assert theirs[1][1:] == kind([(2, 1), MPI.FLOAT])
+    assert theirs[1][0].tolist() == [-1] * 6
+    theirs[1][0][1:3] = 9
+    store()
+    assert recv.get().tolist() == [-1, 9, 9, -1, -1, -1]
+
+
+@pytest.mark.parametrize("method", ["Allreduce", "Reduce", "Allgather", "Alltoall", "Reduce_scatter_block", "Gather"])
+def test_in_place_is_read(double: Double, method: str) -> None:
+    x, _ = arrays(double)
+    more = {"Reduce": (OP, 0), "Gather": (0,)}.get(method, ())
+    theirs, store = both(method, (MPI.IN_PLACE, x, *more))
+    assert theirs[0] is MPI.IN_PLACE
+    assert theirs[1].tolist() == [0, 1, 2, 3, 4, 5]
+    theirs[1][2] = 9
+    store()
+    assert x.get().tolist() == [0, 1, 9, 3, 4, 5]
+
+
+def test_scatter_in_place(double: Double) -> None:
+    x, _ = arrays(double)
+    theirs, store = both("Scatter", (x, MPI.IN_PLACE, 0))
+    assert theirs[0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert theirs[1] is MPI.IN_PLACE
+    store()
+    assert copies(double) == 1
+
+
+def test_host_and_gpu_arrays_meet(double: Double) -> None:
+    x, _ = arrays(double)
+    host = np.zeros(6, np.float32)
+    theirs, store = both("Allreduce", (x, host, OP))
+    assert theirs[1] is host
+    store()
+    theirs, store = both("Allreduce", (host, x, OP))
+    assert theirs[0] is host
+    theirs[1][:] = 3
+    store()
+    assert x.get().tolist() == [3] * 6
+    assert copies(double) == 2
+
+
+def address(array: Any) -> int:
+    return int(array.ctypes.data)
+
+
+def test_shared_memory_stays_shared(double: Double) -> None:
+    x = double.Array(12).fill(np.arange(12))
+    for send, recv, shift in ((x, x, 0), (x[4:8], x, 16), (x[:7], x[5:], -20), (x[3:6], x[5:7], -8)):
+        theirs, store = both("Allgather", (send, recv))
+        assert address(theirs[0]) - address(theirs[1]) == shift
+        assert theirs[0].tolist() == send.get().tolist()
+        assert theirs[1].tolist() == recv.get().tolist()  # read, though it would not be alone
+        store()
+    assert copies(double) == 8
+    theirs, _ = both("Allgather", (x[:6], x[6:]))
+    assert not np.shares_memory(*theirs)
+    assert x.get().tolist() == list(range(12))
+
+
+def test_types_shapes_orders(double: Double) -> None:
+    for dtype in (np.bool_, np.int8, np.float16, np.complex128, ml_dtypes.bfloat16):
+        values = np.arange(12).reshape(3, 4).astype(dtype)
+        x = double.Array((3, 4), dtype).fill(values)
+        (host, _), _ = both("Bcast", (double.dlpack(x), 0))
+        assert (host.dtype, host.shape, host.flags.c_contiguous) == (values.dtype, (3, 4), True)
+        assert host.tobytes() == values.tobytes()
+    part = double.Array(10).fill(0)[3:]
+    (host, _), _ = both("Bcast", (part, 0))
+    assert (address(host) - part.address) % 64 == 0
+    base = double.Array((4, 3)).fill(np.arange(12).reshape(4, 3))
+    fortran = base[:, :]
+    fortran._set(double, base._seen.T, "device", 0, None, False)
+    (host, _), _ = both("Bcast", (fortran, 0))
+    assert (host.flags.f_contiguous, host.flags.c_contiguous) == (True, False)
+    assert host.tolist() == np.arange(12).reshape(4, 3).T.tolist()
+    theirs, store = both("Allreduce", (double.Array((3, 4)).fill(0), fortran, OP))
+    theirs[1][...] = np.arange(12).reshape(3, 4)
+    store()
+    assert base.get().tolist() == np.arange(12).reshape(3, 4).T.tolist()
+    (host, _), _ = both("Bcast", (double.Array(()).fill(3), 0))
+    assert host == 3
+
+
+def test_what_is_sent_may_have_gaps(double: Double) -> None:
+    x = double.Array((3, 4)).fill(np.arange(12).reshape(3, 4))
+    for part in (x[:, 1], x[::-1, ::-2], x[::2], x[1:, 1:3]):
+        theirs, _ = both("Allreduce", (part, double.Array(part.shape).fill(0), OP))
+        assert theirs[0].flags.c_contiguous
+        assert theirs[0].tolist() == part.get().tolist()
+    many = double.Array((3,), np.int32).fill([1, 2, 3])
+    many._set(double, np.broadcast_to(many._seen, (2, 3)), "device", 0, None, False)
+    assert both("Bcast", (many, 0))[0][0].tolist() == [[1, 2, 3]] * 2
+
+
+def test_no_elements(double: Double) -> None:
+    x = double.Array(6)
+    theirs, store = both("Allgather", (x[:0], x[6:]))
+    assert [host.shape for host in theirs] == [(0,), (0,)]
+    store()
+    assert copies(double) == 0
+
+
+REFUSED: list[tuple[str, Any]] = [
+    ("recvbuf must be writable, got a read-only Array", lambda d: ("Allreduce", (d.Array(4), d.Array(4, readonly=True), OP))),
+    ("buf must be writable, got a read-only Array", lambda d: ("Bcast", (d.Array(4, readonly=True), 1))),
+    (
+        "recvbuf must be contiguous, got strides (8,) for shape (4,) float32: copy it with cupy.ascontiguousarray or torch's "
+        "contiguous() first",
+        lambda d: ("Allreduce", (d.Array(4), d.Array(8)[::2], OP)),
+    ),
+    (
+        "sendbuf must be contiguous, got strides (8,) for shape (4,) float32: copy it with cupy.ascontiguousarray or torch's "
+        "contiguous() first",
+        lambda d: ("Allreduce", ([d.Array(8)[::2], 4], d.Array(4), OP)),
+    ),
+    (
+        "sendbuf needs memory that can be read here, got a Array: it lies on GPU 1, and this thread uses GPU 0: use one GPU per rank, "
+        "see hpcoll.local_device",
+        lambda d: ("Allreduce", (d.Array(4, ordinal=1), d.Array(4), OP)),
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "call"), REFUSED)
+def test_refused(text: str, call: Any) -> None:
+    double = cuda_double.install(2)
+    assert cuda.driver() is not None
+    method, arguments = call(double)
+    with pytest.raises(ArgumentError) as caught:
+        mirrored(method, arguments, None, 0)
+    assert str(caught.value) == f"rank 0: {text}"
+    assert copies(double) == 0
+    double.uninstall()
+
+
+def test_stream_must_be_one(double: Double) -> None:
+    x, y = arrays(double)
+    with pytest.raises(ArgumentError, match="rank 4: stream needs a CUDA stream or its handle, got 'x'"):
+        mirrored("Allreduce", (x, y, OP), "x", 4)
+    stream = double.stream()
+    double.capture(stream)
+    with pytest.raises(ArgumentError, match=f"rank 4: stream {stream:#x} is being captured"):
+        mirrored("Allreduce", (x, y, OP), stream, 4)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_ordering(double: Double, given: bool) -> None:
+    """What the caller queued before is waited for, on every array's own stream; nothing else is."""
+    mine, other, third = double.stream(), double.stream(), double.stream()
+    x, y = double.Array(6, stream=None if given else mine), double.Array(6, stream=None if given else other)
+    double.later(mine, x.address, np.arange(6, dtype=np.float32))
+    double.later(mine if given else other, y.address, np.ones(6, np.float32))
+    double.later(third, double.Array(6).address, np.ones(6, np.float32))
+    theirs, store = both("Allreduce", (x, y, OP), mine if given else None)
+    assert len(double.pending()) == 1  # the third stream's
+    assert theirs[0].tolist() == [0, 1, 2, 3, 4, 5]
+    theirs[1][:] = 7
+    store()
+    assert y.get().tolist() == [7] * 6  # the copy has ended, and what was queued before it
+    assert double.calls["cuStreamSynchronize"] == 0
+    assert len(double.pending()) == 1
+
+
+def test_dlpack_producer_is_told_the_stream(double: Double) -> None:
+    producer, ours = double.stream(), double.stream()
+    x = double.Array(6, stream=producer)
+    double.later(producer, x.address, np.arange(6, dtype=np.float32))
+    exported = double.dlpack(x)
+    assert both("Bcast", (exported, 0), ours)[0][0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert exported.streams == [ours]
+
+
+def test_again_and_again(double: Double) -> None:
+    """As a persistent request uses it."""
+    x, y = arrays(double)
+    one = mirror_of("Allreduce", (x, y, OP), None, 0)
+    assert isinstance(one, Mirror)
+    assert copies(double) == 0
+    for turn in range(3):
+        x.fill(turn)
+        one.fetch()
+        np.add(one.arguments[0], 1, out=one.arguments[1])
+        one.store()
+        assert y.get().tolist() == [turn + 1] * 6
+    assert double.calls["cuMemHostAlloc"] == 2
+    assert double.calls["cuStreamCreate"] == 1
+
+
+def test_results_from_another_thread(double: Double) -> None:
+    x, y = arrays(double)
+    theirs, store = both("Allreduce", (x, y, OP))
+    theirs[1][:] = 5
+    thread = threading.Thread(target=store)
+    thread.start()
+    thread.join()
+    assert y.get().tolist() == [5] * 6
+
+
+def test_threads_do_not_share_lanes(double: Double) -> None:
+    x, y = arrays(double)
+    first = mirror._take(driver(), 0)
+    both("Allreduce", (x, y, OP))
+    idle = mirror._idle(driver(), 0)
+    assert len(idle) == 1
+    assert not set(first) & set(idle[0])
+
+
+def test_driver_fails(double: Double) -> None:
+    x, y = arrays(double)
+    for name in ("cuMemcpyAsync", "cuEventRecord", "cuEventSynchronize"):
+        double.fail(name, 999)
+        with pytest.raises(DeviceError, match=f"{name} failed with CUDA_ERROR_UNKNOWN"):
+            mirrored("Allreduce", (x, y, OP), None, 0)
+    assert both("Allreduce", (x, y, OP))[0][0].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+# --- pinned memory
+
+
+def test_pinned_memory_is_used_again(double: Double) -> None:
+    def idle() -> list[int]:
+        return [len(pinned._idle(driver(), size)) for size in (16384, 32768)]
+
+    x, y = double.Array(5000), double.Array(5000)
+    for _ in range(3):
+        theirs, store = both("Allreduce", (x, y, OP))
+        del theirs, store
+        gc.collect()
+    assert double.calls["cuMemHostAlloc"] == 2
+    assert idle() == [0, 2]
+    kept = both("Allreduce", (x[:4000], y[:4097], OP))  # sizes of the same power of two
+    assert idle() == [0, 1]
+    part = kept[0][1][5:]
+    del kept
+    gc.collect()
+    assert idle() == [1, 1]  # a view keeps it
+    part[:] = 1
+    del part
+    gc.collect()
+    assert idle() == [1, 2]
+
+
+def test_no_memory_to_pin(double: Double) -> None:
+    x, y = arrays(double)
+    double.fail("cuMemHostAlloc", 2)
+    theirs, store = both("Allreduce", (x, y, OP))
+    assert theirs[0].tolist() == [0, 1, 2, 3, 4, 5]
+    theirs[1][:] = 4
+    store()
+    assert y.get().tolist() == [4] * 6
+    double.fail("cuMemHostAlloc", 2)
+    assert pinned.pinned(driver(), 100).ctypes.data % 64 == 0
+
+
+# --- as messages use it
+
+
+def one_to_receive(double: Double, x: Any, stream: int | None = None) -> Mirror:
+    array = gpu_memory(x, "x", writable=True, bare=True, stream=None)
+    assert array is not None
+    return Mirror((x,), {0: array}, 0, {0}, {1 if stream is None else stream})
+
+
+def test_only_what_has_come_is_stored(double: Double) -> None:
+    x, _ = arrays(double)
+    mine = one_to_receive(double, x)
+    mine.follow()
+    assert copies(double) == 0
+    host = mine.arguments[0]
+    host[:] = 9
+    at = address(host)
+    mine.store([(at + 4, at + 12), (at + 20, at + 24)])
+    assert x.get().tolist() == [0, 9, 9, 3, 4, 9]
+    assert copies(double) == 2
+    mine.store([])
+    assert copies(double) == 2
+
+
+def test_following_does_not_wait(double: Double) -> None:
+    """What is stored comes after what was queued before, and the lane is for others again, also when nothing comes."""
+    stream = double.stream()
+    x, _ = arrays(double)
+    double.later(stream, x.address, np.zeros(6, np.float32))
+    mine = one_to_receive(double, x, stream)
+    mine.follow()
+    assert len(double.pending()) >= 1
+    assert mirror._idle(driver(), 0) == []
+    mine.arguments[0][:] = 9
+    mine.store()
+    assert x.get().tolist() == [9] * 6
+    assert len(mirror._idle(driver(), 0)) == 1
+    mine.follow()
+    del mine
+    gc.collect()
+    assert len(mirror._idle(driver(), 0)) == 1
+    assert double.calls["cuStreamCreate"] == 1
+
+
+def test_everything_is_fetched_on_demand(double: Double) -> None:
+    x, _ = arrays(double)
+    mine = one_to_receive(double, x)
+    mine.fetch()
+    assert copies(double) == 0
+    mine.fetch(everything=True)
+    assert mine.arguments[0].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_streams_are_finished(double: Double) -> None:
+    """Those that are named, and no others."""
+    first, second, third = double.stream(), double.stream(), double.stream()
+    spots = [double.Array(6).fill(0) for _ in range(3)]
+    for stream, spot in zip((first, second, third), spots):
+        double.later(stream, spot.address, np.ones(6, np.float32))
+    mirror.finish_streams(0, {first, second})
+    assert [spot.get().tolist() for spot in spots[:2]] == [[1] * 6] * 2
+    assert len(double.pending()) == 1
+    double.finish()
