@@ -7,7 +7,7 @@
 #   tests/run.sh mpi [NRANKS] [LIBRARY]  the tests under mpiexec; LIBRARY is openmpi or mpich
 #
 # All other arguments go to pytest: tests/run.sh mpi 3 openmpi -x -k ring
-# shellcheck disable=SC2317  # stage calls functions by name
+# shellcheck disable=SC2317,SC2329  # stage calls functions by name
 set -u -o pipefail
 cd "$(dirname "$0")/.." || exit 1
 

@@ -25,7 +25,7 @@ def installed(takes: bool | None = None, ngpus: int = 1) -> Iterator[Double]:
     """A double; no test may leave work that nothing orders, or have called the driver wrongly.
 
     Args:
-        takes: Whether the MPI library takes its memory, which the host can read then. None: hpcoll tries, in a process that knows no double.
+        takes: Whether the MPI library takes its memory, which the host can read then. None: hpcoll finds out, where no double is.
         ngpus: That this process sees.
     """
     one = cuda_double.install(ngpus, readable=bool(takes))

@@ -20,12 +20,12 @@ def double() -> Iterator[Any]:
     yield from installed(takes=True)
 
 
+no_races = pytest.fixture(autouse=True)(ordered)
+
+
 @pytest.fixture(scope="module")
 def comm(double: Any) -> hpcoll.Communicator:
     return communicator("direct", lambda count, dtype: double.Array(count, dtype))
-
-
-no_races = pytest.fixture(autouse=True)(ordered)
 
 
 @pytest.mark.parametrize("method", [one for one in COLLECTIVE if one != "Barrier"])

@@ -9,35 +9,20 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
-from functools import reduce
 from math import prod
 from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
+from kernel_numbers import BFLOAT16, FLOATS, FOLDS, HALVES, INTEGERS, SCALES, bits, by_numpy, check_same, numbers, placed, spread
 from numba import cuda
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
 from hpcoll import ops
-from hpcoll.dtypes import is_bfloat16, kind, working_dtype
+from hpcoll.dtypes import is_bfloat16, working_dtype
 from hpcoll.kernels import bodies, simulated
 from hpcoll.kernels.numbers import number
-from hpcoll.ops import BUILTIN, ReduceOp
-
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-INTEGERS = [np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
-FLOATS = [np.dtype(name) for name in ("float16", "float32", "float64")] + [BFLOAT16]
-COMPLEX = [np.dtype("complex64"), np.dtype("complex128")]
-DTYPES = [np.dtype(bool), *INTEGERS, *FLOATS, *COMPLEX]
-FOLDS = [(op, dtype) for op in BUILTIN.values() for dtype in DTYPES if kind(dtype) in op.kinds]
-HALVES = [np.dtype(np.float16), BFLOAT16]
-SCALES = [(one, one) for one in [*FLOATS, *COMPLEX]] + [pair for h in HALVES for pair in ((h, np.dtype("f4")), (np.dtype("f4"), h))]
-
-NUMPY: dict[str, Callable[..., Any]] = {
-    "sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum,
-    "land": np.logical_and, "lor": np.logical_or, "lxor": np.logical_xor,
-    "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
-}  # fmt: skip
+from hpcoll.ops import ReduceOp
 
 
 class Pointer(NamedTuple):
@@ -65,53 +50,6 @@ def simulate(kind: str, what: tuple[Any, ...], *arguments: Any) -> None:
 
 
 launch: Callable[..., None] = simulate
-
-
-def bits(array: np.ndarray) -> np.ndarray:
-    """What the kernel is handed: half types as uint16, bool as uint8."""
-    stored = {"b": np.uint8, "V": np.uint16}.get(array.dtype.kind)
-    return array.view(np.uint16 if array.dtype == np.float16 else stored) if stored or array.dtype == np.float16 else array
-
-
-def placed(values: np.ndarray, shift: int) -> np.ndarray:
-    """A copy that starts ``shift`` elements behind a multiple of 16 bytes."""
-    room = np.zeros(values.nbytes + 16 + (shift + 1) * values.itemsize, np.uint8)
-    start = -room.ctypes.data % 16 + shift * values.itemsize
-    found = room[start : start + values.nbytes].view(values.dtype)
-    found[...] = values
-    return found
-
-
-def numbers(dtype: np.dtype, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Integers of the whole range, zeros among them; floating numbers whose folds are exact in float32, not all of them in halves."""
-    if dtype.kind == "b":
-        return rng.integers(0, 2, count).astype(bool)
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        whole = rng.integers(limits.min, limits.max, count, dtype, endpoint=True)
-        return np.where(rng.random(count) < 0.3, rng.integers(0, 2, count), whole).astype(dtype)
-    found = rng.integers(-6, 7, count).astype(dtype)
-    if dtype.kind == "c":
-        return found + np.array(1j, dtype) * rng.integers(-6, 7, count).astype(dtype)
-    return np.where(rng.random(count) < 0.2, found * dtype.type(0.125), found).astype(dtype)
-
-
-def by_numpy(op: ReduceOp, sources: list[np.ndarray]) -> np.ndarray:
-    """Left to right; the half types in float32, rounded at the end."""
-    dtype = sources[0].dtype
-    work = working_dtype(dtype)
-    folded = reduce(lambda a, b: NUMPY[op.name](a, b).astype(work), [one.astype(work) for one in sources])
-    return (folded + 0 if op in (ops.MIN, ops.MAX) else folded).astype(dtype)
-
-
-def check_same(found: np.ndarray, expected: np.ndarray, what: str) -> None:
-    """Equal bits, but any NaN for a NaN."""
-    if found.dtype.kind not in "fV":
-        assert np.array_equal(found, expected), f"{what}: {found} is not {expected}"
-        return
-    nan = np.isnan(expected)
-    assert np.array_equal(np.isnan(found), nan), f"{what}: {found} is not {expected}"
-    assert found[~nan].tobytes() == expected[~nan].tobytes(), f"{what}: {found} is not {expected}"
 
 
 def fold(op: ReduceOp, target: np.ndarray, sources: list[np.ndarray]) -> None:
@@ -227,12 +165,6 @@ def check_scale(source: np.dtype, target: np.dtype) -> None:
             arguments = float(np.real(factor)), float(np.imag(factor)), divides
             launch("scale", (source, target), bits(dst), bits(placed(values, shift)), count, *arguments)
             check_same(dst, expected, f"{source} to {target}, factor {factor}, divides {divides}, start {shift}, count {count}")
-
-
-def spread(dtype: np.dtype, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Numbers of many magnitudes."""
-    found = rng.standard_normal(count) * 2.0 ** rng.integers(-12, 12, count)
-    return (found + 1j * rng.standard_normal(count) if dtype.kind == "c" else found).astype(dtype)
 
 
 def check_rounding() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import kernel_cases
 import numpy as np
 import pytest
-from kernel_cases import BFLOAT16, COMPLEX, DTYPES, HALVES, SCALES
+from kernel_numbers import BFLOAT16, COMPLEX, DTYPES, HALVES, SCALES, numbers
 from ptx_machine import Machine
 
 pytest.importorskip("numba.cuda.cudadrv.nvrtc", reason="needs numba-cuda", exc_type=ImportError)
@@ -118,7 +118,7 @@ def test_folds(name: str, cc: Capability, compiled: None) -> None:
         assert len(re.findall(r"\tst\.global\.v4\.u32", text)) >= 1
         if dtype in HALVES:
             check_half(body(text), name, dtype)
-        values = [kernel_cases.numbers(dtype, 35, rng) for _ in range(8)]
+        values = [numbers(dtype, 35, rng) for _ in range(8)]
         kernel_cases.check_fold(op, values[:2], shift=0, into=None)
         kernel_cases.check_fold(op, values[:3], shift=0, into=1)
         kernel_cases.check_fold(op, values, shift=0, into=7)

@@ -1,0 +1,33 @@
+"""Objects that export GPU memory of the driver's double, and what is found of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import cuda_double
+from cuda_double import Double
+
+from hpcoll.devices import DeviceArray, device_array
+from hpcoll.transports import cuda
+
+
+def installed() -> Iterator[Double]:
+    """Two GPUs."""
+    one = cuda_double.install(2)
+    assert cuda.driver() is not None
+    yield one
+    one.uninstall()
+
+
+class Cai:
+    """Exports any memory through the CUDA array interface only."""
+
+    def __init__(self, pointer: int, shape: tuple[int, ...], typestr: str = "<f4", **changes: Any) -> None:
+        self.__cuda_array_interface__ = {"shape": shape, "typestr": typestr, "data": (pointer, False), "version": 3} | changes
+
+
+def on_gpu(buffer: Any, stream: int | None = None) -> DeviceArray:
+    array = device_array(buffer, stream)
+    assert array is not None
+    return array

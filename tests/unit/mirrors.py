@@ -1,0 +1,45 @@
+"""The driver's double, and calls on mirrors of its arrays; nothing here calls MPI."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import cuda_double
+import mpi4py
+import numpy as np
+from cuda_double import Double
+
+mpi4py.rc.initialize = False
+from mpi4py import MPI  # noqa: E402
+
+from hpcoll.mirror import mirrored  # noqa: E402
+from hpcoll.transports import cuda  # noqa: E402
+
+OP = MPI.SUM
+
+
+def installed() -> Iterator[Double]:
+    one = cuda_double.install()
+    assert cuda.driver() is not None
+    yield one
+    one.uninstall()
+    assert one.races == []
+
+
+def both(method: str, arguments: tuple[Any, ...], stream: Any = None, rank: int = 0) -> tuple[tuple[Any, ...], Any]:
+    found = mirrored(method, arguments, stream, rank)
+    assert found is not None
+    return found
+
+
+def arrays(double: Double) -> tuple[Any, Any]:
+    return double.Array(6).fill(np.arange(6)), double.Array(6).fill(-1)
+
+
+def copies(double: Double) -> int:
+    return double.calls["cuMemcpyAsync"]
+
+
+def address(array: Any) -> int:
+    return int(array.ctypes.data)
