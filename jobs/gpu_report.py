@@ -72,7 +72,8 @@ def table(document: dict[str, Any]) -> list[str]:
         found = by_algorithm(document, size)
         auto, staged = found.get("auto"), found.get("auto@staged")
         wrong = sum(side["nwrong"] or 0 for one in document["results"] if one["size"] == size for side in sides(one))
-        cells = [f"{size:,}", *(number(found[name]["time"] if name in found else None) for name in names), number(auto["ratio"] if auto else None)]
+        cells = [f"{size:,}", *(number(found[name]["time"] if name in found else None) for name in names)]
+        cells += [number(auto["ratio"] if auto else None)]
         cells += [number(share_of_memory(document, size, auto["time"]) if auto else None)] if allreduce else []
         lines.append(row([*cells, number(share_of_link(document, staged) if staged else None), str(wrong)]))
     return [*lines, "", *(f"- {note}" for note in document["notes"]), ""]
