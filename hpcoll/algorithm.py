@@ -29,6 +29,7 @@ class Algorithm:
         reproducible: All ranks get the same bits.
         uniform: Serves only equal blocks, hence no v form.
         pipelined: Profits from cutting the message into segments that are in flight together.
+        one_fold: All contributions to an element are combined in one reduction, hence rounded once whatever the element type.
         chunked: Takes any number of chunks; the pipeline is inside the schedule and a segment is one chunk.
     """
 
@@ -48,6 +49,7 @@ class Algorithm:
     uniform: bool = False
     pipelined: bool = False
     chunked: bool = False
+    one_fold: bool = False
 
     @property
     def key(self) -> str:

@@ -38,6 +38,7 @@ class Call(NamedTuple):
         finish: What remains to be done with the result, or None.
         before: What is launched on the caller's stream before anything else, for arrays in GPU memory.
         start: Called with the engine that is about to run the call, or None.
+        one_fold: Contributions must be combined in one reduction, because their type is a half type.
         exported: For arrays in GPU memory, whether peers may map INPUT and OUTPUT; None for arrays in host memory.
         keep: Whatever owns memory that the addresses point to.
         report: Tells a status what came, where that is a message; None: there is nothing to tell.
@@ -63,6 +64,7 @@ class Call(NamedTuple):
     before: tuple[Callable[[int], None], ...] = ()
     start: Callable[[Any], None] | None = None
     exported: tuple[bool, bool] | None = None
+    one_fold: bool = False
     report: Callable[[MPI.Status], None] | None = None
 
 

@@ -17,12 +17,14 @@ class Caller:
         comm: The private duplicate.
         rank, nranks: Of the communicator.
         token: The byte that a barrier passes round.
+        one_fold: An algorithm will be picked that combines all contributions in one reduction on the GPU.
     """
 
     comm: MPI.Intracomm
     rank: int
     nranks: int
     token: np.ndarray
+    one_fold = False
 
     def root(self, root: Any) -> int:
         """``root`` as an int in ``[0, nranks)``; raises `hpcoll.errors.ArgumentError`."""
@@ -43,9 +45,13 @@ Describe = Callable[..., Call | None]
 
 # By method; arguments in mpi4py's order. None: only the MPI library can serve the call. All raise ArgumentError.
 DESCRIBE: dict[str, Describe] = {
-    "Allreduce": lambda me, send, recv, op: reductions.reduction("allreduce", send, recv, op, 0, me.rank, me.nranks),
-    "Reduce": lambda me, send, recv, op, root: reductions.reduction("reduce", send, recv, op, me.root(root), me.rank, me.nranks),
-    "Reduce_scatter_block": lambda me, send, recv, op: reductions.reduction("reduce_scatter", send, recv, op, 0, me.rank, me.nranks),
+    "Allreduce": lambda me, send, recv, op: reductions.reduction("allreduce", send, recv, op, 0, me.rank, me.nranks, me.one_fold),
+    "Reduce": lambda me, send, recv, op, root: reductions.reduction(
+        "reduce", send, recv, op, me.root(root), me.rank, me.nranks, me.one_fold
+    ),
+    "Reduce_scatter_block": lambda me, send, recv, op: reductions.reduction(
+        "reduce_scatter", send, recv, op, 0, me.rank, me.nranks, me.one_fold
+    ),
     "Reduce_scatter": lambda me, send, recv, counts, op: reductions.reduction_of_blocks(
         send, recv, counts, op, me.rank, me.nranks, me.comm.allgather
     ),

@@ -15,7 +15,7 @@ from hpcoll.call import Call
 from hpcoll.devices import DeviceArray, device_array
 from hpcoll.dtypes import working_dtype
 from hpcoll.errors import ArgumentError
-from hpcoll.exporters import host_array
+from hpcoll.exporters import UNREADABLE, host_array
 from hpcoll.gpu import Gpu, Temporary, gpu_of, kernels
 
 Launch = Callable[[int], None]  # of a stream
@@ -29,9 +29,14 @@ class Bytes(NamedTuple):
     fill: Launch
 
 
-def reduction(call: Call, send: Resolved, recv: Resolved | None, nranks: int) -> Call:
-    """Add to a call on GPU arrays what `hpcoll.reductions` does for host arrays."""
+def reduction(call: Call, send: Resolved, recv: Resolved | None, nranks: int, one_fold: bool) -> Call:
+    """Add to a call on GPU arrays what `hpcoll.reductions` does for host arrays.
+
+    Kernels fold half types in float32 and round once, so that with ``one_fold`` arrays may travel as they are, unless a factor is applied.
+    """
     op, dtype, work = call.op, send.dtype, working_dtype(send.dtype)
+    if one_fold and work != dtype and op is not None and op.premultiplier is None and not op.average:
+        work, call = dtype, call._replace(dtype=dtype, one_fold=True)
     gpu = gpu_of((send.gpu or recv.gpu).ordinal)  # type: ignore[union-attr]
     assert op is not None
     before: list[Launch] = []
@@ -86,10 +91,10 @@ def finisher(gpu: Gpu, after: Sequence[Launch], first: Callable[[], None] | None
     def finish() -> None:
         if first is not None:
             first()
-        gpu.enter()
-        for launch in after:
-            launch(gpu.stream)
-        gpu.finish(gpu.stream)
+        with gpu.entered():
+            for launch in after:
+                launch(gpu.stream)
+            gpu.finish(gpu.stream)
 
     return finish
 
@@ -151,7 +156,10 @@ class Lifted:
 def lifted(gpu: Gpu, spec: Any) -> tuple[Any, Lifted | None]:
     """A buffer argument with a copy on the GPU of its host array; itself where it has none that is contiguous."""
     buffer = spec[0] if isinstance(spec, list | tuple) and spec else spec
-    array = None if buffer is None or device_array(buffer) is not None else host_array(buffer)
+    try:
+        array = None if buffer is None or device_array(buffer) is not None else host_array(buffer)
+    except UNREADABLE:  # why is said when the call is described
+        return spec, None
     if array is None or not array.flags.forc:
         return spec, None
     one = Lifted(gpu.temporary(array.nbytes), array)

@@ -13,12 +13,16 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll import gpu_calls
-from hpcoll.call import Call
+from hpcoll.buffers import resolve
+from hpcoll.call import Call, is_in_place
+from hpcoll.catalogue import algorithms, find
 from hpcoll.config import HOST, NATIVE
-from hpcoll.describe import DESCRIBE
+from hpcoll.describe import DESCRIBE, Caller
 from hpcoll.devices import DeviceArray, device_array, stream_of
+from hpcoll.engines.fields import MOST_SOURCES
 from hpcoll.engines.host import HostEngine
 from hpcoll.errors import ArgumentError
+from hpcoll.exporters import UNREADABLE
 from hpcoll.gpu import Gpu, Memory, array_over, gpu_of
 from hpcoll.gpu_calls import Lifted
 from hpcoll.gpus import Gpus
@@ -31,6 +35,7 @@ from hpcoll.selection import Choice
 from hpcoll.transports import cuda
 
 FIRST_PERSISTENT = 2 * (1 + IN_FLIGHT)  # number of the first channel behind those that host and GPU arrays have
+_FOLDED_ONCE = {"Allreduce": "allreduce", "Reduce": "reduce", "Reduce_scatter_block": "reduce_scatter"}
 GPU_NBYTES = 64 << 10  # messages from here on run by a program for GPU memory
 
 
@@ -65,6 +70,7 @@ class GpuPlanner(Planner):
         likely = self.comm.allgather(cuda.is_likely())
         self.mixed, self._mixes = mixed or not all(likely), any(likely) and (mixed or not all(likely))
         self._gpus: Gpus | None = None
+        self._folding = _FoldingOnce(self)
 
     def serve(
         self, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any, *, in_flight: bool = False
@@ -79,93 +85,130 @@ class GpuPlanner(Planner):
             ArgumentError: the arguments are wrong or the forced algorithm cannot serve them.
             DeviceError: the GPU failed.
         """
-        arrays = _gpu_arrays(arguments)
+        arrays = self._gpu_arrays(method, arguments)
         describe: Callable[[], Call | None] = partial(DESCRIBE[method], self, *arguments)
-        call, mirror = None, None
-        if arrays:
-            gpu = gpu_of(arrays[0].ordinal)
-            on_gpu, lifts, received = self._lift(method, arguments, gpu)
-            call = self._for_program(partial(DESCRIBE[method], self, *on_gpu), algorithm)
-            if call is not None:
-                describe = partial(self._describe_on_gpu, partial(DESCRIBE[method], self, *on_gpu), gpu, arguments, lifts, received, stream)
-            else:
-                mirror = mirror_of(method, arguments, stream, self.rank)
-        if mirror is not None:
+        mirror = None
+        if not arrays:
+            call = describe()
+        elif (found := self._for_program(method, arguments, arrays, algorithm)) is not None:
+            on_gpu, call = found
+            describe = partial(self._describe_on_gpu, method, arguments, on_gpu, stream)
+            call = self._describe_on_gpu(method, arguments, on_gpu, stream, call, arrays)
+        else:
+            mirror = mirror_of(method, arguments, stream, self.rank)
+            assert mirror is not None
+            describe = partial(self._describe_mirrored, method, arguments, stream)
+            call = self._describe_mirrored(method, arguments, stream, mirror)
             arguments = mirror.arguments
-            describe = partial(self._describe_mirrored, mirror, method)
-        call = describe()
         if call is not None and in_flight and (mirror is not None or self._mixes):
             call = call._replace(native=False)  # the library's own request would not bring results to the GPU
         if call is None and mirror is not None and in_flight:
             raise ArgumentError(f"rank {self.rank}: {method} of GPU arrays cannot be in flight where only the MPI library can serve it")
         return Planned(call, self.plan(call, method, algorithm, segment), arguments, mirror, describe)
 
-    def _lift(self, method: str, arguments: tuple[Any, ...], gpu: Gpu) -> tuple[tuple[Any, ...], list[Lifted], Lifted | None]:
-        """Arguments of a call on GPU arrays with copies of its host arrays, these copies, and the one that is received into."""
+    def _may_fold_once(self, method: str, algorithm: str | None) -> bool:
+        """Whether half types may travel as they are: one kernel reads all contributions, and no other algorithm is asked for."""
+        collective = _FOLDED_ONCE.get(method)
+        if collective is None or self.nranks > MOST_SOURCES:
+            return False
+        forced = algorithm or self.config.algorithms.get(collective)
+        return forced is None or (forced in algorithms(collective) and find(collective, forced).one_fold)
+
+    def _for_program(
+        self, method: str, arguments: tuple[Any, ...], arrays: dict[int, DeviceArray], algorithm: str | None
+    ) -> "tuple[_OnGpu, Call] | None":  # fmt: skip
+        """The call, if a program for GPU memory runs it."""
+        if self.mixed or self.config.cuda_path == HOST or algorithm == NATIVE:
+            return None
+        on_gpu = self._lift(method, arguments, arrays, self._folding if self._may_fold_once(method, algorithm) else self)
+        call = on_gpu.describe()
+        if call is None:
+            return None
+        nbytes = self.known_nbytes(call)
+        small = nbytes is not None and nbytes < GPU_NBYTES and self.config.cuda_path is None
+        return None if small else (on_gpu, call)
+
+    def _lift(self, method: str, arguments: tuple[Any, ...], arrays: dict[int, DeviceArray], caller: Caller) -> "_OnGpu":
+        gpu = gpu_of(next(iter(arrays.values())).ordinal)
         theirs, lifts, received = list(arguments), list[Lifted](), None
         sent_at, received_at = positions(method, arguments, self.rank)
-        for position in {sent_at, received_at}:
-            if position is None:
-                continue
+        for position in {sent_at, received_at} - {None, *arrays}:
+            assert position is not None
             theirs[position], lift = gpu_calls.lifted(gpu, arguments[position])
             if lift is not None:
                 lifts.append(lift)
                 received = lift if position == received_at else received
-        return tuple(theirs), lifts, received
+        return _OnGpu(gpu, partial(DESCRIBE[method], caller, *theirs), lifts, received)
 
-    def _for_program(self, describe: Callable[[], Call | None], algorithm: str | None) -> Call | None:
-        """The call, if a program for GPU memory runs it."""
-        if self.mixed or self.config.cuda_path == HOST or algorithm == NATIVE:
-            return None
-        call = describe()
-        nbytes = None if call is None else self.known_nbytes(call)
-        small = nbytes is not None and nbytes < GPU_NBYTES and self.config.cuda_path is None
-        return None if small or (call is not None and call.collective == "barrier") else call
-
-    def _describe_mirrored(self, mirror: Mirror, method: str) -> Call | None:
+    def _describe_mirrored(self, method: str, arguments: tuple[Any, ...], stream: Any, mirror: Mirror | None = None) -> Call | None:
+        mirror = mirror or mirror_of(method, arguments, stream, self.rank)  # with the streams of now, also when started anew
+        assert mirror is not None
         mirror.fetch()
         call = DESCRIBE[method](self, *mirror.arguments)
         if call is None:
             return None
-        first = call.finish
+        first, store = call.finish, mirror.store
 
         def finish() -> None:
             if first is not None:
                 first()
-            mirror.store()
+            store()
 
         return call._replace(finish=finish, direct=False, keep=(*call.keep, mirror))
 
     def _describe_on_gpu(
-        self, describe: Callable[[], Call | None], gpu: Gpu, arguments: tuple[Any, ...], lifts: Sequence[Lifted],
-        received: Lifted | None, stream: Any,
+        self, method: str, arguments: tuple[Any, ...], on_gpu: "_OnGpu", stream: Any,
+        call: Call | None = None, arrays: dict[int, DeviceArray] | None = None,
     ) -> Call | None:  # fmt: skip
-        call = describe()
+        """The call with what is launched before and after; ``call`` and ``arrays`` where they are of now."""
+        call = call or on_gpu.describe()
         if call is None:
             return None
+        gpu, received = on_gpu.gpu, on_gpu.received
         gpus = self.gpus(gpu)
         call = gpu_calls.settled(call, gpu)
-        first, *others = {stream_of(array, stream, self.rank) for array in _gpu_arrays(arguments)}  # of now, also when started anew
-        launches = (*(lift.fill for lift in lifts), *call.before)
+        arrays = arrays or self._gpu_arrays(method, arguments)
+        first, *others = {stream_of(array, stream, self.rank) for array in arrays.values()}
+        launches = (*(lift.fill for lift in on_gpu.lifts), *call.before)
         if received is not None:
             call = call._replace(finish=gpu_calls.finisher(gpu, [received.bring_home], call.finish))
 
         def start(engine: Any) -> None:
-            gpu.enter()
-            for other in others:
-                gpu.order(first, other)
-            for launch in launches:
-                launch(first)
-            engine.after(first)
+            with gpu.entered():
+                for other in others:
+                    gpu.order(first, other)
+                for launch in launches:
+                    launch(first)
+                engine.after(first)
 
-        return call._replace(start=start, exported=gpus.exported(call), native=False, direct=False)
+        return call._replace(start=start, exported=gpus.exported(call, arrays.values()), native=False, direct=False)
+
+    def _gpu_arrays(self, method: str, arguments: tuple[Any, ...]) -> dict[int, DeviceArray]:
+        """The GPU arrays that this rank sends from and receives into, by position."""
+        places = {place for place in positions(method, arguments, self.rank) if place is not None}
+        found = {place: _gpu_array(arguments[place]) for place in sorted(places)}
+        return {place: array for place, array in found.items() if array is not None}
+
+    def counted(self, method: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Arguments with the counts that a Reduce_scatter may leave out, so that describing it again asks no other rank; collective."""
+        if method != "Reduce_scatter" or arguments[2] is not None or is_in_place(arguments[0]):
+            return arguments
+        own = resolve(arguments[1], name="recvbuf", rank=self.rank, writable=True)
+        return *arguments[:2], None if own is None else self.comm.allgather(own.count), arguments[3]
 
     def gpus(self, gpu: Gpu) -> Gpus:
-        """Ways between the GPUs; collective when first asked for."""
+        """Ways between the GPUs; collective when first asked for.
+
+        Raises:
+            ArgumentError: they are those of another GPU.
+        """
         if self._gpus is None:
             first = 1 + IN_FLIGHT
             shares = self.channels[0].stream is not None
             self._gpus = Gpus(self.comm, self.node, gpu, self.config.cuda_path, self.new_channels, first, first, shares=shares)
+        mine = self._gpus.gpu.ordinal
+        if gpu.ordinal != mine:
+            raise ArgumentError(f"rank {self.rank}: this communicator uses GPU {mine}, got an array on GPU {gpu.ordinal}: use one each")
         return self._gpus
 
     def gpu_array(self, form: Form) -> Any:
@@ -198,9 +241,28 @@ class GpuPlanner(Planner):
         return partial(self._gpus.build, call, choice, sizes, call.exported, self._handle, self._patience, self.lock, account)
 
 
-def _gpu_arrays(arguments: tuple[Any, ...]) -> list[DeviceArray]:
-    """The GPU arrays among a call's buffers."""
-    return [array for argument in arguments[:2] if (array := _gpu_array(argument)) is not None]
+class _FoldingOnce(Caller):
+    """A caller whose half types travel as they are."""
+
+    one_fold = True
+
+    def __init__(self, of: Caller) -> None:
+        self.comm, self.rank, self.nranks, self.token = of.comm, of.rank, of.nranks, of.token
+
+
+class _OnGpu(NamedTuple):
+    """A call on GPU arrays, and on copies on the GPU of its host arrays.
+
+    Attributes:
+        gpu: Where it runs.
+        describe: Describes it.
+        lifts, received: The copies, and the one that is received into.
+    """
+
+    gpu: Gpu
+    describe: Callable[[], Call | None]
+    lifts: Sequence[Lifted]
+    received: Lifted | None
 
 
 def _gpu_array(argument: Any) -> DeviceArray | None:
@@ -210,5 +272,5 @@ def _gpu_array(argument: Any) -> DeviceArray | None:
         return None
     try:
         return device_array(buffer)
-    except (TypeError, ValueError, BufferError, RuntimeError):
+    except UNREADABLE:
         return None

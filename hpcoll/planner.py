@@ -111,7 +111,7 @@ class Planner(Caller):
     def _find_plan(self, call: Call, method: str, algorithm: str | None, segment: int | None) -> Plan:
         op = call.op and (call.op.name, call.op.function, call.op.commutative)
         shape = (call.collective, call.count, call.dtype, op, call.root, call.in_place, call.blocks, call.native, call.strict, call.copied)
-        key = (*shape, call.exported, method, algorithm, segment)
+        key = (*shape, call.exported, call.one_fold, method, algorithm, segment)
         plan = self._plans.get(key)
         if plan is not None:
             return plan
@@ -138,7 +138,7 @@ class Planner(Caller):
         need = Need(
             call.collective, self.nranks, self.known_nbytes(call), call.op is not None and not call.op.commutative,
             call.blocks is not None, call.native, call.strict, type_class(call.dtype if call.op else None), self._near,
-            call.exported is not None,
+            call.exported is not None, call.one_fold,
         )  # fmt: skip
         choice = choose(need, self.config, algorithm, segment)
         if self.rank == 0:

@@ -18,8 +18,12 @@ from hpcoll.operators import to_native, to_ours
 from hpcoll.ops import MAX, MIN, ReduceOp
 
 
-def reduction(collective: str, sendbuf: Any, recvbuf: Any, op: Any, root: int, rank: int, nranks: int) -> Call | None:
+def reduction(
+    collective: str, sendbuf: Any, recvbuf: Any, op: Any, root: int, rank: int, nranks: int, one_fold: bool = False
+) -> Call | None:
     """Allreduce, Reduce, Scan, Exscan, Reduce_scatter_block: None when only the MPI library can serve it.
+
+    ``one_fold``: see `hpcoll.describe.Caller`.
 
     Raises:
         ArgumentError: bad buffer, operator or count.
@@ -47,7 +51,7 @@ def reduction(collective: str, sendbuf: Any, recvbuf: Any, op: Any, root: int, r
         in_place = check_overlap(send, recv, rank)
     count = _share(send.count, nblocks, "recvbuf" if in_place else "sendbuf", rank)
     call = Call(collective, send.address, recv.address if recv else 0, count, send.dtype, ours, root, in_place, aliased=in_place)
-    return _reduction_call(call, send, recv, nranks)
+    return _reduction_call(call, send, recv, nranks, one_fold)
 
 
 def reduction_of_blocks(
@@ -90,7 +94,7 @@ def _share(count: int, nblocks: int, name: str, rank: int) -> int:
     return count // nblocks
 
 
-def _reduction_call(call: Call, send: Resolved, recv: Resolved | None, nranks: int) -> Call:
+def _reduction_call(call: Call, send: Resolved, recv: Resolved | None, nranks: int, one_fold: bool = False) -> Call:
     """Add what happens before and after: another element type, a factor, a result that must not overwrite its input."""
     op, dtype = call.op, send.dtype
     assert op is not None
@@ -102,7 +106,7 @@ def _reduction_call(call: Call, send: Resolved, recv: Resolved | None, nranks: i
     if not send.count:
         return call
     if send.gpu is not None or (recv is not None and recv.gpu is not None):
-        return gpu_calls.reduction(call, send, recv, nranks)
+        return gpu_calls.reduction(call, send, recv, nranks, one_fold)
     source = view(send)
     if work != dtype or op.premultiplier is not None:
         source = _scaled(source.astype(work), op)

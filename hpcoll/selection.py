@@ -65,6 +65,7 @@ class Need(NamedTuple):
         type_class: Class of element types, as the tuning table has it.
         near: All ranks share the memory of one node.
         gpu: Arrays are in GPU memory.
+        one_fold: Only what combines all contributions at once serves.
     """
 
     collective: str
@@ -77,6 +78,7 @@ class Need(NamedTuple):
     type_class: str = BYTES
     near: bool = False
     gpu: bool = False
+    one_fold: bool = False
 
 
 def choose(need: Need, config: Config, algorithm: str | None = None, segment: int | None = None) -> Choice:
@@ -106,6 +108,8 @@ def unfit(need: Need, algorithm: str) -> str:
     row = find(need.collective, algorithm)
     if need.ordered and not (row.ordered or COLLECTIVES[need.collective].ordered):
         return "it combines ranks in any order and the operator is not commutative"
+    if need.one_fold and not row.one_fold:
+        return "it would round more than once"
     if need.varying and row.uniform:
         return "it needs equal blocks"
     return ""

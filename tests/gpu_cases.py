@@ -218,3 +218,23 @@ def check_messages(comm: hpcoll.Communicator, make: Maker) -> None:
         comm.Sendrecv(send, right, 7, recv, left, 7)
         wrong += [] if (read(recv) == left).all() else [("Sendrecv", count)]
     assert agreed(wrong) == []
+
+
+def check_half(comm: hpcoll.Communicator, make: Maker) -> None:
+    """float16 is added in float32 and rounded once, by the algorithms that may be picked and by one that works in float32 throughout."""
+    every = np.random.default_rng(7).standard_normal((comm.size, 70_001)).astype(np.float16)
+    total = every[0].astype(np.float32)
+    for one in every[1:]:
+        total += one.astype(np.float32)
+    wrong = []
+    for algorithm in (None, "direct", "two_shot", "ring"):
+        exact = algorithm != "ring" or comm.size <= 2  # which adds in another order
+        for in_place in (False, True):
+            send, recv = make(70_001, np.dtype(np.float16)), make(70_001, np.dtype(np.float16))
+            write(send, every[comm.rank])
+            write(recv, every[comm.rank])
+            comm.Allreduce(MPI.IN_PLACE if in_place else send, recv, algorithm=algorithm)
+            found, wanted = read(recv), total.astype(np.float16)
+            if not ((found == wanted) if exact else np.isclose(found, wanted, rtol=1e-3, atol=1e-6)).all():
+                wrong.append((algorithm, in_place))
+    assert agreed(wrong) == []

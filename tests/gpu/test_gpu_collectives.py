@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from forms import COLLECTIVE, PLAIN, names
 from gpu_arrays import Symmetric, plain
-from gpu_cases import WAYS, Maker, check_dtypes, check_messages, check_method, check_mixed, check_requests, communicator
+from gpu_cases import WAYS, Maker, check_dtypes, check_half, check_messages, check_method, check_mixed, check_requests, communicator
 
 from hpcoll.gpu import Gpu
 
@@ -56,6 +56,10 @@ def test_element_types(method: str, way: str | None, by: Any, make: Maker) -> No
 @pytest.mark.parametrize("start", ["nonblocking", "persistent"])
 def test_requests(start: str, way: str | None, by: Any, make: Maker) -> None:
     check_requests(by(way), make, start)
+
+
+def test_float16_is_rounded_once(by: Any, make: Maker) -> None:
+    check_half(by(None), make)
 
 
 def test_host_and_gpu_arrays_in_one_call(make: Maker) -> None:

@@ -152,3 +152,16 @@ def test_many_ranks(row: Algorithm, nranks: int) -> None:
     root = nranks // 3 if COLLECTIVES[row.collective].rooted else 0
     found = proof(row.key, nranks, root, 4 if row.chunked else 1, True)
     assert found.rounds <= row.cost("rounds", nranks, 4 if row.chunked else 1)
+
+@pytest.mark.parametrize("row", [row for row in CATALOGUE.values() if row.one_fold], ids=lambda row: row.key)
+@pytest.mark.parametrize("nranks", [2, 3, 5, 8])
+def test_one_fold_means_that_nothing_is_folded_twice(row: Algorithm, nranks: int) -> None:
+    for rank in range(nranks):
+        (steps,) = schedule(row, nranks, rank).channels
+        folds = [step for step in steps if step.op in (Op.REDUCE, Op.RECV_REDUCE)]
+        assert all(step.op == Op.REDUCE and len(step.srcs) == nranks for step in folds)
+        folded = {step.dst for step in folds}
+        assert len(folded) == len(folds)
+        for step in steps[: steps.index(folds[0]) if folds else len(steps)]:
+            assert step.op == Op.RECV or step.srcs[0].buffer == Buffer.INPUT, "hands out what others have combined"
+        assert all(src.buffer != Buffer.OUTPUT for step in folds for src in step.srcs)
