@@ -236,6 +236,8 @@ def check_same_order(send: object, recv: object, rank: int) -> None:
 def _order(spec: Any) -> tuple[tuple[int, ...], str]:
     """Shape and memory order of an array of two or more axes; contiguous arrays without two long axes have both orders, told as C."""
     buffer = spec[0] if isinstance(spec, list | tuple) and spec else spec
+    if len(getattr(buffer, "shape", (0, 0))) < 2:
+        return (), ""
     array = buffer if isinstance(buffer, np.ndarray) else device_array(buffer)
     if array is None or len(array.shape) < 2:
         return (), ""

@@ -6,6 +6,8 @@ it dies with it. A plan is kept per call shape; running it again is one crossing
 
 import os
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import Any
 
@@ -19,7 +21,7 @@ from hpcoll.engines.fields import BUSY
 from hpcoll.engines.host import HostEngine
 from hpcoll.errors import ArgumentError, DeviceError, TransportError
 from hpcoll.gpu_planner import FIRST_PERSISTENT, GpuPlanner
-from hpcoll.inflight import can_be_helped, collect, drain, lasting
+from hpcoll.inflight import abandon, can_be_helped, collect, drain, lasting
 from hpcoll.planner import IN_FLIGHT
 from hpcoll.plans import Channel, Plan
 from hpcoll.requests import Persistent, start
@@ -73,6 +75,7 @@ class Context(GpuPlanner):
             self.close("the communicator was freed")
             self.forget()
             self.channels.clear()
+            self._arenas.clear()
             self._gpus = None
             if not MPI.Is_finalized():
                 self.node.free()
@@ -84,6 +87,14 @@ class Context(GpuPlanner):
         self.tables.forget()
         for request in self.persistent.values():
             request.close()
+
+    @contextmanager
+    def closing(self, what: Plan | str) -> Iterator[None]:
+        """Where the GPU may fail on this rank alone, before its part of a collective begins: refuse further use then."""
+        try:
+            yield
+        except DeviceError as error:
+            self.interrupted(what, error)
 
     def check(self) -> None:
         """Refuse a communicator that cannot be used any more.
@@ -107,7 +118,7 @@ class Context(GpuPlanner):
         Raises:
             ArgumentError: the arguments or keywords are wrong, or another thread is inside this communicator.
             KernelError: the operator does not compile.
-            TransportError: the MPI library failed; the communicator cannot be used any more.
+            TransportError, DeviceError: the MPI library or the GPU failed; the communicator cannot be used any more.
         """
         if status == BUSY:
             raise ArgumentError(f"rank {self.rank}: another thread is inside a collective on this communicator: use one each")
@@ -125,19 +136,22 @@ class Context(GpuPlanner):
     def _run_described(self, key: Key, arguments: tuple[Any, ...], stream: Any, table: again.Table | None, *buffers: Any) -> None:
         self.check()
         method = key[0]
-        call, plan, served, mirror, _ = self.serve(method, arguments, key[2], key[3], stream)
+        with self.closing(method):
+            call, plan, served, mirror, _ = self.serve(method, arguments, key[2], key[3], stream)
         if call is None or plan is None or plan.algorithm == NATIVE:
             theirs = self.natively(call, method, served)
             self._run_native(plan, method, theirs)
             if mirror is not None:
-                mirror.store()
+                with self.closing(method):
+                    mirror.store()
             if call is None or plan is None:
                 return
             repeats, address = all(one is other for one, other in zip(theirs, arguments, strict=True)), 0
         else:
-            engine = self._engine(plan, self.channels_of(call)[0])
-            if call.start is not None:
-                call.start(engine)
+            with self.closing(plan):
+                engine = self._engine(plan, self.channels_of(call)[0])
+                if call.start is not None:
+                    call.start(engine)
             status = cross(RUN, engine.address, call.send, call.recv, 1)
             if status == BUSY:
                 self.run(status, key, arguments)
@@ -158,24 +172,28 @@ class Context(GpuPlanner):
             algorithm = algorithm or "direct"
             if algorithm not in ("direct", NATIVE):
                 raise ArgumentError(f"rank {self.rank}: I{method.lower()} takes algorithm 'direct' or 'native', got {algorithm!r}")
-        call, plan, *_ = self.serve(method, arguments, algorithm, segment, stream, in_flight=True)
+        with self.closing(method):
+            call, plan, *_ = self.serve(method, arguments, algorithm, segment, stream, in_flight=True)
         if call is None or plan is None or plan.algorithm == NATIVE or not (moves or call.strict or not call.native):
             # the library's own requests move whenever it is called, by whatever method
             return getattr(self.caller, f"I{method.lower()}")(*self.natively(call, method, arguments))
         self._issued += 1  # on all ranks alike
-        return start(self, self.channels_of(call)[1 + self._issued % IN_FLIGHT], plan, call)
+        with self.closing(plan):
+            return start(self, self.channels_of(call)[1 + self._issued % IN_FLIGHT], plan, call)
 
     def prepare(self, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any) -> MPI.Prequest:
         """Plan a persistent call; collective, errors as in `run`."""
         self.check()
-        arguments = lasting(arguments)
-        call, plan, _, _, describe = self.serve(method, arguments, algorithm, segment, stream, in_flight=True)
+        arguments = self.counted(method, lasting(arguments))
+        with self.closing(method):
+            call, plan, _, _, describe = self.serve(method, arguments, algorithm, segment, stream, in_flight=True)
         if call is None or plan is None or plan.algorithm == NATIVE:
             return getattr(self.caller, f"{method}_init")(*self.natively(call, method, arguments))
         self._prepared += 1
         (channel,) = self.more_channels(call, FIRST_PERSISTENT + self._prepared)
         request = Persistent()
-        request._bind(self, plan, channel, call, None if call.direct else describe)
+        with self.closing(plan):
+            request._bind(self, plan, channel, call, None if call.direct else describe)
         return request
 
     def forget(self) -> None:
@@ -222,12 +240,14 @@ class Context(GpuPlanner):
             if call is not None and call.finish is not None:
                 call.finish()
         except BaseException as error:
+            if call is not None:
+                abandon(engine, call)
             self.interrupted(plan, error)
             raise
 
-    def interrupted(self, plan: Plan, error: BaseException) -> None:
+    def interrupted(self, what: Plan | str, error: BaseException) -> None:
         """A collective that stopped half-way leaves messages under way: say where, and refuse further use."""
-        where = f"rank {self.rank}: {plan.title}, {self.nranks} ranks"
+        where = f"rank {self.rank}: {what if isinstance(what, str) else what.title}, {self.nranks} ranks"
         self.close(f"an earlier collective did not end ({where})")
         if isinstance(error, DeviceError):
             raise DeviceError(f"{where}: {error}", code=error.code) from error

@@ -146,18 +146,20 @@ def _placed(array: DeviceArray) -> DeviceArray | None:
     if kind == MemoryType.HOST and not managed:
         return None
     ordinal = found.attribute(array.pointer, Attribute.DEVICE_ORDINAL)
-    enter(found, ordinal)
-    current = found.current_ordinal()
+    current = enter(found, ordinal)
     if current != ordinal and not managed:
         raise BufferError(f"it lies on GPU {ordinal}, and this thread uses GPU {current}: use one GPU per rank, see hpcoll.local_device")
     _check_range(found, first, end)
-    return array._replace(ordinal=current or 0, managed=managed)
+    return array._replace(ordinal=current, managed=managed)
 
 
-def enter(found: Driver, ordinal: int) -> None:
-    """Give a thread without a CUDA context the one that all libraries share, as the CUDA runtime would."""
-    if found.current_ordinal() is None:
+def enter(found: Driver, ordinal: int) -> int:
+    """Give a thread without a CUDA context the one that all libraries share, as the CUDA runtime would; the GPU that is current then."""
+    current = found.current_ordinal()
+    if current is None:
         found("cuCtxSetCurrent", found.primary_context(ordinal))
+        return ordinal
+    return current
 
 
 def _check_range(found: Driver, first: int, end: int) -> None:

@@ -11,7 +11,7 @@ from hpcoll.devices import DeviceArray, device_array
 from hpcoll.errors import ArgumentError
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-_UNREADABLE = (TypeError, ValueError, BufferError, RuntimeError)  # what exporters raise
+UNREADABLE = (TypeError, ValueError, BufferError, RuntimeError)  # what exporters raise
 
 
 def memory(buffer: object, datatype: object, subject: str, *, writable: bool, bare: bool, stream: int | None) -> Array | DeviceArray | None:
@@ -26,7 +26,7 @@ def memory(buffer: object, datatype: object, subject: str, *, writable: bool, ba
             return gpu
     try:
         array = host_array(buffer)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise _unreadable(buffer, subject, error) from error
     if array is None:
         return None
@@ -54,7 +54,7 @@ def gpu_memory(buffer: object, subject: str, *, writable: bool, bare: bool, stre
     """
     try:
         array = device_array(buffer, stream)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise _unreadable(buffer, subject, error) from error
     if array is None:
         return None

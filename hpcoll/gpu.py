@@ -4,17 +4,20 @@ import ctypes
 import math
 import threading
 import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from hpcoll.errors import KernelError
+from hpcoll.errors import DeviceError, KernelError
 from hpcoll.transports.cuda import DeviceAttribute, Driver, driver
 
 _BLOCKS_PER_MULTIPROCESSOR = 8  # enough to keep the memory busy
 _LEAST_NBYTES = 4096  # of temporary memory
 _SLAB_NBYTES = 32 << 20  # allocated at once for many pieces of it, because peers map allocations
+_STREAM_SETS = 16  # channels from there on share them: that delays work, but never for something that comes behind it
 
 
 class Memory:
@@ -28,12 +31,14 @@ class Memory:
         gpu.enter()
         self.nbytes, self._gpu = nbytes, gpu
         self.address = gpu.driver.allocate_pinned(max(1, nbytes)) if pinned else gpu.driver.allocate(max(1, nbytes))
-        weakref.finalize(self, _free, gpu, "cuMemFreeHost" if pinned else "cuMemFree_v2", self.address).atexit = False
+        weakref.finalize(self, release, gpu, "cuMemFreeHost" if pinned else "cuMemFree_v2", [self.address]).atexit = False
 
 
-def _free(gpu: "Gpu", function: str, address: int) -> None:
-    gpu.enter()
-    gpu.driver(function, address)
+def release(gpu: "Gpu", function: str, handles: Iterable[int]) -> None:
+    """Give something back when its owner is gone: in any thread, and there is nobody to tell of an error."""
+    with suppress(DeviceError), gpu.entered():
+        for handle in handles:
+            gpu.driver(function, handle)
 
 
 class Temporary:
@@ -69,7 +74,8 @@ class Gpu:
         self._functions: dict[str, int] = {}
         self._streams: dict[int, list[int]] = {}
         self.enter()
-        self.stream, self._local = driver.stream(), threading.local()
+        self.stream = driver.stream()
+        self._events: list[int] = []  # that nobody uses
         self._idle: dict[int, list[int]] = {}  # addresses of temporary memory by size
         self._slab = (0, 0)  # what is left of the last one: address and bytes
         self._lock = threading.Lock()
@@ -77,6 +83,19 @@ class Gpu:
     def enter(self) -> None:
         """Make the context current in this thread."""
         self.driver("cuCtxSetCurrent", self.context)
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """The context is current in this thread; afterwards the one that was."""
+        before = self.driver.current_context()
+        if before == self.context:
+            yield
+            return
+        self.enter()
+        try:
+            yield
+        finally:
+            self.driver("cuCtxSetCurrent", before)
 
     def function(self, kernel: Any) -> int:
         """Handle of a kernel of `hpcoll.kernels.device`, loaded when first asked for."""
@@ -107,11 +126,12 @@ class Gpu:
         return address
 
     def streams(self, channel: int, n: int) -> list[int]:
-        """The first ``n`` streams of a channel."""
-        found = self._streams.setdefault(channel, [])
+        """``n`` streams for a channel."""
         self.enter()
-        found += [self.driver.stream() for _ in range(n - len(found))]
-        return found[:n]
+        with self._lock:
+            found = self._streams.setdefault(channel % _STREAM_SETS, [])
+            found += [self.driver.stream() for _ in range(n - len(found))]
+            return found[:n]
 
     def launch(self, function: int, values: list[int], blocks: int, threads: int, stream: int) -> None:
         """Launch a kernel whose parameters are 8 bytes each; floating-point ones as their bits."""
@@ -124,30 +144,26 @@ class Gpu:
         """Page-lock host memory for as long as its owner lives, so that kernels read and write it."""
         self.enter()
         self.driver.register(address, nbytes)
-        weakref.finalize(owner, _free, self, "cuMemHostUnregister", address).atexit = False
+        weakref.finalize(owner, release, self, "cuMemHostUnregister", [address]).atexit = False
 
-    def destroy_events(self, events: list[int]) -> None:
-        """Give events back."""
-        self.enter()
-        for event in events:
-            self.driver("cuEventDestroy_v2", event)
-
-    @property
-    def _event(self) -> int:
-        """An event of this thread, for work that is waited for at once."""
-        if not hasattr(self._local, "event"):
-            self._local.event = self.driver.event()
-        return int(self._local.event)
+    @contextmanager
+    def _reached(self, stream: int) -> Iterator[int]:
+        """An event behind what is on a stream by now, to be used at once."""
+        with self._lock:
+            event = self._events.pop() if self._events else self.driver.event()
+        self.driver("cuEventRecord", event, stream)
+        yield event
+        self._events.append(event)
 
     def order(self, stream: int, earlier: int) -> None:
         """Let what comes next on a stream wait for what is on another by now."""
-        self.driver("cuEventRecord", self._event, earlier)
-        self.driver("cuStreamWaitEvent", stream, self._event, 0)
+        with self._reached(earlier) as event:
+            self.driver("cuStreamWaitEvent", stream, event, 0)
 
     def finish(self, stream: int) -> None:
         """Wait for what is on a stream by now."""
-        self.driver("cuEventRecord", self._event, stream)
-        self.driver("cuEventSynchronize", self._event)
+        with self._reached(stream) as event:
+            self.driver("cuEventSynchronize", event)
 
 
 @lru_cache

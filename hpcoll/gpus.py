@@ -1,6 +1,6 @@
 """What a communicator's calls on GPU arrays need besides: what its ranks map of each other, channels, the ways for bytes. Floor 7."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from mpi4py import MPI
@@ -8,6 +8,7 @@ from mpi4py import MPI
 from hpcoll.call import Call
 from hpcoll.catalogue import find
 from hpcoll.config import DIRECT, IPC, log
+from hpcoll.devices import DeviceArray
 from hpcoll.engines.device import DeviceEngine
 from hpcoll.engines.host import Patience
 from hpcoll.errors import ArgumentError, DeviceError
@@ -42,7 +43,7 @@ class Gpus:
         channels: For blocking calls, then for non-blocking ones.
         mapped: Whether all ranks read each other's GPU memory.
     Raises:
-        DeviceError: on every rank, when the way that is forced does not exist.
+        ArgumentError: on every rank, when the way that is forced does not exist.
     """
 
     def __init__(
@@ -51,18 +52,19 @@ class Gpus:
     ) -> None:  # fmt: skip
         self.gpu, self.comm, self._node, self._path = gpu, comm, node, path
         self._directory: Directory | None = None
-        self._readers = frozenset[int]()
-        problem = self._meet() if shares and path in (None, IPC) else ""
+        self._readers, self._why, problem = frozenset[int](), "they share no memory", ""
+        if shares and path in (None, IPC):
+            self._meet()
         asks = path == DIRECT or (path is None and node.nranks < comm.size)
         self._direct = asks and self._node_takes()
         if path == DIRECT and not self._direct:
             problem = f"rank {comm.rank}: HPCOLL_CUDA_PATH is direct, but the MPI library does not take addresses of GPU memory"
         mapped = len(self._readers) == comm.size - 1
         if path == IPC and len(self._readers) < node.nranks - 1:
-            problem = f"rank {comm.rank}: HPCOLL_CUDA_PATH is ipc, but ranks of the node cannot map its memory: {self._why()}"
+            problem = f"rank {comm.rank}: HPCOLL_CUDA_PATH is ipc, but ranks of the node cannot map its memory: {self._why}"
         found = comm.allgather((problem, mapped))
         if any(text for text, _ in found):
-            raise DeviceError(next(text for text, _ in found if text))
+            raise ArgumentError(next(text for text, _ in found if text))
         self.mapped = all(mapped for _, mapped in found)
         self._capacity = 0 if self.mapped else CAPACITY_NBYTES
         self._new_channels = new_channels
@@ -70,21 +72,18 @@ class Gpus:
         if node.rank == 0:
             log.info("GPU arrays of rank %d: %s", comm.rank, self.ways_text())
 
-    def _meet(self) -> str:
-        """Make the directory; what went wrong, or the empty string."""
+    def _meet(self) -> None:
+        """Make the directory."""
         try:
             self._directory = Directory(self._node, self.gpu)
         except ArgumentError as error:
-            return str(error)
-        self._readers = self._directory.readers
-        return ""
+            self._why = str(error)
+        else:
+            self._readers, self._why = self._directory.readers, self._directory.problem
 
     def _node_takes(self) -> bool:
         """Whether the MPI library takes GPU memory; tried once per node, in another process."""
         return bool(self._node.comm.bcast(takes_gpu_memory(self.gpu) if self._node.rank == 0 else None))
-
-    def _why(self) -> str:
-        return self._directory.problem if self._directory else "they share no memory"
 
     def ways_text(self) -> str:
         """Which way bytes take to whom, for the log."""
@@ -93,7 +92,7 @@ class Gpus:
         if self._readers:
             parts.append(f"{len(self._readers)} of {near} ranks of the node read them in place (CUDA IPC)")
         if near > len(self._readers):
-            parts.append(f"{near - len(self._readers)} of {near} ranks of the node get them through pinned memory ({self._why()})")
+            parts.append(f"{near - len(self._readers)} of {near} ranks of the node get them through pinned memory ({self._why})")
         if self._node.nranks < self.comm.size:
             parts.append("other nodes get them by MPI " + ("from GPU memory" if self._direct else "through pinned memory"))
         return "; ".join(parts) or "one rank"
@@ -115,12 +114,16 @@ class Gpus:
         use = not refused and self._path != DIRECT
         return [Channel(channel.index, channel.stream if use else None) for channel in channels]
 
-    def exported(self, call: Call) -> tuple[bool, bool]:
-        """Whether peers may map INPUT and OUTPUT."""
-        if self._directory is None or not self._readers:
-            return False, False
-        one, other = (bool(pointer) and self._directory.export(pointer) for pointer in (call.send, call.recv))
-        return one, other
+    def exported(self, call: Call, arrays: Iterable[DeviceArray]) -> tuple[bool, bool]:
+        """Whether peers may map INPUT and OUTPUT, which are the caller's arrays or temporary memory."""
+        spans = [array.span for array in arrays]
+        return self._is_exported(call.send, spans), self._is_exported(call.recv, spans)
+
+    def _is_exported(self, pointer: int, spans: list[tuple[int, int]]) -> bool:
+        if self._directory is None or not self._readers or not pointer:
+            return False
+        end = next((end for first, end in spans if first <= pointer < end), pointer + 1)
+        return self._directory.export(pointer, end - pointer)
 
     def symmetric(self, nbytes: int) -> Memory:
         """GPU memory that the ranks of the node map at once; collective.

@@ -49,6 +49,15 @@ def _lasting(spec: Any) -> Any:
     return [_Lasting(item.Dup()) if isinstance(item, MPI.Datatype) and not item.is_predefined else item for item in spec]
 
 
+_abandoned: list[object] = []
+
+
+def abandon(engine: HostEngine, call: Call) -> None:
+    """Keep the GPU memory of a collective that stopped half-way: its GPU, and other ranks, may work on it yet."""
+    if call.exported is not None:
+        _abandoned.append((engine, call))
+
+
 class Owner(Protocol):
     """What an operation needs of its communicator's context."""
 
@@ -185,7 +194,7 @@ class Operation:
         """Bring the result home and give back what was taken, when it has ended.
 
         Raises:
-            TransportError: the MPI library failed; told once.
+            TransportError, DeviceError: the MPI library or the GPU failed; told once.
         """
         if not self._finished:
             self.end()
@@ -202,14 +211,23 @@ class Operation:
         self.board.free.append(self._slot)
         try:
             if failed:
-                self.context.interrupted(self.plan, self.engine.failure())
+                raise self.engine.failure()
             if self.call.finish is not None:
                 self.call.finish()
             self.plan.sums[0] += 1
         except Exception as error:
-            self._error = error
+            abandon(self.engine, self.call)
+            self._error = self._named(error)
         finally:
             self._release()
+
+    def _named(self, error: Exception) -> Exception:
+        """The error with where it happened; its communicator cannot be used any more."""
+        try:
+            self.context.interrupted(self.plan, error)
+        except Exception as named:
+            return named
+        return error
 
 
 def collect() -> None:

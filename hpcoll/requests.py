@@ -5,6 +5,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
 
 from mpi4py import MPI
@@ -26,6 +27,9 @@ class PlanningOwner(Owner, Protocol):
 
     def check(self) -> None:
         """Raises ArgumentError when the communicator cannot be used."""
+
+    def closing(self, what: Plan) -> AbstractContextManager[None]:
+        """Names errors of the GPU that are raised within, and makes them the communicator's last."""
 
 
 def _say_nothing(status: MPI.Status) -> None:
@@ -146,6 +150,7 @@ class Persistent(_Ours, MPI.Prequest):
     def _bind(self, context: PlanningOwner, plan: Plan, channel: Channel, call: Call, describe: Callable[[], Call | None] | None) -> None:
         """Set up; ``describe`` tells the call anew at each start, where what it sends is a copy."""
         self._context, self._plan, self._channel, self._call, self._describe = context, plan, channel, call, describe
+        self._title = plan.title
         self._engine = plan.take(channel)
         address, nbytes = MPI._addressof(self), MPI._sizeof(MPI.Request)
         self._cell = memoryview(MPI.buffer.fromaddress(address, nbytes)).cast("Q" if nbytes == 8 else "I")  # type: ignore[arg-type]
@@ -187,12 +192,13 @@ class Persistent(_Ours, MPI.Prequest):
         """Begin the long way, or go on after the first turns with that ``status``."""
         if self._freed:
             self._context.check()
-            raise ArgumentError(f"rank {self._context.rank}: {self._plan.title} was freed")
+            raise ArgumentError(f"rank {self._context.rank}: {self._title} was freed")
         if self._cell[0] != self._null:
-            raise ArgumentError(f"rank {self._context.rank}: {self._plan.title} was started and not waited for yet")
-        call = (self._describe() if self._describe else None) or self._call
-        if call.start is not None:
-            call.start(self._engine)
+            raise ArgumentError(f"rank {self._context.rank}: {self._title} was started and not waited for yet")
+        with self._context.closing(self._plan):
+            call = (self._describe() if self._describe else None) or self._call
+            if call.start is not None:
+                call.start(self._engine)
         operation = Operation(self._context, self._plan, self._channel, self._engine, call, _nothing)
         request = MPI.Grequest.Start(_query, _nothing, _nothing, (operation,))
         self._operation, self._cell[0] = operation, handle(request)
@@ -218,10 +224,10 @@ class Persistent(_Ours, MPI.Prequest):
             ArgumentError: it runs.
         """
         if self._cell[0] != self._null:
-            raise ArgumentError(f"rank {self._context.rank}: {self._plan.title} was started and not waited for yet")
+            raise ArgumentError(f"rank {self._context.rank}: {self._title} was started and not waited for yet")
         self.close()
         self._give_back()
-        for name in ("_engine", "_channel", "_call", "_describe"):  # a channel has memory that the ranks of the node share
+        for name in ("_plan", "_engine", "_channel", "_call", "_describe"):  # they have memory that the ranks of the node share
             self.__dict__.pop(name, None)
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from hpcoll.engines import fields as f
 from hpcoll.engines.host import HostEngine, Patience
 from hpcoll.errors import DeviceError, HpcollError
-from hpcoll.gpu import Gpu, Memory, Temporary, kernels
+from hpcoll.gpu import Gpu, Memory, Temporary, kernels, release
 from hpcoll.program import Program
 from hpcoll.transports.ipc import Directory
 from hpcoll.transports.mpi import Library
@@ -36,7 +36,7 @@ class DeviceEngine(HostEngine):
         gpu.enter()
         self._streams = np.array(gpu.streams(channel, program.window), np.uint64)
         self._events = np.array([gpu.driver.event() for _ in range(program.window * program.nevents)], np.uint64)
-        weakref.finalize(self, gpu.destroy_events, self._events.tolist()).atexit = False
+        weakref.finalize(self, release, gpu, "cuEventDestroy_v2", self._events.tolist()).atexit = False
         self._events[:: program.nevents] = self._events[0]
         self._values = np.zeros(_NPARAMETERS, np.int64)
         self._parameters = self._values.ctypes.data + 8 * np.arange(_NPARAMETERS, dtype=np.int64)
@@ -44,7 +44,8 @@ class DeviceEngine(HostEngine):
         self._table = np.zeros(f.GPU_NFIELDS, np.int64)
         driver = gpu.driver
         fields = {
-            f.CONTEXT: gpu.context, f.SET_CURRENT: driver.address("cuCtxSetCurrent"), f.COPY_ASYNC: driver.address("cuMemcpyAsync"),
+            f.CONTEXT: gpu.context, f.SET_CURRENT: driver.address("cuCtxSetCurrent"),
+            f.GET_CURRENT: driver.address("cuCtxGetCurrent"), f.COPY_ASYNC: driver.address("cuMemcpyAsync"),
             f.LAUNCH: driver.address("cuLaunchKernel"), f.RECORD_EVENT: driver.address("cuEventRecord"),
             f.QUERY_EVENT: driver.address("cuEventQuery"), f.WAIT_EVENT: driver.address("cuStreamWaitEvent"), f.FUNCTION: function,
             f.STREAMS: self._streams.ctypes.data, f.EVENTS: self._events.ctypes.data, f.NEVENTS: program.nevents,
@@ -57,8 +58,7 @@ class DeviceEngine(HostEngine):
         self.state[f.GPU] = self._table.ctypes.data
 
     def after(self, stream: int) -> None:
-        """Let the next run start when what is on a stream by now has ended."""
-        self.gpu.enter()
+        """Let the next run start when what is on a stream of the current context by now has ended."""
         self.gpu.driver("cuEventRecord", int(self._events[0]), stream)
 
     def fresh(self, nbytes: int) -> Temporary:
@@ -67,12 +67,13 @@ class DeviceEngine(HostEngine):
     def bind_scratch(self, memory: Temporary) -> None:  # type: ignore[override]
         self._memory = memory
         self.state[f.SCRATCH] = memory.address
-        if self._directory is not None and self.scratch_nbytes and not self._directory.export(memory.address):
-            raise DeviceError(f"scratch memory cannot be exported: {self._directory.problem}")
+        directory = self._directory
+        if directory is not None and directory.readers and not directory.export(memory.address, memory.nbytes, reserved=True):
+            raise DeviceError(f"scratch memory cannot be exported: {directory.problem}")
 
     def failure(self) -> HpcollError:
         if self.error < 0:
             return DeviceError(f"the CUDA driver failed with {self.gpu.driver.error_name(-self.error)}", code=-self.error)
         if self.error == f.UNMAPPED:
-            return DeviceError("GPU memory of a rank of this node cannot be mapped")
+            return DeviceError(f"GPU memory of a rank of this node cannot be mapped: {self._directory.problem if self._directory else ''}")
         return super().failure()

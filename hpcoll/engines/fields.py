@@ -31,16 +31,18 @@ OFFSET_BITS = 48  # "where" is the number of a mapping and an offset in it
 STREAM_PLACES = 8  # of a stream: as many acknowledgements fill a line
 BLOCK_NBYTES = 8192  # of a result that goes past the caches
 
-# In a GPU engine's table (int64). Addresses of the driver's functions; FUNCTION: handle of the reduction kernel; STREAMS: address of a
-# stream's handle per place; EVENTS: of NEVENTS events' handles per place, the first of which is reached when the caller's earlier work
-# is done; PARAMETERS, VALUES: of a kernel's parameters and of pointers to them; PINNED: host memory, PINNED_PER_LANE bytes per place.
+# In a GPU engine's table (int64). BEFORE: the thread's context before CONTEXT became current. Addresses of the driver's functions;
+# FUNCTION: handle of the reduction kernel; STREAMS: address of a stream's handle per place; EVENTS: of NEVENTS events' handles per place,
+# the first of which is reached when the caller's earlier work is done; PARAMETERS, VALUES: of a kernel's parameters and of pointers to
+# them; PINNED: host memory, PINNED_PER_LANE bytes per place.
 # EXPORTED: address of NEXPORTED triples (first address, last + 1, where) of memory that peers may map; DIRECTORY: of what all ranks of the
 # node export, in shared memory: per local rank NSLOTS slots of SLOT_NBYTES, which begin with a generation; MAPPED: of the generation and
 # address of each of them in this process; OPEN: of a function that maps one.
 (
-    CONTEXT, SET_CURRENT, COPY_ASYNC, LAUNCH, RECORD_EVENT, QUERY_EVENT, WAIT_EVENT, FUNCTION, STREAMS, EVENTS, NEVENTS, MOST_BLOCKS,
-    BLOCK_THREADS, PARAMETERS, VALUES, PINNED, PINNED_PER_LANE, EXPORTED, NEXPORTED, DIRECTORY, MAPPED, OPEN, GPU_NFIELDS,
-) = range(23)  # fmt: skip
+    CONTEXT, BEFORE, GET_CURRENT, SET_CURRENT, COPY_ASYNC, LAUNCH, RECORD_EVENT, QUERY_EVENT, WAIT_EVENT, FUNCTION, STREAMS, EVENTS,
+    NEVENTS, MOST_BLOCKS, BLOCK_THREADS, PARAMETERS, VALUES, PINNED, PINNED_PER_LANE, EXPORTED, NEXPORTED, DIRECTORY, MAPPED, OPEN,
+    GPU_NFIELDS,
+) = range(25)  # fmt: skip
 FIRST_SLOT = 4096  # numbers from here on are slots of the sender's GPU memory, those below are windows
 NSLOTS, SLOT_NBYTES = 1024, 128
 MOST_SOURCES = 8  # of a reduction kernel

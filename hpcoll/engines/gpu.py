@@ -15,7 +15,7 @@ _COPY, _REDUCE, _STAGE, _RECORD = int(Code.COPY), int(Code.REDUCE), int(Code.STA
 _NOT_READY = 600
 _WIDE_NBYTES = 16  # that a thread reads at once
 
-_set_current = foreign(INT, LONG)  # context
+_set_current = foreign(INT, LONG)  # context, or where it is to be written: cuCtxGetCurrent
 _copy = foreign(INT, LONG, LONG, LONG, LONG)  # destination, source, nbytes, stream
 _launch = foreign(INT, LONG, INT, INT, INT, INT, INT, INT, INT, LONG, LONG, LONG)  # function, grid, block, shared, stream, parameters
 _record = foreign(INT, LONG, LONG)  # event, stream
@@ -43,9 +43,20 @@ def _failed(state, code):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def enter(state):  # type: ignore[no-untyped-def]
-    """Make the GPU's context current in this thread, which may be the helper; 0, or the driver's error."""
+    """Make the GPU's context current in this thread, which may be the helper or work on another GPU; 0, or the driver's error."""
     gpu = pointer(state[f.GPU])
-    return _set_current(gpu[f.SET_CURRENT], (gpu[f.CONTEXT],))
+    code = _set_current(gpu[f.GET_CURRENT], (state[f.GPU] + 8 * f.BEFORE,))
+    if code == 0 and gpu[f.BEFORE] != gpu[f.CONTEXT]:
+        code = _set_current(gpu[f.SET_CURRENT], (gpu[f.CONTEXT],))
+    return code
+
+
+@njit(nogil=True)
+def leave(state):  # type: ignore[no-untyped-def]
+    """Let the context be what it was before `enter`."""
+    gpu = pointer(state[f.GPU])
+    if gpu[f.BEFORE] != gpu[f.CONTEXT]:
+        _set_current(gpu[f.SET_CURRENT], (gpu[f.BEFORE],))
 
 
 @njit(nogil=True)
@@ -56,6 +67,7 @@ def begin_gpu(state):  # type: ignore[no-untyped-def]
     for place in range(state[f.WINDOW]):
         if code == 0:
             code = _wait(gpu[f.WAIT_EVENT], (_stream_of(state, gpu, place), _event_of(state, gpu, place, 0), 0))
+    leave(state)
     return code
 
 
@@ -101,11 +113,9 @@ def run_gpu(address, row, lane):  # type: ignore[no-untyped-def]
     """COPY, REDUCE, STAGE, RECORD, SYNC: 0 while one has to wait, -1 when the driver failed."""
     state = pointer(address)
     gpu, code = pointer(state[f.GPU]), row[0]
-    if code == _COPY:
-        destination, source = address_of(state, row[1], row[2], lane), address_of(state, row[3], row[4], lane)
-        error = _copy(gpu[f.COPY_ASYNC], (destination, source, row[5], _stream_of(state, gpu, lane)))
-    elif code == _STAGE:
-        destination, source = address_of(state, STAGING, row[2], lane), address_of(state, row[3], row[4], lane)
+    if code in (_COPY, _STAGE):
+        destination = address_of(state, STAGING if code == _STAGE else row[1], row[2], lane)
+        source = address_of(state, row[3], row[4], lane)
         error = _copy(gpu[f.COPY_ASYNC], (destination, source, row[5], _stream_of(state, gpu, lane)))
     elif code == _REDUCE:
         error = _reduce(state, gpu, row, lane)

@@ -11,7 +11,7 @@ from numba import njit
 
 from hpcoll.engines import fields as f
 from hpcoll.engines.foreign import INT, LONG, exchange, foreign, pointer, sched_yield, store_release, usleep
-from hpcoll.engines.gpu import begin_gpu, enter, run_gpu
+from hpcoll.engines.gpu import begin_gpu, enter, leave, run_gpu
 from hpcoll.engines.local import address_of, copy, nanoseconds, run_local
 from hpcoll.engines.near import run_near
 from hpcoll.program import NCOLUMNS, Code
@@ -92,10 +92,19 @@ def begin(state, input_address, output_address):  # type: ignore[no-untyped-def]
 def turn(address):  # type: ignore[no-untyped-def]
     """Give every lane in flight a turn: 1 when something moved, 0 when nothing did, -1 when MPI or the GPU failed."""
     state = pointer(address)
-    if state[f.GPU]:
-        state[f.ERROR] = state[f.ERROR] or -enter(state)
-        if state[f.ERROR]:
-            return -1
+    if state[f.GPU] == 0:
+        return _run_lanes(address)
+    moved = -1
+    if state[f.ERROR] == 0:
+        state[f.ERROR] = -enter(state)
+        moved = -1 if state[f.ERROR] else _run_lanes(address)
+        leave(state)
+    return moved
+
+
+@njit(nogil=True)
+def _run_lanes(address):  # type: ignore[no-untyped-def]
+    state = pointer(address)
     nlanes, window = state[f.NLANES], state[f.WINDOW]
     places, lanes = pointer(state[f.PLACES]), pointer(state[f.LANES])
     moved = 0

@@ -174,9 +174,13 @@ class Driver:
         """The context that CuPy, PyTorch and the CUDA runtime share; kept for the life of the process."""
         return self._handle("cuDevicePrimaryCtxRetain", self._int("cuDeviceGet", ordinal))
 
+    def current_context(self) -> int:
+        """Handle of this thread's context, 0 while it has none."""
+        return self._handle("cuCtxGetCurrent")
+
     def current_ordinal(self) -> int | None:
         """The GPU of this thread's context, or None while it has none."""
-        return self._int("cuCtxGetDevice") if self._handle("cuCtxGetCurrent") else None
+        return self._int("cuCtxGetDevice") if self.current_context() else None
 
     def attribute(self, pointer: int, attribute: Attribute) -> int:
         """Value of an attribute of a pointer; 0 for one that the driver does not know."""
