@@ -31,6 +31,13 @@ def installed(**options: Any) -> Iterator[Any]:
         gpu._gpu.cache_clear()
 
 
+def ordered() -> Iterator[Any]:
+    """A double, for one test that leaves no race."""
+    with installed() as made:
+        yield made
+        assert not made.races
+
+
 def communicator(way: str | None = None) -> hpcoll.Communicator:
     with forced(way):
         return hpcoll.Communicator(WORLD.Dup())

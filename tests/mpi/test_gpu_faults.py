@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from doubled import LONG, SHORT, WORLD, allreduce, communicator, installed, raised
+from doubled import LONG, SHORT, WORLD, allreduce, communicator, installed, ordered, raised
 from gpu_cases import read
 from mpi4py import MPI
 from reference import agreed
@@ -22,9 +22,7 @@ pytestmark = pytest.mark.mpi(min_size=1)
 
 @pytest.fixture
 def double() -> Iterator[Any]:
-    with installed() as made:
-        yield made
-        assert not made.races
+    yield from ordered()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from doubled import LONG, SHORT, WORLD, allreduce, communicator, installed
+from doubled import LONG, SHORT, WORLD, allreduce, communicator, installed, ordered
 from gpu_cases import read, write
 from mpi4py import MPI
 from reference import agreed
@@ -22,9 +22,7 @@ pytestmark = pytest.mark.mpi(min_size=1)
 
 @pytest.fixture
 def double() -> Iterator[Any]:
-    with installed() as made:
-        yield made
-        assert not made.races
+    yield from ordered()
 
 
 @pytest.mark.parametrize("options", [{"ipc": False}, {"peer_access": False}], ids=str)

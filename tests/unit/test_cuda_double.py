@@ -16,10 +16,9 @@ import cuda_double
 import numpy as np
 import pytest
 from cuda_double import Double
-from driver_cases import N, driver, filled, recorded
+from driver_cases import N, driver, filled, installed, recorded
 
 from hpcoll.errors import DeviceError
-from hpcoll.transports import cuda
 from hpcoll.transports.cuda import Attribute, IpcHandle, MemoryType
 
 TESTS = Path(cuda_double.__file__).parents[1]
@@ -27,10 +26,7 @@ TESTS = Path(cuda_double.__file__).parents[1]
 
 @pytest.fixture
 def double() -> Iterator[Double]:
-    one = cuda_double.install()
-    assert cuda.driver() is not None
-    yield one
-    one.uninstall()
+    yield from installed()
 
 
 def child(code: str, *arguments: str) -> subprocess.Popen[str]:

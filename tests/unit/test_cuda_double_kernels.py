@@ -6,24 +6,19 @@ import ctypes
 from collections.abc import Iterator
 from typing import Any
 
-import cuda_double
 import ml_dtypes
 import numpy as np
 import pytest
 from cuda_double import Double, kernels
-from driver_cases import N, driver, launch, ptx
+from driver_cases import N, driver, installed, launch, ptx
 
 from hpcoll.errors import DeviceError
-from hpcoll.transports import cuda
 from hpcoll.transports.cuda import Attribute, MemoryType
 
 
 @pytest.fixture
 def double() -> Iterator[Double]:
-    one = cuda_double.install()
-    assert cuda.driver() is not None
-    yield one
-    one.uninstall()
+    yield from installed()
 
 
 def fold(double: Double, entry: str, target: int, *sources: int, count: int = N) -> int:

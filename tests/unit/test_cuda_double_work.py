@@ -9,17 +9,12 @@ import cuda_double
 import numpy as np
 import pytest
 from cuda_double import Double
-from driver_cases import N, driver, filled, recorded, wait
-
-from hpcoll.transports import cuda
+from driver_cases import N, driver, filled, installed, recorded, wait
 
 
 @pytest.fixture
 def double() -> Iterator[Double]:
-    one = cuda_double.install()
-    assert cuda.driver() is not None
-    yield one
-    one.uninstall()
+    yield from installed()
 
 
 def test_work_is_late(double: Double) -> None:
