@@ -83,6 +83,18 @@ def check_root(root: Any, nranks: int, rank: int) -> int:
     return index
 
 
+def factor_of(op: ReduceOp, dtype: np.dtype) -> Any:
+    """The factor of a premultiplied sum, as a number of the type in which it is applied.
+
+    Raises:
+        ArgumentError: the type cannot hold it.
+    """
+    try:
+        return dtype.type(op.premultiplier)
+    except TypeError:
+        raise ArgumentError(f"premul_sum needs a factor that {dtype} can hold, got {op.premultiplier!r}") from None
+
+
 def is_in_place(spec: Any) -> bool:
     """Whether an argument is ``MPI.IN_PLACE``."""
     return spec is MPI.IN_PLACE or (type(spec) is type(MPI.IN_PLACE) and spec == MPI.IN_PLACE)

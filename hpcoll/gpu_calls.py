@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcoll.buffers import Resolved
-from hpcoll.call import Call
+from hpcoll.call import Call, factor_of
 from hpcoll.devices import DeviceArray, device_array
 from hpcoll.dtypes import working_dtype
 from hpcoll.errors import ArgumentError
@@ -49,7 +49,8 @@ def reduction(call: Call, send: Resolved, recv: Resolved | None, nranks: int, on
         source = packed.memory.address
     if work != dtype or op.premultiplier is not None:
         scaled = gpu.temporary(send.count * work.itemsize)
-        before.append(scale(gpu, scaled.address, work, source, dtype, send.count, op.premultiplier or 1, divides=False))
+        factor = 1 if op.premultiplier is None else factor_of(op, work)
+        before.append(scale(gpu, scaled.address, work, source, dtype, send.count, factor, divides=False))
         keep.append(scaled)
         source, in_place = scaled.address, False
     if recv is None:

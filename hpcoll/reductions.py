@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcoll import gpu_calls
 from hpcoll.buffers import Resolved, check_overlap, check_same_order, resolve
-from hpcoll.call import Call, is_in_place, view
+from hpcoll.call import Call, factor_of, is_in_place, view
 from hpcoll.dtypes import check_op, is_bfloat16, is_extended, working_dtype
 from hpcoll.errors import ArgumentError
 from hpcoll.operators import to_native, to_ours
@@ -137,8 +137,5 @@ def _lets_nan_through(op: ReduceOp, dtype: np.dtype) -> bool:
 
 def _scaled(source: np.ndarray, op: ReduceOp) -> np.ndarray:
     if op.premultiplier is not None:
-        try:
-            source *= source.dtype.type(op.premultiplier)
-        except TypeError:
-            raise ArgumentError(f"premul_sum needs a factor that {source.dtype} can hold, got {op.premultiplier!r}") from None
+        source *= factor_of(op, source.dtype)
     return source

@@ -238,3 +238,18 @@ def check_half(comm: hpcoll.Communicator, make: Maker) -> None:
             if not ((found == wanted) if exact else np.isclose(found, wanted, rtol=1e-3, atol=1e-6)).all():
                 wrong.append((algorithm, in_place))
     assert agreed(wrong) == []
+
+
+def check_factors(comm: hpcoll.Communicator, make: Maker) -> None:
+    """Premultiplied sums: zero is a factor too, and one that the type cannot hold is refused."""
+    wrong = []
+    for count in (5, 70_001):
+        send, recv = make(count, np.dtype(np.float64)), make(count, np.dtype(np.float64))
+        write(send, np.full(count, 2.0))
+        for factor in (0.0, -0.5, 3.0):
+            comm.Allreduce(send, recv, op=hpcoll.premul_sum(factor))
+            if not (read(recv) == 2.0 * factor * comm.size).all():
+                wrong.append((factor, count))
+        with pytest.raises(hpcoll.ArgumentError, match="premul_sum needs a factor that float64 can hold"):
+            comm.Allreduce(send, recv, op=hpcoll.premul_sum(1j))
+    assert agreed(wrong) == []

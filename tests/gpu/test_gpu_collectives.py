@@ -9,7 +9,18 @@ import numpy as np
 import pytest
 from forms import COLLECTIVE, PLAIN, names
 from gpu_arrays import Symmetric, plain
-from gpu_cases import WAYS, Maker, check_dtypes, check_half, check_messages, check_method, check_mixed, check_requests, communicator
+from gpu_cases import (
+    WAYS,
+    Maker,
+    check_dtypes,
+    check_factors,
+    check_half,
+    check_messages,
+    check_method,
+    check_mixed,
+    check_requests,
+    communicator,
+)
 
 from hpcoll.gpu import Gpu
 
@@ -56,6 +67,10 @@ def test_element_types(method: str, way: str | None, by: Any, make: Maker) -> No
 @pytest.mark.parametrize("start", ["nonblocking", "persistent"])
 def test_requests(start: str, way: str | None, by: Any, make: Maker) -> None:
     check_requests(by(way), make, start)
+
+
+def test_factors(by: Any, make: Maker) -> None:
+    check_factors(by(None), make)
 
 
 def test_float16_is_rounded_once(by: Any, make: Maker) -> None:

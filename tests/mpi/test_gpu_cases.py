@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 from forms import COLLECTIVE, PLAIN
-from gpu_cases import WAYS, Maker, check_dtypes, check_half, check_messages, check_method, check_mixed, check_requests, communicator
+from gpu_cases import (
+    WAYS,
+    Maker,
+    check_dtypes,
+    check_factors,
+    check_half,
+    check_messages,
+    check_method,
+    check_mixed,
+    check_requests,
+    communicator,
+)
 from gpu_double import installed, ordered
 
 COUNTS = (0, 7, 12_007)  # the double is slow
@@ -43,6 +54,10 @@ def test_element_types(method: str, by: Any, make: Maker) -> None:
 @pytest.mark.parametrize("start", ["nonblocking", "persistent"])
 def test_requests(start: str, by: Any, make: Maker) -> None:
     check_requests(by(None), make, start)
+
+
+def test_factors(by: Any, make: Maker) -> None:
+    check_factors(by(None), make)
 
 
 def test_float16_is_rounded_once(by: Any, make: Maker) -> None:
