@@ -44,14 +44,19 @@ def placed(values: np.ndarray, shift: int) -> np.ndarray:
     return found
 
 
-def numbers(dtype: np.dtype, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Integers of the whole range, zeros among them; floating numbers whose folds are exact in float32, not all of them in halves."""
+def integers(dtype: np.dtype, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Integers of the type's whole range, zeros among them; or bools."""
     if dtype.kind == "b":
         return rng.integers(0, 2, count).astype(bool)
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        whole = rng.integers(limits.min, limits.max, count, dtype, endpoint=True)
-        return np.where(rng.random(count) < 0.3, rng.integers(0, 2, count), whole).astype(dtype)
+    limits = np.iinfo(dtype)
+    whole = rng.integers(limits.min, limits.max, count, dtype, endpoint=True)
+    return np.where(rng.random(count) < 0.3, rng.integers(0, 2, count), whole).astype(dtype)
+
+
+def numbers(dtype: np.dtype, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Integers as `integers`; floating numbers whose folds are exact in float32, not all of them in halves."""
+    if dtype.kind in "biu":
+        return integers(dtype, count, rng)
     found = rng.integers(-6, 7, count).astype(dtype)
     if dtype.kind == "c":
         return found + np.array(1j, dtype) * rng.integers(-6, 7, count).astype(dtype)

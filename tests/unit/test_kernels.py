@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kernel_numbers import integers
 
 from hpcoll import ops
 from hpcoll.dtypes import kind
@@ -41,13 +42,9 @@ def fold(op: ReduceOp, dst: np.ndarray, *srcs: np.ndarray) -> np.ndarray:
 
 
 def numbers(dtype: np.dtype, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Integers of the type's whole range, zeros among them; floating numbers whose products are exact."""
-    if dtype.kind == "b":
-        return rng.integers(0, 2, count).astype(bool)
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        whole = rng.integers(limits.min, limits.max, count, dtype, endpoint=True)
-        return np.where(rng.random(count) < 0.3, rng.integers(0, 2, count), whole).astype(dtype)
+    """Integers as `integers`; floating numbers whose products are exact."""
+    if dtype.kind in "biu":
+        return integers(dtype, count, rng)
     found = rng.integers(-8, 9, count).astype(dtype)
     return found + np.array(1j, dtype) * rng.integers(-8, 9, count).astype(dtype) if dtype.kind == "c" else found
 
