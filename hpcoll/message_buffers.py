@@ -11,7 +11,7 @@ from hpcoll.buffers import Resolved, resolve
 from hpcoll.config import DIRECT, log, read_config
 from hpcoll.devices import DeviceArray, stream_handle, stream_of
 from hpcoll.dtypes import is_bfloat16
-from hpcoll.errors import ArgumentError, DeviceError
+from hpcoll.errors import ArgumentError
 from hpcoll.exporters import gpu_memory
 from hpcoll.gpu import gpu_of
 from hpcoll.mirror import Mirror, finish_streams
@@ -43,7 +43,7 @@ def serve(comm: MPI.Comm, specs: tuple[Any, ...], received: int | None, stream: 
         replaces: What is received replaces what is sent.
     Raises:
         ArgumentError: GPU memory that cannot be used, or not with this spec.
-        DeviceError: the driver failed, or a way is forced that the MPI library does not have.
+        DeviceError: the driver failed.
     """
     rank, names = comm.Get_rank(), ("sendbuf", "recvbuf") if len(specs) == 2 else ("buf",)
     arrays = gpu_arrays(specs, names, rank, received, stream)
@@ -143,11 +143,11 @@ def is_direct(comm: MPI.Comm, arrays: dict[int, DeviceArray]) -> bool:
     """Whether GPU arrays are given to the MPI library; the context is not asked for, since making one is collective.
 
     Raises:
-        DeviceError: that way is forced, and the MPI library does not have it.
+        ArgumentError: that way is forced, and the MPI library does not have it.
     """
     context = vars(comm).get("_context")
     path = (read_config() if context is None else context.config).cuda_path
     direct = path in (None, DIRECT) and _takes(next(iter(arrays.values())).ordinal)
     if path == DIRECT and not direct:
-        raise DeviceError(f"rank {comm.Get_rank()}: HPCOLL_CUDA_PATH is direct, but the MPI library does not take addresses of GPU memory")
+        raise ArgumentError(f"rank {comm.Get_rank()}: HPCOLL_CUDA_PATH is direct, but the MPI library does not take addresses of GPU memory")
     return direct
