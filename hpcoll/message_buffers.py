@@ -149,5 +149,6 @@ def is_direct(comm: MPI.Comm, arrays: dict[int, DeviceArray]) -> bool:
     path = (read_config() if context is None else context.config).cuda_path
     direct = path in (None, DIRECT) and _takes(next(iter(arrays.values())).ordinal)
     if path == DIRECT and not direct:
-        raise ArgumentError(f"rank {comm.Get_rank()}: HPCOLL_CUDA_PATH is direct, but the MPI library does not take addresses of GPU memory")
+        why = "HPCOLL_CUDA_PATH is direct, but the MPI library does not take addresses of GPU memory"
+        raise ArgumentError(f"rank {comm.Get_rank()}: {why}")
     return direct
