@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.ir import Buffer, Chunk, Schedule, Writer
+from hpcoll.nodes import Nodes, members
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,11 @@ class Algorithm:
         uniform: Serves only equal blocks, hence no v form.
         pipelined: Profits from cutting the message into segments that are in flight together.
         one_fold: All contributions to an element are combined in one reduction, hence rounded once whatever the element type.
+        neighbours: Ranks exchange messages with rank - 1 and rank + 1 only.
+        hierarchical: Looks at which ranks share a node. Formulas know ``h`` nodes, ``r`` = ceil(log2 h), ``g`` = the largest power of two
+            <= h, ``l`` and ``c`` ranks of the smallest and the largest node, and ``t`` ranks per lane.
+        lanes: Ranks of a node that exchange messages with other nodes at once.
+        inner, outer: Rows that a hierarchical one is like on a node, and that it is made of between nodes.
         chunked: Takes any number of chunks; the pipeline is inside the schedule and a segment is one chunk.
     """
 
@@ -50,6 +56,11 @@ class Algorithm:
     pipelined: bool = False
     chunked: bool = False
     one_fold: bool = False
+    neighbours: bool = False
+    hierarchical: bool = False
+    lanes: str = "1"
+    inner: tuple[str, ...] = ()
+    outer: str = ""
 
     @property
     def key(self) -> str:
@@ -63,31 +74,36 @@ class Algorithm:
         builder: Callable[[Writer], None] = getattr(importlib.import_module(f"hpcoll.schedules.{name}"), name)
         return builder
 
-    def cost(self, field: str, nranks: int, nchunks: int = 1) -> float:
+    def cost(self, field: str, nranks: int, nchunks: int = 1, nodes: Nodes = ()) -> float:
         """Value of one of the formulas ``rounds``, ``messages``, ``serial``, ``sent``, ``staged``, ``chunks`` for ``nranks >= 2``."""
-        return _evaluate(getattr(self, field), nranks, nchunks)
+        return _evaluate(getattr(self, field), nranks, nchunks, nodes if self.hierarchical else ())
 
 
 @lru_cache(maxsize=4096)
-def _evaluate(formula: str, p: int, n: int) -> float:
+def _evaluate(formula: str, p: int, n: int, nodes: Nodes) -> float:
+    sizes = [len(ranks) for ranks in members(nodes)] if nodes else [1] * p
     names = {"p": p, "q": math.ceil(math.log2(p)), "f": 1 << p.bit_length() - 1, "n": n, "log2": math.log2, "ceil": math.ceil, "max": max}
+    h, lanes = len(sizes), min(sizes)
+    names |= {"h": h, "r": math.ceil(math.log2(h)), "g": 1 << h.bit_length() - 1, "l": lanes, "c": max(sizes)}
+    names["t"] = sum(-(-size // lanes) for size in sizes)
     return float(eval(formula, {"__builtins__": {}}, names))  # noqa: S307 (formulas of this file only)
 
 
-def schedule(row: Algorithm, nranks: int, rank: int, root: int = 0, nchunks: int = 1) -> Schedule:
+def schedule(row: Algorithm, nranks: int, rank: int, root: int = 0, nchunks: int = 1, nodes: Nodes = ()) -> Schedule:
     """One rank's schedule.
 
     Args:
         row: Catalogue row.
         nranks, rank, root: ``0 <= rank, root < nranks``; ``root`` is 0 for collectives without one.
         nchunks: Chunks of the message, ``>= 1``; only rows with ``chunked`` heed it.
+        nodes: Placement, as in `hpcoll.nodes`; only rows with ``hierarchical`` heed it. Empty: every rank has a node of its own.
     """
     collective = COLLECTIVES[row.collective]
     if nranks < 2 or collective.blocks:
         nchunks = nranks
     elif not row.chunked:
-        nchunks = int(row.cost("chunks", nranks))
-    writer = Writer(nranks, rank, root, nchunks)
+        nchunks = int(row.cost("chunks", nranks, nodes=nodes))
+    writer = Writer(nranks, rank, root, nchunks, nodes or tuple(range(nranks)))
     if nranks > 1:
         row.build(writer)
     else:

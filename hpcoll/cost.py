@@ -5,10 +5,14 @@ each message of a pipeline that is already full is ``overhead``; combining costs
 """
 
 import math
+from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 from hpcoll.algorithm import Algorithm
+from hpcoll.catalogue import CATALOGUE
 from hpcoll.collectives import COLLECTIVES
+from hpcoll.nodes import Nodes, members
 
 SEGMENTS = tuple(1 << k for k in range(14, 25))  # bytes: 16 KiB .. 16 MiB
 
@@ -37,24 +41,37 @@ class Network(NamedTuple):
     spill: float
 
 
+class Levels(NamedTuple):
+    """Constants of messages between ranks of one node, and of messages between nodes."""
+
+    node: Network
+    network: Network
+
+
 def byte_seconds(network: Network, nbytes: float, *, reduces: bool) -> float:
     """Seconds that each byte of a message or segment of ``nbytes`` costs on its way."""
     return (network.beta + network.gamma * reduces) * (network.spill if nbytes > network.cache else 1.0)
 
 
 def seconds(row: Algorithm, nranks: int, nbytes: float, segment: float, network: Network) -> float:
-    """Time of one call.
+    """Time of one call among ranks with equal links.
 
     Args:
-        row: Catalogue row.
+        row: Catalogue row that is not hierarchical.
         nranks: ``>= 1``; one rank costs nothing.
         nbytes: m, bytes of the whole message as the catalogue counts it.
         segment: Bytes per segment; for chunked rows bytes per chunk. Rows without a pipeline ignore it.
         network: Constants.
     """
-    if nranks < 2:
-        return 0.0
     nsegments = max(1, math.ceil(nbytes / segment)) if row.pipelined or row.chunked else 1
+    first, following = _paces(row, nranks, nbytes, nsegments, network)
+    return first + (nsegments - 1) * following
+
+
+def _paces(row: Algorithm, nranks: int, nbytes: float, nsegments: int, network: Network) -> tuple[float, float]:
+    """Seconds until the first segment is through, and from each segment to the next."""
+    if nranks < 2:
+        return 0.0, 0.0
     nchunks = nsegments if row.chunked else 1
     rounds, messages, serial, sent = (row.cost(field, nranks, nchunks) for field in ("rounds", "messages", "serial", "sent"))
     messages = max(messages, rounds)
@@ -63,12 +80,44 @@ def seconds(row: Algorithm, nranks: int, nbytes: float, segment: float, network:
     alpha, overhead = network.alpha + handshake, network.overhead + handshake
     work = byte_seconds(network, nbytes / nsegments, reduces=COLLECTIVES[row.collective].reduces)
     first = rounds * alpha + (messages - rounds) * overhead + serial * piece * work
-    return first if row.chunked else first + (nsegments - 1) * max(sent * piece * work, messages * overhead)
+    return first, 0.0 if row.chunked else max(sent * piece * work, messages * overhead)
 
 
-def best_segment(row: Algorithm, nranks: int, nbytes: float, network: Network) -> tuple[float, int]:
-    """``(seconds, segment bytes)`` of the fastest segment size; the whole message where cutting does not help."""
+def seconds_on_nodes(row: Algorithm, nodes: Nodes, nbytes: float, segment: float, levels: Levels) -> float:
+    """Time of one call among ranks of several nodes; arguments as in `seconds`.
+
+    A flat algorithm is as slow as its messages between nodes, for which the ranks of a node share its link. Of a hierarchical one the
+    parts on a node and between nodes follow each other, and overlap from segment to segment.
+    """
+    ranks = members(nodes)
+    if not row.hierarchical:
+        network = levels.network
+        return seconds(row, len(nodes), nbytes, segment, network._replace(beta=network.beta * _sharers(row, nodes)))
+    nsegments = max(1, math.ceil(nbytes / segment)) if row.pipelined else 1
+    nlanes, largest = int(row.cost("lanes", len(nodes), nodes=nodes)), max(map(len, ranks))
+    link = levels.network._replace(beta=levels.network.beta * nlanes)
+    paces = [_paces(CATALOGUE[key], largest, nbytes, nsegments, levels.node) for key in row.inner]
+    outer = _paces(CATALOGUE[row.outer], len(ranks), nbytes / nlanes, nsegments, link)
+    return sum(first for first, _ in (*paces, outer)) + (nsegments - 1) * max(sum(following for _, following in paces), outer[1])
+
+
+def _sharers(row: Algorithm, nodes: Nodes) -> float:
+    """How many ranks of a node send to other nodes at once."""
+    p, largest = len(nodes), max(map(len, members(nodes)))
+    if row.neighbours:
+        return max(1, *Counter(node for node, following in zip(nodes, (*nodes[1:], nodes[0])) if node != following).values())
+    return max(1.0, largest * (p - largest) / (p - 1))
+
+
+def best_segment(row: Algorithm, nbytes: float, time: Callable[[int], float]) -> tuple[float, int]:
+    """``(seconds, segment bytes)`` of the fastest segment size; the whole message where cutting does not help.
+
+    Args:
+        row: Catalogue row.
+        nbytes: m.
+        time: Seconds of one call with segments of so many bytes.
+    """
     whole = max(1, math.ceil(nbytes))
     candidates = [whole, *(s for s in SEGMENTS if s < whole)] if row.pipelined or row.chunked else [whole]
-    cost, negative = min((seconds(row, nranks, nbytes, segment, network), -segment) for segment in candidates)
+    cost, negative = min((time(segment), -segment) for segment in candidates)
     return cost, -negative

@@ -205,7 +205,8 @@ class GpuPlanner(Planner):
         if self._gpus is None:
             first = 1 + IN_FLIGHT
             shares = self.channels[0].stream is not None
-            self._gpus = Gpus(self.comm, self.node, gpu, self.config.cuda_path, self.new_channels, first, first, shares=shares)
+            which = self.comm, self.node, self.topology.nodes, gpu, self.config.cuda_path
+            self._gpus = Gpus(*which, self.new_channels, first, first, shares=shares)
         mine = self._gpus.gpu.ordinal
         if gpu.ordinal != mine:
             raise ArgumentError(f"rank {self.rank}: this communicator uses GPU {mine}, got an array on GPU {gpu.ordinal}: use one each")

@@ -14,6 +14,7 @@ from hpcoll.engines.host import Patience
 from hpcoll.errors import ArgumentError, DeviceError
 from hpcoll.gpu import Gpu, Memory, kernels
 from hpcoll.lowering import lower
+from hpcoll.nodes import Nodes
 from hpcoll.plans import Channel, cut, lane_nbytes
 from hpcoll.program import Ways
 from hpcoll.selection import Choice
@@ -33,6 +34,7 @@ class Gpus:
     Args:
         comm: The private duplicate.
         node: Ranks of the same node.
+        nodes: Placement of all ranks.
         shares: Whether these share memory.
         gpu: Of this rank.
         path: The way that ``HPCOLL_CUDA_PATH`` forces, or None.
@@ -47,10 +49,10 @@ class Gpus:
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, node: Node, gpu: Gpu, path: str | None, new_channels: Callable[[int, int, int], list[Channel]],
-        first: int, n: int, *, shares: bool,
+        self, comm: MPI.Intracomm, node: Node, nodes: Nodes, gpu: Gpu, path: str | None,
+        new_channels: Callable[[int, int, int], list[Channel]], first: int, n: int, *, shares: bool,
     ) -> None:  # fmt: skip
-        self.gpu, self.comm, self._node, self._path = gpu, comm, node, path
+        self.gpu, self.comm, self._node, self._nodes, self._path = gpu, comm, node, nodes, path
         self._directory: Directory | None = None
         self._readers, self._why, problem = frozenset[int](), "they share no memory", ""
         if shares and path in (None, IPC):
@@ -147,9 +149,9 @@ class Gpus:
         lock: np.ndarray, account: np.ndarray, channel: Channel,
     ) -> DeviceEngine:  # fmt: skip
         """An engine for all calls of this shape, as `hpcoll.plans.build_engine`."""
-        row, nranks = find(call.collective, choice.algorithm), self.comm.size
-        most = LANE_NBYTES if self.mapped else lane_nbytes(row, CAPACITY_NBYTES, nranks) if nranks > 1 else None
-        steps, segments = cut(row, call, choice.segment, most, self.comm.rank, nranks, sizes)
+        row, nodes = find(call.collective, choice.algorithm), self._nodes
+        most = LANE_NBYTES if self.mapped else lane_nbytes(row, CAPACITY_NBYTES, nodes) if len(nodes) > 1 else None
+        steps, segments = cut(row, call, choice.segment, most, self.comm.rank, nodes, sizes)
         near = channel.stream.near if channel.stream else {}
         ways = Ways(self._readers if near else frozenset(), self._direct, exported)
         program = lower(steps, segments, call.dtype.itemsize, STREAM_PLACES, in_place=call.in_place, near=near, ways=ways)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from hpcoll.nodes import Nodes
+
 LINES = 4  # messages between two ranks of a node, per channel, that may wait to be used before the next send of that channel waits
 
 
@@ -100,10 +102,11 @@ class Writer:
     Attributes:
         nranks, rank, root: As in `Schedule`; ``vrank`` is the rank after rotating the root to 0.
         nchunks: As in `Schedule`.
+        nodes: Placement, as in `hpcoll.nodes`: the number of each rank's node.
     """
 
-    def __init__(self, nranks: int, rank: int, root: int, nchunks: int) -> None:
-        self.nranks, self.rank, self.root, self.nchunks = nranks, rank, root, nchunks
+    def __init__(self, nranks: int, rank: int, root: int, nchunks: int, nodes: Nodes = ()) -> None:
+        self.nranks, self.rank, self.root, self.nchunks, self.nodes = nranks, rank, root, nchunks, nodes
         self.vrank = (rank - root) % nranks
         self.channels: list[list[Step]] = [[]]
         self.extents: list[Hashable] = []
@@ -114,6 +117,10 @@ class Writer:
         while len(self.channels) <= index:
             self.channels.append([])
         self._steps = self.channels[index]
+
+    def step(self, step: Step) -> None:
+        """Append a step as it is."""
+        self._steps.append(step)
 
     def scratch(self, *extents: Hashable) -> Chunk:
         """A run of fresh scratch cells, one for each extent named (a chunk index, or block index, whose size it has)."""

@@ -228,7 +228,7 @@ def _read_in_place(steps: Sequence[Step], near: Mapping[int, int]) -> set[Chunk]
     for step in steps:
         for run in (*((step.dst,) if step.dst else ()), *step.srcs):
             if run.buffer == Buffer.SCRATCH:
-                for index in range(run.index, run.index + run.n):
+                for index in _indices(run):
                     uses[index] = uses.get(index, 0) + 1
     for end, reduction in enumerate(steps):
         if reduction.op != Op.REDUCE:
@@ -237,9 +237,13 @@ def _read_in_place(steps: Sequence[Step], near: Mapping[int, int]) -> set[Chunk]
         while first and steps[first - 1].op == Op.RECV:
             first -= 1
         cells = [step.dst for step in steps[first:end] if step.dst and step.peer in near]
-        if all(cell.buffer == Buffer.SCRATCH and cell.n == 1 and cell in reduction.srcs and uses[cell.index] == 2 for cell in cells):
+        if all(run.buffer == Buffer.SCRATCH and run in reduction.srcs and all(uses[i] == 2 for i in _indices(run)) for run in cells):
             found.update(cells)
     return found
+
+
+def _indices(run: Chunk) -> range:
+    return range(run.index, run.index + run.n)
 
 
 def _fused(steps: Sequence[Step]) -> Iterator[list[Step]]:

@@ -18,6 +18,7 @@ from hpcoll.ledger import Ledger
 from hpcoll.native import as_native
 from hpcoll.plans import Channel, Plan, build_engine, message_nbytes
 from hpcoll.selection import Choice, Need, choose
+from hpcoll.topology import find_topology
 from hpcoll.transports.mpi import handle
 from hpcoll.transports.shm import CAPACITY_NBYTES, Node, Stream, make_streams
 from hpcoll.tuning import type_class
@@ -36,6 +37,8 @@ class Planner(Caller):
         rank, nranks: Of the communicator.
         config: Settings from the environment, equal on all ranks.
         node: The ranks that share memory with this one.
+        topology: Where all ranks run.
+        levels: What messages cost on a node and between nodes.
         channels: For blocking calls, then for non-blocking ones.
         ledger: Sums per operation and algorithm.
         token: The byte that a barrier passes round.
@@ -55,6 +58,10 @@ class Planner(Caller):
         self._patience = CROWDED if hosts.count(hosts[self.rank]) > (os.cpu_count() or 1) else ALONE
         self.node = Node(self.comm, self.config.shm, self.config.shm_ranks)
         self.channels = self.new_channels(0, 1 + IN_FLIGHT)
+        self.topology = find_topology(self.comm, hosts, self.node.first)
+        self.levels = self.topology.levels(self.config.levels)
+        if self.rank == 0:
+            log.info("ranks: %s", self.topology)
         shares = self.channels[0].stream is not None
         self._capacity = self._staging_nbytes() if any(self.comm.allgather(shares)) else 0
         self._near = shares and self.node.nranks == self.nranks  # alike on all ranks
@@ -131,14 +138,14 @@ class Planner(Caller):
     def _builder(self, call: Call, choice: Choice, sizes: tuple[int, ...], account: np.ndarray) -> Callable[[Channel], HostEngine]:
         """What makes engines for a call's shape."""
         return partial(
-            build_engine, call, choice, self.rank, self.nranks, self._handle, self._patience, sizes, self._capacity, self.lock, account
+            build_engine, call, choice, self.topology, self._handle, self._patience, sizes, self._capacity, self.lock, account
         )
 
     def _choose(self, call: Call, algorithm: str | None, segment: int | None) -> Choice:
         need = Need(
             call.collective, self.nranks, self.known_nbytes(call), call.op is not None and not call.op.commutative,
             call.blocks is not None, call.native, call.strict, type_class(call.dtype if call.op else None), self._near,
-            call.exported is not None, call.one_fold,
+            self.topology.nodes, self.levels, call.exported is not None, call.one_fold,
         )  # fmt: skip
         choice = choose(need, self.config, algorithm, segment)
         if self.rank == 0:

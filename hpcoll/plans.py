@@ -14,9 +14,11 @@ from hpcoll.ir import Schedule
 from hpcoll.kernels.host import kernel_address
 from hpcoll.layout import Segments, block_segments, varying_blocks, vector_segments
 from hpcoll.lowering import lower
+from hpcoll.nodes import Nodes
 from hpcoll.ops import BOR
 from hpcoll.program import LINE_NBYTES
 from hpcoll.selection import Choice
+from hpcoll.topology import Topology
 from hpcoll.transports.mpi import library
 from hpcoll.transports.shm import STREAM_PLACES, Stream
 
@@ -78,20 +80,20 @@ def window(nranks: int) -> int:
     return 2 * math.ceil(math.log2(max(2, nranks))) + 2
 
 
-def lane_nbytes(row: Algorithm, capacity: int, nranks: int) -> int:
+def lane_nbytes(row: Algorithm, capacity: int, nodes: Nodes) -> int:
     """Most bytes of the message in one lane, so that what any rank stages of them fits a place of the window.
 
     Args:
         row: Catalogue row, whose ``staged`` bounds what a rank hands out; each piece is rounded up to a cache line.
         capacity: Bytes of a place.
-        nranks: Of the communicator, ``>= 2``.
+        nodes: Placement of the ranks, 2 or more.
     """
-    pieces = 2 * nranks + (_MAX_CHUNKS if row.chunked else 0)
-    return int((capacity - LINE_NBYTES * pieces) / row.cost("staged", nranks))
+    pieces = 2 * len(nodes) + (_MAX_CHUNKS if row.chunked else 0)
+    return int((capacity - LINE_NBYTES * pieces) / row.cost("staged", len(nodes), nodes=nodes))
 
 
 def build_engine(
-    call: Call, choice: Choice, rank: int, nranks: int, comm: int, patience: Patience, sizes: tuple[int, ...],
+    call: Call, choice: Choice, topology: Topology, comm: int, patience: Patience, sizes: tuple[int, ...],
     capacity: int, lock: np.ndarray, account: np.ndarray, channel: Channel,
 ) -> HostEngine:  # fmt: skip
     """An engine for all calls of this shape.
@@ -99,7 +101,7 @@ def build_engine(
     Args:
         call: Its counts, element type, operator, root and in-place form are used; its addresses are not.
         choice: A catalogue algorithm and the segment size.
-        rank, nranks: Of the communicator.
+        topology: Of the communicator.
         comm: Handle of the communicator for the messages.
         patience: How a rank waits.
         sizes: Bytes of every rank's block where blocks vary and the schedule must know; else empty.
@@ -110,8 +112,9 @@ def build_engine(
         KernelError: the operator does not compile for the element type.
     """
     row = find(call.collective, choice.algorithm)
-    most = lane_nbytes(row, capacity, nranks) if capacity and nranks > 1 else None
-    steps, segments = cut(row, call, choice.segment, most, rank, nranks, sizes)
+    nranks = topology.nranks
+    most = lane_nbytes(row, capacity, topology.nodes) if capacity and nranks > 1 else None
+    steps, segments = cut(row, call, choice.segment, most, topology.rank, topology.nodes, sizes)
     near = channel.stream.near if channel.stream else {}
     places = STREAM_PLACES if capacity else min(window(nranks) * len(steps.channels), MAX_PLACES)
     program = lower(steps, segments, call.dtype.itemsize, places, in_place=call.in_place, near=near)
@@ -131,9 +134,10 @@ def message_nbytes(call: Call, nranks: int) -> int:
 
 
 def cut(
-    row: Algorithm, call: Call, segment_nbytes: int, most: int | None, rank: int, nranks: int, sizes: tuple[int, ...]
+    row: Algorithm, call: Call, segment_nbytes: int, most: int | None, rank: int, nodes: Nodes, sizes: tuple[int, ...]
 ) -> tuple[Schedule, Segments]:
     """Schedule and segments of a call; no segment is longer than ``most`` bytes of the message."""
+    nranks = len(nodes)
     size, blocks = call.dtype.itemsize, COLLECTIVES[row.collective].blocks
     count = max(1, call.count * nranks if blocks else call.count)
     longest = max(1, count if most is None else min(count, most // size))
@@ -143,7 +147,7 @@ def cut(
         nchunks = nchunks if most is None else min(nchunks, _MAX_CHUNKS)
         steps = schedule(row, nranks, rank, call.root, nchunks)
         return steps, vector_segments(call.count, longest, steps.nchunks)
-    steps = schedule(row, nranks, rank, call.root)
+    steps = schedule(row, nranks, rank, call.root, nodes=nodes)
     if call.blocks is not None:
         return steps, varying_blocks(*call.blocks[:2], sizes or call.blocks[2], 0 if most is None else max(1, most // size // nranks))
     if row.pipelined:

@@ -13,12 +13,14 @@ from hpcoll.algorithm import Algorithm
 from hpcoll.catalogue import CATALOGUE, algorithms, find
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.config import NATIVE, Config, Entry, Table, check_algorithm
-from hpcoll.cost import Network, best_segment, byte_seconds, seconds
+from hpcoll.cost import Levels, Network, best_segment, byte_seconds, seconds, seconds_on_nodes
 from hpcoll.errors import ArgumentError
+from hpcoll.nodes import Nodes, members
 from hpcoll.tuning import BYTES, lookup
 from hpcoll.units import format_nbytes
 
-# Fitted by eye to ranks of one node, through shared memory and through messages of Open MPI and MPICH; a tuning table is stronger.
+# Fitted by eye, as long as `hpcoll tune` has not measured: ranks of a node through shared memory, ranks of a node through messages of
+# Open MPI and MPICH, the same libraries' own collectives there, and hosts with some network between them.
 SHARED_NETWORK = Network(
     alpha=0.5e-6, beta=0.5e-10, gamma=0.3e-10, overhead=0.25e-6, eager=1 << 62, handshake=0.0, cache=4 << 20, spill=1.0
 )
@@ -28,6 +30,16 @@ HPCOLL_NETWORK = Network(
 NATIVE_NETWORK = Network(
     alpha=0.9e-6, beta=0.7e-10, gamma=0.3e-10, overhead=0.9e-6, eager=4000, handshake=2e-6, cache=4 << 20, spill=2.0
 )
+HOSTS_NETWORK = Network(
+    alpha=10e-6, beta=4e-10, gamma=0.35e-10, overhead=2e-6, eager=64 << 10, handshake=15e-6, cache=1 << 62, spill=1.0
+)
+ONE_HOST, HOSTS = Levels(SHARED_NETWORK, HPCOLL_NETWORK), Levels(SHARED_NETWORK, HOSTS_NETWORK)
+# What the MPI library is expected to do between hosts, without segments.
+NATIVE_ROWS = {
+    "allreduce": ("recursive_doubling", "rabenseifner"), "bcast": ("binomial",), "reduce": ("binomial",), "allgather": ("circulant",),
+    "reduce_scatter": ("circulant",), "gather": ("binomial", "direct"), "scatter": ("binomial", "direct"),
+    "alltoall": ("pairwise", "bruck"), "scan": ("recursive_doubling",), "exscan": ("recursive_doubling",), "barrier": ("dissemination",),
+}  # fmt: skip
 # Of ranks whose arrays are in GPU memory: a launch and an event per operation. By eye; no GPU was there to fit them to.
 GPU_NETWORK = Network(
     alpha=15e-6, beta=0.5e-11, gamma=0.5e-12, overhead=5e-6, eager=1 << 62, handshake=0.0, cache=1 << 62, spill=1.0
@@ -64,6 +76,8 @@ class Need(NamedTuple):
         strict: The call gets a promise that the MPI library does not give, so ``native`` must be asked for by name.
         type_class: Class of element types, as the tuning table has it.
         near: All ranks share the memory of one node.
+        nodes: Placement, as in `hpcoll.nodes`; empty: every rank has a node of its own.
+        levels: What messages cost where not all ranks share memory.
         gpu: Arrays are in GPU memory.
         one_fold: Only what combines all contributions at once serves.
     """
@@ -77,6 +91,8 @@ class Need(NamedTuple):
     strict: bool = False
     type_class: str = BYTES
     near: bool = False
+    nodes: Nodes = ()
+    levels: Levels = ONE_HOST
     gpu: bool = False
     one_fold: bool = False
 
@@ -161,12 +177,22 @@ def _best(need: Need, algorithm: str) -> int:
 def _seconds(need: Need, row: Algorithm) -> tuple[float, int]:
     """Modelled time, and the best segment; in shared memory that is what a lane holds, which no segment needs to name."""
     assert need.nbytes is not None
+    nbytes = need.nbytes
     if not need.near:
-        return best_segment(row, need.nranks, need.nbytes, HPCOLL_NETWORK._replace(alpha=15e-6) if need.gpu else HPCOLL_NETWORK)
+        return best_segment(row, nbytes, lambda segment: modelled(need, row, segment))
     chunk, network = (GPU_CHUNK_NBYTES, GPU_NETWORK) if need.gpu else (CHUNK_NBYTES, SHARED_NETWORK)
     segment = min(chunk, need.nbytes) if row.chunked else need.nbytes
     row = replace(row, serial=row.shared or row.serial)
     return seconds(row, need.nranks, need.nbytes, max(1, segment), network), max(1, segment)
+
+
+def modelled(need: Need, row: Algorithm, segment: int) -> float:
+    """Modelled seconds of a row where not all ranks share memory, with segments of so many bytes."""
+    assert need.nbytes is not None
+    node, network = need.levels
+    if need.gpu:
+        network = network._replace(alpha=max(network.alpha, GPU_NETWORK.alpha))
+    return seconds_on_nodes(row, need.nodes or tuple(range(need.nranks)), need.nbytes, segment, Levels(node, network))
 
 
 @lru_cache(maxsize=4096)
@@ -177,7 +203,7 @@ def _cheapest(need: Need) -> Choice:
         return Choice(algorithms(need.collective)[0], max(1, need.nbytes), "one rank")
     found = []
     for row in CATALOGUE.values():
-        if row.collective == need.collective and row.reproducible and not not_chosen(need, row.name):
+        if row.collective == need.collective and row.reproducible and worth_trying(row, need) and not not_chosen(need, row.name):
             cost, segment = _seconds(need, row)
             found.append((cost, row.name, segment))
     if not not_chosen(need, NATIVE):
@@ -186,12 +212,19 @@ def _cheapest(need: Need) -> Choice:
     return Choice(name, segment, f"model: {cost * 1e6:.3g} us for {format_nbytes(need.nbytes)} on {need.nranks} ranks")
 
 
+def worth_trying(row: Algorithm, need: Need) -> bool:
+    """Whether there are nodes that a hierarchical row could make use of."""
+    return not row.hierarchical or len(need.nodes) > len(members(need.nodes)) > 1
+
+
 def _native_seconds(need: Need) -> float:
     assert need.nbytes is not None
-    q = math.ceil(math.log2(need.nranks))
-    volume = 2.0 if need.collective == "allreduce" else 1.0
-    work = byte_seconds(NATIVE_NETWORK, need.nbytes, reduces=COLLECTIVES[need.collective].reduces)
-    return q * NATIVE_NETWORK.alpha + volume * need.nbytes * work
+    if need.levels == ONE_HOST:
+        q, volume = math.ceil(math.log2(need.nranks)), 2.0 if need.collective == "allreduce" else 1.0
+        work = byte_seconds(NATIVE_NETWORK, need.nbytes, reduces=COLLECTIVES[need.collective].reduces)
+        return q * NATIVE_NETWORK.alpha + volume * need.nbytes * work
+    rows = [find(need.collective, name) for name in NATIVE_ROWS[need.collective]]
+    return min(seconds(row, need.nranks, need.nbytes, need.nbytes or 1, need.levels.network) for row in rows)
 
 
 def fitting(need: Need) -> list[str]:

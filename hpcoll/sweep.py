@@ -17,6 +17,7 @@ from hpcoll.catalogue import CATALOGUE
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.errors import ScheduleError
 from hpcoll.ir import Schedule
+from hpcoll.nodes import Nodes, blocks, cyclic
 from hpcoll.verify import Proof, verify_schedules
 
 NCHUNKS = (1, 2, 3, 5)  # what rows that take any number of chunks are proven with
@@ -30,7 +31,7 @@ class Summary:
 
     Attributes:
         key: The catalogue key.
-        instances: Triples (nranks, root, nchunks) proven, each in every mode that the collective has.
+        instances: Combinations of nranks, root, nchunks and placement proven, each in every mode that the collective has.
         messages: Messages of one run of every instance, together.
         seconds: CPU time spent.
         ordered, reproducible: Whether every instance was.
@@ -60,31 +61,52 @@ class _Job(NamedTuple):
     roots: Sequence[int]
 
     @property
-    def instances(self) -> list[tuple[int, int]]:
-        """``(root, nchunks)`` of each."""
+    def instances(self) -> list[tuple[int, int, Nodes]]:
+        """``(root, nchunks, nodes)`` of each."""
+        if self.row.hierarchical:
+            first, *others = placements(self.nranks)
+            some = sorted({self.roots[0], self.roots[-1 if self.nranks <= 32 else 0]})
+            return [(root, 1, first) for root in self.roots] + [(root, 1, nodes) for nodes in others for root in some]
+        nodes: Nodes = ()
         if not self.row.chunked:
-            return [(root, 1) for root in self.roots]
-        return [(root, nchunks) for root in self.roots for nchunks in NCHUNKS] + [(self.roots[0], nchunks) for nchunks in MANY_CHUNKS]
+            return [(root, 1, nodes) for root in self.roots]
+        few = [(root, nchunks, nodes) for root in self.roots for nchunks in NCHUNKS]
+        return few + [(self.roots[0], nchunks, nodes) for nchunks in MANY_CHUNKS]
 
     @property
     def weight(self) -> int:
         """About how many steps there are to prove, from those of two ranks."""
-        steps = [len(c) for rank in {0, self.nranks // 2} for c in schedule(self.row, self.nranks, rank).channels]
+        nodes = self.instances[0][2]
+        steps = [len(c) for rank in {0, self.nranks // 2} for c in schedule(self.row, self.nranks, rank, nodes=nodes).channels]
         return max(steps, default=0) * self.nranks * len(self.instances)
 
 
-def prove(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1) -> Proof:
+def placements(nranks: int) -> list[Nodes]:
+    """Placements that hierarchical rows are proven for: blocks and cyclic, even and uneven, one node, a node for each rank.
+
+    >>> placements(3)
+    [(0, 0, 1), (0, 0, 0), (0, 1, 1), (0, 1, 2)]
+    """
+    pairs, threes, fours = ([size] * (nranks // size) + [nranks % size] * (nranks % size > 0) for size in (2, 3, 4))
+    uneven: list[int] = []
+    while sum(uneven) < nranks:
+        uneven.append(min(1 + 3 * len(uneven) % 5, nranks - sum(uneven)))  # 1, 4, 2, 5, 3 and again
+    found = [blocks(pairs), cyclic(threes), blocks(uneven), cyclic(uneven), blocks([nranks]), blocks([1] * nranks), cyclic(fours)]
+    return list(dict.fromkeys(found))
+
+
+def prove(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: Nodes = ()) -> Proof:
     """Prove a row for one number of ranks and root: in every mode, with blocks of different sizes unless the row is uniform.
 
     Args:
         row: Catalogue row.
-        nranks, root, nchunks: As in `hpcoll.catalogue.schedule`.
+        nranks, root, nchunks, nodes: As in `hpcoll.algorithm.schedule`.
     Returns:
         What holds in every mode.
     Raises:
         ScheduleError: a schedule is wrong, or the row claims to be ordered or reproducible and is not.
     """
-    return prove_schedules(row, [schedule(row, nranks, rank, root, nchunks) for rank in range(nranks)])
+    return prove_schedules(row, [schedule(row, nranks, rank, root, nchunks, nodes) for rank in range(nranks)])
 
 
 def prove_schedules(row: Algorithm, schedules: Sequence[Schedule]) -> Proof:
@@ -160,7 +182,7 @@ def _run(todo: Sequence[_Job], jobs: int) -> Iterator[Summary]:
 
 def _prove_job(job: _Job) -> Summary:
     start = time.process_time()
-    proofs = [prove(job.row, job.nranks, root, nchunks) for root, nchunks in job.instances]
+    proofs = [prove(job.row, job.nranks, *instance) for instance in job.instances]
     return Summary(
         job.row.key,
         len(proofs),

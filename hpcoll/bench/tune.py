@@ -18,16 +18,18 @@ from mpi4py import MPI
 from hpcoll.agreement import site
 from hpcoll.algorithm import Algorithm
 from hpcoll.bench.cases import Buffers, Case, bind, calm, fill, make_buffers, wrong_elements
+from hpcoll.bench.exchange import Fit, fit_levels
 from hpcoll.bench.measure import Call, Pace, measure
 from hpcoll.bench.request import Request as Session
 from hpcoll.bench.request import cases
-from hpcoll.catalogue import find
+from hpcoll.catalogue import CATALOGUE
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.communicator import Communicator
 from hpcoll.config import NATIVE, Entry
-from hpcoll.cost import best_segment, seconds
+from hpcoll.context import context_of
+from hpcoll.cost import best_segment
 from hpcoll.ops import SUM
-from hpcoll.selection import HPCOLL_NETWORK, Need, fitting, not_chosen
+from hpcoll.selection import Need, fitting, modelled, not_chosen, worth_trying
 from hpcoll.tuning import Section, type_class
 from hpcoll.units import format_nbytes
 
@@ -37,6 +39,7 @@ SCOUTING = 0.5  # of a cell's share: candidates whose turn has not come by then 
 OVERTIME = 0.1  # of the whole time: for cells that get none because others took longer than their share
 MAX_ROUNDS = 300
 MIN_SEGMENT = 8 << 10  # bytes
+MODEL_S, MODELLING = 5.0, 0.1  # at most, and of the whole time: for the model's constants, unless nothing else is wanted
 LARGE_NBYTES = 1 << 20  # a cell of this size gets twice the time of a small one
 
 
@@ -45,7 +48,7 @@ class Request:
     """What to tune; equal on all ranks.
 
     Attributes:
-        collectives: Names.
+        collectives: Names; none: only the model's constants.
         sizes: Bytes of the messages, ascending; a size is cut to whole elements and blocks.
         dtypes: Element types for the collectives that combine, one per class. Moved data is measured once, as bytes.
         seconds: Time for everything, planning and compiling included.
@@ -67,11 +70,12 @@ class Step(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """New sections of the table; what was left out; what gave wrong answers, and is therefore not in the table."""
+    """New sections of the table; what was left out; what gave wrong answers, and is therefore not in the table; the model's constants."""
 
     sections: tuple[Section, ...]
     notes: list[str]
     wrong: list[str]
+    fits: tuple[Fit, ...]
 
 
 class Column(NamedTuple):
@@ -131,9 +135,11 @@ def run(request: Request, world: MPI.Intracomm, progress: Callable[[Step], None]
     clock = _Clock(world, request.seconds)
     here = site(world.allgather(MPI.Get_processor_name()))
     wanted = columns(request, world.Get_rank(), world.Get_size())
-    work = sum(_work(case, column.type_class) for column in wanted for case in column.cases)
+    place = _place(world)
+    work = sum(_work(_need(place, case, column.type_class)) for column in wanted for case in column.cases)
     done, total = 0, sum(len(column.cases) for column in wanted)
-    found = Findings((), [], [])
+    model_s = min(MODEL_S, MODELLING * request.seconds) if wanted else request.seconds
+    found = Findings((), [], [], fit_levels(world, model_s))
     sections: dict[str, dict[str, tuple[Entry, ...]]] = {}
     for column in wanted:
         stage = _Stage(world, Communicator(world.Dup()), clock)  # its plans go with it
@@ -145,9 +151,10 @@ def run(request: Request, world: MPI.Intracomm, progress: Callable[[Step], None]
                 break
             title = f"{column.collective} {column.type_class} {format_nbytes(case.nbytes)}"
             progress(Step(title, done, total, max(0.0, left)))
-            effort = _work(case, column.type_class)
-            ranked, wrong = _measure_cell(stage, case, _need(case, column.type_class), max(0.0, left) * effort / work)
-            entries += _entries(_need(case, column.type_class), ranked)
+            need = _need(place, case, column.type_class)
+            effort = _work(need)
+            ranked, wrong = _measure_cell(stage, case, need, max(0.0, left) * effort / work)
+            entries += _entries(need, ranked)
             found.wrong.extend(f"{title}: {name}" for name in wrong)
             work, done = work - effort, done + 1
         else:
@@ -173,29 +180,39 @@ def candidates(need: Need) -> list[tuple[str, int]]:
     assert need.nbytes is not None
     found = []
     for name in fitting(need):
-        if name != NATIVE and find(need.collective, name).reproducible:
-            row = find(need.collective, name)
-            sizes = _segments(row, need.nranks, need.nbytes)
-            found += [(seconds(row, need.nranks, need.nbytes, segment, HPCOLL_NETWORK), name, segment) for segment in sizes]
+        row = CATALOGUE.get(f"{need.collective}/{name}")
+        if row is not None and row.reproducible and worth_trying(row, need):
+            found += [(modelled(need, row, segment), name, segment) for segment in _segments(row, need)]
     return [(name, segment) for _, name, segment in sorted(found)]
 
 
-def _segments(row: Algorithm, nranks: int, nbytes: int) -> list[int]:
+def _segments(row: Algorithm, need: Need) -> list[int]:
     """The whole message where there is no pipeline, else the model's best segment and its quarter and fourfold."""
-    whole = max(1, nbytes)
+    assert need.nbytes is not None
+    whole = max(1, need.nbytes)
     if not (row.pipelined or row.chunked):
         return [whole]
-    best = best_segment(row, nranks, nbytes, HPCOLL_NETWORK)[1]
+    best = best_segment(row, need.nbytes, lambda segment: modelled(need, row, segment))[1]
     return sorted({min(whole, max(MIN_SEGMENT, segment)) for segment in (best // 4, best, 4 * best)})
 
 
-def _need(case: Case, type_class: str) -> Need:
-    return Need(case.collective, case.nranks, case.nbytes, type_class=type_class)
+def _place(world: MPI.Intracomm) -> Need:
+    """What all calls on these ranks have in common; collective."""
+    comm = Communicator(world.Dup())
+    context = context_of(comm)
+    place = Need("", context.nranks, 0, nodes=context.topology.nodes, levels=context.levels)
+    comm.Free()
+    return place
 
 
-def _work(case: Case, type_class: str) -> float:
+def _need(place: Need, case: Case, type_class: str) -> Need:
+    return place._replace(collective=case.collective, nbytes=case.nbytes, type_class=type_class)
+
+
+def _work(need: Need) -> float:
     """How much time a cell deserves, in any unit."""
-    return (2 + len(candidates(_need(case, type_class)))) * (1 + case.nbytes / LARGE_NBYTES)
+    assert need.nbytes is not None
+    return (2 + len(candidates(need))) * (1 + need.nbytes / LARGE_NBYTES)
 
 
 def _measure_cell(stage: _Stage, case: Case, need: Need, share: float) -> tuple[list[Result], list[str]]:

@@ -46,6 +46,7 @@ class Node:
     Attributes:
         comm: Private communicator of those ranks.
         rank, nranks: In it.
+        first: Lowest of those ranks in the communicator.
         near: Local rank of each of the others, by its rank in the communicator.
         ranges: Memory that all of them map: on a communicator of some of the ranks of another, also what was made on that.
         refused: Why there is no stream; the empty string while there is.
@@ -62,6 +63,7 @@ class Node:
         self.refused, self._limit = "", limit
         found = self.comm.allgather((comm.rank, os.getpid()))
         self._ranks = [rank for rank, _ in found]
+        self.first = self._ranks[0]
         self._pids = frozenset(pid for _, pid in found)
         self.near = {rank: local for local, rank in enumerate(self._ranks) if rank != comm.rank}
         self.ranges = Ranges()
