@@ -1,0 +1,165 @@
+"""Solves Poisson's equation on a grid that the ranks share, by conjugate gradients, and proves the result.
+
+Start it with ``mpirun -n 4 python -m mpi4py jobs/conjugate_gradient.py``. ``-laplace(u) = f`` on the unit square, ``u = 0`` on its edge.
+Each rank holds a block of the grid; a cartesian communicator knows its neighbours, from which ``Sendrecv`` fetches the points around the
+block; two allreduces of one number per iteration are what such solvers wait for on many ranks. All that an existing mpi4py code changes
+is the line that makes ``comm``: what ``Create_cart`` returns is an `MPI.Cartcomm` with hpcoll's collectives. ``--plain`` leaves that
+line as it was. Ends with status 1 when the result is not that of the same solver on one rank, or not the analytic solution.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import hpcoll
+
+LIMIT = 10_000  # iterations
+LARGEST_G, LARGEST_G4 = 0.4381, 16 * np.e  # bounds of g(t) = t * (1 - t) * exp(t) and of its fourth derivative in 0..1
+
+
+class Grid:
+    """This rank's block of a grid of unknowns, and what its solver asks of the other ranks."""
+
+    def __init__(self, comm: MPI.Intracomm, shape: list[int]) -> None:
+        self.cart = comm.Create_cart(MPI.Compute_dims(comm.size, 2))
+        low, high = ([n * (c + end) // d for n, c, d in zip(shape, self.cart.coords, self.cart.dims)] for end in (0, 1))
+        self.block = (slice(low[0], high[0]), slice(low[1], high[1]))
+        self.spacings = [1 / (n + 1) for n in shape]
+        self.transfers, self.seconds = [], 0.0
+        inner = [high[0] - low[0], high[1] - low[1]]
+        for axis in (0, 1):
+            below, above = self.cart.Shift(axis, 1)
+            margin, first, last, far_margin = (edge(inner, axis, index) for index in (0, 1, inner[axis], inner[axis] + 1))
+            self.transfers += [(last, above, margin, below), (first, below, far_margin, above)]
+
+    def exchange(self, padded: np.ndarray) -> None:
+        """Fill the margins of a padded block from the neighbours; those outside the grid stay zero."""
+        for send, dest, receive, source in self.transfers:
+            self.cart.Sendrecv([padded, 1, send], dest, 0, [padded, 1, receive], source, 0)
+
+    def total(self, value: Any) -> float:
+        """The sum over all ranks; its bits are the same on all of them, so that they end after the same iteration."""
+        box = np.array([value])
+        start = time.perf_counter()
+        self.cart.Allreduce(MPI.IN_PLACE, box, op=MPI.SUM)
+        self.seconds += time.perf_counter() - start
+        return float(box[0])
+
+    def fields(self) -> tuple[np.ndarray, np.ndarray]:
+        """The analytic solution ``g(x) * g(y)`` and the right-hand side at the points of the block."""
+        x, y = (h * np.arange(part.start + 1, part.stop + 1) for part, h in zip(self.block, self.spacings))
+        (gx, gx2), (gy, gy2) = ((t * (1 - t) * np.exp(t), -t * (3 + t) * np.exp(t)) for t in (x, y))
+        return np.outer(gx, gy), -np.outer(gx2, gy) - np.outer(gx, gy2)
+
+
+def edge(inner: list[int], axis: int, index: int) -> MPI.Datatype:
+    """One row or column of a padded block, without its corners."""
+    counts, starts = list(inner), [1, 1]
+    counts[axis], starts[axis] = 1, index
+    return MPI.DOUBLE.Create_subarray([n + 2 for n in inner], counts, starts).Commit()
+
+
+def operator(padded: np.ndarray, hx: float, hy: float) -> np.ndarray:
+    """``-laplace`` by the five-point formula, at the points inside the margins."""
+    along_x = (2 * padded[1:-1, 1:-1] - padded[:-2, 1:-1] - padded[2:, 1:-1]) / hx**2
+    return along_x + (2 * padded[1:-1, 1:-1] - padded[1:-1, :-2] - padded[1:-1, 2:]) / hy**2
+
+
+def solve(grid: Grid, tolerance: float) -> tuple[np.ndarray, int]:
+    """This rank's block of the solution, with a residual of ``tolerance`` times the right-hand side, and the iterations it took."""
+    residual = grid.fields()[1]
+    u, padded = np.zeros_like(residual), np.pad(residual, 1)
+    direction = padded[1:-1, 1:-1]
+    square = grid.total(np.sum(residual**2))
+    goal = tolerance**2 * square
+    for iterations in range(LIMIT):
+        if square <= goal:
+            return u, iterations
+        grid.exchange(padded)
+        image = operator(padded, *grid.spacings)
+        step = square / grid.total(np.sum(direction * image))
+        u += step * direction
+        residual -= step * image
+        square, before = grid.total(np.sum(residual**2)), square
+        direction[:] = residual + square / before * direction
+    sys.exit(f"conjugate_gradient: a tolerance of {tolerance:g} was not reached in {LIMIT} iterations")
+
+
+def is_right(u: np.ndarray, iterations: int, tolerance: float) -> bool:
+    """Whether the solution on the whole grid is that of one rank, and the analytic one; how far off they may be follows from the method.
+
+    A residual ``r`` puts a solution off by ``|r| / smallest`` at most, the operator's smallest eigenvalue, and each of the two has one.
+    The five-point formula is off by at most ``h**2 / 12`` times the fourth derivative along each axis.
+    """
+    grid = Grid(MPI.COMM_SELF, list(u.shape))
+    serial, serially = solve(grid, tolerance)
+    exact, f = grid.fields()
+    grid.cart.Free()
+    smallest = sum((2 / h * np.sin(np.pi * h / 2)) ** 2 for h in grid.spacings)
+    residual, formula = tolerance * rms(f), sum(h**2 for h in grid.spacings) / 12 * LARGEST_G * LARGEST_G4
+    good = abs(iterations - serially) <= 2
+    print(f"{iterations} iterations, on one rank {serially}")
+    for name, other, bound in (("serial", serial, 2 * residual), ("analytic", exact, residual + formula)):
+        good = good and rms(u - other) <= bound / smallest
+        print(f"difference from the {name} solution: {rms(u - other):.2e}, {bound / smallest:.2e} is allowed")
+    print(f"parallel equals serial: {'yes' if good else 'NO'}", flush=True)
+    return good
+
+
+def rms(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(values**2)))
+
+
+def compare(shape: list[int], tolerance: float, times: int) -> None:
+    """Solve with mpi4py and with hpcoll in turns; print medians of the slowest rank's times, waiting included."""
+    grids = {"mpi4py": Grid(MPI.COMM_WORLD, shape), "hpcoll": Grid(hpcoll.Communicator(MPI.COMM_WORLD), shape)}
+    taken: dict[str, list[list[float]]] = {name: [] for name in grids}
+    for _ in range(times + 1):
+        for name, grid in grids.items():
+            grid.seconds, start = 0.0, time.perf_counter()
+            solve(grid, tolerance)
+            taken[name].append([grid.cart.allreduce(one, MPI.MAX) for one in (grid.seconds, time.perf_counter() - start)])
+    for name in grids:
+        reductions, whole = (1e3 * statistics.median(column) for column in zip(*taken[name][1:]))  # the first is a warm-up
+        if MPI.COMM_WORLD.rank == 0:
+            print(f"{name}: {reductions:.2f} ms in allreduce, {whole:.2f} ms in all")
+        grids[name].cart.Free()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Poisson's equation by conjugate gradients on a shared grid.")
+    parser.add_argument("--shape", type=int, nargs=2, default=[97, 83], metavar="N", help="unknowns along each axis")
+    parser.add_argument("--tolerance", type=float, default=1e-9, help="of the residual, relative to the right-hand side")
+    parser.add_argument("--plain", action="store_true", help="mpi4py alone")
+    parser.add_argument("--compare", type=int, default=0, metavar="TIMES", help="also measure mpi4py and hpcoll in turns")
+    options = parser.parse_args(arguments)
+    comm = MPI.COMM_WORLD if options.plain else hpcoll.Communicator(MPI.COMM_WORLD)  # the line that changes
+    if any(n < d for n, d in zip(options.shape, MPI.Compute_dims(comm.size, 2))):
+        parser.error(f"{comm.size} ranks need a larger --shape")
+    grid, good = Grid(comm, options.shape), False
+    mine, iterations = solve(grid, options.tolerance)
+    parts = grid.cart.gather((grid.block, mine))
+    if parts is not None:
+        u = np.zeros(options.shape)
+        for block, part in parts:
+            u[block] = part
+        print(f"{comm.size} ranks as {grid.cart.dims}, {options.shape} unknowns")
+        if isinstance(grid.cart, hpcoll.Communicator):
+            print(grid.cart.ledger)
+        good = is_right(u, iterations, options.tolerance)
+    good = comm.bcast(good)
+    grid.cart.Free()
+    if options.compare:
+        compare(options.shape, options.tolerance, options.compare)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

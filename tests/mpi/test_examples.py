@@ -1,0 +1,123 @@
+"""The example programs in jobs/ are right on any number of ranks, with hpcoll and without it, and notice when they are wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+import runpy
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from mpi4py import MPI
+from reference import agreed
+
+pytestmark = pytest.mark.mpi
+
+JOBS = Path(__file__).parents[2] / "jobs"
+NRANKS, RANK = MPI.COMM_WORLD.size, MPI.COMM_WORLD.rank
+RIGHT, WRONG = "parallel equals serial: yes", "parallel equals serial: NO"
+SHAPES = {
+    "conjugate_gradient": ((17, 13), (5, 2), (4 * NRANKS, 4 * NRANKS)),
+    "fft2d": ((23, 17), (7, 40), (5, 5), (6 * NRANKS, 10 * NRANKS)),
+}
+
+
+def example(name: str) -> ModuleType:
+    """An example as a module, of which tests may change parts."""
+    spec = importlib.util.spec_from_file_location(name, JOBS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def arguments(shape: tuple[int, int], *others: str) -> list[str]:
+    return ["--shape", *map(str, shape), *others]
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["hpcoll", "mpi4py"])
+@pytest.mark.parametrize(("name", "shape"), [(name, shape) for name in SHAPES for shape in SHAPES[name]])
+def test_right(name: str, shape: tuple[int, int], plain: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a script; rank 0 says how it went, and what hpcoll did for it."""
+    monkeypatch.setattr("sys.argv", [name, *arguments(shape, *["--plain"] * plain)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(JOBS / f"{name}.py"), run_name="__main__")
+    text = capsys.readouterr().out
+    found = (ended.value.code, RIGHT in text, WRONG in text, "us/call" in text)
+    assert agreed([] if found == (0, RANK == 0, False, RANK == 0 and not plain) else [found, text]) == []
+
+
+@pytest.mark.parametrize(("shape", "by"), [((6 * NRANKS, 10 * NRANKS), "Alltoall"), ((6 * NRANKS + 1, 10 * NRANKS), "Alltoallv")])
+def test_exchange(shape: tuple[int, int], by: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status = example("fft2d").main(arguments(shape))
+    text = capsys.readouterr().out
+    expected = "Alltoall" if NRANKS == 1 else by
+    assert agreed([] if status == 0 and (RANK > 0 or f"by {expected}\n" in text) else [status, text]) == []
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_compared(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both libraries get a line with two times."""
+    status = example(name).main(arguments((17, 13), "--compare", "2"))
+    lines = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines() if " ms " in line)
+    times = [float(word) for line in lines.values() for word in line.split() if word.replace(".", "").isdigit()]
+    good = list(lines) == ["mpi4py", "hpcoll"] * (RANK == 0) and len(times) == 4 * (RANK == 0) and all(time >= 0 for time in times)
+    assert agreed([] if status == 0 and good else [status, lines]) == []
+
+
+def without_exchange(module: Any) -> None:
+    """Blocks that do not know each other: wrong on more than one rank."""
+    module.Grid.exchange = lambda self, padded: None
+
+
+def other_operator(module: Any) -> None:
+    """Another equation, on all ranks and on one: only the analytic solution tells."""
+    operator = module.operator
+    module.operator = lambda *given: 1.01 * operator(*given)
+
+
+def one_element(module: Any) -> None:
+    """One element of the last rank is off in its tenth digit."""
+    transposed = module.Transform.transposed
+
+    def spoiled(self: Any, matrix: Any, axis: int) -> Any:
+        result = transposed(self, matrix, axis)
+        result[0, 0] *= 1 + 1e-9 * (self.comm.rank == NRANKS - 1)
+        return result
+
+    module.Transform.transposed = spoiled
+
+
+def reversed_columns(module: Any) -> None:
+    """The matrix is turned and mirrored, not transposed."""
+    transposed = module.Transform.transposed
+    module.Transform.transposed = lambda self, matrix, axis: transposed(self, matrix, axis)[::-1]
+
+
+BROKEN = [
+    ("conjugate_gradient", without_exchange), ("conjugate_gradient", other_operator),
+    ("fft2d", one_element), ("fft2d", reversed_columns),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "broken"), BROKEN)
+def test_wrong(name: str, broken: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every rank ends with status 1."""
+    if broken is without_exchange and NRANKS == 1:
+        pytest.skip("one block has no neighbours")
+    module = example(name)
+    broken(module)
+    status = module.main(arguments((17, 13)))
+    text = capsys.readouterr().out
+    assert agreed([] if status == 1 and (WRONG in text) == (RANK == 0) and RIGHT not in text else [status, text]) == []
+
+
+@pytest.mark.parametrize(("name", "shape"), [("conjugate_gradient", (NRANKS, 0)), ("fft2d", (23, 4))])
+def test_refused(name: str, shape: tuple[int, int], capsys: pytest.CaptureFixture[str]) -> None:
+    """A grid with less than a point per rank, and one that is too coarse for the waves: on every rank, before any message."""
+    with pytest.raises(SystemExit) as ended:
+        example(name).main(arguments(shape))
+    assert ended.value.code == 2
+    assert "--shape" in capsys.readouterr().err
