@@ -146,15 +146,15 @@ class _Rows:
     def _post_positions(self) -> dict[int, list[int]]:
         """Before which item each receive is posted: when its destination is free, in order, and not behind a wait of its own.
 
-        Where it has to wait for a send of its destination, it passes no send on the way ahead: nothing that a peer may need
-        comes to stand behind that wait. In a device program it may wait for a message on the node, too.
+        Where it has to wait for a send of its destination, it passes no send on the way ahead, nor what a rank of the node waits for:
+        nothing that a peer may need comes to stand behind that wait.
         """
         positions: dict[int, list[int]] = {}
         touched: dict[Hashable, int] = {}  # chunk -> position from which it is free
         sent: set[Hashable] = set()
         receives: list[int] = []
         latest = last_send = 0
-        sending = (Code.SEND, Code.POST, Code.ACK) if self.device else (Code.SEND,)
+        lending = (Code.SEND, Code.POST) if self.device else (Code.SEND,)
         for i, item in enumerate(self.items.list):
             if item.code == Code.RECV:
                 free = max(touched.get(name, 0) for name in item.writes)
@@ -163,10 +163,10 @@ class _Rows:
                 latest = max(latest, free, behind, ahead)
                 positions.setdefault(latest, []).append(i)
                 receives.append(i)
-            elif item.code in sending:
+            elif item.code in (Code.SEND, Code.POST, Code.ACK):
                 last_send = i + 1
             sent.difference_update(item.writes)
-            sent.update(item.reads if item.code in sending else ())
+            sent.update(item.reads if item.code in lending else ())
             for name in (*item.reads, *item.writes):
                 touched[name] = i + 1
         return positions

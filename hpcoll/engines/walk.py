@@ -20,6 +20,7 @@ _SEND, _WAIT, _COPY, _STAGE, _RECORD, _SYNC = (int(c) for c in (Code.SEND, Code.
 
 _transfer = foreign(INT, LONG, INT, LONG, INT, INT, LONG, LONG)  # buffer, count, datatype, peer, tag, comm, request
 _test = foreign(INT, LONG, LONG, LONG)  # request, flag, status
+_iprobe = foreign(INT, INT, INT, LONG, LONG, LONG)  # source, tag, comm, flag, status
 
 
 @njit(nogil=True)
@@ -123,6 +124,9 @@ def _run_lanes(address):  # type: ignore[no-untyped-def]
             places[2 * place] = lane
             reached = lanes[3 * lane] if lane < nlanes else 0
         places[2 * place + 1] = reached
+    if not moved and state[f.STREAM] and state[f.REQUESTS_PER_LANE]:
+        # lanes may wait for ranks of the node alone, and these for what MPI has yet to send for this one: it moves in calls only
+        _iprobe(state[f.IPROBE], (0, state[f.LAST_TAG], state[f.COMM], address + 8 * f.FLAG, state[f.STATUS_IGNORE]))
     return moved
 
 
@@ -150,11 +154,11 @@ def run(address, input_address, output_address, start):  # type: ignore[no-untyp
         if moved < 0:
             return f.FAILED
         idle = 0 if moved else idle + 1
-        if idle > state[f.YIELDS]:
+        if idle > state[f.YIELDS] and idle % f.LOOKS == 0:
             usleep(state[f.USLEEP], (1,))
         elif idle > state[f.SPINS]:
             sched_yield(state[f.SCHED_YIELD], ())
-        if idle > state[f.YIELDS] + f.NAPS:
+        if idle > state[f.YIELDS] + f.NAPS * f.LOOKS:
             return f.PENDING
     account = pointer(state[f.ACCOUNT])
     account[0] += 1

@@ -17,32 +17,37 @@ class Library(NamedTuple):
     """What compiled code needs to call MPI.
 
     Attributes:
-        isend, irecv, test, grequest_complete: Addresses of ``MPI_Isend``, ``MPI_Irecv``, ``MPI_Test``, ``MPI_Grequest_complete``.
+        isend, irecv, test, iprobe: Addresses of ``MPI_Isend``, ``MPI_Irecv``, ``MPI_Test``, ``MPI_Iprobe``.
+        grequest_complete: Address of ``MPI_Grequest_complete``.
         request_nbytes: Size of a request handle: 8 in Open MPI (a pointer), 4 in MPICH and its relatives.
         status_ignore: Value of ``MPI_STATUS_IGNORE``: 0 in Open MPI, 1 in MPICH's ABI.
         byte: Handle of ``MPI_BYTE``.
         truncated: Value of ``MPI_ERR_TRUNCATE``.
+        last_tag: The highest tag there is.
     """
 
     isend: int
     irecv: int
     test: int
+    iprobe: int
     grequest_complete: int
     request_nbytes: int
     status_ignore: int
     byte: int
     truncated: int
+    last_tag: int
 
 
 @lru_cache(maxsize=1)
 def library() -> Library:
     """The loaded MPI library; Open MPI, MPICH, or one with MPICH's ABI such as Intel MPI."""
     extension = ctypes.CDLL(MPI.__file__)
-    names = ("MPI_Isend", "MPI_Irecv", "MPI_Test", "MPI_Grequest_complete")
-    isend, irecv, test, complete = (_address(getattr(extension, name)) for name in names)
+    names = ("MPI_Isend", "MPI_Irecv", "MPI_Test", "MPI_Iprobe", "MPI_Grequest_complete")
+    isend, irecv, test, iprobe, complete = (_address(getattr(extension, name)) for name in names)
     request_nbytes = MPI._sizeof(MPI.REQUEST_NULL)
     status_ignore = 0 if request_nbytes == _POINTER_NBYTES else 1
-    return Library(isend, irecv, test, complete, request_nbytes, status_ignore, handle(MPI.BYTE), MPI.ERR_TRUNCATE)
+    last_tag: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+    return Library(isend, irecv, test, iprobe, complete, request_nbytes, status_ignore, handle(MPI.BYTE), MPI.ERR_TRUNCATE, last_tag)
 
 
 def handle(thing: MPI.Comm | MPI.Datatype | MPI.Request) -> int:
