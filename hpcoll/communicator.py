@@ -27,7 +27,7 @@ class Communicator(PersistentCollectives, Messages):
     """An intracommunicator with hpcoll's collectives; making one is collective.
 
     Args:
-        comm: Any intracommunicator; the Communicator is a second name for it, not a copy.
+        comm: Any intracommunicator; the Communicator is a second name for it, not a copy. Of a cartesian one it keeps the topology.
         mixed: Ranks may pass GPU arrays and host arrays in one call, and calls of GPU arrays go through host memory; equal on all ranks,
             inherited by what is made of it. Needless where some rank has no GPU: there it is always so.
     Raises:
@@ -45,7 +45,10 @@ class Communicator(PersistentCollectives, Messages):
                 raise ArgumentError(f"Communicator needs MPI, which is {'finalised' if MPI.Is_initialized() else 'not initialised'}")
             if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
                 raise ArgumentError(f"Communicator needs an intracommunicator, got {comm!r}")
-        return MPI.Intracomm.__new__(cls, comm)  # also for cartesian ones: same C object
+        cartesian = isinstance(comm, MPI.Cartcomm)
+        if cls is CartCommunicator and comm is not None and not cartesian:
+            raise ArgumentError(f"CartCommunicator needs a communicator with cartesian topology, got {comm!r}")
+        return MPI.Intracomm.__new__(CartCommunicator if cls is Communicator and cartesian else cls, comm)
 
     def __init__(self, comm: MPI.Intracomm | None = None, mixed: bool | None = None) -> None:
         if comm is None:

@@ -90,7 +90,7 @@ class Messages(MPI.Intracomm):
         status: MPI.Status | None = None, *, stream: Any = None,
     ) -> None:  # fmt: skip
         """Send a message and receive another."""
-        if type(sendbuf) is _Array and type(recvbuf) is _Array:
+        if all(type(buf) is _Array or _holds_array(buf) for buf in (sendbuf, recvbuf)):
             return _Comm.Sendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
         (send, recv), store = serve(self, (sendbuf, recvbuf), 1, stream)
         return _stored(lambda told: _Comm.Sendrecv(self, send, dest, sendtag, recv, source, recvtag, told), status, store)

@@ -55,7 +55,8 @@ class Planner(Caller):
         except ArgumentError:
             self.comm.Free()
             raise
-        self._patience = CROWDED if hosts.count(hosts[self.rank]) > (os.cpu_count() or 1) else ALONE
+        crowded = hosts.count(hosts[self.rank]) > (os.cpu_count() or 1) or os.environ.get("OMPI_MCA_mpi_yield_when_idle", "0") not in "0"
+        self._patience = CROWDED if crowded else ALONE
         self.node = Node(self.comm, self.config.shm, self.config.shm_ranks)
         self.channels = self.new_channels(0, 1 + IN_FLIGHT)
         self.topology = find_topology(self.comm, hosts, self.node.first)
@@ -124,7 +125,9 @@ class Planner(Caller):
             return plan
         choice = self._choose(call, algorithm, segment)
         sizes = self._all_sizes(call, choice)
-        account = self.ledger.account(call.collective, choice.algorithm, call.count * call.dtype.itemsize)
+        parts = self.nranks if call.collective == "alltoall" and call.blocks is None else 1
+        nbytes = parts * call.count * call.dtype.itemsize
+        account = self.ledger.account(call.collective, choice.algorithm, nbytes)
         build = self._builder(call._replace(finish=None, keep=(), before=(), start=None), choice, sizes, account)
         title = f"{call.collective}/{choice.algorithm} of {call.count} elements of {call.dtype}"
         plan = Plan(title, choice.algorithm, account, build, short=call.exported is None and call.count * call.dtype.itemsize <= _SHORT)
