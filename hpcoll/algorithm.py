@@ -23,6 +23,8 @@ class Algorithm:
         messages: Messages that the busiest rank sends or receives one after another, where that is more than ``rounds``.
         serial: Bytes sent one after another along that chain, one message at a time per rank, or copied, as a fraction of m.
         sent: Bytes that the busiest rank sends, as a fraction of m.
+        received: Bytes that the busiest rank receives, as a fraction of m, where that is more than any rank sends.
+        largest: Bytes of the longest message, as a fraction of m.
         chunks: Chunks per segment of a vector collective (block collectives always have p).
         staged: Bytes that any rank hands out, what several ranks get counted once, as a fraction of m: an upper bound.
         shared: ``serial`` in shared memory, where that is less because what several ranks get is handed out once.
@@ -46,6 +48,8 @@ class Algorithm:
     rounds: str
     serial: str
     sent: str
+    received: str = "0"
+    largest: str = "1"
     chunks: str = "1"
     messages: str = "0"
     staged: str = "max(2,q)"

@@ -14,6 +14,7 @@ from hpcoll.catalogue import CATALOGUE
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.nodes import Nodes, members
 
+BELOW_EAGER = 15 / 16  # of the eager limit: the MPI library's header has to fit in, too
 SEGMENTS = tuple(1 << k for k in range(14, 25))  # bytes: 16 KiB .. 16 MiB
 
 
@@ -73,14 +74,16 @@ def _paces(row: Algorithm, nranks: int, nbytes: float, nsegments: int, network: 
     if nranks < 2:
         return 0.0, 0.0
     nchunks = nsegments if row.chunked else 1
-    rounds, messages, serial, sent = (row.cost(field, nranks, nchunks) for field in ("rounds", "messages", "serial", "sent"))
+    fields = ("rounds", "messages", "serial", "sent", "received")
+    rounds, messages, serial, sent, received = (row.cost(field, nranks, nchunks) for field in fields)
     messages = max(messages, rounds)
     piece = nbytes if row.chunked else nbytes / nsegments
-    handshake = network.handshake if serial * piece > network.eager * messages else 0.0
+    largest = row.cost("largest", nranks) * nbytes / nsegments
+    handshake = network.handshake if largest > network.eager else 0.0
     alpha, overhead = network.alpha + handshake, network.overhead + handshake
     work = byte_seconds(network, nbytes / nsegments, reduces=COLLECTIVES[row.collective].reduces)
     first = rounds * alpha + (messages - rounds) * overhead + serial * piece * work
-    return first, 0.0 if row.chunked else max(sent * piece * work, messages * overhead)
+    return first, 0.0 if row.chunked else max(max(sent, received) * piece * work, messages * overhead)
 
 
 def seconds_on_nodes(row: Algorithm, nodes: Nodes, nbytes: float, segment: float, levels: Levels) -> float:
@@ -109,15 +112,19 @@ def _sharers(row: Algorithm, nodes: Nodes) -> float:
     return max(1.0, largest * (p - largest) / (p - 1))
 
 
-def best_segment(row: Algorithm, nbytes: float, time: Callable[[int], float]) -> tuple[float, int]:
+def best_segment(row: Algorithm, nodes: Nodes, nbytes: float, eager: int, time: Callable[[int], float]) -> tuple[float, int]:
     """``(seconds, segment bytes)`` of the fastest segment size; the whole message where cutting does not help.
 
     Args:
         row: Catalogue row.
+        nodes: Placement of the ranks.
         nbytes: m.
+        eager: As in `Network`: segments whose messages just stay below it are tried, too.
         time: Seconds of one call with segments of so many bytes.
     """
     whole = max(1, math.ceil(nbytes))
-    candidates = [whole, *(s for s in SEGMENTS if s < whole)] if row.pipelined or row.chunked else [whole]
-    cost, negative = min((time(segment), -segment) for segment in candidates)
+    if len(nodes) < 2 or not (row.pipelined or row.chunked):
+        return time(whole), whole
+    below = int(BELOW_EAGER * eager / row.cost("largest", len(nodes), nodes=nodes))
+    cost, negative = min((time(segment), -segment) for segment in (whole, *(s for s in (*SEGMENTS, below) if SEGMENTS[0] <= s < whole)))
     return cost, -negative

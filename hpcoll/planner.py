@@ -25,6 +25,7 @@ from hpcoll.tuning import type_class
 
 _MAX_PLANS = 1024
 _SHORT = 16 << 10  # bytes of a call in flight that need not wait for the helper
+_YIELDS = "OMPI_MCA_mpi_yield_when_idle"  # how a user tells Open MPI that cores have several ranks
 IN_FLIGHT = 2  # channels for non-blocking calls
 
 
@@ -55,7 +56,7 @@ class Planner(Caller):
         except ArgumentError:
             self.comm.Free()
             raise
-        crowded = hosts.count(hosts[self.rank]) > (os.cpu_count() or 1) or os.environ.get("OMPI_MCA_mpi_yield_when_idle", "0") not in "0"
+        crowded = hosts.count(hosts[self.rank]) > (os.cpu_count() or 1) or os.environ.get(_YIELDS, "0") not in ("", "0", "false")
         self._patience = CROWDED if crowded else ALONE
         self.node = Node(self.comm, self.config.shm, self.config.shm_ranks)
         self.channels = self.new_channels(0, 1 + IN_FLIGHT)

@@ -177,13 +177,19 @@ def _best(need: Need, algorithm: str) -> int:
 def _seconds(need: Need, row: Algorithm) -> tuple[float, int]:
     """Modelled time, and the best segment; in shared memory that is what a lane holds, which no segment needs to name."""
     assert need.nbytes is not None
-    nbytes = need.nbytes
     if not need.near:
-        return best_segment(row, nbytes, lambda segment: modelled(need, row, segment))
+        return best_modelled(need, row)
     chunk, network = (GPU_CHUNK_NBYTES, GPU_NETWORK) if need.gpu else (CHUNK_NBYTES, SHARED_NETWORK)
     segment = min(chunk, need.nbytes) if row.chunked else need.nbytes
     row = replace(row, serial=row.shared or row.serial)
     return seconds(row, need.nranks, need.nbytes, max(1, segment), network), max(1, segment)
+
+
+def best_modelled(need: Need, row: Algorithm) -> tuple[float, int]:
+    """Modelled seconds of a row and the best segment, where not all ranks share memory."""
+    assert need.nbytes is not None
+    nodes = need.nodes or tuple(range(need.nranks))
+    return best_segment(row, nodes, need.nbytes, need.levels.network.eager, lambda segment: modelled(need, row, segment))
 
 
 def modelled(need: Need, row: Algorithm, segment: int) -> float:

@@ -27,9 +27,8 @@ from hpcoll.collectives import COLLECTIVES
 from hpcoll.communicator import Communicator
 from hpcoll.config import NATIVE, Entry
 from hpcoll.context import context_of
-from hpcoll.cost import best_segment
 from hpcoll.ops import SUM
-from hpcoll.selection import Need, fitting, modelled, not_chosen, worth_trying
+from hpcoll.selection import Need, best_modelled, fitting, modelled, not_chosen, worth_trying
 from hpcoll.tuning import Section, type_class
 from hpcoll.units import format_nbytes
 
@@ -192,7 +191,7 @@ def _segments(row: Algorithm, need: Need) -> list[int]:
     whole = max(1, need.nbytes)
     if not (row.pipelined or row.chunked):
         return [whole]
-    best = best_segment(row, need.nbytes, lambda segment: modelled(need, row, segment))[1]
+    best = best_modelled(need, row)[1]
     return sorted({min(whole, max(MIN_SEGMENT, segment)) for segment in (best // 4, best, 4 * best)})
 
 

@@ -8,14 +8,14 @@ LOOKS = 8  # passes from one to the next: Open MPI looks at its sockets in every
 # the order of `hpcoll.ir.Buffer`; WHERE_INPUT and WHERE_OUTPUT say where the first two are in shared memory, or -1. LANDED: per place and
 # slot the address of a message that waits to be used. ERROR: the MPI library's code when FAILED; FLAG: what MPI_Test answers; LOCK:
 # address of a word that is 1 while a call runs; ACCOUNT: of calls and nanoseconds in them; CELL, NULL, STAND_IN, HANDLE_MASK: see
-# `hpcoll.engines.progress.start`; LAST_TAG: one that no message has; TRUNCATED: MPI's code for a message of another length; BLOCK: address of room for a block when
-# results are too large for the caches, else 0; COPY: where COPY_NBYTES of INPUT are copied
-# first, because results overwrite them; GPU: address of the table below, or 0 when buffers are in host memory; from OPERANDS on there
-# is room for the addresses of the widest reduction's sources.
+# `hpcoll.engines.progress.start`; LAST_TAG: one that no message has; TRUNCATED: MPI's code for a message of another length; BLOCK:
+# address of room for a block when results are too large for the caches, else 0; COPY: where COPY_NBYTES of INPUT are copied first,
+# because results overwrite them; GPU: address of the table below, or 0 when buffers are in host memory; from OPERANDS on there is room
+# for the addresses of the widest reduction's sources.
 (
     NLANES, WINDOW, ROWS, SOURCES, LANES, PLACES, REQUESTS, REQUESTS_PER_LANE, REQUEST_NBYTES, SCRATCH_PER_LANE,
-    INPUT, OUTPUT, SCRATCH, WHERE_INPUT, WHERE_OUTPUT, LANDED, SLOTS, STREAM, COMM, TAG, BYTE, STATUS_IGNORE, ISEND, IRECV, TEST, IPROBE, LAST_TAG,
-    KERNEL, MEMCPY, SCHED_YIELD, USLEEP, CLOCK_GETTIME, ENDED, ERROR, FLAG, SPINS, YIELDS, STAGING_OF_LANE, TURN, CLOCK, CLOCK_NS,
+    INPUT, OUTPUT, SCRATCH, WHERE_INPUT, WHERE_OUTPUT, LANDED, SLOTS, STREAM, COMM, TAG, BYTE, STATUS_IGNORE, ISEND, IRECV, TEST, IPROBE,
+    LAST_TAG, KERNEL, MEMCPY, SCHED_YIELD, USLEEP, CLOCK_GETTIME, ENDED, ERROR, FLAG, SPINS, YIELDS, STAGING_OF_LANE, TURN, CLOCK, CLOCK_NS,
     LOCK, ACCOUNT, STARTED, CELL, NULL, STAND_IN, HANDLE_MASK, TRUNCATED, BLOCK, COPY, COPY_NBYTES, GPU, OPERANDS,
 ) = range(54)  # fmt: skip
 
