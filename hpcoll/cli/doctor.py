@@ -20,6 +20,7 @@ from hpcoll.cli.findings import FAIL, OK, WARN, Finding, Shared, as_json, as_tex
 from hpcoll.cli.gpus import DEVICE, NO_CUDA, Place, check_awareness, check_gpus, check_ucx, place
 from hpcoll.cli.launchers import MPICH, OPEN_MPI, Library, cannot_start, check_launch, check_mpiexec, find_launcher
 from hpcoll.cli.probes import cpu_quota, examine, installed
+from hpcoll.nodes import describe, numbered
 
 START_LIMIT_S = 180  # for MPI to start on all ranks and to gather
 _YIELD = "OMPI_MCA_mpi_yield_when_idle"
@@ -162,7 +163,8 @@ def _with_mpi(local: list[Finding]) -> Report:
         hosts = [one.host for one in everyone]
         shared = check_gpus([one.place for one in everyone], [one.gpus for one in everyone])
         judged = [[*a, *b, *c] for a, b, c in zip(check_libraries(everyone), check_hosts(everyone), shared)]
-        for part in ([theirs for _, theirs, _ in gathered], judged, [theirs for _, _, theirs in gathered]):
+        placed = [[Finding(OK, "placement", describe(numbered(hosts)))]] * len(hosts)
+        for part in ([theirs for _, theirs, _ in gathered], placed, judged, [theirs for _, _, theirs in gathered]):
             merged += merge(part, hosts)
     return Report(world.size, merged)
 
