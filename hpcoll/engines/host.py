@@ -10,7 +10,7 @@ from hpcoll.engines.fields import FAILED, PENDING
 from hpcoll.engines.foreign import function_address
 from hpcoll.errors import HpcollError, TransportError
 from hpcoll.program import LINE_NBYTES, Code, Program, aligned
-from hpcoll.transports.mpi import Library
+from hpcoll.transports.mpi import Library, last_tag
 from hpcoll.transports.shm import Stream
 
 
@@ -65,7 +65,7 @@ class HostEngine:
             f.SCRATCH_PER_LANE: program.scratch_nbytes, f.LANDED: self._landed.ctypes.data, f.SLOTS: program.nslots,
             f.STREAM: stream.address if stream else 0, f.COMM: comm, f.TAG: tag, f.BYTE: library.byte,
             f.STATUS_IGNORE: library.status_ignore, f.ISEND: library.isend, f.IRECV: library.irecv,
-            f.TEST: library.test, f.IPROBE: library.iprobe, f.LAST_TAG: library.last_tag, f.KERNEL: kernel,
+            f.TEST: library.test, f.IPROBE: library.iprobe, f.LAST_TAG: last_tag(), f.KERNEL: kernel,
             f.MEMCPY: function_address("memcpy"),
             f.SCHED_YIELD: function_address("sched_yield"), f.USLEEP: function_address("usleep"),
             f.CLOCK_GETTIME: function_address("clock_gettime"), f.STAGING_OF_LANE: program.staging_nbytes,

@@ -23,7 +23,6 @@ class Library(NamedTuple):
         status_ignore: Value of ``MPI_STATUS_IGNORE``: 0 in Open MPI, 1 in MPICH's ABI.
         byte: Handle of ``MPI_BYTE``.
         truncated: Value of ``MPI_ERR_TRUNCATE``.
-        last_tag: The highest tag there is.
     """
 
     isend: int
@@ -35,7 +34,6 @@ class Library(NamedTuple):
     status_ignore: int
     byte: int
     truncated: int
-    last_tag: int
 
 
 @lru_cache(maxsize=1)
@@ -46,8 +44,14 @@ def library() -> Library:
     isend, irecv, test, iprobe, complete = (_address(getattr(extension, name)) for name in names)
     request_nbytes = MPI._sizeof(MPI.REQUEST_NULL)
     status_ignore = 0 if request_nbytes == _POINTER_NBYTES else 1
-    last_tag: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
-    return Library(isend, irecv, test, iprobe, complete, request_nbytes, status_ignore, handle(MPI.BYTE), MPI.ERR_TRUNCATE, last_tag)
+    return Library(isend, irecv, test, iprobe, complete, request_nbytes, status_ignore, handle(MPI.BYTE), MPI.ERR_TRUNCATE)
+
+
+@lru_cache(maxsize=1)
+def last_tag() -> int:
+    """The highest tag there is; MPI must run."""
+    tag: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+    return int(tag)
 
 
 def handle(thing: MPI.Comm | MPI.Datatype | MPI.Request) -> int:
