@@ -12,17 +12,20 @@ from hpcoll.catalogue import CATALOGUE, algorithms, find
 from hpcoll.cli.table import table
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.errors import ArgumentError
+from hpcoll.nodes import parse_nodes
 from hpcoll.render import draw
 from hpcoll.render_svg import render_svg
 from hpcoll.render_text import render_text
 
 CHUNKS = 4  # of algorithms that take any number
 NRANKS = 8
+NODES = "4"  # ranks of each
 MAX_FORMULA = 20  # columns; `show KEY` has all of it
 MIN_SUMMARY = 60  # columns; with fewer, a summary has lines of its own
 KEY = (
     "p ranks, q = ceil(log2 p), f = largest power of two <= p, n chunks, m = bytes of the message (of all blocks together); "
     "bytes are those that the busiest rank sends",
+    "h nodes, r = ceil(log2 h), g = largest power of two <= h, l and c ranks of the smallest and the largest node, t ranks per lane",
     "a: any operator, also one that is not commutative; b: the same bits on all ranks; e: equal blocks only",
 )
 
@@ -33,6 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--nranks", type=int, metavar="NRANKS", help=f"number of ranks; default {NRANKS}")
     parser.add_argument("--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0")
     parser.add_argument("--chunks", type=int, metavar="N", help=f"chunks of an algorithm that takes any number; default {CHUNKS}")
+    parser.add_argument("--nodes", metavar="PLACEMENT", help=f"ranks per node, 3+1+4, or 2:cyclic, for hierarchical ones; default {NODES}")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write a picture to FILE instead")
 
 
@@ -42,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     if algorithm:
         _show(find(collective, algorithm), arguments)
         return 0
-    if arguments.svg or arguments.nranks is not None or arguments.chunks is not None or arguments.root:
+    if arguments.svg or arguments.nodes or arguments.nranks is not None or arguments.chunks is not None or arguments.root:
         raise ArgumentError(f"show needs COLLECTIVE/ALGORITHM to draw, got {arguments.pattern!r}")
     names = algorithms(collective) if collective else ()
     rows = [CATALOGUE[f"{collective}/{name}"] for name in names] if collective else list(CATALOGUE.values())
@@ -54,7 +58,11 @@ def _show(row: Algorithm, arguments: argparse.Namespace) -> None:
     if arguments.chunks is not None and not row.chunked:
         raise ArgumentError(f"{row.key} chooses its number of chunks itself, got --chunks {arguments.chunks}")
     nchunks = CHUNKS if arguments.chunks is None else arguments.chunks
-    drawing = draw(row, NRANKS if arguments.nranks is None else arguments.nranks, arguments.root, nchunks)
+    if arguments.nodes and not row.hierarchical:
+        raise ArgumentError(f"{row.key} does not look at nodes, got --nodes {arguments.nodes}")
+    nranks = NRANKS if arguments.nranks is None else arguments.nranks
+    nodes = parse_nodes(arguments.nodes or NODES, nranks) if row.hierarchical and nranks > 0 else ()
+    drawing = draw(row, nranks, arguments.root, nchunks, nodes)
     if arguments.svg is None:
         _print([render_text(drawing, max(40, shutil.get_terminal_size().columns))])
         return
