@@ -12,7 +12,9 @@ from mpi4py import MPI
 
 from hpcoll import tuning
 from hpcoll.config import Config, Table, log, read_config
+from hpcoll.cost import Levels
 from hpcoll.errors import ArgumentError
+from hpcoll.selection import HOSTS, ONE_HOST
 
 
 def agree(comm: MPI.Intracomm) -> tuple[Config, list[str]]:
@@ -36,7 +38,8 @@ def agree(comm: MPI.Intracomm) -> tuple[Config, list[str]]:
     _configure_log(config, comm.Get_rank())
     hosts = [host for _, _, host in found]
     if config.tuning is not None and len(hosts) > 1:
-        config = replace(config, table=_agreed_table(comm, config.tuning, hosts))
+        table, levels = _agreed_tuning(comm, config.tuning, hosts)
+        config = replace(config, table=table, levels=levels)
     return config, hosts
 
 
@@ -46,25 +49,40 @@ def site(hosts: Sequence[str]) -> tuning.Site:
     return tuning.Site(text, len(hosts), tuple(sorted(Counter(hosts).items())))
 
 
-def _agreed_table(comm: MPI.Intracomm, name: str, hosts: Sequence[str]) -> Table:
+def _agreed_tuning(comm: MPI.Intracomm, name: str, hosts: Sequence[str]) -> tuple[Table, Levels | None]:
     """What the tuning file says about this communicator; rank 0 reads it, and nobody else does.
 
     Raises:
         ArgumentError: on every rank, when the file cannot be read or something in it is wrong.
     """
     problem = ""
-    table: Table = {}
+    found: tuple[Table, Levels | None] = {}, None
     if comm.Get_rank() == 0:
         try:
-            table, misfit = tuning.fit(tuning.read(Path(name)), site(hosts))
+            document = tuning.read(Path(name))
+            table, misfit = tuning.fit(document, site(hosts))
+            found = table, _levels(name, document, site(hosts))
             if misfit is not None:
                 _warn_of(name, misfit)
         except ArgumentError as error:
             problem = str(error)
-    problem, table = comm.bcast((problem, table))
+    problem, found = comm.bcast((problem, found))
     if problem:
         raise ArgumentError(f"rank 0: {problem}")
-    return table
+    return found
+
+
+def _levels(name: str, document: tuning.Document, here: tuning.Site) -> Levels | None:
+    """The model's constants that a file has for a site; says where they were measured if that was elsewhere."""
+    found, misfit = tuning.fit_levels(document, here)
+    if misfit is not None:
+        _warn_of(name, misfit)
+    for one in found.values():
+        if one.site != here:
+            text = "tuning file %s: constants of level %s were measured with %d ranks on %s"
+            log.info(text, name, one.level, one.site.nranks, ", ".join(host for host, _ in one.site.hosts))
+    guessed = HOSTS if len(here.hosts) > 1 else ONE_HOST
+    return guessed._replace(**{level: one.network for level, one in found.items()}) if found else None
 
 
 def _warn_of(name: str, misfit: tuning.Misfit) -> None:

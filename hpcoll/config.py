@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from hpcoll.catalogue import find
 from hpcoll.collectives import COLLECTIVES
+from hpcoll.cost import Levels
 from hpcoll.errors import ArgumentError
 from hpcoll.units import parse_nbytes
 
@@ -60,6 +61,8 @@ class Config:
         shm_ranks: Most ranks of a node that share memory with each other, in groups of neighbours; None: all of them.
         table: What that file says about the communicator at hand; empty when it says nothing.
         cuda_path: One of `CUDA_PATHS` that GPU arrays must take, or None.
+        levels: The cost model's constants that the tuning file has for the communicator at hand, or None; a level that was not
+            measured has those of `hpcoll.selection`.
     """
 
     algorithms: Mapping[str, str] = field(default_factory=dict)
@@ -71,6 +74,7 @@ class Config:
     shm_ranks: int | None = None
     table: Table = field(default_factory=dict)
     cuda_path: str | None = None
+    levels: Levels | None = None
 
     def agreement(self) -> tuple[object, ...]:
         """What must be equal on all ranks of a communicator."""

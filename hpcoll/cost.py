@@ -108,7 +108,7 @@ def _sharers(row: Algorithm, nodes: Nodes) -> float:
     """How many ranks of a node send to other nodes at once."""
     p, largest = len(nodes), max(map(len, members(nodes)))
     if row.neighbours:
-        return max(1, *Counter(node for node, following in zip(nodes, (*nodes[1:], nodes[0])) if node != following).values())
+        return max([1, *Counter(node for node, following in zip(nodes, (*nodes[1:], nodes[0])) if node != following).values()])
     return max(1.0, largest * (p - largest) / (p - 1))
 
 

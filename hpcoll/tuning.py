@@ -1,7 +1,9 @@
 """The tuning table: what was fastest where it was measured. Floor 6; knows neither MPI nor who measures.
 
 One JSON file holds **sections**, one per `Site` (hosts, MPI library, number of ranks) and class of element types. A section has, for
-each collective, entries in order of size; of entries with one size the first that can serve a call counts.
+each collective, entries in order of size; of entries with one size the first that can serve a call counts. Besides, it may hold the cost
+model's constants, one line per site and level: these count wherever the MPI library is the same, for what a message costs is no
+matter of how many ranks there are.
 """
 
 import json
@@ -16,13 +18,15 @@ import numpy as np
 
 from hpcoll.catalogue import algorithms
 from hpcoll.config import Entry, Table, check_algorithm
+from hpcoll.cost import Network
 from hpcoll.dtypes import kind
 from hpcoll.errors import ArgumentError
+from hpcoll.members import checked, integer, member, number
 
 FORMAT = 1
 BYTES = "bytes"  # class of data that is moved and not combined
+NODE, NETWORK = LEVELS = ("node", "network")  # fields of `hpcoll.cost.Levels`
 _LAST_RESORT = "f4"
-_MAX_INTEGER = 2**63 - 1
 _SHOWN = 100  # characters of a value in a warning
 
 
@@ -48,12 +52,21 @@ class Section(NamedTuple):
     collectives: Mapping[str, tuple[Entry, ...]]
 
 
+class Constants(NamedTuple):
+    """What messages of one level, ``node`` or ``network``, cost, and where that was measured."""
+
+    site: Site
+    level: str
+    network: Network
+
+
 class Document(NamedTuple):
-    """A file: its format, the version of hpcoll that wrote it, and its sections; none of another format's are read."""
+    """A file: its format, the version of hpcoll that wrote it, its sections and constants; none of another format's are read."""
 
     format: int
     version: str
     sections: tuple[Section, ...]
+    constants: tuple[Constants, ...] = ()
 
 
 class Misfit(NamedTuple):
@@ -93,19 +106,41 @@ def _log(nbytes: int) -> float:
 
 
 def fit(document: Document, site: Site) -> tuple[Table, Misfit | None]:
-    """What a file says about a site; when it says nothing, the first field in which no section is like this site."""
+    """The table that a file has for a site; if it has tables, but not for this one, the first field in which no section is like it."""
     if document.format != FORMAT:
         return {}, Misfit("format", str(document.format), str(FORMAT))
     if not document.sections:
-        return {}, Misfit("sections", "nothing", f"{site.nranks} ranks")
+        return {}, None if document.constants else Misfit("sections", "nothing", f"{site.nranks} ranks")
     sections = list(document.sections)
     for field, expected in site._asdict().items():
         alike = [section for section in sections if getattr(section.site, field) == expected]
         if not alike:
-            found = list(dict.fromkeys(_text(getattr(section.site, field)) for section in sections))
-            return {}, Misfit(field, *_around_difference(" or ".join(found), _text(expected)))
+            return {}, _misfit(field, [section.site for section in sections], site)
         sections = alike
     return {section.type_class: section.collectives for section in sections}, None
+
+
+def fit_levels(document: Document, site: Site) -> tuple[dict[str, Constants], Misfit | None]:
+    """For each level the constants measured at a site, else on one of its hosts, else anywhere; of several the latest.
+
+    Only the MPI library must be the same: if it is not, the misfit says so. What messages cost that the MPI library carries between
+    ranks of one host says nothing about several hosts, and the other way round.
+    """
+    alike = [one for one in document.constants if one.site.mpi == site.mpi]
+    if document.constants and not alike:
+        return {}, _misfit("mpi", [one.site for one in document.constants], site)
+    hosts = dict(site.hosts)
+
+    def nearness(one: Constants) -> tuple[bool, bool]:
+        return one.site == site, any(host in hosts for host, _ in one.site.hosts)
+
+    fitting = [one for one in alike if one.level == NODE or (len(one.site.hosts) > 1) == (len(hosts) > 1)]
+    return {one.level: one for one in sorted(fitting, key=nearness)}, None
+
+
+def _misfit(field: str, sites: Iterable[Site], site: Site) -> Misfit:
+    found = list(dict.fromkeys(_text(getattr(one, field)) for one in sites))
+    return Misfit(field, *_around_difference(" or ".join(found), _text(getattr(site, field))))
 
 
 def _text(value: Any) -> str:
@@ -128,6 +163,15 @@ def merge(old: Iterable[Section], new: Iterable[Section]) -> tuple[Section, ...]
         before = merged.get((section.site, section.type_class))
         collectives = {**(before.collectives if before else {}), **section.collectives}
         merged[section.site, section.type_class] = section._replace(collectives=collectives)
+    return tuple(merged.values())
+
+
+def merge_constants(old: Iterable[Constants], new: Iterable[Constants]) -> tuple[Constants, ...]:
+    """Constants in order of their measurement; of one site and level only the latest."""
+    merged: dict[tuple[Site, str], Constants] = {}
+    for one in (*old, *new):
+        merged.pop((one.site, one.level), None)
+        merged[one.site, one.level] = one
     return tuple(merged.values())
 
 
@@ -155,11 +199,17 @@ def as_text(document: Document) -> str:
     """JSON with one entry per line, so that people can read and compare files."""
     sections = [_section_text(section) for section in document.sections]
     head = f'{{\n "format": {document.format},\n "hpcoll": {json.dumps(document.version)},\n "sections": ['
-    return head + ",".join(f"\n{text}" for text in sections) + "\n ]\n}\n"
+    lines = [f"\n  {json.dumps(_site_members(one.site) | {'level': one.level} | one.network._asdict())}" for one in document.constants]
+    levels = f',\n "levels": [{",".join(lines)}\n ]' if lines else ""
+    return head + ",".join(f"\n{text}" for text in sections) + f"\n ]{levels}\n}}\n"
+
+
+def _site_members(site: Site) -> dict[str, Any]:
+    return site._asdict() | {"hosts": dict(site.hosts)}
 
 
 def _section_text(section: Section) -> str:
-    site = section.site._asdict() | {"hosts": dict(section.site.hosts), "type": section.type_class}
+    site = _site_members(section.site) | {"type": section.type_class}
     columns = []
     for collective, entries in section.collectives.items():
         lines = ",\n".join(f"    {json.dumps(entry._asdict())}" for entry in entries)
@@ -182,26 +232,32 @@ def read(path: Path) -> Document:
     except (ValueError, RecursionError) as error:
         raise ArgumentError(f"tuning file {path}: expected JSON, got {error}") from None
     try:
-        version = _integer(content, "format", "")
+        version = integer(content, "format", "")
         if version != FORMAT:
             return Document(version, "", ())
-        sections = _member(content, "sections", list, "")
+        sections = member(content, "sections", list, "")
         parsed = tuple(_section(section, f"sections[{index}]") for index, section in enumerate(sections))
-        return Document(version, _member(content, "hpcoll", str, ""), merge((), parsed))
+        levels = member(content, "levels", list, "") if "levels" in content else []  # which older files do not have
+        constants = [_constants(line, f"levels[{index}]") for index, line in enumerate(levels)]
+        return Document(version, member(content, "hpcoll", str, ""), merge((), parsed), merge_constants((), constants))
     except ArgumentError as error:
         raise ArgumentError(f"tuning file {path}, {error}") from None
 
 
+def _site(content: Any, where: str) -> Site:
+    hosts = member(content, "hosts", dict, where)
+    counts = tuple(sorted((host, integer(hosts, host, f"{where}.hosts")) for host in hosts))
+    return Site(member(content, "mpi", str, where), integer(content, "nranks", where), counts)
+
+
 def _section(content: Any, where: str) -> Section:
-    hosts = _member(content, "hosts", dict, where)
-    counts = tuple(sorted((host, _integer(hosts, host, f"{where}.hosts")) for host in hosts))
-    site = Site(_member(content, "mpi", str, where), _integer(content, "nranks", where), counts)
-    name, columns = _member(content, "type", str, where), _member(content, "collectives", dict, where)
+    site = _site(content, where)
+    name, columns = member(content, "type", str, where), member(content, "collectives", dict, where)
     found = {}
     for collective in columns:
         path = f"{where}.collectives.{collective}"
-        _checked(algorithms, path, collective)
-        lines = _member(columns, collective, list, f"{where}.collectives")
+        checked(algorithms, path, collective)
+        lines = member(columns, collective, list, f"{where}.collectives")
         found[collective] = tuple(_entry(line, collective, f"{path}[{index}]") for index, line in enumerate(lines))
         sizes = [entry.nbytes for entry in found[collective]]
         if sizes != sorted(sizes):
@@ -210,47 +266,19 @@ def _section(content: Any, where: str) -> Section:
 
 
 def _entry(content: Any, collective: str, where: str) -> Entry:
-    algorithm = _member(content, "algorithm", str, where)
-    _checked(check_algorithm, f"{where}.algorithm", collective, algorithm)
-    times = [_member(content, field, (int, float), where) for field in ("us", "native_us")]
-    for field, us in zip(("us", "native_us"), times):
-        if isinstance(us, bool) or not 0 < us < math.inf:
-            raise ArgumentError(f"field {where}.{field}: expected microseconds above 0, got {us!r}")
-    return Entry(_integer(content, "nbytes", where, 0), algorithm, _integer(content, "segment", where), *times)
+    algorithm = member(content, "algorithm", str, where)
+    checked(check_algorithm, f"{where}.algorithm", collective, algorithm)
+    times = [number(content, field, where, lambda us: us > 0, "microseconds above 0") for field in ("us", "native_us")]
+    return Entry(integer(content, "nbytes", where, 0), algorithm, integer(content, "segment", where), *times)
 
 
-def _checked(check: Any, where: str, *arguments: str) -> None:
-    try:
-        check(*arguments)
-    except ArgumentError as error:
-        raise ArgumentError(f"field {where}: {error}") from None
-
-
-def _integer(content: Any, key: str, where: str, least: int = 1) -> int:
-    number = _member(content, key, int, where)
-    if isinstance(number, bool) or not least <= number <= _MAX_INTEGER:
-        raise ArgumentError(f"field {_path(where, key)}: expected an integer from {least} to 2**63 - 1, got {number!r}")
-    return int(number)
-
-
-_NAMES = {int: "an integer", str: "text", list: "a list", dict: "an object", (int, float): "a number"}
-
-
-def _member(content: Any, key: str, wanted: Any, where: str) -> Any:
-    """A member of a JSON object, of one type."""
-    if not isinstance(content, dict):
-        raise ArgumentError(f"{f'field {where}' if where else 'the whole'}: expected an object, got {_short(content)}")
-    if key not in content:
-        raise ArgumentError(f"field {_path(where, key)}: expected {_NAMES[wanted]}, got none")
-    if not isinstance(content[key], wanted):
-        raise ArgumentError(f"field {_path(where, key)}: expected {_NAMES[wanted]}, got {_short(content[key])}")
-    return content[key]
-
-
-def _path(where: str, key: str) -> str:
-    return f"{where}.{key}" if where else key
-
-
-def _short(content: Any) -> str:
-    text = json.dumps(content)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+def _constants(content: Any, where: str) -> Constants:
+    site, level = _site(content, where), member(content, "level", str, where)
+    if level not in LEVELS:
+        raise ArgumentError(f"field {where}.level: expected one of {', '.join(LEVELS)}, got {level!r}")
+    alpha, beta = (number(content, field, where, lambda s: s > 0, "seconds above 0") for field in ("alpha", "beta"))
+    gamma, handshake = (number(content, field, where, lambda s: s >= 0, "seconds, at least 0") for field in ("gamma", "handshake"))
+    overhead = number(content, "overhead", where, lambda s: 0 <= s <= alpha, f"seconds from 0 to alpha, which is {alpha!r}")
+    spill = number(content, "spill", where, lambda factor: factor >= 1, "a factor of at least 1")
+    eager, cache = integer(content, "eager", where, 0), integer(content, "cache", where)
+    return Constants(site, level, Network(alpha, beta, gamma, overhead, eager, handshake, cache, spill))

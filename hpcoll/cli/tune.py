@@ -1,4 +1,4 @@
-"""``hpcoll tune``: measures all algorithms under mpirun and writes a table from which hpcoll then picks. Floor 7."""
+"""``hpcoll tune``: measures all algorithms and the model's constants under mpirun, and writes what hpcoll then picks from. Floor 7."""
 
 import argparse
 import math
@@ -15,6 +15,8 @@ from mpi4py import MPI
 import hpcoll
 from hpcoll import tuning
 from hpcoll.bench.cases import METHODS
+from hpcoll.bench.exchange import Fit
+from hpcoll.bench.fit import LARGE_NBYTES, NEVER
 from hpcoll.bench.sizes import sizes
 from hpcoll.bench.tune import Findings, Request, Step
 from hpcoll.bench.tune import run as measure
@@ -30,9 +32,11 @@ from hpcoll.tuning import Document, Section, type_class
 from hpcoll.units import format_nbytes, parse_nbytes
 
 OUTPUT, TYPES = Path("hpcoll-tuning.json"), "float32,float64"
-MINBYTES, MAXBYTES, FACTOR, SECONDS = "8", "16M", 4, 120.0
+MINBYTES, MAXBYTES, FACTOR, SECONDS, MODEL_SECONDS = "8", "16M", 4, 120.0, 5.0
 VARIABLE = "HPCOLL_TUNING"
 BAR, WIDTH = 20, 100  # columns of the bar, and at least of the report
+MODEL_HEADER = ["level", "ranks", "alpha us", "overhead us", "GB/s", "combined GB/s", "eager", "handshake us", "cache", "spill"]
+MODEL_WIDTH = 140  # columns; none of it is ever cut
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +48,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("-e", "--maxbytes", default=MAXBYTES, metavar="SIZE", help=f"greatest size; default {MAXBYTES}")
     add("-f", "--stepfactor", type=int, default=FACTOR, metavar="N", help=f"multiply by N from size to size; default {FACTOR}")
     add("--types", default=TYPES, metavar="LIST", help=f"element types of what is combined, with commas; default {TYPES}")
-    add("--seconds", type=float, default=SECONDS, metavar="S", help=f"time for everything; default {SECONDS:g}")
+    add("--model", action="store_true", help="only fit the constants by which hpcoll picks where it has no table")
+    seconds = f"time for everything; default {SECONDS:g}, with --model {MODEL_SECONDS:g}"
+    add("--seconds", type=float, metavar="S", help=seconds)
     add("--output", type=Path, default=OUTPUT, metavar="FILE", help=f"table to write or to add to; default {OUTPUT}")
 
 
@@ -53,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     world = MPI.COMM_WORLD
     try:
         wanted = request(arguments, world.size)
-        old = _old_sections(arguments.output, world)
+        old = _old_document(arguments.output, world)
     except ArgumentError:  # alike on all ranks: one of them says so
         if world.rank:
             return ERROR
@@ -89,6 +95,7 @@ def request(arguments: argparse.Namespace, nranks: int) -> Request:
     if nranks < 2:
         raise ArgumentError("tune needs at least 2 ranks, got 1: mpirun -n 4 hpcoll tune")
     read_config()
+    time_s = arguments.seconds if arguments.seconds is not None else MODEL_SECONDS if arguments.model else SECONDS
     names = tuple(METHODS) if arguments.collectives == "all" else tuple(dict.fromkeys(arguments.collectives.split(",")))
     for name in names:
         algorithms(name)
@@ -97,25 +104,27 @@ def request(arguments: argparse.Namespace, nranks: int) -> Request:
         raise ArgumentError(f"sizes need 1 <= minbytes <= maxbytes, got {least} and {greatest}")
     if arguments.stepfactor < 2:
         raise ArgumentError(f"stepfactor must be at least 2, got {arguments.stepfactor}")
-    if not 0 < arguments.seconds < math.inf:
-        raise ArgumentError(f"seconds must be above 0, got {arguments.seconds:g}")
+    if not 0 < time_s < math.inf:
+        raise ArgumentError(f"seconds must be above 0, got {time_s:g}")
     dtypes: dict[str, np.dtype] = {}
     for dtype in map(find_dtype, arguments.types.split(",")):
         check_op(SUM, dtype, 0)
         if working_dtype(dtype) != dtype:
             raise ArgumentError(f"types: {dtype.name} is combined as float32, which is what to tune")
         dtypes.setdefault(type_class(dtype), dtype)
-    return Request(names, tuple(sizes(least, greatest, factor=arguments.stepfactor)), tuple(dtypes.values()), arguments.seconds)
+    if arguments.model:
+        names = ()
+    return Request(names, tuple(sizes(least, greatest, factor=arguments.stepfactor)), tuple(dtypes.values()), time_s)
 
 
-def _old_sections(path: Path, world: MPI.Intracomm) -> tuple[Section, ...]:
+def _old_document(path: Path, world: MPI.Intracomm) -> Document:
     """What is in the file already, on rank 0; finds out before the measurement that the file can be replaced."""
     problem = ""
-    old: tuple[Section, ...] = ()
+    old = Document(tuning.FORMAT, "", ())
     if world.rank == 0:
         try:
             with tempfile.TemporaryFile(dir=path.resolve().parent):
-                old = _sections(path) if path.exists() else ()
+                old = _read(path) if path.exists() else old
         except ArgumentError as error:
             problem = str(error)
         except OSError as error:
@@ -126,21 +135,22 @@ def _old_sections(path: Path, world: MPI.Intracomm) -> tuple[Section, ...]:
     return old
 
 
-def _sections(path: Path) -> tuple[Section, ...]:
+def _read(path: Path) -> Document:
     if not path.is_file():
         raise ArgumentError(f"cannot write {path}: not a regular file")
     document = tuning.read(path)
     if document.format != tuning.FORMAT:
         raise ArgumentError(f"cannot add to {path}: its format is {document.format}, this hpcoll writes {tuning.FORMAT}")
-    return document.sections
+    return document
 
 
-def _write(path: Path, old: tuple[Section, ...], findings: Findings) -> str:
+def _write(path: Path, old: Document, findings: Findings) -> str:
     """Write the table, if there is anything new; what went wrong."""
-    if not findings.sections:
+    if not findings.sections and not findings.fits:
         return f"nothing was measured in the time given, so {path} is left as it is"
+    constants = tuning.merge_constants(old.constants, [one.constants for one in findings.fits])
     try:
-        tuning.write(path, Document(tuning.FORMAT, hpcoll.__version__, tuning.merge(old, findings.sections)))
+        tuning.write(path, Document(tuning.FORMAT, hpcoll.__version__, tuning.merge(old.sections, findings.sections), constants))
     except OSError as error:
         return f"cannot write {path}: {error.strerror}"
     return ""
@@ -167,16 +177,31 @@ def _clear() -> None:
 
 
 def _report(findings: Findings, wanted: Request, path: Path) -> None:
-    """Print the picks, what was left out, and how to use the file."""
+    """Print the picks, the constants, what was left out, and how to use the file."""
     rows = [row for section in findings.sections for row in _rows(section)]
-    header = ["collective", "type", "size", "pick", "segment", "us", "native us", "ratio"]
-    print("\n".join(table(header, rows, max(WIDTH, shutil.get_terminal_size().columns), numbers=[2, 4, 5, 6, 7])))
-    print("\nTimes are of the form, out of place or in place, in which the pick does worse; ratio is native us / us.")
+    if rows:
+        header = ["collective", "type", "size", "pick", "segment", "us", "native us", "ratio"]
+        print("\n".join(table(header, rows, max(WIDTH, shutil.get_terminal_size().columns), numbers=[2, 4, 5, 6, 7])))
+        print("\nTimes are of the form, out of place or in place, in which the pick does worse; ratio is native us / us.\n")
+    if findings.fits:
+        header = [*MODEL_HEADER, *(f"error {beside} {format_nbytes(LARGE_NBYTES)}" for beside in ("<", ">="))]
+        print("\n".join(table(header, [_model_row(one) for one in findings.fits], MODEL_WIDTH, numbers=range(2, len(header)))))
+        print("\nConstants of the model for messages on a node and between nodes, and its largest errors for short and long messages.")
     if findings.notes:
         print(f"Left out for lack of time ({wanted.seconds:g} s): {', '.join(findings.notes)}")
     for text in findings.wrong:
         print(f"Wrong: {text}")
     print(f"Written to {path}; use it with {VARIABLE}={path}")
+
+
+def _model_row(one: Fit) -> list[str]:
+    network = one.constants.network
+    us = [f"{1e6 * seconds:.3g}" for seconds in (network.alpha, network.overhead)]
+    speeds = [f"{1e-9 / seconds:.3g}" if seconds else "-" for seconds in (network.beta, network.gamma)]
+    eager, cache = ("-" if nbytes == NEVER else format_nbytes(nbytes) for nbytes in (network.eager, network.cache))
+    errors = [f"{100 * error:.0f} %" for error in one.errors]
+    ranks = f"{one.ranks[0]}, {one.ranks[1]}"
+    return [one.constants.level, ranks, *us, *speeds, eager, f"{1e6 * network.handshake:.3g}", cache, f"{network.spill:.3g}", *errors]
 
 
 def _rows(section: Section) -> list[list[str]]:

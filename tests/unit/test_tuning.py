@@ -12,13 +12,18 @@ import numpy as np
 import pytest
 
 from hpcoll.config import NATIVE, Entry
+from hpcoll.cost import Network
 from hpcoll.errors import ArgumentError
-from hpcoll.tuning import FORMAT, Document, Misfit, Section, Site, fit, lookup, merge, read, type_class, write
+from hpcoll.tuning import FORMAT, Constants, Document, Misfit, Section, Site, fit, lookup, merge, read, type_class, write
 
 HERE = Site("Some MPI 1.0", 8, (("a", 4), ("b", 4)))
 SIZES = (Entry(8, "direct", 8, 2.5, 4.0), Entry(4096, "tree", 4096, 12.34, 40.14), Entry(1 << 20, "ring", 65536, 1500.0, 2000.0))
 MOVED = (Entry(8, NATIVE, 8, 1.5, 1.0), Entry(1 << 20, "chain", 1 << 18, 90.0, 95.0))
-DOCUMENT = Document(FORMAT, "1.2.3", (Section(HERE, "f4", {"allreduce": SIZES}), Section(HERE, "bytes", {"bcast": MOVED})))
+NODE = Constants(HERE, "node", Network(2.5e-7, 8e-11, 2e-11, 0.0, 1 << 62, 0.0, 1 << 20, 1.5))
+NETWORK = Constants(HERE, "network", Network(1.2e-5, 8e-9, 0.0, 1.2e-5, 0, 3e-5, 1 << 62, 1.0))
+DOCUMENT = Document(
+    FORMAT, "1.2.3", (Section(HERE, "f4", {"allreduce": SIZES}), Section(HERE, "bytes", {"bcast": MOVED})), (NODE, NETWORK)
+)
 TABLE = fit(DOCUMENT, HERE)[0]
 
 
@@ -32,8 +37,10 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["table.json"]
     assert path.stat().st_mode & 0o777 == 0o666 & ~_umask()
     assert '    {"nbytes": 8, "algorithm": "direct", "segment": 8, "us": 2.5, "native_us": 4.0},\n' in path.read_text()
-    write(path, Document(FORMAT, "", ()))
-    assert read(path).sections == ()
+    assert '\n  {"mpi": "Some MPI 1.0", "nranks": 8, "hosts": {"a": 4, "b": 4}, "level": "node", "alpha": 2.5e-07, ' in path.read_text()
+    for part in (Document(FORMAT, "", ()), DOCUMENT._replace(sections=()), DOCUMENT._replace(constants=())):
+        write(path, part)
+        assert read(path) == part
 
 
 def _umask() -> int:
@@ -111,6 +118,21 @@ CHANGES: dict[str, tuple[tuple[Any, ...], Any, str]] = {
     "us": ((*ENTRY, "us"), "fast", f'field {NAME}.us: expected a number, got "fast"'),
     "negative": ((*ENTRY, "us"), -2.0, f"field {NAME}.us: expected microseconds above 0, got -2.0"),
     "native": ((*ENTRY, "native_us"), float("nan"), f"field {NAME}.native_us: expected microseconds above 0, got nan"),
+    "levels": (("levels",), {}, "field levels: expected a list, got {}"),
+    "no line": (("levels", 1), 7, r"field levels\[1\]: expected an object, got 7"),
+    "no site": (("levels", 1, "mpi"), None, r"field levels\[1\].mpi: expected text, got none"),
+    "level": (("levels", 0, "level"), "socket", r"field levels\[0\].level: expected one of node, network, got 'socket'"),
+    "no alpha": (("levels", 0, "alpha"), None, r"field levels\[0\].alpha: expected a number, got none"),
+    "alpha": (("levels", 0, "alpha"), 0, r"field levels\[0\].alpha: expected seconds above 0, got 0"),
+    "beta": (("levels", 1, "beta"), float("inf"), r"field levels\[1\].beta: expected seconds above 0, got inf"),
+    "huge beta": (("levels", 1, "beta"), 10**400, r"field levels\[1\].beta: expected seconds above 0, got 10+$"),
+    "true beta": (("levels", 1, "beta"), True, r"field levels\[1\].beta: expected seconds above 0, got True"),
+    "gamma": (("levels", 1, "gamma"), -1e-12, r"field levels\[1\].gamma: expected seconds, at least 0, got -1e-12"),
+    "overhead": (("levels", 1, "overhead"), 2e-5, r"field levels\[1\].overhead: expected seconds from 0 to alpha, .* 1.2e-05, got 2e-05"),
+    "eager": (("levels", 0, "eager"), -1, r"field levels\[0\].eager: expected an integer from 0 .*, got -1"),
+    "handshake": (("levels", 0, "handshake"), "no", r'field levels\[0\].handshake: expected a number, got "no"'),
+    "cache": (("levels", 0, "cache"), 1 << 63, r"field levels\[0\].cache: expected an integer from 1"),
+    "spill": (("levels", 0, "spill"), 0.5, r"field levels\[0\].spill: expected a factor of at least 1, got 0.5"),
     "long": (("hpcoll",), [1] * 100, "field hpcoll: expected text, got .{100}…$"),
 }  # fmt: skip
 

@@ -1,0 +1,147 @@
+"""``hpcoll tune --model`` under mpirun: the constants that it fits, where it keeps them, and what communicators make of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from pathlib import Path
+
+import pytest
+from mpi4py import MPI
+from tuned import table_in, tune
+
+import hpcoll
+from hpcoll import tuning
+from hpcoll.agreement import site
+from hpcoll.config import Entry
+from hpcoll.context import context_of
+from hpcoll.cost import Levels, Network
+from hpcoll.errors import ArgumentError
+from hpcoll.selection import HOSTS, ONE_HOST
+from hpcoll.tuning import FORMAT, NETWORK, NODE, Constants, Document, Section, Site
+
+pytestmark = pytest.mark.mpi(min_size=2)
+WORLD = MPI.COMM_WORLD
+NAMES = WORLD.allgather(MPI.Get_processor_name())
+HERE = site(NAMES)
+GUESSED = HOSTS if len(set(NAMES)) > 1 else ONE_HOST
+SLOW = Network(1e-3, 1e-6, 1e-10, 2e-4, 4096, 1e-3, 1 << 20, 2.0)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return table_in(tmp_path)
+
+
+def levels_with(monkeypatch: pytest.MonkeyPatch, file: Path, comm: MPI.Intracomm = WORLD) -> Levels | None:
+    """What a new communicator is told, the same on all its ranks."""
+    monkeypatch.setenv("HPCOLL_TUNING", str(file))
+    new = hpcoll.Communicator(comm.Dup())
+    found = context_of(new).config.levels
+    assert new.allgather(found) == [found] * new.size
+    new.Free()
+    return found
+
+
+def written(file: Path, document: Document) -> None:
+    if WORLD.rank == 0:
+        tuning.write(file, document)
+    WORLD.Barrier()
+
+
+def expected_levels(shm_ranks: int) -> set[str]:
+    """What there is to measure on a host where so many ranks share memory."""
+    return {level for level, there in ((NODE, shm_ranks > 1), (NETWORK, shm_ranks < WORLD.size)) if there}
+
+
+@pytest.mark.skipif(len(set(NAMES)) > 1, reason="which ranks share memory is set for one host")
+@pytest.mark.parametrize("shm_ranks", [1, 2, WORLD.size])
+def test_constants_are_fitted_to_the_levels_that_there_are(
+    shm_ranks: int, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HPCOLL_SHM_RANKS", str(shm_ranks))
+    assert tune("--model", "--seconds", "4", "--output", file) == 0
+    document = tuning.read(file)
+    found = {one.level: one.network for one in document.constants}
+    assert found.keys() == expected_levels(shm_ranks)
+    assert document.sections == ()
+    assert {one.site for one in document.constants} == {HERE}
+    for network in found.values():
+        assert 1e-8 < network.alpha < 0.1
+        assert 0 <= network.overhead <= network.alpha
+        assert 1e-12 < network.beta < 1e-7
+        assert 1e-13 < network.gamma < 1e-8
+        assert network.spill >= 1
+    out, _ = capsys.readouterr()
+    if WORLD.rank == 0:
+        assert re.match(r"level +ranks +alpha us +overhead us +GB/s ", out)
+        assert [line.split()[0] for line in out.splitlines()[1 : 1 + len(found)]] == list(found)
+        assert out.endswith(f"Written to {file}; use it with HPCOLL_TUNING={file}\n")
+    assert levels_with(monkeypatch, file) == GUESSED._replace(**found)
+    assert levels_with(monkeypatch, file, MPI.COMM_SELF) is None
+
+
+def test_a_whole_run_fits_them_too_and_what_was_there_stays(file: Path) -> None:
+    old = Section(HERE, "f4", {"scan": (Entry(8, "native", 8, 1.0, 1.0),)})
+    far = Constants(Site("Another MPI", 2, (("far", 2),)), NODE, SLOW)
+    written(file, Document(FORMAT, "", (old,), (far, Constants(HERE, NODE, SLOW))))
+    assert tune("--output", file, "--collectives", "barrier", "--seconds", "40") == 0
+    document = tuning.read(file)
+    assert [(one.type_class, list(one.collectives)) for one in document.sections] == [("f4", ["scan"]), ("bytes", ["barrier"])]
+    assert document.constants[0] == far
+    assert [one.site for one in document.constants[1:]] == [HERE]
+    assert document.constants[1].network != SLOW
+
+
+def test_without_time_nothing_is_written(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tune("--model", "--seconds", "1e-9", "--output", file) == 2
+    assert not file.exists()
+    _, err = capsys.readouterr()
+    assert ("nothing was measured in the time given" in err) is (WORLD.rank == 0)
+
+
+ELSEWHERE = Site(HERE.mpi, 100, (("far", 50), ("further", 50)) if len(set(NAMES)) > 1 else (("far", 100),))
+
+
+def test_constants_of_elsewhere_count_and_the_log_says_so(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    written(file, Document(FORMAT, "", (), (Constants(ELSEWHERE, NETWORK, SLOW),)))
+    with caplog.at_level(logging.INFO, "hpcoll"):
+        assert levels_with(monkeypatch, file) == GUESSED._replace(network=SLOW)
+    hosts = ", ".join(host for host, _ in ELSEWHERE.hosts)
+    text = f"tuning file {file}: constants of level network were measured with 100 ranks on {hosts}"
+    assert [record.getMessage() == text for record in caplog.records].count(True) == (WORLD.rank == 0)
+    assert [record for record in caplog.records if record.levelno > logging.INFO] == []
+
+
+def test_constants_of_another_library_are_refused_by_name(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    written(file, Document(FORMAT, "", (), (Constants(HERE._replace(mpi="Another MPI 7"), NODE, SLOW),)))
+    assert levels_with(monkeypatch, file) is None
+    texts = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(texts) == (WORLD.rank == 0)
+    assert all(f"tuning file {file} does not fit this communicator: field mpi has Another MPI 7, this run has " in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "text"),
+    [
+        ("level", "socket", "expected one of node, network, got 'socket'"),
+        ("alpha", -1.0, "expected seconds above 0, got -1.0"),
+        ("overhead", 1.0, "expected seconds from 0 to alpha, which is 0.001, got 1.0"),
+        ("spill", None, "expected a number, got null"),
+    ],
+)
+def test_a_wrong_member_is_named_on_every_rank(
+    member: str, value: object, text: str, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(file, Document(FORMAT, "", (), (Constants(HERE, NODE, SLOW),)))
+    if WORLD.rank == 0:
+        content = json.loads(file.read_text())
+        content["levels"][0][member] = value
+        file.write_text(json.dumps(content))
+    with pytest.raises(ArgumentError, match=rf"^rank 0: tuning file .*, field levels\[0\]\.{member}: {text}$"):
+        levels_with(monkeypatch, file)
