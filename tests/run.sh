@@ -4,6 +4,7 @@
 #   tests/run.sh                         everything
 #   tests/run.sh lint                    ruff, mypy, and shellcheck where it is installed
 #   tests/run.sh unit                    the tests that need no MPI
+#   tests/run.sh cluster                 the tests that emulate several hosts, where the machine allows that
 #   tests/run.sh mpi [NRANKS] [LIBRARY]  the tests under mpiexec; LIBRARY is openmpi or mpich
 #
 # All other arguments go to pytest: tests/run.sh mpi 3 openmpi -x -k ring
@@ -58,13 +59,18 @@ lint() {
     stage "ruff" "$bin/ruff" check .
     stage "mypy: hpcoll, kernels, jobs" types
     if command -v shellcheck >/dev/null; then
-        stage "shellcheck" shellcheck tests/run.sh jobs/*.sh .ci/run
+        stage "shellcheck" shellcheck tests/run.sh tests/cluster/*.sh jobs/*.sh .ci/run
     fi
 }
 
 unit() {
     mkdir "$results/unit"
     TEST_TOKENS=$results/unit stage "tests/unit" "$bin/python" -m pytest -q -n "$(nproc)" tests/unit "$@"
+}
+
+cluster() {
+    mkdir "$results/cluster"
+    TEST_TOKENS=$results/cluster stage "tests/cluster" "$bin/python" -m pytest -q tests/cluster "$@"
 }
 
 mpi() { # mpi NRANKS LIBRARY [PYTEST ARGUMENTS]
@@ -78,7 +84,7 @@ mpi() { # mpi NRANKS LIBRARY [PYTEST ARGUMENTS]
 stages=()
 while [ $# -gt 0 ]; do
     case $1 in
-    lint | unit | mpi) stages+=("$1") ;;
+    lint | unit | cluster | mpi) stages+=("$1") ;;
     [0-9] | [0-9][0-9]) NRANKS=$1 ;;
     openmpi | mpich) LIBRARIES=$1 ;;
     -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" && exit ;;
@@ -86,8 +92,8 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-[ ${#stages[@]} -gt 0 ] || stages=(lint unit mpi)
-bin=.venv-${LIBRARIES%% *}/bin # lint and unit run in the first environment
+[ ${#stages[@]} -gt 0 ] || stages=(lint unit cluster mpi)
+bin=.venv-${LIBRARIES%% *}/bin # all but mpi run in the first environment
 case " ${stages[*]} " in
 *" mpi "*) needed=$LIBRARIES ;;
 *) needed=${LIBRARIES%% *} ;;
@@ -100,6 +106,7 @@ for name in "${stages[@]}"; do
     case $name in
     lint) lint ;;
     unit) unit "$@" ;;
+    cluster) cluster "$@" ;;
     mpi) for library in $LIBRARIES; do for n in $NRANKS; do mpi "$n" "$library" "$@"; done; done ;;
     esac
 done
