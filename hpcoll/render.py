@@ -13,6 +13,7 @@ from hpcoll.algorithm import Algorithm, schedule
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.errors import ArgumentError
 from hpcoll.ir import Buffer, Chunk, Op, Schedule
+from hpcoll.nodes import Nodes
 from hpcoll.simulate import ROUNDS, Timeline, simulate
 
 Edge = tuple[int, int]  # sender, receiver
@@ -102,13 +103,14 @@ def _item_name(item: object) -> str:
     return ".".join(str(part) for part in item) if isinstance(item, tuple) else str(item)
 
 
-def draw(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1) -> Drawing:
+def draw(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: Nodes = ()) -> Drawing:
     """Build, simulate and understand the schedules of all ranks.
 
     Args:
         row: Catalogue row.
         nranks, root: ``nranks >= 1``, ``0 <= root < nranks``; ``root`` is 0 for collectives without one.
-        nchunks: As in `hpcoll.catalogue.schedule`, ``>= 1``.
+        nchunks: As in `hpcoll.algorithm.schedule`, ``>= 1``.
+        nodes: Placement of the ranks, as there.
     Raises:
         ArgumentError: a number is outside its range.
     """
@@ -116,7 +118,7 @@ def draw(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1) -> Drawin
         raise ArgumentError(f"{row.key} needs nranks >= 1, 0 <= root < nranks and chunks >= 1, got {nranks}, {root}, {nchunks}")
     if root and not COLLECTIVES[row.collective].rooted:
         raise ArgumentError(f"{row.collective} has no root, got root {root}")
-    schedules = tuple(schedule(row, nranks, rank, root, nchunks) for rank in range(nranks))
+    schedules = tuple(schedule(row, nranks, rank, root, nchunks, nodes) for rank in range(nranks))
     timeline = simulate(schedules, 0, ROUNDS)
     return Drawing(row, schedules, tuple(_shapes(timeline, nranks)), timeline)
 

@@ -10,6 +10,7 @@ from mpi4py import MPI
 from reference import COLLECTIVES, GUARD, Array, Guarded, contribution, contributions, expected, prefilled
 
 import hpcoll
+from hpcoll.catalogue import CATALOGUE
 
 PLAIN = {method: collective for collective, method in COLLECTIVES.items()}
 VARYING = {
@@ -21,7 +22,8 @@ ROOTED = ("Reduce", "Bcast", "Gather", "Scatter", "Gatherv", "Scatterv")
 
 def names(method: str) -> list[str | None]:
     """The MPI library, the choice, and every algorithm that serves a method."""
-    return ["native", None, *(name for name in hpcoll.algorithms(COLLECTIVE[method]) if (method, name) != ("Alltoallv", "bruck"))]
+    found = hpcoll.algorithms(COLLECTIVE[method])
+    return ["native", None, *(name for name in found if method not in VARYING or not CATALOGUE[f"{COLLECTIVE[method]}/{name}"].uniform)]
 
 
 def spread(sizes: list[int]) -> list[int]:

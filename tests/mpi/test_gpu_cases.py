@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from forms import COLLECTIVE, PLAIN
+from forms import COLLECTIVE, PLAIN, names
 from gpu_cases import (
     WAYS,
     Maker,
@@ -21,7 +21,11 @@ from gpu_cases import (
 )
 from gpu_double import installed, ordered
 
+from hpcoll.catalogue import CATALOGUE
+
 COUNTS = (0, 7, 12_007)  # the double is slow
+HIERARCHICAL = [(method, name) for method, collective in COLLECTIVE.items() for name in names(method)[2:]
+                if method != "Barrier" and CATALOGUE[f"{collective}/{name}"].hierarchical]  # fmt: skip
 pytestmark = pytest.mark.mpi(min_size=1)
 
 
@@ -44,6 +48,26 @@ def by(make: Maker) -> Any:
 @pytest.mark.parametrize("method", [one for one in COLLECTIVE if one != "Barrier"])
 def test_every_way(method: str, way: str | None, by: Any, make: Maker) -> None:
     check_method(by(way), method, make, counts=COUNTS)
+
+
+@pytest.fixture(scope="module")
+def grouped(make: Maker) -> Any:
+    """Communicators by way, of pairs of ranks that share memory."""
+
+    def made(way: str | None) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HPCOLL_SHM_RANKS", "2")
+            return communicator(way, make)
+
+    return cache(made)
+
+
+@pytest.mark.parametrize("way", [None, "staged"])
+@pytest.mark.parametrize(("method", "algorithm"), HIERARCHICAL)
+def test_pairs_of_ranks_as_nodes(method: str, algorithm: str, way: str | None, grouped: Any, make: Maker) -> None:
+    comm = grouped(way)
+    assert comm._context.topology.nodes == tuple(rank // 2 for rank in range(comm.size))
+    check_method(comm, method, make, algorithm, counts=COUNTS)
 
 
 @pytest.mark.parametrize("method", [one for one in PLAIN if one in ("Allreduce", "Reduce_scatter_block", "Scan", "Allgather")])

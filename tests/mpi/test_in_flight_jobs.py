@@ -18,7 +18,7 @@ pytestmark = [
 
 IMPORTS = f"""
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-from forms import COLLECTIVE, Case, every, issue, prepare
+from forms import Case, every, issue, names, prepare
 from reference import agreed
 """
 
@@ -57,7 +57,7 @@ say(x.tolist() if MPI.Request.Waitall([again]) else "")
 # Without a helper: what is ours, waited for on all ranks in the order in which it was started.
 ALONE = """
 def ours(method):
-    return hpcoll.algorithms(COLLECTIVE[method])[-1]
+    return names(method)[-1]
 for count in (3, 3000, 100_000):
     cases = every(comm, count, roots=[0])
     requests = [issue(comm, case, algorithm=ours(case.method)) for case in cases]

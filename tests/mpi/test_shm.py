@@ -16,6 +16,7 @@ from reference import ALGORITHMS, Guarded, agreed, communicator, contribution
 from test_collectives import run, run_in_place
 
 import hpcoll
+from hpcoll.catalogue import CATALOGUE
 from hpcoll.program import Code
 from hpcoll.transports import shm
 
@@ -62,7 +63,7 @@ SHAPES: dict[str, Callable[[int], int]] = {  # elements of rank r's block
     "short_and_long": lambda r: (3, 5000)[r % 2],
 }
 VARYING = [(collective, name) for collective in ("allgather", "gather", "scatter", "alltoall", "reduce_scatter")
-           for name in hpcoll.algorithms(collective) if name != "bruck"]  # fmt: skip
+           for name in hpcoll.algorithms(collective) if not CATALOGUE[f"{collective}/{name}"].uniform]  # fmt: skip
 
 
 @pytest.mark.parametrize("in_place", [False, True])

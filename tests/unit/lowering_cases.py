@@ -19,7 +19,9 @@ from hpcoll.collectives import COLLECTIVES
 from hpcoll.ir import Schedule
 from hpcoll.layout import Segments, block_segments, varying_blocks, vector_segments
 from hpcoll.lowering import lower
+from hpcoll.nodes import Nodes, numbered, parse_nodes
 from hpcoll.program import Program, Ways
+from hpcoll.sweep import placements
 
 Blocks = list[tuple[int, int]]  # displacement and count of each, in elements
 
@@ -76,6 +78,7 @@ class Case(NamedTuple):
         most_nbytes: Limit above which a message is split.
         shared: Per rank whether INPUT and OUTPUT may be read in place by ranks of its node; empty: none.
         ways: Per rank how messages travel, for arrays in GPU memory; empty: arrays in host memory.
+        nodes: Placement that the schedules are made for; empty: the setting's, which says who shares memory.
     """
 
     row: Algorithm
@@ -90,6 +93,7 @@ class Case(NamedTuple):
     most_nbytes: int = 1 << 30
     shared: tuple[tuple[bool, bool], ...] = ()
     ways: tuple[Ways, ...] = ()
+    nodes: Nodes = ()
 
     @property
     def collective(self) -> str:
@@ -97,7 +101,8 @@ class Case(NamedTuple):
 
     def schedules(self) -> list[Schedule]:
         nchunks = min(-(-self.count // self.segment) or 1, max(1, self.count))
-        return [schedule(self.row, self.nranks, rank, self.root, nchunks) for rank in range(self.nranks)]
+        nodes = numbered(self.nodes or self.setting.nodes)
+        return [schedule(self.row, self.nranks, rank, self.root, nchunks, nodes) for rank in range(self.nranks)]
 
     def near(self, rank: int) -> dict[int, int]:
         """Local ranks of the other ranks on a rank's node."""
@@ -278,4 +283,14 @@ def random_setting(rng: random.Random) -> Setting:
     return Setting(rng.randrange(1 << 30), rng.choice((0, 0, 24, 1 << 30)))
 
 
-# --- results
+def pairs(row: Algorithm, nranks: int) -> Nodes:
+    """Neighbours two by two on nodes, for a row that looks at them."""
+    return parse_nodes("2", nranks) if row.hierarchical else ()
+
+
+def random_nodes(row: Algorithm, nranks: int, rng: random.Random) -> Nodes:
+    """A placement for a row that looks at it, whoever shares memory."""
+    if not row.hierarchical:
+        return ()
+    most = rng.randrange(1, nranks + 1)
+    return rng.choice([*placements(nranks), numbered(rng.randrange(most) for _ in range(nranks))])

@@ -16,14 +16,15 @@ HPCOLL = ROOT / "hpcoll"
 
 # First name below hpcoll -> floor; a package's modules share its floor. "" is hpcoll itself.
 FLOORS = {
-    **dict.fromkeys(["errors", "units", "ops", "dtypes", "once"], 0),
-    **dict.fromkeys(["partition", "patterns"], 1),
+    **dict.fromkeys(["errors", "units", "ops", "dtypes", "once", "members"], 0),
+    **dict.fromkeys(["partition", "patterns", "nodes"], 1),
     **dict.fromkeys(["collectives", "ir"], 2),
-    **dict.fromkeys(["schedules", "algorithm", "catalogue"], 3),
-    **dict.fromkeys(["verify", "expressions", "credits", "sweep", "cost", "simulate", "render", "render_text", "render_svg"], 4),
+    **dict.fromkeys(["schedules", "algorithm", "catalogue", "composition"], 3),
+    **dict.fromkeys(["verify", "expressions", "credits", "sweep", "cost", "simulate", "tapes", "play"], 4),
+    **dict.fromkeys(["render", "render_text", "render_svg"], 4),
     **dict.fromkeys(["devices", "capsules", "locality", "gpu"], 5),
     **dict.fromkeys(["buffers", "exporters", "packing", "layout", "lowering", "program", "operators", "ledger"], 5),
-    **dict.fromkeys(["placement", "placement_device", "ordering"], 5),
+    **dict.fromkeys(["placement", "placement_device", "ordering", "forecast"], 5),
     **dict.fromkeys(["engines", "transports", "kernels"], 5),
     **dict.fromkeys(["topology", "selection", "tuning", "config"], 6),
     **dict.fromkeys(["agreement", "call", "native", "movements", "memory", "reductions", "describe", "plans", "planner", "context"], 7),

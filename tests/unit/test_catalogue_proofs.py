@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from hpcoll.algorithm import schedule
+from hpcoll.algorithm import Algorithm, schedule
 from hpcoll.catalogue import CATALOGUE
 from hpcoll.collectives import COLLECTIVES
-from hpcoll.sweep import MANY_CHUNKS, NCHUNKS, Summary, prove_catalogue
+from hpcoll.nodes import Nodes, parse_nodes
+from hpcoll.sweep import MANY_CHUNKS, NCHUNKS, Summary, placements, prove, prove_catalogue
 
 # Rows with over a million steps at 1000 ranks: minutes and gigabytes together. Here they are proven up to 255 ranks;
-# `prove_catalogue(0, extra=(1000,))` proves them too, in two to three minutes and 3 GB per process on two cores.
+# `prove_catalogue(0, extra=(1000,))` proves them too, those of flat rows in two to three minutes and 3 GB per process on two cores.
 NOT_AT_1000 = {
-    "allreduce/ring", "allreduce/direct", "allreduce/two_shot", "allgather/ring", "allgather/direct", "reduce_scatter/ring",
-    "reduce_scatter/direct", "alltoall/pairwise", "alltoall/bruck", "alltoall/direct",
+    "allreduce/ring", "allreduce/direct", "allreduce/two_shot", "allgather/ring", "allgather/direct", "allgather/hierarchical",
+    "reduce_scatter/ring", "reduce_scatter/direct", "reduce_scatter/hierarchical", "alltoall/pairwise", "alltoall/bruck",
+    "alltoall/direct", "alltoall/hierarchical",
 }  # fmt: skip
+NODES_OF_1000 = parse_nodes("40", 1000), parse_nodes("3:cyclic", 1000)
 
 
 def check_claims(summaries: list[Summary]) -> None:
@@ -24,14 +27,21 @@ def check_claims(summaries: list[Summary]) -> None:
         assert summary.reproducible >= row.reproducible, summary.key
 
 
+def instances(row: Algorithm) -> int:
+    """How many combinations of root, chunks and placement there are for 1 to 64 ranks."""
+    rooted = COLLECTIVES[row.collective].rooted
+    roots = 64 * 65 // 2 if rooted else 64
+    if row.hierarchical:  # all roots for one placement, first and last one for the others, or just the first
+        return roots + sum((len(placements(n)) - 1) * (1 + (rooted and 1 < n <= 32)) for n in range(1, 65))
+    return roots * len(NCHUNKS) + 64 * len(MANY_CHUNKS) if row.chunked else roots
+
+
 @pytest.mark.timeout(600)
 def test_every_row_for_1_to_64_ranks_and_every_root() -> None:
     summaries = prove_catalogue(64, extra=())
     assert [summary.key for summary in summaries] == list(CATALOGUE)
     for summary in summaries:
-        row = CATALOGUE[summary.key]
-        roots = 64 * 65 // 2 if COLLECTIVES[row.collective].rooted else 64
-        assert summary.instances == (roots * len(NCHUNKS) + 64 * len(MANY_CHUNKS) if row.chunked else roots), row.key
+        assert summary.instances == instances(CATALOGUE[summary.key]), summary.key
     check_claims(summaries)
 
 
@@ -43,13 +53,34 @@ def test_every_row_for_some_numbers_of_ranks_up_to_255() -> None:
     check_claims(summaries)
 
 
+def nodes_of(row: Algorithm) -> tuple[Nodes, ...]:
+    return NODES_OF_1000 if row.hierarchical else ((),)
+
+
 @pytest.mark.timeout(600)
 def test_rows_of_at_most_a_million_steps_for_1000_ranks() -> None:
-    def steps(key: str) -> int:
-        return 1000 * max(sum(map(len, schedule(CATALOGUE[key], 1000, rank).channels)) for rank in (1, 500))
+    def steps(row: Algorithm) -> int:
+        schedules = [schedule(row, 1000, rank, nodes=nodes) for nodes in nodes_of(row) for rank in (1, 500)]
+        return 1000 * max(sum(map(len, one.channels)) for one in schedules)
 
-    assert {key for key in CATALOGUE if steps(key) > 1_000_000} == NOT_AT_1000
-    summaries = prove_catalogue(0, extra=(1000,), rows=[row for key, row in CATALOGUE.items() if key not in NOT_AT_1000])
-    assert len(summaries) == len(CATALOGUE) - len(NOT_AT_1000)
+    assert {key for key, row in CATALOGUE.items() if steps(row) > 1_000_000} == NOT_AT_1000
+    rows = [row for key, row in CATALOGUE.items() if key not in NOT_AT_1000]
+    flat = [row for row in rows if not row.hierarchical]
+    summaries = prove_catalogue(0, extra=(1000,), rows=flat)
+    assert len(summaries) == len(flat)
     assert all(summary.instances for summary in summaries)
     check_claims(summaries)
+    for row in rows:
+        for nodes in nodes_of(row) if row.hierarchical else ():
+            assert prove(row, 1000, 500 if COLLECTIVES[row.collective].rooted else 0, nodes=nodes).reproducible
+
+
+def test_placements_are_of_all_kinds() -> None:
+    """For any number of ranks: one node, a node for each, and from four ranks on several with several, even and uneven."""
+    for nranks in range(1, 65):
+        found = placements(nranks)
+        assert len(set(found)) == len(found)
+        assert {len(nodes) for nodes in found} == {nranks}
+        assert {(0,) * nranks, tuple(range(nranks))} <= set(found)
+        cyclic = [nodes for nodes in found if list(nodes) != sorted(nodes)]
+        assert len(cyclic) >= (nranks > 3) + (nranks > 5)

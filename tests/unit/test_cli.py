@@ -45,6 +45,17 @@ def test_show_draws_an_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
     assert "tree, sent from rank 1" in out
 
 
+def test_show_draws_an_algorithm_on_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = []
+    for more in ([], ["--nodes", "4"], ["--nodes", "4:cyclic"]):
+        assert main(["show", "allreduce/hierarchical", "-n", "8", *more]) == 0
+        drawn.append(capsys.readouterr().out)
+    assert drawn[0] == drawn[1] != drawn[2]
+    rounds = [line for line in drawn[1].splitlines() if line.startswith("  0 ")]
+    assert ">4" in rounds[0], "the ranks of its lane are 0 and 4"
+    assert all(line.startswith("allreduce/hierarchical on 8 ranks, 8 chunks, 1 channel\n") for line in drawn)
+
+
 def test_show_writes_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "allreduce/ring", "-n", "3", "--svg", str(tmp_path / "ring.svg")]) == 0
     assert ElementTree.parse(tmp_path / "ring.svg").getroot().tag.endswith("svg")
@@ -59,6 +70,11 @@ def test_show_writes_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["show", "allreduce", "-n", "4"], "show needs COLLECTIVE/ALGORITHM to draw, got 'allreduce'"),
         (["show", "allreduce/ring", "-n", "0"], "needs nranks >= 1"),
         (["show", "allreduce/ring", "--chunks", "2"], "allreduce/ring chooses its number of chunks itself, got --chunks 2"),
+        (["show", "allreduce/ring", "--nodes", "2"], "allreduce/ring does not look at nodes, got --nodes 2"),
+        (["show", "allreduce", "--nodes", "2"], "show needs COLLECTIVE/ALGORITHM to draw, got 'allreduce'"),
+        (["show", "allreduce/hierarchical", "-n", "4", "--nodes", "3+2"], "nodes '3+2' have 5 ranks together, expected 4"),
+        (["show", "allreduce/hierarchical", "--nodes", "some"], "nodes must look like 6, 3+1+4 or 2:cyclic, got 'some'"),
+        (["show", "bcast/hierarchical", "-n", "0"], "needs nranks >= 1"),
         (["show", "bcast/binomial", "--root", "8"], "0 <= root < nranks"),
         (["show", "bcast/binomial", "--svg", "/nowhere/picture.svg"], "cannot write /nowhere/picture.svg: No such file"),
     ],

@@ -11,13 +11,14 @@ from graphlib import CycleError, TopologicalSorter
 
 import pytest
 from handmade import made
-from test_mutations import aliases_of, cells
+from test_mutations import NODES, aliases_of, cells
 
 from hpcoll.algorithm import schedule
 from hpcoll.catalogue import CATALOGUE
 from hpcoll.credits import used_at
 from hpcoll.errors import ScheduleError
 from hpcoll.ir import LINES, Op, Schedule, Writer, cell, inputs, outputs
+from hpcoll.nodes import parse_nodes
 from hpcoll.sweep import modes, prove_schedules
 from hpcoll.verify import verify_schedules
 
@@ -253,7 +254,7 @@ def shuffled(s: Schedule, rng: random.Random) -> Schedule:
 def settings() -> Iterator[tuple[str, list[Schedule], bool]]:
     for key, row in CATALOGUE.items():
         for nranks, nchunks in ((2, 7), (3, 2), (5, 9), (6, 3)):
-            schedules = [schedule(row, nranks, rank, 0, nchunks) for rank in range(nranks)]
+            schedules = [schedule(row, nranks, rank, 0, nchunks, parse_nodes(NODES, nranks)) for rank in range(nranks)]
             for in_place in modes(row):
                 yield key, schedules, in_place
     for nchunks in (1, 2, 3, 4):

@@ -7,7 +7,7 @@ import random
 import zlib
 
 import pytest
-from lowering_cases import Case, add_floats, check, every_row, in_place_modes, play, random_setting
+from lowering_cases import Case, add_floats, check, every_row, in_place_modes, play, random_nodes, random_setting
 from reference_engine import Operator
 
 from hpcoll import lowering
@@ -30,6 +30,7 @@ def test_results(row: Algorithm) -> None:
                     root=rng.randrange(nranks) if COLLECTIVES[row.collective].rooted else 0,
                     segment=rng.choice((1 << 40, max(1, count), nranks + 1, 5, 2)) if count < 37 or rng.random() < 0.7 else 1,
                     most_nbytes=rng.choice((1 << 30, 1 << 30, 16)),
+                    nodes=random_nodes(row, nranks, rng),
                 )
                 check(case)
 
@@ -40,7 +41,8 @@ def test_every_root(key: str) -> None:
     for nranks in range(2, 9):
         for root in range(nranks):
             in_place = rng.choice(in_place_modes(CATALOGUE[key], nranks, rng))
-            check(Case(CATALOGUE[key], nranks, 11, in_place, random_setting(rng), root, segment=rng.choice((3, 11))))
+            case = Case(CATALOGUE[key], nranks, 11, in_place, random_setting(rng), root, segment=rng.choice((3, 11)))
+            check(case._replace(nodes=random_nodes(CATALOGUE[key], nranks, rng)))
 
 
 @pytest.mark.parametrize("key", [key for key, row in CATALOGUE.items() if COLLECTIVES[row.collective].blocks and not row.uniform])
@@ -51,7 +53,7 @@ def test_varying_blocks(key: str) -> None:
         root = rng.randrange(nranks) if COLLECTIVES[row.collective].rooted else 0
         for in_place in in_place_modes(row, nranks, rng):
             case = Case(row, nranks, sum(sizes), in_place, random_setting(rng), root, sizes=sizes)
-            check(case._replace(most_nbytes=rng.choice((1 << 30, 16))))
+            check(case._replace(most_nbytes=rng.choice((1 << 30, 16)), nodes=random_nodes(row, nranks, rng)))
 
 
 @every_row
@@ -59,7 +61,8 @@ def test_more_receives_than_are_posted_ahead(row: Algorithm) -> None:
     rng = random.Random(row.key)
     nranks = lowering._POSTED_AHEAD + 5
     for in_place in in_place_modes(row, nranks, rng)[-2:]:
-        check(Case(row, nranks, 1 if row.collective == "barrier" else 43, in_place, random_setting(rng), segment=25))
+        count = 1 if row.collective == "barrier" else 43
+        check(Case(row, nranks, count, in_place, random_setting(rng), segment=25, nodes=random_nodes(row, nranks, rng)))
 
 
 @pytest.mark.parametrize("key", [key for key in CATALOGUE if key.startswith("allreduce/")])
@@ -68,6 +71,7 @@ def test_all_ranks_get_the_same_bits(key: str) -> None:
     for nranks, segment in itertools.product(range(2, 10), (1 << 40, 7)):
         for in_place in in_place_modes(CATALOGUE[key], nranks, rng):
             case = Case(CATALOGUE[key], nranks, 37, in_place, random_setting(rng), segment=segment)
+            case = case._replace(nodes=random_nodes(case.row, nranks, rng))
             _, sides = play(case, Operator(8, add_floats))
             results = {s.memory.returned[s.memory.area(1).span].tobytes() for s in sides if s.memory.returned is not None}
             assert len(results) == 1

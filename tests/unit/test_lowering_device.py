@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
-from lowering_cases import Case, check, every_row, in_place_modes, operator_of, play, programs_of
+from lowering_cases import Case, check, every_row, in_place_modes, operator_of, play, programs_of, random_nodes
 from reference_engine import SCRATCH, Setting
 from reference_memory import PLACES
 from reference_streams import MOST_SOURCES
@@ -58,6 +58,7 @@ def device_case(row: Algorithm, nranks: int, way: str, rng: random.Random) -> Ca
         root=rng.randrange(nranks) if COLLECTIVES[row.collective].rooted else 0,
         segment=rng.choice((1 << 40, max(1, count), 20, 5)), window=rng.choice((1, 2, 3, PLACES)), sizes=sizes,
         most_nbytes=rng.choice((1 << 30, 16)), ways=tuple(WAYS[way][1](near(rank, nodes), rng) for rank in range(nranks)),
+        nodes=random_nodes(row, nranks, rng) if row.hierarchical and rng.random() < 0.5 else (),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from lowering_cases import Case, check, every_row, in_place_modes, operator_of, play, programs_of
+from lowering_cases import Case, check, every_row, in_place_modes, operator_of, pairs, play, programs_of, random_nodes
 from reference_engine import Setting
 from reference_memory import PLACES
 
@@ -17,6 +17,7 @@ from hpcoll.algorithm import Algorithm
 from hpcoll.catalogue import CATALOGUE
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.ir import LINES, Buffer
+from hpcoll.nodes import Nodes
 from hpcoll.program import INLINE_NBYTES, MESSAGES, STAGING, Code, Program
 
 NODES: dict[str, Callable[[int], int]] = {  # on which node a rank is
@@ -44,6 +45,7 @@ def random_case(row: Algorithm, nranks: int, setting: Setting, rng: random.Rando
         root=rng.randrange(nranks) if COLLECTIVES[row.collective].rooted else 0,
         segment=rng.choice((1 << 40, max(1, count), 20, 8, 5)), window=rng.choice((1, 2, PLACES)),
         most_nbytes=rng.choice((1 << 30, 16)), shared=rng.choice(shared_modes(nranks, rng)),
+        nodes=random_nodes(row, nranks, rng) if row.hierarchical and rng.random() < 0.5 else (),
     )  # fmt: skip
 
 
@@ -67,7 +69,8 @@ def test_every_kind_of_memory(row: Algorithm) -> None:
         for in_place, shared in itertools.product(in_place_modes(row, nranks, rng), shared_modes(nranks, rng)):
             for window in (1, 3):
                 setting = near_setting(rng, NODES["all on one"], nranks)
-                check(Case(row, nranks, count, in_place, setting, segment=20, window=window, shared=shared))
+                nodes = random_nodes(row, nranks, rng)
+                check(Case(row, nranks, count, in_place, setting, segment=20, window=window, shared=shared, nodes=nodes))
 
 
 @pytest.mark.parametrize("key", [key for key, row in CATALOGUE.items() if COLLECTIVES[row.collective].blocks and not row.uniform])
@@ -102,9 +105,9 @@ def test_short_messages_before_long_ones(window: int) -> None:
 # --- structure
 
 
-def near_programs(key: str, nranks: int, count: int, *, in_place: bool = False) -> list[Program]:
-    """Programs of all ranks of one node, elements of 8 bytes."""
-    return programs_of(Case(CATALOGUE[key], nranks, count, (in_place,) * nranks, Setting(0, nodes=(0,) * nranks)), 8)
+def near_programs(key: str, nranks: int, count: int, *, in_place: bool = False, nodes: Nodes = ()) -> list[Program]:
+    """Programs of all ranks of one node, elements of 8 bytes; the schedule may be one for several nodes."""
+    return programs_of(Case(CATALOGUE[key], nranks, count, (in_place,) * nranks, Setting(0, nodes=(0,) * nranks), nodes=nodes), 8)
 
 
 def rows_of(program: Program, *codes: Code) -> list[tuple[int, ...]]:
@@ -113,8 +116,9 @@ def rows_of(program: Program, *codes: Code) -> list[tuple[int, ...]]:
 
 @every_row
 def test_ranks_of_one_node_exchange_no_mpi_messages(row: Algorithm) -> None:
-    for nranks in (2, 5):
-        for program in near_programs(row.key, nranks, 30, in_place=COLLECTIVES[row.collective].always_in_place):
+    for nranks, nodes in itertools.product((2, 5), {(), pairs(row, 5)}):
+        in_place = COLLECTIVES[row.collective].always_in_place
+        for program in near_programs(row.key, nranks, 30, in_place=in_place, nodes=nodes[:nranks]):
             assert not rows_of(program, Code.SEND, Code.RECV, Code.WAIT)
             assert program.nrequests == 0
 
@@ -123,7 +127,8 @@ def test_ranks_of_one_node_exchange_no_mpi_messages(row: Algorithm) -> None:
 @pytest.mark.parametrize("count", [1, 200])
 def test_lines_staging_and_slots_suffice(row: Algorithm, count: int) -> None:
     """At most LINES messages from one peer are in use at once; staging is reserved once per lane, before it is used, and stays within."""
-    for program in near_programs(row.key, 6, count, in_place=COLLECTIVES[row.collective].always_in_place):
+    in_place = COLLECTIVES[row.collective].always_in_place
+    for program in [one for nodes in {(), pairs(row, 6)} for one in near_programs(row.key, 6, count, in_place=in_place, nodes=nodes)]:
         for first, last, _ in program.lanes.tolist():
             lane = program.rows[first:last].tolist()
             codes = [code for code, *_ in lane]

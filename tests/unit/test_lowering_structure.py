@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from lowering_cases import Case, every_row, in_place_modes, operator_of, play, programs_of
+from lowering_cases import Case, every_row, in_place_modes, operator_of, pairs, play, programs_of
 from reference_engine import Setting
 
 from hpcoll import lowering
@@ -25,7 +25,8 @@ from hpcoll.program import Code, Program
 def program(key: str, nranks: int, rank: int, *, root: int = 0, count: int = 0, segment: int = 1 << 40, in_place: bool = False) -> Program:
     """One rank's program for elements of 8 bytes, one element to a chunk unless told."""
     row = CATALOGUE[key]
-    case = Case(row, nranks, count or (1 if COLLECTIVES[row.collective].blocks else nranks), (), Setting(0), root, segment)
+    count = count or (1 if COLLECTIVES[row.collective].blocks else nranks)
+    case = Case(row, nranks, count, (), Setting(0), root, segment, nodes=pairs(row, nranks))
     steps = case.schedules()[rank]
     return lower(steps, case.segments(steps), 8, case.window, in_place=in_place)
 
@@ -118,8 +119,12 @@ def test_one_rank_needs_at_most_one_row(row: Algorithm) -> None:
 
 @pytest.mark.parametrize("key", [key for key, row in CATALOGUE.items() if row.pipelined])
 def test_segments_share_their_rows(key: str) -> None:
+    def form(one: Program) -> list[list[int]]:
+        """All but where blocks lie, which their size says."""
+        return [row[: 2 if row[0] == Code.COPY else 3] for row in one.rows.tolist()]
+
     two, many, rest = (program(key, 6, 1, count=count, segment=12) for count in (24, 12_000, 11_999))
-    assert np.array_equal(two.rows[:, :3], many.rows[:, :3])
+    assert form(two) == form(many)
     assert len(many.lanes) == 500 * len(two.lanes) == len(rest.lanes)
     assert len(rest.rows) <= 2 * len(two.rows), "a shorter last segment has its own rows, once"
     assert (many.nrequests, many.scratch_nbytes) == (two.nrequests, two.scratch_nbytes)
@@ -130,7 +135,7 @@ def test_segments_share_their_rows(key: str) -> None:
 @every_row
 def test_an_empty_message_needs_no_rows(row: Algorithm) -> None:
     for in_place in in_place_modes(row, 5, random.Random(1)):
-        empty = programs_of(Case(row, 5, 0, in_place, Setting(0)), 8)
+        empty = programs_of(Case(row, 5, 0, in_place, Setting(0), nodes=pairs(row, 5)), 8)
         assert [len(p.rows) for p in empty] == [0] * 5
 
 
@@ -162,7 +167,7 @@ def test_the_window_never_exceeds_the_lanes() -> None:
 @every_row
 def test_a_program_of_many_ranks_is_linear_in_its_schedule(row: Algorithm) -> None:
     nranks = 100
-    steps = schedule(row, nranks, 7, 0, 4)
+    steps = schedule(row, nranks, 7, 0, 4, pairs(row, nranks))
     chunks = sum(sum(part.n for part in (*step.srcs, step.dst) if part) for channel in steps.channels for step in channel)
     rows = program(row.key, nranks, 7, in_place=COLLECTIVES[row.collective].always_in_place).rows
     assert 0 < len(rows) <= 3 * chunks
@@ -175,7 +180,8 @@ def test_a_program_of_many_ranks_is_linear_in_its_schedule(row: Algorithm) -> No
 def test_waits_come_before_the_memory_is_touched(key: str) -> None:
     """A WAIT put off to the end of its lane is refused just where a later row touches its request's memory."""
     row, nranks = CATALOGUE[key], 5
-    case = Case(row, nranks, 15, in_place_modes(row, nranks, random.Random(0))[0], Setting(5), segment=15, window=1)
+    in_place = in_place_modes(row, nranks, random.Random(0))[0]
+    case = Case(row, nranks, 15, in_place, Setting(5), segment=15, window=1, nodes=pairs(row, nranks))
     programs = programs_of(case, operator_of(row).itemsize)
     play(case, programs=programs)
     for rank, i in [(rank, i) for rank, p in enumerate(programs) for i, at in enumerate(p.rows[:, 0]) if at == Code.WAIT]:

@@ -18,11 +18,13 @@ from hpcoll.catalogue import CATALOGUE
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.errors import ScheduleError
 from hpcoll.ir import Buffer, Chunk, Op, Schedule, Step
+from hpcoll.nodes import parse_nodes
 from hpcoll.sweep import modes, prove_schedules
 
 NRANKS = (2, 3, 4, 5, 7, 8)
 MOST = 400  # mutants of one instance; more are sampled
 NCHUNKS = 3  # for rows that take any number
+NODES = "2"  # neighbours in pairs, for rows that look at nodes: what is composed of flat schedules is mutated, too
 
 Cell = tuple[Buffer, int]
 Datum = tuple[int, str, frozenset[Hashable]]
@@ -189,7 +191,7 @@ def test_wrong_schedules_are_refused(key: str) -> None:
     survivors = []
     for nranks in NRANKS:
         for root in {0, nranks - 2} if COLLECTIVES[row.collective].rooted else {0}:
-            schedules = [schedule(row, nranks, rank, root, NCHUNKS) for rank in range(nranks)]
+            schedules = [schedule(row, nranks, rank, root, NCHUNKS, parse_nodes(NODES, nranks)) for rank in range(nranks)]
             assert data_right(row, schedules)
             candidates = list(mutants(schedules))
             for mutant in rng.sample(candidates, min(MOST, len(candidates))):

@@ -13,17 +13,25 @@ from hpcoll.call import Blocks, Call  # noqa: E402
 from hpcoll.catalogue import CATALOGUE  # noqa: E402
 from hpcoll.collectives import COLLECTIVES  # noqa: E402
 from hpcoll.lowering import lower  # noqa: E402
+from hpcoll.nodes import Nodes  # noqa: E402
 from hpcoll.plans import cut, lane_nbytes  # noqa: E402
+from hpcoll.sweep import placements  # noqa: E402
 from hpcoll.transports.shm import CAPACITY_NBYTES, STREAM_PLACES  # noqa: E402
 
 BYTE = np.dtype(np.uint8)
 WHOLE = 1 << 40  # a segment
 
 
-def staging(row: Algorithm, call: Call, rank: int, nranks: int, segment: int = WHOLE) -> int:
-    """Bytes that one lane of a rank stages where all ranks share a node."""
-    steps, segments = cut(row, call, segment, lane_nbytes(row, CAPACITY_NBYTES, nranks), rank, nranks, ())
-    near = {other: other for other in range(nranks) if other != rank}
+def placements_of(row: Algorithm, nranks: int) -> list[Nodes]:
+    """All ranks on one node; of a row that looks at nodes, others too."""
+    return placements(nranks) if row.hierarchical else [(0,) * nranks]
+
+
+def staging(row: Algorithm, call: Call, rank: int, nodes: Nodes, segment: int = WHOLE) -> int:
+    """Bytes that one lane of a rank stages."""
+    steps, segments = cut(row, call, segment, lane_nbytes(row, CAPACITY_NBYTES, nodes), rank, nodes, ())
+    mates = [other for other, node in enumerate(nodes) if node == nodes[rank]]
+    near = {other: local for local, other in enumerate(mates) if other != rank}
     return lower(steps, segments, 1, STREAM_PLACES, in_place=call.in_place, near=near).staging_nbytes
 
 
@@ -38,24 +46,25 @@ def calls(row: Algorithm, count: int) -> list[Call]:
 def test_a_lane_fits_its_place(key: str) -> None:
     """Messages of more than one lane; elements of one byte, so that chunks have odd sizes and are rounded up most."""
     row, filled = CATALOGUE[key], 0
-    for nranks in (2, 3, 5, 64) if row.chunked else range(2, 65):
-        count = 2 * lane_nbytes(row, CAPACITY_NBYTES, nranks)
-        if COLLECTIVES[row.collective].blocks:
-            count = -(-count // nranks)
-        for call in calls(row, count):
-            for rank in range(nranks) if nranks < 6 and not row.chunked else (0, nranks - 1):
-                found = staging(row, call, rank, nranks)
-                assert found <= CAPACITY_NBYTES, (nranks, rank, call.in_place)
-                filled = max(filled, found)
+    for nranks in (2, 3, 5, 64) if row.chunked else (2, 3, 4, 5, 8, 13, 33, 64) if row.hierarchical else range(2, 65):
+        for nodes in placements_of(row, nranks):
+            count = 2 * lane_nbytes(row, CAPACITY_NBYTES, nodes)
+            if COLLECTIVES[row.collective].blocks:
+                count = -(-count // nranks)
+            for call in calls(row, count):
+                for rank in range(nranks) if nranks < 6 and not row.chunked else {0, nodes.index(max(nodes)), nranks - 1}:
+                    found = staging(row, call, rank, nodes)
+                    assert found <= CAPACITY_NBYTES, (nodes, rank, call.in_place)
+                    filled = max(filled, found)
     assert filled > CAPACITY_NBYTES // 5  # and uses what there is
 
 
 @pytest.mark.parametrize("key", [key for key, row in CATALOGUE.items() if row.chunked])
 def test_chunks_a_little_longer_than_a_line_fit_too(key: str) -> None:
     row = CATALOGUE[key]
-    for nranks in (2, 3):
-        (call, *_) = calls(row, lane_nbytes(row, CAPACITY_NBYTES, nranks))
-        assert CAPACITY_NBYTES // 4 < max(staging(row, call, rank, nranks, 65) for rank in range(nranks)) <= CAPACITY_NBYTES
+    for nodes in ((0, 0), (0, 0, 0)):
+        (call, *_) = calls(row, lane_nbytes(row, CAPACITY_NBYTES, nodes))
+        assert CAPACITY_NBYTES // 4 < max(staging(row, call, rank, nodes, 65) for rank in range(len(nodes))) <= CAPACITY_NBYTES
 
 
 def varying(collective: str, rank: int, sizes: list[int]) -> Blocks:
@@ -71,9 +80,9 @@ def varying(collective: str, rank: int, sizes: list[int]) -> Blocks:
 @pytest.mark.parametrize("key", [key for key, row in CATALOGUE.items() if COLLECTIVES[row.collective].blocks and not row.uniform])
 def test_a_lane_of_varying_blocks_fits_its_place(key: str) -> None:
     row = CATALOGUE[key]
-    for nranks in (2, 3, 5, 16, 64):
-        huge = 2 * lane_nbytes(row, CAPACITY_NBYTES, nranks)
-        for sizes in ([huge] * nranks, [huge * (r == nranks - 1) for r in range(nranks)], [huge * (r % 2) + 57 for r in range(nranks)]):
-            for rank in (0, nranks - 1):
+    for nodes in [nodes for nranks in (2, 3, 5, 16, 64) for nodes in placements_of(row, nranks)]:
+        huge, ranks = 2 * lane_nbytes(row, CAPACITY_NBYTES, nodes), range(len(nodes))
+        for sizes in ([huge for _ in ranks], [huge * (r == ranks[-1]) for r in ranks], [huge * (r % 2) + 57 for r in ranks]):
+            for rank in (0, ranks[-1]):
                 call = Call(row.collective, 0, 0, sum(sizes), BYTE, blocks=varying(row.collective, rank, sizes))
-                assert staging(row, call, rank, nranks) <= CAPACITY_NBYTES, (nranks, rank, sizes)
+                assert staging(row, call, rank, nodes) <= CAPACITY_NBYTES, (nodes, rank, sizes)

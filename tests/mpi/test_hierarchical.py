@@ -1,0 +1,282 @@
+"""Hierarchical algorithms where groups of ranks stand for nodes: they share memory, and messages go from group to group.
+
+Groups are neighbours, so placements are by blocks; for others a communicator is told another placement than that of its memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import test_blocks
+import test_shm
+import test_symmetric
+from forms import COLLECTIVE, ROOTED, Case, issue, names, own_order, prepare
+from mpi4py import MPI
+from reference import agreed, communicator, roots
+from test_collectives import run, run_in_place
+
+import hpcoll
+from hpcoll.catalogue import CATALOGUE
+from hpcoll.collectives import COLLECTIVES
+from hpcoll.errors import ArgumentError
+from hpcoll.nodes import Nodes, cyclic, describe, numbered, parse_nodes
+from hpcoll.selection import ONE_HOST
+
+pytestmark = pytest.mark.mpi
+
+RANKS = "HPCOLL_SHM_RANKS"
+GROUPS = (1, 2, 3)
+NRANKS = MPI.COMM_WORLD.size
+ROWS = [row for row in CATALOGUE.values() if row.hierarchical]
+MOVING = [(row.collective, row.name) for row in ROWS if row.collective != "barrier"]
+METHODS = [(method, row.name) for row in ROWS for method, collective in COLLECTIVE.items() if collective == row.collective
+           and row.name in names(method)]  # fmt: skip
+OTHER_PLACEMENTS: dict[str, Nodes] = {
+    "cyclic": cyclic([NRANKS - NRANKS // 2, NRANKS // 2] if NRANKS > 1 else [1]),
+    "uneven": parse_nodes(f"1+{NRANKS - 1}" if NRANKS > 1 else "1", NRANKS),
+    "around": numbered("abbac"[:NRANKS].ljust(NRANKS, "a")),
+    "one": (0,) * NRANKS,
+}
+
+
+def made(**variables: str) -> hpcoll.Communicator:
+    """A communicator made with these settings."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        return communicator().Dup()
+
+
+@cache
+def grouped(size: int) -> hpcoll.Communicator:
+    """A communicator of groups of so many neighbours that share memory; the first call is collective."""
+    return made(**{RANKS: str(size)})
+
+
+@cache
+def placed(name: str) -> hpcoll.Communicator:
+    """A communicator of groups of two whose schedules are made for another placement."""
+    comm = made(**{RANKS: "2"})
+    comm._context.topology = replace(comm._context.topology, nodes=OTHER_PLACEMENTS[name])
+    return comm
+
+
+# --- topology
+
+
+@pytest.mark.parametrize("size", GROUPS)
+def test_topology(size: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "hpcoll")
+    comm = made(**{RANKS: str(size), "HPCOLL_DEBUG": "info"})
+    found = comm._context.topology
+    nodes = tuple(rank // size for rank in range(NRANKS))
+    facts = (found.nodes, found.rank, found.nranks, found.local_ranks[comm.rank], len(set(found.hosts)), found.levels(None))
+    assert facts == (nodes, comm.rank, NRANKS, comm.rank % size, 1, ONE_HOST)
+    assert all(len(one) == NRANKS for one in (found.hosts, found.sockets, found.gpus))
+    assert sorted(comm._context.node.near) == [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank] and rank != comm.rank]
+    assert len(set(comm.allgather(replace(found, rank=0)))) == 1, "equal on all ranks"
+    assert (f"ranks: {describe(nodes)}" in caplog.text) is (comm.rank == 0)
+    assert ("on 1 host" in str(found)) is (len(set(nodes)) > 1)
+    comm.Free()
+
+
+def test_topology_of_parts() -> None:
+    """Of ranks in another order, and of some of them: nodes are numbered anew, by groups of that communicator's neighbours."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(RANKS, "2")
+        world = communicator()
+        backwards, some = world.Split(0, -world.rank), world.Split(int(world.rank > 0), 0)
+    for comm in (backwards, some):
+        assert comm._context.topology.nodes == tuple(rank // 2 for rank in range(comm.size))
+        assert comm._context.topology.rank == comm.rank
+    wrong = [row for row in MOVING for comm in (backwards, some) if not run(comm, row[0], 101, comm.size - 1, algorithm=row[1])]
+    assert agreed(wrong) == []
+    backwards.Free()
+    some.Free()
+
+
+# --- results
+
+
+def cases(collective: str) -> list[tuple[int, int]]:
+    """Counts and roots: all with few elements, one with many."""
+    every = roots(collective, NRANKS)
+    many = 300_000 // NRANKS if COLLECTIVES[collective].blocks else 300_000
+    return [*((count, root) for count in (0, 1, 7, 1000) for root in every), (many, every[-1])]
+
+
+@pytest.mark.parametrize("size", GROUPS)
+@pytest.mark.parametrize("runner", [run, run_in_place])
+@pytest.mark.parametrize(("collective", "algorithm"), MOVING)
+def test_results(collective: str, algorithm: str, runner: Any, size: int) -> None:
+    comm = grouped(size)
+    assert agreed([case for case in cases(collective) if not runner(comm, collective, *case, algorithm=algorithm)]) == []
+
+
+@pytest.mark.parametrize("name", OTHER_PLACEMENTS)
+@pytest.mark.parametrize(("collective", "algorithm"), MOVING)
+def test_placements_that_are_not_those_of_memory(collective: str, algorithm: str, name: str) -> None:
+    comm = placed(name)
+    wrong = []
+    for runner in (run, run_in_place):
+        wrong += [case for case in cases(collective) if not runner(comm, collective, *case, algorithm=algorithm)]
+    assert agreed(wrong) == []
+
+
+@pytest.mark.parametrize("size", GROUPS[1:])
+@pytest.mark.parametrize(("collective", "algorithm"), MOVING)
+def test_deep_pipeline(collective: str, algorithm: str, size: int) -> None:
+    comm = grouped(size)
+    every = [(runner, 1009, root, segment) for runner in (run, run_in_place) for root in {0, NRANKS - 1} for segment in (64, 1000)]
+    wrong = [case for runner, *case in every if not runner(comm, collective, *case[:2], algorithm=algorithm, segment=case[2])]
+    assert agreed(wrong) == []
+
+
+@pytest.mark.parametrize("size", GROUPS)
+@pytest.mark.parametrize("algorithm", ["hierarchical", "leaders"])
+def test_bits_are_equal_on_all_ranks(algorithm: str, size: int) -> None:
+    rng = np.random.default_rng(MPI.COMM_WORLD.rank)
+    x = (rng.standard_normal(1009) * 10.0 ** rng.integers(-6, 7, 1009)).astype(np.float32)
+    for segment in (None, 256):
+        y = x.copy()
+        grouped(size).Allreduce(MPI.IN_PLACE, y, algorithm=algorithm, segment=segment)
+        assert {one.tobytes() for one in MPI.COMM_WORLD.allgather(y)} == {y.tobytes()}
+
+
+@pytest.mark.parametrize("size", GROUPS)
+def test_barrier(size: int) -> None:
+    """Nobody leaves before the last one has come."""
+    comm, wrong = grouped(size), []
+    for late in range(NRANKS):
+        time.sleep(0.01 if comm.rank == late else 0)
+        came = time.monotonic()
+        comm.Barrier(algorithm="hierarchical")
+        left = time.monotonic()
+        if max(MPI.COMM_WORLD.allgather(came)) > left:
+            wrong.append(late)
+    assert agreed(wrong) == []
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), MOVING)
+def test_without_shared_memory(collective: str, algorithm: str) -> None:
+    """All messages are MPI's; schedules still look at the nodes."""
+    comm = made(**{RANKS: "2", "HPCOLL_SHM": "0"})
+    assert comm._context.channels[0].stream is None
+    wrong = [case for case in cases(collective) if not run(comm, collective, *case, algorithm=algorithm)]
+    assert agreed(wrong) == []
+    comm.Free()
+
+
+# --- every form
+
+
+@pytest.mark.parametrize("size", GROUPS[1:])
+@pytest.mark.parametrize(("method", "algorithm"), METHODS)
+def test_forms(method: str, algorithm: str, size: int) -> None:
+    """Blocking, non-blocking and persistent, twice; in place and not; blocks that vary, where it has them; all in flight together."""
+    comm = grouped(size)
+    every = [
+        Case(comm, method, count, root, in_place)
+        for count in (0, 1, 7, 1000)
+        for root in (range(NRANKS) if method in ROOTED and count == 7 else [NRANKS - 1] if method in ROOTED else [0])
+        for in_place in (False, True)
+    ]
+    wrong = []
+    for case in every:
+        getattr(comm, method)(*case.arguments, algorithm=algorithm)
+        wrong += [] if case.good() else [("blocking", case)]
+        case.fill(1)
+    requests = [issue(comm, case, algorithm=algorithm) for case in every]
+    for i in own_order(requests, comm):
+        requests[i].Wait()
+    wrong += [("non-blocking", case) for case in every if not case.good()]
+    requests = [prepare(comm, case, algorithm=algorithm) for case in every]
+    for turn in (2, 3):
+        for case in every:
+            case.fill(turn)
+        for request in requests:
+            request.Start()
+        for i in own_order(requests, comm):
+            requests[i].Wait()
+        wrong += [("persistent", turn, case) for case in every if not case.good()]
+    for request in requests:
+        request.Free()
+    assert agreed(wrong) == []
+
+
+@pytest.mark.parametrize("size", GROUPS[1:])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_blocks_of_very_different_size(in_place: bool, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(test_blocks, "SHAPES", test_shm.SHAPES)
+    monkeypatch.setattr(test_blocks, "communicator", lambda: grouped(size))
+    test_blocks.test_allgatherv("hierarchical", "permuted", in_place)
+    test_blocks.test_reduce_scatter("hierarchical", in_place)
+
+
+@pytest.mark.parametrize("size", GROUPS[1:])
+@pytest.mark.parametrize(("collective", "algorithm"), MOVING)
+def test_symmetric_memory(collective: str, algorithm: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ranks of a group read where it lies."""
+    monkeypatch.setattr(test_symmetric, "communicator", lambda: grouped(size))
+    for who in ("all", "even ranks"):
+        test_symmetric.test_collectives(collective, algorithm, who)
+
+
+def test_what_they_cannot_serve_is_refused() -> None:
+    comm, x = grouped(2), np.ones(NRANKS)
+    left = hpcoll.reduce_op(lambda a, b: a, name="left", commutative=False)
+    for collective, algorithm in [row for row in MOVING if row[0] in ("allreduce", "reduce")]:
+        with pytest.raises(ArgumentError, match=f"{algorithm} cannot serve this call: it combines ranks in any order"):
+            getattr(comm, collective.capitalize())(x.copy(), np.empty(NRANKS), op=left, algorithm=algorithm)
+    counts = [1] * NRANKS
+    with pytest.raises(ArgumentError, match="hierarchical cannot serve this call: it needs equal blocks"):
+        comm.Alltoallv([x, counts], [np.empty(NRANKS), counts], algorithm="hierarchical")
+
+
+# --- what travels, and who chooses
+
+
+@pytest.mark.skipif(NRANKS < 3, reason="needs a group of several ranks, and another one")
+def test_they_are_chosen_where_nodes_have_several_ranks() -> None:
+    comm = made(**{RANKS: "2"})
+    for nbytes in (8, 1 << 12, 1 << 16, 1 << 20, 1 << 23):
+        x, y = np.ones(nbytes), np.empty(nbytes)
+        comm.Allreduce(x, y)
+        comm.Reduce(x, y if comm.rank == 0 else None)
+        comm.Bcast(x)
+        comm.Reduce_scatter_block(np.ones(NRANKS * (nbytes // NRANKS)), np.empty(nbytes // NRANKS))
+        comm.Allgather(np.ones(nbytes // NRANKS), np.empty(NRANKS * (nbytes // NRANKS)))
+        comm.Alltoall(np.ones(NRANKS * (nbytes // NRANKS)), np.empty(NRANKS * (nbytes // NRANKS)))
+    chosen = {(row.operation, row.algorithm) for row in comm.ledger.rows()}
+    layered = {row for row in chosen if CATALOGUE.get("/".join(row)) in ROWS}
+    assert len(layered) >= 2, chosen
+    assert len(set(comm.allgather(frozenset(chosen)))) == 1
+    comm.Free()
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_they_are_not_chosen_elsewhere(size: int) -> None:
+    """A group for each rank, or one for all."""
+    comm = made(**{RANKS: str(size)})
+    for count in (1, 1000, 100_000):
+        x = np.ones(count)
+        comm.Allreduce(MPI.IN_PLACE, x)
+        comm.Bcast(x)
+        assert x[0] == NRANKS
+    assert not {row.algorithm for row in comm.ledger.rows()} & {"hierarchical", "leaders"}
+    comm.Free()
+
+
+def test_ranks_of_one_host_without_shared_memory_are_served() -> None:
+    comm = made(HPCOLL_SHM="0")
+    for count in (1, 1000, 100_000):
+        x = np.ones(count)
+        comm.Allreduce(MPI.IN_PLACE, x)
+        assert x[-1] == NRANKS
+    comm.Free()

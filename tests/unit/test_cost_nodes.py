@@ -1,0 +1,162 @@
+"""Closed-form times where ranks share nodes: links that ranks share, parts on a node and between nodes, which algorithm that favours."""
+
+from __future__ import annotations
+
+import pytest
+from test_schedules_hierarchical import is_even, traffic
+
+from hpcoll.algorithm import Algorithm
+from hpcoll.catalogue import CATALOGUE
+from hpcoll.cost import Levels, Network, seconds, seconds_on_nodes
+from hpcoll.nodes import Nodes, parse_nodes
+from hpcoll.sweep import placements
+
+WHOLE = 1 << 60
+NODE = Network(0.5e-6, 0.1e-9, 0.05e-9, 0.2e-6, eager=1 << 62, handshake=0.0, cache=1 << 62, spill=1.0)
+SLOW = Network(20e-6, 1e-9, 0.05e-9, 2e-6, eager=1 << 16, handshake=30e-6, cache=1 << 62, spill=1.0)
+FREE = Network(0, 0, 0, 0, eager=1 << 62, handshake=0.0, cache=1 << 62, spill=1.0)
+LEVELS = Levels(NODE, SLOW)
+BYTES_ONLY = Levels(FREE, FREE._replace(beta=1e-9))
+SIZES = (0, 8, 4096, 1 << 16, 1 << 20, 1 << 26)
+FLAT, HIERARCHICAL = ([row for row in CATALOGUE.values() if row.hierarchical is wanted] for wanted in (False, True))
+
+
+def ids(row: Algorithm) -> str:
+    return row.key
+
+
+def time(key: str, nodes: Nodes, nbytes: float, segment: float = WHOLE, levels: Levels = LEVELS) -> float:
+    return seconds_on_nodes(CATALOGUE[key], nodes, nbytes, segment, levels)
+
+
+def fastest(collective: str, nodes: Nodes, nbytes: float, *, hierarchical: bool) -> float:
+    """Of rows with or without a hierarchy, over some segments."""
+    keys = [key for key, row in CATALOGUE.items() if row.collective == collective and row.hierarchical is hierarchical]
+    return min(time(key, nodes, nbytes, segment) for key in keys for segment in (WHOLE, 1 << 18, 1 << 20))
+
+
+# --- flat rows
+
+
+@pytest.mark.parametrize(
+    ("text", "sharers"), [("1", 1), ("4", 1), ("4:cyclic", 4), ("2+4+6", 1), ("12", 1), ("2+4+6:cyclic", 4), ("6:cyclic", 6)]
+)
+def test_ring_neighbours_share_a_link_where_they_are_on_other_nodes(text: str, sharers: int) -> None:
+    nodes, row = parse_nodes(text, 12), CATALOGUE["allreduce/ring"]
+    assert time(row.key, nodes, 1 << 20, levels=BYTES_ONLY) == pytest.approx(sharers * 2 * 11 / 12 * (1 << 20) * 1e-9)
+    shared = SLOW._replace(beta=sharers * SLOW.beta)
+    assert time(row.key, nodes, 1 << 26, 1 << 18) == seconds(row, 12, 1 << 26, 1 << 18, shared)
+
+
+def test_others_share_it_for_what_is_not_for_their_own_node() -> None:
+    """Of 11 other ranks 8 are on other nodes; four ranks send to them."""
+    for text in ("4", "4:cyclic", "2+4+2+4"):
+        found = time("alltoall/direct", parse_nodes(text, 12), 1 << 20, levels=BYTES_ONLY)
+        assert found == pytest.approx(4 * 8 / 12 * (1 << 20) * 1e-9)
+
+
+@pytest.mark.parametrize("row", FLAT, ids=ids)
+def test_a_flat_row_does_not_look_at_the_node(row: Algorithm) -> None:
+    for text in ("1", "3", "3:cyclic"):
+        nodes = parse_nodes(text, 9)
+        assert time(row.key, nodes, 1 << 20) == time(row.key, nodes, 1 << 20, levels=Levels(FREE, SLOW))
+    for nbytes in SIZES:
+        assert time(row.key, tuple(range(9)), nbytes, 1 << 18) == seconds(row, 9, nbytes, 1 << 18, SLOW)
+
+
+@pytest.mark.parametrize("row", FLAT, ids=ids)
+def test_one_node_and_one_rank(row: Algorithm) -> None:
+    """Where ranks of a node share no memory all are on one."""
+    assert time(row.key, (0,), 1 << 20) == 0.0
+    for nranks in (2, 3, 8):
+        assert time(row.key, (0,) * nranks, 1 << 20) == seconds(row, nranks, 1 << 20, WHOLE, SLOW)
+
+
+# --- hierarchical rows
+
+
+def test_an_allreduce_by_hand() -> None:
+    """6 nodes of 4: a reduce_scatter and an allgather of 4 ranks on the node, and between them a circulant of 6 in each of 4 lanes."""
+    m, nodes = 1 << 20, parse_nodes("4:cyclic", 24)
+    on_node = (1 * NODE.alpha + 2 * NODE.overhead) * 2 + 3 / 4 * m * (NODE.beta + NODE.gamma) + 3 / 4 * m * NODE.beta
+    rounds, sent, handshakes = 2 * 3, 2 * 5 / 6 * m / 4, m / 4 / 2 > SLOW.eager
+    between = rounds * (SLOW.alpha + handshakes * SLOW.handshake) + sent * (4 * SLOW.beta + SLOW.gamma)
+    assert time("allreduce/hierarchical", nodes, m) == pytest.approx(on_node + between)
+
+
+def test_parts_on_a_node_and_between_nodes_overlap_from_segment_to_segment() -> None:
+    """The slower of both sets the pace of those behind the first."""
+    nodes, segment, n = parse_nodes("4", 16), 1 << 20, 8
+    for levels, slower in ((LEVELS, Levels(FREE, SLOW)), (Levels(SLOW, NODE), Levels(SLOW, FREE))):
+        first, all_of_them = (time("allreduce/hierarchical", nodes, k * segment, segment, levels) for k in (1, n))
+        paces = [time("allreduce/hierarchical", nodes, k * segment, segment, slower) for k in (1, n)]
+        assert all_of_them - first == pytest.approx(paces[1] - paces[0])
+
+
+@pytest.mark.parametrize("row", HIERARCHICAL, ids=ids)
+def test_both_levels_count(row: Algorithm) -> None:
+    nodes, m = parse_nodes("4", 16), 1 << 22
+    base = time(row.key, nodes, m)
+    for i, name in ((i, name) for i in (0, 1) for name in ("alpha", "beta")):
+        levels = list(LEVELS)
+        levels[i] = levels[i]._replace(**{name: 2 * getattr(levels[i], name)})
+        assert time(row.key, nodes, m, levels=Levels(*levels)) > base
+    longer = LEVELS._replace(network=SLOW._replace(handshake=1e-3))
+    assert time(row.key, nodes, m, levels=longer) > base
+    assert time(row.key, nodes, 8, levels=longer) == time(row.key, nodes, 8)
+
+
+@pytest.mark.parametrize("row", HIERARCHICAL, ids=ids)
+def test_time_grows_with_the_message(row: Algorithm) -> None:
+    for nranks in (2, 5, 12, 40):
+        for nodes in placements(nranks):
+            times = [time(row.key, nodes, m) for m in SIZES]
+            assert times == sorted(times)
+            assert times[0] >= 0
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "allgather", "reduce_scatter", "alltoall"])
+def test_bytes_between_nodes_are_those_of_the_schedules(collective: str) -> None:
+    """Where bytes between nodes are all that costs: what leaves a node is in the time, all of it."""
+    key = f"{collective}/hierarchical"
+    for nodes in (parse_nodes(text, 12) for text in ("2", "3:cyclic", "4", "6:cyclic")):
+        assert is_even(nodes)
+        m, nchunks = 1 << 20, 12
+        leaving = max(traffic(key, nodes)[0].values()) / nchunks * m
+        assert time(key, nodes, m, levels=BYTES_ONLY) == pytest.approx(leaving * 1e-9)
+
+
+# --- which is faster
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "bcast", "reduce", "allgather", "reduce_scatter"])
+def test_large_messages_of_ranks_that_go_round_the_nodes_are_faster_with_a_hierarchy(collective: str) -> None:
+    for text in ("8:cyclic", "4:cyclic", "2:cyclic"):
+        nodes = parse_nodes(text, 32)
+        ours, flat = (fastest(collective, nodes, 1 << 26, hierarchical=wanted) for wanted in (True, False))
+        assert ours < flat
+
+
+def test_a_ring_by_blocks_is_as_good_for_large_messages() -> None:
+    """Its only sharer moves 2(p-1)/p m, all lanes together 2(h-1)/h m; in turn it moves c times as much."""
+    blocks, cyclic = parse_nodes("8", 32), parse_nodes("8:cyclic", 32)
+    ring, lanes = (time(f"allreduce/{name}", blocks, 1 << 30, 1 << 22) for name in ("ring", "hierarchical"))
+    assert lanes < ring < 2 * lanes
+    assert time("allreduce/ring", cyclic, 1 << 30, 1 << 22) > 4 * ring
+    assert time("allreduce/hierarchical", cyclic, 1 << 30, 1 << 22) == lanes
+
+
+def test_leaders_are_best_for_small_messages_and_lanes_for_large_ones() -> None:
+    nodes = parse_nodes("8", 64)
+    leaders, lanes = ([time(f"allreduce/{name}", nodes, m) for m in (64, 1 << 24)] for name in ("leaders", "hierarchical"))
+    assert leaders[0] < lanes[0]
+    assert lanes[1] < leaders[1]
+
+
+@pytest.mark.parametrize("row", HIERARCHICAL, ids=ids)
+def test_one_rank_per_node_is_the_flat_algorithm_between_them(row: Algorithm) -> None:
+    nodes = tuple(range(9))
+    for nbytes in SIZES:
+        assert time(row.key, nodes, nbytes, 1 << 18) == pytest.approx(
+            seconds(CATALOGUE[row.outer], 9, nbytes, 1 << 18 if row.pipelined else WHOLE, SLOW)
+        )

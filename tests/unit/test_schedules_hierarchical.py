@@ -1,0 +1,277 @@
+"""Schedules that look at nodes: proven for placements of all kinds; what leaves a node is what their docstrings say.
+
+Bytes between nodes are counted in chunks, or in blocks, from the steps alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
+
+import pytest
+
+from hpcoll.algorithm import Algorithm, schedule
+from hpcoll.catalogue import CATALOGUE
+from hpcoll.collectives import COLLECTIVES
+from hpcoll.ir import Op, Schedule
+from hpcoll.nodes import Nodes, members, numbered, parse_nodes
+from hpcoll.sweep import placements, prove
+from hpcoll.verify import Proof
+
+ROWS = [row for row in CATALOGUE.values() if row.hierarchical]
+NRANKS = range(2, 17)
+# Rows whose `rounds` is an upper bound even where all nodes are equal: recursive doubling's is one but for powers of two. Where they
+# differ it is one for every row: the longest chain need not pass through the largest node.
+UPPER_BOUND = {"allreduce/leaders"}
+SENT_LESS = {"bcast/hierarchical", "reduce/hierarchical"}  # who sends most in the tree need not be who sends most on the node
+
+every_row = pytest.mark.parametrize("row", ROWS, ids=[row.key for row in ROWS])
+
+
+def placements_of(nranks: int) -> list[Nodes]:
+    """Blocks, cyclic, uneven, one node, a node for each rank, and random ones."""
+    rng = random.Random(nranks)
+    drawn = [numbered(rng.randrange(rng.choice((2, 3, nranks))) for _ in range(nranks)) for _ in range(4)]
+    return list(dict.fromkeys([*placements(nranks), *drawn]))
+
+
+def some_roots(row: Algorithm, nranks: int) -> set[int]:
+    if not COLLECTIVES[row.collective].rooted:
+        return {0}
+    return set(range(nranks)) if nranks < 10 else {0, 1, nranks // 2, nranks - 1}
+
+
+@cache
+def schedules(key: str, nodes: Nodes, root: int = 0) -> tuple[Schedule, ...]:
+    return tuple(schedule(CATALOGUE[key], len(nodes), rank, root, nodes=nodes) for rank in range(len(nodes)))
+
+
+@cache
+def proofs(key: str) -> list[tuple[Nodes, int, Proof]]:
+    """Every placement and some roots, each proven out of place and in place."""
+    row = CATALOGUE[key]
+    return [
+        (nodes, root, prove(row, nranks, root, nodes=nodes))
+        for nranks in NRANKS for nodes in placements_of(nranks) for root in some_roots(row, nranks)
+    ]  # fmt: skip
+
+
+def sizes(nodes: Nodes) -> list[int]:
+    return [len(ranks) for ranks in members(nodes)]
+
+
+def is_even(nodes: Nodes) -> bool:
+    return len(set(sizes(nodes))) == 1
+
+
+class Crossing(NamedTuple):
+    """A message from one node to another."""
+
+    source: int
+    target: int
+    nchunks: int
+
+
+def crossings(key: str, nodes: Nodes, root: int = 0) -> Iterator[Crossing]:
+    for one in schedules(key, nodes, root):
+        for step in (step for steps in one.channels for step in steps if step.op == Op.SEND and nodes[step.peer] != nodes[one.rank]):
+            yield Crossing(one.rank, step.peer, step.srcs[0].n)
+
+
+def traffic(key: str, nodes: Nodes, root: int = 0) -> tuple[Counter[int], Counter[int]]:
+    """Chunks that each node sends to others, and receives from them."""
+    sent: Counter[int] = Counter()
+    received: Counter[int] = Counter()
+    for one in crossings(key, nodes, root):
+        sent[nodes[one.source]] += one.nchunks
+        received[nodes[one.target]] += one.nchunks
+    return sent, received
+
+
+def settings(row: Algorithm) -> Iterator[tuple[Nodes, int]]:
+    for nranks in NRANKS:
+        for nodes in placements_of(nranks):
+            for root in some_roots(row, nranks):
+                yield nodes, root
+
+
+# --- what rows claim
+
+
+@every_row
+def test_every_placement_is_proven(row: Algorithm) -> None:
+    found = proofs(row.key)
+    assert len({nodes for nodes, _, _ in found}) > 100
+    assert all(proof.reproducible for _, _, proof in found)
+
+
+@every_row
+def test_order_is_claimed_nowhere_and_kept_not_everywhere(row: Algorithm) -> None:
+    assert (row.ordered, row.uniform) == (False, row.collective == "alltoall")
+    if COLLECTIVES[row.collective].reduces:
+        assert not all(proof.ordered for _, _, proof in proofs(row.key))
+
+
+@every_row
+def test_rounds_are_as_the_row_says(row: Algorithm) -> None:
+    exact = 0
+    for nodes, root, proof in proofs(row.key):
+        rounds = row.cost("rounds", len(nodes), nodes=nodes)
+        assert proof.rounds <= rounds, (nodes, root)
+        nnodes = len(members(nodes))
+        if is_even(nodes) and nnodes > 1 and (row.key not in UPPER_BOUND or nnodes & (nnodes - 1) == 0):
+            assert proof.rounds == rounds, (nodes, root)
+            exact += 1
+    assert exact > 10
+
+
+@every_row
+def test_the_busiest_rank_sends_what_the_row_says_where_nodes_are_even(row: Algorithm) -> None:
+    equal = 0
+    for nodes, root, proof in proofs(row.key):
+        if is_even(nodes) and len(members(nodes)) > 1:
+            sent = proof.chunks_sent / schedules(row.key, nodes, root)[0].nchunks
+            assert sent <= row.cost("sent", len(nodes), nodes=nodes) + 1e-9, (nodes, root)
+            assert row.key in SENT_LESS or sent == pytest.approx(row.cost("sent", len(nodes), nodes=nodes))
+            equal += sent == pytest.approx(row.cost("sent", len(nodes), nodes=nodes))
+    assert equal > 5
+
+
+@every_row
+def test_with_a_node_for_each_rank_messages_are_those_of_the_flat_algorithm(row: Algorithm) -> None:
+    for nranks in NRANKS:
+        for root in some_roots(row, nranks):
+            alone = tuple(range(nranks))
+            ours, theirs = (Counter(crossings(key, alone, root)) for key in (row.key, row.outer))
+            assert ours == theirs
+        assert row.cost("rounds", nranks) == CATALOGUE[row.outer].cost("rounds", nranks)
+
+
+@every_row
+def test_only_lanes_reach_other_nodes(row: Algorithm) -> None:
+    """As many ranks of each node as the row says."""
+    for nodes, root in settings(row):
+        lanes = int(row.cost("lanes", len(nodes), nodes=nodes))
+        found = list(crossings(row.key, nodes, root))
+        for ranks in members(nodes):
+            for ends in ({one.source for one in found} & set(ranks), {one.target for one in found} & set(ranks)):
+                assert len(ends) <= lanes
+        if row.collective != "alltoall":
+            for rank in range(len(nodes)):
+                partners = {one.target for one in found if one.source == rank} | {one.source for one in found if one.target == rank}
+                assert len({nodes[partner] for partner in partners}) == len(partners), "of a lane, one rank of each node"
+
+
+# --- what leaves a node
+
+
+def test_an_allreduce_sends_and_receives_the_least_a_node_can() -> None:
+    """2(h-1)/h m, whatever the placement."""
+    for nodes, _ in settings(CATALOGUE["allreduce/hierarchical"]):
+        nchunks, nnodes = schedules("allreduce/hierarchical", nodes)[0].nchunks, len(members(nodes))
+        for found in traffic("allreduce/hierarchical", nodes):
+            assert [found[node] * nnodes for node in range(nnodes)] == [2 * (nnodes - 1) * nchunks] * nnodes
+
+
+@pytest.mark.parametrize(("collective", "once", "more"), [("bcast", 1, 0), ("reduce", 0, 1)])
+def test_a_message_enters_each_node_once_and_leaves_it_at_most_once(collective: str, once: int, more: int) -> None:
+    """A broadcast; of a reduction it is the other way round. The root's node has it, or keeps it."""
+    row = CATALOGUE[f"{collective}/hierarchical"]
+    for nodes, root in settings(row):
+        nchunks = schedules(row.key, nodes, root)[0].nchunks
+        found = traffic(row.key, nodes, root)
+        every = range(len(members(nodes)))
+        assert [found[once][node] for node in every] == [nchunks * (node != nodes[root]) for node in every]
+        assert max([0, *found[more].values()]) <= nchunks
+
+
+def test_a_block_goes_to_every_other_node_once() -> None:
+    for nodes, _ in settings(CATALOGUE["allgather/hierarchical"]):
+        sent, received = traffic("allgather/hierarchical", nodes)
+        assert [received[node] for node in range(max(nodes) + 1)] == [len(nodes) - size for size in sizes(nodes)]
+        assert sum(sent.values()) == len(nodes) * max(nodes)
+
+
+def test_of_every_block_one_partial_sum_leaves_a_node() -> None:
+    for nodes, _ in settings(CATALOGUE["reduce_scatter/hierarchical"]):
+        sent, _ = traffic("reduce_scatter/hierarchical", nodes)
+        direct, _ = traffic("reduce_scatter/direct", nodes)
+        assert [sent[node] for node in range(max(nodes) + 1)] == [len(nodes) - size for size in sizes(nodes)]
+        assert all(direct[node] == size * sent[node] for node, size in enumerate(sizes(nodes))), "instead of one per rank"
+
+
+def test_an_alltoall_has_one_message_from_every_node_for_each_rank() -> None:
+    for nodes, _ in settings(CATALOGUE["alltoall/hierarchical"]):
+        found = list(crossings("alltoall/hierarchical", nodes))
+        pairs = [(node, rank) for node in range(max(nodes) + 1) for rank in range(len(nodes)) if nodes[rank] != node]
+        assert sorted((nodes[one.source], one.target) for one in found) == pairs
+        assert all(one.nchunks == sizes(nodes)[nodes[one.source]] for one in found)
+        direct = list(crossings("alltoall/direct", nodes))
+        assert len(direct) == sum(one.nchunks for one in found), "what direct sends one by one"
+        if len(members(nodes)) > 1 and is_even(nodes):
+            assert len(direct) == len(found) * sizes(nodes)[0]
+            per_rank = Counter(one.source for one in found)
+            assert set(per_rank.values()) == {len(members(nodes)) - 1}
+
+
+def test_leaders_exchange_whole_messages() -> None:
+    row = CATALOGUE["allreduce/leaders"]
+    for nodes, _ in settings(row):
+        leaders, found = [ranks[0] for ranks in members(nodes)], list(crossings(row.key, nodes))
+        assert schedules(row.key, nodes)[0].nchunks == 1
+        alone = crossings(row.outer, tuple(range(len(leaders)))) if len(leaders) > 1 else ()
+        assert Counter(found) == Counter(Crossing(leaders[one.source], leaders[one.target], 1) for one in alone)
+
+
+# --- against flat rows
+
+
+def total(key: str, nodes: Nodes, root: int = 0) -> float:
+    """What crosses between nodes: blocks, or sizes of the whole message."""
+    blocks = COLLECTIVES[CATALOGUE[key].collective].blocks
+    return sum(one.nchunks for one in crossings(key, nodes, root)) / (1 if blocks else schedules(key, nodes, root)[0].nchunks)
+
+
+LEAST_VOLUME = [f"{collective}/hierarchical" for collective in ("allreduce", "bcast", "reduce", "allgather", "reduce_scatter")]
+
+
+@pytest.mark.parametrize("key", LEAST_VOLUME)
+def test_no_flat_algorithm_moves_less_between_nodes(key: str) -> None:
+    collective = CATALOGUE[key].collective
+    flat = [row.key for row in CATALOGUE.values() if row.collective == collective and not row.hierarchical]
+    less = dict.fromkeys(flat, 0)
+    for nranks in (2, 3, 4, 6, 8, 9, 12, 16):
+        for nodes in placements_of(nranks):
+            ours = total(key, nodes)
+            for other in flat:
+                assert ours <= total(other, nodes) + 1e-9, (other, nodes)
+                less[other] += ours < total(other, nodes) - 1e-9
+    assert min(less.values()) > 0, "and each moves more somewhere"
+
+
+@pytest.mark.parametrize(
+    ("key", "other"),
+    [
+        ("barrier/hierarchical", "barrier/dissemination"),
+        ("alltoall/hierarchical", "alltoall/direct"),
+        ("alltoall/hierarchical", "alltoall/pairwise"),
+        ("allreduce/leaders", "allreduce/recursive_doubling"),
+    ],
+)
+def test_fewer_messages_between_nodes_than_flat(key: str, other: str) -> None:
+    fewer = 0
+    for nodes, _ in settings(CATALOGUE[key]):
+        ours, theirs = (sum(1 for _ in crossings(one, nodes)) for one in (key, other))
+        assert ours <= theirs, nodes
+        fewer += ours < theirs
+    assert fewer > 50
+
+
+def test_what_a_ring_loses_on_a_cyclic_placement() -> None:
+    """By blocks one message of a round leaves each node, cyclic all of them."""
+    blocks, cyclic = (parse_nodes(text, 16) for text in ("4", "4:cyclic"))
+    assert total("allreduce/ring", cyclic) == 4 * total("allreduce/ring", blocks)
+    assert total("allreduce/hierarchical", cyclic) == 2 * 3 < total("allreduce/ring", blocks)
