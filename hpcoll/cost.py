@@ -15,6 +15,7 @@ from hpcoll.collectives import COLLECTIVES
 from hpcoll.nodes import Nodes, members
 
 BELOW_EAGER = 15 / 16  # of the eager limit: the MPI library's header has to fit in, too
+ALIKE = 1.03  # times that differ by less count as one: longer segments mean fewer messages
 SEGMENTS = tuple(1 << k for k in range(14, 25))  # bytes: 16 KiB .. 16 MiB
 
 
@@ -109,11 +110,11 @@ def _sharers(row: Algorithm, nodes: Nodes) -> float:
     p, largest = len(nodes), max(map(len, members(nodes)))
     if row.neighbours:
         return max([1, *Counter(node for node, following in zip(nodes, (*nodes[1:], nodes[0])) if node != following).values()])
-    return max(1.0, largest * (p - largest) / (p - 1))
+    return max(1.0, largest * (p - largest) / max(1, p - 1))
 
 
 def best_segment(row: Algorithm, nodes: Nodes, nbytes: float, eager: int, time: Callable[[int], float]) -> tuple[float, int]:
-    """``(seconds, segment bytes)`` of the fastest segment size; the whole message where cutting does not help.
+    """``(seconds, segment bytes)`` of the fastest segment size, of several alike the longest that stays below the eager limit.
 
     Args:
         row: Catalogue row.
@@ -126,5 +127,8 @@ def best_segment(row: Algorithm, nodes: Nodes, nbytes: float, eager: int, time: 
     if len(nodes) < 2 or not (row.pipelined or row.chunked):
         return time(whole), whole
     below = int(BELOW_EAGER * eager / row.cost("largest", len(nodes), nodes=nodes))
-    cost, negative = min((time(segment), -segment) for segment in (whole, *(s for s in (*SEGMENTS, below) if SEGMENTS[0] <= s < whole)))
-    return cost, -negative
+    found = {segment: time(segment) for segment in (whole, *(s for s in (*SEGMENTS, below) if SEGMENTS[0] <= s < whole))}
+    fastest = min(found, key=lambda segment: (found[segment], -segment))
+    eager_ones = (segment for segment, cost in found.items() if segment <= below and cost <= ALIKE * found[fastest])
+    longest = max(fastest, *eager_ones, 0)
+    return found[longest], longest

@@ -31,7 +31,7 @@ NATIVE_NETWORK = Network(
     alpha=0.9e-6, beta=0.7e-10, gamma=0.3e-10, overhead=0.9e-6, eager=4000, handshake=2e-6, cache=4 << 20, spill=2.0
 )
 HOSTS_NETWORK = Network(
-    alpha=10e-6, beta=4e-10, gamma=0.35e-10, overhead=2e-6, eager=64 << 10, handshake=15e-6, cache=1 << 62, spill=1.0
+    alpha=13e-6, beta=4e-10, gamma=0.35e-10, overhead=8e-6, eager=64 << 10, handshake=15e-6, cache=1 << 62, spill=1.0
 )
 ONE_HOST, HOSTS = Levels(SHARED_NETWORK, HPCOLL_NETWORK), Levels(SHARED_NETWORK, HOSTS_NETWORK)
 # What the MPI library is expected to do between hosts, without segments.

@@ -44,8 +44,16 @@ class Topology:
         return tuple(members(self.nodes)[node].index(rank) for rank, node in enumerate(self.nodes))
 
     def levels(self, fitted: Levels | None) -> Levels:
-        """Costs of messages on a node and between nodes: as measured, else what such places usually have."""
-        return fitted or (ONE_HOST if len(set(self.hosts)) == 1 else HOSTS)
+        """Costs of messages on a node and between nodes: as measured, else what such places usually have.
+
+        Where several hosts showed no eager limit, the usual one is taken to be there: it seldom shows in lone messages.
+        """
+        if len(set(self.hosts)) == 1:
+            return fitted or ONE_HOST
+        if fitted is None or fitted.network.eager <= HOSTS.network.eager:
+            return fitted or HOSTS
+        usual = HOSTS.network
+        return fitted._replace(network=fitted.network._replace(eager=usual.eager, handshake=max(usual.handshake, fitted.network.handshake)))
 
     def __str__(self) -> str:
         parts = [describe(self.nodes)]
