@@ -101,7 +101,8 @@ def seconds_on_nodes(row: Algorithm, nodes: Nodes, nbytes: float, segment: float
     nlanes, largest = int(row.cost("lanes", len(nodes), nodes=nodes)), max(map(len, ranks))
     link = levels.network._replace(beta=levels.network.beta * nlanes)
     paces = [_paces(CATALOGUE[key], largest, nbytes, nsegments, levels.node) for key in row.inner]
-    outer = _paces(CATALOGUE[row.outer], len(ranks), nbytes / nlanes, nsegments, link)
+    part = nbytes if row.collective == "alltoall" else nbytes / nlanes  # there each rank has a whole message to send
+    outer = _paces(CATALOGUE[row.outer], len(ranks), part, nsegments, link)
     return sum(first for first, _ in (*paces, outer)) + (nsegments - 1) * max(sum(following for _, following in paces), outer[1])
 
 

@@ -18,7 +18,7 @@ from hpcoll.selection import HOSTS, ONE_HOST, SHARED_NETWORK, Need, choose, fitt
 
 DEFAULTS = Config()
 ROWS = [row for row in CATALOGUE.values() if row.hierarchical]
-LAYERED = {row.collective for row in ROWS}
+LAYERED = sorted({row.collective for row in ROWS})
 SIZES = (0, 8, 1000, 1 << 14, 1 << 17, 1 << 20, 1 << 24, 1 << 28)
 PLACES = ("8", "8:cyclic", "4+4+8", "2")
 FLAT_NETWORK = Levels(HOSTS.network, SHARED_NETWORK)  # ranks reach other nodes sooner than their own
