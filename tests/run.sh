@@ -59,7 +59,7 @@ lint() {
     stage "ruff" "$bin/ruff" check .
     stage "mypy: hpcoll, kernels, jobs" types
     if command -v shellcheck >/dev/null; then
-        stage "shellcheck" shellcheck tests/run.sh tests/cluster/*.sh jobs/*.sh .ci/run
+        stage "shellcheck" shellcheck tests/run.sh tests/cluster/*.sh jobs/*.sh jobs/*.sbatch .ci/run
     fi
 }
 
@@ -70,7 +70,7 @@ unit() {
 
 cluster() {
     mkdir "$results/cluster"
-    TEST_TOKENS=$results/cluster stage "tests/cluster" "$bin/python" -m pytest -q tests/cluster "$@"
+    TEST_TOKENS=$results/cluster stage "tests/cluster" env -u NRANKS "$bin/python" -m pytest -q tests/cluster "$@"
 }
 
 mpi() { # mpi NRANKS LIBRARY [PYTEST ARGUMENTS]
