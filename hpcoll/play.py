@@ -180,7 +180,7 @@ def play_in_step(
     """
     nranks, nrows = nodes.shape[0], rows.shape[0]
     sends, receives, processors, gone, lanes = np.zeros(nranks), np.zeros(nranks), np.zeros(nranks), np.zeros(nranks), np.zeros(nranks)
-    links, arrivals = np.zeros((nranks, 2)), np.zeros((8, nranks))
+    links, arrivals, arrived = np.zeros((nranks, 2)), np.zeros((8, nranks)), np.zeros(nranks)
     under_way, held = np.full(nrows, -1, np.int64), np.zeros(8, np.int64)  # row -> its message's arrivals, which are in use
     left, kept, nkept = np.zeros((8, nranks)), np.full(nrows, -1, np.int64), 0
     for row in range(nrows):
@@ -214,11 +214,13 @@ def play_in_step(
                 left[kept[row]] = gone
             continue
         if guard >= 0:
-            lanes = np.maximum(lanes, left[kept[guard]])
+            for rank in range(nranks):
+                lanes[rank] = max(lanes[rank], left[kept[guard], rank])
         if op in (RECV, RECV_REDUCE):
             buffer = under_way[row]
             held[buffer] = 0
-            arrived = np.concatenate((arrivals[buffer, distance:], arrivals[buffer, :distance]))
+            arrived[: nranks - distance] = arrivals[buffer, distance:]
+            arrived[nranks - distance :] = arrivals[buffer, :distance]
             for rank in range(nranks):
                 start, peer = max(arrived[rank], receives[rank]), (rank + distance) % nranks if shared else 0
                 if shared and nodes[rank] != nodes[peer]:
