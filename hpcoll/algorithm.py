@@ -24,7 +24,7 @@ class Algorithm:
         serial: Bytes sent one after another along that chain, one message at a time per rank, or copied, as a fraction of m.
         sent: Bytes that the busiest rank sends, as a fraction of m.
         received: Bytes that the busiest rank receives, as a fraction of m, where that is more than any rank sends.
-        largest: Bytes of the longest message, as a fraction of m.
+        largest: Bytes of the longest message, of a hierarchical row between nodes, as a fraction of m.
         chunks: Chunks per segment of a vector collective (block collectives always have p).
         staged: Bytes that any rank hands out, what several ranks get counted once, as a fraction of m: an upper bound.
         shared: ``serial`` in shared memory, where that is less because what several ranks get is handed out once.

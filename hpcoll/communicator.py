@@ -45,7 +45,7 @@ class Communicator(PersistentCollectives, Messages):
                 raise ArgumentError(f"Communicator needs MPI, which is {'finalised' if MPI.Is_initialized() else 'not initialised'}")
             if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
                 raise ArgumentError(f"Communicator needs an intracommunicator, got {comm!r}")
-        cartesian = isinstance(comm, MPI.Cartcomm)
+        cartesian = comm is not None and comm.Get_topology() == MPI.CART
         if cls is CartCommunicator and comm is not None and not cartesian:
             raise ArgumentError(f"CartCommunicator needs a communicator with cartesian topology, got {comm!r}")
         return MPI.Intracomm.__new__(CartCommunicator if cls is Communicator and cartesian else cls, comm)
