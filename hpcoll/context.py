@@ -19,34 +19,17 @@ from hpcoll.engines import again
 from hpcoll.engines.entry import RUN, cross
 from hpcoll.engines.fields import BUSY
 from hpcoll.engines.host import HostEngine
+from hpcoll.engines.library import LibraryCall
 from hpcoll.errors import ArgumentError, DeviceError, TransportError
 from hpcoll.gpu_planner import FIRST_PERSISTENT, GpuPlanner
 from hpcoll.inflight import abandon, can_be_helped, collect, drain, lasting
+from hpcoll.native import compiled
 from hpcoll.planner import IN_FLIGHT
 from hpcoll.plans import Channel, Plan
 from hpcoll.requests import Persistent, start
 
 _OWN_SCRATCH = 64 << 10  # bytes; blocking calls that need more share their context's
 _live: "weakref.WeakSet[Context]" = weakref.WeakSet()
-
-Key = tuple[str, Any, str | None, int | str | None]  # method, root, algorithm, segment
-
-
-class _Tables(dict[Key, int]):
-    """Address of the table of calls for each key."""
-
-    def __init__(self) -> None:
-        self.tables: dict[Key, again.Table] = {}
-
-    def __missing__(self, key: Key) -> int:
-        table = self.tables[key] = again.Table()
-        self[key] = table.address
-        return table.address
-
-    def forget(self) -> None:
-        """Forget the calls."""
-        for table in self.tables.values():
-            table.clear()
 
 
 class Context(GpuPlanner):
@@ -61,7 +44,7 @@ class Context(GpuPlanner):
     def __init__(self, comm: MPI.Intracomm, mixed: bool) -> None:
         super().__init__(comm, mixed)
         self.closed = ""
-        self.tables = _Tables()
+        self.tables = again.Tables()
         self._blocking: dict[int, HostEngine] = {}  # by id of the plan
         self._arenas: dict[type, Any] = {}  # by kind of engine
         self._issued = self._prepared = 0
@@ -106,7 +89,7 @@ class Context(GpuPlanner):
             why = "MPI is finalised" if MPI.Is_finalized() else self.closed
             raise ArgumentError(f"rank {self.rank}: this communicator cannot be used: {why}")
 
-    def run(self, status: int, key: Key, arguments: tuple[Any, ...], *buffers: Any, stream: Any = None) -> None:
+    def run(self, status: int, key: again.Key, arguments: tuple[Any, ...], *buffers: Any, stream: Any = None) -> None:
         """Run a call, or end one that was begun.
 
         Args:
@@ -119,6 +102,7 @@ class Context(GpuPlanner):
             ArgumentError: the arguments or keywords are wrong, or another thread is inside this communicator.
             KernelError: the operator does not compile.
             TransportError, DeviceError: the MPI library or the GPU failed; the communicator cannot be used any more.
+            mpi4py.MPI.Exception: the MPI library's own collective failed.
         """
         if status == BUSY:
             raise ArgumentError(f"rank {self.rank}: another thread is inside a collective on this communicator: use one each")
@@ -127,15 +111,18 @@ class Context(GpuPlanner):
             self._run_described(key, arguments, stream, table, *buffers)
             return
         assert table is not None
-        plan: Any = table.latest
-        if status == again.NATIVE:
+        plan, engine = table.latest
+        if isinstance(engine, LibraryCall):
+            raise MPI.Exception(engine.error)
+        if engine is None:
             self._run_native(plan, key[0], arguments)
         else:
-            self._go_on(plan, self._blocking[id(plan)], status)
+            self._go_on(plan, engine, status)
 
-    def _run_described(self, key: Key, arguments: tuple[Any, ...], stream: Any, table: again.Table | None, *buffers: Any) -> None:
+    def _run_described(self, key: again.Key, arguments: tuple[Any, ...], stream: Any, table: again.Table | None, *buffers: Any) -> None:
         self.check()
         method = key[0]
+        runs: HostEngine | LibraryCall | None
         with self.closing(method):
             call, plan, served, mirror, _ = self.serve(method, arguments, key[2], key[3], stream)
         if call is None or plan is None or plan.algorithm == NATIVE:
@@ -146,7 +133,8 @@ class Context(GpuPlanner):
                     mirror.store()
             if call is None or plan is None:
                 return
-            repeats, address = all(one is other for one, other in zip(theirs, arguments, strict=True)), 0
+            repeats = bool(buffers) and all(one is other for one, other in zip(theirs, arguments, strict=True))
+            runs = compiled(method, self.caller, call, theirs, buffers, plan.sums) if repeats else None
         else:
             with self.closing(plan):
                 engine = self._engine(plan, self.channels_of(call)[0])
@@ -158,9 +146,9 @@ class Context(GpuPlanner):
             if status or call.finish is not None:
                 self._go_on(plan, engine, status, call)
             same_memory = call.aliased and not (buffers and buffers[0] is MPI.IN_PLACE)  # which `again` does not look for
-            repeats, address = call.direct and not same_memory, engine.address
-        if table is not None and repeats and (address == 0 or id(plan) in self._blocking):
-            table.enter(arguments[2] if call.op is not None else None, buffers, address, plan)
+            repeats, runs = call.direct and not same_memory and id(plan) in self._blocking, engine
+        if table is not None and repeats:
+            table.enter(arguments[2] if call.op is not None else None, buffers, runs, plan)
 
     def issue(self, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any) -> MPI.Request:
         """Start a non-blocking call; errors as in `run`, those of the transport when the request is waited for."""

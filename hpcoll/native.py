@@ -1,11 +1,14 @@
-"""Arguments of a call as mpi4py takes them, for what the MPI library serves. Floor 7."""
+"""Calls that the MPI library serves: with arguments as mpi4py takes them, or from compiled code. Floor 7."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.call import Call
 from hpcoll.dtypes import is_bfloat16
+from hpcoll.engines.library import LibraryCall, known
 from hpcoll.errors import ArgumentError
 from hpcoll.operators import to_native
 from hpcoll.ops import ReduceOp
@@ -47,3 +50,26 @@ def _whole(item: Any) -> Any:
     if isinstance(item, np.ndarray):
         return item.astype(np.int64)
     return int(item) if isinstance(item, float) else item
+
+
+def compiled(
+    method: str, comm: MPI.Intracomm, call: Call, arguments: tuple[Any, ...], buffers: Sequence[Any], sums: memoryview
+) -> LibraryCall | None:
+    """What serves calls like this one without mpi4py, or None where that must look at the arguments each time.
+
+    Args:
+        method: Its name.
+        comm: The caller's communicator.
+        call: The call.
+        arguments: What the method was given.
+        buffers: What is sent, or ``MPI.IN_PLACE``, and what is received, as `hpcoll.engines.again.again` gets them.
+        sums: Line of the ledger.
+    """
+    send, recv = buffers
+    op = arguments[2] if call.op is not None else None
+    if type(recv) is not np.ndarray:
+        return None
+    count = call.count * call.dtype.itemsize // max(1, recv.dtype.itemsize)
+    if not known(method, count, recv.dtype, op):
+        return None
+    return LibraryCall(method, comm, call.root, count, recv.dtype, op, send is MPI.IN_PLACE, np.frombuffer(sums, np.int64))

@@ -14,12 +14,14 @@ from mpi4py import MPI
 from numba import njit
 
 from hpcoll.engines.foreign import pointer
+from hpcoll.engines.library import LibraryCall, call_library
 from hpcoll.engines.walk import run
 
 UNKNOWN, NATIVE = 4, 5  # answers besides those of `hpcoll.engines.walk.run`
 CAPACITY = 32  # calls that a table holds
 
-# An entry: operator, element type and engine as addresses; counts, SENT_COUNT -1 in place; NBYTES: of both, which may not overlap.
+# An entry: operator, element type and engine as addresses, ENGINE negative where it is a call of the MPI library; counts, SENT_COUNT
+# -1 in place; NBYTES: of both, which may not overlap.
 _OP, _DTYPE, _SENT_COUNT, _COUNT, _ENGINE, _SENT_NBYTES, _NBYTES, _ENTRY = range(8)
 # Of a PyObject and of a PyArrayObject, in words: type; data, number of dimensions, dimensions, element type, flags.
 _TYPE, _DATA, _NDIM, _DIMENSIONS, _DESCR, _FLAGS = 1, 2, 3, 4, 7, 8
@@ -46,8 +48,8 @@ def again(table, send, recv, op):  # type: ignore[no-untyped-def]
         table: `Table.address`.
         send, recv, op: ``id()`` of the buffers and of the operator.
     Returns:
-        An answer of `hpcoll.engines.walk.run`; `UNKNOWN` where no entry fits, `NATIVE` where the MPI library serves the call: nothing
-        has happened then.
+        An answer of `hpcoll.engines.walk.run`; `UNKNOWN` where no entry fits, `NATIVE` where the MPI library must be called with all
+        that the caller gave: nothing has happened then.
     """
     head = pointer(table)
     array_type, in_place = head[2], head[3]
@@ -66,6 +68,8 @@ def again(table, send, recv, op):  # type: ignore[no-untyped-def]
             if -entry[_SENT_NBYTES] < source - target < entry[_NBYTES]:
                 continue
         head[1] = i
+        if entry[_ENGINE] < 0:
+            return call_library(-entry[_ENGINE], source, target)
         return run(entry[_ENGINE], source, target, 1) if entry[_ENGINE] else NATIVE
     return UNKNOWN
 
@@ -75,7 +79,7 @@ class Table:
 
     Attributes:
         address: For `again`.
-        plans: What was entered, in the order of the entries.
+        plans: Of what was entered, in the order of the entries.
     """
 
     def __init__(self) -> None:
@@ -83,20 +87,21 @@ class Table:
         self._words[2:4] = id(np.ndarray), id(MPI.IN_PLACE)
         self.address = self._words.ctypes.data
         self.plans: list[object] = []
-        self._keep: list[object] = []
+        self._keep: list[tuple[Any, object, np.dtype]] = []
 
     @property
-    def latest(self) -> object:
-        """The plan of the entry that `again` found last."""
-        return self.plans[self._words[1]]
+    def latest(self) -> tuple[Any, Any]:
+        """The plan of the entry that `again` found last, and what runs it."""
+        row = self._words[1]
+        return self.plans[row], self._keep[row][0]
 
-    def enter(self, op: object, buffers: Sequence[Any], engine: int, plan: object) -> None:
+    def enter(self, op: object, buffers: Sequence[Any], engine: Any, plan: object) -> None:
         """Add a call, unless its arguments cannot be told by what `again` looks at.
 
         Args:
             op: The operator as the caller gives it, or None.
             buffers: What is sent, or ``MPI.IN_PLACE``, and what is received.
-            engine: Its address, or 0 for the MPI library.
+            engine: What runs it, an engine or a `LibraryCall`, or None where mpi4py must.
             plan: What `latest` is to give.
         """
         send, recv = buffers
@@ -107,12 +112,13 @@ class Table:
             return
         row = len(self.plans) % CAPACITY
         sent, sent_nbytes = (-1, 0) if in_place else (send.size, send.nbytes)
-        entry = 0 if op is None else id(op), id(recv.dtype), sent, recv.size, engine, sent_nbytes, recv.nbytes
+        address = 0 if engine is None else -engine.address if isinstance(engine, LibraryCall) else engine.address
+        entry = 0 if op is None else id(op), id(recv.dtype), sent, recv.size, address, sent_nbytes, recv.nbytes
         if len(self.plans) == CAPACITY:
             self.clear()
             row = 0
         self._words[4 + _ENTRY * row : 4 + _ENTRY * (row + 1)] = entry
-        self._keep.append((op, recv.dtype))
+        self._keep.append((engine, op, recv.dtype))
         self.plans.append(plan)
         self._words[0] = row + 1
 
@@ -121,6 +127,26 @@ class Table:
         self._words[0] = 0
         self.plans.clear()
         self._keep.clear()
+
+
+Key = tuple[str, Any, str | None, int | str | None]  # method, root, algorithm, segment
+
+
+class Tables(dict[Key, int]):
+    """Address of the table of calls for each key."""
+
+    def __init__(self) -> None:
+        self.tables: dict[Key, Table] = {}
+
+    def __missing__(self, key: Key) -> int:
+        table = self.tables[key] = Table()
+        self[key] = table.address
+        return table.address
+
+    def forget(self) -> None:
+        """Forget the calls."""
+        for table in self.tables.values():
+            table.clear()
 
 
 def _words(address: int, n: int) -> tuple[int, ...]:

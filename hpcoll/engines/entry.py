@@ -9,7 +9,7 @@ from pathlib import Path
 
 from numba import njit
 
-from hpcoll.engines import again, fields, foreign, gpu, local, near, progress, walk
+from hpcoll.engines import again, fields, foreign, gpu, library, local, near, progress, walk
 from hpcoll.once import once_per_node
 
 RUN, AGAIN, START, ACTIVATE, WAIT, SERVE = range(6)
@@ -37,7 +37,7 @@ def _cross(what, a, b, c, d):  # type: ignore[no-untyped-def]
 def _digest() -> str:
     """Of the functions and the constants that compiled code is made of, as they are in this process."""
     parts = [Path(foreign.__file__).read_bytes()]  # its intrinsics write code themselves
-    for module in (foreign, fields, gpu, local, near, walk, again, progress):
+    for module in (foreign, fields, gpu, library, local, near, walk, again, progress):
         for name, value in sorted(vars(module).items()):
             code = getattr(getattr(value, "py_func", None), "__code__", None)
             if isinstance(value, int):

@@ -39,9 +39,8 @@ class Library(NamedTuple):
 @lru_cache(maxsize=1)
 def library() -> Library:
     """The loaded MPI library; Open MPI, MPICH, or one with MPICH's ABI such as Intel MPI."""
-    extension = ctypes.CDLL(MPI.__file__)
     names = ("MPI_Isend", "MPI_Irecv", "MPI_Test", "MPI_Iprobe", "MPI_Grequest_complete")
-    isend, irecv, test, iprobe, complete = (_address(getattr(extension, name)) for name in names)
+    isend, irecv, test, iprobe, complete = map(function, names)
     request_nbytes = MPI._sizeof(MPI.REQUEST_NULL)
     status_ignore = 0 if request_nbytes == _POINTER_NBYTES else 1
     return Library(isend, irecv, test, iprobe, complete, request_nbytes, status_ignore, handle(MPI.BYTE), MPI.ERR_TRUNCATE)
@@ -54,8 +53,14 @@ def last_tag() -> int:
     return int(tag)
 
 
-def handle(thing: MPI.Comm | MPI.Datatype | MPI.Request) -> int:
-    """The C handle of a communicator, datatype or request, as an int64 whose low bits are the handle."""
+@lru_cache
+def function(name: str) -> int:
+    """The address of one of the library's functions."""
+    return _address(getattr(ctypes.CDLL(MPI.__file__), name))
+
+
+def handle(thing: MPI.Comm | MPI.Datatype | MPI.Request | MPI.Op) -> int:
+    """The C handle of a communicator, datatype, request or operator, as an int64 whose low bits are the handle."""
     return int(MPI._handleof(thing)) & ((1 << 8 * MPI._sizeof(thing)) - 1)
 
 
