@@ -80,7 +80,7 @@ def _paces(row: Algorithm, nranks: int, nbytes: float, nsegments: int, network: 
     messages = max(messages, rounds)
     piece = nbytes if row.chunked else nbytes / nsegments
     largest = row.cost("largest", nranks) * nbytes / nsegments
-    handshake = network.handshake if largest > network.eager else 0.0
+    handshake = network.handshake if largest > BELOW_EAGER * network.eager else 0.0
     alpha, overhead = network.alpha + handshake, network.overhead + handshake
     work = byte_seconds(network, nbytes / nsegments, reduces=COLLECTIVES[row.collective].reduces)
     first = rounds * alpha + (messages - rounds) * overhead + serial * piece * work

@@ -13,7 +13,7 @@ from hpcoll.algorithm import Algorithm
 from hpcoll.catalogue import CATALOGUE, algorithms, find
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.config import NATIVE, Config, Entry, Table, check_algorithm
-from hpcoll.cost import Levels, Network, best_segment, byte_seconds, seconds, seconds_on_nodes
+from hpcoll.cost import ALIKE, SEGMENTS, Levels, Network, best_segment, byte_seconds, seconds, seconds_on_nodes
 from hpcoll.errors import ArgumentError
 from hpcoll.nodes import Nodes, members
 from hpcoll.tuning import BYTES, lookup
@@ -150,7 +150,8 @@ def _measured(need: Need, table: Table) -> Choice:
     for entry in entries:
         reason = not_chosen(need, entry.algorithm)
         if not reason:
-            segment = need.nbytes if entry.segment >= entry.nbytes else min(entry.segment, need.nbytes)
+            whole = entry.segment >= entry.nbytes < SEGMENTS[0]  # longer ones do not get longer than they were measured
+            segment = need.nbytes if whole else min(entry.segment, need.nbytes)
             return Choice(entry.algorithm, max(1, segment), _why(need, name, entry) + over)
         over += f"; {entry.algorithm}, tuned, is passed over: {reason}"
     choice = _cheapest(need)
@@ -215,6 +216,9 @@ def _cheapest(need: Need) -> Choice:
     if not not_chosen(need, NATIVE):
         found.append((_native_seconds(need), NATIVE, max(1, need.nbytes)))
     cost, name, segment = min(found)
+    if not need.near:  # of those alike, one whose ranks have two peers each: links that carry one stream are easier to keep busy
+        alike = (one for one in found if one[0] <= ALIKE * cost and one[1] != NATIVE and find(need.collective, one[1]).neighbours)
+        cost, name, segment = min(alike, default=(cost, name, segment))
     return Choice(name, segment, f"model: {cost * 1e6:.3g} us for {format_nbytes(need.nbytes)} on {need.nranks} ranks")
 
 
@@ -230,7 +234,7 @@ def _native_seconds(need: Need) -> float:
         work = byte_seconds(NATIVE_NETWORK, need.nbytes, reduces=COLLECTIVES[need.collective].reduces)
         return q * NATIVE_NETWORK.alpha + volume * need.nbytes * work
     rows = [find(need.collective, name) for name in NATIVE_ROWS[need.collective]]
-    return min(seconds(row, need.nranks, need.nbytes, need.nbytes or 1, need.levels.network) for row in rows)
+    return min(modelled(need, row, need.nbytes or 1) for row in rows)
 
 
 def fitting(need: Need) -> list[str]:

@@ -51,6 +51,12 @@ def test_a_whole_message_stays_whole_and_a_segment_keeps_its_size(nbytes: int, s
     assert choose(need(nbytes), Config(table=TABLE)).segment == segment
 
 
+def test_a_long_whole_message_is_a_segment_for_longer_ones() -> None:
+    """Twice as long in one piece, its messages might no longer go at once."""
+    config = Config(table={"f4": {"allreduce": (Entry(1 << 17, "two_shot", 1 << 17, 1, 2),)}})
+    assert [choose(need(nbytes), config).segment for nbytes in (1 << 16, 1 << 17, 1 << 18)] == [1 << 16, 1 << 17, 1 << 17]
+
+
 def test_native_is_not_picked_against_a_promise_nor_above_what_it_counts() -> None:
     config = Config(table={"bytes": {"bcast": MOVED[:1]}, "f4": {"allreduce": (Entry(8, NATIVE, 8, 1, 2), Entry(8, "tree", 8, 3, 2))}})
     choice = choose(need(strict=True), config)
