@@ -17,7 +17,7 @@ from mpi4py import MPI
 from hpcoll.bench.modes import Call
 
 SMALL_NBYTES = 64 << 10  # below, calls are timed in batches, so that neither clock nor barrier shows
-BATCH_S = 100e-6  # a batch takes at least this long
+BATCH_S = 100e-6  # a batch takes at least this long unless told
 MAX_BATCH = 1000
 BARRIER_S = 20e-6  # guess of what surrounds a timing
 ROUNDS = 5, 1000  # least and most
@@ -31,7 +31,8 @@ class Pace:
     Attributes:
         rounds: Rounds per size; None: as many as fit ``budget_s``, between 5 and 1000.
         warmup: Calls of each candidate before; None: 20 for small messages, 1 for others.
-        batch: Calls per timing; None: enough for 100 us where the message is small, else 1.
+        batch: Calls per timing; None: enough for ``batch_s`` where the message is small, else 1.
+        batch_s: Seconds that a batch takes at least.
         budget_s: Seconds per size.
         average: Which rank's time counts: 0 rank 0's, 1 the average, 2 the least, 3 the greatest.
     """
@@ -39,6 +40,7 @@ class Pace:
     rounds: int | None = None
     warmup: int | None = None
     batch: int | None = None
+    batch_s: float = BATCH_S
     budget_s: float = 1.0
     average: int = 3
 
@@ -61,7 +63,7 @@ def measure(comm: MPI.Intracomm, calls: Sequence[Call], nbytes: int, pace: Pace)
     warmup = pace.warmup if pace.warmup is not None else 20 if small else 1
     estimates = np.array([_timed(comm, call, max(1, warmup)) for call in calls])
     comm.Allreduce(MPI.IN_PLACE, estimates, op=MPI.MAX)
-    batch = pace.batch or (_batch(float(estimates.min())) if small else 1)
+    batch = pace.batch or (_batch(float(estimates.min()), pace.batch_s) if small else 1)
     rounds = pace.rounds or _rounds(estimates * batch, pace.budget_s)
     seconds = np.empty((len(calls), rounds))
     order, dice = list(range(len(calls))), random.Random(_SEED)
@@ -96,8 +98,8 @@ def _timed(comm: MPI.Intracomm, call: Call, batch: int) -> float:
     return (perf_counter() - start) / batch
 
 
-def _batch(estimate: float) -> int:
-    return min(MAX_BATCH, max(1, -int(-BATCH_S // max(estimate, 1e-9))))
+def _batch(estimate: float, batch_s: float) -> int:
+    return min(MAX_BATCH, max(1, -int(-batch_s // max(estimate, 1e-9))))
 
 
 def _rounds(estimates: np.ndarray, budget_s: float) -> int:

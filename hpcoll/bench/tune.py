@@ -8,7 +8,7 @@ candidates that the model likes least are left out. All ranks follow rank 0's cl
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from hpcoll.agreement import site
 from hpcoll.algorithm import Algorithm
 from hpcoll.bench.cases import Buffers, Case, bind, calm, fill, make_buffers, wrong_elements
 from hpcoll.bench.exchange import Fit, fit_levels
-from hpcoll.bench.measure import Call, Pace, measure
+from hpcoll.bench.measure import BATCH_S, SMALL_NBYTES, Call, Pace, measure
 from hpcoll.bench.request import Request as Session
 from hpcoll.bench.request import cases
 from hpcoll.catalogue import CATALOGUE
@@ -34,6 +34,8 @@ from hpcoll.units import format_nbytes
 
 BEHIND = 2.5  # times the best: such candidates are dropped early
 SCOUT_ROUNDS = 3
+BATCHES_S = BATCH_S, 1e-3  # short calls are timed both nearly alone and back to back, where the ranks get out of step
+WORTH = 1.03  # times the library's speed: with less, the library, which is that of all programs, serves a call
 SCOUTING = 0.5  # of a cell's share: candidates whose turn has not come by then are left out
 OVERTIME = 0.1  # of the whole time: for cells that get none because others took longer than their share
 MAX_ROUNDS = 300
@@ -94,7 +96,7 @@ class Candidate(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Times of a candidate and of the MPI library alone, in the form in which the candidate does worse, and what finding out took."""
+    """Times of a candidate and of the MPI library alone, where the candidate does worst among forms and batches; what finding out took."""
 
     candidate: Candidate
     us: float
@@ -240,28 +242,34 @@ def _measure_cell(stage: _Stage, case: Case, need: Need, share: float) -> tuple[
 
 def _run_off(stage: _Stage, case: Case, library: Candidate, running: list[Result], end: float) -> list[Result]:
     """Better times of candidates, from turns until the clock shows ``end``; the times there are when that is too soon."""
-    all_seconds = np.empty((1 + len(running), len(library.calls), 0))
+    collected: list[np.ndarray] = []
     round_s = sum(one.cost_s for one in running) / 2 / (1 + SCOUT_ROUNDS)  # each took its turns with the library
-    while running and all_seconds.shape[2] < MAX_ROUNDS:
+    while running and sum(seconds.shape[-1] for seconds in collected) < MAX_ROUNDS:
         start = stage.clock.left()
         rounds = int(min(MAX_ROUNDS, (start - end) / 2 / round_s))  # half, and see how long it takes
         if rounds <= SCOUT_ROUNDS:
             break
-        seconds = _take_turns(stage, case, (library, *(one.candidate for one in running)), Pace(rounds=rounds, warmup=1))
-        all_seconds = np.concatenate([all_seconds, seconds], axis=2)
+        collected.append(_take_turns(stage, case, (library, *(one.candidate for one in running)), Pace(rounds=rounds, warmup=1)))
         round_s = (start - stage.clock.left()) / rounds
-    return _judge([one.candidate for one in running], all_seconds, 0.0) if all_seconds.size else running
+    return _judge([one.candidate for one in running], np.concatenate(collected, axis=2), 0.0) if collected else running
 
 
 def rank_results(results: Sequence[Result]) -> list[Result]:
-    """Best first: ours that are never slower than the library alone, then the rest, ``native`` through a Communicator among them."""
-    return sorted(results, key=lambda one: (one.candidate.algorithm != NATIVE and one.ratio >= 1, one.ratio), reverse=True)
+    """Best first: ours that are faster than the library alone, then the rest, ``native`` through a Communicator with a start."""
+
+    def worth(one: Result) -> tuple[bool, float]:
+        ours = one.candidate.algorithm != NATIVE
+        return ours and one.ratio >= WORTH, one.ratio if ours else one.ratio * WORTH
+
+    return sorted(results, key=worth, reverse=True)
 
 
 def _take_turns(stage: _Stage, case: Case, running: Sequence[Candidate], pace: Pace) -> np.ndarray:
-    """Seconds per call, ``[candidate, form, round]``, of candidates that take turns."""
-    seconds = measure(stage.world, [call for one in running for call in one.calls], case.nbytes, pace).seconds
-    return seconds.reshape(len(running), len(case.sides), -1)
+    """Seconds per call, ``[candidate, form and batch, round]``, of candidates that take turns."""
+    calls = [call for one in running for call in one.calls]
+    batches_s = BATCHES_S if case.nbytes < SMALL_NBYTES else BATCHES_S[:1]
+    times = [measure(stage.world, calls, case.nbytes, replace(pace, batch_s=batch_s)).seconds for batch_s in batches_s]
+    return np.concatenate([seconds.reshape(len(running), len(case.sides), -1) for seconds in times], axis=1)
 
 
 def _judge(running: Sequence[Candidate], seconds: np.ndarray, cost_s: float) -> list[Result]:

@@ -182,7 +182,7 @@ def _report(findings: Findings, wanted: Request, path: Path) -> None:
     if rows:
         header = ["collective", "type", "size", "pick", "segment", "us", "native us", "ratio"]
         print("\n".join(table(header, rows, max(WIDTH, shutil.get_terminal_size().columns), numbers=[2, 4, 5, 6, 7])))
-        print("\nTimes are of the form, out of place or in place, in which the pick does worse; ratio is native us / us.\n")
+        print("\nTimes are those of the pick's worst case: out of place or in place, alone or back to back; ratio is native us / us.\n")
     if findings.fits:
         header = [*MODEL_HEADER, *(f"error {beside} {format_nbytes(LARGE_NBYTES)}" for beside in ("<", ">="))]
         print("\n".join(table(header, [_model_row(one) for one in findings.fits], MODEL_WIDTH, numbers=range(2, len(header)))))

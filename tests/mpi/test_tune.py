@@ -155,14 +155,15 @@ def test_types_of_one_class_and_moved_data_have_one_column() -> None:
     assert found == [("allreduce", "f4", 2), ("allreduce", "i8", 2), ("bcast", "bytes", 2), ("barrier", "bytes", 1)]
 
 
-def test_native_ranks_first_only_where_ours_is_slower_in_some_form() -> None:
+def test_native_ranks_first_where_ours_is_not_clearly_faster_in_every_form() -> None:
     def order(**times: float) -> list[str]:
         results = [Result(Candidate(name, 1, []), us, 10.0, 0.1) for name, us in times.items()]
         return [result.candidate.algorithm for result in rank_results(results)]
 
     assert order(native=11, ring=12, tree=13) == [NATIVE, "ring", "tree"]
     assert order(native=11, ring=10.5, tree=13) == ["ring", NATIVE, "tree"]
-    assert order(native=8, ring=9.9, tree=13) == ["ring", NATIVE, "tree"]
+    assert order(native=10, ring=9.9, tree=13) == [NATIVE, "ring", "tree"]
+    assert order(native=8, ring=9.5, tree=13) == ["ring", NATIVE, "tree"]
 
 
 def test_a_terminal_gets_one_line_that_is_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
