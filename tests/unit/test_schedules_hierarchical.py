@@ -129,13 +129,14 @@ def test_rounds_are_as_the_row_says(row: Algorithm) -> None:
 
 
 @every_row
-def test_the_busiest_rank_sends_what_the_row_says_where_nodes_are_even(row: Algorithm) -> None:
+def test_the_busiest_rank_sends_at_most_what_the_row_says_and_just_that_where_nodes_are_even(row: Algorithm) -> None:
     equal = 0
     for nodes, root, proof in proofs(row.key):
-        if is_even(nodes) and len(members(nodes)) > 1:
+        if len(members(nodes)) > 1:
             sent = proof.chunks_sent / schedules(row.key, nodes, root)[0].nchunks
             assert sent <= row.cost("sent", len(nodes), nodes=nodes) + 1e-9, (nodes, root)
-            assert row.key in SENT_LESS or sent == pytest.approx(row.cost("sent", len(nodes), nodes=nodes))
+            exact = is_even(nodes) and row.key not in SENT_LESS
+            assert not exact or sent == pytest.approx(row.cost("sent", len(nodes), nodes=nodes))
             equal += sent == pytest.approx(row.cost("sent", len(nodes), nodes=nodes))
     assert equal > 5
 
