@@ -9,6 +9,7 @@
 #   --slots R,R,...      instead of both: ranks on host0, on host1, ...
 #   --map ORDER          block (ranks 0 and 1 on host0) or cyclic (rank 0 on host0, rank 1 on host1) (block)
 #   --rate RATE          what a host's link carries in each direction: 200mbit, 1gbit (as fast as the machine is)
+#   --burst BYTES        what a silent link saves up and then carries at once (1 ms of the rate, at least 70000)
 #   --library NAME       openmpi, mpich, or none (that of the mpiexec beside COMMAND, or else in PATH)
 #
 # The exit status is the command's. Environment and working directory are the caller's, standard input is empty.
@@ -23,9 +24,9 @@ refuse() { # refuse WORDS...: a mistake of the caller, or something missing
     exit 2
 }
 
-parse() { # parse ARGUMENTS...: sets slots, map, rate, library and command
+parse() { # parse ARGUMENTS...: sets slots, map, rate, burst, library and command
     local hosts=2 each=1 list='' slot
-    map=block rate='' library='' command=()
+    map=block rate='' burst='' library='' command=()
     while [ $# -gt 0 ]; do
         case $1 in
         -h | --help) sed -n '2,/^# shellcheck/{/^# shellcheck/d;s/^# \{0,1\}//p}' "$0" && exit ;;
@@ -36,6 +37,7 @@ parse() { # parse ARGUMENTS...: sets slots, map, rate, library and command
         --slots) list=$2 ;;
         --map) map=$2 ;;
         --rate) rate=$2 ;;
+        --burst) burst=$2 ;;
         --library) library=$2 ;;
         *) refuse "expected an option or --, got $1; see --help" ;;
         esac
@@ -47,6 +49,7 @@ parse() { # parse ARGUMENTS...: sets slots, map, rate, library and command
     for slot in "${slots[@]}"; do [[ $slot =~ ^[1-9][0-9]*$ ]] || refuse "ranks of a host must be 1 or more, got $slot"; done
     [[ $map =~ ^(block|cyclic)$ ]] || refuse "--map must be block or cyclic, got $map"
     [[ $rate =~ ^([1-9][0-9]*[kmg]bit)?$ ]] || refuse "--rate must look like 200mbit or 1gbit, got $rate"
+    [[ $burst =~ ^([1-9][0-9]{4,7})?$ ]] || refuse "--burst must be 10000 bytes or more, got $burst"
     [[ $library =~ ^(openmpi|mpich|none)?$ ]] || refuse "--library must be openmpi, mpich or none, got $library"
     [ ${#command[@]} -gt 0 ] || refuse "no command; see --help"
 }
@@ -79,17 +82,20 @@ limit() { # limit PROCESS PORT: the rate, in both directions
     # What 1 ms of silence saved up goes at once, so that no rate is lost when the kernel wakes up late on a busy core; it is
     # no less than the largest packet that TCP hands to the link, which would be cut up otherwise. 64 times as much may
     # queue: several hosts that send to one find room, as in the memory of a switch.
-    local bits_per_ms=0 burst
+    local bits_per_ms=0 saved packet
     case $rate in
     '') return ;;
     *kbit) bits_per_ms=1 ;;
     *mbit) bits_per_ms=1000 ;;
     *gbit) bits_per_ms=1000000 ;;
     esac
-    burst=$((${rate%?bit} * bits_per_ms / 8))
-    [ "$burst" -ge 70000 ] || burst=70000
-    local bucket=(root tbf rate "$rate" burst "$burst" limit $((64 * burst)))
-    tc qdisc add dev "$2" "${bucket[@]}" && in_network "$1" tc qdisc add dev eth0 "${bucket[@]}"
+    saved=$((${rate%?bit} * bits_per_ms / 8))
+    [ "$saved" -ge 70000 ] || saved=70000
+    local bucket=(root tbf rate "$rate" burst "${burst:-$saved}" limit $((64 * saved)))
+    tc qdisc add dev "$2" "${bucket[@]}" && in_network "$1" tc qdisc add dev eth0 "${bucket[@]}" || return
+    [ "${burst:-70000}" -lt 70000 ] || return 0
+    packet=(gso_max_size $((burst * 9 / 10)) gro_max_size $((burst * 9 / 10)))
+    ip link set dev "$2" "${packet[@]}" && in_network "$1" ip link set dev eth0 "${packet[@]}"
 }
 
 make_cluster() { # the switch, the names of the hosts, the hosts, and the way onto them

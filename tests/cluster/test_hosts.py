@@ -86,7 +86,7 @@ def test_status_and_refusals() -> None:
     for options, complaint in {
         "-n 0": "-n must be 1 to 99, got 0", "-n": "-n needs a value", "--slots 1,,2": "ranks of a host must be 1 or more, got ",
         "--map x": "--map must be block or cyclic, got x", "--rate 1g": "--rate must look like 200mbit or 1gbit, got 1g", "x": "got x",
-        "--library x": "--library must be openmpi, mpich or none, got x",
+        "--library x": "--library must be openmpi, mpich or none, got x", "--burst 9999": "--burst must be 10000 bytes or more, got 9999",
     }.items():  # fmt: skip
         done = run(options, "")
         assert done.returncode == 2, (options, done.stderr)
@@ -100,6 +100,17 @@ def test_any_command_beside_the_switch() -> None:
         [HOSTS, "-n", "3", "--library", "none", "--", "sh", "-c", words], capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     assert (done.returncode, done.stdout.split()) == (4, ["host0", "3", "host1", "3", "host2", "3"]), done.stderr
+
+
+def test_what_a_silent_link_saves_up() -> None:
+    """Both ends get the burst that was asked for, and no larger packets."""
+    words = '"$HOSTS_SSH" host1 "tc qdisc show dev eth0; ip -d link show dev eth0"; tc qdisc show dev port1; ip -d link show dev port1'
+    done = subprocess.run(
+        [HOSTS, "-n", "2", "--rate", "1gbit", "--burst", "36000", "--library", "none", "--", "sh", "-c", words],
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert re.findall(r"\bburst (\w+)", done.stdout) == ["36000b"] * 2, done.stdout + done.stderr
+    assert re.findall(r"\bgso_max_size (\d+)", done.stdout) == ["32400"] * 2, done.stdout + done.stderr
 
 
 def test_a_rank_that_dies_ends_the_job(token: str) -> None:
