@@ -35,7 +35,7 @@ from hpcoll.units import format_nbytes
 BEHIND = 2.5  # times the best: such candidates are dropped early
 SCOUT_ROUNDS = 3
 BATCHES_S = BATCH_S, 1e-3  # short calls are timed both nearly alone and back to back, where the ranks get out of step
-WORTH = 1.03  # times the library's speed: with less, the library, which is that of all programs, serves a call
+WORTH, DOUBT = 1.03, 1.1  # times the library's speed: ours count as faster from WORTH on; else the best of many has luck for DOUBT
 SCOUTING = 0.5  # of a cell's share: candidates whose turn has not come by then are left out
 OVERTIME = 0.1  # of the whole time: for cells that get none because others took longer than their share
 MAX_ROUNDS = 300
@@ -259,7 +259,7 @@ def rank_results(results: Sequence[Result]) -> list[Result]:
 
     def worth(one: Result) -> tuple[bool, float]:
         ours = one.candidate.algorithm != NATIVE
-        return ours and one.ratio >= WORTH, one.ratio if ours else one.ratio * WORTH
+        return ours and one.ratio >= WORTH, one.ratio if ours else one.ratio * DOUBT
 
     return sorted(results, key=worth, reverse=True)
 
