@@ -64,6 +64,18 @@ def test_few_ranks_stand_for_all(key: str, nranks: int, per_node: str) -> None:
             assert predict_in_step(few, nbytes, LEVELS).seconds == pytest.approx(expected, rel=tolerance)
 
 
+@pytest.mark.parametrize(("per_node", "nranks"), [("2", 10), ("3", 24), ("4", 28)])
+def test_the_ranks_of_a_node_stand_for_all_where_lanes_wrap_at_other_ranks(per_node: str, nranks: int) -> None:
+    """What goes round the end of a lane counts as one message, which is at most one more for each that is played."""
+    row, nodes = CATALOGUE["allreduce/hierarchical"], parse_nodes(per_node, nranks)
+    few, every = score(row, nodes), score(row, nodes, exact=True)
+    assert few.tape.nbuilt == int(per_node)
+    assert every.tape.nbuilt == nranks
+    short, long = (predict(few, nbytes, LEVELS).seconds / predict(every, nbytes, LEVELS).seconds for nbytes in (8, 1 << 24))
+    assert 0.6 < short <= 1.01
+    assert long == pytest.approx(1, rel=0.1)
+
+
 def test_ranks_that_differ_are_all_built() -> None:
     rng = random.Random(5)
     nodes = numbered(rng.choices(range(4), k=11))
