@@ -11,7 +11,8 @@ from mpi4py import MPI
 from numba import njit
 
 from hpcoll.engines.fields import DONE, FAILED
-from hpcoll.engines.foreign import INT, LONG, clock_gettime, foreign, function_address, pointer
+from hpcoll.engines.foreign import INT, LONG, foreign, function_address, pointer
+from hpcoll.engines.local import clock
 from hpcoll.transports.mpi import function, handle
 
 _MAX_COUNT = 2**31 - 1
@@ -33,18 +34,12 @@ _FUNCTION, _SOURCE_AT, _TARGET_AT, _ERROR, _ACCOUNT, _CLOCK_GETTIME, _CLOCK, _CL
 _UNUSED = _FIRST + _NARGUMENTS
 
 
-@njit(nogil=True, inline="always")
-def _nanoseconds(address):  # type: ignore[no-untyped-def]
-    words = pointer(address)
-    clock_gettime(words[_CLOCK_GETTIME], (1, address + 8 * _CLOCK))
-    return words[_CLOCK] * 1000000000 + words[_CLOCK_NS]
-
-
 @njit(nogil=True)
 def call_library(address, source, target):  # type: ignore[no-untyped-def]
     """Call the MPI library; `DONE`, or `FAILED` with its code in the array."""
     words = pointer(address)
-    start = _nanoseconds(address)
+    room = address + 8 * _CLOCK
+    start = clock(words[_CLOCK_GETTIME], room)
     words[words[_SOURCE_AT]] = source
     words[words[_TARGET_AT]] = target
     first = _FIRST
@@ -57,7 +52,7 @@ def call_library(address, source, target):  # type: ignore[no-untyped-def]
         return FAILED
     account = pointer(words[_ACCOUNT])
     account[0] += 1
-    account[1] += _nanoseconds(address) - start
+    account[1] += clock(words[_CLOCK_GETTIME], room) - start
     return DONE
 
 

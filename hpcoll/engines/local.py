@@ -42,11 +42,17 @@ def address_of(state, buffer, displ, lane):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
+def clock(function, room):  # type: ignore[no-untyped-def]
+    """Nanoseconds on a clock that only goes forward; ``function`` is ``clock_gettime``, which needs room for two words."""
+    clock_gettime(function, (1, room))
+    return pointer(room)[0] * 1000000000 + pointer(room)[1]
+
+
+@njit(nogil=True)
 def nanoseconds(address):  # type: ignore[no-untyped-def]
-    """A clock that only goes forward."""
+    """The clock, for an engine."""
     state = pointer(address)
-    clock_gettime(state[f.CLOCK_GETTIME], (1, address + 8 * f.CLOCK))
-    return state[f.CLOCK] * 1000000000 + state[f.CLOCK + 1]
+    return clock(state[f.CLOCK_GETTIME], address + 8 * f.CLOCK)
 
 
 @njit(nogil=True)
