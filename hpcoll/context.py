@@ -134,7 +134,7 @@ class Context(GpuPlanner):
             if call is None or plan is None:
                 return
             repeats = bool(buffers) and all(one is other for one, other in zip(theirs, arguments, strict=True))
-            runs = compiled(method, self.caller, call, theirs, buffers, plan.sums) if repeats else None
+            runs = compiled(method, self.caller, call, _op(call, arguments), buffers, plan.sums) if repeats else None
         else:
             with self.closing(plan):
                 engine = self._engine(plan, self.channels_of(call)[0])
@@ -148,7 +148,7 @@ class Context(GpuPlanner):
             same_memory = call.aliased and not (buffers and buffers[0] is MPI.IN_PLACE)  # which `again` does not look for
             repeats, runs = call.direct and not same_memory and id(plan) in self._blocking, engine
         if table is not None and repeats:
-            table.enter(arguments[2] if call.op is not None else None, buffers, runs, plan)
+            table.enter(_op(call, arguments), buffers, runs, plan)
 
     def issue(self, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any) -> MPI.Request:
         """Start a non-blocking call; errors as in `run`, those of the transport when the request is waited for."""
@@ -242,6 +242,11 @@ class Context(GpuPlanner):
         if isinstance(error, TransportError):
             text = MPI.Get_error_string(error.code) if error.code else str(error)
             raise TransportError(f"{where}: {text}", code=error.code) from error
+
+
+def _op(call: Call, arguments: tuple[Any, ...]) -> Any:
+    """The operator as the caller gives it, or None."""
+    return arguments[2] if call.op is not None else None
 
 
 def _after_fork() -> None:

@@ -52,21 +52,18 @@ def _whole(item: Any) -> Any:
     return int(item) if isinstance(item, float) else item
 
 
-def compiled(
-    method: str, comm: MPI.Intracomm, call: Call, arguments: tuple[Any, ...], buffers: Sequence[Any], sums: memoryview
-) -> LibraryCall | None:
+def compiled(method: str, comm: MPI.Intracomm, call: Call, op: Any, buffers: Sequence[Any], sums: memoryview) -> LibraryCall | None:
     """What serves calls like this one without mpi4py, or None where that must look at the arguments each time.
 
     Args:
         method: Its name.
         comm: The caller's communicator.
         call: The call.
-        arguments: What the method was given.
+        op: The operator as the caller gives it, or None.
         buffers: What is sent, or ``MPI.IN_PLACE``, and what is received, as `hpcoll.engines.again.again` gets them.
         sums: Line of the ledger.
     """
     send, recv = buffers
-    op = arguments[2] if call.op is not None else None
     if type(recv) is not np.ndarray:
         return None
     count = call.count * call.dtype.itemsize // max(1, recv.dtype.itemsize)

@@ -28,10 +28,14 @@ _ARGUMENTS = {
 _NARGUMENTS = 8
 _call = foreign(INT, *[LONG] * _NARGUMENTS)
 
-# In a call's array (int64). SOURCE_AT, TARGET_AT: index of the arguments that `again` finds; ACCOUNT: as in `hpcoll.engines.fields`;
-# CLOCK: two words; one word that nobody reads follows the arguments.
-_FUNCTION, _SOURCE_AT, _TARGET_AT, _ERROR, _ACCOUNT, _CLOCK_GETTIME, _CLOCK, _CLOCK_NS, _FIRST = range(9)
-_UNUSED = _FIRST + _NARGUMENTS
+# In a call's array (int64), which calls only read but for ERROR and CLOCK, two words. SOURCE_AT, TARGET_AT: which arguments `again`
+# finds, or -1; ACCOUNT: as in `hpcoll.engines.fields`; from FIRST on the arguments.
+_FUNCTION, _SOURCE_AT, _TARGET_AT, _ERROR, _ACCOUNT, _CLOCK_GETTIME, _CLOCK, _, _FIRST = range(9)
+
+
+@njit(nogil=True, inline="always")
+def _argument(words, i, source, target):  # type: ignore[no-untyped-def]
+    return source if i == words[_SOURCE_AT] else target if i == words[_TARGET_AT] else words[_FIRST + i]
 
 
 @njit(nogil=True)
@@ -40,12 +44,10 @@ def call_library(address, source, target):  # type: ignore[no-untyped-def]
     words = pointer(address)
     room = address + 8 * _CLOCK
     start = clock(words[_CLOCK_GETTIME], room)
-    words[words[_SOURCE_AT]] = source
-    words[words[_TARGET_AT]] = target
-    first = _FIRST
     arguments = (
-        words[first], words[first + 1], words[first + 2], words[first + 3],
-        words[first + 4], words[first + 5], words[first + 6], words[first + 7],
+        _argument(words, 0, source, target), _argument(words, 1, source, target), _argument(words, 2, source, target),
+        _argument(words, 3, source, target), _argument(words, 4, source, target), _argument(words, 5, source, target),
+        _argument(words, 6, source, target), _argument(words, 7, source, target),
     )  # fmt: skip
     words[_ERROR] = _call(words[_FUNCTION], arguments)
     if words[_ERROR] != 0:
@@ -75,12 +77,12 @@ class LibraryCall:
         }  # fmt: skip
         names = _ARGUMENTS[method].split()
         self._account = account
-        self._words = np.zeros(_UNUSED + 1, np.int64)
+        self._words = np.zeros(_FIRST + _NARGUMENTS, np.int64)
         self._words[_FUNCTION], self._words[_ACCOUNT] = function(f"MPI_{method}"), account.ctypes.data
         self._words[_CLOCK_GETTIME] = function_address("clock_gettime")
         self._words[_FIRST : _FIRST + len(names)] = [values[name] for name in names]
-        places = {role: _FIRST + names.index(name) for name, role in (("send", send), ("recv", recv)) if name in names}
-        self._words[_SOURCE_AT], self._words[_TARGET_AT] = places.get("source", _UNUSED), places.get("target", _UNUSED)
+        places = {role: names.index(name) for name, role in (("send", send), ("recv", recv)) if name in names}
+        self._words[_SOURCE_AT], self._words[_TARGET_AT] = places.get("source", -1), places.get("target", -1)
         self.address = self._words.ctypes.data
 
     @property
