@@ -27,7 +27,7 @@ log = logging.getLogger("hpcoll")
 
 
 class Entry(NamedTuple):
-    """One line of a tuning table; times are of the form of the call (out of place, in place) in which the algorithm does worse.
+    """One line of a tuning table; times are of the way of calling (out of place, in place, back to back) in which it does worst.
 
     Attributes:
         nbytes: m of the measured call, as the catalogue counts it.

@@ -1,4 +1,4 @@
-"""Which algorithm serves a call, and with which segments: forced, measured, or the cheapest by the cost model. Floor 6.
+"""Which algorithm serves a call, and with which segments: forced, measured, or the cheapest by the model; which to measure. Floor 6.
 
 The choice depends only on what all ranks of a call know alike. ``native`` takes part: its cost is modelled as that of a
 good unsegmented algorithm of the library, with the constants of its own code path.
@@ -46,6 +46,7 @@ GPU_NETWORK = Network(
 )
 CHUNK_NBYTES = 32 << 10  # of a pipeline in shared memory
 GPU_CHUNK_NBYTES = 2 << 20  # of a pipeline between GPUs
+MIN_SEGMENT = 8 << 10  # bytes, that is worth measuring
 MAX_NATIVE_NBYTES = 2**31 - 1  # what every MPI library can count in one message
 
 
@@ -241,3 +242,24 @@ def fitting(need: Need) -> list[str]:
     """Names of all algorithms that can serve a call, ``native`` last."""
     rows: list[Algorithm] = [row for row in CATALOGUE.values() if row.collective == need.collective]
     return [name for name in (*(row.name for row in rows), NATIVE) if not unfit(need, name)]
+
+
+def candidates(need: Need) -> list[tuple[str, int]]:
+    """Our algorithms for a call, each with some segment sizes; those first that the model likes best."""
+    assert need.nbytes is not None
+    found = []
+    for name in fitting(need):
+        row = CATALOGUE.get(f"{need.collective}/{name}")
+        if row is not None and row.reproducible and worth_trying(row, need):
+            found += [(modelled(need, row, segment), name, segment) for segment in _segments(row, need)]
+    return [(name, segment) for _, name, segment in sorted(found)]
+
+
+def _segments(row: Algorithm, need: Need) -> list[int]:
+    """The whole message where there is no pipeline, else the model's best segment and its quarter and fourfold."""
+    assert need.nbytes is not None
+    whole = max(1, need.nbytes)
+    if not (row.pipelined or row.chunked):
+        return [whole]
+    best = best_modelled(need, row)[1]
+    return sorted({min(whole, max(MIN_SEGMENT, segment)) for segment in (best // 4, best, 4 * best)})

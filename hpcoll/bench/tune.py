@@ -16,19 +16,17 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.agreement import site
-from hpcoll.algorithm import Algorithm
 from hpcoll.bench.cases import Buffers, Case, bind, calm, fill, make_buffers, wrong_elements
 from hpcoll.bench.exchange import Fit, fit_levels
 from hpcoll.bench.measure import BATCH_S, SMALL_NBYTES, Call, Pace, measure
 from hpcoll.bench.request import Request as Session
 from hpcoll.bench.request import cases
-from hpcoll.catalogue import CATALOGUE
 from hpcoll.collectives import COLLECTIVES
 from hpcoll.communicator import Communicator
 from hpcoll.config import NATIVE, Entry
 from hpcoll.context import context_of
 from hpcoll.ops import SUM
-from hpcoll.selection import Need, best_modelled, fitting, modelled, not_chosen, worth_trying
+from hpcoll.selection import Need, candidates, not_chosen
 from hpcoll.tuning import Section, type_class
 from hpcoll.units import format_nbytes
 
@@ -39,7 +37,6 @@ WORTH, DOUBT = 1.03, 1.1  # times the library's speed: ours count as faster from
 SCOUTING = 0.5  # of a cell's share: candidates whose turn has not come by then are left out
 OVERTIME = 0.1  # of the whole time: for cells that get none because others took longer than their share
 MAX_ROUNDS = 300
-MIN_SEGMENT = 8 << 10  # bytes
 MODEL_S, MODELLING = 5.0, 0.1  # at most, and of the whole time: for the model's constants, unless nothing else is wanted
 LARGE_NBYTES = 1 << 20  # a cell of this size gets twice the time of a small one
 
@@ -174,27 +171,6 @@ def columns(request: Request, rank: int, nranks: int) -> list[Column]:
             session = Session(collective, request.sizes, dtype, op, 0, (), None, True, Pace())
             found.append(Column(collective, type_class(dtype if op else None), cases(session, rank, nranks)))
     return found
-
-
-def candidates(need: Need) -> list[tuple[str, int]]:
-    """Our algorithms for a call, each with some segment sizes; those first that the model likes best."""
-    assert need.nbytes is not None
-    found = []
-    for name in fitting(need):
-        row = CATALOGUE.get(f"{need.collective}/{name}")
-        if row is not None and row.reproducible and worth_trying(row, need):
-            found += [(modelled(need, row, segment), name, segment) for segment in _segments(row, need)]
-    return [(name, segment) for _, name, segment in sorted(found)]
-
-
-def _segments(row: Algorithm, need: Need) -> list[int]:
-    """The whole message where there is no pipeline, else the model's best segment and its quarter and fourfold."""
-    assert need.nbytes is not None
-    whole = max(1, need.nbytes)
-    if not (row.pipelined or row.chunked):
-        return [whole]
-    best = best_modelled(need, row)[1]
-    return sorted({min(whole, max(MIN_SEGMENT, segment)) for segment in (best // 4, best, 4 * best)})
 
 
 def _place(world: MPI.Intracomm) -> Need:

@@ -19,12 +19,12 @@ from tuned import QUICK, table_in, tune
 
 import hpcoll
 from hpcoll import tuning
-from hpcoll.bench.tune import Candidate, Request, Result, Step, candidates, columns, rank_results, run
+from hpcoll.bench.tune import Candidate, Request, Result, Step, columns, rank_results, run
 from hpcoll.catalogue import find
 from hpcoll.cli.tune import configure, request, show
 from hpcoll.config import NATIVE
 from hpcoll.errors import ArgumentError
-from hpcoll.selection import Need, fitting
+from hpcoll.selection import Need, candidates, fitting
 
 pytestmark = pytest.mark.mpi(min_size=2)
 WORLD = MPI.COMM_WORLD
