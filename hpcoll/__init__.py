@@ -11,13 +11,13 @@ where neither is installed. ``__all__`` is the public face.
 
 from typing import TYPE_CHECKING, Any
 
-from hpcoll.catalogue import algorithms
-from hpcoll.errors import ArgumentError, DeviceError, HpcollError, KernelError, ScheduleError, TransportError
-from hpcoll.locality import local_device
-from hpcoll.ops import AVG, ReduceOp, premul_sum, reduce_op
+from hpcoll.base.errors import ArgumentError, DeviceError, HpcollError, KernelError, ScheduleError, TransportError
+from hpcoll.base.ops import AVG, ReduceOp, premul_sum, reduce_op
+from hpcoll.runtime.gpu.local_gpu import local_device
+from hpcoll.schedules.catalogue import algorithms
 
 if TYPE_CHECKING:
-    from hpcoll.communicator import CartCommunicator, Communicator
+    from hpcoll.comm.communicator import CartCommunicator, Communicator
 
 __version__ = "0.2.0"
 __all__ = [
@@ -40,7 +40,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in ("Communicator", "CartCommunicator"):
-        from hpcoll import communicator
+        from hpcoll.comm import communicator
 
         return getattr(communicator, name)
     raise AttributeError(f"module 'hpcoll' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""``python -m hpcoll`` is the command ``hpcoll``. Floor 7."""
+"""``python -m hpcoll`` is the command ``hpcoll``."""
 
 import sys
 

@@ -32,8 +32,8 @@ def begin(file: Path, job: str, nranks: int, knobs: list[str]) -> int:
     import mpi4py
     from mpi4py import MPI
 
-    from hpcoll.cli.doctor import loaded_library
-    from hpcoll.cli.launchers import check_launch, find_launcher
+    from hpcoll.cli.doctor.command import loaded_library
+    from hpcoll.cli.doctor.launchers import check_launch, find_launcher
 
     world, launcher = MPI.COMM_WORLD, find_launcher(os.environ)
     if world.size != nranks:

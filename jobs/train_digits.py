@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 import hpcoll
-from hpcoll.errors import HpcollError
+from hpcoll.base.errors import HpcollError
 
 Array = NDArray[Any]
 TEST_SAMPLES = 360

@@ -1,4 +1,4 @@
-"""Bodies of the GPU kernels: how threads share out memory. Floor 5.
+"""Bodies of the GPU kernels: how threads share out memory.
 
 Each factory gives a Python function and the Numba signature to compile it for. Every parameter is 8 bytes wide. Threads stride
 over the grid with 64-bit indices, so that any grid serves any count.
@@ -10,8 +10,8 @@ import numba
 import numpy as np
 from numba import cuda, types
 
+from hpcoll.base.ops import ReduceOp
 from hpcoll.kernels.numbers import Number, operator, times
-from hpcoll.ops import ReduceOp
 
 if numba.config.ENABLE_CUDASIM:
     from hpcoll.kernels import simulated as vectors

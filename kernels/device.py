@@ -1,4 +1,4 @@
-"""GPU kernels, compiled by Numba CUDA to PTX text that the driver loads. Floor 5; imports the ground floor only.
+"""GPU kernels, compiled by Numba CUDA to PTX text that the driver loads.; imports the ground floor only.
 
 A kernel is a name and a text; compiling needs no GPU and no driver. The entry of the text has the kernel's name and takes
 8-byte parameters only, so that ``cuLaunchKernel`` is handed an array of pointers to 8-byte values:
@@ -33,12 +33,12 @@ from numba.cuda.core.errors import NumbaError
 from numba.cuda.cudadrv import nvrtc, nvvm
 from numba.cuda.cudadrv.error import CCSupportError, CudaSupportError
 
-from hpcoll.errors import KernelError
+from hpcoll.base.compile_once import once_per_node
+from hpcoll.base.errors import KernelError
+from hpcoll.base.ops import BUILTIN, ReduceOp
 from hpcoll.kernels import bodies
 from hpcoll.kernels.bodies import WIDE_NBYTES as WIDE_NBYTES
 from hpcoll.kernels.numbers import number
-from hpcoll.once import once_per_node
-from hpcoll.ops import BUILTIN, ReduceOp
 
 BLOCK = 256  # threads per block
 # The last one: what Numba itself implements in Python is compiled for the current GPU, and there may be none.

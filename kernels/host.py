@@ -1,4 +1,4 @@
-"""Host reduction kernels: ``dst = srcs[0] op srcs[1] op ...``, compiled by Numba. Floor 5; imports the ground floor only.
+"""Host reduction kernels: ``dst = srcs[0] op srcs[1] op ...``, compiled by Numba.; imports the ground floor only.
 
 A kernel is an address with the C signature ``void(T *dst, T **srcs, int64 nsrcs, int64 count)``; the engine calls it
 through that address, so that one compiled engine serves every operator and element type. Kernels are compiled when first
@@ -19,9 +19,9 @@ import numba
 import numpy as np
 from numba import carray, njit, types
 
-from hpcoll.errors import KernelError
-from hpcoll.once import once_per_node
-from hpcoll.ops import ReduceOp
+from hpcoll.base.compile_once import once_per_node
+from hpcoll.base.errors import KernelError
+from hpcoll.base.ops import ReduceOp
 
 _BLOCK = 2048  # elements folded at a time, so that the partial result stays in the first-level cache
 

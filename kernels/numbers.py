@@ -1,4 +1,4 @@
-"""What GPU kernels do to one element: how it lies in memory, how it is reckoned with, and every operator on it. Floor 5.
+"""What GPU kernels do to one element: how it lies in memory, how it is reckoned with, and every operator on it.
 
 Plain Python functions of scalars; `hpcoll.kernels.vectors` compiles them. The rules are those of `hpcoll.kernels.host`.
 """
@@ -11,8 +11,8 @@ import numba
 import numpy as np
 from numba import types
 
-from hpcoll.dtypes import is_bfloat16
-from hpcoll.ops import ReduceOp
+from hpcoll.base.dtypes import is_bfloat16
+from hpcoll.base.ops import ReduceOp
 
 if numba.config.ENABLE_CUDASIM:
     from hpcoll.kernels import simulated as vectors

@@ -1,4 +1,4 @@
-"""The names of `hpcoll.kernels.vectors` for CUDA's simulator, which has no intrinsics and no libdevice. Floor 5.
+"""The names of `hpcoll.kernels.vectors` for CUDA's simulator, which has no intrinsics and no libdevice.
 
 A pointer is an array here, a vector a tuple of its elements.
 """

@@ -1,4 +1,4 @@
-"""What GPU kernels need beyond a typed pointer, as Numba CUDA intrinsics. Floor 5.
+"""What GPU kernels need beyond a typed pointer, as Numba CUDA intrinsics.
 
 Memory in vectors of 4 to 16 bytes (`access`), a function applied lane by lane (`lanewise`), items of any size (`copier`), and
 numbers as the hardware converts them. `hpcoll.kernels.simulated` has the same names for CUDA's simulator.

@@ -14,9 +14,9 @@ import pytest
 from mpi4py import MPI
 
 import hpcoll
-from hpcoll.config import CUDA_PATHS
-from hpcoll.errors import HpcollError
-from hpcoll.transports import cuda
+from hpcoll.base.errors import HpcollError
+from hpcoll.runtime.gpu import cuda
+from hpcoll.selection.config import CUDA_PATHS
 
 sys.path.insert(0, str(Path(__file__).parent / "mpi"))
 from forms import COLLECTIVE, PLAIN, Case, issue, prepare

@@ -1,6 +1,6 @@
 """The command ``hpcoll``: a table of subcommands, each in a module of its own that is imported only when it is called.
 
-So ``hpcoll show`` needs neither MPI nor a compiler. Errors that hpcoll raises become one line and exit code 2. Floor 7.
+So ``hpcoll show`` needs neither MPI nor a compiler. Errors that hpcoll raises become one line and exit code 2.
 """
 
 import argparse
@@ -9,7 +9,7 @@ import os
 import sys
 from typing import NamedTuple
 
-from hpcoll.errors import HpcollError
+from hpcoll.base.errors import HpcollError
 
 
 class Command(NamedTuple):
@@ -23,10 +23,10 @@ class Command(NamedTuple):
 COMMANDS = (
     Command("show", "list the algorithms, or draw one", "hpcoll.cli.show"),
     Command("verify", "prove the algorithms correct", "hpcoll.cli.verify"),
-    Command("simulate", "play algorithms on a network of many nodes", "hpcoll.cli.simulate"),
-    Command("bench", "measure collectives under mpirun", "hpcoll.cli.bench"),
-    Command("doctor", "say what MPI, GPUs and network this machine offers, and what to change", "hpcoll.cli.doctor"),
-    Command("tune", "measure all algorithms under mpirun and write a table to pick from", "hpcoll.cli.tune"),
+    Command("simulate", "play algorithms on a network of many nodes", "hpcoll.cli.simulate.command"),
+    Command("bench", "measure collectives under mpirun", "hpcoll.cli.bench.command"),
+    Command("doctor", "say what MPI, GPUs and network this machine offers, and what to change", "hpcoll.cli.doctor.command"),
+    Command("tune", "measure all algorithms under mpirun and write a table to pick from", "hpcoll.cli.tune.command"),
 )
 ERROR, INTERRUPTED = 2, 130  # exit codes
 

@@ -1,4 +1,4 @@
-"""``hpcoll show``: the catalogue, or one algorithm's structure and timeline, in the terminal or as a picture. Floor 7."""
+"""``hpcoll show``: the catalogue, or one algorithm's structure and timeline, in the terminal or as a picture."""
 
 import argparse
 import shutil
@@ -7,15 +7,15 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hpcoll.algorithm import Algorithm
-from hpcoll.catalogue import CATALOGUE, algorithms, find
+from hpcoll.analysis.render import draw
+from hpcoll.analysis.render_svg import render_svg
+from hpcoll.analysis.render_text import render_text
+from hpcoll.base.errors import ArgumentError
 from hpcoll.cli.table import table
-from hpcoll.collectives import COLLECTIVES
-from hpcoll.errors import ArgumentError
-from hpcoll.nodes import parse_nodes
-from hpcoll.render import draw
-from hpcoll.render_svg import render_svg
-from hpcoll.render_text import render_text
+from hpcoll.schedules.catalogue import CATALOGUE, algorithms, find
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.placement import parse_nodes
+from hpcoll.schedules.row import Algorithm
 
 CHUNKS = 4  # of algorithms that take any number
 NRANKS = 8

@@ -1,4 +1,4 @@
-"""Rows of text in aligned columns. Floor 7."""
+"""Rows of text in aligned columns."""
 
 from collections.abc import Sequence
 

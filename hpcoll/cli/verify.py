@@ -1,4 +1,4 @@
-"""``hpcoll verify``: proves algorithms for every number of ranks up to a limit and every root, and prints what holds. Floor 7."""
+"""``hpcoll verify``: proves algorithms for every number of ranks up to a limit and every root, and prints what holds."""
 
 import argparse
 import shutil
@@ -7,13 +7,13 @@ import time
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from hpcoll.algorithm import Algorithm
-from hpcoll.catalogue import CATALOGUE
+from hpcoll.analysis.prove import Summary, prove_catalogue
+from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.cli.table import table
-from hpcoll.collectives import COLLECTIVES
-from hpcoll.errors import ArgumentError, ScheduleError
-from hpcoll.ir import LINES
-from hpcoll.sweep import Summary, prove_catalogue
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.ir import LINES
+from hpcoll.schedules.row import Algorithm
 
 MAX_NRANKS = 64
 

@@ -1,1 +1,1 @@
-"""Builders: one file per algorithm, ``<collective>_<algorithm>.py``, each writing one rank's steps. Floor 3."""
+"""Collective algorithms as schedules: data that says who sends which chunk to whom."""

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from hosts_run import LIMIT_S, run, said
 
-from hpcoll.catalogue import CATALOGUE
-from hpcoll.collectives import COLLECTIVES
-from hpcoll.nodes import describe, members, parse_nodes
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.placement import describe, members, parse_nodes
 
 pytestmark = [pytest.mark.usefixtures("hosts"), pytest.mark.timeout(2.2 * LIMIT_S)]
 
@@ -66,7 +66,7 @@ say("ran", *sorted(ran))
 @cache
 def compiled() -> None:
     """Once, and not by all ranks at the same time."""
-    subprocess.run([sys.executable, "-c", "import hpcoll.communicator"], check=True, timeout=LIMIT_S)
+    subprocess.run([sys.executable, "-c", "import hpcoll.comm.communicator"], check=True, timeout=LIMIT_S)
 
 
 @cache

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from hosts_run import processes
 
-from hpcoll.cli.gpus import survey
+from hpcoll.cli.doctor.gpus import survey
 
 ROOT = Path(__file__).parents[2]
 SLURM = Path(__file__).with_name("slurm.sh")
@@ -34,7 +34,7 @@ ALLREDUCE = """
 import numpy as np
 from mpi4py import MPI
 import hpcoll
-from hpcoll.catalogue import algorithms
+from hpcoll.schedules.catalogue import algorithms
 
 comm = hpcoll.Communicator(MPI.COMM_WORLD)
 for name in [None, "native", *algorithms("allreduce")]:

@@ -1,6 +1,6 @@
 """A stand-in for the CUDA driver, at the level of its C functions, so that code for GPUs runs where there is none.
 
-    double = cuda_double.install()      # hpcoll.transports.cuda.driver() now drives it
+    double = cuda_double.install()      # hpcoll.runtime.gpu.cuda.driver() now drives it
     array = double.Array((4, 5), np.float32).fill(1)
     ...
     assert not double.races

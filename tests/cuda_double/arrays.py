@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpcoll.transports.cuda import LEGACY_STREAM
+from hpcoll.runtime.gpu.cuda import LEGACY_STREAM
 
 if TYPE_CHECKING:
     from cuda_double.double import Double

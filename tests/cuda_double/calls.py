@@ -6,7 +6,7 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 from cuda_double.failures import INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NAMES, require
-from hpcoll.transports.cuda import DeviceAttribute
+from hpcoll.runtime.gpu.cuda import DeviceAttribute
 
 if TYPE_CHECKING:
     from cuda_double.double import Double

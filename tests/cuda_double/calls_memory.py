@@ -7,7 +7,7 @@ from typing import Any
 
 from cuda_double.calls import Calls
 from cuda_double.failures import INVALID_VALUE, NOT_FOUND, NOT_REGISTERED, NOT_SUPPORTED, require
-from hpcoll.transports.cuda import Attribute, IpcHandle, MemoryType
+from hpcoll.runtime.gpu.cuda import Attribute, IpcHandle, MemoryType
 
 _TYPES: dict[int, Any] = {Attribute.MEMORY_TYPE: c_uint, Attribute.IS_MANAGED: c_uint, Attribute.DEVICE_ORDINAL: c_int,
                           Attribute.BUFFER_ID: c_uint64, Attribute.MEMPOOL_HANDLE: c_uint64}  # fmt: skip

@@ -17,7 +17,7 @@ from cuda_double.kernels import BUILTIN, Combine, per_element
 from cuda_double.library import Library
 from cuda_double.memory import Memory
 from cuda_double.streams import Streams
-from hpcoll.transports import cuda
+from hpcoll.runtime.gpu import cuda
 
 
 class _Lock:

@@ -1,4 +1,4 @@
-"""The library of C functions. Their parameters are those of `hpcoll.transports.cuda.FUNCTIONS`."""
+"""The library of C functions. Their parameters are those of `hpcoll.runtime.gpu.cuda.FUNCTIONS`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cuda_double.calls_memory import MemoryCalls
 from cuda_double.calls_work import WorkCalls
 from cuda_double.failures import NAMES, NOT_INITIALIZED, UNKNOWN, Failure, require
-from hpcoll.transports.cuda import FUNCTIONS
+from hpcoll.runtime.gpu.cuda import FUNCTIONS
 
 if TYPE_CHECKING:
     from cuda_double.double import Double

@@ -27,7 +27,7 @@ from cuda_double.failures import (
     PEER_ACCESS_UNSUPPORTED,
     require,
 )
-from hpcoll.transports.cuda import IPC_HANDLE_NBYTES, MemoryType
+from hpcoll.runtime.gpu.cuda import IPC_HANDLE_NBYTES, MemoryType
 
 PAGE = mmap.PAGESIZE
 ALIGNMENT = 512

@@ -13,8 +13,8 @@ from gpu_cases import Maker
 from mpi4py import MPI
 
 import hpcoll
-from hpcoll.gpu import Gpu, gpu_of
-from hpcoll.transports.cuda import driver
+from hpcoll.runtime.gpu.cuda import driver
+from hpcoll.runtime.gpu.device import Gpu, gpu_of
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from gpu_cases import address_of
 
-from hpcoll.gpu import Gpu, Memory
+from hpcoll.runtime.gpu.device import Gpu, Memory
 
 
 class Plain:

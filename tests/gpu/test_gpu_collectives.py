@@ -22,7 +22,7 @@ from gpu_cases import (
     communicator,
 )
 
-from hpcoll.gpu import Gpu
+from hpcoll.runtime.gpu.device import Gpu
 
 pytestmark = [pytest.mark.gpu, pytest.mark.mpi(min_size=1)]
 METHODS = [method for method in COLLECTIVE if method != "Barrier"]

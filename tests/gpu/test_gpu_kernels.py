@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from gpu_cases import read
 
-from hpcoll.bench.values import _UFUNCS, find_dtype
-from hpcoll.dtypes import kind, working_dtype
-from hpcoll.gpu import Gpu, Memory
+from hpcoll.base.dtypes import kind, working_dtype
+from hpcoll.base.ops import BUILTIN, ReduceOp, reduce_op
+from hpcoll.cli.bench.values import _UFUNCS, find_dtype
 from hpcoll.kernels import device as kernels
-from hpcoll.ops import BUILTIN, ReduceOp, reduce_op
-from hpcoll.transports.cuda import Driver
+from hpcoll.runtime.gpu.cuda import Driver
+from hpcoll.runtime.gpu.device import Gpu, Memory
 
 pytestmark = pytest.mark.gpu
 NAMES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")

@@ -10,7 +10,7 @@ from gpu_cases import WAYS, Maker, communicator
 from mpi4py import MPI
 from reference import agreed
 
-from hpcoll.errors import HpcollError
+from hpcoll.base.errors import HpcollError
 
 pytestmark = [pytest.mark.gpu, pytest.mark.mpi(min_size=1)]
 COUNTS = (3, 5_003, 70_001, 1_500_007)

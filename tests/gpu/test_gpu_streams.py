@@ -12,7 +12,7 @@ from mpi4py import MPI
 from reference import agreed
 
 import hpcoll
-from hpcoll.errors import ArgumentError
+from hpcoll.base.errors import ArgumentError
 
 pytestmark = [pytest.mark.gpu, pytest.mark.mpi(min_size=1)]
 COUNTS = (5, 70_001, 3_000_017)

@@ -12,7 +12,7 @@ from gpu_cases import forced, read
 from mpi4py import MPI
 
 import hpcoll
-from hpcoll import gpu
+from hpcoll.runtime.gpu import device
 
 WORLD = MPI.COMM_WORLD
 LONG, SHORT = 40_001, 9  # elements of float32: of the GPU's tier, and of the one that uses host memory
@@ -22,13 +22,13 @@ LONG, SHORT = 40_001, 9  # elements of float32: of the GPU's tier, and of the on
 def installed(**options: Any) -> Iterator[Any]:
     """A double, for one test."""
     made = cuda_double.install(**options)
-    gpu._gpu.cache_clear()
+    device._gpu.cache_clear()
     try:
         yield made
     finally:
         gc.collect()
         made.uninstall()
-        gpu._gpu.cache_clear()
+        device._gpu.cache_clear()
 
 
 def ordered() -> Iterator[Any]:

@@ -10,7 +10,7 @@ from mpi4py import MPI
 from reference import COLLECTIVES, GUARD, Array, Guarded, contribution, contributions, expected, prefilled
 
 import hpcoll
-from hpcoll.catalogue import CATALOGUE
+from hpcoll.schedules.catalogue import CATALOGUE
 
 PLAIN = {method: collective for collective, method in COLLECTIVES.items()}
 VARYING = {

@@ -12,13 +12,14 @@ from cuda_double import Double
 from mpi4py import MPI
 
 import hpcoll
-from hpcoll import gpu, gpus, message_buffers
+from hpcoll.comm import gpu_routes, point_to_point_buffers
+from hpcoll.runtime.gpu import device
 
 
 def fresh() -> None:
     """Forget what was found out about another GPU."""
-    gpu._gpu.cache_clear()
-    message_buffers._takes.cache_clear()
+    device._gpu.cache_clear()
+    point_to_point_buffers._takes.cache_clear()
 
 
 def installed(takes: bool | None = None, ngpus: int = 1) -> Iterator[Double]:
@@ -30,7 +31,7 @@ def installed(takes: bool | None = None, ngpus: int = 1) -> Iterator[Double]:
     """
     one = cuda_double.install(ngpus, readable=bool(takes))
     with pytest.MonkeyPatch.context() as patch:
-        for module in () if takes is None else (gpus, message_buffers):
+        for module in () if takes is None else (gpu_routes, point_to_point_buffers):
             patch.setattr(module, "takes_gpu_memory", lambda gpu: takes)
         fresh()
         yield one

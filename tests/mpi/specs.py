@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from hpcoll.buffers import Resolved, resolve
-from hpcoll.errors import ArgumentError
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.calls.buffers import Resolved, resolve
 
 
 class Dlpack:

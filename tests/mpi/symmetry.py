@@ -9,8 +9,8 @@ import numpy as np
 from mpi4py import MPI
 
 import hpcoll
-from hpcoll.engines.fields import STAGING_AT, STREAM_PLACES
-from hpcoll.transports import shm, window
+from hpcoll.runtime.program.fields import STAGING_AT, STREAM_PLACES
+from hpcoll.runtime.transports import shm, window
 
 
 def shares(comm: hpcoll.Communicator) -> bool:

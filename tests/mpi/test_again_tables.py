@@ -12,7 +12,7 @@ from reference import agreed, communicator
 from test_again import Marked, frozen, total, warm
 
 import hpcoll
-from hpcoll.engines import again
+from hpcoll.runtime.engine import call_cache
 
 pytestmark = pytest.mark.mpi
 
@@ -56,7 +56,7 @@ def test_operators_that_are_gone() -> None:
 def test_more_shapes_than_a_table_holds() -> None:
     """Twice as many as there is room for, forwards, backwards, and each once more."""
     comm = communicator().Dup()
-    lengths, wrong = list(range(1, 2 * again.CAPACITY + 3)), []
+    lengths, wrong = list(range(1, 2 * call_cache.CAPACITY + 3)), []
     for length in (*lengths, *lengths[::-1], *(length for length in lengths for _ in range(2))):
         x, y = np.full(length, comm.rank + 1.0), np.zeros(length)
         comm.Allreduce(x, y, algorithm="direct")
@@ -82,7 +82,7 @@ def test_every_method_again() -> None:
 
 def test_every_method_finds_its_entry() -> None:
     """The second call of a shape takes the quick way: nothing is added to the table."""
-    if not again.SUPPORTED:
+    if not call_cache.SUPPORTED:
         pytest.skip("arrays of this NumPy are laid out otherwise")
     comm = communicator().Dup()
     cases = [case for case in every(comm, 3) if not case.method.endswith("v") and case.method != "Reduce_scatter"]
@@ -103,7 +103,7 @@ def test_what_has_no_entry_does_not_push_out_what_has(how: str) -> None:
     comm = communicator().Dup()
     warm(comm, "direct")
     tables = comm._context.tables.tables
-    for _ in range(again.CAPACITY + 1):
+    for _ in range(call_cache.CAPACITY + 1):
         if how == "Fortran order":
             comm.Allreduce(np.ones((2, 3), order="F"), np.ones((2, 3), order="F"), algorithm="direct")
         elif how == "subclass":

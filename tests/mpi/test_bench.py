@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from hpcoll.bench.cases import METHODS, Case, bind, calm, fill, make_buffers, wrong_elements
-from hpcoll.bench.measure import Pace, measure, over_ranks
-from hpcoll.bench.request import Request, cases
-from hpcoll.bench.sizes import sizes
-from hpcoll.bench.values import find_dtype
-from hpcoll.catalogue import algorithms
+from hpcoll.base.errors import ArgumentError
+from hpcoll.base.ops import SUM
 from hpcoll.cli import main
-from hpcoll.communicator import Communicator
-from hpcoll.errors import ArgumentError
-from hpcoll.ops import SUM
+from hpcoll.cli.bench.cases import METHODS, Case, bind, calm, fill, make_buffers, wrong_elements
+from hpcoll.cli.bench.measure import Pace, measure, over_ranks
+from hpcoll.cli.bench.request import Request, cases
+from hpcoll.cli.bench.sizes import sizes
+from hpcoll.cli.bench.values import find_dtype
+from hpcoll.comm.communicator import Communicator
+from hpcoll.schedules.catalogue import algorithms
 
 WORLD = MPI.COMM_WORLD
 QUICK = ["-b", "4", "-e", "8K", "-f", "40", "-n", "2", "-w", "1", "-m", "1"]
@@ -247,7 +247,7 @@ def test_without_matplotlib_nothing_is_measured(
     if WORLD.rank == 0:  # the only rank that draws
         monkeypatch.setitem(sys.modules, "matplotlib", None)
         monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
-    monkeypatch.setattr("hpcoll.cli.bench_run.measure", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr("hpcoll.cli.bench.run.measure", lambda *_: pytest.fail("measured"))
     assert bench("allgather", *QUICK, "--plot", str(tmp_path / "run.svg")) == 2
     captured = capsys.readouterr()
     assert captured.out == ""

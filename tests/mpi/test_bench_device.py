@@ -11,13 +11,13 @@ from gpu_double import installed, ordered
 from mpi4py import MPI
 from test_bench import QUICK, bench, document
 
-from hpcoll.bench import device
-from hpcoll.bench.cases import METHODS, Case, bind, calm, fill, make_device_buffers, wrong_elements
-from hpcoll.bench.modes import MODES
-from hpcoll.bench.request import Request
-from hpcoll.bench.routes import _around_native
-from hpcoll.config import CUDA_PATHS
-from hpcoll.ops import SUM
+from hpcoll.base.ops import SUM
+from hpcoll.cli.bench import device
+from hpcoll.cli.bench.cases import METHODS, Case, bind, calm, fill, make_device_buffers, wrong_elements
+from hpcoll.cli.bench.modes import MODES
+from hpcoll.cli.bench.request import Request
+from hpcoll.cli.bench.routes import _around_native
+from hpcoll.selection.config import CUDA_PATHS
 
 WORLD = MPI.COMM_WORLD
 SMALL_LINK = 1 << 16
@@ -31,8 +31,8 @@ gpus = pytest.fixture(scope="module")(installed)
 def double(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """That GPU, with little to measure of its copies, and no NCCL."""
     measured = device.rates
-    monkeypatch.setattr("hpcoll.bench.routes.rates", lambda gpu: measured(gpu, SMALL_LINK))
-    monkeypatch.setattr("hpcoll.bench.nccl._find", lambda: None)
+    monkeypatch.setattr("hpcoll.cli.bench.routes.rates", lambda gpu: measured(gpu, SMALL_LINK))
+    monkeypatch.setattr("hpcoll.cli.bench.nccl._find", lambda: None)
     yield from ordered(gpus)
 
 
@@ -105,6 +105,6 @@ def test_the_call_gets_the_arrays_of_the_gpu(double: Any) -> None:
 
 @pytest.mark.mpi(min_size=1)
 def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("hpcoll.locality.driver", lambda: None)
+    monkeypatch.setattr("hpcoll.runtime.gpu.local_gpu.driver", lambda: None)
     assert bench("allreduce", *QUICK, *DEVICE) == 2
     assert ("memory device: this process sees no GPU" in capsys.readouterr().err) is (WORLD.rank == 0)

@@ -10,14 +10,14 @@ import pytest
 from mpi4py import MPI
 from test_bench import QUICK, bench, document
 
-from hpcoll.bench.cases import METHODS, Case, bind, fill, make_buffers, room, wrong_elements
-from hpcoll.bench.measure import Pace
-from hpcoll.bench.modes import MODES
-from hpcoll.bench.request import Request, cases, check, inherited, native_problem
-from hpcoll.bench.values import find_dtype
-from hpcoll.communicator import Communicator
-from hpcoll.errors import ArgumentError
-from hpcoll.ops import SUM
+from hpcoll.base.errors import ArgumentError
+from hpcoll.base.ops import SUM
+from hpcoll.cli.bench.cases import METHODS, Case, bind, fill, make_buffers, room, wrong_elements
+from hpcoll.cli.bench.measure import Pace
+from hpcoll.cli.bench.modes import MODES
+from hpcoll.cli.bench.request import Request, cases, check, inherited, native_problem
+from hpcoll.cli.bench.values import find_dtype
+from hpcoll.comm.communicator import Communicator
 
 WORLD = MPI.COMM_WORLD
 

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from reference import Array, Guarded, agreed, communicator, contribution
 
 import hpcoll
-from hpcoll.catalogue import CATALOGUE
+from hpcoll.schedules.catalogue import CATALOGUE
 
 pytestmark = pytest.mark.mpi
 

@@ -10,8 +10,8 @@ import pytest
 from mpi4py import MPI
 from specs import Cai, Dlpack, address, describe, refuse
 
-from hpcoll.buffers import check_overlap, check_same_order
-from hpcoll.errors import ArgumentError
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.calls.buffers import check_overlap, check_same_order
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 CODES = "?bhilqBHILQefdgFDG"

@@ -13,10 +13,10 @@ from gpu_double import installed
 from mpi4py import MPI
 
 import hpcoll
-from hpcoll.buffers import Resolved, check_overlap, check_same_order, resolve
-from hpcoll.errors import ArgumentError
-from hpcoll.mirror import mirrored
-from hpcoll.native import as_native
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.calls.buffers import Resolved, check_overlap, check_same_order, resolve
+from hpcoll.comm.calls.host_mirror import mirrored
+from hpcoll.comm.calls.native import as_native
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pytest
 from mpi4py import MPI
 from specs import address, derived, describe, refuse
 
-from hpcoll import packing
-from hpcoll.buffers import check_overlap, resolve
-from hpcoll.packing import pack, unpack
+from hpcoll.comm.calls import packing
+from hpcoll.comm.calls.buffers import check_overlap, resolve
+from hpcoll.comm.calls.packing import pack, unpack
 
 X = np.arange(12.0)
 

@@ -10,7 +10,7 @@ import pytest
 from mpi4py import MPI
 
 from hpcoll.cli import main
-from hpcoll.cli.findings import FAIL, OK, WARN
+from hpcoll.cli.doctor.findings import FAIL, OK, WARN
 
 WORLD = MPI.COMM_WORLD
 NRANKS = WORLD.size

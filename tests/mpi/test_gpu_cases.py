@@ -21,7 +21,7 @@ from gpu_cases import (
 )
 from gpu_double import installed, ordered
 
-from hpcoll.catalogue import CATALOGUE
+from hpcoll.schedules.catalogue import CATALOGUE
 
 COUNTS = (0, 7, 12_007)  # the double is slow
 HIERARCHICAL = [(method, name) for method, collective in COLLECTIVE.items() for name in names(method)[2:]

@@ -14,8 +14,8 @@ from mpi4py import MPI
 from reference import agreed
 
 import hpcoll
-from hpcoll.engines import host
-from hpcoll.errors import ArgumentError, DeviceError
+from hpcoll.base.errors import ArgumentError, DeviceError
+from hpcoll.runtime.engine import host_engine
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
@@ -105,15 +105,15 @@ def test_results_are_there_after_waitall(double: Any) -> None:
     half, single = np.float16, np.float32
     mine, there = double.Array(4 * LONG, half).fill(comm.rank), double.Array(4 * LONG, half)
     average = double.Array(LONG).fill(comm.rank)
-    scaled, host = double.Array(LONG).fill(1), np.zeros(LONG, single)
+    scaled, host_engine = double.Array(LONG).fill(1), np.zeros(LONG, single)
     requests = [
         comm.Iallreduce(mine, there), comm.Iallreduce(MPI.IN_PLACE, average, hpcoll.AVG),
-        comm.Iallreduce(scaled, host, hpcoll.premul_sum(3)),
+        comm.Iallreduce(scaled, host_engine, hpcoll.premul_sum(3)),
     ]  # fmt: skip
     MPI.Request.Waitall(requests)
     assert (read(there) == n * (n - 1) / 2).all()
     assert (read(average) == (n - 1) / 2).all()
-    assert (host == 3 * n).all()
+    assert (host_engine == 3 * n).all()
     comm.Free()
 
 
@@ -216,7 +216,7 @@ def test_ctrl_c(failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         def interrupted(*arguments: int) -> int:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(host, "cross", interrupted)
+        monkeypatch.setattr(host_engine, "cross", interrupted)
         with pytest.raises(KeyboardInterrupt):
             comm.Allreduce(send, recv)
         error = raised(lambda: comm.Allreduce(send, recv))

@@ -15,7 +15,7 @@ from mpi4py import MPI
 from reference import agreed
 
 import hpcoll
-from hpcoll import gpu
+from hpcoll.runtime.gpu import device
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
@@ -115,7 +115,7 @@ def test_the_threads_gpu_is_left_as_it_was() -> None:
         comm = communicator()
         send, recv = double.Array(LONG).fill(1), double.Array(LONG)
         request = comm.Iallreduce(send, recv, hpcoll.AVG)
-        memory = gpu.Memory(gpu.gpu_of(0), 4096)
+        memory = device.Memory(device.gpu_of(0), 4096)
         double.make_current(1)
         del memory
         assert double.current() == 1

@@ -22,11 +22,11 @@ from reference import agreed, communicator, roots
 from test_collectives import run, run_in_place
 
 import hpcoll
-from hpcoll.catalogue import CATALOGUE
-from hpcoll.collectives import COLLECTIVES
-from hpcoll.errors import ArgumentError
-from hpcoll.nodes import Nodes, cyclic, describe, numbered, parse_nodes
-from hpcoll.selection import ONE_HOST
+from hpcoll.base.errors import ArgumentError
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.placement import Nodes, cyclic, describe, numbered, parse_nodes
+from hpcoll.selection.choose import ONE_HOST
 
 pytestmark = pytest.mark.mpi
 

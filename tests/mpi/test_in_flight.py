@@ -17,9 +17,9 @@ from mpi4py import MPI
 from reference import agreed, communicator
 from test_nonblocking import FINISH, started
 
-from hpcoll.engines import progress
-from hpcoll.errors import ArgumentError
-from hpcoll.inflight import board
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.progress_thread import board
+from hpcoll.runtime.engine import progress
 
 pytestmark = pytest.mark.mpi
 SEVERAL = pytest.mark.mpi(min_size=2)

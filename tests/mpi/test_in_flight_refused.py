@@ -19,9 +19,9 @@ from test_in_flight import late
 from test_nonblocking import FINISH
 
 import hpcoll
-from hpcoll.engines import progress
-from hpcoll.errors import ArgumentError, TransportError
-from hpcoll.inflight import board
+from hpcoll.base.errors import ArgumentError, TransportError
+from hpcoll.comm.progress_thread import board
+from hpcoll.runtime.engine import progress
 
 pytestmark = pytest.mark.mpi
 SEVERAL = pytest.mark.mpi(min_size=2)

@@ -9,8 +9,8 @@ import pytest
 from mpi4py import MPI
 from reference import agreed, communicator
 
-from hpcoll.engines.again import SUPPORTED
-from hpcoll.engines.library import LibraryCall, known
+from hpcoll.runtime.engine.call_cache import SUPPORTED
+from hpcoll.runtime.engine.mpi_collectives import LibraryCall, known
 
 pytestmark = pytest.mark.mpi
 CODES = "?bhilqBHILQfdgFDG"

@@ -11,8 +11,8 @@ from mpi4py import MPI
 from reference import agreed
 
 import hpcoll
-from hpcoll.errors import ArgumentError
-from hpcoll.messages import Message
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.point_to_point import Message
 
 pytestmark = pytest.mark.mpi(min_size=1)
 SENDS = ("Send", "Ssend", "Bsend", "Isend", "Issend", "Ibsend")

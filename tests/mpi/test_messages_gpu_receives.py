@@ -14,8 +14,8 @@ from mpi4py import MPI
 from reference import agreed
 
 import hpcoll
-from hpcoll.errors import ArgumentError, TransportError
-from hpcoll.messages import Receive
+from hpcoll.base.errors import ArgumentError, TransportError
+from hpcoll.comm.point_to_point import Receive
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
@@ -120,7 +120,7 @@ def test_receive_does_not_wait_for_the_stream(comm: hpcoll.Communicator, double:
 
 def test_too_many(comm: hpcoll.Communicator, double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
     """A receive that has no place is taken back, and takes no message."""
-    from hpcoll.inflight import board
+    from hpcoll.comm.progress_thread import board
 
     monkeypatch.setattr(board(), "free", [])
     recv = double.Array(4).fill(-1)

@@ -14,9 +14,9 @@ from mpi4py import MPI
 from reference import agreed
 
 import hpcoll
-from hpcoll import message_buffers
-from hpcoll.errors import ArgumentError
-from hpcoll.messages import Receive
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm import point_to_point_buffers
+from hpcoll.comm.point_to_point import Receive
 
 pytestmark = pytest.mark.mpi(min_size=1)
 
@@ -87,7 +87,7 @@ def covered(owner: Any) -> set[str]:
 def test_every_method_with_buffers_is_ours() -> None:
     """mpi4py's methods of communicators that take buffers: none is left that would read GPU memory on the host."""
     for owner in (MPI.Comm, MPI.Intracomm, MPI.Topocomm):
-        inherited = {name for name in covered(owner) if getattr(hpcoll.communicator.CartCommunicator, name) is getattr(owner, name)}
+        inherited = {name for name in covered(owner) if getattr(hpcoll.comm.communicator.CartCommunicator, name) is getattr(owner, name)}
         assert inherited <= {"Detach_buffer", "Flush_buffer", "Iflush_buffer"}
 
 
@@ -118,9 +118,9 @@ def test_forced_ways(double: Double) -> None:
     assert comm.Iprobe() is False
     comm.Free()
     with pytest.MonkeyPatch.context() as patch:  # undone before the double's
-        patch.setattr(message_buffers, "takes_gpu_memory", lambda gpu: True)
+        patch.setattr(point_to_point_buffers, "takes_gpu_memory", lambda gpu: True)
         for way in ("host", "staged", "ipc"):
-            message_buffers._takes.cache_clear()
+            point_to_point_buffers._takes.cache_clear()
             with forced(way):
                 comm = hpcoll.Communicator(MPI.COMM_WORLD.Dup())
             request = comm.Irecv(x.fill(-1), comm.rank)

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from reference import REDUCTIONS, Array, agreed, communicator
 
 import hpcoll
-from hpcoll.errors import ArgumentError, KernelError
+from hpcoll.base.errors import ArgumentError, KernelError
 
 pytestmark = pytest.mark.mpi
 

@@ -18,7 +18,7 @@ from reference import agreed, communicator
 from test_nonblocking import FINISH, free
 
 import hpcoll
-from hpcoll.errors import ArgumentError
+from hpcoll.base.errors import ArgumentError
 
 pytestmark = pytest.mark.mpi
 TURNS = 4 if MPI.COMM_WORLD.size <= 2 else 2  # more ranks than cores take their time
@@ -229,7 +229,7 @@ def held() -> tuple[int, int]:
 def test_nothing_is_left(how: str) -> None:
     """Many made, run and given up: memory, files, slots are as before; so are those that stay, as objects, after Free."""
     comm = communicator().Dup()
-    board = hpcoll.inflight.board()
+    board = hpcoll.comm.progress_thread.board()
     kept: list[Any] = []
 
     def one() -> None:

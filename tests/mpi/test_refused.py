@@ -12,7 +12,7 @@ from mpi4py import MPI
 from reference import agreed, communicator
 
 import hpcoll
-from hpcoll.errors import ArgumentError
+from hpcoll.base.errors import ArgumentError
 
 pytestmark = pytest.mark.mpi
 

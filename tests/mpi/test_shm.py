@@ -16,9 +16,9 @@ from reference import ALGORITHMS, Guarded, agreed, communicator, contribution
 from test_collectives import run, run_in_place
 
 import hpcoll
-from hpcoll.catalogue import CATALOGUE
-from hpcoll.program import Code
-from hpcoll.transports import shm
+from hpcoll.runtime.program.opcodes import Code
+from hpcoll.runtime.transports import shm
+from hpcoll.schedules.catalogue import CATALOGUE
 
 pytestmark = pytest.mark.mpi
 

@@ -13,7 +13,7 @@ from reference import agreed, communicator
 from specs import Cai, Dlpack
 
 import hpcoll
-from hpcoll.errors import ArgumentError
+from hpcoll.base.errors import ArgumentError
 
 pytestmark = pytest.mark.mpi
 ALGORITHMS = ["direct", "native"]

@@ -20,8 +20,8 @@ from reference import agreed, communicator
 from symmetry import holdings, shares
 
 import hpcoll
-from hpcoll.errors import ArgumentError
-from hpcoll.transports import shm, window
+from hpcoll.base.errors import ArgumentError
+from hpcoll.runtime.transports import shm, window
 
 pytestmark = pytest.mark.mpi
 WORLD = MPI.COMM_WORLD

@@ -18,13 +18,13 @@ from mpi4py import MPI
 from tuned import QUICK, table_in, tune
 
 import hpcoll
-from hpcoll import tuning
-from hpcoll.bench.tune import Candidate, Request, Result, Step, columns, rank_results, run
-from hpcoll.catalogue import find
-from hpcoll.cli.tune import configure, request, show
-from hpcoll.config import NATIVE
-from hpcoll.errors import ArgumentError
-from hpcoll.selection import Need, candidates, fitting
+from hpcoll.base.errors import ArgumentError
+from hpcoll.cli.tune.command import configure, request, show
+from hpcoll.cli.tune.search import Candidate, Request, Result, Step, columns, rank_results, run
+from hpcoll.schedules.catalogue import find
+from hpcoll.selection import tuning
+from hpcoll.selection.choose import Need, candidates, fitting
+from hpcoll.selection.config import NATIVE
 
 pytestmark = pytest.mark.mpi(min_size=2)
 WORLD = MPI.COMM_WORLD

@@ -12,14 +12,14 @@ from mpi4py import MPI
 from tuned import table_in, tune
 
 import hpcoll
-from hpcoll import tuning
-from hpcoll.agreement import site
-from hpcoll.config import Entry
-from hpcoll.context import context_of
-from hpcoll.cost import Levels, Network
-from hpcoll.errors import ArgumentError
-from hpcoll.selection import HOSTS, ONE_HOST
-from hpcoll.tuning import FORMAT, NETWORK, NODE, Constants, Document, Section, Site
+from hpcoll.analysis.cost import Levels, Network
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.context import context_of
+from hpcoll.selection import tuning
+from hpcoll.selection.agreement import site
+from hpcoll.selection.choose import HOSTS, ONE_HOST
+from hpcoll.selection.config import Entry
+from hpcoll.selection.tuning import FORMAT, NETWORK, NODE, Constants, Document, Section, Site
 
 pytestmark = pytest.mark.mpi(min_size=2)
 WORLD = MPI.COMM_WORLD

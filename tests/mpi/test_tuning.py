@@ -14,14 +14,14 @@ from reference import agreed
 from tuned import QUICK, table_in, tune
 
 import hpcoll
-from hpcoll import tuning
-from hpcoll.agreement import site
-from hpcoll.bench.cases import Case, bind, fill, make_buffers, wrong_elements
-from hpcoll.collectives import COLLECTIVES
-from hpcoll.config import NATIVE, Entry
-from hpcoll.errors import ArgumentError
-from hpcoll.ops import SUM
-from hpcoll.tuning import FORMAT, Document, Section, Site
+from hpcoll.base.errors import ArgumentError
+from hpcoll.base.ops import SUM
+from hpcoll.cli.bench.cases import Case, bind, fill, make_buffers, wrong_elements
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.selection import tuning
+from hpcoll.selection.agreement import site
+from hpcoll.selection.config import NATIVE, Entry
+from hpcoll.selection.tuning import FORMAT, Document, Section, Site
 
 pytestmark = pytest.mark.mpi(min_size=2)
 WORLD = MPI.COMM_WORLD

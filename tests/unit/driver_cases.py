@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import cuda_double
 from cuda_double import Double
 
-from hpcoll.transports import cuda
-from hpcoll.transports.cuda import Driver
+from hpcoll.runtime.gpu import cuda
+from hpcoll.runtime.gpu.cuda import Driver
 
 N = 1000  # bytes or elements
 

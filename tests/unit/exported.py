@@ -8,8 +8,8 @@ from typing import Any
 import cuda_double
 from cuda_double import Double
 
-from hpcoll.devices import DeviceArray, device_array
-from hpcoll.transports import cuda
+from hpcoll.runtime.gpu import cuda
+from hpcoll.runtime.gpu.arrays import DeviceArray, device_array
 
 
 def installed() -> Iterator[Double]:

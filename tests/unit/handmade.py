@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from hpcoll.errors import ScheduleError
-from hpcoll.ir import Schedule, Writer, cell, inputs, outputs
-from hpcoll.verify import verify_schedules
+from hpcoll.analysis.verify import verify_schedules
+from hpcoll.base.errors import ScheduleError
+from hpcoll.schedules.ir import Schedule, Writer, cell, inputs, outputs
 
 Build = Callable[[Writer], None]
 

@@ -18,11 +18,11 @@ from kernel_numbers import BFLOAT16, FLOATS, FOLDS, HALVES, INTEGERS, SCALES, bi
 from numba import cuda
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
-from hpcoll import ops
-from hpcoll.dtypes import is_bfloat16, working_dtype
+from hpcoll.base import ops
+from hpcoll.base.dtypes import is_bfloat16, working_dtype
+from hpcoll.base.ops import ReduceOp
 from hpcoll.kernels import bodies, simulated
 from hpcoll.kernels.numbers import number
-from hpcoll.ops import ReduceOp
 
 
 class Pointer(NamedTuple):

@@ -9,9 +9,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from hpcoll import ops
-from hpcoll.dtypes import kind, working_dtype
-from hpcoll.ops import BUILTIN, ReduceOp
+from hpcoll.base import ops
+from hpcoll.base.dtypes import kind, working_dtype
+from hpcoll.base.ops import BUILTIN, ReduceOp
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 INTEGERS = [np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]

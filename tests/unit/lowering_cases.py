@@ -12,16 +12,16 @@ from reference_engine import SCRATCH, Call, Operator, Setting, World
 from reference_memory import Memory
 from reference_streams import PINNED_AT, DeviceWorld
 
-from hpcoll import lowering
-from hpcoll.algorithm import Algorithm, schedule
-from hpcoll.catalogue import CATALOGUE
-from hpcoll.collectives import COLLECTIVES
-from hpcoll.ir import Schedule
-from hpcoll.layout import Segments, block_segments, varying_blocks, vector_segments
-from hpcoll.lowering import lower
-from hpcoll.nodes import Nodes, numbered, parse_nodes
-from hpcoll.program import Program, Ways
-from hpcoll.sweep import placements
+from hpcoll.analysis.prove import placements
+from hpcoll.runtime.program import lowering
+from hpcoll.runtime.program.chunk_layout import Segments, block_segments, varying_blocks, vector_segments
+from hpcoll.runtime.program.lowering import lower
+from hpcoll.runtime.program.opcodes import Program, Ways
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.ir import Schedule
+from hpcoll.schedules.placement import Nodes, numbered, parse_nodes
+from hpcoll.schedules.row import Algorithm, schedule
 
 Blocks = list[tuple[int, int]]  # displacement and count of each, in elements
 
@@ -140,7 +140,7 @@ class Case(NamedTuple):
         return list(zip(displs, counts, strict=True))
 
     def segments(self, steps: Schedule) -> Segments:
-        """As `hpcoll.plans` cuts."""
+        """As `hpcoll.comm.plan` cuts."""
         if self.sizes is not None:
             known = () if self.collective == "alltoall" else self.sizes
             return varying_blocks(*self.blocks(steps.rank), known, self.segment if self.segment < 1 << 40 else 0)

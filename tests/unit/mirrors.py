@@ -13,8 +13,8 @@ from cuda_double import Double
 mpi4py.rc.initialize = False
 from mpi4py import MPI  # noqa: E402
 
-from hpcoll.mirror import mirrored  # noqa: E402
-from hpcoll.transports import cuda  # noqa: E402
+from hpcoll.comm.calls.host_mirror import mirrored  # noqa: E402
+from hpcoll.runtime.gpu import cuda  # noqa: E402
 
 OP = MPI.SUM
 

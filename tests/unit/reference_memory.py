@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcoll.ir import LINES
-from hpcoll.program import INLINE_NBYTES
+from hpcoll.runtime.program.opcodes import INLINE_NBYTES
+from hpcoll.schedules.ir import LINES
 
 GUARD = 64
 PLACES = 8  # of the window between two ranks of a node

@@ -16,7 +16,7 @@ import numpy as np
 from reference_engine import SCRATCH, Call, Position, Setting, World
 from reference_memory import PLACES, Area, Message
 
-from hpcoll.program import MESSAGES, PINNED, STAGING, Code, Ways
+from hpcoll.runtime.program.opcodes import MESSAGES, PINNED, STAGING, Code, Ways
 
 MOST_SOURCES = 8
 PINNED_AT = 3  # of PINNED among the buffers of a memory

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcoll.bench import modes, plot, sizes
-from hpcoll.bench.report import Report, as_csv, as_nccl, as_osu, document
-from hpcoll.bench.results import Row, summarise
+from hpcoll.base.errors import ArgumentError
 from hpcoll.cli import main
-from hpcoll.errors import ArgumentError
+from hpcoll.cli.bench import modes, plot, sizes
+from hpcoll.cli.bench.report import Report, as_csv, as_nccl, as_osu, document
+from hpcoll.cli.bench.results import Row, summarise
 
 MAGIC = {".svg": b"<?xml", ".png": b"\x89PNG\r\n\x1a\n", ".pdf": b"%PDF-"}
 OPEN_MPI, MPICH = "Open MPI v5.0.11, package: x, ident: 5.0.11", "MPICH Version: 5.0.2"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hpcoll.algorithm import Algorithm, schedule
-from hpcoll.catalogue import CATALOGUE
-from hpcoll.collectives import COLLECTIVES
-from hpcoll.nodes import Nodes, parse_nodes
-from hpcoll.sweep import MANY_CHUNKS, NCHUNKS, Summary, placements, prove, prove_catalogue
+from hpcoll.analysis.prove import MANY_CHUNKS, NCHUNKS, Summary, placements, prove, prove_catalogue
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.placement import Nodes, parse_nodes
+from hpcoll.schedules.row import Algorithm, schedule
 
 # Rows with over a million steps at 1000 ranks: minutes and gigabytes together. Here they are proven up to 255 ranks;
 # `prove_catalogue(0, extra=(1000,))` proves them too, those of flat rows in two to three minutes and 3 GB per process on two cores.

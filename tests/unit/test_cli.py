@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hpcoll.catalogue import CATALOGUE
 from hpcoll.cli import COMMANDS, main
 from hpcoll.cli.table import table
-from hpcoll.ir import Writer, outputs
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.ir import Writer, outputs
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -124,7 +124,7 @@ def test_show_imports_no_other_command() -> None:
     result = run(f'{sys.executable} -c "{program}"')
     loaded = set(result.stdout.splitlines()[-1].split())
     assert "hpcoll.cli.show" in loaded
-    assert not loaded & {"mpi4py", "numba", "hpcoll.cli.bench", "hpcoll.cli.verify"}
+    assert not loaded & {"mpi4py", "numba", "hpcoll.cli.bench.command", "hpcoll.cli.verify"}
 
 
 def test_verify_prints_what_holds(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,7 +143,7 @@ def test_verify_ends_with_1_when_a_schedule_is_refused(monkeypatch: pytest.Monke
     def lonely_receive(w: Writer) -> None:
         w.recv((w.rank + 1) % w.nranks, outputs(0))
 
-    monkeypatch.setattr("hpcoll.schedules.allreduce_ring.allreduce_ring", lonely_receive)
+    monkeypatch.setattr("hpcoll.schedules.builders.allreduce_ring.allreduce_ring", lonely_receive)
     assert main(["verify", "*/ring", "--max-nranks", "2", "--jobs", "1"]) == 1
     assert capsys.readouterr().out.startswith("refused: ")
 

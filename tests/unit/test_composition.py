@@ -9,14 +9,14 @@ from itertools import accumulate
 import pytest
 from handmade import made
 
-from hpcoll.algorithm import schedule
-from hpcoll.catalogue import CATALOGUE
-from hpcoll.collectives import COLLECTIVES
-from hpcoll.composition import Node, Where, always, cells, compose, joined
-from hpcoll.errors import ScheduleError
-from hpcoll.ir import LINES, Buffer, Chunk, Op, Step, Writer, cell, inputs, outputs
-from hpcoll.nodes import members, numbered, parse_nodes
-from hpcoll.verify import verify_schedules
+from hpcoll.analysis.verify import verify_schedules
+from hpcoll.base.errors import ScheduleError
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.composition import Node, Where, always, cells, compose, joined
+from hpcoll.schedules.ir import LINES, Buffer, Chunk, Op, Step, Writer, cell, inputs, outputs
+from hpcoll.schedules.placement import members, numbered, parse_nodes
+from hpcoll.schedules.row import schedule
 
 FLAT = {key: row for key, row in CATALOGUE.items() if not row.hierarchical}
 

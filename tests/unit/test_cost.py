@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from hpcoll.algorithm import Algorithm
-from hpcoll.catalogue import CATALOGUE
-from hpcoll.collectives import COLLECTIVES
-from hpcoll.cost import ALIKE, SEGMENTS, Network, best_segment, seconds
+from hpcoll.analysis.cost import ALIKE, SEGMENTS, Network, best_segment, seconds
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.row import Algorithm
 
 ALPHA, BETA, GAMMA, OVERHEAD = 1e-6, 1e-9, 0.5e-9, 0.4e-6
 EAGER = Network(ALPHA, BETA, GAMMA, OVERHEAD, eager=1 << 62, handshake=1.0, cache=1 << 62, spill=1.0)

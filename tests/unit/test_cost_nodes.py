@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from test_schedules_hierarchical import is_even, traffic
 
-from hpcoll.algorithm import Algorithm
-from hpcoll.catalogue import CATALOGUE
-from hpcoll.cost import Levels, Network, seconds, seconds_on_nodes
-from hpcoll.nodes import Nodes, parse_nodes
-from hpcoll.sweep import placements
+from hpcoll.analysis.cost import Levels, Network, seconds, seconds_on_nodes
+from hpcoll.analysis.prove import placements
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.placement import Nodes, parse_nodes
+from hpcoll.schedules.row import Algorithm
 
 WHOLE = 1 << 60
 NODE = Network(0.5e-6, 0.1e-9, 0.05e-9, 0.2e-6, eager=1 << 62, handshake=0.0, cache=1 << 62, spill=1.0)

@@ -13,14 +13,14 @@ import pytest
 from handmade import made
 from test_mutations import NODES, aliases_of, cells
 
-from hpcoll.algorithm import schedule
-from hpcoll.catalogue import CATALOGUE
-from hpcoll.credits import used_at
-from hpcoll.errors import ScheduleError
-from hpcoll.ir import LINES, Op, Schedule, Writer, cell, inputs, outputs
-from hpcoll.nodes import parse_nodes
-from hpcoll.sweep import modes, prove_schedules
-from hpcoll.verify import verify_schedules
+from hpcoll.analysis.prove import modes, prove_schedules
+from hpcoll.analysis.slot_credits import used_at
+from hpcoll.analysis.verify import verify_schedules
+from hpcoll.base.errors import ScheduleError
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.ir import LINES, Op, Schedule, Writer, cell, inputs, outputs
+from hpcoll.schedules.placement import parse_nodes
+from hpcoll.schedules.row import schedule
 
 
 def lines_needed(schedules: Sequence[Schedule], *, in_place: bool = False, uniform: bool = True) -> int:

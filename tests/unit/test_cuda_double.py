@@ -18,8 +18,8 @@ import pytest
 from cuda_double import Double
 from driver_cases import N, driver, filled, installed, recorded
 
-from hpcoll.errors import DeviceError
-from hpcoll.transports.cuda import Attribute, IpcHandle, MemoryType
+from hpcoll.base.errors import DeviceError
+from hpcoll.runtime.gpu.cuda import Attribute, IpcHandle, MemoryType
 
 TESTS = Path(cuda_double.__file__).parents[1]
 

@@ -12,8 +12,8 @@ import pytest
 from cuda_double import Double, kernels
 from driver_cases import N, driver, installed, launch, ptx
 
-from hpcoll.errors import DeviceError
-from hpcoll.transports.cuda import Attribute, MemoryType
+from hpcoll.base.errors import DeviceError
+from hpcoll.runtime.gpu.cuda import Attribute, MemoryType
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_kernels_touch_what_gpus_can(double: Double) -> None:
 
 def test_kernels_of_hpcoll(double: Double) -> None:
     pytest.importorskip("cuda.bindings", reason="the kernels need numba-cuda and a CUDA toolkit")
-    from hpcoll import ops
+    from hpcoll.base import ops
     from hpcoll.kernels import device
 
     one, two, float32 = double.Array(3).fill([1, -7, 3]), double.Array(3).fill([-4, 2, 3]), np.dtype(np.float32)

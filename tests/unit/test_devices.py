@@ -14,10 +14,9 @@ import pytest
 from cuda_double import Double
 from exported import Cai, installed, on_gpu
 
-from hpcoll import capsules
-from hpcoll.devices import DeviceArray, device_array
-from hpcoll.errors import DeviceError
-from hpcoll.transports import cuda
+from hpcoll.base.errors import DeviceError
+from hpcoll.runtime.gpu import cuda, dlpack
+from hpcoll.runtime.gpu.arrays import DeviceArray, device_array
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 double = pytest.fixture(installed)
@@ -90,8 +89,8 @@ def test_dlpack_of_parts(double: Double) -> None:
 def tensor_of(dtype: tuple[int, int, int], *, major: int = 1, offset: int = 0, pointer: int = 0) -> Any:
     """An object whose versioned capsule has no elements to speak of."""
     shape = (ctypes.c_int64 * 1)(2)
-    tensor = capsules._Tensor(pointer, 2, 0, 1, *dtype, shape, None, offset)
-    managed = capsules._Versioned(major, 0, None, None, 0, tensor)
+    tensor = dlpack._Tensor(pointer, 2, 0, 1, *dtype, shape, None, offset)
+    managed = dlpack._Versioned(major, 0, None, None, 0, tensor)
     new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_New", ctypes.pythonapi))
     capsule = new(ctypes.addressof(managed), b"dltensor_versioned", None)
     return SimpleNamespace(__dlpack__=lambda **_: capsule, __dlpack_device__=lambda: (2, 0), keep=(managed, shape))
@@ -123,9 +122,9 @@ def test_real_capsule() -> None:
 
     memory = np.arange(12, dtype=np.complex64).reshape(3, 4)[:, 1:]
     expected = (memory.ctypes.data, (3, 3), (32, 8), np.dtype("c8"), False)
-    assert capsules.export(Host(old=False), 1)[:5] == capsules.export(Host(old=True), 1)[:5] == expected
+    assert dlpack.export(Host(old=False), 1)[:5] == dlpack.export(Host(old=True), 1)[:5] == expected
     memory.flags.writeable = False
-    assert capsules.export(Host(old=False), 1).readonly
+    assert dlpack.export(Host(old=False), 1).readonly
 
 
 def test_dlpack_where_the_interface_has_no_type(double: Double) -> None:

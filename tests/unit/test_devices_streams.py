@@ -12,8 +12,8 @@ import pytest
 from cuda_double import Double
 from exported import Cai, installed, on_gpu
 
-from hpcoll.devices import stream_handle, stream_of
-from hpcoll.errors import ArgumentError, DeviceError
+from hpcoll.base.errors import ArgumentError, DeviceError
+from hpcoll.runtime.gpu.arrays import stream_handle, stream_of
 
 double = pytest.fixture(installed)
 

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 import hpcoll
-from hpcoll.algorithm import Algorithm
-from hpcoll.catalogue import CATALOGUE
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.row import Algorithm
 
 README = Path(__file__).parents[2] / "README.md"
 

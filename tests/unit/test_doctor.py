@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from hpcoll.cli.doctor import Facts, check_hosts, check_libraries, check_library
-from hpcoll.cli.findings import FAIL, LEVELS, NOTE, OK, WARN, Finding, as_json, as_text, failed, merge, named, ranks_text
-from hpcoll.cli.launchers import Library, family_of_mpiexec
+from hpcoll.cli.doctor.command import Facts, check_hosts, check_libraries, check_library
+from hpcoll.cli.doctor.findings import FAIL, LEVELS, NOTE, OK, WARN, Finding, as_json, as_text, failed, merge, named, ranks_text
+from hpcoll.cli.doctor.launchers import Library, family_of_mpiexec
 
 ROOT = Path(__file__).resolve().parents[2]
 MPIEXEC = Path(sys.prefix, "bin", "mpiexec")
@@ -156,7 +156,8 @@ def test_a_library_that_cannot_be_loaded() -> None:
 
 
 def test_mpi_that_does_not_start_in_time() -> None:
-    program = "import sys; from hpcoll.cli import doctor, main; doctor.START_LIMIT_S = 0.01; sys.exit(main(['doctor']))"
+    start = "from hpcoll.cli.doctor import command; command.START_LIMIT_S = 0.01"
+    program = f"import sys; from hpcoll.cli import main; {start}; sys.exit(main(['doctor']))"
     result = start([sys.executable, "-c", program])
     assert result.returncode == 1
     assert "FAIL  MPI library: loading it did not end within 0.01 s\n" in result.stdout

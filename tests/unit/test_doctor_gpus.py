@@ -13,9 +13,9 @@ from typing import Any
 import cuda_double
 import pytest
 
-from hpcoll.cli import gpus, probes
-from hpcoll.cli.findings import NOTE, OK, WARN, Finding
-from hpcoll.cli.gpus import Place
+from hpcoll.cli.doctor import gpus, probes
+from hpcoll.cli.doctor.findings import NOTE, OK, WARN, Finding
+from hpcoll.cli.doctor.gpus import Place
 
 HERE = Place("machine", "pid:[1]", "ipc:[1]")
 PACKAGES = {"cupy-cuda13x": "14", "numba-cuda": "1"}
@@ -61,7 +61,7 @@ def test_the_process_that_asks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     """It prints what the driver says; here, that there is none."""
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
     (tmp_path / "libcuda.so.1").touch()
-    asked = subprocess.run([sys.executable, "-m", "hpcoll.cli.gpus"], env=environment, capture_output=True, text=True, check=True)
+    asked = subprocess.run([sys.executable, "-m", "hpcoll.cli.doctor.gpus"], env=environment, capture_output=True, text=True, check=True)
     assert "file too short" in json.loads(asked.stdout)["absent"]
 
 

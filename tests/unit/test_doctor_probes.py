@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hpcoll.cli import probes
-from hpcoll.cli.findings import FAIL, NOTE, OK, WARN, Finding
+from hpcoll.cli.doctor import probes
+from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding
 
 
 def test_a_wrong_setting() -> None:

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from hpcoll.algorithm import Algorithm, schedule
-from hpcoll.catalogue import CATALOGUE
+from hpcoll.analysis.cost import Levels, Network
+from hpcoll.analysis.timeline import Network as Flat
+from hpcoll.analysis.timeline import simulate
+from hpcoll.base.errors import ArgumentError
 from hpcoll.cli import main
-from hpcoll.cli.simulate import NETWORKS
-from hpcoll.collectives import COLLECTIVES
-from hpcoll.cost import Levels, Network
-from hpcoll.errors import ArgumentError
-from hpcoll.forecast import predict, predict_in_step, score
-from hpcoll.nodes import Nodes, numbered, parse_nodes
-from hpcoll.simulate import Network as Flat
-from hpcoll.simulate import simulate
+from hpcoll.cli.simulate.command import NETWORKS
+from hpcoll.cli.simulate.predict import predict, predict_in_step, score
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.placement import Nodes, numbered, parse_nodes
+from hpcoll.schedules.row import Algorithm, schedule
 
 NETWORK = Network(alpha=2e-6, beta=1 / 12.5e9, gamma=1e-11, overhead=0.7e-6, eager=1 << 62, handshake=0.0, cache=1 << 62, spill=1.0)
 LEVELS = Levels(NETWORK._replace(alpha=0.5e-6, beta=2e-11, overhead=0.2e-6), NETWORK)
@@ -91,7 +91,7 @@ def test_long_pipelines_go_on_at_their_pace(key: str, monkeypatch: pytest.Monkey
     whole = predict(scored, 64 << 20, Levels(NETWORK, NETWORK), 1000, 10 * scored.tape.nchannels, exact=True)
     assert not whole.carried_on
     assert whole.played == whole.stands_for == scored.tape.nmessages * 1000
-    monkeypatch.setattr("hpcoll.forecast.MAX_MESSAGES", 200 * scored.tape.nmessages)
+    monkeypatch.setattr("hpcoll.cli.simulate.predict.MAX_MESSAGES", 200 * scored.tape.nmessages)
     some = predict(scored, 64 << 20, Levels(NETWORK, NETWORK), 1000, 10 * scored.tape.nchannels)
     assert some.carried_on
     assert some.played < whole.played
@@ -135,7 +135,7 @@ def test_known_figures_at_24756_ranks() -> None:
 
 
 def test_too_many_steps_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcoll.forecast.MAX_STEPS", 100)
+    monkeypatch.setattr("hpcoll.cli.simulate.predict.MAX_STEPS", 100)
     with pytest.raises(ArgumentError, match=r"allreduce/tree on 50 ranks has some \d+ steps that must be built one by one, more than 100"):
         score(CATALOGUE["allreduce/tree"], alone(50))
 

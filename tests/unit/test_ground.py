@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from test_architecture import MODULES, edges
 
 import hpcoll
-from hpcoll import ops
-from hpcoll.dtypes import KINDS, check_op, is_bfloat16, is_extended, kind, working_dtype
-from hpcoll.errors import ArgumentError, HpcollError, KernelError, ScheduleError, TransportError
-from hpcoll.partition import chunk_bounds, cyclic_runs, segment_count
-from hpcoll.units import format_nbytes, parse_nbytes
+from hpcoll.base import ops
+from hpcoll.base.dtypes import KINDS, check_op, is_bfloat16, is_extended, kind, working_dtype
+from hpcoll.base.errors import ArgumentError, HpcollError, KernelError, ScheduleError, TransportError
+from hpcoll.base.units import format_nbytes, parse_nbytes
+from hpcoll.schedules.partition import chunk_bounds, cyclic_runs, segment_count
 
 # --- partition
 
@@ -201,4 +201,4 @@ def test_examples_hold(name: str) -> None:
 
 def test_most_examples_are_reached() -> None:
     assert len(set(MODULES) - needs_mpi()) > len(MODULES) / 2
-    assert needs_mpi() >= {"hpcoll.communicator", "hpcoll.context"}
+    assert needs_mpi() >= {"hpcoll.comm.communicator", "hpcoll.comm.context"}

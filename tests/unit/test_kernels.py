@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from kernel_numbers import integers
 
-from hpcoll import ops
-from hpcoll.dtypes import kind
-from hpcoll.errors import KernelError
+from hpcoll.base import ops
+from hpcoll.base.dtypes import kind
+from hpcoll.base.errors import KernelError
+from hpcoll.base.ops import BUILTIN, ReduceOp, reduce_op
 from hpcoll.kernels.host import _BLOCK, kernel_address
-from hpcoll.ops import BUILTIN, ReduceOp, reduce_op
 
 INTEGERS = [np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
 FLOATS = [np.dtype(name) for name in ("float32", "float64")]

@@ -23,12 +23,12 @@ pytest.importorskip("numba.cuda.cudadrv.nvrtc", reason="needs numba-cuda", exc_t
 from cuda.bindings import nvjitlink
 from numba.cuda.cudadrv import nvrtc
 
-from hpcoll import ops
-from hpcoll.dtypes import kind
-from hpcoll.errors import KernelError
+from hpcoll.base import ops
+from hpcoll.base.dtypes import kind
+from hpcoll.base.errors import KernelError
+from hpcoll.base.ops import BUILTIN, reduce_op
 from hpcoll.kernels import device
 from hpcoll.kernels.device import Capability, Kernel
-from hpcoll.ops import BUILTIN, reduce_op
 
 CCS = [(8, 0), (9, 0), (10, 0)]
 pytestmark = pytest.mark.timeout(600)  # compiles some hundred kernels

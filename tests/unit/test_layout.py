@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcoll.algorithm import schedule
-from hpcoll.catalogue import CATALOGUE
-from hpcoll.collectives import COLLECTIVES
-from hpcoll.layout import Segments, block_segments, varying_blocks, vector_segments
+from hpcoll.runtime.program.chunk_layout import Segments, block_segments, varying_blocks, vector_segments
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.row import schedule
 
 counts, segments, chunk_counts = st.integers(0, 300), st.integers(1, 400), st.integers(1, 20)
 BLOCK_ROWS = [row for row in CATALOGUE.values() if COLLECTIVES[row.collective].blocks]

@@ -11,10 +11,9 @@ from typing import Any
 import cuda_double
 import pytest
 
-from hpcoll import locality
-from hpcoll.errors import ArgumentError, DeviceError
-from hpcoll.locality import local_device, local_rank
-from hpcoll.transports import cuda
+from hpcoll.base.errors import ArgumentError, DeviceError
+from hpcoll.runtime.gpu import cuda, local_gpu
+from hpcoll.runtime.gpu.local_gpu import local_device, local_rank
 
 OPENMPI = {"OMPI_COMM_WORLD_LOCAL_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}
 MPICH = {"MPI_LOCALRANKID": "2", "PMI_SIZE": "4"}
@@ -25,7 +24,7 @@ SHELL = {"SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "1"}  # of a shell that s
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No launcher, no MPI."""
-    for local, size in locality._LAUNCHERS:
+    for local, size in local_gpu._LAUNCHERS:
         monkeypatch.delenv(local, raising=False)
         monkeypatch.delenv(size, raising=False)
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)  # type: ignore[arg-type]
@@ -59,7 +58,7 @@ def mpi(monkeypatch: pytest.MonkeyPatch, *, running: bool = True) -> Comm:
     return comm
 
 
-@pytest.mark.parametrize("environ", [OPENMPI, MPICH, SLURM, *({name: "2"} for name, _ in locality._LAUNCHERS)])
+@pytest.mark.parametrize("environ", [OPENMPI, MPICH, SLURM, *({name: "2"} for name, _ in local_gpu._LAUNCHERS)])
 @pytest.mark.parametrize("running", [False, True])
 def test_launchers(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], running: bool) -> None:
     if running:

@@ -10,10 +10,10 @@ import pytest
 from lowering_cases import Case, add_floats, check, every_row, in_place_modes, play, random_nodes, random_setting
 from reference_engine import Operator
 
-from hpcoll import lowering
-from hpcoll.algorithm import Algorithm
-from hpcoll.catalogue import CATALOGUE
-from hpcoll.collectives import COLLECTIVES
+from hpcoll.runtime.program import lowering
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.row import Algorithm
 
 
 @every_row

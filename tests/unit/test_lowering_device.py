@@ -13,10 +13,10 @@ from reference_engine import SCRATCH, Setting
 from reference_memory import PLACES
 from reference_streams import MOST_SOURCES
 
-from hpcoll.algorithm import Algorithm
-from hpcoll.catalogue import CATALOGUE
-from hpcoll.collectives import COLLECTIVES
-from hpcoll.program import PINNED, STAGING, Code, Program, Ways
+from hpcoll.runtime.program.opcodes import PINNED, STAGING, Code, Program, Ways
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.row import Algorithm
 
 NEAR_NODES: list[Callable[[int], int]] = [lambda rank: 0, lambda rank: rank // 2, lambda rank: rank % 2, lambda rank: rank // 3]
 

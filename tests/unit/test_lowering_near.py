@@ -13,12 +13,12 @@ from lowering_cases import Case, check, every_row, in_place_modes, operator_of, 
 from reference_engine import Setting
 from reference_memory import PLACES
 
-from hpcoll.algorithm import Algorithm
-from hpcoll.catalogue import CATALOGUE
-from hpcoll.collectives import COLLECTIVES
-from hpcoll.ir import LINES, Buffer
-from hpcoll.nodes import Nodes
-from hpcoll.program import INLINE_NBYTES, MESSAGES, STAGING, Code, Program
+from hpcoll.runtime.program.opcodes import INLINE_NBYTES, MESSAGES, STAGING, Code, Program
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.ir import LINES, Buffer
+from hpcoll.schedules.placement import Nodes
+from hpcoll.schedules.row import Algorithm
 
 NODES: dict[str, Callable[[int], int]] = {  # on which node a rank is
     "all on one": lambda rank: 0,

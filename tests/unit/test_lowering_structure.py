@@ -12,14 +12,14 @@ import pytest
 from lowering_cases import Case, every_row, in_place_modes, operator_of, pairs, play, programs_of
 from reference_engine import Setting
 
-from hpcoll import lowering
-from hpcoll.algorithm import Algorithm, schedule
-from hpcoll.catalogue import CATALOGUE
-from hpcoll.collectives import COLLECTIVES
-from hpcoll.ir import Buffer
-from hpcoll.layout import Layout
-from hpcoll.lowering import lower
-from hpcoll.program import Code, Program
+from hpcoll.runtime.program import lowering
+from hpcoll.runtime.program.chunk_layout import Layout
+from hpcoll.runtime.program.lowering import lower
+from hpcoll.runtime.program.opcodes import Code, Program
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.ir import Buffer
+from hpcoll.schedules.row import Algorithm, schedule
 
 
 def program(key: str, nranks: int, rank: int, *, root: int = 0, count: int = 0, segment: int = 1 << 40, in_place: bool = False) -> Program:

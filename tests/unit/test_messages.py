@@ -11,10 +11,10 @@ import pytest
 mpi4py.rc.initialize = False  # nothing here calls MPI
 from mpi4py import MPI  # noqa: E402
 
-from hpcoll.buffers import Resolved  # noqa: E402
-from hpcoll.communicator import CartCommunicator, Communicator  # noqa: E402
-from hpcoll.message_buffers import written  # noqa: E402
-from hpcoll.messages import Message  # noqa: E402
+from hpcoll.comm.calls.buffers import Resolved  # noqa: E402
+from hpcoll.comm.communicator import CartCommunicator, Communicator  # noqa: E402
+from hpcoll.comm.point_to_point import Message  # noqa: E402
+from hpcoll.comm.point_to_point_buffers import written  # noqa: E402
 
 POINT_TO_POINT = ("Send", "Ssend", "Bsend", "Rsend", "Isend", "Issend", "Ibsend", "Irsend", "Recv", "Irecv", "Sendrecv", "Sendrecv_replace")
 

@@ -11,9 +11,9 @@ import pytest
 from cuda_double import Double
 from mirrors import MPI, OP, address, arrays, both, copies, installed
 
-from hpcoll.errors import ArgumentError
-from hpcoll.mirror import mirrored
-from hpcoll.transports import cuda
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.calls.host_mirror import mirrored
+from hpcoll.runtime.gpu import cuda
 
 double = pytest.fixture(installed)
 

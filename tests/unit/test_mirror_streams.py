@@ -12,10 +12,10 @@ from cuda_double import Double
 from driver_cases import driver
 from mirrors import OP, address, arrays, both, copies, installed
 
-from hpcoll import mirror
-from hpcoll.errors import ArgumentError, DeviceError
-from hpcoll.exporters import gpu_memory
-from hpcoll.mirror import Mirror, mirror_of, mirrored
+from hpcoll.base.errors import ArgumentError, DeviceError
+from hpcoll.comm.calls import host_mirror
+from hpcoll.comm.calls.exporters import gpu_memory
+from hpcoll.comm.calls.host_mirror import Mirror, mirror_of, mirrored
 
 double = pytest.fixture(installed)
 
@@ -85,9 +85,9 @@ def test_results_from_another_thread(double: Double) -> None:
 
 def test_threads_do_not_share_lanes(double: Double) -> None:
     x, y = arrays(double)
-    first = mirror._take(driver(), 0)
+    first = host_mirror._take(driver(), 0)
     both("Allreduce", (x, y, OP))
-    idle = mirror._idle(driver(), 0)
+    idle = host_mirror._idle(driver(), 0)
     assert len(idle) == 1
     assert not set(first) & set(idle[0])
 
@@ -133,15 +133,15 @@ def test_following_does_not_wait(double: Double) -> None:
     mine = one_to_receive(double, x, stream)
     mine.follow()
     assert len(double.pending()) >= 1
-    assert mirror._idle(driver(), 0) == []
+    assert host_mirror._idle(driver(), 0) == []
     mine.arguments[0][:] = 9
     mine.store()
     assert x.get().tolist() == [9] * 6
-    assert len(mirror._idle(driver(), 0)) == 1
+    assert len(host_mirror._idle(driver(), 0)) == 1
     mine.follow()
     del mine
     gc.collect()
-    assert len(mirror._idle(driver(), 0)) == 1
+    assert len(host_mirror._idle(driver(), 0)) == 1
     assert double.calls["cuStreamCreate"] == 1
 
 
@@ -160,7 +160,7 @@ def test_streams_are_finished(double: Double) -> None:
     spots = [double.Array(6).fill(0) for _ in range(3)]
     for stream, spot in zip((first, second, third), spots):
         double.later(stream, spot.address, np.ones(6, np.float32))
-    mirror.finish_streams(0, {first, second})
+    host_mirror.finish_streams(0, {first, second})
     assert [spot.get().tolist() for spot in spots[:2]] == [[1] * 6] * 2
     assert len(double.pending()) == 1
     double.finish()

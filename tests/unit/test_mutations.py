@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from hpcoll.algorithm import Algorithm, schedule
-from hpcoll.catalogue import CATALOGUE
-from hpcoll.collectives import COLLECTIVES
-from hpcoll.errors import ScheduleError
-from hpcoll.ir import Buffer, Chunk, Op, Schedule, Step
-from hpcoll.nodes import parse_nodes
-from hpcoll.sweep import modes, prove_schedules
+from hpcoll.analysis.prove import modes, prove_schedules
+from hpcoll.base.errors import ScheduleError
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step
+from hpcoll.schedules.placement import parse_nodes
+from hpcoll.schedules.row import Algorithm, schedule
 
 NRANKS = (2, 3, 4, 5, 7, 8)
 MOST = 400  # mutants of one instance; more are sampled

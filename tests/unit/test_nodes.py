@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from hpcoll.errors import ArgumentError
-from hpcoll.nodes import blocks, cyclic, describe, members, numbered, parse_nodes
+from hpcoll.base.errors import ArgumentError
+from hpcoll.schedules.placement import blocks, cyclic, describe, members, numbered, parse_nodes
 
 
 @pytest.mark.parametrize(

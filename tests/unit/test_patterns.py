@@ -7,8 +7,8 @@ from math import ceil, floor, log2
 
 import pytest
 
-from hpcoll.patterns import binary, binomial, circulant, dissemination, double_binary_tree, hypercube, knomial, ring
-from hpcoll.patterns.tree import Node
+from hpcoll.schedules.patterns import binary, binomial, circulant, dissemination, double_binary_tree, hypercube, knomial, ring
+from hpcoll.schedules.patterns.tree import Node
 
 SMALL = range(1, 65)
 LARGE = (100, 255, 256, 257, 1000, 1023, 1024, 1025, 4096)

@@ -9,7 +9,7 @@ from cuda_double import Double
 from driver_cases import driver
 from mirrors import OP, arrays, both, installed
 
-from hpcoll.transports import pinned
+from hpcoll.runtime.gpu import pinned
 
 double = pytest.fixture(installed)
 

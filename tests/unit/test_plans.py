@@ -8,15 +8,15 @@ import pytest
 
 mpi4py.rc.initialize = False  # plans for any number of ranks, made without MPI
 
-from hpcoll.algorithm import Algorithm  # noqa: E402
-from hpcoll.call import Blocks, Call  # noqa: E402
-from hpcoll.catalogue import CATALOGUE  # noqa: E402
-from hpcoll.collectives import COLLECTIVES  # noqa: E402
-from hpcoll.lowering import lower  # noqa: E402
-from hpcoll.nodes import Nodes  # noqa: E402
-from hpcoll.plans import cut, lane_nbytes  # noqa: E402
-from hpcoll.sweep import placements  # noqa: E402
-from hpcoll.transports.shm import CAPACITY_NBYTES, STREAM_PLACES  # noqa: E402
+from hpcoll.analysis.prove import placements  # noqa: E402
+from hpcoll.comm.calls.call import Blocks, Call  # noqa: E402
+from hpcoll.comm.plan import cut, lane_nbytes  # noqa: E402
+from hpcoll.runtime.program.lowering import lower  # noqa: E402
+from hpcoll.runtime.transports.shm import CAPACITY_NBYTES, STREAM_PLACES  # noqa: E402
+from hpcoll.schedules.catalogue import CATALOGUE  # noqa: E402
+from hpcoll.schedules.collectives import COLLECTIVES  # noqa: E402
+from hpcoll.schedules.placement import Nodes  # noqa: E402
+from hpcoll.schedules.row import Algorithm  # noqa: E402
 
 BYTE = np.dtype(np.uint8)
 WHOLE = 1 << 40  # a segment
@@ -68,7 +68,7 @@ def test_chunks_a_little_longer_than_a_line_fit_too(key: str) -> None:
 
 
 def varying(collective: str, rank: int, sizes: list[int]) -> Blocks:
-    """Blocks of these sizes, one for each rank, as `hpcoll.movements` describes them; root 0."""
+    """Blocks of these sizes, one for each rank, as `hpcoll.comm.calls.data_movement` describes them; root 0."""
     every, mine = [(sum(sizes[:r]), size) for r, size in enumerate(sizes)], [(0, sizes[rank])]
     inputs = mine if collective in ("allgather", "gather") else every if collective != "scatter" or rank == 0 else []
     outputs = every if collective in ("allgather", "alltoall") or (collective == "gather" and rank == 0) else mine

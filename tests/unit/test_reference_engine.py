@@ -8,8 +8,8 @@ from lowering_cases import add
 from reference_engine import Call, Operator, Setting, World
 from reference_memory import PLACES, Memory
 
-from hpcoll.ir import LINES
-from hpcoll.program import MESSAGES, NCOLUMNS, Code, Program
+from hpcoll.runtime.program.opcodes import MESSAGES, NCOLUMNS, Code, Program
+from hpcoll.schedules.ir import LINES
 
 Row = tuple[int, ...]
 

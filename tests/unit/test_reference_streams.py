@@ -9,7 +9,7 @@ from reference_engine import Call, Operator, Setting
 from reference_memory import Memory
 from reference_streams import DeviceWorld
 
-from hpcoll.program import MESSAGES, NCOLUMNS, PINNED, STAGING, Code, Program, Ways
+from hpcoll.runtime.program.opcodes import MESSAGES, NCOLUMNS, PINNED, STAGING, Code, Program, Ways
 
 Row = tuple[int, ...]
 

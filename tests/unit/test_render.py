@@ -7,12 +7,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hpcoll.catalogue import CATALOGUE
-from hpcoll.errors import ArgumentError
-from hpcoll.ir import Buffer, Chunk, inputs
-from hpcoll.render import Drawing, Ring, Rounds, Tree, channel_name, chunk_name, draw
-from hpcoll.render_svg import render_svg
-from hpcoll.render_text import render_text
+from hpcoll.analysis.render import Drawing, Ring, Rounds, Tree, channel_name, chunk_name, draw
+from hpcoll.analysis.render_svg import render_svg
+from hpcoll.analysis.render_text import render_text
+from hpcoll.base.errors import ArgumentError
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.ir import Buffer, Chunk, inputs
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -6,12 +6,12 @@ from math import log2
 
 import pytest
 
-from hpcoll.algorithm import Algorithm, schedule
-from hpcoll.catalogue import CATALOGUE
-from hpcoll.collectives import COLLECTIVES
-from hpcoll.ir import Buffer, Op, Schedule, Step
-from hpcoll.patterns import dissemination
-from hpcoll.sweep import prove
+from hpcoll.analysis.prove import prove
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.ir import Buffer, Op, Schedule, Step
+from hpcoll.schedules.patterns import dissemination
+from hpcoll.schedules.row import Algorithm, schedule
 
 FLAT = [row for row in CATALOGUE.values() if not row.hierarchical]  # those: test_schedules_hierarchical
 ROWS = [row for row in FLAT if COLLECTIVES[row.collective].blocks or row.collective == "barrier"]

@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import pytest
 
-from hpcoll.algorithm import Algorithm, schedule
-from hpcoll.catalogue import CATALOGUE
-from hpcoll.collectives import COLLECTIVES
-from hpcoll.ir import Op, Schedule
-from hpcoll.nodes import Nodes, members, numbered, parse_nodes
-from hpcoll.sweep import placements, prove
-from hpcoll.verify import Proof
+from hpcoll.analysis.prove import placements, prove
+from hpcoll.analysis.verify import Proof
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.ir import Op, Schedule
+from hpcoll.schedules.placement import Nodes, members, numbered, parse_nodes
+from hpcoll.schedules.row import Algorithm, schedule
 
 ROWS = [row for row in CATALOGUE.values() if row.hierarchical]
 NRANKS = range(2, 17)

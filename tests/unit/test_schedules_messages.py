@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 import pytest
 from test_schedules_hierarchical import is_even, placements_of, some_roots
 
-from hpcoll.algorithm import Algorithm, schedule
-from hpcoll.catalogue import CATALOGUE
-from hpcoll.collectives import COLLECTIVES
-from hpcoll.ir import Op, Schedule, Step
-from hpcoll.nodes import Nodes, members
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.ir import Op, Schedule, Step
+from hpcoll.schedules.placement import Nodes, members
+from hpcoll.schedules.row import Algorithm, schedule
 
 ROWS = list(CATALOGUE.values())
 NRANKS = (*range(2, 14), 16, 17)

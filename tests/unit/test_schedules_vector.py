@@ -6,11 +6,11 @@ from math import ceil, log2
 
 import pytest
 
-from hpcoll.algorithm import Algorithm, schedule
-from hpcoll.catalogue import CATALOGUE
-from hpcoll.collectives import COLLECTIVES
-from hpcoll.ir import Buffer, Op, Schedule
-from hpcoll.verify import Proof, verify_schedules
+from hpcoll.analysis.verify import Proof, verify_schedules
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.ir import Buffer, Op, Schedule
+from hpcoll.schedules.row import Algorithm, schedule
 
 FLAT = [row for row in CATALOGUE.values() if not row.hierarchical]  # those: test_schedules_hierarchical
 ROWS = [row for row in FLAT if row.collective in ("allreduce", "bcast", "reduce", "scan", "exscan")]

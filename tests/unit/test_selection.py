@@ -7,11 +7,11 @@ import logging
 
 import pytest
 
-from hpcoll.catalogue import CATALOGUE, find
-from hpcoll.collectives import COLLECTIVES
-from hpcoll.config import NATIVE, Config, check_algorithm, positive_segment, read_config
-from hpcoll.errors import ArgumentError
-from hpcoll.selection import MAX_NATIVE_NBYTES, Choice, Need, _cheapest, choose, fitting, unfit
+from hpcoll.base.errors import ArgumentError
+from hpcoll.schedules.catalogue import CATALOGUE, find
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.selection.choose import MAX_NATIVE_NBYTES, Choice, Need, _cheapest, choose, fitting, unfit
+from hpcoll.selection.config import NATIVE, Config, check_algorithm, positive_segment, read_config
 
 DEFAULTS = Config()
 UNKNOWN_SIZES = ("gather", "scatter", "alltoall")  # collectives whose v forms leave sizes unknown to some ranks

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from hpcoll.catalogue import CATALOGUE
-from hpcoll.collectives import COLLECTIVES
-from hpcoll.config import Config, Entry
-from hpcoll.cost import Levels
-from hpcoll.errors import ArgumentError
-from hpcoll.nodes import Nodes, parse_nodes
-from hpcoll.selection import HOSTS, ONE_HOST, SHARED_NETWORK, Need, choose, fitting, worth_trying
+from hpcoll.analysis.cost import Levels
+from hpcoll.base.errors import ArgumentError
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.placement import Nodes, parse_nodes
+from hpcoll.selection.choose import HOSTS, ONE_HOST, SHARED_NETWORK, Need, choose, fitting, worth_trying
+from hpcoll.selection.config import Config, Entry
 
 DEFAULTS = Config()
 ROWS = [row for row in CATALOGUE.values() if row.hierarchical]

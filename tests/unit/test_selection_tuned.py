@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcoll.config import NATIVE, Config, Entry
-from hpcoll.selection import Need, choose, not_chosen
+from hpcoll.selection.choose import Need, choose, not_chosen
+from hpcoll.selection.config import NATIVE, Config, Entry
 
 SIZES = (Entry(8, "direct", 8, 2.5, 4.0), Entry(4096, "tree", 4096, 12.34, 40.14), Entry(1 << 20, "ring", 65536, 1500.0, 2000.0))
 MOVED = (Entry(8, NATIVE, 8, 1.5, 1.0), Entry(1 << 20, "chain", 1 << 18, 90.0, 95.0))

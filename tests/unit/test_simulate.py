@@ -7,13 +7,13 @@ from itertools import pairwise
 
 import pytest
 
-from hpcoll.algorithm import schedule
-from hpcoll.catalogue import CATALOGUE
-from hpcoll.collectives import COLLECTIVES
-from hpcoll.errors import ArgumentError, ScheduleError
-from hpcoll.ir import Op, Schedule, Writer, inputs, outputs
-from hpcoll.simulate import ROUNDS, Network, Timeline, simulate
-from hpcoll.verify import verify_schedules
+from hpcoll.analysis.timeline import ROUNDS, Network, Timeline, simulate
+from hpcoll.analysis.verify import verify_schedules
+from hpcoll.base.errors import ArgumentError, ScheduleError
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.ir import Op, Schedule, Writer, inputs, outputs
+from hpcoll.schedules.row import schedule
 
 HOCKNEY = Network(alpha=3.0, overhead=3.0, beta=0.01)
 LOGGP = Network(alpha=3.0, overhead=0.5, beta=0.01)

@@ -9,10 +9,10 @@ import pytest
 
 mpi4py.rc.initialize = False
 
-from hpcoll.cost import Levels  # noqa: E402
-from hpcoll.nodes import Nodes, parse_nodes  # noqa: E402
-from hpcoll.selection import HOSTS, HOSTS_NETWORK, HPCOLL_NETWORK, ONE_HOST  # noqa: E402
-from hpcoll.topology import Topology, _ngpus, _socket  # noqa: E402
+from hpcoll.analysis.cost import Levels  # noqa: E402
+from hpcoll.schedules.placement import Nodes, parse_nodes  # noqa: E402
+from hpcoll.selection.choose import HOSTS, HOSTS_NETWORK, HPCOLL_NETWORK, ONE_HOST  # noqa: E402
+from hpcoll.selection.topology import Topology, _ngpus, _socket  # noqa: E402
 
 
 def topology(nodes: Nodes, **more: Any) -> Topology:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_tuning import DOCUMENT, HERE, NETWORK, NODE
 
-from hpcoll.tuning import FORMAT, Constants, Document, Misfit, Site, fit, fit_levels, merge_constants, read, write
+from hpcoll.selection.tuning import FORMAT, Constants, Document, Misfit, Site, fit, fit_levels, merge_constants, read, write
 
 ONE_HOST = Site("Some MPI 1.0", 2, (("a", 2),))
 INSIDE = NETWORK._replace(site=ONE_HOST)  # the MPI library's messages, but on one host

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 from handmade import exchange, made, refusal
 
-from hpcoll.ir import Buffer, Chunk, Op, Step, Writer, inputs, outputs
-from hpcoll.verify import Proof, verify_schedules
+from hpcoll.analysis.verify import Proof, verify_schedules
+from hpcoll.schedules.ir import Buffer, Chunk, Op, Step, Writer, inputs, outputs
 
 
 def append(w: Writer, op: Op, peer: int, dst: Chunk | None, *srcs: Chunk) -> None:

@@ -8,11 +8,11 @@ from functools import partial
 import pytest
 from handmade import associating, exchange, made, refusal
 
-from hpcoll.catalogue import CATALOGUE
-from hpcoll.errors import ScheduleError
-from hpcoll.ir import Writer, inputs, outputs
-from hpcoll.sweep import MANY_CHUNKS, NCHUNKS, Summary, prove, prove_catalogue, prove_schedules
-from hpcoll.verify import Proof, verify_schedules
+from hpcoll.analysis.prove import MANY_CHUNKS, NCHUNKS, Summary, prove, prove_catalogue, prove_schedules
+from hpcoll.analysis.verify import Proof, verify_schedules
+from hpcoll.base.errors import ScheduleError
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.ir import Writer, inputs, outputs
 
 # --- results
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcoll.program import LINE_NBYTES
-from hpcoll.transports import window
-from hpcoll.transports.window import MAX_WINDOWS, PAGE, Mapping, Number, Ranges, Symmetric, Window
+from hpcoll.runtime.program.opcodes import LINE_NBYTES
+from hpcoll.runtime.transports import window
+from hpcoll.runtime.transports.window import MAX_WINDOWS, PAGE, Mapping, Number, Ranges, Symmetric, Window
 
 FOLDER = "/dev/shm"
 NRANKS = 3
@@ -158,7 +158,7 @@ def test_a_fork_does_not_free_its_parents_memory() -> None:
 
 SCRIPT = """
 import atexit, os, sys
-from hpcoll.transports.window import PAGE, Mapping, Number, Symmetric, Window, whole_pages
+from hpcoll.runtime.transports.window import PAGE, Mapping, Number, Symmetric, Window, whole_pages
 file = os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR)
 part = whole_pages(Symmetric.room(100))
 os.ftruncate(file, PAGE + part)

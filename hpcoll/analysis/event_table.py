@@ -1,0 +1,268 @@
+"""Schedules as arrays of integers, with the receive of every send found. What `hpcoll.analysis.event_loop` plays.
+
+A **tape** holds the steps of some ranks, one row each: a channel's rows follow one another and end with an END row. Where all
+ranks run the same steps relative to themselves, the first few stand for all: a message to ``rank + d`` is received as one
+from ``rank - d`` is. Which ranks those are is found in their steps, never in an algorithm's name.
+"""
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcoll.base.errors import ScheduleError
+from hpcoll.schedules.ir import Chunk, Op, Schedule, Step
+from hpcoll.schedules.placement import Nodes, members
+
+# Columns of a row. OTHER: row of a send's receive, else -1; AMOUNT: chunks moved, or read and folded; GUARD: last send of the channel
+# that must have left before this step overwrites what it sends, or -1; of a send, 0 where there is such a step; FAR: 1 for a message
+# between nodes that ranks share.
+OP, OTHER, CHANNEL_OF, RANK, AMOUNT, GUARD, FAR, NODE = range(8)
+NCOLUMNS = 8
+SEND, RECV, RECV_REDUCE, COPY, REDUCE, END = (*(int(op) for op in Op), len(Op))
+_ENDS = 3  # turns at either end that are looked at to find out whether ranks are alike, besides some between
+
+
+@dataclass(frozen=True)
+class Tape:
+    """Steps of ranks ``0 .. nbuilt - 1``, which stand for all.
+
+    Attributes:
+        nranks: Of the communicator.
+        nbuilt: Ranks with rows: all, or those whose steps all others repeat.
+        nchannels, nchunks: As in `hpcoll.schedules.ir.Schedule`; every rank has as many channels, some of them perhaps empty.
+        rows: int32 ``(nrows, NCOLUMNS)``.
+        first: int32 ``(nbuilt * nchannels,)``: first row of program ``rank * nchannels + channel``.
+        peers: int32 ``(nrows,)``: other end of a transfer, else -1.
+        shared: Whether messages between nodes take turns on what the ranks of a node share.
+    """
+
+    nranks: int
+    nbuilt: int
+    nchannels: int
+    nchunks: int
+    rows: np.ndarray
+    first: np.ndarray
+    peers: np.ndarray
+    shared: bool = False
+
+    @property
+    def nmessages(self) -> int:
+        """Messages that the tape's ranks send."""
+        return int(np.count_nonzero(self.rows[:, OP] == SEND))
+
+    def error(self, row: int, text: str) -> ScheduleError:
+        """An error of one row."""
+        rank, op = int(self.rows[row, RANK]), Op(int(self.rows[row, OP])).name.lower()
+        step = int(row - self.first[rank * self.nchannels + self.rows[row, CHANNEL_OF]])
+        return ScheduleError(text, rank=rank, step=step, op=f"{op}(peer {self.peers[row]})")
+
+
+class Line(NamedTuple):
+    """One row while it is written: ``guard`` counts from the channel's first row."""
+
+    op: int
+    peer: int
+    amount: int
+    guard: int
+
+
+class _Sent:
+    """Which row sent a chunk last, of one channel."""
+
+    def __init__(self) -> None:
+        self.single: dict[tuple[int, int], int] = {}
+        self.runs: list[tuple[Chunk, int]] = []
+
+    def add(self, chunk: Chunk, row: int) -> None:
+        if chunk.n == 1:
+            self.single[chunk.buffer, chunk.index] = row
+        else:
+            self.runs.append((chunk, row))
+
+    def last(self, run: Chunk) -> int:
+        """Last row that sent any chunk of a run, or -1."""
+        buffer, lo, n = run
+        if n == 1:
+            found = self.single.get((buffer, lo), -1)
+        elif n < len(self.single):
+            found = max(self.single.get((buffer, index), -1) for index in range(lo, lo + n))
+        else:
+            found = max((row for (b, index), row in self.single.items() if b == buffer and lo <= index < lo + n), default=-1)
+        for (b, first, length), row in reversed(self.runs):
+            if row <= found:
+                break
+            if b == buffer and first < lo + n and lo < first + length:
+                return row
+        return found
+
+
+def lines(steps: Sequence[Step], nchunks: int, *, joined: bool) -> list[Line]:
+    """Rows of one channel, END included.
+
+    Args:
+        steps: The channel's steps.
+        nchunks: Of the schedule.
+        joined: Two messages that follow one another are one where they are a run that goes on at the first chunk, or that of a lane,
+            after the last, and copies that need not wait are left out: ranks that differ in no more than where their runs wrap look alike.
+    """
+    found: list[Line] = []
+    sent, last, before = _Sent(), -1, None
+    for step in steps:
+        op, peer, dst, srcs, _ = step
+        row = len(found)
+        if dst is None:
+            chunk, guard, amount, last = srcs[0], -1, srcs[0].n, row
+        else:
+            chunk, guard, amount = dst, sent.last(dst), dst.n
+            if op == REDUCE:
+                amount *= len(srcs) - 1
+        if joined and op == COPY and guard < 0:
+            continue
+        if joined and before and peer >= 0 and _wraps(before, step, chunk, nchunks):
+            row, last = row - 1, last if dst else row - 1
+            old = found.pop()
+            amount, guard = amount + old.amount, max(guard, old.guard)
+        if dst is None:
+            sent.add(chunk, row)
+        found.append(Line(int(op), peer, amount, guard))
+        before = step
+    found.append(Line(END, -1, 0, last))
+    return found
+
+
+def _wraps(before: Step, step: Step, chunk: Chunk, nchunks: int) -> bool:
+    """Whether a transfer goes on where the one before ended: at the last of all chunks, or of equal parts of them."""
+    if before.op != step.op or before.peer != step.peer or before.srcs[1:] or step.srcs[1:]:
+        return False
+    run = before.dst or before.srcs[0]
+    part = run.index + run.n - chunk.index
+    return run.buffer == chunk.buffer and part >= run.n + chunk.n and nchunks % part == 0 and chunk.index % part == 0
+
+
+def build(schedules: Iterable[Schedule], nranks: int, *, joined: bool) -> Tape:
+    """Tape of the first ranks, in order; the schedules may come from a generator and are not kept.
+
+    Args:
+        schedules: Of ranks 0, 1, ...: all, or as many as stand for all.
+        nranks: Of the communicator; a multiple of the number of schedules.
+        joined: As in `lines`.
+    Raises:
+        ScheduleError: a message is not received, or nobody sends what is waited for.
+    """
+    columns, owners, lengths, nchunks, nbuilt = array("i"), [], [], 1, 0
+    for schedule in schedules:
+        nchunks, nbuilt = schedule.nchunks, nbuilt + 1
+        for channel, steps in enumerate(schedule.channels):
+            found = lines(steps, nchunks, joined=joined)
+            owners.append((schedule.rank, channel))
+            lengths.append(len(found))
+            for line in found:
+                columns.extend(line)
+    columns.extend((END, -1, 0, -1))  # all there is on a channel that a rank lacks
+    nchannels = max(channel for _, channel in owners) + 1
+    table = np.array(columns, np.int32).reshape(-1, len(Line._fields))
+    starts = np.cumsum([0, *lengths])[:-1]
+    programs = np.array([rank * nchannels + channel for rank, channel in owners])
+    first = np.full(nbuilt * nchannels, len(table) - 1, np.int32)
+    first[programs] = starts
+    rows = np.zeros((len(table), NCOLUMNS), np.int32)
+    rows[:, OP], rows[:, AMOUNT], rows[:, OTHER] = table[:, 0], table[:, 2], -1
+    rows[:-1, RANK], rows[:-1, CHANNEL_OF] = (np.repeat(part, lengths) for part in divmod(programs, nchannels))
+    rows[:, GUARD] = table[:, 3] + np.where(table[:, 3] < 0, 0, np.append(np.repeat(starts, lengths), 0))
+    rows[rows[rows[:, GUARD] >= 0, GUARD], GUARD] = 0
+    tape = Tape(nranks, nbuilt, nchannels, nchunks, rows, first, table[:, 1].copy())
+    _match(tape)
+    return tape
+
+
+def _match(tape: Tape) -> None:
+    """Fill in OTHER: the k-th send of a rank to another on a channel meets the k-th receive there.
+
+    A message's key is its receiver, of those that were built, how far away its sender is, and the channel.
+    """
+    rows = tape.rows
+    sends, receives = (np.flatnonzero(np.isin(rows[:, OP], ops)) for ops in ([SEND], [RECV, RECV_REDUCE]))
+    keys = []
+    for at, sign in ((sends, -1), (receives, 1)):
+        rank, peer = rows[at, RANK].astype(np.int64), tape.peers[at]
+        receiver = peer % tape.nbuilt if sign < 0 else rank
+        keys.append((receiver * tape.nranks + sign * (peer - rank) % tape.nranks) * tape.nchannels + rows[at, CHANNEL_OF])
+    orders = [np.argsort(key, kind="stable") for key in keys]
+    (sends, sent), (receives, received) = ((at[order], key[order]) for at, key, order in zip((sends, receives), keys, orders))
+    if not np.array_equal(sent, received):
+        raise _lone(tape, (sends, _numbered(sent)), (receives, _numbered(received)))
+    rows[sends, OTHER] = receives
+    odd = np.flatnonzero(rows[sends, AMOUNT] != rows[receives, AMOUNT])
+    if len(odd):
+        got, wanted = rows[sends[odd[0]], AMOUNT], rows[receives[odd[0]], AMOUNT]
+        raise tape.error(receives[odd[0]], f"waits for {wanted} chunks, its sender sends {got}")
+
+
+def _numbered(keys: np.ndarray) -> np.ndarray:
+    """Keys, ascending, that differ between messages with the same key."""
+    return keys * (len(keys) + 1) + np.arange(len(keys)) - np.searchsorted(keys, keys)
+
+
+def _lone(tape: Tape, sends: tuple[np.ndarray, np.ndarray], receives: tuple[np.ndarray, np.ndarray]) -> ScheduleError:
+    """The error that names the first receive without a send, or else the first send without a receive."""
+    waiting = receives[0][~np.isin(receives[1], sends[1])]
+    if len(waiting):
+        return tape.error(waiting.min(), "waits for a message that nobody sends")
+    return tape.error(sends[0][~np.isin(sends[1], receives[1])].min(), "sends a message that nobody receives")
+
+
+def period(nodes: Nodes) -> int:
+    """Least number of ranks after which all ranks may look alike on these nodes; their number where none is less.
+
+    1 where every rank has a node of its own, or all share one; ranks per node where all nodes have as many, by blocks.
+
+    >>> period((0, 1, 2)), period((0, 0, 0)), period((0, 0, 1, 1)), period((0, 1, 0, 1)), period((0, 0, 1))
+    (1, 1, 2, 4, 3)
+    """
+    sizes = [len(ranks) for ranks in members(nodes)]
+    if len(sizes) == 1 or max(sizes) == 1:
+        return 1
+    even = min(sizes) == max(sizes) and list(nodes) == sorted(nodes)
+    return sizes[0] if even else len(nodes)
+
+
+def alike(schedule: Callable[[int], Schedule], nranks: int, every: int) -> bool:
+    """Whether all ranks repeat the steps of the first ``every``, as far as a few of them tell.
+
+    Args:
+        schedule: Of a rank.
+        nranks: Of the communicator, a multiple of ``every``.
+        every: As `period` says.
+    """
+    count = nranks // every
+    looked_at = sorted({*range(1, _ENDS), *range(count - _ENDS, count), count // 3, count // 2, 2 * count // 3} & set(range(1, count)))
+    for rank in range(every):
+        steps, stride = _relative(schedule(rank)), 1 if rank == 0 else 3  # of the others a third each: long schedules take their time
+        if any(_relative(schedule(rank + every * turn)) != steps for turn in looked_at[rank % stride :: stride]):
+            return False
+    return True
+
+
+def _relative(schedule: Schedule) -> list[list[Line]]:
+    """Rows with peers as distances."""
+    found = [lines(steps, schedule.nchunks, joined=True) for steps in schedule.channels]
+    rank, nranks = schedule.rank, schedule.nranks
+    return [[line._replace(peer=(line.peer - rank) % nranks if line.peer >= 0 else -1) for line in part] for part in found]
+
+
+def placed(tape: Tape, nodes: Nodes) -> Tape:
+    """The tape on nodes: FAR and NODE filled in. Where no two ranks share a node, or all do, no message is far.
+
+    Args:
+        tape: Of all ranks, or of as many as `period` says.
+        nodes: Placement of all ranks.
+    """
+    sizes = [len(ranks) for ranks in members(nodes)]
+    shared = 1 < len(sizes) < len(nodes)
+    rows, node = tape.rows.copy(), np.array(nodes, np.int32)
+    rows[:, NODE] = node[rows[:, RANK]] if shared else 0
+    rows[:, FAR] = shared & (tape.peers >= 0) & (node[tape.peers] != node[rows[:, RANK]])
+    return replace(tape, rows=rows, shared=shared)

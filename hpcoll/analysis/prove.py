@@ -1,0 +1,193 @@
+"""Proof of the catalogue: every row, every number of ranks, every root, out of place and in place.
+
+What one proof is, `hpcoll.analysis.verify` knows; here is which ones to make, and how to spread them over the cores.
+"""
+
+import gc
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import NamedTuple
+
+from hpcoll.analysis.verify import Proof, verify_schedules
+from hpcoll.base.errors import ScheduleError
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.ir import Schedule
+from hpcoll.schedules.placement import Nodes, blocks, cyclic
+from hpcoll.schedules.row import Algorithm, schedule
+
+NCHUNKS = (1, 2, 3, 5)  # what rows that take any number of chunks are proven with
+MANY_CHUNKS = (8, 21, 40)  # and these with one root: enough of them that more messages than `LINES` pass between two of 64 ranks
+EXTRA = (100, 127, 128, 129, 255, 1000)  # spot checks beyond the numbers of ranks that are proven one by one
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a sweep has proven of one row.
+
+    Attributes:
+        key: The catalogue key.
+        instances: Combinations of nranks, root, nchunks and placement proven, each in every mode that the collective has.
+        messages: Messages of one run of every instance, together.
+        seconds: CPU time spent.
+        ordered, reproducible: Whether every instance was.
+    """
+
+    key: str
+    instances: int = 0
+    messages: int = 0
+    seconds: float = 0.0
+    ordered: bool = True
+    reproducible: bool = True
+
+    def __add__(self, other: "Summary") -> "Summary":
+        return Summary(
+            self.key,
+            self.instances + other.instances,
+            self.messages + other.messages,
+            self.seconds + other.seconds,
+            self.ordered and other.ordered,
+            self.reproducible and other.reproducible,
+        )
+
+
+class _Job(NamedTuple):
+    row: Algorithm
+    nranks: int
+    roots: Sequence[int]
+
+    @property
+    def instances(self) -> list[tuple[int, int, Nodes]]:
+        """``(root, nchunks, nodes)`` of each."""
+        if self.row.hierarchical:
+            first, *others = placements(self.nranks)
+            some = sorted({self.roots[0], self.roots[-1 if self.nranks <= 32 else 0]})
+            return [(root, 1, first) for root in self.roots] + [(root, 1, nodes) for nodes in others for root in some]
+        nodes: Nodes = ()
+        if not self.row.chunked:
+            return [(root, 1, nodes) for root in self.roots]
+        few = [(root, nchunks, nodes) for root in self.roots for nchunks in NCHUNKS]
+        return few + [(self.roots[0], nchunks, nodes) for nchunks in MANY_CHUNKS]
+
+    @property
+    def weight(self) -> int:
+        """About how many steps there are to prove, from those of two ranks."""
+        nodes = self.instances[0][2]
+        steps = [len(c) for rank in {0, self.nranks // 2} for c in schedule(self.row, self.nranks, rank, nodes=nodes).channels]
+        return max(steps, default=0) * self.nranks * len(self.instances)
+
+
+def placements(nranks: int) -> list[Nodes]:
+    """Placements that hierarchical rows are proven for: blocks and cyclic, even and uneven, one node, a node for each rank.
+
+    >>> placements(3)
+    [(0, 0, 1), (0, 0, 0), (0, 1, 1), (0, 1, 2)]
+    """
+    pairs, threes, fours = ([size] * (nranks // size) + [nranks % size] * (nranks % size > 0) for size in (2, 3, 4))
+    uneven: list[int] = []
+    while sum(uneven) < nranks:
+        uneven.append(min(1 + 3 * len(uneven) % 5, nranks - sum(uneven)))  # 1, 4, 2, 5, 3 and again
+    found = [blocks(pairs), cyclic(threes), blocks(uneven), cyclic(uneven), blocks([nranks]), blocks([1] * nranks), cyclic(fours)]
+    return list(dict.fromkeys(found))
+
+
+def prove(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: Nodes = ()) -> Proof:
+    """Prove a row for one number of ranks and root: in every mode, with blocks of different sizes unless the row is uniform.
+
+    Args:
+        row: Catalogue row.
+        nranks, root, nchunks, nodes: As in `hpcoll.schedules.row.schedule`.
+    Returns:
+        What holds in every mode.
+    Raises:
+        ScheduleError: a schedule is wrong, or the row claims to be ordered or reproducible and is not.
+    """
+    return prove_schedules(row, [schedule(row, nranks, rank, root, nchunks, nodes) for rank in range(nranks)])
+
+
+def prove_schedules(row: Algorithm, schedules: Sequence[Schedule]) -> Proof:
+    """Prove these schedules, one per rank, to be what their row says; as `prove`."""
+    proofs = [verify_schedules(schedules, in_place=in_place, uniform=row.uniform) for in_place in modes(row)]
+    ordered, reproducible = all(proof.ordered for proof in proofs), all(proof.reproducible for proof in proofs)
+    if row.ordered > ordered or row.reproducible > reproducible:
+        claim = "ordered" if row.ordered > ordered else "reproducible"
+        raise ScheduleError(f"the catalogue says {claim} and {schedules[0]!r} is not")
+    return proofs[0]._replace(ordered=ordered, reproducible=reproducible)
+
+
+def modes(row: Algorithm) -> tuple[bool, ...]:
+    """Values of ``in_place`` for which a row's schedules are run."""
+    collective = COLLECTIVES[row.collective]
+    if collective.always_in_place:
+        return (True,)
+    return (False, True) if collective.aliases else (False,)
+
+
+def prove_catalogue(
+    max_nranks: int = 64,
+    jobs: int | None = None,
+    extra: Sequence[int] = EXTRA,
+    *,
+    rows: Iterable[Algorithm] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Summary]:
+    """Prove every row for 1 .. ``max_nranks`` ranks and all roots, and for some larger numbers of ranks and some roots.
+
+    Args:
+        max_nranks: Largest number of ranks of the complete part; 0 leaves it out.
+        jobs: Processes to use; all cores by default. 1 stays in this process.
+        extra: Further numbers of ranks, each with up to four roots.
+        rows: Which rows; all by default.
+        progress: Called with the number of jobs done and of all jobs, whenever one ends.
+    Returns:
+        One summary per row, in the order of the rows.
+    Raises:
+        ScheduleError: a row is wrong.
+    """
+    rows = list(CATALOGUE.values() if rows is None else rows)
+    todo = sorted(_jobs(rows, max_nranks, extra), key=lambda job: job.weight, reverse=True)
+    summaries = {row.key: Summary(row.key) for row in rows}
+    for done, summary in enumerate(_run(todo, jobs or len(os.sched_getaffinity(0))), 1):
+        summaries[summary.key] += summary
+        progress(done, len(todo))
+    return list(summaries.values())
+
+
+def _jobs(rows: Sequence[Algorithm], max_nranks: int, extra: Sequence[int]) -> Iterator[_Job]:
+    for row in rows:
+        rooted = COLLECTIVES[row.collective].rooted
+        for nranks in range(1, max_nranks + 1):
+            yield _Job(row, nranks, range(nranks) if rooted else (0,))
+        for nranks in extra:
+            yield _Job(row, nranks, sorted({0, 1, nranks // 2, nranks - 1}) if rooted else (0,))
+
+
+def _run(todo: Sequence[_Job], jobs: int) -> Iterator[Summary]:
+    if jobs == 1:
+        yield from map(_prove_job, todo)
+        return
+    # spawn: this process may have threads, or MPI. Schedules hold no cycles: looking for some would take half of the time.
+    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=gc.disable) as pool:
+        futures = [pool.submit(_prove_job, job) for job in todo]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _prove_job(job: _Job) -> Summary:
+    start = time.process_time()
+    proofs = [prove(job.row, job.nranks, *instance) for instance in job.instances]
+    return Summary(
+        job.row.key,
+        len(proofs),
+        sum(proof.messages for proof in proofs),
+        time.process_time() - start,
+        all(proof.ordered for proof in proofs),
+        all(proof.reproducible for proof in proofs),
+    )

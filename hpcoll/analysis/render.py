@@ -1,0 +1,194 @@
+"""What a schedule looks like, whatever it is drawn on. No terminal, no picture format.
+
+The structure is found in the messages themselves: per channel, and per phase (messages that are reduced, messages
+that are not), the edges sender -> receiver are a ring, a tree that spans all ranks, or else a list of rounds. A round
+is one unit of time on a network where every message takes one.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hpcoll.analysis.timeline import ROUNDS, Timeline, simulate
+from hpcoll.base.errors import ArgumentError
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule
+from hpcoll.schedules.placement import Nodes
+from hpcoll.schedules.row import Algorithm, schedule
+
+Edge = tuple[int, int]  # sender, receiver
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A tree over all ranks; ``up`` and ``down`` say how data goes along it: "reduced", "sent", or "" for not at all."""
+
+    root: int
+    children: tuple[tuple[int, ...], ...]  # by rank
+    up: str
+    down: str
+
+    @property
+    def caption(self) -> str:
+        """The tree in words."""
+        kind = "chain" if self.is_chain() else "tree"
+        ways = [f"{self.up} towards rank {self.root}"] * bool(self.up) + [f"sent from rank {self.root}"] * bool(self.down)
+        return f"{kind}, {', then '.join(ways)}"
+
+    def is_chain(self) -> bool:
+        """Whether nobody has two children."""
+        return all(len(children) <= 1 for children in self.children)
+
+    def preorder(self) -> list[tuple[int, int]]:
+        """All ranks with their depths, parents first."""
+        found, stack = [], [(self.root, 0)]
+        while stack:
+            rank, depth = stack.pop()
+            found.append((rank, depth))
+            stack.extend((child, depth + 1) for child in reversed(self.children[rank]))
+        return found
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Every rank sends to the next one in ``order``, the last to the first."""
+
+    order: tuple[int, ...]
+    caption = "ring"
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Who sends to whom, round by round: ``(first round, last round, edges)``, rounds counted from 1."""
+
+    rounds: tuple[tuple[int, int, tuple[Edge, ...]], ...]
+    caption = "who sends to whom, by rounds"
+
+
+Shape = Tree | Ring | Rounds
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """All that is to be seen of one algorithm: ``shapes`` holds pairs ``(channel, shape)``, ``timeline`` is in rounds."""
+
+    row: Algorithm
+    schedules: tuple[Schedule, ...]
+    shapes: tuple[tuple[int, Shape], ...]
+    timeline: Timeline
+
+    @property
+    def nchannels(self) -> int:
+        """Largest number of channels on a rank."""
+        return max(len(s.channels) for s in self.schedules)
+
+
+def channel_name(channel: int) -> str:
+    """``A``, ``B``, ...; numbers beyond ``Z``."""
+    return chr(ord("A") + channel) if channel < 26 else str(channel)
+
+
+def chunk_name(schedule: Schedule, chunk: Chunk) -> str:
+    """The data in a run of chunks, by place in the message (``c0``, ``c2-5``) or block ``c3.1`` (alltoall: from, to); ``s0``: scratch."""
+    collective = COLLECTIVES[schedule.collective]
+    if chunk.buffer == Buffer.SCRATCH:
+        first, last = str(chunk.index), str(chunk.index + chunk.n - 1)
+    else:
+        item = collective.input_item if chunk.buffer == Buffer.INPUT else collective.output_item
+        first, last = (_item_name(item(schedule.rank, index)) for index in (chunk.index, chunk.index + chunk.n - 1))
+    return ("s" if chunk.buffer == Buffer.SCRATCH else "c") + (first if chunk.n == 1 else f"{first}-{last}")
+
+
+def _item_name(item: object) -> str:
+    return ".".join(str(part) for part in item) if isinstance(item, tuple) else str(item)
+
+
+def draw(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: Nodes = ()) -> Drawing:
+    """Build, simulate and understand the schedules of all ranks.
+
+    Args:
+        row: Catalogue row.
+        nranks, root: ``nranks >= 1``, ``0 <= root < nranks``; ``root`` is 0 for collectives without one.
+        nchunks: As in `hpcoll.schedules.row.schedule`, ``>= 1``.
+        nodes: Placement of the ranks, as there.
+    Raises:
+        ArgumentError: a number is outside its range.
+    """
+    if nranks < 1 or not 0 <= root < nranks or nchunks < 1:
+        raise ArgumentError(f"{row.key} needs nranks >= 1, 0 <= root < nranks and chunks >= 1, got {nranks}, {root}, {nchunks}")
+    if root and not COLLECTIVES[row.collective].rooted:
+        raise ArgumentError(f"{row.collective} has no root, got root {root}")
+    schedules = tuple(schedule(row, nranks, rank, root, nchunks, nodes) for rank in range(nranks))
+    timeline = simulate(schedules, 0, ROUNDS)
+    return Drawing(row, schedules, tuple(_shapes(timeline, nranks)), timeline)
+
+
+def _shapes(timeline: Timeline, nranks: int) -> Iterable[tuple[int, Shape]]:
+    messages: dict[int, dict[Op, list[tuple[int, Edge]]]] = defaultdict(lambda: defaultdict(list))
+    for rank, events in enumerate(timeline.events):
+        for event in events:
+            if event.op in (Op.RECV, Op.RECV_REDUCE):
+                messages[event.channel][event.op].append((round(event.start) + 1, (event.peer, rank)))
+    for channel in sorted(messages):
+        phases = sorted(messages[channel].items(), key=lambda phase: min(phase[1]))
+        found = [_shape(op, [edge for _, edge in edges], nranks) for op, edges in phases]
+        if None in found:
+            yield channel, _rounds([message for _, edges in phases for message in edges])
+        else:
+            yield from ((channel, shape) for shape in _merge([shape for shape in found if shape]))
+
+
+def _shape(op: Op, edges: Sequence[Edge], nranks: int) -> Shape | None:
+    """The ring or tree that the edges of one phase are, if they are. A chain is a tree both ways: reduced upwards, else downwards."""
+    unique = sorted(set(edges))
+    verb = "reduced" if op == Op.RECV_REDUCE else "sent"
+    if len(unique) == nranks:
+        return _ring(dict(unique), nranks)
+    down, up = _tree(unique, nranks), _tree([(receiver, sender) for sender, receiver in unique], nranks)
+    if up and not (down and op == Op.RECV):
+        return Tree(*up, up=verb, down="")
+    return Tree(*down, up="", down=verb) if down else None
+
+
+def _ring(right: dict[int, int], nranks: int) -> Ring | None:
+    order = [0]
+    while len(order) < nranks and order[-1] in right and right[order[-1]] != 0:
+        order.append(right[order[-1]])
+    return Ring(tuple(order)) if len(order) == nranks and right.get(order[-1]) == 0 else None
+
+
+def _tree(edges: Sequence[Edge], nranks: int) -> tuple[int, tuple[tuple[int, ...], ...]] | None:
+    """Root and children if the edges parent -> child are a tree over all ranks; children in the order of their vranks."""
+    parents = {child: parent for parent, child in edges}
+    if not len(edges) == len(parents) == nranks - 1:
+        return None
+    root = next(rank for rank in range(nranks) if rank not in parents)
+    children: list[list[int]] = [[] for _ in range(nranks)]
+    for parent, child in edges:
+        children[parent].append(child)
+    tree = Tree(root, tuple(tuple(sorted(c, key=lambda child: (child - root) % nranks)) for c in children), "", "")
+    return (root, tree.children) if len(tree.preorder()) == nranks else None
+
+
+def _merge(shapes: list[Shape]) -> list[Shape]:
+    """Two phases along the same ring or tree are drawn once."""
+    if len(shapes) != 2:
+        return shapes
+    first, second = shapes
+    if isinstance(first, Tree) and isinstance(second, Tree) and first.up and second.down and first.children == second.children:
+        return [Tree(first.root, first.children, first.up, second.down)]
+    return [first] if first == second else shapes
+
+
+def _rounds(messages: Iterable[tuple[int, Edge]]) -> Rounds:
+    edges: dict[int, set[Edge]] = defaultdict(set)
+    for number, edge in messages:
+        edges[number].add(edge)
+    merged: list[tuple[int, int, tuple[Edge, ...]]] = []
+    for number in sorted(edges):
+        now = tuple(sorted(edges[number]))
+        if merged and merged[-1][1:] == (number - 1, now):
+            merged[-1] = (merged[-1][0], number, now)
+        else:
+            merged.append((number, number, now))
+    return Rounds(tuple(merged))

@@ -1,0 +1,50 @@
+"""What a chunk holds, as an interned expression over the ranks' contributions.; the verifier's values."""
+
+from collections.abc import Hashable
+
+NOTHING = 0  # the value in a cell that nobody has written
+
+
+class Values:
+    """Interned expressions: value number -> (item, mask of the ranks that contributed, whether in rank order, its two operands)."""
+
+    def __init__(self, idempotent: bool) -> None:
+        self.idempotent = idempotent
+        self.facts: list[tuple[Hashable, int, bool, int, int]] = [(None, 0, True, NOTHING, NOTHING)]
+        self._pairs: dict[tuple[int, int], int] = {}
+
+    def leaf(self, item: Hashable, rank: int) -> int:
+        """Value of one rank's own contribution."""
+        self.facts.append((item, 1 << rank, True, NOTHING, NOTHING))
+        return len(self.facts) - 1
+
+    def combine(self, lefts: list[int], rights: list[int]) -> list[int]:
+        """Values of ``left op right``, pair by pair; ValueError when a pair may not be combined."""
+        new = []
+        for pair in zip(lefts, rights):
+            value = self._pairs.get(pair)
+            if value is None:
+                self.facts.append(self._combine(*pair))
+                value = self._pairs[pair] = len(self.facts) - 1
+            new.append(value)
+        return new
+
+    def _combine(self, left: int, right: int) -> tuple[Hashable, int, bool, int, int]:
+        item, mask_l, in_order_l, _, _ = self.facts[left]
+        item_r, mask_r, in_order_r, _, _ = self.facts[right]
+        if item != item_r:
+            raise ValueError(f"combines data of different places: {item} and {item_r}")
+        if mask_l & mask_r and not self.idempotent:
+            raise ValueError(f"counts the contribution of rank {(mask_l & mask_r).bit_length() - 1} twice")
+        # in order: both are intervals of ranks and the right one starts where the left one ends
+        in_order = in_order_l and in_order_r and mask_l.bit_length() == (mask_r & -mask_r).bit_length() - 1
+        return item, mask_l | mask_r, in_order, left, right
+
+    def shapes(self) -> list[int]:
+        """Per value the number of its shape: expressions that differ only in the order of operands share one."""
+        known: dict[tuple[Hashable, ...], int] = {}
+        shapes = [0]
+        for item, mask, _, left, right in self.facts[1:]:
+            pair = (item, mask) if left == NOTHING else tuple(sorted((shapes[left], shapes[right])))
+            shapes.append(known.setdefault((left == NOTHING, *pair), len(known) + 1))
+        return shapes

@@ -1,0 +1,282 @@
+"""Proof that a schedule does what its collective means. No MPI, no data, no time.
+
+All ranks run symbolically. A value is an item and the ranks that contributed. A send keeps its chunk in use until the peer has
+received it (rendezvous), and a step that would overwrite a chunk in use waits for that, as the lowering makes it wait. A send
+also takes a line until the peer has used the message (`hpcoll.analysis.slot_credits`) and waits while there is none. Between nodes there is
+only the first kind of waiting, on a node only the second; here there are both, so what is proven holds for any mixture. All
+waiting is for one thing at a time and who is faster makes no difference to what can go on, so one run speaks for all.
+
+Refused are: a message without its twin, unequal sizes, a deadlock, a read of nothing, a contribution counted twice, a write to
+INPUT, channels that share a written chunk, and an OUTPUT that is not what the collective wants. Proven besides: whether every
+combination kept rank order (fit for non-commutative operators) and whether all ranks computed the very same expression
+(bit-identical results).
+
+Idea: pre- and postconditions over (rank, chunk) as in Microsoft's MSCCL; the in-use rule and the expression identity are ours.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+from hpcoll.analysis.slot_credits import used_at
+from hpcoll.analysis.symbolic_values import NOTHING, Values
+from hpcoll.base.errors import ScheduleError
+from hpcoll.schedules.collectives import COLLECTIVES, Collective
+from hpcoll.schedules.ir import LINES, Buffer, Chunk, Op, Schedule, Step
+
+_SOURCES = (1, 0, 1, 1, 2)  # how many runs an Op reads; a REDUCE may read more
+_SEND, _RECV_REDUCE, _REDUCE, _INPUT = Op.SEND, Op.RECV_REDUCE, Op.REDUCE, Buffer.INPUT  # an enum's members are slow to look up
+
+
+class Proof(NamedTuple):
+    """What a verified set of schedules is known to do.
+
+    Attributes:
+        messages: Messages sent by all ranks together.
+        rounds: Longest chain of dependent messages.
+        ordered: Every combination kept rank order.
+        reproducible: All ranks computed the same expression for the same item.
+        chunks_sent: Largest number of chunks that one rank sends.
+    """
+
+    messages: int
+    rounds: int
+    ordered: bool
+    reproducible: bool
+    chunks_sent: int
+
+
+class _Rank:
+    """One rank's memory: cells, in which INPUT, OUTPUT and SCRATCH are windows; in place, INPUT and OUTPUT overlap."""
+
+    def __init__(self, schedule: Schedule, collective: Collective, values: Values, in_place: bool, uniform: bool) -> None:
+        s, c = schedule, collective
+        who = (s.rank, s.nranks, s.root, s.nchunks)
+        self.schedule, self.rank = s, s.rank
+        self.counts = nin, nout, nscratch = c.ninputs(*who), c.noutputs(*who), len(s.scratch)
+        overlap = c.aliases(*who) if in_place and c.aliases else []
+        shift = overlap[0][0] - overlap[0][1] if overlap else nin  # from INPUT's first cell to OUTPUT's
+        assert all(i - o == shift for i, o in overlap), "aliases must be pairs in one window"
+        assert len(overlap) in (0, min(nin, nout)), "one window must lie in the other"
+        first = max(0, -shift)
+        self.bases = (first, first + shift, nin + nout - len(overlap))
+        total = nin + nout - len(overlap) + nscratch
+        self.values, self.in_use = [NOTHING] * total, [0] * total
+        self.extents: list[Hashable] = [0] * total
+        self.shared = len(s.channels) > 1
+        self.touched, self.written = [0] * total, [0] * total  # by which channels, as bit masks
+        self.values[first : first + nin] = [values.leaf(c.input_item(s.rank, i), s.rank) for i in range(nin)]
+        names = [c.input_extent(s.rank, i) for i in range(nin)], [c.output_extent(s.rank, i) for i in range(nout)], s.scratch
+        for base, window in zip(self.bases, () if uniform else names):
+            self.extents[base : base + len(window)] = window
+        self.sent = 0
+
+    def span(self, chunk: Chunk, channel: int, write: bool = False) -> slice:
+        """Cells of a run of chunks; checks bounds, INPUT and the independence of channels."""
+        buffer, index, n = chunk
+        if index < 0 or n < 1 or index + n > self.counts[buffer]:
+            raise ValueError(f"{chunk} is outside its buffer of {self.counts[buffer]} chunks")
+        if write and buffer is _INPUT:
+            raise ValueError(f"writes {chunk}: input is read-only")
+        first = self.bases[buffer] + index
+        if self.shared:
+            self._check_channels(range(first, first + n), channel, write, chunk)
+        return slice(first, first + n)
+
+    def _check_channels(self, cells: range, channel: int, write: bool, chunk: Chunk) -> None:
+        for cell in cells:
+            self.touched[cell] |= 1 << channel
+            self.written[cell] |= write << channel
+            if self.written[cell] and self.touched[cell] & (self.touched[cell] - 1):
+                users = [c for c in range(len(self.schedule.channels)) if self.touched[cell] >> c & 1]
+                raise ValueError(f"{chunk} is used by channels {users} and one of them writes it")
+
+    def read(self, cells: slice, chunk: Chunk) -> list[int]:
+        found = self.values[cells]
+        if NOTHING in found:
+            raise ValueError(f"reads {chunk} before anything is in it")
+        return found
+
+
+class _Lane:
+    """One channel of one rank: where it stands, how deep its chain of messages is, whether a chunk in use or want of a line holds it up."""
+
+    __slots__ = ("channel", "depth", "ended", "held_up", "pc", "rank", "received", "steps", "used_at")
+
+    def __init__(self, rank: _Rank, channel: int) -> None:
+        self.rank, self.channel, self.steps = rank, channel, rank.schedule.channels[channel]
+        self.pc = self.depth = 0
+        self.used_at = used_at(self.steps)
+        self.received: list[tuple[_Lane, _Link]] = []  # senders and links of messages that are not used yet
+        self.ended = self.held_up = False
+
+
+class _Link:
+    """Messages under way from one rank to another in one channel: lane, cells, values and depth of each; lines that are taken."""
+
+    __slots__ = ("lines", "messages", "receiver")
+
+    def __init__(self) -> None:
+        self.messages: deque[tuple[_Lane, slice, list[int], int]] = deque()
+        self.receiver: _Lane | None = None  # waits for the next one
+        self.lines = 0
+
+
+class _Machine:
+    """All ranks of one collective, run until every lane has ended or nothing moves."""
+
+    def __init__(self, schedules: Sequence[Schedule], in_place: bool, uniform: bool, lines: int) -> None:
+        self.collective, self.lines = COLLECTIVES[schedules[0].collective], lines
+        self.values = Values(self.collective.idempotent)
+        self.ranks = [_Rank(s, self.collective, self.values, in_place, uniform) for s in schedules]
+        self.lanes = [_Lane(rank, c) for rank in self.ranks for c in range(len(rank.schedule.channels))]
+        self.ready = deque(self.lanes)
+        self.links: dict[tuple[int, int, int], _Link] = defaultdict(_Link)  # by (sender, receiver, channel)
+        self.nranks, self.messages = len(schedules), 0
+
+    def run(self) -> None:
+        """Run every lane to its end."""
+        while self.ready:
+            lane = self.ready.popleft()
+            try:
+                for pc in range(lane.pc, len(lane.steps)):
+                    lane.pc = pc
+                    if not self._execute(lane, lane.steps[pc]):
+                        break
+                else:
+                    lane.ended = True
+            except ValueError as error:
+                op = str(lane.steps[lane.pc])
+                raise ScheduleError(str(error), rank=lane.rank.rank, step=lane.pc, op=op) from None
+        self._check_ended()
+
+    def _execute(self, lane: _Lane, step: Step) -> bool:
+        """Run one step; or leave it, False, for when what it waits for has come."""
+        op, peer, dst, srcs, rank = step.op, step.peer, step.dst, step.srcs, lane.rank
+        if op <= _RECV_REDUCE and (peer == rank.rank or not 0 <= peer < self.nranks):
+            raise ValueError(f"peer must be another rank below {self.nranks}, got {peer}")
+        if len(srcs) != _SOURCES[op] and (op is not _REDUCE or len(srcs) < 2):
+            raise ValueError(f"reads {len(srcs)} runs of chunks, not {_SOURCES[op]}")
+        if (dst is None) is not (op is _SEND):
+            raise ValueError("only a send, and every send, writes nothing here")
+        if dst is None:
+            return self._send(lane, peer, srcs[0])
+        link = self.links[peer, rank.rank, lane.channel] if op <= _RECV_REDUCE else None
+        if link and not link.messages:
+            link.receiver = lane
+            return False
+        cells = rank.span(dst, lane.channel, write=True)
+        if any(rank.in_use[cells]):
+            lane.held_up = True
+            return False
+        extents, operands = rank.extents[cells], []
+        for src in srcs:
+            found = rank.span(src, lane.channel)
+            if rank.extents[found] != extents:
+                raise ValueError("source and destination differ in size")
+            operands.append(rank.read(found, src))
+        if link:
+            operands.insert(0 if step.received_first else 1, self._receive(lane, link, extents))
+        new = operands[0]
+        for operand in operands[1:]:
+            new = self.values.combine(new, operand)
+        rank.values[cells] = new
+        if lane.received and lane.used_at[lane.pc] == lane.pc:
+            self._free_lines(lane)
+        return True
+
+    def _send(self, lane: _Lane, peer: int, src: Chunk) -> bool:
+        rank = lane.rank
+        link, cells = self.links[rank.rank, peer, lane.channel], rank.span(src, lane.channel)
+        if link.lines == self.lines:
+            lane.held_up = True
+            return False
+        link.lines += 1
+        for cell in range(cells.start, cells.stop):
+            rank.in_use[cell] += 1
+        link.messages.append((lane, cells, rank.read(cells, src), lane.depth + 1))
+        self.messages += 1
+        rank.sent += cells.stop - cells.start
+        if link.receiver:
+            self.ready.append(link.receiver)
+            link.receiver = None
+        return True
+
+    def _receive(self, lane: _Lane, link: _Link, extents: list[Hashable]) -> list[int]:
+        sender, cells, values, depth = link.messages.popleft()
+        if sender.rank.extents[cells] != extents:
+            raise ValueError(f"expects sizes of {extents}, rank {sender.rank.rank} sends {sender.rank.extents[cells]}")
+        for cell in range(cells.start, cells.stop):
+            sender.rank.in_use[cell] -= 1
+        lane.received.append((sender, link))
+        self._go_on(sender)
+        lane.depth = max(lane.depth, depth)
+        return values
+
+    def _free_lines(self, lane: _Lane) -> None:
+        for sender, link in lane.received:
+            link.lines -= 1
+            self._go_on(sender)
+        lane.received.clear()
+
+    def _go_on(self, lane: _Lane) -> None:
+        if lane.held_up:
+            lane.held_up = False
+            self.ready.append(lane)
+
+    def _check_ended(self) -> None:
+        stuck = [lane for lane in self.lanes if not lane.ended]
+        if stuck:
+            stuck.sort(key=lambda lane: lane.steps[lane.pc].op)  # sends first: they wait for lines
+            raise ScheduleError("deadlock: " + "; ".join(map(self._whereabouts, stuck[:8])), rank=stuck[0].rank.rank, step=stuck[0].pc)
+        for (src, dst, channel), link in self.links.items():
+            if link.messages:
+                raise ScheduleError(f"{len(link.messages)} message(s) to rank {dst} in channel {channel} are never received", rank=src)
+
+    def _whereabouts(self, lane: _Lane) -> str:
+        rank, step = lane.rank.rank, lane.steps[lane.pc]
+        where = f"rank {rank} at step {lane.pc}: {step}"
+        if step.op is not _SEND:
+            return where
+        link = self.links[rank, step.peer, lane.channel]
+        return f"{where}, {link.lines} message(s) to rank {step.peer} in channel {lane.channel} are not used yet"
+
+    def judge(self) -> Proof:
+        """Compare every OUTPUT chunk with what the collective wants."""
+        found: dict[Hashable, set[int]] = defaultdict(set)  # per item: the values that ranks have for it
+        ordered = True
+        for rank in self.ranks:
+            s = rank.schedule
+            for index, value in enumerate(rank.values[rank.bases[Buffer.OUTPUT] :][: rank.counts[Buffer.OUTPUT]]):
+                wanted = self.collective.output_item(s.rank, index), self.collective.wanted(s.rank, index, s.nranks, s.root)
+                facts = self.values.facts[value]
+                if wanted[1] and facts[:2] != wanted:
+                    got = self._name(facts[0], facts[1]) if value else "nothing"
+                    raise ScheduleError(f"output[{index}] must hold {self._name(*wanted)}, holds {got}", rank=s.rank)
+                if wanted[1]:
+                    ordered &= facts[2]
+                    found[wanted].add(value)
+        different = [values for values in found.values() if len(values) > 1]
+        shapes = self.values.shapes() if different else []
+        reproducible = self.collective.idempotent or all(len({shapes[value] for value in values}) == 1 for values in different)
+        rounds = max(lane.depth for lane in self.lanes)
+        return Proof(self.messages, rounds, ordered, reproducible, max(rank.sent for rank in self.ranks))
+
+    def _name(self, item: Hashable, mask: int) -> str:
+        return f"item {item} of ranks {[r for r in range(self.nranks) if mask >> r & 1]}"
+
+
+def verify_schedules(schedules: Sequence[Schedule], *, in_place: bool, uniform: bool = False, lines: int = LINES) -> Proof:
+    """Prove one call: the schedules of all ranks, in rank order.
+
+    Args:
+        schedules: One per rank, of one collective.
+        in_place: Whether the collective's aliases are one memory.
+        uniform: All blocks have one size (else blocks of different ranks may differ in size).
+        lines: Messages from one rank to another in one channel that may wait to be used, ``>= 1``.
+    Raises:
+        ScheduleError: names rank, step and cause.
+    """
+    machine = _Machine(schedules, in_place, uniform, lines)
+    machine.run()
+    return machine.judge()

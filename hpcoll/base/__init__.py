@@ -1,0 +1,1 @@
+"""Errors, units, operators and element types: what every other folder may import."""

@@ -1,0 +1,56 @@
+"""What can go wrong, as types. Imports nothing.
+
+Two families meet a caller: `ArgumentError` is raised before any message leaves and leaves the communicator
+usable; `TransportError` means that the MPI library failed and the communicator is suspect.
+"""
+
+
+class HpcollError(Exception):
+    """Base of every error that hpcoll raises."""
+
+
+class ArgumentError(HpcollError, ValueError):
+    """A call was refused before any message left. The text names subject, expected, got and rank."""
+
+
+class ScheduleError(HpcollError):
+    """The verifier refused a schedule.
+
+    Attributes:
+        rank: Rank whose step was refused, or -1 when it concerns all.
+        step: Index of the step in its channel, or -1.
+        op: Name of the step's operation, or the empty string.
+    """
+
+    def __init__(self, message: str, *, rank: int = -1, step: int = -1, op: str = "") -> None:
+        where = f"rank {rank}" + (f", step {step}" if step >= 0 else "") + (f" ({op})" if op else "")
+        super().__init__(f"{where}: {message}" if rank >= 0 else message)
+        self.rank, self.step, self.op = rank, step, op
+
+
+class TransportError(HpcollError):
+    """The MPI library failed during a collective; the communicator is now suspect.
+
+    Attributes:
+        code: MPI error code, or 0 when unknown.
+    """
+
+    def __init__(self, message: str, *, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class DeviceError(HpcollError):
+    """The CUDA driver failed.
+
+    Attributes:
+        code: The driver's error code.
+    """
+
+    def __init__(self, message: str, *, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class KernelError(HpcollError):
+    """A reduction operator could not be compiled for an element type."""

@@ -1,0 +1,39 @@
+"""Byte counts as people write them. Imports errors only."""
+
+from hpcoll.base.errors import ArgumentError
+
+_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def parse_nbytes(text: str | int) -> int:
+    """Number of bytes in ``"256K"``, ``"1.5M"``, ``"64MiB"``, ``"8"`` or an int; K, M, G, T are powers of 1024.
+
+    Raises:
+        ArgumentError: not a number with one of these suffixes, or negative.
+
+    >>> parse_nbytes("64M") == 64 << 20, parse_nbytes("1.5k"), parse_nbytes(8)
+    (True, 1536, 8)
+    """
+    number = str(text).strip().upper().removesuffix("IB").removesuffix("B")
+    suffix = number[-1:] if number[-1:] in _FACTORS else ""
+    try:
+        nbytes = float(number.removesuffix(suffix)) * _FACTORS[suffix]
+        if not 0 <= nbytes < 2**63:
+            raise ValueError
+        return int(nbytes)
+    except ValueError:
+        raise ArgumentError(f"size must be a number of bytes such as 8, 64K or 1.5M, got {text!r}") from None
+
+
+def format_nbytes(nbytes: float) -> str:
+    """Shortest of ``512 B``, ``64 KiB``, ``1.5 MiB`` that keeps three digits.
+
+    >>> format_nbytes(65536), format_nbytes(1572864), format_nbytes(8)
+    ('64 KiB', '1.5 MiB', '8 B')
+    """
+    value, unit = float(nbytes), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1023.5 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"

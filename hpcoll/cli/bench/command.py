@@ -1,0 +1,75 @@
+"""``hpcoll bench``: measures a collective under mpirun, every algorithm beside the MPI library's own, with answers checked.
+
+Flags, columns and JSON keys are those of nccl-tests where it has them. Drawing earlier results needs no MPI: what does is
+in `hpcoll.cli.bench.run` and imported only to measure.
+"""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.cli.bench.modes import BLOCKING, MEMORIES, MODES, ORDINARY
+from hpcoll.cli.bench.plot import SUFFIXES, check_target, draw, read_run
+from hpcoll.cli.bench.report import FORMATS
+from hpcoll.cli.bench.sizes import FACTOR, MAXBYTES, MINBYTES
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.selection.config import NATIVE
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add = parser.add_argument
+    parser.epilog = "Sizes take K, M, G (powers of 1024). Exit code 1 means that an answer was wrong."
+    add("collective", metavar="COLLECTIVE", nargs="?", help=", ".join(COLLECTIVES))
+    add("-b", "--minbytes", default=MINBYTES, metavar="SIZE", help=f"least size; default {MINBYTES}")
+    add("-e", "--maxbytes", metavar="SIZE", help=f"greatest size; default {MAXBYTES}")
+    steps = parser.add_mutually_exclusive_group()
+    steps.add_argument("-i", "--stepbytes", metavar="SIZE", help="add SIZE from one size to the next")
+    steps.add_argument("-f", "--stepfactor", type=int, default=FACTOR, metavar="N", help=f"multiply by N instead; default {FACTOR}")
+    add("-o", "--op", default="sum", help="sum, prod, min, max, avg, land, lor, lxor, band, bor, bxor; default sum")
+    add("-d", "--datatype", default="float", metavar="TYPE", help="int8 to uint64, half, bfloat16, float, double, complex64; default float")
+    add("-r", "--root", type=int, default=0, metavar="RANK", help="root of a rooted collective; default 0")
+    add("-n", "--iters", type=int, metavar="N", help="iterations; default: as many as fit a second per size, 5 to 1000")
+    add("-w", "--warmup_iters", type=int, metavar="N", help="calls before; default 20 for small messages, else 1")
+    add("-m", "--agg_iters", type=int, metavar="N", help="calls timed together; default: 100 us worth of small messages, else 1")
+    add("-c", "--check", type=int, default=1, choices=(0, 1), help="check the answers; default 1")
+    add("-a", "--average", type=int, default=3, choices=(0, 1, 2, 3), help="time of rank 0, average, least, greatest; default 3")
+    add("--algorithms", metavar="LIST", help="all, auto, or names with commas; native always runs beside them; default auto")
+    add("--mode", default=BLOCKING, choices=MODES, help="persistent: X_init, Start, Wait; nonblocking: Ix, Wait; overlap: work between")
+    add("--memory", default=ORDINARY, choices=MEMORIES, help="of hpcoll's buffers; native's are always ordinary")
+    add("--segment", metavar="SIZE", help="bytes per segment; default: hpcoll's choice")
+    add("--format", default="nccl", choices=tuple(FORMATS), help="default nccl")
+    add("--output", type=Path, metavar="FILE", help="write to FILE instead of the terminal")
+    add("--plot", type=Path, metavar="FILE", help=f"draw time and bandwidth too; FILE ends in {', '.join(SUFFIXES)}; needs matplotlib")
+    add("--from", type=Path, action="append", dest="sources", metavar="FILE", help="draw a result of --format json instead; repeatable")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, or draw what was measured before."""
+    if arguments.sources:
+        return _draw_earlier(arguments)
+    if arguments.collective is None:
+        raise ArgumentError(f"bench needs a collective: {', '.join(COLLECTIVES)}")
+    from hpcoll.cli.bench.run import run as measure
+
+    return measure(arguments)
+
+
+def _draw_earlier(arguments: argparse.Namespace) -> int:
+    """Draw files, with ``native`` and the algorithms named, or all."""
+    if arguments.plot is None:
+        raise ArgumentError("--from needs --plot FILE")
+    check_target(arguments.plot)
+    runs = [read_run(path) for path in arguments.sources]
+    if arguments.algorithms not in (None, "all"):
+        names = {NATIVE, *arguments.algorithms.split(",")}
+        unknown = names - {NATIVE} - {line.algorithm for run in runs for line in run.lines}
+        if unknown:
+            raise ArgumentError(f"no result given with --from has {', '.join(sorted(unknown))}")
+        runs = [replace(run, lines=tuple(line for line in run.lines if line.algorithm in names)) for run in runs]
+    wrong = [run.name for run in runs if arguments.collective not in (None, run.facts[0])]
+    if wrong:
+        raise ArgumentError(f"{wrong[0]} is not of {arguments.collective}")
+    draw(runs, arguments.plot)
+    return 0

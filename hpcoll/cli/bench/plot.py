@@ -1,0 +1,237 @@
+"""Draws results as SVG, PNG or PDF: time, and bandwidth or hidden share, against message size. No MPI; needs matplotlib.
+
+One colour per algorithm, black and dashed for the MPI library's own; thinner lines are calls in place; markers tell runs apart.
+It draws JSON documents, of this run or of earlier ones, through matplotlib's objects: no display, no state of pyplot.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.base.units import format_nbytes
+from hpcoll.cli.bench.modes import BLOCKING, ORDINARY
+from hpcoll.cli.bench.values import find_dtype
+from hpcoll.selection.config import NATIVE
+
+SUFFIXES = (".svg", ".png", ".pdf")
+_SIZE, _DPI = (12, 5), 150  # inches; dots per inch of a PNG
+_TICKS = 8  # labels below an axis, about
+_MARKERS = "osD^vP*X"  # one per run
+_STYLES = {"out_of_place": {"linewidth": 1.8, "markersize": 4.5}, "in_place": {"linewidth": 0.7, "markersize": 2.2}}
+_TIME, _BANDWIDTH, _HIDDEN = "time", "bus_bw", "hidden"
+_LABELS = {_TIME: "time per call (µs)", _BANDWIDTH: "bus bandwidth (GB/s)", _HIDDEN: "hidden by overlap (%)"}
+_HIDDEN_RANGE = -100, 120  # percent; noise at small sizes would spoil the scale
+
+
+@dataclass(frozen=True)
+class Line:
+    """One algorithm in one form: ``values`` has the time (us), busbw (GB/s) and, in overlap mode, hidden share at each size (bytes)."""
+
+    algorithm: str
+    side: str
+    sizes: tuple[int, ...]
+    values: Mapping[str, tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One document: what was measured where, in words that make a title, and the lines."""
+
+    name: str
+    facts: tuple[str, ...]
+    lines: tuple[Line, ...]
+
+    @property
+    def kinds(self) -> set[str]:
+        """Quantities that the lines have."""
+        return {kind for line in self.lines for kind in line.values}
+
+
+def check_target(path: Path) -> None:
+    """Find out whether a drawing can be written to ``path``.
+
+    Raises:
+        ArgumentError: no matplotlib, an extension that is not drawn, or a place that cannot be written.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise ArgumentError(f"plot file must end in {', '.join(SUFFIXES)}, got {str(path)!r}")
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise ArgumentError(f"plot needs matplotlib ({error}): pip install 'hpcoll[plot]'") from None
+    check_writable(path)
+
+
+def check_writable(path: Path) -> None:
+    """Find out whether a file can be written, without leaving one or changing one.
+
+    Raises:
+        ArgumentError: it cannot.
+    """
+    existed = path.exists()
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise ArgumentError(f"cannot write {path}: {error.strerror}") from None
+    if not existed:
+        path.unlink()
+
+
+def read_run(path: Path) -> Run:
+    """A run from a file that ``hpcoll bench --format json`` wrote.
+
+    Raises:
+        ArgumentError: no such file, or not of this format.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ArgumentError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ArgumentError(f"{path} is not JSON: {error}") from None
+    return run_of(document, str(path))
+
+
+def run_of(document: Any, name: str) -> Run:
+    """A run from a document as ``hpcoll.cli.bench.report.document`` makes it; one without sizes (a barrier) cannot be drawn.
+
+    Raises:
+        ArgumentError: not such a document; names the file.
+    """
+    try:
+        config, results = document["config"], document["results"]
+        what = find_dtype(results[0]["type"]).name + ("" if results[0]["redop"] == "none" else f" {results[0]['redop']}")
+        ranks = f"{int(document['nranks'])} ranks"
+        extras = [(config.get("mode", BLOCKING), BLOCKING, ""), (config.get("memory", ORDINARY), ORDINARY, " memory")]
+        named = ["" if found == usual else f"{found}{suffix}" for found, usual, suffix in extras]
+        facts = (str(document["collective"]), ranks, what, library_name(config["mpi"]), *named)
+        lines = tuple(
+            _line(results, algorithm, side) for algorithm in dict.fromkeys(one["algorithm"] for one in results) for side in _STYLES
+        )
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise ArgumentError(f"{name} is not a result of hpcoll bench --format json ({type(error).__name__}: {error})") from None
+    if any(size <= 0 for line in lines for size in line.sizes):
+        raise ArgumentError(f"{name} has messages without bytes ({facts[0]}): nothing to plot against")
+    return Run(name, facts, tuple(line for line in lines if line.sizes))
+
+
+def library_name(version: str) -> str:
+    """Name and number from what ``MPI_Get_library_version`` says.
+
+    >>> library_name("Open MPI v5.0.11, package: Open MPI"), library_name("MPICH Version: 5.0.2")
+    ('Open MPI 5.0.11', 'MPICH 5.0.2')
+    """
+    found = re.match(r"(?:MPI VERSION\s*:\s*)?(.*?)(?:\s+library)?(?:\s+version)?[\s:v]*(\d+(?:\.\d+)+)", version, re.IGNORECASE)
+    return f"{found[1]} {found[2]}" if found else version[:40]
+
+
+def draw(runs: Sequence[Run], path: Path) -> None:
+    """Draw runs into a file; `check_target` has been called.
+
+    Args:
+        runs: At least one; what they have in common makes the title, what differs the legend.
+        path: File; its extension says which type.
+    Raises:
+        ArgumentError: the file cannot be written.
+    """
+    from matplotlib.figure import Figure
+
+    columns = list(zip(*(run.facts for run in runs)))
+    common = [column[0] for column in columns if len(set(column)) == 1 and column[0]]
+    labels = [", ".join(one for one, column in zip(run.facts, columns) if len(set(column)) > 1 and one) for run in runs]
+    labels = [label if labels.count(label) == 1 else " ".join(filter(None, [label, run.name])) for label, run in zip(labels, runs)]
+    algorithms = dict.fromkeys(line.algorithm for run in runs for line in run.lines)
+    colours = {NATIVE: "black"} | {name: f"C{i}" for i, name in enumerate(name for name in algorithms if name != NATIVE)}
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    figure.suptitle(", ".join(common))
+    kinds = _TIME, _HIDDEN if all(_HIDDEN in run.kinds for run in runs) else _BANDWIDTH
+    for axes, kind in zip(figure.subplots(1, 2), kinds):
+        for run, marker in zip(runs, _cycle(_MARKERS, len(runs))):
+            for line in run.lines:
+                _draw_line(axes, line, kind, colours[line.algorithm], marker)
+        _finish(axes, kind, sorted({size for run in runs for line in run.lines for size in line.sizes}))
+    figure.legend(handles=_legend(runs, labels, {name: colours[name] for name in algorithms}), loc="outside right upper", frameon=False)
+    try:
+        figure.savefig(path, dpi=_DPI)
+    except OSError as error:
+        raise ArgumentError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _line(results: Sequence[Mapping[str, Any]], algorithm: str, side: str) -> Line:
+    rows = [one for one in results if one["algorithm"] == algorithm and one[side] is not None]
+    kinds = [_TIME, _BANDWIDTH, *([_HIDDEN] if rows and rows[0][side].get(_HIDDEN) is not None else [])]
+    values = {kind: tuple(float(one[side][kind]) for one in rows) for kind in kinds}
+    return Line(str(algorithm), side, tuple(int(one["size"]) for one in rows), values)
+
+
+def _draw_line(axes: Any, line: Line, kind: str, colour: str, marker: str) -> None:
+    scale = 100 if kind == _HIDDEN else 1
+    values = [scale * value for value in line.values[kind]]
+    top = 3 if line.algorithm == NATIVE else 2
+    axes.plot(line.sizes, values, color=colour, linestyle=_dashes(line.algorithm), marker=marker, zorder=top, **_STYLES[line.side])
+
+
+def ticks(sizes: Sequence[int]) -> list[int]:
+    """Sizes to label: of those measured, ascending, as many as have room on a logarithmic axis; with the least.
+
+    >>> ticks([8, 64, 512]), ticks([1 << i for i in range(20)])
+    ([8, 64, 512], [1, 8, 64, 512, 4096, 32768, 262144])
+    """
+    found = list(sizes[:1])
+    for size in sizes:
+        if size >= found[-1] * (sizes[-1] / sizes[0]) ** (1 / _TICKS) > found[-1]:
+            found.append(size)
+    return found
+
+
+def _finish(axes: Any, kind: str, sizes: Sequence[int]) -> None:
+    """Scales, ticks and labels of one panel."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_xscale("log", base=2)
+    axes.minorticks_off()
+    shown = ticks(sizes)
+    axes.set_xticks(shown, [format_nbytes(size) for size in shown], rotation=30, ha="right", rotation_mode="anchor")
+    axes.set_xlabel("message size")
+    axes.set_ylabel(_LABELS[kind])
+    axes.grid(visible=True, color="0.9")
+    if kind == _TIME:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, position: f"{value:,g}"))
+    elif kind == _BANDWIDTH:
+        axes.set_ylim(bottom=0)
+    else:
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, _HIDDEN_RANGE[0]), min(high, _HIDDEN_RANGE[1]))
+        axes.axhline(0, color="0.6", linewidth=0.8)
+
+
+def _legend(runs: Sequence[Run], labels: Sequence[str], colours: Mapping[str, str]) -> list[Any]:
+    """Entries for the algorithms, then for the runs when there are several, then for the two forms."""
+    from matplotlib.lines import Line2D
+
+    usual, thin = _STYLES.values()
+    found = []
+    for name, colour in colours.items():
+        found.append(Line2D([], [], color=colour, linestyle=_dashes(name), linewidth=usual["linewidth"], label=name))
+    if len(runs) > 1:
+        markers = _cycle(_MARKERS, len(runs))
+        found += [Line2D([], [], color="0.4", linestyle="none", marker=m, label=label) for m, label in zip(markers, labels)]
+    if len({line.side for run in runs for line in run.lines}) > 1:
+        names = ("out of place", usual), ("in place", thin)
+        found += [Line2D([], [], color="0.4", linewidth=style["linewidth"], label=label) for label, style in names]
+    return found
+
+
+def _dashes(algorithm: str) -> Any:
+    return (0, (4, 2)) if algorithm == NATIVE else "solid"
+
+
+def _cycle(text: str, count: int) -> list[str]:
+    return [text[i % len(text)] for i in range(count)]

@@ -1,0 +1,124 @@
+"""What a run measures, and whether this version and the MPI library can."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError, HpcollError
+from hpcoll.base.ops import ReduceOp
+from hpcoll.cli.bench.cases import METHODS, OUT_OF_PLACE, Case, bind, fill, make_buffers
+from hpcoll.cli.bench.device import own_gpu
+from hpcoll.cli.bench.measure import Pace
+from hpcoll.cli.bench.modes import BLOCKING, DEVICE, ORDINARY, SYMMETRIC, form, method_in
+from hpcoll.cli.bench.results import AUTO
+from hpcoll.comm.calls.operators import to_native
+from hpcoll.comm.communicator import Communicator
+from hpcoll.schedules.collectives import COLLECTIVES
+
+_MISSING = (MPI.Exception, NotImplementedError, AttributeError)  # what a call raises that the MPI library or mpi4py lacks
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to measure; equal on all ranks.
+
+    Attributes:
+        collective: Name.
+        sizes: Bytes of the messages, ascending; a size is cut to whole elements and blocks.
+        dtype, op, root: Of the calls; ``op`` is None where nothing is combined.
+        algorithms: Names of the catalogue, and ``auto``; ``native`` is measured beside them.
+        segment: Bytes per segment, or None.
+        check: Whether answers are checked.
+        pace: How long to measure.
+        mode: One of `hpcoll.cli.bench.modes.MODES`.
+        memory: Where hpcoll's buffers lie: one of `hpcoll.cli.bench.modes.MEMORIES`; native's are always ordinary.
+    """
+
+    collective: str
+    sizes: tuple[int, ...]
+    dtype: np.dtype
+    op: ReduceOp | None
+    root: int
+    algorithms: tuple[str, ...]
+    segment: int | None
+    check: bool
+    pace: Pace
+    mode: str = BLOCKING
+    memory: str = ORDINARY
+
+    @property
+    def method(self) -> str:
+        """Name of the method that is called."""
+        return method_in(METHODS[self.collective], self.mode)
+
+
+def cases(request: Request, rank: int, nranks: int) -> list[Case]:
+    """One case per size, without repetition; a size below one element per block becomes that."""
+    meaning = COLLECTIVES[request.collective]
+    unit = request.dtype.itemsize * (nranks if meaning.blocks else 1)
+    counts = [0] if meaning.idempotent else sorted({max(1, size // unit) for size in request.sizes})
+    return [Case(request.collective, count, request.dtype, request.op, request.root, rank, nranks) for count in counts]
+
+
+def check(request: Request, world: MPI.Intracomm) -> None:
+    """Find out before the measurement whether this version and the MPI library can serve the request; collective.
+
+    Raises:
+        ArgumentError: alike on all ranks.
+    """
+    problem = native_problem(request, cases(request, world.Get_rank(), world.Get_size())[0], world)
+    if problem and not request.algorithms:
+        raise ArgumentError(f"nothing is left to measure: {problem}")
+    if request.memory == SYMMETRIC and not hasattr(Communicator, "empty"):
+        raise ArgumentError("memory symmetric needs Communicator.empty, which this version of hpcoll lacks; use ordinary")
+    if request.memory == DEVICE:
+        _check_gpu(world)
+    named = request.segment is not None or any(name != AUTO for name in request.algorithms)
+    if inherited(request) and (named or problem):
+        why = problem or "it takes neither algorithm nor segment"
+        raise ArgumentError(f"{request.method} is the MPI library's own in this version of hpcoll: {why}")
+
+
+def _check_gpu(world: MPI.Intracomm) -> None:
+    """Refuse GPU arrays where some rank has no GPU; collective."""
+    problem = ""
+    try:
+        own_gpu()
+    except HpcollError as error:
+        problem = f"rank {world.Get_rank()}: memory device: {error}"
+    problem = max(world.allgather(problem))
+    if problem:
+        raise ArgumentError(problem)
+
+
+def native_problem(request: Request, case: Case, world: MPI.Intracomm) -> str:
+    """Why the MPI library cannot serve such calls, agreed on by all ranks; the empty string when it can."""
+    problem = ""
+    op = to_native(case.op) if case.op else None
+    if case.op is not None and op is None:
+        problem = f"the MPI library has no operator {case.op.name}"
+    elif case.count:
+        probe = np.zeros(1, case.dtype)
+        try:
+            world.Allreduce(MPI.IN_PLACE, probe, op=op or MPI.MAX) if case.op else world.Bcast(probe)
+        except (MPI.Exception, BufferError, TypeError, ValueError, KeyError) as error:
+            problem = f"the MPI library cannot take {case.dtype.name} elements ({type(error).__name__})"
+    problem = max(world.allgather(problem))
+    if problem or request.mode == BLOCKING:
+        return problem
+    small = replace(case, count=min(1, case.count))
+    buffers = make_buffers(small, OUT_OF_PLACE)
+    fill(small, buffers)
+    try:
+        made = form(bind(small, buffers, world, op, request.mode), request.mode)
+        made.call()
+        made.free()
+    except _MISSING as error:
+        problem = f"the MPI library has no {request.method} ({type(error).__name__})"
+    return max(world.allgather(problem))
+
+
+def inherited(request: Request) -> bool:
+    """Whether hpcoll has no method of its own for this collective in this mode."""
+    return getattr(Communicator, request.method, None) is getattr(MPI.Intracomm, request.method, None)

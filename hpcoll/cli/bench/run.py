@@ -1,0 +1,189 @@
+"""``hpcoll bench`` under mpirun: from arguments to a report, and alike errors on all ranks."""
+
+import argparse
+import os
+import platform
+import sys
+import traceback
+from collections import Counter
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import mpi4py
+import numpy as np
+from mpi4py import MPI
+
+import hpcoll
+from hpcoll.base.dtypes import check_op
+from hpcoll.base.errors import ArgumentError, HpcollError
+from hpcoll.base.units import parse_nbytes
+from hpcoll.cli import ERROR
+from hpcoll.cli.bench.measure import Pace
+from hpcoll.cli.bench.modes import BLOCKING, ORDINARY
+from hpcoll.cli.bench.plot import check_target, check_writable, draw, run_of
+from hpcoll.cli.bench.report import FORMATS, Report, document
+from hpcoll.cli.bench.request import Request, check
+from hpcoll.cli.bench.results import AUTO, total_wrong
+from hpcoll.cli.bench.session import Findings
+from hpcoll.cli.bench.session import run as measure
+from hpcoll.cli.bench.sizes import sizes_of
+from hpcoll.cli.bench.values import find_dtype, find_op
+from hpcoll.schedules.catalogue import algorithms
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.selection.choose import Need, fitting, unfit
+from hpcoll.selection.config import NATIVE, check_algorithm, positive_segment, read_config
+
+_ENVIRONMENT = ("HPCOLL_", "OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "MPICH_", "MPIR_", "I_MPI_", "UCX_", "FI_", "OMP_", "SLURM_JOB_ID")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, write the report on rank 0, and return 1 on every rank if an answer was wrong anywhere."""
+    world = MPI.COMM_WORLD
+    try:
+        request = _request(arguments, world.size)
+        _check_files(arguments, world)
+        check(request, world)
+    except ArgumentError:  # alike on all ranks: one of them says so
+        if world.rank:
+            return ERROR
+        raise
+    if world.size == 1:
+        print("hpcoll: note: only one rank runs; for more: mpirun -n 4 hpcoll bench ...", file=sys.stderr)
+    start = datetime.now(timezone.utc)
+    try:
+        findings = measure(request, world, _progress if world.rank == 0 else lambda text: None)
+        report = _report(arguments, request, findings, start, world)
+        if world.rank == 0:
+            _write(FORMATS[arguments.format](report), arguments.output)
+            if arguments.plot is not None:
+                draw([run_of(document(report), "this run")], arguments.plot)
+    except Exception as error:
+        if world.size > 1:  # the others may wait for this rank
+            print(f"hpcoll: error: {error}" if isinstance(error, HpcollError) else traceback.format_exc(), file=sys.stderr, flush=True)
+            world.Abort(ERROR)
+        raise
+    return 1 if total_wrong(findings.rows) else 0
+
+
+def _request(arguments: argparse.Namespace, nranks: int) -> Request:
+    """Arguments, checked: what is wrong is wrong on all ranks."""
+    collective, names = arguments.collective, algorithms(arguments.collective)
+    read_config()
+    meaning = COLLECTIVES[collective]
+    reduces = meaning.reduces and not meaning.idempotent
+    dtype, op = find_dtype(arguments.datatype), find_op(arguments.op) if reduces else None
+    if op is not None:
+        check_op(op, dtype, 0)
+    if not 0 <= arguments.root < nranks:
+        raise ArgumentError(f"root must be a rank below {nranks}, got {arguments.root}")
+    for flag, least in (("iters", 1), ("warmup_iters", 0), ("agg_iters", 1)):
+        value = getattr(arguments, flag)
+        if value is not None and value < least:
+            raise ArgumentError(f"{flag} must be at least {least}, got {value}")
+    need = Need(collective, nranks, 0, ordered=op is not None and not op.commutative)
+    pace = Pace(arguments.iters, arguments.warmup_iters, arguments.agg_iters, average=arguments.average)
+    segment = None if arguments.segment is None else positive_segment(arguments.segment)
+    if arguments.plot is not None and meaning.idempotent:
+        raise ArgumentError(f"a {collective} has no message size to plot against")
+    return Request(
+        collective, sizes_of(arguments.minbytes, arguments.maxbytes, arguments.stepbytes, arguments.stepfactor), dtype, op,
+        arguments.root, _algorithms(arguments.algorithms or AUTO, need, names), segment, bool(arguments.check), pace,
+        arguments.mode, arguments.memory,
+    )  # fmt: skip
+
+
+def _algorithms(text: str, need: Need, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names to measure beside ``native``, without repetition."""
+    wanted: list[str] = []
+    for name in text.split(","):
+        if name == "all":
+            wanted += [one for one in names if one in fitting(need)]
+        elif name == AUTO:
+            wanted.append(name)
+        elif name != NATIVE:
+            check_algorithm(need.collective, name)
+            reason = unfit(need, name)
+            if reason:
+                raise ArgumentError(f"{need.collective}/{name} cannot serve this call: {reason}")
+            wanted.append(name)
+    return tuple(dict.fromkeys(wanted))
+
+
+def _check_files(arguments: argparse.Namespace, world: MPI.Intracomm) -> None:
+    """Find out before the measurement that rank 0 can write its report and its drawing."""
+    problem = ""
+    if world.rank == 0:
+        try:
+            if arguments.output is not None:
+                check_writable(arguments.output)
+            if arguments.plot is not None:
+                check_target(arguments.plot)
+        except ArgumentError as error:
+            problem = str(error)
+    problem = world.bcast(problem)
+    if problem:
+        raise ArgumentError(problem)
+
+
+def _progress(text: str) -> None:
+    """A line that a terminal overwrites."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def _report(arguments: argparse.Namespace, request: Request, findings: Findings, start: datetime, world: MPI.Intracomm) -> Report:
+    """The report, with what there is to say about software and machine; collective."""
+    how = [text for text, usual in ((request.mode, BLOCKING), (f"{request.memory} memory", f"{ORDINARY} memory")) if text != usual]
+    hosts = Counter(world.allgather(MPI.Get_processor_name()))
+    library = " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split())
+    versions = {"python": platform.python_version(), "numpy": np.__version__, "mpi4py": mpi4py.__version__}
+    where = ", ".join(f"{host} ({count})" for host, count in hosts.items())
+    what = ", ".join([request.collective, *how])
+    heading = [
+        f"hpcoll {hpcoll.__version__}: {what} on {world.size} {'rank' if world.size == 1 else 'ranks'}: {where}",
+        f"MPI: {library}",
+        f"Python {versions['python']}, NumPy {versions['numpy']}, mpi4py {versions['mpi4py']}",
+    ]
+    if findings.facts:
+        heading.append(_gpu_line(findings.facts["gpu"]))
+    facts: dict[str, Any] = {
+        "version": hpcoll.__version__,
+        "start_time": start.isoformat(),
+        "end_time": datetime.now(timezone.utc).isoformat(),
+        "args": sys.argv,
+        "env": [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_ENVIRONMENT)],
+        "config": {"mpi": library, **versions, "hosts": dict(hosts), **_settings(arguments, request)},
+        **findings.facts,
+    }
+    return Report(request.collective, world.size, heading, findings.rows, findings.notes, facts)
+
+
+def _gpu_line(gpu: dict[str, Any]) -> str:
+    shared = f"{gpu['ngpus']} x {gpu['name']}, {gpu['ranks_per_gpu']} ranks per GPU, driver for CUDA {gpu['driver']}"
+    return f"GPU: {shared}; GB/s to it {gpu['to_gpu']:.1f}, from it {gpu['from_gpu']:.1f}, read and written by it {gpu['copy']:.0f}"
+
+
+def _settings(arguments: argparse.Namespace, request: Request) -> dict[str, Any]:
+    steps = {"step_factor": arguments.stepfactor} if arguments.stepbytes is None else {"step_bytes": parse_nbytes(arguments.stepbytes)}
+    return {
+        "minimum_bytes": request.sizes[0],
+        "maximum_bytes": request.sizes[-1],
+        **steps,
+        "warmup_iters": arguments.warmup_iters,
+        "iterations": arguments.iters,
+        "aggregated_iterations": arguments.agg_iters,
+        "validation": arguments.check,
+        "average": arguments.average,
+        "algorithms": list(request.algorithms),
+        "segment": request.segment,
+        "mode": request.mode,
+        "memory": request.memory,
+    }
+
+
+def _write(text: str, path: Path | None) -> None:
+    if path is None:
+        print(text, end="")
+    else:
+        path.write_text(text, encoding="utf-8")

@@ -1,0 +1,167 @@
+"""A whole run of the benchmark: every size, every algorithm beside the MPI library's own, answers checked."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.base.units import format_nbytes
+from hpcoll.cli.bench.cases import IN_PLACE, OUT_OF_PLACE, Buffers, Case, calm, fill, make_buffers, make_device_buffers, wrong_elements
+from hpcoll.cli.bench.measure import Times, measure
+from hpcoll.cli.bench.modes import OVERLAP, Call, Form, form, hidden_share, overlapped, work
+from hpcoll.cli.bench.request import Request, cases, inherited, native_problem
+from hpcoll.cli.bench.results import AUTO, Row, Side, bus_factor, summarise
+from hpcoll.cli.bench.routes import Route, Routes, find_routes
+from hpcoll.cli.bench.values import type_name
+from hpcoll.selection.config import NATIVE
+
+_CALIBRATION = 7  # rounds that tell how much work takes as long as a call
+_UNIT = 50  # slices of work that are timed for that
+
+
+class Findings(NamedTuple):
+    """Rows in order of size, then algorithm, native first; notes for the reader; facts about GPUs for the JSON report."""
+
+    rows: list[Row]
+    notes: list[str]
+    facts: dict[str, Any]
+
+
+class _Setting(NamedTuple):
+    """What stays the same for all sizes."""
+
+    request: Request
+    world: MPI.Intracomm
+    routes: Routes
+
+
+class _Candidate(NamedTuple):
+    algorithm: str
+    side: str
+    buffers: Buffers
+    form: Form
+    calls: tuple[Call, ...]  # what is timed: the call, and in overlap mode also the work, and both
+
+
+def run(request: Request, world: MPI.Intracomm, progress: Callable[[str], None]) -> Findings:
+    """Measure everything; collective, and the result is equal on all ranks.
+
+    Args:
+        request: What to measure.
+        world: The MPI library's communicator; hpcoll's is made over it.
+        progress: Called with one line of text before each size, and with an empty one at the end.
+    """
+    wanted = cases(request, world.Get_rank(), world.Get_size())
+    problem = native_problem(request, wanted[0], world)
+    routes = find_routes(request, wanted[-1], world, problem)
+    setting = _Setting(request, world, routes)
+    rows: list[Row] = []
+    for index, case in enumerate(wanted):
+        progress(f"{request.collective} {format_nbytes(case.nbytes)}, size {index + 1} of {len(wanted)}, {len(routes.rows)} algorithms")
+        rows += _run_case(case, setting)
+    progress("")
+    routes.free()
+    notes = list(routes.notes)
+    if request.mode == OVERLAP:
+        notes.append("hidden: (time + work - both at once) / the shorter of time and work; the work calls no MPI")
+    return Findings(rows, notes, routes.facts)
+
+
+def _run_case(case: Case, setting: _Setting) -> list[Row]:
+    """All algorithms at one size."""
+    request, world = setting.request, setting.world
+    candidates, ran = _candidates(case, setting)
+    if request.mode == OVERLAP:
+        candidates = _with_work(case, candidates, setting)
+    wrong = np.zeros(len(candidates), np.int64)
+    if request.check:
+        wrong[:] = _check(case, candidates)
+    for one in candidates:
+        fill(case, one.buffers)
+        calm(one.buffers)
+    times = measure(world, [call for one in candidates for call in one.calls], case.nbytes, request.pace)
+    if request.check:
+        np.maximum(wrong, _check(case, candidates), out=wrong)
+        world.Allreduce(MPI.IN_PLACE, wrong, op=MPI.SUM)
+    for one in candidates:
+        one.form.free()
+    found = _sides(case, candidates, times, wrong if request.check else None)
+    redop, root = case.op.name if case.op else "none", case.root if case.meaning.rooted else -1
+    block = case.count * case.dtype.itemsize
+    return [
+        Row(
+            name, ran[name], case.nbytes, case.count, block, type_name(case.dtype), redop, root,
+            found.get((name, OUT_OF_PLACE)), found.get((name, IN_PLACE)),
+        )
+        for name in [route.name for route in setting.routes.rows]
+    ]  # fmt: skip
+
+
+def _candidates(case: Case, setting: _Setting) -> tuple[list[_Candidate], dict[str, str]]:
+    """Everything that is measured at one size, called once, which also plans; and by name, which algorithm ran."""
+    memories = dict.fromkeys(route.memory for route in setting.routes.rows)
+    buffers = {(memory, side): _buffers(case, side, memory, setting.routes) for memory in memories for side in case.sides}
+    candidates: list[_Candidate] = []
+    ran: dict[str, str] = {}
+    for route in setting.routes.rows:
+        for side in case.sides:
+            if route.serves(case, side):
+                mine, before = buffers[route.memory, side], _calls(route)
+                made = form(route.bind(case, mine), setting.request.mode)
+                fill(case, mine)
+                made.call()
+                new = [key for key, calls in _calls(route).items() if calls != before.get(key)]
+                picked = new[0][1] if new else NATIVE if inherited(setting.request) else AUTO
+                ran.setdefault(route.name, picked if route.name.partition("@")[0] == AUTO else route.name)
+                candidates.append(_Candidate(route.name, side, mine, made, (made.call,)))
+    return candidates, ran
+
+
+def _buffers(case: Case, side: str, memory: str, routes: Routes) -> Buffers:
+    """Memory of one kind for a call."""
+    arrays = routes.arrays.get((memory, side), ())
+    return make_device_buffers(case, side, routes.gpu, arrays) if routes.gpu else make_buffers(case, side, arrays)
+
+
+def _with_work(case: Case, candidates: list[_Candidate], setting: _Setting) -> list[_Candidate]:
+    """The candidates with work beside them that takes about as long as each of them."""
+    world, pace = setting.world, replace(setting.request.pace, rounds=_CALIBRATION)
+    alone = np.median(measure(world, [one.form.call for one in candidates], case.nbytes, pace).seconds, axis=1)
+    unit = np.median(measure(world, [work(_UNIT)], case.nbytes, pace).seconds) / _UNIT
+    works = [work(max(1, round(seconds / unit))) for seconds in alone]
+    return [
+        one._replace(calls=(one.form.call, meanwhile, overlapped(one.form.start, meanwhile))) for one, meanwhile in zip(candidates, works)
+    ]
+
+
+def _calls(route: Route) -> dict[tuple[str, str], int]:
+    return {(row.operation, row.algorithm): row.calls for row in route.comm.ledger.rows()} if route.comm else {}
+
+
+def _check(case: Case, candidates: list[_Candidate]) -> list[int]:
+    """Wrong elements on this rank, per candidate; in overlap mode after the call with work beside it."""
+    found = []
+    for one in candidates:
+        fill(case, one.buffers)
+        one.calls[-1]()
+        found.append(wrong_elements(case, one.buffers))
+    return found
+
+
+def _sides(case: Case, candidates: list[_Candidate], times: Times, wrong: np.ndarray | None) -> dict[tuple[str, str], Side]:
+    """Results by algorithm and side."""
+    width = len(candidates[0].calls)
+    native = {one.side: times.seconds[i * width] for i, one in enumerate(candidates) if one.algorithm == NATIVE}
+    factor = bus_factor(case.collective, case.nranks)
+    found = {}
+    for i, one in enumerate(candidates):
+        mine = times.seconds[i * width : (i + 1) * width]
+        nwrong = None if wrong is None else int(wrong[i])
+        side = summarise(mine[0], case.nbytes, factor, nwrong=nwrong, native=native.get(one.side), batch=times.batch)
+        if width > 1:
+            work_us, both_us = (float(value) for value in np.median(mine[1:], axis=1) * 1e6)
+            side = replace(side, work_us=work_us, both_us=both_us, hidden=hidden_share(*mine))
+        found[one.algorithm, one.side] = side
+    return found

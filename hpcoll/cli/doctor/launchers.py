@@ -1,0 +1,189 @@
+"""Which launcher started this process, told by its environment, and whether it fits the MPI library.; never starts MPI."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding
+
+SUBJECT = "launcher"
+OPEN_MPI, MPICH, ANY = "Open MPI", "MPICH", ""  # families: which libraries a launcher serves
+_FAMILIES = {
+    **dict.fromkeys([OPEN_MPI, "Spectrum MPI"], OPEN_MPI),
+    **dict.fromkeys([MPICH, "Intel MPI", "MVAPICH", "MVAPICH2", "Cray MPI"], MPICH),
+}
+_MORE = "for more ranks: mpirun -n 4 hpcoll doctor"
+_MPIEXEC_LIMIT_S = 20
+
+
+class Library(NamedTuple):
+    """An MPI library.
+
+    Attributes:
+        name: Vendor, as mpi4py calls it.
+        version: Its version.
+        path: File it was loaded from; the empty string when unknown.
+        standard: Version of the MPI standard.
+        handle_nbytes: Size of its request handles.
+        mpi4py: Version of mpi4py.
+    """
+
+    name: str
+    version: str
+    path: str
+    standard: str
+    handle_nbytes: int
+    mpi4py: str
+
+    @property
+    def family(self) -> str:
+        """Whose launcher and ABI it has; unknown ones count as a family of their own."""
+        return _FAMILIES.get(self.name, self.name)
+
+
+class Launcher(NamedTuple):
+    """What started this process.
+
+    Attributes:
+        name: As a user knows it.
+        family: Whose libraries it serves; the empty string when it depends on its options.
+        variable: Environment variable that gives the number of ranks; the empty string where none does.
+        size: Number of ranks it started, or 0 when unknown.
+        rank: Which of them this is.
+    """
+
+    name: str
+    family: str
+    variable: str
+    size: int
+    rank: int
+
+
+# Name, family, variables of rank and size, and one that must be there too. The first that fits counts: mpirun may have used srun.
+_KNOWN = (
+    ("jsrun", ANY, "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", ""),
+    ("Open MPI's mpirun", OPEN_MPI, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ""),
+    ("MVAPICH's launcher", MPICH, "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", ""),
+    ("mpiexec of MPICH or Intel MPI", MPICH, "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
+    ("PALS (aprun or mpiexec)", ANY, "PALS_RANKID", "PMI_SIZE", ""),
+    ("flux", ANY, "FLUX_TASK_RANK", "FLUX_JOB_SIZE", ""),
+    ("srun", ANY, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ""),
+    ("a launcher that speaks PMI", MPICH, "PMI_RANK", "PMI_SIZE", ""),
+    ("a launcher that speaks PMIx", ANY, "PMIX_RANK", "", ""),
+)
+
+
+def find_launcher(environment: Mapping[str, str]) -> Launcher | None:
+    """The launcher whose variables are set, or None.
+
+    >>> find_launcher({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1"})
+    Launcher(name="Open MPI's mpirun", family='Open MPI', variable='OMPI_COMM_WORLD_SIZE', size=4, rank=1)
+    """
+    for name, family, rank, size, also in _KNOWN:
+        if all(needed in environment for needed in (rank, size, also) if needed):
+            return Launcher(name, family, size, _number(environment, size), _number(environment, rank))
+    return None
+
+
+def check_launch(launcher: Launcher | None, nranks: int, library: Library, environment: Mapping[str, str]) -> Finding:
+    """Whether as many ranks found each other as were started.
+
+    Args:
+        launcher: What `find_launcher` found.
+        nranks: Size of ``MPI.COMM_WORLD``.
+        library: What mpi4py has loaded.
+        environment: Tells of a Slurm job around a process that no launcher started.
+    """
+    if launcher is None and nranks == 1:
+        tasks = _number(environment, "SLURM_NTASKS")
+        if tasks > 1:
+            return Finding(NOTE, SUBJECT, f"none, one rank, in a Slurm job of {tasks} tasks", "start programs with srun or mpirun")
+        return Finding(NOTE, SUBJECT, "none, one rank", _MORE)
+    name = launcher.name if launcher else "one that leaves no trace"
+    if launcher is None or launcher.size == nranks or (launcher.size == 0 and nranks > 1):
+        return Finding(OK, SUBJECT, f"{name}, {_ranks(nranks)}")
+    if launcher.size == 0:
+        return Finding(NOTE, SUBJECT, f"{name}, one rank", f"if more were asked for: {remedy(launcher, library)}")
+    started = f"{launcher.name} started {_ranks(launcher.size)} ({launcher.variable}={launcher.size})"
+    if nranks == 1:
+        text = f"{started}, but {library.name} sees one rank in each: they are {launcher.size} programs of one rank"
+        return Finding(FAIL, SUBJECT, text, remedy(launcher, library))
+    what = "see whether all ranks run Python, and load one MPI library"
+    return Finding(WARN, SUBJECT, f"{started}, but MPI.COMM_WORLD has {_ranks(nranks)}", what)
+
+
+def cannot_start(launcher: Launcher | None, library: Library | None, how: str) -> Finding:
+    """MPI did not start.
+
+    Args:
+        how: How it ended, to follow "the process that ... MPI".
+        library: What was loaded; None when loading it ended the process.
+    """
+    if library is None:
+        return Finding(FAIL, "MPI library", f"loading it {how}", "install mpi4py and the MPI library again, built for each other")
+    text = f"{library.name} cannot start: MPI_Init {how}" + (f", under {launcher.name}" if launcher else "")
+    return Finding(FAIL, SUBJECT, text, f"read what the library printed; {remedy(launcher, library)}")
+
+
+def remedy(launcher: Launcher | None, library: Library) -> str:
+    """How to start programs with this library."""
+    own = own_mpiexec(library) or f"the mpiexec that belongs to {library.path or library.name}"
+    with_mpiexec = f"use the launcher of the library that mpi4py loads: {own}"
+    if launcher is None:
+        return with_mpiexec
+    if launcher.name == "srun":
+        if library.name == "Intel MPI":
+            return f"export I_MPI_PMI_LIBRARY=.../libpmi2.so and srun --mpi=pmi2; or {with_mpiexec}"
+        way = "pmix" if library.family == OPEN_MPI else "pmi2 or --mpi=pmix"
+        return f"srun --mpi={way}, if 'srun --mpi=list' has it; or {with_mpiexec}"
+    if launcher.family in (ANY, library.family):
+        return with_mpiexec
+    return f"{with_mpiexec}; or have mpi4py load {launcher.family} (MPI4PY_LIBMPI=.../libmpi.so)"
+
+
+def own_mpiexec(library: Library) -> str:
+    """The mpiexec installed beside a library, or the empty string."""
+    for folder in Path(library.path).parents[1:4]:
+        for name in (f"mpiexec.{library.name.replace(' ', '').lower()}", "mpiexec"):
+            if os.access(folder / "bin" / name, os.X_OK) and family_of_mpiexec(str(folder / "bin" / name)) == library.family:
+                return str(folder / "bin" / name)
+    return ""
+
+
+def check_mpiexec(library: Library) -> list[Finding]:
+    """Whether the mpiexec that a user would start by name belongs to the library; nothing where there is none."""
+    path = shutil.which("mpiexec")
+    if path is None:
+        text = "no mpiexec on PATH"
+        return [Finding(NOTE, "mpiexec", text, remedy(None, library))]
+    family = family_of_mpiexec(path)
+    if not family:
+        return [Finding(NOTE, "mpiexec", f"{path} does not say whose it is", remedy(None, library))]
+    if family != library.family:
+        return [Finding(WARN, "mpiexec", f"{path} is {family}'s, but mpi4py loads {library.name}", remedy(None, library))]
+    return [Finding(OK, "mpiexec", f"{path} is {family}'s, as is the library")]
+
+
+def family_of_mpiexec(path: str) -> str:
+    """Whose libraries a program called mpiexec serves; the empty string when it does not say."""
+    ask = [path, "--version"]
+    try:
+        done = subprocess.run(ask, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_MPIEXEC_LIMIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    text = done.stdout + done.stderr
+    if "Open MPI" in text or "OpenRTE" in text or "PRRTE" in text:
+        return OPEN_MPI
+    return MPICH if "HYDRA" in text or "Intel(R) MPI" in text or "mpich" in text.lower() else ""
+
+
+def _ranks(number: int) -> str:
+    return f"{number} {'rank' if number == 1 else 'ranks'}"
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    text = environment.get(name, "")
+    return int(text) if text.isdecimal() else 0

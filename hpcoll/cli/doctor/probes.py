@@ -1,0 +1,238 @@
+"""What one process can find out about its machine without MPI: each probe returns findings and raises nothing.
+
+Folders are parameters where a test builds one of its own.
+"""
+
+import difflib
+import json
+import math
+import os
+import platform
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import hpcoll
+from hpcoll.base import compile_once
+from hpcoll.base.errors import ArgumentError
+from hpcoll.base.units import format_nbytes
+from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding, one_line, read
+from hpcoll.cli.doctor.gpus import judge
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.selection.config import read_config
+
+SMALL_SHM_NBYTES = 64 << 20  # what containers get by default
+SMALL_MEMORY_NBYTES = 1 << 30
+LOW_MEMLOCK_NBYTES = 1 << 30
+_CUDA_LIMIT_S = 60
+_CUDA_PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "cupy", "torch", "numba-cuda")
+_SETTINGS = ("SEGMENT", "DEBUG", "TUNING", "SHM", "SHM_RANKS", "CUDA_PATH")
+_REINSTALL = "pip install --force-reinstall hpcoll"
+_CGROUP, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+def examine(rank: int) -> list[Finding]:
+    """All probes, in the order of the report; rank 0 also looks for the tuning file, which no other rank reads."""
+    mine = [*software(), *system(), *shared_memory(), *memory(), *cuda(), *infiniband(), *numba_cache(), *stamps(), *settings(os.environ)]
+    return mine if rank else [*mine, *tuning_file(os.environ)]
+
+
+def software() -> list[Finding]:
+    """Versions of what hpcoll stands on."""
+    found = {name: installed(name) for name in ("numpy", "numba", "llvmlite", "ml_dtypes", "mpi4py")}
+    versions = {"hpcoll": hpcoll.__version__, "Python": platform.python_version(), **found}
+    text = ", ".join(f"{name} {number}" for name, number in versions.items() if number)
+    missing = [Finding(FAIL, "software", f"{name} is not installed", f"pip install {name}") for name in found if not found[name]]
+    return [Finding(OK, "software", text), *missing]
+
+
+def installed(name: str) -> str:
+    """Version of a distribution, or the empty string."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def system(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> list[Finding]:
+    """Kernel, processor type, and what hints at a container."""
+    hints = {"docker": (root / ".dockerenv").exists(), "podman": (root / "run/.containerenv").exists()}
+    hints |= {"apptainer": "APPTAINER_NAME" in environment or "SINGULARITY_NAME" in environment}
+    hints |= {"kubernetes": "KUBERNETES_SERVICE_HOST" in environment}
+    found = [name for name, holds in hints.items() if holds]
+    text = f"{platform.system()} {platform.release()} on {platform.machine()}"
+    return [Finding(OK, "system", f"{text}, in a container ({', '.join(found)})" if found else text)]
+
+
+def shared_memory(folder: Path = Path("/dev/shm")) -> list[Finding]:
+    """Through which the ranks of one host exchange data: there, writable, large enough."""
+    subject = "shared memory"
+    try:
+        state = os.statvfs(folder)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(resource.getpagesize()))
+            file.flush()
+    except OSError as error:
+        text = f"{folder} cannot be used: {error.strerror}"
+        return [Finding(WARN, subject, text, f"mount a tmpfs that you may write to at {folder}; without it MPI may be slow, or not start")]
+    size, free = state.f_blocks * state.f_frsize, state.f_bavail * state.f_frsize
+    text = f"{folder} is writable, {format_nbytes(size)}, {100 * free // max(size, 1)} % free"
+    if size <= SMALL_SHM_NBYTES:
+        return [Finding(NOTE, subject, text, "this is a container's default: start it with --shm-size=1g or more, or --ipc=host")]
+    if free <= SMALL_SHM_NBYTES:
+        return [Finding(WARN, subject, text, f"remove what programs that crashed have left in {folder}, or make it larger")]
+    return [Finding(OK, subject, text)]
+
+
+def memory(root: Path = _CGROUP, membership: Path = _MEMBERSHIP, meminfo: Path = Path("/proc/meminfo")) -> list[Finding]:
+    """The machine's memory, and how much of it this process's control groups allow."""
+    total = re.search(r"^MemTotal: *(\d+) kB", read(meminfo), re.M)
+    nbytes = int(total[1]) << 10 if total else 0
+    limits = [read(folder / name) for folder in cgroups("memory", root, membership) for name in ("memory.max", "memory.limit_in_bytes")]
+    limit = min((int(text) for text in limits if text.isdecimal()), default=nbytes)
+    if not nbytes or limit >= nbytes:
+        return [Finding(OK, "memory", f"{format_nbytes(nbytes) if nbytes else 'of unknown size'}, no limit by a control group")]
+    text = f"{format_nbytes(nbytes)}, limited to {format_nbytes(limit)} by a control group"
+    if limit < SMALL_MEMORY_NBYTES:
+        return [Finding(NOTE, "memory", text, "ranks are killed above it, /dev/shm counts: raise --memory (container) or --mem (Slurm)")]
+    return [Finding(OK, "memory", text)]
+
+
+def cpu_quota(root: Path = _CGROUP, membership: Path = _MEMBERSHIP) -> float:
+    """Cores' worth of time that this process's control groups allow; infinity where they set no limit."""
+    quotas = [math.inf]
+    for folder in cgroups("cpu", root, membership):
+        texts = read(folder / "cpu.max").split() or [read(folder / "cpu.cfs_quota_us"), read(folder / "cpu.cfs_period_us")]
+        if len(texts) == 2 and all(text.isdecimal() for text in texts) and int(texts[1]):  # else "max", or -1
+            quotas.append(int(texts[0]) / int(texts[1]))
+    return min(quotas)
+
+
+def cgroups(controller: str, root: Path = _CGROUP, membership: Path = _MEMBERSHIP) -> list[Path]:
+    """Folders of the control groups around this process, versions 1 and 2; some may be absent where a container hides them."""
+    found: list[Path] = []
+    for line in read(membership).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers or controller in controllers.split(","):
+            base = root / controller if controllers else root
+            folder = base / path.lstrip("/")
+            found += [folder, *(above for above in folder.parents if above.is_relative_to(base))]
+    return found
+
+
+def cuda(device_files: Path = Path("/dev")) -> list[Finding]:
+    """Driver, GPUs, Python packages and compiler for CUDA; the driver is asked in a process of its own."""
+    program = f"import sys; sys.path[:] = {sys.path!r}; from hpcoll.cli.doctor.gpus import main; main()"
+    command = [sys.executable, "-c", program]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_CUDA_LIMIT_S, check=False)
+        answer: Any = json.loads(done.stdout) if done.returncode == 0 else {"error": f"asking it ended with status {done.returncode}"}
+    except (OSError, ValueError, subprocess.TimeoutExpired) as failure:
+        answer = {"error": f"asking it failed: {one_line(failure)}"}
+    packages = {name: text for name in _CUDA_PACKAGES if (text := installed(name))}
+    found = judge(answer, any(device_files.glob("nvidia[0-9]*")), packages, os.environ)
+    return found if not answer.get("devices") else [*found, *locked_memory(NOTE, "GPUs")]
+
+
+def infiniband(root: Path = Path("/sys/class/infiniband"), device_files: Path = Path("/dev/infiniband")) -> list[Finding]:
+    """Ports of InfiniBand and RoCE devices, whether they can be opened, and how much memory may be locked for them."""
+    ports = sorted(root.glob("*/ports/*"))
+    if not ports:
+        return [Finding(OK, "InfiniBand", "no InfiniBand or RoCE device")]
+    active = [_word(port / "state") == "ACTIVE" for port in ports]
+    findings = [_port(port, up, any(active)) for port, up in zip(ports, active)]
+    if not any(os.access(file, os.R_OK | os.W_OK) for file in device_files.glob("uverbs*")):
+        what = "in a container: --device=/dev/infiniband; else load the kernel module ib_uverbs"
+        findings.append(Finding(WARN, "InfiniBand", f"{device_files}/uverbs* is absent or not yours to open", what))
+    return [*findings, *locked_memory(WARN, "InfiniBand")]
+
+
+def locked_memory(level: str, user: str) -> list[Finding]:
+    """How much memory may be locked for devices that read and write it; a finding of ``level`` where that is little."""
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    if limit != resource.RLIM_INFINITY and limit < LOW_MEMLOCK_NBYTES:
+        what = "ulimit -l unlimited (limits.conf; LimitMEMLOCK of slurmd; --ulimit memlock=-1 of a container), or "
+        what += {"InfiniBand": "MPI goes by TCP", "GPUs": "memory that GPUs share with the host may be refused"}[user]
+        return [Finding(level, "locked memory", f"at most {format_nbytes(limit)}", what)]
+    return [Finding(OK, "locked memory", "unlimited" if limit == resource.RLIM_INFINITY else format_nbytes(limit))]
+
+
+def _port(port: Path, up: bool, another_is_up: bool) -> Finding:
+    kind = read(port / "link_layer")
+    kind = "RoCE" if kind == "Ethernet" else kind or "unknown link"
+    state, physical = (_word(port / name) for name in ("state", "phys_state"))
+    text = f"{port.parents[1].name} port {port.name}: {kind}, {read(port / 'rate')}, {state}, {physical}"
+    if up:
+        return Finding(OK, "InfiniBand", text)
+    advice = f"plug the cable in, or enable the port ({'ip link set ... up' if kind == 'RoCE' else 'ibportstate'})"
+    if physical == "LinkUp" and kind != "RoCE":
+        advice = "the fabric has no subnet manager: start opensm, or ask its administrator"
+    return Finding(NOTE if another_is_up else WARN, "InfiniBand", text, advice)
+
+
+def _word(path: Path) -> str:
+    """What follows the number in "4: ACTIVE"."""
+    return read(path).rpartition(": ")[2]
+
+
+def numba_cache() -> list[Finding]:
+    """Whether Numba compiles, and where it keeps what it compiled."""
+    subject = "Numba cache"
+    try:
+        from numba import config, njit
+    except Exception as error:  # a broken compiler raises whatever it likes
+        return [Finding(FAIL, subject, f"numba cannot be imported: {one_line(error)}", _REINSTALL)]
+    if config.DISABLE_JIT:
+        return [Finding(FAIL, subject, "NUMBA_DISABLE_JIT is set: nothing is compiled", "unset NUMBA_DISABLE_JIT")]
+    try:
+        folder = njit(cache=True)(one_line).stats.cache_path
+    except Exception as error:
+        return [Finding(FAIL, subject, f"no folder: {one_line(error)}", "set NUMBA_CACHE_DIR to a folder that you may write to")]
+    wanted = os.environ.get("NUMBA_CACHE_DIR")
+    if wanted and not Path(folder).is_relative_to(Path(wanted).absolute()):
+        text = f"NUMBA_CACHE_DIR={wanted} cannot be written, used is {folder}"
+        return [Finding(WARN, subject, text, "make that folder writable, or name another")]
+    return [Finding(OK, subject, f"{folder} is writable")]
+
+
+def stamps(folder: Callable[[], Path] = compile_once._folder) -> list[Finding]:
+    """Whether ranks of a node can tell each other that something is compiled."""
+    try:
+        path = folder()
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError as error:
+        what = "every rank compiles: set TMPDIR to a folder of the node that you may write to"
+        return [Finding(WARN, "compile stamps", f"no folder: {one_line(error)}", what)]
+    return [Finding(OK, "compile stamps", f"{path} is writable")]
+
+
+def settings(environment: Mapping[str, str]) -> list[Finding]:
+    """``HPCOLL_*`` variables: what they say, and those that mean nothing."""
+    ours = {name: value for name, value in sorted(environment.items()) if name.startswith("HPCOLL_")}
+    try:
+        unknown: Iterable[str] = read_config(ours).unknown
+    except ArgumentError as error:
+        return [Finding(FAIL, "settings", one_line(error), "correct it or unset it: hpcoll refuses to make a communicator")]
+    findings = []
+    meant = [f"HPCOLL_{name.upper()}" for name in (*_SETTINGS, *COLLECTIVES)]
+    for name in sorted(unknown):
+        close = difflib.get_close_matches(name, meant, 1)
+        what = f"did you mean {close[0]}?" if close else "unset it"
+        findings.append(Finding(WARN, "settings", f"{name} means nothing to hpcoll", what))
+    known = [f"{name}={value}" for name, value in ours.items() if name not in unknown]
+    return [Finding(OK, "settings", ", ".join(known) or "no HPCOLL_* variable is set"), *findings]
+
+
+def tuning_file(environment: Mapping[str, str]) -> list[Finding]:
+    """Whether the file that ``HPCOLL_TUNING`` names can be read."""
+    name = environment.get("HPCOLL_TUNING", "")
+    if not name or (Path(name).is_file() and os.access(name, os.R_OK)):
+        return []
+    what = "name a file that 'hpcoll tune' wrote, by its absolute path, or unset HPCOLL_TUNING"
+    return [Finding(FAIL, "settings", f"HPCOLL_TUNING={name} is not a file that can be read", what)]

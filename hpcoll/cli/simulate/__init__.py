@@ -1,0 +1,1 @@
+"""``hpcoll simulate``: algorithms played on a network of many nodes."""

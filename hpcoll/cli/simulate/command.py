@@ -1,0 +1,227 @@
+"""``hpcoll simulate``: plays algorithms on a network of many nodes, for a table, a file or a picture.; needs no MPI."""
+
+import argparse
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hpcoll.analysis.cost import Levels, Network, best_segment, seconds_on_nodes
+from hpcoll.base.errors import ArgumentError
+from hpcoll.base.units import format_nbytes, parse_nbytes
+from hpcoll.cli.simulate.predict import Score, predict, predict_in_step, score
+from hpcoll.cli.table import table
+from hpcoll.schedules.catalogue import algorithms, find
+from hpcoll.schedules.placement import Nodes, describe, parse_nodes
+from hpcoll.schedules.row import Algorithm
+
+NRANKS, BYTES, COUNT = 64, "8:1G", 12
+WIDTH = 1000  # columns: nothing is cut
+_NEVER = 1 << 62
+NODE = Network(alpha=0.5e-6, beta=1 / 50e9, gamma=1 / 100e9, overhead=0.25e-6, eager=_NEVER, handshake=0.0, cache=_NEVER, spill=1.0)
+FAST = NODE._replace(alpha=2e-6, beta=1 / 12.5e9, overhead=1e-6)
+NETWORKS = {
+    "fast": Levels(NODE, FAST),  # 100 Gbit/s and 2 us
+    "ethernet": Levels(NODE, FAST._replace(alpha=30e-6, beta=1 / 125e6, overhead=5e-6, eager=64 << 10, handshake=60e-6)),  # 1 Gbit/s
+    "gpus": Levels(NODE._replace(alpha=2e-6, overhead=1e-6), FAST._replace(alpha=12e-6, overhead=3e-6)),  # a launch and a flush per hop
+}
+_CONSTANTS = ("alpha", "beta", "gamma", "overhead", "eager", "handshake")
+
+
+class Cell(NamedTuple):
+    """One algorithm at one size.
+
+    Attributes:
+        algorithm, nbytes, segment: What was played, ``segment`` bytes at a time.
+        seconds: Predicted time.
+        played: Messages that were played.
+        carried_on: Whether later segments follow at the pace of the first.
+    """
+
+    algorithm: str
+    nbytes: int
+    segment: int
+    seconds: float
+    played: int
+    carried_on: bool
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add = parser.add_argument
+    constants = ", ".join(_CONSTANTS)
+    parser.epilog = f"Networks: {', '.join(NETWORKS)}; constants in seconds and bytes: {constants}; those of a node as node.alpha=..."
+    add("collective", metavar="COLLECTIVE", help="allreduce, bcast, ...")
+    add("-n", "--nranks", type=int, default=NRANKS, metavar="N", help=f"number of ranks; default {NRANKS}")
+    add("--bytes", default=BYTES, metavar="FROM:TO[:COUNT]", help=f"sizes of the message; default {BYTES}, {COUNT} sizes")
+    add("--algorithms", default="all", metavar="LIST", help="all, or names with commas; default all")
+    add("--nodes", default="1", metavar="PLACEMENT", help="ranks per node, 3+1+4, or 2:cyclic; default 1")
+    add("--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0")
+    add("--segment", default="auto", metavar="SIZE", help="bytes per segment; default: what the closed-form model likes best")
+    add("--network", default="fast", metavar="NAME[,CONSTANT=VALUE...]", help="what messages cost; default fast")
+    add("--tuning", type=Path, metavar="FILE", help="constants from a file that hpcoll tune wrote, instead")
+    add("--exact", action="store_true", help="play every rank and every segment")
+    add("--json", type=Path, metavar="FILE", help="write the result to FILE, too")
+    add("--plot", type=Path, metavar="FILE", help="draw time against size and against number of ranks; needs matplotlib")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Play, and print the table."""
+    names = algorithms(arguments.collective) if arguments.algorithms == "all" else tuple(arguments.algorithms.split(","))
+    rows = [find(arguments.collective, name) for name in names]
+    if arguments.nranks < 2 or not 0 <= arguments.root < arguments.nranks:
+        raise ArgumentError(f"simulate needs 2 or more ranks and a root among them, got {arguments.nranks} ranks, root {arguments.root}")
+    nodes, levels, sizes = parse_nodes(arguments.nodes, arguments.nranks), _levels(arguments), _sizes(arguments.bytes)
+    start, cells, left_out = time.perf_counter(), [], {}
+    for row in rows:
+        found = _play(row, nodes, levels, sizes, arguments)
+        if isinstance(found, str):
+            left_out[row.name] = found
+        else:
+            cells += found
+    _print(arguments, nodes, levels, sizes, cells, left_out, time.perf_counter() - start)
+    if arguments.json:
+        _write(arguments.json, _document(arguments, nodes, levels, cells, left_out))
+    if arguments.plot:
+        from hpcoll.cli.simulate.plot import draw
+
+        counts = sorted({2, *(1 << k for k in range(2, math.ceil(math.log2(arguments.nranks)))), arguments.nranks})
+        against = _against_nranks(rows, counts, levels, sizes, arguments)
+        draw(arguments.plot, f"{arguments.collective}, {arguments.nranks} ranks", cells, against)
+    return 0
+
+
+def _play(row: Algorithm, nodes: Nodes, levels: Levels, sizes: list[int], arguments: argparse.Namespace) -> list[Cell] | str:
+    """Cells of one algorithm, or why there are none."""
+    scores: dict[int, Score] = {}
+    found = []
+    for nbytes in sizes:
+        segment = _segment(row, nodes, nbytes, levels, arguments.segment)
+        nsegments = max(1, math.ceil(nbytes / segment))
+        nchunks = nsegments if row.chunked else 1
+        try:
+            scored = scores.get(nchunks) or scores.setdefault(nchunks, score(row, nodes, arguments.root, nchunks, exact=False))
+        except ArgumentError as error:
+            return str(error)
+        tape = scored.tape
+        several = nsegments if row.pipelined else 1
+        if arguments.exact and tape.nbuilt < tape.nranks and tape.nchannels == 1 and several == 1:
+            one = predict_in_step(scored, nbytes, levels)
+        else:
+            if arguments.exact and tape.nbuilt < tape.nranks:
+                scored = scores[nchunks] = score(row, nodes, arguments.root, nchunks, exact=True)
+            one = predict(scored, nbytes, levels, several, window(len(nodes)) * tape.nchannels, exact=arguments.exact)
+        found.append(Cell(row.name, nbytes, min(segment, nbytes), one.seconds, one.played, one.carried_on))
+    return found
+
+
+def window(nranks: int) -> int:
+    """Segments in flight, as in `hpcoll.comm.plan.window`, which needs MPI."""
+    return 2 * math.ceil(math.log2(max(2, nranks))) + 2
+
+
+def _segment(row: Algorithm, nodes: Nodes, nbytes: int, levels: Levels, wanted: str) -> int:
+    if wanted != "auto":
+        return max(1, parse_nbytes(wanted))
+    return best_segment(row, nodes, nbytes, levels.network.eager, lambda segment: seconds_on_nodes(row, nodes, nbytes, segment, levels))[1]
+
+
+def _sizes(text: str) -> list[int]:
+    """Sizes from ``8:1G`` or ``8:1G:12``, geometric and whole elements of 8 bytes."""
+    parts = text.split(":")
+    if len(parts) not in (2, 3) or (len(parts) == 3 and not (parts[2].isdecimal() and int(parts[2]) > 0)):
+        raise ArgumentError(f"bytes must look like 8:1G or 8:1G:12, got {text!r}")
+    low, high, count = parse_nbytes(parts[0]), parse_nbytes(parts[1]), int(parts[2]) if len(parts) == 3 else COUNT
+    if not 1 <= low <= high:
+        raise ArgumentError(f"bytes need 1 <= FROM <= TO, got {text!r}")
+    exact = [low * (high / low) ** (i / max(1, count - 1)) for i in range(count)]
+    return sorted({low, high, *(max(low, round(nbytes / 8) * 8) for nbytes in exact[1:-1])})
+
+
+def _levels(arguments: argparse.Namespace) -> Levels:
+    """What messages cost."""
+    name, *changes = arguments.network.split(",")
+    if name not in NETWORKS:
+        raise ArgumentError(f"network must be one of {', '.join(NETWORKS)}, got {name!r}")
+    found = NETWORKS[name]
+    if arguments.tuning:
+        from hpcoll.selection.tuning import read
+
+        measured = {one.level: one.network for one in read(arguments.tuning).constants}
+        if not measured:
+            raise ArgumentError(f"tuning file {arguments.tuning} has no constants: hpcoll tune --model measures them")
+        found = found._replace(**measured)
+    for change in changes:
+        key, _, value = change.partition("=")
+        level, _, constant = key.rpartition(".")
+        if constant not in _CONSTANTS or level not in ("", "node"):
+            raise ArgumentError(f"network constant must be one of {', '.join(_CONSTANTS)}, or node. and one, got {key!r}")
+        try:
+            number = float(value)
+        except ValueError:
+            raise ArgumentError(f"network constant {key} must be a number, got {value!r}") from None
+        level = level or "network"
+        found = found._replace(**{level: getattr(found, level)._replace(**{constant: number})})
+    return found
+
+
+def _against_nranks(
+    rows: list[Algorithm], counts: list[int], levels: Levels, sizes: list[int], arguments: argparse.Namespace
+) -> dict[str, list[tuple[int, float]]]:
+    """Seconds of the smallest size by algorithm and number of ranks."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    per_node = arguments.nodes if arguments.nodes.partition(":")[0].isdecimal() else "1"
+    plain = argparse.Namespace(**{**vars(arguments), "exact": False})
+    for row in rows:
+        for nranks in counts:
+            cells = _play(row, parse_nodes(per_node, nranks), levels, sizes[:1], plain)
+            if not isinstance(cells, str):
+                found.setdefault(row.name, []).append((nranks, cells[0].seconds))
+    return found
+
+
+def _print(
+    arguments: argparse.Namespace, nodes: Nodes, levels: Levels, sizes: list[int], cells: list[Cell], left_out: dict[str, str], took: float
+) -> None:
+    print(f"{arguments.collective} on {len(nodes)} ranks, {describe(nodes)}: predicted microseconds, the best of each size marked *")
+    names = list(dict.fromkeys(cell.algorithm for cell in cells))
+    by = {(cell.algorithm, cell.nbytes): cell for cell in cells}
+    lines = []
+    for nbytes in sizes:
+        best = min((by[name, nbytes].seconds for name in names), default=0.0)
+        lines.append([format_nbytes(nbytes), *(_text(by[name, nbytes], best) for name in names)])
+    print("\n".join(table(["size", *names], lines, WIDTH, numbers=list(range(1, len(names) + 1)))))
+    for name, level in levels._asdict().items():
+        print(f"{name}: " + ", ".join(f"{constant} {getattr(level, constant):.4g}" for constant in _CONSTANTS))
+    if any(cell.carried_on for cell in cells):
+        print("~: the first segments were played, the others follow at their pace (--exact plays all)")
+    for name, why in left_out.items():
+        print(f"left out: {name}: {why}")
+    played = sum(cell.played for cell in cells)
+    print(f"{played:,} messages played in {took:.1f} s, building included")
+
+
+def _text(cell: Cell, best: float) -> str:
+    us = cell.seconds * 1e6
+    number = f"{us:.4g}" if us < 1e5 else f"{us:.0f}"
+    return number + "~" * cell.carried_on + "*" * (cell.seconds <= best * 1.0000001)
+
+
+def _document(arguments: argparse.Namespace, nodes: Nodes, levels: Levels, cells: list[Cell], left_out: dict[str, str]) -> dict[str, Any]:
+    return {
+        "collective": arguments.collective,
+        "nranks": len(nodes),
+        "placement": describe(nodes),
+        "levels": {name: level._asdict() for name, level in levels._asdict().items()},
+        "exact": arguments.exact,
+        "cells": [cell._asdict() for cell in cells],
+        "left_out": left_out,
+    }
+
+
+def _write(path: Path, document: dict[str, Any]) -> None:
+    try:
+        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ArgumentError(f"cannot write {path}: {error.strerror}") from error

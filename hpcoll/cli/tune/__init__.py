@@ -1,0 +1,1 @@
+"""``hpcoll tune``: algorithms measured, and a table of the best written."""

@@ -1,0 +1,258 @@
+"""Times messages the way the engine sends them: what the cost model's constants are fitted to.
+
+Two ranks run schedules of their own, which the compiled engine walks like any other. In an **exchange** each sends the other a message
+and waits for the other's: in the model's terms that takes as long as a message one way, and links carry both directions at once,
+as they do in collectives. A **burst** is many short messages one way, and an answer. Exchanges are lanes, one after another in one crossing
+into compiled code, so that Python's share is a part in hundreds; a message that fills several lanes of shared memory goes as in a
+collective, some of them in flight, and has a crossing of its own. The other ranks sleep meanwhile.
+
+Of repeated timings the shortest counts: whatever else a machine does only adds to them. Many links carry so many bytes faster than
+they carry a stream, so before each timing they have long messages to carry.
+"""
+
+import ctypes
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.base.ops import SUM
+from hpcoll.cli.tune.fit import LARGE_NBYTES, Errors, fit_network, largest_errors
+from hpcoll.comm.plan import UNCACHED_NBYTES
+from hpcoll.kernels.host import kernel_address
+from hpcoll.runtime.engine.entry import RUN, cross
+from hpcoll.runtime.engine.host_engine import ALONE, CROWDED, HostEngine, Patience
+from hpcoll.runtime.program.chunk_layout import vector_segments
+from hpcoll.runtime.program.lowering import lower
+from hpcoll.runtime.transports.mpi import handle, library
+from hpcoll.runtime.transports.shm import STREAM_PLACES, Node, Stream, make_streams
+from hpcoll.schedules.ir import Schedule, Writer, outputs
+from hpcoll.selection.agreement import agree, site
+from hpcoll.selection.config import Config
+from hpcoll.selection.tuning import LEVELS, NODE, Constants
+
+SIZES = tuple(sorted(base << k for base, most in ((8, 20), (12, 19)) for k in range(most + 1)))  # bytes: 8 B .. 8 MiB
+BURST = 64  # short messages
+BATCH_S = 200e-6  # what is timed takes at least this long
+MAX_ROUNDS = 500  # exchanges in what is timed
+MIN_PASSES = 3  # over all sizes: long ones for which there is no time are left out
+STREAM_NBYTES = 256 << 10  # of these; at 1 Gbit/s 2 ms, in memory a tenth of what is timed
+COMBINED_NBYTES = 128 << 10  # fits a second-level cache
+
+
+class Curve(NamedTuple):
+    """What was measured between two ranks.
+
+    Attributes:
+        level: ``node``, through shared memory, or ``network``, by messages of the MPI library.
+        ranks: The two, in the communicator.
+        sizes: Bytes of the messages, ascending.
+        seconds: Of an exchange, for each size.
+        burst: Seconds per message of many short ones.
+        gamma: Seconds per byte combined, in cache.
+    """
+
+    level: str
+    ranks: tuple[int, int]
+    sizes: tuple[int, ...]
+    seconds: tuple[float, ...]
+    burst: float
+    gamma: float
+
+
+class Fit(NamedTuple):
+    """Constants of a level, the two ranks between which they were measured, and how far the model is from what was measured."""
+
+    constants: Constants
+    ranks: tuple[int, int]
+    errors: Errors
+
+
+class _Pair(NamedTuple):
+    """Two ranks, of which this is one; without a stream they exchange messages of the MPI library."""
+
+    comm: MPI.Intracomm
+    patience: Patience
+    stream: Stream | None
+
+
+class _Timed(NamedTuple):
+    """Engines that run one after the other, and how often they exchange messages."""
+
+    engines: Sequence[HostEngine]
+    memory: np.ndarray
+    rounds: int
+
+    def seconds(self) -> float:
+        """Run them; seconds per round."""
+        address, start = self.memory.ctypes.data, perf_counter()
+        for engine in self.engines:
+            status = cross(RUN, engine.address, address, address, 1)
+            if status:
+                engine.go_on(status)
+        return (perf_counter() - start) / self.rounds
+
+
+def fit_levels(world: MPI.Intracomm, seconds: float) -> tuple[Fit, ...]:
+    """Fit constants to the levels that a communicator has; arguments as `curves`, collective, and the result is equal on all ranks."""
+    hosts = world.allgather(MPI.Get_processor_name())
+    here, fits = site(hosts), []
+    for curve in curves(world, seconds):
+        inside = hosts[curve.ranks[0]] == hosts[curve.ranks[1]]
+        network = fit_network(curve.sizes, curve.seconds, curve.burst, curve.gamma, cached=inside)
+        fits.append(Fit(Constants(here, curve.level, network), curve.ranks, largest_errors(network, curve.sizes, curve.seconds)))
+    return world.bcast(tuple(fits))  # one rank's arithmetic
+
+
+def curves(world: MPI.Intracomm, seconds: float) -> list[Curve]:
+    """Measure the levels that a communicator has; collective, and the result is equal on all ranks.
+
+    Args:
+        world: The MPI library's communicator.
+        seconds: Time for all levels together; where it is short, long messages are left out.
+    """
+    end = perf_counter() + seconds
+    config, hosts = agree(world)
+    node = Node(world, config.shm, config.shm_ranks)
+    leaders = world.allgather(world.rank if config.shm == 0 else min((world.rank, *node.near)))
+    node.free()
+    patience = CROWDED if max(Counter(hosts).values()) > (os.cpu_count() or 1) else ALONE
+    pairs = find_pairs(hosts, leaders)
+    found: list[Curve] = []
+    for i, (level, ranks) in enumerate(pairs.items()):
+        curve = None
+        if world.rank in ranks:
+            comm = world.Create_group(world.group.Incl(ranks))
+            with _paired(comm, config, level, patience) as pair:
+                curve = _measure(pair, level, ranks, (end - perf_counter()) / (len(pairs) - i)) if pair else None
+        _sleep(world)
+        curve = world.bcast(curve, root=ranks[0])
+        found += [curve] if curve else []
+    return found
+
+
+def find_pairs(hosts: Sequence[Hashable], leaders: Sequence[int]) -> dict[str, tuple[int, int]]:
+    """For each level that there is the lowest two ranks: that share memory, and that do not and are on different hosts if they can.
+
+    Args:
+        hosts: Every rank's host.
+        leaders: The lowest of the ranks with which each shares memory.
+
+    >>> find_pairs("aabb", (0, 0, 2, 2)), find_pairs("aa", (0, 1)), find_pairs("a", (0,))
+    ({'node': (0, 1), 'network': (0, 2)}, {'network': (0, 1)}, {})
+    """
+    near = [(leader, rank) for rank, leader in enumerate(leaders) if leader != rank]
+    far = [(0, rank) for rank, host in enumerate(hosts) if host != hosts[0]]
+    apart = [(0, rank) for rank, leader in enumerate(leaders) if leader != leaders[0]]
+    return {level: found[0] for level, found in zip(LEVELS, (near, far or apart)) if found}
+
+
+def _sleep(world: MPI.Intracomm) -> None:
+    """Wait for all ranks, without a core."""
+    request = world.Ibarrier()
+    while not request.Test():
+        time.sleep(1e-3)
+
+
+@contextmanager
+def _paired(comm: MPI.Intracomm, config: Config, level: str, patience: Patience) -> Iterator[_Pair | None]:
+    """The two ranks of a communicator, which is freed; None where shared memory cannot be had."""
+    if level == NODE:
+        node = Node(comm, config.shm, config.shm_ranks)
+        streams = make_streams(node, 1)
+        yield _Pair(comm, patience, streams[0]) if streams else None
+        node.free()
+    else:
+        yield _Pair(comm, patience, None)
+    comm.Free()
+
+
+def _measure(pair: _Pair, level: str, ranks: tuple[int, int], seconds: float) -> Curve | None:
+    """Pass over all sizes again and again, so that a disturbance meets all alike; None when there is no time for long messages."""
+    end, memory = perf_counter() + seconds, np.ones(2 * SIZES[-1], np.uint8)
+    before, exchanges = _exchanges(pair, STREAM_NBYTES, 1, memory), [_Timed([_engine(pair, _burst, BURST + 1, 8, 8, 10)], memory, 10)]
+
+    def sample(timed: _Timed) -> float:
+        before.seconds()
+        return timed.seconds()
+
+    pass_s, round_s = 0.0, 1e-6
+    for nbytes in SIZES:
+        rounds = int(np.clip(BATCH_S / round_s, 1, MAX_ROUNDS))
+        passes = MIN_PASSES if nbytes > LARGE_NBYTES else 1
+        fits = passes * (pass_s + 2 * rounds * round_s) < end - perf_counter()
+        rounds = pair.comm.bcast(rounds if fits else 0)
+        if not rounds:
+            break
+        exchanges.append(_exchanges(pair, nbytes, rounds, memory))
+        exchanges[-1].seconds()
+        start = perf_counter()
+        round_s = sample(exchanges[-1])
+        pass_s += perf_counter() - start
+    sizes = SIZES[: len(exchanges) - 1]
+    if not sizes or sizes[-1] < LARGE_NBYTES:
+        return None
+    samples: list[list[float]] = []
+    while pair.comm.bcast(not samples or perf_counter() + pass_s < end):
+        samples.append([sample(timed) for timed in exchanges])
+    burst_s, *times = np.min(samples, axis=0).tolist()
+    message_s = (burst_s - 2 * times[0]) / (BURST - 1)  # the last of the burst and the answer take as long as lone messages
+    return Curve(level, ranks, sizes, tuple(times), message_s, combining_seconds())
+
+
+def _exchanges(pair: _Pair, nbytes: int, rounds: int, memory: np.ndarray) -> _Timed:
+    most = nbytes if pair.stream is None else pair.stream.capacity // 2  # as collectives of two ranks are cut
+    if nbytes <= most:
+        return _Timed([_engine(pair, _exchange, 2, nbytes, most, rounds)], memory, rounds)
+    return _Timed([_engine(pair, _exchange, 2, nbytes, most, 1)] * rounds, memory, rounds)
+
+
+def _engine(pair: _Pair, build: Callable[[Writer], None], nchunks: int, nbytes: int, most: int, rounds: int) -> HostEngine:
+    """An engine for rounds of messages of one chunk each, of ``nbytes``, which are cut into lanes of at most ``most``."""
+    writer = Writer(2, pair.comm.rank, 0, nchunks)
+    build(writer)
+    schedule = Schedule("bcast", "messages", 2, writer.rank, 0, nchunks, (tuple(writer.channels[0]),))
+    segments = vector_segments(nbytes * nchunks, most * nchunks, nchunks)
+    window = STREAM_PLACES if len(segments) > 1 else 1
+    near = pair.stream.near if pair.stream else {}
+    program = lower(schedule, segments * rounds, 1, window, in_place=False, near=near)
+    lock, account, uncached = np.zeros(1, np.int64), np.zeros(2, np.int64), pair.stream is not None and nbytes >= UNCACHED_NBYTES
+    engine = HostEngine(program, library(), handle(pair.comm), 0, pair.patience, lock, account, pair.stream, 0, uncached)
+    engine.bind_scratch(engine.fresh(engine.scratch_nbytes))
+    return engine
+
+
+def _exchange(w: Writer) -> None:
+    """A message from each of the two to the other."""
+    w.send(1 - w.rank, outputs(w.rank))
+    w.recv(1 - w.rank, outputs(1 - w.rank))
+
+
+def _burst(w: Writer) -> None:
+    """All chunks but one in messages from rank 0 to rank 1, and the last one back."""
+    there, back = (w.recv, w.send) if w.rank else (w.send, w.recv)
+    for chunk in range(w.nchunks - 1):
+        there(1 - w.rank, outputs(chunk))
+    back(1 - w.rank, outputs(w.nchunks - 1))
+
+
+def combining_seconds() -> float:
+    """Seconds per byte of a sum of float32 in cache; a call of no elements is subtracted."""
+    parts = np.ones((2, COMBINED_NBYTES // 4), np.float32)
+    sources = (ctypes.c_void_p * 2)(*(part.ctypes.data for part in parts))
+    signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+    kernel = signature(kernel_address(SUM, parts.dtype))
+    times = []
+    for _ in range(100):
+        for count in (0, parts[0].size):
+            start = perf_counter()
+            kernel(sources[0], ctypes.addressof(sources), 2, count)
+            times.append(perf_counter() - start)
+    empty, full = np.min(np.reshape(times, (-1, 2)), axis=0)
+    return max(0.0, float(full - empty)) / COMBINED_NBYTES

@@ -1,0 +1,120 @@
+"""Fits the cost model's constants to measured times of messages.: NumPy only, no MPI.
+
+A message of ``b`` bytes takes ``alpha + beta b``; from a break on it also takes ``handshake`` (the MPI library asks before it sends), from
+another one on each byte takes ``spill`` times as long (the message fits no cache). For given breaks that is linear, and what is made
+least is the sum of relative errors, by least squares with weights that are corrected again and again: a few disturbed sizes have little
+to say. All pairs of measured sizes are tried as breaks, and none; a break must lessen the errors by more than noise would let it.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcoll.analysis.cost import Network, byte_seconds
+
+NEVER = 1 << 62  # bytes: a break beyond all messages
+LARGE_NBYTES = 64 << 10  # errors of messages from here on are told apart from those of shorter ones
+_NOISE = 0.005  # relative error below which there is nothing to explain
+_ROUNDS = 12  # of corrected weights
+_CHARGE = 4.0  # for a break: its two constants, and the choice among so many places
+_LEAST_SPILL, _LEAST_STEP = 1.1, 0.2  # least factor, and least part of a message's time before the break: below, there is none
+_LEAST_CACHE, _MOST_EAGER = 16 << 10, 256 << 10  # bytes
+_BESIDE = 2  # sizes on either side of a break, at least
+_LEAST_ALPHA, _LEAST_BETA = 1e-9, 1e-14  # seconds, seconds per byte: what a fit to odd times is cut to
+_DIGITS = 4  # that constants are rounded to
+
+
+class Errors(NamedTuple):
+    """Largest relative errors of a fit: of messages below `LARGE_NBYTES`, and of others; 0 where there are none."""
+
+    below: float
+    above: float
+
+
+def fit_network(
+    sizes: Sequence[float], one_way_seconds: Sequence[float], burst_seconds_per_message: float, gamma: float, *, cached: bool = True
+) -> Network:
+    """Constants of the model from what messages took.
+
+    A message that took longer than a larger one was disturbed, and counts as long as that one.
+
+    Args:
+        sizes: Bytes of messages, ascending, at least 3.
+        one_way_seconds: What each took, > 0.
+        burst_seconds_per_message: Seconds from one to the next of many short messages.
+        gamma: Seconds per byte combined, >= 0.
+        cached: Whether short messages may stay in a cache. Otherwise there is no spill: what a link carries faster than a stream,
+            because it had been idle, counts as long as in a stream.
+    Returns:
+        Constants that the model takes: ``0 <= overhead <= alpha``, ``beta > 0``, ``handshake >= 0``, ``spill >= 1``; without a
+        break ``eager`` or ``cache`` is `NEVER`.
+    """
+    nbytes, times = np.asarray(sizes, float), np.asarray(one_way_seconds, float)
+    assert nbytes.size == times.size >= 3, (nbytes, times)
+    times = np.minimum.accumulate(times[::-1])[::-1]
+    alpha, beta, eager, handshake, cache, spill = _solve(nbytes, times, spills=True)
+    if not cached and cache < NEVER:
+        in_a_stream = np.maximum(times, alpha + beta * spill * nbytes)
+        alpha, beta, eager, handshake, cache, spill = _solve(nbytes, in_a_stream, spills=False)
+    overhead = min(max(burst_seconds_per_message, 0.0), alpha)
+    alpha, beta, gamma, overhead, handshake, spill = map(_rounded, (alpha, beta, max(0.0, gamma), overhead, handshake, spill))
+    return Network(alpha, beta, gamma, overhead, eager, handshake, cache, spill)
+
+
+def largest_errors(network: Network, sizes: Sequence[float], one_way_seconds: Sequence[float]) -> Errors:
+    """How far the model is from what was measured."""
+    relative = [(nbytes, abs(_seconds(network, nbytes) / seconds - 1)) for nbytes, seconds in zip(sizes, one_way_seconds)]
+    below = max((error for nbytes, error in relative if nbytes < LARGE_NBYTES), default=0.0)
+    return Errors(below, max((error for nbytes, error in relative if nbytes >= LARGE_NBYTES), default=0.0))
+
+
+def _seconds(network: Network, nbytes: float) -> float:
+    return network.alpha + network.handshake * (nbytes > network.eager) + byte_seconds(network, nbytes, reduces=False) * nbytes
+
+
+def _solve(nbytes: np.ndarray, times: np.ndarray, *, spills: bool) -> tuple[float, float, int, float, int, float]:
+    """Alpha, beta, eager, handshake, cache and spill of the best pair of breaks; the first pair tried is none."""
+    breaks = nbytes[_BESIDE - 1 : -_BESIDE]
+    grid = np.meshgrid([NEVER, *breaks[breaks <= _MOST_EAGER]], [NEVER, *breaks[(breaks >= _LEAST_CACHE) & spills]])
+    eager, cache = (places.ravel() for places in grid)
+    long, spilled = nbytes > eager[:, None], nbytes > cache[:, None]
+    columns = np.stack([np.ones_like(long), nbytes * ~spilled, long, nbytes * spilled], axis=2) / times[:, None]
+    found, error = _least_errors(columns)
+    alpha, beta, handshake, spilled_beta = found.T
+    alpha[0], beta[0] = max(alpha[0], _LEAST_ALPHA), max(beta[0], _LEAST_BETA)
+    with np.errstate(all="ignore"):  # what is no number is not sensible
+        spill = np.where(cache < NEVER, spilled_beta / beta, 1.0)
+        steps = (eager == NEVER) | (handshake >= _LEAST_STEP * (alpha + beta * eager))
+        sensible = (alpha > 0) & (beta > 0) & steps & ((cache == NEVER) | (spill >= _LEAST_SPILL))
+    nbreaks = (eager < NEVER) * 1 + (cache < NEVER)
+    criterion = 2 * times.size * np.log(np.maximum(error, _NOISE)) + _CHARGE * np.log(times.size) * nbreaks
+    best = int(np.where(sensible, criterion, np.inf).argmin())
+    step = float(handshake[best]) if eager[best] < NEVER else 0.0
+    return float(alpha[best]), float(beta[best]), int(eager[best]), step, int(cache[best]), float(spill[best])
+
+
+def _least_errors(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Factors with which columns add up to about 1, and the mean error.
+
+    Args:
+        columns: ``[problem, row, column]``; columns of zeros get any factor.
+    Returns:
+        ``[problem, column]`` and ``[problem]``.
+    """
+    lengths = np.linalg.norm(columns, axis=1)
+    lengths[lengths == 0] = 1
+    scaled = columns / lengths[:, None]
+    weights = np.ones((*columns.shape[:2], 1))
+    for _ in range(_ROUNDS):
+        weighted = (scaled * weights).swapaxes(1, 2)
+        square = weighted @ scaled
+        square += 1e-12 * np.trace(square, axis1=1, axis2=2)[:, None, None] * np.eye(columns.shape[2])
+        found = np.linalg.solve(square, weighted.sum(axis=2, keepdims=True))
+        errors = np.abs(scaled @ found - 1)
+        weights = 1 / np.maximum(errors, _NOISE)
+    return found[:, :, 0] / lengths, errors[:, :, 0].mean(axis=1)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS - 1}e}")

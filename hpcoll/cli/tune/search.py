@@ -1,0 +1,282 @@
+"""Measures everything that could serve a call, at every size, and ranks it: the entries of a tuning table.
+
+A **cell** is one collective with one class of element types at one size; the cells of all sizes are a **column**. Every cell gets
+a share of the time that is left: one candidate after the other is called, its answers are checked, and it takes a few turns with the
+MPI library alone; those clearly behind are dropped, and what remains of the share goes to turns of all others. When time is short,
+candidates that the model likes least are left out. All ranks follow rank 0's clock.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.base.ops import SUM
+from hpcoll.base.units import format_nbytes
+from hpcoll.cli.bench.cases import Buffers, Case, bind, calm, fill, make_buffers, wrong_elements
+from hpcoll.cli.bench.measure import BATCH_S, SMALL_NBYTES, Call, Pace, measure
+from hpcoll.cli.bench.request import Request as Session
+from hpcoll.cli.bench.request import cases
+from hpcoll.cli.tune.exchange import Fit, fit_levels
+from hpcoll.comm.communicator import Communicator
+from hpcoll.comm.context import context_of
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.selection.agreement import site
+from hpcoll.selection.choose import Need, candidates, not_chosen
+from hpcoll.selection.config import NATIVE, Entry
+from hpcoll.selection.tuning import Section, type_class
+
+BEHIND = 2.5  # times the best: such candidates are dropped early
+SCOUT_ROUNDS = 3
+BATCHES_S = BATCH_S, 1e-3  # short calls are timed both nearly alone and back to back, where the ranks get out of step
+WORTH, DOUBT = 1.03, 1.1  # times the library's speed: ours count as faster from WORTH on; else the best of many has luck for DOUBT
+SCOUTING = 0.5  # of a cell's share: candidates whose turn has not come by then are left out
+OVERTIME = 0.1  # of the whole time: for cells that get none because others took longer than their share
+MAX_ROUNDS = 300
+MODEL_S, MODELLING = 5.0, 0.1  # at most, and of the whole time: for the model's constants, unless nothing else is wanted
+LARGE_NBYTES = 1 << 20  # a cell of this size gets twice the time of a small one
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to tune; equal on all ranks.
+
+    Attributes:
+        collectives: Names; none: only the model's constants.
+        sizes: Bytes of the messages, ascending; a size is cut to whole elements and blocks.
+        dtypes: Element types for the collectives that combine, one per class. Moved data is measured once, as bytes.
+        seconds: Time for everything, planning and compiling included.
+    """
+
+    collectives: tuple[str, ...]
+    sizes: tuple[int, ...]
+    dtypes: tuple[np.dtype, ...]
+    seconds: float
+
+
+class Step(NamedTuple):
+    """How far a run is: the cell that begins, cells done and in all, and seconds that are left."""
+
+    cell: str
+    done: int
+    total: int
+    left_s: float
+
+
+class Findings(NamedTuple):
+    """New sections of the table; what was left out; what gave wrong answers, and is therefore not in the table; the model's constants."""
+
+    sections: tuple[Section, ...]
+    notes: list[str]
+    wrong: list[str]
+    fits: tuple[Fit, ...]
+
+
+class Column(NamedTuple):
+    """All cells of one collective and class of element types."""
+
+    collective: str
+    type_class: str
+    cases: list[Case]
+
+
+class Candidate(NamedTuple):
+    """What may serve a cell: a name, bytes per segment, and one call for each form (out of place, in place)."""
+
+    algorithm: str
+    segment: int
+    calls: list[Call]
+
+
+class Result(NamedTuple):
+    """Times of a candidate and of the MPI library alone, where the candidate does worst among forms and batches; what finding out took."""
+
+    candidate: Candidate
+    us: float
+    native_us: float
+    cost_s: float
+
+    @property
+    def ratio(self) -> float:
+        return self.native_us / self.us
+
+
+class _Clock:
+    """Rank 0's time, alike on all ranks; every look at it is collective."""
+
+    def __init__(self, world: MPI.Intracomm, seconds: float) -> None:
+        self._world, self._end = world, perf_counter() + seconds
+
+    def left(self) -> float:
+        """Seconds until the end."""
+        return float(self._world.bcast(self._end - perf_counter()))
+
+
+class _Stage(NamedTuple):
+    world: MPI.Intracomm
+    comm: Communicator
+    clock: _Clock
+
+
+def run(request: Request, world: MPI.Intracomm, progress: Callable[[Step], None]) -> Findings:
+    """Measure everything; collective, and the result is equal on all ranks.
+
+    Args:
+        request: What to tune.
+        world: The MPI library's communicator; Communicators are made over duplicates of it.
+        progress: Called before each cell.
+    """
+    clock = _Clock(world, request.seconds)
+    here = site(world.allgather(MPI.Get_processor_name()))
+    wanted = columns(request, world.Get_rank(), world.Get_size())
+    place = _place(world)
+    work = sum(_work(_need(place, case, column.type_class)) for column in wanted for case in column.cases)
+    done, total = 0, sum(len(column.cases) for column in wanted)
+    model_s = min(MODEL_S, MODELLING * request.seconds) if wanted else request.seconds
+    found = Findings((), [], [], fit_levels(world, model_s))
+    sections: dict[str, dict[str, tuple[Entry, ...]]] = {}
+    for column in wanted:
+        stage = _Stage(world, Communicator(world.Dup()), clock)  # its plans go with it
+        entries: list[Entry] = []
+        for case in column.cases:
+            left = clock.left()
+            if left <= -OVERTIME * request.seconds:  # half a column would speak for sizes that it does not know
+                found.notes.append(f"{column.collective} {column.type_class}")
+                break
+            title = f"{column.collective} {column.type_class} {format_nbytes(case.nbytes)}"
+            progress(Step(title, done, total, max(0.0, left)))
+            need = _need(place, case, column.type_class)
+            effort = _work(need)
+            ranked, wrong = _measure_cell(stage, case, need, max(0.0, left) * effort / work)
+            entries += _entries(need, ranked)
+            found.wrong.extend(f"{title}: {name}" for name in wrong)
+            work, done = work - effort, done + 1
+        else:
+            sections.setdefault(column.type_class, {})[column.collective] = tuple(entries)
+        stage.comm.Free()
+    return found._replace(sections=tuple(Section(here, name, parts) for name, parts in sections.items()))
+
+
+def columns(request: Request, rank: int, nranks: int) -> list[Column]:
+    """What is measured, in order."""
+    found = []
+    for collective in request.collectives:
+        meaning = COLLECTIVES[collective]
+        op = SUM if meaning.reduces and not meaning.idempotent else None
+        for dtype in request.dtypes if op else (np.dtype(np.uint8),):
+            session = Session(collective, request.sizes, dtype, op, 0, (), None, True, Pace())
+            found.append(Column(collective, type_class(dtype if op else None), cases(session, rank, nranks)))
+    return found
+
+
+def _place(world: MPI.Intracomm) -> Need:
+    """What all calls on these ranks have in common; collective."""
+    comm = Communicator(world.Dup())
+    context = context_of(comm)
+    place = Need("", context.nranks, 0, nodes=context.topology.nodes, levels=context.levels)
+    comm.Free()
+    return place
+
+
+def _need(place: Need, case: Case, type_class: str) -> Need:
+    return place._replace(collective=case.collective, nbytes=case.nbytes, type_class=type_class)
+
+
+def _work(need: Need) -> float:
+    """How much time a cell deserves, in any unit."""
+    assert need.nbytes is not None
+    return (2 + len(candidates(need))) * (1 + need.nbytes / LARGE_NBYTES)
+
+
+def _measure_cell(stage: _Stage, case: Case, need: Need, share: float) -> tuple[list[Result], list[str]]:
+    """All that can serve a cell, best first, and what gave wrong answers; takes about ``share`` seconds."""
+    end = stage.clock.left() - share
+    memory = [make_buffers(case, side) for side in case.sides]
+    library = Candidate("", 1, [bind(case, buffers, stage.world, MPI.SUM) for buffers in memory])
+    found: list[Result] = []
+    wrong: list[str] = []
+    for algorithm, segment in [(NATIVE, max(1, case.nbytes)), *candidates(need)]:
+        calls = [bind(case, buffers, stage.comm, MPI.SUM, algorithm=algorithm, segment=segment) for buffers in memory]
+        one = Candidate(algorithm, segment, calls)
+        count = _count_wrong(stage, case, memory, one)
+        if count:
+            wrong.append(f"{algorithm}, segment {segment}: {count} wrong elements")
+        else:
+            start = stage.clock.left()
+            seconds = _take_turns(stage, case, (library, one), Pace(rounds=SCOUT_ROUNDS, warmup=2))
+            found += _judge([one], seconds, start - stage.clock.left())
+        if len(found) > 1 and stage.clock.left() < end + (1 - SCOUTING) * share:
+            break
+    best = max((one.ratio for one in found), default=0.0)
+    running = [one for one in found if one.candidate.algorithm == NATIVE or BEHIND * one.ratio >= best]
+    return rank_results(_run_off(stage, case, library, running, end)), wrong
+
+
+def _run_off(stage: _Stage, case: Case, library: Candidate, running: list[Result], end: float) -> list[Result]:
+    """Better times of candidates, from turns until the clock shows ``end``; the times there are when that is too soon."""
+    collected: list[np.ndarray] = []
+    round_s = sum(one.cost_s for one in running) / 2 / (1 + SCOUT_ROUNDS)  # each took its turns with the library
+    while running and sum(seconds.shape[-1] for seconds in collected) < MAX_ROUNDS:
+        start = stage.clock.left()
+        rounds = int(min(MAX_ROUNDS, (start - end) / 2 / round_s))  # half, and see how long it takes
+        if rounds <= SCOUT_ROUNDS:
+            break
+        collected.append(_take_turns(stage, case, (library, *(one.candidate for one in running)), Pace(rounds=rounds, warmup=1)))
+        round_s = (start - stage.clock.left()) / rounds
+    return _judge([one.candidate for one in running], np.concatenate(collected, axis=2), 0.0) if collected else running
+
+
+def rank_results(results: Sequence[Result]) -> list[Result]:
+    """Best first: ours that are faster than the library alone, then the rest, ``native`` through a Communicator with a start."""
+
+    def worth(one: Result) -> tuple[bool, float]:
+        ours = one.candidate.algorithm != NATIVE
+        return ours and one.ratio >= WORTH, one.ratio if ours else one.ratio * DOUBT
+
+    return sorted(results, key=worth, reverse=True)
+
+
+def _take_turns(stage: _Stage, case: Case, running: Sequence[Candidate], pace: Pace) -> np.ndarray:
+    """Seconds per call, ``[candidate, form and batch, round]``, of candidates that take turns."""
+    calls = [call for one in running for call in one.calls]
+    batches_s = BATCHES_S if case.nbytes < SMALL_NBYTES else BATCHES_S[:1]
+    times = [measure(stage.world, calls, case.nbytes, replace(pace, batch_s=batch_s)).seconds for batch_s in batches_s]
+    return np.concatenate([seconds.reshape(len(running), len(case.sides), -1) for seconds in times], axis=1)
+
+
+def _judge(running: Sequence[Candidate], seconds: np.ndarray, cost_s: float) -> list[Result]:
+    """Results from times of the library and, after it, of candidates."""
+    us = 1e6 * np.median(seconds, axis=2)
+    worse = (us[0] / us).argmin(axis=1)[1:]
+    return [Result(one, float(mine[form]), float(us[0, form]), cost_s) for one, mine, form in zip(running, us[1:], worse)]
+
+
+def _count_wrong(stage: _Stage, case: Case, memory: Sequence[Buffers], one: Candidate) -> int:
+    """Wrong elements on all ranks; makes the first call, which also plans, and leaves buffers fit for timing."""
+    wrong = 0
+    for buffers, call in zip(memory, one.calls):
+        fill(case, buffers)
+        call()
+        wrong += wrong_elements(case, buffers)
+        calm(buffers)
+    return int(stage.world.allreduce(wrong))
+
+
+def _entries(need: Need, ranked: Sequence[Result]) -> list[Entry]:
+    """The best, and after it the best for calls that those before cannot serve: strict, ordered, of varying blocks."""
+    assert need.nbytes is not None
+    meaning = COLLECTIVES[need.collective]
+    flags = [(False, True) if may else (False,) for may in (meaning.reduces, meaning.reduces, meaning.blocks)]
+    demands = [need._replace(strict=s, ordered=o, varying=v) for s, o, v in itertools.product(*flags)]
+    entries = []
+    for result in ranked:
+        name, segment = result.candidate[:2]
+        remaining = [demand for demand in demands if not_chosen(demand, name)]
+        if len(remaining) < len(demands):
+            entries.append(Entry(need.nbytes, name, segment, round(result.us, 3), round(result.native_us, 3)))
+        demands = remaining
+    return entries

@@ -1,0 +1,1 @@
+"""The communicator that programs use, and what its calls run on."""

@@ -1,0 +1,106 @@
+"""One collective call as the plan cache and the engine see it.
+
+A `Call` is what the plan cache and the engine need and nothing else: addresses, counts, element type. What cannot be run
+in place where the caller's data lies (derived datatypes, half types, some in-place forms) goes through a
+copy, and `Call.finish` brings the result home.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.base.ops import ReduceOp
+from hpcoll.comm.calls.buffers import Resolved
+
+Blocks = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...], tuple[int, ...]]  # INPUT, OUTPUT (displ, count); sizes
+
+
+class Call(NamedTuple):
+    """One collective call.
+
+    Attributes:
+        collective: Name.
+        send, recv: Addresses of INPUT and OUTPUT.
+        count: Elements of the vector, or of one block; the sum over blocks when they vary.
+        dtype: Element type in which the engine works; uint8 for moved data.
+        op: Operator, or None.
+        root: Root, 0 where there is none.
+        in_place: Whether INPUT aliases OUTPUT.
+        blocks: Displacements and sizes of varying blocks, or None.
+        native: Whether the MPI library could serve the call.
+        strict: hpcoll keeps a promise here that the MPI library does not give: float16 and bfloat16 are rounded once, NaN passes
+            through MIN and MAX.
+        copied: Bytes of INPUT that are copied before anything else, because results overwrite them; 0: none.
+        aliased: The caller's two buffers are one memory, which the MPI library wants to be told as ``MPI.IN_PLACE``.
+        finish: What remains to be done with the result, or None.
+        before: What is launched on the caller's stream before anything else, for arrays in GPU memory.
+        start: Called with the engine that is about to run the call, or None.
+        one_fold: Contributions must be combined in one reduction, because their type is a half type.
+        exported: For arrays in GPU memory, whether peers may map INPUT and OUTPUT; None for arrays in host memory.
+        keep: Whatever owns memory that the addresses point to.
+        report: Tells a status what came, where that is a message; None: there is nothing to tell.
+        direct: The addresses are those of the caller's own memory, and nothing remains to be done.
+    """
+
+    collective: str
+    send: int
+    recv: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
+    dtype: np.dtype
+    op: ReduceOp | None = None
+    root: int = 0
+    in_place: bool = False
+    blocks: Blocks | None = None
+    native: bool = True
+    strict: bool = False
+    copied: int = 0
+    aliased: bool = False
+    finish: Callable[[], None] | None = None
+    keep: tuple[object, ...] = ()
+    direct: bool = True
+    before: tuple[Callable[[int], None], ...] = ()
+    start: Callable[[Any], None] | None = None
+    exported: tuple[bool, bool] | None = None
+    one_fold: bool = False
+    report: Callable[[MPI.Status], None] | None = None
+
+
+def check_root(root: Any, nranks: int, rank: int) -> int:
+    """``root`` as an int.
+
+    Raises:
+        ArgumentError: not an integer in ``[0, nranks)``.
+    """
+    try:
+        index = int(root.__index__())
+    except AttributeError:
+        raise ArgumentError(f"rank {rank}: root must be an integer, got {root!r}") from None
+    if not 0 <= index < nranks:
+        raise ArgumentError(f"rank {rank}: root must be a rank below {nranks}, got {index}")
+    return index
+
+
+def factor_of(op: ReduceOp, dtype: np.dtype) -> Any:
+    """The factor of a premultiplied sum, as a number of the type in which it is applied.
+
+    Raises:
+        ArgumentError: the type cannot hold it.
+    """
+    try:
+        return dtype.type(op.premultiplier)
+    except TypeError:
+        raise ArgumentError(f"premul_sum needs a factor that {dtype} can hold, got {op.premultiplier!r}") from None
+
+
+def is_in_place(spec: Any) -> bool:
+    """Whether an argument is ``MPI.IN_PLACE``."""
+    return spec is MPI.IN_PLACE or (type(spec) is type(MPI.IN_PLACE) and spec == MPI.IN_PLACE)
+
+
+def view(one: Resolved) -> np.ndarray:
+    """The plain elements of a resolved buffer, as a one-dimensional array over its memory."""
+    memory = MPI.buffer.fromaddress(one.address, one.nbytes, one.readonly)
+    return np.frombuffer(memory, np.uint8).view(one.dtype)  # type: ignore[call-overload]

@@ -1,0 +1,101 @@
+"""Memory behind objects that export it, host or GPU, and whether a call may use it."""
+
+import contextlib
+from types import SimpleNamespace
+from typing import Any, TypeAlias
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.runtime.gpu.arrays import DeviceArray, device_array
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+UNREADABLE = (TypeError, ValueError, BufferError, RuntimeError)  # what exporters raise
+
+
+def memory(buffer: object, datatype: object, subject: str, *, writable: bool, bare: bool, stream: int | None) -> Array | DeviceArray | None:
+    """Array over a buffer's memory, or None when the buffer is not ours to understand; arguments and errors as `gpu_memory`."""
+    if buffer is None:
+        if datatype is None:
+            raise ArgumentError(f"{subject} needs a buffer, got None: write [None, 0, datatype] for no elements")
+        return np.empty(0, np.uint8)
+    if not isinstance(buffer, np.ndarray):
+        gpu = gpu_memory(buffer, subject, writable=writable, bare=bare, stream=stream)
+        if gpu is not None:
+            return gpu
+    try:
+        array = host_array(buffer)
+    except UNREADABLE as error:
+        raise _unreadable(buffer, subject, error) from error
+    if array is None:
+        return None
+    flags = array.flags
+    if array.dtype.hasobject:
+        raise ArgumentError(f"{subject} needs numbers, got Python objects (dtype {array.dtype}): use the lower-case method")
+    if not flags.forc:
+        raise _not_contiguous(array, subject, "numpy.ascontiguousarray")
+    if writable and not flags.writeable:
+        raise _read_only(buffer, subject)
+    return array
+
+
+def gpu_memory(buffer: object, subject: str, *, writable: bool, bare: bool, stream: int | None) -> DeviceArray | None:
+    """Array in GPU memory that a call may use; None for any other buffer.
+
+    Args:
+        buffer: The buffer of a spec.
+        subject: Rank and name of the argument, for error texts.
+        writable: Whether the call stores into it.
+        bare: The buffer is the whole spec: then what is sent from a GPU may have gaps.
+        stream: Handle of the stream that orders the call, for its producer; None where that may choose.
+    Raises:
+        ArgumentError: memory that cannot be used, not contiguous, read-only.
+    """
+    try:
+        array = device_array(buffer, stream)
+    except UNREADABLE as error:
+        raise _unreadable(buffer, subject, error) from error
+    if array is None:
+        return None
+    if not array.order and (writable or not bare):
+        raise _not_contiguous(array, subject, "cupy.ascontiguousarray or torch's contiguous()")
+    if writable and array.readonly:
+        raise _read_only(buffer, subject)
+    return array
+
+
+def _unreadable(buffer: object, subject: str, error: Exception) -> ArgumentError:
+    return ArgumentError(f"{subject} needs memory that can be read here, got a {type(buffer).__name__}: {error}")
+
+
+def _not_contiguous(array: Array | DeviceArray, subject: str, how: str) -> ArgumentError:
+    got = f"strides {array.strides} for shape {array.shape} {array.dtype}"
+    return ArgumentError(f"{subject} must be contiguous, got {got}: copy it with {how} first")
+
+
+def _read_only(buffer: object, subject: str) -> ArgumentError:
+    return ArgumentError(f"{subject} must be writable, got a read-only {type(buffer).__name__}")
+
+
+def host_array(buffer: Any) -> Array | None:
+    """NumPy array over an exporter's host memory, asked in mpi4py's order: buffer protocol, DLPack, CUDA array interface.
+
+    What lies on a GPU is told apart before, by `hpcoll.runtime.gpu.arrays.device_array`.
+    """
+    if isinstance(buffer, np.ndarray):
+        return np.asarray(buffer)
+    if buffer is MPI.BOTTOM or buffer is MPI.IN_PLACE:  # these export an empty buffer
+        return None
+    with contextlib.suppress(TypeError, ValueError, BufferError):
+        return np.asarray(memoryview(buffer))
+    if hasattr(buffer, "__dlpack__"):
+        array: Array = np.from_dlpack(buffer)
+        if not array.flags.writeable:  # NumPy calls every capsule older than DLPack 1.0 read-only, mpi4py calls it writable
+            with contextlib.suppress(BufferError):
+                bytes_of: Any = MPI.buffer.frombuffer(buffer)
+                array = np.ndarray(array.shape, array.dtype, bytes_of, 0, array.strides)
+        return array
+    if not hasattr(buffer, "__cuda_array_interface__"):
+        return None
+    return np.asarray(SimpleNamespace(__array_interface__=buffer.__cuda_array_interface__ | {"version": 3}, owner=buffer))

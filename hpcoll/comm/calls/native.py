@@ -1,0 +1,72 @@
+"""Calls that the MPI library serves: with arguments as mpi4py takes them, or from compiled code."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.base.dtypes import is_bfloat16
+from hpcoll.base.errors import ArgumentError
+from hpcoll.base.ops import ReduceOp
+from hpcoll.comm.calls.call import Call
+from hpcoll.comm.calls.operators import to_native
+from hpcoll.runtime.engine.mpi_collectives import LibraryCall, known
+
+
+def as_native(method: str, arguments: tuple[Any, ...], aliased: bool = False) -> tuple[Any, ...]:
+    """Arguments of one of mpi4py's upper-case methods: bfloat16, which has no MPI type, as 16-bit integers, no floats as counts.
+
+    Args:
+        method: Its name.
+        arguments: The caller's: buffers first.
+        aliased: The two buffers are one memory, which MPI wants to be told as ``MPI.IN_PLACE``.
+    Raises:
+        ArgumentError: an operator that the MPI library does not have.
+    """
+    theirs = [_theirs(argument) for argument in arguments]
+    if aliased:
+        theirs[method.startswith("Scatter")] = MPI.IN_PLACE
+    return tuple(theirs)
+
+
+def _theirs(argument: Any) -> Any:
+    if type(argument) is np.ndarray:
+        return argument.view(np.int16) if is_bfloat16(argument.dtype) else argument
+    if isinstance(argument, list | tuple) and argument:
+        return [_theirs(argument[0]), *map(_whole, argument[1:])]
+    if isinstance(argument, ReduceOp):
+        found = to_native(argument)
+        if found is None:
+            raise ArgumentError(f"the MPI library has no operator {argument!r} for this element type")
+        return found
+    return argument
+
+
+def _whole(item: Any) -> Any:
+    """Counts and displacements as integers, anything else as it is."""
+    if isinstance(item, list | tuple):
+        return type(item)(_whole(one) for one in item)
+    if isinstance(item, np.ndarray):
+        return item.astype(np.int64)
+    return int(item) if isinstance(item, float) else item
+
+
+def compiled(method: str, comm: MPI.Intracomm, call: Call, op: Any, buffers: Sequence[Any], sums: memoryview) -> LibraryCall | None:
+    """What serves calls like this one without mpi4py, or None where that must look at the arguments each time.
+
+    Args:
+        method: Its name.
+        comm: The caller's communicator.
+        call: The call.
+        op: The operator as the caller gives it, or None.
+        buffers: What is sent, or ``MPI.IN_PLACE``, and what is received, as `hpcoll.runtime.engine.call_cache.again` gets them.
+        sums: Line of the ledger.
+    """
+    send, recv = buffers
+    if type(recv) is not np.ndarray:
+        return None
+    count = call.count * call.dtype.itemsize // max(1, recv.dtype.itemsize)
+    if not known(method, count, recv.dtype, op):
+        return None
+    return LibraryCall(method, comm, call.root, count, recv.dtype, op, send is MPI.IN_PLACE, np.frombuffer(sums, np.int64))

@@ -1,0 +1,180 @@
+"""`Communicator`: mpi4py's Intracomm with hpcoll's collectives, and what keeps the type.
+
+Names, argument order, in-place rules and defaults are mpi4py's. Whatever hpcoll does not speed up (point to point, derived
+reductions, neighbourhood collectives, pickled objects, windows, files) is inherited and goes to the MPI library unchanged; GPU arrays do
+so where it takes them, and through host memory elsewhere (`hpcoll.comm.point_to_point`).
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm import symmetric
+from hpcoll.comm.context import Context, context_of
+from hpcoll.comm.ledger import Ledger
+from hpcoll.comm.nonblocking import PersistentCollectives
+from hpcoll.comm.point_to_point import Messages, Neighbours
+from hpcoll.comm.symmetric import Form
+from hpcoll.runtime.transports.shm import Node
+from hpcoll.selection.config import log
+
+
+class Communicator(PersistentCollectives, Messages):
+    """An intracommunicator with hpcoll's collectives; making one is collective.
+
+    Args:
+        comm: Any intracommunicator; the Communicator is a second name for it, not a copy. Of a cartesian one it keeps the topology.
+        mixed: Ranks may pass GPU arrays and host arrays in one call, and calls of GPU arrays go through host memory; equal on all ranks,
+            inherited by what is made of it. Needless where some rank has no GPU: there it is always so.
+    Raises:
+        ArgumentError: not an intracommunicator, null, made before with another ``mixed``, or MPI is not initialised or already finalised.
+
+    Every collective takes ``algorithm=`` (a name from ``hpcoll.algorithms(...)`` or ``"native"``; equal on all ranks) and
+    ``segment=`` (bytes, or text such as ``"256K"``), and raises `ArgumentError` before any message leaves, `TransportError` when
+    MPI fails, `KernelError` when an operator does not compile.
+    """
+
+    def __new__(cls, comm: MPI.Intracomm | None = None, mixed: bool | None = None) -> "Communicator":
+        """The object over ``comm``'s handle; without one a null handle, which is how mpi4py makes what ``Idup`` returns."""
+        if comm is not None:
+            if not MPI.Is_initialized() or MPI.Is_finalized():
+                raise ArgumentError(f"Communicator needs MPI, which is {'finalised' if MPI.Is_initialized() else 'not initialised'}")
+            if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+                raise ArgumentError(f"Communicator needs an intracommunicator, got {comm!r}")
+        cartesian = comm is not None and comm.Get_topology() == MPI.CART
+        if cls is CartCommunicator and comm is not None and not cartesian:
+            raise ArgumentError(f"CartCommunicator needs a communicator with cartesian topology, got {comm!r}")
+        return MPI.Intracomm.__new__(CartCommunicator if cls is Communicator and cartesian else cls, comm)
+
+    def __init__(self, comm: MPI.Intracomm | None = None, mixed: bool | None = None) -> None:
+        if comm is None:
+            raise ArgumentError("Communicator needs an intracommunicator, got None")
+        self._context = context_of(self, mixed)
+
+    def _keep(self, comm: Any) -> Any:
+        """A communicator that MPI made of this one, with our type; ``COMM_NULL`` stays as it is."""
+        if comm == MPI.COMM_NULL:
+            return comm
+        return (CartCommunicator if isinstance(comm, MPI.Cartcomm) else Communicator)(comm, self._context.asked_mixed)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as mpi4py pickles the communicator: predefined ones only."""
+        return type(self), (MPI.Intracomm(self),)
+
+    @property
+    def ledger(self) -> Ledger:
+        """Which operation ran by which algorithm, how often, with how many bytes and how long."""
+        return self._context.ledger
+
+    def empty(self, shape: int | Sequence[int], dtype: Any = np.float64, device: str = "cpu") -> Any:
+        """An array in symmetric memory, which ranks of the same node read in place: collectives do not copy it on its way out.
+
+        Every rank gets an array of its own, an ordinary ``numpy.ndarray`` in C order that starts a cache line. It and any contiguous
+        part of it may be passed wherever a buffer may; other ranks may pass something else. What peers read in place are collectives of
+        this communicator, and of every other whose ranks of the node all belong to this one (``Dup``, ``Split``, ``Create``, ...).
+
+        The memory is given back with the array and its views, as ordinary memory is; the array may outlive the communicator and MPI.
+        Where no other rank is on the node, or shared memory is off (``HPCOLL_SHM=0``) or refused, it is ordinary memory.
+
+        Args:
+            shape: Elements per axis, >= 0; equal on all ranks, which all call this.
+            dtype: Element type of fixed size, equal on all ranks.
+            device: ``"cpu"``, or ``"cuda"`` for memory of the GPU that the rank uses, mapped by the ranks of its node where they can;
+                equal on all ranks.
+        Returns:
+            The array; what it holds is undefined. On a GPU a `cupy.ndarray` where CuPy is installed, else a `device.GpuArray`.
+        Raises:
+            ArgumentError: on every rank, naming the first that asked for something else or cannot have it: a bad shape, the limit
+                ``HPCOLL_SHM`` would be passed, no memory.
+        """
+        return self._symmetric("empty", shape, dtype, device)
+
+    def zeros(self, shape: int | Sequence[int], dtype: Any = np.float64) -> np.ndarray:
+        """`empty`, filled with zeros."""
+        return self._symmetric("zeros", shape, dtype, "cpu")
+
+    def like(self, array: Any) -> np.ndarray:
+        """`empty` with the shape and element type of ``array``, which are equal on all ranks."""
+        return self._symmetric("like", getattr(array, "shape", None), getattr(array, "dtype", None), "cpu")
+
+    def _symmetric(self, method: str, shape: Any, dtype: Any, device: str) -> Any:
+        context = self._context
+        if device == "cpu":
+            allocate: Callable[[Form], Any] = partial(symmetric.zeros, _neighbours(context))
+        elif device == "cuda":
+            context.check()
+            allocate = context.gpu_array
+        else:
+            raise ArgumentError(f"rank {context.rank}: {method} needs device 'cpu' or 'cuda', got {device!r}")
+        return symmetric.symmetric(context.comm, allocate, method, shape, dtype)
+
+    def share(self, array: Any, root: int = 0) -> np.ndarray:
+        """A read-only copy of the root's array, one for all ranks of a node: for tables that many ranks read and none changes.
+
+        It holds what the root's array held at the call; what the root writes to its own array later is not seen. Nobody can write to
+        the copy. Its memory is given back when the array and its views are gone on all ranks of the node; it may outlive the
+        communicator and MPI. Where ranks share no memory (see `empty`), each has a copy.
+
+        Args:
+            array: Anything that NumPy makes an array of, of elements of fixed size; ignored but at the root, as in ``share(None)``.
+            root: Equal on all ranks, which all call this.
+        Returns:
+            An array of the shape and element type of the root's, in C order.
+        Raises:
+            ArgumentError: on every rank, as `empty`.
+        """
+        return symmetric.share(self._context.comm, _neighbours(self._context), array, root)
+
+    def Dup(self, info: MPI.Info | None = None) -> "Communicator":
+        """A duplicate, of the same class."""
+        return type(self)(MPI.Intracomm(self).Dup(info), self._context.asked_mixed)
+
+    def Dup_with_info(self, info: MPI.Info) -> "Communicator":
+        """A duplicate with hints."""
+        return type(self)(MPI.Intracomm(self).Dup_with_info(info), self._context.asked_mixed)
+
+    def Clone(self) -> "Communicator":
+        """A duplicate, as `Dup`."""
+        return self.Dup()
+
+    def Split(self, color: int = 0, key: int = 0) -> "Communicator":
+        """Groups of equal ``color``, ordered by ``key``; ``COMM_NULL`` for ``MPI.UNDEFINED``."""
+        return self._keep(MPI.Intracomm(self).Split(color, key))
+
+    def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> "Communicator":
+        """Groups by a property such as ``MPI.COMM_TYPE_SHARED``."""
+        return self._keep(MPI.Intracomm(self).Split_type(split_type, key, info))
+
+    def Create(self, group: MPI.Group) -> "Communicator":
+        """The members of a group; ``COMM_NULL`` for the others. All ranks call it."""
+        return self._keep(MPI.Intracomm(self).Create(group))
+
+    def Create_group(self, group: MPI.Group, tag: int = 0) -> "Communicator":
+        """The members of a group; only they call it."""
+        return self._keep(MPI.Intracomm(self).Create_group(group, tag))
+
+    def Create_cart(self, dims: Sequence[int], periods: Sequence[bool] | None = None, reorder: bool = False) -> "CartCommunicator":
+        """A cartesian communicator."""
+        return self._keep(MPI.Intracomm(self).Create_cart(dims, periods, reorder))
+
+
+class CartCommunicator(Communicator, Neighbours, MPI.Cartcomm):
+    """A Communicator with cartesian topology."""
+
+    def Sub(self, remain_dims: Sequence[bool]) -> "CartCommunicator":
+        """The sub-grid through this rank that keeps the dimensions marked."""
+        return self._keep(MPI.Cartcomm(self).Sub(remain_dims))
+
+
+def _neighbours(context: Context) -> Node | None:
+    """The ranks with which this one shares memory; None where it shares none."""
+    context.check()
+    if context.channels[0].stream is not None:
+        return context.node
+    why = context.node.refused or ("HPCOLL_SHM is 0" if context.node.nranks > 1 else "no other rank of the communicator is on its node")
+    log.info("rank %d: its arrays are ordinary memory: %s", context.rank, why)
+    return None

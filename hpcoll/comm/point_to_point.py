@@ -1,0 +1,260 @@
+"""Point-to-point messages of GPU arrays, and what else mpi4py's communicators do with buffers.
+
+Host buffers go to the MPI library as they are. GPU arrays go there too where it takes them, after the work on their stream; elsewhere
+they go through page-locked host memory. A call is one message in any case, so that its peer may have any buffer and need not know hpcoll.
+"""
+
+from collections.abc import Callable
+from functools import cache, partial, wraps
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError, TransportError
+from hpcoll.comm.calls.call import Call
+from hpcoll.comm.calls.host_mirror import mirrored
+from hpcoll.comm.calls.native import as_native
+from hpcoll.comm.plan import Channel, Plan
+from hpcoll.comm.point_to_point_buffers import gpu_arrays, is_direct, serve, settle
+from hpcoll.comm.progress_thread import collect
+from hpcoll.comm.requests import Request, start
+from hpcoll.runtime.engine.host_engine import ALONE, HostEngine
+from hpcoll.runtime.program.opcodes import NCOLUMNS, Code, Program
+from hpcoll.runtime.transports.mpi import library
+
+_Array, _Comm, _Message = np.ndarray, MPI.Comm, MPI.Message
+_BYTE = np.dtype(np.uint8)
+
+
+def _named(method: Any, theirs: Any, text: str) -> Any:
+    """A method under the name and with the signature of mpi4py's."""
+    named: Any = wraps(theirs)(method)
+    named.__doc__ = text
+    return named
+
+
+def _sending(name: str, text: str) -> Any:
+    """mpi4py's method that sends one buffer, for GPU arrays too."""
+    theirs = getattr(_Comm, name)
+
+    def send(self: MPI.Comm, buf: Any, dest: int, tag: int = 0, *, stream: Any = None) -> MPI.Request | None:
+        if type(buf) is _Array or _holds_array(buf):
+            return theirs(self, buf, dest, tag)
+        return theirs(self, serve(self, (buf,), None, stream).arguments[0], dest, tag)
+
+    return _named(send, theirs, text)
+
+
+class Receive(Request):
+    """A receive into GPU memory by way of the host; it ends with the copy to the GPU, in whichever call learns that the message is there.
+
+    Without MPI_THREAD_MULTIPLE it ends in its own `Wait` and `Test` only.
+    """
+
+    _what = "a receive into GPU memory"
+
+
+class Messages(MPI.Intracomm):
+    """An intracommunicator whose messages may be GPU arrays.
+
+    Signatures are mpi4py's, with ``stream``: the CUDA stream, or its handle, that orders the work on GPU arrays; see
+    `hpcoll.runtime.gpu.arrays.stream_of`. What is sent from a GPU may have gaps when it is the whole buffer argument.
+    """
+
+    Send = _sending("Send", "Send a message.")
+    Ssend = _sending("Ssend", "Send a message, and return when it is being received.")
+    Bsend = _sending("Bsend", "Send a message by way of the buffer that was attached.")
+    Rsend = _sending("Rsend", "Send a message for which a receive has begun.")
+    Isend = _sending("Isend", "Begin to send a message; the request is the MPI library's own.")
+    Issend = _sending("Issend", "`Ssend` in flight, as `Isend`.")
+    Ibsend = _sending("Ibsend", "`Bsend` in flight, as `Isend`.")
+    Irsend = _sending("Irsend", "`Rsend` in flight, as `Isend`.")
+
+    def Recv(
+        self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None, *, stream: Any = None
+    ) -> None:
+        """Receive a message; of a GPU array only what has come is written."""
+        if type(buf) is _Array or _holds_array(buf):
+            return _Comm.Recv(self, buf, source, tag, status)
+        return _receive(self, lambda host, told: _Comm.Recv(self, host, source, tag, told), buf, status, stream)
+
+    def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, *, stream: Any = None) -> MPI.Request:
+        """Begin to receive a message; the request of a GPU array is a `Receive` or the MPI library's own."""
+        if type(buf) is _Array or _holds_array(buf):
+            return _Comm.Irecv(self, buf, source, tag)
+        return _begin_receive(self, lambda host: _Comm.Irecv(self, host, source, tag), buf, stream)
+
+    def Sendrecv(
+        self, sendbuf: Any, dest: int, sendtag: int = 0, recvbuf: Any = None, source: int = MPI.ANY_SOURCE, recvtag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None, *, stream: Any = None,
+    ) -> None:  # fmt: skip
+        """Send a message and receive another."""
+        if all(type(buf) is _Array or _holds_array(buf) for buf in (sendbuf, recvbuf)):
+            return _Comm.Sendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
+        (send, recv), store = serve(self, (sendbuf, recvbuf), 1, stream)
+        return _stored(lambda told: _Comm.Sendrecv(self, send, dest, sendtag, recv, source, recvtag, told), status, store)
+
+    def Sendrecv_replace(
+        self, buf: Any, dest: int, sendtag: int = 0, source: int = MPI.ANY_SOURCE, recvtag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None, *, stream: Any = None,
+    ) -> None:  # fmt: skip
+        """Send a message and receive another one into its place."""
+        if type(buf) is _Array or _holds_array(buf):
+            return _Comm.Sendrecv_replace(self, buf, dest, sendtag, source, recvtag, status)
+        (host,), store = serve(self, (buf,), 0, stream, replaces=True)
+        return _stored(lambda told: _Comm.Sendrecv_replace(self, host, dest, sendtag, source, recvtag, told), status, store)
+
+    def Mprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> "Message":
+        """Wait for a message, to be received by what is returned."""
+        message = Message.Probe(self, source, tag, status)
+        message._comm = self
+        return message
+
+    def Improbe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> "Message | None":
+        """`Mprobe` for a message that is there; None while there is none."""
+        message = Message.Iprobe(self, source, tag, status)
+        if message is not None:
+            message._comm = self
+        return message
+
+
+class Neighbours(MPI.Topocomm):
+    """A communicator with a topology, whose neighbourhood collectives take GPU arrays."""
+
+
+class Message(MPI.Message):
+    """A message that `Messages.Mprobe` has found."""
+
+    _comm: MPI.Comm
+
+    def Recv(self, buf: Any, status: MPI.Status | None = None, *, stream: Any = None) -> None:
+        """Receive it, as `Messages.Recv`."""
+        return _receive(self._comm, lambda host, told: _Message.Recv(self, host, told), buf, status, stream)
+
+    def Irecv(self, buf: Any, *, stream: Any = None) -> MPI.Request:
+        """Begin to receive it, as `Messages.Irecv`."""
+        return _begin_receive(self._comm, lambda host: _Message.Irecv(self, host), buf, stream)
+
+
+def _holds_array(spec: Any) -> bool:
+    """Whether a buffer argument is a spec of a NumPy array: the cheapest way to tell most that lie in host memory."""
+    return isinstance(spec, list | tuple) and bool(spec) and type(spec[0]) is _Array
+
+
+def _stored(call: Callable[[MPI.Status | None], None], status: MPI.Status | None, store: Callable[[MPI.Status], None] | None) -> None:
+    """Receive, and bring what came to the GPU."""
+    if store is None:
+        return call(status)
+    told = MPI.Status() if status is None else status
+    call(told)
+    return store(told)
+
+
+def _receive(comm: MPI.Comm, call: Callable[..., None], buf: Any, status: MPI.Status | None, stream: Any) -> None:
+    (host,), store = serve(comm, (buf,), 0, stream)
+    _stored(partial(call, host), status, store)
+
+
+def _begin_receive(comm: MPI.Comm, post: Callable[[Any], MPI.Request], buf: Any, stream: Any) -> MPI.Request:
+    (host,), store = serve(comm, (buf,), 0, stream)
+    posted = post(host)
+    return posted if store is None else _watched(comm.Get_rank(), posted, store)
+
+
+class _Owner:
+    """What an operation needs of a communicator; a message that fails leaves collectives alone."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def interrupted(self, plan: Plan, error: BaseException) -> None:
+        """Say whose message failed."""
+        if isinstance(error, TransportError):
+            raise TransportError(f"rank {self.rank}: {plan.title}: {MPI.Get_error_string(error.code)}", code=error.code) from error
+
+
+@cache
+def _plan() -> Plan:
+    """A program of one operation, which tests a request of the MPI library's."""
+    row = np.zeros((1, NCOLUMNS), np.int64)
+    row[0, 0] = Code.WAIT
+    program = Program(row, np.zeros((0, 2), np.int64), np.array([[0, 1, 0]], np.int64), 1, 0, 0, 0, 0)
+    lock, account = np.zeros(1, np.int64), np.zeros(2, np.int64)
+    return Plan(Receive._what, "", account, lambda channel: HostEngine(program, library(), 0, 0, ALONE, lock, account), short=False)
+
+
+def _watched(rank: int, posted: MPI.Request, store: Callable[[MPI.Status], None]) -> Request:
+    """A request that is done when another one is, and its data on the GPU."""
+    collect()
+    status = MPI.Status()
+
+    def report(theirs: MPI.Status) -> None:
+        theirs.Set_source(status.Get_source())
+        theirs.Set_tag(status.Get_tag())
+        theirs.Set_elements(MPI.BYTE, max(0, status.Get_count(MPI.BYTE)))
+        theirs.Set_cancelled(False)
+
+    def bind(engine: HostEngine) -> None:
+        engine.bind_watched(MPI._addressof(posted), MPI._addressof(status))
+
+    call = Call("receive", 0, 0, 0, _BYTE, start=bind, finish=lambda: store(status), keep=(posted, status), report=report)
+    try:
+        return start(_Owner(rank), Channel(0, None), _plan(), call, Receive)
+    except BaseException:  # it must not write to memory that nobody keeps
+        posted.Cancel()
+        posted.Wait()
+        raise
+
+
+def _through_mirror(name: str, theirs: Any) -> Any:
+    """A blocking collective of the MPI library's, for GPU arrays by way of the host."""
+
+    def collective(self: MPI.Comm, sendbuf: Any, recvbuf: Any, *, stream: Any = None) -> None:
+        served = mirrored(name, (sendbuf, recvbuf), stream, self.Get_rank())
+        if served is None:
+            return theirs(self, sendbuf, recvbuf)
+        arguments, store = served
+        theirs(self, *as_native(name, arguments))
+        return store()
+
+    return _named(collective, theirs, f"mpi4py's `{name}`; GPU arrays pass through host memory, with all of recvbuf.")
+
+
+def _passed_on(name: str, theirs: Any) -> Any:
+    """A method of the MPI library's that cannot wait for copies: GPU arrays only where it takes them itself."""
+
+    def method(self: MPI.Comm, *arguments: Any, stream: Any = None, **options: Any) -> Any:
+        rank, specs = self.Get_rank(), (*arguments, *options.values())
+        arrays = gpu_arrays(specs, ("a buffer",) * len(specs), rank, None, stream)
+        if arrays:
+            if name in _HOST_ONLY or not is_direct(self, arrays):
+                needs = "host memory" if name in _HOST_ONLY else "host memory, or an MPI library that takes GPU memory and is given it"
+                raise ArgumentError(f"rank {rank}: {name} needs {needs}, got an array in GPU memory: copy it to the host")
+            settle(arrays, stream, rank)
+        return theirs(self, *arguments, **options)
+
+    text = f"mpi4py's `{name}`; GPU arrays only where the MPI library takes them, and what is on their stream by now is waited for."
+    return _named(method, theirs, f"mpi4py's `{name}`; GPU arrays are refused." if name in _HOST_ONLY else text)
+
+
+_NEIGHBOURLY = ("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw")
+_HOST_ONLY = ("Attach_buffer",)
+# By class and mpi4py's class: methods that the host serves, and those that are passed on.
+_TABLE: tuple[tuple[Any, Any, tuple[str, ...], tuple[str, ...]], ...] = (
+    (
+        Messages, MPI.Comm, ("Alltoallw",),
+        ("Isendrecv", "Isendrecv_replace", "Send_init", "Bsend_init", "Ssend_init", "Rsend_init", "Recv_init", "Psend_init", "Precv_init",
+         "Ialltoallw", "Alltoallw_init", *_HOST_ONLY),
+    ),
+    (
+        Neighbours, MPI.Topocomm, tuple(f"Neighbor_{what}" for what in _NEIGHBOURLY),
+        tuple(form.format(what) for form in ("Ineighbor_{}", "Neighbor_{}_init") for what in _NEIGHBOURLY),
+    ),
+)  # fmt: skip
+
+for _ours, _theirs, _served_names, _passed_names in _TABLE:
+    for _make, _names in ((_through_mirror, _served_names), (_passed_on, _passed_names)):
+        for _name in _names:
+            if hasattr(_theirs, _name):  # older versions of mpi4py lack some
+                setattr(_ours, _name, _make(_name, getattr(_theirs, _name)))

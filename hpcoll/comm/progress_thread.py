@@ -1,0 +1,247 @@
+"""Collectives in flight and the helper thread that moves them.
+
+The helper runs compiled code without the GIL; it needs an MPI library that lets several threads call it (``MPI_THREAD_MULTIPLE``, which
+mpi4py asks for). With less, the MPI library's own collectives serve; what it does not have moves when its request is tested or
+waited for.
+"""
+
+import atexit
+import ctypes
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.calls.call import Call
+from hpcoll.comm.plan import Channel, Plan
+from hpcoll.runtime.engine import progress
+from hpcoll.runtime.engine.entry import ACTIVATE, SERVE, WAIT, cross
+from hpcoll.runtime.engine.ffi import function_address
+from hpcoll.runtime.engine.host_engine import HostEngine
+from hpcoll.runtime.transports.mpi import library
+from hpcoll.selection.config import log
+
+_MAX_SLOTS = 1024
+_TURNS = 3000  # rounds without movement after which a wait lets Python see a signal
+_SEMAPHORE_NBYTES = 64
+
+
+class _Lasting(MPI.Datatype):
+    """A datatype that is freed with its last reference."""
+
+    def __del__(self) -> None:
+        if self != MPI.DATATYPE_NULL and not MPI.Is_finalized():
+            self.Free()
+
+
+def lasting(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A call's arguments with duplicates of derived datatypes, which the program may free while the call is in flight."""
+    return tuple(_lasting(spec) if isinstance(spec, list | tuple) else spec for spec in arguments)
+
+
+def _lasting(spec: Any) -> Any:
+    if not any(isinstance(item, MPI.Datatype) and item != MPI.DATATYPE_NULL and not item.is_predefined for item in spec):
+        return spec
+    return [_Lasting(item.Dup()) if isinstance(item, MPI.Datatype) and not item.is_predefined else item for item in spec]
+
+
+_abandoned: list[object] = []
+
+
+def abandon(engine: HostEngine, call: Call) -> None:
+    """Keep the GPU memory of a collective that stopped half-way: its GPU, and other ranks, may work on it yet."""
+    if call.exported is not None:
+        _abandoned.append((engine, call))
+
+
+class Owner(Protocol):
+    """What an operation needs of its communicator's context."""
+
+    rank: int
+
+    def interrupted(self, plan: Plan, error: BaseException) -> None:
+        """Called when an operation failed half-way."""
+
+
+class _Board:
+    """The process's table of operations (`hpcoll.runtime.engine.progress`)."""
+
+    def __init__(self) -> None:
+        self.words = np.zeros(progress.SLOTS + progress.SLOT * _MAX_SLOTS, np.int64)
+        self.slots = self.words[progress.SLOTS :].reshape(_MAX_SLOTS, progress.SLOT)
+        self.address = self.words.ctypes.data
+        self._semaphore = np.zeros(_SEMAPHORE_NBYTES, np.uint8)
+        self.words[progress.SEMAPHORE] = self._semaphore.ctypes.data
+        self.words[progress.COMPLETE] = library().grequest_complete
+        for field, name in ((progress.SEM_WAIT, "sem_wait"), (progress.SEM_POST, "sem_post"), (progress.SCHED_YIELD, "sched_yield")):
+            self.words[field] = function_address(name)
+        self.words[progress.USLEEP] = function_address("usleep")
+        self.free = list(range(_MAX_SLOTS - 1, -1, -1))
+        self.operations: dict[int, Operation] = {}
+        self._thread: threading.Thread | None = None
+
+    def help(self) -> None:
+        """Start the helper, once."""
+        if self._thread is not None:
+            return
+        self._thread = threading.Thread(target=cross, args=(SERVE, self.address, 0, 0, 0), name="hpcoll-progress", daemon=True)
+        if can_be_helped():
+            self._thread.start()
+            atexit.register(self.stop)
+
+    def stop(self) -> None:
+        """End the helper."""
+        self.words[progress.STOP] = 1
+        _post(self.words)
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join()
+
+
+def _post(words: np.ndarray) -> None:
+    ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(int(words[progress.SEM_POST]))(int(words[progress.SEMAPHORE]))
+
+
+@functools.lru_cache(maxsize=1)
+def can_be_helped() -> bool:
+    """Whether the MPI library lets a helper thread call it; where not, that is said once."""
+    helped = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    if not helped:
+        log.warning(
+            "MPI was initialised without MPI_THREAD_MULTIPLE: collectives in flight are the MPI library's own, and those that it does not"
+            " have move only in Wait and Test of their request"
+        )
+    return helped
+
+
+_boards: list[_Board] = []
+
+
+def board() -> _Board:
+    """The table, made when first asked for."""
+    if not _boards:
+        _boards.append(_Board())
+    return _boards[0]
+
+
+class Operation:
+    """One run of a collective that is in flight.
+
+    Attributes:
+        dropped: Nobody will wait for it.
+        ended: It ended in its first turns.
+
+    Args:
+        context: Its communicator's.
+        plan, channel, engine: What runs.
+        call: Addresses, what keeps them valid, and what remains to be done at the end.
+        release: Called when the engine is free again.
+    """
+
+    def __init__(
+        self, context: Owner, plan: Plan, channel: Channel, engine: HostEngine, call: Call, release: Callable[[], None]
+    ) -> None:
+        self.context, self.plan, self.channel, self.engine, self.call, self._release = context, plan, channel, engine, call, release
+        self.board = board()
+        if not self.board.free:
+            raise ArgumentError(f"rank {context.rank}: {_MAX_SLOTS} collectives are in flight already: wait for some of them")
+        self._slot = self.board.free.pop()
+        self.board.operations[self._slot] = self
+        self.dropped = self.ended = False
+        self._finished = False
+        self._error: Exception | None = None
+
+    def activate(self, handle: int, *, begun: bool) -> None:
+        """Let it be given turns.
+
+        Args:
+            handle: Of the generalized request to complete at the end.
+            begun: Its first turns were already given.
+        """
+        ticket = self.channel.ended.ctypes.data, self.channel.issued
+        slot = self.board.slots[self._slot]  # whose OWNER may still be the helper, on its way out of the last operation
+        slot[progress.STATE], slot[progress.ENGINE] = progress.FREE, self.engine.address
+        slot[progress.TICKETS : progress.OUTPUT + 1] = *ticket, handle, self.call.send, self.call.recv
+        self.channel.issued += 1
+        if self._slot >= self.board.words[progress.HIGH]:
+            self.board.words[progress.HIGH] = self._slot + 1
+        self.board.help()
+        cross(ACTIVATE, self.board.address, self._slot, progress.RUNNING if begun else progress.QUEUED, 0)
+
+    def end_at_once(self, *, failed: bool) -> None:
+        """It has ended in its first turns."""
+        self.ended = True
+        self.board.slots[self._slot, progress.STATE] = progress.ENDED_BADLY if failed else progress.ENDED_WELL
+
+    @property
+    def state(self) -> int:
+        """State of its slot."""
+        return progress.ENDED_WELL if self._finished else int(self.board.slots[self._slot, progress.STATE])
+
+    def wait(self) -> None:
+        """Give turns until it has ended."""
+        while not self._finished and cross(WAIT, self.board.address, self._slot, _TURNS, 0) < progress.ENDED_WELL:
+            pass
+
+    def test(self) -> bool:
+        """Give one turn; whether it has ended."""
+        return self._finished or cross(WAIT, self.board.address, self._slot, 1, 0) >= progress.ENDED_WELL
+
+    def finish(self) -> None:
+        """Bring the result home and give back what was taken, when it has ended.
+
+        Raises:
+            TransportError, DeviceError: the MPI library or the GPU failed; told once.
+        """
+        if not self._finished:
+            self.end()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def end(self) -> None:
+        """`finish` for the first time, but leave an error for whoever waits."""
+        failed = self.state == progress.ENDED_BADLY
+        self._finished = True
+        self.board.slots[self._slot, progress.STATE] = progress.FREE
+        self.board.operations.pop(self._slot, None)
+        self.board.free.append(self._slot)
+        try:
+            if failed:
+                raise self.engine.failure()
+            if self.call.finish is not None:
+                self.call.finish()
+            self.plan.sums[0] += 1
+        except Exception as error:
+            abandon(self.engine, self.call)
+            self._error = self._named(error)
+        finally:
+            self._release()
+
+    def _named(self, error: Exception) -> Exception:
+        """The error with where it happened; its communicator cannot be used any more."""
+        try:
+            self.context.interrupted(self.plan, error)
+        except Exception as named:
+            return named
+        return error
+
+
+def collect() -> None:
+    """Finish operations that ended without anybody waiting for them."""
+    if _boards:
+        for operation in list(_boards[0].operations.values()):
+            if operation.state >= progress.ENDED_WELL and operation.dropped:
+                operation.end()
+
+
+def drain(context: Owner) -> None:
+    """Wait for all operations of a communicator that is about to be freed."""
+    if _boards:
+        for operation in [one for one in _boards[0].operations.values() if one.context is context]:
+            operation.wait()
+            operation.end()
+

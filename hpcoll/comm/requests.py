@@ -1,0 +1,246 @@
+"""Requests of collectives in flight: usable where mpi4py takes requests."""
+
+import os
+import sys
+import warnings
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Literal, Protocol
+
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError, DeviceError, TransportError
+from hpcoll.comm.calls.call import Call
+from hpcoll.comm.plan import Channel, Plan
+from hpcoll.comm.progress_thread import Operation, Owner
+from hpcoll.runtime.engine import progress
+from hpcoll.runtime.engine.entry import START, cross
+from hpcoll.runtime.program.fields import DONE, FAILED, PENDING
+from hpcoll.runtime.transports.mpi import handle
+
+
+class PlanningOwner(Owner, Protocol):
+    """What a persistent request needs besides."""
+
+    persistent: "weakref.WeakValueDictionary[int, Persistent]"
+
+    def check(self) -> None:
+        """Raises ArgumentError when the communicator cannot be used."""
+
+    def closing(self, what: Plan) -> AbstractContextManager[None]:
+        """Names errors of the GPU that are raised within, and makes them the communicator's last."""
+
+
+def _say_nothing(status: MPI.Status) -> None:
+    """What the MPI library is told of a collective that is done."""
+    status.Set_elements(MPI.BYTE, 0)
+    status.Set_cancelled(False)
+
+
+def _query(status: MPI.Status, operation: Operation) -> None:
+    """Called by the MPI library when a generalized request has completed and somebody waits or tests."""
+    (operation.call.report or _say_nothing)(status)
+    try:
+        operation.finish()
+    except (DeviceError, TransportError) as error:
+        code = error.code if isinstance(error, TransportError) else 0
+        raise MPI.Exception(code or MPI.ERR_OTHER) from error
+
+
+def _nothing(*arguments: object) -> None:
+    """Nothing is freed with a request, and a collective cannot be cancelled."""
+
+
+class _Ours(MPI.Request):
+    """What requests of both kinds do alike, while an operation is theirs."""
+
+    _operation: Operation | None = None
+    _what = "a collective"
+
+    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
+        """Return when the collective is done; at once when it was not started.
+
+        Raises:
+            TransportError: the MPI library failed.
+        """
+        if self._operation is not None:
+            self._operation.wait()
+        return self._end(status)
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        """Whether the collective is done; raises as `Wait`."""
+        return (self._operation is None or self._operation.test()) and self._end(status)
+
+    def _end(self, status: MPI.Status | None) -> Literal[True]:
+        operation, self._operation = self._operation, None
+        try:
+            if operation is not None:
+                operation.finish()
+        finally:
+            super().Wait(status)
+        return True
+
+    def wait(self, status: MPI.Status | None = None) -> Any:
+        """As `Wait`; there is no object to return."""
+        self.Wait(status)
+
+    def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
+        """As `Test`."""
+        return self.Test(status), None
+
+    def Cancel(self) -> None:
+        """Refused: MPI has no cancelling of collectives."""
+        raise ArgumentError(f"{self._what} in flight cannot be cancelled: wait for it")
+
+    cancel = Cancel
+
+    def __del__(self) -> None:
+        operation = self._operation
+        if operation is not None and self != MPI.REQUEST_NULL:
+            operation.dropped = True
+            warnings.warn(f"{operation.plan.title}: its request was dropped and never waited for", ResourceWarning, stacklevel=2)
+
+
+class Request(_Ours, MPI.Grequest):
+    """A collective in flight; ``MPI.Request.Waitall``, ``Testsome`` and the like take it too.
+
+    Buffers belong to the collective until it is done; they are kept alive. Errors of the transport surface in `Wait` and `Test`.
+    """
+
+    def Free(self) -> None:
+        """Refused while the collective runs: MPI wants it waited for."""
+        if self._operation is not None and self._operation.state < progress.ENDED_WELL:
+            raise ArgumentError(f"{self._what} in flight cannot be freed: wait for it")
+        super().Free()
+
+
+def start(context: Owner, channel: Channel, plan: Plan, call: Call, kind: type[Request] = Request) -> Request:
+    """Let a collective run on a channel; the request is of a kind."""
+    engine = plan.take(channel)
+    if call.start is not None:
+        call.start(engine)
+    operation = Operation(context, plan, channel, engine, call, lambda: plan.give(channel, engine))
+    begun = channel.issued == channel.ended[0] and plan.short
+    status = cross(START, engine.address, call.send, call.recv, 0) if begun else PENDING
+    if status != PENDING:
+        operation.end_at_once(failed=status == FAILED)
+    request = kind(MPI.Grequest.Start(_query, _nothing, _nothing, (operation,)))
+    request._operation = operation
+    if operation.ended:
+        MPI.Grequest(request).Complete()
+    else:
+        operation.activate(handle(request), begun=begun)
+    return request
+
+
+class Persistent(_Ours, MPI.Prequest):
+    """A collective that is planned once and started again and again.
+
+    A start whose peers are there runs a short message to its end at once; `Wait` then costs next to nothing. Between `Start` and the end,
+    ``MPI.Request.Waitall``, ``Testsome`` and the like take the request too; ``MPI.Prequest.Startall`` does not: start each.
+    """
+
+    _eager: tuple[int, int, int, int, int] | None = None  # what `cross` takes to start
+    _completed: MPI.Grequest | None = None  # the stand-in
+    _stale = False  # whether the MPI library has freed it
+    _pid = 0  # of the process that made it
+    _freed = False
+
+    def _bind(self, context: PlanningOwner, plan: Plan, channel: Channel, call: Call, describe: Callable[[], Call | None] | None) -> None:
+        """Set up; ``describe`` tells the call anew at each start, where what it sends is a copy."""
+        self._context, self._plan, self._channel, self._call, self._describe = context, plan, channel, call, describe
+        self._title = plan.title
+        self._engine = plan.take(channel)
+        address, nbytes = MPI._addressof(self), MPI._sizeof(MPI.Request)
+        self._cell = memoryview(MPI.buffer.fromaddress(address, nbytes)).cast("Q" if nbytes == 8 else "I")  # type: ignore[arg-type]
+        self._null = self._cell[0]
+        context.persistent[channel.index] = self
+        if plan.short and describe is None and call.finish is None:
+            self._stand_in()
+            self._eager = START, self._engine.address, call.send, call.recv, 0
+
+    def _stand_in(self) -> None:
+        """A completed request, for those who wait through MPI after a start that ended at once."""
+        me = weakref.ref(self)
+
+        def freed() -> None:
+            persistent = me()
+            if persistent is not None:
+                persistent._stale = True
+
+        self._stale = False
+        self._completed, self._pid = MPI.Grequest.Start(_say_nothing, freed, _nothing), os.getpid()
+        self._completed.Complete()
+        self._engine.bind_request(MPI._addressof(self), self._null, handle(self._completed), MPI._sizeof(MPI.Request))
+
+    def Start(self) -> None:
+        """Begin; the buffers belong to the collective until `Wait` or `Test` says that it is done.
+
+        Raises:
+            ArgumentError: it runs already, was freed, or its communicator was.
+        """
+        status = None
+        if self._eager is not None:
+            if self._stale:
+                self._stand_in()
+            status = cross(*self._eager)
+        if status != DONE:
+            self._begin(status)
+
+    def _begin(self, status: int | None) -> None:
+        """Begin the long way, or go on after the first turns with that ``status``."""
+        if self._freed:
+            self._context.check()
+            raise ArgumentError(f"rank {self._context.rank}: {self._title} was freed")
+        if self._cell[0] != self._null:
+            raise ArgumentError(f"rank {self._context.rank}: {self._title} was started and not waited for yet")
+        with self._context.closing(self._plan):
+            call = (self._describe() if self._describe else None) or self._call
+            if call.start is not None:
+                call.start(self._engine)
+        operation = Operation(self._context, self._plan, self._channel, self._engine, call, _nothing)
+        request = MPI.Grequest.Start(_query, _nothing, _nothing, (operation,))
+        self._operation, self._cell[0] = operation, handle(request)
+        if status == FAILED:
+            operation.end_at_once(failed=True)
+            request.Complete()
+        else:
+            operation.activate(handle(request), begun=status is not None)
+
+    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
+        if self._operation is None:  # it has ended in `Start`
+            self._cell[0] = self._null
+            return True
+        return super().Wait(status)
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        return super().Test(status) if self._operation else self.Wait(status)
+
+    def Free(self) -> None:
+        """Give back what the collective holds; it cannot be started any more.
+
+        Raises:
+            ArgumentError: it runs.
+        """
+        if self._cell[0] != self._null:
+            raise ArgumentError(f"rank {self._context.rank}: {self._title} was started and not waited for yet")
+        self.close()
+        self._give_back()
+        for name in ("_plan", "_engine", "_channel", "_call", "_describe"):  # they have memory that the ranks of the node share
+            self.__dict__.pop(name, None)
+
+    def close(self) -> None:
+        """Refuse further starts."""
+        self._freed, self._eager = True, None
+
+    def _give_back(self) -> None:
+        """Free the completed request, where MPI can still be called."""
+        completed, self._completed = self._completed, None
+        possible = self._pid == os.getpid() and not sys.is_finalizing() and not MPI.Is_finalized()
+        if completed is not None and not self._stale and possible:
+            completed.Free()
+
+    def __del__(self) -> None:
+        super().__del__()
+        self._give_back()

@@ -1,1 +1,0 @@
-"""Engines: they run programs and know opcodes, never an algorithm's name. Floor 5."""

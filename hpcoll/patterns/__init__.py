@@ -1,1 +1,0 @@
-"""Rank arithmetic: who is whose neighbour, parent or child. Floor 1: integers in, integers out."""

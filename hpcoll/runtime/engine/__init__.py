@@ -1,0 +1,1 @@
+"""The compiled engine: an interpreter of programs, and what it calls."""

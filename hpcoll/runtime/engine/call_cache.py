@@ -1,0 +1,173 @@
+"""A call like an earlier one, found and run in one crossing into compiled code.
+
+Short calls spend most of their time in Python; so what tells one call from another (operator, element type, counts, contiguity) is
+read from the array objects themselves, by their addresses. Their layout is part of NumPy's binary interface; `SUPPORTED` says
+whether this interpreter and this NumPy keep to it, and where they do not, every call takes the long way.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from numba import njit
+
+from hpcoll.runtime.engine.ffi import pointer
+from hpcoll.runtime.engine.interpreter import run
+from hpcoll.runtime.engine.mpi_collectives import LibraryCall, call_library
+
+UNKNOWN, NATIVE = 4, 5  # answers besides those of `hpcoll.runtime.engine.interpreter.run`
+CAPACITY = 32  # calls that a table holds
+
+# An entry: operator, element type and engine as addresses, ENGINE negative where it is a call of the MPI library; counts, SENT_COUNT
+# -1 in place; NBYTES: of both, which may not overlap.
+_OP, _DTYPE, _SENT_COUNT, _COUNT, _ENGINE, _SENT_NBYTES, _NBYTES, _ENTRY = range(8)
+# Of a PyObject and of a PyArrayObject, in words: type; data, number of dimensions, dimensions, element type, flags.
+_TYPE, _DATA, _NDIM, _DIMENSIONS, _DESCR, _FLAGS = 1, 2, 3, 4, 7, 8
+_CONTIGUOUS, _ALIGNED, _WRITEABLE = 0x1, 0x100, 0x400
+
+
+@njit(nogil=True, inline="always")
+def _count(array, dtype, flags, array_type):  # type: ignore[no-untyped-def]
+    """Elements of a C-ordered array of a type; -1 for anything else."""
+    fields = pointer(array)
+    if fields[_TYPE] != array_type or fields[_DESCR] != dtype or fields[_FLAGS] & flags != flags:
+        return -1
+    count, dimensions = 1, pointer(fields[_DIMENSIONS])
+    for i in range(fields[_NDIM] & 0xFFFFFFFF):
+        count *= dimensions[i]
+    return count
+
+
+@njit(nogil=True)
+def again(table, send, recv, op):  # type: ignore[no-untyped-def]
+    """Run a call like one in a table.
+
+    Args:
+        table: `Table.address`.
+        send, recv, op: ``id()`` of the buffers and of the operator.
+    Returns:
+        An answer of `interpreter.run`; `UNKNOWN` where no entry fits, `NATIVE` where the MPI library must be called with all
+        that the caller gave: nothing has happened then.
+    """
+    head = pointer(table)
+    array_type, in_place = head[2], head[3]
+    for i in range(head[0]):
+        entry = pointer(table + 8 * (4 + _ENTRY * i))
+        if entry[_OP] != op or (entry[_SENT_COUNT] < 0) != (send == in_place):
+            continue
+        if _count(recv, entry[_DTYPE], _CONTIGUOUS | _ALIGNED | _WRITEABLE, array_type) != entry[_COUNT]:
+            continue
+        target = pointer(recv)[_DATA]
+        source = target
+        if send != in_place:
+            if _count(send, entry[_DTYPE], _CONTIGUOUS | _ALIGNED, array_type) != entry[_SENT_COUNT]:
+                continue
+            source = pointer(send)[_DATA]
+            if -entry[_SENT_NBYTES] < source - target < entry[_NBYTES]:
+                continue
+        head[1] = i
+        if entry[_ENGINE] < 0:
+            return call_library(-entry[_ENGINE], source, target)
+        return run(entry[_ENGINE], source, target, 1) if entry[_ENGINE] else NATIVE
+    return UNKNOWN
+
+
+class Table:
+    """Calls of one method with one set of keywords.
+
+    Attributes:
+        address: For `again`.
+        plans: Of what was entered, in the order of the entries.
+    """
+
+    def __init__(self) -> None:
+        self._words = np.zeros(4 + CAPACITY * _ENTRY, np.int64)
+        self._words[2:4] = id(np.ndarray), id(MPI.IN_PLACE)
+        self.address = self._words.ctypes.data
+        self.plans: list[object] = []
+        self._keep: list[tuple[Any, object, np.dtype]] = []
+
+    @property
+    def latest(self) -> tuple[Any, Any]:
+        """The plan of the entry that `again` found last, and what runs it."""
+        row = self._words[1]
+        return self.plans[row], self._keep[row][0]
+
+    def enter(self, op: object, buffers: Sequence[Any], engine: Any, plan: object) -> None:
+        """Add a call, unless its arguments cannot be told by what `again` looks at.
+
+        Args:
+            op: The operator as the caller gives it, or None.
+            buffers: What is sent, or ``MPI.IN_PLACE``, and what is received.
+            engine: What runs it, an engine or a `LibraryCall`, or None where mpi4py must.
+            plan: What `latest` is to give.
+        """
+        send, recv = buffers
+        in_place = send is MPI.IN_PLACE
+        if not SUPPORTED or type(recv) is not np.ndarray or not recv.flags.carray:
+            return
+        if not in_place and (type(send) is not np.ndarray or send.dtype is not recv.dtype or not send.flags.c_contiguous):
+            return
+        row = len(self.plans) % CAPACITY
+        sent, sent_nbytes = (-1, 0) if in_place else (send.size, send.nbytes)
+        address = 0 if engine is None else -engine.address if isinstance(engine, LibraryCall) else engine.address
+        entry = 0 if op is None else id(op), id(recv.dtype), sent, recv.size, address, sent_nbytes, recv.nbytes
+        if len(self.plans) == CAPACITY:
+            self.clear()
+            row = 0
+        self._words[4 + _ENTRY * row : 4 + _ENTRY * (row + 1)] = entry
+        self._keep.append((engine, op, recv.dtype))
+        self.plans.append(plan)
+        self._words[0] = row + 1
+
+    def clear(self) -> None:
+        """Forget all calls."""
+        self._words[0] = 0
+        self.plans.clear()
+        self._keep.clear()
+
+
+Key = tuple[str, Any, str | None, int | str | None]  # method, root, algorithm, segment
+
+
+class Tables(dict[Key, int]):
+    """Address of the table of calls for each key."""
+
+    def __init__(self) -> None:
+        self.tables: dict[Key, Table] = {}
+
+    def __missing__(self, key: Key) -> int:
+        table = self.tables[key] = Table()
+        self[key] = table.address
+        return table.address
+
+    def forget(self) -> None:
+        """Forget the calls."""
+        for table in self.tables.values():
+            table.clear()
+
+
+def _words(address: int, n: int) -> tuple[int, ...]:
+    memory: Any = MPI.buffer.fromaddress(address, 8 * n)
+    return tuple(memoryview(memory).cast("q"))
+
+
+def _supported() -> bool:
+    """Whether arrays lie in memory as `again` expects, tried on arrays of known shape."""
+    if sys.implementation.name != "cpython" or object.__basicsize__ != 16:
+        return False
+    for array in (np.zeros((3, 5), np.float32), np.zeros((4, 6), np.int64)[1:3], np.zeros((), np.float64)):
+        fields = _words(id(array), 9)
+        expected = id(np.ndarray), array.ctypes.data, array.ndim, id(array.dtype)
+        if (fields[_TYPE], fields[_DATA], fields[_NDIM] & 0xFFFFFFFF, fields[_DESCR]) != expected:
+            return False
+        dimensions = _words(fields[_DIMENSIONS], array.ndim) if array.ndim else ()
+        flags = fields[_FLAGS] & (_CONTIGUOUS | _ALIGNED | _WRITEABLE)
+        if dimensions != array.shape or flags != _CONTIGUOUS | _ALIGNED | _WRITEABLE:
+            return False
+    return True
+
+
+SUPPORTED = _supported()

@@ -1,0 +1,79 @@
+"""The engine for arrays in GPU memory: a program bound to streams, events, a kernel and scratch."""
+
+import weakref
+
+import numpy as np
+
+from hpcoll.base.errors import DeviceError, HpcollError
+from hpcoll.runtime.engine.host_engine import HostEngine, Patience
+from hpcoll.runtime.gpu.device import Gpu, Memory, Temporary, kernels, release
+from hpcoll.runtime.gpu.ipc import Directory
+from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.program.opcodes import Program
+from hpcoll.runtime.transports.mpi import Library
+from hpcoll.runtime.transports.shm import Stream
+
+_NPARAMETERS = f.MOST_SOURCES + 3  # destination, sources, number of sources, count
+
+
+class DeviceEngine(HostEngine):
+    """A device program, ready to run on any GPU buffers of its sizes.
+
+    Args:
+        program, library, comm, patience, lock, account, stream, tag: As in `HostEngine`.
+        function: Handle of the reduction kernel, or 0.
+        gpu: Where it runs.
+        channel: Number of the channel, whose streams it uses.
+        directory: What ranks of the node map, or None.
+    """
+
+    def __init__(
+        self, program: Program, library: Library, comm: int, function: int, patience: Patience, lock: np.ndarray, account: np.ndarray,
+        gpu: Gpu, channel: int, directory: Directory | None, stream: Stream | None, tag: int,
+    ) -> None:  # fmt: skip
+        super().__init__(program, library, comm, 0, patience, lock, account, stream, tag)
+        self.gpu, self._directory = gpu, directory
+        gpu.enter()
+        self._streams = np.array(gpu.streams(channel, program.window), np.uint64)
+        self._events = np.array([gpu.driver.event() for _ in range(program.window * program.nevents)], np.uint64)
+        weakref.finalize(self, release, gpu, "cuEventDestroy_v2", self._events.tolist()).atexit = False
+        self._events[:: program.nevents] = self._events[0]
+        self._values = np.zeros(_NPARAMETERS, np.int64)
+        self._parameters = self._values.ctypes.data + 8 * np.arange(_NPARAMETERS, dtype=np.int64)
+        self._pinned = Memory(gpu, program.window * program.pinned_nbytes, pinned=True) if program.pinned_nbytes else None
+        self._table = np.zeros(f.GPU_NFIELDS, np.int64)
+        driver = gpu.driver
+        fields = {
+            f.CONTEXT: gpu.context, f.SET_CURRENT: driver.address("cuCtxSetCurrent"),
+            f.GET_CURRENT: driver.address("cuCtxGetCurrent"), f.COPY_ASYNC: driver.address("cuMemcpyAsync"),
+            f.LAUNCH: driver.address("cuLaunchKernel"), f.RECORD_EVENT: driver.address("cuEventRecord"),
+            f.QUERY_EVENT: driver.address("cuEventQuery"), f.WAIT_EVENT: driver.address("cuStreamWaitEvent"), f.FUNCTION: function,
+            f.STREAMS: self._streams.ctypes.data, f.EVENTS: self._events.ctypes.data, f.NEVENTS: program.nevents,
+            f.MOST_BLOCKS: gpu.most_blocks, f.BLOCK_THREADS: kernels().BLOCK, f.PARAMETERS: self._parameters.ctypes.data,
+            f.VALUES: self._values.ctypes.data, f.PINNED: self._pinned.address if self._pinned else 0,
+            f.PINNED_PER_LANE: program.pinned_nbytes, **(directory.fields if directory else {}),
+        }  # fmt: skip
+        for field, value in fields.items():
+            self._table[field] = value
+        self.state[f.GPU] = self._table.ctypes.data
+
+    def after(self, stream: int) -> None:
+        """Let the next run start when what is on a stream of the current context by now has ended."""
+        self.gpu.driver("cuEventRecord", int(self._events[0]), stream)
+
+    def fresh(self, nbytes: int) -> Temporary:
+        return self.gpu.temporary(nbytes)
+
+    def bind_scratch(self, memory: Temporary) -> None:  # type: ignore[override]
+        self._memory = memory
+        self.state[f.SCRATCH] = memory.address
+        directory = self._directory
+        if directory is not None and directory.readers and not directory.export(memory.address, memory.nbytes, reserved=True):
+            raise DeviceError(f"scratch memory cannot be exported: {directory.problem}")
+
+    def failure(self) -> HpcollError:
+        if self.error < 0:
+            return DeviceError(f"the CUDA driver failed with {self.gpu.driver.error_name(-self.error)}", code=-self.error)
+        if self.error == f.UNMAPPED:
+            return DeviceError(f"GPU memory of a rank of this node cannot be mapped: {self._directory.problem if self._directory else ''}")
+        return super().failure()

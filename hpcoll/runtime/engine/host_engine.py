@@ -1,0 +1,133 @@
+"""The host engine: a program bound to a communicator, a kernel and scratch, walked by compiled code."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcoll.base.errors import HpcollError, TransportError
+from hpcoll.runtime.engine.entry import RUN, cross
+from hpcoll.runtime.engine.ffi import function_address
+from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.program.fields import FAILED, PENDING
+from hpcoll.runtime.program.opcodes import LINE_NBYTES, Code, Program, aligned
+from hpcoll.runtime.transports.mpi import Library, last_tag
+from hpcoll.runtime.transports.shm import Stream
+
+
+class Patience(NamedTuple):
+    """How a rank waits: passes without progress that it spins, then passes in which it yields the processor; then it sleeps."""
+
+    spins: int
+    yields: int
+
+
+ALONE = Patience(200, 2000)  # a core of its own
+CROWDED = Patience(5, 200)  # more ranks than cores: whoever is waited for may need this core
+
+
+class HostEngine:
+    """A program bound to a communicator, a kernel and scratch: ready to run on any buffers of its sizes.
+
+    Args:
+        program: What to run.
+        library: The MPI library.
+        comm: Handle of the communicator on which the messages travel; nothing else may use it.
+        kernel: Address of the reduction kernel, or 0 when the program has no reductions.
+        patience: How a rank waits.
+        lock, account: See below.
+        stream: What carries messages on the node; None when the program has none.
+        tag: First of as many tags as the program has places.
+        uncached: Whether results are written past the caches, because they would not stay there anyway.
+
+    Attributes:
+        scratch_nbytes: Memory that `bind_scratch` takes.
+        lock: int64; 1 while the engine runs. Engines that may not run at once share one.
+        account: int64: calls, nanoseconds in them.
+    """
+
+    def __init__(
+        self, program: Program, library: Library, comm: int, kernel: int, patience: Patience, lock: np.ndarray, account: np.ndarray,
+        stream: Stream | None = None, tag: int = 0, uncached: bool = False,
+    ) -> None:  # fmt: skip
+        nsources = int(program.rows[program.rows[:, 0] == Code.REDUCE, 5].max(initial=0))
+        assert stream is None or program.staging_nbytes <= stream.capacity, (program.staging_nbytes, stream.capacity)
+        self.state = np.zeros(f.OPERANDS + nsources, np.int64)
+        self.program, self.stream, self.lock, self.account = program, stream, lock, account
+        self.scratch_nbytes = program.window * program.scratch_nbytes + LINE_NBYTES
+        self._places = np.zeros(2 * program.window, np.int64)
+        self._requests = np.zeros(max(1, program.window * program.nrequests * library.request_nbytes), np.uint8)
+        self._landed = np.zeros(program.window * program.nslots, np.int64)
+        fields = {
+            f.NLANES: len(program.lanes), f.WINDOW: program.window, f.ROWS: program.rows.ctypes.data,
+            f.SOURCES: program.sources.ctypes.data, f.LANES: program.lanes.ctypes.data,
+            f.PLACES: self._places.ctypes.data, f.REQUESTS: self._requests.ctypes.data,
+            f.REQUESTS_PER_LANE: program.nrequests, f.REQUEST_NBYTES: library.request_nbytes,
+            f.SCRATCH_PER_LANE: program.scratch_nbytes, f.LANDED: self._landed.ctypes.data, f.SLOTS: program.nslots,
+            f.STREAM: stream.address if stream else 0, f.COMM: comm, f.TAG: tag, f.BYTE: library.byte,
+            f.STATUS_IGNORE: library.status_ignore, f.ISEND: library.isend, f.IRECV: library.irecv,
+            f.TEST: library.test, f.IPROBE: library.iprobe, f.LAST_TAG: last_tag(), f.KERNEL: kernel,
+            f.MEMCPY: function_address("memcpy"),
+            f.SCHED_YIELD: function_address("sched_yield"), f.USLEEP: function_address("usleep"),
+            f.CLOCK_GETTIME: function_address("clock_gettime"), f.STAGING_OF_LANE: program.staging_nbytes,
+            f.TRUNCATED: library.truncated, f.LOCK: lock.ctypes.data, f.ACCOUNT: account.ctypes.data,
+            f.SPINS: patience.spins, f.YIELDS: patience.spins + patience.yields,
+        }  # fmt: skip
+        if uncached:
+            self._block = np.empty(f.BLOCK_NBYTES + LINE_NBYTES, np.uint8)
+            fields[f.BLOCK] = aligned(self._block.ctypes.data)
+        for field, value in fields.items():
+            self.state[field] = value
+        self.address = self.state.ctypes.data
+
+    def fresh(self, nbytes: int) -> Any:
+        """New memory for `bind_scratch`."""
+        return np.empty(nbytes, np.uint8)
+
+    def bind_scratch(self, memory: np.ndarray) -> None:
+        """Use ``scratch_nbytes`` or more of memory, which engines that never run at once may share."""
+        self._scratch = memory
+        self.state[f.SCRATCH] = aligned(memory.ctypes.data)
+
+    def bind_copy(self, nbytes: int) -> None:
+        """Copy so many bytes of INPUT at the start of each run."""
+        self._copy = np.empty(nbytes, np.uint8)
+        self.state[f.COPY], self.state[f.COPY_NBYTES] = self._copy.ctypes.data, nbytes
+
+    def bind_request(self, cell: int, null: int, stand_in: int, nbytes: int) -> None:
+        """Let `hpcoll.runtime.engine.progress.start` read and write a persistent request's handle.
+
+        Args:
+            cell: Address of the handle.
+            null, stand_in: Of no request, and of a completed one.
+            nbytes: Size of a handle, 4 or 8.
+        """
+        values = np.array([cell, null, stand_in], np.uint64).view(np.int64)
+        self.state[f.CELL], self.state[f.NULL], self.state[f.STAND_IN] = values
+        self.state[f.HANDLE_MASK] = -1 if nbytes == 8 else (1 << 32) - 1
+
+    def bind_watched(self, request: int, status: int) -> None:
+        """Let the program's WAIT 0 be for a request made elsewhere; addresses of its handle and of what is told of it."""
+        self.state[f.REQUESTS], self.state[f.STATUS_IGNORE] = request, status
+
+    def go_on(self, status: int) -> None:
+        """Run to the end what has begun.
+
+        Args:
+            status: What `hpcoll.runtime.engine.interpreter.run` answered, not `DONE`.
+        Raises:
+            TransportError: the MPI library returned an error; messages may be left under way.
+            DeviceError: the GPU failed; likewise.
+        """
+        while status == PENDING:
+            status = cross(RUN, self.address, 0, 0, 0)
+        if status == FAILED:
+            raise self.failure()
+
+    def failure(self) -> HpcollError:
+        """What a run that failed is to raise."""
+        return TransportError(f"MPI failed with error code {self.error}", code=self.error)
+
+    @property
+    def error(self) -> int:
+        """The MPI library's error code of a run that failed."""
+        return int(self.state[f.ERROR])

@@ -1,0 +1,118 @@
+"""The MPI library's own collectives, called from compiled code.
+
+What mpi4py looks up for each call (types, counts, handles) is kept from an earlier one; so `engine.call_cache` finds and makes it in
+less time than mpi4py takes for its arguments.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+from mpi4py import MPI
+from numba import njit
+
+from hpcoll.runtime.engine.ffi import INT, LONG, foreign, function_address, pointer
+from hpcoll.runtime.engine.local_ops import clock
+from hpcoll.runtime.program.fields import DONE, FAILED
+from hpcoll.runtime.transports.mpi import function, handle
+
+_MAX_COUNT = 2**31 - 1
+# Arguments of the C functions. A function is given eight, and does not look at those that it does not have: with the calling conventions
+# of Linux on x86-64 and ARM the caller alone takes care of them.
+_VECTORS, _BLOCKS = "send recv count type op comm", "send count type recv count type comm"
+_ARGUMENTS = {
+    "Allreduce": _VECTORS, "Reduce_scatter_block": _VECTORS, "Scan": _VECTORS, "Exscan": _VECTORS,
+    "Reduce": "send recv count type op root comm", "Bcast": "recv count type root comm", "Barrier": "comm",
+    "Allgather": _BLOCKS, "Alltoall": _BLOCKS, "Gather": "send count type recv count type root comm",
+    "Scatter": "send count type recv count type root comm",
+}  # fmt: skip
+_NARGUMENTS = 8
+_call = foreign(INT, *[LONG] * _NARGUMENTS)
+
+# In a call's array (int64), which calls only read but for ERROR and CLOCK, two words. SOURCE_AT, TARGET_AT: which arguments `again`
+# finds, or -1; ACCOUNT: as in `hpcoll.runtime.program.fields`; from FIRST on the arguments.
+_FUNCTION, _SOURCE_AT, _TARGET_AT, _ERROR, _ACCOUNT, _CLOCK_GETTIME, _CLOCK, _, _FIRST = range(9)
+
+
+@njit(nogil=True, inline="always")
+def _argument(words, i, source, target):  # type: ignore[no-untyped-def]
+    return source if i == words[_SOURCE_AT] else target if i == words[_TARGET_AT] else words[_FIRST + i]
+
+
+@njit(nogil=True)
+def call_library(address, source, target):  # type: ignore[no-untyped-def]
+    """Call the MPI library; `DONE`, or `FAILED` with its code in the array."""
+    words = pointer(address)
+    room = address + 8 * _CLOCK
+    start = clock(words[_CLOCK_GETTIME], room)
+    arguments = (
+        _argument(words, 0, source, target), _argument(words, 1, source, target), _argument(words, 2, source, target),
+        _argument(words, 3, source, target), _argument(words, 4, source, target), _argument(words, 5, source, target),
+        _argument(words, 6, source, target), _argument(words, 7, source, target),
+    )  # fmt: skip
+    words[_ERROR] = _call(words[_FUNCTION], arguments)
+    if words[_ERROR] != 0:
+        return FAILED
+    account = pointer(words[_ACCOUNT])
+    account[0] += 1
+    account[1] += clock(words[_CLOCK_GETTIME], room) - start
+    return DONE
+
+
+class LibraryCall:
+    """One collective of the MPI library with all arguments but the addresses of the buffers.
+
+    Attributes:
+        address: For `call_library`.
+    """
+
+    def __init__(
+        self, method: str, comm: MPI.Intracomm, root: int, count: int, dtype: np.dtype, op: MPI.Op | None, in_place: bool,
+        account: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Arguments as in `known`; besides, the communicator, the root, whether what is sent is ``MPI.IN_PLACE``, a line of the ledger."""
+        send, recv = _roles(method, comm.Get_rank() == root, in_place)
+        values = {
+            "count": count, "type": handle(MPI.Datatype.fromcode(dtype.char)), "op": 0 if op is None else handle(op), "root": root,
+            "comm": handle(comm), "send": send if isinstance(send, int) else 0, "recv": recv if isinstance(recv, int) else 0,
+        }  # fmt: skip
+        names = _ARGUMENTS[method].split()
+        self._account = account
+        self._words = np.zeros(_FIRST + _NARGUMENTS, np.int64)
+        self._words[_FUNCTION], self._words[_ACCOUNT] = function(f"MPI_{method}"), account.ctypes.data
+        self._words[_CLOCK_GETTIME] = function_address("clock_gettime")
+        self._words[_FIRST : _FIRST + len(names)] = [values[name] for name in names]
+        places = {role: names.index(name) for name, role in (("send", send), ("recv", recv)) if name in names}
+        self._words[_SOURCE_AT], self._words[_TARGET_AT] = places.get("source", -1), places.get("target", -1)
+        self.address = self._words.ctypes.data
+
+    @property
+    def error(self) -> int:
+        """What the MPI library answered last."""
+        return int(self._words[_ERROR])
+
+
+def known(method: str, count: int, dtype: np.dtype, op: object) -> bool:
+    """Whether a call can be made this way.
+
+    Args:
+        method: Of mpi4py, upper case.
+        count: Elements of the vector or of one block.
+        dtype: Their type in the caller's arrays.
+        op: As the caller gives it, or None.
+    """
+    return method in _ARGUMENTS and count <= _MAX_COUNT and _has_type(dtype) and (op is None or isinstance(op, MPI.Op))
+
+
+@lru_cache(maxsize=64)
+def _has_type(dtype: np.dtype) -> bool:
+    return dtype.kind in "biufc" and dtype.isnative and MPI.Datatype.fromcode(dtype.char) != MPI.DATATYPE_NULL
+
+
+def _roles(method: str, is_root: bool, in_place: bool) -> tuple[str | int, str | int]:
+    """What the two buffers of the C function are: ``source`` or ``target`` of `hpcoll.runtime.engine.call_cache.again`, or a constant."""
+    constant = int(MPI.IN_PLACE)
+    if method in ("Reduce", "Gather") and not is_root:
+        return "target", 0
+    if method == "Scatter":
+        return (("target", constant) if in_place else ("source", "target")) if is_root else (0, "target")
+    return constant if in_place else "source", "target"

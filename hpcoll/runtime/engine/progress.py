@@ -1,0 +1,152 @@
+"""Collectives in flight: a table of engines that are given turns, by a helper thread or by whoever waits.
+
+Each operation has a slot. Whoever gives it a turn takes its OWNER word first, so that several threads may try. Operations of one
+channel run in the order of their tickets. The helper parks on a semaphore while nothing is in flight.
+"""
+
+from numba import njit
+
+from hpcoll.runtime.engine.ffi import (
+    INT,
+    LONG,
+    add,
+    exchange,
+    fence,
+    foreign,
+    load_acquire,
+    memcpy,
+    pointer,
+    sched_yield,
+    store_release,
+    usleep,
+)
+from hpcoll.runtime.engine.interpreter import begin, turn
+from hpcoll.runtime.program.fields import BUSY, CELL, DONE, ENDED, FAILED, HANDLE_MASK, MEMCPY, NLANES, NULL, PENDING, STAND_IN
+
+FREE, QUEUED, RUNNING, ENDED_WELL, ENDED_BADLY = range(5)  # states of a slot
+# The table (int64). HIGH: slots that may be in use. STOP: the helper is to end. PARKED: it waits on SEMAPHORE. WAITERS: threads that
+# give turns themselves, so that the helper need not hurry. COMPLETE: address of MPI_Grequest_complete.
+HIGH, STOP, PARKED, WAITERS, COMPLETE, SEMAPHORE, SEM_WAIT, SEM_POST, SCHED_YIELD, USLEEP, SLOTS = range(11)
+# A slot. TICKETS: address of the number of operations that its channel has ended. HANDLE: of the generalized request.
+ENGINE, STATE, OWNER, TICKETS, TICKET, HANDLE, INPUT, OUTPUT, SLOT = range(9)
+_EAGER = 1000  # turns without movement that a start may take
+_HURRY, _REST = 50, 2000  # rounds without movement after which the helper sleeps between them, and parks if nothing is in flight
+
+_complete = foreign(INT, LONG)
+_semaphore = foreign(INT, LONG)
+
+
+@njit(nogil=True)
+def _turn(table, slot):  # type: ignore[no-untyped-def]
+    """Give one operation a turn; whether it moved."""
+    words, at = pointer(table), table + 8 * (SLOTS + SLOT * slot)
+    fields = pointer(at)
+    state = load_acquire(at + 8 * STATE)
+    if (state != QUEUED and state != RUNNING) or not exchange(at + 8 * OWNER, 0, 1):
+        return 0
+    moved = 0
+    state = load_acquire(at + 8 * STATE)
+    engine = pointer(fields[ENGINE])
+    if state == QUEUED and load_acquire(fields[TICKETS]) == fields[TICKET]:
+        begin(engine, fields[INPUT], fields[OUTPUT])
+        state = RUNNING
+        store_release(at + 8 * STATE, RUNNING)
+    if state == RUNNING:
+        moved = turn(fields[ENGINE])
+        if moved < 0 or engine[ENDED] == engine[NLANES]:
+            store_release(fields[TICKETS], fields[TICKET] + 1)
+            handle = fields[HANDLE]
+            store_release(at + 8 * STATE, ENDED_BADLY if moved < 0 else ENDED_WELL)
+            _complete(words[COMPLETE], (handle,))
+            moved = 1
+    store_release(at + 8 * OWNER, 0)
+    return moved
+
+
+@njit(nogil=True)
+def _round(table):  # type: ignore[no-untyped-def]
+    moved = 0
+    for slot in range(load_acquire(table + 8 * HIGH)):
+        moved |= _turn(table, slot)
+    return moved
+
+
+@njit(nogil=True)
+def _in_flight(table):  # type: ignore[no-untyped-def]
+    for slot in range(load_acquire(table + 8 * HIGH)):
+        state = load_acquire(table + 8 * (SLOTS + SLOT * slot + STATE))
+        if state in (QUEUED, RUNNING):
+            return True
+    return False
+
+
+@njit(nogil=True)
+def serve(table):  # type: ignore[no-untyped-def]
+    """The helper thread: give turns until told to stop."""
+    words, idle = pointer(table), 0
+    while load_acquire(table + 8 * STOP) == 0:
+        idle = 0 if _round(table) else idle + 1
+        if load_acquire(table + 8 * WAITERS) > 0:
+            usleep(words[USLEEP], (100,))
+        elif idle > _REST and not _in_flight(table):
+            store_release(table + 8 * PARKED, 1)
+            fence()  # here and in `activate`: of two who each write and then read what the other writes, one must see it
+            if not _in_flight(table):
+                _semaphore(words[SEM_WAIT], (words[SEMAPHORE],))
+            store_release(table + 8 * PARKED, 0)
+            idle = 0
+        elif idle > _HURRY:
+            usleep(words[USLEEP], (20,))
+        elif idle:
+            sched_yield(words[SCHED_YIELD], ())
+    return 0
+
+
+@njit(nogil=True)
+def activate(table, slot, state):  # type: ignore[no-untyped-def]
+    """Let a filled slot be given turns."""
+    words = pointer(table)
+    store_release(table + 8 * (SLOTS + SLOT * slot + STATE), state)
+    fence()
+    if load_acquire(table + 8 * PARKED):
+        _semaphore(words[SEM_POST], (words[SEMAPHORE],))
+    return 0
+
+
+@njit(nogil=True)
+def wait(table, slot, rounds):  # type: ignore[no-untyped-def]
+    """Give turns until an operation has ended, for so many rounds without movement; returns its state."""
+    words, at, idle = pointer(table), table + 8 * (SLOTS + SLOT * slot + STATE), 0
+    add(table + 8 * WAITERS, 1)
+    while load_acquire(at) < ENDED_WELL and idle < rounds:
+        idle = 0 if _round(table) else idle + 1
+        if idle > 2000:
+            usleep(words[USLEEP], (1,))
+        elif idle > 100:
+            sched_yield(words[SCHED_YIELD], ())
+    add(table + 8 * WAITERS, -1)
+    return load_acquire(at)
+
+
+@njit(nogil=True)
+def start(engine, input_address, output_address):  # type: ignore[no-untyped-def]
+    """Begin, and go on while that moves: `DONE` for what is short and whose peers are there, else `PENDING`, or `FAILED`.
+
+    Where the engine has a CELL, the memory of a persistent request's handle: `BUSY` when that is not null, for the request is active;
+    and what is done at once leaves the handle of a completed request there.
+    """
+    state = pointer(engine)
+    if state[CELL] and (pointer(state[CELL])[0] ^ state[NULL]) & state[HANDLE_MASK]:
+        return BUSY
+    begin(state, input_address, output_address)
+    idle = 0
+    while idle < _EAGER:
+        moved = turn(engine)
+        if moved < 0:
+            return FAILED
+        if state[ENDED] == state[NLANES]:
+            if state[CELL]:
+                memcpy(state[MEMCPY], (state[CELL], engine + 8 * STAND_IN, 8 if state[HANDLE_MASK] == -1 else 4))
+            return DONE
+        idle = 0 if moved else idle + 1
+    return PENDING

@@ -1,0 +1,250 @@
+"""Arrays in GPU memory: where they lie, how, and whose stream orders them.
+
+Both protocols by which Python libraries export such arrays are understood, and neither is believed: the CUDA driver says whose memory
+a pointer is. Whatever would crash later (freed memory, another GPU's, memory that ends too early) is refused here.
+"""
+
+import ctypes
+import operator
+import os
+import sys
+from functools import lru_cache
+from itertools import accumulate
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcoll.base.errors import ArgumentError, DeviceError
+from hpcoll.runtime.gpu import dlpack
+from hpcoll.runtime.gpu.cuda import LEGACY_STREAM, Attribute, Driver, MemoryType, driver
+
+_ON_HOST = (1, 3, 11)  # DLPack's numbers of memory that the host owns: plain, pinned by CUDA, pinned by ROCm
+_ON_GPU = (2, 13)  # CUDA, CUDA managed
+_CAPTURE_ELSEWHERE = 906  # the legacy default stream would have to wait for a stream under capture
+
+
+class DeviceArray(NamedTuple):
+    """An array in GPU memory.
+
+    Attributes:
+        pointer: Of the first element; 0 when there is none.
+        shape: Elements per axis.
+        strides: Bytes per axis; None in C order without gaps.
+        dtype: Element type.
+        readonly: Whether its producer forbids writing.
+        ordinal: The GPU, by its number in this process.
+        owner: Keeps the memory alive.
+        stream: Handle of the stream on which its producer orders work on it; None where it does not say.
+        managed: Managed memory, which the driver moves between host and GPUs and which other processes cannot map.
+    """
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    dtype: np.dtype[Any]
+    readonly: bool
+    ordinal: int
+    owner: object
+    stream: int | None = None
+    managed: bool = False
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements, gaps left out."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def order(self) -> str:
+        """How elements without gaps follow each other, ``"C"`` or ``"F"``; the empty string for elements with gaps."""
+        if self.strides is None:
+            return "C"
+        return "F" if _is_packed(self.shape, self.strides, self.dtype.itemsize) else ""
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Addresses of its first byte and after its last one, wherever its first element is."""
+        if self.strides is None or not self.size:
+            return self.pointer, self.pointer + self.nbytes
+        reach = [(n - 1) * step for n, step in zip(self.shape, self.strides, strict=True)]
+        return self.pointer + sum(min(0, r) for r in reach), self.pointer + sum(max(0, r) for r in reach) + self.dtype.itemsize
+
+
+def _is_packed(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
+    """Whether elements follow each other without gaps, the first axis fastest."""
+    steps = accumulate(shape[:-1], operator.mul, initial=itemsize)
+    return all(n == 1 or one == step for n, one, step in zip(shape, strides, steps, strict=False))
+
+
+def device_array(buffer: Any, stream: int | None = None) -> DeviceArray | None:
+    """The array in GPU memory that an object exports; None for anything else, host memory in a GPU's clothes included.
+
+    Args:
+        buffer: Anything. The CUDA array interface is asked first, since it names a stream; DLPack where that cannot tell the element type.
+        stream: Handle of the stream on which the array will be used, told to the producer where the protocol has a way; default: the
+            current one of PyTorch for its tensors, else the legacy default stream.
+    Raises:
+        BufferError: memory that nobody can use, and why. So do the exporters, which also raise TypeError, ValueError and RuntimeError.
+    """
+    if isinstance(buffer, np.ndarray):
+        return None
+    interface = getattr(buffer, "__cuda_array_interface__", None)
+    speaks_dlpack = hasattr(buffer, "__dlpack__") and hasattr(buffer, "__dlpack_device__")
+    if interface is not None:
+        array = _of_interface(buffer, interface)
+        if array.dtype.kind != "V" or not speaks_dlpack:
+            return _placed(array)
+    if not speaks_dlpack or (kind := buffer.__dlpack_device__()[0]) in _ON_HOST:
+        return None
+    if kind not in _ON_GPU:
+        raise BufferError(f"memory of DLPack device type {int(kind)} is not supported")
+    if driver() is None:
+        raise BufferError("it lies on a GPU, and this process sees none")
+    stream = stream or _torch_stream(buffer) or LEGACY_STREAM
+    tensor = dlpack.export(buffer, stream)
+    return _placed(_array(tensor.pointer, tensor.shape, tensor.strides, tensor.dtype, tensor.readonly, (buffer, tensor.capsule), stream))
+
+
+def _of_interface(buffer: Any, interface: dict[str, Any]) -> DeviceArray:
+    if interface.get("mask") is not None:
+        raise BufferError("masked arrays cannot be sent")
+    stream = interface.get("stream")
+    if stream == 0:
+        raise BufferError("its stream is 0, which the CUDA array interface leaves undefined: 1 is the legacy default stream")
+    pointer, readonly = interface["data"]
+    dtype = np.dtype(interface["typestr"])
+    return _array(pointer or 0, interface["shape"], interface.get("strides"), dtype, readonly, buffer, stream and int(stream))
+
+
+def _array(pointer: int, shape: Any, strides: Any, dtype: np.dtype[Any], readonly: bool, owner: object, stream: int | None) -> DeviceArray:
+    """An array of no GPU yet, without strides where they say nothing."""
+    shape = tuple(map(int, shape))
+    if strides is not None:
+        strides = tuple(map(int, strides))
+        if 0 in shape or _is_packed(shape[::-1], strides[::-1], dtype.itemsize):
+            strides = None
+    return DeviceArray(int(pointer), shape, strides, dtype, bool(readonly), 0, owner, stream)
+
+
+def _placed(array: DeviceArray) -> DeviceArray | None:
+    """The array with its GPU; None for host memory."""
+    found = driver()
+    if not array.size:
+        return None if found is None else array._replace(pointer=0, ordinal=found.current_ordinal() or 0)
+    first, end = array.span
+    kind = MemoryType.UNKNOWN if found is None else found.attribute(array.pointer, Attribute.MEMORY_TYPE)
+    if found is None or kind == MemoryType.UNKNOWN:
+        if not (_readable(first) and _readable(end - 1)):
+            raise BufferError(f"no memory is at {first:#x}: it was freed or never allocated")
+        return None
+    managed = found.attribute(array.pointer, Attribute.IS_MANAGED) != 0
+    if kind == MemoryType.HOST and not managed:
+        return None
+    ordinal = found.attribute(array.pointer, Attribute.DEVICE_ORDINAL)
+    current = enter(found, ordinal)
+    if current != ordinal and not managed:
+        raise BufferError(f"it lies on GPU {ordinal}, and this thread uses GPU {current}: use one GPU per rank, see hpcoll.local_device")
+    _check_range(found, first, end)
+    return array._replace(ordinal=current, managed=managed)
+
+
+def enter(found: Driver, ordinal: int) -> int:
+    """Give a thread without a CUDA context the one that all libraries share, as the CUDA runtime would; the GPU that is current then."""
+    current = found.current_ordinal()
+    if current is None:
+        found("cuCtxSetCurrent", found.primary_context(ordinal))
+        return ordinal
+    return current
+
+
+def _check_range(found: Driver, first: int, end: int) -> None:
+    """Refuse memory that is not allocated to its end; mapped memory consists of several ranges in a row."""
+    reached = first
+    while reached < end:
+        try:
+            base, nbytes = found.address_range(reached)
+        except DeviceError:
+            raise BufferError(f"it needs {end - first} bytes at {first:#x}, of which {reached - first} are allocated") from None
+        reached = base + nbytes
+
+
+@lru_cache(maxsize=1)
+def _libc() -> Any:
+    return ctypes.CDLL(None)
+
+
+def _readable(address: int) -> bool:
+    """Whether the host can read a byte: the kernel answers with an error where a load would end the process."""
+    reader, writer = os.pipe()
+    try:
+        return bool(_libc().write(writer, ctypes.c_void_p(address), ctypes.c_size_t(1)) == 1)
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def stream_of(array: DeviceArray, stream: Any, rank: int) -> int:
+    """Handle of the stream that orders a call on an array: what comes before on it happens before the call.
+
+    Args:
+        array: The array.
+        stream: The caller's ``stream=``, see `stream_handle`; None: the one that the producer names, PyTorch's current one for its
+            tensors, else the legacy default stream, which waits for all that were not made to ignore it.
+        rank: Of this process, for error texts.
+    Raises:
+        ArgumentError: not a stream, or one under capture.
+    """
+    handle = array.stream or _torch_stream(array.owner) or LEGACY_STREAM if stream is None else stream_handle(stream, rank)
+    found = driver()
+    if found is not None and _is_capturing(found, handle):
+        raise ArgumentError(f"rank {rank}: stream {handle:#x} is being captured into a CUDA graph, which cannot hold a collective")
+    return handle
+
+
+def stream_handle(stream: Any, rank: int) -> int:
+    """Handle of a stream: an int (0 is the legacy default stream), or an object of CuPy, PyTorch, Numba, or with ``__cuda_stream__``.
+
+    Raises:
+        ArgumentError: none of these.
+    """
+    try:
+        handle = _handle(stream)
+    except (AttributeError, IndexError, TypeError):
+        handle = -1
+    if handle < 0 or isinstance(stream, bool):
+        raise ArgumentError(f"rank {rank}: stream needs a CUDA stream or its handle, got {stream!r}")
+    return handle or LEGACY_STREAM
+
+
+def _handle(stream: Any) -> int:
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        return int((protocol() if callable(protocol) else protocol)[1].__int__())
+    found: Any = next((getattr(stream, name) for name in ("cuda_stream", "ptr", "handle") if hasattr(stream, name)), stream)
+    if isinstance(found, ctypes.c_void_p):
+        return found.value or 0
+    is_number = isinstance(found, int | float | np.number)
+    return operator.index(found) if is_number else int(found.__int__())
+
+
+def _torch_stream(owner: Any) -> int:
+    """Handle of PyTorch's current stream for one of its tensors; 0 for anything else."""
+    torch: Any = sys.modules.get("torch")
+    is_tensor = isinstance(owner, getattr(torch, "Tensor", ()))
+    if not is_tensor:
+        return 0
+    return int(torch.cuda.current_stream(owner.device).cuda_stream) or LEGACY_STREAM
+
+
+def _is_capturing(found: Driver, stream: int) -> bool:
+    try:
+        return found.is_capturing(stream)
+    except DeviceError as error:
+        if error.code != _CAPTURE_ELSEWHERE:
+            raise
+        return True

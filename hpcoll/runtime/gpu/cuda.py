@@ -1,0 +1,270 @@
+"""The CUDA driver, as far as hpcoll needs it.
+
+Nothing here is imported from a CUDA package: the driver is a C library, and compiled code calls the same functions through their
+addresses. Another object with functions of these names may stand for it (`use`).
+"""
+
+import ctypes
+import os
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from hpcoll.base.errors import DeviceError
+
+IPC_HANDLE_NBYTES = 64
+NOT_READY = 600  # what cuEventQuery answers while work is under way
+LEGACY_STREAM = 1  # CU_STREAM_LEGACY; 2 is the per-thread default stream
+
+_NO_TIMING, _NON_BLOCKING = 2, 1
+_REGISTER_PORTABLE_MAPPED = 1 | 2
+_IPC_LAZY_PEER_ACCESS = 1
+
+
+class IpcHandle(ctypes.Structure):
+    """Names an allocation to other processes of the node."""
+
+    _fields_ = (("bytes", c_ubyte * IPC_HANDLE_NBYTES),)
+
+
+class MemoryType(IntEnum):
+    """Where the memory behind a pointer lies."""
+
+    UNKNOWN = 0  # the driver has never seen it: ordinary host memory, or freed
+    HOST = 1
+    DEVICE = 2
+    ARRAY = 3
+    UNIFIED = 4
+
+
+class Attribute(IntEnum):
+    """Attributes of a pointer, and their C types."""
+
+    MEMORY_TYPE = 2  # uint
+    IS_MANAGED = 8  # uint
+    BUFFER_ID = 7  # uint64, differs between allocations of a process, also one after another at one address
+    DEVICE_ORDINAL = 9  # int
+    MEMPOOL_HANDLE = 17  # pointer; not null for memory of a stream-ordered pool
+
+
+class DeviceAttribute(IntEnum):
+    """Attributes of a GPU."""
+
+    MULTIPROCESSORS = 16
+    MAJOR = 75
+    MINOR = 76
+    CAN_REGISTER_HOST_MEMORY = 99
+
+
+_P, _S = c_void_p, c_size_t
+# Parameter types by function; all return an error code.
+FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "cuInit": (c_uint,), "cuDriverGetVersion": (POINTER(c_int),), "cuGetErrorName": (c_int, POINTER(c_char_p)),
+    "cuDeviceGetCount": (POINTER(c_int),), "cuDeviceGet": (POINTER(c_int), c_int),
+    "cuDeviceGetName": (c_char_p, c_int, c_int), "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
+    "cuDeviceTotalMem_v2": (POINTER(c_size_t), c_int), "cuDeviceGetPCIBusId": (c_char_p, c_int, c_int),
+    "cuDevicePrimaryCtxRetain": (POINTER(_P), c_int),
+    "cuCtxSetCurrent": (_P,), "cuCtxGetCurrent": (POINTER(_P),), "cuCtxGetDevice": (POINTER(c_int),),
+    "cuPointerGetAttribute": (_P, c_int, c_uint64), "cuMemGetAddressRange_v2": (POINTER(c_uint64), POINTER(_S), c_uint64),
+    "cuMemAlloc_v2": (POINTER(c_uint64), _S), "cuMemFree_v2": (c_uint64,),
+    "cuMemHostAlloc": (POINTER(_P), _S, c_uint), "cuMemFreeHost": (_P,),
+    "cuMemHostRegister_v2": (_P, _S, c_uint), "cuMemHostUnregister": (_P,),
+    "cuMemcpyAsync": (c_uint64, c_uint64, _S, _P), "cuMemsetD8Async": (c_uint64, c_ubyte, _S, _P),
+    "cuStreamCreate": (POINTER(_P), c_uint), "cuStreamDestroy_v2": (_P,), "cuStreamSynchronize": (_P,),
+    "cuStreamWaitEvent": (_P, _P, c_uint), "cuStreamIsCapturing": (_P, POINTER(c_int)),
+    "cuEventCreate": (POINTER(_P), c_uint), "cuEventDestroy_v2": (_P,), "cuEventRecord": (_P, _P),
+    "cuEventQuery": (_P,), "cuEventSynchronize": (_P,),
+    "cuModuleLoadData": (POINTER(_P), c_char_p), "cuModuleGetFunction": (POINTER(_P), _P, c_char_p),
+    "cuLaunchKernel": (_P, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, _P, _P, _P),
+    "cuIpcGetMemHandle": (POINTER(IpcHandle), c_uint64), "cuIpcOpenMemHandle_v2": (POINTER(c_uint64), IpcHandle, c_uint),
+    "cuIpcCloseMemHandle": (c_uint64,),
+}  # fmt: skip
+
+
+class Range(NamedTuple):
+    """An allocation that a pointer lies in."""
+
+    base: int
+    nbytes: int
+
+
+class Driver:
+    """The driver, started, with calls that raise.
+
+    Args:
+        library: Object with the functions of `FUNCTIONS`.
+
+    Attributes:
+        count: GPUs that this process sees.
+    """
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        for name, types in FUNCTIONS.items():
+            function = getattr(library, name)
+            if function.argtypes is None:
+                function.argtypes, function.restype = types, c_int
+        self("cuInit", 0)
+        self.count = self._int("cuDeviceGetCount")
+
+    def __call__(self, name: str, *arguments: Any) -> None:
+        """Call a function.
+
+        Raises:
+            DeviceError: names the function and the error.
+        """
+        code = getattr(self._library, name)(*arguments)
+        if code:
+            raise DeviceError(f"{name} failed with {self.error_name(code)} ({code})", code=code)
+
+    def address(self, name: str) -> int:
+        """Address of a function, for compiled code."""
+        return int(ctypes.cast(getattr(self._library, name), c_void_p).value or 0)
+
+    def error_name(self, code: int) -> str:
+        """The driver's name of an error."""
+        text = c_char_p()
+        self._library.cuGetErrorName(code, byref(text))
+        return (text.value or b"an unknown error").decode()
+
+    def _int(self, name: str, *arguments: Any) -> int:
+        value = c_int()
+        self(name, byref(value), *arguments)
+        return value.value
+
+    def _handle(self, name: str, *arguments: Any) -> int:
+        value = c_void_p()
+        self(name, byref(value), *arguments)
+        return int(value.value or 0)
+
+    def _pointer(self, name: str, *arguments: Any) -> int:
+        value = c_uint64()
+        self(name, byref(value), *arguments)
+        return value.value
+
+    def version(self) -> tuple[int, int]:
+        """Newest CUDA that the driver serves, as (major, minor)."""
+        number = self._int("cuDriverGetVersion")
+        return number // 1000, number % 1000 // 10
+
+    def device_name(self, ordinal: int) -> str:
+        """Name of a GPU, as "NVIDIA H200"."""
+        text = ctypes.create_string_buffer(256)
+        self("cuDeviceGetName", text, len(text), self._int("cuDeviceGet", ordinal))
+        return text.value.decode()
+
+    def bus_id(self, ordinal: int) -> str:
+        """Where a GPU sits, as "0000:17:00.0": equal in all processes, whatever their ordinals."""
+        text = ctypes.create_string_buffer(64)
+        self("cuDeviceGetPCIBusId", text, len(text), self._int("cuDeviceGet", ordinal))
+        return text.value.decode()
+
+    def device_attribute(self, ordinal: int, attribute: DeviceAttribute) -> int:
+        """Value of an attribute of a GPU."""
+        return self._int("cuDeviceGetAttribute", int(attribute), self._int("cuDeviceGet", ordinal))
+
+    def device_nbytes(self, ordinal: int) -> int:
+        """Memory of a GPU."""
+        value = c_size_t()
+        self("cuDeviceTotalMem_v2", byref(value), self._int("cuDeviceGet", ordinal))
+        return value.value
+
+    def primary_context(self, ordinal: int) -> int:
+        """The context that CuPy, PyTorch and the CUDA runtime share; kept for the life of the process."""
+        return self._handle("cuDevicePrimaryCtxRetain", self._int("cuDeviceGet", ordinal))
+
+    def current_context(self) -> int:
+        """Handle of this thread's context, 0 while it has none."""
+        return self._handle("cuCtxGetCurrent")
+
+    def current_ordinal(self) -> int | None:
+        """The GPU of this thread's context, or None while it has none."""
+        return self._int("cuCtxGetDevice") if self.current_context() else None
+
+    def attribute(self, pointer: int, attribute: Attribute) -> int:
+        """Value of an attribute of a pointer; 0 for one that the driver does not know."""
+        value = c_uint64()
+        code = self._library.cuPointerGetAttribute(ctypes.cast(byref(value), c_void_p), int(attribute), pointer)
+        return 0 if code else value.value
+
+    def address_range(self, pointer: int) -> Range:
+        """The allocation that a pointer lies in."""
+        base, nbytes = c_uint64(), c_size_t()
+        self("cuMemGetAddressRange_v2", byref(base), byref(nbytes), pointer)
+        return Range(base.value, nbytes.value)
+
+    def allocate(self, nbytes: int) -> int:
+        """Memory of the current GPU, which `export` can name to other processes."""
+        return self._pointer("cuMemAlloc_v2", nbytes)
+
+    def allocate_pinned(self, nbytes: int) -> int:
+        """Page-locked host memory that every GPU reads and writes at the same address."""
+        return self._handle("cuMemHostAlloc", nbytes, _REGISTER_PORTABLE_MAPPED)
+
+    def register(self, address: int, nbytes: int) -> None:
+        """Page-lock host memory, so that every GPU reads and writes it at the same address."""
+        self("cuMemHostRegister_v2", address, nbytes, _REGISTER_PORTABLE_MAPPED)
+
+    def stream(self) -> int:
+        """A stream that does not wait for the legacy default stream."""
+        return self._handle("cuStreamCreate", _NON_BLOCKING)
+
+    def event(self) -> int:
+        """An event without time stamps."""
+        return self._handle("cuEventCreate", _NO_TIMING)
+
+    def is_capturing(self, stream: int) -> bool:
+        """Whether a stream is being captured into a CUDA graph."""
+        return self._int_of_stream("cuStreamIsCapturing", stream) != 0
+
+    def _int_of_stream(self, name: str, stream: int) -> int:
+        value = c_int()
+        self(name, stream, byref(value))
+        return value.value
+
+    def function(self, ptx: bytes, name: str) -> int:
+        """Load a module from its text and find a kernel in it."""
+        return self._handle("cuModuleGetFunction", self._handle("cuModuleLoadData", ptx), name.encode())
+
+    def export(self, base: int) -> bytes:
+        """What other processes open an allocation with; ``base`` is its start."""
+        handle = IpcHandle()
+        self("cuIpcGetMemHandle", byref(handle), base)
+        return bytes(handle.bytes)
+
+    def open(self, handle: bytes) -> int:
+        """Map another process's allocation; returns where it starts here."""
+        return self._pointer("cuIpcOpenMemHandle_v2", IpcHandle((c_ubyte * IPC_HANDLE_NBYTES)(*handle)), _IPC_LAZY_PEER_ACCESS)
+
+    def copy(self, destination: int, source: int, nbytes: int, stream: int) -> None:
+        """Copy between any two memories, in order on a stream."""
+        if nbytes:
+            self("cuMemcpyAsync", destination, source, nbytes, stream)
+
+
+_library: list[Any] = []
+_DEVICE_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-gpu")  # of Linux, of Windows under it, of Jetson boards
+
+
+def use(library: Any) -> None:
+    """Let an object stand for the driver in this process; before anything has asked for it."""
+    _library[:] = [library]
+    driver.cache_clear()
+
+
+def is_likely() -> bool:
+    """Whether this process is likely to have a GPU, told without starting the driver, which takes a while."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return bool(_library) or (visible not in ("", "-1") and any(map(os.path.exists, _DEVICE_FILES)))
+
+
+@lru_cache(maxsize=1)
+def driver() -> Driver | None:
+    """The driver with at least one GPU, or None where there is none."""
+    try:
+        library = _library[0] if _library else ctypes.CDLL("libcuda.so.1")
+        found = Driver(library)
+    except (OSError, AttributeError, DeviceError):
+        return None
+    return found if found.count else None

@@ -1,0 +1,219 @@
+"""The GPU that this process uses: its context, memory, streams and kernels."""
+
+import ctypes
+import math
+import threading
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from hpcoll.base.errors import DeviceError, KernelError
+from hpcoll.runtime.gpu.cuda import DeviceAttribute, Driver, driver
+
+_BLOCKS_PER_MULTIPROCESSOR = 8  # enough to keep the memory busy
+_LEAST_NBYTES = 4096  # of temporary memory
+_SLAB_NBYTES = 32 << 20  # allocated at once for many pieces of it, because peers map allocations
+_STREAM_SETS = 16  # channels from there on share them: that delays work, but never for something that comes behind it
+
+
+class Memory:
+    """Memory of a GPU, or page-locked host memory; freed with the object.
+
+    Attributes:
+        address, nbytes: Where it is.
+    """
+
+    def __init__(self, gpu: "Gpu", nbytes: int, *, pinned: bool = False) -> None:
+        gpu.enter()
+        self.nbytes, self._gpu = nbytes, gpu
+        self.address = gpu.driver.allocate_pinned(max(1, nbytes)) if pinned else gpu.driver.allocate(max(1, nbytes))
+        weakref.finalize(self, release, gpu, "cuMemFreeHost" if pinned else "cuMemFree_v2", [self.address]).atexit = False
+
+
+def release(gpu: "Gpu", function: str, handles: Iterable[int]) -> None:
+    """Give something back when its owner is gone: in any thread, and there is nobody to tell of an error."""
+    with suppress(DeviceError), gpu.entered():
+        for handle in handles:
+            gpu.driver(function, handle)
+
+
+class Temporary:
+    """GPU memory that the next may use when the object is gone; what it was used for must have ended.
+
+    Attributes:
+        gpu: Whose it is.
+        address, nbytes: Where it is.
+    """
+
+    def __init__(self, gpu: "Gpu", idle: list[int], nbytes: int) -> None:
+        self.gpu, self.address, self.nbytes = gpu, idle.pop(), nbytes
+        weakref.finalize(self, idle.append, self.address).atexit = False
+
+
+class Gpu:
+    """One GPU, by the context that all CUDA libraries of the process share.
+
+    Attributes:
+        driver: The driver.
+        ordinal: Its number in this process.
+        context: Handle of the context.
+        cc: Compute capability.
+        most_blocks: Blocks of a kernel that is to use the whole GPU.
+        stream: For what is waited for at once.
+    """
+
+    def __init__(self, driver: Driver, ordinal: int) -> None:
+        self.driver, self.ordinal = driver, ordinal
+        self.context = driver.primary_context(ordinal)
+        self.cc = (driver.device_attribute(ordinal, DeviceAttribute.MAJOR), driver.device_attribute(ordinal, DeviceAttribute.MINOR))
+        self.most_blocks = _BLOCKS_PER_MULTIPROCESSOR * driver.device_attribute(ordinal, DeviceAttribute.MULTIPROCESSORS)
+        self._functions: dict[str, int] = {}
+        self._streams: dict[int, list[int]] = {}
+        self.enter()
+        self.stream = driver.stream()
+        self._events: list[int] = []  # that nobody uses
+        self._idle: dict[int, list[int]] = {}  # addresses of temporary memory by size
+        self._slab = (0, 0)  # what is left of the last one: address and bytes
+        self._lock = threading.Lock()
+
+    def enter(self) -> None:
+        """Make the context current in this thread."""
+        self.driver("cuCtxSetCurrent", self.context)
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """The context is current in this thread; afterwards the one that was."""
+        before = self.driver.current_context()
+        if before == self.context:
+            yield
+            return
+        self.enter()
+        try:
+            yield
+        finally:
+            self.driver("cuCtxSetCurrent", before)
+
+    def function(self, kernel: Any) -> int:
+        """Handle of a kernel of `hpcoll.kernels.device`, loaded when first asked for."""
+        found = self._functions.get(kernel.name)
+        if found is None:
+            self.enter()
+            found = self._functions[kernel.name] = self.driver.function(kernel.ptx, kernel.name)
+        return found
+
+    def temporary(self, nbytes: int) -> Temporary:
+        """Memory for one call. It stays allocated, so that peers need map it only once."""
+        size = max(_LEAST_NBYTES, 1 << max(0, nbytes - 1).bit_length())
+        with self._lock:
+            idle = self._idle.setdefault(size, [])
+            if not idle:
+                idle.append(self._piece(size))
+            return Temporary(self, idle, size)
+
+    def _piece(self, size: int) -> int:
+        """Memory that is never freed: of a slab, or for itself when it is large."""
+        self.enter()
+        if size > _SLAB_NBYTES // 8:
+            return self.driver.allocate(size)
+        address, left = self._slab
+        if left < size:
+            address, left = self.driver.allocate(_SLAB_NBYTES), _SLAB_NBYTES
+        self._slab = address + size, left - size
+        return address
+
+    def streams(self, channel: int, n: int) -> list[int]:
+        """``n`` streams for a channel."""
+        self.enter()
+        with self._lock:
+            found = self._streams.setdefault(channel % _STREAM_SETS, [])
+            found += [self.driver.stream() for _ in range(n - len(found))]
+            return found[:n]
+
+    def launch(self, function: int, values: list[int], blocks: int, threads: int, stream: int) -> None:
+        """Launch a kernel whose parameters are 8 bytes each; floating-point ones as their bits."""
+        cells = (ctypes.c_uint64 * len(values))(*(value & (1 << 64) - 1 for value in values))
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(cells) + 8 * i for i in range(len(values))))
+        grid = max(1, min(blocks, self.most_blocks))
+        self.driver("cuLaunchKernel", function, grid, 1, 1, threads, 1, 1, 0, stream, ctypes.addressof(pointers), None)
+
+    def pin(self, owner: object, address: int, nbytes: int) -> None:
+        """Page-lock host memory for as long as its owner lives, so that kernels read and write it."""
+        self.enter()
+        self.driver.register(address, nbytes)
+        weakref.finalize(owner, release, self, "cuMemHostUnregister", [address]).atexit = False
+
+    @contextmanager
+    def _reached(self, stream: int) -> Iterator[int]:
+        """An event behind what is on a stream by now, to be used at once."""
+        with self._lock:
+            event = self._events.pop() if self._events else self.driver.event()
+        self.driver("cuEventRecord", event, stream)
+        yield event
+        self._events.append(event)
+
+    def order(self, stream: int, earlier: int) -> None:
+        """Let what comes next on a stream wait for what is on another by now."""
+        with self._reached(earlier) as event:
+            self.driver("cuStreamWaitEvent", stream, event, 0)
+
+    def finish(self, stream: int) -> None:
+        """Wait for what is on a stream by now."""
+        with self._reached(stream) as event:
+            self.driver("cuEventSynchronize", event)
+
+
+@lru_cache
+def _gpu(ordinal: int) -> Gpu:
+    found = driver()
+    assert found is not None
+    return Gpu(found, ordinal)
+
+
+def kernels() -> Any:
+    """The module with the kernels, which takes a second to import.
+
+    Raises:
+        KernelError: numba-cuda is not installed.
+    """
+    try:
+        from hpcoll.kernels import device
+    except ImportError as error:
+        raise KernelError(f"kernels for GPU arrays need numba-cuda (pip install 'hpcoll[cuda13]' or '[cuda12]'): {error}") from error
+    return device
+
+
+def gpu_of(ordinal: int) -> Gpu:
+    """The GPU of that number; there must be one."""
+    return _gpu(ordinal)
+
+
+class GpuArray:
+    """An array in GPU memory for programs without CuPy: any library with the CUDA array interface takes it.
+
+    Attributes:
+        shape, dtype, nbytes: As of a NumPy array; C order.
+    """
+
+    def __init__(self, memory: Memory, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self._memory, self.shape, self.dtype = memory, shape, dtype
+        self.nbytes = math.prod(shape) * dtype.itemsize
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """What other libraries read."""
+        data = (self._memory.address if self.nbytes else 0, False)
+        return {"version": 3, "shape": self.shape, "typestr": self.dtype.str, "data": data, "strides": None, "stream": None}
+
+
+def array_over(memory: Memory, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    """Memory as an array of CuPy where that is installed, else as a `GpuArray`."""
+    try:
+        import cupy
+    except ImportError:
+        return GpuArray(memory, shape, dtype)
+    owned = cupy.cuda.UnownedMemory(memory.address, memory.nbytes, memory)
+    return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(owned, 0))

@@ -1,0 +1,186 @@
+"""GPU memory that ranks of a node map: who exports what, and what is mapped here.
+
+The **directory** is a window of shared memory in which each rank of the node writes what it exports, one slot per allocation:
+
+    generation (8 bytes) | name for other processes (64) | free
+
+A message names a slot and an offset in the allocation. Its receiver maps the slot when it first meets it, and again when the
+generation has changed, because the owner has freed the memory and exports another in that slot. Freed memory stays occupied for as long
+as a peer maps it: so whoever maps one slot of a rank lets go of all others of that rank whose generation has changed.
+"""
+
+import ctypes
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+
+import numpy as np
+
+from hpcoll.base.errors import DeviceError
+from hpcoll.runtime.gpu.cuda import IPC_HANDLE_NBYTES, Attribute
+from hpcoll.runtime.gpu.device import Gpu, Memory, release
+from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.program.fields import FIRST_SLOT, NSLOTS, OFFSET_BITS, SLOT_NBYTES
+from hpcoll.runtime.transports.shm import Node
+
+_NAME_WORDS = slice(1, 1 + IPC_HANDLE_NBYTES // 8)  # of a slot
+_RESERVED = 128  # slots that only hpcoll's own memory may take
+_OPEN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+
+class Directory:
+    """What the ranks of a node export to each other. Made collectively by them; raises ArgumentError as `Node.window`.
+
+    Args:
+        node: The ranks.
+        gpu: Of this rank.
+
+    Attributes:
+        readers: Ranks of the communicator that can map this rank's memory.
+        problem: Why something could last not be exported or mapped.
+        fields: By field of a GPU engine's table.
+    """
+
+    def __init__(self, node: Node, gpu: Gpu) -> None:
+        self._node, self._gpu, self.problem = node, gpu, ""
+        self._window = node.window(0, NSLOTS * SLOT_NBYTES)
+        words = self._window.mapping.array(0, node.nranks * NSLOTS * SLOT_NBYTES).view(np.int64)
+        self._slots = words.reshape(node.nranks, NSLOTS, SLOT_NBYTES // 8)
+        self._mapped = np.zeros((node.nranks, NSLOTS, 2), np.int64)  # generation or 0, address
+        self._lock = threading.Lock()  # for that: the helper maps, too
+        self._exported, self._nexported = np.zeros((NSLOTS, 3), np.int64), np.zeros(1, np.int64)
+        self._slot_of: dict[int, int] = {}  # by the driver's number of an allocation
+        self._free = list(range(NSLOTS - 1, -1, -1))
+        self._callback = _OPEN(_weakly(self))
+        weakref.finalize(self, _close, gpu, self._mapped).atexit = False
+        self.fields = {
+            f.EXPORTED: self._exported.ctypes.data, f.NEXPORTED: self._nexported.ctypes.data, f.DIRECTORY: self._window.address,
+            f.MAPPED: self._mapped.ctypes.data, f.OPEN: ctypes.cast(self._callback, ctypes.c_void_p).value or 0,
+        }  # fmt: skip
+        self.readers = self._find_readers()
+
+    def _find_readers(self) -> frozenset[int]:
+        """Try it out: each rank maps a little memory of every other."""
+        comm, mine, offered = self._node.comm, self._node.rank, False
+        with suppress(DeviceError):
+            trial = Memory(self._gpu, 1)
+            offered = self.export(trial.address)
+        why = self.problem
+        comm.Barrier()
+        seen = {local for local in range(self._node.nranks) if local != mine and self._map(local, 0)}
+        found: list[tuple[bool, set[int], str]] = comm.allgather((offered, seen, self.problem))
+        readers = frozenset(rank for rank, local in self._node.near.items() if offered and mine in found[local][1])
+        theirs = (text for local, (_, mapped, text) in enumerate(found) if local != mine and mine not in mapped)
+        self.problem = next(theirs, "") if offered else why
+        release(self._gpu, "cuIpcCloseMemHandle", [int(self._mapped[local, 0, 1]) for local in seen])
+        self._mapped[:] = 0
+        comm.Barrier()  # before the memory is freed
+        if offered:
+            self._forget(0)
+        return readers
+
+    def export(self, pointer: int, nbytes: int = 1, *, reserved: bool = False) -> bool:
+        """Let peers map the allocation that memory lies in.
+
+        Args:
+            pointer, nbytes: The memory.
+            reserved: It is hpcoll's own, for which there are slots when the caller's memory has no more.
+        Returns:
+            False, with `problem` set, where the driver cannot export it, or the memory does not lie in one allocation.
+        """
+        number = self._gpu.driver.attribute(pointer, Attribute.BUFFER_ID)
+        slot = self._slot_of.get(number)
+        if slot is None:
+            slot = self._fill(number, pointer, 0 if reserved else _RESERVED)
+        if slot is None:
+            return False
+        if pointer + nbytes > self._exported[slot, 1]:
+            self.problem = f"{nbytes} bytes at {pointer:#x} are not of one allocation"
+            return False
+        return True
+
+    def _fill(self, number: int, pointer: int, nleft: int) -> int | None:
+        """The slot in which an allocation is exported from now on; None, where there would be fewer than ``nleft`` left."""
+        try:
+            base, nbytes = self._gpu.driver.address_range(pointer)
+            name = self._gpu.driver.export(base)
+        except DeviceError as error:
+            self.problem = str(error)
+            return None
+        self._forget_freed()
+        if len(self._free) <= nleft:
+            self.problem = f"{len(self._slot_of)} allocations are exported already"
+            return None
+        slot = self._free.pop()
+        words = self._slots[self._node.rank, slot]
+        words[_NAME_WORDS] = np.frombuffer(name, np.int64)
+        words[0] += 1  # peers look at it when they are told of the slot, by a message behind this
+        self._exported[slot] = base, base + nbytes, (FIRST_SLOT + slot) << OFFSET_BITS
+        self._slot_of[number] = slot
+        self._nexported[0] = max(self._nexported[0], slot + 1)
+        return slot
+
+    def share(self, pointer: int) -> None:
+        """Export memory and map what the others export here, so that no first use has to; collective, 0 for none."""
+        number = self._gpu.driver.attribute(pointer, Attribute.BUFFER_ID) if pointer and self.export(pointer) else 0
+        slots: list[int | None] = self._node.comm.allgather(self._slot_of.get(number))
+        for rank, local in self._node.near.items():
+            slot = slots[local]
+            if slot is not None and rank in self.readers:
+                self._map(local, slot)
+
+    def _forget_freed(self) -> None:
+        """Give back the slots of memory that has been freed, wherever it lay."""
+        for number, slot in list(self._slot_of.items()):
+            if self._gpu.driver.attribute(int(self._exported[slot, 0]), Attribute.BUFFER_ID) != number:
+                self._forget(slot)
+
+    def _forget(self, slot: int) -> None:
+        self._exported[slot] = 0
+        self._slots[self._node.rank, slot, 0] += 1
+        self._slot_of = {number: one for number, one in self._slot_of.items() if one != slot}
+        self._free.append(slot)
+
+    def _map(self, local: int, slot: int) -> int:
+        """Map what is in a peer's slot; 1, or 0 with `problem` set. Compiled code calls this from any thread."""
+        try:
+            with self._lock, self._gpu.entered():
+                self._map_alone(local, slot)
+        except BaseException as error:  # nothing may be raised through compiled code
+            self.problem = str(error) or type(error).__name__
+            return 0
+        return 1
+
+    def _map_alone(self, local: int, slot: int) -> None:
+        generations, mapped = self._slots[local, :, 0], self._mapped[local]
+        generation = int(generations[slot])
+        if not generation:
+            raise DeviceError(f"local rank {local} exports nothing in slot {slot}")
+        for stale in np.flatnonzero((mapped[:, 0] != 0) & (mapped[:, 0] != generations)).tolist():
+            self._unmap(local, stale)
+        if mapped[slot, 0] == 0:  # another thread may have been faster
+            mapped[slot, 1] = self._gpu.driver.open(self._slots[local, slot, _NAME_WORDS].tobytes())
+            mapped[slot, 0] = generation
+
+    def _unmap(self, local: int, slot: int) -> None:
+        mapped = self._mapped[local, slot]
+        if mapped[0]:
+            mapped[0] = 0
+            self._gpu.driver("cuIpcCloseMemHandle", int(mapped[1]))
+
+
+def _weakly(directory: Directory) -> Callable[[int, int], int]:
+    """Its mapping as a function that does not keep it."""
+    me = weakref.ref(directory)
+
+    def map_slot(local: int, slot: int) -> int:
+        found = me()
+        return 0 if found is None else found._map(local, slot)
+
+    return map_slot
+
+
+def _close(gpu: Gpu, mapped: np.ndarray) -> None:
+    """Unmap what is mapped."""
+    release(gpu, "cuIpcCloseMemHandle", [address for generation, address in mapped.reshape(-1, 2).tolist() if generation])

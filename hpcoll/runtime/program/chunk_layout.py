@@ -1,0 +1,89 @@
+"""Where the chunks of a message lie in its buffers. Pure arithmetic on element counts."""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
+
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.ir import Schedule
+from hpcoll.schedules.partition import chunk_bounds, segment_count
+
+
+class Layout(NamedTuple):
+    """Where the chunks of one segment lie, in elements.
+
+    Attributes:
+        inputs, outputs: ``(displ, count)`` of each chunk, relative to the start of the segment.
+        size: Elements of an extent.
+    """
+
+    inputs: Sequence[tuple[int, int]]
+    outputs: Sequence[tuple[int, int]]
+    size: Callable[[Hashable], int]
+
+
+Segments = list[tuple[int, Layout]]  # per segment its displacement and its layout; equal segments share one layout
+
+
+def _cut(count: int, segment: int, layout_of: Callable[[int], Layout]) -> Segments:
+    """Segments of at most ``segment`` elements; all but the last share a layout."""
+    nsegments = segment_count(count, segment)
+    full = layout_of(min(segment, count))
+    last = full if count == nsegments * segment else layout_of(count - (nsegments - 1) * segment)
+    return [(i * segment, full if i < nsegments - 1 else last) for i in range(nsegments)]
+
+
+def vector_segments(count: int, segment: int, nchunks: int) -> Segments:
+    """A vector of ``count`` elements, cut into segments, each cut into ``nchunks`` balanced chunks."""
+
+    def layout_of(length: int) -> Layout:
+        bounds = [chunk_bounds(length, nchunks, i) for i in range(nchunks)]
+        chunks = [(lo, hi - lo) for lo, hi in bounds]
+        return Layout(chunks, chunks, lambda extent: chunks[extent][1])  # type: ignore[call-overload]
+
+    return _cut(count, segment, layout_of)
+
+
+def block_segments(schedule: Schedule, count: int, segment: int) -> Segments:
+    """Equal blocks of ``count`` elements, one after another; a segment is the same slice of every block."""
+    collective = COLLECTIVES[schedule.collective]
+    who = (schedule.rank, schedule.nranks, schedule.root, schedule.nchunks)
+
+    def layout_of(length: int) -> Layout:
+        inputs = [(i * count, length) for i in range(collective.ninputs(*who))]
+        outputs = [(i * count, length) for i in range(collective.noutputs(*who))]
+        return Layout(inputs, outputs, lambda extent: length)
+
+    return _cut(count, segment, layout_of)
+
+
+def varying_blocks(
+    inputs: Sequence[tuple[int, int]], outputs: Sequence[tuple[int, int]], sizes: Sequence[int], piece: int = 0
+) -> Segments:
+    """Blocks of different sizes: ``(displ, count)`` of each, and the size of every rank's block where it is known.
+
+    Args:
+        inputs, outputs, sizes: In elements.
+        piece: Elements of every block in one segment; 0: blocks are not cut.
+    """
+    longest = max((*(count for _, count in (*inputs, *outputs)), *sizes), default=0)  # a rank may forward more than it has
+    nslices = segment_count(longest, piece) if piece else 1
+    layouts: dict[tuple[int, ...], Layout] = {}
+    segments: Segments = []
+    for i in range(nslices):
+        lo, most = i * piece, piece or longest
+        ins, outs, all_sizes = (
+            [max(0, min(most, count - lo)) for count in counts]
+            for counts in ([count for _, count in inputs], [count for _, count in outputs], sizes)
+        )
+        key = (*ins, *outs, *all_sizes)
+        if key not in layouts:
+            layouts[key] = _slices(inputs, outputs, ins, outs, all_sizes)
+        segments.append((lo, layouts[key]))
+    return segments
+
+
+def _slices(
+    inputs: Sequence[tuple[int, int]], outputs: Sequence[tuple[int, int]], ins: list[int], outs: list[int], sizes: list[int]
+) -> Layout:
+    here = [list(zip((displ for displ, _ in blocks), counts, strict=True)) for blocks, counts in ((inputs, ins), (outputs, outs))]
+    return Layout(here[0], here[1], lambda extent: sizes[extent])  # type: ignore[call-overload]

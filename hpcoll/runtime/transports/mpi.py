@@ -1,0 +1,70 @@
+"""The MPI library that mpi4py has loaded, as addresses and handles for compiled code.
+
+The library is asked for through mpi4py's own extension module, never by a guess at a path: a process may hold two
+MPI libraries on disk, but only one has been initialised.
+"""
+
+import ctypes
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from mpi4py import MPI
+
+_POINTER_NBYTES = ctypes.sizeof(ctypes.c_void_p)
+
+
+class Library(NamedTuple):
+    """What compiled code needs to call MPI.
+
+    Attributes:
+        isend, irecv, test, iprobe: Addresses of ``MPI_Isend``, ``MPI_Irecv``, ``MPI_Test``, ``MPI_Iprobe``.
+        grequest_complete: Address of ``MPI_Grequest_complete``.
+        request_nbytes: Size of a request handle: 8 in Open MPI (a pointer), 4 in MPICH and its relatives.
+        status_ignore: Value of ``MPI_STATUS_IGNORE``: 0 in Open MPI, 1 in MPICH's ABI.
+        byte: Handle of ``MPI_BYTE``.
+        truncated: Value of ``MPI_ERR_TRUNCATE``.
+    """
+
+    isend: int
+    irecv: int
+    test: int
+    iprobe: int
+    grequest_complete: int
+    request_nbytes: int
+    status_ignore: int
+    byte: int
+    truncated: int
+
+
+@lru_cache(maxsize=1)
+def library() -> Library:
+    """The loaded MPI library; Open MPI, MPICH, or one with MPICH's ABI such as Intel MPI."""
+    names = ("MPI_Isend", "MPI_Irecv", "MPI_Test", "MPI_Iprobe", "MPI_Grequest_complete")
+    isend, irecv, test, iprobe, complete = map(function, names)
+    request_nbytes = MPI._sizeof(MPI.REQUEST_NULL)
+    status_ignore = 0 if request_nbytes == _POINTER_NBYTES else 1
+    return Library(isend, irecv, test, iprobe, complete, request_nbytes, status_ignore, handle(MPI.BYTE), MPI.ERR_TRUNCATE)
+
+
+@lru_cache(maxsize=1)
+def last_tag() -> int:
+    """The highest tag there is; MPI must run."""
+    tag: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+    return int(tag)
+
+
+@lru_cache
+def function(name: str) -> int:
+    """The address of one of the library's functions."""
+    return _address(getattr(ctypes.CDLL(MPI.__file__), name))
+
+
+def handle(thing: MPI.Comm | MPI.Datatype | MPI.Request | MPI.Op) -> int:
+    """The C handle of a communicator, datatype, request or operator, as an int64 whose low bits are the handle."""
+    return int(MPI._handleof(thing)) & ((1 << 8 * MPI._sizeof(thing)) - 1)
+
+
+def _address(function: Any) -> int:
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address is not None
+    return address

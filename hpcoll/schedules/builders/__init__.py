@@ -1,0 +1,1 @@
+"""One file per algorithm: a function that writes one rank's schedule."""

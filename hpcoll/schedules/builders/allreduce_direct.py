@@ -1,0 +1,21 @@
+"""Direct (one-shot) allreduce: everybody sends everything to everybody and folds it all in rank order.
+
+    round 0: 0 -> 1 2 3    1 -> 2 3 0    2 -> 3 0 1    3 -> 0 1 2        then each rank: a op b op c op d
+
+Source: classic; one-shot kernels of vLLM and TensorRT-LLM.
+"""
+
+from hpcoll.schedules.ir import Writer, inputs, outputs
+
+
+def allreduce_direct(w: Writer) -> None:
+    """One round, (p-1) m sent; every rank computes the same bits."""
+    p, r = w.nranks, w.rank
+    contributions = {r: inputs(0)}
+    for t in range(1, p):
+        w.send((r + t) % p, inputs(0))
+    for t in range(1, p):
+        peer = (r - t) % p
+        contributions[peer] = w.scratch(0)
+        w.recv(peer, contributions[peer])
+    w.reduce(outputs(0), *(contributions[rank] for rank in range(p)))

@@ -1,0 +1,33 @@
+"""Binomial gather: every rank collects its subtree's blocks and hands them to its parent as one message.
+
+    round   0                 1              2           (8 ranks, root 0)
+            1 -> 0   3 -> 2   2,3 -> 0       4..7 -> 0
+            5 -> 4   7 -> 6   6,7 -> 4
+
+Scratch keeps a subtree in vrank order. The root receives into OUTPUT; the one message that passes the last rank comes in two runs.
+
+Source: classic; Thakur, Rabenseifner and Gropp, IJHPCA 2005.
+"""
+
+from hpcoll.schedules.ir import Writer, cell, inputs, outputs
+from hpcoll.schedules.partition import cyclic_runs
+from hpcoll.schedules.patterns import binomial
+
+
+def gather_binomial(w: Writer) -> None:
+    """q rounds; every block moves once per tree edge on its way."""
+    p, v = w.nranks, w.vrank
+    n = binomial.subtree(v, p)
+    mine = w.scratch(*(w.peer(v + i) for i in range(n))) if v and n > 1 else inputs(0)
+    if n > 1:
+        w.copy(inputs(0), cell(mine, 0) if v else outputs(w.rank))
+    for child in reversed(binomial.children(v, p)):
+        size = binomial.subtree(child, p)
+        runs = [cell(mine, child - v, size)] if v else [outputs(*run) for run in cyclic_runs(w.peer(child), size, p)]
+        for run in runs:
+            w.recv(w.peer(child), run)
+    if v:
+        parent = binomial.parent(v)
+        runs = [mine] if parent else [cell(mine, (first - w.rank) % p, size) for first, size in cyclic_runs(w.rank, n, p)]
+        for run in runs:
+            w.send(w.peer(parent), run)

@@ -1,0 +1,33 @@
+"""Binomial scatter: every rank receives its subtree's blocks as one message and hands each child its share.
+
+    round   0              1              2                    (8 ranks, root 0)
+            0 -> 4..7      0 -> 2,3       0 -> 1   2 -> 3
+                           4 -> 6,7       4 -> 5   6 -> 7
+
+Scratch keeps a subtree in vrank order. The root sends from INPUT; the one message that passes the last rank goes in two runs.
+
+Source: classic; Thakur, Rabenseifner and Gropp, IJHPCA 2005.
+"""
+
+from hpcoll.schedules.ir import Writer, cell, inputs, outputs
+from hpcoll.schedules.partition import cyclic_runs
+from hpcoll.schedules.patterns import binomial
+
+
+def scatter_binomial(w: Writer) -> None:
+    """q rounds; every block moves once per tree edge on its way."""
+    p, v = w.nranks, w.vrank
+    n = binomial.subtree(v, p)
+    mine = w.scratch(*(w.peer(v + i) for i in range(n))) if v and n > 1 else outputs(0)
+    if v:
+        parent = binomial.parent(v)
+        runs = [mine] if parent else [cell(mine, (first - w.rank) % p, size) for first, size in cyclic_runs(w.rank, n, p)]
+        for run in runs:
+            w.recv(w.peer(parent), run)
+    for child in binomial.children(v, p):
+        size = binomial.subtree(child, p)
+        runs = [cell(mine, child - v, size)] if v else [inputs(*run) for run in cyclic_runs(w.peer(child), size, p)]
+        for run in runs:
+            w.send(w.peer(child), run)
+    if n > 1:
+        w.copy(cell(mine, 0) if v else inputs(w.rank), outputs(0))

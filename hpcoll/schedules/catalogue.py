@@ -1,0 +1,170 @@
+"""Every algorithm hpcoll has: what it is good for, where it comes from, what it costs.
+
+Costs are formulas, written once as text and evaluated where a number is needed: ``p`` ranks, ``q`` = ceil(log2 p),
+``f`` = the largest power of two <= p, ``n`` chunks of the message. Bytes are fractions of m, the bytes of the whole
+message (for block collectives: of all ranks' blocks together). `hpcoll.schedules.row.Algorithm` says what each field means.
+"""
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.row import Algorithm
+
+CATALOGUE: dict[str, Algorithm] = {
+    row.key: row
+    for row in (
+        Algorithm("allreduce", "ring", "least volume, p-1 neighbour messages per phase: large messages, few ranks",
+            "Patarasuk and Yuan, J. Parallel Distrib. Comput. 2009", rounds="2*(p-1)", serial="2*(p-1)/p", sent="2*(p-1)/p",
+            largest="1/p", chunks="p", pipelined=True, neighbours=True),
+        Algorithm("allreduce", "circulant", "the ring's volume in 2q rounds, for any number of ranks: medium and large messages",
+            "Traeff, arXiv 2407.18004", rounds="2*q", serial="2*(p-1)/p", sent="2*(p-1)/p", largest="(p//2)/p", chunks="p",
+            pipelined=True),
+        Algorithm("allreduce", "rabenseifner", "the ring's volume in 2 log2 p rounds, largest parts to the nearest rank: powers of two",
+            "Rabenseifner, ICCS 2004; Thakur, Rabenseifner and Gropp, IJHPCA 2005", rounds="2*log2(f)+2*(p>f)",
+            serial="2*(f-1)/f+2*(p>f)", sent="2*(f-1)/f+(p>f)", largest="(1+(p>f))/2", chunks="f", ordered=True, pipelined=True),
+        Algorithm("allreduce", "recursive_doubling", "fewest rounds, whole message each time: small messages",
+            "classic; Thakur, Rabenseifner and Gropp, IJHPCA 2005", rounds="log2(f)+2*(p>f)", serial="log2(f)+2*(p>f)",
+            sent="log2(f)+(p>f)", ordered=True),
+        Algorithm("allreduce", "tree", "reduce, then broadcast over a binary tree: operators that are not commutative, uneven arrival",
+            "classic", rounds="2*log2(f)", serial="4*log2(p+1)-4", sent="1+(p>2)+(p>5)", ordered=True, pipelined=True),
+        Algorithm("allreduce", "double_tree",
+            "two complementary trees, half the message each: many ranks, medium and large messages in segments",
+            "Sanders, Speck and Traeff, Parallel Computing 2009; NCCL 2.4", rounds="2*q", serial="2*q-1/2", sent="2-max(0,4-p)/2",
+            largest="1/2", chunks="2", ordered=True, pipelined=True),
+        Algorithm("allreduce", "direct",
+            "everything to everybody at once: smallest messages, few ranks, or latency that is wire rather than CPU",
+            "classic (one-shot)", rounds="1", messages="p-1", serial="p-1", sent="p-1", ordered=True, staged="1", one_fold=True),
+        Algorithm("allreduce", "two_shot",
+            "least volume in two rounds of p-1 messages: few ranks, or latency that is wire rather than CPU",
+            "classic (direct reduce-scatter, direct allgather)", rounds="2", messages="2*(p-1)", serial="2*(p-1)/p", sent="2*(p-1)/p",
+            largest="1/p", chunks="p", ordered=True, pipelined=True, staged="1", one_fold=True),
+        Algorithm("allreduce", "hierarchical",
+            "a lane of the message per rank of a node, all lanes at once between the nodes: large messages",
+            "Traeff and Hunold, arXiv 1910.13373", rounds="2*(c>1)+2*r", messages="2*(c-1)+2*r", serial="2*(c-1)/l+2*(h-1)/h/l",
+            sent="2*(c-1)/l+2*(h-1)/h/l", largest="max(h//2,1)/h/l", chunks="l*h", staged="1", pipelined=True, hierarchical=True,
+            lanes="l", inner=("reduce_scatter/direct", "allgather/direct"), outer="allreduce/circulant"),
+        Algorithm("allreduce", "leaders", "one rank of each node combines for all of it: small messages", "classic (two-level)",
+            rounds="2*(c>1)+log2(g)+2*(h>g)", messages="2*(c-1)+log2(g)+2*(h>g)", serial="2*(c-1)+log2(g)+2*(h>g)",
+            sent="c-1+log2(g)+(h>g)", staged="1", hierarchical=True, inner=("reduce/direct", "bcast/direct"),
+            outer="allreduce/recursive_doubling"),
+        Algorithm("bcast", "binomial", "fewest rounds, whole message each time: small messages",
+            "classic; Thakur, Rabenseifner and Gropp, IJHPCA 2005", rounds="log2(f)", serial="q", sent="q", pipelined=True),
+        Algorithm("bcast", "tree",
+            "a flat 4-nomial tree, half as deep as the binomial one: small messages where latency is wire rather than CPU",
+            "classic; k-nomial trees as in MPICH", rounds="ceil(log2(3*p-1)/2)-1", serial="3*ceil(q/2)-4+ceil(p/4**(ceil(q/2)-1))",
+            sent="3*ceil(q/2)-4+ceil(p/4**(ceil(q/2)-1))", pipelined=True),
+        Algorithm("bcast", "chain", "a line of ranks, every link carries the message once: very large messages in segments, few ranks",
+            "classic (linear pipeline)", rounds="p-1", serial="p-1", sent="1", pipelined=True, neighbours=True),
+        Algorithm("bcast", "double_tree", "two complementary binary trees, half the message each: large messages in segments, many ranks",
+            "Sanders, Speck and Traeff, Parallel Computing 2009", rounds="q", serial="q", sent="1", largest="1/2", chunks="2",
+            pipelined=True),
+        Algorithm("bcast", "circulant",
+            "n blocks in n-1+q rounds, the fewest possible on one port: medium and large messages, any number of ranks",
+            "Traeff, arXiv 2312.11236 and 2407.18004", rounds="n-1+q", serial="(n-1+q)/n", sent="(n-1+q)/n", chunked=True),
+        Algorithm("bcast", "direct", "the root sends to everybody: smallest messages, few ranks, shared memory", "classic (linear)",
+            rounds="1", messages="p-1", serial="p-1", sent="p-1", staged="1", shared="1"),
+        Algorithm("bcast", "hierarchical",
+            "a lane of the message per rank of a node, all lanes at once between the nodes: large messages",
+            "Traeff and Hunold, arXiv 1910.13373", rounds="2*(c>1)+r", messages="2*(c-1)+r", serial="2*(c-1)/l+r", sent="2*(c-1)/l+1",
+            largest="1/2/l", chunks="2*l", staged="1", pipelined=True, hierarchical=True, lanes="l",
+            inner=("scatter/direct", "allgather/direct"), outer="bcast/double_tree"),
+        Algorithm("reduce", "binomial", "fewest rounds, whole message each time: small messages",
+            "classic; Thakur, Rabenseifner and Gropp, IJHPCA 2005", rounds="log2(f)", serial="q", sent="1", received="q", pipelined=True),
+        Algorithm("reduce", "tree", "an in-order binary tree below any root: operators that are not commutative",
+            "classic; in-order numbering as in Sanders, Speck and Traeff, Parallel Computing 2009", rounds="q", serial="2*log2(p)-1",
+            sent="1", received="2-(p==2)", ordered=True, pipelined=True),
+        Algorithm("reduce", "chain", "a line of ranks, every link carries the message once: very large messages in segments, few ranks",
+            "classic (linear pipeline)", rounds="p-1", serial="p-1", sent="1", pipelined=True, neighbours=True),
+        Algorithm("reduce", "double_tree",
+            "two complementary binary trees, half the message each: large messages in segments, many ranks",
+            "Sanders, Speck and Traeff, Parallel Computing 2009", rounds="q", serial="q", sent="1", largest="1/2", chunks="2",
+            pipelined=True),
+        Algorithm("reduce", "circulant",
+            "n blocks in n-1+q rounds, the fewest possible on one port: medium and large messages, any number of ranks",
+            "Traeff, arXiv 2312.11236 and 2407.18004", rounds="n-1+q", serial="(n-1+q)/n", sent="1", received="(n-1+q)/n", chunked=True),
+        Algorithm("reduce", "direct", "everybody sends to the root, which folds once: few ranks, operators that are not commutative",
+            "classic (linear)", rounds="1", messages="p-1", serial="p-1", sent="1", received="p-1", ordered=True, staged="1",
+            one_fold=True),
+        Algorithm("reduce", "hierarchical",
+            "a lane of the message per rank of a node, all lanes at once between the nodes: large messages",
+            "Traeff and Hunold, arXiv 1910.13373", rounds="2*(c>1)+r", messages="2*(c-1)+r", serial="2*(c-1)/l+r", sent="(c-1)/l+1",
+            largest="1/2/l", chunks="2*l", staged="1", pipelined=True, hierarchical=True, lanes="l",
+            inner=("reduce_scatter/direct", "gather/direct"), outer="reduce/double_tree"),
+        Algorithm("scan", "recursive_doubling", "fewest rounds, whole message each time",
+            "Hillis and Steele, Communications of the ACM 1986", rounds="log2(f)", serial="q", sent="q", ordered=True),
+        Algorithm("exscan", "recursive_doubling", "fewest rounds, whole message each time",
+            "Hillis and Steele, Communications of the ACM 1986", rounds="log2(f)", serial="q", sent="q", ordered=True),
+        Algorithm("allgather", "ring", "least volume, p-1 neighbour messages: large blocks, few ranks",
+            "classic; Thakur, Rabenseifner and Gropp, IJHPCA 2005", rounds="p-1", serial="(p-1)/p", sent="(p-1)/p", largest="1/p",
+            neighbours=True, pipelined=True),
+        Algorithm("allgather", "circulant", "fewest rounds and least volume for any number of ranks", "Traeff, arXiv 2407.18004",
+            rounds="q", serial="(p-1)/p", sent="(p-1)/p", largest="(p//2)/p", pipelined=True),
+        Algorithm("allgather", "direct", "all blocks at once: few ranks, or latency that is wire rather than CPU", "classic", rounds="1",
+            messages="p-1", serial="(p-1)/p", sent="(p-1)/p", largest="1/p", staged="1", pipelined=True),
+        Algorithm("allgather", "hierarchical", "every block goes to each other node once: several ranks per node",
+            "Traeff and Hunold, arXiv 1910.13373", rounds="(c>1)+(c>l)+r", messages="2*(c-1)+r", serial="(h-1)/h/l+(c-1)/l",
+            sent="((c-1)*t+(h-1)*ceil(c/l))/p", largest="max(h//2,1)/h/l", staged="1", hierarchical=True, lanes="l",
+            inner=("allgather/direct",), outer="allgather/circulant"),
+        Algorithm("reduce_scatter", "ring", "least volume, p-1 neighbour messages: large blocks, few ranks",
+            "Patarasuk and Yuan, J. Parallel Distrib. Comput. 2009", rounds="p-1", serial="(p-1)/p", sent="(p-1)/p", largest="1/p",
+            pipelined=True, neighbours=True),
+        Algorithm("reduce_scatter", "circulant", "fewest rounds and least volume for any number of ranks", "Traeff, arXiv 2407.18004",
+            rounds="q", serial="(p-1)/p", sent="(p-1)/p", largest="(p//2)/p", pipelined=True),
+        Algorithm("reduce_scatter", "direct", "all blocks at once, one reduction of p inputs in rank order: few ranks, any operator",
+            "classic", rounds="1", messages="p-1", serial="(p-1)/p", sent="(p-1)/p", largest="1/p", ordered=True, pipelined=True,
+            staged="1", one_fold=True),
+        Algorithm("reduce_scatter", "hierarchical", "of every block one partial sum leaves a node: several ranks per node",
+            "Traeff and Hunold, arXiv 1910.13373", rounds="t*(c>1)+(c>l)+r", messages="t*(c-1)+r", serial="(c-1)/c+(h-1)/h/l",
+            sent="(p-1+(c>l))/p", largest="max(h//2,1)/h/l", staged="2", pipelined=True, hierarchical=True, lanes="l",
+            inner=("reduce_scatter/direct",), outer="reduce_scatter/circulant"),
+        Algorithm("gather", "binomial", "fewest messages at the root: small blocks",
+            "classic; Thakur, Rabenseifner and Gropp, IJHPCA 2005", rounds="log2(f)", serial="(p-1)/p",
+            sent="max(p-2**(q-1), 2**(q-2))/p", received="(p-1)/p", largest="1/2", pipelined=True),
+        Algorithm("gather", "direct", "every block moves once: large blocks", "classic", rounds="1", messages="p-1", serial="(p-1)/p",
+            sent="1/p", received="(p-1)/p", largest="1/p", staged="1", pipelined=True),
+        Algorithm("scatter", "binomial", "fewest messages at the root: small blocks",
+            "classic; Thakur, Rabenseifner and Gropp, IJHPCA 2005", rounds="log2(f)", serial="(p-1)/p", sent="(p-1)/p", largest="1/2",
+            pipelined=True),
+        Algorithm("scatter", "direct", "every block moves once: large blocks", "classic", rounds="1", messages="p-1", serial="(p-1)/p",
+            sent="(p-1)/p", largest="1/p", staged="1", pipelined=True),
+        Algorithm("alltoall", "pairwise", "every block moves once, one peer at a time: large blocks",
+            "classic; Thakur, Rabenseifner and Gropp, IJHPCA 2005", rounds="p-1", serial="(p-1)/p", sent="(p-1)/p", largest="1/p",
+            staged="1", pipelined=True),
+        Algorithm("alltoall", "bruck", "fewest rounds, blocks travel up to q times: small blocks, many ranks",
+            "Bruck et al., IEEE TPDS 1997", rounds="q", serial="log2(p)/2+2", sent="log2(p)/2", largest="1/2", uniform=True),
+        Algorithm("alltoall", "direct", "all blocks at once: few ranks, or blocks of very different sizes", "classic", rounds="1",
+            messages="p-1", serial="(p-1)/p", sent="(p-1)/p", largest="1/p", staged="1", pipelined=True),
+        Algorithm("alltoall", "hierarchical",
+            "one message from every node instead of one from every rank: small blocks, several ranks per node",
+            "Collom, Li and Bienz, EuroMPI 2023", rounds="t*(c>1)+1", messages="t*(c-1)+h-1", serial="(c-1)/c+(h-1)/h",
+            sent="(p-1+k)/p", largest="c/p", staged="1", uniform=True, hierarchical=True, lanes="c", inner=("alltoall/direct",),
+            outer="alltoall/direct"),
+        Algorithm("barrier", "dissemination", "fewest rounds for any number of ranks",
+            "Hensgen, Finkel and Manber, Int. J. Parallel Program. 1988", rounds="q", serial="q", sent="q"),
+        Algorithm("barrier", "hierarchical", "fewest messages between the nodes: several ranks per node", "classic (two-level)",
+            rounds="2*(c>1)+r", messages="2*(c-1)+r", serial="2*(c-1)+r", sent="c-1+r", hierarchical=True,
+            inner=("reduce/direct", "bcast/direct"), outer="barrier/dissemination"),
+    )
+}  # fmt: skip
+
+
+def algorithms(collective: str) -> tuple[str, ...]:
+    """Names of a collective's algorithms, in catalogue order.
+
+    Raises:
+        ArgumentError: unknown collective.
+    """
+    if collective not in COLLECTIVES:
+        raise ArgumentError(f"collective must be one of {', '.join(sorted(COLLECTIVES))}, got {collective!r}")
+    return tuple(row.name for row in CATALOGUE.values() if row.collective == collective)
+
+
+def find(collective: str, algorithm: str) -> Algorithm:
+    """A row of the catalogue.
+
+    Raises:
+        ArgumentError: unknown collective, or an algorithm that this collective does not have.
+    """
+    names = algorithms(collective)
+    if algorithm not in names:
+        raise ArgumentError(f"{collective} algorithm must be one of {', '.join(names)}, got {algorithm!r}")
+    return CATALOGUE[f"{collective}/{algorithm}"]

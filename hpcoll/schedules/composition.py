@@ -1,0 +1,203 @@
+"""Schedules made of schedules: a flat algorithm among some of the ranks, on some of the chunks, as part of a larger one.
+
+What ranks of one node do among themselves is written here, too: everybody to everybody, since they share memory.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step, Writer, cell
+from hpcoll.schedules.placement import members
+from hpcoll.schedules.row import schedule
+
+Where = Callable[[int], Chunk]  # index of a chunk of the whole schedule -> the memory that holds it here
+
+
+def always(chunk: Chunk) -> Where:
+    """The one place of a single chunk."""
+    return lambda index: chunk
+
+
+def compose(
+    w: Writer, key: str, ranks: Sequence[int], chunks: Sequence[Sequence[int]], source: Where, target: Where, *,
+    root: int = 0, channel: int = 0,
+) -> None:  # fmt: skip
+    """Write this rank's part in a flat algorithm.
+
+    Args:
+        w: Where the steps go: into the channel that is current.
+        key: Catalogue row of the flat algorithm.
+        ranks: Who takes part, ``w.rank`` among them; the flat algorithm's rank i is ``ranks[i]``.
+        chunks: Of which chunks of the whole schedule each chunk of the flat one consists, equal on all of ``ranks``.
+        source, target: Where the flat algorithm's INPUT and OUTPUT are on this rank; may be the same where it may run in place. What
+            is contiguous there must be so on all of ``ranks``: it travels as one message.
+        root: Index in ``ranks`` of the flat algorithm's root.
+        channel: Which channel of the flat algorithm to write.
+    """
+    if len(ranks) == 1:
+        for index in (index for part in chunks for index in part if source(index) != target(index)):
+            w.copy(source(index), target(index))
+        return
+    flat = schedule(CATALOGUE[key], len(ranks), ranks.index(w.rank), root, len(chunks))
+    assert flat.nchunks == len(chunks), (key, flat.nchunks, len(chunks))
+    steps = flat.channels[channel] if channel < len(flat.channels) else ()
+    memory = _Memory(w, flat, steps, chunks, source, target)
+    for step in steps:
+        operands = [memory.chunks(run) for run in ((step.dst,) if step.dst else ()) + step.srcs]
+        for lo, hi in _pieces(operands):
+            runs = [Chunk(found[lo].buffer, found[lo].index, hi - lo) for found in operands]
+            dst, srcs = (runs[0], tuple(runs[1:])) if step.dst else (None, tuple(runs))
+            if step.op != Op.COPY or dst != srcs[0]:
+                w.step(Step(step.op, ranks[step.peer] if step.peer >= 0 else -1, dst, srcs, step.received_first))
+
+
+def cells(run: Chunk) -> list[Chunk]:
+    """The chunks of a run, one by one."""
+    return [cell(run, i) for i in range(run.n)]
+
+
+def joined(found: Mapping[int, Chunk]) -> Chunk:
+    """Chunks that follow one another, as a run."""
+    return next(iter(found.values()))._replace(n=len(found))
+
+
+class _Memory:
+    """Where the chunks of a flat schedule are in the memory of the whole one."""
+
+    def __init__(
+        self, w: Writer, flat: Schedule, steps: Sequence[Step], chunks: Sequence[Sequence[int]], source: Where, target: Where
+    ) -> None:
+        self.rank, self.parts, self.where = flat.rank, chunks, (source, target)
+        self.extents = COLLECTIVES[flat.collective].input_extent, COLLECTIVES[flat.collective].output_extent
+        runs = [run for step in steps for run in (*((step.dst,) if step.dst else ()), *step.srcs) if run.buffer == Buffer.SCRATCH]
+        used = sorted({i for run in runs for i in range(run.index, run.index + run.n)})  # in this channel
+        self.scratch = {i: cells(w.scratch(*chunks[flat.scratch[i]])) for i in used}  # type: ignore[call-overload]
+
+    def chunks(self, run: Chunk) -> list[Chunk]:
+        """Chunks of the whole schedule that a run of the flat one is made of."""
+        return [chunk for i in range(run.index, run.index + run.n) for chunk in self._parts(run.buffer, i)]
+
+    def _parts(self, buffer: Buffer, i: int) -> list[Chunk]:
+        if buffer == Buffer.SCRATCH:
+            return self.scratch[i]
+        part: int = self.extents[buffer](self.rank, i)  # type: ignore[assignment]
+        return [self.where[buffer](index) for index in self.parts[part]]
+
+
+def _pieces(operands: Sequence[Sequence[Chunk]]) -> list[tuple[int, int]]:
+    """Ranges in which the chunks of every operand follow one another in memory."""
+    n = len(operands[0])
+    cuts = [i for i in range(1, n) if any(found[i] != Chunk(found[i - 1].buffer, found[i - 1].index + 1) for found in operands)]
+    return list(pairwise([0, *cuts, n]))
+
+
+class Node:
+    """The ranks of a writer's node, and how work is divided between them.
+
+    Each of the first ``nlanes`` of them, an **owner**, stands for its lane: a part of the chunks, which it exchanges with the
+    owners of the same lane on other nodes.
+
+    Attributes:
+        mates: Ranks of the node, ascending; the root first where it is among them and ``rooted``.
+        local: Index of this rank in ``mates``.
+        nlanes: Ranks of the smallest node.
+        owner: Whether this rank is one.
+        lane: Ranks that own this rank's lane, one per node, if it is an owner.
+        root: Index in ``lane`` of the root's node.
+    """
+
+    def __init__(self, w: Writer, *, rooted: bool = False, nlanes: int | None = None) -> None:
+        self.all = [list(ranks) for ranks in members(w.nodes)]
+        self.root = w.nodes[w.root]
+        if rooted:
+            self.all[self.root].sort(key=lambda rank: rank != w.root)
+        self.w, self.mates = w, self.all[w.nodes[w.rank]]
+        self.local = self.mates.index(w.rank)
+        self.nlanes = nlanes or min(map(len, self.all))
+        self.owner = self.local < self.nlanes
+        self.lane = [ranks[self.local] for ranks in self.all] if self.owner else []
+
+    def owners(self) -> list[int]:
+        """Ranks that own the lanes on this node."""
+        return self.mates[: self.nlanes]
+
+    def others(self, ranks: Sequence[int]) -> list[int]:
+        """Those of ``ranks`` that are not this rank, from behind it on: no two ranks start with the same."""
+        start = self.mates.index(self.w.rank)
+        return [rank for rank in (*self.mates[start + 1 :], *self.mates[:start]) if rank in ranks]
+
+    def owner_of(self, rank: int) -> int:
+        """The owner on this node of the lane that the block of a rank of this node belongs to."""
+        return self.mates[self.mates.index(rank) % self.nlanes]
+
+    def lane_mates(self) -> list[int]:
+        """Ranks of this node, other than this one, whose blocks belong to its lane if it is an owner."""
+        return self.mates[self.local + self.nlanes :: self.nlanes] if self.owner else []
+
+    def blocks(self, lane: int) -> list[list[int]]:
+        """Blocks, that is ranks, of a lane, per node; none for a rank that owns no lane."""
+        return [ranks[lane :: self.nlanes] if lane < self.nlanes else [] for ranks in self.all]
+
+    def lane_blocks(self, rank: int) -> list[int]:
+        """Blocks of the lane that a rank of this node owns; none if it owns none."""
+        return [block for blocks in self.blocks(self.mates.index(rank)) for block in blocks]
+
+    def packed(self, rank: int) -> dict[int, Chunk]:
+        """Fresh scratch cells, one after another, for the blocks of the lane that a rank of this node owns."""
+        blocks = self.lane_blocks(rank)
+        return dict(zip(blocks, cells(self.w.scratch(*blocks))))
+
+    def exchange(self, sent: Callable[[int], Sequence[Chunk]], received: Callable[[int], int], receive: Callable[[int, int], None]) -> None:
+        """Swap several messages with every other rank of the node: one with each, then the next, so that few wait to be used.
+
+        Args:
+            sent: What a rank gets, in order.
+            received: How many messages come from it.
+            receive: Writes the receive of a rank's message of some number.
+        """
+        peers = self.others(self.mates)
+        to, come = [(peer, sent(peer)) for peer in peers], [(peer, received(peer)) for peer in reversed(peers)]
+        for turn in range(max([0, *(len(chunks) for _, chunks in to), *(n for _, n in come)])):
+            for peer, chunks in to:
+                if turn < len(chunks):
+                    self.w.send(peer, chunks[turn])
+            for peer, n in come:
+                if turn < n:
+                    receive(peer, turn)
+
+    def fold(self, lane_of: Callable[[int], Chunk], into: Callable[[Chunk], Chunk]) -> Chunk | None:
+        """Combine what the ranks of the node have of each lane, at its owner.
+
+        Args:
+            lane_of: The chunks of a lane, as a run of INPUT.
+            into: Where this rank may put the result of such a run.
+        Returns:
+            Where the result is, on an owner.
+        """
+        w = self.w
+        for peer in self.others(self.owners()):
+            w.send(peer, lane_of(self.mates.index(peer)))
+        if not self.owner:
+            return None
+        own = lane_of(self.local)
+        if len(self.mates) == 1:
+            return own
+        contributions = {w.rank: own}
+        for peer in reversed(self.others(self.mates)):
+            contributions[peer] = w.scratch(*range(own.index, own.index + own.n))
+            w.recv(peer, contributions[peer])
+        result = into(own)
+        w.reduce(result, *(contributions[peer] for peer in sorted(self.mates)))
+        return result
+
+    def spread(self, lane_of: Callable[[int], Chunk], but: int = -1) -> None:
+        """Hand the chunks of every lane from its owner to all ranks of the node except ``but``, which has them."""
+        if self.owner:
+            for peer in self.others(self.mates):
+                if peer != but:
+                    self.w.send(peer, lane_of(self.local))
+        if self.w.rank != but:
+            for peer in reversed(self.others(self.owners())):
+                self.w.recv(peer, lane_of(self.mates.index(peer)))

@@ -1,0 +1,47 @@
+"""How a message is cut into segments and chunks. Pure arithmetic on element counts."""
+
+from hpcoll.base.errors import ArgumentError
+
+
+def chunk_bounds(count: int, nchunks: int, index: int) -> tuple[int, int]:
+    """Half-open element range of one chunk of a message.
+
+    The chunks tile ``[0, count)`` in index order; the first ``count % nchunks`` are one element longer than the rest.
+
+    Args:
+        count: Message length, in elements; ``>= 0``.
+        nchunks: Number of chunks, ``>= 1``.
+        index: Which chunk, ``0 <= index < nchunks``.
+    Returns:
+        ``(lo, hi)``, element displacements.
+    Raises:
+        ArgumentError: ``count`` negative or ``index`` outside the range.
+
+    >>> [chunk_bounds(10, 4, i) for i in range(4)]
+    [(0, 3), (3, 6), (6, 8), (8, 10)]
+    """
+    if count < 0 or not 0 <= index < nchunks:
+        raise ArgumentError(f"chunk needs count >= 0 and 0 <= index < {nchunks}, got count {count}, index {index}")
+    quotient, remainder = divmod(count, nchunks)
+    lo = index * quotient + min(index, remainder)
+    return lo, lo + quotient + (index < remainder)
+
+
+def segment_count(count: int, segment: int) -> int:
+    """Number of segments of at most ``segment`` elements in a message of ``count``; at least 1.
+
+    >>> segment_count(10, 4), segment_count(0, 4), segment_count(8, 4)
+    (3, 1, 2)
+    """
+    return max(1, -(-count // max(1, segment)))
+
+
+def cyclic_runs(start: int, length: int, modulus: int) -> list[tuple[int, int]]:
+    """The cyclic index range as at most two contiguous runs ``(first, length)``; empty for no length.
+
+    >>> cyclic_runs(5, 4, 7), cyclic_runs(2, 3, 7), cyclic_runs(3, 0, 7)
+    ([(5, 2), (0, 2)], [(2, 3)], [])
+    """
+    start %= modulus
+    head = min(length, modulus - start)
+    return [run for run in ((start, head), (0, length - head)) if run[1] > 0]

@@ -1,0 +1,75 @@
+"""Two binary trees over the same ranks in which hardly anybody is an inner node twice.
+
+Half the message goes through each tree, so nobody sends more than a whole one down. Tree A hangs an in-order tree over
+1..nranks-1, in which odd ranks are leaves, below rank 0. Tree B is A with other names on it:
+
+    A of 7          mirrored          A of 8             mirrored            rooted: 0 stays, the
+                    (r -> -r)                            (r -> 7 - r)        others shift by one
+    0               0                 0                            7         0
+     \\               \\                 \\                        /             \\
+       4               3                 4                   3                 5
+     /   \\           /   \\             /   \\               /   \\             /   \\
+    2     6         1     5           2     6             1     5           3     7
+   / \\   /           \\   / \\         / \\   / \\           / \\   / \\         / \\   / \\
+  1   3 5             2 4   6       1   3 5   7         0   2 4   6       2   4 6   1
+
+- Depth is ceil(log2 nranks) for every tree here.
+- Nobody has more than 2 children over both trees. Only rank 0 can be an inner node of both: with one child in each, in
+  rooted pairs, and in mirrored pairs of odd nranks; in mirrored pairs of even nranks nobody is.
+- In A and in mirrored trees every subtree is an interval of ranks, so reductions keep rank order.
+"""
+
+from hpcoll.schedules.patterns.tree import Node
+
+
+def mirrored(rank: int, nranks: int) -> tuple[Node, Node]:
+    """Place of a rank in A and in B = A mirrored: roots 0 and 0 (odd nranks), or 0 and nranks - 1 (even).
+
+    >>> mirrored(4, 7)
+    (Node(parent=0, children=(2, 6)), Node(parent=5, children=()))
+    >>> mirrored(3, 8)
+    (Node(parent=2, children=()), Node(parent=7, children=(5, 1)))
+    """
+    middle = -1 if nranks % 2 == 0 else 0
+    parent, children = _tree_a((middle - rank) % nranks, nranks)
+    mirror = Node(None if parent is None else (middle - parent) % nranks, tuple((middle - child) % nranks for child in children))
+    return _tree_a(rank, nranks), mirror
+
+
+def rooted(rank: int, nranks: int, root: int) -> tuple[Node, Node]:
+    """Place of a rank in two trees that have the same root.
+
+    >>> rooted(0, 8, 0)
+    (Node(parent=None, children=(4,)), Node(parent=None, children=(5,)))
+    >>> rooted(7, 8, 4)
+    (Node(parent=6, children=()), Node(parent=1, children=(6, 0)))
+    """
+    vrank = (rank - root) % nranks
+    if nranks % 2:
+        pair = mirrored(vrank, nranks)
+    else:
+        parent, children = _tree_a(_shifted(vrank, -1, nranks), nranks)
+        shifted = Node(None if parent is None else _shifted(parent, 1, nranks), tuple(_shifted(c, 1, nranks) for c in children))
+        pair = _tree_a(vrank, nranks), shifted
+    a, b = (Node(None if n.parent is None else (n.parent + root) % nranks, tuple((c + root) % nranks for c in n.children)) for n in pair)
+    return a, b
+
+
+def _shifted(vrank: int, by: int, nranks: int) -> int:
+    """Cyclic shift of 1..nranks-1; 0 stays."""
+    return 1 + (vrank - 1 + by) % (nranks - 1) if vrank else 0
+
+
+def _tree_a(rank: int, nranks: int) -> Node:
+    """Rank r > 0 is as many levels above the leaves as r has trailing zero bits."""
+    if rank == 0:
+        return Node(None, (1 << (nranks - 1).bit_length() - 1,) if nranks > 1 else ())
+    low = rank & -rank
+    parent = rank ^ low | low << 1
+    children = [rank - low // 2] if low > 1 else []
+    right = low // 2
+    while right and rank + right >= nranks:
+        right //= 2
+    if right:
+        children.append(rank + right)
+    return Node(parent if parent < nranks else rank ^ low, tuple(children))

@@ -1,0 +1,95 @@
+"""Which ranks share a node. Pure arithmetic on node numbers.
+
+A placement is a tuple with the number of each rank's node; nodes are numbered from 0 in the order of their lowest ranks.
+
+    4 ranks per node, by blocks       cyclic           uneven
+    (0, 0, 0, 0, 1, 1, 1, 1)          (0, 1, 0, 1)     (0, 0, 0, 1, 2, 2)
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from functools import lru_cache
+
+from hpcoll.base.errors import ArgumentError
+
+Nodes = tuple[int, ...]
+
+
+def numbered(names: Iterable[Hashable]) -> Nodes:
+    """Placement of ranks whose nodes have these names, one per rank.
+
+    >>> numbered(["b", "a", "b"])
+    (0, 1, 0)
+    """
+    found: dict[Hashable, int] = {}
+    return tuple(found.setdefault(name, len(found)) for name in names)
+
+
+@lru_cache(maxsize=256)
+def members(nodes: Nodes) -> tuple[tuple[int, ...], ...]:
+    """Ranks of each node, ascending.
+
+    >>> members((0, 1, 0))
+    ((0, 2), (1,))
+    """
+    found: list[list[int]] = [[] for _ in range(max(nodes, default=-1) + 1)]
+    for rank, node in enumerate(nodes):
+        found[node].append(rank)
+    return tuple(map(tuple, found))
+
+
+def parse_nodes(text: str, nranks: int) -> Nodes:
+    """Placement from text: ranks per node, ``6``; sizes of the nodes, ``3+1+4``; with ``:cyclic`` ranks go round the nodes.
+
+    Args:
+        text: As above; the last node of ``6`` may have fewer.
+        nranks: Ranks in all, ``>= 1``.
+    Raises:
+        ArgumentError: not such a text, or the sizes do not add up to ``nranks``.
+
+    >>> parse_nodes("2", 5), parse_nodes("2:cyclic", 5), parse_nodes("1+3", 4)
+    ((0, 0, 1, 1, 2), (0, 1, 2, 0, 1), (0, 1, 1, 1))
+    """
+    sizes_text, _, order = text.partition(":")
+    parts = sizes_text.split("+")
+    if order not in ("", "block", "cyclic") or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise ArgumentError(f"nodes must look like 6, 3+1+4 or 2:cyclic, got {text!r}")
+    sizes = [int(part) for part in parts]
+    if len(sizes) == 1:
+        full, rest = divmod(nranks, sizes[0])
+        sizes = [sizes[0]] * full + [rest] * (rest > 0)
+    if sum(sizes) != nranks:
+        raise ArgumentError(f"nodes {text!r} have {sum(sizes)} ranks together, expected {nranks}")
+    return cyclic(sizes) if order == "cyclic" else blocks(sizes)
+
+
+def blocks(sizes: Sequence[int]) -> Nodes:
+    """Ranks dealt to the nodes one node after the other.
+
+    >>> blocks([2, 1, 2])
+    (0, 0, 1, 2, 2)
+    """
+    return tuple(node for node, size in enumerate(sizes) for _ in range(size))
+
+
+def cyclic(sizes: Sequence[int]) -> Nodes:
+    """Ranks dealt to the nodes one by one, for as long as a node has room.
+
+    >>> cyclic([2, 1, 2])
+    (0, 1, 2, 0, 2)
+    """
+    return numbered(node for turn in range(max(sizes, default=0)) for node, size in enumerate(sizes) if turn < size)
+
+
+def describe(nodes: Nodes) -> str:
+    """One phrase: how many nodes, how many ranks each has, and in what order.
+
+    >>> describe((0, 0, 1, 1)), describe((0, 1, 0)), describe((0, 1))
+    ('2 nodes of 2 ranks, by blocks', '2 nodes of 1 to 2 ranks, cyclic', '2 nodes of 1 rank')
+    """
+    sizes = [len(ranks) for ranks in members(nodes)]
+    count = f"{len(sizes)} node" + "s" * (len(sizes) > 1)
+    size = f"{min(sizes)} to {max(sizes)} ranks" if min(sizes) < max(sizes) else f"{sizes[0]} rank" + "s" * (sizes[0] > 1)
+    if len(sizes) == 1 or max(sizes) == 1:
+        return f"{count} of {size}"
+    order = "by blocks" if list(nodes) == sorted(nodes) else "cyclic" if nodes == cyclic(sizes) else "in another order"
+    return f"{count} of {size}, {order}"

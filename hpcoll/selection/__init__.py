@@ -1,0 +1,1 @@
+"""Which algorithm serves a call: settings, measured tables, where ranks run, and the choice."""

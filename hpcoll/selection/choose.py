@@ -1,0 +1,265 @@
+"""Which algorithm serves a call, and with which segments: forced, measured, or the cheapest by the model; which to measure.
+
+The choice depends only on what all ranks of a call know alike. ``native`` takes part: its cost is modelled as that of a
+good unsegmented algorithm of the library, with the constants of its own code path.
+"""
+
+import math
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+from hpcoll.analysis.cost import ALIKE, SEGMENTS, Levels, Network, best_segment, byte_seconds, seconds, seconds_on_nodes
+from hpcoll.base.errors import ArgumentError
+from hpcoll.base.units import format_nbytes
+from hpcoll.schedules.catalogue import CATALOGUE, algorithms, find
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.placement import Nodes, members
+from hpcoll.schedules.row import Algorithm
+from hpcoll.selection.config import NATIVE, Config, Entry, Table, check_algorithm
+from hpcoll.selection.tuning import BYTES, lookup
+
+# Fitted by eye, as long as `hpcoll tune` has not measured: ranks of a node through shared memory, ranks of a node through messages of
+# Open MPI and MPICH, the same libraries' own collectives there, and hosts with some network between them.
+SHARED_NETWORK = Network(
+    alpha=0.5e-6, beta=0.5e-10, gamma=0.3e-10, overhead=0.25e-6, eager=1 << 62, handshake=0.0, cache=4 << 20, spill=1.0
+)
+HPCOLL_NETWORK = Network(
+    alpha=0.6e-6, beta=0.7e-10, gamma=0.35e-10, overhead=0.3e-6, eager=4000, handshake=2e-6, cache=4 << 20, spill=1.4
+)
+NATIVE_NETWORK = Network(
+    alpha=0.9e-6, beta=0.7e-10, gamma=0.3e-10, overhead=0.9e-6, eager=4000, handshake=2e-6, cache=4 << 20, spill=2.0
+)
+HOSTS_NETWORK = Network(
+    alpha=13e-6, beta=4e-10, gamma=0.35e-10, overhead=8e-6, eager=64 << 10, handshake=15e-6, cache=1 << 62, spill=1.0
+)
+ONE_HOST, HOSTS = Levels(SHARED_NETWORK, HPCOLL_NETWORK), Levels(SHARED_NETWORK, HOSTS_NETWORK)
+# What the MPI library is expected to do between hosts, without segments.
+NATIVE_ROWS = {
+    "allreduce": ("recursive_doubling", "rabenseifner"), "bcast": ("binomial",), "reduce": ("binomial",), "allgather": ("circulant",),
+    "reduce_scatter": ("circulant",), "gather": ("binomial", "direct"), "scatter": ("binomial", "direct"),
+    "alltoall": ("pairwise", "bruck"), "scan": ("recursive_doubling",), "exscan": ("recursive_doubling",), "barrier": ("dissemination",),
+}  # fmt: skip
+# Of ranks whose arrays are in GPU memory: a launch and an event per operation. By eye; no GPU was there to fit them to.
+GPU_NETWORK = Network(
+    alpha=15e-6, beta=0.5e-11, gamma=0.5e-12, overhead=5e-6, eager=1 << 62, handshake=0.0, cache=1 << 62, spill=1.0
+)
+CHUNK_NBYTES = 32 << 10  # of a pipeline in shared memory
+GPU_CHUNK_NBYTES = 2 << 20  # of a pipeline between GPUs
+MIN_SEGMENT = 8 << 10  # bytes, that is worth measuring
+MAX_NATIVE_NBYTES = 2**31 - 1  # what every MPI library can count in one message
+
+
+class Choice(NamedTuple):
+    """What serves a call.
+
+    Attributes:
+        algorithm: A catalogue name, or ``native``.
+        segment: Bytes per segment (of the whole message), at least 1.
+        why: One phrase for the log.
+    """
+
+    algorithm: str
+    segment: int
+    why: str
+
+
+class Need(NamedTuple):
+    """What a call asks of an algorithm.
+
+    Attributes:
+        collective: Name.
+        nranks: Ranks of the communicator.
+        nbytes: m as the catalogue counts it; None when a rank cannot know it (v forms).
+        ordered: The operator is not commutative.
+        varying: Blocks of different sizes.
+        native: Whether the MPI library can serve the call.
+        strict: The call gets a promise that the MPI library does not give, so ``native`` must be asked for by name.
+        type_class: Class of element types, as the tuning table has it.
+        near: All ranks share the memory of one node.
+        nodes: Placement, as in `hpcoll.schedules.placement`; empty: every rank has a node of its own.
+        levels: What messages cost where not all ranks share memory.
+        gpu: Arrays are in GPU memory.
+        one_fold: Only what combines all contributions at once serves.
+    """
+
+    collective: str
+    nranks: int
+    nbytes: int | None
+    ordered: bool = False
+    varying: bool = False
+    native: bool = True
+    strict: bool = False
+    type_class: str = BYTES
+    near: bool = False
+    nodes: Nodes = ()
+    levels: Levels = ONE_HOST
+    gpu: bool = False
+    one_fold: bool = False
+
+
+def choose(need: Need, config: Config, algorithm: str | None = None, segment: int | None = None) -> Choice:
+    """Pick what serves a call: the keyword, else the environment, else the tuning table, else the cost model.
+
+    Raises:
+        ArgumentError: the forced algorithm does not exist or cannot serve this call; says why.
+    """
+    forced = algorithm or config.algorithms.get(need.collective)
+    segment = segment or config.segment
+    if forced:
+        check_algorithm(need.collective, forced)
+        reason = unfit(need, forced)
+        if reason:
+            raise ArgumentError(f"{need.collective}/{forced} cannot serve this call: {reason}")
+        return Choice(forced, segment or _best(need, forced), "forced")
+    choice = _measured(need, config.table)
+    return choice._replace(segment=segment) if segment else choice
+
+
+def unfit(need: Need, algorithm: str) -> str:
+    """Why an algorithm cannot serve a call; the empty string when it can."""
+    if algorithm == NATIVE and need.gpu:
+        return "the arrays are in GPU memory"
+    if algorithm == NATIVE:
+        return "" if need.native else "the MPI library does not know this operator or element type"
+    row = find(need.collective, algorithm)
+    if need.ordered and not (row.ordered or COLLECTIVES[need.collective].ordered):
+        return "it combines ranks in any order and the operator is not commutative"
+    if need.one_fold and not row.one_fold:
+        return "it would round more than once"
+    if need.varying and row.uniform:
+        return "it needs equal blocks"
+    return ""
+
+
+def not_chosen(need: Need, algorithm: str) -> str:
+    """Why an algorithm is not chosen for a call unless it is asked for by name; the empty string when it may be."""
+    reason = unfit(need, algorithm)
+    if reason or algorithm != NATIVE:
+        return reason
+    if need.strict:
+        return "the call gets a promise that the MPI library does not give"
+    return "not every MPI library can count the message" if (need.nbytes or 0) > MAX_NATIVE_NBYTES else ""
+
+
+def _measured(need: Need, table: Table) -> Choice:
+    """What the tuning table says, or what the model says where the table says nothing that can serve the call."""
+    if need.nbytes is None or need.nranks < 2 or not table:
+        return _cheapest(need)
+    name, entries = lookup(table, need.type_class, need.collective, need.nbytes)
+    over = ""
+    for entry in entries:
+        reason = not_chosen(need, entry.algorithm)
+        if not reason:
+            whole = entry.segment >= entry.nbytes < SEGMENTS[0]  # longer ones do not get longer than they were measured
+            segment = need.nbytes if whole else min(entry.segment, need.nbytes)
+            return Choice(entry.algorithm, max(1, segment), _why(need, name, entry) + over)
+        over += f"; {entry.algorithm}, tuned, is passed over: {reason}"
+    choice = _cheapest(need)
+    return choice._replace(why=choice.why + over)
+
+
+def _why(need: Need, type_class: str, entry: Entry) -> str:
+    where = ("" if type_class == need.type_class else f" for {type_class}") + (
+        "" if entry.nbytes == need.nbytes else f" at {format_nbytes(entry.nbytes)}"
+    )
+    return f"tuned{where}: {_us(entry.us)} against {_us(entry.native_us)} native"
+
+
+def _us(us: float) -> str:
+    return f"{us:.3g} us" if us < 1000 else f"{us:.0f} us"
+
+
+def _best(need: Need, algorithm: str) -> int:
+    if algorithm == NATIVE or need.nbytes is None:
+        return max(1, need.nbytes or 0)
+    return _seconds(need, find(need.collective, algorithm))[1]
+
+
+def _seconds(need: Need, row: Algorithm) -> tuple[float, int]:
+    """Modelled time, and the best segment; in shared memory that is what a lane holds, which no segment needs to name."""
+    assert need.nbytes is not None
+    if not need.near:
+        return best_modelled(need, row)
+    chunk, network = (GPU_CHUNK_NBYTES, GPU_NETWORK) if need.gpu else (CHUNK_NBYTES, SHARED_NETWORK)
+    segment = min(chunk, need.nbytes) if row.chunked else need.nbytes
+    row = replace(row, serial=row.shared or row.serial)
+    return seconds(row, need.nranks, need.nbytes, max(1, segment), network), max(1, segment)
+
+
+def best_modelled(need: Need, row: Algorithm) -> tuple[float, int]:
+    """Modelled seconds of a row and the best segment, where not all ranks share memory."""
+    assert need.nbytes is not None
+    nodes = need.nodes or tuple(range(need.nranks))
+    return best_segment(row, nodes, need.nbytes, need.levels.network.eager, lambda segment: modelled(need, row, segment))
+
+
+def modelled(need: Need, row: Algorithm, segment: int) -> float:
+    """Modelled seconds of a row where not all ranks share memory, with segments of so many bytes."""
+    assert need.nbytes is not None
+    node, network = need.levels
+    if need.gpu:
+        network = network._replace(alpha=max(network.alpha, GPU_NETWORK.alpha))
+    return seconds_on_nodes(row, need.nodes or tuple(range(need.nranks)), need.nbytes, segment, Levels(node, network))
+
+
+@lru_cache(maxsize=4096)
+def _cheapest(need: Need) -> Choice:
+    if need.nbytes is None:  # no rank may decide by what only some ranks know
+        return Choice("direct", 1, "sizes differ between ranks")
+    if need.nranks < 2:
+        return Choice(algorithms(need.collective)[0], max(1, need.nbytes), "one rank")
+    found = []
+    for row in CATALOGUE.values():
+        if row.collective == need.collective and row.reproducible and worth_trying(row, need) and not not_chosen(need, row.name):
+            cost, segment = _seconds(need, row)
+            found.append((cost, row.name, segment))
+    if not not_chosen(need, NATIVE):
+        found.append((_native_seconds(need), NATIVE, max(1, need.nbytes)))
+    cost, name, segment = min(found)
+    if not need.near:  # of those alike, one whose ranks have two peers each: links that carry one stream are easier to keep busy
+        alike = (one for one in found if one[0] <= ALIKE * cost and one[1] != NATIVE and find(need.collective, one[1]).neighbours)
+        cost, name, segment = min(alike, default=(cost, name, segment))
+    return Choice(name, segment, f"model: {cost * 1e6:.3g} us for {format_nbytes(need.nbytes)} on {need.nranks} ranks")
+
+
+def worth_trying(row: Algorithm, need: Need) -> bool:
+    """Whether there are nodes that a hierarchical row could make use of."""
+    return not row.hierarchical or len(need.nodes) > len(members(need.nodes)) > 1
+
+
+def _native_seconds(need: Need) -> float:
+    assert need.nbytes is not None
+    if need.levels == ONE_HOST:
+        q, volume = math.ceil(math.log2(need.nranks)), 2.0 if need.collective == "allreduce" else 1.0
+        work = byte_seconds(NATIVE_NETWORK, need.nbytes, reduces=COLLECTIVES[need.collective].reduces)
+        return q * NATIVE_NETWORK.alpha + volume * need.nbytes * work
+    rows = [find(need.collective, name) for name in NATIVE_ROWS[need.collective]]
+    return min(modelled(need, row, need.nbytes or 1) for row in rows)
+
+
+def fitting(need: Need) -> list[str]:
+    """Names of all algorithms that can serve a call, ``native`` last."""
+    rows: list[Algorithm] = [row for row in CATALOGUE.values() if row.collective == need.collective]
+    return [name for name in (*(row.name for row in rows), NATIVE) if not unfit(need, name)]
+
+
+def candidates(need: Need) -> list[tuple[str, int]]:
+    """Our algorithms for a call, each with some segment sizes; those first that the model likes best."""
+    assert need.nbytes is not None
+    found = []
+    for name in fitting(need):
+        row = CATALOGUE.get(f"{need.collective}/{name}")
+        if row is not None and row.reproducible and worth_trying(row, need):
+            found += [(modelled(need, row, segment), name, segment) for segment in _segments(row, need)]
+    return [(name, segment) for _, name, segment in sorted(found)]
+
+
+def _segments(row: Algorithm, need: Need) -> list[int]:
+    """The whole message where there is no pipeline, else the model's best segment and its quarter and fourfold."""
+    assert need.nbytes is not None
+    whole = max(1, need.nbytes)
+    if not (row.pipelined or row.chunked):
+        return [whole]
+    best = best_modelled(need, row)[1]
+    return sorted({min(whole, max(MIN_SEGMENT, segment)) for segment in (best // 4, best, 4 * best)})

@@ -1,0 +1,284 @@
+"""The tuning table: what was fastest where it was measured.; knows neither MPI nor who measures.
+
+One JSON file holds **sections**, one per `Site` (hosts, MPI library, number of ranks) and class of element types. A section has, for
+each collective, entries in order of size; of entries with one size the first that can serve a call counts. Besides, it may hold the cost
+model's constants, one line per site and level: these count wherever the MPI library is the same, for what a message costs is no
+matter of how many ranks there are.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcoll.analysis.cost import Network
+from hpcoll.base.dtypes import kind
+from hpcoll.base.errors import ArgumentError
+from hpcoll.base.json_fields import checked, integer, member, number
+from hpcoll.schedules.catalogue import algorithms
+from hpcoll.selection.config import Entry, Table, check_algorithm
+
+FORMAT = 1
+BYTES = "bytes"  # class of data that is moved and not combined
+NODE, NETWORK = LEVELS = ("node", "network")  # fields of `hpcoll.analysis.cost.Levels`
+_LAST_RESORT = "f4"
+_SHOWN = 100  # characters of a value in a warning
+
+
+class Site(NamedTuple):
+    """Where a measurement holds.
+
+    Attributes:
+        mpi: Version text of the MPI library, in one line.
+        nranks: Ranks of the communicator.
+        hosts: Every host's name with the number of ranks on it, sorted.
+    """
+
+    mpi: str
+    nranks: int
+    hosts: tuple[tuple[str, int], ...]
+
+
+class Section(NamedTuple):
+    """What was measured at one site with one class of element types: per collective, entries in order of size."""
+
+    site: Site
+    type_class: str
+    collectives: Mapping[str, tuple[Entry, ...]]
+
+
+class Constants(NamedTuple):
+    """What messages of one level, ``node`` or ``network``, cost, and where that was measured."""
+
+    site: Site
+    level: str
+    network: Network
+
+
+class Document(NamedTuple):
+    """A file: its format, the version of hpcoll that wrote it, its sections and constants; none of another format's are read."""
+
+    format: int
+    version: str
+    sections: tuple[Section, ...]
+    constants: tuple[Constants, ...] = ()
+
+
+class Misfit(NamedTuple):
+    """Why a table says nothing about a communicator: the field, what the file has there, and what this run has."""
+
+    field: str
+    found: str
+    expected: str
+
+
+def type_class(dtype: np.dtype | None) -> str:
+    """Class of element types that are tuned together: kind and size, or ``bytes`` for data that is only moved (None).
+
+    >>> type_class(np.dtype("float32")), type_class(np.dtype("uint64")), type_class(None)
+    ('f4', 'i8', 'bytes')
+    """
+    return BYTES if dtype is None else f"{kind(dtype)}{dtype.itemsize}"
+
+
+def lookup(table: Table, type_class: str, collective: str, nbytes: int) -> tuple[str, tuple[Entry, ...]]:
+    """Entries of the measured size that is nearest to ``nbytes`` by ratio, best first, and the class they were measured with.
+
+    Without entries for the class itself, those of another class with equally large elements count, else those of ``f4``; for
+    moved data there is one class only. Nothing measured gives ``("", ())``.
+    """
+    alike = [] if type_class == BYTES else [*(letter + type_class[1:] for letter in "ficb"), _LAST_RESORT]
+    for name in (type_class, *alike):
+        entries = table.get(name, {}).get(collective, ())
+        if entries:
+            nearest = min((abs(_log(entry.nbytes) - _log(nbytes)), entry.nbytes) for entry in entries)[1]
+            return name, tuple(entry for entry in entries if entry.nbytes == nearest)
+    return "", ()
+
+
+def _log(nbytes: int) -> float:
+    return math.log2(max(1, nbytes))
+
+
+def fit(document: Document, site: Site) -> tuple[Table, Misfit | None]:
+    """The table that a file has for a site; if it has tables, but not for this one, the first field in which no section is like it."""
+    if document.format != FORMAT:
+        return {}, Misfit("format", str(document.format), str(FORMAT))
+    if not document.sections:
+        return {}, None if document.constants else Misfit("sections", "nothing", f"{site.nranks} ranks")
+    sections = list(document.sections)
+    for field, expected in site._asdict().items():
+        alike = [section for section in sections if getattr(section.site, field) == expected]
+        if not alike:
+            return {}, _misfit(field, [section.site for section in sections], site)
+        sections = alike
+    return {section.type_class: section.collectives for section in sections}, None
+
+
+def fit_levels(document: Document, site: Site) -> tuple[dict[str, Constants], Misfit | None]:
+    """For each level the constants measured at a site, else on one of its hosts, else anywhere; of several the latest.
+
+    Only the MPI library must be the same: if it is not, the misfit says so. What messages cost that the MPI library carries between
+    ranks of one host says nothing about several hosts, and the other way round.
+    """
+    alike = [one for one in document.constants if one.site.mpi == site.mpi]
+    if document.constants and not alike:
+        return {}, _misfit("mpi", [one.site for one in document.constants], site)
+    hosts = dict(site.hosts)
+
+    def nearness(one: Constants) -> tuple[bool, bool]:
+        return one.site == site, any(host in hosts for host, _ in one.site.hosts)
+
+    fitting = [one for one in alike if one.level == NODE or (len(one.site.hosts) > 1) == (len(hosts) > 1)]
+    return {one.level: one for one in sorted(fitting, key=nearness)}, None
+
+
+def _misfit(field: str, sites: Iterable[Site], site: Site) -> Misfit:
+    found = list(dict.fromkeys(_text(getattr(one, field)) for one in sites))
+    return Misfit(field, *_around_difference(" or ".join(found), _text(getattr(site, field))))
+
+
+def _text(value: Any) -> str:
+    return ", ".join(f"{host} ({count})" for host, count in value) if isinstance(value, tuple) else str(value)
+
+
+def _around_difference(found: str, expected: str) -> tuple[str, str]:
+    """Two texts, cut to where they differ when they are long."""
+    if max(len(found), len(expected)) <= _SHOWN:
+        return found, expected
+    same = next((i for i, (one, other) in enumerate(zip(found, expected)) if one != other), min(len(found), len(expected)))
+    start = max(0, same - _SHOWN // 4)
+    return found[start : start + _SHOWN], expected[start : start + _SHOWN]
+
+
+def merge(old: Iterable[Section], new: Iterable[Section]) -> tuple[Section, ...]:
+    """Old sections with new ones added; of one site and class, a collective that is measured again replaces its old entries."""
+    merged: dict[tuple[Site, str], Section] = {}
+    for section in (*old, *new):
+        before = merged.get((section.site, section.type_class))
+        collectives = {**(before.collectives if before else {}), **section.collectives}
+        merged[section.site, section.type_class] = section._replace(collectives=collectives)
+    return tuple(merged.values())
+
+
+def merge_constants(old: Iterable[Constants], new: Iterable[Constants]) -> tuple[Constants, ...]:
+    """Constants in order of their measurement; of one site and level only the latest."""
+    merged: dict[tuple[Site, str], Constants] = {}
+    for one in (*old, *new):
+        merged.pop((one.site, one.level), None)
+        merged[one.site, one.level] = one
+    return tuple(merged.values())
+
+
+def write(path: Path, document: Document) -> None:
+    """Replace a file as a whole: whoever reads it, and whatever stops this process, finds the old or the new one.
+
+    Raises:
+        OSError: nothing was changed.
+    """
+    path = path.resolve()  # a link stays one
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("w", encoding="utf-8") as file:
+            file.write(as_text(document))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        with suppress(OSError):
+            beside.unlink()
+        raise
+
+
+def as_text(document: Document) -> str:
+    """JSON with one entry per line, so that people can read and compare files."""
+    sections = [_section_text(section) for section in document.sections]
+    head = f'{{\n "format": {document.format},\n "hpcoll": {json.dumps(document.version)},\n "sections": ['
+    lines = [f"\n  {json.dumps(_site_members(one.site) | {'level': one.level} | one.network._asdict())}" for one in document.constants]
+    levels = f',\n "levels": [{",".join(lines)}\n ]' if lines else ""
+    return head + ",".join(f"\n{text}" for text in sections) + f"\n ]{levels}\n}}\n"
+
+
+def _site_members(site: Site) -> dict[str, Any]:
+    return site._asdict() | {"hosts": dict(site.hosts)}
+
+
+def _section_text(section: Section) -> str:
+    site = _site_members(section.site) | {"type": section.type_class}
+    columns = []
+    for collective, entries in section.collectives.items():
+        lines = ",\n".join(f"    {json.dumps(entry._asdict())}" for entry in entries)
+        columns.append(f"   {json.dumps(collective)}: [\n{lines}\n   ]")
+    return f'  {json.dumps(site)[:-1]}, "collectives": {{\n' + ",\n".join(columns) + "\n  }}"
+
+
+def read(path: Path) -> Document:
+    """A file's content, checked.
+
+    Raises:
+        ArgumentError: it cannot be read, or something in it is wrong; names the file with the line or the field.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ArgumentError(f"tuning file {path} cannot be read: {error.strerror}") from None
+    except json.JSONDecodeError as error:
+        raise ArgumentError(f"tuning file {path}, line {error.lineno}: expected JSON, got {error.msg}") from None
+    except (ValueError, RecursionError) as error:
+        raise ArgumentError(f"tuning file {path}: expected JSON, got {error}") from None
+    try:
+        version = integer(content, "format", "")
+        if version != FORMAT:
+            return Document(version, "", ())
+        sections = member(content, "sections", list, "")
+        parsed = tuple(_section(section, f"sections[{index}]") for index, section in enumerate(sections))
+        levels = member(content, "levels", list, "") if "levels" in content else []  # which older files do not have
+        constants = [_constants(line, f"levels[{index}]") for index, line in enumerate(levels)]
+        return Document(version, member(content, "hpcoll", str, ""), merge((), parsed), merge_constants((), constants))
+    except ArgumentError as error:
+        raise ArgumentError(f"tuning file {path}, {error}") from None
+
+
+def _site(content: Any, where: str) -> Site:
+    hosts = member(content, "hosts", dict, where)
+    counts = tuple(sorted((host, integer(hosts, host, f"{where}.hosts")) for host in hosts))
+    return Site(member(content, "mpi", str, where), integer(content, "nranks", where), counts)
+
+
+def _section(content: Any, where: str) -> Section:
+    site = _site(content, where)
+    name, columns = member(content, "type", str, where), member(content, "collectives", dict, where)
+    found = {}
+    for collective in columns:
+        path = f"{where}.collectives.{collective}"
+        checked(algorithms, path, collective)
+        lines = member(columns, collective, list, f"{where}.collectives")
+        found[collective] = tuple(_entry(line, collective, f"{path}[{index}]") for index, line in enumerate(lines))
+        sizes = [entry.nbytes for entry in found[collective]]
+        if sizes != sorted(sizes):
+            raise ArgumentError(f"field {path}: expected ascending nbytes, got {sizes}")
+    return Section(site, name, found)
+
+
+def _entry(content: Any, collective: str, where: str) -> Entry:
+    algorithm = member(content, "algorithm", str, where)
+    checked(check_algorithm, f"{where}.algorithm", collective, algorithm)
+    times = [number(content, field, where, lambda us: us > 0, "microseconds above 0") for field in ("us", "native_us")]
+    return Entry(integer(content, "nbytes", where, 0), algorithm, integer(content, "segment", where), *times)
+
+
+def _constants(content: Any, where: str) -> Constants:
+    site, level = _site(content, where), member(content, "level", str, where)
+    if level not in LEVELS:
+        raise ArgumentError(f"field {where}.level: expected one of {', '.join(LEVELS)}, got {level!r}")
+    alpha, beta = (number(content, field, where, lambda s: s > 0, "seconds above 0") for field in ("alpha", "beta"))
+    gamma, handshake = (number(content, field, where, lambda s: s >= 0, "seconds, at least 0") for field in ("gamma", "handshake"))
+    overhead = number(content, "overhead", where, lambda s: 0 <= s <= alpha, f"seconds from 0 to alpha, which is {alpha!r}")
+    spill = number(content, "spill", where, lambda factor: factor >= 1, "a factor of at least 1")
+    eager, cache = integer(content, "eager", where, 0), integer(content, "cache", where)
+    return Constants(site, level, Network(alpha, beta, gamma, overhead, eager, handshake, cache, spill))

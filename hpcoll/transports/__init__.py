@@ -1,1 +1,0 @@
-"""How bytes get from rank to rank. Floor 5."""
