@@ -75,7 +75,7 @@ def _paces(row: Algorithm, nranks: int, nbytes: float, nsegments: int, network: 
     if nranks < 2:
         return 0.0, 0.0
     nchunks = nsegments if row.chunked else 1
-    fields = ("rounds", "messages", "serial", "sent", "received")
+    fields = ("rounds", "messages", "critical", "sent", "received")
     rounds, messages, serial, sent, received = (row.cost(field, nranks, nchunks) for field in fields)
     messages = max(messages, rounds)
     piece = nbytes if row.chunked else nbytes / nsegments

@@ -21,7 +21,7 @@ from hpcoll.schedules.placement import Nodes, blocks, cyclic
 from hpcoll.schedules.row import Algorithm, schedule
 
 NCHUNKS = (1, 2, 3, 5)  # what rows that take any number of chunks are proven with
-MANY_CHUNKS = (8, 21, 40)  # and these with one root: enough of them that more messages than `LINES` pass between two of 64 ranks
+MANY_CHUNKS = (8, 21, 40)  # and these with one root: enough of them that more messages than `RING_SLOTS` pass between two of 64 ranks
 EXTRA = (100, 127, 128, 129, 255, 1000)  # spot checks beyond the numbers of ranks that are proven one by one
 
 

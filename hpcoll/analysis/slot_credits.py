@@ -1,9 +1,9 @@
 """When the receiver of a message gives its line back to the sender.
 
-Ranks of a node hand each other messages in rings of `ir.LINES` lines, one ring per ordered pair and channel. A message takes
+Ranks of a node hand each other messages in rings of `ir.RING_SLOTS` lines, one ring per ordered pair and channel. A message takes
 a line when it is sent and frees it when its receiver has used it; a send that finds no free line waits, and its channel with it.
 
-    LINES = 2          0: send a   send b   send c (waits)              send c
+    RING_SLOTS = 2          0: send a   send b   send c (waits)              send c
                        1:                           recv a (frees)               recv b   recv c
 
 Received data may be reduced where it lies. So messages that one reduction reads are used, and their lines free, when it ends:

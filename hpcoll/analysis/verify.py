@@ -22,7 +22,7 @@ from hpcoll.analysis.slot_credits import used_at
 from hpcoll.analysis.symbolic_values import NOTHING, Values
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.collectives import COLLECTIVES, Collective
-from hpcoll.schedules.ir import LINES, Buffer, Chunk, Op, Schedule, Step
+from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step
 
 _SOURCES = (1, 0, 1, 1, 2)  # how many runs an Op reads; a REDUCE may read more
 _SEND, _RECV_REDUCE, _REDUCE, _INPUT = Op.SEND, Op.RECV_REDUCE, Op.REDUCE, Buffer.INPUT  # an enum's members are slow to look up
@@ -266,7 +266,7 @@ class _Machine:
         return f"item {item} of ranks {[r for r in range(self.nranks) if mask >> r & 1]}"
 
 
-def verify_schedules(schedules: Sequence[Schedule], *, in_place: bool, uniform: bool = False, lines: int = LINES) -> Proof:
+def verify_schedules(schedules: Sequence[Schedule], *, in_place: bool, uniform: bool = False, lines: int = RING_SLOTS) -> Proof:
     """Prove one call: the schedules of all ranks, in rank order.
 
     Args:

@@ -12,7 +12,7 @@ from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.cli.table import table
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
-from hpcoll.schedules.ir import LINES
+from hpcoll.schedules.ir import RING_SLOTS
 from hpcoll.schedules.row import Algorithm
 
 MAX_NRANKS = 64
@@ -79,5 +79,5 @@ def _conclusion(summaries: Sequence[Summary], arguments: argparse.Namespace, sec
     return (
         f"\n{len(summaries)} algorithms on {ranks} ranks: {instances:,} instances, {messages:,} messages, all correct ({seconds:.1f} s).\n"
         "Every message meets its receive, nothing deadlocks, and every result holds every contribution exactly once;\n"
-        f"so too where a send waits while {LINES} messages to its peer have not been used."
+        f"so too where a send waits while {RING_SLOTS} messages to its peer have not been used."
     )

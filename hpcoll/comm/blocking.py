@@ -11,8 +11,8 @@ from mpi4py import MPI
 
 from hpcoll.base.ops import ReduceOp
 from hpcoll.comm.context import context_of
-from hpcoll.runtime.engine.call_cache import UNKNOWN
-from hpcoll.runtime.engine.entry import AGAIN, cross
+from hpcoll.runtime.engine.call_cache import MISS
+from hpcoll.runtime.engine.entry import CACHED, call_compiled
 
 Op: TypeAlias = MPI.Op | ReduceOp
 Name: TypeAlias = str | None  # of an algorithm
@@ -39,7 +39,7 @@ class Blocking(MPI.Intracomm):
         """
         context = self._context
         key = ("Allreduce", 0, algorithm, segment)
-        status = cross(AGAIN, context.tables[key], id(sendbuf), id(recvbuf), id(op))
+        status = call_compiled(CACHED, context.tables[key], id(sendbuf), id(recvbuf), id(op))
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream)
 
@@ -58,7 +58,7 @@ class Blocking(MPI.Intracomm):
         context = self._context
         send, recv = (sendbuf, recvbuf) if context.rank == root else (_IN_PLACE, sendbuf)
         key = ("Reduce", root, algorithm, segment)
-        status = cross(AGAIN, context.tables[key], id(send), id(recv), id(op))
+        status = call_compiled(CACHED, context.tables[key], id(send), id(recv), id(op))
         if status:
             context.run(status, key, (sendbuf, recvbuf, op, root), send, recv, stream=stream)
 
@@ -74,7 +74,7 @@ class Blocking(MPI.Intracomm):
         """
         context = self._context
         key = ("Reduce_scatter_block", 0, algorithm, segment)
-        status = cross(AGAIN, context.tables[key], id(sendbuf), id(recvbuf), id(op))
+        status = call_compiled(CACHED, context.tables[key], id(sendbuf), id(recvbuf), id(op))
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream)
 
@@ -83,7 +83,7 @@ class Blocking(MPI.Intracomm):
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None,
     ) -> None:  # fmt: skip
         """`Reduce_scatter_block` with blocks of ``recvcounts[r]`` elements, equal on all ranks; None: each rank's recvbuf tells its own."""
-        self._context.run(UNKNOWN, ("Reduce_scatter", 0, algorithm, segment), (sendbuf, recvbuf, recvcounts, op), stream=stream)
+        self._context.run(MISS, ("Reduce_scatter", 0, algorithm, segment), (sendbuf, recvbuf, recvcounts, op), stream=stream)
 
     def Scan(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
@@ -91,7 +91,7 @@ class Blocking(MPI.Intracomm):
         """Combine the sendbufs of ranks ``0 .. r`` for rank ``r``; arguments as in `Allreduce`."""
         context = self._context
         key = ("Scan", 0, algorithm, segment)
-        status = cross(AGAIN, context.tables[key], id(sendbuf), id(recvbuf), id(op))
+        status = call_compiled(CACHED, context.tables[key], id(sendbuf), id(recvbuf), id(op))
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream)
 
@@ -101,7 +101,7 @@ class Blocking(MPI.Intracomm):
         """Combine the sendbufs of ranks ``0 .. r-1`` for rank ``r``; rank 0's recvbuf is left as it is. Arguments as in `Allreduce`."""
         context = self._context
         key = ("Exscan", 0, algorithm, segment)
-        status = cross(AGAIN, context.tables[key], id(sendbuf), id(recvbuf), id(op))
+        status = call_compiled(CACHED, context.tables[key], id(sendbuf), id(recvbuf), id(op))
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream)
 
@@ -109,7 +109,7 @@ class Blocking(MPI.Intracomm):
         """Return when every rank has called it."""
         context = self._context
         key = ("Barrier", 0, algorithm, segment)
-        status = cross(AGAIN, context.tables[key], id(_IN_PLACE), id(context.token), 0)
+        status = call_compiled(CACHED, context.tables[key], id(_IN_PLACE), id(context.token), 0)
         if status:
             context.run(status, key, (), _IN_PLACE, context.token)
 
@@ -123,7 +123,7 @@ class Blocking(MPI.Intracomm):
         """
         context = self._context
         key = ("Bcast", root, algorithm, segment)
-        status = cross(AGAIN, context.tables[key], id(_IN_PLACE), id(buf), 0)
+        status = call_compiled(CACHED, context.tables[key], id(_IN_PLACE), id(buf), 0)
         if status:
             context.run(status, key, (buf, root), _IN_PLACE, buf, stream=stream)
 
@@ -137,13 +137,13 @@ class Blocking(MPI.Intracomm):
         """
         context = self._context
         key = ("Allgather", 0, algorithm, segment)
-        status = cross(AGAIN, context.tables[key], id(sendbuf), id(recvbuf), 0)
+        status = call_compiled(CACHED, context.tables[key], id(sendbuf), id(recvbuf), 0)
         if status:
             context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream)
 
     def Allgatherv(self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None) -> None:
         """`Allgather` of blocks that differ in size: recvbuf is ``[array, counts, displs, type]``, equal counts on all ranks."""
-        self._context.run(UNKNOWN, ("Allgatherv", 0, algorithm, segment), (sendbuf, recvbuf), stream=stream)
+        self._context.run(MISS, ("Allgatherv", 0, algorithm, segment), (sendbuf, recvbuf), stream=stream)
 
     def Gather(
         self, sendbuf: Any, recvbuf: Any, root: int = 0, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
@@ -158,7 +158,7 @@ class Blocking(MPI.Intracomm):
         context = self._context
         send, recv = (sendbuf, recvbuf) if context.rank == root else (_IN_PLACE, sendbuf)
         key = ("Gather", root, algorithm, segment)
-        status = cross(AGAIN, context.tables[key], id(send), id(recv), 0)
+        status = call_compiled(CACHED, context.tables[key], id(send), id(recv), 0)
         if status:
             context.run(status, key, (sendbuf, recvbuf, root), send, recv, stream=stream)
 
@@ -166,7 +166,7 @@ class Blocking(MPI.Intracomm):
         self, sendbuf: Any, recvbuf: Any, root: int = 0, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
     ) -> None:
         """`Gather` of blocks that differ in size; counts and displacements are the root's."""
-        self._context.run(UNKNOWN, ("Gatherv", 0, algorithm, segment), (sendbuf, recvbuf, root), stream=stream)
+        self._context.run(MISS, ("Gatherv", 0, algorithm, segment), (sendbuf, recvbuf, root), stream=stream)
 
     def Scatter(
         self, sendbuf: Any, recvbuf: Any, root: int = 0, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
@@ -183,7 +183,7 @@ class Blocking(MPI.Intracomm):
         if recv is _IN_PLACE:
             send, recv = _IN_PLACE, sendbuf
         key = ("Scatter", root, algorithm, segment)
-        status = cross(AGAIN, context.tables[key], id(send), id(recv), 0)
+        status = call_compiled(CACHED, context.tables[key], id(send), id(recv), 0)
         if status:
             context.run(status, key, (sendbuf, recvbuf, root), send, recv, stream=stream)
 
@@ -191,7 +191,7 @@ class Blocking(MPI.Intracomm):
         self, sendbuf: Any, recvbuf: Any, root: int = 0, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
     ) -> None:
         """`Scatter` of blocks that differ in size; counts and displacements are the root's."""
-        self._context.run(UNKNOWN, ("Scatterv", 0, algorithm, segment), (sendbuf, recvbuf, root), stream=stream)
+        self._context.run(MISS, ("Scatterv", 0, algorithm, segment), (sendbuf, recvbuf, root), stream=stream)
 
     def Alltoall(self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None) -> None:
         """Give block ``j`` of rank ``i``'s sendbuf to rank ``j`` as block ``i``.
@@ -203,10 +203,10 @@ class Blocking(MPI.Intracomm):
         """
         context = self._context
         key = ("Alltoall", 0, algorithm, segment)
-        status = cross(AGAIN, context.tables[key], id(sendbuf), id(recvbuf), 0)
+        status = call_compiled(CACHED, context.tables[key], id(sendbuf), id(recvbuf), 0)
         if status:
             context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream)
 
     def Alltoallv(self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None) -> None:
         """`Alltoall` of blocks that differ in size; each rank gives its own counts and displacements."""
-        self._context.run(UNKNOWN, ("Alltoallv", 0, algorithm, segment), (sendbuf, recvbuf), stream=stream)
+        self._context.run(MISS, ("Alltoallv", 0, algorithm, segment), (sendbuf, recvbuf), stream=stream)

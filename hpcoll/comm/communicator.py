@@ -173,7 +173,7 @@ class CartCommunicator(Communicator, Neighbours, MPI.Cartcomm):
 def _neighbours(context: Context) -> Node | None:
     """The ranks with which this one shares memory; None where it shares none."""
     context.check()
-    if context.channels[0].stream is not None:
+    if context.message_contexts[0].rings is not None:
         return context.node
     why = context.node.refused or ("HPCOLL_SHM is 0" if context.node.nranks > 1 else "no other rank of the communicator is on its node")
     log.info("rank %d: its arrays are ordinary memory: %s", context.rank, why)

@@ -1,4 +1,4 @@
-"""What hpcoll keeps for one MPI communicator: a private duplicate, settings, plans, channels, the ledger.
+"""What hpcoll keeps for one MPI communicator: a private duplicate, settings, plans, message_contexts, the ledger.
 
 It hangs on the communicator as an attribute, so that every `hpcoll.Communicator` over the same MPI communicator shares it and
 it dies with it. A plan is kept per call shape; running it again is one crossing into compiled code.
@@ -17,14 +17,14 @@ from hpcoll.base.errors import ArgumentError, DeviceError, TransportError
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.native import compiled
 from hpcoll.comm.gpu_planner import FIRST_PERSISTENT, GpuPlanner
-from hpcoll.comm.plan import Channel, Plan
+from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.planner import IN_FLIGHT
 from hpcoll.comm.progress_thread import abandon, can_be_helped, collect, drain, lasting
 from hpcoll.comm.requests import Persistent, start
 from hpcoll.runtime.engine import call_cache
-from hpcoll.runtime.engine.entry import RUN, cross
+from hpcoll.runtime.engine.entry import RUN, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
-from hpcoll.runtime.engine.mpi_collectives import LibraryCall
+from hpcoll.runtime.engine.mpi_collectives import MpiCall
 from hpcoll.runtime.program.fields import BUSY
 from hpcoll.selection.config import NATIVE
 
@@ -37,14 +37,14 @@ class Context(GpuPlanner):
 
     Attributes:
         tables: Addresses of earlier calls.
-        persistent: Living persistent requests by channel.
+        persistent: Living persistent requests by message_context.
         closed: Why it cannot be used any more; the empty string while it can.
     """
 
     def __init__(self, comm: MPI.Intracomm, mixed: bool) -> None:
         super().__init__(comm, mixed)
         self.closed = ""
-        self.tables = call_cache.Tables()
+        self.tables = call_cache.CallCache()
         self._blocking: dict[int, HostEngine] = {}  # by id of the plan
         self._arenas: dict[type, Any] = {}  # by kind of engine
         self._issued = self._prepared = 0
@@ -57,7 +57,7 @@ class Context(GpuPlanner):
             drain(self)
             self.close("the communicator was freed")
             self.forget()
-            self.channels.clear()
+            self.message_contexts.clear()
             self._arenas.clear()
             self._gpus = None
             if not MPI.Is_finalized():
@@ -93,10 +93,10 @@ class Context(GpuPlanner):
         """Run a call, or end one that was begun.
 
         Args:
-            status: What `hpcoll.runtime.engine.call_cache.again` answered, not `DONE`.
+            status: What `hpcoll.runtime.engine.call_cache.run_cached` answered, not `DONE`.
             key: Method, root where it tells one call from another, ``algorithm`` and ``segment``.
             arguments: The caller's positional arguments.
-            buffers: Those by which `again` finds the call.
+            buffers: Those by which `run_cached` finds the call.
             stream: The caller's ``stream=``.
         Raises:
             ArgumentError: the arguments or keywords are wrong, or another thread is inside this communicator.
@@ -107,12 +107,12 @@ class Context(GpuPlanner):
         if status == BUSY:
             raise ArgumentError(f"rank {self.rank}: another thread is inside a collective on this communicator: use one each")
         table = self.tables.tables[key] if buffers else None
-        if status == call_cache.UNKNOWN:
+        if status == call_cache.MISS:
             self._run_described(key, arguments, stream, table, *buffers)
             return
         assert table is not None
         plan, engine = table.latest
-        if isinstance(engine, LibraryCall):
+        if isinstance(engine, MpiCall):
             raise MPI.Exception(engine.error)
         if engine is None:
             self._run_native(plan, key[0], arguments)
@@ -120,11 +120,11 @@ class Context(GpuPlanner):
             self._go_on(plan, engine, status)
 
     def _run_described(
-        self, key: call_cache.Key, arguments: tuple[Any, ...], stream: Any, table: call_cache.Table | None, *buffers: Any
+        self, key: call_cache.Key, arguments: tuple[Any, ...], stream: Any, table: call_cache.CallTable | None, *buffers: Any
     ) -> None:
         self.check()
         method = key[0]
-        runs: HostEngine | LibraryCall | None
+        runs: HostEngine | MpiCall | None
         with self.closing(method):
             call, plan, served, mirror, _ = self.serve(method, arguments, key[2], key[3], stream)
         if call is None or plan is None or plan.algorithm == NATIVE:
@@ -139,15 +139,15 @@ class Context(GpuPlanner):
             runs = compiled(method, self.caller, call, _op(call, arguments), buffers, plan.sums) if repeats else None
         else:
             with self.closing(plan):
-                engine = self._engine(plan, self.channels_of(call)[0])
+                engine = self._engine(plan, self.message_contexts_of(call)[0])
                 if call.start is not None:
                     call.start(engine)
-            status = cross(RUN, engine.address, call.send, call.recv, 1)
+            status = call_compiled(RUN, engine.address, call.send, call.recv, 1)
             if status == BUSY:
                 self.run(status, key, arguments)
             if status or call.finish is not None:
                 self._go_on(plan, engine, status, call)
-            same_memory = call.aliased and not (buffers and buffers[0] is MPI.IN_PLACE)  # which `again` does not look for
+            same_memory = call.aliased and not (buffers and buffers[0] is MPI.IN_PLACE)  # which `run_cached` does not look for
             repeats, runs = call.direct and not same_memory and id(plan) in self._blocking, engine
         if table is not None and repeats:
             table.enter(_op(call, arguments), buffers, runs, plan)
@@ -169,7 +169,7 @@ class Context(GpuPlanner):
             return getattr(self.caller, f"I{method.lower()}")(*self.natively(call, method, arguments))
         self._issued += 1  # on all ranks alike
         with self.closing(plan):
-            return start(self, self.channels_of(call)[1 + self._issued % IN_FLIGHT], plan, call)
+            return start(self, self.message_contexts_of(call)[1 + self._issued % IN_FLIGHT], plan, call)
 
     def prepare(self, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any) -> MPI.Prequest:
         """Plan a persistent call; collective, errors as in `run`."""
@@ -180,10 +180,10 @@ class Context(GpuPlanner):
         if call is None or plan is None or plan.algorithm == NATIVE:
             return getattr(self.caller, f"{method}_init")(*self.natively(call, method, arguments))
         self._prepared += 1
-        (channel,) = self.more_channels(call, FIRST_PERSISTENT + self._prepared)
+        (message_context,) = self.more_message_contexts(call, FIRST_PERSISTENT + self._prepared)
         request = Persistent()
         with self.closing(plan):
-            request._bind(self, plan, channel, call, None if call.direct else describe)
+            request._bind(self, plan, message_context, call, None if call.direct else describe)
         return request
 
     def forget(self) -> None:
@@ -191,11 +191,11 @@ class Context(GpuPlanner):
         self._blocking.clear()
         self.tables.forget()
 
-    def _engine(self, plan: Plan, channel: Channel) -> HostEngine:
+    def _engine(self, plan: Plan, message_context: MessageContext) -> HostEngine:
         """The plan's engine for blocking calls, ready to run."""
         engine = self._blocking.get(id(plan))
         if engine is None:
-            engine = plan.build(channel)
+            engine = plan.build(message_context)
             if engine.scratch_nbytes <= _OWN_SCRATCH:
                 engine.bind_scratch(engine.fresh(engine.scratch_nbytes))
             else:

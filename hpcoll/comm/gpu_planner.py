@@ -21,7 +21,7 @@ from hpcoll.comm.calls.gpu_staging import Lifted
 from hpcoll.comm.calls.host_mirror import Mirror, mirror_of, positions
 from hpcoll.comm.calls.methods import DESCRIBE, Caller
 from hpcoll.comm.gpu_routes import Gpus
-from hpcoll.comm.plan import Channel, Plan
+from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.planner import IN_FLIGHT, Planner
 from hpcoll.comm.symmetric import Form
 from hpcoll.runtime.engine.host_engine import HostEngine
@@ -34,7 +34,7 @@ from hpcoll.schedules.catalogue import algorithms, find
 from hpcoll.selection.choose import Choice
 from hpcoll.selection.config import HOST, NATIVE
 
-FIRST_PERSISTENT = 2 * (1 + IN_FLIGHT)  # number of the first channel behind those that host and GPU arrays have
+FIRST_PERSISTENT = 2 * (1 + IN_FLIGHT)  # number of the first message_context behind those that host and GPU arrays have
 _FOLDED_ONCE = {"Allreduce": "allreduce", "Reduce": "reduce", "Reduce_scatter_block": "reduce_scatter"}
 GPU_NBYTES = 64 << 10  # messages from here on run by a program for GPU memory
 
@@ -204,9 +204,9 @@ class GpuPlanner(Planner):
         """
         if self._gpus is None:
             first = 1 + IN_FLIGHT
-            shares = self.channels[0].stream is not None
+            shares = self.message_contexts[0].rings is not None
             which = self.comm, self.node, self.topology.nodes, gpu, self.config.cuda_path
-            self._gpus = Gpus(*which, self.new_channels, first, first, shares=shares)
+            self._gpus = Gpus(*which, self.new_message_contexts, first, first, shares=shares)
         mine = self._gpus.gpu.ordinal
         if gpu.ordinal != mine:
             raise ArgumentError(f"rank {self.rank}: this communicator uses GPU {mine}, got an array on GPU {gpu.ordinal}: use one each")
@@ -227,19 +227,19 @@ class GpuPlanner(Planner):
         ways = None if self.mixed or self.config.cuda_path == HOST else self.gpus(gpu)
         return array_over(Memory(gpu, form.nbytes) if ways is None else ways.symmetric(form.nbytes), form.shape, form.dtype)
 
-    def channels_of(self, call: Call) -> list[Channel]:
+    def message_contexts_of(self, call: Call) -> list[MessageContext]:
         """Channels on which a call may travel: the blocking one first."""
-        return self.channels if call.exported is None or self._gpus is None else self._gpus.channels
+        return self.message_contexts if call.exported is None or self._gpus is None else self._gpus.message_contexts
 
-    def more_channels(self, call: Call, index: int) -> list[Channel]:
-        """A channel of its own for a persistent call; collective."""
-        return (self.new_channels if call.exported is None or self._gpus is None else self._gpus.new_channels)(index, 1)
+    def more_message_contexts(self, call: Call, index: int) -> list[MessageContext]:
+        """A message_context of its own for a persistent call; collective."""
+        return (self.new_message_contexts if call.exported is None or self._gpus is None else self._gpus.new_message_contexts)(index, 1)
 
-    def _builder(self, call: Call, choice: Choice, sizes: tuple[int, ...], account: np.ndarray) -> Callable[[Channel], HostEngine]:
+    def _builder(self, call: Call, choice: Choice, sizes: tuple[int, ...], account: np.ndarray) -> Callable[[MessageContext], HostEngine]:
         if call.exported is None:
             return super()._builder(call, choice, sizes, account)
         assert self._gpus is not None
-        return partial(self._gpus.build, call, choice, sizes, call.exported, self._handle, self._patience, self.lock, account)
+        return partial(self._gpus.build, call, choice, sizes, call.exported, self._handle, self._wait_policy, self.lock, account)
 
 
 class _FoldingOnce(Caller):

@@ -1,4 +1,4 @@
-"""What a communicator's calls on GPU arrays need besides: what its ranks map of each other, channels, the ways for bytes."""
+"""What a communicator's calls on GPU arrays need besides: what its ranks map of each other, message_contexts, the ways for bytes."""
 
 from collections.abc import Callable, Iterable
 
@@ -7,9 +7,9 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, DeviceError
 from hpcoll.comm.calls.call import Call
-from hpcoll.comm.plan import Channel, cut, lane_nbytes
+from hpcoll.comm.plan import MessageContext, cut, lane_nbytes
 from hpcoll.runtime.engine.gpu_engine import DeviceEngine
-from hpcoll.runtime.engine.host_engine import Patience
+from hpcoll.runtime.engine.host_engine import WaitPolicy
 from hpcoll.runtime.gpu.arrays import DeviceArray
 from hpcoll.runtime.gpu.cuda_aware import takes_gpu_memory
 from hpcoll.runtime.gpu.device import Gpu, Memory, kernels
@@ -17,7 +17,7 @@ from hpcoll.runtime.gpu.ipc import Directory
 from hpcoll.runtime.program.lowering import lower
 from hpcoll.runtime.program.opcodes import Ways
 from hpcoll.runtime.transports.mpi import library
-from hpcoll.runtime.transports.shm import STREAM_PLACES, Node
+from hpcoll.runtime.transports.shm import STAGING_SLOTS, Node
 from hpcoll.schedules.catalogue import find
 from hpcoll.schedules.placement import Nodes
 from hpcoll.selection.choose import Choice
@@ -38,11 +38,11 @@ class Gpus:
         shares: Whether these share memory.
         gpu: Of this rank.
         path: The way that ``HPCOLL_CUDA_PATH`` forces, or None.
-        new_channels: Makes channels, by their first number, how many, and bytes per place.
-        first: Number of the first of ``n`` channels.
+        new_message_contexts: Makes message_contexts, by their first number, how many, and bytes per place.
+        first: Number of the first of ``n`` message_contexts.
 
     Attributes:
-        channels: For blocking calls, then for non-blocking ones.
+        message_contexts: For blocking calls, then for non-blocking ones.
         mapped: Whether all ranks read each other's GPU memory.
     Raises:
         ArgumentError: on every rank, when the way that is forced does not exist.
@@ -50,7 +50,7 @@ class Gpus:
 
     def __init__(
         self, comm: MPI.Intracomm, node: Node, nodes: Nodes, gpu: Gpu, path: str | None,
-        new_channels: Callable[[int, int, int], list[Channel]], first: int, n: int, *, shares: bool,
+        new_message_contexts: Callable[[int, int, int], list[MessageContext]], first: int, n: int, *, shares: bool,
     ) -> None:  # fmt: skip
         self.gpu, self.comm, self._node, self._nodes, self._path = gpu, comm, node, nodes, path
         self._directory: Directory | None = None
@@ -69,8 +69,8 @@ class Gpus:
             raise ArgumentError(next(text for text, _ in found if text))
         self.mapped = all(mapped for _, mapped in found)
         self._capacity = 0 if self.mapped else CAPACITY_NBYTES
-        self._new_channels = new_channels
-        self.channels = self.new_channels(first, n)
+        self._new_channels = new_message_contexts
+        self.message_contexts = self.new_message_contexts(first, n)
         if node.rank == 0:
             log.info("GPU arrays of rank %d: %s", comm.rank, self.ways_text())
 
@@ -89,7 +89,7 @@ class Gpus:
 
     def ways_text(self) -> str:
         """Which way bytes take to whom, for the log."""
-        near = len(self._node.near)
+        near = len(self._node.local_peers)
         parts = []
         if self._readers:
             parts.append(f"{len(self._readers)} of {near} ranks of the node read them in place (CUDA IPC)")
@@ -99,12 +99,12 @@ class Gpus:
             parts.append("other nodes get them by MPI " + ("from GPU memory" if self._direct else "through pinned memory"))
         return "; ".join(parts) or "one rank"
 
-    def new_channels(self, first: int, n: int) -> list[Channel]:
+    def new_message_contexts(self, first: int, n: int) -> list[MessageContext]:
         """Channels whose staging memory GPUs read and write; collective."""
-        channels = self._new_channels(first, n, self._capacity or _NO_STAGING_NBYTES)
+        message_contexts = self._new_channels(first, n, self._capacity or _NO_STAGING_NBYTES)
         problem = ""
-        if self._capacity and channels[0].stream is not None:
-            window = channels[0].stream.window
+        if self._capacity and message_contexts[0].rings is not None:
+            window = message_contexts[0].rings.window
             try:
                 self.gpu.enter()
                 self.gpu.pin(window, window.address, window.mapping.nbytes)
@@ -114,7 +114,7 @@ class Gpus:
         if refused:
             log.warning("GPU arrays travel by MPI on this node: %s", refused)
         use = not refused and self._path != DIRECT
-        return [Channel(channel.index, channel.stream if use else None) for channel in channels]
+        return [MessageContext(message_context.index, message_context.rings if use else None) for message_context in message_contexts]
 
     def exported(self, call: Call, arrays: Iterable[DeviceArray]) -> tuple[bool, bool]:
         """Whether peers may map INPUT and OUTPUT, which are the caller's arrays or temporary memory."""
@@ -145,20 +145,20 @@ class Gpus:
         return memory
 
     def build(
-        self, call: Call, choice: Choice, sizes: tuple[int, ...], exported: tuple[bool, bool], comm: int, patience: Patience,
-        lock: np.ndarray, account: np.ndarray, channel: Channel,
+        self, call: Call, choice: Choice, sizes: tuple[int, ...], exported: tuple[bool, bool], comm: int, wait_policy: WaitPolicy,
+        lock: np.ndarray, account: np.ndarray, message_context: MessageContext,
     ) -> DeviceEngine:  # fmt: skip
         """An engine for all calls of this shape, as `hpcoll.comm.plan.build_engine`."""
         row, nodes = find(call.collective, choice.algorithm), self._nodes
         most = LANE_NBYTES if self.mapped else lane_nbytes(row, CAPACITY_NBYTES, nodes) if len(nodes) > 1 else None
         steps, segments = cut(row, call, choice.segment, most, self.comm.rank, nodes, sizes)
-        near = channel.stream.near if channel.stream else {}
-        ways = Ways(self._readers if near else frozenset(), self._direct, exported)
-        program = lower(steps, segments, call.dtype.itemsize, STREAM_PLACES, in_place=call.in_place, near=near, ways=ways)
+        local_peers = message_context.rings.local_peers if message_context.rings else {}
+        ways = Ways(self._readers if local_peers else frozenset(), self._direct, exported)
+        program = lower(steps, segments, call.dtype.itemsize, STAGING_SLOTS, in_place=call.in_place, local_peers=local_peers, ways=ways)
         function = 0
         if call.op is not None and len(program.sources):
             function = self.gpu.function(kernels().fold(call.op, call.dtype, self.gpu.cc))
         return DeviceEngine(
-            program, library(), comm, function, patience, lock, account, self.gpu, channel.index, self._directory, channel.stream,
-            channel.tag,
+            program, library(), comm, function, wait_policy, lock, account, self.gpu, message_context.index, self._directory,
+            message_context.rings, message_context.tag,
         )  # fmt: skip

@@ -8,12 +8,12 @@ import numpy as np
 from hpcoll.base.ops import BOR
 from hpcoll.comm.calls.call import Call
 from hpcoll.kernels.host import kernel_address
-from hpcoll.runtime.engine.host_engine import HostEngine, Patience
+from hpcoll.runtime.engine.host_engine import HostEngine, WaitPolicy
 from hpcoll.runtime.program.chunk_layout import Segments, block_segments, varying_blocks, vector_segments
 from hpcoll.runtime.program.lowering import lower
-from hpcoll.runtime.program.opcodes import LINE_NBYTES
+from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 from hpcoll.runtime.transports.mpi import library
-from hpcoll.runtime.transports.shm import STREAM_PLACES, Stream
+from hpcoll.runtime.transports.shm import STAGING_SLOTS, Rings
 from hpcoll.schedules.catalogue import find
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import Schedule
@@ -24,55 +24,57 @@ from hpcoll.selection.topology import Topology
 
 UNCACHED_NBYTES = 4 << 20  # messages from here on are not expected to be found in a cache
 _MAX_CHUNKS = 128  # of a lane that goes through shared memory
-MAX_PLACES = 128  # of a window, hence tags of a channel
+MAX_WINDOW = 128  # of a window, hence tags of a message_context
 
 
-class Channel:
-    """What one collective at a time travels on; others may travel on other channels meanwhile.
+class MessageContext:
+    """What one collective at a time travels on; others may travel on other message_contexts meanwhile.
 
     Attributes:
         index: Number, equal on all ranks.
-        stream: For ranks of the node, or None.
-        tag: First of `MAX_PLACES` tags for the others.
+        rings: For local peers, or None.
+        tag: First of `MAX_WINDOW` tags for the others.
         issued: Operations that were started on it.
         ended: int64: operations that have ended.
     """
 
-    def __init__(self, index: int, stream: Stream | None) -> None:
-        self.index, self.stream, self.tag = index, stream, index * MAX_PLACES
+    def __init__(self, index: int, rings: Rings | None) -> None:
+        self.index, self.rings, self.tag = index, rings, index * MAX_WINDOW
         self.issued, self.ended = 0, np.zeros(1, np.int64)
 
 
 class Plan:
-    """How one shape of call runs: by engines, one per channel at a time; or, with ``algorithm`` native, by the MPI library.
+    """How one shape of call runs: by engines, one per message_context at a time; or, with ``algorithm`` native, by the MPI library.
 
     Attributes:
         title: For texts.
         algorithm: A catalogue name, or ``native``.
         sums: Line of the ledger: calls, nanoseconds in them.
-        build: Makes an engine for a channel.
+        build: Makes an engine for a message_context.
         short: A start in flight may run it to its end at once.
     """
 
     __slots__ = ("_engines", "algorithm", "build", "short", "sums", "title")
 
-    def __init__(self, title: str, algorithm: str, account: np.ndarray, build: Callable[[Channel], HostEngine], *, short: bool) -> None:
+    def __init__(
+        self, title: str, algorithm: str, account: np.ndarray, build: Callable[[MessageContext], HostEngine], *, short: bool
+    ) -> None:
         self.title, self.algorithm, self.build, self.short = title, algorithm, build, short
         self.sums = memoryview(account)  # type: ignore[arg-type]  # the same numbers, at a third of the price
         self._engines: dict[int, list[HostEngine]] = {}
 
-    def take(self, channel: Channel) -> HostEngine:
+    def take(self, message_context: MessageContext) -> HostEngine:
         """An engine with scratch of its own, which nobody else uses until it is given back."""
-        engines = self._engines.get(channel.index)
+        engines = self._engines.get(message_context.index)
         if engines:
             return engines.pop()
-        engine = self.build(channel)
+        engine = self.build(message_context)
         engine.bind_scratch(engine.fresh(engine.scratch_nbytes))
         return engine
 
-    def give(self, channel: Channel, engine: HostEngine) -> None:
+    def give(self, message_context: MessageContext, engine: HostEngine) -> None:
         """Give an engine back."""
-        self._engines.setdefault(channel.index, []).append(engine)
+        self._engines.setdefault(message_context.index, []).append(engine)
 
 
 def window(nranks: int) -> int:
@@ -81,20 +83,20 @@ def window(nranks: int) -> int:
 
 
 def lane_nbytes(row: Algorithm, capacity: int, nodes: Nodes) -> int:
-    """Most bytes of the message in one lane, so that what any rank stages of them fits a place of the window.
+    """Most bytes of the message in one lane, so that what any rank stages of them fits a staging slot.
 
     Args:
         row: Catalogue row, whose ``staged`` bounds what a rank hands out; each piece is rounded up to a cache line.
-        capacity: Bytes of a place.
+        capacity: Bytes of a staging slot.
         nodes: Placement of the ranks, 2 or more.
     """
     pieces = 2 * len(nodes) + (_MAX_CHUNKS if row.chunked else 0)
-    return int((capacity - LINE_NBYTES * pieces) / row.cost("staged", len(nodes), nodes=nodes))
+    return int((capacity - CACHE_LINE_NBYTES * pieces) / row.cost("staged", len(nodes), nodes=nodes))
 
 
 def build_engine(
-    call: Call, choice: Choice, topology: Topology, comm: int, patience: Patience, sizes: tuple[int, ...],
-    capacity: int, lock: np.ndarray, account: np.ndarray, channel: Channel,
+    call: Call, choice: Choice, topology: Topology, comm: int, wait_policy: WaitPolicy, sizes: tuple[int, ...],
+    capacity: int, lock: np.ndarray, account: np.ndarray, message_context: MessageContext,
 ) -> HostEngine:  # fmt: skip
     """An engine for all calls of this shape.
 
@@ -103,11 +105,11 @@ def build_engine(
         choice: A catalogue algorithm and the segment size.
         topology: Of the communicator.
         comm: Handle of the communicator for the messages.
-        patience: How a rank waits.
+        wait_policy: How a rank waits.
         sizes: Bytes of every rank's block where blocks vary and the schedule must know; else empty.
-        capacity: Staging memory per place where any rank of the communicator has a stream, else 0.
+        capacity: Bytes of a staging slot where any rank of the communicator has rings, else 0.
         lock, account: As in `HostEngine`.
-        channel: What the messages travel on.
+        message_context: What the messages travel on.
     Raises:
         KernelError: the operator does not compile for the element type.
     """
@@ -115,13 +117,13 @@ def build_engine(
     nranks = topology.nranks
     most = lane_nbytes(row, capacity, topology.nodes) if capacity and nranks > 1 else None
     steps, segments = cut(row, call, choice.segment, most, topology.rank, topology.nodes, sizes)
-    near = channel.stream.near if channel.stream else {}
-    places = STREAM_PLACES if capacity else min(window(nranks) * len(steps.channels), MAX_PLACES)
-    program = lower(steps, segments, call.dtype.itemsize, places, in_place=call.in_place, near=near)
+    local_peers = message_context.rings.local_peers if message_context.rings else {}
+    most_lanes = STAGING_SLOTS if capacity else min(window(nranks) * len(steps.channels), MAX_WINDOW)
+    program = lower(steps, segments, call.dtype.itemsize, most_lanes, in_place=call.in_place, local_peers=local_peers)
     operator = BOR if call.collective == "barrier" else call.op
     kernel = kernel_address(operator, call.dtype) if operator is not None and len(program.sources) else 0
     uncached = message_nbytes(call, nranks) >= UNCACHED_NBYTES
-    engine = HostEngine(program, library(), comm, kernel, patience, lock, account, channel.stream, channel.tag, uncached)
+    engine = HostEngine(program, library(), comm, kernel, wait_policy, lock, account, message_context.rings, message_context.tag, uncached)
     if call.copied:
         engine.bind_copy(call.copied)
     return engine

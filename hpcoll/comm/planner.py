@@ -1,4 +1,4 @@
-"""What a communicator's calls are planned with: a private duplicate, settings, the node, channels, plans, the ledger."""
+"""What a communicator's calls are planned with: a private duplicate, settings, the node, message_contexts, plans, the ledger."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -13,10 +13,10 @@ from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.methods import Caller
 from hpcoll.comm.calls.native import as_native
 from hpcoll.comm.ledger import Ledger
-from hpcoll.comm.plan import Channel, Plan, build_engine, message_nbytes
-from hpcoll.runtime.engine.host_engine import ALONE, CROWDED, HostEngine
+from hpcoll.comm.plan import MessageContext, Plan, build_engine, message_nbytes
+from hpcoll.runtime.engine.host_engine import OWN_CORE, SHARED_CORE, HostEngine
 from hpcoll.runtime.transports.mpi import handle
-from hpcoll.runtime.transports.shm import CAPACITY_NBYTES, Node, Stream, make_streams
+from hpcoll.runtime.transports.shm import CAPACITY_NBYTES, Node, Rings, make_rings
 from hpcoll.selection.agreement import agree
 from hpcoll.selection.choose import Choice, Need, choose
 from hpcoll.selection.config import NATIVE, log, positive_segment
@@ -26,7 +26,7 @@ from hpcoll.selection.tuning import type_class
 _MAX_PLANS = 1024
 _SHORT = 16 << 10  # bytes of a call in flight that need not wait for the helper
 _YIELDS = "OMPI_MCA_mpi_yield_when_idle"  # how a user tells Open MPI that cores have several ranks
-IN_FLIGHT = 2  # channels for non-blocking calls
+IN_FLIGHT = 2  # message_contexts for non-blocking calls
 
 
 class Planner(Caller):
@@ -40,7 +40,7 @@ class Planner(Caller):
         node: The ranks that share memory with this one.
         topology: Where all ranks run.
         levels: What messages cost on a node and between nodes.
-        channels: For blocking calls, then for non-blocking ones.
+        message_contexts: For blocking calls, then for non-blocking ones.
         ledger: Sums per operation and algorithm.
         token: The byte that a barrier passes round.
         lock: 1 while a thread is inside a blocking collective.
@@ -57,33 +57,33 @@ class Planner(Caller):
             self.comm.Free()
             raise
         crowded = hosts.count(hosts[self.rank]) > (os.cpu_count() or 1) or os.environ.get(_YIELDS, "0") not in ("", "0", "false")
-        self._patience = CROWDED if crowded else ALONE
+        self._wait_policy = SHARED_CORE if crowded else OWN_CORE
         self.node = Node(self.comm, self.config.shm, self.config.shm_ranks)
-        self.channels = self.new_channels(0, 1 + IN_FLIGHT)
+        self.message_contexts = self.new_message_contexts(0, 1 + IN_FLIGHT)
         self.topology = find_topology(self.comm, hosts, self.node.first)
         self.levels = self.topology.levels(self.config.levels)
         if self.rank == 0:
             log.info("ranks: %s", self.topology)
-        shares = self.channels[0].stream is not None
+        shares = self.message_contexts[0].rings is not None
         self._capacity = self._staging_nbytes() if any(self.comm.allgather(shares)) else 0
-        self._near = shares and self.node.nranks == self.nranks  # alike on all ranks
+        self._one_node = shares and self.node.nranks == self.nranks  # alike on all ranks
         self.ledger = Ledger()
         self.token, self.lock = np.zeros(1, np.uint8), np.zeros(1, np.int64)
         self._handle = handle(self.comm)
         self._plans: dict[tuple[Any, ...], Plan] = {}
 
-    def new_channels(self, first: int, n: int, capacity: int | None = None) -> list[Channel]:
-        """``n`` channels, numbered from ``first`` on, with so many bytes of staging memory per place; collective."""
-        streams: Sequence[Stream | None] | None = None
+    def new_message_contexts(self, first: int, n: int, capacity: int | None = None) -> list[MessageContext]:
+        """``n`` message_contexts, numbered from ``first`` on, with so many bytes of each staging slot; collective."""
+        rings: Sequence[Rings | None] | None = None
         if self.node.nranks > 1 and self.config.shm != 0:
             said = self.node.refused
-            streams = make_streams(self.node, n, capacity or self._staging_nbytes())
-            if streams is None and self.node.rank == 0 and not said:
+            rings = make_rings(self.node, n, capacity or self._staging_nbytes())
+            if rings is None and self.node.rank == 0 and not said:
                 log.warning("ranks of this node exchange MPI messages: %s", self.node.refused)
-        return [Channel(first + i, stream) for i, stream in enumerate(streams or [None] * n)]
+        return [MessageContext(first + i, one) for i, one in enumerate(rings or [None] * n)]
 
     def _staging_nbytes(self) -> int:
-        """Bytes of a place of a stream: with very many ranks a lane has very many pieces."""
+        """Bytes of a staging slot: with very many ranks a lane has very many pieces."""
         return max(CAPACITY_NBYTES, 256 * self.nranks)
 
     def plan(self, call: Call | None, method: str, algorithm: str | None, segment: Any) -> Plan | None:
@@ -139,16 +139,16 @@ class Planner(Caller):
         self._plans[key] = plan
         return plan
 
-    def _builder(self, call: Call, choice: Choice, sizes: tuple[int, ...], account: np.ndarray) -> Callable[[Channel], HostEngine]:
+    def _builder(self, call: Call, choice: Choice, sizes: tuple[int, ...], account: np.ndarray) -> Callable[[MessageContext], HostEngine]:
         """What makes engines for a call's shape."""
         return partial(
-            build_engine, call, choice, self.topology, self._handle, self._patience, sizes, self._capacity, self.lock, account
+            build_engine, call, choice, self.topology, self._handle, self._wait_policy, sizes, self._capacity, self.lock, account
         )
 
     def _choose(self, call: Call, algorithm: str | None, segment: int | None) -> Choice:
         need = Need(
             call.collective, self.nranks, self.known_nbytes(call), call.op is not None and not call.op.commutative,
-            call.blocks is not None, call.native, call.strict, type_class(call.dtype if call.op else None), self._near,
+            call.blocks is not None, call.native, call.strict, type_class(call.dtype if call.op else None), self._one_node,
             self.topology.nodes, self.levels, call.exported is not None, call.one_fold,
         )  # fmt: skip
         choice = choose(need, self.config, algorithm, segment)

@@ -15,11 +15,11 @@ from hpcoll.base.errors import ArgumentError, TransportError
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.host_mirror import mirrored
 from hpcoll.comm.calls.native import as_native
-from hpcoll.comm.plan import Channel, Plan
+from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.point_to_point_buffers import gpu_arrays, is_direct, serve, settle
 from hpcoll.comm.progress_thread import collect
 from hpcoll.comm.requests import Request, start
-from hpcoll.runtime.engine.host_engine import ALONE, HostEngine
+from hpcoll.runtime.engine.host_engine import OWN_CORE, HostEngine
 from hpcoll.runtime.program.opcodes import NCOLUMNS, Code, Program
 from hpcoll.runtime.transports.mpi import library
 
@@ -181,7 +181,8 @@ def _plan() -> Plan:
     row[0, 0] = Code.WAIT
     program = Program(row, np.zeros((0, 2), np.int64), np.array([[0, 1, 0]], np.int64), 1, 0, 0, 0, 0)
     lock, account = np.zeros(1, np.int64), np.zeros(2, np.int64)
-    return Plan(Receive._what, "", account, lambda channel: HostEngine(program, library(), 0, 0, ALONE, lock, account), short=False)
+    build = partial(HostEngine, program, library(), 0, 0, OWN_CORE, lock, account)
+    return Plan(Receive._what, "", account, lambda message_context: build(), short=False)
 
 
 def _watched(rank: int, posted: MPI.Request, store: Callable[[MPI.Status], None]) -> Request:
@@ -200,7 +201,7 @@ def _watched(rank: int, posted: MPI.Request, store: Callable[[MPI.Status], None]
 
     call = Call("receive", 0, 0, 0, _BYTE, start=bind, finish=lambda: store(status), keep=(posted, status), report=report)
     try:
-        return start(_Owner(rank), Channel(0, None), _plan(), call, Receive)
+        return start(_Owner(rank), MessageContext(0, None), _plan(), call, Receive)
     except BaseException:  # it must not write to memory that nobody keeps
         posted.Cancel()
         posted.Wait()

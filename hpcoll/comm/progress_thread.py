@@ -17,9 +17,9 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.calls.call import Call
-from hpcoll.comm.plan import Channel, Plan
+from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.runtime.engine import progress
-from hpcoll.runtime.engine.entry import ACTIVATE, SERVE, WAIT, cross
+from hpcoll.runtime.engine.entry import ACTIVATE, SERVE, WAIT, call_compiled
 from hpcoll.runtime.engine.ffi import function_address
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.transports.mpi import library
@@ -88,7 +88,7 @@ class _Board:
         """Start the helper, once."""
         if self._thread is not None:
             return
-        self._thread = threading.Thread(target=cross, args=(SERVE, self.address, 0, 0, 0), name="hpcoll-progress", daemon=True)
+        self._thread = threading.Thread(target=call_compiled, args=(SERVE, self.address, 0, 0, 0), name="hpcoll-progress", daemon=True)
         if can_be_helped():
             self._thread.start()
             atexit.register(self.stop)
@@ -136,15 +136,16 @@ class Operation:
 
     Args:
         context: Its communicator's.
-        plan, channel, engine: What runs.
+        plan, message_context, engine: What runs.
         call: Addresses, what keeps them valid, and what remains to be done at the end.
         release: Called when the engine is free again.
     """
 
     def __init__(
-        self, context: Owner, plan: Plan, channel: Channel, engine: HostEngine, call: Call, release: Callable[[], None]
+        self, context: Owner, plan: Plan, message_context: MessageContext, engine: HostEngine, call: Call, release: Callable[[], None]
     ) -> None:
-        self.context, self.plan, self.channel, self.engine, self.call, self._release = context, plan, channel, engine, call, release
+        self.context, self.plan, self.message_context, self.engine = context, plan, message_context, engine
+        self.call, self._release = call, release
         self.board = board()
         if not self.board.free:
             raise ArgumentError(f"rank {context.rank}: {_MAX_SLOTS} collectives are in flight already: wait for some of them")
@@ -161,15 +162,15 @@ class Operation:
             handle: Of the generalized request to complete at the end.
             begun: Its first turns were already given.
         """
-        ticket = self.channel.ended.ctypes.data, self.channel.issued
+        ticket = self.message_context.ended.ctypes.data, self.message_context.issued
         slot = self.board.slots[self._slot]  # whose OWNER may still be the helper, on its way out of the last operation
         slot[progress.STATE], slot[progress.ENGINE] = progress.FREE, self.engine.address
         slot[progress.TICKETS : progress.OUTPUT + 1] = *ticket, handle, self.call.send, self.call.recv
-        self.channel.issued += 1
+        self.message_context.issued += 1
         if self._slot >= self.board.words[progress.HIGH]:
             self.board.words[progress.HIGH] = self._slot + 1
         self.board.help()
-        cross(ACTIVATE, self.board.address, self._slot, progress.RUNNING if begun else progress.QUEUED, 0)
+        call_compiled(ACTIVATE, self.board.address, self._slot, progress.RUNNING if begun else progress.QUEUED, 0)
 
     def end_at_once(self, *, failed: bool) -> None:
         """It has ended in its first turns."""
@@ -183,12 +184,12 @@ class Operation:
 
     def wait(self) -> None:
         """Give turns until it has ended."""
-        while not self._finished and cross(WAIT, self.board.address, self._slot, _TURNS, 0) < progress.ENDED_WELL:
+        while not self._finished and call_compiled(WAIT, self.board.address, self._slot, _TURNS, 0) < progress.ENDED_WELL:
             pass
 
     def test(self) -> bool:
         """Give one turn; whether it has ended."""
-        return self._finished or cross(WAIT, self.board.address, self._slot, 1, 0) >= progress.ENDED_WELL
+        return self._finished or call_compiled(WAIT, self.board.address, self._slot, 1, 0) >= progress.ENDED_WELL
 
     def finish(self) -> None:
         """Bring the result home and give back what was taken, when it has ended.

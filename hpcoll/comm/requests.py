@@ -12,10 +12,10 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, DeviceError, TransportError
 from hpcoll.comm.calls.call import Call
-from hpcoll.comm.plan import Channel, Plan
+from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.progress_thread import Operation, Owner
 from hpcoll.runtime.engine import progress
-from hpcoll.runtime.engine.entry import START, cross
+from hpcoll.runtime.engine.entry import START, call_compiled
 from hpcoll.runtime.program.fields import DONE, FAILED, PENDING
 from hpcoll.runtime.transports.mpi import handle
 
@@ -115,14 +115,14 @@ class Request(_Ours, MPI.Grequest):
         super().Free()
 
 
-def start(context: Owner, channel: Channel, plan: Plan, call: Call, kind: type[Request] = Request) -> Request:
-    """Let a collective run on a channel; the request is of a kind."""
-    engine = plan.take(channel)
+def start(context: Owner, message_context: MessageContext, plan: Plan, call: Call, kind: type[Request] = Request) -> Request:
+    """Let a collective run on a message_context; the request is of a kind."""
+    engine = plan.take(message_context)
     if call.start is not None:
         call.start(engine)
-    operation = Operation(context, plan, channel, engine, call, lambda: plan.give(channel, engine))
-    begun = channel.issued == channel.ended[0] and plan.short
-    status = cross(START, engine.address, call.send, call.recv, 0) if begun else PENDING
+    operation = Operation(context, plan, message_context, engine, call, lambda: plan.give(message_context, engine))
+    begun = message_context.issued == message_context.ended[0] and plan.short
+    status = call_compiled(START, engine.address, call.send, call.recv, 0) if begun else PENDING
     if status != PENDING:
         operation.end_at_once(failed=status == FAILED)
     request = kind(MPI.Grequest.Start(_query, _nothing, _nothing, (operation,)))
@@ -141,21 +141,23 @@ class Persistent(_Ours, MPI.Prequest):
     ``MPI.Request.Waitall``, ``Testsome`` and the like take the request too; ``MPI.Prequest.Startall`` does not: start each.
     """
 
-    _eager: tuple[int, int, int, int, int] | None = None  # what `cross` takes to start
+    _eager: tuple[int, int, int, int, int] | None = None  # what `call_compiled` takes to start
     _completed: MPI.Grequest | None = None  # the stand-in
     _stale = False  # whether the MPI library has freed it
     _pid = 0  # of the process that made it
     _freed = False
 
-    def _bind(self, context: PlanningOwner, plan: Plan, channel: Channel, call: Call, describe: Callable[[], Call | None] | None) -> None:
+    def _bind(
+        self, context: PlanningOwner, plan: Plan, message_context: MessageContext, call: Call, describe: Callable[[], Call | None] | None
+    ) -> None:
         """Set up; ``describe`` tells the call anew at each start, where what it sends is a copy."""
-        self._context, self._plan, self._channel, self._call, self._describe = context, plan, channel, call, describe
+        self._context, self._plan, self._message_context, self._call, self._describe = context, plan, message_context, call, describe
         self._title = plan.title
-        self._engine = plan.take(channel)
+        self._engine = plan.take(message_context)
         address, nbytes = MPI._addressof(self), MPI._sizeof(MPI.Request)
         self._cell = memoryview(MPI.buffer.fromaddress(address, nbytes)).cast("Q" if nbytes == 8 else "I")  # type: ignore[arg-type]
         self._null = self._cell[0]
-        context.persistent[channel.index] = self
+        context.persistent[message_context.index] = self
         if plan.short and describe is None and call.finish is None:
             self._stand_in()
             self._eager = START, self._engine.address, call.send, call.recv, 0
@@ -184,7 +186,7 @@ class Persistent(_Ours, MPI.Prequest):
         if self._eager is not None:
             if self._stale:
                 self._stand_in()
-            status = cross(*self._eager)
+            status = call_compiled(*self._eager)
         if status != DONE:
             self._begin(status)
 
@@ -199,7 +201,7 @@ class Persistent(_Ours, MPI.Prequest):
             call = (self._describe() if self._describe else None) or self._call
             if call.start is not None:
                 call.start(self._engine)
-        operation = Operation(self._context, self._plan, self._channel, self._engine, call, _nothing)
+        operation = Operation(self._context, self._plan, self._message_context, self._engine, call, _nothing)
         request = MPI.Grequest.Start(_query, _nothing, _nothing, (operation,))
         self._operation, self._cell[0] = operation, handle(request)
         if status == FAILED:
@@ -227,7 +229,7 @@ class Persistent(_Ours, MPI.Prequest):
             raise ArgumentError(f"rank {self._context.rank}: {self._title} was started and not waited for yet")
         self.close()
         self._give_back()
-        for name in ("_plan", "_engine", "_channel", "_call", "_describe"):  # they have memory that the ranks of the node share
+        for name in ("_plan", "_engine", "_message_context", "_call", "_describe"):  # they have memory that the ranks of the node share
             self.__dict__.pop(name, None)
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, DeviceError
 from hpcoll.comm.calls.call import check_root
-from hpcoll.runtime.program.opcodes import LINE_NBYTES
+from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 from hpcoll.runtime.transports.shm import Node
 
 _MOST_NBYTES = 1 << 46  # what a process can map
@@ -90,7 +90,7 @@ def share(comm: MPI.Intracomm, node: Node | None, array: Any, root: Any) -> np.n
     form = _agree(comm, problem, f"share with root {root}", form)[root]
     if form.nbytes == 0:
         return _read_only(np.empty(0, np.uint8), form)
-    writer = 0 if node is None else node.rank if comm.rank == root else node.near.get(root, 0)
+    writer = 0 if node is None else node.rank if comm.rank == root else node.local_peers.get(root, 0)
     leads = node is None or node.rank == writer
     memory = mapping = None
     try:
@@ -171,8 +171,8 @@ def _first_problem(comm: MPI.Intracomm, problem: str) -> str:
 
 def _ordinary(nbytes: int) -> np.ndarray:
     """Zeros that start a cache line."""
-    memory = np.zeros(nbytes + LINE_NBYTES, np.uint8)
-    start = -memory.ctypes.data % LINE_NBYTES
+    memory = np.zeros(nbytes + CACHE_LINE_NBYTES, np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE_NBYTES
     return memory[start : start + nbytes]
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from hpcoll.schedules.placement import Nodes
 
-LINES = 4  # messages between two ranks of a node, per channel, that may wait to be used before the next send of that channel waits
+RING_SLOTS = 4  # messages between two ranks of a node, per channel, that may wait to be used before the next send of that channel waits
 
 
 class Buffer(IntEnum):

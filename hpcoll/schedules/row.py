@@ -21,13 +21,13 @@ class Algorithm:
         source: Where the construction comes from.
         rounds: Longest chain of dependent messages in one run of the schedule.
         messages: Messages that the busiest rank sends or receives one after another, where that is more than ``rounds``.
-        serial: Bytes sent one after another along that chain, one message at a time per rank, or copied, as a fraction of m.
+        critical: Bytes sent one after another along that chain, one message at a time per rank, or copied, as a fraction of m.
         sent: Bytes that the busiest rank sends, as a fraction of m.
         received: Bytes that the busiest rank receives, as a fraction of m, where that is more than any rank sends.
         largest: Bytes of the longest message, of a hierarchical row between nodes, as a fraction of m.
         chunks: Chunks per segment of a vector collective (block collectives always have p).
         staged: Bytes that any rank hands out, what several ranks get counted once, as a fraction of m: an upper bound.
-        shared: ``serial`` in shared memory, where that is less because what several ranks get is handed out once.
+        shared: ``critical`` in shared memory, where that is less because what several ranks get is handed out once.
         ordered: Keeps rank order: fit for operators that are not commutative.
         reproducible: All ranks get the same bits.
         uniform: Serves only equal blocks, hence no v form.
@@ -47,7 +47,7 @@ class Algorithm:
     summary: str
     source: str
     rounds: str
-    serial: str
+    critical: str
     sent: str
     received: str = "0"
     largest: str = "1"
@@ -80,7 +80,7 @@ class Algorithm:
         return builder
 
     def cost(self, field: str, nranks: int, nchunks: int = 1, nodes: Nodes = ()) -> float:
-        """Value of one of the formulas ``rounds``, ``messages``, ``serial``, ``sent``, ``staged``, ``chunks`` for ``nranks >= 2``."""
+        """Value of one of the formulas ``rounds``, ``messages``, ``critical``, ``sent``, ``staged``, ``chunks`` for ``nranks >= 2``."""
         return _evaluate(getattr(self, field), nranks, nchunks, nodes if self.hierarchical else ())
 
 

@@ -76,7 +76,7 @@ class Need(NamedTuple):
         native: Whether the MPI library can serve the call.
         strict: The call gets a promise that the MPI library does not give, so ``native`` must be asked for by name.
         type_class: Class of element types, as the tuning table has it.
-        near: All ranks share the memory of one node.
+        one_node: All ranks share the memory of one node.
         nodes: Placement, as in `hpcoll.schedules.placement`; empty: every rank has a node of its own.
         levels: What messages cost where not all ranks share memory.
         gpu: Arrays are in GPU memory.
@@ -91,7 +91,7 @@ class Need(NamedTuple):
     native: bool = True
     strict: bool = False
     type_class: str = BYTES
-    near: bool = False
+    one_node: bool = False
     nodes: Nodes = ()
     levels: Levels = ONE_HOST
     gpu: bool = False
@@ -179,11 +179,11 @@ def _best(need: Need, algorithm: str) -> int:
 def _seconds(need: Need, row: Algorithm) -> tuple[float, int]:
     """Modelled time, and the best segment; in shared memory that is what a lane holds, which no segment needs to name."""
     assert need.nbytes is not None
-    if not need.near:
+    if not need.one_node:
         return best_modelled(need, row)
     chunk, network = (GPU_CHUNK_NBYTES, GPU_NETWORK) if need.gpu else (CHUNK_NBYTES, SHARED_NETWORK)
     segment = min(chunk, need.nbytes) if row.chunked else need.nbytes
-    row = replace(row, serial=row.shared or row.serial)
+    row = replace(row, critical=row.shared or row.critical)
     return seconds(row, need.nranks, need.nbytes, max(1, segment), network), max(1, segment)
 
 
@@ -217,7 +217,7 @@ def _cheapest(need: Need) -> Choice:
     if not not_chosen(need, NATIVE):
         found.append((_native_seconds(need), NATIVE, max(1, need.nbytes)))
     cost, name, segment = min(found)
-    if not need.near:  # of those alike, one whose ranks have two peers each: links that carry one stream are easier to keep busy
+    if not need.one_node:  # of those alike, one whose ranks have two peers each: links that carry one stream are easier to keep busy
         alike = (one for one in found if one[0] <= ALIKE * cost and one[1] != NATIVE and find(need.collective, one[1]).neighbours)
         cost, name, segment = min(alike, default=(cost, name, segment))
     return Choice(name, segment, f"model: {cost * 1e6:.3g} us for {format_nbytes(need.nbytes)} on {need.nranks} ranks")

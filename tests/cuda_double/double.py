@@ -164,7 +164,7 @@ class Double:
 
 def install(
     ordinal_count: int = 1, *, gpus: tuple[int, ...] | None = None, current: int | None = 0, readable: bool = False, ipc: bool = True,
-    peer_access: bool = True, eager: float = 0.0, patience: int = 3, strict: bool = False, seed: int = 0, memory_nbytes: int = 1 << 30,
+    peer_access: bool = True, eager: float = 0.0, wait_policy: int = 3, strict: bool = False, seed: int = 0, memory_nbytes: int = 1 << 30,
     capability: tuple[int, int] = (9, 0), version: tuple[int, int] = (13, 0), nmultiprocessors: int = 4,
 ) -> Double:  # fmt: skip
     """Let a double stand for the driver in this process.
@@ -177,12 +177,12 @@ def install(
         ipc: Whether memory can be exported and opened.
         peer_access: Whether GPUs reach memory of other GPUs.
         eager: Probability, 0 to 1, that work is done as soon as it is queued, with all that it waits for.
-        patience: Most times that an event's query says "not ready" before it is.
+        wait_policy: Most times that an event's query says "not ready" before it is.
         strict: Whether work that races is refused (700).
         seed: Of everything that is left to chance.
         memory_nbytes: Of each GPU.
     """
-    streams = Streams(Random(seed), eager, patience, strict)
+    streams = Streams(Random(seed), eager, wait_policy, strict)
     memory = Memory(gpus or tuple(range(ordinal_count)), memory_nbytes, readable, peer_access)
     double = Double(memory, streams, ipc=ipc, capability=capability, version=version, nmultiprocessors=nmultiprocessors)
     double.make_current(current)

@@ -75,7 +75,7 @@ class Event:
 
     ordinal: int
     mark: Operation | None = None
-    patience: int = 0
+    wait_policy: int = 0
 
 
 def _conflicts(one: Operation, reads: Iterable[Span], writes: Iterable[Span]) -> list[Span]:
@@ -90,13 +90,13 @@ class Streams:
     Args:
         rng: Chooses among what is allowed.
         eager: Probability that work is done, with all that it waits for, when it is queued.
-        patience: Most times that an event's query says "not ready" before it is.
+        wait_policy: Most times that an event's query says "not ready" before it is.
         strict: Whether the second of two that race is refused.
     """
 
-    def __init__(self, rng: Random, eager: float, patience: int, strict: bool) -> None:
+    def __init__(self, rng: Random, eager: float, wait_policy: int, strict: bool) -> None:
         self.races: list[Race] = []
-        self._rng, self._eager, self._patience, self._strict = rng, eager, patience, strict
+        self._rng, self._eager, self._wait_policy, self._strict = rng, eager, wait_policy, strict
         self._by_handle: dict[int, Stream] = {}
         self._default: dict[tuple[int, int], Stream] = {}  # ordinal, thread or 0 for the legacy stream
         self._all: list[Stream] = []  # destroyed ones too: their work goes on
@@ -198,12 +198,12 @@ class Streams:
 
     def record(self, event: Event, stream: Stream) -> None:
         """Put an event behind all that a stream has."""
-        event.mark, event.patience = self.put(stream, "an event"), self._rng.randint(0, self._patience)
+        event.mark, event.wait_policy = self.put(stream, "an event"), self._rng.randint(0, self._wait_policy)
 
     def query(self, event: Event) -> bool:
         """Whether an event has happened: it does so when it was asked often enough."""
-        if event.mark and not event.mark.done and event.patience > 0:
-            event.patience -= 1
+        if event.mark and not event.mark.done and event.wait_policy > 0:
+            event.wait_policy -= 1
             return False
         self.finish(event.mark)
         return True

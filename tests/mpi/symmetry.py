@@ -9,13 +9,13 @@ import numpy as np
 from mpi4py import MPI
 
 import hpcoll
-from hpcoll.runtime.program.fields import STAGING_AT, STREAM_PLACES
+from hpcoll.runtime.program.fields import STAGING_AT, STAGING_SLOTS
 from hpcoll.runtime.transports import shm, window
 
 
 def shares(comm: hpcoll.Communicator) -> bool:
     """Whether this rank has neighbours with which it shares memory."""
-    return comm._context.channels[0].stream is not None
+    return comm._context.message_contexts[0].rings is not None
 
 
 def holdings() -> tuple[int, int, int, int]:
@@ -42,11 +42,11 @@ def mapping_of(array: np.ndarray) -> dict[str, str]:
 
 def staged_nbytes(comm: hpcoll.Communicator) -> int:
     """Bytes other than 0 that this rank has staged since the communicator was made; 0 where it shares no memory."""
-    stream = comm._context.channels[0].stream
+    stream = comm._context.message_contexts[0].rings
     if stream is None:
         return 0
     part = int(stream.fields[STAGING_AT]) - stream.window.address
-    return int(np.count_nonzero(stream.window.mapping.array(part, STREAM_PLACES * stream.capacity)))
+    return int(np.count_nonzero(stream.window.mapping.array(part, STAGING_SLOTS * stream.capacity)))
 
 
 def barrier() -> None:

@@ -216,7 +216,7 @@ def test_ctrl_c(failing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         def interrupted(*arguments: int) -> int:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(host_engine, "cross", interrupted)
+        monkeypatch.setattr(host_engine, "call_compiled", interrupted)
         with pytest.raises(KeyboardInterrupt):
             comm.Allreduce(send, recv)
         error = raised(lambda: comm.Allreduce(send, recv))

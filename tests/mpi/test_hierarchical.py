@@ -79,7 +79,8 @@ def test_topology(size: int, caplog: pytest.LogCaptureFixture) -> None:
     facts = (found.nodes, found.rank, found.nranks, found.local_ranks[comm.rank], len(set(found.hosts)), found.levels(None))
     assert facts == (nodes, comm.rank, NRANKS, comm.rank % size, 1, ONE_HOST)
     assert all(len(one) == NRANKS for one in (found.hosts, found.sockets, found.gpus))
-    assert sorted(comm._context.node.near) == [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank] and rank != comm.rank]
+    peers = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank] and rank != comm.rank]
+    assert sorted(comm._context.node.local_peers) == peers
     assert len(set(comm.allgather(replace(found, rank=0)))) == 1, "equal on all ranks"
     assert (f"ranks: {describe(nodes)}" in caplog.text) is (comm.rank == 0)
     assert ("on 1 host" in str(found)) is (len(set(nodes)) > 1)
@@ -167,7 +168,7 @@ def test_barrier(size: int) -> None:
 def test_without_shared_memory(collective: str, algorithm: str) -> None:
     """All messages are MPI's; schedules still look at the nodes."""
     comm = made(**{RANKS: "2", "HPCOLL_SHM": "0"})
-    assert comm._context.channels[0].stream is None
+    assert comm._context.message_contexts[0].rings is None
     wrong = [case for case in cases(collective) if not run(comm, collective, *case, algorithm=algorithm)]
     assert agreed(wrong) == []
     comm.Free()

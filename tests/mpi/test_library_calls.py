@@ -10,7 +10,7 @@ from mpi4py import MPI
 from reference import agreed, communicator
 
 from hpcoll.runtime.engine.call_cache import SUPPORTED
-from hpcoll.runtime.engine.mpi_collectives import LibraryCall, known
+from hpcoll.runtime.engine.mpi_collectives import MpiCall, known
 
 pytestmark = pytest.mark.mpi
 CODES = "?bhilqBHILQfdgFDG"
@@ -36,7 +36,7 @@ def test_every_element_type(method: str) -> None:
             getattr(comm, method)(*arguments[method], algorithm="native")
             wrong += [] if (recv == expected).all() and (send == bare).all() else [(code, turn)]
         runs = [table.latest[1] for table in comm._context.tables.tables.values()]
-        wrong += [] if not SUPPORTED or [type(one) for one in runs] == [LibraryCall] else [(code, runs)]
+        wrong += [] if not SUPPORTED or [type(one) for one in runs] == [MpiCall] else [(code, runs)]
     comm.Free()
     assert agreed(wrong) == []
 
@@ -59,7 +59,7 @@ def test_what_the_library_refuses_is_raised_and_leaves_the_communicator_as_it_is
     bare.Set_errhandler(MPI.ERRORS_RETURN)
     comm.Allreduce(MPI.IN_PLACE, x, MPI.SUM, algorithm="native")
     table = comm._context.tables.tables["Allreduce", 0, "native", None]
-    call = LibraryCall("Allreduce", bare, 0, 3, x.dtype, MPI.BAND, True, np.zeros(2, np.int64))
+    call = MpiCall("Allreduce", bare, 0, 3, x.dtype, MPI.BAND, True, np.zeros(2, np.int64))
     table.enter(MPI.BAND, (MPI.IN_PLACE, x), call, table.plans[0])
     wrong = []
     try:

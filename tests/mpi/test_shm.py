@@ -36,8 +36,8 @@ def test_ranks_of_a_node_exchange_no_mpi_messages() -> None:
     comm = communicator().Dup()
     context = comm._context
     here = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED).size
-    assert len(context.node.near) == here - 1
-    assert [channel.stream is not None for channel in context.channels] == [here > 1] * len(context.channels)
+    assert len(context.node.local_peers) == here - 1
+    assert [channel.rings is not None for channel in context.message_contexts] == [here > 1] * len(context.message_contexts)
     wrong = [(collective, name) for collective, name in OURS if not run(comm, collective, 101, 0, algorithm=name)]
     programs = [engine.program.rows[:, 0] for engine in context._blocking.values()]
     assert len(programs) == len(OURS)
@@ -148,7 +148,7 @@ def test_persistent_calls_that_get_no_shared_memory_say_so_once(
     monkeypatch.setattr(shm, "FOLDER", "/dev/shm/none such")
     requests = [comm.Allreduce_init(MPI.IN_PLACE, x, algorithm="ring") for _ in range(2)]
     monkeypatch.undo()
-    assert [request._channel.stream for request in requests] == [None, None]
+    assert [request._channel.rings for request in requests] == [None, None]
     for request in requests:
         x[:] = comm.rank
         request.Start()

@@ -34,7 +34,7 @@ from mpi4py import MPI
 import hpcoll
 world = MPI.COMM_WORLD
 comm = hpcoll.Communicator(world)
-node, streams = comm._context.node, sum(channel.stream is not None for channel in comm._context.channels)
+node, streams = comm._context.node, sum(channel.rings is not None for channel in comm._context.message_contexts)
 def say(*words):
     sys.stdout.write(" ".join(map(str, ("rank", comm.rank, *words))) + "\\n")
     sys.stdout.flush()
@@ -49,7 +49,7 @@ cases = [(runner, collective, count, comm.size - 1, dict(algorithm=algorithm, se
          for collective, algorithm in ALGORITHMS if algorithm != "native" for count, segment in ((7, None), (1009, 640), (20_001, None))]
 wrong = [(collective, count, more) for runner, collective, count, root, more in cases if not runner(comm, collective, count, root, **more)]
 say("wrong", agreed(wrong))
-say("streams", streams, "near", sorted(node.near))
+say("streams", streams, "near", sorted(node.local_peers))
 """
 
 # Ranks compute until somebody ends it.

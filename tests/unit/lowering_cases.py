@@ -104,7 +104,7 @@ class Case(NamedTuple):
         nodes = numbered(self.nodes or self.setting.nodes)
         return [schedule(self.row, self.nranks, rank, self.root, nchunks, nodes) for rank in range(self.nranks)]
 
-    def near(self, rank: int) -> dict[int, int]:
+    def local_peers(self, rank: int) -> dict[int, int]:
         """Local ranks of the other ranks on a rank's node."""
         nodes = self.setting.nodes or range(self.nranks)
         mine = [other for other in range(self.nranks) if nodes[other] == nodes[rank]]
@@ -212,7 +212,10 @@ def programs_of(case: Case, itemsize: int) -> list[Program]:
         patch.setattr(lowering, "MAX_MESSAGE_NBYTES", case.most_nbytes)
         ways = case.ways or (None,) * case.nranks
         return [
-            lower(s, case.segments(s), itemsize, case.window, in_place=case.in_place[s.rank], near=case.near(s.rank), ways=ways[s.rank])
+            lower(
+                s, case.segments(s), itemsize, case.window,
+                in_place=case.in_place[s.rank], local_peers=case.local_peers(s.rank), ways=ways[s.rank],
+            )
             for s in case.schedules()
         ]
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcoll.runtime.program.opcodes import INLINE_NBYTES
-from hpcoll.schedules.ir import LINES
+from hpcoll.schedules.ir import RING_SLOTS
 
 GUARD = 64
 PLACES = 8  # of the window between two ranks of a node
@@ -111,7 +111,7 @@ class Ring:
     """Messages from one rank to another in one place, in order."""
 
     def __init__(self, rng: np.random.Generator) -> None:
-        self.lines = Memory([INLINE_NBYTES] * LINES, rng)
+        self.lines = Memory([INLINE_NBYTES] * RING_SLOTS, rng)
         self.number = 0
         self.posted: deque[Message] = deque()
         self.awaited: deque[Message] = deque()
@@ -121,11 +121,11 @@ class Ring:
 
     def post(self, area: Area, *, inline: bool = True) -> bool:
         """Announce a message; False while no line is free."""
-        if self.unread() == LINES:
+        if self.unread() == RING_SLOTS:
             return False
         line = inline and area.nbytes <= INLINE_NBYTES
         if line:
-            data, area = area.read(), self.lines.area(self.number % LINES).part(0, area.nbytes, "its line")
+            data, area = area.read(), self.lines.area(self.number % RING_SLOTS).part(0, area.nbytes, "its line")
             area.write(data)
         self.posted.append(Message(area, line))
         self.number += 1

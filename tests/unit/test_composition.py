@@ -14,7 +14,7 @@ from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.composition import Node, Where, always, cells, compose, joined
-from hpcoll.schedules.ir import LINES, Buffer, Chunk, Op, Step, Writer, cell, inputs, outputs
+from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Step, Writer, cell, inputs, outputs
 from hpcoll.schedules.placement import members, numbered, parse_nodes
 from hpcoll.schedules.row import schedule
 
@@ -189,7 +189,7 @@ def test_a_flat_algorithm_among_renamed_ranks(key: str, apart: bool) -> None:
 
         proof = verify_schedules(
             made(row.collective, build, nranks=nranks, nchunks=nchunks, root=root),
-            in_place=row.collective == "bcast", lines=NO_LINES if apart else LINES,
+            in_place=row.collective == "bcast", lines=NO_LINES if apart else RING_SLOTS,
         )  # fmt: skip
         assert proof.reproducible == row.reproducible
         assert proof.rounds <= row.cost("rounds", nranks, 3)

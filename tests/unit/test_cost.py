@@ -66,7 +66,7 @@ def test_time_is_at_least_that_of_the_lower_bounds(row: Algorithm) -> None:
             for segment in (WHOLE, 1 << 16):
                 found = seconds(row, p, m, segment, EAGER)
                 assert math.isfinite(found)
-                assert found >= ALPHA + (p - 1) / p * m * BETA * 0.999 or not row.cost("serial", p, 1)
+                assert found >= ALPHA + (p - 1) / p * m * BETA * 0.999 or not row.cost("critical", p, 1)
 
 
 @every_row

@@ -18,7 +18,7 @@ from hpcoll.analysis.slot_credits import used_at
 from hpcoll.analysis.verify import verify_schedules
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.catalogue import CATALOGUE
-from hpcoll.schedules.ir import LINES, Op, Schedule, Writer, cell, inputs, outputs
+from hpcoll.schedules.ir import RING_SLOTS, Op, Schedule, Writer, cell, inputs, outputs
 from hpcoll.schedules.placement import parse_nodes
 from hpcoll.schedules.row import schedule
 
@@ -94,14 +94,14 @@ def swap_in_pieces(w: Writer, *, burst: bool) -> None:
 
 
 def test_two_ranks_that_both_send_more_than_there_are_lines() -> None:
-    schedules = made("allreduce", partial(swap_in_pieces, burst=True), nchunks=LINES + 1)
+    schedules = made("allreduce", partial(swap_in_pieces, burst=True), nchunks=RING_SLOTS + 1)
     with pytest.raises(ScheduleError) as caught:
         verify_schedules(schedules, in_place=False)
     sentence = "rank {} at step 4: send(peer {}, input[4]), 4 message(s) to rank {} in channel 0 are not used yet"
     assert str(caught.value) == f"rank 0, step 4: deadlock: {sentence.format(0, 1, 1)}; {sentence.format(1, 0, 0)}"
     assert (caught.value.rank, caught.value.step) == (0, 4)
     assert lines_needed(schedules) == 5
-    assert lines_needed(made("allreduce", partial(swap_in_pieces, burst=True), nchunks=LINES)) == 4
+    assert lines_needed(made("allreduce", partial(swap_in_pieces, burst=True), nchunks=RING_SLOTS)) == 4
     assert lines_needed(made("allreduce", partial(swap_in_pieces, burst=False), nchunks=9)) == 1
 
 
@@ -147,14 +147,14 @@ def receives_last(s: Schedule) -> Schedule:
 
 def test_a_ring_with_all_receives_moved_behind_all_sends() -> None:
     ring = CATALOGUE["allreduce/direct"]
-    right = made("allreduce", ring_in_pieces, nranks=3, nchunks=LINES + 1)
+    right = made("allreduce", ring_in_pieces, nranks=3, nchunks=RING_SLOTS + 1)
     mutated = [receives_last(s) for s in right]
-    assert prove_schedules(ring, right).messages == 6 * (LINES + 1)
+    assert prove_schedules(ring, right).messages == 6 * (RING_SLOTS + 1)
     assert lines_needed(right) == 1
     with pytest.raises(ScheduleError, match=r"deadlock: rank 0 at step 8: .* are not used yet"):
         prove_schedules(ring, mutated)
-    assert lines_needed(mutated) == LINES + 1
-    assert prove_schedules(ring, [receives_last(s) for s in made("allreduce", ring_in_pieces, nranks=3, nchunks=LINES)]).ordered
+    assert lines_needed(mutated) == RING_SLOTS + 1
+    assert prove_schedules(ring, [receives_last(s) for s in made("allreduce", ring_in_pieces, nranks=3, nchunks=RING_SLOTS)]).ordered
     of_catalogue = CATALOGUE["allreduce/ring"]
     with pytest.raises(ScheduleError):
         prove_schedules(of_catalogue, [receives_last(schedule(of_catalogue, 8, rank)) for rank in range(8)])

@@ -8,13 +8,13 @@ from math import ceil, floor, log2
 import pytest
 
 from hpcoll.schedules.patterns import binary, binomial, circulant, dissemination, double_binary_tree, hypercube, knomial, ring
-from hpcoll.schedules.patterns.tree import Node
+from hpcoll.schedules.patterns.tree import TreeNode
 
 SMALL = range(1, 65)
 LARGE = (100, 255, 256, 257, 1000, 1023, 1024, 1025, 4096)
 
 
-def depths(nodes: Sequence[Node], root: int) -> list[int]:
+def depths(nodes: Sequence[TreeNode], root: int) -> list[int]:
     """Depth of every rank, after checking that the nodes agree with each other and are one tree below the root."""
     assert nodes[root].parent is None
     found = {root: 0}
@@ -29,24 +29,24 @@ def depths(nodes: Sequence[Node], root: int) -> list[int]:
     return [found[rank] for rank in range(len(nodes))]
 
 
-def subtree(nodes: Sequence[Node], rank: int) -> list[int]:
+def subtree(nodes: Sequence[TreeNode], rank: int) -> list[int]:
     """Ranks below and including a rank."""
     return sorted([rank, *(r for child in nodes[rank].children for r in subtree(nodes, child))])
 
 
-def assert_intervals(nodes: Sequence[Node], root: int) -> None:
+def assert_intervals(nodes: Sequence[TreeNode], root: int) -> None:
     for rank in range(len(nodes)):
         below = subtree(nodes, rank)
         assert below == list(range(below[0], below[-1] + 1)), (rank, root)
 
 
-def assert_largest_first(nodes: Sequence[Node]) -> None:
+def assert_largest_first(nodes: Sequence[TreeNode]) -> None:
     for node in nodes:
         heights = [max_depth(nodes, child) for child in node.children]
         assert heights == sorted(heights, reverse=True)
 
 
-def max_depth(nodes: Sequence[Node], rank: int) -> int:
+def max_depth(nodes: Sequence[TreeNode], rank: int) -> int:
     return max((1 + max_depth(nodes, child) for child in nodes[rank].children), default=0)
 
 
@@ -64,7 +64,7 @@ def test_ring(nranks: int) -> None:
 
 @pytest.mark.parametrize("nranks", [*SMALL, *LARGE])
 def test_binomial(nranks: int) -> None:
-    nodes = [Node(binomial.parent(v) if v else None, binomial.children(v, nranks)) for v in range(nranks)]
+    nodes = [TreeNode(binomial.parent(v) if v else None, binomial.children(v, nranks)) for v in range(nranks)]
     assert max(depths(nodes, 0)) == floor(log2(nranks))
     assert len(nodes[0].children) == ceil(log2(nranks))
     assert_intervals(nodes, 0)
@@ -113,7 +113,7 @@ def test_knomial(nranks: int, radix: int) -> None:
 @pytest.mark.parametrize("nranks", SMALL)
 def test_knomial_of_radix_2_is_binomial(nranks: int) -> None:
     for vrank in range(nranks):
-        assert knomial.node(vrank, nranks, 0, 2) == Node(binomial.parent(vrank) if vrank else None, binomial.children(vrank, nranks))
+        assert knomial.node(vrank, nranks, 0, 2) == TreeNode(binomial.parent(vrank) if vrank else None, binomial.children(vrank, nranks))
 
 
 @pytest.mark.parametrize("nranks", [*SMALL, *LARGE])
@@ -159,7 +159,7 @@ def test_rooted_trees_have_any_root(nranks: int) -> None:
             assert max(depths(nodes, root)) == ceil(log2(nranks))
 
 
-def pair_of_trees(pair: str, nranks: int, root: int) -> tuple[list[Node], list[Node]]:
+def pair_of_trees(pair: str, nranks: int, root: int) -> tuple[list[TreeNode], list[TreeNode]]:
     if pair == "mirrored":
         places = [double_binary_tree.mirrored(rank, nranks) for rank in range(nranks)]
     else:

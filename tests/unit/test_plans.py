@@ -12,7 +12,7 @@ from hpcoll.analysis.prove import placements  # noqa: E402
 from hpcoll.comm.calls.call import Blocks, Call  # noqa: E402
 from hpcoll.comm.plan import cut, lane_nbytes  # noqa: E402
 from hpcoll.runtime.program.lowering import lower  # noqa: E402
-from hpcoll.runtime.transports.shm import CAPACITY_NBYTES, STREAM_PLACES  # noqa: E402
+from hpcoll.runtime.transports.shm import CAPACITY_NBYTES, STAGING_SLOTS  # noqa: E402
 from hpcoll.schedules.catalogue import CATALOGUE  # noqa: E402
 from hpcoll.schedules.collectives import COLLECTIVES  # noqa: E402
 from hpcoll.schedules.placement import Nodes  # noqa: E402
@@ -31,8 +31,8 @@ def staging(row: Algorithm, call: Call, rank: int, nodes: Nodes, segment: int = 
     """Bytes that one lane of a rank stages."""
     steps, segments = cut(row, call, segment, lane_nbytes(row, CAPACITY_NBYTES, nodes), rank, nodes, ())
     mates = [other for other, node in enumerate(nodes) if node == nodes[rank]]
-    near = {other: local for local, other in enumerate(mates) if other != rank}
-    return lower(steps, segments, 1, STREAM_PLACES, in_place=call.in_place, near=near).staging_nbytes
+    local_peers = {other: local for local, other in enumerate(mates) if other != rank}
+    return lower(steps, segments, 1, STAGING_SLOTS, in_place=call.in_place, local_peers=local_peers).staging_nbytes
 
 
 def calls(row: Algorithm, count: int) -> list[Call]:

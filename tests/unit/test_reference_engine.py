@@ -9,7 +9,7 @@ from reference_engine import Call, Operator, Setting, World
 from reference_memory import PLACES, Memory
 
 from hpcoll.runtime.program.opcodes import MESSAGES, NCOLUMNS, Code, Program
-from hpcoll.schedules.ir import LINES
+from hpcoll.schedules.ir import RING_SLOTS
 
 Row = tuple[int, ...]
 
@@ -56,7 +56,7 @@ ON_NODE = {
     "inline": ([INLINE], TAKE, 8),
     "staged": ([*FILL, STAGED], TAKE_64, 64),
     "in place": ([IN_PLACE, (DRAIN, 1)], TAKE_64, 64),
-    "more than there are lines": ([INLINE] * (LINES + 3), TAKE * (LINES + 3), 8),
+    "more than there are lines": ([INLINE] * (RING_SLOTS + 3), TAKE * (RING_SLOTS + 3), 8),
 }
 
 
@@ -95,7 +95,7 @@ WRONG_ON_NODE: dict[str, tuple[list[Row], list[Row]]] = {
     "reads a message that it has acknowledged": ([INLINE], [TAKE[0], TAKE[2], TAKE[1]]),
     "acknowledges a message that it has not awaited": ([INLINE], [TAKE[2]]),
     "did not acknowledge messages in slots": ([INLINE], TAKE[:2]),
-    "deadlock: call 0 rank 0 lane 0 row 4 POST": ([INLINE] * (LINES + 1), []),
+    "deadlock: call 0 rank 0 lane 0 row 4 POST": ([INLINE] * (RING_SLOTS + 1), []),
     "has no staging memory": ([FILL[1], STAGED], TAKE_64),
     "reserves twice": ([*FILL, FILL[0]], []),
     "leaves its staging memory: bytes 8 to 72 of 64": ([FILL[0], (STAGE, 0, 8, 0, 0, 64)], []),

@@ -89,7 +89,7 @@ def test_bytes_one_after_another_are_no_less_than_any_rank_sends_or_receives(row
         for nchunks in chunk_counts(row):
             ranks = schedules(row.key, nranks, 0, nchunks)
             busiest = max(max(chunks_moved(s, Op.SEND), chunks_moved(s, Op.RECV, Op.RECV_REDUCE)) for s in ranks)
-            assert busiest / ranks[0].nchunks <= row.cost("serial", nranks, nchunks) + 1e-9
+            assert busiest / ranks[0].nchunks <= row.cost("critical", nranks, nchunks) + 1e-9
 
 
 def chunks_moved(one: Schedule, *ops: Op) -> int:

@@ -67,7 +67,7 @@ def test_ranks_of_one_node_are_served_whether_they_share_memory_or_not(near: boo
     for collective in COLLECTIVES:
         for nranks in (1, 2, 5):
             for nbytes in SIZES:
-                choice = choose(need(collective, (0,) * nranks, nbytes, ONE_HOST, near=near), DEFAULTS)
+                choice = choose(need(collective, (0,) * nranks, nbytes, ONE_HOST, one_node=near), DEFAULTS)
                 assert 1 <= choice.segment <= max(1, nbytes)
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcoll.runtime.program.opcodes import LINE_NBYTES
+from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 from hpcoll.runtime.transports import window
 from hpcoll.runtime.transports.window import MAX_WINDOWS, PAGE, Mapping, Number, Ranges, Symmetric, Window
 
@@ -134,7 +134,7 @@ def test_arrays_start_lines_in_different_places_of_a_page() -> None:
     kept = [Shared() for _ in range(4)]
     for shared in kept:
         for rank, one in enumerate(shared.ranks):
-            assert one.offset % LINE_NBYTES == 0
+            assert one.offset % CACHE_LINE_NBYTES == 0
             assert PAGE + rank * shared.part_nbytes <= one.offset <= PAGE + (rank + 1) * shared.part_nbytes - one.nbytes
         assert len({one.offset % 4096 for one in shared.ranks}) == NRANKS
         os.close(shared.file)

@@ -26,12 +26,12 @@ from hpcoll.base.ops import SUM
 from hpcoll.cli.tune.fit import LARGE_NBYTES, Errors, fit_network, largest_errors
 from hpcoll.comm.plan import UNCACHED_NBYTES
 from hpcoll.kernels.host import kernel_address
-from hpcoll.runtime.engine.entry import RUN, cross
-from hpcoll.runtime.engine.host_engine import ALONE, CROWDED, HostEngine, Patience
+from hpcoll.runtime.engine.entry import RUN, call_compiled
+from hpcoll.runtime.engine.host_engine import OWN_CORE, SHARED_CORE, HostEngine, WaitPolicy
 from hpcoll.runtime.program.chunk_layout import vector_segments
 from hpcoll.runtime.program.lowering import lower
 from hpcoll.runtime.transports.mpi import handle, library
-from hpcoll.runtime.transports.shm import STREAM_PLACES, Node, Stream, make_streams
+from hpcoll.runtime.transports.shm import STAGING_SLOTS, Node, Rings, make_rings
 from hpcoll.schedules.ir import Schedule, Writer, outputs
 from hpcoll.selection.agreement import agree, site
 from hpcoll.selection.config import Config
@@ -75,11 +75,11 @@ class Fit(NamedTuple):
 
 
 class _Pair(NamedTuple):
-    """Two ranks, of which this is one; without a stream they exchange messages of the MPI library."""
+    """Two ranks, of which this is one; without rings they exchange messages of the MPI library."""
 
     comm: MPI.Intracomm
-    patience: Patience
-    stream: Stream | None
+    wait_policy: WaitPolicy
+    rings: Rings | None
 
 
 class _Timed(NamedTuple):
@@ -93,7 +93,7 @@ class _Timed(NamedTuple):
         """Run them; seconds per round."""
         address, start = self.memory.ctypes.data, perf_counter()
         for engine in self.engines:
-            status = cross(RUN, engine.address, address, address, 1)
+            status = call_compiled(RUN, engine.address, address, address, 1)
             if status:
                 engine.go_on(status)
         return (perf_counter() - start) / self.rounds
@@ -120,16 +120,16 @@ def curves(world: MPI.Intracomm, seconds: float) -> list[Curve]:
     end = perf_counter() + seconds
     config, hosts = agree(world)
     node = Node(world, config.shm, config.shm_ranks)
-    leaders = world.allgather(world.rank if config.shm == 0 else min((world.rank, *node.near)))
+    leaders = world.allgather(world.rank if config.shm == 0 else min((world.rank, *node.local_peers)))
     node.free()
-    patience = CROWDED if max(Counter(hosts).values()) > (os.cpu_count() or 1) else ALONE
+    wait_policy = SHARED_CORE if max(Counter(hosts).values()) > (os.cpu_count() or 1) else OWN_CORE
     pairs = find_pairs(hosts, leaders)
     found: list[Curve] = []
     for i, (level, ranks) in enumerate(pairs.items()):
         curve = None
         if world.rank in ranks:
             comm = world.Create_group(world.group.Incl(ranks))
-            with _paired(comm, config, level, patience) as pair:
+            with _paired(comm, config, level, wait_policy) as pair:
                 curve = _measure(pair, level, ranks, (end - perf_counter()) / (len(pairs) - i)) if pair else None
         _sleep(world)
         curve = world.bcast(curve, root=ranks[0])
@@ -161,15 +161,15 @@ def _sleep(world: MPI.Intracomm) -> None:
 
 
 @contextmanager
-def _paired(comm: MPI.Intracomm, config: Config, level: str, patience: Patience) -> Iterator[_Pair | None]:
+def _paired(comm: MPI.Intracomm, config: Config, level: str, wait_policy: WaitPolicy) -> Iterator[_Pair | None]:
     """The two ranks of a communicator, which is freed; None where shared memory cannot be had."""
     if level == NODE:
         node = Node(comm, config.shm, config.shm_ranks)
-        streams = make_streams(node, 1)
-        yield _Pair(comm, patience, streams[0]) if streams else None
+        rings = make_rings(node, 1)
+        yield _Pair(comm, wait_policy, rings[0]) if rings else None
         node.free()
     else:
-        yield _Pair(comm, patience, None)
+        yield _Pair(comm, wait_policy, None)
     comm.Free()
 
 
@@ -207,7 +207,7 @@ def _measure(pair: _Pair, level: str, ranks: tuple[int, int], seconds: float) ->
 
 
 def _exchanges(pair: _Pair, nbytes: int, rounds: int, memory: np.ndarray) -> _Timed:
-    most = nbytes if pair.stream is None else pair.stream.capacity // 2  # as collectives of two ranks are cut
+    most = nbytes if pair.rings is None else pair.rings.capacity // 2  # as collectives of two ranks are cut
     if nbytes <= most:
         return _Timed([_engine(pair, _exchange, 2, nbytes, most, rounds)], memory, rounds)
     return _Timed([_engine(pair, _exchange, 2, nbytes, most, 1)] * rounds, memory, rounds)
@@ -219,11 +219,11 @@ def _engine(pair: _Pair, build: Callable[[Writer], None], nchunks: int, nbytes: 
     build(writer)
     schedule = Schedule("bcast", "messages", 2, writer.rank, 0, nchunks, (tuple(writer.channels[0]),))
     segments = vector_segments(nbytes * nchunks, most * nchunks, nchunks)
-    window = STREAM_PLACES if len(segments) > 1 else 1
-    near = pair.stream.near if pair.stream else {}
-    program = lower(schedule, segments * rounds, 1, window, in_place=False, near=near)
-    lock, account, uncached = np.zeros(1, np.int64), np.zeros(2, np.int64), pair.stream is not None and nbytes >= UNCACHED_NBYTES
-    engine = HostEngine(program, library(), handle(pair.comm), 0, pair.patience, lock, account, pair.stream, 0, uncached)
+    window = STAGING_SLOTS if len(segments) > 1 else 1
+    local_peers = pair.rings.local_peers if pair.rings else {}
+    program = lower(schedule, segments * rounds, 1, window, in_place=False, local_peers=local_peers)
+    lock, account, uncached = np.zeros(1, np.int64), np.zeros(2, np.int64), pair.rings is not None and nbytes >= UNCACHED_NBYTES
+    engine = HostEngine(program, library(), handle(pair.comm), 0, pair.wait_policy, lock, account, pair.rings, 0, uncached)
     engine.bind_scratch(engine.fresh(engine.scratch_nbytes))
     return engine
 

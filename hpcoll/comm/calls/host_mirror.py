@@ -24,7 +24,7 @@ _FILLING = {"Bcast", "Allreduce", "Reduce", "Reduce_scatter_block", "Scan", "All
 _ALIGNMENT = 64
 
 
-class _Lane(NamedTuple):
+class _CopyStream(NamedTuple):
     """A stream of ours, an event for the work before it and one for its own."""
 
     stream: int
@@ -33,8 +33,8 @@ class _Lane(NamedTuple):
 
 
 @cache
-def _idle(found: Driver, ordinal: int) -> list[_Lane]:
-    """Lanes of a GPU that nobody uses: threads must not share an event."""
+def _idle(found: Driver, ordinal: int) -> list[_CopyStream]:
+    """Copy streams of a GPU that nobody uses: threads must not share an event."""
     return []
 
 
@@ -71,7 +71,7 @@ class Mirror:
         streams: Handles of the streams that order the call.
     """
 
-    _lane: _Lane | None = None  # of ``follow``
+    _copy_stream: _CopyStream | None = None  # of ``follow``
 
     def __init__(
         self, arguments: tuple[Any, ...], arrays: dict[int, DeviceArray], received: int | None, unread: set[int], streams: set[int]
@@ -106,22 +106,22 @@ class Mirror:
         return next(one for one in self._regions if one.first <= array.pointer < one.first + one.host.size)
 
     def __del__(self) -> None:
-        if self._lane is not None:
-            self._idle.append(self._lane)
+        if self._copy_stream is not None:
+            self._idle.append(self._copy_stream)
 
-    def _follow(self) -> _Lane:
-        """A lane whose work comes after what is on the streams by now."""
+    def _follow(self) -> _CopyStream:
+        """A copy_stream whose work comes after what is on the streams by now."""
         found = _driver()
         enter(found, self._ordinal)
-        lane = _take(found, self._ordinal)
+        copy_stream = _take(found, self._ordinal)
         for stream in self._streams:
-            found("cuEventRecord", lane.before, stream)
-            found("cuStreamWaitEvent", lane.stream, lane.before, 0)
-        return lane
+            found("cuEventRecord", copy_stream.before, stream)
+            found("cuStreamWaitEvent", copy_stream.stream, copy_stream.before, 0)
+        return copy_stream
 
     def follow(self) -> None:
         """Let `store` come after what is on the streams by now, without waiting: for a call that reads nothing, instead of `fetch`."""
-        self._lane = self._follow()
+        self._copy_stream = self._follow()
 
     def fetch(self, *, everything: bool = False) -> None:
         """Wait for what comes before on the streams, and copy from the GPU what the call reads.
@@ -131,11 +131,11 @@ class Mirror:
         Raises:
             DeviceError: the driver failed.
         """
-        found, lane = _driver(), self._follow()
+        found, copy_stream = _driver(), self._follow()
         for region in self._regions:
             if region.read or everything:
-                found.copy(region.host.ctypes.data, region.first, region.host.size, lane.stream)
-        _finish(found, self._ordinal, lane)
+                found.copy(region.host.ctypes.data, region.first, region.host.size, copy_stream.stream)
+        _finish(found, self._ordinal, copy_stream)
         for packed, host in self._packed:
             packed[...] = host
 
@@ -150,11 +150,11 @@ class Mirror:
             return
         found, host = _driver(), self._region(array).bytes_of(array)
         enter(found, self._ordinal)
-        lane, self._lane = self._lane or _take(found, self._ordinal), None
+        copy_stream, self._copy_stream = self._copy_stream or _take(found, self._ordinal), None
         start = host.ctypes.data
         for first, end in [(start, start + host.size)] if spans is None else spans:
-            found.copy(array.pointer + first - start, first, end - first, lane.stream)
-        _finish(found, self._ordinal, lane)
+            found.copy(array.pointer + first - start, first, end - first, copy_stream.stream)
+        _finish(found, self._ordinal, copy_stream)
 
 
 def mirrored(method: str, arguments: tuple[Any, ...], stream: Any, rank: int) -> tuple[tuple[Any, ...], Callable[[], None]] | None:
@@ -247,26 +247,26 @@ def _driver() -> Driver:
     return found
 
 
-def _take(found: Driver, ordinal: int) -> _Lane:
+def _take(found: Driver, ordinal: int) -> _CopyStream:
     try:
         return _idle(found, ordinal).pop()
     except IndexError:
-        return _Lane(found.stream(), found.event(), found.event())
+        return _CopyStream(found.stream(), found.event(), found.event())
 
 
-def _finish(found: Driver, ordinal: int, lane: _Lane) -> None:
-    """Wait for a lane's work and give it back."""
-    found("cuEventRecord", lane.done, lane.stream)
-    found("cuEventSynchronize", lane.done)
-    _idle(found, ordinal).append(lane)
+def _finish(found: Driver, ordinal: int, copy_stream: _CopyStream) -> None:
+    """Wait for a copy_stream's work and give it back."""
+    found("cuEventRecord", copy_stream.done, copy_stream.stream)
+    found("cuEventSynchronize", copy_stream.done)
+    _idle(found, ordinal).append(copy_stream)
 
 
 def finish_streams(ordinal: int, streams: set[int]) -> None:
     """Wait for what is on streams of a GPU by now; raises DeviceError when the driver fails."""
     found = _driver()
     enter(found, ordinal)
-    lane = _take(found, ordinal)
+    copy_stream = _take(found, ordinal)
     for stream in streams:
-        found("cuEventRecord", lane.done, stream)
-        found("cuEventSynchronize", lane.done)
-    _idle(found, ordinal).append(lane)
+        found("cuEventRecord", copy_stream.done, stream)
+        found("cuEventSynchronize", copy_stream.done)
+    _idle(found, ordinal).append(copy_stream)

@@ -11,7 +11,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import ReduceOp
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.operators import to_native
-from hpcoll.runtime.engine.mpi_collectives import LibraryCall, known
+from hpcoll.runtime.engine.mpi_collectives import MpiCall, known
 
 
 def as_native(method: str, arguments: tuple[Any, ...], aliased: bool = False) -> tuple[Any, ...]:
@@ -52,7 +52,7 @@ def _whole(item: Any) -> Any:
     return int(item) if isinstance(item, float) else item
 
 
-def compiled(method: str, comm: MPI.Intracomm, call: Call, op: Any, buffers: Sequence[Any], sums: memoryview) -> LibraryCall | None:
+def compiled(method: str, comm: MPI.Intracomm, call: Call, op: Any, buffers: Sequence[Any], sums: memoryview) -> MpiCall | None:
     """What serves calls like this one without mpi4py, or None where that must look at the arguments each time.
 
     Args:
@@ -60,7 +60,7 @@ def compiled(method: str, comm: MPI.Intracomm, call: Call, op: Any, buffers: Seq
         comm: The caller's communicator.
         call: The call.
         op: The operator as the caller gives it, or None.
-        buffers: What is sent, or ``MPI.IN_PLACE``, and what is received, as `hpcoll.runtime.engine.call_cache.again` gets them.
+        buffers: What is sent, or ``MPI.IN_PLACE``, and what is received, as `hpcoll.runtime.engine.call_cache.run_cached` gets them.
         sums: Line of the ledger.
     """
     send, recv = buffers
@@ -69,4 +69,4 @@ def compiled(method: str, comm: MPI.Intracomm, call: Call, op: Any, buffers: Seq
     count = call.count * call.dtype.itemsize // max(1, recv.dtype.itemsize)
     if not known(method, count, recv.dtype, op):
         return None
-    return LibraryCall(method, comm, call.root, count, recv.dtype, op, send is MPI.IN_PLACE, np.frombuffer(sums, np.int64))
+    return MpiCall(method, comm, call.root, count, recv.dtype, op, send is MPI.IN_PLACE, np.frombuffer(sums, np.int64))

@@ -15,10 +15,10 @@ from numba import njit
 
 from hpcoll.runtime.engine.ffi import pointer
 from hpcoll.runtime.engine.interpreter import run
-from hpcoll.runtime.engine.mpi_collectives import LibraryCall, call_library
+from hpcoll.runtime.engine.mpi_collectives import MpiCall, call_mpi
 
-UNKNOWN, NATIVE = 4, 5  # answers besides those of `hpcoll.runtime.engine.interpreter.run`
-CAPACITY = 32  # calls that a table holds
+MISS, NATIVE = 4, 5  # answers besides those of `hpcoll.runtime.engine.interpreter.run`
+MAX_ENTRIES = 32  # calls that a table holds
 
 # An entry: operator, element type and engine as addresses, ENGINE negative where it is a call of the MPI library; counts, SENT_COUNT
 # -1 in place; NBYTES: of both, which may not overlap.
@@ -41,14 +41,14 @@ def _count(array, dtype, flags, array_type):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def again(table, send, recv, op):  # type: ignore[no-untyped-def]
+def run_cached(table, send, recv, op):  # type: ignore[no-untyped-def]
     """Run a call like one in a table.
 
     Args:
-        table: `Table.address`.
+        table: `CallTable.address`.
         send, recv, op: ``id()`` of the buffers and of the operator.
     Returns:
-        An answer of `interpreter.run`; `UNKNOWN` where no entry fits, `NATIVE` where the MPI library must be called with all
+        An answer of `interpreter.run`; `MISS` where no entry fits, `NATIVE` where the MPI library must be called with all
         that the caller gave: nothing has happened then.
     """
     head = pointer(table)
@@ -69,21 +69,21 @@ def again(table, send, recv, op):  # type: ignore[no-untyped-def]
                 continue
         head[1] = i
         if entry[_ENGINE] < 0:
-            return call_library(-entry[_ENGINE], source, target)
+            return call_mpi(-entry[_ENGINE], source, target)
         return run(entry[_ENGINE], source, target, 1) if entry[_ENGINE] else NATIVE
-    return UNKNOWN
+    return MISS
 
 
-class Table:
+class CallTable:
     """Calls of one method with one set of keywords.
 
     Attributes:
-        address: For `again`.
+        address: For `run_cached`.
         plans: Of what was entered, in the order of the entries.
     """
 
     def __init__(self) -> None:
-        self._words = np.zeros(4 + CAPACITY * _ENTRY, np.int64)
+        self._words = np.zeros(4 + MAX_ENTRIES * _ENTRY, np.int64)
         self._words[2:4] = id(np.ndarray), id(MPI.IN_PLACE)
         self.address = self._words.ctypes.data
         self.plans: list[object] = []
@@ -91,17 +91,17 @@ class Table:
 
     @property
     def latest(self) -> tuple[Any, Any]:
-        """The plan of the entry that `again` found last, and what runs it."""
+        """The plan of the entry that `run_cached` found last, and what runs it."""
         row = self._words[1]
         return self.plans[row], self._keep[row][0]
 
     def enter(self, op: object, buffers: Sequence[Any], engine: Any, plan: object) -> None:
-        """Add a call, unless its arguments cannot be told by what `again` looks at.
+        """Add a call, unless its arguments cannot be told by what `run_cached` looks at.
 
         Args:
             op: The operator as the caller gives it, or None.
             buffers: What is sent, or ``MPI.IN_PLACE``, and what is received.
-            engine: What runs it, an engine or a `LibraryCall`, or None where mpi4py must.
+            engine: What runs it, an engine or a `MpiCall`, or None where mpi4py must.
             plan: What `latest` is to give.
         """
         send, recv = buffers
@@ -110,11 +110,11 @@ class Table:
             return
         if not in_place and (type(send) is not np.ndarray or send.dtype is not recv.dtype or not send.flags.c_contiguous):
             return
-        row = len(self.plans) % CAPACITY
+        row = len(self.plans) % MAX_ENTRIES
         sent, sent_nbytes = (-1, 0) if in_place else (send.size, send.nbytes)
-        address = 0 if engine is None else -engine.address if isinstance(engine, LibraryCall) else engine.address
+        address = 0 if engine is None else -engine.address if isinstance(engine, MpiCall) else engine.address
         entry = 0 if op is None else id(op), id(recv.dtype), sent, recv.size, address, sent_nbytes, recv.nbytes
-        if len(self.plans) == CAPACITY:
+        if len(self.plans) == MAX_ENTRIES:
             self.clear()
             row = 0
         self._words[4 + _ENTRY * row : 4 + _ENTRY * (row + 1)] = entry
@@ -132,14 +132,14 @@ class Table:
 Key = tuple[str, Any, str | None, int | str | None]  # method, root, algorithm, segment
 
 
-class Tables(dict[Key, int]):
+class CallCache(dict[Key, int]):
     """Address of the table of calls for each key."""
 
     def __init__(self) -> None:
-        self.tables: dict[Key, Table] = {}
+        self.tables: dict[Key, CallTable] = {}
 
     def __missing__(self, key: Key) -> int:
-        table = self.tables[key] = Table()
+        table = self.tables[key] = CallTable()
         self[key] = table.address
         return table.address
 
@@ -155,7 +155,7 @@ def _words(address: int, n: int) -> tuple[int, ...]:
 
 
 def _supported() -> bool:
-    """Whether arrays lie in memory as `again` expects, tried on arrays of known shape."""
+    """Whether arrays lie in memory as `run_cached` expects, tried on arrays of known shape."""
     if sys.implementation.name != "cpython" or object.__basicsize__ != 16:
         return False
     for array in (np.zeros((3, 5), np.float32), np.zeros((4, 6), np.int64)[1:3], np.zeros((), np.float64)):

@@ -13,17 +13,17 @@ from hpcoll.base.compile_once import once_per_node
 from hpcoll.runtime.engine import call_cache, ffi, gpu_ops, interpreter, local_ops, mpi_collectives, progress, shm_ops
 from hpcoll.runtime.program import fields
 
-RUN, AGAIN, START, ACTIVATE, WAIT, SERVE = range(6)
+RUN, CACHED, START, ACTIVATE, WAIT, SERVE = range(6)
 
 
-repeat, run = call_cache.again, interpreter.run
+run_cached, run = call_cache.run_cached, interpreter.run
 start, activate, wait, serve = progress.start, progress.activate, progress.wait, progress.serve
 
 
-def _cross(what, a, b, c, d):  # type: ignore[no-untyped-def]
+def _call(what, a, b, c, d):  # type: ignore[no-untyped-def]
     """The function that the constant names, of the other arguments."""
-    if what == AGAIN:
-        return repeat(a, b, c, d)
+    if what == CACHED:
+        return run_cached(a, b, c, d)
     if what == RUN:
         return run(a, b, c, d)
     if what == START:
@@ -48,7 +48,7 @@ def _digest() -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
-_cross.__qualname__ = _cross.__name__ = f"cross_{_digest()}"
-with once_per_node(_cross.__name__, __file__):
-    _compiled = njit("int64(int64, int64, int64, int64, int64)", nogil=True, cache=True)(_cross)
-cross = _compiled.overloads[_compiled.signatures[0]].entry_point
+_call.__qualname__ = _call.__name__ = f"call_{_digest()}"
+with once_per_node(_call.__name__, __file__):
+    _compiled = njit("int64(int64, int64, int64, int64, int64)", nogil=True, cache=True)(_call)
+call_compiled = _compiled.overloads[_compiled.signatures[0]].entry_point

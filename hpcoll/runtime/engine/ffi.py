@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 INT, LONG, VOID = ir.IntType(32), ir.IntType(64), ir.VoidType()
 
 
-def foreign(result: ir.Type, *parameters: ir.Type) -> Any:
+def c_function(result: ir.Type, *parameters: ir.Type) -> Any:
     """A call of a C function through its address; arguments are int64, narrowed where the C type is int."""
 
     @intrinsic
@@ -102,7 +102,7 @@ def _line_copier(aligned: bool) -> Any:
 
 
 copy_line = _line_copier(aligned=False)  # 64 bytes
-stream_line = _line_copier(aligned=True)  # 64 bytes past the caches, to where a cache line starts; `fence` before anybody is told
+store_uncached = _line_copier(aligned=True)  # 64 bytes past the caches, to where a cache line starts; `fence` before anybody is told
 
 
 @intrinsic
@@ -116,10 +116,10 @@ def fence(typingctx):  # type: ignore[no-untyped-def]
     return types.int32(), codegen
 
 
-memcpy = foreign(VOID, LONG, LONG, LONG)
-sched_yield = foreign(INT)
-usleep = foreign(INT, INT)
-clock_gettime = foreign(INT, INT, LONG)
+memcpy = c_function(VOID, LONG, LONG, LONG)
+sched_yield = c_function(INT)
+usleep = c_function(INT, INT)
+clock_gettime = c_function(INT, INT, LONG)
 
 
 def function_address(name: str) -> int:

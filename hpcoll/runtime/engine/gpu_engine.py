@@ -5,13 +5,13 @@ import weakref
 import numpy as np
 
 from hpcoll.base.errors import DeviceError, HpcollError
-from hpcoll.runtime.engine.host_engine import HostEngine, Patience
+from hpcoll.runtime.engine.host_engine import HostEngine, WaitPolicy
 from hpcoll.runtime.gpu.device import Gpu, Memory, Temporary, kernels, release
 from hpcoll.runtime.gpu.ipc import Directory
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import Program
 from hpcoll.runtime.transports.mpi import Library
-from hpcoll.runtime.transports.shm import Stream
+from hpcoll.runtime.transports.shm import Rings
 
 _NPARAMETERS = f.MOST_SOURCES + 3  # destination, sources, number of sources, count
 
@@ -20,21 +20,21 @@ class DeviceEngine(HostEngine):
     """A device program, ready to run on any GPU buffers of its sizes.
 
     Args:
-        program, library, comm, patience, lock, account, stream, tag: As in `HostEngine`.
+        program, library, comm, wait_policy, lock, account, rings, tag: As in `HostEngine`.
         function: Handle of the reduction kernel, or 0.
         gpu: Where it runs.
-        channel: Number of the channel, whose streams it uses.
+        message_context: Number of the message context, whose streams it uses.
         directory: What ranks of the node map, or None.
     """
 
     def __init__(
-        self, program: Program, library: Library, comm: int, function: int, patience: Patience, lock: np.ndarray, account: np.ndarray,
-        gpu: Gpu, channel: int, directory: Directory | None, stream: Stream | None, tag: int,
+        self, program: Program, library: Library, comm: int, function: int, wait_policy: WaitPolicy, lock: np.ndarray, account: np.ndarray,
+        gpu: Gpu, message_context: int, directory: Directory | None, rings: Rings | None, tag: int,
     ) -> None:  # fmt: skip
-        super().__init__(program, library, comm, 0, patience, lock, account, stream, tag)
+        super().__init__(program, library, comm, 0, wait_policy, lock, account, rings, tag)
         self.gpu, self._directory = gpu, directory
         gpu.enter()
-        self._streams = np.array(gpu.streams(channel, program.window), np.uint64)
+        self._streams = np.array(gpu.streams(message_context, program.window), np.uint64)
         self._events = np.array([gpu.driver.event() for _ in range(program.window * program.nevents)], np.uint64)
         weakref.finalize(self, release, gpu, "cuEventDestroy_v2", self._events.tolist()).atexit = False
         self._events[:: program.nevents] = self._events[0]

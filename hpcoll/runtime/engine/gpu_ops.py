@@ -1,12 +1,12 @@
 """Compiled: a program's operations on GPU memory, by calls of the CUDA driver.
 
-Copies and reductions go to the stream of the lane's place and end when they like. What somebody else is to read is ordered by the
+Copies and reductions go to the stream of the lane's slot and end when they like. What somebody else is to read is ordered by the
 program: RECORD behind the operation, SYNC in front of whatever hands its result out.
 """
 
 from numba import njit
 
-from hpcoll.runtime.engine.ffi import INT, LONG, foreign, load_acquire, pointer
+from hpcoll.runtime.engine.ffi import INT, LONG, c_function, load_acquire, pointer
 from hpcoll.runtime.engine.local_ops import address_of
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import STAGING, Code
@@ -15,13 +15,13 @@ _COPY, _REDUCE, _STAGE, _RECORD = int(Code.COPY), int(Code.REDUCE), int(Code.STA
 _NOT_READY = 600
 _WIDE_NBYTES = 16  # that a thread reads at once
 
-_set_current = foreign(INT, LONG)  # context, or where it is to be written: cuCtxGetCurrent
-_copy = foreign(INT, LONG, LONG, LONG, LONG)  # destination, source, nbytes, stream
-_launch = foreign(INT, LONG, INT, INT, INT, INT, INT, INT, INT, LONG, LONG, LONG)  # function, grid, block, shared, stream, parameters
-_record = foreign(INT, LONG, LONG)  # event, stream
-_query = foreign(INT, LONG)  # event
-_wait = foreign(INT, LONG, LONG, INT)  # stream, event, flags
-_open = foreign(INT, LONG, LONG)  # local rank, slot
+_set_current = c_function(INT, LONG)  # context, or where it is to be written: cuCtxGetCurrent
+_copy = c_function(INT, LONG, LONG, LONG, LONG)  # destination, source, nbytes, stream
+_launch = c_function(INT, LONG, INT, INT, INT, INT, INT, INT, INT, LONG, LONG, LONG)  # function, grid, block, shared, stream, parameters
+_record = c_function(INT, LONG, LONG)  # event, stream
+_query = c_function(INT, LONG)  # event
+_wait = c_function(INT, LONG, LONG, INT)  # stream, event, flags
+_open = c_function(INT, LONG, LONG)  # local rank, slot
 
 
 @njit(nogil=True, inline="always")
@@ -61,12 +61,12 @@ def leave(state):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def begin_gpu(state):  # type: ignore[no-untyped-def]
-    """Let the streams of all places wait for the caller's earlier work; 0, or the driver's error."""
+    """Let the streams of all window slots wait for the caller's earlier work; 0, or the driver's error."""
     gpu = pointer(state[f.GPU])
     code = enter(state)
-    for place in range(state[f.WINDOW]):
+    for slot in range(state[f.WINDOW]):
         if code == 0:
-            code = _wait(gpu[f.WAIT_EVENT], (_stream_of(state, gpu, place), _event_of(state, gpu, place, 0), 0))
+            code = _wait(gpu[f.WAIT_EVENT], (_stream_of(state, gpu, slot), _event_of(state, gpu, slot, 0), 0))
     leave(state)
     return code
 

@@ -5,24 +5,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcoll.base.errors import HpcollError, TransportError
-from hpcoll.runtime.engine.entry import RUN, cross
+from hpcoll.runtime.engine.entry import RUN, call_compiled
 from hpcoll.runtime.engine.ffi import function_address
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.fields import FAILED, PENDING
-from hpcoll.runtime.program.opcodes import LINE_NBYTES, Code, Program, aligned
+from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, Code, Program, aligned
 from hpcoll.runtime.transports.mpi import Library, last_tag
-from hpcoll.runtime.transports.shm import Stream
+from hpcoll.runtime.transports.shm import Rings
 
 
-class Patience(NamedTuple):
+class WaitPolicy(NamedTuple):
     """How a rank waits: passes without progress that it spins, then passes in which it yields the processor; then it sleeps."""
 
     spins: int
     yields: int
 
 
-ALONE = Patience(200, 2000)  # a core of its own
-CROWDED = Patience(5, 200)  # more ranks than cores: whoever is waited for may need this core
+OWN_CORE = WaitPolicy(200, 2000)  # a core of its own
+SHARED_CORE = WaitPolicy(5, 200)  # more ranks than cores: whoever is waited for may need this core
 
 
 class HostEngine:
@@ -33,10 +33,10 @@ class HostEngine:
         library: The MPI library.
         comm: Handle of the communicator on which the messages travel; nothing else may use it.
         kernel: Address of the reduction kernel, or 0 when the program has no reductions.
-        patience: How a rank waits.
+        wait_policy: How a rank waits.
         lock, account: See below.
-        stream: What carries messages on the node; None when the program has none.
-        tag: First of as many tags as the program has places.
+        rings: What carries messages to local peers; None when the program has none.
+        tag: First of as many tags as the program has window slots.
         uncached: Whether results are written past the caches, because they would not stay there anyway.
 
     Attributes:
@@ -46,34 +46,34 @@ class HostEngine:
     """
 
     def __init__(
-        self, program: Program, library: Library, comm: int, kernel: int, patience: Patience, lock: np.ndarray, account: np.ndarray,
-        stream: Stream | None = None, tag: int = 0, uncached: bool = False,
+        self, program: Program, library: Library, comm: int, kernel: int, wait_policy: WaitPolicy, lock: np.ndarray, account: np.ndarray,
+        rings: Rings | None = None, tag: int = 0, uncached: bool = False,
     ) -> None:  # fmt: skip
         nsources = int(program.rows[program.rows[:, 0] == Code.REDUCE, 5].max(initial=0))
-        assert stream is None or program.staging_nbytes <= stream.capacity, (program.staging_nbytes, stream.capacity)
+        assert rings is None or program.staging_nbytes <= rings.capacity, (program.staging_nbytes, rings.capacity)
         self.state = np.zeros(f.OPERANDS + nsources, np.int64)
-        self.program, self.stream, self.lock, self.account = program, stream, lock, account
-        self.scratch_nbytes = program.window * program.scratch_nbytes + LINE_NBYTES
-        self._places = np.zeros(2 * program.window, np.int64)
+        self.program, self.rings, self.lock, self.account = program, rings, lock, account
+        self.scratch_nbytes = program.window * program.scratch_nbytes + CACHE_LINE_NBYTES
+        self._window_slots = np.zeros(2 * program.window, np.int64)
         self._requests = np.zeros(max(1, program.window * program.nrequests * library.request_nbytes), np.uint8)
-        self._landed = np.zeros(program.window * program.nslots, np.int64)
+        self._landed = np.zeros(program.window * program.nmessages, np.int64)
         fields = {
             f.NLANES: len(program.lanes), f.WINDOW: program.window, f.ROWS: program.rows.ctypes.data,
             f.SOURCES: program.sources.ctypes.data, f.LANES: program.lanes.ctypes.data,
-            f.PLACES: self._places.ctypes.data, f.REQUESTS: self._requests.ctypes.data,
+            f.WINDOW_SLOTS: self._window_slots.ctypes.data, f.REQUESTS: self._requests.ctypes.data,
             f.REQUESTS_PER_LANE: program.nrequests, f.REQUEST_NBYTES: library.request_nbytes,
-            f.SCRATCH_PER_LANE: program.scratch_nbytes, f.LANDED: self._landed.ctypes.data, f.SLOTS: program.nslots,
-            f.STREAM: stream.address if stream else 0, f.COMM: comm, f.TAG: tag, f.BYTE: library.byte,
+            f.SCRATCH_PER_LANE: program.scratch_nbytes, f.LANDED: self._landed.ctypes.data, f.NMESSAGES: program.nmessages,
+            f.RINGS: rings.address if rings else 0, f.COMM: comm, f.TAG: tag, f.BYTE: library.byte,
             f.STATUS_IGNORE: library.status_ignore, f.ISEND: library.isend, f.IRECV: library.irecv,
             f.TEST: library.test, f.IPROBE: library.iprobe, f.LAST_TAG: last_tag(), f.KERNEL: kernel,
             f.MEMCPY: function_address("memcpy"),
             f.SCHED_YIELD: function_address("sched_yield"), f.USLEEP: function_address("usleep"),
             f.CLOCK_GETTIME: function_address("clock_gettime"), f.STAGING_OF_LANE: program.staging_nbytes,
             f.TRUNCATED: library.truncated, f.LOCK: lock.ctypes.data, f.ACCOUNT: account.ctypes.data,
-            f.SPINS: patience.spins, f.YIELDS: patience.spins + patience.yields,
+            f.SPINS: wait_policy.spins, f.YIELDS: wait_policy.spins + wait_policy.yields,
         }  # fmt: skip
         if uncached:
-            self._block = np.empty(f.BLOCK_NBYTES + LINE_NBYTES, np.uint8)
+            self._block = np.empty(f.BLOCK_NBYTES + CACHE_LINE_NBYTES, np.uint8)
             fields[f.BLOCK] = aligned(self._block.ctypes.data)
         for field, value in fields.items():
             self.state[field] = value
@@ -119,7 +119,7 @@ class HostEngine:
             DeviceError: the GPU failed; likewise.
         """
         while status == PENDING:
-            status = cross(RUN, self.address, 0, 0, 0)
+            status = call_compiled(RUN, self.address, 0, 0, 0)
         if status == FAILED:
             raise self.failure()
 

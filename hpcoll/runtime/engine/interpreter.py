@@ -9,26 +9,26 @@ collective may be left and taken up again.
 
 from numba import njit
 
-from hpcoll.runtime.engine.ffi import INT, LONG, exchange, foreign, pointer, sched_yield, store_release, usleep
+from hpcoll.runtime.engine.ffi import INT, LONG, c_function, exchange, pointer, sched_yield, store_release, usleep
 from hpcoll.runtime.engine.gpu_ops import begin_gpu, enter, leave, run_gpu
 from hpcoll.runtime.engine.local_ops import address_of, copy, nanoseconds, run_local
-from hpcoll.runtime.engine.shm_ops import run_near
+from hpcoll.runtime.engine.shm_ops import run_shm
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import NCOLUMNS, Code
 
 _SEND, _WAIT, _COPY, _STAGE, _RECORD, _SYNC = (int(c) for c in (Code.SEND, Code.WAIT, Code.COPY, Code.STAGE, Code.RECORD, Code.SYNC))
 
-_transfer = foreign(INT, LONG, INT, LONG, INT, INT, LONG, LONG)  # buffer, count, datatype, peer, tag, comm, request
-_test = foreign(INT, LONG, LONG, LONG)  # request, flag, status
-_iprobe = foreign(INT, INT, INT, LONG, LONG, LONG)  # source, tag, comm, flag, status
+_transfer = c_function(INT, LONG, INT, LONG, INT, INT, LONG, LONG)  # buffer, count, datatype, peer, tag, comm, request
+_test = c_function(INT, LONG, LONG, LONG)  # request, flag, status
+_iprobe = c_function(INT, INT, INT, LONG, LONG, LONG)  # source, tag, comm, flag, status
 
 
 @njit(nogil=True)
 def _run_lane(address, lane, row):  # type: ignore[no-untyped-def]
     """Walk a lane from a row on; returns the row that waits, or the lane's end; -1 when MPI failed."""
     state = pointer(address)
-    place = lane % state[f.WINDOW]
-    requests = state[f.REQUESTS] + place * state[f.REQUESTS_PER_LANE] * state[f.REQUEST_NBYTES]
+    slot = lane % state[f.WINDOW]
+    requests = state[f.REQUESTS] + slot * state[f.REQUESTS_PER_LANE] * state[f.REQUEST_NBYTES]
     end = pointer(state[f.LANES])[3 * lane + 1]
     flag = address + 8 * f.FLAG
     while row < end:
@@ -36,7 +36,7 @@ def _run_lane(address, lane, row):  # type: ignore[no-untyped-def]
         code = at[0]
         asynchronous = state[f.GPU] != 0 and (_COPY <= code <= _STAGE or _RECORD <= code <= _SYNC)
         if asynchronous or code >= _STAGE:
-            done = run_gpu(address, at, lane) if asynchronous else run_near(address, at, lane)
+            done = run_gpu(address, at, lane) if asynchronous else run_shm(address, at, lane)
             if done < 0:
                 return -1
             if done == 0:
@@ -55,7 +55,7 @@ def _run_lane(address, lane, row):  # type: ignore[no-untyped-def]
         else:
             function = state[f.ISEND] if code == _SEND else state[f.IRECV]
             data = address_of(state, at[3], at[4], lane)
-            error = _transfer(function, (data, at[5], state[f.BYTE], at[2], state[f.TAG] + place, state[f.COMM], request))
+            error = _transfer(function, (data, at[5], state[f.BYTE], at[2], state[f.TAG] + slot, state[f.COMM], request))
         if error != 0:
             state[f.ERROR] = error
             return -1
@@ -65,24 +65,24 @@ def _run_lane(address, lane, row):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def begin(state, input_address, output_address):  # type: ignore[no-untyped-def]
-    """Set a call's buffers and put the first lanes into their places."""
-    places, lanes = pointer(state[f.PLACES]), pointer(state[f.LANES])
+    """Set a call's buffers and put the first lanes into their window_slots."""
+    window_slots, lanes = pointer(state[f.WINDOW_SLOTS]), pointer(state[f.LANES])
     state[f.INPUT], state[f.OUTPUT], state[f.ENDED] = input_address, output_address, 0
     if state[f.COPY_NBYTES]:
         copy(state, state[f.COPY], input_address, state[f.COPY_NBYTES])
         state[f.INPUT] = state[f.COPY]
-    for place in range(state[f.WINDOW]):
-        places[2 * place], places[2 * place + 1] = place, lanes[3 * place]
+    for slot in range(state[f.WINDOW]):
+        window_slots[2 * slot], window_slots[2 * slot + 1] = slot, lanes[3 * slot]
     state[f.WHERE_INPUT] = state[f.WHERE_OUTPUT] = -1
     if state[f.GPU]:
         state[f.ERROR] = -begin_gpu(state)
-    if state[f.STREAM] == 0:
+    if state[f.RINGS] == 0:
         return
-    stream = pointer(state[f.STREAM])
-    state[f.TURN] = stream[f.CALLS] % f.STREAM_PLACES
-    stream[f.CALLS] += 1
-    ranges = pointer(stream[f.RANGES])
-    for i in range(pointer(stream[f.NRANGES])[0]):
+    rings = pointer(state[f.RINGS])
+    state[f.TURN] = rings[f.CALLS] % f.STAGING_SLOTS
+    rings[f.CALLS] += 1
+    ranges = pointer(rings[f.RANGES])
+    for i in range(pointer(rings[f.NRANGES])[0]):
         for buffer in range(2):
             offset = state[f.INPUT + buffer] - ranges[3 * i]
             if offset >= 0 and state[f.INPUT + buffer] < ranges[3 * i + 1]:
@@ -107,10 +107,10 @@ def turn(address):  # type: ignore[no-untyped-def]
 def _run_lanes(address):  # type: ignore[no-untyped-def]
     state = pointer(address)
     nlanes, window = state[f.NLANES], state[f.WINDOW]
-    places, lanes = pointer(state[f.PLACES]), pointer(state[f.LANES])
+    window_slots, lanes = pointer(state[f.WINDOW_SLOTS]), pointer(state[f.LANES])
     moved = 0
-    for place in range(window):
-        lane, row = places[2 * place], places[2 * place + 1]
+    for slot in range(window):
+        lane, row = window_slots[2 * slot], window_slots[2 * slot + 1]
         if lane >= nlanes:
             continue
         reached = _run_lane(address, lane, row)
@@ -121,10 +121,10 @@ def _run_lanes(address):  # type: ignore[no-untyped-def]
         if reached == lanes[3 * lane + 1]:
             state[f.ENDED] += 1
             lane += window
-            places[2 * place] = lane
+            window_slots[2 * slot] = lane
             reached = lanes[3 * lane] if lane < nlanes else 0
-        places[2 * place + 1] = reached
-    if not moved and state[f.STREAM] and state[f.REQUESTS_PER_LANE]:
+        window_slots[2 * slot + 1] = reached
+    if not moved and state[f.RINGS] and state[f.REQUESTS_PER_LANE]:
         # lanes may wait for ranks of the node alone, and these for what MPI has yet to send for this one: it moves in calls only
         _iprobe(state[f.IPROBE], (0, state[f.LAST_TAG], state[f.COMM], address + 8 * f.FLAG, state[f.STATUS_IGNORE]))
     return moved

@@ -2,42 +2,42 @@
 
 from numba import njit
 
-from hpcoll.runtime.engine.ffi import LONG, VOID, clock_gettime, copy_line, fence, foreign, memcpy, pointer, stream_line
+from hpcoll.runtime.engine.ffi import LONG, VOID, c_function, clock_gettime, copy_line, fence, memcpy, pointer, store_uncached
 from hpcoll.runtime.program import fields as f
-from hpcoll.runtime.program.opcodes import BUFFERS, LINE_NBYTES, MESSAGES, PINNED, STAGING, Code
+from hpcoll.runtime.program.opcodes import BUFFERS, CACHE_LINE_NBYTES, MESSAGES, PINNED, STAGING, Code
 
 _LONG_NBYTES = 1024  # from here on a copy goes line by line
 _COPY, _OUTPUT, _SCRATCH = int(Code.COPY), 1, BUFFERS - 1
 
-_fold = foreign(VOID, LONG, LONG, LONG, LONG)  # destination, sources, number of sources, count
+_fold = c_function(VOID, LONG, LONG, LONG, LONG)  # destination, sources, number of sources, count
 
 
 @njit(nogil=True, inline="always")
-def stream_place(state, place):  # type: ignore[no-untyped-def]
-    """Which place of the stream a place of the window is in this call; short calls take all in turn, so as to use fresh memory."""
-    return (place + state[f.TURN]) % f.STREAM_PLACES
+def staging_slot(state, window_slot):  # type: ignore[no-untyped-def]
+    """Which staging slot the lane of a window slot uses in this call: short calls take all in turn, for fresh memory."""
+    return (window_slot + state[f.TURN]) % f.STAGING_SLOTS
 
 
 @njit(nogil=True, inline="always")
 def staging_of(state, lane):  # type: ignore[no-untyped-def]
     """Offset of a lane's staging memory in this rank's part of the window."""
-    stream, place = pointer(state[f.STREAM]), stream_place(state, lane % state[f.WINDOW])
-    return place * stream[f.CAPACITY] + pointer(stream[f.USED])[2 * place + 1]
+    rings, slot = pointer(state[f.RINGS]), staging_slot(state, lane % state[f.WINDOW])
+    return slot * rings[f.CAPACITY] + pointer(rings[f.USED])[2 * slot + 1]
 
 
 @njit(nogil=True, inline="always")
 def address_of(state, buffer, displ, lane):  # type: ignore[no-untyped-def]
     """Address of a displacement in one of the buffers, seen from a lane."""
-    place = lane % state[f.WINDOW]
+    window_slot = lane % state[f.WINDOW]
     if buffer == _SCRATCH:
-        return state[f.SCRATCH] + place * state[f.SCRATCH_PER_LANE] + displ
+        return state[f.SCRATCH] + window_slot * state[f.SCRATCH_PER_LANE] + displ
     if buffer >= MESSAGES:
-        return pointer(state[f.LANDED])[place * state[f.SLOTS] + buffer - MESSAGES] + displ
+        return pointer(state[f.LANDED])[window_slot * state[f.NMESSAGES] + buffer - MESSAGES] + displ
     if buffer == STAGING:
-        return pointer(state[f.STREAM])[f.STAGING_AT] + staging_of(state, lane) + displ
+        return pointer(state[f.RINGS])[f.STAGING_AT] + staging_of(state, lane) + displ
     if buffer == PINNED:
         gpu = pointer(state[f.GPU])
-        return gpu[f.PINNED] + place * gpu[f.PINNED_PER_LANE] + displ
+        return gpu[f.PINNED] + window_slot * gpu[f.PINNED_PER_LANE] + displ
     return state[f.INPUT + buffer] + pointer(state[f.LANES])[3 * lane + 2] + displ
 
 
@@ -60,8 +60,8 @@ def copy(state, destination, source, nbytes):  # type: ignore[no-untyped-def]
     """Copy bytes that do not overlap. Not long ones by memcpy: with ``rep movsb`` it writes 3 to 49 GB/s to an unaligned destination
     where this loop writes 49 to 79 (Zen 4, glibc 2.36, 8 to 256 KiB).
     """
-    body = nbytes - nbytes % LINE_NBYTES if nbytes >= _LONG_NBYTES else 0
-    for at in range(0, body, LINE_NBYTES):
+    body = nbytes - nbytes % CACHE_LINE_NBYTES if nbytes >= _LONG_NBYTES else 0
+    for at in range(0, body, CACHE_LINE_NBYTES):
         copy_line(destination + at, source + at)
     memcpy(state[f.MEMCPY], (destination + body, source + body, nbytes - body))
 
@@ -69,11 +69,11 @@ def copy(state, destination, source, nbytes):  # type: ignore[no-untyped-def]
 @njit(nogil=True)
 def copy_uncached(state, destination, source, nbytes):  # type: ignore[no-untyped-def]
     """Copy past the caches."""
-    head = min(nbytes, -destination % LINE_NBYTES)
-    tail = (nbytes - head) % LINE_NBYTES
+    head = min(nbytes, -destination % CACHE_LINE_NBYTES)
+    tail = (nbytes - head) % CACHE_LINE_NBYTES
     memcpy(state[f.MEMCPY], (destination, source, head))
-    for at in range(head, nbytes - tail, LINE_NBYTES):
-        stream_line(destination + at, source + at)
+    for at in range(head, nbytes - tail, CACHE_LINE_NBYTES):
+        store_uncached(destination + at, source + at)
     memcpy(state[f.MEMCPY], (destination + nbytes - tail, source + nbytes - tail, tail))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from mpi4py import MPI
 from numba import njit
 
-from hpcoll.runtime.engine.ffi import INT, LONG, foreign, function_address, pointer
+from hpcoll.runtime.engine.ffi import INT, LONG, c_function, function_address, pointer
 from hpcoll.runtime.engine.local_ops import clock
 from hpcoll.runtime.program.fields import DONE, FAILED
 from hpcoll.runtime.transports.mpi import function, handle
@@ -26,9 +26,9 @@ _ARGUMENTS = {
     "Scatter": "send count type recv count type root comm",
 }  # fmt: skip
 _NARGUMENTS = 8
-_call = foreign(INT, *[LONG] * _NARGUMENTS)
+_call = c_function(INT, *[LONG] * _NARGUMENTS)
 
-# In a call's array (int64), which calls only read but for ERROR and CLOCK, two words. SOURCE_AT, TARGET_AT: which arguments `again`
+# In a call's array (int64), which calls only read but for ERROR and CLOCK, two words. SOURCE_AT, TARGET_AT: which arguments `run_cached`
 # finds, or -1; ACCOUNT: as in `hpcoll.runtime.program.fields`; from FIRST on the arguments.
 _FUNCTION, _SOURCE_AT, _TARGET_AT, _ERROR, _ACCOUNT, _CLOCK_GETTIME, _CLOCK, _, _FIRST = range(9)
 
@@ -39,7 +39,7 @@ def _argument(words, i, source, target):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def call_library(address, source, target):  # type: ignore[no-untyped-def]
+def call_mpi(address, source, target):  # type: ignore[no-untyped-def]
     """Call the MPI library; `DONE`, or `FAILED` with its code in the array."""
     words = pointer(address)
     room = address + 8 * _CLOCK
@@ -58,11 +58,11 @@ def call_library(address, source, target):  # type: ignore[no-untyped-def]
     return DONE
 
 
-class LibraryCall:
+class MpiCall:
     """One collective of the MPI library with all arguments but the addresses of the buffers.
 
     Attributes:
-        address: For `call_library`.
+        address: For `call_mpi`.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ def _has_type(dtype: np.dtype) -> bool:
 
 
 def _roles(method: str, is_root: bool, in_place: bool) -> tuple[str | int, str | int]:
-    """What the two buffers of the C function are: ``source`` or ``target`` of `hpcoll.runtime.engine.call_cache.again`, or a constant."""
+    """What the two buffers of the C function are: ``source`` or ``target`` of `call_cache.run_cached`, or a constant."""
     constant = int(MPI.IN_PLACE)
     if method in ("Reduce", "Gather") and not is_root:
         return "target", 0

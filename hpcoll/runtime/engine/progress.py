@@ -10,9 +10,9 @@ from hpcoll.runtime.engine.ffi import (
     INT,
     LONG,
     add,
+    c_function,
     exchange,
     fence,
-    foreign,
     load_acquire,
     memcpy,
     pointer,
@@ -32,8 +32,8 @@ ENGINE, STATE, OWNER, TICKETS, TICKET, HANDLE, INPUT, OUTPUT, SLOT = range(9)
 _EAGER = 1000  # turns without movement that a start may take
 _HURRY, _REST = 50, 2000  # rounds without movement after which the helper sleeps between them, and parks if nothing is in flight
 
-_complete = foreign(INT, LONG)
-_semaphore = foreign(INT, LONG)
+_complete = c_function(INT, LONG)
+_semaphore = c_function(INT, LONG)
 
 
 @njit(nogil=True)

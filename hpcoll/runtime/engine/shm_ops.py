@@ -4,10 +4,10 @@ from numba import njit
 
 from hpcoll.runtime.engine.ffi import fence, load_acquire, memcpy, pointer, store_release
 from hpcoll.runtime.engine.gpu_ops import address_at, where_of
-from hpcoll.runtime.engine.local_ops import address_of, copy, copy_uncached, nanoseconds, staging_of, stream_place
+from hpcoll.runtime.engine.local_ops import address_of, copy, copy_uncached, nanoseconds, staging_of, staging_slot
 from hpcoll.runtime.program import fields as f
-from hpcoll.runtime.program.opcodes import INLINE_NBYTES, LINE_NBYTES, STAGING, Code
-from hpcoll.schedules.ir import LINES
+from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, INLINE_NBYTES, STAGING, Code
+from hpcoll.schedules.ir import RING_SLOTS
 
 _STAGE, _POST, _AWAIT, _ACK, _DRAIN, _UNREAD = (int(c) for c in (Code.STAGE, Code.POST, Code.AWAIT, Code.ACK, Code.DRAIN, Code.UNREAD))
 _LENGTH_BITS = 28  # of a message, in the word that announces it; more than a lane ever sends at once
@@ -24,88 +24,88 @@ _TRIAL = 32  # lanes
 
 
 @njit(nogil=True, inline="always")
-def _acks(stream, reader, writer):  # type: ignore[no-untyped-def]
-    return stream[f.ACKS_AT] + (reader * stream[f.NLOCAL] + writer) * LINE_NBYTES
+def _acks(rings, reader, writer):  # type: ignore[no-untyped-def]
+    return rings[f.ACKS_AT] + (reader * rings[f.NLOCAL] + writer) * CACHE_LINE_NBYTES
 
 
 @njit(nogil=True, inline="always")
-def _unread(stream, peer, place):  # type: ignore[no-untyped-def]
-    """Messages that a peer has not yet used, of all posted to it in this place."""
-    at = place * stream[f.NLOCAL] + peer
-    sent, acked = pointer(stream[f.SENT])[at], pointer(stream[f.ACKED])
+def _unread(rings, peer, slot):  # type: ignore[no-untyped-def]
+    """Messages that a peer has not yet used, of all posted to it in this slot."""
+    at = slot * rings[f.NLOCAL] + peer
+    sent, acked = pointer(rings[f.SENT])[at], pointer(rings[f.ACKED])
     if acked[at] < sent:
-        acked[at] = load_acquire(_acks(stream, peer, stream[f.LOCAL_RANK]) + 8 * place)
+        acked[at] = load_acquire(_acks(rings, peer, rings[f.LOCAL_RANK]) + 8 * slot)
     return sent - acked[at]
 
 
 @njit(nogil=True, inline="always")
-def _line(stream, source, destination, place, number):  # type: ignore[no-untyped-def]
-    nlocal = stream[f.NLOCAL]
-    return stream[f.LINES_AT] + (((place * nlocal + source) * nlocal + destination) * LINES + number % LINES) * LINE_NBYTES
+def _ring_slot(rings, source, destination, slot, number):  # type: ignore[no-untyped-def]
+    nlocal = rings[f.NLOCAL]
+    return rings[f.SLOTS_AT] + (((slot * nlocal + source) * nlocal + destination) * RING_SLOTS + number % RING_SLOTS) * CACHE_LINE_NBYTES
 
 
 @njit(nogil=True)
-def _post(state, stream, row, lane, place):  # type: ignore[no-untyped-def]
+def _post(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
     """POST; 0 while all lines to the peer hold messages that it has not used."""
-    peer, at = row[1], place * stream[f.NLOCAL] + row[1]
-    sent = pointer(stream[f.SENT])
+    peer, at = row[1], slot * rings[f.NLOCAL] + row[1]
+    sent = pointer(rings[f.SENT])
     number = sent[at]
-    if number - pointer(stream[f.ACKED])[at] >= LINES and _unread(stream, peer, place) >= LINES:
+    if number - pointer(rings[f.ACKED])[at] >= RING_SLOTS and _unread(rings, peer, slot) >= RING_SLOTS:
         return 0
-    line = _line(stream, stream[f.LOCAL_RANK], peer, place, number)
+    ring_slot = _ring_slot(rings, rings[f.LOCAL_RANK], peer, slot, number)
     if state[f.GPU] and row[6]:
         where = where_of(state, address_of(state, row[3], row[4], lane))
         if where < 0:
             state[f.ERROR] = f.UNMAPPED
             return -1
-        pointer(line)[1] = where
+        pointer(ring_slot)[1] = where
     elif row[5] <= INLINE_NBYTES and state[f.GPU] == 0:
-        memcpy(state[f.MEMCPY], (line + 8, address_of(state, row[3], row[4], lane), row[5]))
+        memcpy(state[f.MEMCPY], (ring_slot + 8, address_of(state, row[3], row[4], lane), row[5]))
     elif row[6] and state[f.WHERE_INPUT + row[3]] >= 0:
-        pointer(line)[1] = state[f.WHERE_INPUT + row[3]] + pointer(state[f.LANES])[3 * lane + 2] + row[4]
+        pointer(ring_slot)[1] = state[f.WHERE_INPUT + row[3]] + pointer(state[f.LANES])[3 * lane + 2] + row[4]
     else:
-        pointer(line)[1] = stream[f.STAGING_WHERE] + staging_of(state, lane) + row[2]
-    store_release(line, ((number + 1 & _NUMBERS) << _LENGTH_BITS) + row[5])
+        pointer(ring_slot)[1] = rings[f.STAGING_WHERE] + staging_of(state, lane) + row[2]
+    store_release(ring_slot, ((number + 1 & _NUMBERS) << _LENGTH_BITS) + row[5])
     sent[at] = number + 1
     return 1
 
 
 @njit(nogil=True)
-def _await(state, stream, row, lane, place):  # type: ignore[no-untyped-def]
+def _await(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
     """AWAIT; 0 while the message is not there, -1 when it has another length."""
-    taken, at = pointer(stream[f.TAKEN]), place * stream[f.NLOCAL] + row[1]
+    taken, at = pointer(rings[f.TAKEN]), slot * rings[f.NLOCAL] + row[1]
     number = taken[at]
-    line = _line(stream, row[1], stream[f.LOCAL_RANK], place, number)
-    announced = load_acquire(line)
+    ring_slot = _ring_slot(rings, row[1], rings[f.LOCAL_RANK], slot, number)
+    announced = load_acquire(ring_slot)
     if announced >> _LENGTH_BITS != number + 1 & _NUMBERS:
         return 0
     if announced & ((1 << _LENGTH_BITS) - 1) != row[5]:
         state[f.ERROR] = state[f.TRUNCATED]
         return -1
-    data, where = line + 8, pointer(line)[1]
+    data, where = ring_slot + 8, pointer(ring_slot)[1]
     if row[5] > INLINE_NBYTES or state[f.GPU]:
         if where >> f.OFFSET_BITS < f.FIRST_SLOT:
-            data = pointer(stream[f.BASES])[where >> f.OFFSET_BITS] + (where & ((1 << f.OFFSET_BITS) - 1))
+            data = pointer(rings[f.BASES])[where >> f.OFFSET_BITS] + (where & ((1 << f.OFFSET_BITS) - 1))
         else:
             data = address_at(state, row[1], where) if state[f.GPU] else 0
     if data == 0:
         state[f.ERROR] = f.UNMAPPED
         return -1
-    pointer(state[f.LANDED])[lane % state[f.WINDOW] * state[f.SLOTS] + row[2]] = data
+    pointer(state[f.LANDED])[lane % state[f.WINDOW] * state[f.NMESSAGES] + row[2]] = data
     taken[at] = number + 1
     return 1
 
 
 @njit(nogil=True, inline="always")
-def _uncached(stream, nbytes):  # type: ignore[no-untyped-def]
-    return stream[f.SLOW_WRITES] >= _SLOW_WRITES and nbytes >= _UNCACHED_NBYTES and stream[f.STAGED] % _TRIAL
+def _uncached(rings, nbytes):  # type: ignore[no-untyped-def]
+    return rings[f.SLOW_WRITES] >= _SLOW_WRITES and nbytes >= _UNCACHED_NBYTES and rings[f.STAGED] % _TRIAL
 
 
 @njit(nogil=True)
-def _stage(address, stream, destination, source, nbytes):  # type: ignore[no-untyped-def]
+def _stage(address, rings, destination, source, nbytes):  # type: ignore[no-untyped-def]
     """Copy into the window, past the caches where that is better."""
     state = pointer(address)
-    if _uncached(stream, nbytes):
+    if _uncached(rings, nbytes):
         copy_uncached(state, destination, source, nbytes)
         fence()
     elif nbytes < _PROBE_NBYTES:
@@ -117,43 +117,43 @@ def _stage(address, stream, destination, source, nbytes):  # type: ignore[no-unt
         if elapsed > _INTERRUPTED * fast:
             return
         slow = elapsed > fast
-        stream[f.SLOW_WRITES] = min(stream[f.SLOW_WRITES] + _SLOW, 4 * _SLOW_WRITES) if slow else max(stream[f.SLOW_WRITES] - 1, 0)
+        rings[f.SLOW_WRITES] = min(rings[f.SLOW_WRITES] + _SLOW, 4 * _SLOW_WRITES) if slow else max(rings[f.SLOW_WRITES] - 1, 0)
 
 
 @njit(nogil=True)
-def _reserve(state, stream, place):  # type: ignore[no-untyped-def]
-    """RESERVE: the next free bytes of the place; from its start again only when all that was staged there has been used."""
-    used = pointer(stream[f.USED] + 16 * place)
-    if used[0] + state[f.STAGING_OF_LANE] > stream[f.CAPACITY]:
-        for peer in range(stream[f.NLOCAL]):
-            if _unread(stream, peer, place) > 0:
+def _reserve(state, rings, slot):  # type: ignore[no-untyped-def]
+    """RESERVE: the next free bytes of the slot; from its start again only when all that was staged there has been used."""
+    used = pointer(rings[f.USED] + 16 * slot)
+    if used[0] + state[f.STAGING_OF_LANE] > rings[f.CAPACITY]:
+        for peer in range(rings[f.NLOCAL]):
+            if _unread(rings, peer, slot) > 0:
                 return 0
         used[0] = 0
     used[1] = used[0]
     used[0] += state[f.STAGING_OF_LANE]
-    stream[f.STAGED] += 1
+    rings[f.STAGED] += 1
     return 1
 
 
 @njit(nogil=True)
-def run_near(address, row, lane):  # type: ignore[no-untyped-def]
+def run_shm(address, row, lane):  # type: ignore[no-untyped-def]
     """The operations on shared memory: 0 while one has to wait, -1 when it failed."""
     state = pointer(address)
-    stream, place, code = pointer(state[f.STREAM]), stream_place(state, lane % state[f.WINDOW]), row[0]
+    rings, slot, code = pointer(state[f.RINGS]), staging_slot(state, lane % state[f.WINDOW]), row[0]
     if code == _POST:
-        return _post(state, stream, row, lane, place)
+        return _post(state, rings, row, lane, slot)
     if code == _AWAIT:
-        return _await(state, stream, row, lane, place)
+        return _await(state, rings, row, lane, slot)
     if code == _ACK:
-        at = _acks(stream, stream[f.LOCAL_RANK], row[1]) + 8 * place
+        at = _acks(rings, rings[f.LOCAL_RANK], row[1]) + 8 * slot
         store_release(at, pointer(at)[0] + 1)
     elif code == _STAGE:
         if not (row[6] and state[f.WHERE_INPUT + row[3]] >= 0):
-            _stage(address, stream, address_of(state, STAGING, row[2], lane), address_of(state, row[3], row[4], lane), row[5])
+            _stage(address, rings, address_of(state, STAGING, row[2], lane), address_of(state, row[3], row[4], lane), row[5])
     elif code == _DRAIN:
-        return int(state[f.WHERE_INPUT + row[3]] < 0 or _unread(stream, row[1], place) == 0)
+        return int(state[f.WHERE_INPUT + row[3]] < 0 or _unread(rings, row[1], slot) == 0)
     elif code == _UNREAD:
-        return int(_unread(stream, row[1], place) <= row[2])
+        return int(_unread(rings, row[1], slot) <= row[2])
     else:
-        return _reserve(state, stream, place)
+        return _reserve(state, rings, slot)
     return 1

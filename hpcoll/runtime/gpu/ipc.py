@@ -70,7 +70,7 @@ class Directory:
         comm.Barrier()
         seen = {local for local in range(self._node.nranks) if local != mine and self._map(local, 0)}
         found: list[tuple[bool, set[int], str]] = comm.allgather((offered, seen, self.problem))
-        readers = frozenset(rank for rank, local in self._node.near.items() if offered and mine in found[local][1])
+        readers = frozenset(rank for rank, local in self._node.local_peers.items() if offered and mine in found[local][1])
         theirs = (text for local, (_, mapped, text) in enumerate(found) if local != mine and mine not in mapped)
         self.problem = next(theirs, "") if offered else why
         release(self._gpu, "cuIpcCloseMemHandle", [int(self._mapped[local, 0, 1]) for local in seen])
@@ -125,7 +125,7 @@ class Directory:
         """Export memory and map what the others export here, so that no first use has to; collective, 0 for none."""
         number = self._gpu.driver.attribute(pointer, Attribute.BUFFER_ID) if pointer and self.export(pointer) else 0
         slots: list[int | None] = self._node.comm.allgather(self._slot_of.get(number))
-        for rank, local in self._node.near.items():
+        for rank, local in self._node.local_peers.items():
             slot = slots[local]
             if slot is not None and rank in self.readers:
                 self._map(local, slot)

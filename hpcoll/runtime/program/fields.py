@@ -4,32 +4,32 @@ DONE, PENDING, FAILED, BUSY = 0, 1, 2, 3  # answers of a run
 NAPS = 500  # times that a rank sleeps before Python gets a turn: some 30 ms
 LOOKS = 8  # passes from one to the next: Open MPI looks at its sockets in every eighth call only
 
-# In an engine's array (int64). PLACES: per place of the window its lane and that lane's next row. INPUT, OUTPUT, SCRATCH: addresses in
-# the order of `ir.Buffer`; WHERE_INPUT and WHERE_OUTPUT say where the first two are in shared memory, or -1. LANDED: per place and
-# slot the address of a message that waits to be used. ERROR: the MPI library's code when FAILED; FLAG: what MPI_Test answers; LOCK:
+# In an engine's array (int64). WINDOW_SLOTS: per window slot its lane and that lane's next row. INPUT, OUTPUT, SCRATCH: addresses in
+# the order of `ir.Buffer`; WHERE_INPUT and WHERE_OUTPUT say where the first two are in shared memory, or -1. LANDED: per window slot
+# and message the address of a message that waits to be used. ERROR: the MPI library's code when FAILED; FLAG: what MPI_Test answers; LOCK:
 # address of a word that is 1 while a call runs; ACCOUNT: of calls and nanoseconds in them; CELL, NULL, STAND_IN, HANDLE_MASK: see
 # `hpcoll.runtime.engine.progress.start`; LAST_TAG: one that no message has; TRUNCATED: MPI's code for a message of another length; BLOCK:
 # address of room for a block when results are too large for the caches, else 0; COPY: where COPY_NBYTES of INPUT are copied first,
 # because results overwrite them; GPU: address of the table below, or 0 when buffers are in host memory; from OPERANDS on there is room
 # for the addresses of the widest reduction's sources.
 (
-    NLANES, WINDOW, ROWS, SOURCES, LANES, PLACES, REQUESTS, REQUESTS_PER_LANE, REQUEST_NBYTES, SCRATCH_PER_LANE,
-    INPUT, OUTPUT, SCRATCH, WHERE_INPUT, WHERE_OUTPUT, LANDED, SLOTS, STREAM, COMM, TAG, BYTE, STATUS_IGNORE, ISEND, IRECV, TEST, IPROBE,
+    NLANES, WINDOW, ROWS, SOURCES, LANES, WINDOW_SLOTS, REQUESTS, REQUESTS_PER_LANE, REQUEST_NBYTES, SCRATCH_PER_LANE,
+    INPUT, OUTPUT, SCRATCH, WHERE_INPUT, WHERE_OUTPUT, LANDED, NMESSAGES, RINGS, COMM, TAG, BYTE, STATUS_IGNORE, ISEND, IRECV, TEST, IPROBE,
     LAST_TAG, KERNEL, MEMCPY, SCHED_YIELD, USLEEP, CLOCK_GETTIME, ENDED, ERROR, FLAG, SPINS, YIELDS, STAGING_OF_LANE, TURN, CLOCK, CLOCK_NS,
     LOCK, ACCOUNT, STARTED, CELL, NULL, STAND_IN, HANDLE_MASK, TRUNCATED, BLOCK, COPY, COPY_NBYTES, GPU, OPERANDS,
 ) = range(54)  # fmt: skip
 
-# In a stream's array (int64). LINES_AT, ACKS_AT, STAGING_AT: addresses in the shared window, the last of this rank's part.
-# SENT, TAKEN, ACKED: addresses of this rank's counters, one per place and peer; USED: per place, bytes of CAPACITY handed out and where
-# the lane at hand has its own. CALLS: of this stream, so far; STAGED: lanes that staged. SLOW_WRITES:
+# In the array of a `Rings` (int64). SLOTS_AT, ACKS_AT, STAGING_AT: addresses in the shared window, the last of this rank's part.
+# SENT, TAKEN, ACKED: addresses of this rank's counters, one per staging slot and peer; USED: per staging slot, bytes of CAPACITY
+# handed out and where the lane at hand has its own. CALLS: so far; STAGED: lanes that staged. SLOW_WRITES:
 # how much oftener staging in the caches was slow than fast. BASES: addresses of what is mapped, by number;
 # NRANGES: address of a number, RANGES: of as many triples (first address, last + 1, where) of memory that all ranks of the node map.
 (
-    LINES_AT, ACKS_AT, STAGING_AT, STAGING_WHERE, CAPACITY, NLOCAL, LOCAL_RANK, SENT, TAKEN, ACKED, USED, CALLS, STAGED,
-    SLOW_WRITES, BASES, NRANGES, RANGES, STREAM_NFIELDS,
+    SLOTS_AT, ACKS_AT, STAGING_AT, STAGING_WHERE, CAPACITY, NLOCAL, LOCAL_RANK, SENT, TAKEN, ACKED, USED, CALLS, STAGED,
+    SLOW_WRITES, BASES, NRANGES, RANGES, RINGS_NFIELDS,
 ) = range(18)  # fmt: skip
 OFFSET_BITS = 48  # "where" is the number of a mapping and an offset in it
-STREAM_PLACES = 8  # of a stream: as many acknowledgements fill a line
+STAGING_SLOTS = 8  # of a stream: as many acknowledgements fill a line
 BLOCK_NBYTES = 8192  # of a result that goes past the caches
 
 # In a GPU engine's table (int64). BEFORE: the thread's context before CONTEXT became current. Addresses of the driver's functions;

@@ -24,7 +24,7 @@ def ordered(rows: Iterable[Row], items: Mapping[int, Item]) -> tuple[list[Row], 
         rows: Of a lane.
         items: What the row of an index does, for all rows but waits.
     """
-    lane = _Lane()
+    lane = _RowsWithWaits()
     put_off: list[tuple[Row, Item | None]] = []
     for i, row in enumerate(rows):
         if row[0] in (Code.ACK, Code.RECV):
@@ -42,7 +42,7 @@ def ordered(rows: Iterable[Row], items: Mapping[int, Item]) -> tuple[list[Row], 
     return _with_slots(lane.rows)
 
 
-class _Lane:
+class _RowsWithWaits:
     """Rows so far; the operand of a SYNC is the operation that it waits for."""
 
     def __init__(self) -> None:

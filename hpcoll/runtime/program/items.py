@@ -1,4 +1,4 @@
-"""Steps as operations on places: contiguous bytes of a buffer.; the first half of lowering.
+"""Steps as operations on spans: contiguous bytes of a buffer.; the first half of lowering.
 
 Consecutive receive-and-reduce steps into one chunk become one many-input reduction, runs of chunks that are not contiguous
 in memory are packed, empty ones dropped. Both ends of a message decide alike, because they see equal sizes. What a rank
@@ -14,10 +14,10 @@ from hpcoll.runtime.program.opcodes import INLINE_NBYTES, Code, aligned
 from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step
 
 _LANDING_SLOTS = 3  # destinations for receives that are reduced on arrival, unless more are reduced at once
-STAGED, MESSAGE = -1, -2  # buffers of places in the shared window; message slot ``i`` is buffer ``MESSAGE - i``
+STAGED, MESSAGE = -1, -2  # buffers of spans in the shared window; message slot ``i`` is buffer ``MESSAGE - i``
 
 
-class Place(NamedTuple):
+class Span(NamedTuple):
     """Contiguous bytes of one buffer; buffers from 3 on are landing slots, negative ones on the node."""
 
     buffer: int
@@ -26,29 +26,29 @@ class Place(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A step on places; the names of the chunks it touches decide what may move before it."""
+    """A step on spans; the names of the chunks it touches decide what may move before it."""
 
     code: Code
     peer: int
-    places: list[Place]  # SEND, RECV, AWAIT: one; COPY, STAGE: destination, source; POST: source, staged; REDUCE: destination, sources
+    spans: list[Span]  # SEND, RECV, AWAIT: one; COPY, STAGE: destination, source; POST: source, staged; REDUCE: destination, sources
     reads: list[Hashable]
     writes: list[Hashable]
 
 
-Pieces = list[tuple[Hashable, Place]]
+Pieces = list[tuple[Hashable, Span]]
 
 
 class Items:
-    """First half: the steps of one channel as items on places; ``near`` gives the local rank of peers on the same node."""
+    """First half: the steps of one channel as items on spans; ``local_peers`` gives the local rank of peers on the same node."""
 
     boundary = 64  # bytes: landing slots start at its multiples
     direct = True  # MPI messages leave from and land in any buffer; else in pinned landing slots only
 
-    def __init__(self, schedule: Schedule, layout: Layout, itemsize: int, aliases: dict[int, int], near: Mapping[int, int]) -> None:
-        self.layout, self.itemsize, self.aliases, self.near = layout, itemsize, aliases, near
+    def __init__(self, schedule: Schedule, layout: Layout, itemsize: int, aliases: dict[int, int], local_peers: Mapping[int, int]) -> None:
+        self.layout, self.itemsize, self.aliases, self.local_peers = layout, itemsize, aliases, local_peers
         self.list: list[Item] = []
-        self.staging_nbytes = self.nslots = 0
-        self._staged: dict[tuple[Hashable, ...], Place] = {}  # chunks that are in the window as they are in memory
+        self.staging_nbytes = self.nmessages = 0
+        self._staged: dict[tuple[Hashable, ...], Span] = {}  # chunks that are in the window as they are in memory
         self._unused: list[int] = []  # local ranks whose messages were awaited and not yet acknowledged, in order
         self._messages: dict[Chunk, Pieces] = {}  # scratch cells that stand for a message
         ends = [0, *accumulate(layout.size(extent) for extent in schedule.scratch)]
@@ -67,19 +67,19 @@ class Items:
                 buffer, i = Buffer.OUTPUT, self.aliases[i]
             displ, count = (self.layout.inputs, self.layout.outputs, self.scratch)[buffer][i]
             if count:
-                found.append(((buffer, i), Place(buffer, displ * self.itemsize, count * self.itemsize)))
+                found.append(((buffer, i), Span(buffer, displ * self.itemsize, count * self.itemsize)))
         return found
 
     def local(self, code: Code, *operands: Pieces) -> None:
         """A copy or reduction, destination first, in as few pieces as are contiguous in all operands."""
         for group in contiguous(operands):
-            places = [join(pieces) for pieces in group]
-            if code == Code.COPY and places[0] == places[1]:
+            spans = [join(pieces) for pieces in group]
+            if code == Code.COPY and spans[0] == spans[1]:
                 continue
-            self._operate(code, places, [[name for name, _ in pieces] for pieces in group])
+            self._operate(code, spans, [[name for name, _ in pieces] for pieces in group])
 
-    def _operate(self, code: Code, places: list[Place], names: list[list[Hashable]]) -> None:
-        self._append(Item(code, -1, places, [name for part in names[1:] for name in part], names[0]))
+    def _operate(self, code: Code, spans: list[Span], names: list[list[Hashable]]) -> None:
+        self._append(Item(code, -1, spans, [name for part in names[1:] for name in part], names[0]))
 
     def message(self, code: Code, peer: int, pieces: Pieces) -> None:
         """A send or receive of contiguous pieces."""
@@ -90,40 +90,40 @@ class Items:
     def _append(self, item: Item) -> None:
         self.list.append(item)
         if item.writes:
-            self._staged = {names: place for names, place in self._staged.items() if not set(names) & set(item.writes)}
+            self._staged = {names: span for names, span in self._staged.items() if not set(names) & set(item.writes)}
 
     def _post(self, peer: int, pieces: Pieces) -> None:
         """A message to a rank of the node: within its line, or read where it lies or was staged."""
         names = tuple(name for name, _ in pieces)
         groups = [join(group) for (group,) in contiguous([pieces])]
-        nbytes = sum(place.nbytes for place in groups)
+        nbytes = sum(span.nbytes for span in groups)
         inline = len(groups) == 1 and nbytes <= INLINE_NBYTES
-        staged = Place(STAGED, 0, nbytes) if inline else self._into_window(names, groups)
+        staged = Span(STAGED, 0, nbytes) if inline else self._into_window(names, groups)
         source = groups[0] if len(groups) == 1 else staged
-        self._append(Item(Code.POST, self.near[peer], [source, staged], list(names), []))
+        self._append(Item(Code.POST, self.local_peers[peer], [source, staged], list(names), []))
 
-    def _into_window(self, names: tuple[Hashable, ...], groups: Sequence[Place]) -> Place:
+    def _into_window(self, names: tuple[Hashable, ...], groups: Sequence[Span]) -> Span:
         """Where chunks are staged as they are in memory; they are staged now, unless they have been."""
         if names not in self._staged:
             start = self.staging_nbytes
-            for place in groups:
-                to = Place(STAGED, self.staging_nbytes, place.nbytes)
-                self._append(Item(Code.STAGE, -1, [to, place], list(names), [("staged", start)]))
-                self.staging_nbytes += place.nbytes
-            self._staged[names] = Place(STAGED, start, self.staging_nbytes - start)
+            for span in groups:
+                to = Span(STAGED, self.staging_nbytes, span.nbytes)
+                self._append(Item(Code.STAGE, -1, [to, span], list(names), [("staged", start)]))
+                self.staging_nbytes += span.nbytes
+            self._staged[names] = Span(STAGED, start, self.staging_nbytes - start)
             self.staging_nbytes = aligned(self.staging_nbytes)
         return self._staged[names]
 
     def _await(self, peer: int, pieces: Pieces) -> Pieces:
         """Wait for a message from a rank of the node; returns its pieces, which last until `_acknowledge`."""
         buffer = MESSAGE - len(self._unused)
-        self._unused.append(self.near[peer])
-        self.nslots = max(self.nslots, len(self._unused))
-        displs = accumulate((place.nbytes for _, place in pieces), initial=0)
+        self._unused.append(self.local_peers[peer])
+        self.nmessages = max(self.nmessages, len(self._unused))
+        displs = accumulate((span.nbytes for _, span in pieces), initial=0)
         found: Pieces = [
-            (("message", buffer), Place(buffer, displ, place.nbytes)) for (_, place), displ in zip(pieces, displs, strict=False)
+            (("message", buffer), Span(buffer, displ, span.nbytes)) for (_, span), displ in zip(pieces, displs, strict=False)
         ]
-        self._append(Item(Code.AWAIT, self.near[peer], [join(found)], [], []))
+        self._append(Item(Code.AWAIT, self.local_peers[peer], [join(found)], [], []))
         return found
 
     def _acknowledge(self) -> None:
@@ -137,11 +137,11 @@ class Items:
         self.local(Code.COPY, staged, pieces)
         return staged
 
-    def stage(self, pieces: Pieces, slots: int = 0, *, near: bool = False) -> Pieces:
+    def stage(self, pieces: Pieces, slots: int = 0, *, for_local: bool = False) -> Pieces:
         """Contiguous room for pieces: a receive's in one of ``slots`` landing slots in turn; a send's, which is in use for
-        as long as the peer likes, in a slot of its own, so that nothing ever waits for it. ``near``: for ranks of the node.
+        as long as the peer likes, in a slot of its own, so that nothing ever waits for it. ``for_local``: for local peers.
         """
-        nbytes = sum(place.nbytes for _, place in pieces)
+        nbytes = sum(span.nbytes for _, span in pieces)
         if len(self.receive_slots) < slots or not slots:
             slot = len(self.landings)
             self.landings.append(0)
@@ -149,18 +149,18 @@ class Items:
                 self.receive_slots.append(slot)
         else:
             slot = self.receive_slots[self.received % slots]
-        if not (near or self.direct):
+        if not (for_local or self.direct):
             self.pinned.add(slot)
         self.received += bool(slots)
         self.landings[slot] = max(self.landings[slot], nbytes)
-        displs = accumulate((place.nbytes for _, place in pieces), initial=0)
-        return [(("landing", slot), Place(3 + slot, displ, place.nbytes)) for (_, place), displ in zip(pieces, displs, strict=False)]
+        displs = accumulate((span.nbytes for _, span in pieces), initial=0)
+        return [(("landing", slot), Span(3 + slot, displ, span.nbytes)) for (_, span), displ in zip(pieces, displs, strict=False)]
 
     def add(self, steps: Sequence[Step]) -> None:
         """Translate a channel."""
         groups = list(_fused(steps))
         slots = max([_LANDING_SLOTS, *(len(group) for group in groups)])
-        in_place = _read_in_place(steps, self.near)
+        in_place = _read_in_place(steps, self.local_peers)
         for group in groups:
             step = group[0]
             if step.op == Op.RECV_REDUCE:
@@ -178,9 +178,9 @@ class Items:
                 self._transfer(Code[step.op.name], step.peer, operands[0], slots)
 
     def _transfer(self, code: Code, peer: int, pieces: Pieces, slots: int) -> None:
-        if peer in self.near and code == Code.SEND:
+        if peer in self.local_peers and code == Code.SEND:
             self._post(peer, pieces)
-        elif peer in self.near:
+        elif peer in self.local_peers:
             self.local(Code.COPY, pieces, self._await(peer, pieces))
             self._acknowledge()
         elif self.direct and len(list(contiguous([pieces]))) == 1:
@@ -199,7 +199,7 @@ class Items:
             return
         operands = [self.chunks(group[0].srcs[0])]
         for step in group:
-            if step.peer in self.near:
+            if step.peer in self.local_peers:
                 landed = self._await(step.peer, destination)
             else:
                 landed = self.stage(destination, slots)
@@ -210,16 +210,16 @@ class Items:
 
 
 def host_items(
-    schedule: Schedule, layout: Layout, itemsize: int, aliases: dict[int, int], near: Mapping[int, int], steps: Sequence[Step]
+    schedule: Schedule, layout: Layout, itemsize: int, aliases: dict[int, int], local_peers: Mapping[int, int], steps: Sequence[Step]
 ) -> Items:
     """The steps of one channel, for arrays in host memory."""
-    items = Items(schedule, layout, itemsize, aliases, near)
+    items = Items(schedule, layout, itemsize, aliases, local_peers)
     items.add(steps)
     return items
 
 
-def _read_in_place(steps: Sequence[Step], near: Mapping[int, int]) -> set[Chunk]:
-    """Scratch cells that only carry a near peer's message from its receive to the reduction right behind a run of receives.
+def _read_in_place(steps: Sequence[Step], local_peers: Mapping[int, int]) -> set[Chunk]:
+    """Scratch cells that only carry a local_peers peer's message from its receive to the reduction right behind a run of receives.
 
     The reduction reads such messages where the peer left them. All of a run or none: a peer's messages are used in order.
     """
@@ -236,7 +236,7 @@ def _read_in_place(steps: Sequence[Step], near: Mapping[int, int]) -> set[Chunk]
         first = end
         while first and steps[first - 1].op == Op.RECV:
             first -= 1
-        cells = [step.dst for step in steps[first:end] if step.dst and step.peer in near]
+        cells = [step.dst for step in steps[first:end] if step.dst and step.peer in local_peers]
         if all(run.buffer == Buffer.SCRATCH and run in reduction.srcs and all(uses[i] == 2 for i in _indices(run)) for run in cells):
             found.update(cells)
     return found
@@ -268,11 +268,11 @@ def contiguous(operands: Sequence[Pieces]) -> Iterator[list[Pieces]]:
             start = i
 
 
-def _gap(place: Place, following: Place) -> bool:
-    return (place.buffer, place.displ + place.nbytes) != (following.buffer, following.displ)
+def _gap(span: Span, following: Span) -> bool:
+    return (span.buffer, span.displ + span.nbytes) != (following.buffer, following.displ)
 
 
-def join(pieces: Pieces) -> Place:
-    """Pieces that are contiguous, as one place."""
+def join(pieces: Pieces) -> Span:
+    """Pieces that are contiguous, as one span."""
     first = pieces[0][1]
-    return Place(first.buffer, first.displ, sum(place.nbytes for _, place in pieces))
+    return Span(first.buffer, first.displ, sum(span.nbytes for _, span in pieces))

@@ -1,4 +1,4 @@
-"""Steps as operations on places, for arrays in GPU memory.; what `hpcoll.runtime.program.items` does otherwise there.
+"""Steps as operations on spans, for arrays in GPU memory.; what `hpcoll.runtime.program.items` does otherwise there.
 
 Messages to ranks elsewhere pass through pinned memory where the MPI library takes no GPU addresses. Ranks of the node that map
 this rank's memory read messages where they lie, or, where that may not be, from a copy in SCRATCH; the others from the shared window.
@@ -11,7 +11,7 @@ reduce into it would wait for each other: such messages are copied, too.
 from collections.abc import Hashable, Mapping, Sequence
 
 from hpcoll.runtime.program.chunk_layout import Layout
-from hpcoll.runtime.program.items import STAGED, Item, Items, Pieces, Place, contiguous, join
+from hpcoll.runtime.program.items import STAGED, Item, Items, Pieces, Span, contiguous, join
 from hpcoll.runtime.program.opcodes import Code, Ways
 from hpcoll.schedules.ir import Buffer, Schedule, Step
 
@@ -19,10 +19,10 @@ MAX_SOURCES = 8  # of one reduction: operands of a kernel are passed by value
 
 
 class DeviceItems(Items):
-    """The steps of one channel as items on places.
+    """The steps of one channel as items on spans.
 
     Args:
-        schedule, layout, itemsize, aliases, near: As in `Items`.
+        schedule, layout, itemsize, aliases, local_peers: As in `Items`.
         ways: How messages travel.
         copied: Which of the messages to ranks that map this one's memory are copied, by number.
     """
@@ -30,10 +30,10 @@ class DeviceItems(Items):
     boundary = 256
 
     def __init__(
-        self, schedule: Schedule, layout: Layout, itemsize: int, aliases: dict[int, int], near: Mapping[int, int], ways: Ways,
+        self, schedule: Schedule, layout: Layout, itemsize: int, aliases: dict[int, int], local_peers: Mapping[int, int], ways: Ways,
         copied: frozenset[int] = frozenset(),
     ) -> None:  # fmt: skip
-        super().__init__(schedule, layout, itemsize, aliases, near)
+        super().__init__(schedule, layout, itemsize, aliases, local_peers)
         self.ways, self.direct, self._copied = ways, ways.direct, copied
         self._numbers: dict[int, int] = {}  # index of a message that is read where it lies -> its number
         self._nmapped = 0  # messages so far to ranks that map this one's memory
@@ -45,12 +45,12 @@ class DeviceItems(Items):
         super()._append(item)
         self._written.update(dict.fromkeys(item.writes, len(self.list)))
 
-    def _packed(self, pieces: Pieces, *, near: bool = False) -> Pieces:
+    def _packed(self, pieces: Pieces, *, for_local: bool = False) -> Pieces:
         """A contiguous copy, to be sent as often as the chunks do not change."""
-        key = (near, *(name for name, _ in pieces))
+        key = (for_local, *(name for name, _ in pieces))
         copy, since = self._copies.get(key, ([], 0))
         if not copy or any(self._written.get(name, 0) > since for name, _ in pieces):
-            copy = self.stage(pieces, near=near)
+            copy = self.stage(pieces, for_local=for_local)
             self.local(Code.COPY, copy, pieces)
             self._copies[key] = copy, len(self.list)
         return copy
@@ -61,15 +61,15 @@ class DeviceItems(Items):
         if peer in self.ways.mapped:
             buffer = groups[0].buffer
             readable = len(groups) == 1 and (buffer == Buffer.SCRATCH or self.ways.exported[buffer]) and self._nmapped not in self._copied
-            source = pieces if readable else self._packed(pieces, near=True)
-            place, names = join(source), [name for name, _ in source]
-            staged = Place(STAGED, 0, place.nbytes)
+            source = pieces if readable else self._packed(pieces, for_local=True)
+            span, names = join(source), [name for name, _ in source]
+            staged = Span(STAGED, 0, span.nbytes)
             self._numbers[len(self.list)] = self._nmapped
             self._nmapped += 1
         else:
-            place = staged = self._into_window(tuple(name for name, _ in pieces), groups)
+            span = staged = self._into_window(tuple(name for name, _ in pieces), groups)
             names = [("staged", staged.displ)]
-        self._append(Item(Code.POST, self.near[peer], [place, staged], names, []))
+        self._append(Item(Code.POST, self.local_peers[peer], [span, staged], names, []))
 
     def overwritten_soon(self) -> frozenset[int]:
         """Messages in memory that is overwritten before the lane has used another message of the node: the reader may itself wait there."""
@@ -84,25 +84,26 @@ class DeviceItems(Items):
                 lent.setdefault(name, []).append((self._numbers[i], used))
         return frozenset(found)
 
-    def _operate(self, code: Code, places: list[Place], names: list[list[Hashable]]) -> None:
+    def _operate(self, code: Code, spans: list[Span], names: list[list[Hashable]]) -> None:
         """Long folds in several reductions, left to right; the destination, which may be a source, is written by the last one."""
-        while len(places) > 1 + MAX_SOURCES:
+        while len(spans) > 1 + MAX_SOURCES:
             if self._partial is None:
                 self._partial = len(self.landings)
                 self.landings.append(0)
-            self.landings[self._partial] = max(self.landings[self._partial], places[0].nbytes)
-            partial = Place(3 + self._partial, 0, places[0].nbytes)
+            self.landings[self._partial] = max(self.landings[self._partial], spans[0].nbytes)
+            partial = Span(3 + self._partial, 0, spans[0].nbytes)
             name: list[Hashable] = [("landing", self._partial)]
-            super()._operate(code, [partial, *places[1 : 1 + MAX_SOURCES]], [name, *names[1 : 1 + MAX_SOURCES]])
-            places, names = [places[0], partial, *places[1 + MAX_SOURCES :]], [names[0], name, *names[1 + MAX_SOURCES :]]
-        super()._operate(code, places, names)
+            super()._operate(code, [partial, *spans[1 : 1 + MAX_SOURCES]], [name, *names[1 : 1 + MAX_SOURCES]])
+            spans, names = [spans[0], partial, *spans[1 + MAX_SOURCES :]], [names[0], name, *names[1 + MAX_SOURCES :]]
+        super()._operate(code, spans, names)
 
 
 def device_items(
-    schedule: Schedule, layout: Layout, itemsize: int, aliases: dict[int, int], near: Mapping[int, int], steps: Sequence[Step], ways: Ways
+    schedule: Schedule, layout: Layout, itemsize: int, aliases: dict[int, int], local_peers: Mapping[int, int], steps: Sequence[Step],
+    ways: Ways,
 ) -> DeviceItems:
     """The steps of one channel, with copies of what is overwritten too soon."""
-    what = (schedule, layout, itemsize, aliases, near, ways)
+    what = (schedule, layout, itemsize, aliases, local_peers, ways)
     items = DeviceItems(*what)
     items.add(steps)
     copied = items.overwritten_soon()

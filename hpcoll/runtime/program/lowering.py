@@ -16,7 +16,7 @@ import numpy as np
 
 from hpcoll.runtime.program.chunk_layout import Segments
 from hpcoll.runtime.program.gpu_waits import ordered
-from hpcoll.runtime.program.items import MESSAGE, STAGED, Item, Items, Place, host_items
+from hpcoll.runtime.program.items import MESSAGE, STAGED, Item, Items, Span, host_items
 from hpcoll.runtime.program.items_gpu import DeviceItems, device_items
 from hpcoll.runtime.program.opcodes import INLINE_NBYTES, MESSAGES, NCOLUMNS, PINNED, STAGING, Code, Program, Ways, aligned
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -26,7 +26,7 @@ MAX_MESSAGE_NBYTES = 1 << 30  # int counts end at 2**31 - 1
 _POSTED_AHEAD = 16  # receives that may be posted before the one that the lane waits for
 
 
-class Lane(NamedTuple):
+class LaneTable(NamedTuple):
     """The table of one channel for one segment length."""
 
     rows: list[tuple[int, ...]]
@@ -34,7 +34,7 @@ class Lane(NamedTuple):
     nrequests: int
     scratch_nbytes: int
     staging_nbytes: int
-    nslots: int
+    nmessages: int
     nevents: int
     pinned_nbytes: int
 
@@ -64,7 +64,7 @@ class _Rows:
                 self.landings.append((int(Buffer.SCRATCH), self.scratch_nbytes))
                 self.scratch_nbytes += aligned(nbytes, items.boundary)
 
-    def emit(self) -> Lane:
+    def emit(self) -> LaneTable:
         """Write the rows."""
         items = self.items.list
         posts, direct = self._post_positions(), self._lent() if self.device else self._direct()
@@ -78,7 +78,7 @@ class _Rows:
             elif item.code == Code.SEND:
                 self._message(i)
             elif item.code >= Code.STAGE:
-                self._near(item, int(i in direct))
+                self._local_peer(item, int(i in direct))
             else:
                 self._wait_sends(sends, item.writes)
                 self._local(item)
@@ -97,22 +97,22 @@ class _Rows:
                 self._wait_unread(peer, 0)
             self.rows, nevents = ordered(self.rows, self.owners)
         else:
-            self.rows += sorted({(Code.DRAIN, item.peer, 0, item.places[0].buffer) for i in direct if (item := items[i]).code == Code.POST})
-        return Lane(
-            self.rows, self.sources, self.nrequests, self.scratch_nbytes, self.items.staging_nbytes, self.items.nslots,
+            self.rows += sorted({(Code.DRAIN, item.peer, 0, item.spans[0].buffer) for i in direct if (item := items[i]).code == Code.POST})
+        return LaneTable(
+            self.rows, self.sources, self.nrequests, self.scratch_nbytes, self.items.staging_nbytes, self.items.nmessages,
             nevents, self.pinned_nbytes,
         )  # fmt: skip
 
     def _lent(self) -> set[int]:
         """Of a device program: items that hand out memory which is read where it lies."""
-        return {i for i, item in enumerate(self.items.list) if item.code == Code.POST and item.places[0].buffer != STAGED}
+        return {i for i, item in enumerate(self.items.list) if item.code == Code.POST and item.spans[0].buffer != STAGED}
 
     def _direct(self) -> set[int]:
         """Items that hand out memory of INPUT or OUTPUT which nothing behind them overwrites: it may be read where it lies."""
         found: set[int] = set()
         overwritten: set[Hashable] = set()
         for i, item in reversed(list(enumerate(self.items.list))):
-            source = item.places[item.code == Code.STAGE] if item.code in (Code.STAGE, Code.POST) else None
+            source = item.spans[item.code == Code.STAGE] if item.code in (Code.STAGE, Code.POST) else None
             callers = source is not None and source.nbytes > INLINE_NBYTES and source.buffer in (Buffer.INPUT, Buffer.OUTPUT)
             if callers and not overwritten.intersection(item.reads):
                 found.add(i)
@@ -123,22 +123,22 @@ class _Rows:
     def _posted_alone(self, i: int) -> bool:
         """Whether a STAGE holds all of what the POST behind it announces."""
         post = next(item for item in self.items.list[i:] if item.code == Code.POST)
-        return post.places[0].buffer != STAGED
+        return post.spans[0].buffer != STAGED
 
-    def _near(self, item: Item, direct: int) -> None:
+    def _local_peer(self, item: Item, direct: int) -> None:
         """The operations on shared memory. Room is taken before the lane's first message: what it waits for must not hang on this lane."""
         if item.code in (Code.STAGE, Code.POST) and self.items.staging_nbytes and not self.reserved:
             self.rows.append((Code.RESERVE,))
             self.reserved = True
         self.owners[len(self.rows)] = item
         if item.code == Code.STAGE:
-            (_, staged, nbytes), source = item.places
+            (_, staged, nbytes), source = item.spans
             self.rows.append((item.code, 0, staged, *self._at(source), nbytes, direct))
         elif item.code == Code.POST:
-            source, (_, staged, nbytes) = item.places
+            source, (_, staged, nbytes) = item.spans
             self.rows.append((item.code, item.peer, staged, *self._at(source), nbytes, direct))
         elif item.code == Code.AWAIT:
-            (buffer, _, nbytes) = item.places[0]
+            (buffer, _, nbytes) = item.spans[0]
             self.rows.append((item.code, item.peer, MESSAGE - buffer, 0, 0, nbytes))
         else:
             self.rows.append((item.code, item.peer))
@@ -171,21 +171,21 @@ class _Rows:
                 touched[name] = i + 1
         return positions
 
-    def _at(self, place: Place) -> tuple[int, int]:
-        if place.buffer <= MESSAGE:
-            return MESSAGES + MESSAGE - place.buffer, place.displ
-        if place.buffer == STAGED:
-            return STAGING, place.displ
-        if place.buffer < 3:
-            return place.buffer, place.displ
-        buffer, displ = self.landings[place.buffer - 3]
-        return buffer, displ + place.displ
+    def _at(self, span: Span) -> tuple[int, int]:
+        if span.buffer <= MESSAGE:
+            return MESSAGES + MESSAGE - span.buffer, span.displ
+        if span.buffer == STAGED:
+            return STAGING, span.displ
+        if span.buffer < 3:
+            return span.buffer, span.displ
+        buffer, displ = self.landings[span.buffer - 3]
+        return buffer, displ + span.displ
 
     def _message(self, i: int) -> None:
         item = self.items.list[i]
-        buffer, displ = self._at(item.places[0])
-        for lo in range(0, item.places[0].nbytes, MAX_MESSAGE_NBYTES):
-            nbytes = min(MAX_MESSAGE_NBYTES, item.places[0].nbytes - lo)
+        buffer, displ = self._at(item.spans[0])
+        for lo in range(0, item.spans[0].nbytes, MAX_MESSAGE_NBYTES):
+            nbytes = min(MAX_MESSAGE_NBYTES, item.spans[0].nbytes - lo)
             self.owners[len(self.rows)] = item
             self.rows.append((item.code, self.nrequests, item.peer, buffer, displ + lo, nbytes))
             self.requests.setdefault(i, []).append(self.nrequests)
@@ -209,8 +209,8 @@ class _Rows:
                 self._wait(i)
 
     def _local(self, item: Item) -> None:
-        destination, *sources = [self._at(place) for place in item.places]
-        nbytes = item.places[0].nbytes
+        destination, *sources = [self._at(span) for span in item.spans]
+        nbytes = item.spans[0].nbytes
         self.owners[len(self.rows)] = item
         if item.code == Code.COPY:
             self.rows.append((Code.COPY, *destination, *sources[0], nbytes))
@@ -221,7 +221,7 @@ class _Rows:
 
 def lower(
     schedule: Schedule, segments: Segments, itemsize: int, window: int, *,
-    in_place: bool, near: Mapping[int, int] | None = None, ways: Ways | None = None,
+    in_place: bool, local_peers: Mapping[int, int] | None = None, ways: Ways | None = None,
 ) -> Program:  # fmt: skip
     """Write one rank's program.
 
@@ -232,11 +232,11 @@ def lower(
         itemsize: Bytes of one element.
         window: Most lanes in flight, ``>= 1``.
         in_place: Whether the collective's aliased chunks are one memory.
-        near: Local rank of each rank that is reached through shared memory.
-        ways: For arrays in GPU memory, how messages travel; ``mapped`` are among ``near``. None: arrays in host memory.
+        local_peers: Local rank of each rank that is reached through shared memory.
+        ways: For arrays in GPU memory, how messages travel; ``mapped`` are among ``local_peers``. None: arrays in host memory.
     """
-    near = near or {}
-    assert ways is None or ways.mapped <= near.keys(), (ways, near)
+    local_peers = local_peers or {}
+    assert ways is None or ways.mapped <= local_peers.keys(), (ways, local_peers)
     who = (schedule.rank, schedule.nranks, schedule.root, schedule.nchunks)
     find_aliases = COLLECTIVES[schedule.collective].aliases
     aliases = dict(find_aliases(*who)) if in_place and find_aliases else {}
@@ -244,12 +244,12 @@ def lower(
     sources: list[tuple[int, int]] = []
     tables: dict[int, list[tuple[int, int]]] = {}  # layout -> rows of each channel
     lanes: list[tuple[int, int, int]] = []
-    needs = (0,) * len(Lane._fields[2:])
+    needs = (0,) * len(LaneTable._fields[2:])
     for displ, layout in segments:
         if id(layout) not in tables:
             tables[id(layout)] = []
             for steps in schedule.channels:
-                what = (schedule, layout, itemsize, aliases, near)
+                what = (schedule, layout, itemsize, aliases, local_peers)
                 items = device_items(*what, steps, ways) if ways else host_items(*what, steps)
                 lane = _Rows(items).emit()
                 tables[id(layout)].append((len(rows), len(rows) + len(lane.rows)))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-LINE_NBYTES = 64  # of a cache line
+CACHE_LINE_NBYTES = 64  # of a cache line
 NCOLUMNS = 8  # one cache line
 BUFFERS = 3  # INPUT, OUTPUT, SCRATCH
 MESSAGES = BUFFERS  # from this buffer number on: the message that is in slot ``buffer - MESSAGES``
@@ -15,7 +15,7 @@ PINNED = -2  # of a device program: host memory of the lane's place, which the G
 INLINE_NBYTES = 56  # what fits into the line that announces it
 
 
-def aligned(nbytes: int, boundary: int = LINE_NBYTES) -> int:
+def aligned(nbytes: int, boundary: int = CACHE_LINE_NBYTES) -> int:
     """The next multiple of a cache line, or of another boundary."""
     return -(-nbytes // boundary) * boundary
 
@@ -73,7 +73,7 @@ class Program:
         nrequests: Requests that one lane needs.
         scratch_nbytes: Scratch that one lane needs.
         staging_nbytes: Shared window that one lane needs.
-        nslots: Messages from ranks of the node that one lane uses at once.
+        nmessages: Messages from ranks of the node that one lane uses at once.
         nevents: Event slots that one lane needs, slot 0 included; 0: a host program.
         pinned_nbytes: PINNED that one lane needs.
     """
@@ -85,6 +85,6 @@ class Program:
     nrequests: int
     scratch_nbytes: int
     staging_nbytes: int
-    nslots: int
+    nmessages: int
     nevents: int = 0
     pinned_nbytes: int = 0

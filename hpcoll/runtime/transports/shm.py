@@ -1,11 +1,11 @@
 """Memory that the ranks of a node share, and the messages that travel through it.
 
-A **window** is memory without a name (`hpcoll.runtime.transports.window`). A **stream** is a share of a window in which one collective at a
-time travels, cut into places as the engine's window of lanes is:
+A **window** is memory without a name (`hpcoll.runtime.transports.window`). A **rings** is a share of a window in which one collective at a
+time travels, cut into staging slots, which the lanes in flight take in turn:
 
-    per place and ordered pair of ranks: LINES lines, written by the sender    [number, length | 56 bytes of message, or where it lies]
-    per ordered pair: one line of acknowledgements, written by the receiver    [messages used, per place]
-    per rank and place: staging memory, written by its rank
+    per staging slot and ordered pair: a ring of RING_SLOTS slots, written by the sender    [number, length | 56 bytes, or where they lie]
+    per ordered pair: one line of acknowledgements, written by the receiver    [messages used, per staging slot]
+    per rank: STAGING_SLOTS staging slots, written by it
 
 A line's number, and an acknowledgement, only ever grow: there is nothing to reset and no barrier. Every cache line has one writer.
 Where a message lies is the number of a window and an offset in it, so that a receiver need not know whether the
@@ -25,14 +25,14 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import format_nbytes
 from hpcoll.runtime.program import fields as f
-from hpcoll.runtime.program.fields import OFFSET_BITS, STREAM_PLACES
-from hpcoll.runtime.program.opcodes import LINE_NBYTES
+from hpcoll.runtime.program.fields import OFFSET_BITS, STAGING_SLOTS
+from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 from hpcoll.runtime.transports import window as windows
 from hpcoll.runtime.transports.window import MAX_WINDOWS, Mapping, Number, Ranges, Symmetric, Window, whole_pages
-from hpcoll.schedules.ir import LINES
+from hpcoll.schedules.ir import RING_SLOTS
 
 FOLDER = "/dev/shm"
-CAPACITY_NBYTES = 256 << 10  # staging memory of one place
+CAPACITY_NBYTES = 256 << 10  # of one staging slot
 
 _T = TypeVar("_T")
 _lock = threading.RLock()  # for what the communicators of a process share; never held while messages travel
@@ -47,9 +47,9 @@ class Node:
         comm: Private communicator of those ranks.
         rank, nranks: In it.
         first: Lowest of those ranks in the communicator.
-        near: Local rank of each of the others, by its rank in the communicator.
+        local_peers: Local rank of each of the others, by its rank in the communicator.
         ranges: Memory that all of them map: on a communicator of some of the ranks of another, also what was made on that.
-        refused: Why there is no stream; the empty string while there is.
+        refused: Why there is no rings; the empty string while there is.
     """
 
     def __init__(self, comm: MPI.Intracomm, limit: int | None, most: int | None = None) -> None:
@@ -65,7 +65,7 @@ class Node:
         self._ranks = [rank for rank, _ in found]
         self.first = self._ranks[0]
         self._pids = frozenset(pid for _, pid in found)
-        self.near = {rank: local for local, rank in enumerate(self._ranks) if rank != comm.rank}
+        self.local_peers = {rank: local for local, rank in enumerate(self._ranks) if rank != comm.rank}
         self.ranges = Ranges()
         with _lock:
             _nodes.add(self)
@@ -216,27 +216,27 @@ def _noted() -> Iterator[list[str]]:
         notes.append(str(error))
 
 
-class Stream:
+class Rings:
     """Counters and addresses through which one collective at a time travels on a node.
 
     Attributes:
         address: Of the fields that compiled code reads.
-        capacity: Bytes of staging memory per place.
-        near: As in `Node`.
-        window: Memory of all its ranks, which other streams may have a share in.
+        capacity: Bytes of a staging slot.
+        local_peers: As in `Node`.
+        window: Memory of all its ranks, which other rings may have a share in.
 
     Args:
         lines, staging: Offsets in the window: of the lines, and of this rank's staging memory.
     """
 
-    def __init__(self, node: Node, window: Window, capacity: int, lines: int, staging: int) -> None:
+    def __init__(self, node: Node, window: Window, capacity: int, slots: int, staging: int) -> None:
         nlocal, me = node.nranks, node.rank
-        self.near, self.capacity, self.window = node.near, capacity, window
+        self.local_peers, self.capacity, self.window = node.local_peers, capacity, window
         self._node = node  # keeps its ranges up to date
-        self._counters, self._used = np.zeros((3, STREAM_PLACES, nlocal), np.int64), np.zeros((STREAM_PLACES, 2), np.int64)
-        self.fields = np.zeros(f.STREAM_NFIELDS, np.int64)
+        self._counters, self._used = np.zeros((3, STAGING_SLOTS, nlocal), np.int64), np.zeros((STAGING_SLOTS, 2), np.int64)
+        self.fields = np.zeros(f.RINGS_NFIELDS, np.int64)
         values = {
-            f.LINES_AT: window.address + lines, f.ACKS_AT: window.address + lines + lines_nbytes(nlocal),
+            f.SLOTS_AT: window.address + slots, f.ACKS_AT: window.address + slots + rings_nbytes(nlocal),
             f.STAGING_AT: window.address + staging, f.STAGING_WHERE: (window.number << OFFSET_BITS) + staging,
             f.CAPACITY: capacity, f.NLOCAL: nlocal, f.LOCAL_RANK: me, f.SENT: self._counters[0].ctypes.data,
             f.TAKEN: self._counters[1].ctypes.data, f.ACKED: self._counters[2].ctypes.data, f.USED: self._used.ctypes.data,
@@ -248,21 +248,21 @@ class Stream:
         self.address = self.fields.ctypes.data
 
 
-def lines_nbytes(nlocal: int) -> int:
-    """Bytes of a stream's lines."""
-    return STREAM_PLACES * nlocal * nlocal * LINES * LINE_NBYTES
+def rings_nbytes(nlocal: int) -> int:
+    """Bytes of a rings's lines."""
+    return STAGING_SLOTS * nlocal * nlocal * RING_SLOTS * CACHE_LINE_NBYTES
 
 
-def make_streams(node: Node, n: int, capacity: int = CAPACITY_NBYTES) -> list[Stream] | None:
-    """``n`` streams in one window; None on every rank, with ``node.refused`` set, where it cannot be had. Collective.
+def make_rings(node: Node, n: int, capacity: int = CAPACITY_NBYTES) -> list[Rings] | None:
+    """``n`` rings in one window; None on every rank, with ``node.refused`` set, where it cannot be had. Collective.
 
     Args:
-        capacity: Bytes of staging memory per place, whole cache lines.
+        capacity: Bytes of a staging slot, whole cache lines.
     """
-    head, part = lines_nbytes(node.nranks) + node.nranks**2 * LINE_NBYTES, STREAM_PLACES * capacity
+    head, part = rings_nbytes(node.nranks) + node.nranks**2 * CACHE_LINE_NBYTES, STAGING_SLOTS * capacity
     try:
         window = node.window(n * head, n * part)
     except ArgumentError as error:
         node.refused = str(error)
         return None
-    return [Stream(node, window, capacity, i * head, window.part(node.rank) + i * part) for i in range(n)]
+    return [Rings(node, window, capacity, i * head, window.part(node.rank) + i * part) for i in range(n)]

@@ -15,7 +15,7 @@ import weakref
 
 import numpy as np
 
-from hpcoll.runtime.program.opcodes import LINE_NBYTES, aligned
+from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, aligned
 
 PAGE = mmap.PAGESIZE
 MAX_WINDOWS = 4096
@@ -150,7 +150,7 @@ class Symmetric:
     def __init__(self, window: Window, pids: frozenset[int], local_rank: int, nbytes: int) -> None:
         self.window, self.pids, self.nbytes = window, pids, nbytes
         self._part, self._local_rank = window.part(local_rank), local_rank
-        self.offset = self._part + (7 * local_rank + 27 * window.number) * LINE_NBYTES % _SKEW_NBYTES
+        self.offset = self._part + (7 * local_rank + 27 * window.number) * CACHE_LINE_NBYTES % _SKEW_NBYTES
         self._gone = window.mapping.array(0, 8 * len(pids)).view(np.int64)  # one writer each
         self._left = False
 

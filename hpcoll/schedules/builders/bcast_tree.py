@@ -11,7 +11,7 @@ Source: classic; k-nomial trees as in MPICH.
 
 from hpcoll.schedules.ir import Writer, outputs
 from hpcoll.schedules.patterns import knomial
-from hpcoll.schedules.patterns.tree import Node
+from hpcoll.schedules.patterns.tree import TreeNode
 
 RADIX = 4
 
@@ -21,7 +21,7 @@ def bcast_tree(w: Writer) -> None:
     distribute(w, knomial.node(w.rank, w.nranks, w.root, RADIX), 0)
 
 
-def distribute(w: Writer, node: Node, chunk: int) -> None:
+def distribute(w: Writer, node: TreeNode, chunk: int) -> None:
     """Descend a tree: OUTPUT's chunk from the parent, then to the children, largest subtree first."""
     if node.parent is not None:
         w.recv(node.parent, outputs(chunk))

@@ -10,11 +10,11 @@ Source: classic (linear pipeline).
 
 from hpcoll.schedules.builders.reduce_tree import combine
 from hpcoll.schedules.ir import Writer, outputs
-from hpcoll.schedules.patterns.tree import Node
+from hpcoll.schedules.patterns.tree import TreeNode
 
 
 def reduce_chain(w: Writer) -> None:
     """p-1 rounds of m; nobody sends or receives more than m. Commutative operators (rank order only from root 0)."""
     parent = w.peer(w.vrank - 1) if w.vrank else None
     children = (w.peer(w.vrank + 1),) if w.vrank < w.nranks - 1 else ()
-    combine(w, Node(parent, children), 0, into=None if w.vrank else outputs(0))
+    combine(w, TreeNode(parent, children), 0, into=None if w.vrank else outputs(0))

@@ -15,7 +15,7 @@ Source: classic; in-order numbering as in Sanders, Speck and Traeff, Parallel Co
 
 from hpcoll.schedules.ir import Chunk, Writer, inputs, outputs
 from hpcoll.schedules.patterns import binary
-from hpcoll.schedules.patterns.tree import Node
+from hpcoll.schedules.patterns.tree import TreeNode
 
 
 def reduce_tree(w: Writer) -> None:
@@ -23,7 +23,7 @@ def reduce_tree(w: Writer) -> None:
     combine(w, binary.node(w.rank, w.nranks, w.root), 0, into=outputs(0) if w.rank == w.root else None)
 
 
-def combine(w: Writer, node: Node, chunk: int, *, into: Chunk | None) -> None:
+def combine(w: Writer, node: TreeNode, chunk: int, *, into: Chunk | None) -> None:
     """Climb a tree: own contribution and the children's partial results, handed to the parent.
 
     Smallest subtree first, because it is ready first. Leaves send from INPUT. Keeps rank order where subtrees are intervals.

@@ -14,16 +14,16 @@ Every subtree is an interval of ranks, so a reduction towards the root keeps ran
 the root nranks // 2, at most ceil(log2 nranks) for any.
 """
 
-from hpcoll.schedules.patterns.tree import Node
+from hpcoll.schedules.patterns.tree import TreeNode
 
 
-def node(rank: int, nranks: int, root: int) -> Node:
+def node(rank: int, nranks: int, root: int) -> TreeNode:
     """Place of a rank: the root splits the ranks in two, then every interval has its middle for root.
 
     >>> node(3, 7, 3), node(1, 7, 3)
-    (Node(parent=None, children=(1, 5)), Node(parent=3, children=(0, 2)))
+    (TreeNode(parent=None, children=(1, 5)), TreeNode(parent=3, children=(0, 2)))
     >>> node(2, 7, 5)
-    Node(parent=5, children=(1, 4))
+    TreeNode(parent=5, children=(1, 4))
     """
     parent, middle = None, root
     lo, hi = 0, nranks
@@ -32,4 +32,4 @@ def node(rank: int, nranks: int, root: int) -> Node:
         lo, hi = (lo, middle) if rank < middle else (middle + 1, hi)
         middle = (lo + hi) // 2
     halves = sorted(((lo, middle), (middle + 1, hi)), key=lambda half: half[0] - half[1])
-    return Node(parent, tuple((first + last) // 2 for first, last in halves if first < last))
+    return TreeNode(parent, tuple((first + last) // 2 for first, last in halves if first < last))

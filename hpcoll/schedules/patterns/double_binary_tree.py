@@ -19,39 +19,41 @@ Half the message goes through each tree, so nobody sends more than a whole one d
 - In A and in mirrored trees every subtree is an interval of ranks, so reductions keep rank order.
 """
 
-from hpcoll.schedules.patterns.tree import Node
+from hpcoll.schedules.patterns.tree import TreeNode
 
 
-def mirrored(rank: int, nranks: int) -> tuple[Node, Node]:
+def mirrored(rank: int, nranks: int) -> tuple[TreeNode, TreeNode]:
     """Place of a rank in A and in B = A mirrored: roots 0 and 0 (odd nranks), or 0 and nranks - 1 (even).
 
     >>> mirrored(4, 7)
-    (Node(parent=0, children=(2, 6)), Node(parent=5, children=()))
+    (TreeNode(parent=0, children=(2, 6)), TreeNode(parent=5, children=()))
     >>> mirrored(3, 8)
-    (Node(parent=2, children=()), Node(parent=7, children=(5, 1)))
+    (TreeNode(parent=2, children=()), TreeNode(parent=7, children=(5, 1)))
     """
     middle = -1 if nranks % 2 == 0 else 0
     parent, children = _tree_a((middle - rank) % nranks, nranks)
-    mirror = Node(None if parent is None else (middle - parent) % nranks, tuple((middle - child) % nranks for child in children))
+    mirror = TreeNode(None if parent is None else (middle - parent) % nranks, tuple((middle - child) % nranks for child in children))
     return _tree_a(rank, nranks), mirror
 
 
-def rooted(rank: int, nranks: int, root: int) -> tuple[Node, Node]:
+def rooted(rank: int, nranks: int, root: int) -> tuple[TreeNode, TreeNode]:
     """Place of a rank in two trees that have the same root.
 
     >>> rooted(0, 8, 0)
-    (Node(parent=None, children=(4,)), Node(parent=None, children=(5,)))
+    (TreeNode(parent=None, children=(4,)), TreeNode(parent=None, children=(5,)))
     >>> rooted(7, 8, 4)
-    (Node(parent=6, children=()), Node(parent=1, children=(6, 0)))
+    (TreeNode(parent=6, children=()), TreeNode(parent=1, children=(6, 0)))
     """
     vrank = (rank - root) % nranks
     if nranks % 2:
         pair = mirrored(vrank, nranks)
     else:
         parent, children = _tree_a(_shifted(vrank, -1, nranks), nranks)
-        shifted = Node(None if parent is None else _shifted(parent, 1, nranks), tuple(_shifted(c, 1, nranks) for c in children))
+        shifted = TreeNode(None if parent is None else _shifted(parent, 1, nranks), tuple(_shifted(c, 1, nranks) for c in children))
         pair = _tree_a(vrank, nranks), shifted
-    a, b = (Node(None if n.parent is None else (n.parent + root) % nranks, tuple((c + root) % nranks for c in n.children)) for n in pair)
+    a, b = (
+        TreeNode(None if n.parent is None else (n.parent + root) % nranks, tuple((c + root) % nranks for c in n.children)) for n in pair
+    )
     return a, b
 
 
@@ -60,10 +62,10 @@ def _shifted(vrank: int, by: int, nranks: int) -> int:
     return 1 + (vrank - 1 + by) % (nranks - 1) if vrank else 0
 
 
-def _tree_a(rank: int, nranks: int) -> Node:
+def _tree_a(rank: int, nranks: int) -> TreeNode:
     """Rank r > 0 is as many levels above the leaves as r has trailing zero bits."""
     if rank == 0:
-        return Node(None, (1 << (nranks - 1).bit_length() - 1,) if nranks > 1 else ())
+        return TreeNode(None, (1 << (nranks - 1).bit_length() - 1,) if nranks > 1 else ())
     low = rank & -rank
     parent = rank ^ low | low << 1
     children = [rank - low // 2] if low > 1 else []
@@ -72,4 +74,4 @@ def _tree_a(rank: int, nranks: int) -> Node:
         right //= 2
     if right:
         children.append(rank + right)
-    return Node(parent if parent < nranks else rank ^ low, tuple(children))
+    return TreeNode(parent if parent < nranks else rank ^ low, tuple(children))

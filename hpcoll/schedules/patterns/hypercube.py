@@ -12,7 +12,7 @@
 from typing import NamedTuple
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """What a rank is in the folded hypercube.
 
     Attributes:
@@ -28,19 +28,19 @@ class Place(NamedTuple):
     peers: tuple[int, ...]
 
 
-def place(rank: int, nranks: int) -> Place:
+def place(rank: int, nranks: int) -> Position:
     """Vertex, pair and neighbours of a rank. Vertices are in rank order.
 
     >>> place(5, 8)
-    Place(vertex=5, host=None, guest=None, peers=(4, 7, 1))
+    Position(vertex=5, host=None, guest=None, peers=(4, 7, 1))
     >>> place(0, 6), place(1, 6)
-    (Place(vertex=0, host=1, guest=None, peers=()), Place(vertex=0, host=None, guest=0, peers=(3, 4)))
+    (Position(vertex=0, host=1, guest=None, peers=()), Position(vertex=0, host=None, guest=0, peers=(3, 4)))
     """
     dimensions = nranks.bit_length() - 1
     surplus = nranks - (1 << dimensions)
     paired = rank < 2 * surplus
     vertex = rank // 2 if paired else rank - surplus
     if paired and rank % 2 == 0:
-        return Place(vertex, rank + 1, None, ())
+        return Position(vertex, rank + 1, None, ())
     neighbours = (vertex ^ 1 << k for k in range(dimensions))
-    return Place(vertex, None, rank - 1 if paired else None, tuple(2 * v + 1 if v < surplus else v + surplus for v in neighbours))
+    return Position(vertex, None, rank - 1 if paired else None, tuple(2 * v + 1 if v < surplus else v + surplus for v in neighbours))

@@ -11,16 +11,16 @@
 With k = 2 it is the binomial tree. A larger k makes it flatter, with more children for each inner vrank.
 """
 
-from hpcoll.schedules.patterns.tree import Node
+from hpcoll.schedules.patterns.tree import TreeNode
 
 
-def node(rank: int, nranks: int, root: int, radix: int) -> Node:
+def node(rank: int, nranks: int, root: int, radix: int) -> TreeNode:
     """Place of a rank, after rotating the root to vrank 0.
 
     >>> node(0, 9, 0, 3), node(3, 9, 0, 3)
-    (Node(parent=None, children=(3, 6, 1, 2)), Node(parent=0, children=(4, 5)))
+    (TreeNode(parent=None, children=(3, 6, 1, 2)), TreeNode(parent=0, children=(4, 5)))
     >>> node(4, 9, 1, 3)
-    Node(parent=1, children=(5, 6))
+    TreeNode(parent=1, children=(5, 6))
     """
     vrank, weight = (rank - root) % nranks, 1
     while weight < nranks and vrank // weight % radix == 0:
@@ -30,4 +30,4 @@ def node(rank: int, nranks: int, root: int, radix: int) -> Node:
     while weight > 1:
         weight //= radix
         children += range(vrank + weight, min(vrank + radix * weight, nranks), weight)
-    return Node((parent + root) % nranks if vrank else None, tuple((child + root) % nranks for child in children))
+    return TreeNode((parent + root) % nranks if vrank else None, tuple((child + root) % nranks for child in children))

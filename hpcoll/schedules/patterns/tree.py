@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 
-class Node(NamedTuple):
+class TreeNode(NamedTuple):
     """Neighbours of one rank in a rooted tree.
 
     Attributes:

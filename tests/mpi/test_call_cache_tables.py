@@ -9,7 +9,7 @@ import pytest
 from forms import every
 from mpi4py import MPI
 from reference import agreed, communicator
-from test_again import Marked, frozen, total, warm
+from test_call_cache import Marked, frozen, total, warm
 
 import hpcoll
 from hpcoll.runtime.engine import call_cache
@@ -56,7 +56,7 @@ def test_operators_that_are_gone() -> None:
 def test_more_shapes_than_a_table_holds() -> None:
     """Twice as many as there is room for, forwards, backwards, and each once more."""
     comm = communicator().Dup()
-    lengths, wrong = list(range(1, 2 * call_cache.CAPACITY + 3)), []
+    lengths, wrong = list(range(1, 2 * call_cache.MAX_ENTRIES + 3)), []
     for length in (*lengths, *lengths[::-1], *(length for length in lengths for _ in range(2))):
         x, y = np.full(length, comm.rank + 1.0), np.zeros(length)
         comm.Allreduce(x, y, algorithm="direct")
@@ -103,7 +103,7 @@ def test_what_has_no_entry_does_not_push_out_what_has(how: str) -> None:
     comm = communicator().Dup()
     warm(comm, "direct")
     tables = comm._context.tables.tables
-    for _ in range(call_cache.CAPACITY + 1):
+    for _ in range(call_cache.MAX_ENTRIES + 1):
         if how == "Fortran order":
             comm.Allreduce(np.ones((2, 3), order="F"), np.ones((2, 3), order="F"), algorithm="direct")
         elif how == "subclass":

@@ -16,7 +16,7 @@ from reference_memory import PLACES
 from hpcoll.runtime.program.opcodes import INLINE_NBYTES, MESSAGES, STAGING, Code, Program
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
-from hpcoll.schedules.ir import LINES, Buffer
+from hpcoll.schedules.ir import RING_SLOTS, Buffer
 from hpcoll.schedules.placement import Nodes
 from hpcoll.schedules.row import Algorithm
 
@@ -126,7 +126,7 @@ def test_ranks_of_one_node_exchange_no_mpi_messages(row: Algorithm) -> None:
 @every_row
 @pytest.mark.parametrize("count", [1, 200])
 def test_lines_staging_and_slots_suffice(row: Algorithm, count: int) -> None:
-    """At most LINES messages from one peer are in use at once; staging is reserved once per lane, before it is used, and stays within."""
+    """At most RING_SLOTS messages from one peer are in use at once; staging is reserved once per lane, before use, and stays within."""
     in_place = COLLECTIVES[row.collective].always_in_place
     for program in [one for nodes in {(), pairs(row, 6)} for one in near_programs(row.key, 6, count, in_place=in_place, nodes=nodes)]:
         for first, last, _ in program.lanes.tolist():
@@ -140,9 +140,9 @@ def test_lines_staging_and_slots_suffice(row: Algorithm, count: int) -> None:
             unused: list[int] = []
             for code, peer, slot, *_ in lane:
                 if code == Code.AWAIT:
-                    assert slot < program.nslots
+                    assert slot < program.nmessages
                     unused.append(peer)
-                    assert unused.count(peer) <= LINES
+                    assert unused.count(peer) <= RING_SLOTS
                 elif code == Code.ACK:
                     assert peer == unused.pop(0)
             assert not unused
@@ -164,7 +164,7 @@ def test_a_reduction_reads_messages_where_they_are(key: str) -> None:
     (row,) = rows_of(program, Code.REDUCE)
     sources = {buffer for buffer, _ in program.sources[row[4] : row[4] + row[5]].tolist()}
     assert sources == {Buffer.INPUT, *range(MESSAGES, MESSAGES + nranks - 1)}
-    assert program.nslots == nranks - 1
+    assert program.nmessages == nranks - 1
     at = program.rows.tolist().index(list(row))
     assert [code for code, *_ in program.rows[at + 1 : at + nranks].tolist()] == [Code.ACK] * (nranks - 1)
 
