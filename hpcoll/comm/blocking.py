@@ -4,13 +4,12 @@ A call like an earlier one on plain arrays crosses into compiled code at once; a
 run by a plan.
 """
 
-from functools import cached_property
 from typing import Any, TypeAlias
 
 from mpi4py import MPI
 
 from hpcoll.base.ops import ReduceOp
-from hpcoll.comm.context import context_of
+from hpcoll.comm.attach import WithContext
 from hpcoll.runtime.engine.call_cache import MISS
 from hpcoll.runtime.engine.entry import CACHED, call_compiled
 
@@ -21,10 +20,8 @@ Nbytes: TypeAlias = int | str | None  # bytes, or text such as "256K"
 _IN_PLACE = MPI.IN_PLACE
 
 
-class Blocking(MPI.Intracomm):
+class Blocking(WithContext):
     """An intracommunicator whose blocking collectives run on hpcoll."""
-
-    _context = cached_property(context_of)  # Communicator sets it; objects that mpi4py makes (Idup) find it when first used
 
     def Allreduce(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None

@@ -14,16 +14,19 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm import symmetric
-from hpcoll.comm.context import Context, context_of
+from hpcoll.comm.attach import context_of
+from hpcoll.comm.blocking import Blocking
+from hpcoll.comm.context import Context
 from hpcoll.comm.ledger import Ledger
-from hpcoll.comm.nonblocking import PersistentCollectives
+from hpcoll.comm.nonblocking import NonBlocking
+from hpcoll.comm.persistent import PersistentCollectives
 from hpcoll.comm.point_to_point import Messages, Neighbours
 from hpcoll.comm.symmetric import Form
 from hpcoll.runtime.transports.shm import Node
 from hpcoll.selection.config import log
 
 
-class Communicator(PersistentCollectives, Messages):
+class Communicator(Blocking, NonBlocking, PersistentCollectives, Messages):
     """An intracommunicator with hpcoll's collectives; making one is collective.
 
     Args:
@@ -59,7 +62,7 @@ class Communicator(PersistentCollectives, Messages):
         """A communicator that MPI made of this one, with our type; ``COMM_NULL`` stays as it is."""
         if comm == MPI.COMM_NULL:
             return comm
-        return (CartCommunicator if isinstance(comm, MPI.Cartcomm) else Communicator)(comm, self._context.asked_mixed)
+        return (CartCommunicator if isinstance(comm, MPI.Cartcomm) else Communicator)(comm, self._context.resources.asked_mixed)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as mpi4py pickles the communicator: predefined ones only."""
@@ -107,10 +110,10 @@ class Communicator(PersistentCollectives, Messages):
             allocate: Callable[[Form], Any] = partial(symmetric.zeros, _neighbours(context))
         elif device == "cuda":
             context.check()
-            allocate = context.gpu_array
+            allocate = context.gpu.array
         else:
             raise ArgumentError(f"rank {context.rank}: {method} needs device 'cpu' or 'cuda', got {device!r}")
-        return symmetric.symmetric(context.comm, allocate, method, shape, dtype)
+        return symmetric.symmetric(context.resources.comm, allocate, method, shape, dtype)
 
     def share(self, array: Any, root: int = 0) -> np.ndarray:
         """A read-only copy of the root's array, one for all ranks of a node: for tables that many ranks read and none changes.
@@ -127,15 +130,15 @@ class Communicator(PersistentCollectives, Messages):
         Raises:
             ArgumentError: on every rank, as `empty`.
         """
-        return symmetric.share(self._context.comm, _neighbours(self._context), array, root)
+        return symmetric.share(self._context.resources.comm, _neighbours(self._context), array, root)
 
     def Dup(self, info: MPI.Info | None = None) -> "Communicator":
         """A duplicate, of the same class."""
-        return type(self)(MPI.Intracomm(self).Dup(info), self._context.asked_mixed)
+        return type(self)(MPI.Intracomm(self).Dup(info), self._context.resources.asked_mixed)
 
     def Dup_with_info(self, info: MPI.Info) -> "Communicator":
         """A duplicate with hints."""
-        return type(self)(MPI.Intracomm(self).Dup_with_info(info), self._context.asked_mixed)
+        return type(self)(MPI.Intracomm(self).Dup_with_info(info), self._context.resources.asked_mixed)
 
     def Clone(self) -> "Communicator":
         """A duplicate, as `Dup`."""
@@ -173,8 +176,9 @@ class CartCommunicator(Communicator, Neighbours, MPI.Cartcomm):
 def _neighbours(context: Context) -> Node | None:
     """The ranks with which this one shares memory; None where it shares none."""
     context.check()
-    if context.message_contexts[0].rings is not None:
-        return context.node
-    why = context.node.refused or ("HPCOLL_SHM is 0" if context.node.nranks > 1 else "no other rank of the communicator is on its node")
-    log.info("rank %d: its arrays are ordinary memory: %s", context.rank, why)
+    resources = context.resources
+    if resources.shares_memory:
+        return resources.node
+    why = "HPCOLL_SHM is 0" if resources.node.nranks > 1 else "no other rank of the communicator is on its node"
+    log.info("rank %d: its arrays are ordinary memory: %s", resources.rank, resources.node.refused or why)
     return None

@@ -1,26 +1,32 @@
-"""What hpcoll keeps for one MPI communicator: a private duplicate, settings, plans, message_contexts, the ledger.
+"""What hpcoll keeps for one MPI communicator, and how its calls run: blocking, in flight, persistent.
 
-It hangs on the communicator as an attribute, so that every `hpcoll.Communicator` over the same MPI communicator shares it and
-it dies with it. A plan is kept per call shape; running it again is one crossing into compiled code.
+A context is made of parts: resources (duplicate, settings, message contexts), a planner, engines, a call cache, the ledger, and for
+calls on GPU arrays, once there are any, a GPU part. It hangs on the communicator as an attribute, so that every
+`hpcoll.Communicator` over the same MPI communicator shares it and it dies with it.
 """
 
-import os
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property, partial
 from time import perf_counter_ns
 from typing import Any
 
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, DeviceError, TransportError
-from hpcoll.comm.calls.call import Call
-from hpcoll.comm.calls.native import compiled
-from hpcoll.comm.gpu_planner import FIRST_PERSISTENT, GpuPlanner
-from hpcoll.comm.plan import MessageContext, Plan
-from hpcoll.comm.planner import IN_FLIGHT
+from hpcoll.comm.calls.buffers import resolve
+from hpcoll.comm.calls.call import Call, is_in_place
+from hpcoll.comm.calls.methods import METHODS, Method
+from hpcoll.comm.calls.native import as_native, compiled
+from hpcoll.comm.engines import BlockingEngines
+from hpcoll.comm.ledger import Ledger
+from hpcoll.comm.plan import Plan
+from hpcoll.comm.planner import Planner, refusal
+from hpcoll.comm.prepared import Asked, Prepared
 from hpcoll.comm.progress_thread import abandon, can_be_helped, collect, drain, lasting
 from hpcoll.comm.requests import Persistent, start
+from hpcoll.comm.resources import IN_FLIGHT, Resources
 from hpcoll.runtime.engine import call_cache
 from hpcoll.runtime.engine.entry import RUN, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
@@ -28,41 +34,48 @@ from hpcoll.runtime.engine.mpi_collectives import MpiCall
 from hpcoll.runtime.program.fields import BUSY
 from hpcoll.selection.config import NATIVE
 
-_OWN_SCRATCH = 64 << 10  # bytes; blocking calls that need more share their context's
-_live: "weakref.WeakSet[Context]" = weakref.WeakSet()
+_FIRST_PERSISTENT = 2 * (1 + IN_FLIGHT)  # number of the first message context behind those that host and GPU arrays have
 
 
-class Context(GpuPlanner):
+class Context:
     """State of one communicator. Made collectively; used by one thread at a time.
 
     Attributes:
-        tables: Addresses of earlier calls.
-        persistent: Living persistent requests by message_context.
+        rank, nranks: Of the communicator.
+        resources, planner, engines, ledger: Its parts.
+        tables: The call cache: addresses of tables of earlier calls.
+        token: The byte that a barrier passes round.
+        persistent: Living persistent requests by message context.
         closed: Why it cannot be used any more; the empty string while it can.
     """
 
     def __init__(self, comm: MPI.Intracomm, mixed: bool) -> None:
-        super().__init__(comm, mixed)
-        self.closed = ""
+        self.resources = Resources(comm, mixed)
+        self.rank, self.nranks, self.token = self.resources.rank, self.resources.nranks, self.resources.caller.token
+        self.ledger = Ledger()
+        self.engines = BlockingEngines()
         self.tables = call_cache.CallCache()
-        self._blocking: dict[int, HostEngine] = {}  # by id of the plan
-        self._arenas: dict[type, Any] = {}  # by kind of engine
-        self._issued = self._prepared = 0
+        self.planner = Planner(self.resources, self.ledger, self._forget)
+        self.closed = ""
         self.persistent: weakref.WeakValueDictionary[int, Persistent] = weakref.WeakValueDictionary()
-        _live.add(self)
+        self._issued = self._prepared = 0
+
+    @cached_property
+    def gpu(self) -> Any:
+        """The part for calls on GPU arrays, `hpcoll.comm.gpu_calls.GpuCalls`; imported when there are any."""
+        from hpcoll.comm.gpu_calls import GpuCalls
+
+        return GpuCalls(self.resources, self.planner)
 
     def free(self) -> None:
         """Free the duplicate and all plans."""
         if not self.closed:
             drain(self)
             self.close("the communicator was freed")
-            self.forget()
-            self.message_contexts.clear()
-            self._arenas.clear()
-            self._gpus = None
-            if not MPI.Is_finalized():
-                self.node.free()
-                self.comm.Free()
+            self.planner.forget()
+            self.engines.free()
+            self.__dict__.pop("gpu", None)
+            self.resources.free()
 
     def close(self, why: str) -> None:
         """Refuse further use."""
@@ -70,6 +83,11 @@ class Context(GpuPlanner):
         self.tables.forget()
         for request in self.persistent.values():
             request.close()
+
+    def _forget(self) -> None:
+        """Drop what hangs on plans that are dropped."""
+        self.engines.forget()
+        self.tables.forget()
 
     @contextmanager
     def closing(self, what: Plan | str) -> Iterator[None]:
@@ -108,7 +126,7 @@ class Context(GpuPlanner):
             raise ArgumentError(f"rank {self.rank}: another thread is inside a collective on this communicator: use one each")
         table = self.tables.tables[key] if buffers else None
         if status == call_cache.MISS:
-            self._run_described(key, arguments, stream, table, *buffers)
+            self._run_prepared(key, arguments, stream, table, *buffers)
             return
         assert table is not None
         plan, engine = table.latest
@@ -119,38 +137,90 @@ class Context(GpuPlanner):
         else:
             self._go_on(plan, engine, status)
 
-    def _run_described(
+    def prepare(self, method: str, arguments: tuple[Any, ...], asked: Asked) -> Prepared:
+        """Describe a call and find how it runs.
+
+        Args:
+            method, arguments: mpi4py's name and positional arguments.
+            asked: The caller's keywords.
+        Raises:
+            ArgumentError: the arguments are wrong or the forced algorithm cannot serve them.
+            DeviceError: the GPU failed.
+        """
+        row = METHODS[method]
+        arrays = row.gpu_arrays(arguments, self.rank)
+        if arrays:
+            prepared: Prepared = self.gpu.prepare(row, arguments, arrays, asked)
+            return prepared
+        describe = partial(row.describe, self.resources.caller, *arguments)
+        call = describe()
+        if call is not None and asked.in_flight and self.resources.mixed and self.resources.has_gpus:
+            call = call._replace(native=False)  # other ranks may have GPU arrays, which the library's own request cannot serve
+        return Prepared(call, self.planner.plan(call, method, asked.algorithm, asked.segment), arguments, describe, self.resources)
+
+    def _run_prepared(
         self, key: call_cache.Key, arguments: tuple[Any, ...], stream: Any, table: call_cache.CallTable | None, *buffers: Any
     ) -> None:
         self.check()
-        method = key[0]
-        runs: HostEngine | MpiCall | None
+        method, _, algorithm, segment = key
         with self.closing(method):
-            call, plan, served, mirror, _ = self.serve(method, arguments, key[2], key[3], stream)
+            prepared = self.prepare(method, arguments, Asked(algorithm, segment, stream))
+        call, plan = prepared.call, prepared.plan
         if call is None or plan is None or plan.algorithm == NATIVE:
-            theirs = self.natively(call, method, served)
-            self._run_native(plan, method, theirs)
-            if mirror is not None:
-                with self.closing(method):
-                    mirror.store()
-            if call is None or plan is None:
-                return
-            repeats = bool(buffers) and all(one is other for one, other in zip(theirs, arguments, strict=True))
-            runs = compiled(method, self.caller, call, _op(call, arguments), buffers, plan.sums) if repeats else None
-        else:
-            with self.closing(plan):
-                engine = self._engine(plan, self.message_contexts_of(call)[0])
-                if call.start is not None:
-                    call.start(engine)
-            status = call_compiled(RUN, engine.address, call.send, call.recv, 1)
-            if status == BUSY:
-                self.run(status, key, arguments)
-            if status or call.finish is not None:
-                self._go_on(plan, engine, status, call)
-            same_memory = call.aliased and not (buffers and buffers[0] is MPI.IN_PLACE)  # which `run_cached` does not look for
-            repeats, runs = call.direct and not same_memory and id(plan) in self._blocking, engine
-        if table is not None and repeats:
-            table.enter(_op(call, arguments), buffers, runs, plan)
+            theirs = self._run_natively(method, prepared)
+            repeats = plan is not None and bool(buffers) and all(map(_same, theirs, arguments))
+            if call is not None and plan is not None and table is not None and repeats:
+                op = METHODS[method].find("op", arguments)
+                table.enter(op, buffers, compiled(METHODS[method], self.resources.native, call, op, buffers, plan.sums), plan)
+            return
+        engine = self._run_engine(key, arguments, prepared)
+        same_memory = call.aliased and not (buffers and buffers[0] is MPI.IN_PLACE)  # which `run_cached` does not look for
+        if table is not None and call.as_given and not same_memory and plan in self.engines:
+            table.enter(METHODS[method].find("op", arguments), buffers, engine, plan)
+
+    def _run_engine(self, key: call_cache.Key, arguments: tuple[Any, ...], prepared: Prepared) -> HostEngine:
+        """Run a call by its plan's engine."""
+        call, plan = prepared.call, prepared.plan
+        assert call is not None
+        assert plan is not None
+        with self.closing(plan):
+            engine = self.engines.engine(plan, prepared.carrier.message_contexts[0])
+            if call.start is not None:
+                call.start(engine)
+        status = call_compiled(RUN, engine.address, call.send, call.recv, 1)
+        if status == BUSY:
+            self.run(status, key, arguments)
+        if status or call.finish is not None:
+            self._go_on(plan, engine, status, call)
+        return engine
+
+    def _run_natively(self, method: str, prepared: Prepared) -> tuple[Any, ...]:
+        """Let the MPI library serve a call; returns the arguments it got."""
+        arguments = self._natively(METHODS[method], prepared)
+        self._run_native(prepared.plan, method, arguments)
+        if prepared.after_native is not None:
+            with self.closing(method):
+                prepared.after_native()
+        return arguments
+
+    def _run_native(self, plan: Plan | None, method: str, arguments: tuple[Any, ...]) -> None:
+        begun = perf_counter_ns()
+        getattr(self.resources.native, method)(*arguments)
+        if plan is not None:
+            plan.sums[0] += 1
+            plan.sums[1] += perf_counter_ns() - begun
+
+    def _natively(self, row: Method, prepared: Prepared) -> tuple[Any, ...]:
+        """Arguments for the MPI library's own method.
+
+        Raises:
+            ArgumentError: it does not have the operator.
+        """
+        call = prepared.call
+        try:
+            return as_native(prepared.arguments, row.in_place_at if call is not None and call.aliased else None)
+        except ArgumentError as error:
+            raise refusal(self.rank, call or row.name, error) from None
 
     def issue(self, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any) -> MPI.Request:
         """Start a non-blocking call; errors as in `run`, those of the transport when the request is waited for."""
@@ -163,66 +233,39 @@ class Context(GpuPlanner):
             if algorithm not in ("direct", NATIVE):
                 raise ArgumentError(f"rank {self.rank}: I{method.lower()} takes algorithm 'direct' or 'native', got {algorithm!r}")
         with self.closing(method):
-            call, plan, *_ = self.serve(method, arguments, algorithm, segment, stream, in_flight=True)
+            prepared = self.prepare(method, arguments, Asked(algorithm, segment, stream, in_flight=True))
+        call, plan = prepared.call, prepared.plan
         if call is None or plan is None or plan.algorithm == NATIVE or not (moves or call.strict or not call.native):
             # the library's own requests move whenever it is called, by whatever method
-            return getattr(self.caller, f"I{method.lower()}")(*self.natively(call, method, arguments))
+            theirs = self._natively(METHODS[method], prepared._replace(arguments=arguments))
+            return getattr(self.resources.native, f"I{method.lower()}")(*theirs)
         self._issued += 1  # on all ranks alike
         with self.closing(plan):
-            return start(self, self.message_contexts_of(call)[1 + self._issued % IN_FLIGHT], plan, call)
+            return start(self, prepared.carrier.message_contexts[1 + self._issued % IN_FLIGHT], plan, call)
 
-    def prepare(self, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any) -> MPI.Prequest:
+    def make_persistent(self, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any) -> MPI.Prequest:
         """Plan a persistent call; collective, errors as in `run`."""
         self.check()
-        arguments = self.counted(method, lasting(arguments))
+        arguments = self._counted(method, lasting(arguments))
         with self.closing(method):
-            call, plan, _, _, describe = self.serve(method, arguments, algorithm, segment, stream, in_flight=True)
+            prepared = self.prepare(method, arguments, Asked(algorithm, segment, stream, in_flight=True))
+        call, plan = prepared.call, prepared.plan
         if call is None or plan is None or plan.algorithm == NATIVE:
-            return getattr(self.caller, f"{method}_init")(*self.natively(call, method, arguments))
+            theirs = self._natively(METHODS[method], prepared._replace(arguments=arguments))
+            return getattr(self.resources.native, f"{method}_init")(*theirs)
         self._prepared += 1
-        (message_context,) = self.more_message_contexts(call, FIRST_PERSISTENT + self._prepared)
+        (message_context,) = prepared.carrier.new_message_contexts(_FIRST_PERSISTENT + self._prepared, 1)
         request = Persistent()
         with self.closing(plan):
-            request._bind(self, plan, message_context, call, None if call.direct else describe)
+            request._bind(self, plan, message_context, call, None if call.as_given else prepared.describe)
         return request
 
-    def forget(self) -> None:
-        super().forget()
-        self._blocking.clear()
-        self.tables.forget()
-
-    def _engine(self, plan: Plan, message_context: MessageContext) -> HostEngine:
-        """The plan's engine for blocking calls, ready to run."""
-        engine = self._blocking.get(id(plan))
-        if engine is None:
-            engine = plan.build(message_context)
-            if engine.scratch_nbytes <= _OWN_SCRATCH:
-                engine.bind_scratch(engine.fresh(engine.scratch_nbytes))
-            else:
-                self._share(engine)
-            if plan in self._plans.values():
-                self._blocking[id(plan)] = engine
-        return engine
-
-    def _share(self, engine: HostEngine) -> None:
-        """Bind the scratch that engines of one kind have in common, made large enough."""
-        kind = type(engine)
-        arena = self._arenas.get(kind)
-        if arena is None or arena.nbytes < engine.scratch_nbytes:
-            arena = self._arenas[kind] = engine.fresh(engine.scratch_nbytes)
-            for other in self._blocking.values():
-                if type(other) is kind and other.scratch_nbytes > _OWN_SCRATCH:
-                    other.bind_scratch(arena)
-        engine.bind_scratch(arena)
-
-    def _run_native(self, plan: Plan | None, method: str, arguments: tuple[Any, ...]) -> None:
-        start = perf_counter_ns()
-        getattr(self.caller, method)(*arguments)
-        if plan is None:
-            return
-        sums = plan.sums
-        sums[0] += 1
-        sums[1] += perf_counter_ns() - start
+    def _counted(self, method: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Arguments with the counts that a Reduce_scatter may leave out, so that describing it again asks no other rank; collective."""
+        if method != "Reduce_scatter" or arguments[2] is not None or is_in_place(arguments[0]):
+            return arguments
+        own = resolve(arguments[1], name="recvbuf", rank=self.rank, writable=True)
+        return *arguments[:2], None if own is None else self.resources.comm.allgather(own.count), arguments[3]
 
     def _go_on(self, plan: Plan, engine: HostEngine, status: int, call: Call | None = None) -> None:
         try:
@@ -246,48 +289,5 @@ class Context(GpuPlanner):
             raise TransportError(f"{where}: {text}", code=error.code) from error
 
 
-def _op(call: Call, arguments: tuple[Any, ...]) -> Any:
-    """The operator as the caller gives it, or None."""
-    return arguments[2] if call.op is not None else None
-
-
-def _after_fork() -> None:
-    for context in _live:
-        context.close("this process is a fork: MPI belongs to its parent")
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:
-    context.free()
-
-
-def _finalizing(comm: MPI.Comm, keyval: int, nothing: object) -> None:
-    for context in list(_live):
-        context.close("MPI is finalised")
-
-
-_KEYVALS: list[int] = []
-
-
-def context_of(comm: MPI.Intracomm, mixed: bool | None = None) -> Context:
-    """The context of a communicator; the first call for it is collective.
-
-    Args:
-        comm: The communicator.
-        mixed: Whether ranks may pass different kinds of memory in one call; None: as it was, or no.
-    Raises:
-        ArgumentError: ``mixed`` is another than before, MPI is not initialised or already finalised, or the settings differ between ranks.
-    """
-    if not _KEYVALS:
-        _KEYVALS.append(MPI.Comm.Create_keyval(delete_fn=_deleted))
-        MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=_finalizing), None)  # MPI_Finalize deletes it first of all
-    context: Any = comm.Get_attr(_KEYVALS[0])
-    if context is None:
-        context = Context(comm, bool(mixed))
-        comm.Set_attr(_KEYVALS[0], context)
-    assert isinstance(context, Context)
-    if mixed is not None and mixed != context.asked_mixed:
-        raise ArgumentError(f"rank {context.rank}: the communicator was made with mixed={context.asked_mixed}, got mixed={mixed}")
-    return context
+def _same(one: object, other: object) -> bool:
+    return one is other

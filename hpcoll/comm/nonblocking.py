@@ -1,13 +1,14 @@
-"""The non-blocking and persistent upper-case collectives with mpi4py's signatures."""
+"""The non-blocking upper-case collectives with mpi4py's signatures."""
 
 from typing import Any
 
 from mpi4py import MPI
 
-from hpcoll.comm.blocking import Blocking, Name, Nbytes, Op
+from hpcoll.comm.attach import WithContext
+from hpcoll.comm.blocking import Name, Nbytes, Op
 
 
-class NonBlocking(Blocking):
+class NonBlocking(WithContext):
     """An intracommunicator whose collectives may be in flight while the program goes on.
 
     Arguments and errors are those of the blocking method of the name; the buffers belong to the collective until its request says that
@@ -100,118 +101,3 @@ class NonBlocking(Blocking):
     def Ialltoallv(self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None) -> MPI.Request:
         """`Blocking.Alltoallv` in flight."""
         return self._context.issue("Alltoallv", (sendbuf, recvbuf), algorithm, segment, stream)
-
-
-class PersistentCollectives(NonBlocking):
-    """An intracommunicator whose collectives can be planned once: ``Start()`` and ``Wait()`` of what these methods return run them.
-
-    Making one is collective. Arguments and errors are those of the blocking method of the name.
-    """
-
-    def Allreduce_init(
-        self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None,
-    ) -> MPI.Prequest:  # fmt: skip
-        """`Blocking.Allreduce`, planned once; ``info`` is ignored."""
-        return self._context.prepare("Allreduce", (sendbuf, recvbuf, op), algorithm, segment, stream)
-
-    def Reduce_init(
-        self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, root: int = 0, info: MPI.Info = MPI.INFO_NULL,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None,
-    ) -> MPI.Prequest:  # fmt: skip
-        """`Blocking.Reduce`, planned once; ``info`` is ignored."""
-        return self._context.prepare("Reduce", (sendbuf, recvbuf, op, root), algorithm, segment, stream)
-
-    def Reduce_scatter_block_init(
-        self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None,
-    ) -> MPI.Prequest:  # fmt: skip
-        """`Blocking.Reduce_scatter_block`, planned once; ``info`` is ignored."""
-        return self._context.prepare("Reduce_scatter_block", (sendbuf, recvbuf, op), algorithm, segment, stream)
-
-    def Reduce_scatter_init(
-        self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None,
-    ) -> MPI.Prequest:  # fmt: skip
-        """`Blocking.Reduce_scatter`, planned once; ``info`` is ignored."""
-        return self._context.prepare("Reduce_scatter", (sendbuf, recvbuf, recvcounts, op), algorithm, segment, stream)
-
-    def Scan_init(
-        self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None,
-    ) -> MPI.Prequest:  # fmt: skip
-        """`Blocking.Scan`, planned once; ``info`` is ignored."""
-        return self._context.prepare("Scan", (sendbuf, recvbuf, op), algorithm, segment, stream)
-
-    def Exscan_init(
-        self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, info: MPI.Info = MPI.INFO_NULL,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None,
-    ) -> MPI.Prequest:  # fmt: skip
-        """`Blocking.Exscan`, planned once; ``info`` is ignored."""
-        return self._context.prepare("Exscan", (sendbuf, recvbuf, op), algorithm, segment, stream)
-
-    def Barrier_init(self, info: MPI.Info = MPI.INFO_NULL, *, algorithm: Name = None, segment: Nbytes = None) -> MPI.Prequest:
-        """`Blocking.Barrier`, planned once; ``info`` is ignored."""
-        return self._context.prepare("Barrier", (), algorithm, segment, None)
-
-    def Bcast_init(
-        self, buf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
-    ) -> MPI.Prequest:
-        """`Blocking.Bcast`, planned once; ``info`` is ignored."""
-        return self._context.prepare("Bcast", (buf, root), algorithm, segment, stream)
-
-    def Allgather_init(
-        self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None,
-    ) -> MPI.Prequest:  # fmt: skip
-        """`Blocking.Allgather`, planned once; ``info`` is ignored."""
-        return self._context.prepare("Allgather", (sendbuf, recvbuf), algorithm, segment, stream)
-
-    def Allgatherv_init(
-        self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None,
-    ) -> MPI.Prequest:  # fmt: skip
-        """`Blocking.Allgatherv`, planned once; ``info`` is ignored."""
-        return self._context.prepare("Allgatherv", (sendbuf, recvbuf), algorithm, segment, stream)
-
-    def Gather_init(
-        self, sendbuf: Any, recvbuf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None,
-    ) -> MPI.Prequest:  # fmt: skip
-        """`Blocking.Gather`, planned once; ``info`` is ignored."""
-        return self._context.prepare("Gather", (sendbuf, recvbuf, root), algorithm, segment, stream)
-
-    def Gatherv_init(
-        self, sendbuf: Any, recvbuf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None,
-    ) -> MPI.Prequest:  # fmt: skip
-        """`Blocking.Gatherv`, planned once; ``info`` is ignored."""
-        return self._context.prepare("Gatherv", (sendbuf, recvbuf, root), algorithm, segment, stream)
-
-    def Scatter_init(
-        self, sendbuf: Any, recvbuf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None,
-    ) -> MPI.Prequest:  # fmt: skip
-        """`Blocking.Scatter`, planned once; ``info`` is ignored."""
-        return self._context.prepare("Scatter", (sendbuf, recvbuf, root), algorithm, segment, stream)
-
-    def Scatterv_init(
-        self, sendbuf: Any, recvbuf: Any, root: int = 0, info: MPI.Info = MPI.INFO_NULL,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None,
-    ) -> MPI.Prequest:  # fmt: skip
-        """`Blocking.Scatterv`, planned once; ``info`` is ignored."""
-        return self._context.prepare("Scatterv", (sendbuf, recvbuf, root), algorithm, segment, stream)
-
-    def Alltoall_init(
-        self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None,
-    ) -> MPI.Prequest:  # fmt: skip
-        """`Blocking.Alltoall`, planned once; ``info`` is ignored."""
-        return self._context.prepare("Alltoall", (sendbuf, recvbuf), algorithm, segment, stream)
-
-    def Alltoallv_init(
-        self, sendbuf: Any, recvbuf: Any, info: MPI.Info = MPI.INFO_NULL,
-        *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None,
-    ) -> MPI.Prequest:  # fmt: skip
-        """`Blocking.Alltoallv`, planned once; ``info`` is ignored."""
-        return self._context.prepare("Alltoallv", (sendbuf, recvbuf), algorithm, segment, stream)

@@ -52,16 +52,17 @@ class Plan:
         sums: Line of the ledger: calls, nanoseconds in them.
         build: Makes an engine for a message_context.
         short: A start in flight may run it to its end at once.
+        kept: It serves later calls too.
     """
 
-    __slots__ = ("_engines", "algorithm", "build", "short", "sums", "title")
+    __slots__ = ("_engines", "algorithm", "build", "kept", "short", "sums", "title")
 
     def __init__(
         self, title: str, algorithm: str, account: np.ndarray, build: Callable[[MessageContext], HostEngine], *, short: bool
     ) -> None:
         self.title, self.algorithm, self.build, self.short = title, algorithm, build, short
         self.sums = memoryview(account)  # type: ignore[arg-type]  # the same numbers, at a third of the price
-        self._engines: dict[int, list[HostEngine]] = {}
+        self.kept, self._engines = False, dict[int, list[HostEngine]]()
 
     def take(self, message_context: MessageContext) -> HostEngine:
         """An engine with scratch of its own, which nobody else uses until it is given back."""

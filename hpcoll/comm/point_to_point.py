@@ -216,7 +216,7 @@ def _through_mirror(name: str, theirs: Any) -> Any:
         if served is None:
             return theirs(self, sendbuf, recvbuf)
         arguments, store = served
-        theirs(self, *as_native(name, arguments))
+        theirs(self, *as_native(arguments))
         return store()
 
     return _named(collective, theirs, f"mpi4py's `{name}`; GPU arrays pass through host memory, with all of recvbuf.")

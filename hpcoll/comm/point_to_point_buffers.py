@@ -54,7 +54,7 @@ def serve(comm: MPI.Comm, specs: tuple[Any, ...], received: int | None, stream: 
         return Served(tuple(_with(spec, _Exported(arrays[i])) if i in arrays else spec for i, spec in enumerate(specs)))
     streams = {stream_of(array, stream, rank) for array in arrays.values()}
     mirror = Mirror(specs, arrays, received, set() if received is None else {received}, streams)
-    hosts = tuple(as_native("", (spec,))[0] if i in arrays else spec for i, spec in enumerate(mirror.arguments))
+    hosts = tuple(as_native((spec,))[0] if i in arrays else spec for i, spec in enumerate(mirror.arguments))
     places = {i: _resolved(hosts[i], names[i], rank, writable=i == received) for i in arrays}
     place = None if received is None else places.get(received)
     if replaces or (place is not None and place.datatype is not None):  # else the bytes that came are one stretch
@@ -146,7 +146,7 @@ def is_direct(comm: MPI.Comm, arrays: dict[int, DeviceArray]) -> bool:
         ArgumentError: that way is forced, and the MPI library does not have it.
     """
     context = vars(comm).get("_context")
-    path = (read_config() if context is None else context.config).cuda_path
+    path = (read_config() if context is None else context.resources.config).cuda_path
     direct = path in (None, DIRECT) and _takes(next(iter(arrays.values())).ordinal)
     if path == DIRECT and not direct:
         why = "HPCOLL_CUDA_PATH is direct, but the MPI library does not take addresses of GPU memory"

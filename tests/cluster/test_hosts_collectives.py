@@ -29,7 +29,7 @@ import hpcoll, note
 from reference import ALGORITHMS, agreed, communicator
 comm = communicator()
 mine = world.Split_type(MPI.COMM_TYPE_SHARED, world.rank).allgather(world.rank)
-near = sorted({world.rank, *comm._context.node.local_peers})
+near = sorted({world.rank, *comm._context.resources.node.local_peers})
 open(f"/dev/shm/rank-{world.rank}", "w").close()
 world.Barrier()
 seen = sorted(int(name.removeprefix("rank-")) for name in os.listdir("/dev/shm") if name.startswith("rank-"))

@@ -15,7 +15,7 @@ from hpcoll.runtime.transports import shm, window
 
 def shares(comm: hpcoll.Communicator) -> bool:
     """Whether this rank has neighbours with which it shares memory."""
-    return comm._context.message_contexts[0].rings is not None
+    return comm._context.resources.message_contexts[0].rings is not None
 
 
 def holdings() -> tuple[int, int, int, int]:
@@ -42,7 +42,7 @@ def mapping_of(array: np.ndarray) -> dict[str, str]:
 
 def staged_nbytes(comm: hpcoll.Communicator) -> int:
     """Bytes other than 0 that this rank has staged since the communicator was made; 0 where it shares no memory."""
-    stream = comm._context.message_contexts[0].rings
+    stream = comm._context.resources.message_contexts[0].rings
     if stream is None:
         return 0
     part = int(stream.fields[STAGING_AT]) - stream.window.address

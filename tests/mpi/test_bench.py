@@ -16,11 +16,12 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import SUM
 from hpcoll.cli import main
-from hpcoll.cli.bench.cases import METHODS, Case, bind, calm, fill, make_buffers, wrong_elements
+from hpcoll.cli.bench.cases import Case, bind, calm, fill, make_buffers, wrong_elements
 from hpcoll.cli.bench.measure import Pace, measure, over_ranks
 from hpcoll.cli.bench.request import Request, cases
 from hpcoll.cli.bench.sizes import sizes
 from hpcoll.cli.bench.values import find_dtype
+from hpcoll.comm.calls.methods import BY_COLLECTIVE
 from hpcoll.comm.communicator import Communicator
 from hpcoll.schedules.catalogue import algorithms
 
@@ -45,7 +46,7 @@ def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 
 
 @pytest.mark.mpi(min_size=1)
-@pytest.mark.parametrize("collective", list(METHODS))
+@pytest.mark.parametrize("collective", list(BY_COLLECTIVE))
 def test_every_algorithm_of_every_collective(collective: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, collective, *QUICK, "--algorithms", "all,auto", "-r", str(WORLD.size - 1))
     names = list(dict.fromkeys(result["algorithm"] for result in found["results"]))
@@ -125,7 +126,7 @@ def test_one_wrong_element_on_one_rank_fails_all(
 
 
 @pytest.mark.mpi(min_size=1)
-@pytest.mark.parametrize("collective", list(METHODS))
+@pytest.mark.parametrize("collective", list(BY_COLLECTIVE))
 @pytest.mark.parametrize("side", ["out_of_place", "in_place"])
 def test_a_call_that_does_nothing_is_found_wrong(collective: str, side: str) -> None:
     dtype = np.dtype(np.int32)

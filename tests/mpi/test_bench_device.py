@@ -13,10 +13,11 @@ from test_bench import QUICK, bench, document
 
 from hpcoll.base.ops import SUM
 from hpcoll.cli.bench import device
-from hpcoll.cli.bench.cases import METHODS, Case, bind, calm, fill, make_device_buffers, wrong_elements
+from hpcoll.cli.bench.cases import Case, bind, calm, fill, make_device_buffers, wrong_elements
 from hpcoll.cli.bench.modes import MODES
 from hpcoll.cli.bench.request import Request
 from hpcoll.cli.bench.routes import _around_native
+from hpcoll.comm.calls.methods import BY_COLLECTIVE
 from hpcoll.selection.config import CUDA_PATHS
 
 WORLD = MPI.COMM_WORLD
@@ -36,7 +37,7 @@ def double(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     yield from ordered(gpus)
 
 
-CALLS = [(collective, "blocking") for collective in METHODS] + [("allreduce", mode) for mode in MODES[1:]] + [("bcast", "overlap")]
+CALLS = [(collective, "blocking") for collective in BY_COLLECTIVE] + [("allreduce", mode) for mode in MODES[1:]] + [("bcast", "overlap")]
 
 
 @pytest.mark.mpi(min_size=1)
@@ -66,7 +67,7 @@ def test_every_way(collective: str, double: Any, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.mpi(min_size=1)
-@pytest.mark.parametrize("collective", [one for one in METHODS if one != "barrier"])
+@pytest.mark.parametrize("collective", [one for one in BY_COLLECTIVE if one != "barrier"])
 @pytest.mark.parametrize("side", ["out_of_place", "in_place"])
 def test_a_call_that_does_nothing_is_found_wrong(collective: str, side: str, double: Any) -> None:
     case = Case(collective, 7, np.dtype(np.int32), SUM, WORLD.size - 1, WORLD.rank, WORLD.size)

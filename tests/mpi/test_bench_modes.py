@@ -12,11 +12,12 @@ from test_bench import QUICK, bench, document
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import SUM
-from hpcoll.cli.bench.cases import METHODS, Case, bind, fill, make_buffers, room, wrong_elements
+from hpcoll.cli.bench.cases import Case, bind, fill, make_buffers, room, wrong_elements
 from hpcoll.cli.bench.measure import Pace
 from hpcoll.cli.bench.modes import MODES
 from hpcoll.cli.bench.request import Request, cases, check, inherited, native_problem
 from hpcoll.cli.bench.values import find_dtype
+from hpcoll.comm.calls.methods import BY_COLLECTIVE
 from hpcoll.comm.communicator import Communicator
 
 WORLD = MPI.COMM_WORLD
@@ -24,7 +25,7 @@ WORLD = MPI.COMM_WORLD
 
 @pytest.mark.mpi(min_size=1)
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("collective", list(METHODS))
+@pytest.mark.parametrize("collective", list(BY_COLLECTIVE))
 def test_every_mode_of_every_collective(collective: str, mode: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, collective, *QUICK, "--mode", mode, "-r", str(WORLD.size - 1))
     assert found["config"]["mode"] == mode
@@ -102,7 +103,7 @@ def test_symmetric_memory(collective: str, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.mpi(min_size=1)
-@pytest.mark.parametrize("collective", [one for one in METHODS if one != "barrier"])
+@pytest.mark.parametrize("collective", [one for one in BY_COLLECTIVE if one != "barrier"])
 @pytest.mark.parametrize("side", ["out_of_place", "in_place"])
 def test_buffers_lie_in_the_memory_given(collective: str, side: str) -> None:
     case = Case(collective, 7, np.dtype(np.int32), SUM, WORLD.size - 1, WORLD.rank, WORLD.size)

@@ -161,7 +161,7 @@ def call(comm: Any, method: str, *arguments: Any, host: bool = True) -> None:
     assert found is not None
     theirs, store = found
     target = comm if host else MPI.Intracomm(comm)
-    getattr(target, method)(*(theirs if host else as_native(method, theirs)))
+    getattr(target, method)(*(theirs if host else as_native(theirs)))
     store()
 
 

@@ -66,7 +66,7 @@ def grouped(make: Maker) -> Any:
 @pytest.mark.parametrize(("method", "algorithm"), HIERARCHICAL)
 def test_pairs_of_ranks_as_nodes(method: str, algorithm: str, way: str | None, grouped: Any, make: Maker) -> None:
     comm = grouped(way)
-    assert comm._context.topology.nodes == tuple(rank // 2 for rank in range(comm.size))
+    assert comm._context.resources.topology.nodes == tuple(rank // 2 for rank in range(comm.size))
     check_method(comm, method, make, algorithm, counts=COUNTS)
 
 

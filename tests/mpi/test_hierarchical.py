@@ -63,7 +63,7 @@ def grouped(size: int) -> hpcoll.Communicator:
 def placed(name: str) -> hpcoll.Communicator:
     """A communicator of groups of two whose schedules are made for another placement."""
     comm = made(**{RANKS: "2"})
-    comm._context.topology = replace(comm._context.topology, nodes=OTHER_PLACEMENTS[name])
+    comm._context.resources.topology = replace(comm._context.resources.topology, nodes=OTHER_PLACEMENTS[name])
     return comm
 
 
@@ -74,13 +74,13 @@ def placed(name: str) -> hpcoll.Communicator:
 def test_topology(size: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "hpcoll")
     comm = made(**{RANKS: str(size), "HPCOLL_DEBUG": "info"})
-    found = comm._context.topology
+    found = comm._context.resources.topology
     nodes = tuple(rank // size for rank in range(NRANKS))
     facts = (found.nodes, found.rank, found.nranks, found.local_ranks[comm.rank], len(set(found.hosts)), found.levels(None))
     assert facts == (nodes, comm.rank, NRANKS, comm.rank % size, 1, ONE_HOST)
     assert all(len(one) == NRANKS for one in (found.hosts, found.sockets, found.gpus))
     peers = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank] and rank != comm.rank]
-    assert sorted(comm._context.node.local_peers) == peers
+    assert sorted(comm._context.resources.node.local_peers) == peers
     assert len(set(comm.allgather(replace(found, rank=0)))) == 1, "equal on all ranks"
     assert (f"ranks: {describe(nodes)}" in caplog.text) is (comm.rank == 0)
     assert ("on 1 host" in str(found)) is (len(set(nodes)) > 1)
@@ -94,8 +94,8 @@ def test_topology_of_parts() -> None:
         world = communicator()
         backwards, some = world.Split(0, -world.rank), world.Split(int(world.rank > 0), 0)
     for comm in (backwards, some):
-        assert comm._context.topology.nodes == tuple(rank // 2 for rank in range(comm.size))
-        assert comm._context.topology.rank == comm.rank
+        assert comm._context.resources.topology.nodes == tuple(rank // 2 for rank in range(comm.size))
+        assert comm._context.resources.topology.rank == comm.rank
     wrong = [row for row in MOVING for comm in (backwards, some) if not run(comm, row[0], 101, comm.size - 1, algorithm=row[1])]
     assert agreed(wrong) == []
     backwards.Free()
@@ -168,7 +168,7 @@ def test_barrier(size: int) -> None:
 def test_without_shared_memory(collective: str, algorithm: str) -> None:
     """All messages are MPI's; schedules still look at the nodes."""
     comm = made(**{RANKS: "2", "HPCOLL_SHM": "0"})
-    assert comm._context.message_contexts[0].rings is None
+    assert comm._context.resources.message_contexts[0].rings is None
     wrong = [case for case in cases(collective) if not run(comm, collective, *case, algorithm=algorithm)]
     assert agreed(wrong) == []
     comm.Free()

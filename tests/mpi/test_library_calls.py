@@ -9,6 +9,7 @@ import pytest
 from mpi4py import MPI
 from reference import agreed, communicator
 
+from hpcoll.comm.calls.methods import METHODS
 from hpcoll.runtime.engine.call_cache import SUPPORTED
 from hpcoll.runtime.engine.mpi_collectives import MpiCall, known
 
@@ -59,7 +60,7 @@ def test_what_the_library_refuses_is_raised_and_leaves_the_communicator_as_it_is
     bare.Set_errhandler(MPI.ERRORS_RETURN)
     comm.Allreduce(MPI.IN_PLACE, x, MPI.SUM, algorithm="native")
     table = comm._context.tables.tables["Allreduce", 0, "native", None]
-    call = MpiCall("Allreduce", bare, 0, 3, x.dtype, MPI.BAND, True, np.zeros(2, np.int64))
+    call = MpiCall("MPI_Allreduce", METHODS["Allreduce"].c_arguments, "", bare, 0, 3, x.dtype, MPI.BAND, True, np.zeros(2, np.int64))
     table.enter(MPI.BAND, (MPI.IN_PLACE, x), call, table.plans[0])
     wrong = []
     try:
@@ -78,10 +79,10 @@ def test_what_the_library_refuses_is_raised_and_leaves_the_communicator_as_it_is
 def test_what_mpi4py_has_to_look_at() -> None:
     """More elements than an int counts, types that MPI does not have, operators that are none of mpi4py's."""
     f8 = np.dtype("f8")
-    assert known("Allreduce", 2**31 - 1, f8, MPI.SUM)
-    assert known("Barrier", 0, np.dtype("u1"), None)
-    assert not known("Allreduce", 2**31, f8, MPI.SUM)
-    assert not known("Allreduce", 1, f8.newbyteorder(), MPI.SUM)
-    assert not known("Allreduce", 1, np.dtype("M8[s]"), MPI.SUM)
-    assert not known("Allreduce", 1, f8, "sum")
-    assert not known("Allgatherv", 1, f8, None)
+    assert known(2**31 - 1, f8, MPI.SUM)
+    assert known(0, np.dtype("u1"), None)
+    assert not known(2**31, f8, MPI.SUM)
+    assert not known(1, f8.newbyteorder(), MPI.SUM)
+    assert not known(1, np.dtype("M8[s]"), MPI.SUM)
+    assert not known(1, f8, "sum")
+    assert not METHODS["Allgatherv"].c_arguments

@@ -171,7 +171,7 @@ def test_threads() -> None:
     if comm.rank == 0:
         inside = threading.Thread(target=lambda: comm.Allreduce(MPI.IN_PLACE, x, algorithm="direct"))
         inside.start()
-        while not comm._context.lock[0]:
+        while not comm._context.resources.lock[0]:
             pass
         with pytest.raises(ArgumentError, match="rank 0: another thread is inside a collective on this communicator: use one each"):
             comm.Allreduce(MPI.IN_PLACE, np.ones(3), algorithm="direct")

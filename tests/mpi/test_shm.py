@@ -34,12 +34,12 @@ def mappings() -> int:
 
 def test_ranks_of_a_node_exchange_no_mpi_messages() -> None:
     comm = communicator().Dup()
-    context = comm._context
+    context, resources = comm._context, comm._context.resources
     here = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED).size
-    assert len(context.node.local_peers) == here - 1
-    assert [channel.rings is not None for channel in context.message_contexts] == [here > 1] * len(context.message_contexts)
+    assert len(resources.node.local_peers) == here - 1
+    assert [one.rings is not None for one in resources.message_contexts] == [here > 1] * len(resources.message_contexts)
     wrong = [(collective, name) for collective, name in OURS if not run(comm, collective, 101, 0, algorithm=name)]
-    programs = [engine.program.rows[:, 0] for engine in context._blocking.values()]
+    programs = [engine.program.rows[:, 0] for engine in context.engines._engines.values()]
     assert len(programs) == len(OURS)
     if here == comm.size:
         wrong += [row for row in programs if np.isin(row, MESSAGES).any()]
@@ -131,7 +131,7 @@ def test_a_live_communicator_has_a_mapping_without_a_name() -> None:
     before = mappings()
     made = communicator().Dup()
     made.Barrier(algorithm="dissemination")
-    shares = made._context.node.nranks > 1
+    shares = made._context.resources.node.nranks > 1
     assert agreed([] if mappings() == before + shares else [(before, mappings())]) == []
     request = made.Barrier_init(algorithm="dissemination")
     assert agreed([] if mappings() == before + 2 * shares else [(before, mappings())]) == []
@@ -144,11 +144,11 @@ def test_persistent_calls_that_get_no_shared_memory_say_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     comm = communicator().Dup()
-    node, x = comm._context.node, np.zeros(100)
+    node, x = comm._context.resources.node, np.zeros(100)
     monkeypatch.setattr(shm, "FOLDER", "/dev/shm/none such")
     requests = [comm.Allreduce_init(MPI.IN_PLACE, x, algorithm="ring") for _ in range(2)]
     monkeypatch.undo()
-    assert [request._channel.rings for request in requests] == [None, None]
+    assert [request._message_context.rings for request in requests] == [None, None]
     for request in requests:
         x[:] = comm.rank
         request.Start()

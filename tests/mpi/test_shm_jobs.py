@@ -34,7 +34,7 @@ from mpi4py import MPI
 import hpcoll
 world = MPI.COMM_WORLD
 comm = hpcoll.Communicator(world)
-node, streams = comm._context.node, sum(channel.rings is not None for channel in comm._context.message_contexts)
+node, streams = comm._context.resources.node, sum(channel.rings is not None for channel in comm._context.resources.message_contexts)
 def say(*words):
     sys.stdout.write(" ".join(map(str, ("rank", comm.rank, *words))) + "\\n")
     sys.stdout.flush()

@@ -142,7 +142,7 @@ def test_environment_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
         ("allreduce", "tree"),
         ("bcast", "native"),
     }
-    assert comm._context.config.segment == 64
+    assert comm._context.resources.config.segment == 64
     with pytest.raises(ArgumentError, match="it combines ranks in any order"):
         comm.Allreduce(np.ones(3), np.ones(3), hpcoll.reduce_op(lambda a, b: b, commutative=False))
     comm.Free()

@@ -224,7 +224,7 @@ def test_memory_is_given_back_with_the_array() -> None:
     barrier()
     found = mapping_of(y) if comm.rank == 0 else {}
     after = 1024 * int(found.get("Rss", 0))
-    given = (comm._context.node.nranks - 1) * nbytes
+    given = (comm._context.resources.node.nranks - 1) * nbytes
     assert agreed([(before, after)] if comm.rank == 0 and not before >= given + nbytes > given > nbytes / 2 > after - nbytes else []) == []
     assert (x == 1).all()
 

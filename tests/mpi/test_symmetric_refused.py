@@ -164,7 +164,7 @@ def test_folder_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not shares(copy)
     if shares(comm):
         assert "/dev/shm/none such: No such file or directory" in text
-        assert "/dev/shm/none such: No such file or directory" in copy._context.node.refused
+        assert "/dev/shm/none such: No such file or directory" in copy._context.resources.node.refused
     x[:] = 1
     copy.Allreduce(MPI.IN_PLACE, x)
     assert agreed([] if (x == comm.size).all() else [x]) == []

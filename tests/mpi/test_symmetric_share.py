@@ -64,7 +64,7 @@ def test_ranks_of_a_node_have_one_copy() -> None:
     found = comm.share(np.arange(1000.0), root=comm.size // 2)
     if not shares(comm):
         pytest.skip("needs two ranks on a node")
-    seen = comm._context.node.comm.allgather(mapping_of(found)["inode"])
+    seen = comm._context.resources.node.comm.allgather(mapping_of(found)["inode"])
     assert agreed([] if len(set(seen)) == 1 and seen[0] != "0" else seen) == []
 
 

@@ -14,7 +14,7 @@ from tuned import table_in, tune
 import hpcoll
 from hpcoll.analysis.cost import Levels, Network
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.context import context_of
+from hpcoll.comm.attach import context_of
 from hpcoll.selection import tuning
 from hpcoll.selection.agreement import site
 from hpcoll.selection.choose import HOSTS, ONE_HOST
@@ -38,7 +38,7 @@ def levels_with(monkeypatch: pytest.MonkeyPatch, file: Path, comm: MPI.Intracomm
     """What a new communicator is told, the same on all its ranks."""
     monkeypatch.setenv("HPCOLL_TUNING", str(file))
     new = hpcoll.Communicator(comm.Dup())
-    found = context_of(new).config.levels
+    found = context_of(new).resources.config.levels
     assert new.allgather(found) == [found] * new.size
     new.Free()
     return found

@@ -16,14 +16,11 @@ from hpcoll.base.ops import ReduceOp
 from hpcoll.cli.bench.device import Images, first_elements, gpu_array, pinned
 from hpcoll.cli.bench.modes import BLOCKING, method_in
 from hpcoll.cli.bench.values import combined, contribution, count_wrong, repeat
+from hpcoll.comm.calls.methods import BY_COLLECTIVE
 from hpcoll.runtime.gpu.device import Gpu
 from hpcoll.schedules.collectives import COLLECTIVES, Collective
 
 OUT_OF_PLACE, IN_PLACE = "out_of_place", "in_place"
-METHODS = {
-    "allreduce": "Allreduce", "reduce": "Reduce", "bcast": "Bcast", "reduce_scatter": "Reduce_scatter_block", "allgather": "Allgather",
-    "gather": "Gather", "scatter": "Scatter", "alltoall": "Alltoall", "barrier": "Barrier", "scan": "Scan", "exscan": "Exscan",
-}  # fmt: skip
 _POISON = 0xA5  # every byte that a call must overwrite
 
 
@@ -176,19 +173,17 @@ def bind(case: Case, buffers: Buffers, comm: MPI.Intracomm, op: Any, mode: str =
         mode: Which of the collective's methods.
         extras: Keywords for an `hpcoll.Communicator`; those that are None are not passed.
     """
-    method = getattr(comm, method_in(METHODS[case.collective], mode))
+    row = BY_COLLECTIVE[case.collective]
+    method = getattr(comm, method_in(row.name, mode))
     extras = {name: value for name, value in extras.items() if value is not None}
     if case.count == 0:
         return partial(method, **extras)
     meaning, arrays = case.meaning, buffers.device or buffers
-    arguments: list[Any] = [arrays.source if buffers.inputs else None, arrays.target if buffers.outputs else None]
-    if meaning.always_in_place:
-        arguments = [arrays.target]
-    elif buffers.in_place:
-        arguments[1 if case.collective == "scatter" else 0] = MPI.IN_PLACE
-    arguments += [op] if meaning.reduces else []
-    arguments += [case.root] if meaning.rooted else []
-    return partial(method, *arguments, **extras)
+    send, recv = (arrays.source if buffers.inputs else None, arrays.target if buffers.outputs else None)
+    given = {"buf": arrays.target, "sendbuf": send, "recvbuf": recv, "op": op, "root": case.root}
+    if buffers.in_place and not meaning.always_in_place:
+        given[row.arguments[row.in_place_at]] = MPI.IN_PLACE
+    return partial(method, *(given[name] for name in row.arguments), **extras)
 
 
 def _array(case: Case, nchunks: int, memory: Sequence[np.ndarray]) -> np.ndarray:

@@ -7,11 +7,12 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, HpcollError
 from hpcoll.base.ops import ReduceOp
-from hpcoll.cli.bench.cases import METHODS, OUT_OF_PLACE, Case, bind, fill, make_buffers
+from hpcoll.cli.bench.cases import OUT_OF_PLACE, Case, bind, fill, make_buffers
 from hpcoll.cli.bench.device import own_gpu
 from hpcoll.cli.bench.measure import Pace
 from hpcoll.cli.bench.modes import BLOCKING, DEVICE, ORDINARY, SYMMETRIC, form, method_in
 from hpcoll.cli.bench.results import AUTO
+from hpcoll.comm.calls.methods import BY_COLLECTIVE
 from hpcoll.comm.calls.operators import to_native
 from hpcoll.comm.communicator import Communicator
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -50,7 +51,7 @@ class Request:
     @property
     def method(self) -> str:
         """Name of the method that is called."""
-        return method_in(METHODS[self.collective], self.mode)
+        return method_in(BY_COLLECTIVE[self.collective].name, self.mode)
 
 
 def cases(request: Request, rank: int, nranks: int) -> list[Case]:

@@ -18,7 +18,6 @@ from hpcoll.base.errors import ArgumentError, HpcollError
 from hpcoll.base.ops import SUM
 from hpcoll.base.units import format_nbytes, parse_nbytes
 from hpcoll.cli import ERROR
-from hpcoll.cli.bench.cases import METHODS
 from hpcoll.cli.bench.sizes import sizes
 from hpcoll.cli.bench.values import find_dtype
 from hpcoll.cli.table import table
@@ -26,6 +25,7 @@ from hpcoll.cli.tune.exchange import Fit
 from hpcoll.cli.tune.fit import LARGE_NBYTES, NEVER
 from hpcoll.cli.tune.search import Findings, Request, Step
 from hpcoll.cli.tune.search import run as measure
+from hpcoll.comm.calls.methods import BY_COLLECTIVE
 from hpcoll.schedules.catalogue import algorithms
 from hpcoll.selection import tuning
 from hpcoll.selection.config import read_config
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
     parser.epilog = f"Programs use the table with {VARIABLE}=FILE. Exit code 1 means that an answer was wrong."
-    add("--collectives", default="all", metavar="LIST", help=f"all, or names with commas: {', '.join(METHODS)}; default all")
+    add("--collectives", default="all", metavar="LIST", help=f"all, or names with commas: {', '.join(BY_COLLECTIVE)}; default all")
     add("-b", "--minbytes", default=MINBYTES, metavar="SIZE", help=f"least size; default {MINBYTES}")
     add("-e", "--maxbytes", default=MAXBYTES, metavar="SIZE", help=f"greatest size; default {MAXBYTES}")
     add("-f", "--stepfactor", type=int, default=FACTOR, metavar="N", help=f"multiply by N from size to size; default {FACTOR}")
@@ -96,7 +96,7 @@ def request(arguments: argparse.Namespace, nranks: int) -> Request:
         raise ArgumentError("tune needs at least 2 ranks, got 1: mpirun -n 4 hpcoll tune")
     read_config()
     time_s = arguments.seconds if arguments.seconds is not None else MODEL_SECONDS if arguments.model else SECONDS
-    names = tuple(METHODS) if arguments.collectives == "all" else tuple(dict.fromkeys(arguments.collectives.split(",")))
+    names = tuple(BY_COLLECTIVE) if arguments.collectives == "all" else tuple(dict.fromkeys(arguments.collectives.split(",")))
     for name in names:
         algorithms(name)
     least, greatest = parse_nbytes(arguments.minbytes), parse_nbytes(arguments.maxbytes)

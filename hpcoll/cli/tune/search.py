@@ -22,8 +22,8 @@ from hpcoll.cli.bench.measure import BATCH_S, SMALL_NBYTES, Call, Pace, measure
 from hpcoll.cli.bench.request import Request as Session
 from hpcoll.cli.bench.request import cases
 from hpcoll.cli.tune.exchange import Fit, fit_levels
+from hpcoll.comm.attach import context_of
 from hpcoll.comm.communicator import Communicator
-from hpcoll.comm.context import context_of
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.selection.agreement import site
 from hpcoll.selection.choose import Need, candidates, not_chosen
@@ -176,7 +176,7 @@ def columns(request: Request, rank: int, nranks: int) -> list[Column]:
 def _place(world: MPI.Intracomm) -> Need:
     """What all calls on these ranks have in common; collective."""
     comm = Communicator(world.Dup())
-    context = context_of(comm)
+    context = context_of(comm).resources
     place = Need("", context.nranks, 0, nodes=context.topology.nodes, levels=context.levels)
     comm.Free()
     return place

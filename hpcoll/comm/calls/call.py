@@ -1,8 +1,7 @@
-"""One collective call as the plan cache and the engine see it.
+"""One collective call as the plan cache and the engine see it: addresses, counts, element type.
 
-A `Call` is what the plan cache and the engine need and nothing else: addresses, counts, element type. What cannot be run
-in place where the caller's data lies (derived datatypes, half types, some in-place forms) goes through a
-copy, and `Call.finish` brings the result home.
+What cannot be run where the caller's data lies (derived datatypes, half types, some in-place forms) goes through a copy, and
+`Call.finish` brings the result home.
 """
 
 from collections.abc import Callable
@@ -11,9 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.base.dtypes import is_bfloat16, working_dtype
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.ops import ReduceOp
+from hpcoll.base.ops import MAX, MIN, ReduceOp
 from hpcoll.comm.calls.buffers import Resolved
+from hpcoll.comm.calls.operators import to_native
 
 Blocks = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...], tuple[int, ...]]  # INPUT, OUTPUT (displ, count); sizes
 
@@ -36,13 +37,13 @@ class Call(NamedTuple):
         copied: Bytes of INPUT that are copied before anything else, because results overwrite them; 0: none.
         aliased: The caller's two buffers are one memory, which the MPI library wants to be told as ``MPI.IN_PLACE``.
         finish: What remains to be done with the result, or None.
+        keep: Whatever owns memory that the addresses point to.
+        as_given: The addresses are those of the caller's own memory, and nothing remains to be done: a repeated call needs no description.
         before: What is launched on the caller's stream before anything else, for arrays in GPU memory.
         start: Called with the engine that is about to run the call, or None.
-        one_fold: Contributions must be combined in one reduction, because their type is a half type.
         exported: For arrays in GPU memory, whether peers may map INPUT and OUTPUT; None for arrays in host memory.
-        keep: Whatever owns memory that the addresses point to.
+        one_fold: Contributions must be combined in one reduction, because their type is a half type.
         report: Tells a status what came, where that is a message; None: there is nothing to tell.
-        direct: The addresses are those of the caller's own memory, and nothing remains to be done.
     """
 
     collective: str
@@ -60,12 +61,85 @@ class Call(NamedTuple):
     aliased: bool = False
     finish: Callable[[], None] | None = None
     keep: tuple[object, ...] = ()
-    direct: bool = True
+    as_given: bool = True
     before: tuple[Callable[[int], None], ...] = ()
     start: Callable[[Any], None] | None = None
     exported: tuple[bool, bool] | None = None
     one_fold: bool = False
     report: Callable[[MPI.Status], None] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the vector, or of one block."""
+        return self.count * self.dtype.itemsize
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """What plans are kept by: all that decides how the call runs, wherever its data lies."""
+        op = self.op and (self.op.name, self.op.function, self.op.commutative)
+        sizes = self.collective, self.count, self.dtype, op, self.root, self.in_place, self.blocks
+        return (*sizes, self.native, self.strict, self.copied, self.exported, self.one_fold)
+
+    def without_data(self) -> "Call":
+        """The call as plans keep it, holding no memory of the caller's."""
+        return self._replace(finish=None, keep=(), before=(), start=None)
+
+
+class Reduction(NamedTuple):
+    """The checked arguments of a call that combines contributions, of which `call` makes a `Call`.
+
+    Attributes:
+        collective, op, root: As in `Call`.
+        count: Elements of the vector, or of one block; the sum over blocks when they vary.
+        send, recv: Buffers, ``recv`` None where this rank receives nothing.
+        in_place: The two are one memory.
+        nranks: Of the communicator.
+        blocks: As in `Call`.
+        one_fold: As in `hpcoll.comm.calls.methods.Caller`.
+    """
+
+    collective: str
+    op: ReduceOp
+    root: int
+    count: int  # type: ignore[assignment]
+    send: Resolved
+    recv: Resolved | None
+    in_place: bool
+    nranks: int
+    blocks: Blocks | None = None
+    one_fold: bool = False
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Element type of the caller's arrays."""
+        return self.send.dtype
+
+    @property
+    def own_count(self) -> int:
+        """Elements of the result on this rank."""
+        return self.blocks[1][0][1] if self.blocks else self.count
+
+    @property
+    def divisor(self) -> int:
+        """By what the sum is divided."""
+        return self.nranks if self.op.average else 1
+
+    def call(self, send: int, recv: int, *, in_place: bool, dtype: np.dtype | None = None, **more: Any) -> Call:
+        """The call, with results at an address that the caller knows.
+
+        Args:
+            send, recv: Addresses of INPUT and OUTPUT.
+            in_place: Whether they alias.
+            dtype: In which the engine works; None: that of the arrays, or float32 for half types.
+            more: Other fields; ``keep`` is in addition to the owners of the buffers.
+        """
+        op, own, work = self.op, self.dtype, working_dtype(self.dtype)
+        strict = work != own or (op in (MIN, MAX) and own.kind == "f")  # which let NaN through
+        owners = (self.send.owner, self.recv.owner if self.recv else None)
+        return Call(
+            self.collective, send, recv, self.count, dtype or work, op, self.root, in_place, self.blocks, aliased=self.in_place,
+            native=to_native(op) is not None and not is_bfloat16(own), strict=strict, **more | {"keep": (*owners, *more.get("keep", ()))},
+        )  # fmt: skip
 
 
 def check_root(root: Any, nranks: int, rank: int) -> int:

@@ -197,8 +197,8 @@ def alltoallv(sendbuf: Any, recvbuf: Any, rank: int, nranks: int) -> Call | None
 
 def _call(collective: str, source: _Bytes, target: _Bytes, count: int, root: int, **more: Any) -> Call:
     keep = (source.keep, target.keep)
-    direct = not source.copied and not target.copied
-    more |= {"before": source.before, "finish": target.finish, "keep": keep, "direct": direct}
+    as_given = not source.copied and not target.copied
+    more |= {"before": source.before, "finish": target.finish, "keep": keep, "as_given": as_given}
     return Call(collective, source.address, target.address, count, _BYTE, root=root, **more)
 
 

@@ -65,6 +65,17 @@ def gpu_memory(buffer: object, subject: str, *, writable: bool, bare: bool, stre
     return array
 
 
+def find_gpu_array(argument: Any) -> DeviceArray | None:
+    """The GPU array in a buffer argument; what is wrong with it is found when the call is described."""
+    buffer = argument[0] if isinstance(argument, list | tuple) and argument else argument
+    if isinstance(buffer, np.ndarray) or buffer is None or buffer is MPI.IN_PLACE:
+        return None
+    try:
+        return device_array(buffer)
+    except UNREADABLE:
+        return None
+
+
 def _unreadable(buffer: object, subject: str, error: Exception) -> ArgumentError:
     return ArgumentError(f"{subject} needs memory that can be read here, got a {type(buffer).__name__}: {error}")
 

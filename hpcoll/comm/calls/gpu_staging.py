@@ -12,8 +12,7 @@ import numpy as np
 
 from hpcoll.base.dtypes import working_dtype
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.calls.buffers import Resolved
-from hpcoll.comm.calls.call import Call, factor_of
+from hpcoll.comm.calls.call import Call, Reduction, factor_of
 from hpcoll.comm.calls.exporters import UNREADABLE, host_array
 from hpcoll.runtime.gpu.arrays import DeviceArray, device_array
 from hpcoll.runtime.gpu.device import Gpu, Temporary, gpu_of, kernels
@@ -29,51 +28,46 @@ class Bytes(NamedTuple):
     fill: Launch
 
 
-def reduction(call: Call, send: Resolved, recv: Resolved | None, nranks: int, one_fold: bool) -> Call:
-    """Add to a call on GPU arrays what `hpcoll.comm.calls.reductions` does for host arrays.
+def reduction(given: Reduction) -> Call:
+    """The call on GPU arrays, with what `hpcoll.comm.calls.reductions` adds for host arrays.
 
     Kernels fold half types in float32 and round once, so that with ``one_fold`` arrays may travel as they are, unless a factor is applied.
     """
-    op, dtype, work = call.op, send.dtype, working_dtype(send.dtype)
-    if one_fold and work != dtype and op is not None and op.premultiplier is None and not op.average:
-        work, call = dtype, call._replace(dtype=dtype, one_fold=True)
+    send, recv, op, dtype = given.send, given.recv, given.op, given.dtype
     gpu = gpu_of((send.gpu or recv.gpu).ordinal)  # type: ignore[union-attr]
-    assert op is not None
+    plain = op.premultiplier is None and not op.average
+    one_fold = given.one_fold and plain and working_dtype(dtype) != dtype
+    work = dtype if one_fold else working_dtype(dtype)
     before: list[Launch] = []
-    keep: list[object] = list(call.keep)
-    source, in_place = send.address, call.in_place
+    keep: list[object] = []
+    source, in_place = send.address, given.in_place
+
+    def through(made: Bytes) -> int:
+        before.append(made.fill)
+        keep.append(made.memory)
+        return made.memory.address
+
     if send.gpu is not None and not send.gpu.order:
-        packed = pack(gpu, send.gpu)
-        before.append(packed.fill)
-        keep.append(packed.memory)
-        source = packed.memory.address
+        source = through(pack(gpu, send.gpu))
     if work != dtype or op.premultiplier is not None:
         scaled = gpu.temporary(send.count * work.itemsize)
         factor = 1 if op.premultiplier is None else factor_of(op, work)
-        before.append(scale(gpu, scaled.address, work, source, dtype, send.count, factor, divides=False))
-        keep.append(scaled)
-        source, in_place = scaled.address, False
-    if recv is None:
-        return call._replace(send=source, before=tuple(before), keep=tuple(keep), direct=False)
-    count = call.blocks[1][0][1] if call.blocks else call.count
-    if call.collective == "reduce_scatter" and in_place:
-        copied = copy(gpu, source, send.nbytes)
-        before.append(copied.fill)
-        keep.append(copied.memory)
-        source, in_place = copied.memory.address, False
-    target = recv.address
-    divisor = nranks if op.average else 1
-    after: list[Launch] = []
-    if work != dtype:
-        result = gpu.temporary(count * work.itemsize)
+        fill = scale(gpu, scaled.address, work, source, dtype, send.count, factor, divides=False)
+        source, in_place = through(Bytes(scaled, fill)), False
+    if given.collective == "reduce_scatter" and in_place:
+        source, in_place = through(copy(gpu, source, send.nbytes)), False
+    target, after = recv.address if recv else 0, list[Launch]()
+    if recv is not None and work != dtype:
+        result = gpu.temporary(given.own_count * work.itemsize)
         keep.append(result)
-        after.append(scale(gpu, recv.address, dtype, result.address, work, count, divisor, divides=True))
+        after.append(scale(gpu, target, dtype, result.address, work, given.own_count, given.divisor, divides=True))
         target, in_place = result.address, False
-    elif divisor > 1:
-        after.append(scale(gpu, recv.address, dtype, recv.address, dtype, count, divisor, divides=True))
-    return call._replace(
-        send=source, recv=target, in_place=in_place, before=tuple(before), finish=finisher(gpu, after), keep=tuple(keep), direct=False
-    )
+    elif recv is not None and given.divisor > 1:
+        after.append(scale(gpu, target, dtype, target, dtype, given.own_count, given.divisor, divides=True))
+    return given.call(
+        source, target, in_place=in_place, dtype=work, one_fold=one_fold, before=tuple(before), finish=finisher(gpu, after),
+        keep=tuple(keep), as_given=False,
+    )  # fmt: skip
 
 
 def settled(call: Call, gpu: Gpu) -> Call:

@@ -13,14 +13,12 @@ import numpy as np
 
 from hpcoll.comm.calls.call import is_in_place
 from hpcoll.comm.calls.exporters import gpu_memory
+from hpcoll.comm.calls.methods import Method
+from hpcoll.comm.calls.methods import method as method_row
 from hpcoll.runtime.gpu.arrays import DeviceArray, enter, stream_handle, stream_of
 from hpcoll.runtime.gpu.cuda import Driver, driver
 from hpcoll.runtime.gpu.pinned import pinned
 
-# Place of the root among a method's arguments; only the root's recvbuf counts (sendbuf in a scatter).
-_ROOT = {"Bcast": 1, "Reduce": 3, "Gather": 2, "Gatherv": 2, "Scatter": 2, "Scatterv": 2}
-# Methods that leave nothing of a receive buffer as it was, when the buffer is the whole spec.
-_FILLING = {"Bcast", "Allreduce", "Reduce", "Reduce_scatter_block", "Scan", "Allgather", "Gather", "Scatter", "Alltoall"}
 _ALIGNMENT = 64
 
 
@@ -185,13 +183,14 @@ def mirror_of(method: str, arguments: tuple[Any, ...], stream: Any, rank: int) -
     Raises:
         ArgumentError: GPU memory that cannot be used, not contiguous, read-only; not a stream, or one under capture.
     """
-    sent, received = positions(method, arguments, rank)
+    row = method_row(method)
+    sent, received = row.buffers(arguments, rank)
     handle = None if stream is None else stream_handle(stream, rank)
     arrays: dict[int, DeviceArray] = {}
     for position in (0, 1):
         if position not in (sent, received):
             continue
-        name = "buf" if method == "Bcast" else ("sendbuf", "recvbuf")[position]
+        name = row.arguments[position]
         spec = arguments[position]
         buffer = spec[0] if isinstance(spec, list | tuple) and spec else spec
         array = gpu_memory(buffer, f"rank {rank}: {name}", writable=position == received, bare=buffer is spec, stream=handle)
@@ -200,29 +199,16 @@ def mirror_of(method: str, arguments: tuple[Any, ...], stream: Any, rank: int) -
     if not arrays:
         return None
     streams = {stream_of(array, stream, rank) for array in arrays.values()}
-    unread = set() if received is None or _is_read(method, arguments, received) else {received}
-    ignored = {0, 1} - {sent, received} if method != "Bcast" else set()
+    unread = set() if received is None or _is_read(row, arguments, received) else {received}
+    ignored = {0, 1} - {sent, received} if row.arguments[0] != "buf" else set()
     arguments = tuple(None if position in ignored else argument for position, argument in enumerate(arguments))
     return Mirror(arguments, arrays, received, unread, streams)
 
 
-def positions(method: str, arguments: tuple[Any, ...], rank: int) -> tuple[int | None, int | None]:
-    """Positions of the buffers that this rank sends from and receives into."""
-    if not arguments:
-        return None, None
-    place = _ROOT.get(method)
-    at_root = place is None or (arguments[place] if place < len(arguments) else 0) == rank
-    if method == "Bcast":
-        return (0, None) if at_root else (None, 0)
-    if method.startswith("Scatter"):
-        return (0 if at_root else None), 1
-    return 0, (1 if at_root else None)
-
-
-def _is_read(method: str, arguments: tuple[Any, ...], received: int) -> bool:
+def _is_read(row: Method, arguments: tuple[Any, ...], received: int) -> bool:
     """Whether a call reads its receive buffer or leaves parts of it as they were."""
     in_place = received == 1 and is_in_place(arguments[0])
-    return in_place or method not in _FILLING or isinstance(arguments[received], list | tuple)
+    return in_place or not row.fills or isinstance(arguments[received], list | tuple)
 
 
 def _regions(arrays: dict[int, DeviceArray], unread: set[int]) -> list[_Region]:

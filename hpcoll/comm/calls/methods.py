@@ -1,17 +1,25 @@
-"""From the arguments of each upper-case method to a `Call`."""
+"""The table of MPI methods: what each of mpi4py's upper-case collectives takes, means and moves.
 
-from collections.abc import Callable
-from typing import Any
+One row per method, read by all that must know: `Context` describes calls by it, host mirrors and GPU staging ask which buffers count on a
+rank, compiled calls of the MPI library ask for the arguments of the C function, `hpcoll bench` asks how a collective is called.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
 from hpcoll.comm.calls import data_movement, reductions
 from hpcoll.comm.calls.call import Call, check_root
+from hpcoll.comm.calls.exporters import find_gpu_array
+from hpcoll.runtime.gpu.arrays import DeviceArray
 
 
+@dataclass(frozen=True)
 class Caller:
-    """Who calls: what a description needs of a communicator.
+    """Who calls: what describing a call needs to know of the communicator.
 
     Attributes:
         comm: The private duplicate.
@@ -24,11 +32,83 @@ class Caller:
     rank: int
     nranks: int
     token: np.ndarray
-    one_fold = False
+    one_fold: bool = False
 
     def root(self, root: Any) -> int:
         """``root`` as an int in ``[0, nranks)``; raises `hpcoll.base.errors.ArgumentError`."""
         return check_root(root, self.nranks, self.rank)
+
+
+Describe = Callable[..., Call | None]
+_VECTORS, _BLOCKS = "send recv count type op comm", "send count type recv count type comm"
+_ROOTED_BLOCKS = "send count type recv count type root comm"
+_ROOTED_VECTOR = "send recv count type op root comm"
+
+
+class Method(NamedTuple):
+    """One upper-case collective of mpi4py.
+
+    Attributes:
+        name: As mpi4py has it.
+        collective: What it is, in `hpcoll.schedules.collectives`.
+        arguments: Its positional arguments, in order.
+        describe: Makes a `Call` of a `Caller` and the positional arguments; None: only the MPI library can serve the call. Raises
+            ArgumentError.
+        c_arguments: Those of the C function, ``count`` elements of one ``type`` in each buffer; empty where that needs more than these.
+        at_root: The buffer that counts at the root alone, or empty.
+        fills: Nothing of a receive buffer that is the whole spec stays as it was.
+        one_fold: Half types may travel as they are, where one reduction reads all contributions.
+    """
+
+    name: str
+    collective: str
+    arguments: tuple[str, ...]
+    describe: Describe
+    c_arguments: str = ""
+    at_root: str = ""
+    fills: bool = True
+    one_fold: bool = False
+
+    def find(self, argument: str, arguments: Sequence[Any], default: Any = None) -> Any:
+        """An argument by its name, among positional ones that may be too few."""
+        at = self.arguments.index(argument) if argument in self.arguments else len(arguments)
+        return arguments[at] if at < len(arguments) else default
+
+    def buffers(self, arguments: Sequence[Any], rank: int) -> tuple[int | None, int | None]:
+        """Positions of the buffers that this rank sends from and receives into; None: it does not."""
+        if not arguments:
+            return None, None
+        root = rank == self.find("root", arguments, 0)
+        if self.arguments[0] == "buf":
+            return (0, None) if root else (None, 0)
+        return (0 if root or self.at_root != "sendbuf" else None), (1 if root or self.at_root != "recvbuf" else None)
+
+    def gpu_arrays(self, arguments: Sequence[Any], rank: int) -> dict[int, DeviceArray]:
+        """The GPU arrays that this rank sends from and receives into, by position."""
+        positions = {position for position in self.buffers(arguments, rank) if position is not None}
+        found = {position: find_gpu_array(arguments[position]) for position in sorted(positions)}
+        return {position: array for position, array in found.items() if array is not None}
+
+    @property
+    def in_place_at(self) -> int:
+        """Position of the buffer that ``MPI.IN_PLACE`` stands for."""
+        return int(self.at_root == "sendbuf")
+
+
+def _combined(collective: str) -> Describe:
+    """Describe a reduction of equal blocks, with or without a root."""
+    return lambda me, send, recv, op, root=0: reductions.reduction(
+        collective, send, recv, op, me.root(root), me.rank, me.nranks, me.one_fold
+    )
+
+
+def _exscan(me: Caller, *given: Any) -> Call | None:
+    call = _combined("exscan")(me, *given)
+    return call._replace(finish=None) if me.rank == 0 and call is not None else call
+
+
+def _reduce_scatter(me: Caller, send: Any, recv: Any, counts: Any, op: Any) -> Call | None:
+    return reductions.reduction_of_blocks(send, recv, counts, op, me.rank, me.nranks, me.comm.allgather)
 
 
 def _barrier(me: Caller) -> Call:
@@ -36,35 +116,46 @@ def _barrier(me: Caller) -> Call:
     return Call("barrier", address, address, 1, me.token.dtype, in_place=True)
 
 
-def _exscan(me: Caller, send: Any, recv: Any, op: Any) -> Call | None:
-    call = reductions.reduction("exscan", send, recv, op, 0, me.rank, me.nranks)
-    return call._replace(finish=None) if me.rank == 0 and call is not None else call
+def _moved(move: Callable[..., Call | None]) -> Describe:
+    """Describe by a function of `data_movement` without a root."""
+    return lambda me, *buffers: move(*buffers, me.rank, me.nranks)
 
 
-Describe = Callable[..., Call | None]
+def _rooted(move: Callable[..., Call | None]) -> Describe:
+    return lambda me, *given: move(*given[:-1], me.root(given[-1]), me.rank, me.nranks)
 
-# By method; arguments in mpi4py's order. None: only the MPI library can serve the call. All raise ArgumentError.
-DESCRIBE: dict[str, Describe] = {
-    "Allreduce": lambda me, send, recv, op: reductions.reduction("allreduce", send, recv, op, 0, me.rank, me.nranks, me.one_fold),
-    "Reduce": lambda me, send, recv, op, root: reductions.reduction(
-        "reduce", send, recv, op, me.root(root), me.rank, me.nranks, me.one_fold
-    ),
-    "Reduce_scatter_block": lambda me, send, recv, op: reductions.reduction(
-        "reduce_scatter", send, recv, op, 0, me.rank, me.nranks, me.one_fold
-    ),
-    "Reduce_scatter": lambda me, send, recv, counts, op: reductions.reduction_of_blocks(
-        send, recv, counts, op, me.rank, me.nranks, me.comm.allgather
-    ),
-    "Scan": lambda me, send, recv, op: reductions.reduction("scan", send, recv, op, 0, me.rank, me.nranks),
-    "Exscan": _exscan,
-    "Barrier": _barrier,
-    "Bcast": lambda me, buf, root: data_movement.bcast(buf, me.root(root), me.rank, me.nranks),
-    "Allgather": lambda me, send, recv: data_movement.allgather(send, recv, me.rank, me.nranks),
-    "Allgatherv": lambda me, send, recv: data_movement.allgatherv(send, recv, me.rank, me.nranks),
-    "Gather": lambda me, send, recv, root: data_movement.gather(send, recv, me.root(root), me.rank, me.nranks),
-    "Gatherv": lambda me, send, recv, root: data_movement.gatherv(send, recv, me.root(root), me.rank, me.nranks),
-    "Scatter": lambda me, send, recv, root: data_movement.scatter(send, recv, me.root(root), me.rank, me.nranks),
-    "Scatterv": lambda me, send, recv, root: data_movement.scatterv(send, recv, me.root(root), me.rank, me.nranks),
-    "Alltoall": lambda me, send, recv: data_movement.alltoall(send, recv, me.rank, me.nranks),
-    "Alltoallv": lambda me, send, recv: data_movement.alltoallv(send, recv, me.rank, me.nranks),
-}
+
+_PAIR, _OPERATED, _ROOTED = ("sendbuf", "recvbuf"), ("sendbuf", "recvbuf", "op"), ("sendbuf", "recvbuf", "root")
+METHODS: dict[str, Method] = {
+    row.name: row
+    for row in (
+        Method("Allreduce", "allreduce", _OPERATED, _combined("allreduce"), _VECTORS, one_fold=True),
+        Method("Reduce", "reduce", (*_OPERATED, "root"), _combined("reduce"), _ROOTED_VECTOR, "recvbuf", one_fold=True),
+        Method("Bcast", "bcast", ("buf", "root"), _rooted(data_movement.bcast), "recv count type root comm"),
+        Method("Reduce_scatter_block", "reduce_scatter", _OPERATED, _combined("reduce_scatter"), _VECTORS, one_fold=True),
+        Method("Reduce_scatter", "reduce_scatter", ("sendbuf", "recvbuf", "recvcounts", "op"), _reduce_scatter, fills=False),
+        Method("Allgather", "allgather", _PAIR, _moved(data_movement.allgather), _BLOCKS),
+        Method("Allgatherv", "allgather", _PAIR, _moved(data_movement.allgatherv), fills=False),
+        Method("Gather", "gather", _ROOTED, _rooted(data_movement.gather), _ROOTED_BLOCKS, at_root="recvbuf"),
+        Method("Gatherv", "gather", _ROOTED, _rooted(data_movement.gatherv), at_root="recvbuf", fills=False),
+        Method("Scatter", "scatter", _ROOTED, _rooted(data_movement.scatter), _ROOTED_BLOCKS, at_root="sendbuf"),
+        Method("Scatterv", "scatter", _ROOTED, _rooted(data_movement.scatterv), at_root="sendbuf", fills=False),
+        Method("Alltoall", "alltoall", _PAIR, _moved(data_movement.alltoall), _BLOCKS),
+        Method("Alltoallv", "alltoall", _PAIR, _moved(data_movement.alltoallv), fills=False),
+        Method("Barrier", "barrier", (), _barrier, "comm"),
+        Method("Scan", "scan", _OPERATED, _combined("scan"), _VECTORS),
+        Method("Exscan", "exscan", _OPERATED, _exscan, _VECTORS, fills=False),
+    )
+}  # fmt: skip
+
+
+def _only_native(*arguments: Any) -> None:
+    """No `Call`: the MPI library serves it."""
+
+
+def method(name: str) -> Method:
+    """The row of a method; one that only the MPI library serves (``"Neighbor_alltoallv"``) sends its first buffer and fills its second."""
+    return METHODS.get(name) or Method(name, "", _PAIR, _only_native, fills=False)
+
+
+BY_COLLECTIVE = {row.collective: row for row in METHODS.values() if row.c_arguments}  # the method of equal blocks

@@ -10,23 +10,23 @@ from hpcoll.base.dtypes import is_bfloat16
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import ReduceOp
 from hpcoll.comm.calls.call import Call
+from hpcoll.comm.calls.methods import Method
 from hpcoll.comm.calls.operators import to_native
 from hpcoll.runtime.engine.mpi_collectives import MpiCall, known
 
 
-def as_native(method: str, arguments: tuple[Any, ...], aliased: bool = False) -> tuple[Any, ...]:
+def as_native(arguments: tuple[Any, ...], in_place_at: int | None = None) -> tuple[Any, ...]:
     """Arguments of one of mpi4py's upper-case methods: bfloat16, which has no MPI type, as 16-bit integers, no floats as counts.
 
     Args:
-        method: Its name.
         arguments: The caller's: buffers first.
-        aliased: The two buffers are one memory, which MPI wants to be told as ``MPI.IN_PLACE``.
+        in_place_at: Position of the buffer that MPI wants to be told as ``MPI.IN_PLACE``, because the two are one memory; or None.
     Raises:
         ArgumentError: an operator that the MPI library does not have.
     """
     theirs = [_theirs(argument) for argument in arguments]
-    if aliased:
-        theirs[method.startswith("Scatter")] = MPI.IN_PLACE
+    if in_place_at is not None:
+        theirs[in_place_at] = MPI.IN_PLACE
     return tuple(theirs)
 
 
@@ -52,11 +52,11 @@ def _whole(item: Any) -> Any:
     return int(item) if isinstance(item, float) else item
 
 
-def compiled(method: str, comm: MPI.Intracomm, call: Call, op: Any, buffers: Sequence[Any], sums: memoryview) -> MpiCall | None:
+def compiled(row: Method, comm: MPI.Intracomm, call: Call, op: Any, buffers: Sequence[Any], sums: memoryview) -> MpiCall | None:
     """What serves calls like this one without mpi4py, or None where that must look at the arguments each time.
 
     Args:
-        method: Its name.
+        row: Of the method.
         comm: The caller's communicator.
         call: The call.
         op: The operator as the caller gives it, or None.
@@ -64,9 +64,10 @@ def compiled(method: str, comm: MPI.Intracomm, call: Call, op: Any, buffers: Seq
         sums: Line of the ledger.
     """
     send, recv = buffers
-    if type(recv) is not np.ndarray:
+    if type(recv) is not np.ndarray or not row.c_arguments:
         return None
     count = call.count * call.dtype.itemsize // max(1, recv.dtype.itemsize)
-    if not known(method, count, recv.dtype, op):
+    if not known(count, recv.dtype, op):
         return None
-    return MpiCall(method, comm, call.root, count, recv.dtype, op, send is MPI.IN_PLACE, np.frombuffer(sums, np.int64))
+    name, in_place, account = f"MPI_{row.name}", send is MPI.IN_PLACE, np.frombuffer(sums, np.int64)
+    return MpiCall(name, row.c_arguments, row.at_root, comm, call.root, count, recv.dtype, op, in_place, account)

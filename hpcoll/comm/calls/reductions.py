@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from hpcoll.base.dtypes import check_op, is_bfloat16, is_extended, working_dtype
+from hpcoll.base.dtypes import check_op, is_extended, working_dtype
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.ops import MAX, MIN, ReduceOp
 from hpcoll.comm.calls import gpu_staging
-from hpcoll.comm.calls.buffers import Resolved, check_overlap, check_same_order, resolve
-from hpcoll.comm.calls.call import Call, factor_of, is_in_place, view
-from hpcoll.comm.calls.operators import to_native, to_ours
+from hpcoll.comm.calls.buffers import check_overlap, check_same_order, resolve
+from hpcoll.comm.calls.call import Call, Reduction, factor_of, is_in_place, view
+from hpcoll.comm.calls.operators import to_ours
 
 
 def reduction(
@@ -50,8 +49,7 @@ def reduction(
         check_same_order(sendbuf, recvbuf, rank)
         in_place = check_overlap(send, recv, rank)
     count = _share(send.count, nblocks, "recvbuf" if in_place else "sendbuf", rank)
-    call = Call(collective, send.address, recv.address if recv else 0, count, send.dtype, ours, root, in_place, aliased=in_place)
-    return _reduction_call(call, send, recv, nranks, one_fold)
+    return _call(Reduction(collective, ours, root, count, send, recv, in_place, nranks, one_fold=one_fold))
 
 
 def reduction_of_blocks(
@@ -84,8 +82,7 @@ def reduction_of_blocks(
     in_place = in_place or check_overlap(send, recv, rank)
     displs = [sum(counts[:i]) for i in range(nranks)]
     blocks = (tuple(zip(displs, counts, strict=True)), ((0, counts[rank]),), counts)
-    call = Call("reduce_scatter", send.address, recv.address, sum(counts), send.dtype, ours, 0, in_place, blocks, aliased=in_place)
-    return _reduction_call(call, send, recv, nranks)
+    return _call(Reduction("reduce_scatter", ours, 0, sum(counts), send, recv, in_place, nranks, blocks))
 
 
 def _share(count: int, nblocks: int, name: str, rank: int) -> int:
@@ -94,48 +91,37 @@ def _share(count: int, nblocks: int, name: str, rank: int) -> int:
     return count // nblocks
 
 
-def _reduction_call(call: Call, send: Resolved, recv: Resolved | None, nranks: int, one_fold: bool = False) -> Call:
-    """Add what happens before and after: another element type, a factor, a result that must not overwrite its input."""
-    op, dtype = call.op, send.dtype
-    assert op is not None
-    work = working_dtype(dtype)
-    native = to_native(op) is not None and not is_bfloat16(dtype)
-    call = call._replace(
-        native=native, strict=work != dtype or _lets_nan_through(op, dtype), dtype=work, keep=(send.owner, recv.owner if recv else None)
-    )
+def _call(given: Reduction) -> Call:
+    """The call, with what happens before and after: another element type, a factor, a result that must not overwrite its input."""
+    send, recv, op = given.send, given.recv, given.op
     if not send.count:
-        return call
+        return given.call(send.address, recv.address if recv else 0, in_place=given.in_place)
     if send.gpu is not None or (recv is not None and recv.gpu is not None):
-        return gpu_staging.reduction(call, send, recv, nranks, one_fold)
+        return gpu_staging.reduction(given)
+    dtype, work, in_place = given.dtype, working_dtype(given.dtype), given.in_place
     source = view(send)
     if work != dtype or op.premultiplier is not None:
-        source = _scaled(source.astype(work), op)
-        call = call._replace(send=source.ctypes.data, in_place=False, keep=(*call.keep, source), direct=False)
+        source, in_place = source.astype(work), False
+    if op.premultiplier is not None:
+        source *= factor_of(op, work)
+    as_given = source.dtype == dtype and op.premultiplier is None
     if recv is None:
-        return call
-    target = view(recv)[: call.blocks[1][0][1] if call.blocks else call.count]
-    if call.collective == "reduce_scatter" and call.in_place:
-        call = call._replace(in_place=False, copied=send.nbytes)
+        return given.call(source.ctypes.data, 0, in_place=in_place, keep=(source,), as_given=as_given)
+    target = view(recv)[: given.own_count]
     result = np.empty(target.size, work) if work != dtype else target
-    divisor = nranks if op.average else 1
+    beside = given.collective == "reduce_scatter" and in_place  # its input lies where results come, until all have it
+    in_place = in_place and not beside and result is target
+    copied = send.nbytes if beside else 0
+    if result is target and given.divisor == 1:
+        return given.call(source.ctypes.data, recv.address, in_place=in_place, copied=copied, keep=(source,), as_given=as_given)
 
     def finish() -> None:
         with np.errstate(over="ignore", invalid="ignore"):
-            if divisor > 1:
-                np.divide(result, divisor, out=result)
+            if given.divisor > 1:
+                np.divide(result, given.divisor, out=result)
             if result is not target:
                 target[...] = result
 
-    if result is not target:
-        call = call._replace(recv=result.ctypes.data, in_place=False, keep=(*call.keep, result))
-    return call._replace(finish=finish, direct=False) if result is not target or divisor > 1 else call
-
-
-def _lets_nan_through(op: ReduceOp, dtype: np.dtype) -> bool:
-    return op in (MIN, MAX) and dtype.kind == "f"
-
-
-def _scaled(source: np.ndarray, op: ReduceOp) -> np.ndarray:
-    if op.premultiplier is not None:
-        source *= factor_of(op, source.dtype)
-    return source
+    address = recv.address if result is target else result.ctypes.data
+    keep = (source, result)
+    return given.call(source.ctypes.data, address, in_place=in_place, copied=copied, keep=keep, finish=finish, as_given=False)

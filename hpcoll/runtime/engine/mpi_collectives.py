@@ -16,15 +16,8 @@ from hpcoll.runtime.program.fields import DONE, FAILED
 from hpcoll.runtime.transports.mpi import function, handle
 
 _MAX_COUNT = 2**31 - 1
-# Arguments of the C functions. A function is given eight, and does not look at those that it does not have: with the calling conventions
-# of Linux on x86-64 and ARM the caller alone takes care of them.
-_VECTORS, _BLOCKS = "send recv count type op comm", "send count type recv count type comm"
-_ARGUMENTS = {
-    "Allreduce": _VECTORS, "Reduce_scatter_block": _VECTORS, "Scan": _VECTORS, "Exscan": _VECTORS,
-    "Reduce": "send recv count type op root comm", "Bcast": "recv count type root comm", "Barrier": "comm",
-    "Allgather": _BLOCKS, "Alltoall": _BLOCKS, "Gather": "send count type recv count type root comm",
-    "Scatter": "send count type recv count type root comm",
-}  # fmt: skip
+# A function is given eight arguments, and does not look at those that it does not have: with the calling conventions of Linux on x86-64
+# and ARM the caller alone takes care of them.
 _NARGUMENTS = 8
 _call = c_function(INT, *[LONG] * _NARGUMENTS)
 
@@ -66,19 +59,27 @@ class MpiCall:
     """
 
     def __init__(
-        self, method: str, comm: MPI.Intracomm, root: int, count: int, dtype: np.dtype, op: MPI.Op | None, in_place: bool,
-        account: np.ndarray,
+        self, function_name: str, arguments: str, at_root: str, comm: MPI.Intracomm, root: int, count: int, dtype: np.dtype,
+        op: MPI.Op | None, in_place: bool, account: np.ndarray,
     ) -> None:  # fmt: skip
-        """Arguments as in `known`; besides, the communicator, the root, whether what is sent is ``MPI.IN_PLACE``, a line of the ledger."""
-        send, recv = _roles(method, comm.Get_rank() == root, in_place)
+        """Bind a C function.
+
+        Args:
+            function_name, arguments, at_root: Its name, and ``c_arguments`` and ``at_root`` of a row of the table of methods.
+            comm, root: The caller's.
+            count, dtype, op: As in `known`.
+            in_place: Whether what is sent is ``MPI.IN_PLACE``.
+            account: A line of the ledger.
+        """
+        send, recv = _roles(at_root, comm.Get_rank() == root, in_place)
         values = {
             "count": count, "type": handle(MPI.Datatype.fromcode(dtype.char)), "op": 0 if op is None else handle(op), "root": root,
             "comm": handle(comm), "send": send if isinstance(send, int) else 0, "recv": recv if isinstance(recv, int) else 0,
         }  # fmt: skip
-        names = _ARGUMENTS[method].split()
+        names = arguments.split()
         self._account = account
         self._words = np.zeros(_FIRST + _NARGUMENTS, np.int64)
-        self._words[_FUNCTION], self._words[_ACCOUNT] = function(f"MPI_{method}"), account.ctypes.data
+        self._words[_FUNCTION], self._words[_ACCOUNT] = function(function_name), account.ctypes.data
         self._words[_CLOCK_GETTIME] = function_address("clock_gettime")
         self._words[_FIRST : _FIRST + len(names)] = [values[name] for name in names]
         places = {role: names.index(name) for name, role in (("send", send), ("recv", recv)) if name in names}
@@ -91,16 +92,15 @@ class MpiCall:
         return int(self._words[_ERROR])
 
 
-def known(method: str, count: int, dtype: np.dtype, op: object) -> bool:
+def known(count: int, dtype: np.dtype, op: object) -> bool:
     """Whether a call can be made this way.
 
     Args:
-        method: Of mpi4py, upper case.
         count: Elements of the vector or of one block.
         dtype: Their type in the caller's arrays.
         op: As the caller gives it, or None.
     """
-    return method in _ARGUMENTS and count <= _MAX_COUNT and _has_type(dtype) and (op is None or isinstance(op, MPI.Op))
+    return count <= _MAX_COUNT and _has_type(dtype) and (op is None or isinstance(op, MPI.Op))
 
 
 @lru_cache(maxsize=64)
@@ -108,11 +108,11 @@ def _has_type(dtype: np.dtype) -> bool:
     return dtype.kind in "biufc" and dtype.isnative and MPI.Datatype.fromcode(dtype.char) != MPI.DATATYPE_NULL
 
 
-def _roles(method: str, is_root: bool, in_place: bool) -> tuple[str | int, str | int]:
+def _roles(at_root: str, is_root: bool, in_place: bool) -> tuple[str | int, str | int]:
     """What the two buffers of the C function are: ``source`` or ``target`` of `call_cache.run_cached`, or a constant."""
     constant = int(MPI.IN_PLACE)
-    if method in ("Reduce", "Gather") and not is_root:
+    if at_root == "recvbuf" and not is_root:
         return "target", 0
-    if method == "Scatter":
+    if at_root == "sendbuf":
         return (("target", constant) if in_place else ("source", "target")) if is_root else (0, "target")
     return constant if in_place else "source", "target"

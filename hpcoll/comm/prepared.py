@@ -1,0 +1,44 @@
+"""A call that has been described and planned, on its way from a communicator's context to whatever runs it."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from hpcoll.comm.calls.call import Call
+from hpcoll.comm.plan import MessageContext, Plan
+
+
+class Asked(NamedTuple):
+    """The keywords of a call, and whether it is to return before it has ended."""
+
+    algorithm: str | None
+    segment: Any
+    stream: Any
+    in_flight: bool = False
+
+
+class Carrier(Protocol):
+    """What has message contexts: `Resources` for arrays in host memory, routes between GPUs for arrays there."""
+
+    message_contexts: list[MessageContext]
+
+    def new_message_contexts(self, first: int, n: int) -> list[MessageContext]:
+        """``n`` more, numbered from ``first`` on; collective."""
+
+
+class Prepared(NamedTuple):
+    """A call and how it runs.
+
+    Attributes:
+        call, plan: None where only the MPI library understands it.
+        arguments: For the MPI library's own method: the caller's, or host mirrors of GPU arrays.
+        describe: Describes the call anew, with the streams and the data of then.
+        carrier: Has the message contexts that it travels on.
+        after_native: What remains to be done when the MPI library has served it, or None.
+    """
+
+    call: Call | None
+    plan: Plan | None
+    arguments: tuple[Any, ...]
+    describe: Callable[[], Call | None]
+    carrier: Carrier
+    after_native: Callable[[], None] | None = None
