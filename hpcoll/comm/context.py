@@ -1,4 +1,4 @@
-"""What hpcoll keeps for one MPI communicator, and how its calls run: blocking, in flight, persistent.
+"""What hpcoll keeps for one MPI communicator, and how its blocking calls run; `hpcoll.comm.in_flight` has the others.
 
 A context is made of parts: resources (duplicate, settings, message contexts), a planner, engines, a call cache, the ledger, and for
 calls on GPU arrays, once there are any, a GPU part. It hangs on the communicator as an attribute, so that every
@@ -15,8 +15,7 @@ from typing import Any
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, DeviceError, TransportError
-from hpcoll.comm.calls.buffers import resolve
-from hpcoll.comm.calls.call import Call, is_in_place
+from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.methods import METHODS, Method
 from hpcoll.comm.calls.native import as_native, compiled
 from hpcoll.comm.engines import BlockingEngines
@@ -24,17 +23,15 @@ from hpcoll.comm.ledger import Ledger
 from hpcoll.comm.plan import Plan
 from hpcoll.comm.planner import Planner, refusal
 from hpcoll.comm.prepared import Asked, Prepared
-from hpcoll.comm.progress_thread import abandon, can_be_helped, collect, drain, lasting
-from hpcoll.comm.requests import Persistent, start
-from hpcoll.comm.resources import IN_FLIGHT, Resources
+from hpcoll.comm.progress_thread import abandon, drain
+from hpcoll.comm.requests import Persistent
+from hpcoll.comm.resources import Resources
 from hpcoll.runtime.engine import call_cache
 from hpcoll.runtime.engine.entry import RUN, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.engine.mpi_collectives import MpiCall
 from hpcoll.runtime.program.fields import BUSY
 from hpcoll.selection.config import NATIVE
-
-_FIRST_PERSISTENT = 2 * (1 + IN_FLIGHT)  # number of the first message context behind those that host and GPU arrays have
 
 
 class Context:
@@ -45,6 +42,7 @@ class Context:
         resources, planner, engines, ledger: Its parts.
         tables: The call cache: addresses of tables of earlier calls.
         token: The byte that a barrier passes round.
+        issued, npersistent: Non-blocking calls so far, and persistent requests: alike on all ranks.
         persistent: Living persistent requests by message context.
         closed: Why it cannot be used any more; the empty string while it can.
     """
@@ -58,7 +56,7 @@ class Context:
         self.planner = Planner(self.resources, self.ledger, self._forget)
         self.closed = ""
         self.persistent: weakref.WeakValueDictionary[int, Persistent] = weakref.WeakValueDictionary()
-        self._issued = self._prepared = 0
+        self.issued = self.npersistent = 0
 
     @cached_property
     def gpu(self) -> Any:
@@ -196,7 +194,7 @@ class Context:
 
     def _run_natively(self, method: str, prepared: Prepared) -> tuple[Any, ...]:
         """Let the MPI library serve a call; returns the arguments it got."""
-        arguments = self._natively(METHODS[method], prepared)
+        arguments = self.natively(METHODS[method], prepared)
         self._run_native(prepared.plan, method, arguments)
         if prepared.after_native is not None:
             with self.closing(method):
@@ -210,7 +208,7 @@ class Context:
             plan.sums[0] += 1
             plan.sums[1] += perf_counter_ns() - begun
 
-    def _natively(self, row: Method, prepared: Prepared) -> tuple[Any, ...]:
+    def natively(self, row: Method, prepared: Prepared) -> tuple[Any, ...]:
         """Arguments for the MPI library's own method.
 
         Raises:
@@ -221,51 +219,6 @@ class Context:
             return as_native(prepared.arguments, row.in_place_at if call is not None and call.aliased else None)
         except ArgumentError as error:
             raise refusal(self.rank, call or row.name, error) from None
-
-    def issue(self, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any) -> MPI.Request:
-        """Start a non-blocking call; errors as in `run`, those of the transport when the request is waited for."""
-        self.check()
-        collect()
-        arguments = lasting(arguments)
-        moves = can_be_helped() or algorithm is not None
-        if method in ("Gatherv", "Scatterv"):  # others would have to ask the root for sizes first, and wait
-            algorithm = algorithm or "direct"
-            if algorithm not in ("direct", NATIVE):
-                raise ArgumentError(f"rank {self.rank}: I{method.lower()} takes algorithm 'direct' or 'native', got {algorithm!r}")
-        with self.closing(method):
-            prepared = self.prepare(method, arguments, Asked(algorithm, segment, stream, in_flight=True))
-        call, plan = prepared.call, prepared.plan
-        if call is None or plan is None or plan.algorithm == NATIVE or not (moves or call.strict or not call.native):
-            # the library's own requests move whenever it is called, by whatever method
-            theirs = self._natively(METHODS[method], prepared._replace(arguments=arguments))
-            return getattr(self.resources.native, f"I{method.lower()}")(*theirs)
-        self._issued += 1  # on all ranks alike
-        with self.closing(plan):
-            return start(self, prepared.carrier.message_contexts[1 + self._issued % IN_FLIGHT], plan, call)
-
-    def make_persistent(self, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any) -> MPI.Prequest:
-        """Plan a persistent call; collective, errors as in `run`."""
-        self.check()
-        arguments = self._counted(method, lasting(arguments))
-        with self.closing(method):
-            prepared = self.prepare(method, arguments, Asked(algorithm, segment, stream, in_flight=True))
-        call, plan = prepared.call, prepared.plan
-        if call is None or plan is None or plan.algorithm == NATIVE:
-            theirs = self._natively(METHODS[method], prepared._replace(arguments=arguments))
-            return getattr(self.resources.native, f"{method}_init")(*theirs)
-        self._prepared += 1
-        (message_context,) = prepared.carrier.new_message_contexts(_FIRST_PERSISTENT + self._prepared, 1)
-        request = Persistent()
-        with self.closing(plan):
-            request._bind(self, plan, message_context, call, None if call.as_given else prepared.describe)
-        return request
-
-    def _counted(self, method: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Arguments with the counts that a Reduce_scatter may leave out, so that describing it again asks no other rank; collective."""
-        if method != "Reduce_scatter" or arguments[2] is not None or is_in_place(arguments[0]):
-            return arguments
-        own = resolve(arguments[1], name="recvbuf", rank=self.rank, writable=True)
-        return *arguments[:2], None if own is None else self.resources.comm.allgather(own.count), arguments[3]
 
     def _go_on(self, plan: Plan, engine: HostEngine, status: int, call: Call | None = None) -> None:
         try:

@@ -14,9 +14,10 @@ from mpi4py import MPI
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.calls.buffers import Resolved, check_overlap, check_same_order, resolve
+from hpcoll.comm.calls.buffers import Resolved, resolve
 from hpcoll.comm.calls.host_mirror import mirrored
 from hpcoll.comm.calls.native import as_native
+from hpcoll.comm.calls.overlap import check_overlap, check_same_order
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from mpi4py import MPI
 from specs import address, derived, describe, refuse
 
 from hpcoll.comm.calls import packing
-from hpcoll.comm.calls.buffers import check_overlap, resolve
+from hpcoll.comm.calls.buffers import resolve
+from hpcoll.comm.calls.overlap import check_overlap
 from hpcoll.comm.calls.packing import pack, unpack
 
 X = np.arange(12.0)

@@ -12,8 +12,9 @@ import numpy as np
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.calls import gpu_staging
-from hpcoll.comm.calls.buffers import Resolved, check_overlap, check_same_order, resolve
+from hpcoll.comm.calls.buffers import Resolved, resolve
 from hpcoll.comm.calls.call import Call, is_in_place
+from hpcoll.comm.calls.overlap import check_overlap, check_same_order
 from hpcoll.comm.calls.packing import pack, unpack
 from hpcoll.runtime.gpu.device import gpu_of
 

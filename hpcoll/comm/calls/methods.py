@@ -85,9 +85,13 @@ class Method(NamedTuple):
 
     def gpu_arrays(self, arguments: Sequence[Any], rank: int) -> dict[int, DeviceArray]:
         """The GPU arrays that this rank sends from and receives into, by position."""
-        positions = {position for position in self.buffers(arguments, rank) if position is not None}
-        found = {position: find_gpu_array(arguments[position]) for position in sorted(positions)}
-        return {position: array for position, array in found.items() if array is not None}
+        found: dict[int, DeviceArray] = {}
+        for position in self.buffers(arguments, rank):
+            if position is not None and type(arguments[position]) is not np.ndarray:
+                array = find_gpu_array(arguments[position])
+                if array is not None:
+                    found[position] = array
+        return found
 
     @property
     def in_place_at(self) -> int:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.comm.calls.buffers import Resolved, blocks
+from hpcoll.comm.calls.buffers import Resolved
+from hpcoll.comm.calls.overlap import blocks
 
 _PIECE_NBYTES = 1 << 30  # one MPI_Pack; Open MPI 5 counts its bytes in 32 bits
 

@@ -12,9 +12,10 @@ import numpy as np
 from hpcoll.base.dtypes import check_op, is_extended, working_dtype
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.calls import gpu_staging
-from hpcoll.comm.calls.buffers import check_overlap, check_same_order, resolve
+from hpcoll.comm.calls.buffers import resolve
 from hpcoll.comm.calls.call import Call, Reduction, factor_of, is_in_place, view
 from hpcoll.comm.calls.operators import to_ours
+from hpcoll.comm.calls.overlap import check_overlap, check_same_order
 
 
 def reduction(

@@ -1,0 +1,68 @@
+"""Calls that return before they have ended: non-blocking ones, and persistent requests."""
+
+from typing import Any
+
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.calls.buffers import resolve
+from hpcoll.comm.calls.call import is_in_place
+from hpcoll.comm.calls.methods import METHODS
+from hpcoll.comm.context import Context
+from hpcoll.comm.prepared import Asked
+from hpcoll.comm.progress_thread import can_be_helped, collect, lasting
+from hpcoll.comm.requests import Persistent, start
+from hpcoll.comm.resources import IN_FLIGHT
+from hpcoll.selection.config import NATIVE
+
+_FIRST_PERSISTENT = 2 * (1 + IN_FLIGHT)  # number of the first message context behind those that host and GPU arrays have
+
+
+def issue(context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any) -> MPI.Request:
+    """Start a non-blocking call; errors as in `Context.run`, those of the transport when the request is waited for."""
+    context.check()
+    collect()
+    arguments = lasting(arguments)
+    moves = can_be_helped() or algorithm is not None
+    if method in ("Gatherv", "Scatterv"):  # others would have to ask the root for sizes first, and wait
+        algorithm = algorithm or "direct"
+        if algorithm not in ("direct", NATIVE):
+            raise ArgumentError(f"rank {context.rank}: I{method.lower()} takes algorithm 'direct' or 'native', got {algorithm!r}")
+    with context.closing(method):
+        prepared = context.prepare(method, arguments, Asked(algorithm, segment, stream, in_flight=True))
+    call, plan = prepared.call, prepared.plan
+    if call is None or plan is None or plan.algorithm == NATIVE or not (moves or call.strict or not call.native):
+        # the library's own requests move whenever it is called, by whatever method
+        theirs = context.natively(METHODS[method], prepared._replace(arguments=arguments))
+        return getattr(context.resources.native, f"I{method.lower()}")(*theirs)
+    context.issued += 1
+    with context.closing(plan):
+        return start(context, prepared.carrier.message_contexts[1 + context.issued % IN_FLIGHT], plan, call)
+
+
+def make_persistent(
+    context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any
+) -> MPI.Prequest:  # fmt: skip
+    """Plan a persistent call; collective, errors as in `Context.run`."""
+    context.check()
+    arguments = _counted(context, method, lasting(arguments))
+    with context.closing(method):
+        prepared = context.prepare(method, arguments, Asked(algorithm, segment, stream, in_flight=True))
+    call, plan = prepared.call, prepared.plan
+    if call is None or plan is None or plan.algorithm == NATIVE:
+        theirs = context.natively(METHODS[method], prepared._replace(arguments=arguments))
+        return getattr(context.resources.native, f"{method}_init")(*theirs)
+    context.npersistent += 1
+    (message_context,) = prepared.carrier.new_message_contexts(_FIRST_PERSISTENT + context.npersistent, 1)
+    request = Persistent()
+    with context.closing(plan):
+        request._bind(context, plan, message_context, call, None if call.as_given else prepared.describe)
+    return request
+
+
+def _counted(context: Context, method: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arguments with the counts that a Reduce_scatter may leave out, so that describing it again asks no other rank; collective."""
+    if method != "Reduce_scatter" or arguments[2] is not None or is_in_place(arguments[0]):
+        return arguments
+    own = resolve(arguments[1], name="recvbuf", rank=context.rank, writable=True)
+    return *arguments[:2], None if own is None else context.resources.comm.allgather(own.count), arguments[3]
