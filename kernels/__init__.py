@@ -1,1 +1,4 @@
 """Reduction kernels of hpcoll: one compiled fold per operator and element type."""
+
+MAX_SOURCES = 8  # of one reduction on a GPU: kernels take operands by value
+MAX_AXES = 6  # of a strided array on a GPU

@@ -11,6 +11,7 @@ import numpy as np
 from numba import cuda, types
 
 from hpcoll.base.ops import ReduceOp
+from hpcoll.kernels import MAX_AXES, MAX_SOURCES
 from hpcoll.kernels.numbers import Number, operator, times
 
 if numba.config.ENABLE_CUDASIM:
@@ -19,8 +20,6 @@ else:
     from hpcoll.kernels import vectors  # type: ignore[no-redef]
 
 WIDE_NBYTES = 16  # one load or store of a thread, where memory is aligned to it
-MAX_SOURCES = 8
-NAXES = 6
 
 address = vectors.address
 _BYTES = types.CPointer(types.uint8)
@@ -182,7 +181,7 @@ def strided(itemsize: int, *, packs: bool) -> tuple[Any, Any]:
                 copy(dst, offset, src, i * itemsize)
             i += cuda.gridsize(1)
 
-    return kernel, types.void(_BYTES, _BYTES, *[types.int64] * (2 * NAXES))
+    return kernel, types.void(_BYTES, _BYTES, *[types.int64] * (2 * MAX_AXES))
 
 
 def _access(element: Any, nlanes: int) -> tuple[Any, Any, Any, Any]:

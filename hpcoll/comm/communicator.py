@@ -22,7 +22,7 @@ from hpcoll.comm.nonblocking import NonBlocking
 from hpcoll.comm.persistent import PersistentCollectives
 from hpcoll.comm.point_to_point import Messages, Neighbours
 from hpcoll.comm.symmetric import Form
-from hpcoll.runtime.transports.shm import Node
+from hpcoll.runtime.transports.local_ranks import LocalRanks
 from hpcoll.selection.config import log
 
 
@@ -173,7 +173,7 @@ class CartCommunicator(Communicator, Neighbours, MPI.Cartcomm):
         return self._keep(MPI.Cartcomm(self).Sub(remain_dims))
 
 
-def _neighbours(context: Context) -> Node | None:
+def _neighbours(context: Context) -> LocalRanks | None:
     """The ranks with which this one shares memory; None where it shares none."""
     context.check()
     resources = context.resources

@@ -10,28 +10,23 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
-
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.calls import gpu_staging
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.gpu_staging import Lifted
 from hpcoll.comm.calls.host_mirror import Mirror, mirror_of
 from hpcoll.comm.calls.methods import Caller, Method
-from hpcoll.comm.gpu_routes import Gpus
-from hpcoll.comm.plan import MessageContext
+from hpcoll.comm.gpu_routes import GpuEngines, Gpus
 from hpcoll.comm.planner import Planner
 from hpcoll.comm.prepared import Asked, Prepared
 from hpcoll.comm.resources import IN_FLIGHT, Resources
 from hpcoll.comm.symmetric import Form
-from hpcoll.runtime.engine.host_engine import HostEngine
+from hpcoll.kernels import MAX_SOURCES
 from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.gpu.arrays import DeviceArray, stream_of
 from hpcoll.runtime.gpu.device import Gpu, Memory, array_over, gpu_of
 from hpcoll.runtime.gpu.local_gpu import local_device
-from hpcoll.runtime.program.fields import MOST_SOURCES
 from hpcoll.schedules.catalogue import algorithms, find
-from hpcoll.selection.choose import Choice
 from hpcoll.selection.config import HOST, NATIVE
 
 Arrays: TypeAlias = dict[int, DeviceArray]  # by position among the arguments
@@ -86,12 +81,14 @@ class GpuCalls:
             again = row.gpu_arrays(arguments, self._on.rank)
             return None if anew is None else self._launching(anew, on_gpu, routes, again, asked.stream)
 
-        plan = self._planner.plan(call, row.name, asked.algorithm, asked.segment, self._build)
+        on = self._on
+        engines = GpuEngines(routes, on.topology, on.handle, on.wait_policy, on.lock)
+        plan = self._planner.plan(call, row.name, asked.algorithm, asked.segment, engines.build)
         return Prepared(call, plan, arguments, describe, routes)
 
     def _may_fold_once(self, row: Method, algorithm: str | None) -> bool:
         """Whether half types may travel as they are: one kernel reads all contributions, and no other algorithm is asked for."""
-        if not row.one_fold or self._on.nranks > MOST_SOURCES:
+        if not row.one_fold or self._on.nranks > MAX_SOURCES:
             return False
         forced = algorithm or self._on.config.algorithms.get(row.collective)
         return forced is None or (forced in algorithms(row.collective) and find(row.collective, forced).one_fold)
@@ -166,18 +163,12 @@ class GpuCalls:
         on = self._on
         if self._routes is None:
             first = 1 + IN_FLIGHT
-            which = on.comm, on.node, on.topology.nodes, gpu, on.config.cuda_path
+            which = on.comm, on.node, gpu, on.config.cuda_path
             self._routes = Gpus(*which, on.new_message_contexts, first, first, shares=on.shares_memory)
         mine = self._routes.gpu.ordinal
         if gpu.ordinal != mine:
             raise ArgumentError(f"rank {on.rank}: this communicator uses GPU {mine}, got an array on GPU {gpu.ordinal}: use one each")
         return self._routes
-
-    def _build(self, call: Call, choice: Choice, sizes: tuple[int, ...], account: np.ndarray, context: MessageContext) -> HostEngine:
-        on = self._on
-        assert self._routes is not None
-        assert call.exported is not None
-        return self._routes.build(call, choice, sizes, call.exported, on.handle, on.wait_policy, on.lock, account, context)
 
     def array(self, form: Form) -> Any:
         """An array in symmetric GPU memory; collective.

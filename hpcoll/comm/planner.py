@@ -8,8 +8,10 @@ import numpy as np
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.calls.call import Call
+from hpcoll.comm.cut import message_nbytes
+from hpcoll.comm.engine_builder import HostEngines
 from hpcoll.comm.ledger import Ledger
-from hpcoll.comm.plan import MessageContext, Plan, build_engine, message_nbytes
+from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.resources import Resources
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.selection.choose import Choice, Need, choose
@@ -33,6 +35,7 @@ class Planner:
 
     def __init__(self, resources: Resources, ledger: Ledger, forgotten: Callable[[], None]) -> None:
         self._on, self._ledger, self._forgotten = resources, ledger, forgotten
+        self._engines = HostEngines(resources.topology, resources.handle, resources.wait_policy, resources.lock, resources.capacity)
         self._plans: dict[tuple[Any, ...], Plan] = {}
 
     def plan(self, call: Call | None, method: str, algorithm: str | None, segment: Any, build: Build | None = None) -> Plan | None:
@@ -52,7 +55,7 @@ class Planner:
         try:
             nbytes = None if segment is None else positive_segment(segment)
             key = (*call.shape, method, algorithm, nbytes)
-            return self._plans.get(key) or self._new_plan(key, call, algorithm, nbytes, build or self._build)
+            return self._plans.get(key) or self._new_plan(key, call, algorithm, nbytes, build or self._engines.build)
         except ArgumentError as error:
             raise refusal(self._on.rank, call, error) from None
 
@@ -70,10 +73,6 @@ class Planner:
                 self.forget()
             self._plans[key] = plan
         return plan
-
-    def _build(self, call: Call, choice: Choice, sizes: tuple[int, ...], account: np.ndarray, context: MessageContext) -> HostEngine:
-        on = self._on
-        return build_engine(call, choice, on.topology, on.handle, on.wait_policy, sizes, on.capacity, on.lock, account, context)
 
     def _choose(self, call: Call, algorithm: str | None, segment: int | None) -> Choice:
         on = self._on

@@ -20,7 +20,8 @@ from hpcoll.comm.point_to_point_buffers import gpu_arrays, is_direct, serve, set
 from hpcoll.comm.progress_thread import collect
 from hpcoll.comm.requests import Request, start
 from hpcoll.runtime.engine.host_engine import OWN_CORE, HostEngine
-from hpcoll.runtime.program.opcodes import NCOLUMNS, Code, Program
+from hpcoll.runtime.program.fields import NCOLUMNS
+from hpcoll.runtime.program.opcodes import Code, Program
 from hpcoll.runtime.transports.mpi import library
 
 _Array, _Comm, _Message = np.ndarray, MPI.Comm, MPI.Message

@@ -11,8 +11,9 @@ from hpcoll.comm.calls.methods import Caller
 from hpcoll.comm.plan import MessageContext
 from hpcoll.runtime.engine.host_engine import OWN_CORE, SHARED_CORE
 from hpcoll.runtime.gpu import cuda
+from hpcoll.runtime.transports.local_ranks import LocalRanks
 from hpcoll.runtime.transports.mpi import handle
-from hpcoll.runtime.transports.shm import CAPACITY_NBYTES, Node, Rings, make_rings
+from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings
 from hpcoll.selection.agreement import agree
 from hpcoll.selection.config import log
 from hpcoll.selection.topology import find_topology
@@ -55,7 +56,7 @@ class Resources:
         self.handle = handle(self.comm)
         oversubscribed = hosts.count(hosts[self.rank]) > (os.cpu_count() or 1) or os.environ.get(_YIELDS, "0") not in ("", "0", "false")
         self.wait_policy = SHARED_CORE if oversubscribed else OWN_CORE
-        self.node = Node(self.comm, self.config.shm, self.config.shm_ranks)
+        self.node = LocalRanks(self.comm, self.config.shm, self.config.shm_ranks)
         self.message_contexts = self.new_message_contexts(0, 1 + IN_FLIGHT)
         self.topology = find_topology(self.comm, hosts, self.node.first)
         self.levels = self.topology.levels(self.config.levels)
@@ -79,7 +80,7 @@ class Resources:
         rings: Sequence[Rings | None] | None = None
         if self.node.nranks > 1 and self.config.shm != 0:
             said = self.node.refused
-            rings = make_rings(self.node, n, capacity or self._staging_nbytes())
+            rings = self.node.make_rings(n, capacity or self._staging_nbytes())
             if rings is None and self.node.rank == 0 and not said:
                 log.warning("ranks of this node exchange MPI messages: %s", self.node.refused)
         return [MessageContext(first + i, one) for i, one in enumerate(rings or [None] * n)]

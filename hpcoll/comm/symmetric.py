@@ -14,7 +14,7 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError, DeviceError
 from hpcoll.comm.calls.call import check_root
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
-from hpcoll.runtime.transports.shm import Node
+from hpcoll.runtime.transports.local_ranks import LocalRanks
 
 _MOST_NBYTES = 1 << 46  # what a process can map
 _PIECE_NBYTES = 1 << 30  # int counts end at 2**31 - 1
@@ -63,13 +63,13 @@ def symmetric(comm: MPI.Intracomm, allocate: Callable[[Form], Any], method: str,
     return array
 
 
-def zeros(node: Node | None, form: Form) -> np.ndarray:
+def zeros(node: LocalRanks | None, form: Form) -> np.ndarray:
     """An array of zeros in host memory; collective over the node, None for ordinary memory."""
     memory = node.symmetric(form.nbytes) if node and form.nbytes else _ordinary(form.nbytes)
     return memory.view(form.dtype).reshape(form.shape)
 
 
-def share(comm: MPI.Intracomm, node: Node | None, array: Any, root: Any) -> np.ndarray:
+def share(comm: MPI.Intracomm, node: LocalRanks | None, array: Any, root: Any) -> np.ndarray:
     """A read-only copy of the root's array, one for all ranks of a node; collective.
 
     Args:

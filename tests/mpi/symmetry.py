@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 import hpcoll
 from hpcoll.runtime.program.fields import STAGING_AT, STAGING_SLOTS
-from hpcoll.runtime.transports import shm, window
+from hpcoll.runtime.transports import local_ranks, symmetric, window
 
 
 def shares(comm: hpcoll.Communicator) -> bool:
@@ -20,8 +20,8 @@ def shares(comm: hpcoll.Communicator) -> bool:
 
 def holdings() -> tuple[int, int, int, int]:
     """Nameless files mapped, open descriptors, numbers held, symmetric windows."""
-    lines = [line for line in Path("/proc/self/maps").read_text().splitlines() if f"{shm.FOLDER}/#" in line]
-    return len({line.split()[4] for line in lines}), len(os.listdir("/proc/self/fd")), len(window._held), len(shm._symmetric)
+    lines = [line for line in Path("/proc/self/maps").read_text().splitlines() if f"{local_ranks.FOLDER}/#" in line]
+    return len({line.split()[4] for line in lines}), len(os.listdir("/proc/self/fd")), len(window._held), len(symmetric._live)
 
 
 def mapping_of(array: np.ndarray) -> dict[str, str]:
@@ -42,11 +42,11 @@ def mapping_of(array: np.ndarray) -> dict[str, str]:
 
 def staged_nbytes(comm: hpcoll.Communicator) -> int:
     """Bytes other than 0 that this rank has staged since the communicator was made; 0 where it shares no memory."""
-    stream = comm._context.resources.message_contexts[0].rings
-    if stream is None:
+    rings = comm._context.resources.message_contexts[0].rings
+    if rings is None:
         return 0
-    part = int(stream.fields[STAGING_AT]) - stream.window.address
-    return int(np.count_nonzero(stream.window.mapping.array(part, STAGING_SLOTS * stream.capacity)))
+    part = int(rings.fields[STAGING_AT]) - rings.window.address
+    return int(np.count_nonzero(rings.window.mapping.array(part, STAGING_SLOTS * rings.capacity)))
 
 
 def barrier() -> None:

@@ -87,7 +87,7 @@ def test_other_memory_at_the_same_address_on_some_ranks(double: Any) -> None:
 def test_more_allocations_than_can_be_exported(double: Any) -> None:
     comm = communicator()
     allreduce(comm, double)
-    directory = comm._context.gpu._routes._directory
+    directory = comm._context.gpu._routes.directory
     directory._free = directory._free[-129:]
     arrays = [double.Array(LONG).fill(comm.rank) for _ in range(3)]
     found = []
@@ -102,7 +102,7 @@ def test_more_allocations_than_can_be_exported(double: Any) -> None:
 def test_an_array_over_two_allocations_is_not_exported_by_the_first(double: Any) -> None:
     comm = communicator("ipc")
     allreduce(comm, double)
-    directory, array = comm._context.gpu._routes._directory, double.Array(LONG)
+    directory, array = comm._context.gpu._routes.directory, double.Array(LONG)
     if directory is not None:
         assert directory.export(array.address, array.nbytes)
         assert not directory.export(array.address, array.nbytes + 1)

@@ -16,8 +16,9 @@ from reference import ALGORITHMS, Guarded, agreed, communicator, contribution
 from test_collectives import run, run_in_place
 
 import hpcoll
+from hpcoll.runtime.program.fields import CODE
 from hpcoll.runtime.program.opcodes import Code
-from hpcoll.runtime.transports import shm
+from hpcoll.runtime.transports import local_ranks
 from hpcoll.schedules.catalogue import CATALOGUE
 
 pytestmark = pytest.mark.mpi
@@ -39,7 +40,7 @@ def test_ranks_of_a_node_exchange_no_mpi_messages() -> None:
     assert len(resources.node.local_peers) == here - 1
     assert [one.rings is not None for one in resources.message_contexts] == [here > 1] * len(resources.message_contexts)
     wrong = [(collective, name) for collective, name in OURS if not run(comm, collective, 101, 0, algorithm=name)]
-    programs = [engine.program.rows[:, 0] for engine in context.engines._engines.values()]
+    programs = [engine.program.rows[:, CODE] for engine in context.engines._engines.values()]
     assert len(programs) == len(OURS)
     if here == comm.size:
         wrong += [row for row in programs if np.isin(row, MESSAGES).any()]
@@ -50,7 +51,7 @@ def test_ranks_of_a_node_exchange_no_mpi_messages() -> None:
 @pytest.mark.parametrize("runner", [run, run_in_place])
 @pytest.mark.parametrize(("collective", "algorithm"), OURS)
 def test_sizes(collective: str, algorithm: str, runner: Any) -> None:
-    """Elements of 8 bytes: messages around the 56 bytes of a line; 4 KiB; one lane and many, the last one shorter."""
+    """Elements of 8 bytes: messages around the 56 bytes of a ring slot; 4 KiB; one lane and many, the last one shorter."""
     comm = communicator()
     wholes = [(count, None) for count in (0, 1, 7, 8, 7 * comm.size, 7 * comm.size + 1, 512, 20_011)]
     cases = [(count, comm.size - 1, segment) for count, segment in [*wholes, (100, 56), (100, 64), (1009, 640)]]
@@ -145,7 +146,7 @@ def test_persistent_calls_that_get_no_shared_memory_say_so_once(
 ) -> None:
     comm = communicator().Dup()
     node, x = comm._context.resources.node, np.zeros(100)
-    monkeypatch.setattr(shm, "FOLDER", "/dev/shm/none such")
+    monkeypatch.setattr(local_ranks, "FOLDER", "/dev/shm/none such")
     requests = [comm.Allreduce_init(MPI.IN_PLACE, x, algorithm="ring") for _ in range(2)]
     monkeypatch.undo()
     assert [request._message_context.rings for request in requests] == [None, None]

@@ -34,7 +34,7 @@ from mpi4py import MPI
 import hpcoll
 world = MPI.COMM_WORLD
 comm = hpcoll.Communicator(world)
-node, streams = comm._context.resources.node, sum(channel.rings is not None for channel in comm._context.resources.message_contexts)
+node, nrings = comm._context.resources.node, sum(one.rings is not None for one in comm._context.resources.message_contexts)
 def say(*words):
     sys.stdout.write(" ".join(map(str, ("rank", comm.rank, *words))) + "\\n")
     sys.stdout.flush()
@@ -49,13 +49,13 @@ cases = [(runner, collective, count, comm.size - 1, dict(algorithm=algorithm, se
          for collective, algorithm in ALGORITHMS if algorithm != "native" for count, segment in ((7, None), (1009, 640), (20_001, None))]
 wrong = [(collective, count, more) for runner, collective, count, root, more in cases if not runner(comm, collective, count, root, **more)]
 say("wrong", agreed(wrong))
-say("streams", streams, "near", sorted(node.local_peers))
+say("rings", nrings, "local peers", sorted(node.local_peers))
 """
 
 # Ranks compute until somebody ends it.
 ENDLESS = """
 windows = [line.split()[-2] for line in open("/proc/self/maps") if "/dev/shm/" in line and "(deleted)" in line]
-say("pid", os.getpid(), "windows", len(windows), "streams", streams)
+say("pid", os.getpid(), "windows", len(windows), "rings", nrings)
 x, y = np.ones(5), np.ones(100_000)
 if comm.rank == int(os.environ.get("VICTIM", "-1")):
     threading.Timer(0.5, os.kill, (os.getpid(), 9)).start()
@@ -119,19 +119,19 @@ def warnings(text: str) -> list[str]:
 
 @pytest.mark.usefixtures("_nothing_remains")
 @pytest.mark.parametrize(
-    ("nranks", "variables", "near", "warned"),
+    ("nranks", "variables", "local_peers", "warned"),
     [
         (2, {"HPCOLL_SHM": "0"}, [[1], [0]], 0),
         (2, {"HPCOLL_SHM": "1"}, [[1], [0]], 1),
         (5, {"HPCOLL_SHM_RANKS": "2"}, [[1], [0], [3], [2], []], 0),
     ],
 )
-def test_limits(nranks: int, variables: dict[str, str], near: list[list[int]], warned: int) -> None:
+def test_limits(nranks: int, variables: dict[str, str], local_peers: list[list[int]], warned: int) -> None:
     """No shared memory, too little (which is said once), and for neighbours only: everything works."""
     said, complaints = job(nranks, EVERYTHING, **variables)
     for rank, text in said.items():
-        uses = "HPCOLL_SHM" not in variables and near[rank]
-        assert re.fullmatch(rf"wrong \[\]\nstreams {'[1-9]' if uses else '0'} near {re.escape(str(near[rank]))}\n", text), (rank, text)
+        uses = "HPCOLL_SHM" not in variables and local_peers[rank]
+        assert re.fullmatch(rf"wrong \[\]\nrings {'[1-9]' if uses else '0'} local peers {re.escape(str(local_peers[rank]))}\n", text), (rank, text)
     assert len(warnings(complaints)) == warned, complaints
     if warned:
         assert re.search(r"ranks of this node exchange MPI messages: .*shared memory.*limit is 1 B \(HPCOLL_SHM\)", complaints)
@@ -157,7 +157,7 @@ def test_killed_in_the_middle_of_collectives(killed: str) -> None:
     ) as running:  # fmt: skip
         try:
             assert running.stdout is not None
-            found = [re.search(r"pid (\d+) windows (\d+) streams (\d+)", running.stdout.readline()) for _ in range(nranks)]
+            found = [re.search(r"pid (\d+) windows (\d+) rings (\d+)", running.stdout.readline()) for _ in range(nranks)]
             assert all(found), found
             pids = [int(match[1]) for match in found if match]
             assert all(min(int(match[2]), int(match[3])) >= 1 for match in found if match)

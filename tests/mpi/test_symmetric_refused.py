@@ -21,7 +21,7 @@ from symmetry import holdings, shares
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError
-from hpcoll.runtime.transports import shm, window
+from hpcoll.runtime.transports import local_ranks, window
 
 pytestmark = pytest.mark.mpi
 WORLD = MPI.COMM_WORLD
@@ -146,7 +146,7 @@ def test_a_stranger_with_the_same_number(monkeypatch: pytest.MonkeyPatch) -> Non
         pytest.skip("needs all ranks on nodes with others")
     before = holdings()
     if comm.rank == 0:
-        monkeypatch.setattr(shm.os, "getpid", os.getppid)
+        monkeypatch.setattr(local_ranks.os, "getpid", os.getppid)
     text = error_of(lambda: comm.empty(1000))
     monkeypatch.undo()
     assert agreed([] if re.match(r"rank [1-9]\d*: .* shared memory cannot be had: .*/proc/\d+/fd/\d+", text) else [text]) == []
@@ -156,7 +156,7 @@ def test_a_stranger_with_the_same_number(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_folder_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Communicators made then use MPI messages; those that share memory refuse to make more."""
     comm = communicator()
-    monkeypatch.setattr(shm, "FOLDER", "/dev/shm/none such")
+    monkeypatch.setattr(local_ranks, "FOLDER", "/dev/shm/none such")
     text = error_of(lambda: comm.empty(1000))
     copy = comm.Dup()
     x = copy.zeros(1000)

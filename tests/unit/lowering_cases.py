@@ -8,15 +8,18 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from reference_engine import SCRATCH, Call, Operator, Setting, World
+from reference_engine import SCRATCH, Call, Operator, Reach, Setting, World
 from reference_memory import Memory
-from reference_streams import PINNED_AT, DeviceWorld
+from reference_streams import PINNED_AT, GpuWorld
 
 from hpcoll.analysis.prove import placements
+from hpcoll.runtime.gpu.routes import gpu_routes
 from hpcoll.runtime.program import lowering
 from hpcoll.runtime.program.chunk_layout import Segments, block_segments, varying_blocks, vector_segments
 from hpcoll.runtime.program.lowering import lower
-from hpcoll.runtime.program.opcodes import Program, Ways
+from hpcoll.runtime.program.opcodes import Program
+from hpcoll.runtime.program.route import Routes
+from hpcoll.runtime.transports.host_routes import host_routes
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import Schedule
@@ -77,7 +80,7 @@ class Case(NamedTuple):
         sizes: Counts of varying blocks, one per rank; for alltoall from ``sizes[rank][peer]``. None for equal ones.
         most_nbytes: Limit above which a message is split.
         shared: Per rank whether INPUT and OUTPUT may be read in place by ranks of its node; empty: none.
-        ways: Per rank how messages travel, for arrays in GPU memory; empty: arrays in host memory.
+        reach: Per rank what reaches its memory, for arrays in GPU memory; empty: arrays in host memory.
         nodes: Placement that the schedules are made for; empty: the setting's, which says who shares memory.
     """
 
@@ -92,7 +95,7 @@ class Case(NamedTuple):
     sizes: tuple[int, ...] | None = None
     most_nbytes: int = 1 << 30
     shared: tuple[tuple[bool, bool], ...] = ()
-    ways: tuple[Ways, ...] = ()
+    reach: tuple[Reach, ...] = ()
     nodes: Nodes = ()
 
     @property
@@ -109,6 +112,13 @@ class Case(NamedTuple):
         nodes = self.setting.nodes or range(self.nranks)
         mine = [other for other in range(self.nranks) if nodes[other] == nodes[rank]]
         return {other: local for local, other in enumerate(mine) if other != rank}
+
+    def routes(self, rank: int) -> Routes:
+        """Of a rank's messages."""
+        if not self.reach:
+            return host_routes(self.local_peers(rank))
+        readers, mpi_takes_gpu, exported = self.reach[rank]
+        return gpu_routes(self.local_peers(rank), readers, exported, mpi_takes_gpu=mpi_takes_gpu)
 
     def size(self, source: int, target: int) -> int:
         """Elements of the block of these ranks; only alltoall has one for each pair."""
@@ -140,7 +150,7 @@ class Case(NamedTuple):
         return list(zip(displs, counts, strict=True))
 
     def segments(self, steps: Schedule) -> Segments:
-        """As `hpcoll.comm.plan` cuts."""
+        """As `hpcoll.comm.cut` cuts."""
         if self.sizes is not None:
             known = () if self.collective == "alltoall" else self.sizes
             return varying_blocks(*self.blocks(steps.rank), known, self.segment if self.segment < 1 << 40 else 0)
@@ -210,11 +220,10 @@ def side(case: Case, rank: int, program: Program, operator: Operator, rng: np.ra
 def programs_of(case: Case, itemsize: int) -> list[Program]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lowering, "MAX_MESSAGE_NBYTES", case.most_nbytes)
-        ways = case.ways or (None,) * case.nranks
         return [
             lower(
                 s, case.segments(s), itemsize, case.window,
-                in_place=case.in_place[s.rank], local_peers=case.local_peers(s.rank), ways=ways[s.rank],
+                in_place=case.in_place[s.rank], routes=case.routes(s.rank), on_gpu=bool(case.reach),
             )
             for s in case.schedules()
         ]
@@ -224,7 +233,7 @@ def play(case: Case, operator: Operator | None = None, programs: list[Program] |
     """Run a call and compare all memory but scratch, guards and gaps included, with what it must be."""
     operator = operator or operator_of(case.row)
     prepared = _Prepared(case, operator, programs or programs_of(case, operator.itemsize))
-    world = DeviceWorld([prepared.call], case.setting)
+    world = GpuWorld([prepared.call], case.setting)
     world.run()
     prepared.compare()
     return world, prepared.sides
@@ -233,7 +242,7 @@ def play(case: Case, operator: Operator | None = None, programs: list[Program] |
 def play_all(cases: list[Case]) -> None:
     """Run calls one after another, in the setting of the first; ranks do not wait for each other in between."""
     prepared = [_Prepared(case, operator_of(case.row), programs_of(case, operator_of(case.row).itemsize)) for case in cases]
-    DeviceWorld([one.call for one in prepared], cases[0].setting).run()
+    GpuWorld([one.call for one in prepared], cases[0].setting).run()
     for one in prepared:
         one.compare()
 
@@ -244,7 +253,7 @@ class _Prepared:
     def __init__(self, case: Case, operator: Operator, programs: list[Program]) -> None:
         rng = np.random.default_rng(case.setting.seed)
         self.sides = [side(case, rank, programs[rank], operator, rng) for rank in range(case.nranks)]
-        self.call = Call(programs, [s.memory for s in self.sides], operator, case.ways)
+        self.call = Call(programs, [s.memory for s in self.sides], operator, case.reach)
         self.expected = [s.memory.arena.copy() for s in self.sides]
         results = wanted(case, [s.sent for s in self.sides], operator)
         for s, arena, result in zip(self.sides, self.expected, results, strict=True):

@@ -18,9 +18,10 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-from reference_memory import PLACES, Area, Memory, Message, Ring, SharedMemory
+from reference_memory import STAGING_SLOTS, Area, Memory, Message, Ring, SharedMemory
 
-from hpcoll.runtime.program.opcodes import INLINE_NBYTES, MESSAGES, STAGING, Code, Program, Ways
+from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.program.opcodes import INLINE_NBYTES, MESSAGES, STAGING, Code, Program
 
 SCRATCH = 2
 
@@ -32,13 +33,27 @@ class Operator(NamedTuple):
     combine: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
+class Reach(NamedTuple):
+    """What reaches the GPU memory of a rank.
+
+    Attributes:
+        readers: Ranks of its node that map it.
+        mpi_takes_gpu: Whether its MPI library takes addresses of GPU memory.
+        exported: Whether INPUT and OUTPUT may be mapped, too; SCRATCH always may.
+    """
+
+    readers: frozenset[int]
+    mpi_takes_gpu: bool
+    exported: tuple[bool, bool]
+
+
 class Call(NamedTuple):
-    """One call of all ranks: their programs and memories, in rank order, and the ways of messages where programs are for GPUs."""
+    """One call of all ranks: their programs and memories, in rank order, and what reaches their memory where programs are for GPUs."""
 
     programs: Sequence[Program]
     memories: Sequence[Memory]
     operator: Operator
-    ways: Sequence[Ways] = ()
+    reach: Sequence[Reach] = ()
 
 
 class Setting(NamedTuple):
@@ -48,7 +63,7 @@ class Setting(NamedTuple):
         seed: Of its order.
         eager_nbytes: The largest MPI message that a send does not wait for.
         nodes: On which node each rank is; empty: each on its own.
-        room: Lanes of the greediest program that fit the staging memory of one place.
+        room: Lanes of the greediest program that fit one staging slot.
     """
 
     seed: int
@@ -69,13 +84,19 @@ class _Request:
 
 
 class Position:
-    """What runs in one place of a rank's window."""
+    """What runs in one window slot of a rank."""
 
     def __init__(self, lane: int, row: int) -> None:
         self.lane, self.row = lane, row
         self.requests: dict[int, _Request] = {}
-        self.slots: dict[int, Message] = {}
+        self.messages: dict[int, Message] = {}  # by message slot
         self.staging: Area | None = None
+
+
+def sources_of(program: Program, row: Sequence[int]) -> list[tuple[int, int]]:
+    """Buffer and displacement of a reduction's sources."""
+    first = row[f.FIRST_SOURCE]
+    return [(buffer, displ) for buffer, displ in program.sources[first : first + row[f.NSOURCES]].tolist()]
 
 
 class World:
@@ -84,7 +105,7 @@ class World:
     def __init__(self, calls: Sequence[Call], setting: Setting) -> None:
         for call in calls:
             widest = max(p.window for p in call.programs)
-            assert all(p.window == min(widest, len(p.lanes)) for p in call.programs), "ranks must agree on the window: a place is a tag"
+            assert all(p.window == min(widest, len(p.lanes)) for p in call.programs), "ranks must agree on the window: slots are tags"
         self.calls, self.setting = calls, setting
         self.rows = [[p.rows.tolist() for p in call.programs] for call in calls]
         self.lanes = [[p.lanes.tolist() for p in call.programs] for call in calls]
@@ -122,8 +143,8 @@ class World:
         call = self.calls[self.at[rank]]
         return call.programs[rank], call.memories[rank]
 
-    def _where(self, rank: int, place: int) -> str:
-        at = self.positions[rank, place]
+    def _where(self, rank: int, slot: int) -> str:
+        at = self.positions[rank, slot]
         code, *columns = self.rows[self.at[rank]][rank][at.row]
         return f"call {self.at[rank]} rank {rank} lane {at.lane} row {at.row} {Code(code).name}{tuple(columns)}"
 
@@ -131,9 +152,9 @@ class World:
         self.at[rank] += 1
         if self.at[rank] < len(self.calls):
             program, _ = self._call(rank)
-            for place in range(program.window):
-                self.positions[rank, place] = Position(place, self.lanes[self.at[rank]][rank][place][0])
-                self.ready.append((rank, place))
+            for slot in range(program.window):
+                self.positions[rank, slot] = Position(slot, self.lanes[self.at[rank]][rank][slot][0])
+                self.ready.append((rank, slot))
 
     def _end(self, rank: int) -> None:
         """The caller gets his buffers back, and does with them what he likes."""
@@ -146,86 +167,87 @@ class World:
                 area.spoil()
         self._begin(rank)
 
-    def _advance(self, rank: int, place: int) -> None:
-        rows, lanes, at = self.rows[self.at[rank]][rank], self.lanes[self.at[rank]][rank], self.positions[rank, place]
+    def _advance(self, rank: int, slot: int) -> None:
+        rows, lanes, at = self.rows[self.at[rank]][rank], self.lanes[self.at[rank]][rank], self.positions[rank, slot]
         window = self._call(rank)[0].window
         for _ in range(self.random.choice((1, 2, 5, 50))):
             if at.row < lanes[at.lane][1]:
                 try:
-                    passed = self._execute(rank, place, at, rows[at.row])
+                    passed = self._execute(rank, slot, at, rows[at.row])
                 except AssertionError as error:
-                    raise AssertionError(f"{self._where(rank, place)}: {error}") from error
+                    raise AssertionError(f"{self._where(rank, slot)}: {error}") from error
                 if not passed:
                     return
                 at.row += 1
                 continue
-            self._end_lane(rank, place, at)
+            self._end_lane(rank, slot, at)
             lane = at.lane + window
             if lane >= len(lanes):
                 at.row = -1
                 if all(self.positions[rank, other].row < 0 for other in range(window)):
                     self._end(rank)
                 return
-            at = self.positions[rank, place] = Position(lane, lanes[lane][0])
-        self.ready.append((rank, place))
+            at = self.positions[rank, slot] = Position(lane, lanes[lane][0])
+        self.ready.append((rank, slot))
 
-    def _end_lane(self, rank: int, place: int, at: Position) -> None:
+    def _end_lane(self, rank: int, slot: int, at: Position) -> None:
         assert not at.requests, f"rank {rank}: lane {at.lane} ends and did not wait for requests {list(at.requests)}"
-        unused = [slot for slot, message in at.slots.items() if not message.used]
+        unused = [slot for slot, message in at.messages.items() if not message.used]
         assert not unused, f"rank {rank}: lane {at.lane} ends and did not acknowledge messages in slots {unused}"
 
-    def _execute(self, rank: int, place: int, at: Position, row: list[int]) -> bool:
-        code, a, b, c, d, e, *_ = row
+    def _execute(self, rank: int, slot: int, at: Position, row: list[int]) -> bool:
+        code = row[f.CODE]
         if code == Code.WAIT:
-            request = at.requests[a]
+            request = at.requests[row[f.REQUEST]]
             if not request.done:
-                request.waiting = rank, place
+                request.waiting = rank, slot
                 return False
             request.counter[request.area.span] -= 1
-            del at.requests[a]
+            del at.requests[row[f.REQUEST]]
         elif code in (Code.COPY, Code.REDUCE):
             self._operate(rank, self._operands(rank, at, row))
         elif code in (Code.SEND, Code.RECV):
-            self._message(rank, place, at, Code(code), a, b, self._area(rank, at, c, d, e))
-        elif not self._near(rank, place, at, row):
-            self.parked[rank].append((rank, place))
+            area = self._area(rank, at, row[f.BUFFER], row[f.DISPL], row[f.NBYTES])
+            self._message(rank, slot, at, Code(code), row[f.REQUEST], row[f.PEER], area)
+        elif not self._share(rank, slot, at, row):
+            self.parked[rank].append((rank, slot))
             return False
         return True
 
-    def _near(self, rank: int, place: int, at: Position, row: list[int]) -> bool:
+    def _share(self, rank: int, slot: int, at: Position, row: list[int]) -> bool:
         """The operations on shared memory; False while one has to wait."""
-        code, a, b, c, d, e, direct, _ = row
-        memory, place = self._call(rank)[1], (place + self.at[rank]) % PLACES
+        code, peer, buffer, nbytes = row[f.CODE], row[f.LOCAL_PEER], row[f.BUFFER], row[f.NBYTES]
+        memory, slot = self._call(rank)[1], (slot + self.at[rank]) % STAGING_SLOTS
         ranks = self.node.ranks[rank]
-        in_place = bool(direct) and memory.shared[c]
+        in_place = bool(row[f.IN_PLACE]) and memory.shared[buffer]
         if code == Code.RESERVE:
             assert at.staging is None, "reserves twice"
-            at.staging = self.node.reserve(rank, place, self._call(rank)[0].staging_nbytes)
+            at.staging = self.node.reserve(rank, slot, self._call(rank)[0].staging_nbytes)
             return at.staging is not None
         if code == Code.STAGE:
             operands = self._operands(rank, at, row)
             if not in_place:
                 self._operate(rank, operands)
             return True
-        assert ranks[a] != rank, "a message to itself"
+        assert ranks[peer] != rank, "a message to itself"
         if code == Code.POST:
-            here = e <= INLINE_NBYTES or in_place
-            source = self._area(rank, at, c, d, e) if here else self._area(rank, at, STAGING, b, e)
-            return self._moved(ranks[a], self.node.rings[rank, ranks[a], place].post(source))
+            here = nbytes <= INLINE_NBYTES or in_place
+            source = (buffer, row[f.DISPL]) if here else (STAGING, row[f.STAGED_DISPL])
+            return self._moved(ranks[peer], self.node.rings[rank, ranks[peer], slot].post(self._area(rank, at, *source, nbytes)))
         if code == Code.DRAIN:
-            return not memory.shared[c] or not self.node.rings[rank, ranks[a], place].unread()
-        return self._receive(ranks[a], at, self.node.rings[ranks[a], rank, place], row)
+            return not memory.shared[buffer] or not self.node.rings[rank, ranks[peer], slot].unread()
+        return self._receive(ranks[peer], at, self.node.rings[ranks[peer], rank, slot], row)
 
     def _receive(self, peer: int, at: Position, ring: Ring, row: list[int]) -> bool:
         """AWAIT and ACK."""
-        code, _, slot, _, _, nbytes, *_ = row
-        if code == Code.ACK:
+        slot = row[f.MESSAGE_SLOT]
+        if row[f.CODE] == Code.ACK:
             ring.acknowledge()
             return self._moved(peer, True)
-        assert slot not in at.slots or at.slots[slot].used, f"slot {slot} is in use"
-        message = ring.take(nbytes)
+        assert slot not in at.messages or at.messages[slot].used, f"slot {slot} is in use"
+        message = ring.take(row[f.NBYTES])
         if message is not None:
-            at.slots[slot] = message
+            at.messages[slot] = message
         return message is not None
 
     def _moved(self, rank: int, moved: bool) -> bool:
@@ -236,33 +258,33 @@ class World:
 
     def _operands(self, rank: int, at: Position, row: list[int]) -> list[Area]:
         """Destination and sources of a COPY, REDUCE or STAGE."""
-        code, a, b, c, d, e, *_ = row
+        code, source = row[f.CODE], (row[f.BUFFER], row[f.DISPL])
         if code != Code.REDUCE:
-            places = [(a, b) if code == Code.COPY else (STAGING, b), (c, d)]
-            areas = [self._area(rank, at, *place, e) for place in places]
-            assert e > 0, "an empty copy"
+            destination = (row[f.TO_BUFFER], row[f.TO_DISPL]) if code == Code.COPY else (STAGING, row[f.STAGED_DISPL])
+            areas = [self._area(rank, at, *where, row[f.NBYTES]) for where in (destination, source)]
+            assert row[f.NBYTES] > 0, "an empty copy"
             assert areas[0].apart(areas[1]), "memcpy of overlapping memory"
             return areas
-        size = self.calls[self.at[rank]].operator.itemsize
-        places = [(a, b), *self._call(rank)[0].sources[d : d + e].tolist()]
-        assert c > 0 < len(places) - 1, "an empty reduction"
-        areas = [self._area(rank, at, *place, c * size) for place in places]
+        size, count = self.calls[self.at[rank]].operator.itemsize, row[f.COUNT]
+        operands = [(row[f.TO_BUFFER], row[f.TO_DISPL]), *sources_of(self._call(rank)[0], row)]
+        assert count > 0 < len(operands) - 1, "an empty reduction"
+        areas = [self._area(rank, at, *operand, count * size) for operand in operands]
         for one, other in combinations(areas, 2):
             assert one == other or one.apart(other), "operands overlap partly"
-        assert all(displ % size == 0 for _, displ in places), "an operand lies across elements"
+        assert all(displ % size == 0 for _, displ in operands), "an operand lies across elements"
         return areas
 
     def _operate(self, rank: int, areas: Sequence[Area]) -> None:
         areas[0].write(reduce(self.calls[self.at[rank]].operator.combine, [area.read() for area in areas[1:]]))
 
-    def _message(self, rank: int, place: int, at: Position, code: Code, index: int, peer: int, area: Area) -> None:
+    def _message(self, rank: int, slot: int, at: Position, code: Code, index: int, peer: int, area: Area) -> None:
         assert index not in at.requests, f"request {index} is in use"
         assert 0 <= index < self._call(rank)[0].nrequests, f"request {index} is not among those of the lane"
         assert area.nbytes > 0, "an empty message"
         assert peer not in self.node.ranks[rank], f"an MPI message to rank {peer} of the same node"
         area.check_free(to_write=code == Code.RECV)
         request = at.requests[index] = _Request(area, area.memory.written_by if code == Code.RECV else area.memory.read_by)
-        link = self.links[(peer, rank, place) if code == Code.RECV else (rank, peer, place)]
+        link = self.links[(peer, rank, slot) if code == Code.RECV else (rank, peer, slot)]
         if code == Code.RECV:
             area.memory.arena[area.span] ^= 0x5A
         elif area.nbytes <= self.setting.eager_nbytes:
@@ -285,8 +307,8 @@ class World:
     def _area(self, rank: int, at: Position, buffer: int, displ: int, nbytes: int) -> Area:
         program, memory = self._call(rank)
         if buffer >= MESSAGES:
-            assert buffer - MESSAGES in at.slots, f"no message has come to slot {buffer - MESSAGES}"
-            return at.slots[buffer - MESSAGES].use().part(displ, nbytes, "its message")
+            assert buffer - MESSAGES in at.messages, f"no message has come to slot {buffer - MESSAGES}"
+            return at.messages[buffer - MESSAGES].use().part(displ, nbytes, "its message")
         if buffer == STAGING:
             assert at.staging is not None, "has no staging memory"
             return at.staging.part(displ, nbytes, "its staging memory")

@@ -1,7 +1,7 @@
 """Memory of the ranks that `reference_engine` runs: their own, with guards and owners, and what ranks of a node share.
 
-Every byte knows how many messages still read or write it. A message lives from POST to ACK: in its line, or where its sender
-staged or left it. What may be overwritten is overwritten at once: a line when its message is acknowledged, staging memory when
+Every byte knows how many messages still read or write it. A message lives from POST to ACK: in its ring slot, or where its sender
+staged or left it. What may be overwritten is overwritten at once: a ring slot when its message is acknowledged, staging memory when
 it is handed out anew, a caller's buffers when his call returns.
 """
 
@@ -17,7 +17,7 @@ from hpcoll.runtime.program.opcodes import INLINE_NBYTES
 from hpcoll.schedules.ir import RING_SLOTS
 
 GUARD = 64
-PLACES = 8  # of the window between two ranks of a node
+STAGING_SLOTS = 8  # of a rank
 
 
 class Memory:
@@ -89,10 +89,10 @@ class Area(NamedTuple):
 
 
 class Message:
-    """From POST to ACK: where it lies."""
+    """From POST to ACK: where it lies, and whether that is its ring slot."""
 
-    def __init__(self, area: Area, line: bool) -> None:
-        self.area, self.line, self.used = area, line, False
+    def __init__(self, area: Area, inline: bool) -> None:
+        self.area, self.inline, self.used = area, inline, False
         self.queued = 0  # operations on streams that read it
         area.memory.read_by[area.span] += 1
 
@@ -103,15 +103,15 @@ class Message:
     def end(self) -> None:
         self.area.memory.read_by[self.area.span] -= 1
         self.used = True
-        if self.line:
+        if self.inline:
             self.area.spoil()
 
 
 class Ring:
-    """Messages from one rank to another in one place, in order."""
+    """Messages from one rank to another in one staging slot, in order."""
 
     def __init__(self, rng: np.random.Generator) -> None:
-        self.lines = Memory([INLINE_NBYTES] * RING_SLOTS, rng)
+        self.slots = Memory([INLINE_NBYTES] * RING_SLOTS, rng)
         self.number = 0
         self.posted: deque[Message] = deque()
         self.awaited: deque[Message] = deque()
@@ -120,14 +120,14 @@ class Ring:
         return len(self.posted) + len(self.awaited)
 
     def post(self, area: Area, *, inline: bool = True) -> bool:
-        """Announce a message; False while no line is free."""
+        """Announce a message; False while no ring slot is free."""
         if self.unread() == RING_SLOTS:
             return False
-        line = inline and area.nbytes <= INLINE_NBYTES
-        if line:
-            data, area = area.read(), self.lines.area(self.number % RING_SLOTS).part(0, area.nbytes, "its line")
+        inline = inline and area.nbytes <= INLINE_NBYTES
+        if inline:
+            data, area = area.read(), self.slots.area(self.number % RING_SLOTS).part(0, area.nbytes, "its ring slot")
             area.write(data)
-        self.posted.append(Message(area, line))
+        self.posted.append(Message(area, inline))
         self.number += 1
         return True
 
@@ -145,23 +145,23 @@ class Ring:
 
 
 class SharedMemory:
-    """Rings and staging memory of all nodes; ``nodes`` says on which each rank is, ``capacity`` is bytes of staging per place."""
+    """Rings and staging memory of all nodes; ``nodes`` says on which each rank is, ``capacity`` is bytes of a staging slot."""
 
     def __init__(self, nodes: Sequence[int], capacity: int, rng: np.random.Generator) -> None:
         self.ranks = [[rank for rank, node in enumerate(nodes) if node == mine] for mine in nodes]  # of a rank's node, by local rank
-        self.rings: dict[tuple[int, int, int], Ring] = defaultdict(lambda: Ring(rng))  # source, destination, place
-        self.staging = [Memory([capacity] * PLACES, rng) for _ in nodes]
+        self.rings: dict[tuple[int, int, int], Ring] = defaultdict(lambda: Ring(rng))  # source, destination, staging slot
+        self.staging = [Memory([capacity] * STAGING_SLOTS, rng) for _ in nodes]
         self.capacity = capacity
-        self.handed_out: dict[tuple[int, int], int] = defaultdict(int)  # rank, place -> bytes
+        self.handed_out: dict[tuple[int, int], int] = defaultdict(int)  # rank, staging slot -> bytes
 
-    def reserve(self, rank: int, place: int, nbytes: int) -> Area | None:
+    def reserve(self, rank: int, slot: int, nbytes: int) -> Area | None:
         """A lane's staging memory; None while there is none. As in the engine: from the start only when all was used."""
-        first = self.handed_out[rank, place]
-        assert nbytes <= self.capacity, f"needs {nbytes} bytes of staging memory, a place has {self.capacity}"
+        first = self.handed_out[rank, slot]
+        assert nbytes <= self.capacity, f"needs {nbytes} bytes of staging memory, a slot has {self.capacity}"
         if first + nbytes > self.capacity:
-            if any(self.rings[rank, peer, place].unread() for peer in self.ranks[rank]):
+            if any(self.rings[rank, peer, slot].unread() for peer in self.ranks[rank]):
                 return None
-            self.staging[rank].area(place).spoil()
+            self.staging[rank].area(slot).spoil()
             first = 0
-        self.handed_out[rank, place] = first + nbytes
-        return self.staging[rank].area(place).part(first, nbytes, "its place")
+        self.handed_out[rank, slot] = first + nbytes
+        return self.staging[rank].area(slot).part(first, nbytes, "its staging slot")

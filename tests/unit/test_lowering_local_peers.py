@@ -10,9 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from lowering_cases import Case, check, every_row, in_place_modes, operator_of, pairs, play, programs_of, random_nodes
-from reference_engine import Setting
-from reference_memory import PLACES
+from reference_engine import Setting, sources_of
+from reference_memory import STAGING_SLOTS
 
+from hpcoll.runtime.program.fields import BUFFER, CODE, DISPL, IN_PLACE, LOCAL_PEER, MESSAGE_SLOT, NBYTES, STAGED_DISPL
 from hpcoll.runtime.program.opcodes import INLINE_NBYTES, MESSAGES, STAGING, Code, Program
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -34,7 +35,7 @@ def shared_modes(nranks: int, rng: random.Random) -> list[tuple[tuple[bool, bool
     return [(), ((True, True),) * nranks, tuple((rng.random() < 0.5, rng.random() < 0.5) for _ in range(nranks))]
 
 
-def near_setting(rng: random.Random, where: Callable[[int], int], nranks: int) -> Setting:
+def node_setting(rng: random.Random, where: Callable[[int], int], nranks: int) -> Setting:
     return Setting(rng.randrange(1 << 30), rng.choice((0, 24, 1 << 30)), tuple(map(where, range(nranks))), rng.choice((1, 1, 2, 5)))
 
 
@@ -43,7 +44,7 @@ def random_case(row: Algorithm, nranks: int, setting: Setting, rng: random.Rando
     return Case(
         row, nranks, count, rng.choice(in_place_modes(row, nranks, rng)), setting,
         root=rng.randrange(nranks) if COLLECTIVES[row.collective].rooted else 0,
-        segment=rng.choice((1 << 40, max(1, count), 20, 8, 5)), window=rng.choice((1, 2, PLACES)),
+        segment=rng.choice((1 << 40, max(1, count), 20, 8, 5)), window=rng.choice((1, 2, STAGING_SLOTS)),
         most_nbytes=rng.choice((1 << 30, 16)), shared=rng.choice(shared_modes(nranks, rng)),
         nodes=random_nodes(row, nranks, rng) if row.hierarchical and rng.random() < 0.5 else (),
     )  # fmt: skip
@@ -57,7 +58,7 @@ def random_case(row: Algorithm, nranks: int, setting: Setting, rng: random.Rando
 def test_results(row: Algorithm, where: str) -> None:
     rng = random.Random(row.key + where)
     for nranks, _ in itertools.product((2, 3, 4, 5, 6, 7, 9), range(6)):
-        check(random_case(row, nranks, near_setting(rng, NODES[where], nranks), rng))
+        check(random_case(row, nranks, node_setting(rng, NODES[where], nranks), rng))
 
 
 @every_row
@@ -68,7 +69,7 @@ def test_every_kind_of_memory(row: Algorithm) -> None:
     for nranks in (2, 3, 5):
         for in_place, shared in itertools.product(in_place_modes(row, nranks, rng), shared_modes(nranks, rng)):
             for window in (1, 3):
-                setting = near_setting(rng, NODES["all on one"], nranks)
+                setting = node_setting(rng, NODES["all on one"], nranks)
                 nodes = random_nodes(row, nranks, rng)
                 check(Case(row, nranks, count, in_place, setting, segment=20, window=window, shared=shared, nodes=nodes))
 
@@ -79,7 +80,7 @@ def test_varying_blocks(key: str) -> None:
     row, rng = CATALOGUE[key], random.Random(key)
     for nranks, where in itertools.product((2, 3, 5, 7), NODES):
         for sizes in ([rng.choice((0, 0, 1, 7, 8, 19)) for _ in range(nranks)], [100 * (rank == nranks - 1) for rank in range(nranks)]):
-            case = random_case(row, nranks, near_setting(rng, NODES[where], nranks), rng)
+            case = random_case(row, nranks, node_setting(rng, NODES[where], nranks), rng)
             check(case._replace(count=sum(sizes), sizes=tuple(sizes), segment=rng.choice((1 << 40, 10, 3))))
 
 
@@ -89,8 +90,8 @@ def test_calls_one_after_another(seed: int, where: str) -> None:
     """A rank may be calls ahead: what it staged for the last one must stay until everybody has used it."""
     rng = random.Random(f"{seed} {where}")
     nranks = rng.choice((2, 3, 4, 5))
-    setting = near_setting(rng, NODES[where], nranks)
-    check(*(random_case(rng.choice(list(CATALOGUE.values())), nranks, setting, rng) for _ in range(2 * PLACES)))
+    setting = node_setting(rng, NODES[where], nranks)
+    check(*(random_case(rng.choice(list(CATALOGUE.values())), nranks, setting, rng) for _ in range(2 * STAGING_SLOTS)))
 
 
 @pytest.mark.parametrize("window", [1, 2])
@@ -99,99 +100,100 @@ def test_short_messages_before_long_ones(window: int) -> None:
     for key, nranks in itertools.product(("reduce_scatter/direct", "alltoall/direct", "allgather/ring"), (3, 5)):
         sizes = tuple(3 if rank % 2 else 40 for rank in range(nranks))
         case = Case(CATALOGUE[key], nranks, sum(sizes), (False,) * nranks, Setting(5, nodes=(0,) * nranks), sizes=sizes, window=window)
-        check(*(case for _ in range(2 * PLACES)))
+        check(*(case for _ in range(2 * STAGING_SLOTS)))
 
 
 # --- structure
 
 
-def near_programs(key: str, nranks: int, count: int, *, in_place: bool = False, nodes: Nodes = ()) -> list[Program]:
+def node_programs(key: str, nranks: int, count: int, *, in_place: bool = False, nodes: Nodes = ()) -> list[Program]:
     """Programs of all ranks of one node, elements of 8 bytes; the schedule may be one for several nodes."""
     return programs_of(Case(CATALOGUE[key], nranks, count, (in_place,) * nranks, Setting(0, nodes=(0,) * nranks), nodes=nodes), 8)
 
 
 def rows_of(program: Program, *codes: Code) -> list[tuple[int, ...]]:
-    return [tuple(row) for row in program.rows.tolist() if row[0] in codes]
+    return [tuple(row) for row in program.rows.tolist() if row[CODE] in codes]
 
 
 @every_row
 def test_ranks_of_one_node_exchange_no_mpi_messages(row: Algorithm) -> None:
     for nranks, nodes in itertools.product((2, 5), {(), pairs(row, 5)}):
         in_place = COLLECTIVES[row.collective].always_in_place
-        for program in near_programs(row.key, nranks, 30, in_place=in_place, nodes=nodes[:nranks]):
+        for program in node_programs(row.key, nranks, 30, in_place=in_place, nodes=nodes[:nranks]):
             assert not rows_of(program, Code.SEND, Code.RECV, Code.WAIT)
             assert program.nrequests == 0
 
 
 @every_row
 @pytest.mark.parametrize("count", [1, 200])
-def test_lines_staging_and_slots_suffice(row: Algorithm, count: int) -> None:
+def test_ring_slots_staging_and_message_slots_suffice(row: Algorithm, count: int) -> None:
     """At most RING_SLOTS messages from one peer are in use at once; staging is reserved once per lane, before use, and stays within."""
     in_place = COLLECTIVES[row.collective].always_in_place
-    for program in [one for nodes in {(), pairs(row, 6)} for one in near_programs(row.key, 6, count, in_place=in_place, nodes=nodes)]:
+    for program in [one for nodes in {(), pairs(row, 6)} for one in node_programs(row.key, 6, count, in_place=in_place, nodes=nodes)]:
         for first, last, _ in program.lanes.tolist():
             lane = program.rows[first:last].tolist()
             codes = [code for code, *_ in lane]
-            staged = [(displ, displ + nbytes) for code, _, displ, _, _, nbytes, *_ in lane if code == Code.STAGE]
+            staged = [(row[STAGED_DISPL], row[STAGED_DISPL] + row[NBYTES]) for row in lane if row[CODE] == Code.STAGE]
             assert codes.count(Code.RESERVE) == bool(staged)
             assert not staged or codes.index(Code.RESERVE) < min(codes.index(Code.STAGE), codes.index(Code.POST))
             assert all(end <= program.staging_nbytes for _, end in staged)
             assert all(end <= start for (_, end), (start, _) in itertools.pairwise(sorted(staged)))
             unused: list[int] = []
-            for code, peer, slot, *_ in lane:
-                if code == Code.AWAIT:
-                    assert slot < program.nmessages
-                    unused.append(peer)
-                    assert unused.count(peer) <= RING_SLOTS
-                elif code == Code.ACK:
-                    assert peer == unused.pop(0)
+            for row in lane:
+                if row[CODE] == Code.AWAIT:
+                    assert row[MESSAGE_SLOT] < program.nmessages
+                    unused.append(row[LOCAL_PEER])
+                    assert unused.count(row[LOCAL_PEER]) <= RING_SLOTS
+                elif row[CODE] == Code.ACK:
+                    assert row[LOCAL_PEER] == unused.pop(0)
             assert not unused
 
 
 @pytest.mark.parametrize("key", ["bcast/direct", "allgather/direct", "allreduce/direct", "bcast/binomial", "bcast/tree"])
 def test_what_several_get_is_staged_once(key: str) -> None:
-    root = near_programs(key, 8, 16, in_place=COLLECTIVES[CATALOGUE[key].collective].always_in_place)[0]
+    root = node_programs(key, 8, 16, in_place=COLLECTIVES[CATALOGUE[key].collective].always_in_place)[0]
     (stage,) = rows_of(root, Code.STAGE)
     posts = rows_of(root, Code.POST)
     assert len(posts) >= 2
-    assert {post[2:6] for post in posts} == {stage[2:6]}
+    assert {post[STAGED_DISPL : NBYTES + 1] for post in posts} == {stage[STAGED_DISPL : NBYTES + 1]}
 
 
 @pytest.mark.parametrize("key", ["allreduce/direct", "reduce_scatter/direct", "allreduce/two_shot", "reduce/direct"])
 def test_a_reduction_reads_messages_where_they_are(key: str) -> None:
     nranks = 5
-    program = near_programs(key, nranks, 40)[0]
+    program = node_programs(key, nranks, 40)[0]
     (row,) = rows_of(program, Code.REDUCE)
-    sources = {buffer for buffer, _ in program.sources[row[4] : row[4] + row[5]].tolist()}
+    sources = {buffer for buffer, _ in sources_of(program, row)}
     assert sources == {Buffer.INPUT, *range(MESSAGES, MESSAGES + nranks - 1)}
     assert program.nmessages == nranks - 1
     at = program.rows.tolist().index(list(row))
     assert [code for code, *_ in program.rows[at + 1 : at + nranks].tolist()] == [Code.ACK] * (nranks - 1)
 
 
-def test_messages_up_to_a_line_need_no_staging() -> None:
+def test_messages_that_fit_a_ring_slot_need_no_staging() -> None:
     for count, codes in ((INLINE_NBYTES // 8, [Code.POST]), (INLINE_NBYTES // 8 + 1, [Code.RESERVE, Code.STAGE, Code.POST, Code.DRAIN])):
-        root = near_programs("bcast/direct", 2, count, in_place=True)[0]
-        assert root.rows[:, 0].tolist() == codes
+        root = node_programs("bcast/direct", 2, count, in_place=True)[0]
+        assert root.rows[:, CODE].tolist() == codes
         assert (root.staging_nbytes > 0) == (Code.STAGE in codes)
 
 
 def test_memory_that_is_overwritten_later_is_never_read_in_place() -> None:
     """A ring forwards partial sums from OUTPUT and overwrites them in its second half, where it forwards what stays."""
-    program = near_programs("allreduce/ring", 4, 400)[1]
+    program = node_programs("allreduce/ring", 4, 400)[1]
     posts = rows_of(program, Code.POST)
-    assert [(Buffer(post[3]).name, post[6]) for post in posts] == [("INPUT", 1), ("OUTPUT", 0), ("OUTPUT", 0)] + 3 * [("OUTPUT", 1)]
-    assert [row[3] for row in rows_of(program, Code.DRAIN)] == [Buffer.INPUT, Buffer.OUTPUT]
-    in_place = near_programs("allreduce/ring", 4, 400, in_place=True)[1]
-    assert [post[6] for post in rows_of(in_place, Code.POST)] == [0, 0, 0, 1, 1, 1]
+    expected = [("INPUT", 1), ("OUTPUT", 0), ("OUTPUT", 0)] + 3 * [("OUTPUT", 1)]
+    assert [(Buffer(post[BUFFER]).name, post[IN_PLACE]) for post in posts] == expected
+    assert [row[BUFFER] for row in rows_of(program, Code.DRAIN)] == [Buffer.INPUT, Buffer.OUTPUT]
+    in_place = node_programs("allreduce/ring", 4, 400, in_place=True)[1]
+    assert [post[IN_PLACE] for post in rows_of(in_place, Code.POST)] == [0, 0, 0, 1, 1, 1]
 
 
 def test_blocks_apart_are_staged_together() -> None:
     """What is not contiguous cannot be read in place: it is packed, and the message is read from where it was packed."""
     case = Case(CATALOGUE["allgather/circulant"], 4, 0, (False,) * 4, Setting(3, nodes=(0,) * 4), sizes=(9, 8, 7, 6))
-    posts = [post for program in programs_of(case, 8) for post in rows_of(program, Code.POST) if post[3] == STAGING]
+    posts = [post for program in programs_of(case, 8) for post in rows_of(program, Code.POST) if post[BUFFER] == STAGING]
     assert posts
-    assert all(post[6] == 0 and post[2] == post[4] for post in posts)
+    assert all(post[IN_PLACE] == 0 and post[STAGED_DISPL] == post[DISPL] for post in posts)
 
 
 # --- every ACK and DRAIN is needed where it is
@@ -201,7 +203,7 @@ NEEDED = ["allreduce/ring", "allreduce/direct", "allreduce/two_shot", "bcast/bin
 
 
 def case_of(key: str) -> Case:
-    """Symmetric buffers, one lane, messages above a line."""
+    """Symmetric buffers, one lane, messages longer than a ring slot."""
     row = CATALOGUE[key]
     in_place = (COLLECTIVES[row.collective].always_in_place,) * 4
     return Case(row, 4, 40, in_place, Setting(7, nodes=(0,) * 4), segment=40, window=1, shared=((True, True),) * 4)
@@ -212,11 +214,11 @@ def test_an_ack_too_early_or_left_out_is_refused(key: str) -> None:
     case = case_of(key)
     programs = programs_of(case, operator_of(case.row).itemsize)
     play(case, programs=programs)
-    acks = [(rank, i) for rank, p in enumerate(programs) for i, code in enumerate(p.rows[:, 0]) if code == Code.ACK]
+    acks = [(rank, i) for rank, p in enumerate(programs) for i, code in enumerate(p.rows[:, CODE]) if code == Code.ACK]
     assert acks
     for rank, i in acks:
         p, rows = programs[rank], programs[rank].rows
-        awaited = max(k for k in range(i) if rows[k, 0] == Code.AWAIT and rows[k, 1] == rows[i, 1])
+        awaited = max(k for k in range(i) if rows[k, CODE] == Code.AWAIT and rows[k, LOCAL_PEER] == rows[i, LOCAL_PEER])
         early = replace(p, rows=rows[[*range(awaited + 1), i, *range(awaited + 1, i), *range(i + 1, len(rows))]])
         missing = replace(p, rows=np.delete(rows, i, axis=0), lanes=p.lanes - [[0, 1, 0]])
         for changed, text in ((early, "that it has acknowledged"), (missing, "did not acknowledge messages|slot . is in use|deadlock")):

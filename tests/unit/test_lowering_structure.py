@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from lowering_cases import Case, every_row, in_place_modes, operator_of, pairs, play, programs_of
-from reference_engine import Setting
+from reference_engine import Setting, sources_of
 
 from hpcoll.runtime.program import lowering
 from hpcoll.runtime.program.chunk_layout import Layout
+from hpcoll.runtime.program.fields import BUFFER, CODE, COUNT, DISPL, NBYTES, NSOURCES, REQUEST, TO_BUFFER, TO_DISPL
 from hpcoll.runtime.program.lowering import lower
 from hpcoll.runtime.program.opcodes import Code, Program
+from hpcoll.runtime.transports.host_routes import host_routes
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import Buffer
@@ -28,25 +30,20 @@ def program(key: str, nranks: int, rank: int, *, root: int = 0, count: int = 0, 
     count = count or (1 if COLLECTIVES[row.collective].blocks else nranks)
     case = Case(row, nranks, count, (), Setting(0), root, segment, nodes=pairs(row, nranks))
     steps = case.schedules()[rank]
-    return lower(steps, case.segments(steps), 8, case.window, in_place=in_place)
+    return lower(steps, case.segments(steps), 8, case.window, in_place=in_place, routes=host_routes({}))
 
 
 def rows_of(program: Program, *codes: Code) -> list[tuple[int, ...]]:
-    return [tuple(row) for row in program.rows.tolist() if row[0] in codes]
-
-
-def operands(program: Program, row: Sequence[int]) -> list[tuple[int, int]]:
-    """Buffer and displacement of a reduction's sources."""
-    return [tuple(source) for source in program.sources[row[4] : row[4] + row[5]].tolist()]
+    return [tuple(row) for row in program.rows.tolist() if row[CODE] in codes]
 
 
 def position(program: Program, code: Code, request: int) -> int:
-    return next(i for i, row in enumerate(program.rows.tolist()) if row[:2] == [code, request])
+    return next(i for i, row in enumerate(program.rows.tolist()) if row[: REQUEST + 1] == [code, request])
 
 
 def posted_early(program: Program) -> list[bool]:
     """Per receive but the first: whether it is posted before the receive before it is waited for."""
-    receives = [row[1] for row in rows_of(program, Code.RECV)]
+    receives = [row[REQUEST] for row in rows_of(program, Code.RECV)]
     pairs = itertools.pairwise(receives)
     return [position(program, Code.RECV, later) < position(program, Code.WAIT, sooner) for sooner, later in pairs]
 
@@ -72,22 +69,22 @@ def test_a_receive_into_a_chunk_that_was_sent_passes_no_send_on_its_way_ahead() 
 def test_a_direct_reduction_is_one_row_of_all_sources(key: str, nranks: int) -> None:
     direct = program(key, nranks, 1, root=1)
     (row,) = rows_of(direct, Code.REDUCE)
-    assert len(set(operands(direct, row))) == row[5] == nranks
-    first_wait = min(i for i, r in enumerate(direct.rows.tolist()) if r[0] == Code.WAIT)
-    posted = [i for i, r in enumerate(direct.rows.tolist()) if r[0] == Code.RECV and i < first_wait]
+    assert len(set(sources_of(direct, row))) == row[NSOURCES] == nranks
+    first_wait = min(i for i, r in enumerate(direct.rows.tolist()) if r[CODE] == Code.WAIT)
+    posted = [i for i, r in enumerate(direct.rows.tolist()) if r[CODE] == Code.RECV and i < first_wait]
     assert len(posted) >= min(nranks - 1, lowering._POSTED_AHEAD)
 
 
 def test_a_node_of_a_tree_reduces_both_children_at_once_where_order_lets_it() -> None:
     """Children above the node fold left to right; one below comes first in rank order, after the other has been folded."""
     above = program("reduce/binomial", 8, 0)
-    assert [row[5] for row in rows_of(above, Code.REDUCE)] == [4]
+    assert [row[NSOURCES] for row in rows_of(above, Code.REDUCE)] == [4]
     around = program("reduce/tree", 8, 4, root=4)
     reductions = rows_of(around, Code.REDUCE)
-    assert [row[5] for row in reductions] == [2, 2]
-    own, landed = (0, 0), [source for row in reductions for source in operands(around, row) if source[0] == Buffer.SCRATCH]
-    assert operands(around, reductions[0]) == [own, landed[0]]
-    assert operands(around, reductions[1]) == [landed[1], (1, 0)]
+    assert [row[NSOURCES] for row in reductions] == [2, 2]
+    own, landed = (0, 0), [source for row in reductions for source in sources_of(around, row) if source[0] == Buffer.SCRATCH]
+    assert sources_of(around, reductions[0]) == [own, landed[0]]
+    assert sources_of(around, reductions[1]) == [landed[1], (1, 0)]
 
 
 @every_row
@@ -96,7 +93,7 @@ def test_nothing_is_copied_onto_itself(row: Algorithm) -> None:
         for in_place in (False, True):
             if not COLLECTIVES[row.collective].always_in_place or in_place:
                 copies = rows_of(program(row.key, nranks, rank, root=rank, in_place=in_place), Code.COPY)
-                assert all(copy[1:3] != copy[3:5] for copy in copies)
+                assert all(copy[TO_BUFFER : TO_DISPL + 1] != copy[BUFFER : DISPL + 1] for copy in copies)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +109,7 @@ def test_copies_vanish_in_place(key: str) -> None:
 def test_one_rank_needs_at_most_one_row(row: Algorithm) -> None:
     collective = COLLECTIVES[row.collective]
     alone = program(row.key, 1, 0, count=1, in_place=collective.always_in_place)
-    assert alone.rows[:, 0].tolist() == ([] if row.collective in ("bcast", "exscan") else [Code.COPY])
+    assert alone.rows[:, CODE].tolist() == ([] if row.collective in ("bcast", "exscan") else [Code.COPY])
     if collective.aliases:
         assert not len(program(row.key, 1, 0, count=1, in_place=True).rows)
 
@@ -121,7 +118,7 @@ def test_one_rank_needs_at_most_one_row(row: Algorithm) -> None:
 def test_segments_share_their_rows(key: str) -> None:
     def form(one: Program) -> list[list[int]]:
         """All but where blocks lie, which their size says."""
-        return [row[: 2 if row[0] == Code.COPY else 3] for row in one.rows.tolist()]
+        return [row[: 2 if row[CODE] == Code.COPY else 3] for row in one.rows.tolist()]
 
     two, many, rest = (program(key, 6, 1, count=count, segment=12) for count in (24, 12_000, 11_999))
     assert form(two) == form(many)
@@ -142,7 +139,7 @@ def test_an_empty_message_needs_no_rows(row: Algorithm) -> None:
 def test_messages_above_the_limit_are_split_alike_on_both_sides() -> None:
     case = Case(CATALOGUE["bcast/direct"], 2, 10, (True, True), Setting(0), most_nbytes=32)
     root, other = programs_of(case, 8)
-    sent, received = ([row[4:6] for row in rows_of(p, code)] for p, code in ((root, Code.SEND), (other, Code.RECV)))
+    sent, received = ([row[DISPL : NBYTES + 1] for row in rows_of(p, code)] for p, code in ((root, Code.SEND), (other, Code.RECV)))
     assert sent == received == [(0, 32), (32, 32), (64, 16)]
 
 
@@ -152,8 +149,8 @@ def test_runs_with_gaps_are_packed_and_runs_without_are_not() -> None:
     tight, loose = [(i * 3, 3) for i in range(4)], [(i * 5, 3) for i in range(4)]
     codes = []
     for outputs in (tight, loose):
-        packed = lower(steps, [(0, Layout([(0, 3)], outputs, lambda extent: 3))], 1, 1, in_place=False)
-        codes.append([row[0] for row in packed.rows.tolist()])
+        packed = lower(steps, [(0, Layout([(0, 3)], outputs, lambda extent: 3))], 1, 1, in_place=False, routes=host_routes({}))
+        codes.append([row[CODE] for row in packed.rows.tolist()])
     assert codes[0].count(Code.COPY) < codes[1].count(Code.COPY)
     assert [codes[0].count(c) for c in (Code.SEND, Code.RECV)] == [codes[1].count(c) for c in (Code.SEND, Code.RECV)]
 
@@ -184,7 +181,7 @@ def test_waits_come_before_the_memory_is_touched(key: str) -> None:
     case = Case(row, nranks, 15, in_place, Setting(5), segment=15, window=1, nodes=pairs(row, nranks))
     programs = programs_of(case, operator_of(row).itemsize)
     play(case, programs=programs)
-    for rank, i in [(rank, i) for rank, p in enumerate(programs) for i, at in enumerate(p.rows[:, 0]) if at == Code.WAIT]:
+    for rank, i in [(rank, i) for rank, p in enumerate(programs) for i, at in enumerate(p.rows[:, CODE]) if at == Code.WAIT]:
         changed = [*programs[:rank], put_off(programs[rank], i), *programs[rank + 1 :]]
         if is_touched(programs[rank], i, operator_of(row).itemsize):
             with pytest.raises(AssertionError):
@@ -208,7 +205,9 @@ def is_touched(program: Program, wait: int, itemsize: int) -> bool:
     """Whether a row after a WAIT uses its request's memory: any use of a receive's, a write to a send's."""
     first, last = lane_of(program, wait)
     rows = program.rows.tolist()
-    code, _, _, buffer, displ, nbytes, *_ = next(r for r in rows[first:last] if r[0] in (Code.SEND, Code.RECV) and r[1] == rows[wait][1])
+    request = rows[wait][REQUEST]
+    message = next(r for r in rows[first:last] if r[CODE] in (Code.SEND, Code.RECV) and r[REQUEST] == request)
+    code, buffer, displ, nbytes = message[CODE], message[BUFFER], message[DISPL], message[NBYTES]
     for row in rows[wait + 1 : last]:
         for where, at, length, writes in uses(program, row, itemsize):
             if where == buffer and at < displ + nbytes and displ < at + length and (writes or code == Code.RECV):
@@ -218,11 +217,11 @@ def is_touched(program: Program, wait: int, itemsize: int) -> bool:
 
 def uses(program: Program, row: list[int], itemsize: int) -> Iterator[tuple[int, int, int, bool]]:
     """Buffer, displacement and bytes that a row touches, and whether it writes."""
-    code, a, b, c, d, e, *_ = row
+    code, source, result = row[CODE], row[BUFFER : DISPL + 1], row[TO_BUFFER : TO_DISPL + 1]
     if code in (Code.SEND, Code.RECV):
-        yield c, d, e, code == Code.RECV
+        yield *source, row[NBYTES], code == Code.RECV
     elif code == Code.COPY:
-        yield from ((a, b, e, True), (c, d, e, False))
+        yield from ((*result, row[NBYTES], True), (*source, row[NBYTES], False))
     elif code == Code.REDUCE:
-        yield a, b, c * itemsize, True
-        yield from ((*source, c * itemsize, False) for source in operands(program, row))
+        yield *result, row[COUNT] * itemsize, True
+        yield from ((*one, row[COUNT] * itemsize, False) for one in sources_of(program, row))

@@ -10,9 +10,11 @@ mpi4py.rc.initialize = False  # plans for any number of ranks, made without MPI
 
 from hpcoll.analysis.prove import placements  # noqa: E402
 from hpcoll.comm.calls.call import Blocks, Call  # noqa: E402
-from hpcoll.comm.plan import cut, lane_nbytes  # noqa: E402
+from hpcoll.comm.cut import cut, lane_nbytes  # noqa: E402
+from hpcoll.runtime.program.fields import STAGING_SLOTS  # noqa: E402
 from hpcoll.runtime.program.lowering import lower  # noqa: E402
-from hpcoll.runtime.transports.shm import CAPACITY_NBYTES, STAGING_SLOTS  # noqa: E402
+from hpcoll.runtime.transports.host_routes import host_routes  # noqa: E402
+from hpcoll.runtime.transports.rings import CAPACITY_NBYTES  # noqa: E402
 from hpcoll.schedules.catalogue import CATALOGUE  # noqa: E402
 from hpcoll.schedules.collectives import COLLECTIVES  # noqa: E402
 from hpcoll.schedules.placement import Nodes  # noqa: E402
@@ -32,7 +34,7 @@ def staging(row: Algorithm, call: Call, rank: int, nodes: Nodes, segment: int = 
     steps, segments = cut(row, call, segment, lane_nbytes(row, CAPACITY_NBYTES, nodes), rank, nodes, ())
     mates = [other for other, node in enumerate(nodes) if node == nodes[rank]]
     local_peers = {other: local for local, other in enumerate(mates) if other != rank}
-    return lower(steps, segments, 1, STAGING_SLOTS, in_place=call.in_place, local_peers=local_peers).staging_nbytes
+    return lower(steps, segments, 1, STAGING_SLOTS, in_place=call.in_place, routes=host_routes(local_peers)).staging_nbytes
 
 
 def calls(row: Algorithm, count: int) -> list[Call]:

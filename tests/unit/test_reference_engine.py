@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from lowering_cases import add
 from reference_engine import Call, Operator, Setting, World
-from reference_memory import PLACES, Memory
+from reference_memory import STAGING_SLOTS, Memory
 
-from hpcoll.runtime.program.opcodes import MESSAGES, NCOLUMNS, Code, Program
+from hpcoll.runtime.program.fields import NCOLUMNS
+from hpcoll.runtime.program.opcodes import MESSAGES, Code, Program
 from hpcoll.schedules.ir import RING_SLOTS
 
 Row = tuple[int, ...]
@@ -56,14 +57,14 @@ ON_NODE = {
     "inline": ([INLINE], TAKE, 8),
     "staged": ([*FILL, STAGED], TAKE_64, 64),
     "in place": ([IN_PLACE, (DRAIN, 1)], TAKE_64, 64),
-    "more than there are lines": ([INLINE] * (RING_SLOTS + 3), TAKE * (RING_SLOTS + 3), 8),
+    "more than there are ring slots": ([INLINE] * (RING_SLOTS + 3), TAKE * (RING_SLOTS + 3), 8),
 }
 
 
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("name", ON_NODE)
 def test_it_moves_messages_on_a_node(name: str, seed: int) -> None:
-    """In many calls: places and their staging memory come round again."""
+    """In many calls: staging slots come round again."""
     first, second, nbytes = ON_NODE[name]
     world = run_rows(first, second, Setting(seed, nodes=(0, 0)), shared=name == "in place", ncalls=20)
     assert all(moved(call, nbytes) for call in world.calls)
@@ -130,6 +131,6 @@ def test_eager_messages_end_what_rendezvous_leaves_in_a_deadlock() -> None:
 
 
 def test_staging_memory_is_not_handed_out_again_while_it_may_be_read() -> None:
-    """Rank 1 never comes: rank 0 gets as far as all places once."""
-    with pytest.raises(AssertionError, match=f"deadlock: call {PLACES} rank 0 lane 0 row 0 RESERVE"):
-        run_rows([*FILL, STAGED], [], Setting(1, nodes=(0, 0)), ncalls=PLACES + 1)
+    """Rank 1 never comes: rank 0 gets as far as all staging slots once."""
+    with pytest.raises(AssertionError, match=f"deadlock: call {STAGING_SLOTS} rank 0 lane 0 row 0 RESERVE"):
+        run_rows([*FILL, STAGED], [], Setting(1, nodes=(0, 0)), ncalls=STAGING_SLOTS + 1)

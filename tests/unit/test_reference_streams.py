@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from lowering_cases import add
-from reference_engine import Call, Operator, Setting
+from reference_engine import Call, Operator, Reach, Setting
 from reference_memory import Memory
-from reference_streams import DeviceWorld
+from reference_streams import GpuWorld
 
-from hpcoll.runtime.program.opcodes import MESSAGES, NCOLUMNS, PINNED, STAGING, Code, Program, Ways
+from hpcoll.runtime.program.fields import NCOLUMNS
+from hpcoll.runtime.program.opcodes import MESSAGES, PINNED, STAGING, Code, Program
 
 Row = tuple[int, ...]
 
@@ -27,13 +28,13 @@ TAKE: list[Row] = [AWAITED, TAKEN, MARK, REACH, USED]
 PACK, UNPACK = (C, PINNED, 0, 0, 0, 8), (C, 1, 0, PINNED, 0, 8)
 OWN = (C, 1, 0, 0, 0, 8)
 
-ELSEWHERE, NEAR = (0, 1), (0, 0)  # nodes
-MAPPED, STAGED = Ways(frozenset({1}), False, (True, True)), Ways(frozenset(), False, (True, True))
-DIRECT = STAGED._replace(direct=True)
+ELSEWHERE, ON_NODE = (0, 1), (0, 0)  # nodes
+MAPPED, STAGED = Reach(frozenset({1}), False, (True, True)), Reach(frozenset(), False, (True, True))
+AWARE = STAGED._replace(mpi_takes_gpu=True)
 
 
-def run_rows(first: list[Row], second: list[Row], ways: Ways, nodes: tuple[int, ...], seed: int = 1, ncalls: int = 1) -> DeviceWorld:
-    """Two ranks with 64 bytes in each buffer run these rows as one lane, as often as told; ``ways`` are rank 0's."""
+def run_rows(first: list[Row], second: list[Row], reach: Reach, nodes: tuple[int, ...], seed: int = 1, ncalls: int = 1) -> GpuWorld:
+    """Two ranks with 64 bytes in each buffer run these rows as one lane, as often as told; ``reach`` is rank 0's."""
     programs = []
     for rows in (first, second):
         table = np.array([(*row, *[0] * (NCOLUMNS - len(row))) for row in rows], np.int64).reshape(-1, NCOLUMNS)
@@ -42,16 +43,16 @@ def run_rows(first: list[Row], second: list[Row], ways: Ways, nodes: tuple[int, 
     calls = []
     for i in range(ncalls):
         memories = [Memory((64, 64, 64, 64), np.random.default_rng(i + 100 * rank)) for rank in range(2)]
-        calls.append(Call(programs, memories, Operator(8, add), (ways, ways._replace(mapped=frozenset()))))
-    world = DeviceWorld(calls, Setting(seed, nodes=nodes))
+        calls.append(Call(programs, memories, Operator(8, add), (reach, reach._replace(readers=frozenset()))))
+    world = GpuWorld(calls, Setting(seed, nodes=nodes))
     world.run()
     return world
 
 
-MOVES: dict[str, tuple[list[Row], list[Row], Ways, tuple[int, ...]]] = {
-    "where it lies": ([START, LEND, UNLEND], TAKE, MAPPED, NEAR),
-    "staged": ([*FILL, POST_COPY], TAKE, STAGED, NEAR),
-    "from GPU memory": ([START, SEND, WAIT], [START, RECV, WAIT], DIRECT, ELSEWHERE),
+MOVES: dict[str, tuple[list[Row], list[Row], Reach, tuple[int, ...]]] = {
+    "in place": ([START, LEND, UNLEND], TAKE, MAPPED, ON_NODE),
+    "staged": ([*FILL, POST_COPY], TAKE, STAGED, ON_NODE),
+    "from GPU memory": ([START, SEND, WAIT], [START, RECV, WAIT], AWARE, ELSEWHERE),
     "from pinned memory": (
         [PACK, MARK, REACH, (S, 0, 1, PINNED, 0, 8), WAIT], [(R, 0, 0, PINNED, 0, 8), WAIT, UNPACK, MARK, REACH], STAGED, ELSEWHERE
     ),
@@ -73,41 +74,41 @@ def test_it_moves_messages(name: str, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_operations_run_in_order(seed: int) -> None:
     rows: list[Row] = [OWN, *[(F, 1, 0, 1, i, 2, 8) for i in range(3)], MARK, REACH]
-    world = run_rows(rows, [], DIRECT, ELSEWHERE, seed)
+    world = run_rows(rows, [], AWARE, ELSEWHERE, seed)
     memory = world.calls[0].memories[0]
     assert memory.returned is not None
     numbers = memory.returned[memory.area(0).span].view(np.int64)
     assert memory.returned[memory.area(1).span].view(np.int64)[0] == numbers[2] + numbers[3]
 
 
-WRONG: dict[str, tuple[list[Row], list[Row], Ways, tuple[int, ...]]] = {
-    "row 0 SEND.* the caller's earlier work may go on": ([SEND, WAIT], [START, RECV, WAIT], DIRECT, ELSEWHERE),
-    "row 0 RECV.* the caller's earlier work may go on": ([START, SEND, WAIT], [RECV, WAIT], DIRECT, ELSEWHERE),
-    "row 0 POST.* the caller's earlier work may go on": ([LEND, UNLEND], TAKE, MAPPED, NEAR),
-    "SEND.* touches what a stream may still write": ([(C, 2, 0, 0, 0, 8), (S, 0, 1, 2, 0, 8), WAIT], [], DIRECT, ELSEWHERE),
-    "POST.* touches what a stream may still write": ([FILL[0], FILL[1], POST_COPY], TAKE, STAGED, NEAR),
-    "RECV.* overwrites what a stream may still read": ([], [START, (C, 2, 0, 1, 0, 8), RECV, WAIT], DIRECT, ELSEWHERE),
-    "acknowledges a message that its stream may still read": ([START, LEND, UNLEND], [AWAITED, TAKEN, USED], MAPPED, NEAR),
-    "reads a message that it has acknowledged": ([START, LEND, UNLEND], [AWAITED, USED, TAKEN], MAPPED, NEAR),
-    "COPY.* writes memory of a message that may still be read": ([START, LEND, (C, 0, 0, 1, 0, 8)], [], MAPPED, NEAR),
-    "COPY.* touches memory of a receive": ([START, SEND, WAIT], [START, RECV, (C, 2, 0, 1, 0, 8)], DIRECT, ELSEWHERE),
-    "ends and did not wait for its stream": ([OWN], [], DIRECT, ELSEWHERE),
-    "ends and did not wait .* for those who read its memory": ([START, LEND], TAKE, MAPPED, NEAR),
-    "deadlock: call 0 rank 0 lane 0 row 2 UNREAD": ([START, LEND, UNLEND], [AWAITED, (AWAIT, 0, 1, 0, 0, 8)], MAPPED, NEAR),
-    "event slot 1 was not recorded": ([OWN, REACH], [], DIRECT, ELSEWHERE),
-    "event slot 1 is in use": ([OWN, MARK, MARK, REACH], [], DIRECT, ELSEWHERE),
-    "event slot 0 is not among": ([OWN, (RECORD, 0), START], [], DIRECT, ELSEWHERE),
-    "event slot 3 is not among": ([OWN, (RECORD, 3), (SYNC, 3)], [], DIRECT, ELSEWHERE),
-    "records nothing": ([MARK, REACH], [], DIRECT, ELSEWHERE),
-    "more sources than a kernel takes": ([(F, 1, 0, 1, 0, 9, 8)], [], DIRECT, ELSEWHERE),
+WRONG: dict[str, tuple[list[Row], list[Row], Reach, tuple[int, ...]]] = {
+    "row 0 SEND.* the caller's earlier work may go on": ([SEND, WAIT], [START, RECV, WAIT], AWARE, ELSEWHERE),
+    "row 0 RECV.* the caller's earlier work may go on": ([START, SEND, WAIT], [RECV, WAIT], AWARE, ELSEWHERE),
+    "row 0 POST.* the caller's earlier work may go on": ([LEND, UNLEND], TAKE, MAPPED, ON_NODE),
+    "SEND.* touches what a stream may still write": ([(C, 2, 0, 0, 0, 8), (S, 0, 1, 2, 0, 8), WAIT], [], AWARE, ELSEWHERE),
+    "POST.* touches what a stream may still write": ([FILL[0], FILL[1], POST_COPY], TAKE, STAGED, ON_NODE),
+    "RECV.* overwrites what a stream may still read": ([], [START, (C, 2, 0, 1, 0, 8), RECV, WAIT], AWARE, ELSEWHERE),
+    "acknowledges a message that its stream may still read": ([START, LEND, UNLEND], [AWAITED, TAKEN, USED], MAPPED, ON_NODE),
+    "reads a message that it has acknowledged": ([START, LEND, UNLEND], [AWAITED, USED, TAKEN], MAPPED, ON_NODE),
+    "COPY.* writes memory of a message that may still be read": ([START, LEND, (C, 0, 0, 1, 0, 8)], [], MAPPED, ON_NODE),
+    "COPY.* touches memory of a receive": ([START, SEND, WAIT], [START, RECV, (C, 2, 0, 1, 0, 8)], AWARE, ELSEWHERE),
+    "ends and did not wait for its stream": ([OWN], [], AWARE, ELSEWHERE),
+    "ends and did not wait .* for those who read its memory": ([START, LEND], TAKE, MAPPED, ON_NODE),
+    "deadlock: call 0 rank 0 lane 0 row 2 UNREAD": ([START, LEND, UNLEND], [AWAITED, (AWAIT, 0, 1, 0, 0, 8)], MAPPED, ON_NODE),
+    "event 1 was not recorded": ([OWN, REACH], [], AWARE, ELSEWHERE),
+    "event 1 is in use": ([OWN, MARK, MARK, REACH], [], AWARE, ELSEWHERE),
+    "event 0 is not among": ([OWN, (RECORD, 0), START], [], AWARE, ELSEWHERE),
+    "event 3 is not among": ([OWN, (RECORD, 3), (SYNC, 3)], [], AWARE, ELSEWHERE),
+    "records nothing": ([MARK, REACH], [], AWARE, ELSEWHERE),
+    "more sources than a kernel takes": ([(F, 1, 0, 1, 0, 9, 8)], [], AWARE, ELSEWHERE),
     "an MPI message in buffer 0": ([START, SEND, WAIT], [START, RECV, WAIT], STAGED, ELSEWHERE),
-    "posts where it lies for rank 1": ([START, LEND, UNLEND], TAKE, STAGED, NEAR),
-    "posts a copy for rank 1": ([*FILL, POST_COPY], TAKE, MAPPED, NEAR),
-    "posts a copy that is not in the shared window": ([*FILL, (POST, 1, 0, 0, 0, 8, 0)], TAKE, STAGED, NEAR),
-    "posts buffer 0, which cannot be mapped": ([START, LEND, UNLEND], TAKE, MAPPED._replace(exported=(False, True)), NEAR),
-    "DRAIN in a device program": ([(Code.DRAIN, 1)], [], MAPPED, NEAR),
-    "only STAGE writes the shared window": ([FILL[0], (C, STAGING, 0, 0, 0, 8)], [], STAGED, NEAR),
-    "reads the shared window": ([*FILL, (C, 1, 0, STAGING, 0, 8)], [], STAGED, NEAR),
+    "posts in place for rank 1": ([START, LEND, UNLEND], TAKE, STAGED, ON_NODE),
+    "posts a copy for rank 1": ([*FILL, POST_COPY], TAKE, MAPPED, ON_NODE),
+    "posts a copy that is not in staging memory": ([*FILL, (POST, 1, 0, 0, 0, 8, 0)], TAKE, STAGED, ON_NODE),
+    "posts buffer 0, which cannot be mapped": ([START, LEND, UNLEND], TAKE, MAPPED._replace(exported=(False, True)), ON_NODE),
+    "DRAIN in a GPU program": ([(Code.DRAIN, 1)], [], MAPPED, ON_NODE),
+    "only STAGE writes staging memory": ([FILL[0], (C, STAGING, 0, 0, 0, 8)], [], STAGED, ON_NODE),
+    "reads staging memory": ([*FILL, (C, 1, 0, STAGING, 0, 8)], [], STAGED, ON_NODE),
     "leaves pinned memory of its lane": ([(C, PINNED, 60, 0, 0, 8)], [], STAGED, ELSEWHERE),
 }
 
@@ -123,4 +124,4 @@ def test_it_refuses_streams_that_work_on_the_same_memory() -> None:
     program = Program(table, np.zeros((0, 2), np.int64), np.array([(0, 3, 0), (0, 3, 4)]), 2, 0, 0, 0, 0, 2, 0)
     memory = Memory((64, 64, 0, 0), np.random.default_rng(1))
     with pytest.raises(AssertionError, match="works on what another stream works on"):
-        DeviceWorld([Call([program], [memory], Operator(8, add), (DIRECT._replace(mapped=frozenset()),))], Setting(1)).run()
+        GpuWorld([Call([program], [memory], Operator(8, add), (AWARE._replace(readers=frozenset()),))], Setting(1)).run()

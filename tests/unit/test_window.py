@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 from hpcoll.runtime.transports import window
-from hpcoll.runtime.transports.window import MAX_WINDOWS, PAGE, Mapping, Number, Ranges, Symmetric, Window
+from hpcoll.runtime.transports.symmetric import Ranges, Symmetric
+from hpcoll.runtime.transports.window import MAX_WINDOWS, PAGE, Mapping, Number, Window
 
 FOLDER = "/dev/shm"
 NRANKS = 3
@@ -158,7 +159,8 @@ def test_a_fork_does_not_free_its_parents_memory() -> None:
 
 SCRIPT = """
 import atexit, os, sys
-from hpcoll.runtime.transports.window import PAGE, Mapping, Number, Symmetric, Window, whole_pages
+from hpcoll.runtime.transports.symmetric import Symmetric
+from hpcoll.runtime.transports.window import PAGE, Mapping, Number, Window, whole_pages
 file = os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR)
 part = whole_pages(Symmetric.room(100))
 os.ftruncate(file, PAGE + part)

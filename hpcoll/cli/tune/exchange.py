@@ -24,14 +24,17 @@ from mpi4py import MPI
 
 from hpcoll.base.ops import SUM
 from hpcoll.cli.tune.fit import LARGE_NBYTES, Errors, fit_network, largest_errors
-from hpcoll.comm.plan import UNCACHED_NBYTES
+from hpcoll.comm.engine_builder import UNCACHED_NBYTES
 from hpcoll.kernels.host import kernel_address
 from hpcoll.runtime.engine.entry import RUN, call_compiled
 from hpcoll.runtime.engine.host_engine import OWN_CORE, SHARED_CORE, HostEngine, WaitPolicy
 from hpcoll.runtime.program.chunk_layout import vector_segments
+from hpcoll.runtime.program.fields import STAGING_SLOTS
 from hpcoll.runtime.program.lowering import lower
+from hpcoll.runtime.transports.host_routes import host_routes
+from hpcoll.runtime.transports.local_ranks import LocalRanks
 from hpcoll.runtime.transports.mpi import handle, library
-from hpcoll.runtime.transports.shm import STAGING_SLOTS, Node, Rings, make_rings
+from hpcoll.runtime.transports.rings import Rings
 from hpcoll.schedules.ir import Schedule, Writer, outputs
 from hpcoll.selection.agreement import agree, site
 from hpcoll.selection.config import Config
@@ -119,7 +122,7 @@ def curves(world: MPI.Intracomm, seconds: float) -> list[Curve]:
     """
     end = perf_counter() + seconds
     config, hosts = agree(world)
-    node = Node(world, config.shm, config.shm_ranks)
+    node = LocalRanks(world, config.shm, config.shm_ranks)
     leaders = world.allgather(world.rank if config.shm == 0 else min((world.rank, *node.local_peers)))
     node.free()
     wait_policy = SHARED_CORE if max(Counter(hosts).values()) > (os.cpu_count() or 1) else OWN_CORE
@@ -164,8 +167,8 @@ def _sleep(world: MPI.Intracomm) -> None:
 def _paired(comm: MPI.Intracomm, config: Config, level: str, wait_policy: WaitPolicy) -> Iterator[_Pair | None]:
     """The two ranks of a communicator, which is freed; None where shared memory cannot be had."""
     if level == NODE:
-        node = Node(comm, config.shm, config.shm_ranks)
-        rings = make_rings(node, 1)
+        node = LocalRanks(comm, config.shm, config.shm_ranks)
+        rings = node.make_rings(1)
         yield _Pair(comm, wait_policy, rings[0]) if rings else None
         node.free()
     else:
@@ -220,8 +223,8 @@ def _engine(pair: _Pair, build: Callable[[Writer], None], nchunks: int, nbytes: 
     schedule = Schedule("bcast", "messages", 2, writer.rank, 0, nchunks, (tuple(writer.channels[0]),))
     segments = vector_segments(nbytes * nchunks, most * nchunks, nchunks)
     window = STAGING_SLOTS if len(segments) > 1 else 1
-    local_peers = pair.rings.local_peers if pair.rings else {}
-    program = lower(schedule, segments * rounds, 1, window, in_place=False, local_peers=local_peers)
+    routes = host_routes(pair.rings.local_peers if pair.rings else {})
+    program = lower(schedule, segments * rounds, 1, window, in_place=False, routes=routes)
     lock, account, uncached = np.zeros(1, np.int64), np.zeros(2, np.int64), pair.rings is not None and nbytes >= UNCACHED_NBYTES
     engine = HostEngine(program, library(), handle(pair.comm), 0, pair.wait_policy, lock, account, pair.rings, 0, uncached)
     engine.bind_scratch(engine.fresh(engine.scratch_nbytes))

@@ -10,7 +10,7 @@ from pathlib import Path
 from numba import njit
 
 from hpcoll.base.compile_once import once_per_node
-from hpcoll.runtime.engine import call_cache, ffi, gpu_ops, interpreter, local_ops, mpi_collectives, progress, shm_ops
+from hpcoll.runtime.engine import call_cache, ffi, gpu_ops, interpreter, local_ops, mpi_collectives, mpi_ops, progress, shm_ops
 from hpcoll.runtime.program import fields
 
 RUN, CACHED, START, ACTIVATE, WAIT, SERVE = range(6)
@@ -38,7 +38,7 @@ def _call(what, a, b, c, d):  # type: ignore[no-untyped-def]
 def _digest() -> str:
     """Of the functions and the constants that compiled code is made of, as they are in this process."""
     parts = [Path(ffi.__file__).read_bytes()]  # its intrinsics write code themselves
-    for module in (ffi, fields, gpu_ops, mpi_collectives, local_ops, shm_ops, interpreter, call_cache, progress):
+    for module in (ffi, fields, local_ops, mpi_ops, shm_ops, gpu_ops, mpi_collectives, interpreter, call_cache, progress):
         for name, value in sorted(vars(module).items()):
             code = getattr(getattr(value, "py_func", None), "__code__", None)
             if isinstance(value, int):

@@ -5,19 +5,20 @@ import weakref
 import numpy as np
 
 from hpcoll.base.errors import DeviceError, HpcollError
+from hpcoll.kernels import MAX_SOURCES
 from hpcoll.runtime.engine.host_engine import HostEngine, WaitPolicy
 from hpcoll.runtime.gpu.device import Gpu, Memory, Temporary, kernels, release
 from hpcoll.runtime.gpu.ipc import Directory
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import Program
 from hpcoll.runtime.transports.mpi import Library
-from hpcoll.runtime.transports.shm import Rings
+from hpcoll.runtime.transports.rings import Rings
 
-_NPARAMETERS = f.MOST_SOURCES + 3  # destination, sources, number of sources, count
+_NPARAMETERS = MAX_SOURCES + 3  # destination, sources, number of sources, count
 
 
-class DeviceEngine(HostEngine):
-    """A device program, ready to run on any GPU buffers of its sizes.
+class GpuEngine(HostEngine):
+    """A GPU program, ready to run on any GPU buffers of its sizes.
 
     Args:
         program, library, comm, wait_policy, lock, account, rings, tag: As in `HostEngine`.

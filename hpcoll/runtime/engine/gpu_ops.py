@@ -1,11 +1,12 @@
 """Compiled: a program's operations on GPU memory, by calls of the CUDA driver.
 
-Copies and reductions go to the stream of the lane's slot and end when they like. What somebody else is to read is ordered by the
+Copies and reductions go to the stream of the lane's window slot and end when they like. What somebody else is to read is ordered by the
 program: RECORD behind the operation, SYNC in front of whatever hands its result out.
 """
 
 from numba import njit
 
+from hpcoll.kernels import MAX_SOURCES
 from hpcoll.runtime.engine.ffi import INT, LONG, c_function, load_acquire, pointer
 from hpcoll.runtime.engine.local_ops import address_of
 from hpcoll.runtime.program import fields as f
@@ -30,8 +31,8 @@ def _stream_of(state, gpu, lane):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, inline="always")
-def _event_of(state, gpu, lane, slot):  # type: ignore[no-untyped-def]
-    return pointer(gpu[f.EVENTS])[lane % state[f.WINDOW] * gpu[f.NEVENTS] + slot]
+def _event_of(state, gpu, lane, event):  # type: ignore[no-untyped-def]
+    return pointer(gpu[f.EVENTS])[lane % state[f.WINDOW] * gpu[f.NEVENTS] + event]
 
 
 @njit(nogil=True)
@@ -97,13 +98,13 @@ def address_at(state, peer, where):  # type: ignore[no-untyped-def]
 @njit(nogil=True)
 def _reduce(state, gpu, row, lane):  # type: ignore[no-untyped-def]
     values, sources = pointer(gpu[f.VALUES]), pointer(state[f.SOURCES])
-    destination, count, nsources = address_of(state, row[1], row[2], lane), row[3], row[5]
+    destination, count, nsources = address_of(state, row[f.TO_BUFFER], row[f.TO_DISPL], lane), row[f.COUNT], row[f.NSOURCES]
     values[0] = destination
-    for i in range(f.MOST_SOURCES):
-        at = 2 * (row[4] + min(i, nsources - 1))
+    for i in range(MAX_SOURCES):
+        at = 2 * (row[f.FIRST_SOURCE] + min(i, nsources - 1))
         values[1 + i] = address_of(state, sources[at], sources[at + 1], lane)
-    values[1 + f.MOST_SOURCES], values[2 + f.MOST_SOURCES] = nsources, count
-    blocks = min(gpu[f.MOST_BLOCKS], -(-row[6] // (gpu[f.BLOCK_THREADS] * _WIDE_NBYTES)))
+    values[1 + MAX_SOURCES], values[2 + MAX_SOURCES] = nsources, count
+    blocks = min(gpu[f.MOST_BLOCKS], -(-row[f.REDUCED_NBYTES] // (gpu[f.BLOCK_THREADS] * _WIDE_NBYTES)))
     launch = (gpu[f.FUNCTION], blocks, 1, 1, gpu[f.BLOCK_THREADS], 1, 1, 0, _stream_of(state, gpu, lane), gpu[f.PARAMETERS], 0)
     return _launch(gpu[f.LAUNCH], launch)
 
@@ -112,17 +113,17 @@ def _reduce(state, gpu, row, lane):  # type: ignore[no-untyped-def]
 def run_gpu(address, row, lane):  # type: ignore[no-untyped-def]
     """COPY, REDUCE, STAGE, RECORD, SYNC: 0 while one has to wait, -1 when the driver failed."""
     state = pointer(address)
-    gpu, code = pointer(state[f.GPU]), row[0]
+    gpu, code = pointer(state[f.GPU]), row[f.CODE]
     if code in (_COPY, _STAGE):
-        destination = address_of(state, STAGING if code == _STAGE else row[1], row[2], lane)
-        source = address_of(state, row[3], row[4], lane)
-        error = _copy(gpu[f.COPY_ASYNC], (destination, source, row[5], _stream_of(state, gpu, lane)))
+        to, displ = (STAGING, row[f.STAGED_DISPL]) if code == _STAGE else (row[f.TO_BUFFER], row[f.TO_DISPL])
+        source = address_of(state, row[f.BUFFER], row[f.DISPL], lane)
+        error = _copy(gpu[f.COPY_ASYNC], (address_of(state, to, displ, lane), source, row[f.NBYTES], _stream_of(state, gpu, lane)))
     elif code == _REDUCE:
         error = _reduce(state, gpu, row, lane)
     elif code == _RECORD:
-        error = _record(gpu[f.RECORD_EVENT], (_event_of(state, gpu, lane, row[1]), _stream_of(state, gpu, lane)))
+        error = _record(gpu[f.RECORD_EVENT], (_event_of(state, gpu, lane, row[f.EVENT]), _stream_of(state, gpu, lane)))
     else:
-        error = _query(gpu[f.QUERY_EVENT], (_event_of(state, gpu, lane, row[1]),))
+        error = _query(gpu[f.QUERY_EVENT], (_event_of(state, gpu, lane, row[f.EVENT]),))
         if error == _NOT_READY:
             return 0
     return 1 if error == 0 else _failed(state, error)

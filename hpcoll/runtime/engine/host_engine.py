@@ -1,4 +1,4 @@
-"""The host engine: a program bound to a communicator, a kernel and scratch, walked by compiled code."""
+"""The host engine: a program bound to a communicator, a kernel and scratch, which the interpreter runs."""
 
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.fields import FAILED, PENDING
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, Code, Program, aligned
 from hpcoll.runtime.transports.mpi import Library, last_tag
-from hpcoll.runtime.transports.shm import Rings
+from hpcoll.runtime.transports.rings import Rings
 
 
 class WaitPolicy(NamedTuple):
@@ -49,7 +49,7 @@ class HostEngine:
         self, program: Program, library: Library, comm: int, kernel: int, wait_policy: WaitPolicy, lock: np.ndarray, account: np.ndarray,
         rings: Rings | None = None, tag: int = 0, uncached: bool = False,
     ) -> None:  # fmt: skip
-        nsources = int(program.rows[program.rows[:, 0] == Code.REDUCE, 5].max(initial=0))
+        nsources = int(program.rows[program.rows[:, f.CODE] == Code.REDUCE, f.NSOURCES].max(initial=0))
         assert rings is None or program.staging_nbytes <= rings.capacity, (program.staging_nbytes, rings.capacity)
         self.state = np.zeros(f.OPERANDS + nsources, np.int64)
         self.program, self.rings, self.lock, self.account = program, rings, lock, account

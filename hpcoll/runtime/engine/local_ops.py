@@ -15,12 +15,12 @@ _fold = c_function(VOID, LONG, LONG, LONG, LONG)  # destination, sources, number
 @njit(nogil=True, inline="always")
 def staging_slot(state, window_slot):  # type: ignore[no-untyped-def]
     """Which staging slot the lane of a window slot uses in this call: short calls take all in turn, for fresh memory."""
-    return (window_slot + state[f.TURN]) % f.STAGING_SLOTS
+    return (window_slot + state[f.FIRST_STAGING_SLOT]) % f.STAGING_SLOTS
 
 
 @njit(nogil=True, inline="always")
 def staging_of(state, lane):  # type: ignore[no-untyped-def]
-    """Offset of a lane's staging memory in this rank's part of the window."""
+    """Offset of a lane's staging memory in this rank's staging slots."""
     rings, slot = pointer(state[f.RINGS]), staging_slot(state, lane % state[f.WINDOW])
     return slot * rings[f.CAPACITY] + pointer(rings[f.USED])[2 * slot + 1]
 
@@ -82,7 +82,7 @@ def _fold_uncached(address, destination, row):  # type: ignore[no-untyped-def]
     """REDUCE into memory that is too large to stay in the caches: block by block, each streamed out."""
     state = pointer(address)
     operands = address + 8 * f.OPERANDS
-    nbytes, count, nsources = row[6], row[3], row[5]
+    nbytes, count, nsources = row[f.REDUCED_NBYTES], row[f.COUNT], row[f.NSOURCES]
     block = f.BLOCK_NBYTES // (nbytes // count)
     for lo in range(0, count, block):
         n = min(block, count - lo)
@@ -94,25 +94,26 @@ def _fold_uncached(address, destination, row):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def run_local(address, row, lane):  # type: ignore[no-untyped-def]
-    """COPY and REDUCE."""
+    """COPY and REDUCE, which never wait: 1."""
     state = pointer(address)
-    destination = address_of(state, row[1], row[2], lane)
-    uncached = state[f.BLOCK] != 0 and row[1] == _OUTPUT
-    if row[0] == _COPY:
-        source = address_of(state, row[3], row[4], lane)
+    destination = address_of(state, row[f.TO_BUFFER], row[f.TO_DISPL], lane)
+    uncached = state[f.BLOCK] != 0 and row[f.TO_BUFFER] == _OUTPUT
+    if row[f.CODE] == _COPY:
+        source = address_of(state, row[f.BUFFER], row[f.DISPL], lane)
         if uncached:
-            copy_uncached(state, destination, source, row[5])
+            copy_uncached(state, destination, source, row[f.NBYTES])
         else:
-            copy(state, destination, source, row[5])
+            copy(state, destination, source, row[f.NBYTES])
     else:
         sources = pointer(state[f.SOURCES])
-        for i in range(row[5]):
-            at = 2 * (row[4] + i)
+        for i in range(row[f.NSOURCES]):
+            at = 2 * (row[f.FIRST_SOURCE] + i)
             state[f.OPERANDS + i] = address_of(state, sources[at], sources[at + 1], lane)
             uncached &= state[f.OPERANDS + i] != destination
         if uncached:
             _fold_uncached(address, destination, row)
         else:
-            _fold(state[f.KERNEL], (destination, address + 8 * f.OPERANDS, row[5], row[3]))
+            _fold(state[f.KERNEL], (destination, address + 8 * f.OPERANDS, row[f.NSOURCES], row[f.COUNT]))
     if uncached:
         fence()
+    return 1

@@ -1,7 +1,7 @@
-"""Collectives in flight: a table of engines that are given turns, by a helper thread or by whoever waits.
+"""Collectives in flight: a table of engines that are advanced by a helper thread, or by whoever waits.
 
-Each operation has a slot. Whoever gives it a turn takes its OWNER word first, so that several threads may try. Operations of one
-channel run in the order of their tickets. The helper parks on a semaphore while nothing is in flight.
+Each operation has a slot. Whoever advances it takes its OWNER word first, so that several threads may try. Operations of one
+message context run in the order of their tickets. The helper parks on a semaphore while nothing is in flight.
 """
 
 from numba import njit
@@ -20,16 +20,16 @@ from hpcoll.runtime.engine.ffi import (
     store_release,
     usleep,
 )
-from hpcoll.runtime.engine.interpreter import begin, turn
+from hpcoll.runtime.engine.interpreter import advance, begin
 from hpcoll.runtime.program.fields import BUSY, CELL, DONE, ENDED, FAILED, HANDLE_MASK, MEMCPY, NLANES, NULL, PENDING, STAND_IN
 
 FREE, QUEUED, RUNNING, ENDED_WELL, ENDED_BADLY = range(5)  # states of a slot
 # The table (int64). HIGH: slots that may be in use. STOP: the helper is to end. PARKED: it waits on SEMAPHORE. WAITERS: threads that
-# give turns themselves, so that the helper need not hurry. COMPLETE: address of MPI_Grequest_complete.
+# advance operations themselves, so that the helper need not hurry. COMPLETE: address of MPI_Grequest_complete.
 HIGH, STOP, PARKED, WAITERS, COMPLETE, SEMAPHORE, SEM_WAIT, SEM_POST, SCHED_YIELD, USLEEP, SLOTS = range(11)
-# A slot. TICKETS: address of the number of operations that its channel has ended. HANDLE: of the generalized request.
+# A slot. TICKETS: address of the number of operations that its message context has ended. HANDLE: of the generalized request.
 ENGINE, STATE, OWNER, TICKETS, TICKET, HANDLE, INPUT, OUTPUT, SLOT = range(9)
-_EAGER = 1000  # turns without movement that a start may take
+_EAGER = 1000  # times without movement that a start may try
 _HURRY, _REST = 50, 2000  # rounds without movement after which the helper sleeps between them, and parks if nothing is in flight
 
 _complete = c_function(INT, LONG)
@@ -37,8 +37,8 @@ _semaphore = c_function(INT, LONG)
 
 
 @njit(nogil=True)
-def _turn(table, slot):  # type: ignore[no-untyped-def]
-    """Give one operation a turn; whether it moved."""
+def _advance(table, slot):  # type: ignore[no-untyped-def]
+    """Advance one operation; whether it moved."""
     words, at = pointer(table), table + 8 * (SLOTS + SLOT * slot)
     fields = pointer(at)
     state = load_acquire(at + 8 * STATE)
@@ -52,7 +52,7 @@ def _turn(table, slot):  # type: ignore[no-untyped-def]
         state = RUNNING
         store_release(at + 8 * STATE, RUNNING)
     if state == RUNNING:
-        moved = turn(fields[ENGINE])
+        moved = advance(fields[ENGINE])
         if moved < 0 or engine[ENDED] == engine[NLANES]:
             store_release(fields[TICKETS], fields[TICKET] + 1)
             handle = fields[HANDLE]
@@ -67,7 +67,7 @@ def _turn(table, slot):  # type: ignore[no-untyped-def]
 def _round(table):  # type: ignore[no-untyped-def]
     moved = 0
     for slot in range(load_acquire(table + 8 * HIGH)):
-        moved |= _turn(table, slot)
+        moved |= _advance(table, slot)
     return moved
 
 
@@ -82,7 +82,7 @@ def _in_flight(table):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def serve(table):  # type: ignore[no-untyped-def]
-    """The helper thread: give turns until told to stop."""
+    """The helper thread: advance all operations until told to stop."""
     words, idle = pointer(table), 0
     while load_acquire(table + 8 * STOP) == 0:
         idle = 0 if _round(table) else idle + 1
@@ -104,7 +104,7 @@ def serve(table):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def activate(table, slot, state):  # type: ignore[no-untyped-def]
-    """Let a filled slot be given turns."""
+    """Let the operation of a filled slot be advanced."""
     words = pointer(table)
     store_release(table + 8 * (SLOTS + SLOT * slot + STATE), state)
     fence()
@@ -115,7 +115,7 @@ def activate(table, slot, state):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def wait(table, slot, rounds):  # type: ignore[no-untyped-def]
-    """Give turns until an operation has ended, for so many rounds without movement; returns its state."""
+    """Advance all operations until one has ended, for so many rounds without movement; returns its state."""
     words, at, idle = pointer(table), table + 8 * (SLOTS + SLOT * slot + STATE), 0
     add(table + 8 * WAITERS, 1)
     while load_acquire(at) < ENDED_WELL and idle < rounds:
@@ -141,7 +141,7 @@ def start(engine, input_address, output_address):  # type: ignore[no-untyped-def
     begin(state, input_address, output_address)
     idle = 0
     while idle < _EAGER:
-        moved = turn(engine)
+        moved = advance(engine)
         if moved < 0:
             return FAILED
         if state[ENDED] == state[NLANES]:

@@ -1,4 +1,4 @@
-"""Compiled: messages between ranks of one node (`hpcoll.runtime.transports.shm` draws their memory)."""
+"""Compiled: messages between local peers (`hpcoll.runtime.transports.rings` draws their memory)."""
 
 from numba import njit
 
@@ -44,28 +44,40 @@ def _ring_slot(rings, source, destination, slot, number):  # type: ignore[no-unt
     return rings[f.SLOTS_AT] + (((slot * nlocal + source) * nlocal + destination) * RING_SLOTS + number % RING_SLOTS) * CACHE_LINE_NBYTES
 
 
+@njit(nogil=True, inline="always")
+def _is_inline(state, row):  # type: ignore[no-untyped-def]
+    """Whether a message travels in its ring slot; no GPU reads or writes there."""
+    return row[f.NBYTES] <= INLINE_NBYTES and state[f.GPU] == 0
+
+
+@njit(nogil=True, inline="always")
+def _reads_in_place(state, row):  # type: ignore[no-untyped-def]
+    """Whether the buffer of a row is read in place."""
+    return row[f.IN_PLACE] and state[f.WHERE_INPUT + row[f.BUFFER]] >= 0
+
+
 @njit(nogil=True)
 def _post(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
-    """POST; 0 while all lines to the peer hold messages that it has not used."""
-    peer, at = row[1], slot * rings[f.NLOCAL] + row[1]
+    """POST; 0 while all ring slots to the peer hold messages that it has not used."""
+    peer, at = row[f.LOCAL_PEER], slot * rings[f.NLOCAL] + row[f.LOCAL_PEER]
     sent = pointer(rings[f.SENT])
     number = sent[at]
     if number - pointer(rings[f.ACKED])[at] >= RING_SLOTS and _unread(rings, peer, slot) >= RING_SLOTS:
         return 0
     ring_slot = _ring_slot(rings, rings[f.LOCAL_RANK], peer, slot, number)
-    if state[f.GPU] and row[6]:
-        where = where_of(state, address_of(state, row[3], row[4], lane))
+    if state[f.GPU] and row[f.IN_PLACE]:
+        where = where_of(state, address_of(state, row[f.BUFFER], row[f.DISPL], lane))
         if where < 0:
             state[f.ERROR] = f.UNMAPPED
             return -1
         pointer(ring_slot)[1] = where
-    elif row[5] <= INLINE_NBYTES and state[f.GPU] == 0:
-        memcpy(state[f.MEMCPY], (ring_slot + 8, address_of(state, row[3], row[4], lane), row[5]))
-    elif row[6] and state[f.WHERE_INPUT + row[3]] >= 0:
-        pointer(ring_slot)[1] = state[f.WHERE_INPUT + row[3]] + pointer(state[f.LANES])[3 * lane + 2] + row[4]
+    elif _is_inline(state, row):
+        memcpy(state[f.MEMCPY], (ring_slot + 8, address_of(state, row[f.BUFFER], row[f.DISPL], lane), row[f.NBYTES]))
+    elif _reads_in_place(state, row):
+        pointer(ring_slot)[1] = state[f.WHERE_INPUT + row[f.BUFFER]] + pointer(state[f.LANES])[3 * lane + 2] + row[f.DISPL]
     else:
-        pointer(ring_slot)[1] = rings[f.STAGING_WHERE] + staging_of(state, lane) + row[2]
-    store_release(ring_slot, ((number + 1 & _NUMBERS) << _LENGTH_BITS) + row[5])
+        pointer(ring_slot)[1] = rings[f.STAGING_WHERE] + staging_of(state, lane) + row[f.STAGED_DISPL]
+    store_release(ring_slot, ((number + 1 & _NUMBERS) << _LENGTH_BITS) + row[f.NBYTES])
     sent[at] = number + 1
     return 1
 
@@ -73,25 +85,25 @@ def _post(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
 @njit(nogil=True)
 def _await(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
     """AWAIT; 0 while the message is not there, -1 when it has another length."""
-    taken, at = pointer(rings[f.TAKEN]), slot * rings[f.NLOCAL] + row[1]
+    taken, at = pointer(rings[f.TAKEN]), slot * rings[f.NLOCAL] + row[f.LOCAL_PEER]
     number = taken[at]
-    ring_slot = _ring_slot(rings, row[1], rings[f.LOCAL_RANK], slot, number)
+    ring_slot = _ring_slot(rings, row[f.LOCAL_PEER], rings[f.LOCAL_RANK], slot, number)
     announced = load_acquire(ring_slot)
     if announced >> _LENGTH_BITS != number + 1 & _NUMBERS:
         return 0
-    if announced & ((1 << _LENGTH_BITS) - 1) != row[5]:
+    if announced & ((1 << _LENGTH_BITS) - 1) != row[f.NBYTES]:
         state[f.ERROR] = state[f.TRUNCATED]
         return -1
     data, where = ring_slot + 8, pointer(ring_slot)[1]
-    if row[5] > INLINE_NBYTES or state[f.GPU]:
+    if not _is_inline(state, row):
         if where >> f.OFFSET_BITS < f.FIRST_SLOT:
             data = pointer(rings[f.BASES])[where >> f.OFFSET_BITS] + (where & ((1 << f.OFFSET_BITS) - 1))
         else:
-            data = address_at(state, row[1], where) if state[f.GPU] else 0
+            data = address_at(state, row[f.LOCAL_PEER], where) if state[f.GPU] else 0
     if data == 0:
         state[f.ERROR] = f.UNMAPPED
         return -1
-    pointer(state[f.LANDED])[lane % state[f.WINDOW] * state[f.NMESSAGES] + row[2]] = data
+    pointer(state[f.LANDED])[lane % state[f.WINDOW] * state[f.NMESSAGES] + row[f.MESSAGE_SLOT]] = data
     taken[at] = number + 1
     return 1
 
@@ -103,7 +115,7 @@ def _uncached(rings, nbytes):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _stage(address, rings, destination, source, nbytes):  # type: ignore[no-untyped-def]
-    """Copy into the window, past the caches where that is better."""
+    """Copy into a staging slot, past the caches where that is better."""
     state = pointer(address)
     if _uncached(rings, nbytes):
         copy_uncached(state, destination, source, nbytes)
@@ -136,24 +148,40 @@ def _reserve(state, rings, slot):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
+def begin_shm(state):  # type: ignore[no-untyped-def]
+    """Take the staging slots of a new call, and find out whether its buffers are symmetric memory."""
+    rings = pointer(state[f.RINGS])
+    state[f.FIRST_STAGING_SLOT] = rings[f.CALLS] % f.STAGING_SLOTS
+    rings[f.CALLS] += 1
+    state[f.WHERE_INPUT] = state[f.WHERE_OUTPUT] = -1
+    ranges = pointer(rings[f.RANGES])
+    for i in range(pointer(rings[f.NRANGES])[0]):
+        for buffer in range(2):
+            offset = state[f.INPUT + buffer] - ranges[3 * i]
+            if offset >= 0 and state[f.INPUT + buffer] < ranges[3 * i + 1]:
+                state[f.WHERE_INPUT + buffer] = ranges[3 * i + 2] + offset
+
+
+@njit(nogil=True)
 def run_shm(address, row, lane):  # type: ignore[no-untyped-def]
     """The operations on shared memory: 0 while one has to wait, -1 when it failed."""
     state = pointer(address)
-    rings, slot, code = pointer(state[f.RINGS]), staging_slot(state, lane % state[f.WINDOW]), row[0]
+    rings, slot, code = pointer(state[f.RINGS]), staging_slot(state, lane % state[f.WINDOW]), row[f.CODE]
     if code == _POST:
         return _post(state, rings, row, lane, slot)
     if code == _AWAIT:
         return _await(state, rings, row, lane, slot)
     if code == _ACK:
-        at = _acks(rings, rings[f.LOCAL_RANK], row[1]) + 8 * slot
+        at = _acks(rings, rings[f.LOCAL_RANK], row[f.LOCAL_PEER]) + 8 * slot
         store_release(at, pointer(at)[0] + 1)
     elif code == _STAGE:
-        if not (row[6] and state[f.WHERE_INPUT + row[3]] >= 0):
-            _stage(address, rings, address_of(state, STAGING, row[2], lane), address_of(state, row[3], row[4], lane), row[5])
+        if not _reads_in_place(state, row):
+            source = address_of(state, row[f.BUFFER], row[f.DISPL], lane)
+            _stage(address, rings, address_of(state, STAGING, row[f.STAGED_DISPL], lane), source, row[f.NBYTES])
     elif code == _DRAIN:
-        return int(state[f.WHERE_INPUT + row[3]] < 0 or _unread(rings, row[1], slot) == 0)
+        return int(state[f.WHERE_INPUT + row[f.BUFFER]] < 0 or _unread(rings, row[f.LOCAL_PEER], slot) == 0)
     elif code == _UNREAD:
-        return int(_unread(rings, row[1], slot) <= row[2])
+        return int(_unread(rings, row[f.LOCAL_PEER], slot) <= row[f.ALLOWED])
     else:
         return _reserve(state, rings, slot)
     return 1

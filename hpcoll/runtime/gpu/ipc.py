@@ -1,6 +1,6 @@
-"""GPU memory that ranks of a node map: who exports what, and what is mapped here.
+"""GPU memory that local peers map: who exports what, and what is mapped here.
 
-The **directory** is a window of shared memory in which each rank of the node writes what it exports, one slot per allocation:
+The **directory** is a window of shared memory in which each local rank writes what it exports, one slot per allocation:
 
     generation (8 bytes) | name for other processes (64) | free
 
@@ -22,7 +22,7 @@ from hpcoll.runtime.gpu.cuda import IPC_HANDLE_NBYTES, Attribute
 from hpcoll.runtime.gpu.device import Gpu, Memory, release
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.fields import FIRST_SLOT, NSLOTS, OFFSET_BITS, SLOT_NBYTES
-from hpcoll.runtime.transports.shm import Node
+from hpcoll.runtime.transports.local_ranks import LocalRanks
 
 _NAME_WORDS = slice(1, 1 + IPC_HANDLE_NBYTES // 8)  # of a slot
 _RESERVED = 128  # slots that only hpcoll's own memory may take
@@ -30,10 +30,10 @@ _OPEN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
 class Directory:
-    """What the ranks of a node export to each other. Made collectively by them; raises ArgumentError as `Node.window`.
+    """What local ranks export to each other. Made collectively by them; raises ArgumentError as `LocalRanks.window`.
 
     Args:
-        node: The ranks.
+        ranks: The local ranks.
         gpu: Of this rank.
 
     Attributes:
@@ -42,12 +42,12 @@ class Directory:
         fields: By field of a GPU engine's table.
     """
 
-    def __init__(self, node: Node, gpu: Gpu) -> None:
-        self._node, self._gpu, self.problem = node, gpu, ""
-        self._window = node.window(0, NSLOTS * SLOT_NBYTES)
-        words = self._window.mapping.array(0, node.nranks * NSLOTS * SLOT_NBYTES).view(np.int64)
-        self._slots = words.reshape(node.nranks, NSLOTS, SLOT_NBYTES // 8)
-        self._mapped = np.zeros((node.nranks, NSLOTS, 2), np.int64)  # generation or 0, address
+    def __init__(self, ranks: LocalRanks, gpu: Gpu) -> None:
+        self._ranks, self._gpu, self.problem = ranks, gpu, ""
+        self._window = ranks.window(0, NSLOTS * SLOT_NBYTES)
+        words = self._window.mapping.array(0, ranks.nranks * NSLOTS * SLOT_NBYTES).view(np.int64)
+        self._slots = words.reshape(ranks.nranks, NSLOTS, SLOT_NBYTES // 8)
+        self._mapped = np.zeros((ranks.nranks, NSLOTS, 2), np.int64)  # generation or 0, address
         self._lock = threading.Lock()  # for that: the helper maps, too
         self._exported, self._nexported = np.zeros((NSLOTS, 3), np.int64), np.zeros(1, np.int64)
         self._slot_of: dict[int, int] = {}  # by the driver's number of an allocation
@@ -62,15 +62,15 @@ class Directory:
 
     def _find_readers(self) -> frozenset[int]:
         """Try it out: each rank maps a little memory of every other."""
-        comm, mine, offered = self._node.comm, self._node.rank, False
+        comm, mine, offered = self._ranks.comm, self._ranks.rank, False
         with suppress(DeviceError):
             trial = Memory(self._gpu, 1)
             offered = self.export(trial.address)
         why = self.problem
         comm.Barrier()
-        seen = {local for local in range(self._node.nranks) if local != mine and self._map(local, 0)}
+        seen = {local for local in range(self._ranks.nranks) if local != mine and self._map(local, 0)}
         found: list[tuple[bool, set[int], str]] = comm.allgather((offered, seen, self.problem))
-        readers = frozenset(rank for rank, local in self._node.local_peers.items() if offered and mine in found[local][1])
+        readers = frozenset(rank for rank, local in self._ranks.local_peers.items() if offered and mine in found[local][1])
         theirs = (text for local, (_, mapped, text) in enumerate(found) if local != mine and mine not in mapped)
         self.problem = next(theirs, "") if offered else why
         release(self._gpu, "cuIpcCloseMemHandle", [int(self._mapped[local, 0, 1]) for local in seen])
@@ -113,7 +113,7 @@ class Directory:
             self.problem = f"{len(self._slot_of)} allocations are exported already"
             return None
         slot = self._free.pop()
-        words = self._slots[self._node.rank, slot]
+        words = self._slots[self._ranks.rank, slot]
         words[_NAME_WORDS] = np.frombuffer(name, np.int64)
         words[0] += 1  # peers look at it when they are told of the slot, by a message behind this
         self._exported[slot] = base, base + nbytes, (FIRST_SLOT + slot) << OFFSET_BITS
@@ -124,8 +124,8 @@ class Directory:
     def share(self, pointer: int) -> None:
         """Export memory and map what the others export here, so that no first use has to; collective, 0 for none."""
         number = self._gpu.driver.attribute(pointer, Attribute.BUFFER_ID) if pointer and self.export(pointer) else 0
-        slots: list[int | None] = self._node.comm.allgather(self._slot_of.get(number))
-        for rank, local in self._node.local_peers.items():
+        slots: list[int | None] = self._ranks.comm.allgather(self._slot_of.get(number))
+        for rank, local in self._ranks.local_peers.items():
             slot = slots[local]
             if slot is not None and rank in self.readers:
                 self._map(local, slot)
@@ -138,7 +138,7 @@ class Directory:
 
     def _forget(self, slot: int) -> None:
         self._exported[slot] = 0
-        self._slots[self._node.rank, slot, 0] += 1
+        self._slots[self._ranks.rank, slot, 0] += 1
         self._slot_of = {number: one for number, one in self._slot_of.items() if one != slot}
         self._free.append(slot)
 

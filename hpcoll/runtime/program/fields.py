@@ -1,43 +1,53 @@
 """Where things are in the arrays that Python fills and compiled code works on."""
 
 DONE, PENDING, FAILED, BUSY = 0, 1, 2, 3  # answers of a run
-NAPS = 500  # times that a rank sleeps before Python gets a turn: some 30 ms
+NAPS = 500  # times that a rank sleeps before it returns to Python: some 30 ms
 LOOKS = 8  # passes from one to the next: Open MPI looks at its sockets in every eighth call only
 
-# In an engine's array (int64). WINDOW_SLOTS: per window slot its lane and that lane's next row. INPUT, OUTPUT, SCRATCH: addresses in
-# the order of `ir.Buffer`; WHERE_INPUT and WHERE_OUTPUT say where the first two are in shared memory, or -1. LANDED: per window slot
-# and message the address of a message that waits to be used. ERROR: the MPI library's code when FAILED; FLAG: what MPI_Test answers; LOCK:
-# address of a word that is 1 while a call runs; ACCOUNT: of calls and nanoseconds in them; CELL, NULL, STAND_IN, HANDLE_MASK: see
-# `hpcoll.runtime.engine.progress.start`; LAST_TAG: one that no message has; TRUNCATED: MPI's code for a message of another length; BLOCK:
-# address of room for a block when results are too large for the caches, else 0; COPY: where COPY_NBYTES of INPUT are copied first,
-# because results overwrite them; GPU: address of the table below, or 0 when buffers are in host memory; from OPERANDS on there is room
-# for the addresses of the widest reduction's sources.
+# Columns of a program's row; `hpcoll.runtime.program.opcodes.Code` says which ones an operation has. BUFFER, DISPL, NBYTES: what is sent,
+# received, read or awaited. TO_BUFFER, TO_DISPL: where a result goes.
+NCOLUMNS = 8  # one cache line
+CODE, BUFFER, DISPL, NBYTES, IN_PLACE = 0, 3, 4, 5, 6
+REQUEST, PEER = 1, 2  # of MPI messages
+LOCAL_PEER, STAGED_DISPL, MESSAGE_SLOT, ALLOWED = 1, 2, 2, 2  # of messages between local peers
+TO_BUFFER, TO_DISPL, COUNT, FIRST_SOURCE, NSOURCES, REDUCED_NBYTES = 1, 2, 3, 4, 5, 6  # of copies (the first two) and reductions
+EVENT = 1
+
+# In an engine's array (int64), its state. WINDOW_SLOTS: per window slot its lane and that lane's next row. INPUT, OUTPUT, SCRATCH:
+# addresses in the order of `ir.Buffer`; WHERE_INPUT and WHERE_OUTPUT say where the first two are in symmetric memory, or -1. LANDED: per
+# window slot and message slot the address of a message that waits to be used. ERROR: the MPI library's code when FAILED; FLAG: what
+# MPI_Test answers; LOCK: address of a word that is 1 while a call runs; ACCOUNT: of calls and nanoseconds in them; CELL, NULL, STAND_IN,
+# HANDLE_MASK: see `hpcoll.runtime.engine.progress.start`; LAST_TAG: one that no message has; TRUNCATED: MPI's code for a message of
+# another length; STAGING_OF_LANE: bytes; FIRST_STAGING_SLOT: of window slot 0 in this call; BLOCK: address of room for a block when results
+# are too large for the caches, else 0; COPY: where COPY_NBYTES of INPUT are copied first, because results overwrite them; GPU: address
+# of the table below, or 0 when buffers are in host memory; from OPERANDS on there is room for the addresses of the widest reduction's
+# sources.
 (
     NLANES, WINDOW, ROWS, SOURCES, LANES, WINDOW_SLOTS, REQUESTS, REQUESTS_PER_LANE, REQUEST_NBYTES, SCRATCH_PER_LANE,
     INPUT, OUTPUT, SCRATCH, WHERE_INPUT, WHERE_OUTPUT, LANDED, NMESSAGES, RINGS, COMM, TAG, BYTE, STATUS_IGNORE, ISEND, IRECV, TEST, IPROBE,
-    LAST_TAG, KERNEL, MEMCPY, SCHED_YIELD, USLEEP, CLOCK_GETTIME, ENDED, ERROR, FLAG, SPINS, YIELDS, STAGING_OF_LANE, TURN, CLOCK, CLOCK_NS,
-    LOCK, ACCOUNT, STARTED, CELL, NULL, STAND_IN, HANDLE_MASK, TRUNCATED, BLOCK, COPY, COPY_NBYTES, GPU, OPERANDS,
+    LAST_TAG, KERNEL, MEMCPY, SCHED_YIELD, USLEEP, CLOCK_GETTIME, ENDED, ERROR, FLAG, SPINS, YIELDS, STAGING_OF_LANE, FIRST_STAGING_SLOT,
+    CLOCK, CLOCK_NS, LOCK, ACCOUNT, STARTED, CELL, NULL, STAND_IN, HANDLE_MASK, TRUNCATED, BLOCK, COPY, COPY_NBYTES, GPU, OPERANDS,
 ) = range(54)  # fmt: skip
 
-# In the array of a `Rings` (int64). SLOTS_AT, ACKS_AT, STAGING_AT: addresses in the shared window, the last of this rank's part.
+# In the array of a `Rings` (int64). SLOTS_AT, ACKS_AT, STAGING_AT: addresses in the window, the last of this rank's staging slots.
 # SENT, TAKEN, ACKED: addresses of this rank's counters, one per staging slot and peer; USED: per staging slot, bytes of CAPACITY
 # handed out and where the lane at hand has its own. CALLS: so far; STAGED: lanes that staged. SLOW_WRITES:
 # how much oftener staging in the caches was slow than fast. BASES: addresses of what is mapped, by number;
-# NRANGES: address of a number, RANGES: of as many triples (first address, last + 1, where) of memory that all ranks of the node map.
+# NRANGES: address of a number, RANGES: of as many triples (first address, last + 1, where) of memory that all local peers map.
 (
     SLOTS_AT, ACKS_AT, STAGING_AT, STAGING_WHERE, CAPACITY, NLOCAL, LOCAL_RANK, SENT, TAKEN, ACKED, USED, CALLS, STAGED,
     SLOW_WRITES, BASES, NRANGES, RANGES, RINGS_NFIELDS,
 ) = range(18)  # fmt: skip
-OFFSET_BITS = 48  # "where" is the number of a mapping and an offset in it
-STAGING_SLOTS = 8  # of a stream: as many acknowledgements fill a line
+OFFSET_BITS = 48  # "where" is the number of a window and an offset in it
+STAGING_SLOTS = 8  # of rings: as many acknowledgements fill a cache line
 BLOCK_NBYTES = 8192  # of a result that goes past the caches
 
 # In a GPU engine's table (int64). BEFORE: the thread's context before CONTEXT became current. Addresses of the driver's functions;
-# FUNCTION: handle of the reduction kernel; STREAMS: address of a stream's handle per place; EVENTS: of NEVENTS events' handles per place,
-# the first of which is reached when the caller's earlier work is done; PARAMETERS, VALUES: of a kernel's parameters and of pointers to
-# them; PINNED: host memory, PINNED_PER_LANE bytes per place.
-# EXPORTED: address of NEXPORTED triples (first address, last + 1, where) of memory that peers may map; DIRECTORY: of what all ranks of the
-# node export, in shared memory: per local rank NSLOTS slots of SLOT_NBYTES, which begin with a generation; MAPPED: of the generation and
+# FUNCTION: handle of the reduction kernel; STREAMS: address of a stream's handle per window slot; EVENTS: of NEVENTS events' handles per
+# window slot, the first of which is reached when the caller's earlier work is done; PARAMETERS, VALUES: of a kernel's parameters and of
+# pointers to them; PINNED: host memory, PINNED_PER_LANE bytes per window slot.
+# EXPORTED: address of NEXPORTED triples (first address, last + 1, where) of memory that peers may map; DIRECTORY: of what all local peers
+# export, in shared memory: per local rank NSLOTS slots of SLOT_NBYTES, which begin with a generation; MAPPED: of the generation and
 # address of each of them in this process; OPEN: of a function that maps one.
 (
     CONTEXT, BEFORE, GET_CURRENT, SET_CURRENT, COPY_ASYNC, LAUNCH, RECORD_EVENT, QUERY_EVENT, WAIT_EVENT, FUNCTION, STREAMS, EVENTS,
@@ -46,5 +56,4 @@ BLOCK_NBYTES = 8192  # of a result that goes past the caches
 ) = range(25)  # fmt: skip
 FIRST_SLOT = 4096  # numbers from here on are slots of the sender's GPU memory, those below are windows
 NSLOTS, SLOT_NBYTES = 1024, 128
-MOST_SOURCES = 8  # of a reduction kernel
 UNMAPPED = 1 << 40  # error: a peer's GPU memory cannot be mapped here

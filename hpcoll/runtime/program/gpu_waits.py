@@ -1,12 +1,13 @@
-"""Waits of the host for operations on a stream: RECORD and SYNC rows of a device program.
+"""Waits of the host for operations on a stream: RECORD and SYNC rows of a GPU program.
 
 Operations on memory run on the stream, in order; all other rows act at once. So before a row hands out memory, or lets others write it,
 the host waits for the last operation that it conflicts with, and thereby for all before that one. What the caller did before the call
-counts as an operation that writes INPUT and OUTPUT: number 0, whose event has slot 0.
+counts as an operation that writes INPUT and OUTPUT: number 0, with event 0.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
 
+from hpcoll.runtime.program.fields import CODE, EVENT
 from hpcoll.runtime.program.items import Item
 from hpcoll.runtime.program.opcodes import Code
 from hpcoll.schedules.ir import Buffer
@@ -16,7 +17,7 @@ _ASYNCHRONOUS = (Code.COPY, Code.REDUCE, Code.STAGE)
 
 
 def ordered(rows: Iterable[Row], items: Mapping[int, Item]) -> tuple[list[Row], int]:
-    """A lane's rows with RECORD and SYNC rows among them, and the event slots that they need.
+    """A lane's rows with RECORD and SYNC rows among them, and how many events they need.
 
     An ACK or RECV moves behind the operations right behind it, which never wait: the stream gets them while the host waits.
 
@@ -27,9 +28,9 @@ def ordered(rows: Iterable[Row], items: Mapping[int, Item]) -> tuple[list[Row], 
     lane = _RowsWithWaits()
     put_off: list[tuple[Row, Item | None]] = []
     for i, row in enumerate(rows):
-        if row[0] in (Code.ACK, Code.RECV):
+        if row[CODE] in (Code.ACK, Code.RECV):
             put_off.append((row, items[i]))
-        elif row[0] in _ASYNCHRONOUS:
+        elif row[CODE] in _ASYNCHRONOUS:
             lane.queue(row, items[i])
         else:
             for act in (*put_off, (row, items.get(i))):
@@ -39,11 +40,11 @@ def ordered(rows: Iterable[Row], items: Mapping[int, Item]) -> tuple[list[Row], 
         lane.act(*act)
     if lane.noperations:
         lane.wait(lane.noperations)
-    return _with_slots(lane.rows)
+    return _with_events(lane.rows)
 
 
 class _RowsWithWaits:
-    """Rows so far; the operand of a SYNC is the operation that it waits for."""
+    """Rows so far; the event of a SYNC is the number of the operation that it waits for."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -62,7 +63,7 @@ class _RowsWithWaits:
     def act(self, row: Row, item: Item | None) -> None:
         """A row of the host: others read what a SEND or POST names; a RECV writes it; an ACK gives it back."""
         names = (*item.reads, *item.writes) if item else ()
-        last = self.written if row[0] in (Code.SEND, Code.POST) else self.touched
+        last = self.written if row[CODE] in (Code.SEND, Code.POST) else self.touched
         self.wait(max((last.get(name, 0 if _callers(name) else -1) for name in names), default=-1))
         self.rows.append(row)
 
@@ -77,21 +78,22 @@ def _callers(name: Hashable) -> bool:
     return isinstance(name, tuple) and name[0] in (Buffer.INPUT, Buffer.OUTPUT)
 
 
-def _with_slots(rows: list[Row]) -> tuple[list[Row], int]:
-    """Event slots for what SYNC rows wait for, and RECORD rows right behind that; a slot is free again when it was waited for."""
-    waited = {row[1] for row in rows if row[0] == Code.SYNC}
-    slots, free, nevents, operation = {0: 0}, list[int](), 1, 0
+def _with_events(rows: list[Row]) -> tuple[list[Row], int]:
+    """Events for what SYNC rows wait for, and RECORD rows right behind that; an event is free again when it was waited for."""
+    waited = {row[EVENT] for row in rows if row[CODE] == Code.SYNC}
+    events, free, nevents, operation = {0: 0}, list[int](), 1, 0
     found: list[Row] = []
     for row in rows:
-        found.append((Code.SYNC, slots[row[1]]) if row[0] == Code.SYNC else row)
-        if row[0] == Code.SYNC and row[1]:
-            free.append(slots[row[1]])
-        elif row[0] in _ASYNCHRONOUS:
+        is_sync = row[CODE] == Code.SYNC
+        found.append((Code.SYNC, events[row[EVENT]]) if is_sync else row)
+        if is_sync and row[EVENT]:
+            free.append(events[row[EVENT]])
+        elif row[CODE] in _ASYNCHRONOUS:
             operation += 1
             if operation in waited:
                 if not free:
                     free.append(nevents)
                     nevents += 1
-                slots[operation] = free.pop()
-                found.append((Code.RECORD, slots[operation]))
+                events[operation] = free.pop()
+                found.append((Code.RECORD, events[operation]))
     return found, nevents

@@ -1,35 +1,40 @@
-"""Schedule + sizes -> program: the flat table that an engine runs; knows no MPI library and no algorithm.
+"""Schedule + sizes -> program: the flat table that an engine runs; knows no MPI library, no transport and no algorithm.
 
 A program is written once per segment length; lanes share it through displacements. Lowering decides what a builder need
 not know: each receive is posted as soon as its destination is free (never behind a wait that the schedule does not
-have), a send is waited for before its chunk is overwritten, consecutive receive-and-reduce steps into one
-chunk become one many-input reduction, runs of chunks that are not contiguous in memory are packed, messages above a
-limit are split and empty ones dropped. Both ends of a message decide alike, because they see equal sizes.
-Programs for arrays in GPU memory are the same table; `program.items_gpu` and `program.gpu_waits` write what they have besides.
+have), what is sent or lent is waited for before its chunk is overwritten, and messages above a limit are split. `steps` and `items`
+are its first half, routes say how messages travel, and `gpu_waits` adds the waits of a GPU program.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from hpcoll.runtime.program.chunk_layout import Segments
+from hpcoll.runtime.program.fields import CODE, FIRST_SOURCE, NCOLUMNS
 from hpcoll.runtime.program.gpu_waits import ordered
-from hpcoll.runtime.program.items import MESSAGE, STAGED, Item, Items, Span, host_items
-from hpcoll.runtime.program.items_gpu import DeviceItems, device_items
-from hpcoll.runtime.program.opcodes import INLINE_NBYTES, MESSAGES, NCOLUMNS, PINNED, STAGING, Code, Program, Ways, aligned
+from hpcoll.runtime.program.items import InPlace, Item, Items
+from hpcoll.runtime.program.items_gpu import GpuItems
+from hpcoll.runtime.program.opcodes import MESSAGES, PINNED, Code, Program, aligned
+from hpcoll.runtime.program.route import Route
+from hpcoll.runtime.program.spans import LANDING, MESSAGE, Span
+from hpcoll.runtime.program.steps import add_steps
 from hpcoll.schedules.collectives import COLLECTIVES
-from hpcoll.schedules.ir import Buffer, Schedule
+from hpcoll.schedules.ir import Buffer, Schedule, Step
 
 MAX_MESSAGE_NBYTES = 1 << 30  # int counts end at 2**31 - 1
 _POSTED_AHEAD = 16  # receives that may be posted before the one that the lane waits for
+
+Row = tuple[int, ...]
 
 
 class LaneTable(NamedTuple):
     """The table of one channel for one segment length."""
 
-    rows: list[tuple[int, ...]]
+    rows: list[Row]
     sources: list[tuple[int, int]]
     nrequests: int
     scratch_nbytes: int
@@ -43,15 +48,15 @@ class _Rows:
     """Second half: items in order, receives posted ahead, waits where memory is used again."""
 
     def __init__(self, items: Items) -> None:
-        self.items, self.device = items, isinstance(items, DeviceItems)
-        self.rows: list[tuple[int, ...]] = []
+        self.items = items
+        self.rows: list[Row] = []
         self.owners: dict[int, Item] = {}  # row -> what it is for
         self.sources: list[tuple[int, int]] = []
         self.nrequests = 0
         self.reserved = False
         self.requests: dict[int, list[int]] = {}  # item -> requests of its messages that were not waited for
-        self.lent: dict[int, tuple[int, int]] = {}  # item -> peer that reads it where it lies, and the number of that message
-        self.nposts: Counter[int] = Counter()  # to each peer that reads where messages lie
+        self.lent: dict[int, tuple[int, int]] = {}  # item -> peer that it lends to, and the number of that message
+        self.nlent: Counter[int] = Counter()  # messages lent to each peer
         self.unread: Counter[int] = Counter()  # how many of these the peer may still read
         self.scratch_nbytes = aligned(sum(count for _, count in items.scratch) * items.itemsize, items.boundary)
         self.pinned_nbytes = 0
@@ -66,9 +71,8 @@ class _Rows:
 
     def emit(self) -> LaneTable:
         """Write the rows."""
-        items = self.items.list
-        posts, direct = self._post_positions(), self._lent() if self.device else self._direct()
-        sends: dict[Hashable, list[int]] = {}  # chunk -> items that send it and were not waited for
+        items, posts, kept = self.items.list, self._post_positions(), self._kept()
+        sends: dict[Hashable, list[int]] = {}  # chunk -> items that send or lend it and were not waited for
         for i, item in enumerate(items):
             for receive in posts.get(i, ()):
                 self._wait_sends(sends, items[receive].writes)
@@ -78,75 +82,53 @@ class _Rows:
             elif item.code == Code.SEND:
                 self._message(i)
             elif item.code >= Code.STAGE:
-                self._local_peer(item, int(i in direct))
+                self._shared(i, item, in_place=i in kept or item.in_place == InPlace.LENT)
             else:
                 self._wait_sends(sends, item.writes)
                 self._local(item)
-            if item.code == Code.SEND or (self.device and i in direct):
+            if _is_lending(item):
                 for name in item.reads:
                     sends.setdefault(name, []).append(i)
-                if item.code == Code.POST:
-                    self.nposts[item.peer] += 1
-                    self.unread[item.peer] += 1
-                    self.lent[i] = item.peer, self.nposts[item.peer]
         for i in list(self.requests):
             self._wait(i)
-        nevents = 0
-        if self.device:
-            for peer in sorted(self.nposts):
-                self._wait_unread(peer, 0)
-            self.rows, nevents = ordered(self.rows, self.owners)
-        else:
-            self.rows += sorted({(Code.DRAIN, item.peer, 0, item.spans[0].buffer) for i in direct if (item := items[i]).code == Code.POST})
+        for peer in sorted(self.nlent):
+            self._wait_unread(peer, 0)
+        posted = {(items[i].peer, items[i].spans[0].buffer) for i in kept if items[i].code == Code.POST}
+        self.rows += [(Code.DRAIN, peer, 0, buffer) for peer, buffer in sorted(posted)]
+        self.rows, nevents = ordered(self.rows, self.owners) if self.items.on_gpu else (self.rows, 0)
         return LaneTable(
             self.rows, self.sources, self.nrequests, self.scratch_nbytes, self.items.staging_nbytes, self.items.nmessages,
             nevents, self.pinned_nbytes,
         )  # fmt: skip
 
-    def _lent(self) -> set[int]:
-        """Of a device program: items that hand out memory which is read where it lies."""
-        return {i for i, item in enumerate(self.items.list) if item.code == Code.POST and item.spans[0].buffer != STAGED}
-
-    def _direct(self) -> set[int]:
-        """Items that hand out memory of INPUT or OUTPUT which nothing behind them overwrites: it may be read where it lies."""
+    def _kept(self) -> set[int]:
+        """Items whose message may be read in place where that is symmetric memory: in INPUT or OUTPUT, and nothing behind overwrites it."""
         found: set[int] = set()
         overwritten: set[Hashable] = set()
         for i, item in reversed(list(enumerate(self.items.list))):
-            source = item.spans[item.code == Code.STAGE] if item.code in (Code.STAGE, Code.POST) else None
-            callers = source is not None and source.nbytes > INLINE_NBYTES and source.buffer in (Buffer.INPUT, Buffer.OUTPUT)
+            callers = item.in_place == InPlace.IF_SYMMETRIC and item.spans[0].buffer in (Buffer.INPUT, Buffer.OUTPUT)
             if callers and not overwritten.intersection(item.reads):
                 found.add(i)
             overwritten.update(item.writes)
-        pieces = [i for i in found if self.items.list[i].code == Code.STAGE]
-        return found.difference(i for i in pieces if not self._posted_alone(i))
+        return found
 
-    def _posted_alone(self, i: int) -> bool:
-        """Whether a STAGE holds all of what the POST behind it announces."""
-        post = next(item for item in self.items.list[i:] if item.code == Code.POST)
-        return post.spans[0].buffer != STAGED
-
-    def _local_peer(self, item: Item, direct: int) -> None:
-        """The operations on shared memory. Room is taken before the lane's first message: what it waits for must not hang on this lane."""
+    def _shared(self, i: int, item: Item, *, in_place: bool) -> None:
+        """An operation on shared memory. Room is taken before the lane's first message: what it waits for must not hang on this lane."""
         if item.code in (Code.STAGE, Code.POST) and self.items.staging_nbytes and not self.reserved:
             self.rows.append((Code.RESERVE,))
             self.reserved = True
         self.owners[len(self.rows)] = item
-        if item.code == Code.STAGE:
-            (_, staged, nbytes), source = item.spans
-            self.rows.append((item.code, 0, staged, *self._at(source), nbytes, direct))
-        elif item.code == Code.POST:
-            source, (_, staged, nbytes) = item.spans
-            self.rows.append((item.code, item.peer, staged, *self._at(source), nbytes, direct))
-        elif item.code == Code.AWAIT:
-            (buffer, _, nbytes) = item.spans[0]
-            self.rows.append((item.code, item.peer, MESSAGE - buffer, 0, 0, nbytes))
-        else:
-            self.rows.append((item.code, item.peer))
+        where, nbytes = (self._at(item.spans[0]), item.spans[0].nbytes) if item.spans else ((0, 0), item.nbytes)
+        self.rows.append((item.code, max(0, item.peer), item.to, *where, nbytes, int(in_place)))
+        if item.in_place == InPlace.LENT:
+            self.nlent[item.peer] += 1
+            self.unread[item.peer] += 1
+            self.lent[i] = item.peer, self.nlent[item.peer]
 
     def _post_positions(self) -> dict[int, list[int]]:
         """Before which item each receive is posted: when its destination is free, in order, and not behind a wait of its own.
 
-        Where it has to wait for a send of its destination, it passes no send on the way ahead, nor what a rank of the node waits for:
+        Where it has to wait for a send of its destination, it passes no send on the way ahead, nor what a local peer waits for:
         nothing that a peer may need comes to stand behind that wait.
         """
         positions: dict[int, list[int]] = {}
@@ -154,7 +136,6 @@ class _Rows:
         sent: set[Hashable] = set()
         receives: list[int] = []
         latest = last_send = 0
-        lending = (Code.SEND, Code.POST) if self.device else (Code.SEND,)
         for i, item in enumerate(self.items.list):
             if item.code == Code.RECV:
                 free = max(touched.get(name, 0) for name in item.writes)
@@ -166,19 +147,18 @@ class _Rows:
             elif item.code in (Code.SEND, Code.POST, Code.ACK):
                 last_send = i + 1
             sent.difference_update(item.writes)
-            sent.update(item.reads if item.code in lending else ())
+            sent.update(item.reads if _is_lending(item) else ())
             for name in (*item.reads, *item.writes):
                 touched[name] = i + 1
         return positions
 
     def _at(self, span: Span) -> tuple[int, int]:
+        """Buffer and displacement in a row."""
         if span.buffer <= MESSAGE:
             return MESSAGES + MESSAGE - span.buffer, span.displ
-        if span.buffer == STAGED:
-            return STAGING, span.displ
-        if span.buffer < 3:
+        if span.buffer < LANDING:
             return span.buffer, span.displ
-        buffer, displ = self.landings[span.buffer - 3]
+        buffer, displ = self.landings[span.buffer - LANDING]
         return buffer, displ + span.displ
 
     def _message(self, i: int) -> None:
@@ -195,10 +175,10 @@ class _Rows:
         self.rows += [(Code.WAIT, request) for request in self.requests.pop(i, ())]
         if i in self.lent:
             peer, number = self.lent.pop(i)
-            self._wait_unread(peer, self.nposts[peer] - number)
+            self._wait_unread(peer, self.nlent[peer] - number)
 
     def _wait_unread(self, peer: int, allowed: int) -> None:
-        """Wait until a peer has used all but the last messages posted to it, unless that has been done."""
+        """Wait until a peer has used all but the last messages lent to it, unless that has been done."""
         if allowed < self.unread[peer]:
             self.unread[peer] = allowed
             self.rows.append((Code.UNREAD, peer, allowed))
@@ -219,10 +199,14 @@ class _Rows:
             self.sources += sources
 
 
+def _is_lending(item: Item) -> bool:
+    """Whether others read an item's chunks until a wait has passed."""
+    return item.code == Code.SEND or item.in_place == InPlace.LENT
+
+
 def lower(
-    schedule: Schedule, segments: Segments, itemsize: int, window: int, *,
-    in_place: bool, local_peers: Mapping[int, int] | None = None, ways: Ways | None = None,
-) -> Program:  # fmt: skip
+    schedule: Schedule, segments: Segments, itemsize: int, window: int, *, in_place: bool, routes: Mapping[int, Route], on_gpu: bool = False
+) -> Program:
     """Write one rank's program.
 
     Args:
@@ -232,15 +216,14 @@ def lower(
         itemsize: Bytes of one element.
         window: Most lanes in flight, ``>= 1``.
         in_place: Whether the collective's aliased chunks are one memory.
-        local_peers: Local rank of each rank that is reached through shared memory.
-        ways: For arrays in GPU memory, how messages travel; ``mapped`` are among ``local_peers``. None: arrays in host memory.
+        routes: To each peer, by its rank.
+        on_gpu: Whether the arrays are in GPU memory; then the routes are of `hpcoll.runtime.gpu.routes`.
     """
-    local_peers = local_peers or {}
-    assert ways is None or ways.mapped <= local_peers.keys(), (ways, local_peers)
     who = (schedule.rank, schedule.nranks, schedule.root, schedule.nchunks)
     find_aliases = COLLECTIVES[schedule.collective].aliases
     aliases = dict(find_aliases(*who)) if in_place and find_aliases else {}
-    rows: list[tuple[int, ...]] = []
+    kind = GpuItems if on_gpu else Items
+    rows: list[Row] = []
     sources: list[tuple[int, int]] = []
     tables: dict[int, list[tuple[int, int]]] = {}  # layout -> rows of each channel
     lanes: list[tuple[int, int, int]] = []
@@ -249,9 +232,7 @@ def lower(
         if id(layout) not in tables:
             tables[id(layout)] = []
             for steps in schedule.channels:
-                what = (schedule, layout, itemsize, aliases, local_peers)
-                items = device_items(*what, steps, ways) if ways else host_items(*what, steps)
-                lane = _Rows(items).emit()
+                lane = _Rows(_items(partial(kind, schedule, layout, itemsize, aliases), steps, routes)).emit()
                 tables[id(layout)].append((len(rows), len(rows) + len(lane.rows)))
                 rows += [_padded(row, len(sources)) for row in lane.rows]
                 sources += lane.sources
@@ -263,8 +244,19 @@ def lower(
     )  # fmt: skip
 
 
-def _padded(row: tuple[int, ...], nsources: int) -> tuple[int, ...]:
+def _items(make: Callable[[frozenset[int]], Items], steps: Sequence[Step], routes: Mapping[int, Route]) -> Items:
+    """The items of a channel, with copies of what would be lent and overwritten too soon."""
+    items = make(frozenset())
+    add_steps(items, steps, routes)
+    copied = items.overwritten_too_soon()
+    if copied:
+        items = make(copied)
+        add_steps(items, steps, routes)
+    return items
+
+
+def _padded(row: Row, nsources: int) -> Row:
     """A row of full width; a reduction's first source counts from the start of the program's table."""
-    if row[0] == Code.REDUCE:
-        row = (*row[:4], row[4] + nsources, *row[5:])
+    if row[CODE] == Code.REDUCE:
+        row = (*row[:FIRST_SOURCE], row[FIRST_SOURCE] + nsources, *row[FIRST_SOURCE + 1 :])
     return row + (0,) * (NCOLUMNS - len(row))

@@ -1,18 +1,16 @@
-"""The flat table that engines walk: its operations and its columns."""
+"""Programs: the flat table that engines run, and its operations."""
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
 
 import numpy as np
 
 CACHE_LINE_NBYTES = 64  # of a cache line
-NCOLUMNS = 8  # one cache line
 BUFFERS = 3  # INPUT, OUTPUT, SCRATCH
-MESSAGES = BUFFERS  # from this buffer number on: the message that is in slot ``buffer - MESSAGES``
-STAGING = -1  # the rank's part of the shared window
-PINNED = -2  # of a device program: host memory of the lane's place, which the GPU reads and writes
-INLINE_NBYTES = 56  # what fits into the line that announces it
+MESSAGES = BUFFERS  # from this buffer number on: the message that is in message slot ``buffer - MESSAGES``
+STAGING = -1  # the lane's part of a staging slot, in shared memory
+PINNED = -2  # of a GPU program: host memory of the lane's window slot, which the GPU reads and writes
+INLINE_NBYTES = 56  # what fits into the ring slot that announces it
 
 
 def aligned(nbytes: int, boundary: int = CACHE_LINE_NBYTES) -> int:
@@ -21,44 +19,30 @@ def aligned(nbytes: int, boundary: int = CACHE_LINE_NBYTES) -> int:
 
 
 class Code(IntEnum):
-    """Operations of a program; the columns that follow the code.
+    """Operations of a program, with the columns of their rows, by their names in `fields`.
 
-    From STAGE on they work on the memory that ranks of a node share; peers are then local ranks. ``direct`` means: where the
-    buffer itself is shared, it is read in place.
+    From STAGE on they work on the memory that local peers share, and name a peer by its local rank. IN_PLACE means: where the
+    buffer is symmetric memory, the peer reads it in place.
 
-    In a device program COPY, REDUCE and STAGE are asynchronous: they go to the stream of the lane's place and run there in order.
-    All others act at once, on the host. A POST is never inline there, and ``direct`` decides alone: 1, the peer reads the buffer,
-    which is GPU memory, where it lies; 0, it reads what was staged. There is no DRAIN; UNREAD stands for it.
+    In a GPU program COPY, REDUCE and STAGE are asynchronous: they go to the stream of the lane's window slot and run there in order.
+    All others act at once, on the host. A POST is never inline there, and IN_PLACE decides alone: 1, the peer reads the buffer,
+    which is GPU memory, in place; 0, it reads what was staged. There is no DRAIN; UNREAD stands for it.
     """
 
-    RECV = 0  # request, peer, buffer, displacement, nbytes
-    SEND = 1  # request, peer, buffer, displacement, nbytes
-    WAIT = 2  # request
-    COPY = 3  # destination buffer, displacement, source buffer, displacement, nbytes
-    REDUCE = 4  # destination buffer, displacement, count, first source, number of sources, nbytes
-    STAGE = 5  # -, displacement in STAGING, buffer, displacement, nbytes, direct: copy into the shared window
-    POST = 6  # peer, displacement in STAGING, buffer, displacement, nbytes, direct: announce a message; waits for a free line
-    AWAIT = 7  # peer, slot, -, -, nbytes: wait for a message
-    ACK = 8  # peer: the oldest message that is not acknowledged has been used
-    DRAIN = 9  # peer, -, buffer: wait until messages read in place have been used
-    RESERVE = 10  # take room in the shared window; waits while there is none
-    RECORD = 11  # event slot: record the stream's event, behind the operation before this row
-    SYNC = 12  # event slot: wait until the event has been reached; slot 0: the caller's earlier work is done
-    UNREAD = 13  # peer, allowed: wait until at most so many of the messages posted to the peer in this place are not acknowledged
-
-
-class Ways(NamedTuple):
-    """How the messages of a rank whose arrays are in GPU memory travel.
-
-    Attributes:
-        mapped: Ranks of the node that read this rank's GPU memory where it lies.
-        direct: Whether the MPI library takes GPU addresses.
-        exported: Whether INPUT and OUTPUT may be read where they lie, too; SCRATCH always may.
-    """
-
-    mapped: frozenset[int]
-    direct: bool
-    exported: tuple[bool, bool]
+    RECV = 0  # REQUEST, PEER, BUFFER, DISPL, NBYTES
+    SEND = 1  # REQUEST, PEER, BUFFER, DISPL, NBYTES
+    WAIT = 2  # REQUEST
+    COPY = 3  # TO_BUFFER, TO_DISPL, BUFFER, DISPL, NBYTES
+    REDUCE = 4  # TO_BUFFER, TO_DISPL, COUNT, FIRST_SOURCE, NSOURCES, REDUCED_NBYTES
+    STAGE = 5  # STAGED_DISPL, BUFFER, DISPL, NBYTES, IN_PLACE: copy into the staging slot
+    POST = 6  # LOCAL_PEER, STAGED_DISPL, BUFFER, DISPL, NBYTES, IN_PLACE: announce a message; waits for a free ring slot
+    AWAIT = 7  # LOCAL_PEER, MESSAGE_SLOT, NBYTES: wait for a message
+    ACK = 8  # LOCAL_PEER: the oldest message that is not acknowledged has been used
+    DRAIN = 9  # LOCAL_PEER, BUFFER: wait until messages read in place have been used
+    RESERVE = 10  # take room in the staging slot; waits while there is none
+    RECORD = 11  # EVENT: record the stream's event, behind the operation before this row
+    SYNC = 12  # EVENT: wait until it has been reached; event 0: the caller's earlier work is done
+    UNREAD = 13  # LOCAL_PEER, ALLOWED: wait until at most so many of the messages posted to the peer from this slot are not acknowledged
 
 
 @dataclass(frozen=True)
@@ -66,15 +50,15 @@ class Program:
     """What an engine runs for one call; displacements in bytes.
 
     Attributes:
-        rows: int64 ``(nrows, 8)``: `Code` and its columns, padded with 0.
+        rows: int64 ``(nrows, NCOLUMNS)``: CODE and its columns, the others 0.
         sources: int64 ``(nsources, 2)``: buffer and displacement of the sources of reductions.
         lanes: int64 ``(nlanes, 3)``: first row, last row + 1, displacement of the lane's segment in INPUT and OUTPUT.
-        window: Lanes in flight; lane ``i`` runs in place ``i % window``, which is also its tag.
+        window: Lanes in flight; lane ``i`` runs in window slot ``i % window``, which is also its tag.
         nrequests: Requests that one lane needs.
         scratch_nbytes: Scratch that one lane needs.
-        staging_nbytes: Shared window that one lane needs.
-        nmessages: Messages from ranks of the node that one lane uses at once.
-        nevents: Event slots that one lane needs, slot 0 included; 0: a host program.
+        staging_nbytes: Memory of a staging slot that one lane needs.
+        nmessages: Message slots that one lane needs: messages of local peers that it uses at once.
+        nevents: Events that one lane needs, event 0 included; 0: a host program.
         pinned_nbytes: PINNED that one lane needs.
     """
 

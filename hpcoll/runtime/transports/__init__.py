@@ -1,1 +1,1 @@
-"""How bytes get from rank to rank: MPI messages, and shared memory on a node."""
+"""How messages get from rank to rank: the routes of host arrays (MPI messages, shared-memory rings), and what they travel through."""

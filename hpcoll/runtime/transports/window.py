@@ -1,4 +1,4 @@
-"""Memory without a name that processes of one node map, and what stands for it in messages and in compiled code.
+"""Windows: memory without a name that processes of one node map, by numbers that stand for it in messages and in compiled code.
 
 A file in /dev/shm that never had a name is gone when the last process that maps it is, however that process ends. Only its mapping is
 kept, no descriptor. A mapping lives as long as anybody in this process holds it; at the interpreter's end it stays, because what
@@ -15,14 +15,13 @@ import weakref
 
 import numpy as np
 
-from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, aligned
+from hpcoll.runtime.program.opcodes import aligned
 
 PAGE = mmap.PAGESIZE
 MAX_WINDOWS = 4096
 BASES = np.zeros(MAX_WINDOWS, np.int64)  # where this process has mapped each window, by number
 
 _STEP_NBYTES = 2 << 20  # of memory asked for at once: a signal makes the system start anew, but only with the step
-_SKEW_NBYTES = 4096  # addresses that agree in this many bytes hinder each other in the first cache
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_ssize_t
@@ -76,7 +75,11 @@ class Mapping:
 
     def array(self, offset: int, nbytes: int) -> np.ndarray:
         """Bytes of it, as an array that keeps it."""
-        return np.asarray(_Bytes(self, self.address + offset, nbytes))
+        return np.asarray(Bytes(self, self.address + offset, nbytes))
+
+    def give_back(self, offset: int, nbytes: int) -> None:
+        """Give the memory of whole pages back to the system, for all processes; they read zeros there."""
+        _libc.madvise(self.address + offset, nbytes, mmap.MADV_REMOVE)
 
     def freeze(self) -> None:
         """Let this process write to it no more: who tries is killed."""
@@ -88,8 +91,8 @@ def _unmap(address: int, nbytes: int) -> None:
     _libc.munmap(address, nbytes)
 
 
-class _Bytes:
-    """What an array over memory that NumPy does not own holds on to."""
+class Bytes:
+    """What an array over memory that NumPy does not own holds on to: its owner."""
 
     def __init__(self, owner: object, address: int, nbytes: int) -> None:
         self.owner = owner
@@ -130,88 +133,3 @@ class Window:
     def part(self, local_rank: int) -> int:
         """Offset of a rank's part."""
         return self.head_nbytes + local_rank * self.part_nbytes
-
-
-class Symmetric:
-    """A window in which each process has one array; it is needed until all of them are gone.
-
-    A process whose array is gone gives the memory back at once, says so in the head, and keeps the window: others may still
-    name it in their messages.
-
-    Args:
-        window: Its head has a word for each of ``len(pids)`` processes, its parts room for `room`.
-        pids: Processes that map it.
-        local_rank: Of this one.
-        nbytes: Of its array.
-    Attributes:
-        offset: Of this rank's array: it starts a cache line, in another place of the page than those of other ranks and windows.
-    """
-
-    def __init__(self, window: Window, pids: frozenset[int], local_rank: int, nbytes: int) -> None:
-        self.window, self.pids, self.nbytes = window, pids, nbytes
-        self._part, self._local_rank = window.part(local_rank), local_rank
-        self.offset = self._part + (7 * local_rank + 27 * window.number) * CACHE_LINE_NBYTES % _SKEW_NBYTES
-        self._gone = window.mapping.array(0, 8 * len(pids)).view(np.int64)  # one writer each
-        self._left = False
-
-    @staticmethod
-    def room(nbytes: int) -> int:
-        """Bytes that a part needs for an array."""
-        return nbytes + _SKEW_NBYTES
-
-    def array(self) -> np.ndarray:
-        """This rank's array, as bytes, to be asked for once; it is gone with the last of its views."""
-        memory = _Bytes(self, self.window.address + self.offset, self.nbytes)
-        weakref.finalize(memory, self._leave, os.getpid()).atexit = False
-        return np.asarray(memory)
-
-    def _leave(self, pid: int) -> None:
-        if os.getpid() == pid:  # a fork has the array too, but it is its parent's
-            _libc.madvise(self.window.address + self._part, self.window.part_nbytes, mmap.MADV_REMOVE)
-            self._gone[self._local_rank] = 1
-            self._left = True
-
-    def unused(self) -> bool:
-        """Whether the arrays of all processes are gone."""
-        return self._left and bool(self._gone.all())
-
-
-class Ranges:
-    """Addresses of memory that all ranks of a node map, as compiled code reads them.
-
-    A thread may be reading while another changes them, and find a row's start as it was and its end as it is. So a row that was used
-    is given only to memory that starts no higher than what it was for: nothing else lies between the old start and the new end.
-
-    Attributes:
-        table: int64 ``(MAX_WINDOWS, 3)``: first address, last + 1 or 0 when the row is free, number and offset of the first.
-        nrows: int64 ``(1,)``: rows that may be in use.
-    """
-
-    def __init__(self) -> None:
-        self.table, self.nrows = np.zeros((MAX_WINDOWS, 3), np.int64), np.zeros(1, np.int64)
-        self._touched = 0  # rows that were ever used
-        self._rows: dict[int, int] = {}  # by number
-
-    def add(self, number: int, first: int, end: int, where: int) -> None:
-        """Let memory be read in place; with very many changes there may be no row for it, and it is not."""
-        starts, ends, _ = self.table[: self._touched].T
-        fit = np.flatnonzero((ends == 0) & (starts >= first))
-        row = int(fit[starts[fit].argmin()]) if fit.size else self._touched
-        if row == MAX_WINDOWS:
-            return
-        self._touched = max(self._touched, row + 1)
-        self._rows[number] = row
-        self.table[row, 2] = where
-        self.table[row, 0] = first
-        self.table[row, 1] = end
-        self._count()
-
-    def remove(self, number: int) -> None:
-        """Let it be read in place no more."""
-        row = self._rows.pop(number, None)
-        if row is not None:
-            self.table[row, 1] = 0
-            self._count()
-
-    def _count(self) -> None:
-        self.nrows[0] = max(self._rows.values(), default=-1) + 1

@@ -1,21 +1,11 @@
-"""Memory that the ranks of a node share, and the messages that travel through it.
+"""Ranks that share memory: their communicator, and the memory that they make together.
 
-A **window** is memory without a name (`hpcoll.runtime.transports.window`). A **rings** is a share of a window in which one collective at a
-time travels, cut into staging slots, which the lanes in flight take in turn:
-
-    per staging slot and ordered pair: a ring of RING_SLOTS slots, written by the sender    [number, length | 56 bytes, or where they lie]
-    per ordered pair: one line of acknowledgements, written by the receiver    [messages used, per staging slot]
-    per rank: STAGING_SLOTS staging slots, written by it
-
-A line's number, and an acknowledgement, only ever grow: there is nothing to reset and no barrier. Every cache line has one writer.
-Where a message lies is the number of a window and an offset in it, so that a receiver need not know whether the
-sender staged it or let it lie in symmetric memory.
+What processes share is a window, or a copy that only one may write (`hpcoll.runtime.transports.window`), made of a file that local rank 0
+opens and the others map.
 """
 
 import contextlib
 import os
-import threading
-import weakref
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -24,23 +14,18 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import format_nbytes
-from hpcoll.runtime.program import fields as f
-from hpcoll.runtime.program.fields import OFFSET_BITS, STAGING_SLOTS
-from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
+from hpcoll.runtime.program.fields import STAGING_SLOTS
 from hpcoll.runtime.transports import window as windows
-from hpcoll.runtime.transports.window import MAX_WINDOWS, Mapping, Number, Ranges, Symmetric, Window, whole_pages
-from hpcoll.schedules.ir import RING_SLOTS
+from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings, rings_nbytes
+from hpcoll.runtime.transports.symmetric import Ranges, Symmetric, sweep, symmetric_array
+from hpcoll.runtime.transports.window import MAX_WINDOWS, Mapping, Number, Window, whole_pages
 
 FOLDER = "/dev/shm"
-CAPACITY_NBYTES = 256 << 10  # of one staging slot
 
 _T = TypeVar("_T")
-_lock = threading.RLock()  # for what the communicators of a process share; never held while messages travel
-_nodes: "weakref.WeakSet[Node]" = weakref.WeakSet()
-_symmetric: list[Symmetric] = []  # that any process still has an array in, as far as this one has looked
 
 
-class Node:
+class LocalRanks:
     """The ranks of a communicator that share memory with this one. Made collectively.
 
     Attributes:
@@ -49,7 +34,7 @@ class Node:
         first: Lowest of those ranks in the communicator.
         local_peers: Local rank of each of the others, by its rank in the communicator.
         ranges: Memory that all of them map: on a communicator of some of the ranks of another, also what was made on that.
-        refused: Why there is no rings; the empty string while there is.
+        refused: Why there are no rings; the empty string while there are.
     """
 
     def __init__(self, comm: MPI.Intracomm, limit: int | None, most: int | None = None) -> None:
@@ -66,17 +51,7 @@ class Node:
         self.first = self._ranks[0]
         self._pids = frozenset(pid for _, pid in found)
         self.local_peers = {rank: local for local, rank in enumerate(self._ranks) if rank != comm.rank}
-        self.ranges = Ranges()
-        with _lock:
-            _nodes.add(self)
-            for one in _symmetric:
-                self._read_in_place(one)
-
-    def _read_in_place(self, one: Symmetric) -> None:
-        """Whoever is asked to read an array where it lies must have mapped it."""
-        if self._pids <= one.pids:
-            first = one.window.address + one.offset
-            self.ranges.add(one.window.number, first, first + one.nbytes, (one.window.number << OFFSET_BITS) + one.offset)
+        self.ranges = Ranges(self._pids)
 
     def symmetric(self, nbytes: int) -> np.ndarray:
         """This rank's one of equally many bytes for each rank, zeros, which the others read in place; collective.
@@ -87,12 +62,7 @@ class Node:
             ArgumentError: on every rank of the node, when one of them cannot have it; says which and why.
         """
         sweep()
-        one = Symmetric(self.window(8 * self.nranks, Symmetric.room(nbytes)), self._pids, self.rank, nbytes)
-        with _lock:
-            _symmetric.append(one)
-            for node in list(_nodes):
-                node._read_in_place(one)
-        return one.array()
+        return symmetric_array(self.window(8 * self.nranks, Symmetric.room(nbytes)), self._pids, self.rank, nbytes)
 
     def copy(self, nbytes: int, writer: int) -> Mapping:
         """Memory that one local rank may write and the others only read; collective, raises as `symmetric`."""
@@ -176,19 +146,26 @@ class Node:
             return f"{format_nbytes(mapped)} are in use, the limit is {format_nbytes(limit)} (HPCOLL_SHM)"
         return f"{FOLDER} has {format_nbytes(free)} left" if nbytes > free else ""
 
+    def make_rings(self, n: int, capacity: int = CAPACITY_NBYTES) -> list[Rings] | None:
+        """``n`` rings in one window; None on every rank, with ``refused`` set, where it cannot be had. Collective.
+
+        Args:
+            n: How many.
+            capacity: Bytes of a staging slot, whole cache lines.
+        """
+        head, part = rings_nbytes(self.nranks), STAGING_SLOTS * capacity
+        try:
+            window = self.window(n * head, n * part)
+        except ArgumentError as error:
+            self.refused = str(error)
+            return None
+        mine = window.part(self.rank)
+        return [Rings(self.rank, self.local_peers, self.ranges, window, capacity, i * head, mine + i * part) for i in range(n)]
+
     def free(self) -> None:
         """Free the communicator; what was made stays as long as somebody holds it."""
         sweep()
         self.comm.Free()
-
-
-def sweep() -> None:
-    """Let go of symmetric memory whose arrays are gone on all ranks."""
-    with _lock:
-        for one in [one for one in _symmetric if one.unused()]:
-            for node in list(_nodes):
-                node.ranges.remove(one.window.number)
-            _symmetric.remove(one)
 
 
 def _identity(file: int | str) -> tuple[int, int]:
@@ -214,55 +191,3 @@ def _noted() -> Iterator[list[str]]:
         yield notes
     except (OSError, OverflowError) as error:
         notes.append(str(error))
-
-
-class Rings:
-    """Counters and addresses through which one collective at a time travels on a node.
-
-    Attributes:
-        address: Of the fields that compiled code reads.
-        capacity: Bytes of a staging slot.
-        local_peers: As in `Node`.
-        window: Memory of all its ranks, which other rings may have a share in.
-
-    Args:
-        lines, staging: Offsets in the window: of the lines, and of this rank's staging memory.
-    """
-
-    def __init__(self, node: Node, window: Window, capacity: int, slots: int, staging: int) -> None:
-        nlocal, me = node.nranks, node.rank
-        self.local_peers, self.capacity, self.window = node.local_peers, capacity, window
-        self._node = node  # keeps its ranges up to date
-        self._counters, self._used = np.zeros((3, STAGING_SLOTS, nlocal), np.int64), np.zeros((STAGING_SLOTS, 2), np.int64)
-        self.fields = np.zeros(f.RINGS_NFIELDS, np.int64)
-        values = {
-            f.SLOTS_AT: window.address + slots, f.ACKS_AT: window.address + slots + rings_nbytes(nlocal),
-            f.STAGING_AT: window.address + staging, f.STAGING_WHERE: (window.number << OFFSET_BITS) + staging,
-            f.CAPACITY: capacity, f.NLOCAL: nlocal, f.LOCAL_RANK: me, f.SENT: self._counters[0].ctypes.data,
-            f.TAKEN: self._counters[1].ctypes.data, f.ACKED: self._counters[2].ctypes.data, f.USED: self._used.ctypes.data,
-            f.BASES: windows.BASES.ctypes.data, f.NRANGES: node.ranges.nrows.ctypes.data,
-            f.RANGES: node.ranges.table.ctypes.data,
-        }  # fmt: skip
-        for field, value in values.items():
-            self.fields[field] = value
-        self.address = self.fields.ctypes.data
-
-
-def rings_nbytes(nlocal: int) -> int:
-    """Bytes of a rings's lines."""
-    return STAGING_SLOTS * nlocal * nlocal * RING_SLOTS * CACHE_LINE_NBYTES
-
-
-def make_rings(node: Node, n: int, capacity: int = CAPACITY_NBYTES) -> list[Rings] | None:
-    """``n`` rings in one window; None on every rank, with ``node.refused`` set, where it cannot be had. Collective.
-
-    Args:
-        capacity: Bytes of a staging slot, whole cache lines.
-    """
-    head, part = rings_nbytes(node.nranks) + node.nranks**2 * CACHE_LINE_NBYTES, STAGING_SLOTS * capacity
-    try:
-        window = node.window(n * head, n * part)
-    except ArgumentError as error:
-        node.refused = str(error)
-        return None
-    return [Rings(node, window, capacity, i * head, window.part(node.rank) + i * part) for i in range(n)]

@@ -1,0 +1,60 @@
+"""How the message of a call is cut: into segments that are in flight together, and lanes that fit a staging slot."""
+
+import math
+
+from hpcoll.comm.calls.call import Call
+from hpcoll.runtime.program.chunk_layout import Segments, block_segments, varying_blocks, vector_segments
+from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.ir import Schedule
+from hpcoll.schedules.placement import Nodes
+from hpcoll.schedules.row import Algorithm, schedule
+
+_MAX_CHUNKS = 128  # of a lane that goes through shared memory
+
+
+def window(nranks: int) -> int:
+    """Segments in flight: enough to fill the pipeline up and down a binary tree."""
+    return 2 * math.ceil(math.log2(max(2, nranks))) + 2
+
+
+def lane_nbytes(row: Algorithm, capacity: int, nodes: Nodes) -> int:
+    """Most bytes of the message in one lane, so that what any rank stages of them fits a staging slot.
+
+    Args:
+        row: Catalogue row, whose ``staged`` bounds what a rank hands out; each piece is rounded up to a cache line.
+        capacity: Bytes of a staging slot.
+        nodes: Placement of the ranks, 2 or more.
+    """
+    pieces = 2 * len(nodes) + (_MAX_CHUNKS if row.chunked else 0)
+    return int((capacity - CACHE_LINE_NBYTES * pieces) / row.cost("staged", len(nodes), nodes=nodes))
+
+
+def message_nbytes(call: Call, nranks: int) -> int:
+    """m, the bytes of the whole message as the catalogue counts them."""
+    blocks = nranks if COLLECTIVES[call.collective].blocks and call.blocks is None else 1
+    return call.count * call.dtype.itemsize * blocks
+
+
+def cut(
+    row: Algorithm, call: Call, segment_nbytes: int, most: int | None, rank: int, nodes: Nodes, sizes: tuple[int, ...]
+) -> tuple[Schedule, Segments]:
+    """Schedule and segments of a call; no segment is longer than ``most`` bytes of the message."""
+    nranks = len(nodes)
+    size, blocks = call.dtype.itemsize, COLLECTIVES[row.collective].blocks
+    count = max(1, call.count * nranks if blocks else call.count)
+    longest = max(1, count if most is None else min(count, most // size))
+    segment = max(1, segment_nbytes // size)
+    if row.chunked:
+        nchunks = max(1, -(-min(call.count, longest) // segment))
+        nchunks = nchunks if most is None else min(nchunks, _MAX_CHUNKS)
+        steps = schedule(row, nranks, rank, call.root, nchunks)
+        return steps, vector_segments(call.count, longest, steps.nchunks)
+    steps = schedule(row, nranks, rank, call.root, nodes=nodes)
+    if call.blocks is not None:
+        return steps, varying_blocks(*call.blocks[:2], sizes or call.blocks[2], 0 if most is None else max(1, most // size // nranks))
+    if row.pipelined:
+        longest = min(longest, segment)
+    if blocks:
+        return steps, block_segments(steps, call.count, max(1, longest // nranks))
+    return steps, vector_segments(call.count, longest, steps.nchunks)

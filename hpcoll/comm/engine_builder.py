@@ -1,0 +1,116 @@
+"""Engines for calls: from a call and a choice to a schedule, its program and what runs it.
+
+There is one path for arrays of hosts and of GPUs, which differ in the routes of their messages, in how long a lane may be, and in
+the engine.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from hpcoll.base.ops import BOR
+from hpcoll.comm.calls.call import Call
+from hpcoll.comm.cut import cut, lane_nbytes, message_nbytes, window
+from hpcoll.comm.plan import MAX_WINDOW, MessageContext
+from hpcoll.kernels.host import kernel_address
+from hpcoll.runtime.engine.host_engine import HostEngine, WaitPolicy
+from hpcoll.runtime.program.fields import STAGING_SLOTS
+from hpcoll.runtime.program.lowering import lower
+from hpcoll.runtime.program.opcodes import Program
+from hpcoll.runtime.program.route import Route
+from hpcoll.runtime.transports.host_routes import host_routes
+from hpcoll.runtime.transports.mpi import library
+from hpcoll.schedules.catalogue import find
+from hpcoll.schedules.row import Algorithm
+from hpcoll.selection.choose import Choice
+from hpcoll.selection.topology import Topology
+
+UNCACHED_NBYTES = 4 << 20  # messages from here on are not expected to be found in a cache
+
+
+class EngineBuilder(ABC):
+    """Makes the engines of one communicator's calls.
+
+    Args:
+        topology: Of the communicator.
+        comm: Handle of the communicator for the messages.
+        wait_policy: How a rank waits.
+        lock: As in `HostEngine`.
+    """
+
+    on_gpu: ClassVar[bool] = False
+
+    def __init__(self, topology: Topology, comm: int, wait_policy: WaitPolicy, lock: np.ndarray) -> None:
+        self._topology, self._comm, self._wait_policy, self._lock = topology, comm, wait_policy, lock
+
+    def build(self, call: Call, choice: Choice, sizes: tuple[int, ...], account: np.ndarray, message_context: MessageContext) -> HostEngine:
+        """An engine for all calls of this shape.
+
+        Args:
+            call: Its counts, element type, operator, root and in-place form are used; its addresses are not.
+            choice: A catalogue algorithm and the segment size.
+            sizes: Bytes of every rank's block where blocks vary and the schedule must know; else empty.
+            account: As in `HostEngine`.
+            message_context: What the messages travel on.
+        Raises:
+            KernelError: the operator does not compile for the element type.
+        """
+        row = find(call.collective, choice.algorithm)
+        steps, segments = cut(row, call, choice.segment, self._lane_nbytes(row), self._topology.rank, self._topology.nodes, sizes)
+        program = lower(
+            steps, segments, call.dtype.itemsize, self._window(len(steps.channels)),
+            in_place=call.in_place, routes=self._routes(call, message_context), on_gpu=self.on_gpu,
+        )  # fmt: skip
+        engine = self._engine(program, call, account, message_context)
+        if call.copied:
+            engine.bind_copy(call.copied)
+        return engine
+
+    @abstractmethod
+    def _routes(self, call: Call, message_context: MessageContext) -> Mapping[int, Route]:
+        """The route to each peer."""
+
+    @abstractmethod
+    def _lane_nbytes(self, row: Algorithm) -> int | None:
+        """Most bytes of the message in one lane; None: any number."""
+
+    @abstractmethod
+    def _window(self, nchannels: int) -> int:
+        """Most lanes in flight."""
+
+    @abstractmethod
+    def _engine(self, program: Program, call: Call, account: np.ndarray, message_context: MessageContext) -> HostEngine:
+        """What runs a program."""
+
+
+class HostEngines(EngineBuilder):
+    """Makes engines for arrays in host memory.
+
+    Args:
+        topology, comm, wait_policy, lock: As in `EngineBuilder`.
+        capacity: Bytes of a staging slot where any rank of the communicator has rings, else 0.
+    """
+
+    def __init__(self, topology: Topology, comm: int, wait_policy: WaitPolicy, lock: np.ndarray, capacity: int) -> None:
+        super().__init__(topology, comm, wait_policy, lock)
+        self._capacity = capacity
+
+    def _routes(self, call: Call, message_context: MessageContext) -> Mapping[int, Route]:
+        return host_routes(message_context.local_peers)
+
+    def _lane_nbytes(self, row: Algorithm) -> int | None:
+        return lane_nbytes(row, self._capacity, self._topology.nodes) if self._capacity and self._topology.nranks > 1 else None
+
+    def _window(self, nchannels: int) -> int:
+        return STAGING_SLOTS if self._capacity else min(window(self._topology.nranks) * nchannels, MAX_WINDOW)
+
+    def _engine(self, program: Program, call: Call, account: np.ndarray, message_context: MessageContext) -> HostEngine:
+        operator = BOR if call.collective == "barrier" else call.op
+        kernel = kernel_address(operator, call.dtype) if operator is not None and len(program.sources) else 0
+        uncached = message_nbytes(call, self._topology.nranks) >= UNCACHED_NBYTES
+        return HostEngine(
+            program, library(), self._comm, kernel, self._wait_policy, self._lock, account,
+            message_context.rings, message_context.tag, uncached,
+        )  # fmt: skip

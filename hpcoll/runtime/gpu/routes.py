@@ -1,0 +1,84 @@
+"""Routes of arrays in GPU memory: CUDA IPC and pinned shared memory on a node, MPI from GPU or from pinned memory elsewhere."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import ClassVar
+
+from hpcoll.runtime.program.items import InPlace, Items
+from hpcoll.runtime.program.opcodes import Code
+from hpcoll.runtime.program.route import Routes
+from hpcoll.runtime.program.spans import Pieces, spans_of
+from hpcoll.runtime.transports.mpi_route import MpiRoute
+from hpcoll.runtime.transports.rings import RingRoute
+from hpcoll.schedules.ir import Buffer
+
+
+class IpcRoute(RingRoute):
+    """Peers map this rank's memory, and read messages there or in a copy in SCRATCH.
+
+    A message in memory that is overwritten behind it makes the lane wait for the reader there.
+
+    Args:
+        peer: Local rank.
+        exported: Whether INPUT and OUTPUT may be mapped, too; SCRATCH always may.
+    """
+
+    text: ClassVar[str] = "read them in place (CUDA IPC)"
+
+    def __init__(self, exported: tuple[bool, bool], peer: int) -> None:
+        super().__init__(peer)
+        self._exported = exported
+
+    def send(self, items: Items, pieces: Pieces) -> None:
+        buffer = pieces[0][1].buffer
+        readable = len(spans_of(pieces)) == 1 and (buffer == Buffer.SCRATCH or self._exported[buffer])
+        items.lend(self.peer, pieces, readable=readable)
+
+
+class PinnedRingRoute(RingRoute):
+    """Messages are staged in shared memory that GPUs write and read; none travels inside a ring slot."""
+
+    text: ClassVar[str] = "get them through pinned memory"
+
+    def send(self, items: Items, pieces: Pieces) -> None:
+        staged = items.staged(pieces, InPlace.NEVER)
+        items.post(self.peer, staged, [("staged", staged.displ)], staged_displ=staged.displ)
+
+
+class CudaAwareRoute(MpiRoute):
+    """Messages of an MPI library that takes addresses of GPU memory."""
+
+    text: ClassVar[str] = "get them by MPI from GPU memory"
+
+
+class PinnedMpiRoute(MpiRoute):
+    """Messages leave from and land in pinned host memory, because the MPI library takes no addresses of GPU memory."""
+
+    text: ClassVar[str] = "get them by MPI through pinned memory"
+
+    def send(self, items: Items, pieces: Pieces) -> None:
+        items.message(Code.SEND, self.peer, items.packed(pieces, pinned=True))
+
+    def receive(self, items: Items, pieces: Pieces) -> None:
+        items.copy(pieces, self.land(items, pieces))
+
+    def land(self, items: Items, pieces: Pieces) -> Pieces:
+        landed = items.landing(pieces, pinned=True)
+        items.message(Code.RECV, self.peer, landed)
+        return landed
+
+
+def gpu_routes(local_peers: Mapping[int, int], readers: frozenset[int], exported: tuple[bool, bool], *, mpi_takes_gpu: bool) -> Routes:
+    """Routes of arrays in GPU memory, the best first.
+
+    Args:
+        local_peers: Local rank of each peer with which this rank has rings.
+        readers: Those that map this rank's GPU memory.
+        exported: As in `IpcRoute`.
+        mpi_takes_gpu: Whether the MPI library takes addresses of GPU memory.
+    """
+    return Routes(
+        (partial(IpcRoute, exported), {peer: local for peer, local in local_peers.items() if peer in readers}),
+        (PinnedRingRoute, local_peers),
+        (CudaAwareRoute if mpi_takes_gpu else PinnedMpiRoute, None),
+    )

@@ -1,0 +1,68 @@
+"""How messages get to and from one peer: the interface of every transport.
+
+A schedule says who sends what to whom. A **route** says how: which items a send and a receive are. `lower` asks the route to each peer and
+knows no transport. A new one is a subclass in `transports/` or `gpu/`, a row in the table of routes there (`host_routes`, `gpu_routes`),
+and, where it needs operations of its own, their codes in `Code` and their compiled function in `engine.interpreter.execute`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+from hpcoll.runtime.program.items import Items
+from hpcoll.runtime.program.spans import Pieces
+
+
+class Route(ABC):
+    """How messages get to and from one peer.
+
+    Both ends of a message decide alike, because they see equal sizes. Messages to a peer are used in the order in which they were sent.
+
+    Attributes:
+        peer: What rows call it: its rank in the communicator, or its local rank.
+        text: How a peer gets messages, for the log.
+        level: Which level of the cost model's constants holds, ``node`` or ``network``.
+        uses_in_place: Whether `land` gives a message where the sender or the library left it, so that it needs no memory here.
+    """
+
+    text: ClassVar[str]
+    level: ClassVar[str]
+    uses_in_place: ClassVar[bool]
+
+    def __init__(self, peer: int) -> None:
+        self.peer = peer
+
+    @abstractmethod
+    def send(self, items: Items, pieces: Pieces) -> None:
+        """Send pieces as one message."""
+
+    @abstractmethod
+    def receive(self, items: Items, pieces: Pieces) -> None:
+        """Receive a message into pieces."""
+
+    @abstractmethod
+    def land(self, items: Items, pieces: Pieces) -> Pieces:
+        """Receive a message of the sizes of pieces, to be reduced; returns where it is until `Items.acknowledge`."""
+
+
+class Routes(dict[int, Route]):
+    """The route to each peer, by its rank.
+
+    Args:
+        table: Routes, the best first, and what rows call the peers that each one reaches.
+    """
+
+    def __init__(self, *table: tuple[Callable[[int], Route], Mapping[int, int] | None]) -> None:
+        super().__init__()
+        self._table = table
+
+    def __missing__(self, peer: int) -> Route:
+        for route, peers in self._table:
+            if peers is None:
+                self[peer] = route(peer)
+            elif peer in peers:
+                self[peer] = route(peers[peer])
+            else:
+                continue
+            return self[peer]
+        raise KeyError(peer)

@@ -1,0 +1,92 @@
+"""Steps of a schedule as items: what a builder need not know about memory and messages.
+
+Consecutive receive-and-reduce steps into one chunk become one many-input reduction, empty chunks are dropped, and a message that is only
+carried to a reduction is read there where it lies. Both ends of a message decide alike, because they see equal sizes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from hpcoll.runtime.program.items import LANDING_SLOTS, Items
+from hpcoll.runtime.program.opcodes import Code
+from hpcoll.runtime.program.route import Route
+from hpcoll.runtime.program.spans import Pieces
+from hpcoll.schedules.ir import Buffer, Chunk, Op, Step
+
+
+def add_steps(items: Items, steps: Sequence[Step], routes: Mapping[int, Route]) -> None:
+    """Write the items of a lane."""
+    groups = list(_fused(steps))
+    items.nlandings = max([LANDING_SLOTS, *(len(group) for group in groups)])
+    carried = _carried(steps, routes)
+    messages: dict[Chunk, Pieces] = {}  # scratch cells that stand for a message
+    for group in groups:
+        step = group[0]
+        if step.op == Op.RECV_REDUCE:
+            _receive_reduce(items, group, routes)
+            continue
+        operands = [messages.pop(run, []) or items.chunks(run) for run in ((step.dst,) if step.dst else ()) + step.srcs]
+        if not operands[0]:
+            continue
+        if step.op in (Op.COPY, Op.REDUCE):
+            items.operate(Code[step.op.name], operands)
+            items.acknowledge()
+        elif step.op == Op.SEND:
+            routes[step.peer].send(items, operands[0])
+        elif step.dst is not None and step.dst in carried:
+            messages[step.dst] = routes[step.peer].land(items, operands[0])
+        else:
+            routes[step.peer].receive(items, operands[0])
+
+
+def _receive_reduce(items: Items, group: Sequence[Step], routes: Mapping[int, Route]) -> None:
+    assert group[0].dst is not None
+    destination = items.chunks(group[0].dst)
+    if not destination:
+        return
+    operands = [items.chunks(group[0].srcs[0])]
+    for step in group:
+        landed = routes[step.peer].land(items, destination)
+        operands = [landed, *operands] if step.received_first else [*operands, landed]
+    items.operate(Code.REDUCE, [destination, *operands])
+    items.acknowledge()
+
+
+def _carried(steps: Sequence[Step], routes: Mapping[int, Route]) -> set[Chunk]:
+    """Scratch cells that only carry a message from its receive to the reduction right behind a run of receives.
+
+    The reduction reads such messages where they lie. All of a run or none: a peer's messages are used in order.
+    """
+    found: set[Chunk] = set()
+    uses: dict[int, int] = {}  # scratch cell -> steps that name it
+    for step in steps:
+        for run in (*((step.dst,) if step.dst else ()), *step.srcs):
+            if run.buffer == Buffer.SCRATCH:
+                for index in _indices(run):
+                    uses[index] = uses.get(index, 0) + 1
+    for end, reduction in enumerate(steps):
+        if reduction.op != Op.REDUCE:
+            continue
+        first = end
+        while first and steps[first - 1].op == Op.RECV:
+            first -= 1
+        cells = [step.dst for step in steps[first:end] if step.dst and routes[step.peer].uses_in_place]
+        if all(run.buffer == Buffer.SCRATCH and run in reduction.srcs and all(uses[i] == 2 for i in _indices(run)) for run in cells):
+            found.update(cells)
+    return found
+
+
+def _indices(run: Chunk) -> range:
+    return range(run.index, run.index + run.n)
+
+
+def _fused(steps: Sequence[Step]) -> Iterator[list[Step]]:
+    """Steps, with consecutive receive-and-reduce steps into one chunk together; they fold left to right, as one by one."""
+    group: list[Step] = []
+    for step in steps:
+        joins = group and step.op == Op.RECV_REDUCE == group[0].op and step.dst == group[0].dst == step.srcs[0] and not step.received_first
+        if group and not joins:
+            yield group
+            group = []
+        group.append(step)
+    if group:
+        yield group

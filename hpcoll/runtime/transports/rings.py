@@ -1,0 +1,99 @@
+"""Rings: the shared memory in which messages between local peers travel, and the route that uses it.
+
+Rings are a share of a window (`hpcoll.runtime.transports.window`) in which one collective at a time travels. They are cut into staging
+slots, which the lanes in flight take in turn:
+
+    per staging slot and ordered pair: a ring of RING_SLOTS slots, written by the sender    [number, length | 56 bytes, or where they lie]
+    per ordered pair: one cache line of acknowledgements, written by the receiver    [messages used, per staging slot]
+    per rank: STAGING_SLOTS staging slots, written by it
+
+A ring slot's number, and an acknowledgement, only ever grow: there is nothing to reset and no barrier. Every cache line has one writer.
+Where a message lies is the number of a window and an offset in it, so that a receiver need not know whether the
+sender staged it or let it lie in symmetric memory. `hpcoll.runtime.engine.shm_ops` is the compiled side.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.program.fields import OFFSET_BITS, STAGING_SLOTS
+from hpcoll.runtime.program.items import InPlace, Items
+from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, INLINE_NBYTES
+from hpcoll.runtime.program.route import Route
+from hpcoll.runtime.program.spans import Pieces, names_of, nbytes_of, spans_of
+from hpcoll.runtime.transports.symmetric import Ranges
+from hpcoll.runtime.transports.window import BASES, Window
+from hpcoll.schedules.ir import RING_SLOTS
+
+CAPACITY_NBYTES = 256 << 10  # of one staging slot
+
+
+class RingRoute(Route):
+    """Short messages travel inside the ring slot that announces them; others are staged once for all peers, or read in place.
+
+    A receiver uses a message where it lies, in the order in which they were announced, then acknowledges it.
+    """
+
+    text: ClassVar[str] = "through shared memory"
+    level: ClassVar[str] = "node"
+    uses_in_place: ClassVar[bool] = True
+
+    def send(self, items: Items, pieces: Pieces) -> None:
+        spans, names = spans_of(pieces), names_of(pieces)
+        if len(spans) == 1 and nbytes_of(pieces) <= INLINE_NBYTES:
+            items.post(self.peer, spans[0], names)
+        else:
+            in_place = InPlace.IF_SYMMETRIC if len(spans) == 1 else InPlace.NEVER
+            staged = items.staged(pieces, in_place)
+            items.post(self.peer, spans[0] if len(spans) == 1 else staged, names, staged_displ=staged.displ, in_place=in_place)
+
+    def receive(self, items: Items, pieces: Pieces) -> None:
+        items.copy(pieces, self.land(items, pieces))
+        items.acknowledge()
+
+    def land(self, items: Items, pieces: Pieces) -> Pieces:
+        return items.await_message(self.peer, pieces)
+
+
+class Rings:
+    """Counters and addresses through which one collective at a time travels between local ranks.
+
+    Args:
+        rank: This rank's local rank.
+        ranges: Memory that all local ranks map; kept, so that it stays up to date.
+        slots, staging: Offsets in the window: of the ring slots, and of this rank's staging slots.
+    Attributes:
+        address: Of the fields that compiled code reads.
+        capacity: Bytes of a staging slot.
+        local_peers: Local rank of each of the others, by its rank in the communicator.
+        window: Memory of all local ranks, which other rings may have a share in.
+    """
+
+    def __init__(
+        self, rank: int, local_peers: Mapping[int, int], ranges: Ranges, window: Window, capacity: int, slots: int, staging: int
+    ) -> None:
+        nlocal = len(local_peers) + 1
+        self.local_peers, self.capacity, self.window, self._ranges = local_peers, capacity, window, ranges
+        self._counters, self._used = np.zeros((3, STAGING_SLOTS, nlocal), np.int64), np.zeros((STAGING_SLOTS, 2), np.int64)
+        self.fields = np.zeros(f.RINGS_NFIELDS, np.int64)
+        values = {
+            f.SLOTS_AT: window.address + slots, f.ACKS_AT: window.address + slots + _slots_nbytes(nlocal),
+            f.STAGING_AT: window.address + staging, f.STAGING_WHERE: (window.number << OFFSET_BITS) + staging,
+            f.CAPACITY: capacity, f.NLOCAL: nlocal, f.LOCAL_RANK: rank, f.SENT: self._counters[0].ctypes.data,
+            f.TAKEN: self._counters[1].ctypes.data, f.ACKED: self._counters[2].ctypes.data, f.USED: self._used.ctypes.data,
+            f.BASES: BASES.ctypes.data, f.NRANGES: ranges.nrows.ctypes.data, f.RANGES: ranges.table.ctypes.data,
+        }  # fmt: skip
+        for field, value in values.items():
+            self.fields[field] = value
+        self.address = self.fields.ctypes.data
+
+
+def _slots_nbytes(nlocal: int) -> int:
+    return STAGING_SLOTS * nlocal * nlocal * RING_SLOTS * CACHE_LINE_NBYTES
+
+
+def rings_nbytes(nlocal: int) -> int:
+    """Bytes of the ring slots and acknowledgements of rings."""
+    return _slots_nbytes(nlocal) + nlocal * nlocal * CACHE_LINE_NBYTES
