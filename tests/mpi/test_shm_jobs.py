@@ -131,7 +131,8 @@ def test_limits(nranks: int, variables: dict[str, str], local_peers: list[list[i
     said, complaints = job(nranks, EVERYTHING, **variables)
     for rank, text in said.items():
         uses = "HPCOLL_SHM" not in variables and local_peers[rank]
-        assert re.fullmatch(rf"wrong \[\]\nrings {'[1-9]' if uses else '0'} local peers {re.escape(str(local_peers[rank]))}\n", text), (rank, text)
+        rings, peers = "[1-9]" if uses else "0", re.escape(str(local_peers[rank]))
+        assert re.fullmatch(rf"wrong \[\]\nrings {rings} local peers {peers}\n", text), (rank, text)
     assert len(warnings(complaints)) == warned, complaints
     if warned:
         assert re.search(r"ranks of this node exchange MPI messages: .*shared memory.*limit is 1 B \(HPCOLL_SHM\)", complaints)
