@@ -1,16 +1,14 @@
-"""Settings from the environment.
+"""Settings from the environment: `VARIABLES` is the table of them, which the documentation and ``hpcoll doctor`` read too.
 
-``HPCOLL_<COLLECTIVE>=algorithm`` picks an algorithm, ``HPCOLL_SEGMENT=256K`` the segment size, ``HPCOLL_TUNING=FILE`` names a table
-that ``hpcoll tune`` wrote, ``HPCOLL_SHM=1G`` limits shared memory, ``HPCOLL_CUDA_PATH=ipc``
-forces a way for GPU arrays, ``HPCOLL_DEBUG=warn|info|trace`` says how much is logged. A
-keyword of a call is stronger; unknown ``HPCOLL_*`` names are warned about.
+A keyword of a call is stronger than a variable. ``HPCOLL_*`` names that are not in the table are warned about.
 """
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from hpcoll.analysis.cost import Levels
 from hpcoll.base.errors import ArgumentError
@@ -91,53 +89,53 @@ def check_algorithm(collective: str, algorithm: str) -> None:
         find(collective, algorithm)
 
 
-def read_config(environment: Mapping[str, str] | None = None) -> Config:
-    """Settings from environment variables.
+class Variable(NamedTuple):
+    """One environment variable.
 
-    Args:
-        environment: Default: ``os.environ``.
-    Raises:
-        ArgumentError: a known variable with a value that means nothing; names both.
+    Attributes:
+        name: Of the variable.
+        takes: Values that it takes, in Markdown.
+        meaning: What it does, in Markdown.
+        default: What holds without it, in Markdown.
+        field: Of `Config`, where its value goes.
+        parse: Makes that value of the variable's text; raises `ArgumentError` where it means nothing.
     """
-    environment = os.environ if environment is None else environment
-    algorithms: dict[str, str] = {}
-    unknown: set[str] = set()
-    segment, level, tuning, shm, shm_ranks, cuda_path = None, logging.WARNING, None, None, None, None
-    for name in sorted(name for name in environment if name.startswith(_PREFIX)):
-        value, key = environment[name].strip(), name.removeprefix(_PREFIX)
-        try:
-            if key.lower() in COLLECTIVES:
-                check_algorithm(key.lower(), value)
-                algorithms[key.lower()] = value
-            elif key == "SEGMENT":
-                segment = positive_segment(value)
-            elif key == "TUNING":
-                if not value:
-                    raise ArgumentError("expected the name of a file, got ''")
-                tuning = value
-            elif key == "SHM":
-                shm = parse_nbytes(value)
-            elif key == "SHM_RANKS":
-                shm_ranks = _positive_number(value)
-            elif key == "CUDA_PATH":
-                if value not in CUDA_PATHS:
-                    raise ArgumentError(f"expected one of {', '.join(CUDA_PATHS)}, got {value!r}")
-                cuda_path = value
-            elif key == "DEBUG":
-                if value.upper() not in _LEVELS:
-                    raise ArgumentError(f"level must be one of {', '.join(_LEVELS)}, got {value!r}")
-                level = _LEVELS[value.upper()]
-            else:
-                unknown.add(name)
-        except ArgumentError as error:
-            raise ArgumentError(f"environment variable {name}: {error}") from None
-    return Config(algorithms, segment, level, frozenset(unknown), tuning, shm, shm_ranks, cuda_path=cuda_path)
+
+    name: str
+    takes: str
+    meaning: str
+    default: str
+    field: str
+    parse: Callable[[str], Any]
+
+
+def _algorithm(collective: str, value: str) -> str:
+    check_algorithm(collective, value)
+    return value
+
+
+def _file_name(value: str) -> str:
+    if not value:
+        raise ArgumentError("expected the name of a file, got ''")
+    return value
 
 
 def _positive_number(value: str) -> int:
     if not value.isdecimal() or int(value) < 1:
         raise ArgumentError(f"number of ranks must be at least 1, got {value!r}")
     return int(value)
+
+
+def _cuda_path(value: str) -> str:
+    if value not in CUDA_PATHS:
+        raise ArgumentError(f"expected one of {', '.join(CUDA_PATHS)}, got {value!r}")
+    return value
+
+
+def _level(value: str) -> int:
+    if value.upper() not in _LEVELS:
+        raise ArgumentError(f"level must be one of {', '.join(_LEVELS)}, got {value!r}")
+    return _LEVELS[value.upper()]
 
 
 def positive_segment(value: str | int) -> int:
@@ -150,3 +148,66 @@ def positive_segment(value: str | int) -> int:
     if segment < 1:
         raise ArgumentError(f"segment must be at least 1 byte, got {value!r}")
     return segment
+
+
+_SIZE = "a size: `8`, `64K`, `1.5M`, `1G`"
+_ALGORITHM = (
+    f"an algorithm of that collective, or `{NATIVE}`",
+    "the algorithm of all calls of that collective, v forms included; a call that it cannot serve is an `ArgumentError`",
+    "chosen per call",
+    "algorithms",
+)
+VARIABLES = (
+    *(Variable(f"{_PREFIX}{name.upper()}", *_ALGORITHM, partial(_algorithm, name)) for name in COLLECTIVES),
+    Variable("HPCOLL_SEGMENT", _SIZE, "segment size of all calls", "chosen per call", "segment", positive_segment),
+    Variable(
+        "HPCOLL_TUNING", "a file", "table that `hpcoll tune` wrote, from which algorithms and segments are picked",
+        "the built-in model decides", "tuning", _file_name,
+    ),
+    Variable(
+        "HPCOLL_SHM", f"{_SIZE}; `0` for none", "most shared memory per node, for all communicators and symmetric arrays together",
+        "half of what others leave in `/dev/shm`", "shm", parse_nbytes,
+    ),
+    Variable(
+        "HPCOLL_SHM_RANKS", "a number of ranks", "ranks of a node share memory in groups of so many neighbours only",
+        "all ranks of a node", "shm_ranks", _positive_number,
+    ),
+    Variable(
+        "HPCOLL_CUDA_PATH", ", ".join(f"`{name}`" for name in CUDA_PATHS), "the way that GPU arrays take",
+        "picked per peer", "cuda_path", _cuda_path,
+    ),
+    Variable(
+        "HPCOLL_DEBUG", ", ".join(f"`{name.lower()}`" for name in _LEVELS), "how much is logged; `info` says what was picked and why",
+        "`warn`", "level", _level,
+    ),
+)  # fmt: skip
+_BY_NAME = {variable.name: variable for variable in VARIABLES}
+
+
+def read_config(environment: Mapping[str, str] | None = None) -> Config:
+    """Settings from environment variables.
+
+    Args:
+        environment: Default: ``os.environ``.
+    Raises:
+        ArgumentError: a known variable with a value that means nothing; names both.
+    """
+    environment = os.environ if environment is None else environment
+    found: dict[str, Any] = {}
+    algorithms: dict[str, str] = {}
+    unknown: set[str] = set()
+    for name in sorted(name for name in environment if name.startswith(_PREFIX)):
+        collective = name.removeprefix(_PREFIX).lower()
+        variable = _BY_NAME.get(name.upper() if collective in COLLECTIVES else name)
+        if variable is None:
+            unknown.add(name)
+            continue
+        try:
+            value = variable.parse(environment[name].strip())
+        except ArgumentError as error:
+            raise ArgumentError(f"environment variable {name}: {error}") from None
+        if collective in COLLECTIVES:
+            algorithms[collective] = value
+        else:
+            found[variable.field] = value
+    return Config(algorithms, unknown=frozenset(unknown), **found)

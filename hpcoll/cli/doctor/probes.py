@@ -24,15 +24,13 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import format_nbytes
 from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding, one_line, read
 from hpcoll.cli.doctor.gpus import judge
-from hpcoll.schedules.collectives import COLLECTIVES
-from hpcoll.selection.config import read_config
+from hpcoll.selection.config import VARIABLES, read_config
 
 SMALL_SHM_NBYTES = 64 << 20  # what containers get by default
 SMALL_MEMORY_NBYTES = 1 << 30
 LOW_MEMLOCK_NBYTES = 1 << 30
 _CUDA_LIMIT_S = 60
 _CUDA_PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "cupy", "torch", "numba-cuda")
-_SETTINGS = ("SEGMENT", "DEBUG", "TUNING", "SHM", "SHM_RANKS", "CUDA_PATH")
 _REINSTALL = "pip install --force-reinstall hpcoll"
 _CGROUP, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
@@ -220,7 +218,7 @@ def settings(environment: Mapping[str, str]) -> list[Finding]:
     except ArgumentError as error:
         return [Finding(FAIL, "settings", one_line(error), "correct it or unset it: hpcoll refuses to make a communicator")]
     findings = []
-    meant = [f"HPCOLL_{name.upper()}" for name in (*_SETTINGS, *COLLECTIVES)]
+    meant = [variable.name for variable in VARIABLES]
     for name in sorted(unknown):
         close = difflib.get_close_matches(name, meant, 1)
         what = f"did you mean {close[0]}?" if close else "unset it"
