@@ -1,19 +1,47 @@
-"""The README's first Python example runs as it stands, on any number of ranks."""
+"""The Python of README and docs runs as it stands, page by page from top to bottom, on any number of ranks."""
 
-import re
-from pathlib import Path
+from __future__ import annotations
+
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from mpi4py import MPI
+from pages import BLOCKS
+
+RANK, NRANKS = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 
 
-def test_first_example(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text()
-    example = re.search(r"```python\n(.*?)```", text, re.S)
-    assert example is not None
+def readme(names: dict[str, Any], out: str) -> None:
+    assert (names["x"] == NRANKS * NRANKS * (NRANKS - 1) / 2).all()  # summed twice: the second time equal values
+    assert ("allreduce" in out) == (RANK == 0)
+
+
+def semantics(names: dict[str, Any], out: str) -> None:
+    assert (names["x"] == NRANKS * np.arange(6)).all()
+    assert (names["y"] == NRANKS * names["x"]).all()
+    assert "'double_tree'" in out
+
+
+def shared_memory(names: dict[str, Any], out: str) -> None:
+    assert (names["total"] == NRANKS * (NRANKS - 1) / 2).all()
+    assert out == "1.0 False\n"
+
+
+CHECKS: dict[str, Callable[[dict[str, Any], str], None]] = {
+    "README.md": readme,
+    "docs/semantics.md": semantics,
+    "docs/shared_memory.md": shared_memory,
+}
+RUN = [block for block in BLOCKS if block.language == "python" and not block.reason]
+
+
+@pytest.mark.parametrize("page", dict.fromkeys(block.page for block in RUN))
+def test_page(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """All blocks in one namespace; what comes out is checked."""
     names: dict[str, Any] = {}
-    exec(example[1], names)  # noqa: S102
-    nranks = MPI.COMM_WORLD.size
-    assert (names["x"] == nranks * nranks * (nranks - 1) / 2).all()  # summed twice: the second time equal values
-    assert ("allreduce" in capsys.readouterr().out) == (MPI.COMM_WORLD.rank == 0)
+    for block in RUN:
+        if block.page == page:
+            exec(compile("\n" * block.line + block.text, block.page, "exec"), names)  # noqa: S102
+    CHECKS[page](names, capsys.readouterr().out)

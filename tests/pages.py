@@ -1,0 +1,84 @@
+"""README and docs as tests read them: pages, and the blocks of code in them.
+
+A block is run by a test: Python under mpirun (`tests/mpi/test_readme.py`), shell commands alone (`tests/unit/test_docs_commands.py`). One
+that cannot run here follows a line ``<!-- not run: REASON -->`` with a reason of `REASONS`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+LANGUAGES = ("python", "sh", "console", "text")  # console: commands after "$ ", each followed by exactly what it prints; text: not code
+REASONS = {  # why a block is not run: what each of its commands, or a Python block, must hold for that
+    "needs a GPU": r"cupy|gpu|device",
+    "needs Slurm": r"^(sbatch|srun|salloc) ",
+    "needs root": r"^tests/cluster/hosts.sh ",
+    "installs into a new environment": r"^(jobs/local.sh|tests/run.sh|pip install|python3 -m venv)\b",
+    "takes minutes": r"^hpcoll simulate .*-n 24756|^mpirun .*hpcoll tune\b|HPCOLL_TUNING=hpcoll-tuning.json |^tests/run.sh\b",
+}
+
+_MARK = re.compile(r"<!-- not run: (.*) -->")
+
+
+class Block(NamedTuple):
+    """A fenced block.
+
+    Attributes:
+        page, line: Where its fence stands.
+        language: The word after the fence.
+        text: What is between the fences.
+        reason: Why it is not run; the empty string for one that is.
+    """
+
+    page: str
+    line: int
+    language: str
+    text: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+    @property
+    def commands(self) -> list[str]:
+        """Commands of a shell block, without comments."""
+        lines = (re.sub(r"(^|\s+)# .*|\s+#$", "", line).strip() for line in self.text.splitlines())
+        return [line for line in lines if line]
+
+
+def blocks_of(page: str, text: str) -> list[Block]:
+    """The fenced blocks of a page."""
+    found: list[Block] = []
+    opened: tuple[int, str, str] | None = None
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
+        if not line.startswith("```"):
+            continue
+        if opened is None:
+            mark = _MARK.fullmatch(lines[number - 2]) if number > 1 else None
+            opened = number, line.removeprefix("```").strip(), mark[1] if mark else ""
+        else:
+            first, language, reason = opened
+            found.append(Block(page, first, language, "\n".join(lines[first : number - 1]) + "\n", reason))
+            opened = None
+    return found
+
+
+BLOCKS = [block for page, text in PAGES.items() for block in blocks_of(page, text)]
+
+
+def misfits(block: Block) -> list[str]:
+    """Lines of a block that is not run for which its reason does not hold."""
+    pattern = re.compile(REASONS[block.reason])
+    parts = [block.text] if block.language == "python" else block.commands
+    return [part for part in parts if not pattern.search(part)]
+
+
+def prose(text: str) -> list[str]:
+    """Lines of a page that are neither code nor tables."""
+    without_code = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    return [line for line in without_code.splitlines() if not line.startswith("|")]

@@ -1,0 +1,63 @@
+"""Every command in README and docs ends well, and prints what a page says it prints.
+
+They run in a folder where ``my_program.py`` is the README's first example and ``jobs`` is the checkout's.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from mpi_run import OPEN_MPI, OPEN_MPI_ROOT
+from pages import BLOCKS, ROOT, Block
+
+LIMIT_S = 100
+ENVIRONMENT = (OPEN_MPI | OPEN_MPI_ROOT | os.environ) | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "80"}
+SHELL = [block for block in BLOCKS if block.language == "sh" and not block.reason]
+FIRST = {command: block for block in reversed(SHELL) for command in block.commands}  # what stands in several blocks is run in the first
+CONSOLE = [block for block in BLOCKS if block.language == "console" and not block.reason]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "jobs").symlink_to(ROOT / "jobs")
+    (tmp_path / "my_program.py").write_text(next(block.text for block in BLOCKS if block.language == "python"))
+    return tmp_path
+
+
+def output_of(command: str, folder: Path, limit_s: float = LIMIT_S) -> str:
+    """What a command prints; fails when it does not end with status 0 in time."""
+    limited = ["timeout", "-k", "5", str(limit_s), "bash", "-c", command]
+    done = subprocess.run(limited, cwd=folder, env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command!r} ended with status {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    return done.stdout
+
+
+def transcript(block: Block, folder: Path) -> str:
+    """A console block as the commands in it would print it today."""
+    commands = [line for line in block.text.splitlines() if line.startswith("$ ")]
+    return "".join(f"{command}\n{output_of(command[2:], folder)}" for command in commands)
+
+
+@pytest.mark.parametrize("block", [block for block in SHELL if block in FIRST.values()], ids=str)
+def test_commands(block: Block, folder: Path) -> None:
+    end = time.monotonic() + LIMIT_S
+    for command in (command for command in block.commands if FIRST[command] is block):
+        output_of(command, folder, max(1.0, end - time.monotonic()))
+
+
+@pytest.mark.parametrize("block", CONSOLE, ids=str)
+def test_transcript(block: Block, folder: Path) -> None:
+    assert transcript(block, folder) == block.text
+
+
+def test_failures_are_seen(folder: Path) -> None:
+    with pytest.raises(AssertionError, match="status 2"):
+        output_of("hpcoll show allreduce/rings", folder)
+    with pytest.raises(AssertionError, match="status 124"):
+        output_of("sleep 5", folder, 0.1)
+    assert transcript(Block("page", 1, "console", "$ echo one\ntwo\n", ""), folder) == "$ echo one\none\n"
