@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from textwrap import dedent
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,14 +57,14 @@ def blocks_of(page: str, text: str) -> list[Block]:
     opened: tuple[int, str, str] | None = None
     lines = text.splitlines()
     for number, line in enumerate(lines, 1):
-        if not line.startswith("```"):
+        if not line.lstrip().startswith("```"):
             continue
         if opened is None:
-            mark = _MARK.fullmatch(lines[number - 2]) if number > 1 else None
-            opened = number, line.removeprefix("```").strip(), mark[1] if mark else ""
+            mark = _MARK.fullmatch(lines[number - 2].strip()) if number > 1 else None
+            opened = number, line.lstrip(" `").rstrip(), mark[1] if mark else ""
         else:
             first, language, reason = opened
-            found.append(Block(page, first, language, "\n".join(lines[first : number - 1]) + "\n", reason))
+            found.append(Block(page, first, language, dedent("\n".join(lines[first : number - 1]) + "\n"), reason))
             opened = None
     return found
 
@@ -80,5 +81,5 @@ def misfits(block: Block) -> list[str]:
 
 def prose(text: str) -> list[str]:
     """Lines of a page that are neither code nor tables."""
-    without_code = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    without_code = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.M | re.S)
     return [line for line in without_code.splitlines() if not line.startswith("|")]

@@ -29,8 +29,14 @@ def shared_memory(names: dict[str, Any], out: str) -> None:
     assert out == "1.0 False\n"
 
 
+def contributing(names: dict[str, Any], out: str) -> None:
+    assert len(names["ring"]) == 5
+    assert "send(peer 1, input[4])" in out
+
+
 CHECKS: dict[str, Callable[[dict[str, Any], str], None]] = {
     "README.md": readme,
+    "docs/contributing.md": contributing,
     "docs/semantics.md": semantics,
     "docs/shared_memory.md": shared_memory,
 }

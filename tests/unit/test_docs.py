@@ -1,14 +1,41 @@
-"""The README says what the code says: its catalogue table is the catalogue, its Python examples run, every public name is documented."""
+"""README and docs say what the code says: tables, names, paths, links, error texts and the stack of folders are compared with it."""
 
+from __future__ import annotations
+
+import ast
 import inspect
+import itertools
 import re
-from pathlib import Path
+from collections.abc import Iterator
+from functools import lru_cache
+
+import pytest
+from pages import BLOCKS, LANGUAGES, PAGES, REASONS, ROOT, Block, blocks_of, misfits, prose
+from test_architecture import Edge, between_entries, edges
 
 import hpcoll
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.row import Algorithm
+from hpcoll.selection.config import VARIABLES, Variable
 
-README = Path(__file__).parents[2] / "README.md"
+MOST_COLUMNS = 140  # of prose
+MOST_LINES = 160  # of the README
+SOURCES = [*ROOT.glob("hpcoll/**/*.py"), *ROOT.glob("kernels/**/*.py")]
+LINKING = {**PAGES, "jobs/README.md": (ROOT / "jobs/README.md").read_text(), "CHANGES.md": (ROOT / "CHANGES.md").read_text()}
+
+_VARIABLE = re.compile(r"\bHPCOLL_[A-Z][A-Z_]*\b")
+_PATH = re.compile(r"(?<![\w./<*-])(?:hpcoll|kernels|jobs|tests|docs)/[^\s`()\[\],:;]*")
+_NAMED = re.compile(r"`([\w/]+\.py)`\s+\(((?:`[\w.]+`(?:,\s+)?)+)\)")  # a file, and names in it
+
+
+def between(page: str, mark: str) -> str:
+    """What a page has between two comments."""
+    found = re.search(rf"<!-- {mark}: begin -->\n(.*?)\n?<!-- {mark}: end -->", PAGES[page], re.S)
+    assert found is not None
+    return found[1]
+
+
+# --- tables
 
 
 def row_text(row: Algorithm) -> str:
@@ -22,10 +49,165 @@ def catalogue_table() -> str:
     return "\n".join([*lines, *(row_text(row) for row in CATALOGUE.values())])
 
 
+def variables_table() -> str:
+    """One row per variable; those that say the same are one."""
+    lines = ["| variable | takes | meaning | without it |", "|---|---|---|---|"]
+
+    def text(one: Variable) -> tuple[str, str, str]:
+        return one.takes, one.meaning, one.default
+
+    for texts, alike in itertools.groupby(VARIABLES, key=text):
+        lines.append(f"| {', '.join(f'`{one.name}`' for one in alike)} | {' | '.join(texts)} |")
+    return "\n".join(lines)
+
+
 def test_catalogue_in_readme() -> None:
-    between = re.search(r"<!-- catalogue: begin -->\n(.*)\n<!-- catalogue: end -->", README.read_text(), re.S)
-    assert between is not None
-    assert between[1] == catalogue_table(), f"README's catalogue should be:\n{catalogue_table()}"
+    assert between("README.md", "catalogue") == catalogue_table(), f"README's catalogue should be:\n{catalogue_table()}"
+
+
+def test_variables_in_docs() -> None:
+    assert between("docs/environment.md", "variables") == variables_table(), f"the table should be:\n{variables_table()}"
+
+
+@lru_cache(maxsize=1)
+def texts_of_code() -> str:
+    """All text literals of the library, a line each; what is put into an f-string is left out."""
+    nodes = itertools.chain.from_iterable(ast.walk(ast.parse(path.read_text())) for path in SOURCES)
+    return "\n".join(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def test_every_variable_is_in_the_table() -> None:
+    """Wherever the code, the jobs or the docs name one."""
+    names = {one.name for one in VARIABLES}
+    jobs = "\n".join(path.read_text() for path in (ROOT / "jobs").iterdir() if path.is_file())
+    assert set(_VARIABLE.findall(texts_of_code() + jobs + "".join(LINKING.values()))) - names == set()
+
+
+# --- paths, links, names
+
+
+def missing_paths(text: str) -> set[str]:
+    """Files and folders of the checkout that a text names and that are not there."""
+    found = {path.rstrip("/.") for path in _PATH.findall(text) if not set("<*") & set(path)}
+    return {path for path in found if not (ROOT / path).exists()}
+
+
+def anchors(text: str) -> set[str]:
+    """Headings, as links name them."""
+    headings = [line.lstrip("#").strip().lower() for line in text.splitlines() if line.startswith("#")]
+    return {re.sub(r"[^\w -]", "", heading).replace(" ", "-") for heading in headings}
+
+
+def dead_links(page: str, text: str) -> Iterator[str]:
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        path, _, anchor = target.partition("#")
+        if path.startswith("https://"):
+            continue
+        file = ((ROOT / page).parent / path).resolve() if path else ROOT / page
+        if not file.is_file() or (anchor and anchor not in anchors(file.read_text())):
+            yield target
+
+
+def unknown_names(text: str) -> list[str]:
+    """Names that a text says are in a file, "`FILE` (`NAME`, `NAME`)", and are not."""
+    return [
+        f"{path}: {name}"
+        for path, names in _NAMED.findall(text)
+        for name in re.findall(r"`([\w.]+)`", names)
+        if not re.search(rf"\b{name.rpartition('.')[2]}\b", (ROOT / path).read_text())
+    ]
+
+
+@pytest.mark.parametrize("page", LINKING)
+def test_what_pages_name_is_there(page: str) -> None:
+    assert missing_paths(LINKING[page]) == set()
+    assert list(dead_links(page, LINKING[page])) == []
+    assert unknown_names(LINKING[page]) == []
+
+
+def test_readme_leads_to_every_page() -> None:
+    assert {f"docs/{path.name}" for path in (ROOT / "docs").iterdir()} - set(re.findall(r"\]\(([^)#]+)\)", PAGES["README.md"])) == set()
+
+
+def test_offences_are_found() -> None:
+    assert missing_paths("`hpcoll/ir.py`, `tests/run.sh`, jobs/ and `hpcoll/schedules/`") == {"hpcoll/ir.py"}
+    dead = dead_links("README.md", "[a](docs/gpu.md#what-was-run) [b](docs/gpu.md#nothing) [c](nowhere.md)")
+    assert list(dead) == ["docs/gpu.md#nothing", "nowhere.md"]
+    assert unknown_names("`hpcoll/schedules/ir.py` (`Writer.send`, `sent_nowhere`)") == ["hpcoll/schedules/ir.py: sent_nowhere"]
+    (block,) = blocks_of("page", "<!-- not run: needs root -->\n```sh\nls    # a comment\n```\n")
+    assert block == Block("page", 2, "sh", "ls    # a comment\n", "needs root")
+    assert misfits(block) == ["ls"]
+    assert not_in_code("| symptom |\n|---|\n| `this rank sees ... of no planet` | |\n") == ["of no planet"]
+    assert upward(["low", "high"], {"low": {"high": ("a", "b")}}) == [("a", "b")]
+
+
+# --- code
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_blocks_are_run_or_say_why_not(block: Block) -> None:
+    assert block.language in LANGUAGES
+    if block.reason:
+        assert block.reason in REASONS
+        assert misfits(block) == []
+
+
+def test_most_code_is_run() -> None:
+    code = [block for block in BLOCKS if block.language != "text"]
+    left_out = [str(block) for block in code if block.reason]
+    assert 2 * len(left_out) < len(code), left_out
+
+
+# --- prose
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_prose_fits_a_screen(page: str) -> None:
+    assert [line for line in prose(PAGES[page]) if len(line) > MOST_COLUMNS] == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len(PAGES["README.md"].splitlines()) <= MOST_LINES
+
+
+def not_in_code(text: str) -> list[str]:
+    """Pieces of symptoms, the first column of tables, that no text of the code has; three dots stand for what is put in."""
+    quoted = re.findall(r"`([^`]+)`", "\n".join(line.split(" | ")[0] for line in text.splitlines() if line.startswith("|")))
+    pieces = [piece.strip(" ") for symptom in quoted for piece in symptom.split("...")]
+    return [piece for piece in pieces if " " in piece and piece not in texts_of_code()]
+
+
+def test_symptoms_are_texts_of_the_code() -> None:
+    assert not_in_code(PAGES["docs/troubleshooting.md"]) == []
+
+
+# --- the stack of folders
+
+
+def floors(title: str) -> list[str]:
+    """Entries of a folder as the diagram stacks them, the lowest first."""
+    diagram = next(block.text for block in BLOCKS if block.page == "docs/architecture.md" and block.text.startswith(title))
+    return [line.split()[0].rstrip("/") for line in reversed(diagram.splitlines()[1:])]
+
+
+def upward(stack: list[str], graph: dict[str, dict[str, Edge]]) -> list[Edge]:
+    """Imports that go from a floor to a higher one; between entries that the diagram does not show, none."""
+    height = {entry: i for i, entry in enumerate(stack)}
+    return [
+        edge for entry, used in graph.items() for other, edge in used.items() if entry in height and height.get(other, 0) > height[entry]
+    ]
+
+
+@pytest.mark.parametrize("folder", ["hpcoll", "hpcoll/runtime"])
+def test_diagrams_are_the_folders(folder: str) -> None:
+    stack = floors(f"{folder}/")
+    there = {path.name for path in (ROOT / folder).iterdir() if path.is_dir() and (path / "__init__.py").exists()}
+    assert set(stack) == there | ({"kernels"} if folder == "hpcoll" else set())
+    graph = between_entries(edges())[folder.replace("/", ".")]
+    assert upward(stack, graph) == []
+
+
+# --- docstrings
 
 
 def test_public_names_are_documented() -> None:
@@ -35,6 +217,5 @@ def test_public_names_are_documented() -> None:
 
 
 def test_every_module_has_a_docstring() -> None:
-    root = README.parent
-    for file in [*root.glob("hpcoll/**/*.py"), *root.glob("kernels/**/*.py")]:
+    for file in SOURCES:
         assert file.read_text().startswith('"""'), file
