@@ -173,7 +173,7 @@ VARIABLES = (
         "all ranks of a node", "shm_ranks", _positive_number,
     ),
     Variable(
-        "HPCOLL_CUDA_PATH", ", ".join(f"`{name}`" for name in CUDA_PATHS), "the way that GPU arrays take",
+        "HPCOLL_CUDA_PATH", ", ".join(f"`{name}`" for name in CUDA_PATHS), "the route of GPU arrays between ranks",
         "picked per peer", "cuda_path", _cuda_path,
     ),
     Variable(

@@ -21,7 +21,7 @@ from hpcoll.selection.config import VARIABLES, Variable
 MOST_COLUMNS = 140  # of prose
 MOST_LINES = 160  # of the README
 SOURCES = [*ROOT.glob("hpcoll/**/*.py"), *ROOT.glob("kernels/**/*.py")]
-LINKING = {**PAGES, "jobs/README.md": (ROOT / "jobs/README.md").read_text(), "CHANGES.md": (ROOT / "CHANGES.md").read_text()}
+LINKING = PAGES | {page: (ROOT / page).read_text() for page in ("jobs/README.md", "tests/cluster/README.md", "CHANGES.md")}
 
 _VARIABLE = re.compile(r"\bHPCOLL_[A-Z][A-Z_]*\b")
 _PATH = re.compile(r"(?<![\w./<*-])(?:hpcoll|kernels|jobs|tests|docs)/[^\s`()\[\],:;]*")
