@@ -16,6 +16,7 @@ from hpcoll.schedules.row import Algorithm
 
 BELOW_EAGER = 15 / 16  # of the eager limit: the MPI library's header has to fit in, too
 ALIKE = 1.03  # times that differ by less count as one: longer segments mean fewer messages
+NEVER = 1 << 62  # bytes: no message is as long
 SEGMENTS = tuple(1 << k for k in range(14, 25))  # bytes: 16 KiB .. 16 MiB
 
 
@@ -34,13 +35,13 @@ class Network(NamedTuple):
     """
 
     alpha: float
-    beta: float
-    gamma: float
-    overhead: float
-    eager: int
-    handshake: float
-    cache: int
-    spill: float
+    beta: float = 0.0
+    gamma: float = 0.0
+    overhead: float = 0.0
+    eager: int = NEVER
+    handshake: float = 0.0
+    cache: int = NEVER
+    spill: float = 1.0
 
 
 class Levels(NamedTuple):

@@ -1,238 +1,230 @@
-"""Plays a tape of steps on a network, message by message. Plain loops over arrays, which Numba compiles as they are.
+"""Discrete-event LogGP simulation of an event table: plain loops over arrays, which Numba compiles as they are.
 
-The model is that of `analysis.timeline`, with nodes. A rank has a send port, a receive port and a processor; a node has a link out and a
-link in, which its ranks share:
+A rank has a send port, a receive port and a processor, which work at the same time; a node has a link out and a link in, which its
+ranks share. A lone message of ``b`` bytes arrives ``alpha + beta b`` after it was sent, ``handshake`` later where it is longer than
+``eager``, so ``overhead = alpha`` is Hockney's model.
 
     a message on a node                 keeps both ports busy for ``overhead + beta b``
     a message between nodes that        keeps both ports busy for ``overhead``, and both links for ``beta b``;
     several ranks share                 it joins the queues at once and moves when it is first in both
 
-Its first byte reaches the receiver ``alpha - overhead`` after it was sent, ``handshake`` later above ``eager``. What happens next is kept
-in a heap; a lane goes on at once where nothing else happens before. Of messages that reach a rank at one time, the one for the earlier
-step comes first.
-
-Arguments, of all functions:
-
-    rows, first     as in `hpcoll.analysis.event_table.Tape`
-    costs           float64 (2, 6): of messages that are not far, and of those that are; seconds, and bytes for EAGER
-    clocks          float64 (ranks, 5); links: float64 (nodes, 2)
-    times           float64 (segments, rows): when a receive's message was there, or what a send sent had left; 0: not yet
-    places          int64 (ranks * window, 3)
-    keys, whats     float64, int64: the heap, by time; what happens is ``2 * place``, or ``2 * (segment * rows + row) + 1``
-    chunk           bytes of a chunk
+Sends queue for the send port and block nobody; receives block their lane; a step that overwrites a chunk waits until the port has taken
+what is sent from it. Events happen in order of time and, at one time, in the order in which they were caused.
 """
+
+from heapq import heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 
-from hpcoll.analysis.event_table import AMOUNT, CHANNEL_OF, END, FAR, GUARD, NODE, OP, OTHER, RANK, RECV, RECV_REDUCE, REDUCE, SEND
+from hpcoll.analysis.cost import Levels, Network
+from hpcoll.analysis.event_table import (
+    AMOUNT,
+    CHANNEL_OF,
+    END,
+    FAR,
+    GUARD,
+    NODE,
+    OP,
+    OTHER,
+    RANK,
+    RECV,
+    RECV_REDUCE,
+    REDUCE,
+    SEND,
+    EventTable,
+)
+from hpcoll.base.errors import ArgumentError
 
-ALPHA, OVERHEAD, BETA, GAMMA, EAGER, HANDSHAKE = range(6)  # of `costs`
-SEND_PORT, RECV_PORT, PROCESSOR, LEFT, LAST = range(5)  # of a rank: free from then on; when all it sent has left; its last act
-OUT, IN = range(2)  # of a node's link
-ROW, LANE, WAITS = range(3)  # of a place: where its lane is, which one that is, and whether it waits for a message
-
-
-def push(keys: np.ndarray, whats: np.ndarray, n: int, time: float, what: int) -> None:
-    """Put what happens at some time into a heap of ``n``."""
-    while n > 0:
-        above = (n - 1) >> 2
-        if keys[above] < time or (keys[above] == time and whats[above] < what):
-            break
-        keys[n], whats[n] = keys[above], whats[above]
-        n = above
-    keys[n], whats[n] = time, what
-
-
-def pop(keys: np.ndarray, whats: np.ndarray, n: int) -> None:
-    """Take what happens first out of a heap, which leaves ``n``."""
-    time, last, i = keys[n], whats[n], 0
-    while 4 * i + 1 < n:
-        least = 4 * i + 1
-        for below in range(least + 1, min(least + 4, n)):
-            if keys[below] < keys[least] or (keys[below] == keys[least] and whats[below] < whats[least]):
-                least = below
-        if time < keys[least] or (time == keys[least] and last < whats[least]):
-            break
-        keys[i], whats[i] = keys[least], whats[least]
-        i = least
-    keys[i], whats[i] = time, last
+ALPHA, OVERHEAD, BETA, GAMMA, EAGER, HANDSHAKE = range(6)  # columns of `costs`
+OUT, IN, LEFT, TAKEN, PROCESSOR = range(5)  # of `clocks`: ports; all that was sent has left, all that came is taken; OUT and IN of `links`
+ROW, LANE, WAITS = range(3)  # of `active`: the row that a lane is at, which lane it is (-1: none is left), whether it waits for a message
 
 
-def send(rows: np.ndarray, costs: np.ndarray, clocks: np.ndarray, links: np.ndarray, row: int, nbytes: float, now: float) -> float:
-    """A message leaves: when its first byte reaches the receiver; LEFT says when all that the rank sent has left."""
-    rank, node, far = rows[row, RANK], rows[row, NODE], rows[row, FAR]
-    overhead, transfer = costs[far, OVERHEAD], costs[far, BETA] * nbytes
-    start = max(now, clocks[rank, SEND_PORT])
-    if far:
-        clocks[rank, SEND_PORT] = start + overhead
-        start = max(start, links[node, OUT])
-        links[node, OUT] = start + transfer
-    else:
-        clocks[rank, SEND_PORT] = start + overhead + transfer
-    clocks[rank, LEFT] = max(start + overhead + transfer, clocks[rank, LEFT])
-    return start + costs[far, ALPHA] - overhead + (costs[far, HANDSHAKE] if nbytes > costs[far, EAGER] else 0.0)
+class Simulation(NamedTuple):
+    """All that a simulation reads and writes; times in seconds.
 
-
-def land(rows: np.ndarray, costs: np.ndarray, clocks: np.ndarray, links: np.ndarray, row: int, nbytes: float, now: float) -> float:
-    """A message whose first byte is there is taken in: when its last byte is."""
-    rank, node, far = rows[row, RANK], rows[row, NODE], rows[row, FAR]
-    overhead, transfer = costs[far, OVERHEAD], costs[far, BETA] * nbytes
-    start = max(now, clocks[rank, RECV_PORT])
-    if far:
-        clocks[rank, RECV_PORT] = start + overhead
-        start = max(start, links[node, IN])
-        links[node, IN] = start + transfer
-    else:
-        clocks[rank, RECV_PORT] = start + overhead + transfer
-    end = start + overhead + transfer
-    clocks[rank, LAST] = max(end, clocks[rank, LAST])
-    return end
-
-
-def play(
-    rows: np.ndarray, first: np.ndarray, costs: np.ndarray, clocks: np.ndarray, links: np.ndarray, times: np.ndarray,
-    places: np.ndarray, keys: np.ndarray, whats: np.ndarray, chunk: float, channels: int, window: int,
-) -> float:  # fmt: skip
-    """Play to the end: when the last thing ends, in seconds; -1 where a lane waits for ever.
-
-    Args:
-        channels: Of the schedule.
+    Attributes:
+        rows, first: As in `EventTable`.
+        costs: float64 (2, 6), of messages that are not FAR, and of those that are; EAGER in bytes.
+        clocks: float64 (ranks, 5): until when each rank's ports and processor are busy.
+        links: float64 (nodes, 2): until when each node's links are busy.
+        times: float64 (segments, rows): when a receive's message was there, or what a send sent had left; 0: not yet.
+        spans: float64 (rows, 4): when each row kept a port busy, from and to, and its processor; (0, 4) where nobody wants to know.
+        active: int64 (ranks * window, 3): the lanes in flight.
+        chunk: Bytes of a chunk.
+        nchannels: As in `EventTable`.
         window: Lanes that a rank has in flight.
     """
-    nrows, nlanes, n = rows.shape[0], times.shape[0] * channels, 0
-    for place in range(places.shape[0]):
-        lane = place % window
-        places[place, LANE], places[place, ROW] = lane, first[place // window * channels + lane % channels]
-        push(keys, whats, n, 0.0, 2 * place)
-        n += 1
-    while n:
-        now, what = keys[0], whats[0]
-        n -= 1
-        pop(keys, whats, n)
-        place = what >> 1
-        if what & 1:
-            segment, row = place // nrows, place % nrows
-            end = land(rows, costs, clocks, links, row, rows[row, AMOUNT] * chunk, now)
-            times[segment, row] = end
-            lane = segment * channels + rows[row, CHANNEL_OF]
-            place = rows[row, RANK] * window + lane % window
-            if not (places[place, WAITS] and places[place, ROW] == row and places[place, LANE] == lane):
+
+    rows: np.ndarray
+    first: np.ndarray
+    costs: np.ndarray
+    clocks: np.ndarray
+    links: np.ndarray
+    times: np.ndarray
+    spans: np.ndarray
+    active: np.ndarray
+    chunk: float
+    nchannels: int
+    window: int
+
+
+def prepare(table: EventTable, levels: Levels, nbytes: float, segments: int, window: int, *, spans: bool = False) -> Simulation:
+    """A simulation that has not begun.
+
+    Args:
+        table: What to simulate.
+        levels: Costs of messages that are not far, and of those that are.
+        nbytes: Of one segment, for block collectives of all ranks' blocks together.
+        segments: How many follow one another, ``>= 1``; 1 with ``spans``.
+        window: Lanes that a rank has in flight, ``>= 1``.
+        spans: Record when each row kept a port or a processor busy.
+    Raises:
+        ArgumentError: the costs are impossible.
+    """
+    nrows, window = len(table.rows), min(window, segments * table.nchannels)
+    ranks, lanes = np.divmod(np.arange(table.nbuilt * window), window)
+    rows = table.first[ranks * table.nchannels + lanes % table.nchannels]
+    return Simulation(
+        table.rows, table.first, np.array([_costs(level, nbytes) for level in levels]), np.zeros((table.nbuilt, 5)),
+        np.zeros((int(table.rows[:, NODE].max()) + 1, 2)), np.zeros((segments, nrows)), np.zeros((nrows * spans, 4)),
+        np.stack((rows, lanes, np.zeros_like(lanes)), axis=1), nbytes / table.nchunks, table.nchannels, window,
+    )  # fmt: skip
+
+
+def _costs(level: Network, nbytes: float) -> list[float]:
+    if not 0 <= level.overhead <= level.alpha or min(level.beta, level.gamma, level.handshake) < 0 or level.spill < 1:
+        raise ArgumentError(f"network needs 0 <= overhead <= alpha, spill >= 1 and nothing below 0, got {level}")
+    spill = level.spill if nbytes > level.cache else 1.0
+    return [level.alpha, level.overhead, level.beta * spill, level.gamma * spill, float(level.eager), level.handshake]
+
+
+def simulate(s: Simulation) -> float:
+    """Seconds until the last event ends; -1 where a lane waits for ever."""
+    rows, first, costs, clocks, links, times, spans, active, chunk, nchannels, window = s
+    heap = [(0.0, i, ~i) for i in range(len(active))]  # time, order, and an active lane that goes on as ~i, or a message that arrives
+    order, nrows = len(heap), len(rows)
+    while heap:
+        now, _, what = heappop(heap)
+        i = ~what
+        if what >= 0:
+            segment, row = what // nrows, what % nrows
+            rank, lane = rows[row, RANK], segment * nchannels + rows[row, CHANNEL_OF]
+            start, now = occupy(costs, clocks, links, rank, rows[row, NODE], rows[row, FAR], IN, rows[row, AMOUNT] * chunk, now)
+            times[segment, row] = now
+            record(spans, row, 0, start, now)
+            i = rank * window + lane % window
+            if not (active[i, WAITS] and active[i, ROW] == row and active[i, LANE] == lane):
                 continue
-            places[place, WAITS], now = 0, end
-            if n and keys[0] <= now:
-                push(keys, whats, n, now, 2 * place)
-                n += 1
+            active[i, WAITS] = 0
+            if heap and heap[0][0] <= now:
+                heappush(heap, (now, order, ~i))
+                order += 1
                 continue
-        rank = place // window
-        row, lane = places[place, ROW], places[place, LANE]
-        segment = lane // channels
-        while True:
-            op, guard = rows[row, OP], rows[row, GUARD]
+        rank, row, lane = i // window, active[i, ROW], active[i, LANE]
+        while lane >= 0:  # until another event comes first, a message is missing, or no lane is left
+            op, guard, far, nbytes, segment = rows[row, OP], rows[row, GUARD], rows[row, FAR], rows[row, AMOUNT] * chunk, lane // nchannels
             if op == SEND:
-                arrives = send(rows, costs, clocks, links, row, rows[row, AMOUNT] * chunk, now)
+                start, end = occupy(costs, clocks, links, rank, rows[row, NODE], far, OUT, nbytes, now)
+                record(spans, row, 0, start, end)
                 if guard >= 0:
                     times[segment, row] = clocks[rank, LEFT]
-                push(keys, whats, n, arrives, 2 * (segment * nrows + rows[row, OTHER]) + 1)
-                n += 1
-                row += 1
+                heappush(heap, (first_byte(costs, far, nbytes, start), order, segment * nrows + rows[row, OTHER]))
+                order, row = order + 1, row + 1
                 continue
             ready = times[segment, guard] if guard >= 0 else 0.0
             if op in (RECV, RECV_REDUCE):
                 if times[segment, row] == 0.0:
-                    places[place, WAITS] = 1
+                    active[i, WAITS] = 1
                     break
                 ready = max(ready, times[segment, row])
+            if ready <= now and op == END:
+                lane = lane + window if lane + window < len(times) * nchannels else -1
+                row = first[rank * nchannels + lane % nchannels]
+                continue
             if ready <= now:
-                if op == END:
-                    lane += window
-                    if lane >= nlanes:
-                        lane = -1
-                        break
-                    segment, row = lane // channels, first[rank * channels + lane % channels]
-                    continue
-                ready = now
-                if op in (RECV_REDUCE, REDUCE):
-                    ready = max(now, clocks[rank, PROCESSOR]) + costs[rows[row, FAR], GAMMA] * rows[row, AMOUNT] * chunk
-                    clocks[rank, PROCESSOR] = ready
-                    clocks[rank, LAST] = max(ready, clocks[rank, LAST])
+                ready = execute(costs, clocks, spans, rank, row, op, far, nbytes, now)
                 row += 1
-            if ready > now and n and keys[0] <= ready:
-                push(keys, whats, n, ready, 2 * place)
-                n += 1
+            if ready > now and heap and heap[0][0] <= ready:
+                heappush(heap, (ready, order, ~i))
+                order += 1
                 break
-            now = max(now, ready)
-        places[place, ROW], places[place, LANE] = row, lane
-    if places[:, LANE].max() >= 0:
-        return -1.0
-    return max(clocks[:, LEFT].max(), clocks[:, LAST].max())
+            now = ready
+        active[i, ROW], active[i, LANE] = row, lane
+    return clocks.max() if active[:, LANE].max() < 0 else -1.0
 
 
-def play_in_step(
-    rows: np.ndarray, distances: np.ndarray, costs: np.ndarray, nodes: np.ndarray, chunk: float, shared: bool
+def occupy(
+    costs: np.ndarray, clocks: np.ndarray, links: np.ndarray, rank: int, node: int, far: int, side: int, nbytes: float, now: float
+) -> tuple[float, float]:
+    """A message moves through a port, and through the node's link where it is far: from when to when."""
+    overhead, transfer = costs[far, OVERHEAD], costs[far, BETA] * nbytes
+    start = max(now, clocks[rank, side])
+    if far:
+        clocks[rank, side] = start + overhead
+        start = max(start, links[node, side])
+        links[node, side] = start + transfer
+    end = start + overhead + transfer
+    if not far:
+        clocks[rank, side] = end
+    clocks[rank, LEFT + side] = max(end, clocks[rank, LEFT + side])
+    return start, end
+
+
+def first_byte(costs: np.ndarray, far: int, nbytes: float, start: float) -> float:
+    """When the first byte of a message is there that starts to move at ``start``."""
+    return start + costs[far, ALPHA] - costs[far, OVERHEAD] + (costs[far, HANDSHAKE] if nbytes > costs[far, EAGER] else 0.0)
+
+
+def execute(
+    costs: np.ndarray, clocks: np.ndarray, spans: np.ndarray, rank: int, row: int, op: int, far: int, nbytes: float, now: float
 ) -> float:
-    """Play ranks that all run the same steps relative to themselves: every rank by itself, one step of all after the other.
+    """Local work of a row that need not wait any more: when it ends."""
+    if op not in (RECV_REDUCE, REDUCE):
+        record(spans, row, 2, now, now)
+        return now
+    start = max(now, clocks[rank, PROCESSOR])
+    clocks[rank, PROCESSOR] = start + costs[far, GAMMA] * nbytes
+    record(spans, row, 2, start, clocks[rank, PROCESSOR])
+    return clocks[rank, PROCESSOR]
+
+
+def record(spans: np.ndarray, row: int, column: int, start: float, end: float) -> None:
+    """Note when a row kept a port (column 0) or a processor (2) busy, if anybody wants to know."""
+    if len(spans):
+        spans[row, column], spans[row, column + 1] = start, end
+
+
+def simulate_in_lockstep(s: Simulation, distances: np.ndarray, nodes: np.ndarray) -> float:
+    """Seconds of a schedule whose ranks all run the same steps relative to themselves: every rank by itself, step by step.
 
     Args:
-        rows: Of rank 0, with one channel.
-        distances: int64 ``(nrows,)``: how far behind a transfer's peer is in rank order.
-        nodes: int64 ``(nranks,)``: node of each rank.
-        shared: Whether messages between nodes use links that ranks share.
+        s: One segment; rows of rank 0 with one channel, clocks of all ranks, links of all nodes.
+        distances: int (rows,): how far behind a transfer's peer is in rank order.
+        nodes: int (nranks,): node of each rank; all the same where no ranks share links.
     """
-    nranks, nrows = nodes.shape[0], rows.shape[0]
-    sends, receives, processors, gone, lanes = np.zeros(nranks), np.zeros(nranks), np.zeros(nranks), np.zeros(nranks), np.zeros(nranks)
-    links, arrivals, arrived = np.zeros((nranks, 2)), np.zeros((8, nranks)), np.zeros(nranks)
-    under_way, held = np.full(nrows, -1, np.int64), np.zeros(8, np.int64)  # row -> its message's arrivals, which are in use
-    left, kept, nkept = np.zeros((8, nranks)), np.full(nrows, -1, np.int64), 0
-    for row in range(nrows):
-        op, nbytes, guard = rows[row, OP], rows[row, AMOUNT] * chunk, rows[row, GUARD]
-        near = costs[0, OVERHEAD] + costs[0, BETA] * nbytes
-        transfer, distance, buffer = costs[1, BETA] * nbytes, distances[row], 0
+    rows, costs, clocks, links, nranks = s.rows, s.costs, s.clocks, s.links, len(nodes)
+    now, arrivals, left = np.zeros(nranks), {-1: np.zeros(0)}, {-1: np.zeros(0)}  # by rank; of the last two by row
+    for row in range(len(rows)):
+        op, nbytes, guard, distance = rows[row, OP], rows[row, AMOUNT] * s.chunk, rows[row, GUARD], distances[row]
+        far = nodes != np.roll(nodes, -distance) if distance >= 0 else nodes != nodes
         if op == SEND:
-            while buffer < held.shape[0] and held[buffer]:
-                buffer += 1
-            if buffer == held.shape[0]:
-                arrivals, held = np.concatenate((arrivals, arrivals)), np.concatenate((held, np.zeros_like(held)))
-            held[buffer], under_way[rows[row, OTHER]] = 1, buffer
-            if guard >= 0:
-                if nkept == left.shape[0]:
-                    left = np.concatenate((left, left))
-                kept[row], nkept = nkept, nkept + 1
-            reach = costs[:, ALPHA] - costs[:, OVERHEAD] + np.where(nbytes > costs[:, EAGER], costs[:, HANDSHAKE], 0.0)
+            found = np.zeros(nranks)
             for rank in range(nranks):
-                start, peer = max(lanes[rank], sends[rank]), (rank + distance) % nranks if shared else 0
-                if shared and nodes[rank] != nodes[peer]:
-                    sends[rank] = start + costs[1, OVERHEAD]
-                    start = max(start, links[nodes[rank], OUT])
-                    links[nodes[rank], OUT] = start + transfer
-                    gone[rank] = max(gone[rank], start + costs[1, OVERHEAD] + transfer)
-                    arrivals[buffer, rank] = start + reach[1]
-                else:
-                    sends[rank] = start + near
-                    gone[rank] = max(gone[rank], sends[rank])
-                    arrivals[buffer, rank] = start + reach[0]
+                start, _ = occupy(costs, clocks, links, rank, nodes[rank], int(far[rank]), OUT, nbytes, now[rank])
+                found[rank] = first_byte(costs, int(far[rank]), nbytes, start)
+            arrivals[rows[row, OTHER]] = np.roll(found, distance)
             if guard >= 0:
-                left[kept[row]] = gone
+                left[row] = clocks[:, LEFT].copy()
             continue
         if guard >= 0:
-            for rank in range(nranks):
-                lanes[rank] = max(lanes[rank], left[kept[guard], rank])
+            now = np.maximum(now, left[guard])
         if op in (RECV, RECV_REDUCE):
-            buffer = under_way[row]
-            held[buffer] = 0
-            arrived[: nranks - distance] = arrivals[buffer, distance:]
-            arrived[nranks - distance :] = arrivals[buffer, :distance]
+            found = arrivals.pop(row)
             for rank in range(nranks):
-                start, peer = max(arrived[rank], receives[rank]), (rank + distance) % nranks if shared else 0
-                if shared and nodes[rank] != nodes[peer]:
-                    receives[rank] = start + costs[1, OVERHEAD]
-                    start = max(start, links[nodes[rank], IN])
-                    links[nodes[rank], IN] = start + transfer
-                    lanes[rank] = max(lanes[rank], start + costs[1, OVERHEAD] + transfer)
-                else:
-                    receives[rank] = start + near
-                    lanes[rank] = max(lanes[rank], receives[rank])
+                now[rank] = max(now[rank], occupy(costs, clocks, links, rank, nodes[rank], int(far[rank]), IN, nbytes, found[rank])[1])
         if op in (RECV_REDUCE, REDUCE):
             for rank in range(nranks):
-                far = 1 if shared and op == RECV_REDUCE and nodes[rank] != nodes[(rank + distance) % nranks] else 0
-                lanes[rank] = processors[rank] = max(processors[rank], lanes[rank]) + costs[far, GAMMA] * nbytes
-    return max(lanes.max(), gone.max())
+                now[rank] = clocks[rank, PROCESSOR] = max(now[rank], clocks[rank, PROCESSOR]) + costs[int(far[rank]), GAMMA] * nbytes
+    return max(now.max(), clocks.max())

@@ -1,8 +1,8 @@
-"""Schedules as arrays of integers, with the receive of every send found. What `hpcoll.analysis.event_loop` plays.
+"""The event table: the steps of schedules as rows of integers, with the receive of every send found, for `hpcoll.analysis.event_loop`.
 
-A **tape** holds the steps of some ranks, one row each: a channel's rows follow one another and end with an END row. Where all
-ranks run the same steps relative to themselves, the first few stand for all: a message to ``rank + d`` is received as one
-from ``rank - d`` is. Which ranks those are is found in their steps, never in an algorithm's name.
+A channel's rows follow one another and end with an END row. Where all ranks run the same steps relative to themselves, the first few
+stand for all: a message to ``rank + d`` is received as one from ``rank - d`` is. Which ranks those are is found in their steps, never
+in an algorithm's name.
 """
 
 from array import array
@@ -26,7 +26,7 @@ _ENDS = 3  # turns at either end that are looked at to find out whether ranks ar
 
 
 @dataclass(frozen=True)
-class Tape:
+class EventTable:
     """Steps of ranks ``0 .. nbuilt - 1``, which stand for all.
 
     Attributes:
@@ -50,7 +50,7 @@ class Tape:
 
     @property
     def nmessages(self) -> int:
-        """Messages that the tape's ranks send."""
+        """Messages that the table's ranks send."""
         return int(np.count_nonzero(self.rows[:, OP] == SEND))
 
     def error(self, row: int, text: str) -> ScheduleError:
@@ -60,7 +60,7 @@ class Tape:
         return ScheduleError(text, rank=rank, step=step, op=f"{op}(peer {self.peers[row]})")
 
 
-class Line(NamedTuple):
+class Row(NamedTuple):
     """One row while it is written: ``guard`` counts from the channel's first row."""
 
     op: int
@@ -99,7 +99,7 @@ class _Sent:
         return found
 
 
-def lines(steps: Sequence[Step], nchunks: int, *, joined: bool) -> list[Line]:
+def rows_of(steps: Sequence[Step], nchunks: int, *, joined: bool) -> list[Row]:
     """Rows of one channel, END included.
 
     Args:
@@ -108,7 +108,7 @@ def lines(steps: Sequence[Step], nchunks: int, *, joined: bool) -> list[Line]:
         joined: Two messages that follow one another are one where they are a run that goes on at the first chunk, or that of a lane,
             after the last, and copies that need not wait are left out: ranks that differ in no more than where their runs wrap look alike.
     """
-    found: list[Line] = []
+    found: list[Row] = []
     sent, last, before = _Sent(), -1, None
     for step in steps:
         op, peer, dst, srcs, _ = step
@@ -127,9 +127,9 @@ def lines(steps: Sequence[Step], nchunks: int, *, joined: bool) -> list[Line]:
             amount, guard = amount + old.amount, max(guard, old.guard)
         if dst is None:
             sent.add(chunk, row)
-        found.append(Line(int(op), peer, amount, guard))
+        found.append(Row(int(op), peer, amount, guard))
         before = step
-    found.append(Line(END, -1, 0, last))
+    found.append(Row(END, -1, 0, last))
     return found
 
 
@@ -142,13 +142,13 @@ def _wraps(before: Step, step: Step, chunk: Chunk, nchunks: int) -> bool:
     return run.buffer == chunk.buffer and part >= run.n + chunk.n and nchunks % part == 0 and chunk.index % part == 0
 
 
-def build(schedules: Iterable[Schedule], nranks: int, *, joined: bool) -> Tape:
-    """Tape of the first ranks, in order; the schedules may come from a generator and are not kept.
+def build(schedules: Iterable[Schedule], nranks: int, *, joined: bool) -> EventTable:
+    """Table of the first ranks, in order; the schedules may come from a generator and are not kept.
 
     Args:
         schedules: Of ranks 0, 1, ...: all, or as many as stand for all.
         nranks: Of the communicator; a multiple of the number of schedules.
-        joined: As in `lines`.
+        joined: As in `rows_of`.
     Raises:
         ScheduleError: a message is not received, or nobody sends what is waited for.
     """
@@ -156,49 +156,49 @@ def build(schedules: Iterable[Schedule], nranks: int, *, joined: bool) -> Tape:
     for schedule in schedules:
         nchunks, nbuilt = schedule.nchunks, nbuilt + 1
         for channel, steps in enumerate(schedule.channels):
-            found = lines(steps, nchunks, joined=joined)
+            found = rows_of(steps, nchunks, joined=joined)
             owners.append((schedule.rank, channel))
             lengths.append(len(found))
-            for line in found:
-                columns.extend(line)
+            for row in found:
+                columns.extend(row)
     columns.extend((END, -1, 0, -1))  # all there is on a channel that a rank lacks
     nchannels = max(channel for _, channel in owners) + 1
-    table = np.array(columns, np.int32).reshape(-1, len(Line._fields))
+    written = np.array(columns, np.int32).reshape(-1, len(Row._fields))
     starts = np.cumsum([0, *lengths])[:-1]
     programs = np.array([rank * nchannels + channel for rank, channel in owners])
-    first = np.full(nbuilt * nchannels, len(table) - 1, np.int32)
+    first = np.full(nbuilt * nchannels, len(written) - 1, np.int32)
     first[programs] = starts
-    rows = np.zeros((len(table), NCOLUMNS), np.int32)
-    rows[:, OP], rows[:, AMOUNT], rows[:, OTHER] = table[:, 0], table[:, 2], -1
+    rows = np.zeros((len(written), NCOLUMNS), np.int32)
+    rows[:, OP], rows[:, AMOUNT], rows[:, OTHER] = written[:, 0], written[:, 2], -1
     rows[:-1, RANK], rows[:-1, CHANNEL_OF] = (np.repeat(part, lengths) for part in divmod(programs, nchannels))
-    rows[:, GUARD] = table[:, 3] + np.where(table[:, 3] < 0, 0, np.append(np.repeat(starts, lengths), 0))
+    rows[:, GUARD] = written[:, 3] + np.where(written[:, 3] < 0, 0, np.append(np.repeat(starts, lengths), 0))
     rows[rows[rows[:, GUARD] >= 0, GUARD], GUARD] = 0
-    tape = Tape(nranks, nbuilt, nchannels, nchunks, rows, first, table[:, 1].copy())
-    _match(tape)
-    return tape
+    table = EventTable(nranks, nbuilt, nchannels, nchunks, rows, first, written[:, 1].copy())
+    _match(table)
+    return table
 
 
-def _match(tape: Tape) -> None:
+def _match(table: EventTable) -> None:
     """Fill in OTHER: the k-th send of a rank to another on a channel meets the k-th receive there.
 
     A message's key is its receiver, of those that were built, how far away its sender is, and the channel.
     """
-    rows = tape.rows
+    rows = table.rows
     sends, receives = (np.flatnonzero(np.isin(rows[:, OP], ops)) for ops in ([SEND], [RECV, RECV_REDUCE]))
     keys = []
     for at, sign in ((sends, -1), (receives, 1)):
-        rank, peer = rows[at, RANK].astype(np.int64), tape.peers[at]
-        receiver = peer % tape.nbuilt if sign < 0 else rank
-        keys.append((receiver * tape.nranks + sign * (peer - rank) % tape.nranks) * tape.nchannels + rows[at, CHANNEL_OF])
+        rank, peer = rows[at, RANK].astype(np.int64), table.peers[at]
+        receiver = peer % table.nbuilt if sign < 0 else rank
+        keys.append((receiver * table.nranks + sign * (peer - rank) % table.nranks) * table.nchannels + rows[at, CHANNEL_OF])
     orders = [np.argsort(key, kind="stable") for key in keys]
     (sends, sent), (receives, received) = ((at[order], key[order]) for at, key, order in zip((sends, receives), keys, orders))
     if not np.array_equal(sent, received):
-        raise _lone(tape, (sends, _numbered(sent)), (receives, _numbered(received)))
+        raise _lone(table, (sends, _numbered(sent)), (receives, _numbered(received)))
     rows[sends, OTHER] = receives
     odd = np.flatnonzero(rows[sends, AMOUNT] != rows[receives, AMOUNT])
     if len(odd):
         got, wanted = rows[sends[odd[0]], AMOUNT], rows[receives[odd[0]], AMOUNT]
-        raise tape.error(receives[odd[0]], f"waits for {wanted} chunks, its sender sends {got}")
+        raise table.error(receives[odd[0]], f"waits for {wanted} chunks, its sender sends {got}")
 
 
 def _numbered(keys: np.ndarray) -> np.ndarray:
@@ -206,12 +206,12 @@ def _numbered(keys: np.ndarray) -> np.ndarray:
     return keys * (len(keys) + 1) + np.arange(len(keys)) - np.searchsorted(keys, keys)
 
 
-def _lone(tape: Tape, sends: tuple[np.ndarray, np.ndarray], receives: tuple[np.ndarray, np.ndarray]) -> ScheduleError:
+def _lone(table: EventTable, sends: tuple[np.ndarray, np.ndarray], receives: tuple[np.ndarray, np.ndarray]) -> ScheduleError:
     """The error that names the first receive without a send, or else the first send without a receive."""
     waiting = receives[0][~np.isin(receives[1], sends[1])]
     if len(waiting):
-        return tape.error(waiting.min(), "waits for a message that nobody sends")
-    return tape.error(sends[0][~np.isin(sends[1], receives[1])].min(), "sends a message that nobody receives")
+        return table.error(waiting.min(), "waits for a message that nobody sends")
+    return table.error(sends[0][~np.isin(sends[1], receives[1])].min(), "sends a message that nobody receives")
 
 
 def period(nodes: Nodes) -> int:
@@ -246,23 +246,23 @@ def alike(schedule: Callable[[int], Schedule], nranks: int, every: int) -> bool:
     return True
 
 
-def _relative(schedule: Schedule) -> list[list[Line]]:
+def _relative(schedule: Schedule) -> list[list[Row]]:
     """Rows with peers as distances."""
-    found = [lines(steps, schedule.nchunks, joined=True) for steps in schedule.channels]
+    found = [rows_of(steps, schedule.nchunks, joined=True) for steps in schedule.channels]
     rank, nranks = schedule.rank, schedule.nranks
-    return [[line._replace(peer=(line.peer - rank) % nranks if line.peer >= 0 else -1) for line in part] for part in found]
+    return [[row._replace(peer=(row.peer - rank) % nranks if row.peer >= 0 else -1) for row in part] for part in found]
 
 
-def placed(tape: Tape, nodes: Nodes) -> Tape:
-    """The tape on nodes: FAR and NODE filled in. Where no two ranks share a node, or all do, no message is far.
+def placed(table: EventTable, nodes: Nodes) -> EventTable:
+    """A table on nodes: FAR and NODE filled in. Where no two ranks share a node, or all do, no message is far.
 
     Args:
-        tape: Of all ranks, or of as many as `period` says.
+        table: Of all ranks, or of as many as `period` says.
         nodes: Placement of all ranks.
     """
     sizes = [len(ranks) for ranks in members(nodes)]
     shared = 1 < len(sizes) < len(nodes)
-    rows, node = tape.rows.copy(), np.array(nodes, np.int32)
+    rows, node = table.rows.copy(), np.array(nodes, np.int32)
     rows[:, NODE] = node[rows[:, RANK]] if shared else 0
-    rows[:, FAR] = shared & (tape.peers >= 0) & (node[tape.peers] != node[rows[:, RANK]])
-    return replace(tape, rows=rows, shared=shared)
+    rows[:, FAR] = shared & (table.peers >= 0) & (node[table.peers] != node[rows[:, RANK]])
+    return replace(table, rows=rows, shared=shared)

@@ -23,7 +23,7 @@ class Command(NamedTuple):
 COMMANDS = (
     Command("show", "list the algorithms, or draw one", "hpcoll.cli.show"),
     Command("verify", "prove the algorithms correct", "hpcoll.cli.verify"),
-    Command("simulate", "play algorithms on a network of many nodes", "hpcoll.cli.simulate.command"),
+    Command("simulate", "predict times on a network of many nodes", "hpcoll.cli.simulate.command"),
     Command("bench", "measure collectives under mpirun", "hpcoll.cli.bench.command"),
     Command("doctor", "say what MPI, GPUs and network this machine offers, and what to change", "hpcoll.cli.doctor.command"),
     Command("tune", "measure all algorithms under mpirun and write a table to pick from", "hpcoll.cli.tune.command"),

@@ -1,1 +1,1 @@
-"""``hpcoll simulate``: algorithms played on a network of many nodes."""
+"""``hpcoll simulate``: predicted times of algorithms on a network of many nodes."""

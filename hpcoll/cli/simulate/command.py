@@ -1,4 +1,4 @@
-"""``hpcoll simulate``: plays algorithms on a network of many nodes, for a table, a file or a picture.; needs no MPI."""
+"""``hpcoll simulate``: simulates algorithms on a network of many nodes, for a table, a file or a picture; needs no MPI."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from hpcoll.analysis.cost import Levels, Network, best_segment, seconds_on_nodes
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import format_nbytes, parse_nbytes
-from hpcoll.cli.simulate.predict import Score, predict, predict_in_step, score
+from hpcoll.cli.simulate.predict import Subject, predict, predict_in_lockstep, subject
 from hpcoll.cli.table import table
 from hpcoll.schedules.catalogue import algorithms, find
 from hpcoll.schedules.placement import Nodes, describe, parse_nodes
@@ -18,8 +18,7 @@ from hpcoll.schedules.row import Algorithm
 
 NRANKS, BYTES, COUNT = 64, "8:1G", 12
 WIDTH = 1000  # columns: nothing is cut
-_NEVER = 1 << 62
-NODE = Network(alpha=0.5e-6, beta=1 / 50e9, gamma=1 / 100e9, overhead=0.25e-6, eager=_NEVER, handshake=0.0, cache=_NEVER, spill=1.0)
+NODE = Network(alpha=0.5e-6, beta=1 / 50e9, gamma=1 / 100e9, overhead=0.25e-6)
 FAST = NODE._replace(alpha=2e-6, beta=1 / 12.5e9, overhead=1e-6)
 NETWORKS = {
     "fast": Levels(NODE, FAST),  # 100 Gbit/s and 2 us
@@ -33,18 +32,18 @@ class Cell(NamedTuple):
     """One algorithm at one size.
 
     Attributes:
-        algorithm, nbytes, segment: What was played, ``segment`` bytes at a time.
+        algorithm, nbytes, segment: What was simulated, ``segment`` bytes at a time.
         seconds: Predicted time.
-        played: Messages that were played.
-        carried_on: Whether later segments follow at the pace of the first.
+        simulated: Messages that were simulated.
+        extrapolated: Whether later segments follow at the pace of the first.
     """
 
     algorithm: str
     nbytes: int
     segment: int
     seconds: float
-    played: int
-    carried_on: bool
+    simulated: int
+    extrapolated: bool
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -61,13 +60,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--segment", default="auto", metavar="SIZE", help="bytes per segment; default: what the closed-form model likes best")
     add("--network", default="fast", metavar="NAME[,CONSTANT=VALUE...]", help="what messages cost; default fast")
     add("--tuning", type=Path, metavar="FILE", help="constants from a file that hpcoll tune wrote, instead")
-    add("--exact", action="store_true", help="play every rank and every segment")
+    add("--exact", action="store_true", help="simulate every rank and every segment")
     add("--json", type=Path, metavar="FILE", help="write the result to FILE, too")
     add("--plot", type=Path, metavar="FILE", help="draw time against size and against number of ranks; needs matplotlib")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Play, and print the table."""
+    """Simulate, and print the table."""
     names = algorithms(arguments.collective) if arguments.algorithms == "all" else tuple(arguments.algorithms.split(","))
     rows = [find(arguments.collective, name) for name in names]
     if arguments.nranks < 2 or not 0 <= arguments.root < arguments.nranks:
@@ -75,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     nodes, levels, sizes = parse_nodes(arguments.nodes, arguments.nranks), _levels(arguments), _sizes(arguments.bytes)
     start, cells, left_out = time.perf_counter(), [], {}
     for row in rows:
-        found = _play(row, nodes, levels, sizes, arguments)
+        found = _cells(row, nodes, levels, sizes, arguments)
         if isinstance(found, str):
             left_out[row.name] = found
         else:
@@ -92,27 +91,27 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _play(row: Algorithm, nodes: Nodes, levels: Levels, sizes: list[int], arguments: argparse.Namespace) -> list[Cell] | str:
+def _cells(row: Algorithm, nodes: Nodes, levels: Levels, sizes: list[int], arguments: argparse.Namespace) -> list[Cell] | str:
     """Cells of one algorithm, or why there are none."""
-    scores: dict[int, Score] = {}
+    subjects: dict[int, Subject] = {}
     found = []
     for nbytes in sizes:
         segment = _segment(row, nodes, nbytes, levels, arguments.segment)
         nsegments = max(1, math.ceil(nbytes / segment))
         nchunks = nsegments if row.chunked else 1
         try:
-            scored = scores.get(nchunks) or scores.setdefault(nchunks, score(row, nodes, arguments.root, nchunks, exact=False))
+            what = subjects.get(nchunks) or subjects.setdefault(nchunks, subject(row, nodes, arguments.root, nchunks))
         except ArgumentError as error:
             return str(error)
-        tape = scored.tape
+        steps = what.table
         several = nsegments if row.pipelined else 1
-        if arguments.exact and tape.nbuilt < tape.nranks and tape.nchannels == 1 and several == 1:
-            one = predict_in_step(scored, nbytes, levels)
+        if arguments.exact and steps.nbuilt < steps.nranks and steps.nchannels == 1 and several == 1:
+            one = predict_in_lockstep(what, nbytes, levels)
         else:
-            if arguments.exact and tape.nbuilt < tape.nranks:
-                scored = scores[nchunks] = score(row, nodes, arguments.root, nchunks, exact=True)
-            one = predict(scored, nbytes, levels, several, window(len(nodes)) * tape.nchannels, exact=arguments.exact)
-        found.append(Cell(row.name, nbytes, min(segment, nbytes), one.seconds, one.played, one.carried_on))
+            if arguments.exact and steps.nbuilt < steps.nranks:
+                what = subjects[nchunks] = subject(row, nodes, arguments.root, nchunks, exact=True)
+            one = predict(what, nbytes, levels, several, window(len(nodes)) * steps.nchannels, exact=arguments.exact)
+        found.append(Cell(row.name, nbytes, min(segment, nbytes), one.seconds, one.simulated, one.extrapolated))
     return found
 
 
@@ -175,7 +174,7 @@ def _against_nranks(
     plain = argparse.Namespace(**{**vars(arguments), "exact": False})
     for row in rows:
         for nranks in counts:
-            cells = _play(row, parse_nodes(per_node, nranks), levels, sizes[:1], plain)
+            cells = _cells(row, parse_nodes(per_node, nranks), levels, sizes[:1], plain)
             if not isinstance(cells, str):
                 found.setdefault(row.name, []).append((nranks, cells[0].seconds))
     return found
@@ -194,18 +193,18 @@ def _print(
     print("\n".join(table(["size", *names], lines, WIDTH, numbers=list(range(1, len(names) + 1)))))
     for name, level in levels._asdict().items():
         print(f"{name}: " + ", ".join(f"{constant} {getattr(level, constant):.4g}" for constant in _CONSTANTS))
-    if any(cell.carried_on for cell in cells):
-        print("~: the first segments were played, the others follow at their pace (--exact plays all)")
+    if any(cell.extrapolated for cell in cells):
+        print("~: the first segments were simulated, the others follow at their pace (--exact simulates all)")
     for name, why in left_out.items():
         print(f"left out: {name}: {why}")
-    played = sum(cell.played for cell in cells)
-    print(f"{played:,} messages played in {took:.1f} s, building included")
+    simulated = sum(cell.simulated for cell in cells)
+    print(f"{simulated:,} messages simulated in {took:.1f} s, building included")
 
 
 def _text(cell: Cell, best: float) -> str:
     us = cell.seconds * 1e6
     number = f"{us:.4g}" if us < 1e5 else f"{us:.0f}"
-    return number + "~" * cell.carried_on + "*" * (cell.seconds <= best * 1.0000001)
+    return number + "~" * cell.extrapolated + "*" * (cell.seconds <= best * 1.0000001)
 
 
 def _document(arguments: argparse.Namespace, nodes: Nodes, levels: Levels, cells: list[Cell], left_out: dict[str, str]) -> dict[str, Any]:

@@ -1,10 +1,22 @@
-"""`hpcoll.analysis.event_loop`, compiled. The same functions, as Numba sees them."""
+"""The functions of `hpcoll.analysis.event_loop`, compiled by Numba; what is compiled is kept on disk."""
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
 
 from numba import njit
 
-from hpcoll.analysis import event_loop as plain
+from hpcoll.analysis import event_loop
 
-for name in ("push", "pop", "send", "land"):
-    setattr(plain, name, njit(nogil=True, cache=True, inline="always")(getattr(plain, name)))
-play = njit(nogil=True, cache=True)(plain.play)
-play_in_step = njit(nogil=True, cache=True)(plain.play_in_step)
+
+def _compiled(name: str, helpers: dict[str, Callable[..., Any]], **options: Any) -> Any:
+    """A function of the event loop, compiled, that calls helpers instead of the plain functions of the same names."""
+    code = getattr(event_loop, name).__code__
+    return njit(nogil=True, cache=True, **options)(FunctionType(code, vars(event_loop) | helpers))
+
+
+_helpers: dict[str, Callable[..., Any]] = {}
+for _name in ("record", "execute", "first_byte", "occupy"):
+    _helpers[_name] = _compiled(_name, _helpers, inline="always")
+simulate = _compiled("simulate", _helpers)
+simulate_in_lockstep = _compiled("simulate_in_lockstep", _helpers)

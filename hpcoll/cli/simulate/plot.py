@@ -1,4 +1,4 @@
-"""Draws what ``hpcoll simulate`` found: time against size, and against the number of ranks.; needs matplotlib."""
+"""Draws what ``hpcoll simulate`` found: time against size, and against the number of ranks; needs matplotlib."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ def draw(path: Path, title: str, cells: list[Any], against_nranks: dict[str, lis
     Args:
         path: Ends in .svg, .png or .pdf.
         title: Of the picture.
-        cells: As `hpcoll.cli.simulate.Cell`.
+        cells: As `hpcoll.cli.simulate.command.Cell`.
         against_nranks: Per algorithm ``(ranks, seconds)`` at the smallest size.
     Raises:
         ArgumentError: as `hpcoll.cli.bench.plot.check_target`.

@@ -1,4 +1,4 @@
-"""The simulator against closed forms, and against the verifier's count of dependent messages."""
+"""The simulated timeline against closed forms, and against the verifier's count of dependent messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from hpcoll.analysis.timeline import ROUNDS, Network, Timeline, simulate
+from hpcoll.analysis.cost import Network
+from hpcoll.analysis.timeline import ROUNDS, Timeline, simulate
 from hpcoll.analysis.verify import verify_schedules
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.schedules.catalogue import CATALOGUE
@@ -140,4 +141,13 @@ def test_a_message_that_nobody_sends_is_an_error() -> None:
 @pytest.mark.parametrize("network", [{"overhead": 2.0}, {"overhead": -1.0}, {"beta": -1.0}, {"gamma": -1.0}])
 def test_network_refuses_impossible_costs(network: dict[str, float]) -> None:
     with pytest.raises(ArgumentError, match="network needs"):
-        Network(alpha=1.0, **network)
+        simulate(schedules_of("bcast/binomial", 2), 8, Network(alpha=1.0, **network))
+
+
+def test_messages_that_wait_for_each_other_are_an_error() -> None:
+    def each_waits(w: Writer) -> None:
+        w.recv(1 - w.rank, outputs(0))
+        w.send(1 - w.rank, inputs(0))
+
+    with pytest.raises(ScheduleError, match=r"rank 0, step 0 .* sent after it"):
+        simulate(written(2, each_waits), 8, LOGGP)
