@@ -13,12 +13,9 @@ of `WIDE_NBYTES` can be used is found out by the kernel. Texts of built-in opera
 """
 
 import hashlib
-import os
 import re
-import tempfile
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from functools import lru_cache
 from importlib.metadata import version
 from itertools import count
@@ -33,7 +30,7 @@ from numba.cuda.core.errors import NumbaError
 from numba.cuda.cudadrv import nvrtc, nvvm
 from numba.cuda.cudadrv.error import CCSupportError, CudaSupportError
 
-from hpcoll.base.compile_once import once_per_node
+from hpcoll.base.disk_cache import kept
 from hpcoll.base.errors import KernelError
 from hpcoll.base.ops import BUILTIN, ReduceOp
 from hpcoll.kernels import bodies
@@ -132,15 +129,7 @@ def _kernel(name: str, body: Callable[[], tuple[Any, Any]], cc: Capability, *, k
     known = _known(cc)
     if not keep:
         return Kernel(name, _compile(name, body, known))
-    path = _folder() / f"{name}-{known[0]}{known[1]}-{_digest()}.ptx"
-    with suppress(OSError):
-        return Kernel(name, path.read_bytes())
-    with once_per_node(path.name, __file__):
-        with suppress(OSError):  # another process wrote it while this one waited
-            return Kernel(name, path.read_bytes())
-        text = _compile(name, body, known)
-        with suppress(OSError):  # nowhere to keep it: everybody compiles
-            _write(path, text)
+    text = kept(f"{name}-{known[0]}{known[1]}-{_digest()}.ptx", __file__, lambda: _compile(name, body, known))
     return Kernel(name, text)
 
 
@@ -171,16 +160,3 @@ def _digest() -> str:
     sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
     versions = f"{version('numba-cuda')} {numba.__version__} {nvvm.NVVM().get_version()} {nvvm.NVVM().get_ir_version()}"
     return hashlib.sha256(b"".join([*sources, versions.encode()])).hexdigest()[:16]
-
-
-def _folder() -> Path:
-    chosen = numba.config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(chosen) / "hpcoll"
-
-
-def _write(path: Path, text: bytes) -> None:
-    """Whole or not at all, whoever else writes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(text)
-    Path(file.name).replace(path)

@@ -18,10 +18,10 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.plan import MessageContext, Plan
-from hpcoll.runtime.engine import progress
+from hpcoll.runtime.engine.c_library import function_address
 from hpcoll.runtime.engine.entry import ACTIVATE, SERVE, WAIT, call_compiled
-from hpcoll.runtime.engine.ffi import function_address
 from hpcoll.runtime.engine.host_engine import HostEngine
+from hpcoll.runtime.program import progress_fields as progress
 from hpcoll.runtime.transports.mpi import library
 from hpcoll.selection.config import log
 

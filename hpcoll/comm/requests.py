@@ -14,8 +14,8 @@ from hpcoll.base.errors import ArgumentError, DeviceError, TransportError
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.progress_thread import Operation, Owner
-from hpcoll.runtime.engine import progress
 from hpcoll.runtime.engine.entry import START, call_compiled
+from hpcoll.runtime.program import progress_fields as progress
 from hpcoll.runtime.program.fields import DONE, FAILED, PENDING
 from hpcoll.runtime.transports.mpi import handle
 

@@ -19,7 +19,7 @@ from test_nonblocking import FINISH, started
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.progress_thread import board
-from hpcoll.runtime.engine import progress
+from hpcoll.runtime.program import progress_fields as progress
 
 pytestmark = pytest.mark.mpi
 SEVERAL = pytest.mark.mpi(min_size=2)

@@ -15,13 +15,14 @@ from hpcoll.base import ops
 from hpcoll.base.dtypes import kind
 from hpcoll.base.errors import KernelError
 from hpcoll.base.ops import BUILTIN, ReduceOp, reduce_op
-from hpcoll.kernels.host import _BLOCK, kernel_address
+from hpcoll.kernels.host import kernel_address
+from hpcoll.kernels.host_bodies import BLOCK
 
 INTEGERS = [np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
 FLOATS = [np.dtype(name) for name in ("float32", "float64")]
 DTYPES = [np.dtype(bool), *INTEGERS, *FLOATS, np.dtype("complex64"), np.dtype("complex128")]
 PAIRS = [(op, dtype) for op in BUILTIN.values() for dtype in DTYPES if kind(dtype) in op.kinds]
-LENGTHS = (0, 1, _BLOCK - 1, _BLOCK, _BLOCK + 1, 5000)
+LENGTHS = (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 5000)
 
 NUMPY: dict[str, Callable[..., Any]] = {
     "sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum,
@@ -78,7 +79,7 @@ def test_the_destination_may_be_any_source(op: ReduceOp, dtype: np.dtype) -> Non
     rng = np.random.default_rng(8)
     for nsrcs in (2, 3, 5):
         for position in range(nsrcs):
-            srcs = [numbers(dtype, _BLOCK + 5, rng) for _ in range(nsrcs)]
+            srcs = [numbers(dtype, BLOCK + 5, rng) for _ in range(nsrcs)]
             expected = by_numpy(op, srcs)
             assert np.array_equal(fold(op, srcs[position], *srcs), expected)
 
@@ -138,7 +139,7 @@ def test_logical_operators_give_0_or_1(dtype: np.dtype) -> None:
 def test_floating_sums_fold_left_to_right() -> None:
     rng = np.random.default_rng(9)
     for dtype in FLOATS:
-        srcs = [(rng.standard_normal(_BLOCK + 1) * 10.0 ** rng.integers(-6, 6, _BLOCK + 1)).astype(dtype) for _ in range(5)]
+        srcs = [(rng.standard_normal(BLOCK + 1) * 10.0 ** rng.integers(-6, 6, BLOCK + 1)).astype(dtype) for _ in range(5)]
         assert same_bits(fold(ops.SUM, np.empty_like(srcs[0]), *srcs), reduce(np.add, srcs))
 
 
@@ -151,7 +152,7 @@ def test_an_operator_of_the_user_keeps_left_and_right_apart() -> None:
     first = reduce_op(lambda a, b: a, commutative=False, name="first")
     last = reduce_op(lambda a, b: b, commutative=False, name="last")
     halves = reduce_op(lambda a, b: a - b / 2, commutative=False, name="halves")
-    srcs = [np.full(_BLOCK + 1, float(i)) for i in (1, 2, 4)]
+    srcs = [np.full(BLOCK + 1, float(i)) for i in (1, 2, 4)]
     assert set(fold(first, np.empty_like(srcs[0]), *srcs)) == {1.0}
     assert set(fold(last, np.empty_like(srcs[0]), *srcs)) == {4.0}
     assert set(fold(halves, srcs[1], *srcs)) == {-2.0}

@@ -23,7 +23,7 @@ pytest.importorskip("numba.cuda.cudadrv.nvrtc", reason="needs numba-cuda", exc_t
 from cuda.bindings import nvjitlink
 from numba.cuda.cudadrv import nvrtc
 
-from hpcoll.base import ops
+from hpcoll.base import disk_cache, ops
 from hpcoll.base.dtypes import kind
 from hpcoll.base.errors import KernelError
 from hpcoll.base.ops import BUILTIN, reduce_op
@@ -41,8 +41,8 @@ every_cc = pytest.mark.parametrize("cc", CCS, ids=lambda cc: f"sm_{cc[0]}{cc[1]}
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """A folder of its own for every test, and no lock between tests."""
-    monkeypatch.setattr(device, "_folder", lambda: tmp_path / "kept")
-    monkeypatch.setattr(device, "once_per_node", lambda what, source: nullcontext())
+    monkeypatch.setattr(disk_cache, "folder", lambda: tmp_path / "kept")
+    monkeypatch.setattr(disk_cache, "once_per_node", lambda what, source: nullcontext())
     forget()
     yield tmp_path / "kept"
     forget()
@@ -268,7 +268,7 @@ def test_the_digest_knows_sources_and_compiler(monkeypatch: pytest.MonkeyPatch) 
 
 def test_without_a_place_to_keep_texts_everybody_compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr(device, "_folder", lambda: tmp_path / "file" / "below")
+    monkeypatch.setattr(disk_cache, "folder", lambda: tmp_path / "file" / "below")
     assert device.pack(4, (9, 0)).name == "pack_4"
 
 
@@ -278,5 +278,5 @@ def test_a_kernel_that_another_process_is_compiling_is_waited_for(cache: Path, m
         (cache / what).write_bytes(b"theirs")
         return nullcontext()
 
-    monkeypatch.setattr(device, "once_per_node", meanwhile)
+    monkeypatch.setattr(disk_cache, "once_per_node", meanwhile)
     assert device.pack(4, (9, 0)).ptx == b"theirs"

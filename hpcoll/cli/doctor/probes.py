@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import hpcoll
-from hpcoll.base import compile_once
+from hpcoll.base import compile_once, disk_cache
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import format_nbytes
 from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding, one_line, read
@@ -180,22 +180,21 @@ def _word(path: Path) -> str:
 
 
 def numba_cache() -> list[Finding]:
-    """Whether Numba compiles, and where it keeps what it compiled."""
+    """Whether Numba compiles, and where what it compiled is kept."""
     subject = "Numba cache"
     try:
-        from numba import config, njit
+        from numba import config
     except Exception as error:  # a broken compiler raises whatever it likes
         return [Finding(FAIL, subject, f"numba cannot be imported: {one_line(error)}", _REINSTALL)]
     if config.DISABLE_JIT:
         return [Finding(FAIL, subject, "NUMBA_DISABLE_JIT is set: nothing is compiled", "unset NUMBA_DISABLE_JIT")]
+    folder = disk_cache.folder()
     try:
-        folder = njit(cache=True)(one_line).stats.cache_path
-    except Exception as error:
-        return [Finding(FAIL, subject, f"no folder: {one_line(error)}", "set NUMBA_CACHE_DIR to a folder that you may write to")]
-    wanted = os.environ.get("NUMBA_CACHE_DIR")
-    if wanted and not Path(folder).is_relative_to(Path(wanted).absolute()):
-        text = f"NUMBA_CACHE_DIR={wanted} cannot be written, used is {folder}"
-        return [Finding(WARN, subject, text, "make that folder writable, or name another")]
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        what = "every process compiles: set NUMBA_CACHE_DIR to a folder that you may write to"
+        return [Finding(WARN, subject, f"{folder} cannot be written: {one_line(error)}", what)]
     return [Finding(OK, subject, f"{folder} is writable")]
 
 

@@ -11,67 +11,18 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
-from numba import njit
 
-from hpcoll.runtime.engine.ffi import pointer
-from hpcoll.runtime.engine.interpreter import run
-from hpcoll.runtime.engine.mpi_collectives import MpiCall, call_mpi
+from hpcoll.runtime.engine.mpi_collectives import MpiCall
 
 MISS, NATIVE = 4, 5  # answers besides those of `hpcoll.runtime.engine.interpreter.run`
 MAX_ENTRIES = 32  # calls that a table holds
 
 # An entry: operator, element type and engine as addresses, ENGINE negative where it is a call of the MPI library; counts, SENT_COUNT
 # -1 in place; NBYTES: of both, which may not overlap.
-_OP, _DTYPE, _SENT_COUNT, _COUNT, _ENGINE, _SENT_NBYTES, _NBYTES, _ENTRY = range(8)
+OP, DTYPE, SENT_COUNT, COUNT, ENGINE, SENT_NBYTES, NBYTES, ENTRY = range(8)
 # Of a PyObject and of a PyArrayObject, in words: type; data, number of dimensions, dimensions, element type, flags.
-_TYPE, _DATA, _NDIM, _DIMENSIONS, _DESCR, _FLAGS = 1, 2, 3, 4, 7, 8
-_CONTIGUOUS, _ALIGNED, _WRITEABLE = 0x1, 0x100, 0x400
-
-
-@njit(nogil=True, inline="always")
-def _count(array, dtype, flags, array_type):  # type: ignore[no-untyped-def]
-    """Elements of a C-ordered array of a type; -1 for anything else."""
-    fields = pointer(array)
-    if fields[_TYPE] != array_type or fields[_DESCR] != dtype or fields[_FLAGS] & flags != flags:
-        return -1
-    count, dimensions = 1, pointer(fields[_DIMENSIONS])
-    for i in range(fields[_NDIM] & 0xFFFFFFFF):
-        count *= dimensions[i]
-    return count
-
-
-@njit(nogil=True)
-def run_cached(table, send, recv, op):  # type: ignore[no-untyped-def]
-    """Run a call like one in a table.
-
-    Args:
-        table: `CallTable.address`.
-        send, recv, op: ``id()`` of the buffers and of the operator.
-    Returns:
-        An answer of `interpreter.run`; `MISS` where no entry fits, `NATIVE` where the MPI library must be called with all
-        that the caller gave: nothing has happened then.
-    """
-    head = pointer(table)
-    array_type, in_place = head[2], head[3]
-    for i in range(head[0]):
-        entry = pointer(table + 8 * (4 + _ENTRY * i))
-        if entry[_OP] != op or (entry[_SENT_COUNT] < 0) != (send == in_place):
-            continue
-        if _count(recv, entry[_DTYPE], _CONTIGUOUS | _ALIGNED | _WRITEABLE, array_type) != entry[_COUNT]:
-            continue
-        target = pointer(recv)[_DATA]
-        source = target
-        if send != in_place:
-            if _count(send, entry[_DTYPE], _CONTIGUOUS | _ALIGNED, array_type) != entry[_SENT_COUNT]:
-                continue
-            source = pointer(send)[_DATA]
-            if -entry[_SENT_NBYTES] < source - target < entry[_NBYTES]:
-                continue
-        head[1] = i
-        if entry[_ENGINE] < 0:
-            return call_mpi(-entry[_ENGINE], source, target)
-        return run(entry[_ENGINE], source, target, 1) if entry[_ENGINE] else NATIVE
-    return MISS
+TYPE, DATA, NDIM, DIMENSIONS, DESCR, FLAGS = 1, 2, 3, 4, 7, 8
+CONTIGUOUS, ALIGNED, WRITEABLE = 0x1, 0x100, 0x400
 
 
 class CallTable:
@@ -83,7 +34,7 @@ class CallTable:
     """
 
     def __init__(self) -> None:
-        self._words = np.zeros(4 + MAX_ENTRIES * _ENTRY, np.int64)
+        self._words = np.zeros(4 + MAX_ENTRIES * ENTRY, np.int64)
         self._words[2:4] = id(np.ndarray), id(MPI.IN_PLACE)
         self.address = self._words.ctypes.data
         self.plans: list[object] = []
@@ -117,7 +68,7 @@ class CallTable:
         if len(self.plans) == MAX_ENTRIES:
             self.clear()
             row = 0
-        self._words[4 + _ENTRY * row : 4 + _ENTRY * (row + 1)] = entry
+        self._words[4 + ENTRY * row : 4 + ENTRY * (row + 1)] = entry
         self._keep.append((engine, op, recv.dtype))
         self.plans.append(plan)
         self._words[0] = row + 1
@@ -161,11 +112,11 @@ def _supported() -> bool:
     for array in (np.zeros((3, 5), np.float32), np.zeros((4, 6), np.int64)[1:3], np.zeros((), np.float64)):
         fields = _words(id(array), 9)
         expected = id(np.ndarray), array.ctypes.data, array.ndim, id(array.dtype)
-        if (fields[_TYPE], fields[_DATA], fields[_NDIM] & 0xFFFFFFFF, fields[_DESCR]) != expected:
+        if (fields[TYPE], fields[DATA], fields[NDIM] & 0xFFFFFFFF, fields[DESCR]) != expected:
             return False
-        dimensions = _words(fields[_DIMENSIONS], array.ndim) if array.ndim else ()
-        flags = fields[_FLAGS] & (_CONTIGUOUS | _ALIGNED | _WRITEABLE)
-        if dimensions != array.shape or flags != _CONTIGUOUS | _ALIGNED | _WRITEABLE:
+        dimensions = _words(fields[DIMENSIONS], array.ndim) if array.ndim else ()
+        flags = fields[FLAGS] & (CONTIGUOUS | ALIGNED | WRITEABLE)
+        if dimensions != array.shape or flags != CONTIGUOUS | ALIGNED | WRITEABLE:
             return False
     return True
 

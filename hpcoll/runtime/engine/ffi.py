@@ -1,6 +1,5 @@
 """What compiled code needs beyond Numba: calls of C functions by address, raw memory, atomic accesses."""
 
-import ctypes
 from typing import Any
 
 from llvmlite import ir
@@ -120,10 +119,3 @@ memcpy = c_function(VOID, LONG, LONG, LONG)
 sched_yield = c_function(INT)
 usleep = c_function(INT, INT)
 clock_gettime = c_function(INT, INT, LONG)
-
-
-def function_address(name: str) -> int:
-    """Address of a function of the C library."""
-    address = ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value
-    assert address is not None
-    return address

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcoll.base.errors import HpcollError, TransportError
+from hpcoll.runtime.engine.c_library import function_address
 from hpcoll.runtime.engine.entry import RUN, call_compiled
-from hpcoll.runtime.engine.ffi import function_address
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.fields import FAILED, PENDING
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, Code, Program, aligned

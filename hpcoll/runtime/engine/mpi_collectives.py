@@ -8,47 +8,18 @@ from functools import lru_cache
 
 import numpy as np
 from mpi4py import MPI
-from numba import njit
 
-from hpcoll.runtime.engine.ffi import INT, LONG, c_function, function_address, pointer
-from hpcoll.runtime.engine.local_ops import clock
-from hpcoll.runtime.program.fields import DONE, FAILED
+from hpcoll.runtime.engine.c_library import function_address
 from hpcoll.runtime.transports.mpi import function, handle
 
 _MAX_COUNT = 2**31 - 1
 # A function is given eight arguments, and does not look at those that it does not have: with the calling conventions of Linux on x86-64
 # and ARM the caller alone takes care of them.
-_NARGUMENTS = 8
-_call = c_function(INT, *[LONG] * _NARGUMENTS)
+NARGUMENTS = 8
 
 # In a call's array (int64), which calls only read but for ERROR and CLOCK, two words. SOURCE_AT, TARGET_AT: which arguments `run_cached`
 # finds, or -1; ACCOUNT: as in `hpcoll.runtime.program.fields`; from FIRST on the arguments.
-_FUNCTION, _SOURCE_AT, _TARGET_AT, _ERROR, _ACCOUNT, _CLOCK_GETTIME, _CLOCK, _, _FIRST = range(9)
-
-
-@njit(nogil=True, inline="always")
-def _argument(words, i, source, target):  # type: ignore[no-untyped-def]
-    return source if i == words[_SOURCE_AT] else target if i == words[_TARGET_AT] else words[_FIRST + i]
-
-
-@njit(nogil=True)
-def call_mpi(address, source, target):  # type: ignore[no-untyped-def]
-    """Call the MPI library; `DONE`, or `FAILED` with its code in the array."""
-    words = pointer(address)
-    room = address + 8 * _CLOCK
-    start = clock(words[_CLOCK_GETTIME], room)
-    arguments = (
-        _argument(words, 0, source, target), _argument(words, 1, source, target), _argument(words, 2, source, target),
-        _argument(words, 3, source, target), _argument(words, 4, source, target), _argument(words, 5, source, target),
-        _argument(words, 6, source, target), _argument(words, 7, source, target),
-    )  # fmt: skip
-    words[_ERROR] = _call(words[_FUNCTION], arguments)
-    if words[_ERROR] != 0:
-        return FAILED
-    account = pointer(words[_ACCOUNT])
-    account[0] += 1
-    account[1] += clock(words[_CLOCK_GETTIME], room) - start
-    return DONE
+FUNCTION, SOURCE_AT, TARGET_AT, ERROR, ACCOUNT, CLOCK_GETTIME, CLOCK, _, FIRST = range(9)
 
 
 class MpiCall:
@@ -78,18 +49,18 @@ class MpiCall:
         }  # fmt: skip
         names = arguments.split()
         self._account = account
-        self._words = np.zeros(_FIRST + _NARGUMENTS, np.int64)
-        self._words[_FUNCTION], self._words[_ACCOUNT] = function(function_name), account.ctypes.data
-        self._words[_CLOCK_GETTIME] = function_address("clock_gettime")
-        self._words[_FIRST : _FIRST + len(names)] = [values[name] for name in names]
+        self._words = np.zeros(FIRST + NARGUMENTS, np.int64)
+        self._words[FUNCTION], self._words[ACCOUNT] = function(function_name), account.ctypes.data
+        self._words[CLOCK_GETTIME] = function_address("clock_gettime")
+        self._words[FIRST : FIRST + len(names)] = [values[name] for name in names]
         places = {role: names.index(name) for name, role in (("send", send), ("recv", recv)) if name in names}
-        self._words[_SOURCE_AT], self._words[_TARGET_AT] = places.get("source", -1), places.get("target", -1)
+        self._words[SOURCE_AT], self._words[TARGET_AT] = places.get("source", -1), places.get("target", -1)
         self.address = self._words.ctypes.data
 
     @property
     def error(self) -> int:
         """What the MPI library answered last."""
-        return int(self._words[_ERROR])
+        return int(self._words[ERROR])
 
 
 def known(count: int, dtype: np.dtype, op: object) -> bool:

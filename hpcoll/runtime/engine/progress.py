@@ -21,14 +21,9 @@ from hpcoll.runtime.engine.ffi import (
     usleep,
 )
 from hpcoll.runtime.engine.interpreter import advance, begin
+from hpcoll.runtime.program import progress_fields as p
 from hpcoll.runtime.program.fields import BUSY, CELL, DONE, ENDED, FAILED, HANDLE_MASK, MEMCPY, NLANES, NULL, PENDING, STAND_IN
 
-FREE, QUEUED, RUNNING, ENDED_WELL, ENDED_BADLY = range(5)  # states of a slot
-# The table (int64). HIGH: slots that may be in use. STOP: the helper is to end. PARKED: it waits on SEMAPHORE. WAITERS: threads that
-# advance operations themselves, so that the helper need not hurry. COMPLETE: address of MPI_Grequest_complete.
-HIGH, STOP, PARKED, WAITERS, COMPLETE, SEMAPHORE, SEM_WAIT, SEM_POST, SCHED_YIELD, USLEEP, SLOTS = range(11)
-# A slot. TICKETS: address of the number of operations that its message context has ended. HANDLE: of the generalized request.
-ENGINE, STATE, OWNER, TICKETS, TICKET, HANDLE, INPUT, OUTPUT, SLOT = range(9)
 _EAGER = 1000  # times without movement that a start may try
 _HURRY, _REST = 50, 2000  # rounds without movement after which the helper sleeps between them, and parks if nothing is in flight
 
@@ -39,43 +34,43 @@ _semaphore = c_function(INT, LONG)
 @njit(nogil=True)
 def _advance(table, slot):  # type: ignore[no-untyped-def]
     """Advance one operation; whether it moved."""
-    words, at = pointer(table), table + 8 * (SLOTS + SLOT * slot)
+    words, at = pointer(table), table + 8 * (p.SLOTS + p.SLOT * slot)
     fields = pointer(at)
-    state = load_acquire(at + 8 * STATE)
-    if (state != QUEUED and state != RUNNING) or not exchange(at + 8 * OWNER, 0, 1):
+    state = load_acquire(at + 8 * p.STATE)
+    if (state != p.QUEUED and state != p.RUNNING) or not exchange(at + 8 * p.OWNER, 0, 1):
         return 0
     moved = 0
-    state = load_acquire(at + 8 * STATE)
-    engine = pointer(fields[ENGINE])
-    if state == QUEUED and load_acquire(fields[TICKETS]) == fields[TICKET]:
-        begin(engine, fields[INPUT], fields[OUTPUT])
-        state = RUNNING
-        store_release(at + 8 * STATE, RUNNING)
-    if state == RUNNING:
-        moved = advance(fields[ENGINE])
+    state = load_acquire(at + 8 * p.STATE)
+    engine = pointer(fields[p.ENGINE])
+    if state == p.QUEUED and load_acquire(fields[p.TICKETS]) == fields[p.TICKET]:
+        begin(engine, fields[p.INPUT], fields[p.OUTPUT])
+        state = p.RUNNING
+        store_release(at + 8 * p.STATE, p.RUNNING)
+    if state == p.RUNNING:
+        moved = advance(fields[p.ENGINE])
         if moved < 0 or engine[ENDED] == engine[NLANES]:
-            store_release(fields[TICKETS], fields[TICKET] + 1)
-            handle = fields[HANDLE]
-            store_release(at + 8 * STATE, ENDED_BADLY if moved < 0 else ENDED_WELL)
-            _complete(words[COMPLETE], (handle,))
+            store_release(fields[p.TICKETS], fields[p.TICKET] + 1)
+            handle = fields[p.HANDLE]
+            store_release(at + 8 * p.STATE, p.ENDED_BADLY if moved < 0 else p.ENDED_WELL)
+            _complete(words[p.COMPLETE], (handle,))
             moved = 1
-    store_release(at + 8 * OWNER, 0)
+    store_release(at + 8 * p.OWNER, 0)
     return moved
 
 
 @njit(nogil=True)
 def _round(table):  # type: ignore[no-untyped-def]
     moved = 0
-    for slot in range(load_acquire(table + 8 * HIGH)):
+    for slot in range(load_acquire(table + 8 * p.HIGH)):
         moved |= _advance(table, slot)
     return moved
 
 
 @njit(nogil=True)
 def _in_flight(table):  # type: ignore[no-untyped-def]
-    for slot in range(load_acquire(table + 8 * HIGH)):
-        state = load_acquire(table + 8 * (SLOTS + SLOT * slot + STATE))
-        if state in (QUEUED, RUNNING):
+    for slot in range(load_acquire(table + 8 * p.HIGH)):
+        state = load_acquire(table + 8 * (p.SLOTS + p.SLOT * slot + p.STATE))
+        if state in (p.QUEUED, p.RUNNING):
             return True
     return False
 
@@ -84,21 +79,21 @@ def _in_flight(table):  # type: ignore[no-untyped-def]
 def serve(table):  # type: ignore[no-untyped-def]
     """The helper thread: advance all operations until told to stop."""
     words, idle = pointer(table), 0
-    while load_acquire(table + 8 * STOP) == 0:
+    while load_acquire(table + 8 * p.STOP) == 0:
         idle = 0 if _round(table) else idle + 1
-        if load_acquire(table + 8 * WAITERS) > 0:
-            usleep(words[USLEEP], (100,))
+        if load_acquire(table + 8 * p.WAITERS) > 0:
+            usleep(words[p.USLEEP], (100,))
         elif idle > _REST and not _in_flight(table):
-            store_release(table + 8 * PARKED, 1)
+            store_release(table + 8 * p.PARKED, 1)
             fence()  # here and in `activate`: of two who each write and then read what the other writes, one must see it
             if not _in_flight(table):
-                _semaphore(words[SEM_WAIT], (words[SEMAPHORE],))
-            store_release(table + 8 * PARKED, 0)
+                _semaphore(words[p.SEM_WAIT], (words[p.SEMAPHORE],))
+            store_release(table + 8 * p.PARKED, 0)
             idle = 0
         elif idle > _HURRY:
-            usleep(words[USLEEP], (20,))
+            usleep(words[p.USLEEP], (20,))
         elif idle:
-            sched_yield(words[SCHED_YIELD], ())
+            sched_yield(words[p.SCHED_YIELD], ())
     return 0
 
 
@@ -106,25 +101,25 @@ def serve(table):  # type: ignore[no-untyped-def]
 def activate(table, slot, state):  # type: ignore[no-untyped-def]
     """Let the operation of a filled slot be advanced."""
     words = pointer(table)
-    store_release(table + 8 * (SLOTS + SLOT * slot + STATE), state)
+    store_release(table + 8 * (p.SLOTS + p.SLOT * slot + p.STATE), state)
     fence()
-    if load_acquire(table + 8 * PARKED):
-        _semaphore(words[SEM_POST], (words[SEMAPHORE],))
+    if load_acquire(table + 8 * p.PARKED):
+        _semaphore(words[p.SEM_POST], (words[p.SEMAPHORE],))
     return 0
 
 
 @njit(nogil=True)
 def wait(table, slot, rounds):  # type: ignore[no-untyped-def]
     """Advance all operations until one has ended, for so many rounds without movement; returns its state."""
-    words, at, idle = pointer(table), table + 8 * (SLOTS + SLOT * slot + STATE), 0
-    add(table + 8 * WAITERS, 1)
-    while load_acquire(at) < ENDED_WELL and idle < rounds:
+    words, at, idle = pointer(table), table + 8 * (p.SLOTS + p.SLOT * slot + p.STATE), 0
+    add(table + 8 * p.WAITERS, 1)
+    while load_acquire(at) < p.ENDED_WELL and idle < rounds:
         idle = 0 if _round(table) else idle + 1
         if idle > 2000:
-            usleep(words[USLEEP], (1,))
+            usleep(words[p.USLEEP], (1,))
         elif idle > 100:
-            sched_yield(words[SCHED_YIELD], ())
-    add(table + 8 * WAITERS, -1)
+            sched_yield(words[p.SCHED_YIELD], ())
+    add(table + 8 * p.WAITERS, -1)
     return load_acquire(at)
 
 

@@ -1,5 +1,6 @@
 """Where things are in the arrays that Python fills and compiled code works on."""
 
+RUN, CACHED, START, ACTIVATE, WAIT, SERVE = range(6)  # functions that Python calls: see `hpcoll.runtime.engine.dispatch`
 DONE, PENDING, FAILED, BUSY = 0, 1, 2, 3  # answers of a run
 NAPS = 500  # times that a rank sleeps before it returns to Python: some 30 ms
 LOOKS = 8  # passes from one to the next: Open MPI looks at its sockets in every eighth call only

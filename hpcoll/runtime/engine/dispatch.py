@@ -1,0 +1,30 @@
+"""Compiled: the one function that Python calls. Imported only where it has to be compiled."""
+
+import numba
+
+from hpcoll.kernels.object_code import object_file
+from hpcoll.runtime.engine import call_lookup, interpreter, progress
+from hpcoll.runtime.program.fields import ACTIVATE, CACHED, RUN, START, WAIT
+
+run_cached, run = call_lookup.run_cached, interpreter.run
+start, activate, wait, serve = progress.start, progress.activate, progress.wait, progress.serve
+
+
+def _call(what, a, b, c, d):  # type: ignore[no-untyped-def]
+    """The function that the constant names, of the other arguments."""
+    if what == CACHED:
+        return run_cached(a, b, c, d)
+    if what == RUN:
+        return run(a, b, c, d)
+    if what == START:
+        return start(a, b, c)
+    if what == ACTIVATE:
+        return activate(a, b, c)
+    if what == WAIT:
+        return wait(a, b, c)
+    return serve(a)
+
+
+def dispatch_file(symbol: str) -> bytes:
+    """Object file of `_call`, for Python."""
+    return object_file(numba.cfunc("int64(int64, int64, int64, int64, int64)")(_call), symbol, for_python=True)

@@ -1,0 +1,35 @@
+"""Compiled: calls of the MPI library's own collectives."""
+
+from numba import njit
+
+from hpcoll.runtime.engine import mpi_collectives as m
+from hpcoll.runtime.engine.ffi import INT, LONG, c_function, pointer
+from hpcoll.runtime.engine.local_ops import clock
+from hpcoll.runtime.program.fields import DONE, FAILED
+
+_call = c_function(INT, *[LONG] * m.NARGUMENTS)
+
+
+@njit(nogil=True, inline="always")
+def _argument(words, i, source, target):  # type: ignore[no-untyped-def]
+    return source if i == words[m.SOURCE_AT] else target if i == words[m.TARGET_AT] else words[m.FIRST + i]
+
+
+@njit(nogil=True)
+def call_mpi(address, source, target):  # type: ignore[no-untyped-def]
+    """Call the MPI library; `DONE`, or `FAILED` with its code in the array."""
+    words = pointer(address)
+    room = address + 8 * m.CLOCK
+    start = clock(words[m.CLOCK_GETTIME], room)
+    arguments = (
+        _argument(words, 0, source, target), _argument(words, 1, source, target), _argument(words, 2, source, target),
+        _argument(words, 3, source, target), _argument(words, 4, source, target), _argument(words, 5, source, target),
+        _argument(words, 6, source, target), _argument(words, 7, source, target),
+    )  # fmt: skip
+    words[m.ERROR] = _call(words[m.FUNCTION], arguments)
+    if words[m.ERROR] != 0:
+        return FAILED
+    account = pointer(words[m.ACCOUNT])
+    account[0] += 1
+    account[1] += clock(words[m.CLOCK_GETTIME], room) - start
+    return DONE

@@ -1,0 +1,209 @@
+"""Bodies of the host kernels, which Numba compiles. Imported only where something has to be compiled.
+
+What every kernel keeps is said in `hpcoll.kernels.host`.
+"""
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import numba
+import numpy as np
+from numba import carray, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from hpcoll.base.errors import KernelError
+from hpcoll.kernels.object_code import object_file
+
+BLOCK = 2048  # elements folded at a time, so that the partial result stays in the first-level cache
+
+
+@intrinsic
+def _room(typingctx, pointer):  # type: ignore[no-untyped-def]
+    """Memory of the stack for a block of what a pointer points to."""
+
+    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+        return cgutils.alloca_once(builder, context.get_data_type(pointer.dtype), BLOCK)
+
+    return pointer(pointer), codegen
+
+
+@njit(inline="always")
+def _fold(combine, dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
+    out = carray(dst, count)
+    first, second = carray(srcs[0], count), carray(srcs[1], count)
+    if nsrcs == 2:
+        if out.ctypes.data == first.ctypes.data:  # told apart, because a loop over memory that overlaps is not vectorised
+            for i in range(count):
+                first[i] = combine(first[i], second[i])
+        elif out.ctypes.data == second.ctypes.data:
+            for i in range(count):
+                second[i] = combine(first[i], second[i])
+        else:
+            for i in range(count):
+                out[i] = combine(first[i], second[i])
+        return
+    partial = carray(_room(dst), BLOCK)
+    for lo in range(0, count, BLOCK):
+        n = min(BLOCK, count - lo)
+        for i in range(n):
+            partial[i] = combine(first[lo + i], second[lo + i])
+        for k in range(2, nsrcs - 1):
+            more = carray(srcs[k], count)
+            for i in range(n):
+                partial[i] = combine(partial[i], more[lo + i])
+        last = carray(srcs[nsrcs - 1], count)
+        for i in range(n):
+            out[lo + i] = combine(partial[i], last[lo + i])
+
+
+@njit
+def _add(a, b):  # type: ignore[no-untyped-def]
+    return a + b
+
+
+@njit
+def _multiply(a, b):  # type: ignore[no-untyped-def]
+    return a * b
+
+
+@njit
+def _minimum(a, b):  # type: ignore[no-untyped-def]
+    return a if a < b or a != a else b
+
+
+@njit
+def _maximum(a, b):  # type: ignore[no-untyped-def]
+    return a if a > b or a != a else b
+
+
+@njit
+def _minimum_real(a, b):  # type: ignore[no-untyped-def]
+    return (a if a < b or a != a else b) + np.uint8(0)
+
+
+@njit
+def _maximum_real(a, b):  # type: ignore[no-untyped-def]
+    return (a if a > b or a != a else b) + np.uint8(0)
+
+
+@njit
+def _logical_and(a, b):  # type: ignore[no-untyped-def]
+    return (a != 0) & (b != 0)
+
+
+@njit
+def _logical_or(a, b):  # type: ignore[no-untyped-def]
+    return (a != 0) | (b != 0)
+
+
+@njit
+def _logical_xor(a, b):  # type: ignore[no-untyped-def]
+    return (a != 0) ^ (b != 0)
+
+
+@njit
+def _bit_and(a, b):  # type: ignore[no-untyped-def]
+    return a & b
+
+
+@njit
+def _bit_or(a, b):  # type: ignore[no-untyped-def]
+    return a | b
+
+
+@njit
+def _bit_xor(a, b):  # type: ignore[no-untyped-def]
+    return a ^ b
+
+
+# One plain function per operator, not a closure over the combiner: Numba's disk cache cannot recognise closures.
+def _sum(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
+    _fold(_add, dst, srcs, nsrcs, count)
+
+
+def _prod(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
+    _fold(_multiply, dst, srcs, nsrcs, count)
+
+
+def _min(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
+    _fold(_minimum, dst, srcs, nsrcs, count)
+
+
+def _max(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
+    _fold(_maximum, dst, srcs, nsrcs, count)
+
+
+def _min_real(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
+    _fold(_minimum_real, dst, srcs, nsrcs, count)
+
+
+def _max_real(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
+    _fold(_maximum_real, dst, srcs, nsrcs, count)
+
+
+def _land(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
+    _fold(_logical_and, dst, srcs, nsrcs, count)
+
+
+def _lor(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
+    _fold(_logical_or, dst, srcs, nsrcs, count)
+
+
+def _lxor(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
+    _fold(_logical_xor, dst, srcs, nsrcs, count)
+
+
+def _band(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
+    _fold(_bit_and, dst, srcs, nsrcs, count)
+
+
+def _bor(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
+    _fold(_bit_or, dst, srcs, nsrcs, count)
+
+
+def _bxor(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
+    _fold(_bit_xor, dst, srcs, nsrcs, count)
+
+
+_KERNELS: dict[str, Callable[..., None]] = {
+    "sum": _sum, "prod": _prod, "min": _min, "max": _max, "min_real": _min_real, "max_real": _max_real,
+    "land": _land, "lor": _lor, "lxor": _lxor, "band": _band, "bor": _bor, "bxor": _bxor,
+}  # fmt: skip
+
+
+def _signature(dtype: np.dtype) -> Any:
+    element = types.uint8 if dtype.kind == "b" else numba.from_dtype(dtype)
+    return types.void(types.CPointer(element), types.CPointer(types.CPointer(element)), types.int64, types.int64)
+
+
+def _user_kernel(function: Callable[[Any, Any], Any]) -> Callable[..., None]:
+    known = njit(function) if isinstance(function, FunctionType) else function  # max, numpy.maximum, a function compiled before
+
+    @njit
+    def combine(a, b):  # type: ignore[no-untyped-def]
+        return known(a, b)
+
+    def fold(dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
+        _fold(combine, dst, srcs, nsrcs, count)
+
+    return fold
+
+
+def kernel_file(name: str, dtype: np.dtype, symbol: str) -> bytes:
+    """Object file of a built-in operator's kernel."""
+    return object_file(numba.cfunc(_signature(dtype))(_KERNELS[name]), symbol)
+
+
+def user_kernel(name: str, function: Callable[[Any, Any], Any], dtype: np.dtype) -> Any:
+    """Kernel of a user's operator; its ``address`` is valid as long as it is kept.
+
+    Raises:
+        KernelError: the function does not compile for this type.
+    """
+    try:
+        return numba.cfunc(_signature(dtype))(_user_kernel(function))
+    except (numba.core.errors.NumbaError, TypeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise KernelError(f"operator {name} could not be compiled for {dtype}: {reason}") from error

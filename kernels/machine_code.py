@@ -1,0 +1,81 @@
+"""Machine code from the disk cache, loaded by LLVM alone.
+
+Numba takes half a second to import and, with what it needs to load its own cache, some 50 MB of each process. So compiled functions are
+kept as object files, and Numba is imported only where one is missing.
+"""
+
+import ctypes
+import hashlib
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from hpcoll.base.disk_cache import kept
+
+
+class _Definition(ctypes.Structure):
+    """A PyMethodDef."""
+
+    _fields_ = (("name", ctypes.c_char_p), ("address", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p))
+
+
+_MAKER = Path(__file__).with_name("object_code.py")
+_FASTCALL = 0x80  # METH_FASTCALL
+
+_lock = threading.Lock()
+_loaded: dict[str, int] = {}  # address of each function
+_definitions: list[_Definition] = []  # which Python functions refer to
+
+
+def load(name: str, sources: Sequence[Path], make: Callable[[str], bytes]) -> int:
+    """Address of a compiled function; it stays valid as long as the process.
+
+    Args:
+        name: What it is, one for each function.
+        sources: Files that it is made from, the first its own.
+        make: Compiles it, only where it is not kept: gives an object file in which the function has the name that it is given.
+    """
+    content = b"".join(path.read_bytes() for path in (*sources, _MAKER))
+    symbol = f"{name}_{hashlib.sha256(_setting() + content).hexdigest()[:24]}"
+    with _lock:
+        engine = _engine()
+        if symbol not in _loaded:
+            engine.add_object_file(llvm.ObjectFileRef.from_data(kept(f"{symbol}.o", str(sources[0]), lambda: make(symbol))))
+            engine.finalize_object()
+            _loaded[symbol] = int(engine.get_function_address(symbol))
+    return _loaded[symbol]
+
+
+def python_function(name: str, address: int) -> Callable[..., int]:
+    """A function that was compiled ``for_python``."""
+    _definitions.append(_Definition(name.encode(), address, _FASTCALL, None))
+    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(("PyCFunction_NewEx", ctypes.pythonapi))
+    made: Callable[..., int] = make(ctypes.addressof(_definitions[-1]), None, None)
+    return made
+
+
+def target_machine() -> Any:
+    """LLVM's target for this processor."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.Target.from_default_triple().create_target_machine(
+        llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), opt=3, codemodel="jitdefault", jit=True
+    )
+
+
+@lru_cache
+def _engine() -> Any:
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
+
+
+@lru_cache
+def _setting() -> bytes:
+    """What machine code depends on besides its source: compilers, interpreter, processor."""
+    processor = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    return repr((version("numba"), version("llvmlite"), sys.version, processor)).encode()

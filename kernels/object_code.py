@@ -1,0 +1,87 @@
+"""Object files of functions that Numba has compiled, which need no Numba when they are loaded.
+
+Imported only where something has to be compiled.
+"""
+
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+
+from hpcoll.kernels.machine_code import target_machine
+
+_RAISED = b"compiled code of hpcoll raised an exception\0"
+_INT, _LONG, _POINTER = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
+
+
+def object_file(compiled: Any, name: str, *, for_python: bool = False) -> bytes:
+    """A function as an object file.
+
+    Args:
+        compiled: What ``numba.cfunc`` made. It may not raise and not allocate.
+        name: For the function in the file; all others are out of sight.
+        for_python: Its arguments and result are int64. Make it a function that Python calls (``METH_FASTCALL``) and that lets other threads
+            run meanwhile.
+    """
+    module = llvm.parse_assembly(compiled.inspect_llvm())
+    exported = compiled.native_name
+    for text in (_what_raises(module), _python_function(exported, len(compiled._sig.args), name) if for_python else ""):
+        module.link_in(llvm.parse_assembly(text))
+    module.get_function(name if for_python else exported).name = name
+    for one in (*module.functions, *module.global_variables):
+        if not one.is_declaration and one.name != name:
+            one.linkage = "internal"
+    module.verify()
+    return bytes(target_machine().emit_object(module))
+
+
+def _what_raises(module: Any) -> str:
+    """Numba's runtime ends the process: only code that raises asks for it."""
+    needed = [one.name for one in module.functions if one.is_declaration and one.name.startswith(("numba_", "NRT_"))]
+    allocates = [name for name in needed if "alloc" in name.lower()]
+    assert not allocates, f"compiled code allocates: {allocates}"
+    made = _module()
+    text = ir.Constant(ir.ArrayType(ir.IntType(8), len(_RAISED)), bytearray(_RAISED))
+    raised = ir.GlobalVariable(made, text.type, "hpcoll_raised")
+    raised.global_constant, raised.initializer = True, text
+    fail = ir.Function(made, ir.FunctionType(ir.VoidType(), [_POINTER]), "Py_FatalError")
+    for name in needed:
+        builder = ir.IRBuilder(ir.Function(made, ir.FunctionType(ir.VoidType(), []), name).append_basic_block())
+        builder.call(fail, [builder.bitcast(raised, _POINTER)])
+        builder.unreachable()
+    return str(made)
+
+
+def _module() -> ir.Module:
+    made, machine = ir.Module(), target_machine()
+    made.triple, made.data_layout = machine.triple, str(machine.target_data)
+    return made
+
+
+def _python_function(target: str, nargs: int, name: str) -> str:
+    """``PyObject *name(PyObject *self, PyObject **args, Py_ssize_t nargs)``."""
+    made = _module()
+
+    def declare(result: ir.Type, known: str, *parameters: ir.Type) -> ir.Function:
+        return ir.Function(made, ir.FunctionType(result, parameters), known)
+
+    function = declare(_POINTER, name, _POINTER, _POINTER.as_pointer(), _LONG)
+    builder = ir.IRBuilder(function.append_basic_block())
+    null = ir.Constant(_POINTER, None)
+    with builder.if_then(builder.icmp_signed("!=", function.args[2], _LONG(nargs)), likely=False):
+        builder.call(declare(_INT, "PyErr_BadArgument"), [])
+        builder.ret(null)
+    convert, objects = declare(_LONG, "PyLong_AsLongLong", _POINTER), function.args[1]
+    values = [builder.call(convert, [builder.load(builder.gep(objects, [_LONG(i)]))]) for i in range(nargs)]
+    odd = ir.Constant(ir.IntType(1), 0)
+    for value in values:
+        odd = builder.or_(odd, builder.icmp_signed("==", value, _LONG(-1)))
+    with builder.if_then(odd, likely=False):  # -1, or no integer
+        raised = builder.call(declare(_POINTER, "PyErr_Occurred"), [])
+        with builder.if_then(builder.icmp_unsigned("!=", raised, null)):
+            builder.ret(null)
+    thread = builder.call(declare(_POINTER, "PyEval_SaveThread"), [])
+    result = builder.call(declare(_LONG, target, *[_LONG] * nargs), values)
+    builder.call(declare(ir.VoidType(), "PyEval_RestoreThread", _POINTER), [thread])
+    builder.ret(builder.call(declare(_POINTER, "PyLong_FromLongLong", _LONG), [result]))
+    return str(made)

@@ -1,0 +1,63 @@
+"""What was compiled is kept on disk: made once, waited for, and made by everybody where it cannot be kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hpcoll.base import disk_cache
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    return tmp_path / "hpcoll"
+
+
+def refuse() -> bytes:
+    raise AssertionError("made again")
+
+
+def test_made_once(folder: Path) -> None:
+    assert disk_cache.kept("one", __file__, lambda: b"made") == b"made"
+    assert disk_cache.kept("one", __file__, refuse) == b"made"
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {"one": b"made"}
+
+
+def test_what_another_process_makes_is_waited_for(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    @contextmanager
+    def meanwhile(name: str, source: str) -> Iterator[None]:
+        folder.mkdir()
+        (folder / name).write_bytes(b"theirs")
+        yield
+
+    monkeypatch.setattr(disk_cache, "once_per_node", meanwhile)
+    assert disk_cache.kept("one", __file__, refuse) == b"theirs"
+
+
+def test_nowhere_to_keep_it(folder: Path) -> None:
+    folder.write_text("a file")
+    assert [disk_cache.kept("one", __file__, lambda: b"made") for _ in range(2)] == [b"made", b"made"]
+
+
+def test_folders(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    assert disk_cache.folder() == folder
+    monkeypatch.delenv("NUMBA_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/of/the/desktop")
+    assert disk_cache.folder() == Path("/of/the/desktop/hpcoll")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert disk_cache.folder() == Path("/home/somebody/.cache/hpcoll")
+
+
+def test_a_user_without_a_home_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("NUMBA_CACHE_DIR")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    assert disk_cache.kept("one", __file__, lambda: b"made") == b"made"
