@@ -113,8 +113,23 @@ def communicator(way: str | None, make: Maker, *, mixed: bool = False) -> hpcoll
             problem = str(error)
     problem = max(MPI.COMM_WORLD.allgather(problem))
     if problem:
+        comm.Free()
         pytest.skip(f"HPCOLL_CUDA_PATH={way}: {problem}")
     return comm
+
+
+def by_way(make: Callable[[str | None], hpcoll.Communicator]) -> Iterator[Callable[[str | None], hpcoll.Communicator]]:
+    """Communicators by way, made once and freed at the end."""
+    made: dict[str | None, hpcoll.Communicator] = {}
+
+    def by(way: str | None) -> hpcoll.Communicator:
+        if way not in made:
+            made[way] = make(way)
+        return made[way]
+
+    yield by
+    for comm in made.values():
+        comm.Free()
 
 
 def roots(comm: MPI.Intracomm) -> list[int]:

@@ -10,8 +10,8 @@ from mpi4py import MPI
 
 from hpcoll.base.ops import ReduceOp
 from hpcoll.comm.attach import WithContext
-from hpcoll.runtime.engine.call_cache import MISS
 from hpcoll.runtime.engine.entry import CACHED, call_compiled
+from hpcoll.runtime.program.call_fields import MISS
 
 Op: TypeAlias = MPI.Op | ReduceOp
 Name: TypeAlias = str | None  # of an algorithm

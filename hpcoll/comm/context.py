@@ -30,6 +30,7 @@ from hpcoll.runtime.engine import call_cache
 from hpcoll.runtime.engine.entry import RUN, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.engine.mpi_collectives import MpiCall
+from hpcoll.runtime.program.call_fields import MISS
 from hpcoll.runtime.program.fields import BUSY
 from hpcoll.selection.config import NATIVE
 
@@ -109,7 +110,7 @@ class Context:
         """Run a call, or end one that was begun.
 
         Args:
-            status: What `hpcoll.runtime.engine.call_cache.run_cached` answered, not `DONE`.
+            status: What `hpcoll.runtime.engine.call_lookup.run_cached` answered, not `DONE`.
             key: Method, root where it tells one call from another, ``algorithm`` and ``segment``.
             arguments: The caller's positional arguments.
             buffers: Those by which `run_cached` finds the call.
@@ -123,7 +124,7 @@ class Context:
         if status == BUSY:
             raise ArgumentError(f"rank {self.rank}: another thread is inside a collective on this communicator: use one each")
         table = self.tables.tables[key] if buffers else None
-        if status == call_cache.MISS:
+        if status == MISS:
             self._run_prepared(key, arguments, stream, table, *buffers)
             return
         assert table is not None

@@ -67,7 +67,8 @@ class Double:
         self._before = list(cuda._library)
 
     def uninstall(self) -> None:
-        """Let the driver be what it was before."""
+        """Let the driver be what it was before; whoever still has memory of the double finds zeros there."""
+        self.memory.empty()
         cuda._library[:] = self._before
         cuda.driver.cache_clear()
 

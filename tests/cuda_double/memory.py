@@ -166,6 +166,13 @@ class Memory:
         os.close(one.file)
         self._vacant[length, first].append(one.address - first)
 
+    def empty(self) -> None:
+        """Give the system back what holds this process's GPU memory; its addresses stay."""
+        for one in self:
+            if one.own:
+                os.ftruncate(one.file, 0)
+                os.ftruncate(one.file, -(-(one.address % PAGE + one.nbytes) // PAGE) * PAGE)
+
     def pin(self, nbytes: int, ordinal: int) -> Allocation:
         """Page-locked host memory."""
         require(nbytes > 0, INVALID_VALUE, "allocates nothing")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from gpu_arrays import Symmetric, plain
 from gpu_cases import (
     WAYS,
     Maker,
+    by_way,
     check_dtypes,
     check_factors,
     check_half,
@@ -29,9 +30,8 @@ METHODS = [method for method in COLLECTIVE if method != "Barrier"]
 
 
 @pytest.fixture(scope="module")
-def by(make: Maker) -> Any:
-    """Communicators by way; made once."""
-    return cache(lambda way: communicator(way, make))
+def by(make: Maker) -> Iterator[Any]:
+    yield from by_way(lambda way: communicator(way, make))
 
 
 @pytest.mark.parametrize("way", [None, *WAYS])
@@ -78,7 +78,9 @@ def test_float16_is_rounded_once(by: Any, make: Maker) -> None:
 
 
 def test_host_and_gpu_arrays_in_one_call(make: Maker) -> None:
-    check_mixed(communicator(None, make, mixed=True), make)
+    comm = communicator(None, make, mixed=True)
+    check_mixed(comm, make)
+    comm.Free()
 
 
 @pytest.mark.parametrize("way", [None, *WAYS])

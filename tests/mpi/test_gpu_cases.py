@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ from forms import COLLECTIVE, PLAIN, names
 from gpu_cases import (
     WAYS,
     Maker,
+    by_way,
     check_dtypes,
     check_factors,
     check_half,
@@ -39,9 +40,8 @@ def make(double: Any) -> Maker:
 
 
 @pytest.fixture(scope="module")
-def by(make: Maker) -> Any:
-    """Communicators by way; made once."""
-    return cache(lambda way: communicator(way, make))
+def by(make: Maker) -> Iterator[Any]:
+    yield from by_way(lambda way: communicator(way, make))
 
 
 @pytest.mark.parametrize("way", [None, *(way for way in WAYS if way != "direct")])  # see test_gpu_direct
@@ -51,15 +51,15 @@ def test_every_way(method: str, way: str | None, by: Any, make: Maker) -> None:
 
 
 @pytest.fixture(scope="module")
-def grouped(make: Maker) -> Any:
-    """Communicators by way, of pairs of ranks that share memory."""
+def grouped(make: Maker) -> Iterator[Any]:
+    """Of pairs of ranks that share memory."""
 
     def made(way: str | None) -> Any:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HPCOLL_SHM_RANKS", "2")
             return communicator(way, make)
 
-    return cache(made)
+    yield from by_way(made)
 
 
 @pytest.mark.parametrize("way", [None, "staged"])
@@ -89,7 +89,9 @@ def test_float16_is_rounded_once(by: Any, make: Maker) -> None:
 
 
 def test_host_and_gpu_arrays_in_one_call(make: Maker) -> None:
-    check_mixed(communicator(None, make, mixed=True), make)
+    comm = communicator(None, make, mixed=True)
+    check_mixed(comm, make)
+    comm.Free()
 
 
 def test_messages(by: Any, make: Maker) -> None:

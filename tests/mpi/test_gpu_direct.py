@@ -24,8 +24,10 @@ no_races = pytest.fixture(autouse=True)(ordered)
 
 
 @pytest.fixture(scope="module")
-def comm(double: Any) -> hpcoll.Communicator:
-    return communicator("direct", lambda count, dtype: double.Array(count, dtype))
+def comm(double: Any) -> Iterator[hpcoll.Communicator]:
+    one = communicator("direct", lambda count, dtype: double.Array(count, dtype))
+    yield one
+    one.Free()
 
 
 @pytest.mark.parametrize("method", [one for one in COLLECTIVE if one != "Barrier"])

@@ -60,7 +60,7 @@ def compiled(row: Method, comm: MPI.Intracomm, call: Call, op: Any, buffers: Seq
         comm: The caller's communicator.
         call: The call.
         op: The operator as the caller gives it, or None.
-        buffers: What is sent, or ``MPI.IN_PLACE``, and what is received, as `hpcoll.runtime.engine.call_cache.run_cached` gets them.
+        buffers: What is sent, or ``MPI.IN_PLACE``, and what is received, as `hpcoll.runtime.engine.call_lookup.run_cached` gets them.
         sums: Line of the ledger.
     """
     send, recv = buffers

@@ -13,28 +13,21 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.runtime.engine.mpi_collectives import MpiCall
+from hpcoll.runtime.program import call_fields as c
 
-MISS, NATIVE = 4, 5  # answers besides those of `hpcoll.runtime.engine.interpreter.run`
 MAX_ENTRIES = 32  # calls that a table holds
-
-# An entry: operator, element type and engine as addresses, ENGINE negative where it is a call of the MPI library; counts, SENT_COUNT
-# -1 in place; NBYTES: of both, which may not overlap.
-OP, DTYPE, SENT_COUNT, COUNT, ENGINE, SENT_NBYTES, NBYTES, ENTRY = range(8)
-# Of a PyObject and of a PyArrayObject, in words: type; data, number of dimensions, dimensions, element type, flags.
-TYPE, DATA, NDIM, DIMENSIONS, DESCR, FLAGS = 1, 2, 3, 4, 7, 8
-CONTIGUOUS, ALIGNED, WRITEABLE = 0x1, 0x100, 0x400
 
 
 class CallTable:
     """Calls of one method with one set of keywords.
 
     Attributes:
-        address: For `run_cached`.
+        address: For `hpcoll.runtime.engine.call_lookup.run_cached`.
         plans: Of what was entered, in the order of the entries.
     """
 
     def __init__(self) -> None:
-        self._words = np.zeros(4 + MAX_ENTRIES * ENTRY, np.int64)
+        self._words = np.zeros(4 + MAX_ENTRIES * c.ENTRY, np.int64)
         self._words[2:4] = id(np.ndarray), id(MPI.IN_PLACE)
         self.address = self._words.ctypes.data
         self.plans: list[object] = []
@@ -68,7 +61,7 @@ class CallTable:
         if len(self.plans) == MAX_ENTRIES:
             self.clear()
             row = 0
-        self._words[4 + ENTRY * row : 4 + ENTRY * (row + 1)] = entry
+        self._words[4 + c.ENTRY * row : 4 + c.ENTRY * (row + 1)] = entry
         self._keep.append((engine, op, recv.dtype))
         self.plans.append(plan)
         self._words[0] = row + 1
@@ -112,11 +105,11 @@ def _supported() -> bool:
     for array in (np.zeros((3, 5), np.float32), np.zeros((4, 6), np.int64)[1:3], np.zeros((), np.float64)):
         fields = _words(id(array), 9)
         expected = id(np.ndarray), array.ctypes.data, array.ndim, id(array.dtype)
-        if (fields[TYPE], fields[DATA], fields[NDIM] & 0xFFFFFFFF, fields[DESCR]) != expected:
+        if (fields[c.TYPE], fields[c.DATA], fields[c.NDIM] & 0xFFFFFFFF, fields[c.DESCR]) != expected:
             return False
-        dimensions = _words(fields[DIMENSIONS], array.ndim) if array.ndim else ()
-        flags = fields[FLAGS] & (CONTIGUOUS | ALIGNED | WRITEABLE)
-        if dimensions != array.shape or flags != CONTIGUOUS | ALIGNED | WRITEABLE:
+        dimensions = _words(fields[c.DIMENSIONS], array.ndim) if array.ndim else ()
+        flags = fields[c.FLAGS] & (c.CONTIGUOUS | c.ALIGNED | c.WRITEABLE)
+        if dimensions != array.shape or flags != c.CONTIGUOUS | c.ALIGNED | c.WRITEABLE:
             return False
     return True
 

@@ -2,10 +2,10 @@
 
 from numba import njit
 
-from hpcoll.runtime.engine import call_cache as c
 from hpcoll.runtime.engine.ffi import pointer
 from hpcoll.runtime.engine.interpreter import run
 from hpcoll.runtime.engine.mpi_call import call_mpi
+from hpcoll.runtime.program import call_fields as c
 
 
 @njit(nogil=True, inline="always")

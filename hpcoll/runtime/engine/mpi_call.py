@@ -2,34 +2,34 @@
 
 from numba import njit
 
-from hpcoll.runtime.engine import mpi_collectives as m
 from hpcoll.runtime.engine.ffi import INT, LONG, c_function, pointer
 from hpcoll.runtime.engine.local_ops import clock
+from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.program.fields import DONE, FAILED
 
-_call = c_function(INT, *[LONG] * m.NARGUMENTS)
+_call = c_function(INT, *[LONG] * c.NARGUMENTS)
 
 
 @njit(nogil=True, inline="always")
 def _argument(words, i, source, target):  # type: ignore[no-untyped-def]
-    return source if i == words[m.SOURCE_AT] else target if i == words[m.TARGET_AT] else words[m.FIRST + i]
+    return source if i == words[c.SOURCE_AT] else target if i == words[c.TARGET_AT] else words[c.FIRST + i]
 
 
 @njit(nogil=True)
 def call_mpi(address, source, target):  # type: ignore[no-untyped-def]
     """Call the MPI library; `DONE`, or `FAILED` with its code in the array."""
     words = pointer(address)
-    room = address + 8 * m.CLOCK
-    start = clock(words[m.CLOCK_GETTIME], room)
+    room = address + 8 * c.CLOCK
+    start = clock(words[c.CLOCK_GETTIME], room)
     arguments = (
         _argument(words, 0, source, target), _argument(words, 1, source, target), _argument(words, 2, source, target),
         _argument(words, 3, source, target), _argument(words, 4, source, target), _argument(words, 5, source, target),
         _argument(words, 6, source, target), _argument(words, 7, source, target),
     )  # fmt: skip
-    words[m.ERROR] = _call(words[m.FUNCTION], arguments)
-    if words[m.ERROR] != 0:
+    words[c.ERROR] = _call(words[c.FUNCTION], arguments)
+    if words[c.ERROR] != 0:
         return FAILED
-    account = pointer(words[m.ACCOUNT])
+    account = pointer(words[c.ACCOUNT])
     account[0] += 1
-    account[1] += clock(words[m.CLOCK_GETTIME], room) - start
+    account[1] += clock(words[c.CLOCK_GETTIME], room) - start
     return DONE

@@ -10,16 +10,10 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.runtime.engine.c_library import function_address
+from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.transports.mpi import function, handle
 
 _MAX_COUNT = 2**31 - 1
-# A function is given eight arguments, and does not look at those that it does not have: with the calling conventions of Linux on x86-64
-# and ARM the caller alone takes care of them.
-NARGUMENTS = 8
-
-# In a call's array (int64), which calls only read but for ERROR and CLOCK, two words. SOURCE_AT, TARGET_AT: which arguments `run_cached`
-# finds, or -1; ACCOUNT: as in `hpcoll.runtime.program.fields`; from FIRST on the arguments.
-FUNCTION, SOURCE_AT, TARGET_AT, ERROR, ACCOUNT, CLOCK_GETTIME, CLOCK, _, FIRST = range(9)
 
 
 class MpiCall:
@@ -49,18 +43,18 @@ class MpiCall:
         }  # fmt: skip
         names = arguments.split()
         self._account = account
-        self._words = np.zeros(FIRST + NARGUMENTS, np.int64)
-        self._words[FUNCTION], self._words[ACCOUNT] = function(function_name), account.ctypes.data
-        self._words[CLOCK_GETTIME] = function_address("clock_gettime")
-        self._words[FIRST : FIRST + len(names)] = [values[name] for name in names]
+        self._words = np.zeros(c.FIRST + c.NARGUMENTS, np.int64)
+        self._words[c.FUNCTION], self._words[c.ACCOUNT] = function(function_name), account.ctypes.data
+        self._words[c.CLOCK_GETTIME] = function_address("clock_gettime")
+        self._words[c.FIRST : c.FIRST + len(names)] = [values[name] for name in names]
         places = {role: names.index(name) for name, role in (("send", send), ("recv", recv)) if name in names}
-        self._words[SOURCE_AT], self._words[TARGET_AT] = places.get("source", -1), places.get("target", -1)
+        self._words[c.SOURCE_AT], self._words[c.TARGET_AT] = places.get("source", -1), places.get("target", -1)
         self.address = self._words.ctypes.data
 
     @property
     def error(self) -> int:
         """What the MPI library answered last."""
-        return int(self._words[ERROR])
+        return int(self._words[c.ERROR])
 
 
 def known(count: int, dtype: np.dtype, op: object) -> bool:
@@ -80,7 +74,7 @@ def _has_type(dtype: np.dtype) -> bool:
 
 
 def _roles(at_root: str, is_root: bool, in_place: bool) -> tuple[str | int, str | int]:
-    """What the two buffers of the C function are: ``source`` or ``target`` of `call_cache.run_cached`, or a constant."""
+    """What the two buffers of the C function are: ``source`` or ``target`` of `call_lookup.run_cached`, or a constant."""
     constant = int(MPI.IN_PLACE)
     if at_root == "recvbuf" and not is_root:
         return "target", 0
