@@ -4,7 +4,7 @@ from numba import njit
 
 from hpcoll.runtime.engine.ffi import pointer
 from hpcoll.runtime.engine.interpreter import run
-from hpcoll.runtime.engine.mpi_call import call_mpi
+from hpcoll.runtime.engine.mpi_calls import call_mpi
 from hpcoll.runtime.program import call_fields as c
 
 
