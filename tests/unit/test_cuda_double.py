@@ -42,7 +42,7 @@ def child(code: str, *arguments: str) -> subprocess.Popen[str]:
 def test_host_touches_no_gpu_memory(options: str, memory: str, frees: str, lives: bool) -> None:
     code = f"""if True:
         import ctypes, resource, cuda_double
-        from hpcoll.transports import cuda
+        from hpcoll.runtime.gpu import cuda
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         double = cuda_double.install({options})
         cuda.driver()
@@ -133,7 +133,7 @@ def test_compiled_threads_call_through_addresses(double: Double) -> None:
 
 PEER = """if True:
     import sys, time, cuda_double
-    from hpcoll.transports import cuda
+    from hpcoll.runtime.gpu import cuda
     double = cuda_double.install(gpus=(int(sys.argv[2]),), peer_access=sys.argv[2] == "0")
     driver = cuda.driver()
     try:
