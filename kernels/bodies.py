@@ -140,7 +140,7 @@ def scale(source: Number, target: Number) -> tuple[Any, Any]:
     return kernel, types.void(*pointers, types.int64, types.float64, types.float64, types.int64)
 
 
-def _place(index, n1, n2, n3, n4, n5, st0, st1, st2, st3, st4, st5):  # type: ignore[no-untyped-def]
+def _offset(index, n1, n2, n3, n4, n5, st0, st1, st2, st3, st4, st5):  # type: ignore[no-untyped-def]
     """Byte offset of element ``index`` in C order; unsigned, because signed division rounds and costs more."""
     rest = np.uint64(index)
     above = rest // np.uint64(n5)
@@ -163,22 +163,18 @@ def _place(index, n1, n2, n3, n4, n5, st0, st1, st2, st3, st4, st5):  # type: ig
     return offset + np.int64(rest - above * np.uint64(n1)) * st1 + np.int64(above) * st0
 
 
-def strided(itemsize: int, *, packs: bool) -> tuple[Any, Any]:
-    """``(dst, src, n0..n5, st0..st5)``: a strided array to contiguous memory (``packs``) or back; strides in bytes, of any sign.
+def pack(itemsize: int) -> tuple[Any, Any]:
+    """``(dst, src, n0..n5, st0..st5)``: a strided array to contiguous memory; strides in bytes, of any sign.
 
     Neighbouring threads have neighbouring items of the contiguous side.
     """
     copy = vectors.copier(itemsize)
-    place = vectors.calls(_place, types.int64(*[types.int64] * 12))
+    offset_of = vectors.calls(_offset, types.int64(*[types.int64] * 12))
 
     def kernel(dst, src, n0, n1, n2, n3, n4, n5, st0, st1, st2, st3, st4, st5):  # type: ignore[no-untyped-def]
         i, count = cuda.grid(1), n0 * n1 * n2 * n3 * n4 * n5
         while i < count:
-            offset = place(i, n1, n2, n3, n4, n5, st0, st1, st2, st3, st4, st5)
-            if packs:
-                copy(dst, i * itemsize, src, offset)
-            else:
-                copy(dst, offset, src, i * itemsize)
+            copy(dst, i * itemsize, src, offset_of(i, n1, n2, n3, n4, n5, st0, st1, st2, st3, st4, st5))
             i += cuda.gridsize(1)
 
     return kernel, types.void(_BYTES, _BYTES, *[types.int64] * (2 * MAX_AXES))

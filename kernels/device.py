@@ -1,4 +1,4 @@
-"""GPU kernels, compiled by Numba CUDA to PTX text that the driver loads.; imports the ground floor only.
+"""GPU kernels, compiled by Numba CUDA to PTX text that the driver loads.
 
 A kernel is a name and a text; compiling needs no GPU and no driver. The entry of the text has the kernel's name and takes
 8-byte parameters only, so that ``cuLaunchKernel`` is handed an array of pointers to 8-byte values:
@@ -6,7 +6,6 @@ A kernel is a name and a text; compiling needs no GPU and no driver. The entry o
     fold_<op>_<dtype>(dst, s0, ..., s7, nsources, count)         nsources 2 to 8; dst may be any one of the sources
     scale_<src>_<dst>(dst, src, count, real, imag, divides)      real and imag are float64
     pack_<itemsize>(dst, src, n0, ..., n5, st0, ..., st5)        strided source, strides in bytes; leading axes may be 1
-    unpack_<itemsize>(dst, src, n0, ..., n5, st0, ..., st5)      strided destination
 
 Any grid of blocks of `BLOCK` threads serves. Elements are aligned to their size (complex numbers to half of it); whether vectors
 of `WIDE_NBYTES` can be used is found out by the kernel. Texts of built-in operators are kept on disk.
@@ -61,8 +60,8 @@ class Meaning(NamedTuple):
     """What a kernel computes.
 
     Attributes:
-        kind: "fold", "scale", "pack" or "unpack".
-        dtypes: The element type of a fold; source and target of a scale; for pack and unpack, items as ``np.dtype("V4")``.
+        kind: "fold", "scale" or "pack".
+        dtypes: The element type of a fold; source and target of a scale; for pack, items as ``np.dtype("V4")``.
         op: Operator of a fold.
     """
 
@@ -110,19 +109,9 @@ def scale(src: np.dtype, dst: np.dtype, cc: Capability) -> Kernel:
 @lru_cache(maxsize=256)
 def pack(itemsize: int, cc: Capability) -> Kernel:
     """Kernel from a strided array of items of 1, 2, 4, 8 or 16 bytes to contiguous memory."""
-    return _strided("pack", itemsize, cc)
-
-
-@lru_cache(maxsize=256)
-def unpack(itemsize: int, cc: Capability) -> Kernel:
-    """Kernel from contiguous memory to a strided array."""
-    return _strided("unpack", itemsize, cc)
-
-
-def _strided(kind: str, itemsize: int, cc: Capability) -> Kernel:
-    name = f"{kind}_{itemsize}"
-    MEANINGS[name] = Meaning(kind, (np.dtype(f"V{itemsize}"),))
-    return _kernel(name, lambda: bodies.strided(itemsize, packs=kind == "pack"), cc)
+    name = f"pack_{itemsize}"
+    MEANINGS[name] = Meaning("pack", (np.dtype(f"V{itemsize}"),))
+    return _kernel(name, lambda: bodies.pack(itemsize), cc)
 
 
 def _kernel(name: str, body: Callable[[], tuple[Any, Any]], cc: Capability, *, keep: bool = True) -> Kernel:

@@ -94,12 +94,12 @@ class Gpus:
 
     def routes_text(self) -> str:
         """How peers get messages, for the log."""
-        routes, near = self._routes(self.message_contexts[0], (True, True)), self._ranks.local_peers
-        found = Counter((rank in near, type(routes[rank])) for rank in range(self.comm.size) if rank != self.comm.rank)
+        routes, local = self._routes(self.message_contexts[0], (True, True)), self._ranks.local_peers
+        found = Counter((rank in local, type(routes[rank])) for rank in range(self.comm.size) if rank != self.comm.rank)
         parts = []
-        for (is_near, route), n in sorted(found.items(), key=lambda one: not one[0][0]):
+        for (is_local, route), n in sorted(found.items(), key=lambda one: not one[0][0]):
             why = f" ({self._why})" if route is PinnedRingRoute else ""
-            parts.append((f"{n} of {len(near)} ranks of the node " if is_near else "other nodes ") + route.text + why)
+            parts.append((f"{n} of {len(local)} ranks of the node " if is_local else "other nodes ") + route.text + why)
         return "; ".join(parts) or "one rank"
 
     def routes(self, call: Call, message_context: MessageContext) -> Routes:

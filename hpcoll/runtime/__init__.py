@@ -1,1 +1,1 @@
-"""What runs a schedule: programs, the ways between ranks, and the compiled engine."""
+"""What runs a schedule: programs, the routes between ranks, and the compiled engine."""

@@ -78,7 +78,7 @@ def working_dtype(dtype: np.dtype) -> np.dtype:
 
 def nparams(entry: str) -> int | None:
     """How many parameters a kernel has; None for one that is not known."""
-    return {"fold": MAX_SOURCES + 3, "scale": 6, "pack": 2 + 2 * MAX_DIMS, "unpack": 2 + 2 * MAX_DIMS}.get(entry.split("_")[0])
+    return {"fold": MAX_SOURCES + 3, "scale": 6, "pack": 2 + 2 * MAX_DIMS}.get(entry.split("_")[0])
 
 
 def launch(entry: str, values: list[int], memory: Memory, operators: dict[str, Combine]) -> Launch:
@@ -88,7 +88,7 @@ def launch(entry: str, values: list[int], memory: Memory, operators: dict[str, C
         return _fold(_combine(entry, operators), dtype_of(rest[-1]), values, memory)
     if kind == "scale":
         return _scale(dtype_of(rest[0]), dtype_of(rest[1]), values, memory)
-    return _pack(int(rest[0]), values, memory, unpack=kind == "unpack")
+    return _pack(int(rest[0]), values, memory)
 
 
 def _elements(address: int, count: int, dtype: np.dtype, memory: Memory) -> np.ndarray:
@@ -151,10 +151,10 @@ def _runs(first: int, offsets: np.ndarray, item: int) -> tuple[Span, ...]:
     return tuple((first + int(lo), first + int(hi)) for lo, hi in zip(lows, highs))
 
 
-def _pack(item: int, values: list[int], memory: Memory, *, unpack: bool) -> Launch:
+def _pack(item: int, values: list[int], memory: Memory) -> Launch:
     target, source, shape, strides = values[0], values[1], values[2 : 2 + MAX_DIMS], values[2 + MAX_DIMS :]
     require(min(shape) >= 0, INVALID_VALUE, f"shape {shape}")
-    strided, dense, nbytes = (target, source, item * math.prod(shape)) if unpack else (source, target, item * math.prod(shape))
+    nbytes = item * math.prod(shape)
     unaligned = [word for word in (target, source, *strides) if word % min(item, 8)]
     require(not unaligned, MISALIGNED_ADDRESS, f"items of {item} bytes at or every {unaligned}")
     offsets = _offsets(shape, strides)
@@ -162,15 +162,9 @@ def _pack(item: int, values: list[int], memory: Memory, *, unpack: bool) -> Laun
     index = (offsets - lo)[:, None] + np.arange(item)
 
     def run() -> None:
-        items, packed = memory.view(strided + lo, hi - lo), memory.view(dense, nbytes).reshape(-1, item)
-        if unpack:
-            items[index] = packed
-        else:
-            packed[...] = items[index]
+        memory.view(target, nbytes).reshape(-1, item)[...] = memory.view(source + lo, hi - lo)[index]
 
-    packed = ((dense, dense + nbytes),) if nbytes else ()
-    spans = _runs(strided, offsets, item)
-    return Launch(run, packed if unpack else spans, spans if unpack else packed)
+    return Launch(run, _runs(source, offsets, item), ((target, target + nbytes),) if nbytes else ())
 
 
 def entries(ptx: str) -> dict[str, list[str]]:

@@ -49,7 +49,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 
 def forget() -> None:
-    for function in (device.fold, device.scale, device.pack, device.unpack):
+    for function in (device.fold, device.scale, device.pack):
         function.cache_clear()
 
 
@@ -151,14 +151,13 @@ def test_scales(cc: Capability, compiled: None) -> None:
 
 
 @every_cc
-def test_pack_and_unpack(cc: Capability, compiled: None) -> None:
+def test_pack(cc: Capability, compiled: None) -> None:
     for itemsize in (1, 2, 4, 8, 16):
-        for make in (device.pack, device.unpack):
-            kernel = make(itemsize, cc)
-            assert kernel.name == f"{make.__name__}_{itemsize}"
-            text = check(kernel, cc, 14)
-            moves = re.findall(r"\t(ld|st)\.global\.\w(\d+)\s", text)
-            assert set(moves) == {("ld", str(8 * min(itemsize, 8))), ("st", str(8 * min(itemsize, 8)))}
+        kernel = device.pack(itemsize, cc)
+        assert kernel.name == f"pack_{itemsize}"
+        text = check(kernel, cc, 14)
+        moves = re.findall(r"\t(ld|st)\.global\.\w(\d+)\s", text)
+        assert set(moves) == {("ld", str(8 * min(itemsize, 8))), ("st", str(8 * min(itemsize, 8)))}
     kernel_cases.strided()
 
 
@@ -208,7 +207,7 @@ def test_names_tell_what_a_kernel_computes() -> None:
     f4 = np.dtype("f4")
     assert device.MEANINGS[device.fold(ops.AVG, f4, (9, 0)).name] == device.Meaning("fold", (f4,), ops.SUM)
     assert device.MEANINGS[device.scale(BFLOAT16, f4, (9, 0)).name] == device.Meaning("scale", (BFLOAT16, f4))
-    assert device.MEANINGS[device.unpack(8, (9, 0)).name] == device.Meaning("unpack", (np.dtype("V8"),))
+    assert device.MEANINGS[device.pack(8, (9, 0)).name] == device.Meaning("pack", (np.dtype("V8"),))
 
 
 def test_operators_of_the_user_have_names_of_their_own(cache: Path) -> None:

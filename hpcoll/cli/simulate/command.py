@@ -116,7 +116,7 @@ def _cells(row: Algorithm, nodes: Nodes, levels: Levels, sizes: list[int], argum
 
 
 def window(nranks: int) -> int:
-    """Segments in flight, as in `hpcoll.comm.plan.window`, which needs MPI."""
+    """Segments in flight, as in `hpcoll.comm.cut.window`, which needs MPI."""
     return 2 * math.ceil(math.log2(max(2, nranks))) + 2
 
 

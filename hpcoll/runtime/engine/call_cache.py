@@ -1,8 +1,8 @@
-"""A call like an earlier one, found and run in one crossing into compiled code.
+"""The call cache: finds a call like an earlier one and runs its plan, in one crossing into compiled code.
 
 Short calls spend most of their time in Python; so what tells one call from another (operator, element type, counts, contiguity) is
 read from the array objects themselves, by their addresses. Their layout is part of NumPy's binary interface; `SUPPORTED` says
-whether this interpreter and this NumPy keep to it, and where they do not, every call takes the long way.
+whether this interpreter and this NumPy keep to it, and where they do not, every call is planned in Python.
 """
 
 import sys

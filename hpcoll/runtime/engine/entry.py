@@ -1,4 +1,4 @@
-"""The one way from Python into compiled code.
+"""`call_compiled`, the one entrance from Python into compiled code.
 
 One function is compiled, kept on disk under a name that holds a digest of all it was made from, and called as a function of C, without
 Numba's dispatch. Where it is kept, Numba is not imported.

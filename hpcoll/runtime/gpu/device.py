@@ -17,7 +17,7 @@ from hpcoll.runtime.gpu.cuda import DeviceAttribute, Driver, driver
 _BLOCKS_PER_MULTIPROCESSOR = 8  # enough to keep the memory busy
 _LEAST_NBYTES = 4096  # of temporary memory
 _SLAB_NBYTES = 32 << 20  # allocated at once for many pieces of it, because peers map allocations
-_STREAM_SETS = 16  # channels from there on share them: that delays work, but never for something that comes behind it
+_STREAM_SETS = 16  # message contexts from there on share them: that delays work, but never for something that comes behind it
 
 
 class Memory:
@@ -125,11 +125,11 @@ class Gpu:
         self._slab = address + size, left - size
         return address
 
-    def streams(self, channel: int, n: int) -> list[int]:
-        """``n`` streams for a channel."""
+    def streams(self, message_context: int, n: int) -> list[int]:
+        """``n`` streams for a message context, by its number."""
         self.enter()
         with self._lock:
-            found = self._streams.setdefault(channel % _STREAM_SETS, [])
+            found = self._streams.setdefault(message_context % _STREAM_SETS, [])
             found += [self.driver.stream() for _ in range(n - len(found))]
             return found[:n]
 

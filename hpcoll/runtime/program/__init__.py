@@ -1,1 +1,1 @@
-"""Lowering: from a schedule and the sizes of a call to a flat table of opcodes."""
+"""Lowering: from a schedule, the sizes of a call and routes to a program, a flat table of opcodes."""

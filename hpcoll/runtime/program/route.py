@@ -2,7 +2,7 @@
 
 A schedule says who sends what to whom. A **route** says how: which items a send and a receive are. `lower` asks the route to each peer and
 knows no transport. A new one is a subclass in `transports/` or `gpu/`, a row in the table of routes there (`host_routes`, `gpu_routes`),
-and, where it needs operations of its own, their codes in `Code` and their compiled function in `engine.interpreter.execute`.
+and, where it needs operations of its own, their codes in `Code` and a compiled function that `engine.interpreter._execute` finds.
 """
 
 from abc import ABC, abstractmethod
@@ -20,13 +20,11 @@ class Route(ABC):
 
     Attributes:
         peer: What rows call it: its rank in the communicator, or its local rank.
-        text: How a peer gets messages, for the log.
-        level: Which level of the cost model's constants holds, ``node`` or ``network``.
+        text: How peers get messages, for the log.
         uses_in_place: Whether `land` gives a message where the sender or the library left it, so that it needs no memory here.
     """
 
     text: ClassVar[str]
-    level: ClassVar[str]
     uses_in_place: ClassVar[bool]
 
     def __init__(self, peer: int) -> None:

@@ -11,8 +11,7 @@ from hpcoll.runtime.program.spans import Pieces, spans_of
 class MpiRoute(Route):
     """Messages leave from and land in any memory; what is not contiguous there is packed."""
 
-    text: ClassVar[str] = "by MPI"
-    level: ClassVar[str] = "network"
+    text: ClassVar[str] = "get them by MPI"
     uses_in_place: ClassVar[bool] = False
 
     def send(self, items: Items, pieces: Pieces) -> None:

@@ -36,8 +36,7 @@ class RingRoute(Route):
     A receiver uses a message where it lies, in the order in which they were announced, then acknowledges it.
     """
 
-    text: ClassVar[str] = "through shared memory"
-    level: ClassVar[str] = "node"
+    text: ClassVar[str] = "get them through shared memory"
     uses_in_place: ClassVar[bool] = True
 
     def send(self, items: Items, pieces: Pieces) -> None:

@@ -1,0 +1,62 @@
+"""Routes: the best that reaches a peer is taken, and a new one needs nothing but its class and a row in a table."""
+
+from __future__ import annotations
+
+import pytest
+from lowering_cases import Case, operator_of, play, programs_of
+from reference_engine import Setting
+
+from hpcoll.runtime.gpu.routes import CudaAwareRoute, IpcRoute, PinnedMpiRoute, PinnedRingRoute, gpu_routes
+from hpcoll.runtime.program.fields import CODE
+from hpcoll.runtime.program.items import Items
+from hpcoll.runtime.program.opcodes import Code
+from hpcoll.runtime.program.route import Route, Routes
+from hpcoll.runtime.program.spans import Pieces
+from hpcoll.runtime.transports.host_routes import host_routes
+from hpcoll.runtime.transports.mpi_route import MpiRoute
+from hpcoll.runtime.transports.rings import RingRoute
+from hpcoll.schedules.catalogue import CATALOGUE
+
+LOCAL_PEERS = {4: 0, 6: 2}  # of rank 5, which is local rank 1
+
+
+def kinds(routes: Routes) -> list[tuple[type[Route], int]]:
+    return [(type(routes[rank]), routes[rank].peer) for rank in (3, 4, 6)]
+
+
+def test_host_routes() -> None:
+    assert kinds(host_routes(LOCAL_PEERS)) == [(MpiRoute, 3), (RingRoute, 0), (RingRoute, 2)]
+    assert kinds(host_routes({})) == [(MpiRoute, 3), (MpiRoute, 4), (MpiRoute, 6)]
+
+
+@pytest.mark.parametrize("mpi_takes_gpu", [False, True])
+def test_gpu_routes(mpi_takes_gpu: bool) -> None:
+    by_mpi = CudaAwareRoute if mpi_takes_gpu else PinnedMpiRoute
+    some = gpu_routes(LOCAL_PEERS, frozenset({6}), (True, True), mpi_takes_gpu=mpi_takes_gpu)
+    assert kinds(some) == [(by_mpi, 3), (PinnedRingRoute, 0), (IpcRoute, 2)]
+    unreached = gpu_routes({}, frozenset({6}), (True, True), mpi_takes_gpu=mpi_takes_gpu)  # IPC announces messages in rings
+    assert kinds(unreached) == [(by_mpi, 3), (by_mpi, 4), (by_mpi, 6)]
+
+
+def test_a_peer_that_no_route_reaches() -> None:
+    with pytest.raises(KeyError):
+        Routes((RingRoute, LOCAL_PEERS))[3]
+
+
+class PackedRoute(MpiRoute):
+    """MPI messages that all leave from a packed copy."""
+
+    def send(self, items: Items, pieces: Pieces) -> None:
+        items.message(Code.SEND, self.peer, items.packed(pieces))
+
+
+@pytest.mark.parametrize("key", ["allreduce/ring", "allgather/direct", "bcast/binomial"])
+def test_a_new_route(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lowering and engine carry what it writes without knowing it; peers may send by another route."""
+    case = Case(CATALOGUE[key], 4, 24, (key.startswith("bcast"),) * 4, Setting(3))
+    before = programs_of(case, operator_of(case.row).itemsize)
+    monkeypatch.setattr(Case, "routes", lambda case, rank: Routes((PackedRoute, {1: 1, 2: 2}), (MpiRoute, None)))
+    programs = programs_of(case, operator_of(case.row).itemsize)
+    copies, copies_before = ([int((p.rows[:, CODE] == Code.COPY).sum()) for p in some] for some in (programs, before))
+    assert sum(copies) > sum(copies_before)
+    play(case, programs=programs)
