@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from pathlib import Path
 
+import outcomes
 import pytest
 
 
@@ -28,18 +28,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=f"{item.name} needs a GPU"))
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Writes ``P passed, F failed, S skipped`` to ``$TEST_TOKENS/rank-R``."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Let outcomes be written to ``$TEST_TOKENS/rank-R``; a pytest-xdist worker reports to its controller."""
     folder = os.environ.get("TEST_TOKENS")
-    if not folder or hasattr(session.config, "workerinput"):  # a pytest-xdist worker reports to its controller
-        return
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    assert reporter is not None
-
-    def count(*outcomes: str) -> int:
-        return sum(len(reporter.stats.get(outcome, ())) for outcome in outcomes)
-
-    mpi = sys.modules.get("mpi4py.MPI")
-    rank = mpi.COMM_WORLD.Get_rank() if mpi else 0
-    text = f"{count('passed', 'xpassed')} passed, {count('failed', 'error')} failed, {count('skipped', 'xfailed')} skipped\n"
-    Path(folder, f"rank-{rank}").write_text(text)
+    if folder and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(outcomes.Recorder(Path(folder), int(os.environ.get("TEST_RANK", "0"))))

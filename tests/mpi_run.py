@@ -11,9 +11,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+import outcomes
+
 LIMIT_S = os.environ.get("MPI_LIMIT_S", "900")
 TAIL_LINES = 80
-TOKENS = "TEST_TOKENS"
+TOKENS, RANK = "TEST_TOKENS", "TEST_RANK"
 
 # More ranks than cores: let Open MPI start them, and let idle ranks give their core away.
 OPEN_MPI = {
@@ -33,6 +35,7 @@ def run_rank(nranks: int, pytest_args: list[str]) -> int:
     if world.size != nranks:
         print(f"expected {nranks} ranks, got {world.size}: mpiexec and mpi4py use different MPI libraries", file=sys.stderr)
         return 1
+    os.environ[RANK] = str(world.rank)
     verbosity = "--quiet"
     if world.rank > 0:
         verbosity = "--verbose"  # the file then ends with the test that was running
@@ -42,18 +45,8 @@ def run_rank(nranks: int, pytest_args: list[str]) -> int:
     return pytest.main(["--with-mpi", verbosity, "--color=no", "-p", "no:cacheprovider", *pytest_args])
 
 
-def read_tokens(folder: Path, nranks: int) -> list[str]:
-    """What each rank wrote; a rank that wrote nothing counts as one failure."""
-    texts = []
-    for rank in range(nranks):
-        token = folder / f"rank-{rank}"
-        if not token.exists():
-            token.write_text("0 passed, 1 failed, 0 skipped: this rank left no result\n")
-        texts.append(token.read_text().strip())
-    return texts
-
-
 def show_output(folder: Path, rank: int) -> None:
+    """The end of what a rank printed, where that is in a file."""
     output = folder / f"output-{rank}"
     if output.exists():
         print(f"\n-- rank {rank}, end of its output:")
@@ -61,29 +54,29 @@ def show_output(folder: Path, rank: int) -> None:
 
 
 def judge(folder: Path, nranks: int, status: int) -> bool:
-    """Prints the result of every rank and one line for all; True when nothing failed anywhere."""
-    texts = read_tokens(folder, nranks)
-    counts = [[int(part.split()[0]) for part in text.split(":")[0].split(",")] for text in texts]
-    for rank, (_, failed, _) in enumerate(counts):
-        if failed:
+    """Prints the result of every rank, the cases that failed and one line for all; True when nothing failed anywhere."""
+    for rank in range(nranks):
+        token = outcomes.token(folder, rank)
+        if not token.exists():
+            token.write_text(f"0 passed, 1 failed: {outcomes.NO_RESULT}\n")
+        if " 0 failed" not in token.read_text():
             show_output(folder, rank)
-    for rank, text in enumerate(texts):
-        print(f"rank {rank}: {text}")
-    good = status == 0 and all(failed == 0 for _, failed, _ in counts)
-    if len({sum(row) for row in counts}) > 1:
-        print("the ranks did not run the same number of tests")
-        good = False
+    for rank in range(nranks):
+        print(f"rank {rank}: {outcomes.token(folder, rank).read_text().strip()}")
+    cases = outcomes.merge(folder, nranks)
+    failed = {name: case for name, case in cases.items() if case.outcome == outcomes.FAILED}
+    for name, case in failed.items():
+        print(f"failed: {name}: {case.note}")
     if status:
         print(f"mpiexec ended with status {status}" + (f": over {LIMIT_S} s" if status in (124, 137) else ""))
-    print(f"{sum(row[0] for row in counts)} passed, {sum(row[1] for row in counts)} failed on {nranks} ranks")
-    return good
+    print(f"{outcomes.tally(cases.values())} on {nranks} ranks")
+    return status == 0 and not failed
 
 
 def launch(nranks: int, pytest_args: list[str]) -> int:
     """Starts the ranks and judges what they left."""
     folder = Path(os.environ.get(TOKENS) or tempfile.mkdtemp(prefix="hpcoll-tests-"))
-    for old in [*folder.glob("rank-*"), *folder.glob("output-*")]:
-        old.unlink()
+    outcomes.clear(folder)
     mpiexec = Path(sys.executable).with_name("mpiexec")
     command = ["timeout", "-k", "5", LIMIT_S, str(mpiexec) if mpiexec.exists() else "mpiexec", "-n", str(nranks)]
     command += [sys.executable, __file__, "--rank", str(nranks), *pytest_args]
