@@ -1,13 +1,16 @@
-"""Skips what this machine cannot run, and leaves a result file per rank: the exit status of mpiexec proves nothing."""
+"""Skips what this machine cannot run, has outcomes written per rank, and puts the double of the CUDA driver in place."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import outcomes
 import pytest
+from cuda_double import Double, blamed, installed
 
 
 def gpu_count() -> int:
@@ -29,7 +32,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let outcomes be written to ``$TEST_TOKENS/rank-R``; a pytest-xdist worker reports to its controller."""
-    folder = os.environ.get("TEST_TOKENS")
+    """Let outcomes be written to the folder ``$TEST_TOKENS``; a pytest-xdist worker reports to its controller."""
+    folder = os.environ.get(outcomes.TOKENS)
     if folder and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(outcomes.Recorder(Path(folder), int(os.environ.get("TEST_RANK", "0"))))
+        config.pluginmanager.register(outcomes.Recorder(Path(folder), int(os.environ.get(outcomes.RANK, "0"))))
+
+
+def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What the marker ``double`` says."""
+    marker = request.node.get_closest_marker("double")
+    return marker.kwargs if marker else {}
+
+
+@pytest.fixture
+def double(request: pytest.FixtureRequest) -> Iterator[Double]:
+    """The double of the CUDA driver, for one test."""
+    with installed(**_options(request)) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def shared_double(request: pytest.FixtureRequest) -> Iterator[Double]:
+    """One for all tests of a file, which use `blame` too."""
+    with installed(**_options(request)) as one:
+        yield one
+
+
+@pytest.fixture
+def blame(shared_double: Double) -> Iterator[Double]:
+    """The file's double; what a test does wrong is its own failure."""
+    with blamed(shared_double) as one:
+        yield one

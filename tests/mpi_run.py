@@ -6,16 +6,17 @@ Rank 0 reports as usual; what the others print goes to files that are shown when
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import outcomes
+from outcomes import RANK, TOKENS
 
 LIMIT_S = os.environ.get("MPI_LIMIT_S", "900")
 TAIL_LINES = 80
-TOKENS, RANK = "TEST_TOKENS", "TEST_RANK"
 
 # More ranks than cores: let Open MPI start them, and let idle ranks give their core away.
 OPEN_MPI = {
@@ -81,7 +82,12 @@ def launch(nranks: int, pytest_args: list[str]) -> int:
     command = ["timeout", "-k", "5", LIMIT_S, str(mpiexec) if mpiexec.exists() else "mpiexec", "-n", str(nranks)]
     command += [sys.executable, __file__, "--rank", str(nranks), *pytest_args]
     environment = OPEN_MPI | (OPEN_MPI_ROOT if os.geteuid() == 0 else {}) | os.environ | {TOKENS: str(folder), "PYTHONUNBUFFERED": "1"}
-    status = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False).returncode
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) as job:
+        try:
+            status = job.wait()
+        finally:
+            job.terminate()  # of something that has ended, this does nothing
     return 0 if judge(folder, nranks, status) else 1
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 FAILED, SKIPPED, PASSED = "failed", "skipped", "passed"  # the worst first
 BEGIN = "begin"
+TOKENS, RANK = "TEST_TOKENS", "TEST_RANK"  # environment variables: where to write, and which rank this is
 NO_RESULT = "this rank left no result"
 
 

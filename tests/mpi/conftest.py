@@ -1,25 +1,21 @@
-"""The driver's double for one test: messages leave its memory by way of the host, directly, or either way."""
+"""Tests of messages on GPU arrays: they leave its memory by way of the host, or directly."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from cuda_double import Double
-from gpu_double import installed
+from cuda_double import Double, installed
 from mpi4py import MPI
 
 import hpcoll
 
 
-@pytest.fixture
-def double() -> Iterator[Double]:
-    yield from installed(takes=False)
-
-
 @pytest.fixture(params=[False, True], ids=["by way of the host", "directly"])
 def either(request: pytest.FixtureRequest) -> Iterator[Double]:
-    yield from installed(request.param)
+    """The double of the CUDA driver, whose memory the MPI library takes or not."""
+    with installed(takes=request.param) as one:
+        yield one
 
 
 @pytest.fixture

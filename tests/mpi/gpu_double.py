@@ -1,52 +1,40 @@
-"""The driver's double in place of a GPU on every rank: fixtures' bodies, and what tests of messages start from."""
+"""What tests of GPU arrays over the driver's double have in common: communicators, a call that is checked, neighbours."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
-import cuda_double
 import numpy as np
-import pytest
 from cuda_double import Double
+from gpu_cases import forced, read
 from mpi4py import MPI
 
 import hpcoll
-from hpcoll.comm import gpu_routes, point_to_point_buffers
-from hpcoll.runtime.gpu import device
+
+WORLD = MPI.COMM_WORLD
+LONG, SHORT = 40_001, 9  # elements of float32: of the GPU's tier, and of the one that uses host memory
 
 
-def fresh() -> None:
-    """Forget what was found out about another GPU."""
-    device._gpu.cache_clear()
-    point_to_point_buffers._takes.cache_clear()
+def communicator(way: str | None = None) -> hpcoll.Communicator:
+    with forced(way):
+        return hpcoll.Communicator(WORLD.Dup())
 
 
-def installed(takes: bool | None = None, ngpus: int = 1) -> Iterator[Double]:
-    """A double; no test may leave work that nothing orders, or have called the driver wrongly.
-
-    Args:
-        takes: Whether the MPI library takes its memory, which the host can read then. None: hpcoll finds out, where no double is.
-        ngpus: That this process sees.
-    """
-    one = cuda_double.install(ngpus, readable=bool(takes))
-    with pytest.MonkeyPatch.context() as patch:
-        for module in () if takes is None else (gpu_routes, point_to_point_buffers):
-            patch.setattr(module, "takes_gpu_memory", lambda gpu: takes)
-        fresh()
-        yield one
-    one.uninstall()
-    fresh()
-    assert (one.races, one.failures) == ([], [])
+def allreduce(comm: hpcoll.Communicator, double: Any, count: int = LONG, **options: Any) -> bool:
+    """Whether a sum over all ranks is right."""
+    send = double.Array(count, **options).fill(comm.rank + 1)
+    recv = double.Array(count, **options).fill(0)
+    comm.Allreduce(send, recv)
+    return bool((read(recv) == comm.size * (comm.size + 1) / 2).all())
 
 
-def ordered(double: Double) -> Iterator[Double]:
-    """A double that several tests use: what one of them did wrong is that one's failure."""
-    yield double
-    found = list(double.races), list(double.failures)
-    double.races.clear()
-    double.failures.clear()
-    assert found == ([], [])
+def raised(action: Callable[[], Any]) -> Exception | None:
+    try:
+        action()
+    except Exception as error:
+        return error
+    return None
 
 
 def around(comm: MPI.Intracomm) -> tuple[int, int]:
@@ -55,6 +43,6 @@ def around(comm: MPI.Intracomm) -> tuple[int, int]:
 
 def made(either: Double) -> tuple[hpcoll.Communicator, int, int, Any, Any]:
     """A communicator, both neighbours, and two arrays."""
-    comm = hpcoll.Communicator(MPI.COMM_WORLD.Dup())
+    comm = hpcoll.Communicator(WORLD.Dup())
     send, recv = either.Array(1000, np.float64).fill(np.arange(1000) + comm.rank), either.Array(1000, np.float64).fill(-1)
     return comm, *around(comm), send, recv

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from gpu_double import installed, ordered
+from cuda_double import Double
 from mpi4py import MPI
 from test_bench import QUICK, bench, document
 
@@ -23,18 +22,16 @@ from hpcoll.selection.config import CUDA_PATHS
 WORLD = MPI.COMM_WORLD
 SMALL_LINK = 1 << 16
 DEVICE = ["--memory", "device"]
-
-
-gpus = pytest.fixture(scope="module")(installed)
+pytestmark = pytest.mark.double
 
 
 @pytest.fixture
-def double(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """That GPU, with little to measure of its copies, and no NCCL."""
+def double(blame: Double, monkeypatch: pytest.MonkeyPatch) -> Double:
+    """A GPU, with little to measure of its copies, and no NCCL."""
     measured = device.rates
     monkeypatch.setattr("hpcoll.cli.bench.routes.rates", lambda gpu: measured(gpu, SMALL_LINK))
     monkeypatch.setattr("hpcoll.cli.bench.nccl._find", lambda: None)
-    yield from ordered(gpus)
+    return blame
 
 
 CALLS = [(collective, "blocking") for collective in BY_COLLECTIVE] + [("allreduce", mode) for mode in MODES[1:]] + [("bcast", "overlap")]

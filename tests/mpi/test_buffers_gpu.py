@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from cuda_double import Double
-from gpu_double import installed
 from mpi4py import MPI
 
 import hpcoll
@@ -19,10 +17,7 @@ from hpcoll.comm.calls.host_mirror import mirrored
 from hpcoll.comm.calls.native import as_native
 from hpcoll.comm.calls.overlap import check_overlap, check_same_order
 
-
-@pytest.fixture
-def double() -> Iterator[Double]:
-    yield from installed(ngpus=2)
+pytestmark = pytest.mark.double(ngpus=2)
 
 
 def describe(spec: object, **options: Any) -> Resolved:

@@ -20,23 +20,18 @@ from gpu_cases import (
     check_requests,
     communicator,
 )
-from gpu_double import installed, ordered
 
 from hpcoll.schedules.catalogue import CATALOGUE
 
 COUNTS = (0, 7, 12_007)  # the double is slow
 HIERARCHICAL = [(method, name) for method, collective in COLLECTIVE.items() for name in names(method)[2:]
                 if method != "Barrier" and CATALOGUE[f"{collective}/{name}"].hierarchical]  # fmt: skip
-pytestmark = pytest.mark.mpi(min_size=1)
-
-
-double = pytest.fixture(scope="module")(installed)
-no_races = pytest.fixture(autouse=True)(ordered)
+pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double, pytest.mark.usefixtures("blame")]
 
 
 @pytest.fixture(scope="module")
-def make(double: Any) -> Maker:
-    return lambda count, dtype: double.Array(count, dtype)
+def make(shared_double: Any) -> Maker:
+    return lambda count, dtype: shared_double.Array(count, dtype)
 
 
 @pytest.fixture(scope="module")

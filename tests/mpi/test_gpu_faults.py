@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from doubled import LONG, SHORT, WORLD, allreduce, communicator, installed, ordered, raised
+from cuda_double import installed
 from gpu_cases import read
+from gpu_double import LONG, SHORT, WORLD, allreduce, communicator, raised
 from mpi4py import MPI
 from reference import agreed
 
@@ -17,18 +18,13 @@ import hpcoll
 from hpcoll.base.errors import ArgumentError, DeviceError
 from hpcoll.runtime.engine import host_engine
 
-pytestmark = pytest.mark.mpi(min_size=1)
-
-
-@pytest.fixture
-def double() -> Iterator[Any]:
-    yield from ordered()
+pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double(forgives=("failures",))]
 
 
 @pytest.fixture
 def failing() -> Iterator[Any]:
     """A double whose work may be left undone."""
-    with installed() as made:
+    with installed(forgives=("races", "failures")) as made:
         yield made
 
 
@@ -146,7 +142,7 @@ def test_the_way_that_is_forced_does_not_exist() -> None:
     """All ranks are told, and host arrays are still served."""
     if WORLD.size == 1:
         pytest.skip("one rank needs no way")
-    with installed(ipc=False) as double:
+    with installed(ipc=False, forgives=("races", "failures")) as double:
         comm = communicator("ipc")
         error = raised(lambda: allreduce(comm, double))
         texts = WORLD.allgather(str(error))
@@ -166,7 +162,7 @@ def test_ways_that_differ_between_ranks(double: Any) -> None:
 
 
 def test_an_array_of_another_gpu() -> None:
-    with installed(ordinal_count=2) as double:
+    with installed(2, forgives=("races", "failures")) as double:
         comm = communicator()
         assert allreduce(comm, double)
         double.make_current(1)

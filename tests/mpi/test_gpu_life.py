@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from doubled import LONG, SHORT, WORLD, allreduce, communicator, installed, ordered
+from cuda_double import installed
 from gpu_cases import read, write
+from gpu_double import LONG, SHORT, WORLD, allreduce, communicator
 from mpi4py import MPI
 from reference import agreed
 
 import hpcoll
 from hpcoll.runtime.gpu import device
 
-pytestmark = pytest.mark.mpi(min_size=1)
-
-
-@pytest.fixture
-def double() -> Iterator[Any]:
-    yield from ordered()
+pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double(forgives=("failures",))]
 
 
 @pytest.mark.parametrize("options", [{"ipc": False}, {"peer_access": False}], ids=str)
 def test_memory_that_peers_cannot_map(options: dict[str, Any]) -> None:
     """Without CUDA IPC, and on two GPUs that do not reach each other."""
     mine = 0 if "ipc" in options else WORLD.rank % 2
-    with installed(ordinal_count=2, current=mine, **options) as double:
+    with installed(2, current=mine, forgives=("failures",), **options) as double:
         comm = communicator()
         wrong = [count for count in (LONG, SHORT) if not allreduce(comm, double, count, ordinal=mine)]
         assert agreed(wrong) == []
@@ -111,7 +106,7 @@ def test_an_array_over_two_allocations_is_not_exported_by_the_first(double: Any)
 
 
 def test_the_threads_gpu_is_left_as_it_was() -> None:
-    with installed(ordinal_count=2) as double:
+    with installed(2) as double:
         comm = communicator()
         send, recv = double.Array(LONG).fill(1), double.Array(LONG)
         request = comm.Iallreduce(send, recv, hpcoll.AVG)

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
 
-import cuda_double
 from cuda_double import Double
 
 from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.gpu.cuda import Driver
 
 N = 1000  # bytes or elements
-
-
-def installed() -> Iterator[Double]:
-    """A double in place of the driver, for one test."""
-    one = cuda_double.install()
-    assert cuda.driver() is not None
-    yield one
-    one.uninstall()
 
 
 def driver() -> Driver:

@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import cuda_double
-from cuda_double import Double
-
-from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.gpu.arrays import DeviceArray, device_array
-
-
-def installed() -> Iterator[Double]:
-    """Two GPUs."""
-    one = cuda_double.install(2)
-    assert cuda.driver() is not None
-    yield one
-    one.uninstall()
 
 
 class Cai:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import cuda_double
 import mpi4py
 import numpy as np
 from cuda_double import Double
@@ -14,17 +12,8 @@ mpi4py.rc.initialize = False
 from mpi4py import MPI  # noqa: E402
 
 from hpcoll.comm.calls.host_mirror import mirrored  # noqa: E402
-from hpcoll.runtime.gpu import cuda  # noqa: E402
 
 OP = MPI.SUM
-
-
-def installed() -> Iterator[Double]:
-    one = cuda_double.install()
-    assert cuda.driver() is not None
-    yield one
-    one.uninstall()
-    assert one.races == []
 
 
 def both(method: str, arguments: tuple[Any, ...], stream: Any = None, rank: int = 0) -> tuple[tuple[Any, ...], Any]:

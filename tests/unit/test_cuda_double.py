@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,13 @@ import cuda_double
 import numpy as np
 import pytest
 from cuda_double import Double
-from driver_cases import N, driver, filled, installed, recorded
+from driver_cases import N, driver, filled, recorded
 
 from hpcoll.base.errors import DeviceError
 from hpcoll.runtime.gpu.cuda import Attribute, IpcHandle, MemoryType
 
+pytestmark = pytest.mark.double(forgives=("races", "failures"))
 TESTS = Path(cuda_double.__file__).parents[1]
-
-
-@pytest.fixture
-def double() -> Iterator[Double]:
-    yield from installed()
 
 
 def child(code: str, *arguments: str) -> subprocess.Popen[str]:

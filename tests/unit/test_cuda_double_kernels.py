@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from cuda_double import Double, kernels
-from driver_cases import N, driver, installed, launch, ptx
+from driver_cases import N, driver, launch, ptx
 
 from hpcoll.base.errors import DeviceError
 from hpcoll.runtime.gpu.cuda import Attribute, MemoryType
 
-
-@pytest.fixture
-def double() -> Iterator[Double]:
-    yield from installed()
+pytestmark = pytest.mark.double(forgives=("races", "failures"))
 
 
 def fold(double: Double, entry: str, target: int, *sources: int, count: int = N) -> int:

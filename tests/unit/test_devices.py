@@ -12,14 +12,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cuda_double import Double
-from exported import Cai, installed, on_gpu
+from exported import Cai, on_gpu
 
 from hpcoll.base.errors import DeviceError
 from hpcoll.runtime.gpu import cuda, dlpack
 from hpcoll.runtime.gpu.arrays import DeviceArray, device_array
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
-double = pytest.fixture(installed)
+pytestmark = pytest.mark.double(ngpus=2, forgives=("races", "failures"))
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_double import Double
-from exported import Cai, installed, on_gpu
+from exported import Cai, on_gpu
 
 from hpcoll.base.errors import ArgumentError, DeviceError
 from hpcoll.runtime.gpu.arrays import stream_handle, stream_of
 
-double = pytest.fixture(installed)
+pytestmark = pytest.mark.double(ngpus=2, forgives=("races", "failures"))
 
 
 def test_stream_handles() -> None:

@@ -6,11 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import cuda_double
 import pytest
 
 from hpcoll.cli.doctor import gpus, probes
@@ -19,6 +17,7 @@ from hpcoll.cli.doctor.gpus import Place
 
 HERE = Place("machine", "pid:[1]", "ipc:[1]")
 PACKAGES = {"cupy-cuda13x": "14", "numba-cuda": "1"}
+pytestmark = pytest.mark.double(ngpus=2, forgives=("failures",))
 
 
 def test_a_driver_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,13 +34,6 @@ def test_a_process_that_cannot_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "executable", "/bin/false")
     finding, = probes.cuda(tmp_path)  # fmt: skip
     assert (finding.level, finding.found.partition(",")[0]) == (WARN, "the driver gives no device: asking it ended with status 1")
-
-
-@pytest.fixture
-def double() -> Iterator[Any]:
-    made = cuda_double.install(2)
-    yield made
-    made.uninstall()
 
 
 def test_a_machine_with_gpus(double: Any, monkeypatch: pytest.MonkeyPatch) -> None:

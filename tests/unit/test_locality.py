@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
-import cuda_double
 import pytest
+from cuda_double import installed
 
 from hpcoll.base.errors import ArgumentError, DeviceError
 from hpcoll.runtime.gpu import cuda, local_gpu
@@ -32,10 +33,8 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def gpus() -> Iterator[Any]:
-    installed: list[Any] = []
-    yield lambda n: installed.append(cuda_double.install(n))
-    for one in reversed(installed):
-        one.uninstall()
+    with ExitStack() as stack:
+        yield lambda n: stack.enter_context(installed(n))
 
 
 class Comm:

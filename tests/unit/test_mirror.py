@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import cuda_double
 import ml_dtypes
 import numpy as np
 import pytest
 from cuda_double import Double
-from mirrors import MPI, OP, address, arrays, both, copies, installed
+from mirrors import MPI, OP, address, arrays, both, copies
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.calls.host_mirror import mirrored
-from hpcoll.runtime.gpu import cuda
-
-double = pytest.fixture(installed)
 
 
 def test_no_gpu_array(double: Double) -> None:
@@ -223,12 +219,10 @@ REFUSED: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("text", "call"), REFUSED)
-def test_refused(text: str, call: Any) -> None:
-    double = cuda_double.install(2)
-    assert cuda.driver() is not None
+@pytest.mark.double(ngpus=2, forgives=("races", "failures"))
+def test_refused(text: str, call: Any, double: Double) -> None:
     method, arguments = call(double)
     with pytest.raises(ArgumentError) as caught:
         mirrored(method, arguments, None, 0)
     assert str(caught.value) == f"rank 0: {text}"
     assert copies(double) == 0
-    double.uninstall()

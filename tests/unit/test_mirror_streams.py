@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from cuda_double import Double
 from driver_cases import driver
-from mirrors import OP, address, arrays, both, copies, installed
+from mirrors import OP, address, arrays, both, copies
 
 from hpcoll.base.errors import ArgumentError, DeviceError
 from hpcoll.comm.calls import host_mirror
 from hpcoll.comm.calls.exporters import gpu_memory
 from hpcoll.comm.calls.host_mirror import Mirror, mirror_of, mirrored
 
-double = pytest.fixture(installed)
+pytestmark = pytest.mark.double(forgives=("failures",))
 
 
 def test_stream_must_be_one(double: Double) -> None:

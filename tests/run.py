@@ -1,0 +1,128 @@
+"""All checks that a change must pass; on two idle cores in ten minutes, the making of the environments included.
+
+  tests/run.sh                         the short run: every case somewhere, representative ones for other numbers of ranks
+  tests/run.sh full                    everything: all cases on 1 to 5 ranks with both MPI libraries, and proofs up to 64 ranks
+  tests/run.sh lint                    ruff, mypy, and shellcheck where it is installed
+  tests/run.sh unit                    all tests that need no MPI
+  tests/run.sh cluster                 the tests that emulate several hosts and Slurm, where the machine allows that
+  tests/run.sh mpi [NRANKS] [LIBRARY]  all tests under mpiexec; LIBRARY is openmpi or mpich
+  tests/run.sh mutations               whether the short run notices a runtime that was broken on purpose (hours)
+
+All other arguments go to pytest: tests/run.sh mpi 3 openmpi -x -k ring
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import environments
+import stages
+from environments import ROOT
+from stages import Stage
+
+LIBRARIES = ("openmpi", "mpich")
+NRANKS = (1, 2, 3, 4, 5)
+LOGS = ROOT / "build" / "tests"
+PARTS = ("lint", "unit", "cluster", "mpi")
+
+# The short run of tests/mpi: library, ranks, and pytest's choice of markers (README.md here).
+SHORT = (
+    ("openmpi", 2, "not full"),
+    ("openmpi", 4, "not full and not once"),
+    ("mpich", 3, "not full and not once and not double"),
+    ("openmpi", 1, "smoke and not full"),
+    ("openmpi", 5, "smoke and not full"),
+    ("mpich", 1, "smoke and not full"),
+    ("mpich", 2, "smoke and not full"),
+    ("mpich", 4, "smoke and not full"),
+)
+
+
+def python(library: str) -> str:
+    return str(environments.folder(library) / "bin" / "python")
+
+
+def lint(library: str) -> list[Stage]:
+    """Checks of the text; mypy sees the packages where they are installed: kernels inside hpcoll."""
+    bin = environments.folder(library) / "bin"
+    typed = f'rm -rf build/typed && mkdir -p build/typed/hpcoll && ln -s "$PWD"/hpcoll/* "$PWD/kernels" build/typed/hpcoll/ && {bin}/mypy'
+    found = [
+        Stage("ruff", (str(bin / "ruff"), "check", ".")),
+        Stage("mypy of hpcoll, kernels, jobs", ("sh", "-c", f"{typed} build/typed/hpcoll jobs")),
+    ]
+    if shutil.which("shellcheck"):
+        scripts = [*ROOT.glob("tests/**/*.sh"), *ROOT.glob("jobs/*.sh"), *ROOT.glob("jobs/*.sbatch"), ROOT / ".ci" / "run"]
+        found.append(Stage("shellcheck", ("shellcheck", *map(str, scripts))))
+    return found
+
+
+def unit(library: str, arguments: tuple[str, ...]) -> Stage:
+    cores = os.cpu_count() or 1
+    command = (python(library), "-m", "pytest", "-q", "-n", str(cores), "--dist", "worksteal", "tests/unit", *arguments)
+    return Stage("tests/unit", command, nranks=1, cores=cores)
+
+
+def cluster(library: str, arguments: tuple[str, ...]) -> Stage:
+    return Stage("tests/cluster", (python(library), "-m", "pytest", "-q", "tests/cluster", *arguments), nranks=1)
+
+
+def mpi(library: str, nranks: int, arguments: tuple[str, ...]) -> Stage:
+    title = f"tests/mpi on {nranks} rank{'s' if nranks > 1 else ''}, {library}"
+    return Stage(title, (python(library), "tests/mpi_run.py", str(nranks), "tests/mpi", *arguments), nranks, cores=nranks)
+
+
+def short(arguments: tuple[str, ...]) -> list[Stage]:
+    """What a change must pass; stages that need one core run beside each other."""
+    base = LIBRARIES[0]
+    mpi_stages = [mpi(library, nranks, ("-m", markers, *arguments)) for library, nranks, markers in SHORT]
+    fast = ("-m", "not full", *arguments)
+    return [*lint(base), cluster(base, fast), unit(base, fast), *mpi_stages]
+
+
+def chosen(parts: tuple[str, ...], nranks: tuple[int, ...], libraries: tuple[str, ...], arguments: tuple[str, ...]) -> list[Stage]:
+    """Everything of some parts."""
+    found = []
+    for part in parts:
+        found += {
+            "lint": lambda: lint(libraries[0]),
+            "unit": lambda: [unit(libraries[0], arguments)],
+            "cluster": lambda: [cluster(libraries[0], arguments)],
+            "mpi": lambda: [mpi(library, n, arguments) for library in libraries for n in nranks],
+        }[part]()
+    return found
+
+
+def main(words: list[str]) -> int:
+    """Read the command line, make the environments, run the stages."""
+    if words and words[0] in ("-h", "--help"):
+        print(__doc__)
+        return 0
+    parts, nranks, libraries = list[str](), NRANKS, LIBRARIES
+    while words:
+        if words[0] in PARTS:
+            parts.append(words[0])
+        elif words[0] == "full":
+            parts = list(PARTS)
+        elif words[0] in LIBRARIES:
+            libraries = (words[0],)
+        elif words[0].isdecimal():
+            nranks = (int(words[0]),)
+        else:
+            break
+        words = words[1:]
+    arguments = tuple(words)
+    needed = LIBRARIES if not parts or "mpi" in parts or "cluster" in parts else LIBRARIES[:1]
+    problem = stages.prepare("environments", lambda: environments.make(needed))
+    if problem:
+        print(f"{problem}\n0 passed, 1 failed")
+        return 1
+    return stages.run(chosen(tuple(parts), nranks, libraries, arguments) if parts else short(arguments), LOGS)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["mutations"]:
+        os.execv(sys.executable, [sys.executable, str(Path(__file__).with_name("mutations.py"))])
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,157 @@
+"""Runs stages of tests beside each other as far as there are cores, shows how far they are, and sums up what became of the cases."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import outcomes
+from environments import ROOT
+from outcomes import FAILED, PASSED, SKIPPED, Case
+
+TICK_S = 30.0  # between lines that say how far it is
+LINES = 400  # of a failed stage's output, at most
+SLOWEST = 10
+STARTED = time.monotonic()
+
+
+class Stage(NamedTuple):
+    """A command. With ``nranks`` its processes write down what becomes of their cases; without it is one case itself."""
+
+    title: str
+    command: tuple[str, ...]
+    nranks: int = 0
+    cores: int = 1
+
+
+class Running(NamedTuple):
+    """A stage that runs, or has run: where its output and its cases are."""
+
+    stage: Stage
+    process: subprocess.Popen[bytes]
+    folder: Path
+    log: IO[bytes]
+    since: float
+
+
+class Ended(NamedTuple):
+    """What became of a stage."""
+
+    stage: Stage
+    seconds: float
+    cases: dict[str, Case]
+
+    @property
+    def good(self) -> bool:
+        return all(case.outcome != FAILED for case in self.cases.values())
+
+
+def elapsed() -> str:
+    seconds = int(time.monotonic() - STARTED)
+    return f"{seconds // 60:2d}:{seconds % 60:02d}"
+
+
+def prepare(title: str, action: Callable[[], str]) -> str:
+    """Do something that all stages need; what went wrong."""
+    print(f"{elapsed()}  {title}: begins", flush=True)
+    problem = action()
+    print(f"{elapsed()}  {title}: {'FAILED' if problem else 'ready'}", flush=True)
+    return problem
+
+
+def run(stages: list[Stage], logs: Path) -> int:
+    """Run all; 0 when nothing failed. The first waiting stage for which there are cores is next."""
+    waiting, running, ended = list(stages), list[Running](), list[Ended]()
+    ncores, tick = os.cpu_count() or 1, time.monotonic() + TICK_S
+    try:
+        while waiting or running:
+            free = ncores - sum(min(one.stage.cores, ncores) for one in running)
+            for stage in [one for one in waiting if min(one.cores, ncores) <= free][:1]:
+                waiting.remove(stage)
+                running.append(_start(stage, logs))
+            for one in [one for one in running if one.process.poll() is not None]:
+                running.remove(one)
+                ended.append(_end(one))
+                _say(ended[-1], len(ended), len(stages), one.folder)
+            if time.monotonic() > tick:
+                tick += TICK_S
+                print(f"{elapsed()}    {'; '.join(map(_progress, running))}", flush=True)
+            time.sleep(0.05)
+    finally:
+        for one in running:  # those that started processes end them
+            one.process.terminate()
+            one.process.wait()
+    return _sum_up(ended)
+
+
+def _start(stage: Stage, logs: Path) -> Running:
+    folder = logs / re.sub(r"\W+", "-", stage.title)
+    folder.mkdir(parents=True, exist_ok=True)
+    outcomes.clear(folder)
+    log = (folder / "log").open("wb")
+    environment = {**os.environ, outcomes.TOKENS: str(folder)} if stage.nranks else None
+    print(f"{elapsed()}    {stage.title}: begins", flush=True)
+    process = subprocess.Popen(
+        stage.command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    return Running(stage, process, folder, log, time.monotonic())
+
+
+def _end(one: Running) -> Ended:
+    one.log.close()
+    title, status = one.stage.title, one.process.returncode
+    cases = outcomes.merge(one.folder, one.stage.nranks)
+    if not one.stage.nranks:
+        cases[title] = Case(FAILED if status else PASSED, 0.0)
+    elif status and all(case.outcome != FAILED for case in cases.values()):
+        cases[title] = Case(FAILED, 0.0, f"no test of it ran, or none failed, but it ended with status {status}")
+    return Ended(one.stage, time.monotonic() - one.since, cases)
+
+
+def _progress(one: Running) -> str:
+    if not one.stage.nranks:
+        return one.stage.title
+    return f"{one.stage.title}: {len(outcomes.read(one.folder, 0).cases)} cases done"
+
+
+def _say(ended: Ended, number: int, total: int, folder: Path) -> None:
+    verdict = "ok" if ended.good else "FAILED"
+    print(f"{elapsed()}  [{number}/{total}] {verdict}: {_result(ended)}", flush=True)
+    if not ended.good:
+        lines = (folder / "log").read_text(errors="replace").splitlines()
+        print("\n".join([f"    | {line}" for line in lines[-LINES:]]))
+        print(f"    all of it: {folder / 'log'}", flush=True)
+
+
+def _result(ended: Ended) -> str:
+    counted = f": {outcomes.tally(ended.cases.values())}" if ended.stage.nranks else ""
+    return f"{ended.seconds:4.0f} s  {ended.stage.title}{counted}"
+
+
+def _sum_up(ended: list[Ended]) -> int:
+    """Time per stage, slowest cases, why cases were skipped, which failed; a case counts once, however many stages ran it."""
+    every = [(name, case, one.stage.title) for one in ended for name, case in one.cases.items()]
+    print(f"\n==== {elapsed().strip()} min in all; seconds of the stages")
+    print("\n".join(map(_result, ended)))
+    print(f"\n==== the {SLOWEST} slowest")
+    for name, case, title in sorted(every, key=lambda one: -one[1].seconds)[:SLOWEST]:
+        print(f"{case.seconds:6.1f} s  {name}  ({title})")
+    merged: dict[str, Case] = {}
+    for name, case, _ in every:
+        merged[name] = min(case, merged.get(name, case), key=lambda one: (FAILED, PASSED, SKIPPED).index(one.outcome))
+    reasons = Counter(case.note for case in merged.values() if case.outcome == SKIPPED)
+    if reasons:
+        print("\n==== skipped wherever they ran")
+        print("\n".join(f"{number:5d}  {reason}" for reason, number in reasons.most_common()))
+    wrong = [f"{name} ({title}): {case.note}" for name, case, title in every if case.outcome == FAILED]
+    if wrong:
+        print("\n==== failed")
+        print("\n".join(wrong))
+    print(f"\n{outcomes.tally(merged.values())}", flush=True)
+    return 1 if wrong else 0
