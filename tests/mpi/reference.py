@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 from mpi4py import MPI
 
 import hpcoll
@@ -19,8 +21,17 @@ COLLECTIVES = {
 }  # fmt: skip
 ROOTED = ("reduce", "bcast", "gather", "scatter")
 ALGORITHMS = [(collective, name) for collective in COLLECTIVES for name in (*hpcoll.algorithms(collective), "native")]
+REPRESENTATIVE = {  # one for each thing that schedules ask of the engine
+    "allreduce/ring", "allreduce/double_tree", "allreduce/recursive_doubling", "allreduce/hierarchical", "reduce_scatter/direct",
+    "allgather/circulant", "gather/binomial", "alltoall/bruck",
+}  # fmt: skip
 REDUCING = ("allreduce", "reduce", "reduce_scatter", "scan", "exscan")
 REDUCTIONS = [(collective, name) for collective, name in ALGORITHMS if collective in REDUCING and name != "native"]
+
+
+def representative(cases: Iterable[tuple[str, str]]) -> list[Any]:
+    """Collectives and algorithms for `parametrize`, of which the short run has a few: the engine knows no names."""
+    return [case if "/".join(case) in REPRESENTATIVE else pytest.param(*case, marks=pytest.mark.full) for case in cases]
 
 
 @cache

@@ -27,6 +27,7 @@ from hpcoll.schedules.catalogue import algorithms
 
 WORLD = MPI.COMM_WORLD
 QUICK = ["-b", "4", "-e", "8K", "-f", "40", "-n", "2", "-w", "1", "-m", "1"]
+pytestmark = pytest.mark.once
 
 
 def bench(*arguments: str) -> int:
@@ -188,6 +189,7 @@ def test_errors_are_one_line_of_rank_0(arguments: list[str], text: str, capsys: 
 
 
 @pytest.mark.mpi(min_size=1)
+@pytest.mark.smoke
 def test_one_rank_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("barrier", *QUICK) == 0
     assert ("only one rank runs" in capsys.readouterr().err) is (WORLD.size == 1)

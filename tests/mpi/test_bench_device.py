@@ -22,7 +22,7 @@ from hpcoll.selection.config import CUDA_PATHS
 WORLD = MPI.COMM_WORLD
 SMALL_LINK = 1 << 16
 DEVICE = ["--memory", "device"]
-pytestmark = pytest.mark.double
+pytestmark = [pytest.mark.double, pytest.mark.once]
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from hpcoll.comm.calls.methods import BY_COLLECTIVE
 from hpcoll.comm.communicator import Communicator
 
 WORLD = MPI.COMM_WORLD
+pytestmark = pytest.mark.once
 
 
 @pytest.mark.mpi(min_size=1)

@@ -161,6 +161,7 @@ def test_reduce_scatter_without_counts(name: str, algorithm: str | None) -> None
     assert agreed([] if recv.holds(total[first : first + counts[comm.rank]]) else [counts]) == []
 
 
+@pytest.mark.smoke
 def test_counts_that_change_between_calls() -> None:
     """Only the root sees that its counts are new: nobody may run the plan of the call before."""
     comm, wrong = communicator(), []

@@ -15,6 +15,7 @@ from hpcoll.comm.calls.overlap import check_overlap, check_same_order
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 CODES = "?bhilqBHILQefdgFDG"
+pytestmark = pytest.mark.once
 
 
 @pytest.mark.parametrize("code", CODES)

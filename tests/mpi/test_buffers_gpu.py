@@ -17,7 +17,7 @@ from hpcoll.comm.calls.host_mirror import mirrored
 from hpcoll.comm.calls.native import as_native
 from hpcoll.comm.calls.overlap import check_overlap, check_same_order
 
-pytestmark = pytest.mark.double(ngpus=2)
+pytestmark = [pytest.mark.double(ngpus=2), pytest.mark.once]
 
 
 def describe(spec: object, **options: Any) -> Resolved:

@@ -14,6 +14,7 @@ from hpcoll.comm.calls.overlap import check_overlap
 from hpcoll.comm.calls.packing import pack, unpack
 
 X = np.arange(12.0)
+pytestmark = pytest.mark.once
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,26 @@ from typing import Any
 import numpy as np
 import pytest
 from mpi4py import MPI
-from reference import ALGORITHMS, COLLECTIVES, REDUCTIONS, ROOTED, Guarded, agreed, communicator, contributions, expected, prefilled, roots
+from reference import (
+    ALGORITHMS,
+    COLLECTIVES,
+    REDUCTIONS,
+    REPRESENTATIVE,
+    ROOTED,
+    Guarded,
+    agreed,
+    communicator,
+    contributions,
+    expected,
+    prefilled,
+    representative,
+    roots,
+)
 
 import hpcoll
 
 pytestmark = pytest.mark.mpi
+EVERY = [pytest.param(*case, marks=pytest.mark.smoke) if "/".join(case) in REPRESENTATIVE else case for case in ALGORITHMS]
 
 
 def call(comm: hpcoll.Communicator, collective: str, send: Any, recv: Any, root: int, **options: Any) -> None:
@@ -59,7 +74,7 @@ def counts(nranks: int) -> list[int]:
 
 
 @pytest.mark.parametrize("runner", [run, run_in_place])
-@pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
+@pytest.mark.parametrize(("collective", "algorithm"), EVERY)
 def test_every_root_and_count(collective: str, algorithm: str, runner: Any) -> None:
     comm = communicator()
     cases = [(count, root) for count in counts(comm.size) for root in roots(collective, comm.size)]
@@ -67,7 +82,7 @@ def test_every_root_and_count(collective: str, algorithm: str, runner: Any) -> N
 
 
 @pytest.mark.parametrize("runner", [run, run_in_place])
-@pytest.mark.parametrize(("collective", "algorithm"), [case for case in ALGORITHMS if case[1] != "native"])
+@pytest.mark.parametrize(("collective", "algorithm"), representative(case for case in ALGORITHMS if case[1] != "native"))
 def test_deep_pipeline(collective: str, algorithm: str, runner: Any) -> None:
     """A prime number of elements in segments of 8 and a few more: hundreds of lanes, windows that move on, a short last segment."""
     comm = communicator()
@@ -76,13 +91,14 @@ def test_deep_pipeline(collective: str, algorithm: str, runner: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["self", "reversed"])
-@pytest.mark.parametrize(("collective", "algorithm"), ALGORITHMS)
+@pytest.mark.parametrize(("collective", "algorithm"), representative(ALGORITHMS))
 def test_other_communicators(name: str, collective: str, algorithm: str) -> None:
     comm = communicator(name)
     cases = [(runner, count, comm.size // 2) for runner in (run, run_in_place) for count in (0, comm.size + 1, 101)]
     assert agreed([case for runner, *case in cases if not runner(comm, collective, *case, algorithm=algorithm, segment=128)]) == []
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_chosen_by_the_library(collective: str) -> None:
     """No keyword: small, medium and large messages, each twice, so that the second one repeats the first one's plan."""
@@ -92,7 +108,7 @@ def test_chosen_by_the_library(collective: str) -> None:
 
 
 @pytest.mark.parametrize("segment", [None, 256])
-@pytest.mark.parametrize(("collective", "algorithm"), [case for case in REDUCTIONS if case[0] == "allreduce"])
+@pytest.mark.parametrize(("collective", "algorithm"), representative(case for case in REDUCTIONS if case[0] == "allreduce"))
 def test_bits_are_equal_on_all_ranks(collective: str, algorithm: str, segment: int | None) -> None:
     """Sums of numbers of very different size depend on the order, which must not depend on the rank."""
     comm = communicator()
@@ -102,6 +118,7 @@ def test_bits_are_equal_on_all_ranks(collective: str, algorithm: str, segment: i
     assert {one.tobytes() for one in MPI.COMM_WORLD.allgather(x)} == {x.tobytes()}
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("algorithm", [*hpcoll.algorithms("barrier"), "native", None])
 def test_barrier(algorithm: str | None) -> None:
     """Nobody leaves before the last one has come, whoever that is; the monotonic clock is the machine's."""

@@ -14,6 +14,7 @@ from hpcoll.cli.doctor.findings import FAIL, OK, WARN
 
 WORLD = MPI.COMM_WORLD
 NRANKS = WORLD.size
+pytestmark = pytest.mark.once
 
 
 def report(capsys: pytest.CaptureFixture[str]) -> Any:

@@ -12,7 +12,7 @@ import pytest
 from mpi4py import MPI
 from reference import agreed
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.once]
 
 JOBS = Path(__file__).parents[2] / "jobs"
 NRANKS, RANK = MPI.COMM_WORLD.size, MPI.COMM_WORLD.rank

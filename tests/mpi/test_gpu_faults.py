@@ -18,7 +18,7 @@ import hpcoll
 from hpcoll.base.errors import ArgumentError, DeviceError
 from hpcoll.runtime.engine import host_engine
 
-pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double(forgives=("failures",))]
+pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double(forgives=("failures",)), pytest.mark.once]
 
 
 @pytest.fixture

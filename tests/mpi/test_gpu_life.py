@@ -17,7 +17,7 @@ from reference import agreed
 import hpcoll
 from hpcoll.runtime.gpu import device
 
-pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double(forgives=("failures",))]
+pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double(forgives=("failures",)), pytest.mark.once]
 
 
 @pytest.mark.parametrize("options", [{"ipc": False}, {"peer_access": False}], ids=str)

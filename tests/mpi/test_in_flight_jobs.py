@@ -13,6 +13,7 @@ from test_shm_jobs import job
 
 pytestmark = [
     pytest.mark.mpi,
+    pytest.mark.smoke,
     pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
 ]
 

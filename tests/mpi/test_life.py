@@ -50,6 +50,7 @@ def finished(comm: Any, request: MPI.Request) -> Any:
     return comm
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", DERIVED)
 def test_type_is_kept(name: str) -> None:
     made = DERIVED[name](communicator())

@@ -14,7 +14,7 @@ import hpcoll
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.point_to_point import Message
 
-pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double(takes=False)]
+pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double(takes=False), pytest.mark.once]
 SENDS = ("Send", "Ssend", "Bsend", "Isend", "Issend", "Ibsend")
 NULL = MPI.PROC_NULL
 

@@ -17,7 +17,7 @@ import hpcoll
 from hpcoll.base.errors import ArgumentError, TransportError
 from hpcoll.comm.point_to_point import Receive
 
-pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double(takes=False)]
+pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double(takes=False), pytest.mark.once]
 
 
 @pytest.mark.parametrize("call", [MPI.Request.Waitall, lambda every: [one.Wait() for one in every], None])

@@ -18,7 +18,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.comm import point_to_point_buffers
 from hpcoll.comm.point_to_point import Receive
 
-pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double(takes=False)]
+pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double(takes=False), pytest.mark.once]
 
 
 def test_neighbours(double: Double) -> None:

@@ -46,6 +46,7 @@ def free(requests: list[Any]) -> None:
 WAYS = {"issued": issue, "started": started}
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("count", [0, 1, 5, *BOUNDARY])
 def test_all_at_once(count: int, in_place: bool) -> None:

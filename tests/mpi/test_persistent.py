@@ -41,6 +41,7 @@ def turns(cases: list[Case], requests: list[Any], finish: Callable[[list[Any]], 
     return wrong
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("count", [0, 5, 2049])
 def test_all_again(count: int, in_place: bool) -> None:

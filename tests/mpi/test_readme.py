@@ -12,6 +12,8 @@ from pages import BLOCKS
 
 RANK, NRANKS = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 
+pytestmark = pytest.mark.once
+
 
 def readme(names: dict[str, Any], out: str) -> None:
     assert (names["x"] == NRANKS * NRANKS * (NRANKS - 1) / 2).all()  # summed twice: the second time equal values

@@ -14,7 +14,7 @@ from reference import agreed, communicator
 import hpcoll
 from hpcoll.base.errors import ArgumentError
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.once]
 
 Comm = hpcoll.Communicator
 

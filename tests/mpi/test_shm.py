@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import test_blocks
 from mpi4py import MPI
-from reference import ALGORITHMS, Guarded, agreed, communicator, contribution
+from reference import ALGORITHMS, Guarded, agreed, communicator, contribution, representative
 from test_collectives import run, run_in_place
 
 import hpcoll
@@ -33,6 +33,7 @@ def mappings() -> int:
     return sum("/dev/shm/" in line and line.endswith("(deleted)") for line in lines)
 
 
+@pytest.mark.smoke
 def test_ranks_of_a_node_exchange_no_mpi_messages() -> None:
     comm = communicator().Dup()
     context, resources = comm._context, comm._context.resources
@@ -49,7 +50,7 @@ def test_ranks_of_a_node_exchange_no_mpi_messages() -> None:
 
 
 @pytest.mark.parametrize("runner", [run, run_in_place])
-@pytest.mark.parametrize(("collective", "algorithm"), OURS)
+@pytest.mark.parametrize(("collective", "algorithm"), representative(OURS))
 def test_sizes(collective: str, algorithm: str, runner: Any) -> None:
     """Elements of 8 bytes: messages around the 56 bytes of a ring slot; 4 KiB; one lane and many, the last one shorter."""
     comm = communicator()
@@ -68,7 +69,7 @@ VARYING = [(collective, name) for collective in ("allgather", "gather", "scatter
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize(("collective", "algorithm"), VARYING)
+@pytest.mark.parametrize(("collective", "algorithm"), representative(VARYING))
 def test_blocks_of_very_different_size(collective: str, algorithm: str, in_place: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(test_blocks, "SHAPES", SHAPES)
     if collective == "reduce_scatter":
@@ -77,6 +78,7 @@ def test_blocks_of_very_different_size(collective: str, algorithm: str, in_place
         getattr(test_blocks, f"test_{collective}v")(algorithm, "permuted", in_place)
 
 
+@pytest.mark.smoke
 def test_ranks_run_ahead_of_each_other() -> None:
     """Many calls in a row, each rank slow now and then: nothing is overwritten before everybody has used it."""
     comm = communicator()

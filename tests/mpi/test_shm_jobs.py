@@ -20,6 +20,7 @@ from mpi_run import OPEN_MPI, OPEN_MPI_ROOT
 
 pytestmark = [
     pytest.mark.mpi,
+    pytest.mark.smoke,
     pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
 ]
 

@@ -61,6 +61,7 @@ def test_other_owners_of_memory(algorithm: str | None) -> None:
     comm.Bcast([None, 0, MPI.INT], algorithm=algorithm)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("algorithm", [None, *ALGORITHMS])
 def test_columns_meet_rows(algorithm: str | None) -> None:
     """Rank 0 keeps its vector in the second column of a matrix, described by a derived datatype; the others in plain arrays."""

@@ -23,7 +23,7 @@ import hpcoll
 from hpcoll.base.errors import ArgumentError
 from hpcoll.runtime.transports import local_ranks, window
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.once]
 WORLD = MPI.COMM_WORLD
 LAST = WORLD.size - 1
 OTHER = "rank {last}: all ranks must make one call, expected {expected} as on rank 0, got {got}"

@@ -1,14 +1,19 @@
-"""``hpcoll tune`` on all ranks of a test."""
+"""``hpcoll tune`` on all ranks of a test, on a machine that may be busy with other things."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from mpi4py import MPI
 
 from hpcoll.cli import main
+from hpcoll.cli.tune import search
 
 WORLD = MPI.COMM_WORLD
-QUICK = ["-b", "8", "-e", "40K", "-f", "64", "--types", "float32", "--seconds", "3"]
+QUICK = ["-b", "8", "-e", "40K", "-f", "4096", "--types", "float32"]
+AMPLE = ["--seconds", "1000"]  # with `brief`: everything is reached, however slowly
+PATIENCE_S = (4, 16, 60)  # for what is measured until its time is over
 
 
 def table_in(folder: Path) -> Path:
@@ -21,3 +26,15 @@ def tune(*arguments: Any) -> int:
     codes = WORLD.allgather(main(["tune", *map(str, arguments)]))
     assert codes == codes[:1] * WORLD.size
     return codes[0]
+
+
+def brief(patch: pytest.MonkeyPatch, *, scouts: int = 1, rounds: int = 1) -> None:
+    """Let candidates have few turns, so that a run ends long before its time is over."""
+    patch.setattr(search, "SCOUT_ROUNDS", scouts)
+    patch.setattr(search, "MAX_ROUNDS", rounds)
+    patch.setattr(search, "MODEL_S", 0.1)
+
+
+def patiently(attempt: Callable[[int], bool]) -> None:
+    """Try with more and more seconds: a busy machine needs longer for the same measurement."""
+    assert any(attempt(seconds) for seconds in PATIENCE_S)
