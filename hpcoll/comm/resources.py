@@ -16,6 +16,7 @@ from hpcoll.runtime.transports.mpi import handle
 from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings
 from hpcoll.selection.agreement import agree
 from hpcoll.selection.config import log
+from hpcoll.selection.networks import levels
 from hpcoll.selection.topology import find_topology
 
 IN_FLIGHT = 2  # message contexts for non-blocking calls
@@ -59,7 +60,7 @@ class Resources:
         self.node = LocalRanks(self.comm, self.config.shm, self.config.shm_ranks)
         self.message_contexts = self.new_message_contexts(0, 1 + IN_FLIGHT)
         self.topology = find_topology(self.comm, hosts, self.node.first)
-        self.levels = self.topology.levels(self.config.levels)
+        self.levels = levels(hosts, self.config.levels)
         if self.rank == 0:
             log.info("ranks: %s", self.topology)
         found = self.comm.allgather((self.shares_memory, cuda.is_likely()))

@@ -1,4 +1,4 @@
-"""Which algorithm serves a call, and with which segments: forced, measured, or the cheapest by the model; which to measure.
+"""Which algorithm serves a call, and with which segments: forced, measured, or the cheapest by the model.
 
 The choice depends only on what all ranks of a call know alike. ``native`` takes part: its cost is modelled as that of a
 good unsegmented algorithm of the library, with the constants of its own code path.
@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from hpcoll.analysis.cost import ALIKE, SEGMENTS, Levels, Network, best_segment, byte_seconds, seconds, seconds_on_nodes
+from hpcoll.analysis.cost import ALIKE, SEGMENTS, Levels, best_segment, byte_seconds, seconds, seconds_on_nodes
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import format_nbytes
 from hpcoll.schedules.catalogue import CATALOGUE, algorithms, find
@@ -17,36 +17,17 @@ from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import Nodes, members
 from hpcoll.schedules.row import Algorithm
 from hpcoll.selection.config import NATIVE, Config, Entry, Table, check_algorithm
+from hpcoll.selection.networks import GPU_NETWORK, NATIVE_NETWORK, ONE_HOST, SHARED_NETWORK
 from hpcoll.selection.tuning import BYTES, lookup
 
-# Fitted by eye, as long as `hpcoll tune` has not measured: ranks of a node through shared memory, ranks of a node through messages of
-# Open MPI and MPICH, the same libraries' own collectives there, and hosts with some network between them.
-SHARED_NETWORK = Network(
-    alpha=0.5e-6, beta=0.5e-10, gamma=0.3e-10, overhead=0.25e-6, eager=1 << 62, handshake=0.0, cache=4 << 20, spill=1.0
-)
-HPCOLL_NETWORK = Network(
-    alpha=0.6e-6, beta=0.7e-10, gamma=0.35e-10, overhead=0.3e-6, eager=4000, handshake=2e-6, cache=4 << 20, spill=1.4
-)
-NATIVE_NETWORK = Network(
-    alpha=0.9e-6, beta=0.7e-10, gamma=0.3e-10, overhead=0.9e-6, eager=4000, handshake=2e-6, cache=4 << 20, spill=2.0
-)
-HOSTS_NETWORK = Network(
-    alpha=13e-6, beta=4e-10, gamma=0.35e-10, overhead=8e-6, eager=64 << 10, handshake=15e-6, cache=1 << 62, spill=1.0
-)
-ONE_HOST, HOSTS = Levels(SHARED_NETWORK, HPCOLL_NETWORK), Levels(SHARED_NETWORK, HOSTS_NETWORK)
 # What the MPI library is expected to do between hosts, without segments.
 NATIVE_ROWS = {
     "allreduce": ("recursive_doubling", "rabenseifner"), "bcast": ("binomial",), "reduce": ("binomial",), "allgather": ("circulant",),
     "reduce_scatter": ("circulant",), "gather": ("binomial", "direct"), "scatter": ("binomial", "direct"),
     "alltoall": ("pairwise", "bruck"), "scan": ("recursive_doubling",), "exscan": ("recursive_doubling",), "barrier": ("dissemination",),
 }  # fmt: skip
-# Of ranks whose arrays are in GPU memory: a launch and an event per operation. By eye; no GPU was there to fit them to.
-GPU_NETWORK = Network(
-    alpha=15e-6, beta=0.5e-11, gamma=0.5e-12, overhead=5e-6, eager=1 << 62, handshake=0.0, cache=1 << 62, spill=1.0
-)
 CHUNK_NBYTES = 32 << 10  # of a pipeline in shared memory
 GPU_CHUNK_NBYTES = 2 << 20  # of a pipeline between GPUs
-MIN_SEGMENT = 8 << 10  # bytes, that is worth measuring
 MAX_NATIVE_NBYTES = 2**31 - 1  # what every MPI library can count in one message
 
 
@@ -242,24 +223,3 @@ def fitting(need: Need) -> list[str]:
     """Names of all algorithms that can serve a call, ``native`` last."""
     rows: list[Algorithm] = [row for row in CATALOGUE.values() if row.collective == need.collective]
     return [name for name in (*(row.name for row in rows), NATIVE) if not unfit(need, name)]
-
-
-def candidates(need: Need) -> list[tuple[str, int]]:
-    """Our algorithms for a call, each with some segment sizes; those first that the model likes best."""
-    assert need.nbytes is not None
-    found = []
-    for name in fitting(need):
-        row = CATALOGUE.get(f"{need.collective}/{name}")
-        if row is not None and row.reproducible and worth_trying(row, need):
-            found += [(modelled(need, row, segment), name, segment) for segment in _segments(row, need)]
-    return [(name, segment) for _, name, segment in sorted(found)]
-
-
-def _segments(row: Algorithm, need: Need) -> list[int]:
-    """The whole message where there is no pipeline, else the model's best segment and its quarter and fourfold."""
-    assert need.nbytes is not None
-    whole = max(1, need.nbytes)
-    if not (row.pipelined or row.chunked):
-        return [whole]
-    best = best_modelled(need, row)[1]
-    return sorted({min(whole, max(MIN_SEGMENT, segment)) for segment in (best // 4, best, 4 * best)})

@@ -60,7 +60,7 @@ class Config:
         table: What that file says about the communicator at hand; empty when it says nothing.
         cuda_path: One of `CUDA_PATHS` that GPU arrays must take, or None.
         levels: The cost model's constants that the tuning file has for the communicator at hand, or None; a level that was not
-            measured has those of `hpcoll.selection.choose`.
+            measured has those of `hpcoll.selection.networks`.
     """
 
     algorithms: Mapping[str, str] = field(default_factory=dict)

@@ -8,9 +8,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from hpcoll.analysis.cost import Levels
-from hpcoll.schedules.placement import Nodes, describe, members, numbered
-from hpcoll.selection.choose import HOSTS, ONE_HOST
+from hpcoll.schedules.placement import Nodes, describe, numbered
 
 _CPUS, _GPUS = Path("/sys/devices/system/cpu"), Path("/proc/driver/nvidia/gpus")
 
@@ -37,23 +35,6 @@ class Topology:
     def nranks(self) -> int:
         """Ranks in all."""
         return len(self.nodes)
-
-    @property
-    def local_ranks(self) -> tuple[int, ...]:
-        """Each rank's index among the ranks of its node."""
-        return tuple(members(self.nodes)[node].index(rank) for rank, node in enumerate(self.nodes))
-
-    def levels(self, fitted: Levels | None) -> Levels:
-        """Costs of messages on a node and between nodes: as measured, else what such places usually have.
-
-        Where several hosts showed no eager limit, the usual one is taken to be there: it seldom shows in lone messages.
-        """
-        if len(set(self.hosts)) == 1:
-            return fitted or ONE_HOST
-        if fitted is None or fitted.network.eager <= HOSTS.network.eager:
-            return fitted or HOSTS
-        usual = HOSTS.network
-        return fitted._replace(network=fitted.network._replace(eager=usual.eager, handshake=max(usual.handshake, fitted.network.handshake)))
 
     def __str__(self) -> str:
         parts = [describe(self.nodes)]

@@ -26,7 +26,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import Nodes, cyclic, describe, numbered, parse_nodes
-from hpcoll.selection.choose import ONE_HOST
+from hpcoll.selection.networks import ONE_HOST
 
 pytestmark = pytest.mark.mpi
 
@@ -76,8 +76,8 @@ def test_topology(size: int, caplog: pytest.LogCaptureFixture) -> None:
     comm = made(**{RANKS: str(size), "HPCOLL_DEBUG": "info"})
     found = comm._context.resources.topology
     nodes = tuple(rank // size for rank in range(NRANKS))
-    facts = (found.nodes, found.rank, found.nranks, found.local_ranks[comm.rank], len(set(found.hosts)), found.levels(None))
-    assert facts == (nodes, comm.rank, NRANKS, comm.rank % size, 1, ONE_HOST)
+    facts = (found.nodes, found.rank, found.nranks, len(set(found.hosts)), comm._context.resources.levels)
+    assert facts == (nodes, comm.rank, NRANKS, 1, ONE_HOST)
     assert all(len(one) == NRANKS for one in (found.hosts, found.sockets, found.gpus))
     peers = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank] and rank != comm.rank]
     assert sorted(comm._context.resources.node.local_peers) == peers

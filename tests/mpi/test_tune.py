@@ -24,7 +24,8 @@ from hpcoll.cli.tune.command import configure, request, show
 from hpcoll.cli.tune.search import Candidate, Request, Result, Step, columns, rank_results, run
 from hpcoll.schedules.catalogue import find
 from hpcoll.selection import tuning
-from hpcoll.selection.choose import Need, candidates, fitting
+from hpcoll.selection.candidates import candidates
+from hpcoll.selection.choose import Need, fitting
 from hpcoll.selection.config import NATIVE
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.once]

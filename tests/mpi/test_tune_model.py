@@ -17,9 +17,9 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.cli.tune import search
 from hpcoll.comm.attach import context_of
 from hpcoll.selection import tuning
-from hpcoll.selection.agreement import site
-from hpcoll.selection.choose import HOSTS, ONE_HOST
 from hpcoll.selection.config import Entry
+from hpcoll.selection.measured import site
+from hpcoll.selection.networks import HOSTS, ONE_HOST
 from hpcoll.selection.tuning import FORMAT, NETWORK, NODE, Constants, Document, Section, Site
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.once]

@@ -18,8 +18,8 @@ from hpcoll.base.ops import SUM
 from hpcoll.cli.bench.cases import Case, bind, fill, make_buffers, wrong_elements
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.selection import tuning
-from hpcoll.selection.agreement import site
 from hpcoll.selection.config import NATIVE, Entry
+from hpcoll.selection.measured import site
 from hpcoll.selection.tuning import FORMAT, Document, Section, Site
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.once]

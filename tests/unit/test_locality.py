@@ -13,7 +13,8 @@ import pytest
 from cuda_double import installed
 
 from hpcoll.base.errors import ArgumentError, DeviceError
-from hpcoll.runtime.gpu import cuda, local_gpu
+from hpcoll.base.launchers import LAUNCHERS
+from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.gpu.local_gpu import local_device, local_rank
 
 OPENMPI = {"OMPI_COMM_WORLD_LOCAL_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}
@@ -25,9 +26,8 @@ SHELL = {"SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "1"}  # of a shell that s
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No launcher, no MPI."""
-    for local, size in local_gpu._LAUNCHERS:
-        monkeypatch.delenv(local, raising=False)
-        monkeypatch.delenv(size, raising=False)
+    for name in (name for one in LAUNCHERS for name in (one.local_rank, one.nranks) if name):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)  # type: ignore[arg-type]
 
 
@@ -57,7 +57,7 @@ def mpi(monkeypatch: pytest.MonkeyPatch, *, running: bool = True) -> Comm:
     return comm
 
 
-@pytest.mark.parametrize("environ", [OPENMPI, MPICH, SLURM, *({name: "2"} for name, _ in local_gpu._LAUNCHERS)])
+@pytest.mark.parametrize("environ", [OPENMPI, MPICH, SLURM, *({one.local_rank: "2"} for one in LAUNCHERS if one.local_rank)])
 @pytest.mark.parametrize("running", [False, True])
 def test_launchers(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], running: bool) -> None:
     if running:

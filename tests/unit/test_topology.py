@@ -10,8 +10,8 @@ import pytest
 mpi4py.rc.initialize = False
 
 from hpcoll.analysis.cost import Levels  # noqa: E402
-from hpcoll.schedules.placement import Nodes, parse_nodes  # noqa: E402
-from hpcoll.selection.choose import HOSTS, HOSTS_NETWORK, HPCOLL_NETWORK, ONE_HOST  # noqa: E402
+from hpcoll.schedules.placement import Nodes  # noqa: E402
+from hpcoll.selection.networks import HOSTS, HOSTS_NETWORK, HPCOLL_NETWORK, ONE_HOST, levels  # noqa: E402
 from hpcoll.selection.topology import Topology, _ngpus, _socket  # noqa: E402
 
 
@@ -21,21 +21,11 @@ def topology(nodes: Nodes, **more: Any) -> Topology:
     return Topology(**{"rank": 0, "nodes": nodes, "hosts": hosts, "sockets": (-1,) * nranks, "gpus": (0,) * nranks, **more})
 
 
-@pytest.mark.parametrize(
-    ("text", "local"),
-    [("6", (0, 1, 2, 3, 4, 5)), ("1", (0,) * 6), ("2", (0, 1) * 3), ("3:cyclic", (0, 0, 1, 1, 2, 2)), ("1+2+3", (0, 0, 1, 0, 1, 2))],
-)
-def test_ranks_are_counted_on_their_node(text: str, local: tuple[int, ...]) -> None:
-    found = topology(parse_nodes(text, 6))
-    assert found.nranks == 6
-    assert found.local_ranks == local
-
-
 def test_costs_are_those_of_the_hosts_unless_they_were_fitted() -> None:
-    several, one = topology((0, 0, 1)), topology((0, 0, 1), hosts=("here",) * 3)
-    assert (several.levels(None), one.levels(None)) == (HOSTS, ONE_HOST)
+    several, one = ("here", "here", "there"), ("here",) * 3
+    assert (levels(several, None), levels(one, None)) == (HOSTS, ONE_HOST)
     fitted = Levels(HPCOLL_NETWORK, HOSTS_NETWORK._replace(alpha=1.0))
-    assert several.levels(fitted) == one.levels(fitted) == fitted
+    assert levels(several, fitted) == levels(one, fitted) == fitted
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which launcher started this process, told by its environment, and whether it fits the MPI library.; never starts MPI."""
+"""Which launcher started this process, told by its environment, and whether it fits the MPI library; never starts MPI."""
 
 import os
 import shutil
@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from hpcoll.base.launchers import ANY, LAUNCHERS, MPICH, OPEN_MPI
 from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding
 
 SUBJECT = "launcher"
-OPEN_MPI, MPICH, ANY = "Open MPI", "MPICH", ""  # families: which libraries a launcher serves
 _FAMILIES = {
     **dict.fromkeys([OPEN_MPI, "Spectrum MPI"], OPEN_MPI),
     **dict.fromkeys([MPICH, "Intel MPI", "MVAPICH", "MVAPICH2", "Cray MPI"], MPICH),
@@ -62,29 +62,15 @@ class Launcher(NamedTuple):
     rank: int
 
 
-# Name, family, variables of rank and size, and one that must be there too. The first that fits counts: mpirun may have used srun.
-_KNOWN = (
-    ("jsrun", ANY, "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", ""),
-    ("Open MPI's mpirun", OPEN_MPI, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ""),
-    ("MVAPICH's launcher", MPICH, "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", ""),
-    ("mpiexec of MPICH or Intel MPI", MPICH, "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
-    ("PALS (aprun or mpiexec)", ANY, "PALS_RANKID", "PMI_SIZE", ""),
-    ("flux", ANY, "FLUX_TASK_RANK", "FLUX_JOB_SIZE", ""),
-    ("srun", ANY, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ""),
-    ("a launcher that speaks PMI", MPICH, "PMI_RANK", "PMI_SIZE", ""),
-    ("a launcher that speaks PMIx", ANY, "PMIX_RANK", "", ""),
-)
-
-
 def find_launcher(environment: Mapping[str, str]) -> Launcher | None:
     """The launcher whose variables are set, or None.
 
     >>> find_launcher({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1"})
     Launcher(name="Open MPI's mpirun", family='Open MPI', variable='OMPI_COMM_WORLD_SIZE', size=4, rank=1)
     """
-    for name, family, rank, size, also in _KNOWN:
-        if all(needed in environment for needed in (rank, size, also) if needed):
-            return Launcher(name, family, size, _number(environment, size), _number(environment, rank))
+    for one in LAUNCHERS:
+        if all(needed in environment for needed in (one.rank, one.nranks, one.also) if needed):
+            return Launcher(one.name, one.family, one.nranks, _number(environment, one.nranks), _number(environment, one.rank))
     return None
 
 

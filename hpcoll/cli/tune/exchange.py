@@ -36,8 +36,9 @@ from hpcoll.runtime.transports.local_ranks import LocalRanks
 from hpcoll.runtime.transports.mpi import handle, library
 from hpcoll.runtime.transports.rings import Rings
 from hpcoll.schedules.ir import Schedule, Writer, outputs
-from hpcoll.selection.agreement import agree, site
+from hpcoll.selection.agreement import agree
 from hpcoll.selection.config import Config
+from hpcoll.selection.measured import site
 from hpcoll.selection.tuning import LEVELS, NODE, Constants
 
 SIZES = tuple(sorted(base << k for base, most in ((8, 20), (12, 19)) for k in range(most + 1)))  # bytes: 8 B .. 8 MiB

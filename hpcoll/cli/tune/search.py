@@ -25,9 +25,10 @@ from hpcoll.cli.tune.exchange import Fit, fit_levels
 from hpcoll.comm.attach import context_of
 from hpcoll.comm.communicator import Communicator
 from hpcoll.schedules.collectives import COLLECTIVES
-from hpcoll.selection.agreement import site
-from hpcoll.selection.choose import Need, candidates, not_chosen
+from hpcoll.selection.candidates import candidates
+from hpcoll.selection.choose import Need, not_chosen
 from hpcoll.selection.config import NATIVE, Entry
+from hpcoll.selection.measured import site
 from hpcoll.selection.tuning import Section, type_class
 
 BEHIND = 2.5  # times the best: such candidates are dropped early

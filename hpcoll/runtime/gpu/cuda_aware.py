@@ -9,11 +9,10 @@ import subprocess
 import sys
 from functools import lru_cache
 
+from hpcoll.base.launchers import PREFIXES
 from hpcoll.runtime.gpu.device import Gpu
 
 _LIMIT_S = 60
-# What a launcher tells its processes; without it, the child is an MPI program of one process.
-_LAUNCHERS = ("OMPI_COMM", "PMIX_", "PMI_", "PMI2_", "PRTE_", "SLURM_", "MPI_LOCAL", "HYDRA_", "HYDI_", "PALS_", "ALPS_", "FLUX_")
 _TRIAL = """
 import sys
 from mpi4py import MPI
@@ -40,7 +39,7 @@ print("takes" if all(trial(nbytes) for nbytes in (8, 1 << 16, 1 << 22)) else "ta
 @lru_cache
 def takes_gpu_memory(gpu: Gpu) -> bool:
     """Whether a message of GPU memory arrives, in a process of its own with this one's libraries and settings."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHERS)}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)}
     command = [sys.executable, "-c", _TRIAL, str(gpu.ordinal)]
     try:
         ended = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT_S, check=False)

@@ -6,18 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcoll.base.errors import ArgumentError, DeviceError
+from hpcoll.base.launchers import LAUNCHERS
 from hpcoll.runtime.gpu.cuda import driver
-
-# Rank on the node and number of ranks, as launchers tell them; MPI's own before those of a job that may merely surround it.
-_LAUNCHERS = (
-    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"),  # mpirun of Open MPI
-    ("MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_SIZE"),  # MVAPICH
-    ("MPI_LOCALRANKID", "PMI_SIZE"),  # mpiexec of MPICH and Intel MPI
-    ("PMI_LOCAL_RANK", "PMI_SIZE"),
-    ("PALS_LOCAL_RANKID", "PMI_SIZE"),  # HPE Cray
-    ("FLUX_TASK_LOCAL_ID", "FLUX_JOB_SIZE"),
-    ("SLURM_LOCALID", "SLURM_STEP_NUM_TASKS"),  # srun; left over in whatever is started from a shell under srun
-)
 
 
 def local_device(comm: Any = None) -> int:
@@ -70,8 +60,8 @@ def _world() -> Any:
 
 
 def _told(environ: Mapping[str, str], nranks: int | None) -> int | None:
-    """Rank on the node by the first launcher whose number of ranks is MPI's, where both are known."""
-    for local, size in _LAUNCHERS:
-        if local in environ and (nranks is None or environ.get(size) in (None, str(nranks))):
-            return int(environ[local])
+    """Rank on the node by the first launcher whose number of ranks is MPI's, where both are known; what may be left over comes last."""
+    for one in sorted(LAUNCHERS, key=lambda one: one.inherited):
+        if one.local_rank in environ and (nranks is None or environ.get(one.nranks) in (None, str(nranks))):
+            return int(environ[one.local_rank])
     return None

@@ -1,0 +1,68 @@
+"""What the tuning file says about a communicator: rank 0 reads it and tells the others."""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from mpi4py import MPI
+
+from hpcoll.analysis.cost import Levels
+from hpcoll.base.errors import ArgumentError
+from hpcoll.selection import tuning
+from hpcoll.selection.config import Table, log
+from hpcoll.selection.networks import HOSTS, ONE_HOST
+
+_refused: set[tuple[str, str]] = set()
+
+
+def site(hosts: Sequence[str]) -> tuning.Site:
+    """Where a communicator with these hosts, one per rank, measures."""
+    text = " ".join(MPI.Get_library_version().replace("\0", " ").split())
+    return tuning.Site(text, len(hosts), tuple(sorted(Counter(hosts).items())))
+
+
+def measured(comm: MPI.Intracomm, name: str, hosts: Sequence[str]) -> tuple[Table, Levels | None]:
+    """What the tuning file says about this communicator; rank 0 reads it, and nobody else does.
+
+    Raises:
+        ArgumentError: on every rank, when the file cannot be read or something in it is wrong.
+    """
+    problem = ""
+    found: tuple[Table, Levels | None] = {}, None
+    if comm.Get_rank() == 0:
+        try:
+            document = tuning.read(Path(name))
+            table, misfit = tuning.fit(document, site(hosts))
+            found = table, _levels(name, document, site(hosts))
+            if misfit is not None:
+                _warn_of(name, misfit)
+        except ArgumentError as error:
+            problem = str(error)
+    problem, found = comm.bcast((problem, found))
+    if problem:
+        raise ArgumentError(f"rank 0: {problem}")
+    return found
+
+
+def _levels(name: str, document: tuning.Document, here: tuning.Site) -> Levels | None:
+    """The model's constants that a file has for a site; says where they were measured if that was elsewhere."""
+    found, misfit = tuning.fit_levels(document, here)
+    if misfit is not None:
+        _warn_of(name, misfit)
+    for one in found.values():
+        if one.site != here:
+            text = "tuning file %s: constants of level %s were measured with %d ranks on %s"
+            log.info(text, name, one.level, one.site.nranks, ", ".join(host for host, _ in one.site.hosts))
+    guessed = HOSTS if len(here.hosts) > 1 else ONE_HOST
+    return guessed._replace(**{level: one.network for level, one in found.items()}) if found else None
+
+
+def _warn_of(name: str, misfit: tuning.Misfit) -> None:
+    """Warn once per file and field, and on one rank however many communicators there are; of the others, tell who asks for it."""
+    level = logging.INFO
+    if (name, misfit.field) not in _refused and MPI.COMM_WORLD.Get_rank() == 0:
+        level = logging.WARNING
+    _refused.add((name, misfit.field))
+    text = "tuning file %s does not fit this communicator: field %s has %s, this run has %s; the model decides"
+    log.log(level, text, name, misfit.field, misfit.found, misfit.expected)
