@@ -9,6 +9,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import ReduceOp
 
 KINDS = {"b": "bool", "i": "integer", "f": "real floating", "c": "complex"}
+BYTES = "bytes"  # class of data that is moved and not combined
 _KIND_OF_NUMPY = {"b": "b", "i": "i", "u": "i", "f": "f", "c": "c"}
 
 
@@ -19,6 +20,15 @@ def kind(dtype: np.dtype) -> str:
     ('i', 'c', '')
     """
     return "f" if is_bfloat16(dtype) else _KIND_OF_NUMPY.get(dtype.kind, "")
+
+
+def type_class(dtype: np.dtype | None) -> str:
+    """Class of element types that are tuned together: kind and size, or ``bytes`` for data that is only moved (None).
+
+    >>> type_class(np.dtype("float32")), type_class(np.dtype("uint64")), type_class(None)
+    ('f4', 'i8', 'bytes')
+    """
+    return BYTES if dtype is None else f"{kind(dtype)}{dtype.itemsize}"
 
 
 def is_bfloat16(dtype: np.dtype) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from hpcoll.base.dtypes import type_class
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.cut import message_nbytes
@@ -16,7 +17,6 @@ from hpcoll.comm.resources import Resources
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.selection.choose import Choice, Need, choose
 from hpcoll.selection.config import NATIVE, log, positive_segment
-from hpcoll.selection.tuning import type_class
 
 _MAX_PLANS = 1024
 _SHORT = 16 << 10  # bytes of a call in flight that need not wait for the helper

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from hpcoll.analysis.cost import ALIKE, SEGMENTS, Levels, best_segment, byte_seconds, seconds, seconds_on_nodes
+from hpcoll.base.dtypes import BYTES
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import format_nbytes
 from hpcoll.schedules.catalogue import CATALOGUE, algorithms, find
@@ -18,7 +19,7 @@ from hpcoll.schedules.placement import Nodes, members
 from hpcoll.schedules.row import Algorithm
 from hpcoll.selection.config import NATIVE, Config, Entry, Table, check_algorithm
 from hpcoll.selection.networks import GPU_NETWORK, NATIVE_NETWORK, ONE_HOST, SHARED_NETWORK
-from hpcoll.selection.tuning import BYTES, lookup
+from hpcoll.selection.tuning import lookup
 
 # What the MPI library is expected to do between hosts, without segments.
 NATIVE_ROWS = {

@@ -14,17 +14,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from hpcoll.analysis.cost import Network
-from hpcoll.base.dtypes import kind
+from hpcoll.base.dtypes import BYTES
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.json_fields import checked, integer, member, number
 from hpcoll.schedules.catalogue import algorithms
 from hpcoll.selection.config import Entry, Table, check_algorithm
 
 FORMAT = 1
-BYTES = "bytes"  # class of data that is moved and not combined
 NODE, NETWORK = LEVELS = ("node", "network")  # fields of `hpcoll.analysis.cost.Levels`
 _LAST_RESORT = "f4"
 _SHOWN = 100  # characters of a value in a warning
@@ -75,15 +72,6 @@ class Misfit(NamedTuple):
     field: str
     found: str
     expected: str
-
-
-def type_class(dtype: np.dtype | None) -> str:
-    """Class of element types that are tuned together: kind and size, or ``bytes`` for data that is only moved (None).
-
-    >>> type_class(np.dtype("float32")), type_class(np.dtype("uint64")), type_class(None)
-    ('f4', 'i8', 'bytes')
-    """
-    return BYTES if dtype is None else f"{kind(dtype)}{dtype.itemsize}"
 
 
 def lookup(table: Table, type_class: str, collective: str, nbytes: int) -> tuple[str, tuple[Entry, ...]]:

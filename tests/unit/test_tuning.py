@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from hpcoll.analysis.cost import Network
+from hpcoll.base.dtypes import type_class
 from hpcoll.base.errors import ArgumentError
 from hpcoll.selection.config import NATIVE, Entry
-from hpcoll.selection.tuning import FORMAT, Constants, Document, Misfit, Section, Site, fit, lookup, merge, read, type_class, write
+from hpcoll.selection.tuning import FORMAT, Constants, Document, Misfit, Section, Site, fit, lookup, merge, read, write
 
 HERE = Site("Some MPI 1.0", 8, (("a", 4), ("b", 4)))
 SIZES = (Entry(8, "direct", 8, 2.5, 4.0), Entry(4096, "tree", 4096, 12.34, 40.14), Entry(1 << 20, "ring", 65536, 1500.0, 2000.0))

@@ -13,7 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 import hpcoll
-from hpcoll.base.dtypes import check_op, working_dtype
+from hpcoll.base.dtypes import check_op, type_class, working_dtype
 from hpcoll.base.errors import ArgumentError, HpcollError
 from hpcoll.base.ops import SUM
 from hpcoll.base.units import format_nbytes, parse_nbytes
@@ -29,7 +29,7 @@ from hpcoll.comm.calls.methods import BY_COLLECTIVE
 from hpcoll.schedules.catalogue import algorithms
 from hpcoll.selection import tuning
 from hpcoll.selection.config import read_config
-from hpcoll.selection.tuning import Document, Section, type_class
+from hpcoll.selection.tuning import Document, Section
 
 OUTPUT, TYPES = Path("hpcoll-tuning.json"), "float32,float64"
 MINBYTES, MAXBYTES, FACTOR, SECONDS, MODEL_SECONDS = "8", "16M", 4, 120.0, 5.0

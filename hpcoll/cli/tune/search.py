@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.base.dtypes import type_class
 from hpcoll.base.ops import SUM
 from hpcoll.base.units import format_nbytes
 from hpcoll.cli.bench.cases import Buffers, Case, bind, calm, fill, make_buffers, wrong_elements
@@ -29,7 +30,7 @@ from hpcoll.selection.candidates import candidates
 from hpcoll.selection.choose import Need, not_chosen
 from hpcoll.selection.config import NATIVE, Entry
 from hpcoll.selection.measured import site
-from hpcoll.selection.tuning import Section, type_class
+from hpcoll.selection.tuning import Section
 
 BEHIND = 2.5  # times the best: such candidates are dropped early
 SCOUT_ROUNDS = 3
