@@ -77,14 +77,14 @@ def _paces(row: Algorithm, nranks: int, nbytes: float, nsegments: int, network: 
         return 0.0, 0.0
     nchunks = nsegments if row.chunked else 1
     fields = ("rounds", "messages", "critical", "sent", "received")
-    rounds, messages, serial, sent, received = (row.cost(field, nranks, nchunks) for field in fields)
+    rounds, messages, critical, sent, received = (row.cost(field, nranks, nchunks) for field in fields)
     messages = max(messages, rounds)
     piece = nbytes if row.chunked else nbytes / nsegments
     largest = row.cost("largest", nranks) * nbytes / nsegments
     handshake = network.handshake if largest > BELOW_EAGER * network.eager else 0.0
     alpha, overhead = network.alpha + handshake, network.overhead + handshake
     work = byte_seconds(network, nbytes / nsegments, reduces=COLLECTIVES[row.collective].reduces)
-    first = rounds * alpha + (messages - rounds) * overhead + serial * piece * work
+    first = rounds * alpha + (messages - rounds) * overhead + critical * piece * work
     return first, 0.0 if row.chunked else max(max(sent, received) * piece * work, messages * overhead)
 
 
@@ -99,10 +99,10 @@ def seconds_on_nodes(row: Algorithm, nodes: Nodes, nbytes: float, segment: float
         network = levels.network
         return seconds(row, len(nodes), nbytes, segment, network._replace(beta=network.beta * _sharers(row, nodes)))
     nsegments = max(1, math.ceil(nbytes / segment)) if row.pipelined else 1
-    nlanes, largest = int(row.cost("lanes", len(nodes), nodes=nodes)), max(map(len, ranks))
-    link = levels.network._replace(beta=levels.network.beta * nlanes)
+    nstripes, largest = int(row.cost("stripes", len(nodes), nodes=nodes)), max(map(len, ranks))
+    link = levels.network._replace(beta=levels.network.beta * nstripes)
     paces = [_paces(CATALOGUE[key], largest, nbytes, nsegments, levels.node) for key in row.inner]
-    part = nbytes if row.collective == "alltoall" else nbytes / nlanes  # there each rank has a whole message to send
+    part = nbytes if row.collective == "alltoall" else nbytes / nstripes  # there each rank has a whole message to send
     outer = _paces(CATALOGUE[row.outer], len(ranks), part, nsegments, link)
     return sum(first for first, _ in (*paces, outer)) + (nsegments - 1) * max(sum(following for _, following in paces), outer[1])
 

@@ -105,7 +105,7 @@ def rows_of(steps: Sequence[Step], nchunks: int, *, joined: bool) -> list[Row]:
     Args:
         steps: The channel's steps.
         nchunks: Of the schedule.
-        joined: Two messages that follow one another are one where they are a run that goes on at the first chunk, or that of a lane,
+        joined: Two messages that follow one another are one where they are a run that goes on at the first chunk, or that of a stripe,
             after the last, and copies that need not wait are left out: ranks that differ in no more than where their runs wrap look alike.
     """
     found: list[Row] = []

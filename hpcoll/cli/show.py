@@ -25,7 +25,7 @@ MIN_SUMMARY = 60  # columns; with fewer, a summary has lines of its own
 KEY = (
     "p ranks, q = ceil(log2 p), f = largest power of two <= p, n chunks, m = bytes of the message (of all blocks together); "
     "bytes are those that the busiest rank sends",
-    "h nodes, r = ceil(log2 h), g = largest power of two <= h, l and c ranks of the smallest and the largest node, t ranks per lane, "
+    "h nodes, r = ceil(log2 h), g = largest power of two <= h, l and c ranks of the smallest and the largest node, t ranks per stripe, "
     "k blocks that a rank passes on for its node",
     "a: any operator, also one that is not commutative; b: the same bits on all ranks; e: equal blocks only",
 )

@@ -96,32 +96,32 @@ def _pieces(operands: Sequence[Sequence[Chunk]]) -> list[tuple[int, int]]:
 class Node:
     """The ranks of a writer's node, and how work is divided between them.
 
-    Each of the first ``nlanes`` of them, an **owner**, stands for its lane: a part of the chunks, which it exchanges with the
-    owners of the same lane on other nodes.
+    Each of the first ``nstripes`` of them, an **owner**, stands for its stripe: a part of the chunks, which it exchanges with the
+    owners of the same stripe on other nodes.
 
     Attributes:
         mates: Ranks of the node, ascending; the root first where it is among them and ``rooted``.
         local: Index of this rank in ``mates``.
-        nlanes: Ranks of the smallest node.
+        nstripes: Ranks of the smallest node.
         owner: Whether this rank is one.
-        lane: Ranks that own this rank's lane, one per node, if it is an owner.
-        root: Index in ``lane`` of the root's node.
+        stripe: Ranks that own this rank's stripe, one per node, if it is an owner.
+        root: Index in ``stripe`` of the root's node.
     """
 
-    def __init__(self, w: Writer, *, rooted: bool = False, nlanes: int | None = None) -> None:
+    def __init__(self, w: Writer, *, rooted: bool = False, nstripes: int | None = None) -> None:
         self.all = [list(ranks) for ranks in members(w.nodes)]
         self.root = w.nodes[w.root]
         if rooted:
             self.all[self.root].sort(key=lambda rank: rank != w.root)
         self.w, self.mates = w, self.all[w.nodes[w.rank]]
         self.local = self.mates.index(w.rank)
-        self.nlanes = nlanes or min(map(len, self.all))
-        self.owner = self.local < self.nlanes
-        self.lane = [ranks[self.local] for ranks in self.all] if self.owner else []
+        self.nstripes = nstripes or min(map(len, self.all))
+        self.owner = self.local < self.nstripes
+        self.stripe = [ranks[self.local] for ranks in self.all] if self.owner else []
 
     def owners(self) -> list[int]:
-        """Ranks that own the lanes on this node."""
-        return self.mates[: self.nlanes]
+        """Ranks that own the stripes on this node."""
+        return self.mates[: self.nstripes]
 
     def others(self, ranks: Sequence[int]) -> list[int]:
         """Those of ``ranks`` that are not this rank, from behind it on: no two ranks start with the same."""
@@ -129,24 +129,24 @@ class Node:
         return [rank for rank in (*self.mates[start + 1 :], *self.mates[:start]) if rank in ranks]
 
     def owner_of(self, rank: int) -> int:
-        """The owner on this node of the lane that the block of a rank of this node belongs to."""
-        return self.mates[self.mates.index(rank) % self.nlanes]
+        """The owner on this node of the stripe that the block of a rank of this node belongs to."""
+        return self.mates[self.mates.index(rank) % self.nstripes]
 
-    def lane_mates(self) -> list[int]:
-        """Ranks of this node, other than this one, whose blocks belong to its lane if it is an owner."""
-        return self.mates[self.local + self.nlanes :: self.nlanes] if self.owner else []
+    def stripe_mates(self) -> list[int]:
+        """Ranks of this node, other than this one, whose blocks belong to its stripe if it is an owner."""
+        return self.mates[self.local + self.nstripes :: self.nstripes] if self.owner else []
 
-    def blocks(self, lane: int) -> list[list[int]]:
-        """Blocks, that is ranks, of a lane, per node; none for a rank that owns no lane."""
-        return [ranks[lane :: self.nlanes] if lane < self.nlanes else [] for ranks in self.all]
+    def blocks(self, stripe: int) -> list[list[int]]:
+        """Blocks, that is ranks, of a stripe, per node; none for a rank that owns no stripe."""
+        return [ranks[stripe :: self.nstripes] if stripe < self.nstripes else [] for ranks in self.all]
 
-    def lane_blocks(self, rank: int) -> list[int]:
-        """Blocks of the lane that a rank of this node owns; none if it owns none."""
+    def stripe_blocks(self, rank: int) -> list[int]:
+        """Blocks of the stripe that a rank of this node owns; none if it owns none."""
         return [block for blocks in self.blocks(self.mates.index(rank)) for block in blocks]
 
     def packed(self, rank: int) -> dict[int, Chunk]:
-        """Fresh scratch cells, one after another, for the blocks of the lane that a rank of this node owns."""
-        blocks = self.lane_blocks(rank)
+        """Fresh scratch cells, one after another, for the blocks of the stripe that a rank of this node owns."""
+        blocks = self.stripe_blocks(rank)
         return dict(zip(blocks, cells(self.w.scratch(*blocks))))
 
     def exchange(self, sent: Callable[[int], Sequence[Chunk]], received: Callable[[int], int], receive: Callable[[int, int], None]) -> None:
@@ -167,21 +167,21 @@ class Node:
                 if turn < n:
                     receive(peer, turn)
 
-    def fold(self, lane_of: Callable[[int], Chunk], into: Callable[[Chunk], Chunk]) -> Chunk | None:
-        """Combine what the ranks of the node have of each lane, at its owner.
+    def fold(self, stripe_of: Callable[[int], Chunk], into: Callable[[Chunk], Chunk]) -> Chunk | None:
+        """Combine what the ranks of the node have of each stripe, at its owner.
 
         Args:
-            lane_of: The chunks of a lane, as a run of INPUT.
+            stripe_of: The chunks of a stripe, as a run of INPUT.
             into: Where this rank may put the result of such a run.
         Returns:
             Where the result is, on an owner.
         """
         w = self.w
         for peer in self.others(self.owners()):
-            w.send(peer, lane_of(self.mates.index(peer)))
+            w.send(peer, stripe_of(self.mates.index(peer)))
         if not self.owner:
             return None
-        own = lane_of(self.local)
+        own = stripe_of(self.local)
         if len(self.mates) == 1:
             return own
         contributions = {w.rank: own}
@@ -192,12 +192,12 @@ class Node:
         w.reduce(result, *(contributions[peer] for peer in sorted(self.mates)))
         return result
 
-    def spread(self, lane_of: Callable[[int], Chunk], but: int = -1) -> None:
-        """Hand the chunks of every lane from its owner to all ranks of the node except ``but``, which has them."""
+    def spread(self, stripe_of: Callable[[int], Chunk], but: int = -1) -> None:
+        """Hand the chunks of every stripe from its owner to all ranks of the node except ``but``, which has them."""
         if self.owner:
             for peer in self.others(self.mates):
                 if peer != but:
-                    self.w.send(peer, lane_of(self.local))
+                    self.w.send(peer, stripe_of(self.local))
         if self.w.rank != but:
             for peer in reversed(self.others(self.owners())):
-                self.w.recv(peer, lane_of(self.mates.index(peer)))
+                self.w.recv(peer, stripe_of(self.mates.index(peer)))

@@ -35,9 +35,9 @@ class Algorithm:
         one_fold: All contributions to an element are combined in one reduction, hence rounded once whatever the element type.
         neighbours: Ranks exchange messages with rank - 1 and rank + 1 only.
         hierarchical: Looks at which ranks share a node. Formulas know ``h`` nodes, ``r`` = ceil(log2 h), ``g`` = the largest power of two
-            <= h, ``l`` and ``c`` ranks of the smallest and the largest node, ``t`` ranks per lane, and ``k`` blocks that a rank of an
+            <= h, ``l`` and ``c`` ranks of the smallest and the largest node, ``t`` ranks per stripe, and ``k`` blocks that a rank of an
             alltoall passes on for others of its node.
-        lanes: Ranks of a node that exchange messages with other nodes at once.
+        stripes: Ranks of a node that exchange messages with other nodes at once.
         inner, outer: Rows that a hierarchical one is like on a node, and that it is made of between nodes.
         chunked: Takes any number of chunks; the pipeline is inside the schedule and a segment is one chunk.
     """
@@ -63,7 +63,7 @@ class Algorithm:
     one_fold: bool = False
     neighbours: bool = False
     hierarchical: bool = False
-    lanes: str = "1"
+    stripes: str = "1"
     inner: tuple[str, ...] = ()
     outer: str = ""
 
@@ -88,9 +88,9 @@ class Algorithm:
 def _evaluate(formula: str, p: int, n: int, nodes: Nodes) -> float:
     sizes = [len(ranks) for ranks in members(nodes)] if nodes else [1] * p
     names = {"p": p, "q": math.ceil(math.log2(p)), "f": 1 << p.bit_length() - 1, "n": n, "log2": math.log2, "ceil": math.ceil, "max": max}
-    h, lanes = len(sizes), min(sizes)
-    names |= {"h": h, "r": math.ceil(math.log2(h)), "g": 1 << h.bit_length() - 1, "l": lanes, "c": max(sizes)}
-    names["t"] = sum(-(-size // lanes) for size in sizes)
+    h, stripes = len(sizes), min(sizes)
+    names |= {"h": h, "r": math.ceil(math.log2(h)), "g": 1 << h.bit_length() - 1, "l": stripes, "c": max(sizes)}
+    names["t"] = sum(-(-size // stripes) for size in sizes)
     names["k"] = max((own - 1) * (sum(-(-size // own) for size in sizes) - 1) for own in set(sizes))
     return float(eval(formula, {"__builtins__": {}}, names))  # noqa: S307 (formulas of this file only)
 

@@ -52,7 +52,7 @@ def test_show_draws_an_algorithm_on_nodes(capsys: pytest.CaptureFixture[str]) ->
         drawn.append(capsys.readouterr().out)
     assert drawn[0] == drawn[1] != drawn[2]
     rounds = [line for line in drawn[1].splitlines() if line.startswith("  0 ")]
-    assert ">4" in rounds[0], "the ranks of its lane are 0 and 4"
+    assert ">4" in rounds[0], "the ranks of its stripe are 0 and 4"
     assert all(line.startswith("allreduce/hierarchical on 8 ranks, 8 chunks, 1 channel\n") for line in drawn)
 
 

@@ -200,7 +200,7 @@ def test_a_flat_algorithm_among_renamed_ranks(key: str, apart: bool) -> None:
 
 @pytest.mark.parametrize("nodes", ["2", "3", "2:cyclic", "3+1+4", "1+5+2:cyclic", "8", "1"])
 @pytest.mark.parametrize("rooted", [False, True])
-def test_every_lane_has_an_owner_on_every_node(nodes: str, rooted: bool) -> None:
+def test_every_stripe_has_an_owner_on_every_node(nodes: str, rooted: bool) -> None:
     nranks, placement = 8, parse_nodes(nodes, 8)
     for root in range(nranks) if rooted else (0,):
         every = [Node(Writer(nranks, rank, root, 8, placement), rooted=rooted) for rank in range(nranks)]
@@ -210,7 +210,7 @@ def test_every_lane_has_an_owner_on_every_node(nodes: str, rooted: bool) -> None
             assert sorted(node.mates) == list(mates)
             assert node.mates[node.local] == rank
             assert node.mates == list(mates) if not rooted or root not in mates else node.mates[0] == root
-            assert node.nlanes == smallest
+            assert node.nstripes == smallest
             assert node.owner == (node.local < smallest)
             assert node.owners() == node.mates[:smallest]
             assert sorted(node.others(node.mates)) == sorted(set(mates) - {rank})
@@ -218,32 +218,32 @@ def test_every_lane_has_an_owner_on_every_node(nodes: str, rooted: bool) -> None
         owners = [rank for rank, node in enumerate(every) if node.owner]
         assert len(owners) == smallest * nnodes
         for rank in owners:
-            lane = every[rank].lane
-            assert [placement[one] for one in lane] == list(range(nnodes))
-            assert all(every[one].lane == lane for one in lane), "they agree"
-        assert all(not node.lane for node in every if not node.owner)
+            stripe = every[rank].stripe
+            assert [placement[one] for one in stripe] == list(range(nnodes))
+            assert all(every[one].stripe == stripe for one in stripe), "they agree"
+        assert all(not node.stripe for node in every if not node.owner)
         assert not rooted or root in owners
 
 
 @pytest.mark.parametrize("nodes", ["2", "3+1+4", "1+2+5:cyclic", "3:cyclic", "8", "1"])
-def test_every_block_is_in_one_lane(nodes: str) -> None:
+def test_every_block_is_in_one_stripe(nodes: str) -> None:
     placement = parse_nodes(nodes, 8)
     every = [Node(writer(rank, nodes=nodes)) for rank in range(8)]
     for ranks in members(placement):
-        lanes = [every[owner].lane_blocks(owner) for owner in ranks[: every[0].nlanes]]
-        assert sorted(block for lane in lanes for block in lane) == list(range(8))
-        assert lanes == [every[ranks[-1]].lane_blocks(owner) for owner in ranks[: every[0].nlanes]], "its mates know, too"
-        for owner in ranks[: every[0].nlanes]:
-            assert [owner, *every[owner].lane_mates()] == [rank for rank in ranks if rank in every[owner].lane_blocks(owner)]
-            assert all(every[rank].owner_of(rank) == owner for rank in every[owner].lane_mates())
-        assert all(every[rank].lane_blocks(rank) == [] == every[rank].lane_mates() for rank in ranks if not every[rank].owner)
+        stripes = [every[owner].stripe_blocks(owner) for owner in ranks[: every[0].nstripes]]
+        assert sorted(block for stripe in stripes for block in stripe) == list(range(8))
+        assert stripes == [every[ranks[-1]].stripe_blocks(owner) for owner in ranks[: every[0].nstripes]], "its mates know, too"
+        for owner in ranks[: every[0].nstripes]:
+            assert [owner, *every[owner].stripe_mates()] == [rank for rank in ranks if rank in every[owner].stripe_blocks(owner)]
+            assert all(every[rank].owner_of(rank) == owner for rank in every[owner].stripe_mates())
+        assert all(every[rank].stripe_blocks(rank) == [] == every[rank].stripe_mates() for rank in ranks if not every[rank].owner)
 
 
 def test_packed_blocks_follow_one_another() -> None:
     w = writer(0, nodes="3+5")
     node = Node(w)
     found = node.packed(1)
-    assert list(found) == node.lane_blocks(1) == [1, 4, 7]
+    assert list(found) == node.stripe_blocks(1) == [1, 4, 7]
     assert joined(found) == Chunk(Buffer.SCRATCH, 0, 3)
     assert w.extents == [1, 4, 7]
 
@@ -274,18 +274,18 @@ def test_an_exchange_takes_turns() -> None:
 
 def test_a_fold_of_a_node_keeps_rank_order_and_spread_leaves_one_out() -> None:
     w = writer(1, nranks=4, nodes="4")
-    folded = Node(w).fold(lambda lane: inputs(2 * lane, 2), into=lambda run: outputs(run.index, run.n))
+    folded = Node(w).fold(lambda stripe: inputs(2 * stripe, 2), into=lambda run: outputs(run.index, run.n))
     assert folded == outputs(2, 2)
     assert w.channels[0][-1] == Step(
         Op.REDUCE, -1, outputs(2, 2), (Chunk(Buffer.SCRATCH, 0, 2), inputs(2, 2), Chunk(Buffer.SCRATCH, 4, 2), Chunk(Buffer.SCRATCH, 2, 2))
     )
     assert w.extents == [2, 3] * 3
     w = writer(3, nranks=4, nodes="4")
-    assert Node(w, nlanes=1).fold(lambda lane: inputs(0), into=outputs) is None
+    assert Node(w, nstripes=1).fold(lambda stripe: inputs(0), into=outputs) is None
     assert texts(w) == ["send(peer 0, input[0])"]
     w = writer(2, nranks=4, nodes="4")
-    Node(w, nlanes=2).spread(lambda lane: outputs(lane), but=0)
+    Node(w, nstripes=2).spread(lambda stripe: outputs(stripe), but=0)
     assert texts(w) == ["recv(peer 1 -> output[1])", "recv(peer 0 -> output[0])"]
     w = writer(1, nranks=4, nodes="4")
-    Node(w, nlanes=2).spread(lambda lane: outputs(lane), but=0)
+    Node(w, nstripes=2).spread(lambda stripe: outputs(stripe), but=0)
     assert texts(w) == ["send(peer 2, output[1])", "send(peer 3, output[1])", "recv(peer 0 -> output[0])"]

@@ -76,7 +76,7 @@ def test_one_node_and_one_rank(row: Algorithm) -> None:
 
 
 def test_an_allreduce_by_hand() -> None:
-    """6 nodes of 4: a reduce_scatter and an allgather of 4 ranks on the node, and between them a circulant of 6 in each of 4 lanes."""
+    """6 nodes of 4: a reduce_scatter and an allgather of 4 ranks on the node, and between them a circulant of 6 in each of 4 stripes."""
     m, nodes = 1 << 20, parse_nodes("4:cyclic", 24)
     on_node = (1 * NODE.alpha + 2 * NODE.overhead) * 2 + 3 / 4 * m * (NODE.beta + NODE.gamma) + 3 / 4 * m * NODE.beta
     rounds, sent, handshakes = 2 * 3, 2 * 5 / 6 * m / 4, m / 4 / 2 > SLOW.eager
@@ -138,19 +138,19 @@ def test_large_messages_of_ranks_that_go_round_the_nodes_are_faster_with_a_hiera
 
 
 def test_a_ring_by_blocks_is_as_good_for_large_messages() -> None:
-    """Its only sharer moves 2(p-1)/p m, all lanes together 2(h-1)/h m; in turn it moves c times as much."""
+    """Its only sharer moves 2(p-1)/p m, all stripes together 2(h-1)/h m; in turn it moves c times as much."""
     blocks, cyclic = parse_nodes("8", 32), parse_nodes("8:cyclic", 32)
-    ring, lanes = (time(f"allreduce/{name}", blocks, 1 << 30, 1 << 22) for name in ("ring", "hierarchical"))
-    assert lanes < ring < 2 * lanes
+    ring, stripes = (time(f"allreduce/{name}", blocks, 1 << 30, 1 << 22) for name in ("ring", "hierarchical"))
+    assert stripes < ring < 2 * stripes
     assert time("allreduce/ring", cyclic, 1 << 30, 1 << 22) > 4 * ring
-    assert time("allreduce/hierarchical", cyclic, 1 << 30, 1 << 22) == lanes
+    assert time("allreduce/hierarchical", cyclic, 1 << 30, 1 << 22) == stripes
 
 
-def test_leaders_are_best_for_small_messages_and_lanes_for_large_ones() -> None:
+def test_leaders_are_best_for_small_messages_and_stripes_for_large_ones() -> None:
     nodes = parse_nodes("8", 64)
-    leaders, lanes = ([time(f"allreduce/{name}", nodes, m) for m in (64, 1 << 24)] for name in ("leaders", "hierarchical"))
-    assert leaders[0] < lanes[0]
-    assert lanes[1] < leaders[1]
+    leaders, stripes = ([time(f"allreduce/{name}", nodes, m) for m in (64, 1 << 24)] for name in ("leaders", "hierarchical"))
+    assert leaders[0] < stripes[0]
+    assert stripes[1] < leaders[1]
 
 
 @pytest.mark.parametrize("row", HIERARCHICAL, ids=ids)

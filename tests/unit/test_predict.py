@@ -56,8 +56,8 @@ def test_few_ranks_stand_for_all(key: str, nranks: int, per_node: str) -> None:
 
 
 @pytest.mark.parametrize(("per_node", "nranks"), [("2", 10), ("3", 24), ("4", 28)])
-def test_the_ranks_of_a_node_stand_for_all_where_lanes_wrap_at_other_ranks(per_node: str, nranks: int) -> None:
-    """What goes round the end of a lane counts as one message, which is at most one more for each that is simulated."""
+def test_the_ranks_of_a_node_stand_for_all_where_stripes_wrap_at_other_ranks(per_node: str, nranks: int) -> None:
+    """What goes round the end of a stripe counts as one message, which is at most one more for each that is simulated."""
     row, nodes = CATALOGUE["allreduce/hierarchical"], parse_nodes(per_node, nranks)
     few, every = subject(row, nodes), subject(row, nodes, exact=True)
     assert few.table.nbuilt == int(per_node)
@@ -103,8 +103,8 @@ def test_ranks_of_a_node_share_its_link() -> None:
     row, nbytes = CATALOGUE["allreduce/ring"], 64 << 20
     by_blocks, cyclic = (predict(subject(row, parse_nodes(text, 16)), nbytes, LEVELS).seconds for text in ("4", "4:cyclic"))
     assert 3.5 < cyclic / by_blocks < 4.5
-    lanes = CATALOGUE["allreduce/hierarchical"]
-    found = [predict(subject(lanes, parse_nodes(text, 16)), nbytes, LEVELS).seconds for text in ("4", "4:cyclic")]
+    stripes = CATALOGUE["allreduce/hierarchical"]
+    found = [predict(subject(stripes, parse_nodes(text, 16)), nbytes, LEVELS).seconds for text in ("4", "4:cyclic")]
     assert found[0] == pytest.approx(found[1], rel=0.01)
     assert found[1] < cyclic / 2
 

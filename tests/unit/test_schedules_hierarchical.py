@@ -152,18 +152,18 @@ def test_with_a_node_for_each_rank_messages_are_those_of_the_flat_algorithm(row:
 
 
 @every_row
-def test_only_lanes_reach_other_nodes(row: Algorithm) -> None:
+def test_only_stripes_reach_other_nodes(row: Algorithm) -> None:
     """As many ranks of each node as the row says."""
     for nodes, root in settings(row):
-        lanes = int(row.cost("lanes", len(nodes), nodes=nodes))
+        stripes = int(row.cost("stripes", len(nodes), nodes=nodes))
         found = list(crossings(row.key, nodes, root))
         for ranks in members(nodes):
             for ends in ({one.source for one in found} & set(ranks), {one.target for one in found} & set(ranks)):
-                assert len(ends) <= lanes
+                assert len(ends) <= stripes
         if row.collective != "alltoall":
             for rank in range(len(nodes)):
                 partners = {one.target for one in found if one.source == rank} | {one.source for one in found if one.target == rank}
-                assert len({nodes[partner] for partner in partners}) == len(partners), "of a lane, one rank of each node"
+                assert len({nodes[partner] for partner in partners}) == len(partners), "of a stripe, one rank of each node"
 
 
 # --- what leaves a node

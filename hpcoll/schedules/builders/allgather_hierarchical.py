@@ -1,6 +1,6 @@
-"""Hierarchical allgather: a rank of each lane gathers that lane's blocks from all nodes; then each node puts its lanes together.
+"""Hierarchical allgather: a rank of each stripe gathers that stripe's blocks from all nodes; then each node puts its stripes together.
 
-2 nodes of 2 ranks, 2 lanes; blocks held:
+2 nodes of 2 ranks, 2 stripes; blocks held:
 
     start      between the nodes    spread on the node
     0: 0       0 . 2 .              0 1 2 3
@@ -8,7 +8,7 @@
     2: 2       0 . 2 .              0 1 2 3
     3: 3       . 1 . 3              0 1 2 3
 
-A block goes to every other node once. On larger nodes than the smallest the ranks beyond the lanes first hand their block to
+A block goes to every other node once. On larger nodes than the smallest the ranks beyond the stripes first hand their block to
 an owner.
 
 Source: Traeff and Hunold, arXiv 1910.13373 (full-lane collectives), with the circulant allgather between nodes.
@@ -28,10 +28,10 @@ def allgather_hierarchical(w: Writer) -> None:
         w.copy(inputs(0), mine[w.rank])
     else:
         w.send(node.owner_of(w.rank), inputs(0))
-    for rank in node.lane_mates():
+    for rank in node.stripe_mates():
         w.recv(rank, mine[rank])
     if node.owner:
-        compose(w, "allgather/circulant", node.lane, node.blocks(node.local), mine.__getitem__, mine.__getitem__)
+        compose(w, "allgather/circulant", node.stripe, node.blocks(node.local), mine.__getitem__, mine.__getitem__)
     for peer in node.others(node.mates) if node.owner else ():
         w.send(peer, joined(mine))
     for peer in reversed(node.others(node.owners())):

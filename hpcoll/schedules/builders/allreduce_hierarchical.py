@@ -1,6 +1,6 @@
-"""Hierarchical allreduce: as many allreduces between the nodes at once as a node has ranks, each of a lane of the message.
+"""Hierarchical allreduce: as many allreduces between the nodes at once as a node has ranks, each of a stripe of the message.
 
-2 nodes of 2 ranks, a..d their contributions, 2 lanes:
+2 nodes of 2 ranks, a..d their contributions, 2 stripes:
 
     start         folded on the node    between the nodes    spread on the node
     0: a  a       ab .                  abcd .               abcd abcd
@@ -9,7 +9,7 @@
     3: d  d       .  cd                 .    abcd
 
 A node sends and receives 2(h-1)/h m, the least possible, and all its ranks take part. On larger nodes than the smallest the
-ranks beyond the lanes only hand in and get.
+ranks beyond the stripes only hand in and get.
 
 Source: Traeff and Hunold, arXiv 1910.13373 (full-lane collectives), with two-shot on the node and circulant allreduce between.
 """
@@ -21,9 +21,9 @@ from hpcoll.schedules.ir import Chunk, Writer, inputs, outputs
 def allreduce_hierarchical(w: Writer) -> None:
     """2 rounds on the node and 2 ceil(log2 h) between the nodes. Commutative operators."""
     node = Node(w)
-    size = w.nchunks // node.nlanes
-    folded = node.fold(lambda lane: inputs(lane * size, size), into=lambda run: outputs(run.index, run.n))
+    size = w.nchunks // node.nstripes
+    folded = node.fold(lambda stripe: inputs(stripe * size, size), into=lambda run: outputs(run.index, run.n))
     if folded is not None:
         chunks = [[folded.index + i] for i in range(size)]
-        compose(w, "allreduce/circulant", node.lane, chunks, lambda index: Chunk(folded.buffer, index), outputs)
-    node.spread(lambda lane: outputs(lane * size, size))
+        compose(w, "allreduce/circulant", node.stripe, chunks, lambda index: Chunk(folded.buffer, index), outputs)
+    node.spread(lambda stripe: outputs(stripe * size, size))

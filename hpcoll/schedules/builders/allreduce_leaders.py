@@ -17,8 +17,8 @@ from hpcoll.schedules.ir import Chunk, Writer, inputs, outputs
 
 def allreduce_leaders(w: Writer) -> None:
     """2 rounds on the node and log2 h between the nodes, whole message each time. Commutative operators."""
-    node = Node(w, nlanes=1)
-    folded = node.fold(lambda lane: inputs(0), into=lambda run: outputs(0))
+    node = Node(w, nstripes=1)
+    folded = node.fold(lambda stripe: inputs(0), into=lambda run: outputs(0))
     if folded is not None:
-        compose(w, "allreduce/recursive_doubling", node.lane, [[0]], lambda index: Chunk(folded.buffer, index), outputs)
-    node.spread(lambda lane: outputs(0))
+        compose(w, "allreduce/recursive_doubling", node.stripe, [[0]], lambda index: Chunk(folded.buffer, index), outputs)
+    node.spread(lambda stripe: outputs(0))

@@ -11,8 +11,8 @@ from hpcoll.schedules.ir import Writer, inputs, outputs
 
 def barrier_hierarchical(w: Writer) -> None:
     """2 rounds on the node and ceil(log2 h) between the nodes, of one chunk, which has no bytes."""
-    node = Node(w, nlanes=1)
-    folded = node.fold(lambda lane: inputs(0), into=lambda run: outputs(0))
+    node = Node(w, nstripes=1)
+    folded = node.fold(lambda stripe: inputs(0), into=lambda run: outputs(0))
     if folded is not None:
-        compose(w, "barrier/dissemination", node.lane, [[0]], always(folded), outputs)
-    node.spread(lambda lane: outputs(0))
+        compose(w, "barrier/dissemination", node.stripe, [[0]], always(folded), outputs)
+    node.spread(lambda stripe: outputs(0))

@@ -1,6 +1,6 @@
-"""Hierarchical broadcast: the root deals the lanes of the message out on its node, and each goes to all nodes by itself.
+"""Hierarchical broadcast: the root deals the stripes of the message out on its node, and each goes to all nodes by itself.
 
-2 nodes of 2 ranks, root 0, 2 lanes of x y:
+2 nodes of 2 ranks, root 0, 2 stripes of x y:
 
     start       dealt out    between the nodes    spread
     0: x y      x y          x y                  x y
@@ -8,7 +8,7 @@
     2: . .      . .          x .                  x y
     3: . .      . .          . y                  x y
 
-Every node receives m once and sends at most m; between nodes the halves of a lane go down the two trees of the double tree.
+Every node receives m once and sends at most m; between nodes the halves of a stripe go down the two trees of the double tree.
 
 Source: Traeff and Hunold, arXiv 1910.13373 (full-lane collectives), with the double-tree broadcast between nodes.
 """
@@ -21,19 +21,19 @@ def bcast_hierarchical(w: Writer) -> None:
     """2 rounds on the node and ceil(log2 h) between the nodes, in two channels of half the message each."""
     node = Node(w, rooted=True)
     home = w.nodes[w.rank] == node.root
-    halves = w.nchunks // node.nlanes
+    halves = w.nchunks // node.nstripes
     for half in range(halves):
 
-        def lane_of(lane: int, half: int = half) -> Chunk:
-            return outputs(lane * halves + half)
+        def stripe_of(stripe: int, half: int = half) -> Chunk:
+            return outputs(stripe * halves + half)
 
         w.channel(half)
         if w.rank == w.root:
             for peer in node.others(node.owners()):
-                w.send(peer, lane_of(node.mates.index(peer)))
+                w.send(peer, stripe_of(node.mates.index(peer)))
         elif home and node.owner:
-            w.recv(w.root, lane_of(node.local))
+            w.recv(w.root, stripe_of(node.local))
         if node.owner:
-            chunks = [[lane_of(node.local, k).index] for k in range(halves)]
-            compose(w, "bcast/double_tree", node.lane, chunks, outputs, outputs, root=node.root, channel=half)
-        node.spread(lane_of, but=w.root if home else -1)
+            chunks = [[stripe_of(node.local, k).index] for k in range(halves)]
+            compose(w, "bcast/double_tree", node.stripe, chunks, outputs, outputs, root=node.root, channel=half)
+        node.spread(stripe_of, but=w.root if home else -1)

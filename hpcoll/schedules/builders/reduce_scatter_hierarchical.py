@@ -1,6 +1,6 @@
-"""Hierarchical reduce_scatter: every node folds its contributions, then the owners of a lane share the sums between the nodes.
+"""Hierarchical reduce_scatter: every node folds its contributions, then the owners of a stripe share the sums between the nodes.
 
-2 nodes of 2 ranks, a..d their contributions, 2 lanes; block by block:
+2 nodes of 2 ranks, a..d their contributions, 2 stripes; block by block:
 
     start             folded on the node    between the nodes
     0: a a a a        ab .  ab .            abcd .    .    .
@@ -9,7 +9,7 @@
     3: d d d d        .  cd .  cd           .    .    .    abcd
 
 Of each block one partial sum leaves a node instead of one per rank. On larger nodes than the smallest the ranks beyond the
-lanes get their block from an owner.
+stripes get their block from an owner.
 
 Source: Traeff and Hunold, arXiv 1910.13373 (full-lane collectives), with the circulant reduce_scatter between nodes.
 """
@@ -21,7 +21,7 @@ from hpcoll.schedules.ir import Writer, inputs, outputs
 def reduce_scatter_hierarchical(w: Writer) -> None:
     """At most 2 rounds on the node, the blocks one by one, and ceil(log2 h) between the nodes. Commutative operators."""
     node = Node(w)
-    blocks = node.lane_blocks(w.rank)
+    blocks = node.stripe_blocks(w.rank)
     sums = dict(zip(blocks, map(inputs, blocks)))
     into = node.packed(w.rank)
 
@@ -30,15 +30,15 @@ def reduce_scatter_hierarchical(w: Writer) -> None:
         w.recv_reduce(peer, into[block], sums[block])
         sums[block] = into[block]
 
-    node.exchange(lambda peer: [inputs(block) for block in node.lane_blocks(peer)], lambda peer: len(blocks), add)
+    node.exchange(lambda peer: [inputs(block) for block in node.stripe_blocks(peer)], lambda peer: len(blocks), add)
     if not node.owner:
         w.recv(node.owner_of(w.rank), outputs(0))
         return
     for block in blocks if len(node.mates) == 1 else ():
         w.copy(inputs(block), into[block])
-    mine = [w.rank, *node.lane_mates()]
+    mine = [w.rank, *node.stripe_mates()]
     results = {w.rank: outputs(0)} if len(mine) == 1 else dict(zip(mine, cells(w.scratch(*mine))))
-    compose(w, "reduce_scatter/circulant", node.lane, node.blocks(node.local), into.__getitem__, results.__getitem__)
+    compose(w, "reduce_scatter/circulant", node.stripe, node.blocks(node.local), into.__getitem__, results.__getitem__)
     for rank in mine[1:]:
         w.send(rank, results[rank])
     if len(mine) > 1:
