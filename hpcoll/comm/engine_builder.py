@@ -101,15 +101,15 @@ class HostEngines(EngineBuilder):
         return host_routes(message_context.local_peers)
 
     def _lane_nbytes(self, row: Algorithm) -> int | None:
-        return lane_nbytes(row, self._capacity, self._topology.nodes) if self._capacity and self._topology.nranks > 1 else None
+        return lane_nbytes(row, self._capacity, self._topology.nodes) if self._capacity and len(self._topology.nodes) > 1 else None
 
     def _window(self, nchannels: int) -> int:
-        return STAGING_SLOTS if self._capacity else min(window(self._topology.nranks) * nchannels, MAX_WINDOW)
+        return STAGING_SLOTS if self._capacity else min(window(len(self._topology.nodes)) * nchannels, MAX_WINDOW)
 
     def _engine(self, program: Program, call: Call, account: np.ndarray, message_context: MessageContext) -> HostEngine:
         operator = BOR if call.collective == "barrier" else call.op
         kernel = kernel_address(operator, call.dtype) if operator is not None and len(program.sources) else 0
-        uncached = message_nbytes(call, self._topology.nranks) >= UNCACHED_NBYTES
+        uncached = message_nbytes(call, len(self._topology.nodes)) >= UNCACHED_NBYTES
         return HostEngine(
             program, library(), self._comm, kernel, self._wait_policy, self._lock, account,
             message_context.rings, message_context.tag, uncached,
