@@ -18,6 +18,7 @@
 # Needs Linux, root (or user namespaces that anybody may make), iproute2 and util-linux. What is emulated: README.md here.
 # shellcheck disable=SC2317,SC2329  # run_openmpi and run_mpich are called by name
 set -u -o pipefail
+export PATH=$PATH:/usr/sbin:/sbin # tc, where the caller does not look for programs
 
 refuse() { # refuse WORDS...: a mistake of the caller, or something missing
     printf 'hosts.sh: %s\n' "$*" >&2

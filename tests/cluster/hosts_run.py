@@ -17,6 +17,7 @@ NEEDED = """set -e
 ip link add a type veth peer name b && ip link add c type bridge && tc qdisc add dev a root tbf rate 1gbit burst 16384 limit 1000000
 mount -n -t tmpfs tmpfs /dev/shm && hostname a"""
 LAUNCHER = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPI_", "MPIR_", "HPCOLL_", "SLURM_")  # what another job hands to its ranks
+PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])  # as hosts.sh has it
 LIMIT_S = 100  # most seconds of one job
 
 HEAD = f"""
@@ -34,15 +35,16 @@ def say(*words):
 @cache
 def missing() -> str:
     """Why this machine cannot emulate hosts; empty where it can. Installs iproute2 where that is allowed and enough."""
-    if not shutil.which("tc") and os.geteuid() == 0 and shutil.which("apt-get"):
+    if not shutil.which("tc", path=PATH) and os.geteuid() == 0 and shutil.which("apt-get"):
         for words in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", "iproute2"]):
             subprocess.run(["apt-get", *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=90, check=False)
-    absent = [tool for tool in TOOLS if not shutil.which(tool)]
+    absent = [tool for tool in TOOLS if not shutil.which(tool, path=PATH)]
     if absent:
         return f"the tools {', '.join(absent)}"
     user = [] if os.geteuid() == 0 else ["--map-root-user"]
     command = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", *user, "sh", "-c", NEEDED]
-    tried = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
+    environment = os.environ | {"PATH": PATH}
+    tried = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
     return "" if tried.returncode == 0 else f"namespaces and links of its own: {tried.stderr.strip()}"
 
 

@@ -11,6 +11,7 @@
 #
 # Status: the command's; 77 when this machine cannot do it, with the reason; 1 when Slurm does not start, with its logs.
 set -u -o pipefail
+export PATH=$PATH:/usr/sbin:/sbin    # the daemons, where the caller does not look for programs
 
 NODES=2
 CPUS=4            # that a node claims to have
