@@ -24,6 +24,7 @@ OPEN_MPI = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",  # Open MPI 4
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",  # Open MPI 5
 }
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(128 << 10)}  # glibc: arrays go back to the system when they are freed, however many there were
 OPEN_MPI_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
@@ -81,7 +82,7 @@ def launch(nranks: int, pytest_args: list[str]) -> int:
     mpiexec = Path(sys.executable).with_name("mpiexec")
     command = ["timeout", "-k", "5", LIMIT_S, str(mpiexec) if mpiexec.exists() else "mpiexec", "-n", str(nranks)]
     command += [sys.executable, __file__, "--rank", str(nranks), *pytest_args]
-    environment = OPEN_MPI | (OPEN_MPI_ROOT if os.geteuid() == 0 else {}) | os.environ | {TOKENS: str(folder), "PYTHONUNBUFFERED": "1"}
+    environment = MALLOC | OPEN_MPI | (OPEN_MPI_ROOT if os.geteuid() == 0 else {}) | os.environ | {TOKENS: str(folder), "PYTHONUNBUFFERED": "1"}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) as job:
         try:

@@ -1,6 +1,7 @@
 """Plans: what runs one shape of call, and the message contexts on which it travels."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -24,11 +25,23 @@ class MessageContext:
     def __init__(self, index: int, rings: Rings | None) -> None:
         self.index, self.rings, self.tag = index, rings, index * MAX_WINDOW
         self.issued, self.ended = 0, np.zeros(1, np.int64)
+        self._scratch: dict[type, Any] = {}  # by kind of engine
 
     @property
     def local_peers(self) -> Mapping[int, int]:
         """Local rank of each peer that the rings reach."""
         return self.rings.local_peers if self.rings else {}
+
+    def bind_scratch(self, engine: HostEngine) -> None:
+        """Let an engine use the scratch of this message context's engines: only one of them runs at a time.
+
+        Where that is too short it is replaced by one twice as long, for engines keep what they were given.
+        """
+        kind = type(engine)
+        before = self._scratch[kind].nbytes if kind in self._scratch else 0
+        if before < engine.scratch_nbytes:
+            self._scratch[kind] = engine.fresh(max(engine.scratch_nbytes, 2 * before))
+        engine.bind_scratch(self._scratch[kind])
 
 
 class Plan:
@@ -53,12 +66,12 @@ class Plan:
         self.kept, self._engines = False, dict[int, list[HostEngine]]()
 
     def take(self, message_context: MessageContext) -> HostEngine:
-        """An engine with scratch of its own, which nobody else uses until it is given back."""
+        """An engine that nobody else uses until it is given back."""
         engines = self._engines.get(message_context.index)
         if engines:
             return engines.pop()
         engine = self.build(message_context)
-        engine.bind_scratch(engine.fresh(engine.scratch_nbytes))
+        message_context.bind_scratch(engine)
         return engine
 
     def give(self, message_context: MessageContext, engine: HostEngine) -> None:
