@@ -29,15 +29,15 @@ LOGS = ROOT / "build" / "tests"
 PARTS = ("lint", "unit", "cluster", "mpi")
 
 # The short run of tests/mpi: library, ranks, and pytest's choice of markers (README.md here).
+SMOKE = "smoke and not full"
 SHORT = (
     ("openmpi", 2, "not full"),
     ("openmpi", 4, "not full and not once"),
     ("mpich", 3, "not full and not once and not double"),
-    ("openmpi", 1, "smoke and not full"),
-    ("openmpi", 5, "smoke and not full"),
-    ("mpich", 1, "smoke and not full"),
-    ("mpich", 2, "smoke and not full"),
-    ("mpich", 4, "smoke and not full"),
+    ("openmpi", 1, SMOKE),
+    ("openmpi", 5, SMOKE),
+    ("mpich", 2, SMOKE),
+    ("mpich", 4, SMOKE),
 )
 
 
@@ -69,15 +69,22 @@ def cluster(library: str, arguments: tuple[str, ...]) -> Stage:
     return Stage("tests/cluster", (python(library), "-m", "pytest", "-q", "tests/cluster", *arguments), nranks=1)
 
 
-def mpi(library: str, nranks: int, arguments: tuple[str, ...]) -> Stage:
+def files(markers: str) -> tuple[str, ...]:
+    """Where tests with these markers are: to import all others takes longer than the few that are wanted."""
+    if markers != SMOKE:
+        return ("tests/mpi",)
+    return tuple(sorted(str(file.relative_to(ROOT)) for file in ROOT.glob("tests/mpi/test_*.py") if "mark.smoke" in file.read_text()))
+
+
+def mpi(library: str, nranks: int, arguments: tuple[str, ...], where: tuple[str, ...] = ("tests/mpi",)) -> Stage:
     title = f"tests/mpi on {nranks} rank{'s' if nranks > 1 else ''}, {library}"
-    return Stage(title, (python(library), "tests/mpi_run.py", str(nranks), "tests/mpi", *arguments), nranks, cores=nranks)
+    return Stage(title, (python(library), "tests/mpi_run.py", str(nranks), *where, *arguments), nranks, cores=nranks)
 
 
 def short(arguments: tuple[str, ...]) -> list[Stage]:
     """What a change must pass; stages that need one core run beside each other."""
     base = LIBRARIES[0]
-    mpi_stages = [mpi(library, nranks, ("-m", markers, *arguments)) for library, nranks, markers in SHORT]
+    mpi_stages = [mpi(library, nranks, ("-m", markers, *arguments), files(markers)) for library, nranks, markers in SHORT]
     fast = ("-m", "not full", *arguments)
     return [*lint(base), cluster(base, fast), unit(base, fast), *mpi_stages]
 
@@ -100,7 +107,9 @@ def main(words: list[str]) -> int:
     if words and words[0] in ("-h", "--help"):
         print(__doc__)
         return 0
-    parts, nranks, libraries = list[str](), NRANKS, LIBRARIES
+    parts: list[str] = []
+    nranks: tuple[int, ...] = NRANKS
+    libraries: tuple[str, ...] = LIBRARIES
     while words:
         if words[0] in PARTS:
             parts.append(words[0])

@@ -66,7 +66,6 @@ def test_more_shapes_than_a_table_holds() -> None:
     assert agreed(wrong) == []
 
 
-@pytest.mark.smoke
 def test_every_method_again() -> None:
     """Each with every root, in place and not, in turns, so that every call finds the entries of the others."""
     comm = communicator().Dup()

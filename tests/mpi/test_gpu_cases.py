@@ -57,7 +57,7 @@ def grouped(make: Maker) -> Iterator[Any]:
     yield from by_way(made)
 
 
-@pytest.mark.parametrize("way", [None, "staged"])
+@pytest.mark.parametrize("way", [pytest.param(None, marks=pytest.mark.full), "staged"])
 @pytest.mark.parametrize(("method", "algorithm"), HIERARCHICAL)
 def test_pairs_of_ranks_as_nodes(method: str, algorithm: str, way: str | None, grouped: Any, make: Maker) -> None:
     comm = grouped(way)
@@ -70,15 +70,18 @@ def test_element_types(method: str, by: Any, make: Maker) -> None:
     check_dtypes(by(None), method, make)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("start", ["nonblocking", "persistent"])
 def test_requests(start: str, by: Any, make: Maker) -> None:
     check_requests(by(None), make, start)
 
 
+@pytest.mark.once
 def test_factors(by: Any, make: Maker) -> None:
     check_factors(by(None), make)
 
 
+@pytest.mark.once
 def test_float16_is_rounded_once(by: Any, make: Maker) -> None:
     check_half(by(None), make)
 
@@ -89,5 +92,6 @@ def test_host_and_gpu_arrays_in_one_call(make: Maker) -> None:
     comm.Free()
 
 
+@pytest.mark.once
 def test_messages(by: Any, make: Maker) -> None:
     check_messages(by(None), make)

@@ -11,7 +11,7 @@ from gpu_cases import check_method, check_requests, communicator
 
 import hpcoll
 
-pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double(takes=True), pytest.mark.usefixtures("blame")]
+pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double(takes=True), pytest.mark.usefixtures("blame"), pytest.mark.once]
 
 
 @pytest.fixture(scope="module")

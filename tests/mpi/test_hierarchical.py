@@ -18,7 +18,7 @@ import test_shm
 import test_symmetric
 from forms import COLLECTIVE, ROOTED, Case, issue, names, own_order, prepare
 from mpi4py import MPI
-from reference import agreed, communicator, roots
+from reference import agreed, communicator, representative, roots
 from test_collectives import run, run_in_place
 
 import hpcoll
@@ -35,6 +35,7 @@ GROUPS = (1, 2, 3)
 NRANKS = MPI.COMM_WORLD.size
 ROWS = [row for row in CATALOGUE.values() if row.hierarchical]
 MOVING = [(row.collective, row.name) for row in ROWS if row.collective != "barrier"]
+SIZED = [(*case, 2) for case in MOVING] + [pytest.param(*case, size, marks=pytest.mark.full) for case in MOVING for size in (1, 3)]
 METHODS = [(method, row.name) for row in ROWS for method, collective in COLLECTIVE.items() if collective == row.collective
            and row.name in names(method)]  # fmt: skip
 OTHER_PLACEMENTS: dict[str, Nodes] = {
@@ -112,16 +113,15 @@ def cases(collective: str) -> list[tuple[int, int]]:
     return [*((count, root) for count in (0, 1, 7, 1000) for root in every), (many, every[-1])]
 
 
-@pytest.mark.parametrize("size", GROUPS)
 @pytest.mark.parametrize("runner", [run, run_in_place])
-@pytest.mark.parametrize(("collective", "algorithm"), MOVING)
+@pytest.mark.parametrize(("collective", "algorithm", "size"), SIZED)
 def test_results(collective: str, algorithm: str, runner: Any, size: int) -> None:
     comm = grouped(size)
     assert agreed([case for case in cases(collective) if not runner(comm, collective, *case, algorithm=algorithm)]) == []
 
 
 @pytest.mark.parametrize("name", OTHER_PLACEMENTS)
-@pytest.mark.parametrize(("collective", "algorithm"), MOVING)
+@pytest.mark.parametrize(("collective", "algorithm"), representative(MOVING))
 def test_placements_that_are_not_those_of_memory(collective: str, algorithm: str, name: str) -> None:
     comm = placed(name)
     wrong = []
@@ -131,7 +131,7 @@ def test_placements_that_are_not_those_of_memory(collective: str, algorithm: str
 
 
 @pytest.mark.parametrize("size", GROUPS[1:])
-@pytest.mark.parametrize(("collective", "algorithm"), MOVING)
+@pytest.mark.parametrize(("collective", "algorithm"), representative(MOVING))
 def test_deep_pipeline(collective: str, algorithm: str, size: int) -> None:
     comm = grouped(size)
     every = [(runner, 1009, root, segment) for runner in (run, run_in_place) for root in {0, NRANKS - 1} for segment in (64, 1000)]
@@ -164,7 +164,7 @@ def test_barrier(size: int) -> None:
     assert agreed(wrong) == []
 
 
-@pytest.mark.parametrize(("collective", "algorithm"), MOVING)
+@pytest.mark.parametrize(("collective", "algorithm"), representative(MOVING))
 def test_without_shared_memory(collective: str, algorithm: str) -> None:
     """All messages are MPI's; schedules still look at the nodes."""
     comm = made(**{RANKS: "2", "HPCOLL_SHM": "0"})
@@ -177,7 +177,7 @@ def test_without_shared_memory(collective: str, algorithm: str) -> None:
 # --- every form
 
 
-@pytest.mark.parametrize("size", GROUPS[1:])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.full)])
 @pytest.mark.parametrize(("method", "algorithm"), METHODS)
 def test_forms(method: str, algorithm: str, size: int) -> None:
     """Blocking, non-blocking and persistent, twice; in place and not; blocks that vary, where it has them; all in flight together."""
@@ -221,7 +221,7 @@ def test_blocks_of_very_different_size(in_place: bool, size: int, monkeypatch: p
 
 
 @pytest.mark.parametrize("size", GROUPS[1:])
-@pytest.mark.parametrize(("collective", "algorithm"), MOVING)
+@pytest.mark.parametrize(("collective", "algorithm"), representative(MOVING))
 def test_symmetric_memory(collective: str, algorithm: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What ranks of a group read where it lies."""
     monkeypatch.setattr(test_symmetric, "communicator", lambda: grouped(size))

@@ -25,6 +25,7 @@ def wrong_places(x: np.ndarray, value: int) -> int:
 
 
 @pytest.mark.mpi
+@pytest.mark.full
 def test_more_than_an_int_can_count(request: pytest.FixtureRequest) -> None:
     room = MPI.COMM_WORLD.bcast(available_gb())
     if MPI.COMM_WORLD.size != 2 or MPI.get_vendor()[0] != "Open MPI" or room < NEEDED_GB:

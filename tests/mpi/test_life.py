@@ -128,6 +128,7 @@ def test_two_over_one_share_the_context() -> None:
     base.Free()
 
 
+@pytest.mark.once
 def test_many_communicators() -> None:
     """More than an MPI library has room for at once, if something were left of each."""
     comm = communicator()
@@ -231,6 +232,7 @@ refusal(lambda: hpcoll.Communicator(MPI.COMM_WORLD))
 """
 
 
+@pytest.mark.once
 def test_before_and_after_mpi() -> None:
     """In a process of its own, outside this job."""
     if MPI.COMM_WORLD.rank:

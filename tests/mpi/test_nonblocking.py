@@ -102,6 +102,7 @@ def test_halves(dtype: Any) -> None:
     assert agreed([case for case in cases if not case.good()]) == []
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("count", [3, 30_000])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operators(name: str, count: int) -> None:

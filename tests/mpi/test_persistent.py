@@ -206,6 +206,7 @@ def test_after_the_communicator(count: int) -> None:
     assert agreed([] if found else [case]) == []
 
 
+@pytest.mark.once
 def test_no_warning_after_the_end() -> None:
     """However it ended, it was waited for."""
     comm = communicator()
@@ -226,6 +227,7 @@ def held() -> tuple[int, int]:
     return Path("/proc/self/maps").read_text().count("(deleted)"), len(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("how", ["dropped", "freed"])
 def test_nothing_is_left(how: str) -> None:
     """Many made, run and given up: memory, files, slots are as before; so are those that stay, as objects, after Free."""

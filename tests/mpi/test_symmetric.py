@@ -185,6 +185,7 @@ def test_calls_in_flight_keep_the_memory() -> None:
     assert agreed([] if all(results) else [results]) == []
 
 
+@pytest.mark.once
 def test_threads() -> None:
     """One thread makes memory and lets it go while another is inside collectives on ordinary memory, whose addresses it reuses."""
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
@@ -240,6 +241,7 @@ def present_nbytes(array: np.ndarray) -> int:
     return 1024 * int(mapping_of(array)["Rss"])
 
 
+@pytest.mark.once
 def test_thousands_of_arrays() -> None:
     comm = communicator()
     kept = comm.zeros(100)
@@ -259,6 +261,7 @@ def test_thousands_of_arrays() -> None:
     assert not kept.any()
 
 
+@pytest.mark.once
 def test_communicators_leave_nothing_behind() -> None:
     comm = communicator()
     arrays = []
