@@ -1,4 +1,4 @@
-"""Closed-form time of a catalogue row on a network of equal links.
+"""Closed-form cost model: time of a catalogue row among ranks with equal links, and on nodes.
 
 Hockney's model with LogP's overhead: a message costs ``alpha`` seconds and ``beta`` seconds per byte; what a rank spends on
 each message of a pipeline that is already full is ``overhead``; combining costs ``gamma`` seconds per byte.

@@ -1,4 +1,4 @@
-"""What a schedule looks like, whatever it is drawn on. No terminal, no picture format.
+"""The structure of a schedule - rings, trees, rounds - for drawings. Knows no terminal and no picture format.
 
 The structure is found in the messages themselves: per channel, and per phase (messages that are reduced, messages
 that are not), the edges sender -> receiver are a ring, a tree that spans all ranks, or else a list of rounds. A round

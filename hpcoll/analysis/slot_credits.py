@@ -1,12 +1,12 @@
-"""When the receiver of a message gives its line back to the sender.
+"""Flow control of shared-memory rings: when the receiver of a message gives its ring slot back to the sender.
 
-Ranks of a node hand each other messages in rings of `ir.RING_SLOTS` lines, one ring per ordered pair and channel. A message takes
-a line when it is sent and frees it when its receiver has used it; a send that finds no free line waits, and its channel with it.
+Ranks of a node hand each other messages in rings of `ir.RING_SLOTS` slots, one ring per ordered pair and channel. A message takes
+a slot when it is sent and frees it when its receiver has used it; a send that finds no free slot waits, and its channel with it.
 
     RING_SLOTS = 2          0: send a   send b   send c (waits)              send c
                        1:                           recv a (frees)               recv b   recv c
 
-Received data may be reduced where it lies. So messages that one reduction reads are used, and their lines free, when it ends:
+Received data may be reduced where it lies. So messages that one reduction reads are used, and their slots free, when it ends:
 
     recv   send   recv   recv   reduce   recv_reduce(-> x)   recv_reduce(-> x)   recv_reduce(-> y)
     0      -      4      4      -        6                   6                   7                    used when this step ends

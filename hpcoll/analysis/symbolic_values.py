@@ -1,4 +1,4 @@
-"""What a chunk holds, as an interned expression over the ranks' contributions.; the verifier's values."""
+"""Symbolic values: what a chunk holds, as an interned expression over the ranks' contributions; the verifier's values."""
 
 from collections.abc import Hashable
 

@@ -1,10 +1,10 @@
-"""Proof that a schedule does what its collective means. No MPI, no data, no time.
+"""Verification by symbolic execution: proof that a schedule does what its collective means. No MPI, no data, no time.
 
 All ranks run symbolically. A value is an item and the ranks that contributed. A send keeps its chunk in use until the peer has
 received it (rendezvous), and a step that would overwrite a chunk in use waits for that, as the lowering makes it wait. A send
-also takes a line until the peer has used the message (`hpcoll.analysis.slot_credits`) and waits while there is none. Between nodes there is
-only the first kind of waiting, on a node only the second; here there are both, so what is proven holds for any mixture. All
-waiting is for one thing at a time and who is faster makes no difference to what can go on, so one run speaks for all.
+also takes a ring slot until the peer has used the message (`hpcoll.analysis.slot_credits`) and waits while there is none. Between
+nodes there is only the first kind of waiting, on a node only the second; here there are both, so what is proven holds for any
+mixture. All waiting is for one thing at a time and who is faster makes no difference to what can go on, so one run speaks for all.
 
 Refused are: a message without its twin, unequal sizes, a deadlock, a read of nothing, a contribution counted twice, a write to
 INPUT, channels that share a written chunk, and an OUTPUT that is not what the collective wants. Proven besides: whether every
@@ -98,61 +98,61 @@ class _Rank:
         return found
 
 
-class _Lane:
-    """One channel of one rank: where it stands, how deep its chain of messages is, whether a chunk in use or want of a line holds it up."""
+class _Channel:
+    """One channel of one rank: where it stands, how deep its chain of messages is, whether a chunk in use or a missing slot holds it up."""
 
-    __slots__ = ("channel", "depth", "ended", "held_up", "pc", "rank", "received", "steps", "used_at")
+    __slots__ = ("depth", "ended", "held_up", "index", "pc", "rank", "received", "steps", "used_at")
 
-    def __init__(self, rank: _Rank, channel: int) -> None:
-        self.rank, self.channel, self.steps = rank, channel, rank.schedule.channels[channel]
+    def __init__(self, rank: _Rank, index: int) -> None:
+        self.rank, self.index, self.steps = rank, index, rank.schedule.channels[index]
         self.pc = self.depth = 0
         self.used_at = used_at(self.steps)
-        self.received: list[tuple[_Lane, _Link]] = []  # senders and links of messages that are not used yet
+        self.received: list[tuple[_Channel, _Link]] = []  # senders and links of messages that are not used yet
         self.ended = self.held_up = False
 
 
 class _Link:
-    """Messages under way from one rank to another in one channel: lane, cells, values and depth of each; lines that are taken."""
+    """Messages under way from one rank to another in one channel: sender, cells, values and depth of each; ring slots that are taken."""
 
-    __slots__ = ("lines", "messages", "receiver")
+    __slots__ = ("messages", "receiver", "slots")
 
     def __init__(self) -> None:
-        self.messages: deque[tuple[_Lane, slice, list[int], int]] = deque()
-        self.receiver: _Lane | None = None  # waits for the next one
-        self.lines = 0
+        self.messages: deque[tuple[_Channel, slice, list[int], int]] = deque()
+        self.receiver: _Channel | None = None  # waits for the next one
+        self.slots = 0
 
 
 class _Machine:
-    """All ranks of one collective, run until every lane has ended or nothing moves."""
+    """All ranks of one collective, run until every channel has ended or nothing moves."""
 
-    def __init__(self, schedules: Sequence[Schedule], in_place: bool, uniform: bool, lines: int) -> None:
-        self.collective, self.lines = COLLECTIVES[schedules[0].collective], lines
+    def __init__(self, schedules: Sequence[Schedule], in_place: bool, uniform: bool, slots: int) -> None:
+        self.collective, self.slots = COLLECTIVES[schedules[0].collective], slots
         self.values = Values(self.collective.idempotent)
         self.ranks = [_Rank(s, self.collective, self.values, in_place, uniform) for s in schedules]
-        self.lanes = [_Lane(rank, c) for rank in self.ranks for c in range(len(rank.schedule.channels))]
-        self.ready = deque(self.lanes)
+        self.channels = [_Channel(rank, c) for rank in self.ranks for c in range(len(rank.schedule.channels))]
+        self.ready = deque(self.channels)
         self.links: dict[tuple[int, int, int], _Link] = defaultdict(_Link)  # by (sender, receiver, channel)
         self.nranks, self.messages = len(schedules), 0
 
     def run(self) -> None:
-        """Run every lane to its end."""
+        """Run every channel to its end."""
         while self.ready:
-            lane = self.ready.popleft()
+            channel = self.ready.popleft()
             try:
-                for pc in range(lane.pc, len(lane.steps)):
-                    lane.pc = pc
-                    if not self._execute(lane, lane.steps[pc]):
+                for pc in range(channel.pc, len(channel.steps)):
+                    channel.pc = pc
+                    if not self._execute(channel, channel.steps[pc]):
                         break
                 else:
-                    lane.ended = True
+                    channel.ended = True
             except ValueError as error:
-                op = str(lane.steps[lane.pc])
-                raise ScheduleError(str(error), rank=lane.rank.rank, step=lane.pc, op=op) from None
+                op = str(channel.steps[channel.pc])
+                raise ScheduleError(str(error), rank=channel.rank.rank, step=channel.pc, op=op) from None
         self._check_ended()
 
-    def _execute(self, lane: _Lane, step: Step) -> bool:
+    def _execute(self, channel: _Channel, step: Step) -> bool:
         """Run one step; or leave it, False, for when what it waits for has come."""
-        op, peer, dst, srcs, rank = step.op, step.peer, step.dst, step.srcs, lane.rank
+        op, peer, dst, srcs, rank = step.op, step.peer, step.dst, step.srcs, channel.rank
         if op <= _RECV_REDUCE and (peer == rank.rank or not 0 <= peer < self.nranks):
             raise ValueError(f"peer must be another rank below {self.nranks}, got {peer}")
         if len(srcs) != _SOURCES[op] and (op is not _REDUCE or len(srcs) < 2):
@@ -160,41 +160,41 @@ class _Machine:
         if (dst is None) is not (op is _SEND):
             raise ValueError("only a send, and every send, writes nothing here")
         if dst is None:
-            return self._send(lane, peer, srcs[0])
-        link = self.links[peer, rank.rank, lane.channel] if op <= _RECV_REDUCE else None
+            return self._send(channel, peer, srcs[0])
+        link = self.links[peer, rank.rank, channel.index] if op <= _RECV_REDUCE else None
         if link and not link.messages:
-            link.receiver = lane
+            link.receiver = channel
             return False
-        cells = rank.span(dst, lane.channel, write=True)
+        cells = rank.span(dst, channel.index, write=True)
         if any(rank.in_use[cells]):
-            lane.held_up = True
+            channel.held_up = True
             return False
         extents, operands = rank.extents[cells], []
         for src in srcs:
-            found = rank.span(src, lane.channel)
+            found = rank.span(src, channel.index)
             if rank.extents[found] != extents:
                 raise ValueError("source and destination differ in size")
             operands.append(rank.read(found, src))
         if link:
-            operands.insert(0 if step.received_first else 1, self._receive(lane, link, extents))
+            operands.insert(0 if step.received_first else 1, self._receive(channel, link, extents))
         new = operands[0]
         for operand in operands[1:]:
             new = self.values.combine(new, operand)
         rank.values[cells] = new
-        if lane.received and lane.used_at[lane.pc] == lane.pc:
-            self._free_lines(lane)
+        if channel.received and channel.used_at[channel.pc] == channel.pc:
+            self._free_slots(channel)
         return True
 
-    def _send(self, lane: _Lane, peer: int, src: Chunk) -> bool:
-        rank = lane.rank
-        link, cells = self.links[rank.rank, peer, lane.channel], rank.span(src, lane.channel)
-        if link.lines == self.lines:
-            lane.held_up = True
+    def _send(self, channel: _Channel, peer: int, src: Chunk) -> bool:
+        rank = channel.rank
+        link, cells = self.links[rank.rank, peer, channel.index], rank.span(src, channel.index)
+        if link.slots == self.slots:
+            channel.held_up = True
             return False
-        link.lines += 1
+        link.slots += 1
         for cell in range(cells.start, cells.stop):
             rank.in_use[cell] += 1
-        link.messages.append((lane, cells, rank.read(cells, src), lane.depth + 1))
+        link.messages.append((channel, cells, rank.read(cells, src), channel.depth + 1))
         self.messages += 1
         rank.sent += cells.stop - cells.start
         if link.receiver:
@@ -202,44 +202,44 @@ class _Machine:
             link.receiver = None
         return True
 
-    def _receive(self, lane: _Lane, link: _Link, extents: list[Hashable]) -> list[int]:
+    def _receive(self, channel: _Channel, link: _Link, extents: list[Hashable]) -> list[int]:
         sender, cells, values, depth = link.messages.popleft()
         if sender.rank.extents[cells] != extents:
             raise ValueError(f"expects sizes of {extents}, rank {sender.rank.rank} sends {sender.rank.extents[cells]}")
         for cell in range(cells.start, cells.stop):
             sender.rank.in_use[cell] -= 1
-        lane.received.append((sender, link))
+        channel.received.append((sender, link))
         self._go_on(sender)
-        lane.depth = max(lane.depth, depth)
+        channel.depth = max(channel.depth, depth)
         return values
 
-    def _free_lines(self, lane: _Lane) -> None:
-        for sender, link in lane.received:
-            link.lines -= 1
+    def _free_slots(self, channel: _Channel) -> None:
+        for sender, link in channel.received:
+            link.slots -= 1
             self._go_on(sender)
-        lane.received.clear()
+        channel.received.clear()
 
-    def _go_on(self, lane: _Lane) -> None:
-        if lane.held_up:
-            lane.held_up = False
-            self.ready.append(lane)
+    def _go_on(self, channel: _Channel) -> None:
+        if channel.held_up:
+            channel.held_up = False
+            self.ready.append(channel)
 
     def _check_ended(self) -> None:
-        stuck = [lane for lane in self.lanes if not lane.ended]
+        stuck = [channel for channel in self.channels if not channel.ended]
         if stuck:
-            stuck.sort(key=lambda lane: lane.steps[lane.pc].op)  # sends first: they wait for lines
+            stuck.sort(key=lambda channel: channel.steps[channel.pc].op)  # sends first: they wait for slots
             raise ScheduleError("deadlock: " + "; ".join(map(self._whereabouts, stuck[:8])), rank=stuck[0].rank.rank, step=stuck[0].pc)
         for (src, dst, channel), link in self.links.items():
             if link.messages:
                 raise ScheduleError(f"{len(link.messages)} message(s) to rank {dst} in channel {channel} are never received", rank=src)
 
-    def _whereabouts(self, lane: _Lane) -> str:
-        rank, step = lane.rank.rank, lane.steps[lane.pc]
-        where = f"rank {rank} at step {lane.pc}: {step}"
+    def _whereabouts(self, channel: _Channel) -> str:
+        rank, step = channel.rank.rank, channel.steps[channel.pc]
+        where = f"rank {rank} at step {channel.pc}: {step}"
         if step.op is not _SEND:
             return where
-        link = self.links[rank, step.peer, lane.channel]
-        return f"{where}, {link.lines} message(s) to rank {step.peer} in channel {lane.channel} are not used yet"
+        link = self.links[rank, step.peer, channel.index]
+        return f"{where}, {link.slots} message(s) to rank {step.peer} in channel {channel.index} are not used yet"
 
     def judge(self) -> Proof:
         """Compare every OUTPUT chunk with what the collective wants."""
@@ -259,24 +259,24 @@ class _Machine:
         different = [values for values in found.values() if len(values) > 1]
         shapes = self.values.shapes() if different else []
         reproducible = self.collective.idempotent or all(len({shapes[value] for value in values}) == 1 for values in different)
-        rounds = max(lane.depth for lane in self.lanes)
+        rounds = max(channel.depth for channel in self.channels)
         return Proof(self.messages, rounds, ordered, reproducible, max(rank.sent for rank in self.ranks))
 
     def _name(self, item: Hashable, mask: int) -> str:
         return f"item {item} of ranks {[r for r in range(self.nranks) if mask >> r & 1]}"
 
 
-def verify_schedules(schedules: Sequence[Schedule], *, in_place: bool, uniform: bool = False, lines: int = RING_SLOTS) -> Proof:
+def verify_schedules(schedules: Sequence[Schedule], *, in_place: bool, uniform: bool = False, slots: int = RING_SLOTS) -> Proof:
     """Prove one call: the schedules of all ranks, in rank order.
 
     Args:
         schedules: One per rank, of one collective.
         in_place: Whether the collective's aliases are one memory.
         uniform: All blocks have one size (else blocks of different ranks may differ in size).
-        lines: Messages from one rank to another in one channel that may wait to be used, ``>= 1``.
+        slots: Messages from one rank to another in one channel that may wait to be used, ``>= 1``.
     Raises:
         ScheduleError: names rank, step and cause.
     """
-    machine = _Machine(schedules, in_place, uniform, lines)
+    machine = _Machine(schedules, in_place, uniform, slots)
     machine.run()
     return machine.judge()

@@ -1,4 +1,4 @@
-"""Element types that hpcoll's own kernels know, and which operator takes which.: NumPy only.
+"""Element types that hpcoll's own kernels know, and which operator takes which; NumPy only.
 
 float16 and bfloat16 are reduced in float32 and rounded once, at the end; long double is reduced by the MPI library.
 """

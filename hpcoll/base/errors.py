@@ -1,4 +1,4 @@
-"""What can go wrong, as types. Imports nothing.
+"""Exceptions of hpcoll. Imports nothing.
 
 Two families meet a caller: `ArgumentError` is raised before any message leaves and leaves the communicator
 usable; `TransportError` means that the MPI library failed and the communicator is suspect.

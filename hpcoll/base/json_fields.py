@@ -1,4 +1,4 @@
-"""Members of JSON objects, checked: what is wrong is named by its path in the file. Imports errors only."""
+"""Checked members of JSON objects: what is wrong is named by its path in the file. Imports errors only."""
 
 import json
 import sys

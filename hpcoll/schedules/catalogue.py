@@ -1,4 +1,4 @@
-"""Every algorithm hpcoll has: what it is good for, where it comes from, what it costs.
+"""The catalogue of algorithms: what each is good for, where it comes from, what it costs.
 
 Costs are formulas, written once as text and evaluated where a number is needed: ``p`` ranks, ``q`` = ceil(log2 p),
 ``f`` = the largest power of two <= p, ``n`` chunks of the message. Bytes are fractions of m, the bytes of the whole

@@ -1,4 +1,4 @@
-"""How a message is cut into segments and chunks. Pure arithmetic on element counts."""
+"""Partition of a message into segments and chunks. Pure arithmetic on element counts."""
 
 from hpcoll.base.errors import ArgumentError
 

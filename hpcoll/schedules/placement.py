@@ -1,4 +1,4 @@
-"""Which ranks share a node. Pure arithmetic on node numbers.
+"""Placement of ranks on nodes: which ranks share one. Pure arithmetic on node numbers.
 
 A placement is a tuple with the number of each rank's node; nodes are numbered from 0 in the order of their lowest ranks.
 

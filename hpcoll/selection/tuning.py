@@ -1,4 +1,4 @@
-"""The tuning table: what was fastest where it was measured.; knows neither MPI nor who measures.
+"""The tuning table and its file: what was fastest where it was measured. Knows neither MPI nor who measures.
 
 One JSON file holds **sections**, one per `Site` (hosts, MPI library, number of ranks) and class of element types. A section has, for
 each collective, entries in order of size; of entries with one size the first that can serve a call counts. Besides, it may hold the cost

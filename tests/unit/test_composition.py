@@ -162,7 +162,7 @@ SOURCES: dict[str, tuple[Where, Where]] = {
     "allreduce": (inputs, outputs), "reduce": (inputs, outputs), "bcast": (outputs, outputs), "barrier": (inputs, outputs),
     "allgather": (always(inputs(0)), outputs), "reduce_scatter": (inputs, always(outputs(0))),
 }  # fmt: skip
-NO_LINES = 100  # of messages between nodes any number may be under way
+NO_LIMIT = 100  # of messages between nodes any number may be under way
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -189,7 +189,7 @@ def test_a_flat_algorithm_among_renamed_ranks(key: str, apart: bool) -> None:
 
         proof = verify_schedules(
             made(row.collective, build, nranks=nranks, nchunks=nchunks, root=root),
-            in_place=row.collective == "bcast", lines=NO_LINES if apart else RING_SLOTS,
+            in_place=row.collective == "bcast", slots=NO_LIMIT if apart else RING_SLOTS,
         )  # fmt: skip
         assert proof.reproducible == row.reproducible
         assert proof.rounds <= row.cost("rounds", nranks, 3)

@@ -13,9 +13,9 @@ import pytest
 
 from hpcoll.cli.doctor import gpus, probes
 from hpcoll.cli.doctor.findings import NOTE, OK, WARN, Finding
-from hpcoll.cli.doctor.gpus import Place
+from hpcoll.cli.doctor.gpus import ProcessLocation
 
-HERE = Place("machine", "pid:[1]", "ipc:[1]")
+HERE = ProcessLocation("machine", "pid:[1]", "ipc:[1]")
 PACKAGES = {"cupy-cuda13x": "14", "numba-cuda": "1"}
 pytestmark = pytest.mark.double(ngpus=2, forgives=("failures",))
 
@@ -121,7 +121,7 @@ def test_which_ucx_is_loaded(tmp_path: Path) -> None:
 # --- all ranks together
 
 
-def together(*ranks: tuple[Place, str]) -> list[list[tuple[str, str]]]:
+def together(*ranks: tuple[ProcessLocation, str]) -> list[list[tuple[str, str]]]:
     """Levels and first words of what each rank hears; it sees the GPUs that are named by letters."""
     found = gpus.check_gpus([one for one, _ in ranks], [frozenset(seen) for _, seen in ranks])
     return [[(one.level, " ".join(one.found.split()[:3])) for one in mine] for mine in found]
@@ -153,10 +153,10 @@ def test_ranks_that_share_gpus() -> None:
 
 
 def test_where_a_process_runs(tmp_path: Path) -> None:
-    here = gpus.place()
+    here = gpus.location()
     assert here.processes.startswith("pid:[")
     assert here.objects.startswith("ipc:[")
-    assert gpus.place(tmp_path) == Place("", "", "")
+    assert gpus.location(tmp_path) == ProcessLocation("", "", "")
 
 
 def test_locked_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Lines between ranks: when a message has been used, and which schedules come to a stop because a send finds no free line."""
+"""Ring slots between ranks: when a message has been used, and which schedules come to a stop because a send finds no free slot."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from hpcoll.schedules.placement import parse_nodes
 from hpcoll.schedules.row import schedule
 
 
-def lines_needed(schedules: Sequence[Schedule], *, in_place: bool = False, uniform: bool = True) -> int:
-    """Fewest lines with which nothing deadlocks; an error that no line helps against passes through."""
-    for lines in range(1, 10):
+def slots_needed(schedules: Sequence[Schedule], *, in_place: bool = False, uniform: bool = True) -> int:
+    """Fewest slots with which nothing deadlocks; an error that no slot helps against passes through."""
+    for slots in range(1, 10):
         try:
-            verify_schedules(schedules, in_place=in_place, uniform=uniform, lines=lines)
+            verify_schedules(schedules, in_place=in_place, uniform=uniform, slots=slots)
         except ScheduleError as error:
             if "not used yet" not in str(error):
                 raise
         else:
-            return lines
-    raise AssertionError("not even with 9 lines")
+            return slots
+    raise AssertionError("not even with 9 slots")
 
 
 # --- when a message has been used
@@ -79,7 +79,7 @@ def test_when_a_message_has_been_used(letters: str, ends: list[int]) -> None:
     assert uses(letters) == ends, STEPS
 
 
-# --- schedules that need lines
+# --- schedules that need slots
 
 
 def swap_in_pieces(w: Writer, *, burst: bool) -> None:
@@ -100,9 +100,9 @@ def test_two_ranks_that_both_send_more_than_there_are_lines() -> None:
     sentence = "rank {} at step 4: send(peer {}, input[4]), 4 message(s) to rank {} in channel 0 are not used yet"
     assert str(caught.value) == f"rank 0, step 4: deadlock: {sentence.format(0, 1, 1)}; {sentence.format(1, 0, 0)}"
     assert (caught.value.rank, caught.value.step) == (0, 4)
-    assert lines_needed(schedules) == 5
-    assert lines_needed(made("allreduce", partial(swap_in_pieces, burst=True), nchunks=RING_SLOTS)) == 4
-    assert lines_needed(made("allreduce", partial(swap_in_pieces, burst=False), nchunks=9)) == 1
+    assert slots_needed(schedules) == 5
+    assert slots_needed(made("allreduce", partial(swap_in_pieces, burst=True), nchunks=RING_SLOTS)) == 4
+    assert slots_needed(made("allreduce", partial(swap_in_pieces, burst=False), nchunks=9)) == 1
 
 
 def round_about(w: Writer) -> None:
@@ -122,7 +122,7 @@ def round_about(w: Writer) -> None:
 
 def test_a_deadlock_round_three_ranks() -> None:
     schedules = made("bcast", round_about, nranks=3, nchunks=5)
-    assert lines_needed(schedules, in_place=True) == 5
+    assert slots_needed(schedules, in_place=True) == 5
     with pytest.raises(ScheduleError, match=r"rank 0 at step 4: .* 4 message\(s\) to rank 1 .*; rank 1 at step 0: .*; rank 2 at step 0: "):
         prove_schedules(CATALOGUE["bcast/chain"], schedules)
 
@@ -150,10 +150,10 @@ def test_a_ring_with_all_receives_moved_behind_all_sends() -> None:
     right = made("allreduce", ring_in_pieces, nranks=3, nchunks=RING_SLOTS + 1)
     mutated = [receives_last(s) for s in right]
     assert prove_schedules(ring, right).messages == 6 * (RING_SLOTS + 1)
-    assert lines_needed(right) == 1
+    assert slots_needed(right) == 1
     with pytest.raises(ScheduleError, match=r"deadlock: rank 0 at step 8: .* are not used yet"):
         prove_schedules(ring, mutated)
-    assert lines_needed(mutated) == RING_SLOTS + 1
+    assert slots_needed(mutated) == RING_SLOTS + 1
     assert prove_schedules(ring, [receives_last(s) for s in made("allreduce", ring_in_pieces, nranks=3, nchunks=RING_SLOTS)]).ordered
     of_catalogue = CATALOGUE["allreduce/ring"]
     with pytest.raises(ScheduleError):
@@ -181,8 +181,8 @@ def passed_on(w: Writer, *, together: bool) -> None:
 
 
 def test_messages_that_are_reduced_together_keep_their_lines_together() -> None:
-    for together, lines in ((True, 2), (False, 1)):
-        assert lines_needed(made("reduce", partial(passed_on, together=together), nranks=3, nchunks=2), uniform=False) == lines
+    for together, slots in ((True, 2), (False, 1)):
+        assert slots_needed(made("reduce", partial(passed_on, together=together), nranks=3, nchunks=2), uniform=False) == slots
 
 
 def test_contributions_to_one_chunk_keep_their_lines_together() -> None:
@@ -198,7 +198,7 @@ def test_contributions_to_one_chunk_keep_their_lines_together() -> None:
             w.recv_reduce(1, outputs(0), inputs(0))
             w.recv_reduce(1, outputs(0))
 
-    assert lines_needed(made("reduce", build, nranks=3)) == 2
+    assert slots_needed(made("reduce", build, nranks=3)) == 2
 
 
 def test_channels_have_lines_of_their_own() -> None:
@@ -210,13 +210,13 @@ def test_channels_have_lines_of_their_own() -> None:
             w.channel(i % channels)
             w.recv_reduce(1 - w.rank, outputs(i), inputs(i))
 
-    assert [lines_needed(made("allreduce", partial(build, channels=n), nchunks=3)) for n in (1, 2, 3)] == [3, 2, 1]
+    assert [slots_needed(made("allreduce", partial(build, channels=n), nchunks=3)) for n in (1, 2, 3)] == [3, 2, 1]
 
 
 # --- against a decision of another kind: a deadlock is a cycle among the steps
 
 
-def order(schedules: Sequence[Schedule], lines: int, in_place: bool) -> TopologicalSorter[Hashable]:
+def order(schedules: Sequence[Schedule], slots: int, in_place: bool) -> TopologicalSorter[Hashable]:
     """What has to end before each step ends, for schedules whose sends and receives match in number."""
     graph: TopologicalSorter[Hashable] = TopologicalSorter()
     sends, receives, uses = (defaultdict(list) for _ in range(3))
@@ -233,8 +233,8 @@ def order(schedules: Sequence[Schedule], lines: int, in_place: bool) -> Topologi
     for link, sent in sends.items():
         for i, (rank, c, first) in enumerate(sent):
             graph.add(receives[link][i], sent[i])
-            if i >= lines:
-                graph.add(sent[i], uses[link][i - lines])
+            if i >= slots:
+                graph.add(sent[i], uses[link][i - slots])
             steps, aliases = schedules[rank].channels[c], aliases_of(schedules[rank], in_place)
             for later in range(first + 1, len(steps)):
                 if cells(steps[first].srcs[0], aliases) & cells(steps[later].dst, aliases):
@@ -264,24 +264,24 @@ def settings() -> Iterator[tuple[str, list[Schedule], bool]]:
 
 def test_deadlocks_are_the_cycles_among_the_steps() -> None:
     rng = random.Random(4)
-    found = {(lines, verdict): 0 for lines in (1, 2, 3) for verdict in ("stops", "runs")}
+    found = {(slots, verdict): 0 for slots in (1, 2, 3) for verdict in ("stops", "runs")}
     for key, schedules, in_place in settings():
-        for lines in (1, 2, 3):
+        for slots in (1, 2, 3):
             for mutant in (schedules, *([shuffled(s, rng) for s in schedules] for _ in range(6))):
                 error = ""
                 try:
-                    verify_schedules(mutant, in_place=in_place, uniform=True, lines=lines)
+                    verify_schedules(mutant, in_place=in_place, uniform=True, slots=slots)
                 except ScheduleError as refusal:
                     error = str(refusal)
                 if error and "deadlock" not in error and "must hold" not in error:
                     continue  # stopped half-way for another reason
                 try:
-                    order(mutant, lines, in_place).prepare()
+                    order(mutant, slots, in_place).prepare()
                     verdict = "runs"
                 except CycleError:
                     verdict = "stops"
-                assert ("deadlock" in error) is (verdict == "stops"), (key, lines, in_place, error)
-                found[lines, verdict] += 1
+                assert ("deadlock" in error) is (verdict == "stops"), (key, slots, in_place, error)
+                found[slots, verdict] += 1
     assert min(found.values()) > 20, found
 
 
@@ -290,4 +290,4 @@ def test_any_number_of_chunks_passes_even_with_one_line(key: str) -> None:
     for nranks in (2, 3, 4, 5, 8, 13):
         for nchunks in range(1, 41):
             schedules = [schedule(CATALOGUE[key], nranks, rank, nranks // 2, nchunks) for rank in range(nranks)]
-            assert all(lines_needed(schedules, in_place=in_place) == 1 for in_place in modes(CATALOGUE[key]))
+            assert all(slots_needed(schedules, in_place=in_place) == 1 for in_place in modes(CATALOGUE[key]))

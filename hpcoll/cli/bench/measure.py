@@ -1,4 +1,4 @@
-"""Times candidates side by side in one run: every round calls each of them once, in an order drawn anew.
+"""Timing of candidates side by side in one run: every round calls each of them once, in an order drawn anew.
 
 So whatever disturbs the machine disturbs all alike, and the ratio of two medians means something. All ranks draw the same
 order; before each timing they meet in a barrier that is not timed.

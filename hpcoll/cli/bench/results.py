@@ -1,4 +1,4 @@
-"""From times to the numbers that people compare: percentiles and bandwidths as nccl-tests defines them. No MPI.
+"""Results of a benchmark: percentiles of times, and bandwidths as nccl-tests defines them. No MPI.
 
 algbw is the message's bytes over the time; busbw is algbw times a factor that makes it comparable with the bandwidth of a
 link, whatever the collective and the number of ranks.

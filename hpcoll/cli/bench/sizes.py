@@ -1,4 +1,4 @@
-"""Which message sizes a run measures. No MPI."""
+"""Message sizes of a benchmark run. No MPI."""
 
 from collections.abc import Iterator
 

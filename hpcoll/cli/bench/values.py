@@ -1,4 +1,4 @@
-"""What a benchmark's messages hold, and what must come out: small integers, so that every sum is exact.: NumPy only.
+"""Contents of a benchmark's messages, and the results they must have: small integers, so that every sum is exact; NumPy only.
 
 Data repeats after a prime number of elements, so that the expected answer of any count and any number of ranks is computed
 on a few hundred elements, while data that lands in the wrong place still differs.

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import hpcoll
 from hpcoll.cli.doctor.findings import FAIL, OK, WARN, Finding, Shared, as_json, as_text, failed, merge, named, one_line
-from hpcoll.cli.doctor.gpus import DEVICE, NO_CUDA, Place, check_awareness, check_gpus, check_ucx, place
+from hpcoll.cli.doctor.gpus import DEVICE, NO_CUDA, ProcessLocation, check_awareness, check_gpus, check_ucx, location
 from hpcoll.cli.doctor.launchers import MPICH, OPEN_MPI, Library, cannot_start, check_launch, check_mpiexec, find_launcher
 from hpcoll.cli.doctor.probes import cpu_quota, examine, installed
 from hpcoll.schedules.placement import describe, numbered
@@ -38,7 +38,7 @@ class Facts(NamedTuple):
         online: Cores of its machine.
         yields: Whether Open MPI was told to give the core away while it waits.
         library: What it has loaded.
-        place: Where it runs, as far as GPUs care.
+        location: Where it runs, as far as GPUs care.
         gpus: What it found about each GPU it sees.
     """
 
@@ -48,7 +48,7 @@ class Facts(NamedTuple):
     online: int
     yields: bool
     library: Library
-    place: Place = Place("", "", "")
+    location: ProcessLocation = ProcessLocation("", "", "")
     gpus: frozenset[str] = frozenset()
 
 
@@ -155,13 +155,13 @@ def _with_mpi(local: list[Finding]) -> Report:
         mine += check_mpiexec(library)
     yields = os.environ.get(_YIELD, "0") not in ("0", "false")
     cores, seen = frozenset(os.sched_getaffinity(0)), frozenset(finding.found for finding in local if finding.subject == DEVICE)
-    facts = Facts(MPI.Get_processor_name(), cores, cpu_quota(), os.cpu_count() or 1, yields, library, place(), seen)
+    facts = Facts(MPI.Get_processor_name(), cores, cpu_quota(), os.cpu_count() or 1, yields, library, location(), seen)
     gathered = world.gather((facts, mine, local))
     merged: list[Shared] = []
     if gathered is not None:
         everyone = [one for one, _, _ in gathered]
         hosts = [one.host for one in everyone]
-        shared = check_gpus([one.place for one in everyone], [one.gpus for one in everyone])
+        shared = check_gpus([one.location for one in everyone], [one.gpus for one in everyone])
         judged = [[*a, *b, *c] for a, b, c in zip(check_libraries(everyone), check_hosts(everyone), shared)]
         placed = [[Finding(OK, "placement", describe(numbered(hosts)))]] * len(hosts)
         for part in ([theirs for _, theirs, _ in gathered], placed, judged, [theirs for _, _, theirs in gathered]):

@@ -25,7 +25,7 @@ _ALL += "hpcoll.local_device() says which one to use"
 _AWARE = "a CUDA-aware build (the cluster's module, HPC-X, conda-forge's), or NVIDIA's UCX: pip install libucx-cu13, jobs/cuda_aware_mpi.sh"
 
 
-class Place(NamedTuple):
+class ProcessLocation(NamedTuple):
     """Where a process runs, as far as CUDA IPC cares; the empty string where the system does not say.
 
     Attributes:
@@ -38,7 +38,7 @@ class Place(NamedTuple):
     objects: str
 
 
-def place(root: Path = Path("/proc")) -> Place:
+def location(root: Path = Path("/proc")) -> ProcessLocation:
     """Where this process runs."""
     names = []
     for kind in ("pid", "ipc"):
@@ -46,7 +46,7 @@ def place(root: Path = Path("/proc")) -> Place:
             names.append(os.readlink(root / "self/ns" / kind))
         except OSError:
             names.append("")
-    return Place(read(root / "sys/kernel/random/boot_id"), *names)
+    return ProcessLocation(read(root / "sys/kernel/random/boot_id"), *names)
 
 
 def survey(library: Any = None) -> dict[str, Any]:
@@ -168,20 +168,20 @@ def check_awareness(says: bool | None, wish: str, gpus: bool) -> Finding:
     return Finding(NOTE, subject, text, what)
 
 
-def check_gpus(places: Sequence[Place], seen: Sequence[frozenset[str]]) -> list[list[Finding]]:
+def check_gpus(locations: Sequence[ProcessLocation], seen: Sequence[frozenset[str]]) -> list[list[Finding]]:
     """For each rank: whether it sees the same GPUs as the others of its machine, has one for itself, and may map theirs.
 
     Args:
-        places: Each rank's.
+        locations: Each rank's.
         seen: What each rank found about its GPUs.
     """
-    found: list[list[Finding]] = [[] for _ in places]
-    for machine in dict.fromkeys(one.machine for one in places):
-        ranks = [rank for rank, one in enumerate(places) if one.machine == machine and seen[rank]]
+    found: list[list[Finding]] = [[] for _ in locations]
+    for machine in dict.fromkeys(one.machine for one in locations):
+        ranks = [rank for rank, one in enumerate(locations) if one.machine == machine and seen[rank]]
         if not ranks:
             continue
         union = frozenset().union(*(seen[rank] for rank in ranks))
-        apart = len({places[rank] for rank in ranks}) > 1
+        apart = len({locations[rank] for rank in ranks}) > 1
         for rank in ranks:
             if seen[rank] != union:
                 text = f"this rank sees {len(seen[rank])} of the {len(union)} of its machine: it cannot map the others' memory"

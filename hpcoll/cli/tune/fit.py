@@ -1,4 +1,4 @@
-"""Fits the cost model's constants to measured times of messages.: NumPy only, no MPI.
+"""Fits the cost model's constants to measured times of messages; NumPy only, no MPI.
 
 A message of ``b`` bytes takes ``alpha + beta b``; from a break on it also takes ``handshake`` (the MPI library asks before it sends), from
 another one on each byte takes ``spill`` times as long (the message fits no cache). For given breaks that is linear, and what is made
