@@ -82,7 +82,8 @@ def launch(nranks: int, pytest_args: list[str]) -> int:
     mpiexec = Path(sys.executable).with_name("mpiexec")
     command = ["timeout", "-k", "5", LIMIT_S, str(mpiexec) if mpiexec.exists() else "mpiexec", "-n", str(nranks)]
     command += [sys.executable, __file__, "--rank", str(nranks), *pytest_args]
-    environment = MALLOC | OPEN_MPI | (OPEN_MPI_ROOT if os.geteuid() == 0 else {}) | os.environ | {TOKENS: str(folder), "PYTHONUNBUFFERED": "1"}
+    ours = MALLOC | OPEN_MPI | (OPEN_MPI_ROOT if os.geteuid() == 0 else {})
+    environment = ours | os.environ | {TOKENS: str(folder), "PYTHONUNBUFFERED": "1"}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) as job:
         try:
