@@ -1,0 +1,127 @@
+"""The table of `mutations.py`: ways to break the runtime by one line, and which part of the short run should notice first.
+
+A text must occur once in its file. `mutations.py --check` says which do not any more; then point the row at where the line has gone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+ENGINE, PROGRAM, COMM = "hpcoll/runtime/engine", "hpcoll/runtime/program", "hpcoll/comm"
+
+
+class Mutant(NamedTuple):
+    """A break: a text of a file and what stands in its place.
+
+    Attributes:
+        first: The part of the short run that is tried first: ``unit FILE...``, or an MPI library, ranks and files of tests/mpi.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    first: str
+
+
+MUTANTS = (
+    Mutant(
+        "wrong offset: all segments work on the first one", f"{ENGINE}/local_ops.py",
+        "return state[f.INPUT + buffer] + pointer(state[f.LANES])[3 * lane + 2] + displ", "return state[f.INPUT + buffer] + displ",
+        "openmpi 2 test_collectives.py",
+    ),
+    Mutant(
+        "request not waited for", f"{ENGINE}/mpi_ops.py",
+        "if error == 0 and state[f.FLAG] & 0xFFFFFFFF == 0:", "if error != 0 and state[f.FLAG] & 0xFFFFFFFF == 0:",
+        "openmpi 4 test_hierarchical.py",
+    ),
+    Mutant(
+        "missing wait: memory is written while a send still reads it", f"{PROGRAM}/lowering.py",
+        "                self._wait_sends(sends, item.writes)\n", "", "unit test_lowering.py test_lowering_structure.py",
+    ),
+    Mutant(
+        "swapped operands", f"{ENGINE}/local_ops.py",
+        "at = 2 * (row[f.FIRST_SOURCE] + i)", "at = 2 * (row[f.FIRST_SOURCE] + row[f.NSOURCES] - 1 - i)", "openmpi 2 test_operators.py",
+    ),
+    Mutant(
+        "lost acknowledgement", f"{ENGINE}/shm_ops.py", "store_release(at, pointer(at)[0] + 1)", "store_release(at, pointer(at)[0])",
+        "openmpi 2 test_collectives.py",
+    ),
+    Mutant(
+        "off by one: the last element of a large result is not combined", f"{ENGINE}/local_ops.py",
+        "n = min(block, count - lo)", "n = min(block, count - lo - 1)", "openmpi 2 test_collectives.py test_shm.py",
+    ),
+    Mutant(
+        "ring slot written before its message was used", f"{ENGINE}/shm_ops.py",
+        "_unread(rings, peer, slot) >= RING_SLOTS:", "_unread(rings, peer, slot) > RING_SLOTS:",
+        "openmpi 2 test_collectives.py test_shm.py",
+    ),
+    Mutant(
+        "staging slot taken again before its messages were used", f"{ENGINE}/shm_ops.py",
+        "            if _unread(rings, peer, slot) > 0:\n", "            if _unread(rings, peer, slot) > RING_SLOTS:\n",
+        "openmpi 2 test_shm.py test_collectives.py",
+    ),
+    Mutant(
+        "wrong root: the schedule of a pipelined call starts at rank 0", f"{COMM}/cut.py",
+        "steps = schedule(row, nranks, rank, call.root, nchunks)", "steps = schedule(row, nranks, rank, 0, nchunks)",
+        "openmpi 2 test_collectives.py",
+    ),
+    Mutant(
+        "missing average: in flight nothing is done at the end", f"{COMM}/progress_thread.py",
+        "            if self.call.finish is not None:\n", "            if self.call.finish is not None and self.call.copied:\n",
+        "openmpi 2 test_nonblocking.py",
+    ),
+    Mutant(
+        "call cache ignores the operator", f"{ENGINE}/call_lookup.py", "if entry[c.OP] != op or (", "if (",
+        "openmpi 2 test_call_cache_tables.py",
+    ),
+    Mutant(
+        "call cache ignores the element type", f"{ENGINE}/call_lookup.py", " or fields[c.DESCR] != dtype", "",
+        "openmpi 2 test_call_cache.py",
+    ),
+    Mutant(
+        "call cache ignores contiguity", f"{ENGINE}/call_lookup.py", " or fields[c.FLAGS] & flags != flags", "",
+        "openmpi 2 test_call_cache.py",
+    ),
+    Mutant(
+        "read in place what is overwritten later", f"{ENGINE}/shm_ops.py",
+        "return row[f.IN_PLACE] and state[f.WHERE_INPUT + row[f.BUFFER]] >= 0",
+        "return row[f.BUFFER] < 2 and state[f.WHERE_INPUT + row[f.BUFFER]] >= 0", "openmpi 4 test_symmetric.py",
+    ),
+    Mutant(
+        "missing DRAIN: symmetric memory is given back while peers read it", f"{PROGRAM}/lowering.py",
+        "        self.rows += [(Code.DRAIN, peer, 0, buffer) for peer, buffer in sorted(posted)]\n", "",
+        "unit test_lowering_local_peers.py",
+    ),
+    Mutant(
+        "wrong tag: lanes in flight share one", f"{ENGINE}/mpi_ops.py", "state[f.TAG] + slot, state[f.COMM]", "state[f.TAG], state[f.COMM]",
+        "openmpi 4 test_hierarchical.py",
+    ),
+    Mutant(
+        "GPU event not recorded", f"{ENGINE}/gpu_ops.py",
+        "error = _record(gpu[f.RECORD_EVENT], (_event_of(state, gpu, lane, row[f.EVENT]), _stream_of(state, gpu, lane)))", "error = 0",
+        "openmpi 2 test_gpu_cases.py",
+    ),
+    Mutant(
+        "GPU streams do not wait for the caller's", f"{ENGINE}/gpu_ops.py",
+        "for slot in range(state[f.WINDOW]):", "for slot in range(1, state[f.WINDOW]):", "openmpi 2 test_gpu_life.py test_gpu_cases.py",
+    ),
+    Mutant(
+        "persistent handle still active after Wait", f"{COMM}/requests.py",
+        "            self._cell[0] = self._null\n            return True\n", "            return True\n", "openmpi 2 test_persistent.py",
+    ),
+    Mutant(
+        "progress ticket: operations of one message context overtake", f"{ENGINE}/progress.py",
+        "load_acquire(fields[p.TICKETS]) == fields[p.TICKET]", "load_acquire(fields[p.TICKETS]) <= fields[p.TICKET]",
+        "openmpi 2 test_nonblocking.py test_in_flight.py",
+    ),
+    Mutant(
+        "v-form displacement: blocks of varying size are taken as packed", f"{PROGRAM}/chunk_layout.py",
+        "here = [list(zip((displ for displ, _ in blocks), counts, strict=True))",
+        "here = [list(zip((sum(counts[:i]) for i in range(len(blocks))), counts, strict=True))", "openmpi 2 test_blocks.py",
+    ),
+    Mutant(
+        "in-place alltoall reads what it has overwritten", f"{ENGINE}/interpreter.py",
+        "        state[f.INPUT] = state[f.COPY]\n", "", "openmpi 2 test_collectives.py",
+    ),
+)  # fmt: skip

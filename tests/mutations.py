@@ -1,0 +1,144 @@
+"""Breaks the runtime on purpose, one line at a time in a copy of the tree, and sees whether the short run notices.
+
+  tests/mutations.py            all of `mutants.py`: a table, and status 1 when more than one is missed
+  tests/mutations.py 3 7        those with these numbers
+  tests/mutations.py --check    only whether every text is where the table says
+
+First comes the part of the short run that should notice, then all of it. A run that hangs counts as one that notices only when it says
+in which case. What fails must pass, file by file, in the copy that is not broken.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import environments
+import outcomes
+import run
+from environments import ROOT
+from mutants import MUTANTS, Mutant
+from outcomes import FAILED, TOKENS
+
+CASE_S, PART_S = 60, 900  # most seconds of a case, and of a part of the run
+MARKERS = {(library, nranks): markers for library, nranks, markers in run.SHORT}
+ALLOWED = 1  # that may be missed
+COPIED = ("hpcoll", "kernels", "jobs", "tests", "setup.cfg", "pyproject.toml", "README.md", "CHANGES.md", "docs", ".ci")
+
+
+class Part(NamedTuple):
+    """A part of the short run: without MPI, ``nranks`` is 0."""
+
+    library: str
+    nranks: int
+    files: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        return f"{self.library} {self.nranks}" if self.nranks else "unit"
+
+
+def parts(mutant: Mutant) -> list[Part]:
+    """What is tried, in order."""
+    words = mutant.first.split()
+    first = Part(run.LIBRARIES[0], 0, tuple(f"tests/unit/{name}" for name in words[1:]))
+    if words[0] != "unit":
+        first = Part(words[0], int(words[1]), tuple(f"tests/mpi/{name}" for name in words[2:]))
+    every = [Part(library, nranks, run.files(markers)) for library, nranks, markers in run.SHORT]
+    return [first, Part(run.LIBRARIES[0], 0, ("tests/unit",)), *every]
+
+
+def copy_tree(copy: Path) -> None:
+    """The tree as it is now; hpcoll lies in it as it is installed."""
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, copy / name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+        elif (ROOT / name).exists():
+            shutil.copy2(ROOT / name, copy / name)
+    (copy / "hpcoll" / "kernels").symlink_to(copy / "kernels")
+
+
+def attempt(copy: Path, part: Part) -> tuple[str, str]:
+    """Run a part; the first case that failed and how, or empty texts."""
+    folder = copy / "outcomes"
+    folder.mkdir(exist_ok=True)
+    outcomes.clear(folder)
+    environment = os.environ | {
+        TOKENS: str(folder), "PYTHONPATH": str(copy), "NUMBA_CACHE_DIR": str(copy / "numba"), "MPI_LIMIT_S": str(PART_S - 20)
+    }  # fmt: skip
+    how = ["tests/mpi_run.py", str(part.nranks)] if part.nranks else ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command = ["timeout", "-k", "5", str(PART_S), run.python(part.library), *how, *part.files]
+    command += ["-m", MARKERS.get((part.library, part.nranks), "not full"), "-x", f"--timeout={CASE_S}"]
+    with (copy / "log").open("wb") as log:
+        subprocess.run(command, cwd=copy, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, check=False)
+    cases = outcomes.merge(folder, max(1, part.nranks))
+    failed = [(name, case.note) for name, case in cases.items() if case.outcome == FAILED and "::" in name]
+    return failed[0] if failed else ("", "")
+
+
+def noticed(copy: Path, mutant: Mutant) -> str:
+    """What notices a break, or an empty text."""
+    file = copy / mutant.file
+    text = file.read_text()
+    for part in parts(mutant):
+        file.write_text(text.replace(mutant.old, mutant.new))
+        name, how = attempt(copy, part)
+        file.write_text(text)
+        if name and passes(copy, part._replace(files=(name.partition("::")[0],))):
+            return f"{part.title}: {name.removeprefix('tests/')}: {how}"
+    return ""
+
+
+@cache
+def passes(copy: Path, part: Part) -> bool:
+    """Whether the copy that is not broken passes a part."""
+    name, how = attempt(copy, part)
+    if name:
+        print(f"      not counted, for it fails without a break too: {part.title}: {name}: {how}", flush=True)
+    return not name
+
+
+def misplaced() -> list[str]:
+    """Rows whose text does not occur once."""
+    found = []
+    for mutant in MUTANTS:
+        file = ROOT / mutant.file
+        n = file.read_text().count(mutant.old) if file.exists() else 0
+        found += [] if n == 1 else [f"{mutant.name}: its text occurs {n} times in {mutant.file}"]
+    return found
+
+
+def main(words: list[str]) -> int:
+    """Check the table, then try each row."""
+    problems = misplaced()
+    print("\n".join(problems or [f"{len(MUTANTS)} breaks, each where the table says"]), flush=True)
+    if problems or words == ["--check"]:
+        return 1 if problems else 0
+    problem = environments.make(run.LIBRARIES)
+    if problem:
+        print(problem)
+        return 1
+    chosen = [(i, MUTANTS[i]) for i in (map(int, words) if words else range(len(MUTANTS)))]
+    missed = 0
+    with tempfile.TemporaryDirectory(prefix="hpcoll-mutations-") as folder:
+        copy = Path(folder)
+        copy_tree(copy)
+        for i, mutant in chosen:
+            start = time.monotonic()
+            found = noticed(copy, mutant)
+            missed += not found
+            verdict = f"{'noticed' if found else 'MISSED '} {time.monotonic() - start:5.0f} s"
+            print(f"{i:3d}  {verdict}  {mutant.name}\n      {found}", flush=True)
+    print(f"\n{len(chosen) - missed} of {len(chosen)} noticed")
+    return 1 if missed > ALLOWED else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
