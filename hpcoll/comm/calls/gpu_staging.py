@@ -14,11 +14,11 @@ from hpcoll.base.dtypes import working_dtype
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.calls.call import Call, Reduction, factor_of
 from hpcoll.comm.calls.exporters import UNREADABLE, host_array
+from hpcoll.kernels import MAX_AXES
 from hpcoll.runtime.gpu.arrays import DeviceArray, device_array
 from hpcoll.runtime.gpu.device import Gpu, Temporary, gpu_of, kernels
 
 Launch = Callable[[int], None]  # of a stream
-_MAX_AXES = 6
 
 
 class Bytes(NamedTuple):
@@ -116,9 +116,9 @@ def pack(gpu: Gpu, array: DeviceArray) -> Bytes:
     made = kernels()
     assert array.strides is not None
     shape, strides = _axes(array.shape, array.strides)
-    if len(shape) > _MAX_AXES:
-        raise ArgumentError(f"an array with gaps needs at most {_MAX_AXES} axes, got {len(shape)}: copy it first")
-    shape, strides = [1] * (_MAX_AXES - len(shape)) + shape, [0] * (_MAX_AXES - len(strides)) + strides
+    if len(shape) > MAX_AXES:
+        raise ArgumentError(f"an array with gaps needs at most {MAX_AXES} axes, got {len(shape)}: copy it first")
+    shape, strides = [1] * (MAX_AXES - len(shape)) + shape, [0] * (MAX_AXES - len(strides)) + strides
     memory = gpu.temporary(array.nbytes)
     function = gpu.function(made.pack(array.dtype.itemsize, gpu.cc))
     values = [memory.address, array.pointer, *shape, *strides]
