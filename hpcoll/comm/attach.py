@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.context import Context
+from hpcoll.comm.progress_thread import stop_helper
 
 _live: "weakref.WeakSet[Context]" = weakref.WeakSet()
 
@@ -26,6 +27,7 @@ def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:
 
 
 def _finalizing(comm: MPI.Comm, keyval: int, nothing: object) -> None:
+    stop_helper()
     for context in list(_live):
         context.close("MPI is finalised")
 

@@ -28,6 +28,7 @@ from hpcoll.selection.config import log
 _MAX_SLOTS = 1024
 _TURNS = 3000  # rounds without movement after which a wait lets Python see a signal
 _SEMAPHORE_NBYTES = 64
+_FINALIZE_S = 0.5
 
 
 class _Lasting(MPI.Datatype):
@@ -93,12 +94,12 @@ class _Board:
             self._thread.start()
             atexit.register(self.stop)
 
-    def stop(self) -> None:
-        """End the helper."""
+    def stop(self, seconds: float | None = None) -> None:
+        """End the helper; wait for that, for so long at most."""
         self.words[progress.STOP] = 1
         _post(self.words)
         if self._thread is not None and self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(seconds)
 
 
 def _post(words: np.ndarray) -> None:
@@ -237,6 +238,15 @@ def collect() -> None:
         for operation in list(_boards[0].operations.values()):
             if operation.state >= progress.ENDED_WELL and operation.dropped:
                 operation.end()
+
+
+def stop_helper() -> None:
+    """End the helper before MPI does: it must complete no request of a library that is gone.
+
+    Where MPI_Finalize holds what the helper needs, it is not waited for: it ends behind the call that it is in.
+    """
+    for one in _boards:
+        one.stop(_FINALIZE_S)
 
 
 def drain(context: Owner) -> None:

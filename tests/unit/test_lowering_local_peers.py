@@ -27,6 +27,7 @@ NODES: dict[str, Callable[[int], int]] = {  # on which node a rank is
     "neighbours in threes": lambda rank: rank // 3,
     "in turn on two": lambda rank: rank % 2,
 }
+SHORT = ("all on one", "neighbours in threes")  # the placements of the short run
 COUNTS = (0, 1, 2, 3, 4, 6, 7, 8, 9, 18, 19, 20, 33, 70)  # elements of 1, 3, 8 or 16 bytes: chunks on both sides of 56 bytes
 
 
@@ -53,7 +54,7 @@ def random_case(row: Algorithm, nranks: int, setting: Setting, rng: random.Rando
 # --- results
 
 
-@pytest.mark.parametrize("where", NODES)
+@pytest.mark.parametrize("where", [pytest.param(name, marks=() if name in SHORT else pytest.mark.full) for name in NODES])
 @every_row
 def test_results(row: Algorithm, where: str) -> None:
     rng = random.Random(row.key + where)

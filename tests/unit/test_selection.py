@@ -158,7 +158,14 @@ GRID = list(itertools.product(COLLECTIVES, (1, 2, 3, 5, 8, 13, 64, 100, 1000, 24
 FLAGS = [dict(zip(("ordered", "varying", "native", "strict"), flags)) for flags in itertools.product((False, True), repeat=4)]
 
 
-@pytest.mark.parametrize("flags", FLAGS, ids=lambda flags: "-".join(name for name, on in flags.items() if on) or "plain")
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(flags, id="-".join(name for name, on in flags.items() if on) or "plain", marks=marks)
+        for flags in FLAGS
+        for marks in [pytest.mark.full if 2 <= sum(flags.values()) <= 3 else ()]
+    ],
+)
 def test_the_choice_fits_is_reproducible_and_cuts_within_the_message(flags: dict[str, bool]) -> None:
     seen = set()
     for collective, nranks, nbytes in GRID:
