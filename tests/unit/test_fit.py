@@ -9,9 +9,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from hpcoll.analysis.cost import Network, byte_seconds, seconds
+from hpcoll.analysis.cost import NEVER, Network, byte_seconds, seconds
 from hpcoll.cli.tune.exchange import SIZES, find_pairs
-from hpcoll.cli.tune.fit import NEVER, Errors, fit_network, largest_errors
+from hpcoll.cli.tune.fit import Errors, fit_network, largest_errors
 from hpcoll.schedules.catalogue import find
 
 GIGABIT = Network(12e-6, 8e-9, 0.2e-10, 5e-6, 16 << 10, 160e-6, NEVER, 1.0)

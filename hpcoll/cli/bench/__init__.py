@@ -1,6 +1,11 @@
-"""Measures collectives and checks their answers: ``hpcoll bench``.
+"""``hpcoll bench``: measures collectives and checks their answers.
 
-`values` says what the messages hold, `cases` lays out and calls a collective, `modes` are the ways to call it, `measure` times
-calls, `request` says what to measure, `session` runs everything for all sizes, `results` turns times into numbers, `report`
-writes them, `plot` draws them.
+    command      arguments                              modes        blocking, persistent, nonblocking, overlapped calls
+    run          from arguments to a report             device       arrays in GPU memory
+    request      what to measure, if it can be done     nccl         NCCL, called through its C library
+    sizes        message sizes                          measure      timing
+    session      all sizes and contenders of a run      results      percentiles and bandwidths
+    contenders   what is compared: rows of the report   report       text, JSON and CSV
+    cases        buffers and calls of a collective      plot         pictures
+    values       what messages hold
 """

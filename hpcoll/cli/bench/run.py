@@ -4,7 +4,6 @@ import argparse
 import os
 import platform
 import sys
-import traceback
 from collections import Counter
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,9 +15,10 @@ from mpi4py import MPI
 
 import hpcoll
 from hpcoll.base.dtypes import check_op
-from hpcoll.base.errors import ArgumentError, HpcollError
+from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import parse_nbytes
 from hpcoll.cli import ERROR
+from hpcoll.cli.abort import ending_all_ranks
 from hpcoll.cli.bench.measure import Pace
 from hpcoll.cli.bench.modes import BLOCKING, ORDINARY
 from hpcoll.cli.bench.plot import check_target, check_writable, draw, run_of
@@ -51,18 +51,13 @@ def run(arguments: argparse.Namespace) -> int:
     if world.size == 1:
         print("hpcoll: note: only one rank runs; for more: mpirun -n 4 hpcoll bench ...", file=sys.stderr)
     start = datetime.now(timezone.utc)
-    try:
+    with ending_all_ranks(world):
         findings = measure(request, world, _progress if world.rank == 0 else lambda text: None)
         report = _report(arguments, request, findings, start, world)
         if world.rank == 0:
             _write(FORMATS[arguments.format](report), arguments.output)
             if arguments.plot is not None:
                 draw([run_of(document(report), "this run")], arguments.plot)
-    except Exception as error:
-        if world.size > 1:  # the others may wait for this rank
-            print(f"hpcoll: error: {error}" if isinstance(error, HpcollError) else traceback.format_exc(), file=sys.stderr, flush=True)
-            world.Abort(ERROR)
-        raise
     return 1 if total_wrong(findings.rows) else 0
 
 

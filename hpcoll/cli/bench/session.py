@@ -9,11 +9,11 @@ from mpi4py import MPI
 
 from hpcoll.base.units import format_nbytes
 from hpcoll.cli.bench.cases import IN_PLACE, OUT_OF_PLACE, Buffers, Case, calm, fill, make_buffers, make_device_buffers, wrong_elements
+from hpcoll.cli.bench.contenders import Contender, Contenders, find_contenders
 from hpcoll.cli.bench.measure import Times, measure
 from hpcoll.cli.bench.modes import OVERLAP, Call, Form, form, hidden_share, overlapped, work
 from hpcoll.cli.bench.request import Request, cases, inherited, native_problem
 from hpcoll.cli.bench.results import AUTO, Row, Side, bus_factor, summarise
-from hpcoll.cli.bench.routes import Route, Routes, find_routes
 from hpcoll.cli.bench.values import type_name
 from hpcoll.selection.config import NATIVE
 
@@ -34,7 +34,7 @@ class _Setting(NamedTuple):
 
     request: Request
     world: MPI.Intracomm
-    routes: Routes
+    contenders: Contenders
 
 
 class _Candidate(NamedTuple):
@@ -55,18 +55,18 @@ def run(request: Request, world: MPI.Intracomm, progress: Callable[[str], None])
     """
     wanted = cases(request, world.Get_rank(), world.Get_size())
     problem = native_problem(request, wanted[0], world)
-    routes = find_routes(request, wanted[-1], world, problem)
-    setting = _Setting(request, world, routes)
+    contenders = find_contenders(request, wanted[-1], world, problem)
+    setting = _Setting(request, world, contenders)
     rows: list[Row] = []
     for index, case in enumerate(wanted):
-        progress(f"{request.collective} {format_nbytes(case.nbytes)}, size {index + 1} of {len(wanted)}, {len(routes.rows)} algorithms")
+        progress(f"{request.collective} {format_nbytes(case.nbytes)}, size {index + 1} of {len(wanted)}, {len(contenders.rows)} algorithms")
         rows += _run_case(case, setting)
     progress("")
-    routes.free()
-    notes = list(routes.notes)
+    contenders.free()
+    notes = list(contenders.notes)
     if request.mode == OVERLAP:
         notes.append("hidden: (time + work - both at once) / the shorter of time and work; the work calls no MPI")
-    return Findings(rows, notes, routes.facts)
+    return Findings(rows, notes, contenders.facts)
 
 
 def _run_case(case: Case, setting: _Setting) -> list[Row]:
@@ -95,34 +95,34 @@ def _run_case(case: Case, setting: _Setting) -> list[Row]:
             name, ran[name], case.nbytes, case.count, block, type_name(case.dtype), redop, root,
             found.get((name, OUT_OF_PLACE)), found.get((name, IN_PLACE)),
         )
-        for name in [route.name for route in setting.routes.rows]
+        for name in [contender.name for contender in setting.contenders.rows]
     ]  # fmt: skip
 
 
 def _candidates(case: Case, setting: _Setting) -> tuple[list[_Candidate], dict[str, str]]:
     """Everything that is measured at one size, called once, which also plans; and by name, which algorithm ran."""
-    memories = dict.fromkeys(route.memory for route in setting.routes.rows)
-    buffers = {(memory, side): _buffers(case, side, memory, setting.routes) for memory in memories for side in case.sides}
+    memories = dict.fromkeys(contender.memory for contender in setting.contenders.rows)
+    buffers = {(memory, side): _buffers(case, side, memory, setting.contenders) for memory in memories for side in case.sides}
     candidates: list[_Candidate] = []
     ran: dict[str, str] = {}
-    for route in setting.routes.rows:
+    for contender in setting.contenders.rows:
         for side in case.sides:
-            if route.serves(case, side):
-                mine, before = buffers[route.memory, side], _calls(route)
-                made = form(route.bind(case, mine), setting.request.mode)
+            if contender.serves(case, side):
+                mine, before = buffers[contender.memory, side], _calls(contender)
+                made = form(contender.bind(case, mine), setting.request.mode)
                 fill(case, mine)
                 made.call()
-                new = [key for key, calls in _calls(route).items() if calls != before.get(key)]
+                new = [key for key, calls in _calls(contender).items() if calls != before.get(key)]
                 picked = new[0][1] if new else NATIVE if inherited(setting.request) else AUTO
-                ran.setdefault(route.name, picked if route.name.partition("@")[0] == AUTO else route.name)
-                candidates.append(_Candidate(route.name, side, mine, made, (made.call,)))
+                ran.setdefault(contender.name, picked if contender.name.partition("@")[0] == AUTO else contender.name)
+                candidates.append(_Candidate(contender.name, side, mine, made, (made.call,)))
     return candidates, ran
 
 
-def _buffers(case: Case, side: str, memory: str, routes: Routes) -> Buffers:
+def _buffers(case: Case, side: str, memory: str, contenders: Contenders) -> Buffers:
     """Memory of one kind for a call."""
-    arrays = routes.arrays.get((memory, side), ())
-    return make_device_buffers(case, side, routes.gpu, arrays) if routes.gpu else make_buffers(case, side, arrays)
+    arrays = contenders.arrays.get((memory, side), ())
+    return make_device_buffers(case, side, contenders.gpu, arrays) if contenders.gpu else make_buffers(case, side, arrays)
 
 
 def _with_work(case: Case, candidates: list[_Candidate], setting: _Setting) -> list[_Candidate]:
@@ -136,8 +136,8 @@ def _with_work(case: Case, candidates: list[_Candidate], setting: _Setting) -> l
     ]
 
 
-def _calls(route: Route) -> dict[tuple[str, str], int]:
-    return {(row.operation, row.algorithm): row.calls for row in route.comm.ledger.rows()} if route.comm else {}
+def _calls(contender: Contender) -> dict[tuple[str, str], int]:
+    return {(row.operation, row.algorithm): row.calls for row in contender.comm.ledger.rows()} if contender.comm else {}
 
 
 def _check(case: Case, candidates: list[_Candidate]) -> list[int]:

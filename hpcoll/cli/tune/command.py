@@ -6,23 +6,24 @@ import os
 import shutil
 import sys
 import tempfile
-import traceback
 from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
 
 import hpcoll
+from hpcoll.analysis.cost import NEVER
 from hpcoll.base.dtypes import check_op, type_class, working_dtype
-from hpcoll.base.errors import ArgumentError, HpcollError
+from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import SUM
 from hpcoll.base.units import format_nbytes, parse_nbytes
 from hpcoll.cli import ERROR
+from hpcoll.cli.abort import ending_all_ranks
 from hpcoll.cli.bench.sizes import sizes
 from hpcoll.cli.bench.values import find_dtype
 from hpcoll.cli.table import table
 from hpcoll.cli.tune.exchange import Fit
-from hpcoll.cli.tune.fit import LARGE_NBYTES, NEVER
+from hpcoll.cli.tune.fit import LARGE_NBYTES
 from hpcoll.cli.tune.search import Findings, Request, Step
 from hpcoll.cli.tune.search import run as measure
 from hpcoll.comm.calls.methods import BY_COLLECTIVE
@@ -66,16 +67,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise
     outer = os.environ.pop(VARIABLE, None)  # it may name the very file that is to be written
     try:
-        findings = measure(wanted, world, show if world.rank == 0 else _say_nothing)
-        problem = ""
-        if world.rank == 0:
-            _clear()
-            problem = _write(arguments.output, old, findings)
-    except Exception as error:
-        if world.size > 1:  # the others may wait for this rank
-            print(f"hpcoll: error: {error}" if isinstance(error, HpcollError) else traceback.format_exc(), file=sys.stderr, flush=True)
-            world.Abort(ERROR)
-        raise
+        with ending_all_ranks(world):
+            findings = measure(wanted, world, show if world.rank == 0 else _say_nothing)
+            problem = ""
+            if world.rank == 0:
+                _clear()
+                problem = _write(arguments.output, old, findings)
     finally:
         os.environ.update({VARIABLE: outer} if outer is not None else {})
     problem = world.bcast(problem)

@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcoll.analysis.cost import Network, byte_seconds
+from hpcoll.analysis.cost import NEVER, Network, byte_seconds
 
-NEVER = 1 << 62  # bytes: a break beyond all messages
 LARGE_NBYTES = 64 << 10  # errors of messages from here on are told apart from those of shorter ones
 _NOISE = 0.005  # relative error below which there is nothing to explain
 _ROUNDS = 12  # of corrected weights

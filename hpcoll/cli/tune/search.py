@@ -20,7 +20,7 @@ from hpcoll.base.ops import SUM
 from hpcoll.base.units import format_nbytes
 from hpcoll.cli.bench.cases import Buffers, Case, bind, calm, fill, make_buffers, wrong_elements
 from hpcoll.cli.bench.measure import BATCH_S, SMALL_NBYTES, Call, Pace, measure
-from hpcoll.cli.bench.request import Request as Session
+from hpcoll.cli.bench.request import Request as Calls
 from hpcoll.cli.bench.request import cases
 from hpcoll.cli.tune.exchange import Fit, fit_levels
 from hpcoll.comm.attach import context_of
@@ -170,8 +170,8 @@ def columns(request: Request, rank: int, nranks: int) -> list[Column]:
         meaning = COLLECTIVES[collective]
         op = SUM if meaning.reduces and not meaning.idempotent else None
         for dtype in request.dtypes if op else (np.dtype(np.uint8),):
-            session = Session(collective, request.sizes, dtype, op, 0, (), None, True, Pace())
-            found.append(Column(collective, type_class(dtype if op else None), cases(session, rank, nranks)))
+            calls = Calls(collective, request.sizes, dtype, op, 0, (), None, True, Pace())
+            found.append(Column(collective, type_class(dtype if op else None), cases(calls, rank, nranks)))
     return found
 
 

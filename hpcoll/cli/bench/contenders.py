@@ -1,6 +1,6 @@
-"""What a run compares, each a row of the report: the MPI library's own collective, hpcoll's algorithms, for GPU arrays more.
+"""The contenders of a run, each a row of the report: the MPI library's own collective, hpcoll's algorithms, for GPU arrays more.
 
-A GPU array has several routes: by each way that ``HPCOLL_CUDA_PATH`` can force, from symmetric memory, by a copy on the host around the
+GPU arrays are sent by each route that ``HPCOLL_CUDA_PATH`` can force, from symmetric memory, by a copy on the host around the
 MPI library's own collective (that is ``native``, what a program without hpcoll writes), by that library itself where it is CUDA-aware,
 and by NCCL.
 """
@@ -33,7 +33,7 @@ _TRIAL_NBYTES = 1 << 16
 NATIVE_DIRECT, NCCL = f"{NATIVE}@gpu", "nccl"
 
 
-class Route(NamedTuple):
+class Contender(NamedTuple):
     """A row of the report.
 
     Attributes:
@@ -51,8 +51,8 @@ class Route(NamedTuple):
     serves: Callable[[Case, str], bool] = lambda case, side: True
 
 
-class Routes(NamedTuple):
-    """All routes of a run.
+class Contenders(NamedTuple):
+    """All contenders of a run.
 
     Attributes:
         rows: In the order of the report, `NATIVE` first.
@@ -63,7 +63,7 @@ class Routes(NamedTuple):
         owned: Communicators that were made for the run.
     """
 
-    rows: list[Route]
+    rows: list[Contender]
     notes: list[str]
     gpu: Gpu | None
     arrays: dict[tuple[str, str], tuple[Any, Any]]
@@ -92,8 +92,8 @@ class _Around:
         self._after()
 
 
-def find_routes(request: Request, largest: Case, world: MPI.Intracomm, problem: str) -> Routes:
-    """All routes of a run; collective.
+def find_contenders(request: Request, largest: Case, world: MPI.Intracomm, problem: str) -> Contenders:
+    """All contenders of a run; collective.
 
     Args:
         request: What is measured.
@@ -105,26 +105,26 @@ def find_routes(request: Request, largest: Case, world: MPI.Intracomm, problem: 
     if request.memory == DEVICE:
         return _on_gpu(request, largest, world, notes)
     comm = Communicator(world)
-    rows = [] if problem else [Route(NATIVE, ORDINARY, _native(request, world))]
-    rows += [Route(name, request.memory, _ours(request, comm, name), comm) for name in request.algorithms]
+    rows = [] if problem else [Contender(NATIVE, ORDINARY, _native(request, world))]
+    rows += [Contender(name, request.memory, _ours(request, comm, name), comm) for name in request.algorithms]
     arrays = {}
     if request.memory == SYMMETRIC:
         notes.append("hpcoll's buffers are symmetric memory, native's are ordinary")
         arrays = {(SYMMETRIC, side): _symmetric(largest, comm) for side in largest.sides}
-    return Routes(rows, notes, None, arrays, {})
+    return Contenders(rows, notes, None, arrays, {})
 
 
-def _on_gpu(request: Request, largest: Case, world: MPI.Intracomm, notes: list[str]) -> Routes:
+def _on_gpu(request: Request, largest: Case, world: MPI.Intracomm, notes: list[str]) -> Contenders:
     gpu, comm = own_gpu(), Communicator(world.Dup())
-    rows = [] if notes else [Route(NATIVE, DEVICE, partial(_around_native, request, world))]
+    rows = [] if notes else [Contender(NATIVE, DEVICE, partial(_around_native, request, world))]
     if not notes and is_cuda_aware():
-        rows.append(Route(NATIVE_DIRECT, DEVICE, _waited(_native(request, world), request, gpu)))
+        rows.append(Contender(NATIVE_DIRECT, DEVICE, _waited(_native(request, world), request, gpu)))
     other = nccl.connect(world, gpu, request.collective, request.dtype, request.op) if request.mode == BLOCKING else "it only blocks here"
     if isinstance(other, str):
         notes.append(f"nccl is left out: {other}")
     else:
-        rows.append(Route(NCCL, DEVICE, other.bind, None, lambda case, side: nccl.serves(case, side == IN_PLACE)))
-    comms = {"": comm, **{f"@{way}": _forced(world, gpu, way) for way in CUDA_PATHS if request.algorithms}}
+        rows.append(Contender(NCCL, DEVICE, other.bind, None, lambda case, side: nccl.serves(case, side == IN_PLACE)))
+    comms = {"": comm, **{f"@{route}": _forced(world, gpu, route) for route in CUDA_PATHS if request.algorithms}}
     arrays: dict[tuple[str, str], tuple[Any, Any]] = {}
     if request.algorithms:
         try:
@@ -136,12 +136,12 @@ def _on_gpu(request: Request, largest: Case, world: MPI.Intracomm, notes: list[s
             if isinstance(one, str):
                 notes.append(f"{name}{suffix} is left out: {one}")
             else:
-                rows.append(Route(f"{name}{suffix}", DEVICE, _waited(_ours(request, one, name), request, gpu), one))
+                rows.append(Contender(f"{name}{suffix}", DEVICE, _waited(_ours(request, one, name), request, gpu), one))
         if arrays:
-            rows.append(Route(f"{name}@symmetric", DEVICE_SYMMETRIC, _waited(_ours(request, comm, name), request, gpu), comm))
+            rows.append(Contender(f"{name}@symmetric", DEVICE_SYMMETRIC, _waited(_ours(request, comm, name), request, gpu), comm))
     notes.append("native copies GPU arrays to page-locked host memory, calls the MPI library, and copies back")
     owned = tuple(one for one in comms.values() if not isinstance(one, str))
-    return Routes(rows, notes, gpu, arrays, _link(world, gpu), owned)
+    return Contenders(rows, notes, gpu, arrays, _link(world, gpu), owned)
 
 
 def _link(world: MPI.Intracomm, gpu: Gpu) -> dict[str, Any]:
@@ -153,14 +153,14 @@ def _link(world: MPI.Intracomm, gpu: Gpu) -> dict[str, Any]:
     return {"gpu": facts | {"ranks_per_gpu": max(map(bus_ids.count, bus_ids))} | world.bcast(found)}
 
 
-def _forced(world: MPI.Intracomm, gpu: Gpu, way: str) -> Communicator | str:
-    """A communicator whose GPU arrays go one way, or on all ranks alike why there is none; collective."""
+def _forced(world: MPI.Intracomm, gpu: Gpu, route: str) -> Communicator | str:
+    """A communicator whose GPU arrays take one route, or on all ranks alike why there is none; collective."""
     before = os.environ.get(CUDA_PATH)
-    os.environ[CUDA_PATH] = way
+    os.environ[CUDA_PATH] = route
     problem = ""
     try:
         made = Communicator(world.Dup())
-        made.Bcast(gpu_array(gpu, _TRIAL_NBYTES, np.dtype(np.uint8)))  # the ways are found at the first call with GPU arrays
+        made.Bcast(gpu_array(gpu, _TRIAL_NBYTES, np.dtype(np.uint8)))  # routes are found at the first call with GPU arrays
     except HpcollError as error:
         problem = str(error)
     finally:
@@ -189,11 +189,11 @@ def _ours(request: Request, comm: Communicator, name: str) -> Bind:
     return lambda case, buffers: bind(case, buffers, comm, op, request.mode, **extras)
 
 
-def _waited(route: Bind, request: Request, gpu: Gpu) -> Bind:
-    """A route whose calls end with waiting for the default stream."""
+def _waited(contender: Bind, request: Request, gpu: Gpu) -> Bind:
+    """A contender whose calls end with waiting for the default stream."""
 
     def bound(case: Case, buffers: Buffers) -> Callable[[], Any]:
-        return _surrounded(route(case, buffers), request.mode, _nothing, partial(gpu.driver, "cuStreamSynchronize", 0))
+        return _surrounded(contender(case, buffers), request.mode, _nothing, partial(gpu.driver, "cuStreamSynchronize", 0))
 
     return bound
 
