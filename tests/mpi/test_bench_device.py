@@ -15,7 +15,7 @@ from hpcoll.cli.bench import device
 from hpcoll.cli.bench.cases import Case, bind, calm, fill, make_device_buffers, wrong_elements
 from hpcoll.cli.bench.modes import MODES
 from hpcoll.cli.bench.request import Request
-from hpcoll.cli.bench.routes import _around_native
+from hpcoll.cli.bench.contenders import _around_native
 from hpcoll.comm.calls.methods import BY_COLLECTIVE
 from hpcoll.selection.config import CUDA_PATHS
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.double, pytest.mark.once]
 def double(blame: Double, monkeypatch: pytest.MonkeyPatch) -> Double:
     """A GPU, with little to measure of its copies, and no NCCL."""
     measured = device.rates
-    monkeypatch.setattr("hpcoll.cli.bench.routes.rates", lambda gpu: measured(gpu, SMALL_LINK))
+    monkeypatch.setattr("hpcoll.cli.bench.contenders.rates", lambda gpu: measured(gpu, SMALL_LINK))
     monkeypatch.setattr("hpcoll.cli.bench.nccl._find", lambda: None)
     return blame
 
