@@ -13,9 +13,9 @@ from test_bench import QUICK, bench, document
 from hpcoll.base.ops import SUM
 from hpcoll.cli.bench import device
 from hpcoll.cli.bench.cases import Case, bind, calm, fill, make_device_buffers, wrong_elements
+from hpcoll.cli.bench.contenders import _around_native
 from hpcoll.cli.bench.modes import MODES
 from hpcoll.cli.bench.request import Request
-from hpcoll.cli.bench.contenders import _around_native
 from hpcoll.comm.calls.methods import BY_COLLECTIVE
 from hpcoll.selection.config import CUDA_PATHS
 
