@@ -156,8 +156,8 @@ def test_a_library_that_cannot_be_loaded() -> None:
 
 
 def test_mpi_that_does_not_start_in_time() -> None:
-    start = "from hpcoll.cli.doctor import command; command.START_LIMIT_S = 0.01"
-    program = f"import sys; from hpcoll.cli import main; {start}; sys.exit(main(['doctor']))"
+    limit = "from hpcoll.cli.doctor import command; command.START_LIMIT_S = 0.01"
+    program = f"import sys; from hpcoll.cli import main; {limit}; sys.exit(main(['doctor']))"
     result = start([sys.executable, "-c", program])
     assert result.returncode == 1
     assert "FAIL  MPI library: loading it did not end within 0.01 s\n" in result.stdout
