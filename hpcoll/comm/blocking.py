@@ -140,7 +140,11 @@ class Blocking(WithContext):
 
     def Allgatherv(self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None) -> None:
         """`Allgather` of blocks that differ in size: recvbuf is ``[array, counts, displs, type]``, equal counts on all ranks."""
-        self._context.run(MISS, ("Allgatherv", 0, algorithm, segment), (sendbuf, recvbuf), stream=stream)
+        context = self._context
+        key = ("Allgatherv", 0, algorithm, segment)
+        status = call_compiled(CACHED, context.tables[key], id(sendbuf), id(recvbuf), 0)
+        if status:
+            context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream)
 
     def Gather(
         self, sendbuf: Any, recvbuf: Any, root: int = 0, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
@@ -163,7 +167,11 @@ class Blocking(WithContext):
         self, sendbuf: Any, recvbuf: Any, root: int = 0, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
     ) -> None:
         """`Gather` of blocks that differ in size; counts and displacements are the root's."""
-        self._context.run(MISS, ("Gatherv", 0, algorithm, segment), (sendbuf, recvbuf, root), stream=stream)
+        context = self._context
+        key = ("Gatherv", root, algorithm, segment)
+        status = call_compiled(CACHED, context.tables[key], id(sendbuf), id(recvbuf), 0)
+        if status:
+            context.run(status, key, (sendbuf, recvbuf, root), sendbuf, recvbuf, stream=stream)
 
     def Scatter(
         self, sendbuf: Any, recvbuf: Any, root: int = 0, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
@@ -188,7 +196,11 @@ class Blocking(WithContext):
         self, sendbuf: Any, recvbuf: Any, root: int = 0, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
     ) -> None:
         """`Scatter` of blocks that differ in size; counts and displacements are the root's."""
-        self._context.run(MISS, ("Scatterv", 0, algorithm, segment), (sendbuf, recvbuf, root), stream=stream)
+        context = self._context
+        key = ("Scatterv", root, algorithm, segment)
+        status = call_compiled(CACHED, context.tables[key], id(sendbuf), id(recvbuf), 0)
+        if status:
+            context.run(status, key, (sendbuf, recvbuf, root), sendbuf, recvbuf, stream=stream)
 
     def Alltoall(self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None) -> None:
         """Give block ``j`` of rank ``i``'s sendbuf to rank ``j`` as block ``i``.
@@ -206,4 +218,8 @@ class Blocking(WithContext):
 
     def Alltoallv(self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None) -> None:
         """`Alltoall` of blocks that differ in size; each rank gives its own counts and displacements."""
-        self._context.run(MISS, ("Alltoallv", 0, algorithm, segment), (sendbuf, recvbuf), stream=stream)
+        context = self._context
+        key = ("Alltoallv", 0, algorithm, segment)
+        status = call_compiled(CACHED, context.tables[key], id(sendbuf), id(recvbuf), 0)
+        if status:
+            context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream)

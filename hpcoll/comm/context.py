@@ -18,6 +18,8 @@ from hpcoll.base.errors import ArgumentError, DeviceError, TransportError
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.methods import METHODS, Method
 from hpcoll.comm.calls.native import as_native, compiled
+from hpcoll.comm.calls.recognised import opaque_sides, sides, whose_sizes
+from hpcoll.comm.cut import counts_of, ledger_nbytes
 from hpcoll.comm.engines import BlockingEngines
 from hpcoll.comm.ledger import Ledger
 from hpcoll.comm.plan import Plan
@@ -27,10 +29,9 @@ from hpcoll.comm.progress_thread import abandon, drain
 from hpcoll.comm.requests import Persistent
 from hpcoll.comm.resources import Resources
 from hpcoll.runtime.engine import call_cache
-from hpcoll.runtime.engine.entry import RUN, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
-from hpcoll.runtime.engine.mpi_collectives import MpiCall
-from hpcoll.runtime.program.call_fields import MISS
+from hpcoll.runtime.engine.mpi_collectives import MAX_COUNT, MpiCall
+from hpcoll.runtime.program.call_fields import ALIASED, MISS, UNKNOWN
 from hpcoll.runtime.program.fields import BUSY
 from hpcoll.selection.config import NATIVE
 
@@ -53,7 +54,7 @@ class Context:
         self.rank, self.nranks, self.token = self.resources.rank, self.resources.nranks, self.resources.caller.token
         self.ledger = Ledger()
         self.engines = BlockingEngines()
-        self.tables = call_cache.CallCache()
+        self.tables = call_cache.CallCache(self.rank, self.nranks)
         self.planner = Planner(self.resources, self.ledger, self._forget)
         self.closed = ""
         self.persistent: weakref.WeakValueDictionary[int, Persistent] = weakref.WeakValueDictionary()
@@ -89,7 +90,7 @@ class Context:
         self.tables.forget()
 
     @contextmanager
-    def closing(self, what: Plan | str) -> Iterator[None]:
+    def closing(self, what: str) -> Iterator[None]:
         """Where the GPU may fail on this rank alone, before its part of a collective begins: refuse further use then."""
         try:
             yield
@@ -128,13 +129,13 @@ class Context:
             self._run_prepared(key, arguments, stream, table, *buffers)
             return
         assert table is not None
-        plan, engine = table.latest
-        if isinstance(engine, MpiCall):
-            raise MPI.Exception(engine.error)
-        if engine is None:
-            self._run_native(plan, key[0], arguments)
+        served = table.latest
+        if isinstance(served.by, MpiCall):
+            raise MPI.Exception(served.by.error)
+        if served.by is None:
+            self._run_native(served.plan, key[0], arguments, table.nbytes)
         else:
-            self._go_on(plan, engine, status)
+            self._go_on(served.plan, served.by, status)
 
     def prepare(self, method: str, arguments: tuple[Any, ...], asked: Asked) -> Prepared:
         """Describe a call and find how it runs.
@@ -167,26 +168,55 @@ class Context:
         call, plan = prepared.call, prepared.plan
         if call is None or plan is None or plan.algorithm == NATIVE:
             theirs = self._run_natively(method, prepared)
-            repeats = plan is not None and bool(buffers) and all(map(_same, theirs, arguments))
-            if call is not None and plan is not None and table is not None and repeats:
-                op = METHODS[method].find("op", arguments)
-                table.enter(op, buffers, compiled(METHODS[method], self.resources.native, call, op, buffers, plan.sums), plan)
+            if table is not None and all(map(_same, theirs, arguments)):
+                self._enter_native(table, method, arguments, buffers, prepared)
             return
         engine = self._run_engine(key, arguments, prepared)
         same_memory = call.aliased and not (buffers and buffers[0] is MPI.IN_PLACE)  # which `run_cached` does not look for
-        if table is not None and call.as_given and not same_memory and plan in self.engines:
-            table.enter(METHODS[method].find("op", arguments), buffers, engine, plan)
+        if table is not None and call.as_given and not same_memory and plan.kept:
+            self._enter(table, method, arguments, buffers, call, call_cache.Served(engine, plan))
+
+    def _enter(
+        self, table: call_cache.CallTable, method: str, arguments: tuple[Any, ...], buffers: tuple[Any, ...], call: Call,
+        served: call_cache.Served,
+    ) -> None:  # fmt: skip
+        """Let calls like one be found in a table, whatever their sizes."""
+        row, cell = METHODS[method], self.planner.cell(call)
+        found = sides(row, arguments, buffers, self.rank, self.nranks)
+        if found is None:
+            return
+        nbytes = ledger_nbytes(call, self.nranks)
+        if call.blocks is None:
+            element = found[1].element if isinstance(served.by, MpiCall) else call.dtype.itemsize
+            least, most = counts_of(cell, call, self.nranks, element)
+            most = min(most, MAX_COUNT) if isinstance(served.by, MpiCall) else most
+            served = served._replace(cell=(least, most), count=call.nbytes // element, nbytes=nbytes)
+        elif ALIASED not in (found[0].kind, found[1].kind):
+            served = served._replace(cell=cell, sizes=whose_sizes(row, call))
+        else:
+            return
+        table.enter(row.find("op", arguments), *found, served)
+
+    def _enter_native(
+        self, table: call_cache.CallTable, method: str, arguments: tuple[Any, ...], buffers: tuple[Any, ...], prepared: Prepared
+    ) -> None:  # fmt: skip
+        """Let calls that the MPI library serves be found: with one count to be made from compiled code, others to pass mpi4py at once."""
+        row, call, plan = METHODS[method], prepared.call, prepared.plan
+        if call is None or plan is None:
+            found = opaque_sides(buffers)
+            if found is not None:
+                table.enter(row.find("op", arguments), *found, call_cache.Served(None, None, sizes=UNKNOWN))
+        elif not call.aliased or buffers[0] is MPI.IN_PLACE:
+            by = compiled(row, self.resources.native, call, row.find("op", arguments), buffers, plan.sums)
+            self._enter(table, method, arguments, buffers, call, call_cache.Served(by, plan))
 
     def _run_engine(self, key: call_cache.Key, arguments: tuple[Any, ...], prepared: Prepared) -> HostEngine:
         """Run a call by its plan's engine."""
         call, plan = prepared.call, prepared.plan
         assert call is not None
         assert plan is not None
-        with self.closing(plan):
-            engine = self.engines.engine(plan, prepared.carrier.message_contexts[0])
-            if call.start is not None:
-                call.start(engine)
-        status = call_compiled(RUN, engine.address, call.send, call.recv, 1)
+        with self.closing(plan.named(call.count)):
+            engine, status = self.engines.run(plan, call, prepared.carrier.message_contexts[0])
         if status == BUSY:
             self.run(status, key, arguments)
         if status or call.finish is not None:
@@ -196,18 +226,18 @@ class Context:
     def _run_natively(self, method: str, prepared: Prepared) -> tuple[Any, ...]:
         """Let the MPI library serve a call; returns the arguments it got."""
         arguments = self.natively(METHODS[method], prepared)
-        self._run_native(prepared.plan, method, arguments)
+        nbytes = 0 if prepared.call is None else ledger_nbytes(prepared.call, self.nranks)
+        self._run_native(prepared.plan, method, arguments, nbytes)
         if prepared.after_native is not None:
             with self.closing(method):
                 prepared.after_native()
         return arguments
 
-    def _run_native(self, plan: Plan | None, method: str, arguments: tuple[Any, ...]) -> None:
+    def _run_native(self, plan: Plan | None, method: str, arguments: tuple[Any, ...], nbytes: int) -> None:
         begun = perf_counter_ns()
         getattr(self.resources.native, method)(*arguments)
         if plan is not None:
-            plan.sums[0] += 1
-            plan.sums[1] += perf_counter_ns() - begun
+            plan.note(nbytes, perf_counter_ns() - begun)
 
     def natively(self, row: Method, prepared: Prepared) -> tuple[Any, ...]:
         """Arguments for the MPI library's own method.
@@ -229,12 +259,12 @@ class Context:
         except BaseException as error:
             if call is not None:
                 abandon(engine, call)
-            self.interrupted(plan, error)
+            self.interrupted(plan.named(engine.elements), error)
             raise
 
-    def interrupted(self, what: Plan | str, error: BaseException) -> None:
+    def interrupted(self, what: str, error: BaseException) -> None:
         """A collective that stopped half-way leaves messages under way: say where, and refuse further use."""
-        where = f"rank {self.rank}: {what if isinstance(what, str) else what.title}, {self.nranks} ranks"
+        where = f"rank {self.rank}: {what}, {self.nranks} ranks"
         self.close(f"an earlier collective did not end ({where})")
         if isinstance(error, DeviceError):
             raise DeviceError(f"{where}: {error}", code=error.code) from error

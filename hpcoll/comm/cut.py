@@ -1,6 +1,7 @@
 """How the message of a call is cut: into segments that are in flight together, and lanes that fit a staging slot."""
 
 import math
+from operator import index
 
 from hpcoll.comm.calls.call import Call
 from hpcoll.runtime.program.chunk_layout import Segments, block_segments, varying_blocks, vector_segments
@@ -36,6 +37,17 @@ def message_nbytes(call: Call, nranks: int) -> int:
     return call.count * call.dtype.itemsize * blocks
 
 
+def counts_of(cell: tuple[int, int], call: Call, nranks: int, size: int) -> tuple[int, int]:
+    """Least and most counts of ``size`` bytes for which the message of a call with equal blocks has so few and so many bytes."""
+    unit = size * (nranks if COLLECTIVES[call.collective].blocks else 1)
+    return -(-cell[0] // unit), cell[1] // unit
+
+
+def ledger_nbytes(call: Call, nranks: int) -> int:
+    """Bytes of this rank's message, as the ledger counts them."""
+    return call.nbytes * (nranks if call.collective == "alltoall" and call.blocks is None else 1)
+
+
 def cut(
     row: Algorithm, call: Call, segment_nbytes: int, most: int | None, rank: int, nodes: Nodes, sizes: tuple[int, ...]
 ) -> tuple[Schedule, Segments]:
@@ -47,7 +59,7 @@ def cut(
     segment = max(1, segment_nbytes // size)
     if row.chunked:
         nchunks = max(1, -(-min(call.count, longest) // segment))
-        nchunks = nchunks if most is None else min(nchunks, _MAX_CHUNKS)
+        nchunks = index(nchunks if most is None else min(nchunks, _MAX_CHUNKS))
         steps = schedule(row, nranks, rank, call.root, nchunks)
         return steps, vector_segments(call.count, longest, steps.nchunks)
     steps = schedule(row, nranks, rank, call.root, nodes=nodes)

@@ -6,16 +6,17 @@ the engine.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from hpcoll.base.ops import BOR
+from hpcoll.base.sizes import Sizes
 from hpcoll.comm.calls.call import Call
-from hpcoll.comm.cut import cut, lane_nbytes, message_nbytes, window
+from hpcoll.comm.cut import cut, lane_nbytes, ledger_nbytes, message_nbytes, window
 from hpcoll.comm.plan import MAX_WINDOW, MessageContext
 from hpcoll.kernels.host import kernel_address
-from hpcoll.runtime.engine.host_engine import HostEngine, WaitPolicy
+from hpcoll.runtime.engine.host_engine import HostEngine, Shape, WaitPolicy
 from hpcoll.runtime.program.fields import STAGING_SLOTS
 from hpcoll.runtime.program.lowering import lower
 from hpcoll.runtime.program.opcodes import Program
@@ -28,6 +29,21 @@ from hpcoll.selection.choose import Choice
 from hpcoll.selection.topology import Topology
 
 UNCACHED_NBYTES = 4 << 20  # messages from here on are not expected to be found in a cache
+
+
+def symbolic(call: Call, nranks: int) -> tuple[Call, Shape]:
+    """A call whose counts are symbolic, and these; in the order of `Call.counts`."""
+    sizes = Sizes(call.counts)
+    given, blocks = iter(sizes.given), None  # type: Any, Any
+    count: Any = next(given) if call.blocks is None else 0
+    if call.blocks is not None:
+        inputs, outputs, every = call.blocks
+        places = [tuple((next(given), next(given)) for _ in side) for side in (inputs, outputs)]
+        blocks = *places, tuple(given)
+        count = sum(blocks[2] if every else [n for _, n in blocks[0] or blocks[1]])
+    copied = call.copied and (count * (call.copied // call.count) if call.blocks is None else count * call.dtype.itemsize)
+    call = call._replace(count=count, blocks=blocks, copied=copied)
+    return call, Shape(sizes, count, ledger_nbytes(call, nranks), copied)
 
 
 class EngineBuilder(ABC):
@@ -45,27 +61,28 @@ class EngineBuilder(ABC):
     def __init__(self, topology: Topology, comm: int, wait_policy: WaitPolicy, lock: np.ndarray) -> None:
         self._topology, self._comm, self._wait_policy, self._lock = topology, comm, wait_policy, lock
 
-    def build(self, call: Call, choice: Choice, sizes: tuple[int, ...], account: np.ndarray, message_context: MessageContext) -> HostEngine:
-        """An engine for all calls of this shape.
+    def build(self, choice: Choice, sizes: tuple[int, ...], account: np.ndarray, call: Call, message_context: MessageContext) -> HostEngine:
+        """An engine for all calls of this kind, of whatever counts its program holds for; arrays in GPU memory: for these counts.
 
         Args:
-            call: Its counts, element type, operator, root and in-place form are used; its addresses are not.
             choice: A catalogue algorithm and the segment size.
             sizes: Bytes of every rank's block where blocks vary and the schedule must know; else empty.
             account: As in `HostEngine`.
+            call: Its counts, element type, operator, root and in-place form are used; its addresses are not.
             message_context: What the messages travel on.
         Raises:
             KernelError: the operator does not compile for the element type.
         """
         row = find(call.collective, choice.algorithm)
+        call, shape = (call, None) if self.on_gpu or sizes else symbolic(call, len(self._topology.nodes))
         steps, segments = cut(row, call, choice.segment, self._lane_nbytes(row), self._topology.rank, self._topology.nodes, sizes)
         program = lower(
             steps, segments, call.dtype.itemsize, self._window(len(steps.channels)),
             in_place=call.in_place, routes=self._routes(call, message_context), on_gpu=self.on_gpu,
         )  # fmt: skip
-        engine = self._engine(program, call, account, message_context)
-        if call.copied:
-            engine.bind_copy(call.copied)
+        engine = self._engine(program, call, account, message_context, shape)
+        if shape is None:
+            engine.bind_counts(call.count, ledger_nbytes(call, len(self._topology.nodes)), call.copied)
         return engine
 
     @abstractmethod
@@ -81,7 +98,9 @@ class EngineBuilder(ABC):
         """Most lanes in flight."""
 
     @abstractmethod
-    def _engine(self, program: Program, call: Call, account: np.ndarray, message_context: MessageContext) -> HostEngine:
+    def _engine(
+        self, program: Program, call: Call, account: np.ndarray, message_context: MessageContext, shape: Shape | None
+    ) -> HostEngine:  # fmt: skip
         """What runs a program."""
 
 
@@ -106,11 +125,13 @@ class HostEngines(EngineBuilder):
     def _window(self, nchannels: int) -> int:
         return STAGING_SLOTS if self._capacity else min(window(len(self._topology.nodes)) * nchannels, MAX_WINDOW)
 
-    def _engine(self, program: Program, call: Call, account: np.ndarray, message_context: MessageContext) -> HostEngine:
+    def _engine(
+        self, program: Program, call: Call, account: np.ndarray, message_context: MessageContext, shape: Shape | None
+    ) -> HostEngine:  # fmt: skip
         operator = BOR if call.collective == "barrier" else call.op
         kernel = kernel_address(operator, call.dtype) if operator is not None and len(program.sources) else 0
         uncached = message_nbytes(call, len(self._topology.nodes)) >= UNCACHED_NBYTES
         return HostEngine(
             program, library(), self._comm, kernel, self._wait_policy, self._lock, account,
-            message_context.rings, message_context.tag, uncached,
+            message_context.rings, message_context.tag, uncached, shape,
         )  # fmt: skip

@@ -1,46 +1,62 @@
-"""Engines of blocking calls: one per plan, with scratch that they share where it is large."""
+"""Engines of blocking calls: those of each plan, with scratch that they share where it is large."""
 
 from typing import Any
 
-from hpcoll.comm.plan import MessageContext, Plan
+from hpcoll.comm.calls.call import Call
+from hpcoll.comm.plan import MOST_ENGINES, MessageContext, Plan, addressed
+from hpcoll.runtime.engine.entry import RUN, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
+from hpcoll.runtime.program.fields import AS_BEFORE, NO_ROOM, UNFIT
 
 _OWN_SCRATCH = 64 << 10  # bytes; engines that need more share one memory, for only one of them runs at a time
 
 
 class BlockingEngines:
-    """Engines by plan, made when first asked for."""
+    """Engines by plan, made when first needed."""
 
     def __init__(self) -> None:
-        self._engines: dict[int, HostEngine] = {}  # by id of the plan
+        self._engines: dict[int, list[HostEngine]] = {}  # by id of the plan, the latest first
         self._shared: dict[type, Any] = {}  # scratch by kind of engine
 
-    def __contains__(self, plan: Plan) -> bool:
-        """Whether the engine of a plan is kept."""
-        return id(plan) in self._engines
+    def run(self, plan: Plan, call: Call, context: MessageContext) -> tuple[HostEngine, int]:
+        """Run a call by an engine of its plan, whose messages travel on a message context; the engine, and what it answered."""
+        engines = self._engines.get(id(plan), [])
+        counts = addressed(call.counts)
+        for i, engine in enumerate(engines):
+            status = self._try(engine, call, counts.buffer_info()[0])
+            if status != UNFIT:
+                engines.insert(0, engines.pop(i))
+                return engine, status
+        engine = plan.build(call, context)
+        self._bind(engine, engine.scratch_nbytes)
+        if plan.kept:
+            self._engines[id(plan)] = [engine, *engines[: MOST_ENGINES - 1]]
+        return engine, self._try(engine, call, AS_BEFORE)
 
-    def engine(self, plan: Plan, context: MessageContext) -> HostEngine:
-        """The plan's engine, ready to run; its messages travel on a message context."""
-        engine = self._engines.get(id(plan))
-        if engine is None:
-            engine = plan.build(context)
-            if engine.scratch_nbytes <= _OWN_SCRATCH:
-                engine.bind_scratch(engine.fresh(engine.scratch_nbytes))
-            else:
-                self._share(engine)
-            if plan.kept:
-                self._engines[id(plan)] = engine
-        return engine
+    def _try(self, engine: HostEngine, call: Call, counts: int) -> int:
+        if call.start is not None:
+            call.start(engine)
+        status: int = call_compiled(RUN, engine.address, call.send, call.recv, counts)
+        while status == NO_ROOM:
+            needed = engine.make_room()
+            if needed:
+                self._bind(engine, 2 * needed if needed <= _OWN_SCRATCH // 2 else needed)
+            status = call_compiled(RUN, engine.address, call.send, call.recv, counts)
+        return status
 
-    def _share(self, engine: HostEngine) -> None:
-        """Bind the scratch that engines of one kind have in common, made large enough."""
-        kind = type(engine)
-        memory = self._shared.get(kind)
-        if memory is None or memory.nbytes < engine.scratch_nbytes:
-            memory = self._shared[kind] = engine.fresh(engine.scratch_nbytes)
-            for other in self._engines.values():
-                if type(other) is kind and other.scratch_nbytes > _OWN_SCRATCH:
-                    other.bind_scratch(memory)
+    def _bind(self, engine: HostEngine, nbytes: int) -> None:
+        """Give an engine scratch: its own, or what engines of one kind have in common, made large enough."""
+        if nbytes <= _OWN_SCRATCH:
+            engine.bind_scratch(engine.fresh(nbytes))
+            return
+        memory = self._shared.get(type(engine))
+        if memory is None or memory.nbytes < nbytes:
+            before, memory = memory, engine.fresh(nbytes)
+            self._shared[type(engine)] = memory
+            for engines in self._engines.values():
+                for other in engines:
+                    if before is not None and other.scratch is before:
+                        other.bind_scratch(memory)
         engine.bind_scratch(memory)
 
     def forget(self) -> None:

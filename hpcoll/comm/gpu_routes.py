@@ -13,7 +13,7 @@ from hpcoll.comm.cut import lane_nbytes
 from hpcoll.comm.engine_builder import EngineBuilder
 from hpcoll.comm.plan import MessageContext
 from hpcoll.runtime.engine.gpu_engine import GpuEngine
-from hpcoll.runtime.engine.host_engine import WaitPolicy
+from hpcoll.runtime.engine.host_engine import Shape, WaitPolicy
 from hpcoll.runtime.gpu.arrays import DeviceArray
 from hpcoll.runtime.gpu.cuda_aware import takes_gpu_memory
 from hpcoll.runtime.gpu.device import Gpu, Memory, kernels
@@ -181,7 +181,9 @@ class GpuEngines(EngineBuilder):
     def _window(self, nchannels: int) -> int:
         return STAGING_SLOTS
 
-    def _engine(self, program: Program, call: Call, account: np.ndarray, message_context: MessageContext) -> GpuEngine:
+    def _engine(
+        self, program: Program, call: Call, account: np.ndarray, message_context: MessageContext, shape: Shape | None
+    ) -> GpuEngine:  # fmt: skip
         gpu, function = self._gpus.gpu, 0
         if call.op is not None and len(program.sources):
             function = gpu.function(kernels().fold(call.op, call.dtype, gpu.cc))

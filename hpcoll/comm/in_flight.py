@@ -36,7 +36,7 @@ def issue(context: Context, method: str, arguments: tuple[Any, ...], algorithm: 
         theirs = context.natively(METHODS[method], prepared._replace(arguments=arguments))
         return getattr(context.resources.native, f"I{method.lower()}")(*theirs)
     context.issued += 1
-    with context.closing(plan):
+    with context.closing(plan.named(call.count)):
         return start(context, prepared.carrier.message_contexts[1 + context.issued % IN_FLIGHT], plan, call)
 
 
@@ -55,7 +55,7 @@ def make_persistent(
     context.npersistent += 1
     (message_context,) = prepared.carrier.new_message_contexts(_FIRST_PERSISTENT + context.npersistent, 1)
     request = Persistent()
-    with context.closing(plan):
+    with context.closing(plan.named(call.count)):
         request._bind(context, plan, message_context, call, None if call.as_given else prepared.describe)
     return request
 

@@ -29,21 +29,16 @@ class Ledger:
     """Sums per operation and algorithm of one communicator; ``str()`` is the table."""
 
     def __init__(self) -> None:
-        self._accounts: dict[tuple[str, str, int], np.ndarray] = {}
+        self._accounts: dict[tuple[str, str], np.ndarray] = {}
 
-    def account(self, operation: str, algorithm: str, nbytes: int) -> np.ndarray:
-        """Running sums of calls with ``nbytes`` bytes each, int64: calls, nanoseconds in them."""
-        return self._accounts.setdefault((operation, algorithm, nbytes), np.zeros(2, np.int64))
+    def account(self, operation: str, algorithm: str) -> np.ndarray:
+        """Running sums, int64: calls, nanoseconds in them, bytes of this rank's messages."""
+        return self._accounts.setdefault((operation, algorithm), np.zeros(3, np.int64))
 
     def rows(self) -> list[Row]:
         """Lines with at least one call, largest time first."""
-        sums: dict[tuple[str, str], Row] = {}
-        for (operation, algorithm, nbytes), (ncalls, nanoseconds) in self._accounts.items():
-            _, _, calls, total, seconds = sums.get((operation, algorithm), Row(operation, algorithm, 0, 0, 0.0))
-            sums[operation, algorithm] = Row(
-                operation, algorithm, calls + int(ncalls), total + int(ncalls) * nbytes, seconds + 1e-9 * int(nanoseconds)
-            )
-        return sorted((row for row in sums.values() if row.calls), key=lambda row: -row.seconds)
+        rows = [Row(*names, int(ncalls), int(nbytes), 1e-9 * int(ns)) for names, (ncalls, ns, nbytes) in self._accounts.items()]
+        return sorted((row for row in rows if row.calls), key=lambda row: -row.seconds)
 
     def clear(self) -> None:
         """Set all sums to zero."""

@@ -1,14 +1,19 @@
-"""Plans: what runs one shape of call, and the message contexts on which it travels."""
+"""Plans: what runs one kind of call, and the message contexts on which it travels."""
 
+from array import array
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from hpcoll.comm.calls.call import Call
+from hpcoll.runtime.engine.entry import RESIZE, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
+from hpcoll.runtime.program.fields import DONE, NO_ROOM
 from hpcoll.runtime.transports.rings import Rings
 
 MAX_WINDOW = 128  # of a window, hence tags of a message context
+MOST_ENGINES = 64  # that a plan keeps
 
 
 class MessageContext:
@@ -32,48 +37,74 @@ class MessageContext:
         """Local rank of each peer that the rings reach."""
         return self.rings.local_peers if self.rings else {}
 
-    def bind_scratch(self, engine: HostEngine) -> None:
-        """Let an engine use the scratch of this message context's engines: only one of them runs at a time.
+    def bind_scratch(self, engine: HostEngine, nbytes: int) -> None:
+        """Let an engine use the scratch of this message context's engines, ``nbytes`` or more: only one of them runs at a time.
 
         Where that is too short it is replaced by one twice as long, for engines keep what they were given.
         """
         kind = type(engine)
         before = self._scratch[kind].nbytes if kind in self._scratch else 0
-        if before < engine.scratch_nbytes:
-            self._scratch[kind] = engine.fresh(max(engine.scratch_nbytes, 2 * before))
+        if before < nbytes:
+            self._scratch[kind] = engine.fresh(max(nbytes, 2 * before))
         engine.bind_scratch(self._scratch[kind])
 
 
+Build: TypeAlias = "Callable[[Call, MessageContext], HostEngine]"
+
+
 class Plan:
-    """How one shape of call runs: by engines, one per message context at a time; or, with ``algorithm`` native, by the MPI library.
+    """How calls of one kind run: by engines; or, with ``algorithm`` native, by the MPI library.
+
+    An engine serves all counts for which its program holds (`hpcoll.base.sizes`), so that few serve all.
 
     Attributes:
-        title: For texts.
+        title: For texts, with the number of elements left out: `named`.
         algorithm: A catalogue name, or ``native``.
-        sums: Line of the ledger: calls, nanoseconds in them.
-        build: Makes an engine for a message context.
-        short: A start in flight may run it to its end at once.
+        sums: Line of the ledger: calls, nanoseconds in them, bytes.
+        build: Makes an engine for a call, on a message context.
         kept: It serves later calls too.
     """
 
-    __slots__ = ("_engines", "algorithm", "build", "kept", "short", "sums", "title")
+    __slots__ = ("_engines", "algorithm", "build", "kept", "sums", "title")
 
-    def __init__(
-        self, title: str, algorithm: str, account: np.ndarray, build: Callable[[MessageContext], HostEngine], *, short: bool
-    ) -> None:
-        self.title, self.algorithm, self.build, self.short = title, algorithm, build, short
+    def __init__(self, title: str, algorithm: str, account: np.ndarray, build: Build) -> None:
+        self.title, self.algorithm, self.build = title, algorithm, build
         self.sums = memoryview(account)  # type: ignore[arg-type]  # the same numbers, at a third of the price
         self.kept, self._engines = False, dict[int, list[HostEngine]]()
 
-    def take(self, message_context: MessageContext) -> HostEngine:
-        """An engine that nobody else uses until it is given back."""
-        engines = self._engines.get(message_context.index)
-        if engines:
-            return engines.pop()
-        engine = self.build(message_context)
-        message_context.bind_scratch(engine)
+    def named(self, elements: int) -> str:
+        """For texts: what a call was."""
+        return self.title.format(elements)
+
+    def note(self, nbytes: int, nanoseconds: int = 0) -> None:
+        """Count a call in the ledger."""
+        self.sums[0] += 1
+        self.sums[1] += nanoseconds
+        self.sums[2] += nbytes
+
+    def take(self, message_context: MessageContext, call: Call) -> HostEngine:
+        """An engine for a call's counts that nobody else uses until it is given back."""
+        engines = self._engines.setdefault(message_context.index, [])
+        counts = addressed(call.counts)
+        for engine in engines:
+            status = call_compiled(RESIZE, engine.address, counts.buffer_info()[0], 0, 0)
+            if status == NO_ROOM:
+                message_context.bind_scratch(engine, engine.make_room())
+                status = call_compiled(RESIZE, engine.address, counts.buffer_info()[0], 0, 0)
+            if status == DONE:
+                engines.remove(engine)
+                return engine
+        engine = self.build(call, message_context)
+        message_context.bind_scratch(engine, engine.scratch_nbytes)
         return engine
 
     def give(self, message_context: MessageContext, engine: HostEngine) -> None:
         """Give an engine back."""
-        self._engines.setdefault(message_context.index, []).append(engine)
+        engines = self._engines.setdefault(message_context.index, [])
+        del engines[MOST_ENGINES - 1 :]
+        engines.insert(0, engine)
+
+
+def addressed(counts: tuple[int, ...]) -> array:
+    """Counts as compiled code takes them."""
+    return array("q", counts)

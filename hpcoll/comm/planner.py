@@ -1,4 +1,4 @@
-"""Finds how the calls of one communicator run: chooses an algorithm, and keeps one plan per shape of call."""
+"""Finds how the calls of one communicator run: chooses an algorithm, and keeps the plans for kinds of calls."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,17 +15,17 @@ from hpcoll.comm.ledger import Ledger
 from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.resources import Resources
 from hpcoll.runtime.engine.host_engine import HostEngine
-from hpcoll.selection.choose import Choice, Need, choose
+from hpcoll.selection.choose import Choice, Need
 from hpcoll.selection.config import NATIVE, log, positive_segment
+from hpcoll.selection.ranges import MANY, Ranges
 
 _MAX_PLANS = 1024
-_SHORT = 16 << 10  # bytes of a call in flight that need not wait for the helper
 
-Build: TypeAlias = Callable[[Call, Choice, tuple[int, ...], np.ndarray, MessageContext], HostEngine]  # sizes of blocks, line of the ledger
+Build: TypeAlias = Callable[[Choice, tuple[int, ...], np.ndarray, Call, MessageContext], HostEngine]  # sizes of blocks, line of the ledger
 
 
 class Planner:
-    """Plans by shape of call, of one communicator.
+    """Plans by kind of call and choice, of one communicator.
 
     Args:
         resources: Of the communicator.
@@ -36,7 +36,9 @@ class Planner:
     def __init__(self, resources: Resources, ledger: Ledger, forgotten: Callable[[], None]) -> None:
         self._on, self._ledger, self._forgotten = resources, ledger, forgotten
         self._engines = HostEngines(resources.topology, resources.handle, resources.wait_policy, resources.lock, resources.capacity)
-        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._ranges = Ranges(resources.config)
+        self._plans: dict[tuple[Any, ...], Plan] = {}  # by kind of call and cell of sizes
+        self._alike: dict[tuple[Any, ...], Plan] = {}  # by kind of call and choice
 
     def plan(self, call: Call | None, method: str, algorithm: str | None, segment: Any, build: Build | None = None) -> Plan | None:
         """Find how a call runs; None where only the MPI library understands it.
@@ -44,7 +46,7 @@ class Planner:
         Args:
             call: The call, or None where only the MPI library understands it.
             method, algorithm, segment: The caller's.
-            build: Makes an engine for a new plan; None: for arrays in host memory.
+            build: Makes engines for a new plan; None: for arrays in host memory.
         Raises:
             ArgumentError: the forced algorithm cannot serve it.
         """
@@ -53,37 +55,49 @@ class Planner:
                 raise ArgumentError(f"rank {self._on.rank}: only the MPI library can serve this call, got algorithm={algorithm!r}")
             return None
         try:
-            nbytes = None if segment is None else positive_segment(segment)
-            key = (*call.shape, method, algorithm, nbytes)
-            return self._plans.get(key) or self._new_plan(key, call, algorithm, nbytes, build or self._engines.build)
+            forced = None if segment is None else positive_segment(segment)
+            kind = (*call.kind, method, algorithm, forced)
+            key = (*kind, self.cell(call))
+            return self._plans.get(key) or self._new_plan(key, kind, call, algorithm, forced, build or self._engines.build)
         except ArgumentError as error:
             raise refusal(self._on.rank, call, error) from None
 
-    def _new_plan(self, key: tuple[Any, ...], call: Call, algorithm: str | None, segment: int | None, build: Build) -> Plan:
+    def cell(self, call: Call) -> tuple[int, int]:
+        """Least and most bytes of the messages that are served as this one."""
+        nbytes = self.known_nbytes(call)
+        return (0, MANY) if nbytes is None else self._ranges.cell(nbytes)
+
+    def _new_plan(
+        self, key: tuple[Any, ...], kind: tuple[Any, ...], call: Call, algorithm: str | None, segment: int | None, build: Build
+    ) -> Plan:  # fmt: skip
         choice = self._choose(call, algorithm, segment)
         sizes = self._all_sizes(call, choice)
-        parts = self._on.nranks if call.collective == "alltoall" and call.blocks is None else 1
-        account = self._ledger.account(call.collective, choice.algorithm, parts * call.nbytes)
-        title = f"{call.collective}/{choice.algorithm} of {call.count} elements of {call.dtype}"
-        short = call.exported is None and call.nbytes <= _SHORT
-        plan = Plan(title, choice.algorithm, account, partial(build, call.without_data(), choice, sizes, account), short=short)
+        alike = (*kind, choice.algorithm, choice.segment)
+        plan = None if sizes else self._alike.get(alike)
+        if plan is None:
+            account = self._ledger.account(call.collective, choice.algorithm)
+            title = f"{call.collective}/{choice.algorithm} of {{}} elements of {call.dtype}"
+            plan = Plan(title, choice.algorithm, account, partial(build, choice, sizes, account))
         plan.kept = not sizes  # the root's counts may change from call to call without this rank knowing
         if plan.kept:
             if len(self._plans) >= _MAX_PLANS:
                 self.forget()
-            self._plans[key] = plan
+            self._plans[key] = self._alike[alike] = plan
         return plan
 
     def _choose(self, call: Call, algorithm: str | None, segment: int | None) -> Choice:
-        on = self._on
+        on, known = self._on, self.known_nbytes(call)
         need = Need(
-            call.collective, on.nranks, self.known_nbytes(call), call.op is not None and not call.op.commutative,
+            call.collective, on.nranks, None if known is None else self._ranges.cell(known)[0],
+            call.op is not None and not call.op.commutative,
             call.blocks is not None, call.native, call.strict, type_class(call.dtype if call.op else None), on.one_node,
             on.topology.nodes, on.levels, call.exported is not None, call.one_fold,
         )  # fmt: skip
-        choice = choose(need, on.config, algorithm, segment)
+        found = self._ranges.find(need, algorithm, segment)
+        choice = found.choice
         if on.rank == 0:
-            log.info("%s of %s: %s, segment %d (%s)", call.collective, call.dtype, choice.algorithm, choice.segment, choice.why)
+            sizes = "" if known is None else f", {found.least} to {found.most} bytes"
+            log.info("%s of %s%s: %s, segment %d (%s)", call.collective, call.dtype, sizes, choice.algorithm, choice.segment, choice.why)
         return choice
 
     def known_nbytes(self, call: Call) -> int | None:
@@ -104,6 +118,7 @@ class Planner:
     def forget(self) -> None:
         """Drop all plans; they are made anew when needed."""
         self._plans.clear()
+        self._alike.clear()
         self._forgotten()
 
 

@@ -169,10 +169,10 @@ class _Owner:
     def __init__(self, rank: int) -> None:
         self.rank = rank
 
-    def interrupted(self, plan: Plan, error: BaseException) -> None:
+    def interrupted(self, what: str, error: BaseException) -> None:
         """Say whose message failed."""
         if isinstance(error, TransportError):
-            raise TransportError(f"rank {self.rank}: {plan.title}: {MPI.Get_error_string(error.code)}", code=error.code) from error
+            raise TransportError(f"rank {self.rank}: {what}: {MPI.Get_error_string(error.code)}", code=error.code) from error
 
 
 @cache
@@ -181,9 +181,9 @@ def _plan() -> Plan:
     row = np.zeros((1, NCOLUMNS), np.int64)
     row[0, 0] = Code.WAIT
     program = Program(row, np.zeros((0, 2), np.int64), np.array([[0, 1, 0]], np.int64), 1, 0, 0, 0, 0)
-    lock, account = np.zeros(1, np.int64), np.zeros(2, np.int64)
+    lock, account = np.zeros(1, np.int64), np.zeros(3, np.int64)
     build = partial(HostEngine, program, library(), 0, 0, OWN_CORE, lock, account)
-    return Plan(Receive._what, "", account, lambda message_context: build(), short=False)
+    return Plan(Receive._what, "", account, lambda call, message_context: build())
 
 
 def _watched(rank: int, posted: MPI.Request, store: Callable[[MPI.Status], None]) -> Request:

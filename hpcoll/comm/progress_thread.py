@@ -64,7 +64,7 @@ class Owner(Protocol):
 
     rank: int
 
-    def interrupted(self, plan: Plan, error: BaseException) -> None:
+    def interrupted(self, what: str, error: BaseException) -> None:
         """Called when an operation failed half-way."""
 
 
@@ -179,6 +179,11 @@ class Operation:
         self.board.slots[self._slot, progress.STATE] = progress.ENDED_BADLY if failed else progress.ENDED_WELL
 
     @property
+    def title(self) -> str:
+        """What it is, for texts."""
+        return self.plan.named(self.call.count)
+
+    @property
     def state(self) -> int:
         """State of its slot."""
         return progress.ENDED_WELL if self._finished else int(self.board.slots[self._slot, progress.STATE])
@@ -216,7 +221,7 @@ class Operation:
                 raise self.engine.failure()
             if self.call.finish is not None:
                 self.call.finish()
-            self.plan.sums[0] += 1
+            self.plan.note(self.engine.ledger_nbytes)
         except Exception as error:
             abandon(self.engine, self.call)
             self._error = self._named(error)
@@ -226,7 +231,7 @@ class Operation:
     def _named(self, error: Exception) -> Exception:
         """The error with where it happened; its communicator cannot be used any more."""
         try:
-            self.context.interrupted(self.plan, error)
+            self.context.interrupted(self.title, error)
         except Exception as named:
             return named
         return error

@@ -19,6 +19,8 @@ from hpcoll.runtime.program import progress_fields as progress
 from hpcoll.runtime.program.fields import DONE, FAILED, PENDING
 from hpcoll.runtime.transports.mpi import handle
 
+_SHORT = 16 << 10  # bytes of a call in flight that need not wait for the helper
+
 
 class PlanningOwner(Owner, Protocol):
     """What a persistent request needs besides."""
@@ -28,7 +30,7 @@ class PlanningOwner(Owner, Protocol):
     def check(self) -> None:
         """Raises ArgumentError when the communicator cannot be used."""
 
-    def closing(self, what: Plan) -> AbstractContextManager[None]:
+    def closing(self, what: str) -> AbstractContextManager[None]:
         """Names errors of the GPU that are raised within, and makes them the communicator's last."""
 
 
@@ -50,6 +52,11 @@ def _query(status: MPI.Status, operation: Operation) -> None:
 
 def _nothing(*arguments: object) -> None:
     """Nothing is freed with a request, and a collective cannot be cancelled."""
+
+
+def is_short(call: Call) -> bool:
+    """Whether a start may run it to its end at once."""
+    return call.exported is None and call.start is None and call.nbytes <= _SHORT
 
 
 class _Ours(MPI.Request):
@@ -99,7 +106,7 @@ class _Ours(MPI.Request):
         operation = self._operation
         if operation is not None and self != MPI.REQUEST_NULL:
             operation.dropped = True
-            warnings.warn(f"{operation.plan.title}: its request was dropped and never waited for", ResourceWarning, stacklevel=2)
+            warnings.warn(f"{operation.title}: its request was dropped and never waited for", ResourceWarning, stacklevel=2)
 
 
 class Request(_Ours, MPI.Grequest):
@@ -117,11 +124,11 @@ class Request(_Ours, MPI.Grequest):
 
 def start(context: Owner, message_context: MessageContext, plan: Plan, call: Call, kind: type[Request] = Request) -> Request:
     """Let a collective run on a message_context; the request is of a kind."""
-    engine = plan.take(message_context)
+    engine = plan.take(message_context, call)
     if call.start is not None:
         call.start(engine)
     operation = Operation(context, plan, message_context, engine, call, lambda: plan.give(message_context, engine))
-    begun = message_context.issued == message_context.ended[0] and plan.short
+    begun = message_context.issued == message_context.ended[0] and is_short(call)
     status = call_compiled(START, engine.address, call.send, call.recv, 0) if begun else PENDING
     if status != PENDING:
         operation.end_at_once(failed=status == FAILED)
@@ -152,13 +159,13 @@ class Persistent(_Ours, MPI.Prequest):
     ) -> None:
         """Set up; ``describe`` tells the call anew at each start, where what it sends is a copy."""
         self._context, self._plan, self._message_context, self._call, self._describe = context, plan, message_context, call, describe
-        self._title = plan.title
-        self._engine = plan.take(message_context)
+        self._title = plan.named(call.count)
+        self._engine = plan.take(message_context, call)
         address, nbytes = MPI._addressof(self), MPI._sizeof(MPI.Request)
         self._cell = memoryview(MPI.buffer.fromaddress(address, nbytes)).cast("Q" if nbytes == 8 else "I")  # type: ignore[arg-type]
         self._null = self._cell[0]
         context.persistent[message_context.index] = self
-        if plan.short and describe is None and call.finish is None:
+        if is_short(call) and describe is None and call.finish is None:
             self._stand_in()
             self._eager = START, self._engine.address, call.send, call.recv, 0
 
@@ -197,7 +204,7 @@ class Persistent(_Ours, MPI.Prequest):
             raise ArgumentError(f"rank {self._context.rank}: {self._title} was freed")
         if self._cell[0] != self._null:
             raise ArgumentError(f"rank {self._context.rank}: {self._title} was started and not waited for yet")
-        with self._context.closing(self._plan):
+        with self._context.closing(self._title):
             call = (self._describe() if self._describe else None) or self._call
             if call.start is not None:
                 call.start(self._engine)

@@ -1,9 +1,12 @@
 """Partition of a message into segments and chunks. Pure arithmetic on element counts."""
 
+from typing import Any
+
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.sizes import least
 
 
-def chunk_bounds(count: int, nchunks: int, index: int) -> tuple[int, int]:
+def chunk_bounds(count: Any, nchunks: int, index: int) -> tuple[Any, Any]:
     """Half-open element range of one chunk of a message.
 
     The chunks tile ``[0, count)`` in index order; the first ``count % nchunks`` are one element longer than the rest.
@@ -23,8 +26,7 @@ def chunk_bounds(count: int, nchunks: int, index: int) -> tuple[int, int]:
     if count < 0 or not 0 <= index < nchunks:
         raise ArgumentError(f"chunk needs count >= 0 and 0 <= index < {nchunks}, got count {count}, index {index}")
     quotient, remainder = divmod(count, nchunks)
-    lo = index * quotient + min(index, remainder)
-    return lo, lo + quotient + (index < remainder)
+    return index * quotient + least(index, remainder), (index + 1) * quotient + least(index + 1, remainder)
 
 
 def segment_count(count: int, segment: int) -> int:

@@ -93,7 +93,7 @@ def choose(need: Need, config: Config, algorithm: str | None = None, segment: in
         reason = unfit(need, forced)
         if reason:
             raise ArgumentError(f"{need.collective}/{forced} cannot serve this call: {reason}")
-        return Choice(forced, segment or _best(need, forced), "forced")
+        return Choice(forced, segment or modelled_segment(need, forced), "forced")
     choice = _measured(need, config.table)
     return choice._replace(segment=segment) if segment else choice
 
@@ -152,7 +152,8 @@ def _us(us: float) -> str:
     return f"{us:.3g} us" if us < 1000 else f"{us:.0f} us"
 
 
-def _best(need: Need, algorithm: str) -> int:
+def modelled_segment(need: Need, algorithm: str) -> int:
+    """Bytes of the segments that the model has for an algorithm."""
     if algorithm == NATIVE or need.nbytes is None:
         return max(1, need.nbytes or 0)
     return _seconds(need, find(need.collective, algorithm))[1]

@@ -91,7 +91,7 @@ def test_every_method_finds_its_entry() -> None:
         for case in cases:
             case.fill(turn)
             getattr(comm, case.method)(*case.arguments)
-        sizes.append([len(table.plans) for table in comm._context.tables.tables.values()])
+        sizes.append([len(table.calls) for table in comm._context.tables.tables.values()])
     comm.Free()
     assert sizes[1] == sizes[0] == sizes[2]
     assert agreed([] if all(sizes[0]) else [sizes]) == []
@@ -110,7 +110,7 @@ def test_what_has_no_entry_does_not_push_out_what_has(how: str) -> None:
             comm.Allreduce(np.ones(6).view(Marked), np.ones(6).view(Marked), algorithm="direct")
         else:
             comm.Bcast(frozen(np.ones(3)) if comm.rank == 0 else np.ones(3), algorithm="direct")
-    entries = {key[0]: len(table.plans) for key, table in tables.items()}
+    entries = {key[0]: len(table.calls) for key, table in tables.items()}
     wanted = {"Allreduce": 1} | ({"Bcast": int(comm.rank > 0)} if how == "read-only root" else {})
     comm.Free()
     assert agreed([] if entries == wanted else [entries]) == []

@@ -9,11 +9,16 @@ import numpy as np
 
 mpi4py.rc.initialize = False  # message contexts of no communicator, made without MPI
 
+from hpcoll.comm.calls.call import Call  # noqa: E402
 from hpcoll.comm.plan import MessageContext, Plan  # noqa: E402
+
+CALL = Call("allreduce", 0, 0, 1, np.dtype("f8"))
 
 
 class Engine:
     """As much of an engine as a plan asks for."""
+
+    address = 0
 
     def __init__(self, scratch_nbytes: int) -> None:
         self.scratch_nbytes, self.scratch = scratch_nbytes, np.empty(0, np.uint8)
@@ -26,8 +31,8 @@ class Engine:
 
 
 def taken(context: MessageContext, scratch_nbytes: int) -> Engine:
-    build: Any = lambda context: Engine(scratch_nbytes)  # noqa: E731
-    engine: Any = Plan("one", "ring", np.zeros(2, np.int64), build, short=False).take(context)
+    build: Any = lambda call, context: Engine(scratch_nbytes)  # noqa: E731
+    engine: Any = Plan("one", "ring", np.zeros(3, np.int64), build).take(context, CALL)
     return engine
 
 
@@ -50,6 +55,6 @@ def test_kinds_of_memory() -> None:
         pass
 
     context = MessageContext(0, None)
-    build: Any = lambda context: Another(10)  # noqa: E731
-    another: Any = Plan("one", "ring", np.zeros(2, np.int64), build, short=False).take(context)
+    build: Any = lambda call, context: Another(10)  # noqa: E731
+    another: Any = Plan("one", "ring", np.zeros(3, np.int64), build).take(context, CALL)
     assert another.scratch is not taken(context, 10).scratch

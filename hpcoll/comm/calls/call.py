@@ -5,6 +5,7 @@ What cannot be run where the caller's data lies (derived datatypes, half types, 
 """
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,15 +75,21 @@ class Call(NamedTuple):
         return self.count * self.dtype.itemsize
 
     @property
-    def shape(self) -> tuple[object, ...]:
-        """What plans are kept by: all that decides how the call runs, wherever its data lies."""
-        op = self.op and (self.op.name, self.op.function, self.op.commutative)
-        sizes = self.collective, self.count, self.dtype, op, self.root, self.in_place, self.blocks
-        return (*sizes, self.native, self.strict, self.copied, self.exported, self.one_fold)
+    def counts(self) -> tuple[int, ...]:
+        """All numbers on which a program of its kind depends: the count, or displacements and sizes of varying blocks."""
+        if self.blocks is None:
+            return (self.count,)
+        inputs, outputs, sizes = self.blocks
+        return (*chain.from_iterable(inputs), *chain.from_iterable(outputs), *sizes)
 
-    def without_data(self) -> "Call":
-        """The call as plans keep it, holding no memory of the caller's."""
-        return self._replace(finish=None, keep=(), before=(), start=None)
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What plans are kept by: all that decides how the call runs, wherever its data lies and how many elements it has."""
+        op = self.op and (self.op.name, self.op.function, self.op.commutative)
+        blocks = None if self.blocks is None else tuple(map(len, self.blocks))
+        exact = None if self.exported is None else (self.exported, self.counts)  # programs for GPU memory are for one size
+        kind = self.collective, self.dtype, op, self.root, self.in_place, blocks
+        return (*kind, self.native, self.strict, bool(self.copied), exact, self.one_fold)
 
 
 class Reduction(NamedTuple):

@@ -15,6 +15,7 @@ from hpcoll.comm.calls import data_movement, reductions
 from hpcoll.comm.calls.call import Call, check_root
 from hpcoll.comm.calls.exporters import find_gpu_array
 from hpcoll.runtime.gpu.arrays import DeviceArray
+from hpcoll.runtime.program.call_fields import BLOCKS, MANY, ONE
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Method(NamedTuple):
         at_root: The buffer that counts at the root alone, or empty.
         fills: Nothing of a receive buffer that is the whole spec stays as it was.
         one_fold: Half types may travel as they are, where one reduction reads all contributions.
+        holds: What sendbuf and recvbuf hold: kinds of `hpcoll.runtime.program.call_fields`.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Method(NamedTuple):
     at_root: str = ""
     fills: bool = True
     one_fold: bool = False
+    holds: tuple[int, int] = (ONE, ONE)
 
     def find(self, argument: str, arguments: Sequence[Any], default: Any = None) -> Any:
         """An argument by its name, among positional ones that may be too few."""
@@ -136,16 +139,18 @@ METHODS: dict[str, Method] = {
         Method("Allreduce", "allreduce", _OPERATED, _combined("allreduce"), _VECTORS, one_fold=True),
         Method("Reduce", "reduce", (*_OPERATED, "root"), _combined("reduce"), _ROOTED_VECTOR, "recvbuf", one_fold=True),
         Method("Bcast", "bcast", ("buf", "root"), _rooted(data_movement.bcast), "recv count type root comm"),
-        Method("Reduce_scatter_block", "reduce_scatter", _OPERATED, _combined("reduce_scatter"), _VECTORS, one_fold=True),
+        Method(
+            "Reduce_scatter_block", "reduce_scatter", _OPERATED, _combined("reduce_scatter"), _VECTORS, one_fold=True, holds=(BLOCKS, ONE)
+        ),
         Method("Reduce_scatter", "reduce_scatter", ("sendbuf", "recvbuf", "recvcounts", "op"), _reduce_scatter, fills=False),
-        Method("Allgather", "allgather", _PAIR, _moved(data_movement.allgather), _BLOCKS),
-        Method("Allgatherv", "allgather", _PAIR, _moved(data_movement.allgatherv), fills=False),
-        Method("Gather", "gather", _ROOTED, _rooted(data_movement.gather), _ROOTED_BLOCKS, at_root="recvbuf"),
-        Method("Gatherv", "gather", _ROOTED, _rooted(data_movement.gatherv), at_root="recvbuf", fills=False),
-        Method("Scatter", "scatter", _ROOTED, _rooted(data_movement.scatter), _ROOTED_BLOCKS, at_root="sendbuf"),
-        Method("Scatterv", "scatter", _ROOTED, _rooted(data_movement.scatterv), at_root="sendbuf", fills=False),
-        Method("Alltoall", "alltoall", _PAIR, _moved(data_movement.alltoall), _BLOCKS),
-        Method("Alltoallv", "alltoall", _PAIR, _moved(data_movement.alltoallv), fills=False),
+        Method("Allgather", "allgather", _PAIR, _moved(data_movement.allgather), _BLOCKS, holds=(ONE, BLOCKS)),
+        Method("Allgatherv", "allgather", _PAIR, _moved(data_movement.allgatherv), fills=False, holds=(ONE, MANY)),
+        Method("Gather", "gather", _ROOTED, _rooted(data_movement.gather), _ROOTED_BLOCKS, "recvbuf", holds=(ONE, BLOCKS)),
+        Method("Gatherv", "gather", _ROOTED, _rooted(data_movement.gatherv), at_root="recvbuf", fills=False, holds=(ONE, MANY)),
+        Method("Scatter", "scatter", _ROOTED, _rooted(data_movement.scatter), _ROOTED_BLOCKS, "sendbuf", holds=(BLOCKS, ONE)),
+        Method("Scatterv", "scatter", _ROOTED, _rooted(data_movement.scatterv), at_root="sendbuf", fills=False, holds=(MANY, ONE)),
+        Method("Alltoall", "alltoall", _PAIR, _moved(data_movement.alltoall), _BLOCKS, holds=(BLOCKS, BLOCKS)),
+        Method("Alltoallv", "alltoall", _PAIR, _moved(data_movement.alltoallv), fills=False, holds=(MANY, MANY)),
         Method("Barrier", "barrier", (), _barrier, "comm"),
         Method("Scan", "scan", _OPERATED, _combined("scan"), _VECTORS),
         Method("Exscan", "exscan", _OPERATED, _exscan, _VECTORS, fills=False),

@@ -12,7 +12,7 @@ from hpcoll.base.ops import ReduceOp
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.methods import Method
 from hpcoll.comm.calls.operators import to_native
-from hpcoll.runtime.engine.mpi_collectives import MpiCall, known
+from hpcoll.runtime.engine.mpi_collectives import MAX_COUNT, MpiCall, known
 
 
 def as_native(arguments: tuple[Any, ...], in_place_at: int | None = None) -> tuple[Any, ...]:
@@ -34,7 +34,8 @@ def _theirs(argument: Any) -> Any:
     if type(argument) is np.ndarray:
         return argument.view(np.int16) if is_bfloat16(argument.dtype) else argument
     if isinstance(argument, list | tuple) and argument:
-        return [_theirs(argument[0]), *map(_whole, argument[1:])]
+        theirs = [_theirs(argument[0]), *map(_whole, argument[1:])]
+        return argument if all(one is other for one, other in zip(theirs, argument, strict=True)) else theirs
     if isinstance(argument, ReduceOp):
         found = to_native(argument)
         if found is None:
@@ -46,9 +47,9 @@ def _theirs(argument: Any) -> Any:
 def _whole(item: Any) -> Any:
     """Counts and displacements as integers, anything else as it is."""
     if isinstance(item, list | tuple):
-        return type(item)(_whole(one) for one in item)
+        return item if all(type(one) is int for one in item) else type(item)(_whole(one) for one in item)
     if isinstance(item, np.ndarray):
-        return item.astype(np.int64)
+        return item if item.dtype in (np.int32, np.int64) else item.astype(np.int64)
     return int(item) if isinstance(item, float) else item
 
 
@@ -64,10 +65,11 @@ def compiled(row: Method, comm: MPI.Intracomm, call: Call, op: Any, buffers: Seq
         sums: Line of the ledger.
     """
     send, recv = buffers
-    if type(recv) is not np.ndarray or not row.c_arguments:
+    if type(recv) is not np.ndarray or type(send) not in (np.ndarray, type(MPI.IN_PLACE)) or not row.c_arguments:
         return None
-    count = call.count * call.dtype.itemsize // max(1, recv.dtype.itemsize)
-    if not known(count, recv.dtype, op):
+    count = call.nbytes // max(1, recv.itemsize)
+    if count > MAX_COUNT or not known(recv.dtype, op):
         return None
     name, in_place, account = f"MPI_{row.name}", send is MPI.IN_PLACE, np.frombuffer(sums, np.int64)
-    return MpiCall(name, row.c_arguments, row.at_root, comm, call.root, count, recv.dtype, op, in_place, account)
+    nbytes = recv.itemsize * (comm.Get_size() if call.collective == "alltoall" else 1)
+    return MpiCall(name, row.c_arguments, row.at_root, comm, call.root, recv.dtype, op, in_place, account, nbytes)

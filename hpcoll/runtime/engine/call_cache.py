@@ -6,8 +6,7 @@ whether this interpreter and this NumPy keep to it, and where they do not, every
 """
 
 import sys
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -16,74 +15,164 @@ from hpcoll.runtime.engine.mpi_collectives import MpiCall
 from hpcoll.runtime.program import call_fields as c
 
 MAX_ENTRIES = 32  # calls that a table holds
+_INT64, _INT32 = np.dtype(np.int64), np.dtype(np.int32)
+
+
+class Side(NamedTuple):
+    """What an argument of a call must be to be like one.
+
+    Attributes:
+        kind: One of `hpcoll.runtime.program.call_fields`.
+        nbytes: Of what is sent or received.
+        writable: Whether it is received into.
+        array: The array, or None.
+        length, type_at, type, element: As there.
+    """
+
+    kind: int
+    nbytes: int = 0
+    writable: bool = False
+    array: np.ndarray | None = None
+    length: int = 0
+    type_at: int = -1
+    type: object = None
+    element: int = 1
+
+    @property
+    def words(self) -> list[int]:
+        """For the table."""
+        if self.array is None:
+            return [self.kind, *[0] * (c.RECEIVED - c.SENT - 1)]
+        flags = c.CONTIGUOUS | c.ALIGNED | (c.WRITEABLE if self.writable else 0)
+        wanted = id(self.type) if self.type_at >= 0 else 0
+        return [self.kind, self.length, self.type_at, wanted, id(self.array.dtype), self.element, self.array.itemsize, flags]
+
+    @property
+    def owners(self) -> tuple[object, object]:
+        """What has the addresses in `words`."""
+        return self.type, None if self.array is None else self.array.dtype
+
+
+class Served(NamedTuple):
+    """What serves calls like one.
+
+    Attributes:
+        by: An engine or a `MpiCall`, or None where mpi4py must.
+        plan: What `CallTable.latest` is to give.
+        cell: Least and most counts for which it is chosen; with blocks of their own sizes, bytes.
+        count: Of the call; 0 with blocks of their own sizes.
+        nbytes: Of the call, for the ledger.
+        sizes: As in `hpcoll.runtime.program.call_fields`.
+    """
+
+    by: Any
+    plan: Any
+    cell: tuple[int, int] = (0, 0)
+    count: int = 0  # type: ignore[assignment]  # hides tuple.count
+    nbytes: int = 0
+    sizes: int = c.ALL_ALIKE
 
 
 class CallTable:
     """Calls of one method with one set of keywords.
 
+    Args:
+        rank, nranks: Of the communicator.
     Attributes:
         address: For `hpcoll.runtime.engine.call_lookup.run_cached`.
-        plans: Of what was entered, in the order of the entries.
+        calls: What was entered, in the order of the entries.
     """
 
-    def __init__(self) -> None:
-        self._words = np.zeros(4 + MAX_ENTRIES * c.ENTRY, np.int64)
-        self._words[2:4] = id(np.ndarray), id(MPI.IN_PLACE)
+    def __init__(self, rank: int, nranks: int) -> None:
+        self._words = np.zeros(c.ENTRIES + MAX_ENTRIES * c.ENTRY, np.int64)
+        self._room = np.zeros(5 * nranks + 2, np.int64)
+        fields = {
+            c.RANK: rank, c.NRANKS: nranks, c.COUNTS: self._room.ctypes.data, c.ARRAY: id(np.ndarray), c.LIST: id(list),
+            c.TUPLE: id(tuple), c.INT: id(int), c.TAGGED: int(sys.version_info >= (3, 12)), c.NONE: id(None), c.IN_PLACE: id(MPI.IN_PLACE),
+            c.INT64: id(np.int64), c.INT64_DTYPE: id(_INT64), c.INT32_DTYPE: id(_INT32),
+        }  # fmt: skip
+        for field, value in fields.items():
+            self._words[field] = value
         self.address = self._words.ctypes.data
-        self.plans: list[object] = []
-        self._keep: list[tuple[Any, object, np.dtype]] = []
+        self.calls: list[Served] = []
+        self._keep: list[tuple[object, ...]] = []
 
     @property
-    def latest(self) -> tuple[Any, Any]:
-        """The plan of the entry that `run_cached` found last, and what runs it."""
-        row = self._words[1]
-        return self.plans[row], self._keep[row][0]
+    def latest(self) -> Served:
+        """What serves the call that `run_cached` found last."""
+        return self.calls[self._words[c.LATEST]]
 
-    def enter(self, op: object, buffers: Sequence[Any], engine: Any, plan: object) -> None:
-        """Add a call, unless its arguments cannot be told by what `run_cached` looks at.
+    @property
+    def nbytes(self) -> int:
+        """Bytes, for the ledger, of the call that `run_cached` found last."""
+        served = self.latest
+        return int(self._words[c.COUNT]) * (served.nbytes // max(1, served.count) if served.count else 1)
+
+    def enter(self, op: object, sent: Side, received: Side, served: Served) -> None:
+        """Add a call.
 
         Args:
             op: The operator as the caller gives it, or None.
-            buffers: What is sent, or ``MPI.IN_PLACE``, and what is received.
-            engine: What runs it, an engine or a `MpiCall`, or None where mpi4py must.
-            plan: What `latest` is to give.
+            sent, received: Its buffers.
+            served: What serves it.
         """
-        send, recv = buffers
-        in_place = send is MPI.IN_PLACE
-        if not SUPPORTED or type(recv) is not np.ndarray or not recv.flags.carray:
+        strides = [_stride(side, served.count) for side in (sent, received)]
+        if not SUPPORTED or (served.sizes == c.ALL_ALIKE and None in strides):
             return
-        if not in_place and (type(send) is not np.ndarray or send.dtype is not recv.dtype or not send.flags.c_contiguous):
-            return
-        row = len(self.plans) % MAX_ENTRIES
-        sent, sent_nbytes = (-1, 0) if in_place else (send.size, send.nbytes)
-        address = 0 if engine is None else -engine.address if isinstance(engine, MpiCall) else engine.address
-        entry = 0 if op is None else id(op), id(recv.dtype), sent, recv.size, address, sent_nbytes, recv.nbytes
-        if len(self.plans) == MAX_ENTRIES:
+        by, (least, most) = served.by, served.cell if served.count or served.sizes else (0, 0)
+        address = 0 if by is None else -by.address if isinstance(by, MpiCall) else by.address
+        head = [0 if op is None else id(op), address, least, most, *(stride or 0 for stride in strides), served.sizes]
+        entry = [*head, *sent.words, *received.words]
+        if len(self.calls) == MAX_ENTRIES:
             self.clear()
-            row = 0
-        self._words[4 + c.ENTRY * row : 4 + c.ENTRY * (row + 1)] = entry
-        self._keep.append((engine, op, recv.dtype))
-        self.plans.append(plan)
-        self._words[0] = row + 1
+        row = self._neighbour(entry)
+        if row == len(self.calls):
+            self._keep.append((op, *sent.owners, *received.owners))
+            self.calls.append(served)
+        self._words[c.ENTRIES + c.ENTRY * row : c.ENTRIES + c.ENTRY * (row + 1)] = entry
+        self._words[c.NENTRIES] = len(self.calls)
+
+    def _neighbour(self, entry: list[int]) -> int:
+        """Where an entry goes: to one like it of the counts right below or above, which it is made to include, or behind all."""
+        for row in range(len(self.calls)):
+            other = self._words[c.ENTRIES + c.ENTRY * row : c.ENTRIES + c.ENTRY * (row + 1)].tolist()
+            alike = all(other[i] == entry[i] for i in range(c.ENTRY) if i not in (c.LEAST, c.MOST))
+            if alike and entry[c.LEAST] <= other[c.MOST] + 1 and other[c.LEAST] <= entry[c.MOST] + 1:
+                entry[c.LEAST], entry[c.MOST] = min(entry[c.LEAST], other[c.LEAST]), max(entry[c.MOST], other[c.MOST])
+                return row
+        return len(self.calls)
 
     def clear(self) -> None:
         """Forget all calls."""
-        self._words[0] = 0
-        self.plans.clear()
+        self._words[c.NENTRIES] = 0
+        self.calls.clear()
         self._keep.clear()
+
+
+def _stride(side: Side, count: int) -> int | None:
+    """Bytes of a side for each of so many; None where that is no whole number."""
+    if side.array is None:
+        return 0
+    stride, rest = divmod(side.nbytes, count) if count else (side.element, side.nbytes)
+    return None if rest or not stride else stride
 
 
 Key = tuple[str, Any, str | None, int | str | None]  # method, root, algorithm, segment
 
 
 class CallCache(dict[Key, int]):
-    """Address of the table of calls for each key."""
+    """Address of the table of calls for each key.
 
-    def __init__(self) -> None:
+    Args:
+        rank, nranks: Of the communicator.
+    """
+
+    def __init__(self, rank: int, nranks: int) -> None:
         self.tables: dict[Key, CallTable] = {}
+        self._who = rank, nranks
 
     def __missing__(self, key: Key) -> int:
-        table = self.tables[key] = CallTable()
+        table = self.tables[key] = CallTable(*self._who)
         self[key] = table.address
         return table.address
 
@@ -99,19 +188,34 @@ def _words(address: int, n: int) -> tuple[int, ...]:
 
 
 def _supported() -> bool:
-    """Whether arrays lie in memory as `run_cached` expects, tried on arrays of known shape."""
+    """Whether arrays, lists, tuples and ints lie in memory as compiled code expects, tried on some that are known."""
     if sys.implementation.name != "cpython" or object.__basicsize__ != 16:
         return False
     for array in (np.zeros((3, 5), np.float32), np.zeros((4, 6), np.int64)[1:3], np.zeros((), np.float64)):
         fields = _words(id(array), 9)
         expected = id(np.ndarray), array.ctypes.data, array.ndim, id(array.dtype)
-        if (fields[c.TYPE], fields[c.DATA], fields[c.NDIM] & 0xFFFFFFFF, fields[c.DESCR]) != expected:
+        if (fields[c.TYPE_OF], fields[c.DATA], fields[c.NDIM] & 0xFFFFFFFF, fields[c.DESCR]) != expected:
             return False
         dimensions = _words(fields[c.DIMENSIONS], array.ndim) if array.ndim else ()
         flags = fields[c.FLAGS] & (c.CONTIGUOUS | c.ALIGNED | c.WRITEABLE)
         if dimensions != array.shape or flags != c.CONTIGUOUS | c.ALIGNED | c.WRITEABLE:
             return False
-    return True
+    return all(map(_reads_items, ([array, 1 << 40], (array, 1 << 40)))) and all(map(_reads_int, (0, 7, 2**30 - 1, 2**30, 2**59 + 3)))
+
+
+def _reads_items(spec: Any) -> bool:
+    fields = _words(id(spec), 4)
+    items = fields[c.ITEMS] if isinstance(spec, list) else id(spec) + 8 * c.FIRST_ITEM
+    return fields[c.TYPE_OF] == id(type(spec)) and fields[c.SIZE] == 2 and _words(items, 2) == (id(spec[0]), id(spec[1]))
+
+
+def _reads_int(number: int) -> bool:
+    """As `hpcoll.runtime.engine.spec_reader` does; an int is no shorter than four words but for 0."""
+    tag = _words(id(number), 3)[2]
+    ndigits = tag >> 3 if sys.version_info >= (3, 12) else tag
+    digits = _words(id(number), 4)[3] if ndigits else 0
+    scalar = np.int64(number)
+    return (digits & 0xFFFFFFFF) + ((digits >> 32) << 30 if ndigits > 1 else 0) == number and _words(id(scalar), 3)[2] == number
 
 
 SUPPORTED = _supported()

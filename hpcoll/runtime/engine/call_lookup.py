@@ -2,27 +2,17 @@
 
 from numba import njit
 
-from hpcoll.runtime.engine.ffi import pointer
-from hpcoll.runtime.engine.interpreter import run
+from hpcoll.runtime.engine.ffi import exchange, pointer, store_release
+from hpcoll.runtime.engine.interpreter import run_locked
 from hpcoll.runtime.engine.mpi_calls import call_mpi
+from hpcoll.runtime.engine.spec_reader import is_like, read_blocks, read_elements
 from hpcoll.runtime.program import call_fields as c
-
-
-@njit(nogil=True, inline="always")
-def _count(array, dtype, flags, array_type):  # type: ignore[no-untyped-def]
-    """Elements of a C-ordered array of a type; -1 for anything else."""
-    fields = pointer(array)
-    if fields[c.TYPE] != array_type or fields[c.DESCR] != dtype or fields[c.FLAGS] & flags != flags:
-        return -1
-    count, dimensions = 1, pointer(fields[c.DIMENSIONS])
-    for i in range(fields[c.NDIM] & 0xFFFFFFFF):
-        count *= dimensions[i]
-    return count
+from hpcoll.runtime.program import fields as f
 
 
 @njit(nogil=True)
 def run_cached(table, send, recv, op):  # type: ignore[no-untyped-def]
-    """Run a call like one in a table.
+    """Run a call like one in a table, of any size that the entry is for.
 
     Args:
         table: `CallTable.address`.
@@ -32,23 +22,83 @@ def run_cached(table, send, recv, op):  # type: ignore[no-untyped-def]
         that the caller gave: nothing has happened then.
     """
     head = pointer(table)
-    array_type, in_place = head[2], head[3]
-    for i in range(head[0]):
-        entry = pointer(table + 8 * (4 + c.ENTRY * i))
-        if entry[c.OP] != op or (entry[c.SENT_COUNT] < 0) != (send == in_place):
+    for i in range(head[c.NENTRIES]):
+        at = table + 8 * (c.ENTRIES + c.ENTRY * i)
+        if pointer(at)[c.OP] != op:
             continue
-        if _count(recv, entry[c.DTYPE], c.CONTIGUOUS | c.ALIGNED | c.WRITEABLE, array_type) != entry[c.COUNT]:
-            continue
-        target = pointer(recv)[c.DATA]
-        source = target
-        if send != in_place:
-            if _count(send, entry[c.DTYPE], c.CONTIGUOUS | c.ALIGNED, array_type) != entry[c.SENT_COUNT]:
-                continue
-            source = pointer(send)[c.DATA]
-            if -entry[c.SENT_NBYTES] < source - target < entry[c.NBYTES]:
-                continue
-        head[1] = i
-        if entry[c.ENGINE] < 0:
-            return call_mpi(-entry[c.ENGINE], source, target)
-        return run(entry[c.ENGINE], source, target, 1) if entry[c.ENGINE] else c.NATIVE
+        status = _run_entry(table, at, send, recv)
+        if status != c.MISS and status != f.UNFIT and status != f.NO_ROOM:
+            head[c.LATEST] = i
+            return status
     return c.MISS
+
+
+@njit(nogil=True)
+def _run_entry(table, at, send, recv):  # type: ignore[no-untyped-def]
+    """Run the call by an entry, if it fits. What runs a program does so alone; only then is the call's count, or are its counts, noted."""
+    entry = pointer(at)
+    engine = entry[c.ENGINE]
+    if entry[c.SIZES] == c.UNKNOWN:
+        return c.NATIVE if is_like(table, at + 8 * c.SENT, send) and is_like(table, at + 8 * c.RECEIVED, recv) else c.MISS
+    if entry[c.SIZES] == c.ALL_ALIKE:
+        source, target, count = _equal(table, at, send, recv)
+        if count < 0:
+            return c.MISS
+        if engine < 0:
+            return call_mpi(-engine, source, target, count)
+    if engine and not exchange(pointer(engine)[f.LOCK], 0, 1):
+        return f.BUSY
+    room = pointer(table)[c.COUNTS]
+    if entry[c.SIZES] == c.ALL_ALIKE:
+        pointer(room)[0] = count
+    else:
+        source, target, count = _varying(table, at, send, recv, room)
+    pointer(table)[c.COUNT] = count
+    if count >= 0 and engine:
+        return run_locked(engine, source, target, room)
+    if engine:
+        store_release(pointer(engine)[f.LOCK], 0)
+    return c.NATIVE if count >= 0 else c.MISS
+
+
+@njit(nogil=True)
+def _equal(table, at, send, recv):  # type: ignore[no-untyped-def]
+    """Addresses and count of a call with one count; the count -1 where the entry does not fit."""
+    entry = pointer(at)
+    target, nbytes = read_elements(table, at + 8 * c.RECEIVED, recv)
+    count = nbytes // entry[c.STRIDE]
+    if nbytes < 0 or nbytes != count * entry[c.STRIDE] or count < entry[c.LEAST] or count > entry[c.MOST]:
+        return 0, 0, -1
+    if entry[c.SENT + c.KIND] == c.ALIASED:
+        return target, target, count if send == pointer(table)[c.IN_PLACE] else -1
+    source, sent = read_elements(table, at + 8 * c.SENT, send)
+    fits = sent == count * entry[c.SENT_STRIDE] and not -sent < source - target < nbytes
+    return source, target, count if fits else -1
+
+
+@njit(nogil=True)
+def _varying(table, at, send, recv, room):  # type: ignore[no-untyped-def]
+    """Addresses of a call whose blocks have sizes of their own, and bytes of them all, -1 where the entry does not fit.
+
+    What `hpcoll.comm.calls.call.Call.counts` has is written, in its order.
+    """
+    entry, rank = pointer(at), pointer(table)[c.RANK]
+    source, sent_nbytes, nsent = read_blocks(table, at + 8 * c.SENT, send, room)
+    if nsent < 0:
+        return 0, 0, -1
+    received = room + 16 * nsent
+    target, received_nbytes, nreceived = read_blocks(table, at + 8 * c.RECEIVED, recv, received)
+    if nreceived < 0:
+        return 0, 0, -1
+    if nsent and nreceived:  # both have the block that stays on this rank
+        sent_own, received_own = rank if nsent > 1 else 0, rank if nreceived > 1 else 0
+        if pointer(room)[2 * sent_own + 1] != pointer(received)[2 * received_own + 1] or -sent_nbytes < source - target < received_nbytes:
+            return 0, 0, -1
+    sizes, n = (received, nreceived) if entry[c.SIZES] == c.OF_RECEIVED or nsent == 0 else (room, nsent)
+    total = 0
+    for i in range(n):
+        size = pointer(sizes)[2 * i + 1]
+        total += size
+        if entry[c.SIZES] != c.OF_NONE:
+            pointer(received)[2 * nreceived + i] = size
+    return source, target, total if entry[c.LEAST] <= total <= entry[c.MOST] else -1

@@ -4,7 +4,8 @@ import numba
 
 from hpcoll.kernels.object_code import object_file
 from hpcoll.runtime.engine import call_lookup, interpreter, progress
-from hpcoll.runtime.program.fields import ACTIVATE, CACHED, RUN, START, WAIT
+from hpcoll.runtime.engine.resize import resize
+from hpcoll.runtime.program.fields import ACTIVATE, CACHED, RESIZE, RUN, START, WAIT
 
 run_cached, run = call_lookup.run_cached, interpreter.run
 start, activate, wait, serve = progress.start, progress.activate, progress.wait, progress.serve
@@ -22,6 +23,8 @@ def _call(what, a, b, c, d):  # type: ignore[no-untyped-def]
         return activate(a, b, c)
     if what == WAIT:
         return wait(a, b, c)
+    if what == RESIZE:
+        return resize(a, b)
     return serve(a)
 
 

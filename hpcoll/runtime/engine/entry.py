@@ -9,6 +9,7 @@ from pathlib import Path
 from hpcoll.kernels.machine_code import load, python_function
 from hpcoll.runtime.program.fields import ACTIVATE as ACTIVATE
 from hpcoll.runtime.program.fields import CACHED as CACHED
+from hpcoll.runtime.program.fields import RESIZE as RESIZE
 from hpcoll.runtime.program.fields import RUN as RUN
 from hpcoll.runtime.program.fields import SERVE as SERVE
 from hpcoll.runtime.program.fields import START as START
@@ -18,7 +19,7 @@ _HPCOLL = Path(__file__).parents[2]
 # What compiled code is made of, and where its constants come from.
 _MADE_OF = (
     Path(__file__), *sorted((_HPCOLL / "runtime/engine").glob("*.py")), *sorted((_HPCOLL / "runtime/program").glob("*.py")),
-    _HPCOLL / "schedules/ir.py",
+    _HPCOLL / "schedules/ir.py", _HPCOLL / "base/sizes.py",
 )  # fmt: skip
 
 

@@ -50,6 +50,16 @@ def load_acquire(typingctx, address):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
+def load_int32(typingctx, address):  # type: ignore[no-untyped-def]
+    """The int32 at an address."""
+
+    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+        return builder.sext(builder.load(builder.inttoptr(values[0], INT.as_pointer())), LONG)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
 def store_release(typingctx, address, value):  # type: ignore[no-untyped-def]
     """Write an int64 that another thread or process reads; nothing before it is written after it."""
 

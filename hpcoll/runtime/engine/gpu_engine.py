@@ -66,7 +66,7 @@ class GpuEngine(HostEngine):
         return self.gpu.temporary(nbytes)
 
     def bind_scratch(self, memory: Temporary) -> None:  # type: ignore[override]
-        self._memory = memory
+        self.scratch = memory  # type: ignore[assignment]
         self.state[f.SCRATCH] = memory.address
         directory = self._directory
         if directory is not None and directory.readers and not directory.export(memory.address, memory.nbytes, reserved=True):

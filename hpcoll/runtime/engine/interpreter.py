@@ -12,6 +12,7 @@ from hpcoll.runtime.engine.ffi import exchange, pointer, sched_yield, store_rele
 from hpcoll.runtime.engine.gpu_ops import begin_gpu, enter, leave, run_gpu
 from hpcoll.runtime.engine.local_ops import copy, nanoseconds, run_local
 from hpcoll.runtime.engine.mpi_ops import let_mpi_move, run_mpi
+from hpcoll.runtime.engine.resize import resize
 from hpcoll.runtime.engine.shm_ops import begin_shm, run_shm
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import Code
@@ -104,24 +105,40 @@ def _run_lanes(address):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def run(address, input_address, output_address, start):  # type: ignore[no-untyped-def]
+def run(address, input_address, output_address, counts):  # type: ignore[no-untyped-def]
     """Run a program's lanes; the GIL is released while messages travel.
 
     Args:
         address: `hpcoll.runtime.engine.host_engine.HostEngine.address`.
         input_address, output_address: Where INPUT and OUTPUT start; ignored when going on.
-        start: 1 to begin a call, 0 to go on with one.
+        counts: Address of the call's counts, or `AS_BEFORE` for those of the last one; `GO_ON` to go on with one.
     Returns:
         `DONE`; `PENDING` when nothing has moved for a while; `FAILED` when MPI returned an error; `BUSY` when something else runs
-        on what this engine needs alone: nothing has happened then.
+        on what this engine needs alone, or an answer of `resize`: nothing has happened then.
     """
+    if counts == f.GO_ON:
+        return _go_on(address)
+    if not exchange(pointer(address)[f.LOCK], 0, 1):
+        return f.BUSY
+    return run_locked(address, input_address, output_address, counts)
+
+
+@njit(nogil=True)
+def run_locked(address, input_address, output_address, counts):  # type: ignore[no-untyped-def]
+    """`run` where the caller has taken the lock."""
     state = pointer(address)
-    if start:
-        if not exchange(state[f.LOCK], 0, 1):
-            return f.BUSY
-        begin(state, input_address, output_address)
-        state[f.STARTED] = nanoseconds(address)
-    idle = 0
+    status = resize(address, counts) if counts != f.AS_BEFORE else f.DONE
+    if status != f.DONE:
+        store_release(state[f.LOCK], 0)
+        return status
+    begin(state, input_address, output_address)
+    state[f.STARTED] = nanoseconds(address)
+    return _go_on(address)
+
+
+@njit(nogil=True)
+def _go_on(address):  # type: ignore[no-untyped-def]
+    state, idle = pointer(address), 0
     while state[f.ENDED] < state[f.NLANES]:
         moved = advance(address)
         if moved < 0:
@@ -136,5 +153,6 @@ def run(address, input_address, output_address, start):  # type: ignore[no-untyp
     account = pointer(state[f.ACCOUNT])
     account[0] += 1
     account[1] += nanoseconds(address) - state[f.STARTED]
+    account[2] += state[f.LEDGER_NBYTES]
     store_release(state[f.LOCK], 0)
     return f.DONE

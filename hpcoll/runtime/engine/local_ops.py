@@ -96,6 +96,8 @@ def _fold_uncached(address, destination, row):  # type: ignore[no-untyped-def]
 def run_local(address, row, lane):  # type: ignore[no-untyped-def]
     """COPY and REDUCE, which never wait: 1."""
     state = pointer(address)
+    if row[f.CODE] != _COPY and row[f.COUNT] == 0:
+        return 1
     destination = address_of(state, row[f.TO_BUFFER], row[f.TO_DISPL], lane)
     uncached = state[f.BLOCK] != 0 and row[f.TO_BUFFER] == _OUTPUT
     if row[f.CODE] == _COPY:

@@ -11,20 +11,25 @@ _call = c_function(INT, *[LONG] * c.NARGUMENTS)
 
 
 @njit(nogil=True, inline="always")
-def _argument(words, i, source, target):  # type: ignore[no-untyped-def]
-    return source if i == words[c.SOURCE_AT] else target if i == words[c.TARGET_AT] else words[c.FIRST + i]
+def _argument(words, i, source, target, count):  # type: ignore[no-untyped-def]
+    if i == words[c.SOURCE_AT]:
+        return source
+    if i == words[c.TARGET_AT]:
+        return target
+    return count if words[c.COUNTS_AT] >> i & 1 else words[c.FIRST + i]
 
 
 @njit(nogil=True)
-def call_mpi(address, source, target):  # type: ignore[no-untyped-def]
+def call_mpi(address, source, target, count):  # type: ignore[no-untyped-def]
     """Call the MPI library; `DONE`, or `FAILED` with its code in the array."""
     words = pointer(address)
     room = address + 8 * c.CLOCK
     start = clock(words[c.CLOCK_GETTIME], room)
     arguments = (
-        _argument(words, 0, source, target), _argument(words, 1, source, target), _argument(words, 2, source, target),
-        _argument(words, 3, source, target), _argument(words, 4, source, target), _argument(words, 5, source, target),
-        _argument(words, 6, source, target), _argument(words, 7, source, target),
+        _argument(words, 0, source, target, count), _argument(words, 1, source, target, count),
+        _argument(words, 2, source, target, count), _argument(words, 3, source, target, count),
+        _argument(words, 4, source, target, count), _argument(words, 5, source, target, count),
+        _argument(words, 6, source, target, count), _argument(words, 7, source, target, count),
     )  # fmt: skip
     words[c.ERROR] = _call(words[c.FUNCTION], arguments)
     if words[c.ERROR] != 0:
@@ -32,4 +37,5 @@ def call_mpi(address, source, target):  # type: ignore[no-untyped-def]
     account = pointer(words[c.ACCOUNT])
     account[0] += 1
     account[1] += clock(words[c.CLOCK_GETTIME], room) - start
+    account[2] += count * words[c.ELEMENT_NBYTES]
     return DONE

@@ -13,32 +13,33 @@ from hpcoll.runtime.engine.c_library import function_address
 from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.transports.mpi import function, handle
 
-_MAX_COUNT = 2**31 - 1
+MAX_COUNT = 2**31 - 1  # of a vector or of one block
 
 
 class MpiCall:
-    """One collective of the MPI library with all arguments but the addresses of the buffers.
+    """One collective of the MPI library with all arguments but the buffers' addresses and the count.
 
     Attributes:
         address: For `call_mpi`.
     """
 
     def __init__(
-        self, function_name: str, arguments: str, at_root: str, comm: MPI.Intracomm, root: int, count: int, dtype: np.dtype,
-        op: MPI.Op | None, in_place: bool, account: np.ndarray,
+        self, function_name: str, arguments: str, at_root: str, comm: MPI.Intracomm, root: int, dtype: np.dtype,
+        op: MPI.Op | None, in_place: bool, account: np.ndarray, nbytes: int,
     ) -> None:  # fmt: skip
         """Bind a C function.
 
         Args:
             function_name, arguments, at_root: Its name, and ``c_arguments`` and ``at_root`` of a row of the table of methods.
             comm, root: The caller's.
-            count, dtype, op: As in `known`.
+            dtype, op: As in `known`.
             in_place: Whether what is sent is ``MPI.IN_PLACE``.
             account: A line of the ledger.
+            nbytes: What an element counts there.
         """
         send, recv = _roles(at_root, comm.Get_rank() == root, in_place)
         values = {
-            "count": count, "type": handle(MPI.Datatype.fromcode(dtype.char)), "op": 0 if op is None else handle(op), "root": root,
+            "count": 0, "type": handle(MPI.Datatype.fromcode(dtype.char)), "op": 0 if op is None else handle(op), "root": root,
             "comm": handle(comm), "send": send if isinstance(send, int) else 0, "recv": recv if isinstance(recv, int) else 0,
         }  # fmt: skip
         names = arguments.split()
@@ -49,6 +50,8 @@ class MpiCall:
         self._words[c.FIRST : c.FIRST + len(names)] = [values[name] for name in names]
         places = {role: names.index(name) for name, role in (("send", send), ("recv", recv)) if name in names}
         self._words[c.SOURCE_AT], self._words[c.TARGET_AT] = places.get("source", -1), places.get("target", -1)
+        self._words[c.COUNTS_AT] = sum(1 << i for i, name in enumerate(names) if name == "count")
+        self._words[c.ELEMENT_NBYTES] = nbytes
         self.address = self._words.ctypes.data
 
     @property
@@ -57,15 +60,14 @@ class MpiCall:
         return int(self._words[c.ERROR])
 
 
-def known(count: int, dtype: np.dtype, op: object) -> bool:
-    """Whether a call can be made this way.
+def known(dtype: np.dtype, op: object) -> bool:
+    """Whether calls of up to `MAX_COUNT` elements can be made this way.
 
     Args:
-        count: Elements of the vector or of one block.
         dtype: Their type in the caller's arrays.
         op: As the caller gives it, or None.
     """
-    return count <= _MAX_COUNT and _has_type(dtype) and (op is None or isinstance(op, MPI.Op))
+    return _has_type(dtype) and (op is None or isinstance(op, MPI.Op))
 
 
 @lru_cache(maxsize=64)

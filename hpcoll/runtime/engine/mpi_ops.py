@@ -24,6 +24,8 @@ def run_mpi(address, row, lane):  # type: ignore[no-untyped-def]
         error = _test(state[f.TEST], (request, address + 8 * f.FLAG, state[f.STATUS_IGNORE]))
         if error == 0 and state[f.FLAG] & 0xFFFFFFFF == 0:
             return 0
+    elif row[f.NBYTES] == 0:
+        return 1  # neither end sends what is empty, and the wait finds no request
     else:
         function = state[f.ISEND] if row[f.CODE] == _SEND else state[f.IRECV]
         data = address_of(state, row[f.BUFFER], row[f.DISPL], lane)

@@ -41,8 +41,8 @@ class PinnedRingRoute(RingRoute):
     text: ClassVar[str] = "get them through pinned memory"
 
     def send(self, items: Items, pieces: Pieces) -> None:
-        staged = items.staged(pieces, InPlace.NEVER)
-        items.post(self.peer, staged, [("staged", staged.displ)], staged_displ=staged.displ)
+        staged, name = items.staged(pieces, InPlace.NEVER)
+        items.post(self.peer, staged, [name], staged_displ=staged.displ)
 
 
 class CudaAwareRoute(MpiRoute):

@@ -2,16 +2,34 @@
 
 MISS, NATIVE = 4, 5  # answers besides those of `hpcoll.runtime.engine.interpreter.run`
 
-# An entry: operator, element type and engine as addresses, ENGINE negative where it is a call of the MPI library; counts, SENT_COUNT
-# -1 in place; NBYTES: of both, which may not overlap.
-OP, DTYPE, SENT_COUNT, COUNT, ENGINE, SENT_NBYTES, NBYTES, ENTRY = range(8)
-# Of a PyObject and of a PyArrayObject, in words: type; data, number of dimensions, dimensions, element type, flags.
-TYPE, DATA, NDIM, DIMENSIONS, DESCR, FLAGS = 1, 2, 3, 4, 7, 8
+# A table. NENTRIES; LATEST: the entry found last; RANK, NRANKS: of the communicator; ARRAY to INT32_DTYPE: addresses of the types
+# and of the objects that are looked for; TAGGED: whether ints have a tag, as from Python 3.12 on; COUNTS: address of room for the counts
+# of a call; COUNT: of a call with one, else its bytes; ENTRIES.
+(
+    NENTRIES, LATEST, RANK, NRANKS, COUNTS, ARRAY, LIST, TUPLE, INT, TAGGED, NONE, IN_PLACE, INT64, INT64_DTYPE, INT32_DTYPE, COUNT,
+    ENTRIES,
+) = range(17)  # fmt: skip
+# An entry. OP: operator, as address; ENGINE: address of what runs it, negative where it is a call of the MPI library. It is for calls of
+# LEAST to MOST, as the call counts; STRIDE and SENT_STRIDE: how many bytes of the two buffers each of these stands for. SIZES: whether all
+# blocks have one size, or which side says the sizes of all; UNKNOWN: calls that only the MPI library understands. Then the two sides.
+OP, ENGINE, LEAST, MOST, SENT_STRIDE, STRIDE, SIZES, SENT, RECEIVED, ENTRY = *range(8), 15, 23
+ALL_ALIKE, OF_NONE, OF_SENT, OF_RECEIVED, UNKNOWN = range(5)
+# A side: what an argument must be. KIND: of it; LENGTH: items of the spec, 0: it is the array itself; TYPE_AT, TYPE: which item is the
+# datatype, or -1, and its address; DTYPE, ITEMSIZE: the array's element type, as address, and its bytes;
+# ELEMENT: bytes of what is counted; FLAGS_OF: flags that the array must have.
+KIND, LENGTH, TYPE_AT, TYPE, DTYPE, ELEMENT, ITEMSIZE, FLAGS_OF = range(8)
+# Kinds: not looked at; in place; elements; equal blocks, which a count says the size of; blocks with counts of their own.
+ABSENT, ALIASED, ONE, BLOCKS, MANY = range(5)
+# Of a PyObject and of a PyArrayObject, in words: type; data, number of dimensions, dimensions, element type, flags. Of a list: how many
+# items, and their address; of a tuple: where items begin.
+TYPE_OF, DATA, NDIM, DIMENSIONS, DESCR, FLAGS = 1, 2, 3, 4, 7, 8
+SIZE, ITEMS, FIRST_ITEM = 2, 3, 3
 CONTIGUOUS, ALIGNED, WRITEABLE = 0x1, 0x100, 0x400
 
 # In a call's array (int64), which calls only read but for ERROR and CLOCK, two words. SOURCE_AT, TARGET_AT: which arguments `run_cached`
-# finds, or -1; ACCOUNT: as in `hpcoll.runtime.program.fields`; from FIRST on the arguments.
-FUNCTION, SOURCE_AT, TARGET_AT, ERROR, ACCOUNT, CLOCK_GETTIME, CLOCK, _, FIRST = range(9)
+# finds, or -1; COUNTS_AT: which ones are the count, as bits; ACCOUNT: as in `hpcoll.runtime.program.fields`, to which
+# each element of the count adds ELEMENT_NBYTES; from FIRST on the arguments.
+FUNCTION, SOURCE_AT, TARGET_AT, COUNTS_AT, ERROR, ACCOUNT, ELEMENT_NBYTES, CLOCK_GETTIME, CLOCK, _, FIRST = range(11)
 # A function is given eight arguments, and does not look at those that it does not have: with the calling conventions of Linux on x86-64
 # and ARM the caller alone takes care of them.
 NARGUMENTS = 8

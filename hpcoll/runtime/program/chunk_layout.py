@@ -1,6 +1,7 @@
 """Where the chunks of a message lie in its buffers. Pure arithmetic on element counts."""
 
 from collections.abc import Callable, Hashable, Sequence
+from operator import index
 from typing import NamedTuple
 
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -14,11 +15,13 @@ class Layout(NamedTuple):
     Attributes:
         inputs, outputs: ``(displ, count)`` of each chunk, relative to the start of the segment.
         size: Elements of an extent.
+        varying: Blocks have sizes of their own, that may be 0: a program treats all alike, so that it holds for others too.
     """
 
     inputs: Sequence[tuple[int, int]]
     outputs: Sequence[tuple[int, int]]
     size: Callable[[Hashable], int]
+    varying: bool = False
 
 
 Segments = list[tuple[int, Layout]]  # per segment its displacement and its layout; equal segments share one layout
@@ -26,7 +29,9 @@ Segments = list[tuple[int, Layout]]  # per segment its displacement and its layo
 
 def _cut(count: int, segment: int, layout_of: Callable[[int], Layout]) -> Segments:
     """Segments of at most ``segment`` elements; all but the last share a layout."""
-    nsegments = segment_count(count, segment)
+    if count <= segment:
+        return [(0, layout_of(count))]
+    nsegments = index(segment_count(count, segment))
     full = layout_of(min(segment, count))
     last = full if count == nsegments * segment else layout_of(count - (nsegments - 1) * segment)
     return [(i * segment, full if i < nsegments - 1 else last) for i in range(nsegments)]
@@ -63,21 +68,24 @@ def varying_blocks(
 
     Args:
         inputs, outputs, sizes: In elements.
-        piece: Elements of every block in one segment; 0: blocks are not cut.
+        piece: Elements of every block in one segment; 0: blocks are not cut. Behind the first segment what is empty is left out, since
+            not all ranks know how many there are.
     """
-    longest = max((*(count for _, count in (*inputs, *outputs)), *sizes), default=0)  # a rank may forward more than it has
-    nslices = segment_count(longest, piece) if piece else 1
+    counts = (*(count for _, count in (*inputs, *outputs)), *sizes)  # a rank may forward more than it has
+    if not piece or all(count <= piece for count in counts):
+        return [(0, Layout(inputs, outputs, lambda extent: sizes[extent], varying=True))]  # type: ignore[call-overload]
+    nslices = index(segment_count(max(counts), piece))
     layouts: dict[tuple[int, ...], Layout] = {}
     segments: Segments = []
     for i in range(nslices):
-        lo, most = i * piece, piece or longest
+        lo, most = i * piece, piece
         ins, outs, all_sizes = (
             [max(0, min(most, count - lo)) for count in counts]
             for counts in ([count for _, count in inputs], [count for _, count in outputs], sizes)
         )
-        key = (*ins, *outs, *all_sizes)
+        key = i == 0, *map(index, (*ins, *outs, *all_sizes))
         if key not in layouts:
-            layouts[key] = _slices(inputs, outputs, ins, outs, all_sizes)
+            layouts[key] = _slices(inputs, outputs, ins, outs, all_sizes)._replace(varying=i == 0)
         segments.append((lo, layouts[key]))
     return segments
 

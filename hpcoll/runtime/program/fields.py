@@ -1,7 +1,9 @@
 """Where things are in the arrays that Python fills and compiled code works on."""
 
-RUN, CACHED, START, ACTIVATE, WAIT, SERVE = range(6)  # functions that Python calls: see `hpcoll.runtime.engine.dispatch`
+RUN, CACHED, START, ACTIVATE, WAIT, SERVE, RESIZE = range(7)  # functions that Python calls: see `hpcoll.runtime.engine.dispatch`
 DONE, PENDING, FAILED, BUSY = 0, 1, 2, 3  # answers of a run
+UNFIT, NO_ROOM = 6, 7  # the program does not hold for these counts, or needs more scratch: nothing has happened
+GO_ON, AS_BEFORE = 0, 1  # in place of the address of a call's counts
 NAPS = 500  # times that a rank sleeps before it returns to Python: some 30 ms
 LOOKS = 8  # passes from one to the next: Open MPI looks at its sockets in every eighth call only
 
@@ -17,18 +19,21 @@ EVENT = 1
 # In an engine's array (int64), its state. WINDOW_SLOTS: per window slot its lane and that lane's next row. INPUT, OUTPUT, SCRATCH:
 # addresses in the order of `ir.Buffer`; WHERE_INPUT and WHERE_OUTPUT say where the first two are in symmetric memory, or -1. LANDED: per
 # window slot and message slot the address of a message that waits to be used. ERROR: the MPI library's code when FAILED; FLAG: what
-# MPI_Test answers; LOCK: address of a word that is 1 while a call runs; ACCOUNT: of calls and nanoseconds in them; CELL, NULL, STAND_IN,
-# HANDLE_MASK: see `hpcoll.runtime.engine.progress.start`; LAST_TAG: one that no message has; TRUNCATED: MPI's code for a message of
-# another length; STAGING_OF_LANE: bytes; FIRST_STAGING_SLOT: of window slot 0 in this call; BLOCK: address of room for a block when results
-# are too large for the caches, else 0; COPY: where COPY_NBYTES of INPUT are copied first, because results overwrite them; GPU: address
-# of the table below, or 0 when buffers are in host memory; from OPERANDS on there is room for the addresses of the widest reduction's
-# sources.
+# MPI_Test answers; LOCK: address of a word that is 1 while a call runs; ACCOUNT: of calls, nanoseconds in them, and bytes; CELL, NULL,
+# STAND_IN, HANDLE_MASK: see `hpcoll.runtime.engine.progress.start`; LAST_TAG: one that no message has; TRUNCATED: MPI's code for a message
+# of another length; STAGING_OF_LANE: bytes; FIRST_STAGING_SLOT: of window slot 0 in this call; BLOCK: address of room for a block when
+# results are too large for the caches, else 0; COPY: where COPY_NBYTES of INPUT are copied first, because results overwrite them; GPU:
+# address of the table below, or 0 when buffers are in host memory. Of symbolic sizes (`hpcoll.base.sizes`): COUNTS: address of the
+# variables, of which NCOUNTS behind the first are the call's; RECORDS, RECORDS_END: what follows from them; ROOM: bytes at SCRATCH,
+# COPY_ROOM: at COPY, NEEDED: what was too much for one of them. ELEMENTS: of the message, for texts; LEDGER_NBYTES: for the ledger. From
+# OPERANDS on there is room for the addresses of the widest reduction's sources.
 (
     NLANES, WINDOW, ROWS, SOURCES, LANES, WINDOW_SLOTS, REQUESTS, REQUESTS_PER_LANE, REQUEST_NBYTES, SCRATCH_PER_LANE,
     INPUT, OUTPUT, SCRATCH, WHERE_INPUT, WHERE_OUTPUT, LANDED, NMESSAGES, RINGS, COMM, TAG, BYTE, STATUS_IGNORE, ISEND, IRECV, TEST, IPROBE,
     LAST_TAG, KERNEL, MEMCPY, SCHED_YIELD, USLEEP, CLOCK_GETTIME, ENDED, ERROR, FLAG, SPINS, YIELDS, STAGING_OF_LANE, FIRST_STAGING_SLOT,
-    CLOCK, CLOCK_NS, LOCK, ACCOUNT, STARTED, CELL, NULL, STAND_IN, HANDLE_MASK, TRUNCATED, BLOCK, COPY, COPY_NBYTES, GPU, OPERANDS,
-) = range(54)  # fmt: skip
+    CLOCK, CLOCK_NS, LOCK, ACCOUNT, STARTED, CELL, NULL, STAND_IN, HANDLE_MASK, TRUNCATED, BLOCK, COPY, COPY_NBYTES, GPU,
+    COUNTS, NCOUNTS, RECORDS, RECORDS_END, ROOM, COPY_ROOM, NEEDED, ELEMENTS, LEDGER_NBYTES, OPERANDS,
+) = range(63)  # fmt: skip
 
 # In the array of a `Rings` (int64). SLOTS_AT, ACKS_AT, STAGING_AT: addresses in the window, the last of this rank's staging slots.
 # SENT, TAKEN, ACKED: addresses of this rank's counters, one per staging slot and peer; USED: per staging slot, bytes of CAPACITY

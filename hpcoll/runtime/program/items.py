@@ -4,8 +4,9 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from enum import IntEnum
 from itertools import accumulate, pairwise
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+from hpcoll.base.sizes import largest
 from hpcoll.runtime.program.chunk_layout import Layout
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, STAGING, Code, aligned
 from hpcoll.runtime.program.spans import LANDING, MESSAGE, Pieces, Span, contiguous, join, names_of, nbytes_of, placed, spans_of
@@ -53,11 +54,12 @@ class Items:
         copied: Which of the messages that are lent are copied first, by number.
     Attributes:
         list: The items.
+        keeps_empty: Chunks and messages without bytes are operations too, which do nothing.
         scratch: Displacement and count of each scratch cell, in elements.
         landings: Bytes of each landing slot.
         pinned: Those in pinned memory.
         nlandings: Landing slots that receives take in turn.
-        staging_nbytes: Staging memory.
+        staging_nbytes, nstaged: Staging memory, and messages in it.
         nmessages: Message slots.
     """
 
@@ -68,26 +70,28 @@ class Items:
         self, schedule: Schedule, layout: Layout, itemsize: int, aliases: dict[int, int], copied: frozenset[int]
     ) -> None:
         self.layout, self.itemsize, self.aliases, self._copied = layout, itemsize, aliases, copied
+        self.keeps_empty = layout.varying and not self.on_gpu
         self.list: list[Item] = []
         ends = [0, *accumulate(layout.size(extent) for extent in schedule.scratch)]
         self.scratch = [(lo, hi - lo) for lo, hi in pairwise(ends)]
-        self.landings: list[int] = []
+        self.landings: list[Any] = []
         self.pinned: set[int] = set()
-        self.nlandings, self.staging_nbytes, self.nmessages = LANDING_SLOTS, 0, 0
+        self.nlandings, self.staging_nbytes, self.nmessages, self.nstaged = LANDING_SLOTS, 0, 0, 0
         self._receiving: dict[bool, deque[int]] = {False: deque(), True: deque()}  # landing slots of receives; key: pinned
-        self._staged: dict[tuple[Hashable, ...], Span] = {}  # chunks that are staged as they are in memory
+        self._staged: dict[tuple[Hashable, ...], tuple[Span, Hashable]] = {}  # chunks that are staged as they are in memory
+
         self._unused: list[int] = []  # local peers whose messages were awaited and not yet acknowledged, in order
         self._lent: dict[int, int] = {}  # index of the item that lends a message -> the message's number
 
     def chunks(self, run: Chunk) -> Pieces:
-        """Each chunk of a run that is not empty, with the name of its memory."""
+        """Each chunk of a run that is not empty, with the name of its memory; of blocks that vary on the host, the empty ones too."""
         found: Pieces = []
         for index in range(run.index, run.index + run.n):
             buffer, i = run.buffer, index
             if buffer == Buffer.INPUT and i in self.aliases:
                 buffer, i = Buffer.OUTPUT, self.aliases[i]
             displ, count = (self.layout.inputs, self.layout.outputs, self.scratch)[buffer][i]
-            if count:
+            if self.keeps_empty or count:
                 found.append(((buffer, i), Span(buffer, displ * self.itemsize, count * self.itemsize)))
         return found
 
@@ -95,7 +99,7 @@ class Items:
         """Add an item."""
         self.list.append(item)
         if item.writes:
-            self._staged = {names: span for names, span in self._staged.items() if not set(names) & set(item.writes)}
+            self._staged = {names: where for names, where in self._staged.items() if not set(names) & set(item.writes)}
 
     # --- within the rank
 
@@ -132,7 +136,7 @@ class Items:
         return slot
 
     def _in_slot(self, slot: int, pieces: Pieces) -> Pieces:
-        self.landings[slot] = max(self.landings[slot], nbytes_of(pieces))
+        self.landings[slot] = largest(self.landings[slot], nbytes_of(pieces))
         return placed(("landing", slot), LANDING + slot, pieces)
 
     # --- messages of the MPI library
@@ -144,16 +148,17 @@ class Items:
 
     # --- messages between local peers
 
-    def staged(self, pieces: Pieces, in_place: InPlace) -> Span:
-        """Where pieces are staged as they are in memory; they are staged now, unless they have been."""
+    def staged(self, pieces: Pieces, in_place: InPlace) -> tuple[Span, Hashable]:
+        """Where pieces are staged as they are in memory, and the name of that; they are staged now, unless they have been."""
         names = tuple(names_of(pieces))
         if names not in self._staged:
             start = self.staging_nbytes
             for span in spans_of(pieces):
-                stage = Item(Code.STAGE, -1, [span], list(names), [("staged", start)], to=self.staging_nbytes, in_place=in_place)
-                self.append(stage)
+                copy = ("staged", self.nstaged)
+                self.append(Item(Code.STAGE, -1, [span], list(names), [copy], to=self.staging_nbytes, in_place=in_place))
                 self.staging_nbytes += span.nbytes
-            self._staged[names] = Span(STAGING, start, self.staging_nbytes - start)
+            self._staged[names] = Span(STAGING, start, self.staging_nbytes - start), ("staged", self.nstaged)
+            self.nstaged += 1
             self.staging_nbytes = aligned(self.staging_nbytes)
         return self._staged[names]
 

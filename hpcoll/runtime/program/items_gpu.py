@@ -3,6 +3,7 @@
 from collections.abc import Hashable
 from typing import Any, ClassVar
 
+from hpcoll.base.sizes import largest
 from hpcoll.kernels import MAX_SOURCES
 from hpcoll.runtime.program.items import Item, Items
 from hpcoll.runtime.program.opcodes import Code
@@ -39,7 +40,7 @@ class GpuItems(Items):
         while len(spans) > 1 + MAX_SOURCES:
             if self._partial is None:
                 self._partial = self._new_slot(pinned=False)
-            self.landings[self._partial] = max(self.landings[self._partial], spans[0].nbytes)
+            self.landings[self._partial] = largest(self.landings[self._partial], spans[0].nbytes)
             partial = Span(LANDING + self._partial, 0, spans[0].nbytes)
             name: list[Hashable] = [("landing", self._partial)]
             super()._operate(code, [partial, *spans[1 : 1 + MAX_SOURCES]], [name, *names[1 : 1 + MAX_SOURCES]])

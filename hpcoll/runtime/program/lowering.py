@@ -9,16 +9,17 @@ are its first half, routes say how messages travel, and `gpu_waits` adds the wai
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from hpcoll.base.sizes import Number, Size, int_value, largest
 from hpcoll.runtime.program.chunk_layout import Segments
 from hpcoll.runtime.program.fields import CODE, FIRST_SOURCE, NCOLUMNS
 from hpcoll.runtime.program.gpu_waits import ordered
 from hpcoll.runtime.program.items import InPlace, Item, Items
 from hpcoll.runtime.program.items_gpu import GpuItems
-from hpcoll.runtime.program.opcodes import MESSAGES, PINNED, Code, Program, aligned
+from hpcoll.runtime.program.opcodes import MESSAGES, PINNED, Code, Program, Symbol, aligned
 from hpcoll.runtime.program.route import Route
 from hpcoll.runtime.program.spans import LANDING, MESSAGE, Span
 from hpcoll.runtime.program.steps import add_steps
@@ -28,14 +29,14 @@ from hpcoll.schedules.ir import Buffer, Schedule, Step
 MAX_MESSAGE_NBYTES = 1 << 30  # int counts end at 2**31 - 1
 _POSTED_AHEAD = 16  # receives that may be posted before the one that the lane waits for
 
-Row = tuple[int, ...]
+Row = tuple[Any, ...]  # of Number
 
 
 class LaneTable(NamedTuple):
     """The table of one channel for one segment length."""
 
     rows: list[Row]
-    sources: list[tuple[int, int]]
+    sources: list[tuple[Any, ...]]
     nrequests: int
     scratch_nbytes: int
     staging_nbytes: int
@@ -114,7 +115,7 @@ class _Rows:
 
     def _shared(self, i: int, item: Item, *, in_place: bool) -> None:
         """An operation on shared memory. Room is taken before the lane's first message: what it waits for must not hang on this lane."""
-        if item.code in (Code.STAGE, Code.POST) and self.items.staging_nbytes and not self.reserved:
+        if item.code in (Code.STAGE, Code.POST) and self.items.nstaged and not self.reserved:
             self.rows.append((Code.RESERVE,))
             self.reserved = True
         self.owners[len(self.rows)] = item
@@ -164,8 +165,9 @@ class _Rows:
     def _message(self, i: int) -> None:
         item = self.items.list[i]
         buffer, displ = self._at(item.spans[0])
-        for lo in range(0, item.spans[0].nbytes, MAX_MESSAGE_NBYTES):
-            nbytes = min(MAX_MESSAGE_NBYTES, item.spans[0].nbytes - lo)
+        whole = item.spans[0].nbytes
+        for lo in (0,) if whole <= MAX_MESSAGE_NBYTES else range(0, whole, MAX_MESSAGE_NBYTES):
+            nbytes = whole if whole <= MAX_MESSAGE_NBYTES else min(MAX_MESSAGE_NBYTES, whole - lo)
             self.owners[len(self.rows)] = item
             self.rows.append((item.code, self.nrequests, item.peer, buffer, displ + lo, nbytes))
             self.requests.setdefault(i, []).append(self.nrequests)
@@ -207,7 +209,7 @@ def _is_lending(item: Item) -> bool:
 def lower(
     schedule: Schedule, segments: Segments, itemsize: int, window: int, *, in_place: bool, routes: Mapping[int, Route], on_gpu: bool = False
 ) -> Program:
-    """Write one rank's program.
+    """Write one rank's program; where sizes are symbolic (`hpcoll.base.sizes`), so is the program.
 
     Args:
         schedule: This rank's steps for one segment.
@@ -227,7 +229,7 @@ def lower(
     sources: list[tuple[int, int]] = []
     tables: dict[int, list[tuple[int, int]]] = {}  # layout -> rows of each channel
     lanes: list[tuple[int, int, int]] = []
-    needs = (0,) * len(LaneTable._fields[2:])
+    needs: tuple[Number, ...] = ()
     for displ, layout in segments:
         if id(layout) not in tables:
             tables[id(layout)] = []
@@ -236,12 +238,19 @@ def lower(
                 tables[id(layout)].append((len(rows), len(rows) + len(lane.rows)))
                 rows += [_padded(row, len(sources)) for row in lane.rows]
                 sources += lane.sources
-                needs = tuple(map(max, needs, lane[2:]))
+                needs = tuple(map(largest, needs, lane[2:])) if needs else lane[2:]
         lanes += [(first, last, displ * itemsize) for first, last in tables[id(layout)]]
-    return Program(
-        np.array(rows, np.int64).reshape(-1, NCOLUMNS), np.array(sources, np.int64).reshape(-1, 2), np.array(lanes, np.int64),
-        min(window, len(lanes)), *needs,
-    )  # fmt: skip
+    symbols: list[Symbol] = []
+    arrays = [_numbers(table, symbols, width) for table, width in ((rows, NCOLUMNS), (sources, 2), (lanes, 3))]
+    return Program(*arrays, min(window, len(lanes)), *needs, symbols=tuple(symbols))  # type: ignore
+
+
+def _numbers(table: Sequence[Sequence[Number]], symbols: list[Symbol], width: int) -> np.ndarray:
+    """A table as an array; its sizes, and where they stand, are added to the symbols."""
+    flat = [number for row in table for number in row]
+    found = np.array([int_value(number) for number in flat], np.int64).reshape(-1, width)
+    symbols += [Symbol(number, found.ctypes.data + 8 * i) for i, number in enumerate(flat) if isinstance(number, Size)]
+    return found
 
 
 def _items(make: Callable[[frozenset[int]], Items], steps: Sequence[Step], routes: Mapping[int, Route]) -> Items:

@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from hpcoll.base.sizes import Number, Size
 
 CACHE_LINE_NBYTES = 64  # of a cache line
 BUFFERS = 3  # INPUT, OUTPUT, SCRATCH
@@ -13,7 +16,7 @@ PINNED = -2  # of a GPU program: host memory of the lane's window slot, which th
 INLINE_NBYTES = 56  # what fits into the ring slot that announces it
 
 
-def aligned(nbytes: int, boundary: int = CACHE_LINE_NBYTES) -> int:
+def aligned(nbytes: Any, boundary: int = CACHE_LINE_NBYTES) -> Any:
     """The next multiple of a cache line, or of another boundary."""
     return -(-nbytes // boundary) * boundary
 
@@ -45,9 +48,18 @@ class Code(IntEnum):
     UNREAD = 13  # LOCAL_PEER, ALLOWED: wait until at most so many of the messages posted to the peer from this slot are not acknowledged
 
 
+class Symbol(NamedTuple):
+    """A size in a program, and the address of the int64 that holds it there."""
+
+    size: Size
+    address: int
+
+
 @dataclass(frozen=True)
 class Program:
     """What an engine runs for one call; displacements in bytes.
+
+    Lowered from symbolic sizes it serves all calls of its kind for which their conditions hold: sizes below may then be `Size`.
 
     Attributes:
         rows: int64 ``(nrows, NCOLUMNS)``: CODE and its columns, the others 0.
@@ -60,6 +72,7 @@ class Program:
         nmessages: Message slots that one lane needs: messages of local peers that it uses at once.
         nevents: Events that one lane needs, event 0 included; 0: a host program.
         pinned_nbytes: PINNED that one lane needs.
+        symbols: Where the sizes are that depend on a call's counts.
     """
 
     rows: np.ndarray
@@ -67,8 +80,9 @@ class Program:
     lanes: np.ndarray
     window: int
     nrequests: int
-    scratch_nbytes: int
-    staging_nbytes: int
+    scratch_nbytes: Number
+    staging_nbytes: Number
     nmessages: int
     nevents: int = 0
     pinned_nbytes: int = 0
+    symbols: tuple[Symbol, ...] = ()

@@ -23,6 +23,7 @@ class Library(NamedTuple):
         status_ignore: Value of ``MPI_STATUS_IGNORE``: 0 in Open MPI, 1 in MPICH's ABI.
         byte: Handle of ``MPI_BYTE``.
         truncated: Value of ``MPI_ERR_TRUNCATE``.
+        request_null: Handle of no request.
     """
 
     isend: int
@@ -34,6 +35,7 @@ class Library(NamedTuple):
     status_ignore: int
     byte: int
     truncated: int
+    request_null: int
 
 
 @lru_cache(maxsize=1)
@@ -43,7 +45,8 @@ def library() -> Library:
     isend, irecv, test, iprobe, complete = map(function, names)
     request_nbytes = MPI._sizeof(MPI.REQUEST_NULL)
     status_ignore = 0 if request_nbytes == _POINTER_NBYTES else 1
-    return Library(isend, irecv, test, iprobe, complete, request_nbytes, status_ignore, handle(MPI.BYTE), MPI.ERR_TRUNCATE)
+    handles = handle(MPI.BYTE), MPI.ERR_TRUNCATE, handle(MPI.REQUEST_NULL)
+    return Library(isend, irecv, test, iprobe, complete, request_nbytes, status_ignore, *handles)
 
 
 @lru_cache(maxsize=1)

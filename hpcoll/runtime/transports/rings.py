@@ -33,6 +33,8 @@ CAPACITY_NBYTES = 256 << 10  # of one staging slot
 class RingRoute(Route):
     """Short messages travel inside the ring slot that announces them; others are staged once for all peers, or read in place.
 
+    Of blocks that vary all are staged, since the length is not known here.
+
     A receiver uses a message where it lies, in the order in which they were announced, then acknowledges it.
     """
 
@@ -41,11 +43,11 @@ class RingRoute(Route):
 
     def send(self, items: Items, pieces: Pieces) -> None:
         spans, names = spans_of(pieces), names_of(pieces)
-        if len(spans) == 1 and nbytes_of(pieces) <= INLINE_NBYTES:
+        if len(spans) == 1 and not items.keeps_empty and nbytes_of(pieces) <= INLINE_NBYTES:
             items.post(self.peer, spans[0], names)
         else:
             in_place = InPlace.IF_SYMMETRIC if len(spans) == 1 else InPlace.NEVER
-            staged = items.staged(pieces, in_place)
+            staged, _ = items.staged(pieces, in_place)
             items.post(self.peer, spans[0] if len(spans) == 1 else staged, names, staged_displ=staged.displ, in_place=in_place)
 
     def receive(self, items: Items, pieces: Pieces) -> None:
