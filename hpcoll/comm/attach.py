@@ -1,20 +1,24 @@
 """Contexts on MPI communicators: found or made, closed when the process forks or MPI ends."""
 
 import os
+import threading
 import weakref
-from functools import cached_property
 from typing import Any
 
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.context import Context
+from hpcoll.comm.ledger import Ledger
 from hpcoll.comm.progress_thread import stop_helper
+from hpcoll.comm.spare import Spare, key_of
 
 _live: "weakref.WeakSet[Context]" = weakref.WeakSet()
+_spare = Spare()
 
 
 def _after_fork() -> None:
+    _spare.forget()
     for context in _live:
         context.close("this process is a fork: MPI belongs to its parent")
 
@@ -23,11 +27,14 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:
-    context.free()
+    parts = context.free()
+    if parts is not None:
+        _spare.keep(context.key, parts)
 
 
 def _finalizing(comm: MPI.Comm, keyval: int, nothing: object) -> None:
     stop_helper()
+    _spare.free()
     for context in list(_live):
         context.close("MPI is finalised")
 
@@ -35,31 +42,65 @@ def _finalizing(comm: MPI.Comm, keyval: int, nothing: object) -> None:
 _KEYVALS: list[int] = []
 
 
-def context_of(comm: MPI.Intracomm, mixed: bool | None = None) -> Context:
+def existing_context(comm: MPI.Intracomm) -> Context | None:
+    """The context of a communicator, if there is one already."""
+    found: Any = comm.Get_attr(_KEYVALS[0]) if _KEYVALS and comm != MPI.COMM_NULL else None
+    return found
+
+
+def context_of(comm: MPI.Intracomm, mixed: bool | None = None, ledger: Ledger | None = None) -> Context:
     """The context of a communicator; the first call for it is collective.
 
     Args:
         comm: The communicator.
         mixed: Whether ranks may pass different kinds of memory in one call; None: as it was, or no.
+        ledger: Of a new context; None: a new one.
     Raises:
-        ArgumentError: ``mixed`` is another than before, MPI is not initialised or already finalised, or the settings differ between ranks.
+        ArgumentError: ``mixed`` is another than before, MPI is not initialised or already finalised, the communicator was freed, or the
+            settings differ between ranks.
     """
+    if comm == MPI.COMM_NULL and MPI.Is_initialized() and not MPI.Is_finalized():
+        raise ArgumentError(f"rank {MPI.COMM_WORLD.rank}: this communicator cannot be used: the communicator was freed")
     if not _KEYVALS:
         _KEYVALS.append(MPI.Comm.Create_keyval(delete_fn=_deleted))
         MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=_finalizing), None)  # MPI_Finalize deletes it first of all
-    context: Any = comm.Get_attr(_KEYVALS[0])
+    context = existing_context(comm)
     if context is None:
-        context = Context(comm, bool(mixed))
+        key = key_of(comm, bool(mixed))
+        context = Context(comm, bool(mixed), ledger or Ledger(), _spare.take(comm, key))
+        context.key = key
         _live.add(context)
         comm.Set_attr(_KEYVALS[0], context)
-    assert isinstance(context, Context)
     asked = context.resources.asked_mixed
     if mixed is not None and mixed != asked:
         raise ArgumentError(f"rank {context.rank}: the communicator was made with mixed={asked}, got mixed={mixed}")
     return context
 
 
-class WithContext(MPI.Intracomm):
-    """An intracommunicator with a context."""
+class _MadeOnce:
+    """The context as an attribute, made when first asked for; threads that ask for the same one wait for each other.
 
-    _context = cached_property(context_of)  # Communicator sets it; objects that mpi4py makes (Idup) find it when first used
+    Not `functools.cached_property`, which until Python 3.12 lets only one thread of the process make any.
+    """
+
+    def __get__(self, comm: "WithContext", kind: type) -> Context:
+        attributes = vars(comm)
+        with attributes.setdefault("_making", threading.Lock()):
+            if "_context" not in attributes:
+                attributes["_context"] = context_of(comm, comm._mixed, attributes.get("_ledger"))
+        return attributes["_context"]
+
+
+class WithContext(MPI.Intracomm):
+    """An intracommunicator with a context, which is made by the first collective where nobody has made it before."""
+
+    _mixed: bool | None = None  # of a communicator that was made of another
+    _context: Any = _MadeOnce()
+
+    @property
+    def ledger(self) -> Ledger:
+        """Which operation ran by which algorithm, how often, with how many bytes and how long."""
+        context = vars(self).get("_context") or existing_context(self)
+        if context is not None:
+            return context.ledger
+        return vars(self).setdefault("_ledger", Ledger())

@@ -17,7 +17,6 @@ from hpcoll.comm import symmetric
 from hpcoll.comm.attach import context_of
 from hpcoll.comm.blocking import Blocking
 from hpcoll.comm.context import Context
-from hpcoll.comm.ledger import Ledger
 from hpcoll.comm.nonblocking import NonBlocking
 from hpcoll.comm.persistent import PersistentCollectives
 from hpcoll.comm.point_to_point import Messages, Neighbours
@@ -62,16 +61,18 @@ class Communicator(Blocking, NonBlocking, PersistentCollectives, Messages):
         """A communicator that MPI made of this one, with our type; ``COMM_NULL`` stays as it is."""
         if comm == MPI.COMM_NULL:
             return comm
-        return (CartCommunicator if isinstance(comm, MPI.Cartcomm) else Communicator)(comm, self._context.resources.asked_mixed)
+        return self._made(CartCommunicator if isinstance(comm, MPI.Cartcomm) else Communicator, comm)
+
+    def _made(self, kind: type["Communicator"], comm: MPI.Intracomm) -> Any:
+        """Over a communicator that was made of this one; what its collectives need is made by the first of them."""
+        made = kind.__new__(kind, comm)
+        context = vars(self).get("_context")
+        made._mixed = self._mixed if context is None else context.resources.asked_mixed
+        return made
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as mpi4py pickles the communicator: predefined ones only."""
         return type(self), (MPI.Intracomm(self),)
-
-    @property
-    def ledger(self) -> Ledger:
-        """Which operation ran by which algorithm, how often, with how many bytes and how long."""
-        return self._context.ledger
 
     def empty(self, shape: int | Sequence[int], dtype: Any = np.float64, device: str = "cpu") -> Any:
         """An array in symmetric memory, which ranks of the same node read in place: collectives do not copy it on its way out.
@@ -134,11 +135,11 @@ class Communicator(Blocking, NonBlocking, PersistentCollectives, Messages):
 
     def Dup(self, info: MPI.Info | None = None) -> "Communicator":
         """A duplicate, of the same class."""
-        return type(self)(MPI.Intracomm(self).Dup(info), self._context.resources.asked_mixed)
+        return self._made(type(self), MPI.Intracomm(self).Dup(info))
 
     def Dup_with_info(self, info: MPI.Info) -> "Communicator":
         """A duplicate with hints."""
-        return type(self)(MPI.Intracomm(self).Dup_with_info(info), self._context.resources.asked_mixed)
+        return self._made(type(self), MPI.Intracomm(self).Dup_with_info(info))
 
     def Clone(self) -> "Communicator":
         """A duplicate, as `Dup`."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
@@ -36,6 +36,15 @@ from hpcoll.runtime.program.fields import BUSY
 from hpcoll.selection.config import NATIVE
 
 
+class Parts(NamedTuple):
+    """What is left of the context of a communicator that was freed, for another communicator of the same ranks."""
+
+    resources: Resources
+    planner: Planner
+    engines: BlockingEngines
+    ledger: Ledger
+
+
 class Context:
     """State of one communicator. Made collectively; used by one thread at a time.
 
@@ -44,21 +53,26 @@ class Context:
         resources, planner, engines, ledger: Its parts.
         tables: The call cache: addresses of tables of earlier calls.
         token: The byte that a barrier passes round.
-        issued, npersistent: Non-blocking calls so far, and persistent requests: alike on all ranks.
+        issued: Non-blocking calls so far: alike on all ranks.
         persistent: Living persistent requests by message context.
         closed: Why it cannot be used any more; the empty string while it can.
+        key: As in `hpcoll.comm.spare`.
     """
 
-    def __init__(self, comm: MPI.Intracomm, mixed: bool) -> None:
-        self.resources = Resources(comm, mixed)
+    def __init__(self, comm: MPI.Intracomm, mixed: bool, ledger: Ledger, parts: Parts | None = None) -> None:
+        self.resources = Resources(comm, mixed) if parts is None else parts.resources
         self.rank, self.nranks, self.token = self.resources.rank, self.resources.nranks, self.resources.caller.token
-        self.ledger = Ledger()
-        self.engines = BlockingEngines()
+        self.ledger = ledger
+        self.engines = BlockingEngines() if parts is None else parts.engines
         self.tables = call_cache.CallCache(self.rank, self.nranks)
-        self.planner = Planner(self.resources, self.ledger, self._forget)
-        self.closed = ""
+        self.planner = Planner(self.resources, self.ledger, self._forget) if parts is None else parts.planner
+        if parts is not None:
+            self.resources.native = MPI.Intracomm(comm)
+            ledger.take_over(parts.ledger)
+            self.planner.serve(ledger, self._forget)
+        self.closed, self.key = "", None  # type: str, Any
         self.persistent: weakref.WeakValueDictionary[int, Persistent] = weakref.WeakValueDictionary()
-        self.issued = self.npersistent = 0
+        self.issued = 0
 
     @cached_property
     def gpu(self) -> Any:
@@ -67,15 +81,17 @@ class Context:
 
         return GpuCalls(self.resources, self.planner)
 
-    def free(self) -> None:
-        """Free the duplicate and all plans."""
-        if not self.closed:
-            drain(self)
-            self.close("the communicator was freed")
-            self.planner.forget()
-            self.engines.free()
-            self.__dict__.pop("gpu", None)
-            self.resources.free()
+    def free(self) -> Parts | None:
+        """End it; returns what another communicator of the same ranks can use, once this is called on all ranks."""
+        if self.closed:
+            return None
+        drain(self)
+        self.close("the communicator was freed")
+        parts = Parts(self.resources, self.planner, self.engines, self.ledger)
+        if self.__dict__.pop("gpu", None) is None:
+            return parts
+        free(parts)
+        return None
 
     def close(self, why: str) -> None:
         """Refuse further use."""
@@ -271,6 +287,13 @@ class Context:
         if isinstance(error, TransportError):
             text = MPI.Get_error_string(error.code) if error.code else str(error)
             raise TransportError(f"{where}: {text}", code=error.code) from error
+
+
+def free(parts: Parts) -> None:
+    """Free the duplicate and all plans."""
+    parts.planner.forget()
+    parts.engines.free()
+    parts.resources.free()
 
 
 def _same(one: object, other: object) -> bool:

@@ -164,7 +164,7 @@ class GpuCalls:
         if self._routes is None:
             first = 1 + IN_FLIGHT
             which = on.comm, on.node, gpu, on.config.cuda_path
-            self._routes = Gpus(*which, on.new_message_contexts, first, first, shares=on.shares_memory)
+            self._routes = Gpus(*which, on.new_message_contexts, on.next_index, first, first, shares=on.shares_memory)
         mine = self._routes.gpu.ordinal
         if gpu.ordinal != mine:
             raise ArgumentError(f"rank {on.rank}: this communicator uses GPU {mine}, got an array on GPU {gpu.ordinal}: use one each")

@@ -42,6 +42,7 @@ class Gpus:
         gpu: Of this rank.
         path: The route that ``HPCOLL_CUDA_PATH`` forces, or None.
         new_message_contexts: Makes message contexts, by their first number, how many, and bytes of a staging slot.
+        next_index: Number of the next message context for a persistent request.
         first: Number of the first of ``n`` message contexts.
         shares: Whether the local ranks share memory.
 
@@ -55,7 +56,8 @@ class Gpus:
 
     def __init__(
         self, comm: MPI.Intracomm, ranks: LocalRanks, gpu: Gpu, path: str | None,
-        new_message_contexts: Callable[[int, int, int], list[MessageContext]], first: int, n: int, *, shares: bool,
+        new_message_contexts: Callable[[int, int, int], list[MessageContext]], next_index: Callable[[], int], first: int, n: int,
+        *, shares: bool,
     ) -> None:  # fmt: skip
         self.gpu, self.comm, self._ranks, self._path = gpu, comm, ranks, path
         self.directory: Directory | None = None
@@ -74,7 +76,7 @@ class Gpus:
             raise ArgumentError(next(text for text, _ in found if text))
         self.mapped = all(mapped for _, mapped in found)
         self._capacity = 0 if self.mapped else CAPACITY_NBYTES
-        self._new_message_contexts = new_message_contexts
+        self._new_message_contexts, self._next_index = new_message_contexts, next_index
         self.message_contexts = self.new_message_contexts(first, n)
         if ranks.rank == 0:
             log.info("GPU arrays of rank %d: %s", comm.rank, self.routes_text())
@@ -109,6 +111,14 @@ class Gpus:
 
     def _routes(self, message_context: MessageContext, exported: tuple[bool, bool]) -> Routes:
         return gpu_routes(message_context.local_peers, self._readers, exported, mpi_takes_gpu=self._mpi_takes_gpu)
+
+    def message_context(self) -> MessageContext:
+        """A message context for a persistent request; collective."""
+        (found,) = self.new_message_contexts(self._next_index(), 1)
+        return found
+
+    def give_back(self, message_context: MessageContext) -> None:
+        """Its memory goes with it."""
 
     def new_message_contexts(self, first: int, n: int) -> list[MessageContext]:
         """Message contexts whose staging memory GPUs read and write; collective."""

@@ -1,5 +1,6 @@
 """Calls that return before they have ended: non-blocking ones, and persistent requests."""
 
+from functools import partial
 from typing import Any
 
 from mpi4py import MPI
@@ -14,8 +15,6 @@ from hpcoll.comm.progress_thread import can_be_helped, collect, lasting
 from hpcoll.comm.requests import Persistent, start
 from hpcoll.comm.resources import IN_FLIGHT
 from hpcoll.selection.config import NATIVE
-
-_FIRST_PERSISTENT = 2 * (1 + IN_FLIGHT)  # number of the first message context behind those that host and GPU arrays have
 
 
 def issue(context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any) -> MPI.Request:
@@ -52,11 +51,10 @@ def make_persistent(
     if call is None or plan is None or plan.algorithm == NATIVE:
         theirs = context.natively(METHODS[method], prepared._replace(arguments=arguments))
         return getattr(context.resources.native, f"{method}_init")(*theirs)
-    context.npersistent += 1
-    (message_context,) = prepared.carrier.new_message_contexts(_FIRST_PERSISTENT + context.npersistent, 1)
-    request = Persistent()
+    request, message_context = Persistent(), prepared.carrier.message_context()
     with context.closing(plan.named(call.count)):
-        request._bind(context, plan, message_context, call, None if call.as_given else prepared.describe)
+        give_back = partial(prepared.carrier.give_back, message_context)
+        request._bind(context, plan, message_context, call, None if call.as_given else prepared.describe, give_back)
     return request
 
 

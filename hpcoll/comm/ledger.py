@@ -35,6 +35,11 @@ class Ledger:
         """Running sums, int64: calls, nanoseconds in them, bytes of this rank's messages."""
         return self._accounts.setdefault((operation, algorithm), np.zeros(3, np.int64))
 
+    def take_over(self, other: "Ledger") -> None:
+        """Use the other's accounts, to which engines add, from zero; the other keeps the sums so far."""
+        self._accounts, other._accounts = other._accounts, {names: sums.copy() for names, sums in other._accounts.items()}
+        self.clear()
+
     def rows(self) -> list[Row]:
         """Lines with at least one call, largest time first."""
         rows = [Row(*names, int(ncalls), int(nbytes), 1e-9 * int(ns)) for names, (ncalls, ns, nbytes) in self._accounts.items()]

@@ -40,6 +40,10 @@ class Planner:
         self._plans: dict[tuple[Any, ...], Plan] = {}  # by kind of call and cell of sizes
         self._alike: dict[tuple[Any, ...], Plan] = {}  # by kind of call and choice
 
+    def serve(self, ledger: Ledger, forgotten: Callable[[], None]) -> None:
+        """Plan for another communicator of the same ranks, to whose ledger the accounts now belong."""
+        self._ledger, self._forgotten = ledger, forgotten
+
     def plan(self, call: Call | None, method: str, algorithm: str | None, segment: Any, build: Build | None = None) -> Plan | None:
         """Find how a call runs; None where only the MPI library understands it.
 
@@ -97,7 +101,8 @@ class Planner:
         choice = found.choice
         if on.rank == 0:
             sizes = "" if known is None else f", {found.least} to {found.most} bytes"
-            log.info("%s of %s%s: %s, segment %d (%s)", call.collective, call.dtype, sizes, choice.algorithm, choice.segment, choice.why)
+            cut = "" if choice.segment == MANY else f", segments of {choice.segment} bytes"
+            log.info("%s of %s%s: %s%s (%s)", call.collective, call.dtype, sizes, choice.algorithm, cut, choice.why)
         return choice
 
     def known_nbytes(self, call: Call) -> int | None:

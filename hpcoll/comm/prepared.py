@@ -21,8 +21,11 @@ class Carrier(Protocol):
 
     message_contexts: list[MessageContext]
 
-    def new_message_contexts(self, first: int, n: int) -> list[MessageContext]:
-        """``n`` more, numbered from ``first`` on; collective."""
+    def message_context(self) -> MessageContext:
+        """One for a persistent request; collective."""
+
+    def give_back(self, message_context: MessageContext) -> None:
+        """The persistent request that had it is gone on this rank."""
 
 
 class Prepared(NamedTuple):

@@ -15,6 +15,7 @@ from hpcoll.comm.calls.call import Call
 from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.progress_thread import Operation, Owner
 from hpcoll.runtime.engine.entry import START, call_compiled
+from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program import progress_fields as progress
 from hpcoll.runtime.program.fields import DONE, FAILED, PENDING
 from hpcoll.runtime.transports.mpi import handle
@@ -141,6 +142,15 @@ def start(context: Owner, message_context: MessageContext, plan: Plan, call: Cal
     return request
 
 
+def _released(plan: Plan, message_context: MessageContext, engine: HostEngine, give_back: Callable[[], None]) -> None:
+    """A persistent request is gone: others may have what it ran on, if it does not run."""
+    if message_context.issued != message_context.ended[0]:
+        return
+    engine.bind_request(0, 0, 0, MPI._sizeof(MPI.REQUEST_NULL))
+    plan.give(message_context, engine)
+    give_back()
+
+
 class Persistent(_Ours, MPI.Prequest):
     """A collective that is planned once and started again and again.
 
@@ -153,11 +163,13 @@ class Persistent(_Ours, MPI.Prequest):
     _stale = False  # whether the MPI library has freed it
     _pid = 0  # of the process that made it
     _freed = False
+    _release: Any = None
 
     def _bind(
-        self, context: PlanningOwner, plan: Plan, message_context: MessageContext, call: Call, describe: Callable[[], Call | None] | None
-    ) -> None:
-        """Set up; ``describe`` tells the call anew at each start, where what it sends is a copy."""
+        self, context: PlanningOwner, plan: Plan, message_context: MessageContext, call: Call, describe: Callable[[], Call | None] | None,
+        give_back: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """Set up; ``describe`` tells the call anew at each start, where what it sends is a copy; ``give_back`` the message context."""
         self._context, self._plan, self._message_context, self._call, self._describe = context, plan, message_context, call, describe
         self._title = plan.named(call.count)
         self._engine = plan.take(message_context, call)
@@ -165,6 +177,9 @@ class Persistent(_Ours, MPI.Prequest):
         self._cell = memoryview(MPI.buffer.fromaddress(address, nbytes)).cast("Q" if nbytes == 8 else "I")  # type: ignore[arg-type]
         self._null = self._cell[0]
         context.persistent[message_context.index] = self
+        if call.exported is None:  # what GPU memory has is given back with it
+            self._release = weakref.finalize(self, _released, plan, message_context, self._engine, give_back)
+            self._release.atexit = False
         if is_short(call) and describe is None and call.finish is None:
             self._stand_in()
             self._eager = START, self._engine.address, call.send, call.recv, 0
@@ -236,6 +251,8 @@ class Persistent(_Ours, MPI.Prequest):
             raise ArgumentError(f"rank {self._context.rank}: {self._title} was started and not waited for yet")
         self.close()
         self._give_back()
+        if self._release is not None:
+            self._release()
         for name in ("_plan", "_engine", "_message_context", "_call", "_describe"):  # they have memory that the ranks of the node share
             self.__dict__.pop(name, None)
 

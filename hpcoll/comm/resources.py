@@ -20,6 +20,9 @@ from hpcoll.selection.networks import levels
 from hpcoll.selection.topology import find_topology
 
 IN_FLIGHT = 2  # message contexts for non-blocking calls
+FIRST_PERSISTENT = 2 * (1 + IN_FLIGHT)  # number of the first message context behind those that host and GPU arrays have
+_MOST_AT_ONCE = 8  # message contexts for persistent requests
+_serials = [0]  # the last one
 _YIELDS = "OMPI_MCA_mpi_yield_when_idle"  # how a user tells Open MPI that cores have several ranks
 
 
@@ -42,6 +45,7 @@ class Resources:
         wait_policy: How a rank waits.
         caller: What describing a call needs of all this.
         lock: 1 while a thread is inside a blocking collective.
+        serial: A number that tells these from all others that this process has; alike on all ranks.
     """
 
     def __init__(self, comm: MPI.Intracomm, mixed: bool) -> None:
@@ -58,16 +62,20 @@ class Resources:
         oversubscribed = hosts.count(hosts[self.rank]) > (os.cpu_count() or 1) or os.environ.get(_YIELDS, "0") not in ("", "0", "false")
         self.wait_policy = SHARED_CORE if oversubscribed else OWN_CORE
         self.node = LocalRanks(self.comm, self.config.shm, self.config.shm_ranks)
+        self._persistent: list[MessageContext] = []
+        self._unused, self._nindices = set[int](), 0
         self.message_contexts = self.new_message_contexts(0, 1 + IN_FLIGHT)
         self.topology = find_topology(self.comm, hosts, self.node.first)
         self.levels = levels(hosts, self.config.levels)
         if self.rank == 0:
             log.info("ranks: %s", self.topology)
-        found = self.comm.allgather((self.shares_memory, cuda.is_likely()))
-        self.capacity = self._staging_nbytes() if any(shares for shares, _ in found) else 0
+        found = self.comm.allgather((self.shares_memory, cuda.is_likely(), _serials[0]))
+        self.serial = max(serial for _, _, serial in found) + 1
+        _serials[0] = self.serial
+        self.capacity = self._staging_nbytes() if any(shares for shares, _, _ in found) else 0
         self.one_node = self.shares_memory and self.node.nranks == self.nranks
-        self.has_gpus = any(likely for _, likely in found)
-        self.asked_mixed, self.mixed = mixed, mixed or not all(likely for _, likely in found)
+        self.has_gpus = any(likely for _, likely, _ in found)
+        self.asked_mixed, self.mixed = mixed, mixed or not all(likely for _, likely, _ in found)
         self.caller = Caller(self.comm, self.rank, self.nranks, np.zeros(1, np.uint8))
         self.lock = np.zeros(1, np.int64)
 
@@ -86,6 +94,29 @@ class Resources:
                 log.warning("ranks of this node exchange MPI messages: %s", self.node.refused)
         return [MessageContext(first + i, one) for i, one in enumerate(rings or [None] * n)]
 
+    def message_context(self) -> MessageContext:
+        """A message context for a persistent request: one that was given back on all ranks, else one of several new ones. Collective."""
+        unused = np.array([one.index in self._unused for one in self._persistent] or [False], np.uint8)
+        self.comm.Allreduce(MPI.IN_PLACE, unused, MPI.MIN)
+        if not unused.any():
+            n = min(_MOST_AT_ONCE, 1 + len(self._persistent))
+            made = self.new_message_contexts(self.next_index(n), n)
+            self._unused.update(one.index for one in made)
+            self._persistent += made
+            unused = np.array([one in made for one in self._persistent], np.uint8)
+        chosen = self._persistent[int(unused.argmax())]
+        self._unused.discard(chosen.index)
+        return chosen
+
+    def give_back(self, message_context: MessageContext) -> None:
+        """The persistent request that had it is gone on this rank."""
+        self._unused.add(message_context.index)
+
+    def next_index(self, n: int = 1) -> int:
+        """The first of ``n`` numbers for message contexts of persistent requests."""
+        self._nindices += n
+        return FIRST_PERSISTENT + self._nindices - n
+
     def _staging_nbytes(self) -> int:
         """Bytes of a staging slot: with very many ranks a lane has very many pieces."""
         return max(CAPACITY_NBYTES, 256 * self.nranks)
@@ -93,6 +124,7 @@ class Resources:
     def free(self) -> None:
         """Free the duplicate, and let go of shared memory."""
         self.message_contexts.clear()
+        self._persistent.clear()
         if not MPI.Is_finalized():
             self.node.free()
             self.comm.Free()

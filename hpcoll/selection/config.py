@@ -18,7 +18,7 @@ from hpcoll.schedules.collectives import COLLECTIVES
 
 NATIVE = "native"  # the MPI library's own collective, a candidate like any other
 _LEVELS = {"WARN": logging.WARNING, "INFO": logging.INFO, "TRACE": logging.DEBUG}
-_PREFIX = "HPCOLL_"
+PREFIX = "HPCOLL_"
 DIRECT, IPC, STAGED, HOST = CUDA_PATHS = ("direct", "ipc", "staged", "host")  # ways for GPU arrays
 
 log = logging.getLogger("hpcoll")
@@ -158,7 +158,7 @@ _ALGORITHM = (
     "algorithms",
 )
 VARIABLES = (
-    *(Variable(f"{_PREFIX}{name.upper()}", *_ALGORITHM, partial(_algorithm, name)) for name in COLLECTIVES),
+    *(Variable(f"{PREFIX}{name.upper()}", *_ALGORITHM, partial(_algorithm, name)) for name in COLLECTIVES),
     Variable("HPCOLL_SEGMENT", _SIZE, "segment size of all calls", "chosen per call", "segment", positive_segment),
     Variable(
         "HPCOLL_TUNING", "a file", "table that `hpcoll tune` wrote, from which algorithms and segments are picked",
@@ -196,8 +196,8 @@ def read_config(environment: Mapping[str, str] | None = None) -> Config:
     found: dict[str, Any] = {}
     algorithms: dict[str, str] = {}
     unknown: set[str] = set()
-    for name in sorted(name for name in environment if name.startswith(_PREFIX)):
-        collective = name.removeprefix(_PREFIX).lower()
+    for name in sorted(name for name in environment if name.startswith(PREFIX)):
+        collective = name.removeprefix(PREFIX).lower()
         variable = _BY_NAME.get(name.upper() if collective in COLLECTIVES else name)
         if variable is None:
             unknown.add(name)

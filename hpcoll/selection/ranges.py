@@ -46,7 +46,7 @@ class Ranges:
             return Range(0, MANY, choose(need, self._config, algorithm, segment))
         least, most = self.cell(need.nbytes)
         choice = choose(need, self._config, algorithm, segment)
-        if choice.segment >= least and most < MANY - 1:
+        if not segment and not self._config.segment and choice.segment >= least and most < MANY - 1:
             longest = need._replace(nbytes=most)
             theirs = choose(longest, self._config, algorithm, segment)
             found = theirs.segment if theirs.algorithm == choice.algorithm else modelled_segment(longest, choice.algorithm)

@@ -11,6 +11,7 @@ import pytest
 from mpi4py import MPI
 
 import hpcoll
+from hpcoll.comm import attach
 
 Array = np.ndarray[Any, Any]
 GUARD = 9  # elements on either side of a receive buffer that nobody may touch
@@ -41,6 +42,12 @@ def communicator(name: str = "world") -> hpcoll.Communicator:
         return hpcoll.Communicator(MPI.COMM_SELF)
     world = hpcoll.Communicator(MPI.COMM_WORLD)
     return world.Split(0, -world.rank) if name == "reversed" else world
+
+
+def fresh() -> hpcoll.Communicator:
+    """A duplicate of the world that has nothing of one that was freed, with settings as they are now; collective."""
+    attach._spare.free()
+    return hpcoll.Communicator(MPI.COMM_WORLD.Dup())
 
 
 def agreed(wrong: list[Any]) -> list[Any]:

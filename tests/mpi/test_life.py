@@ -170,6 +170,7 @@ def test_threads() -> None:
         pytest.skip("needs two ranks and MPI.THREAD_MULTIPLE")
     comm, other = communicator().Dup(), communicator().Dup()
     x = np.ones(3)
+    assert works(comm)  # a communicator's first collective waits for all its ranks
     if comm.rank == 0:
         inside = threading.Thread(target=lambda: comm.Allreduce(MPI.IN_PLACE, x, algorithm="direct"))
         inside.start()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from mpi4py import MPI
-from reference import agreed, communicator
+from reference import agreed, communicator, fresh
 from specs import Cai, Dlpack
 
 import hpcoll
@@ -150,20 +150,20 @@ def test_environment_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_log_says_what_was_picked(caplog: pytest.LogCaptureFixture) -> None:
-    comm = communicator().Dup()
+    comm = fresh()
     with caplog.at_level(logging.INFO, "hpcoll"):
         comm.Allreduce(MPI.IN_PLACE, np.ones(5), algorithm="ring", segment="1K")
         comm.Allreduce(MPI.IN_PLACE, np.ones(5), algorithm="ring", segment="1K")
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
-    assert said == (["allreduce of float64, 32 to 63 bytes: ring, segment 1024 (forced)"] if comm.rank == 0 else [])
+    assert said == (["allreduce of float64, 32 to 63 bytes: ring, segments of 1024 bytes (forced)"] if comm.rank == 0 else [])
     comm.Free()
 
 
 def test_unknown_variable_is_warned_about(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("HPCOLL_ALLREDUSE", "ring")
     with caplog.at_level(logging.WARNING, "hpcoll"):
-        communicator().Dup().Free()
-        communicator().Dup().Free()
+        fresh().Free()
+        fresh().Free()
     text = "environment variable HPCOLL_ALLREDUSE means nothing to hpcoll"
     assert caplog.messages.count(text) == (MPI.COMM_WORLD.rank == 0)  # once, and not from every rank
 
@@ -175,9 +175,9 @@ def test_variable_that_means_nothing(monkeypatch: pytest.MonkeyPatch, name: str,
     if comm.rank == comm.size - 1:
         monkeypatch.setenv(name, value)
     with pytest.raises(ArgumentError, match=rf"^rank {comm.size - 1}: environment variable {name}: .*{value}"):
-        comm.Dup()
+        fresh()
     monkeypatch.undo()
-    comm.Dup().Free()
+    fresh().Free()
 
 
 def test_variables_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,4 +186,4 @@ def test_variables_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("needs two ranks")
     monkeypatch.setenv("HPCOLL_REDUCE", "binomial" if comm.rank else "chain")
     with pytest.raises(ArgumentError, match=r"^rank 1: HPCOLL_\* variables must be equal on all ranks, expected .*chain.*, got .*binomial"):
-        comm.Dup()
+        fresh()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from mpi4py import MPI
-from reference import agreed, communicator
+from reference import agreed, communicator, fresh
 from symmetry import holdings, shares
 
 import hpcoll
@@ -158,7 +158,7 @@ def test_folder_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     comm = communicator()
     monkeypatch.setattr(local_ranks, "FOLDER", "/dev/shm/none such")
     text = error_of(lambda: comm.empty(1000))
-    copy = comm.Dup()
+    copy = fresh()
     x = copy.zeros(1000)
     monkeypatch.undo()
     assert not shares(copy)
@@ -179,7 +179,7 @@ def test_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     comm.empty(1)
     used = comm.allreduce(window.mapped_nbytes(), op=MPI.MAX)
     monkeypatch.setenv("HPCOLL_SHM", str(used + (100 << 20)))
-    small = comm.Dup()
+    small = fresh()
     assert shares(small)
     count = (60 << 20) // comm.size
     x = small.empty(count, np.uint8)
@@ -201,7 +201,7 @@ def test_ordinary_memory(setting: str, monkeypatch: pytest.MonkeyPatch, caplog: 
     name, _, value = setting.partition("=")
     if value:
         monkeypatch.setenv(name, value)
-    comm = communicator().Split(communicator().rank) if setting == "alone" else communicator().Dup()
+    comm = hpcoll.Communicator(MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank)) if setting == "alone" else fresh()
     monkeypatch.undo()
     before = holdings()
     with caplog.at_level(logging.INFO, "hpcoll"):
