@@ -18,6 +18,8 @@ from hpcoll.runtime.gpu import cuda, device
 def installed(ngpus: int = 1, *, takes: bool | None = None, forgives: tuple[str, ...] = (), **options: Any) -> Iterator[Double]:
     """A double in place of the driver; what hpcoll found out about another GPU is forgotten before and after.
 
+    Garbage that older objects belong to is left alone meanwhile: a process that has run many tests would look through all of them each time.
+
     Args:
         ngpus: That this process sees.
         takes: Whether the MPI library takes its memory, which the host can read then. None: hpcoll finds out, where no double is.
@@ -33,11 +35,13 @@ def installed(ngpus: int = 1, *, takes: bool | None = None, forgives: tuple[str,
                 patch.setattr(module, "takes_gpu_memory", lambda gpu: takes)
         _forget()
         assert cuda.driver() is not None
+        gc.freeze()
         try:
             yield one
         finally:
             if any(one.memory):
                 gc.collect()  # whoever holds it lets it go while the driver is there
+            gc.unfreeze()
             one.uninstall()
             _forget()
     for what in {"races", "failures"} - set(forgives):
