@@ -4,8 +4,9 @@
   tests/mutations.py 3 7        those with these numbers
   tests/mutations.py --check    only whether every text is where the table says
 
-First comes the part of the short run that should notice, then all of it. A run that hangs counts as one that notices only when it says
-in which case. What fails must pass, file by file, in the copy that is not broken.
+First come the tests that should notice, then all of the short run. A run that hangs counts as one that notices only when it says in which
+case. A case counts only when it passes in the copy that is not broken. The environments are those of the tree: each process of a run checks
+that it imports the copy. What was compiled of the unbroken parts is taken along.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -28,9 +30,12 @@ from mutants import MUTANTS, Mutant
 from outcomes import FAILED, TOKENS
 
 PART_S = 900  # most seconds of a part of the run
+CASE_S = 60  # of a case: hangs end sooner than elsewhere
 MARKERS = {(library, nranks): markers for library, nranks, markers in run.SHORT}
 ALLOWED = 1  # that may be missed
 COPIED = ("hpcoll", "kernels", "jobs", "tests", "setup.cfg", "pyproject.toml", "README.md", "CHANGES.md", "docs", ".ci")
+WHOLE = ("tests/unit",)
+CACHE = "cache"  # what was compiled, in the copy
 
 
 class Part(NamedTuple):
@@ -52,7 +57,7 @@ def parts(mutant: Mutant) -> list[Part]:
     if words[0] != "unit":
         first = Part(words[0], int(words[1]), tuple(f"tests/mpi/{name}" for name in words[2:]))
     every = [Part(library, nranks, run.files(markers)) for library, nranks, markers in run.SHORT]
-    return [first, Part(run.LIBRARIES[0], 0, ("tests/unit",)), *every]
+    return [first, *every, Part(run.LIBRARIES[0], 0, WHOLE)]
 
 
 def copy_tree(copy: Path) -> None:
@@ -63,24 +68,41 @@ def copy_tree(copy: Path) -> None:
         elif (ROOT / name).exists():
             shutil.copy2(ROOT / name, copy / name)
     (copy / "hpcoll" / "kernels").symlink_to(copy / "kernels")
+    words = [run.python(run.LIBRARIES[0]), "-c", "from hpcoll.base import disk_cache; print(disk_cache.folder())"]
+    kept = Path(subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip())
+    if kept.is_dir():  # names of files hold a digest of all that they were made from
+        shutil.copytree(kept, copy / CACHE / "hpcoll")
 
 
-def attempt(copy: Path, part: Part) -> tuple[str, str]:
-    """Run a part; the first case that failed and how, or empty texts."""
+def pytest_configure() -> None:
+    """As a plugin of pytest: what is imported is the copy, in which every process of a run starts."""
+    import hpcoll.kernels
+
+    for module in (hpcoll, hpcoll.kernels):
+        if Path(module.__file__ or "/").parent.parent not in (Path.cwd(), Path.cwd() / "hpcoll"):
+            raise SystemExit(f"{module.__file__} is not in the copy {Path.cwd()}")
+
+
+def attempt(copy: Path, part: Part, without: Iterable[str] = ()) -> tuple[str, str]:
+    """Run a part, without some cases; the first case that failed and how, or empty texts."""
     folder = copy / "outcomes"
     folder.mkdir(exist_ok=True)
     outcomes.clear(folder)
     environment = os.environ | {
-        TOKENS: str(folder), "PYTHONPATH": str(copy), "NUMBA_CACHE_DIR": str(copy / "numba"), "MPI_LIMIT_S": str(PART_S - 20)
+        TOKENS: str(folder), "PYTHONPATH": f"{copy}{os.pathsep}{copy / 'tests'}", "NUMBA_CACHE_DIR": str(copy / CACHE),
+        "MPI_LIMIT_S": str(PART_S - 20),
     }  # fmt: skip
     how = ["tests/mpi_run.py", str(part.nranks)] if part.nranks else ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    command = ["timeout", "-k", "5", str(PART_S), run.python(part.library), *how, *part.files]
-    command += ["-m", MARKERS.get((part.library, part.nranks), "not full"), "-x"]
+    command = ["timeout", "-k", "5", str(PART_S), run.python(part.library), *how, *part.files, "-p", "mutations", f"--timeout={CASE_S}"]
+    command += ["-m", MARKERS.get((part.library, part.nranks), "not full"), "-x", *(f"--deselect={name}" for name in without)]
+    if part.files == WHOLE:
+        command += ["-n", str(os.cpu_count() or 1)]
     with (copy / "log").open("wb") as log:
         subprocess.run(command, cwd=copy, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, check=False)
-    cases = outcomes.merge(folder, max(1, part.nranks))
-    failed = [(name, case.note) for name, case in cases.items() if case.outcome == FAILED and "::" in name]
-    return failed[0] if failed else ("", "")
+    cases = {name: case for name, case in outcomes.merge(folder, max(1, part.nranks)).items() if "::" in name}
+    if not cases:
+        print(f"      no case ran: {part.title}: {' '.join(part.files)}\n{(copy / 'log').read_text(errors='replace')[-2000:]}", flush=True)
+    return next(((name, case.note) for name, case in cases.items() if case.outcome == FAILED), ("", ""))
 
 
 def noticed(copy: Path, mutant: Mutant) -> str:
@@ -88,17 +110,22 @@ def noticed(copy: Path, mutant: Mutant) -> str:
     file = copy / mutant.file
     text = file.read_text()
     for part in parts(mutant):
-        file.write_text(text.replace(mutant.old, mutant.new))
-        name, how = attempt(copy, part)
-        file.write_text(text)
-        if name and passes(copy, part._replace(files=(name.partition("::")[0],))):
-            return f"{part.title}: {name.removeprefix('tests/')}: {how}"
+        without: list[str] = []
+        while True:
+            file.write_text(text.replace(mutant.old, mutant.new))
+            name, how = attempt(copy, part, without)
+            file.write_text(text)
+            if not name:
+                break
+            if passes(copy, part._replace(files=(name,))):
+                return f"{part.title}: {name.removeprefix('tests/')}: {how}"
+            without.append(name)
     return ""
 
 
 @cache
 def passes(copy: Path, part: Part) -> bool:
-    """Whether the copy that is not broken passes a part."""
+    """Whether the copy that is not broken passes a case."""
     name, how = attempt(copy, part)
     if name:
         print(f"      not counted, for it fails without a break too: {part.title}: {name}: {how}", flush=True)

@@ -50,12 +50,12 @@ def lint(library: str) -> list[Stage]:
     bin = environments.folder(library) / "bin"
     typed = f'rm -rf build/typed && mkdir -p build/typed/hpcoll && ln -s "$PWD"/hpcoll/* "$PWD/kernels" build/typed/hpcoll/ && {bin}/mypy'
     found = [
-        Stage("ruff", (str(bin / "ruff"), "check", ".")),
-        Stage("mypy of hpcoll, kernels, jobs", ("sh", "-c", f"{typed} build/typed/hpcoll jobs")),
+        Stage("ruff", (str(bin / "ruff"), "check", "."), cores=0),
+        Stage("mypy of hpcoll, kernels, jobs", ("sh", "-c", f"{typed} build/typed/hpcoll jobs"), cores=0),
     ]
     if shutil.which("shellcheck"):
         scripts = [*ROOT.glob("tests/**/*.sh"), *ROOT.glob("jobs/*.sh"), *ROOT.glob("jobs/*.sbatch"), ROOT / ".ci" / "run"]
-        found.append(Stage("shellcheck", ("shellcheck", *map(str, scripts))))
+        found.append(Stage("shellcheck", ("shellcheck", *map(str, scripts)), cores=0))
     return found
 
 
@@ -66,7 +66,7 @@ def unit(library: str, arguments: tuple[str, ...]) -> Stage:
 
 
 def cluster(library: str, arguments: tuple[str, ...]) -> Stage:
-    return Stage("tests/cluster", (python(library), "-m", "pytest", "-q", "tests/cluster", *arguments), nranks=1)
+    return Stage("tests/cluster", (python(library), "-m", "pytest", "-q", "tests/cluster", *arguments), nranks=1, cores=0)
 
 
 def files(markers: str) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ def mpi(library: str, nranks: int, arguments: tuple[str, ...], where: tuple[str,
 
 
 def short(arguments: tuple[str, ...]) -> list[Stage]:
-    """What a change must pass; stages that need one core run beside each other."""
+    """What a change must pass."""
     base = LIBRARIES[0]
     mpi_stages = [mpi(library, nranks, ("-m", markers, *arguments), files(markers)) for library, nranks, markers in SHORT]
     fast = ("-m", "not full", *arguments)

@@ -22,7 +22,11 @@ STARTED = time.monotonic()
 
 
 class Stage(NamedTuple):
-    """A command. With ``nranks`` its processes write down what becomes of their cases; without it is one case itself."""
+    """A command. With ``nranks`` its processes write down what becomes of their cases; without it is one case itself.
+
+    Attributes:
+        cores: That it needs for itself; none where it is short or mostly waits, so that it runs beside whatever else does.
+    """
 
     title: str
     command: tuple[str, ...]

@@ -23,6 +23,11 @@ LAYOUTS = {
     "--slots 3,1,2": parse_nodes("3+1+2", 6), "--slots 3,1,2 --map cyclic": parse_nodes("3+1+2:cyclic", 6),
 }  # fmt: skip
 
+SHORT = ("-n 4 --ranks-per-host 2 --map cyclic", "--slots 3,1,2")  # in the short run
+layouts = pytest.mark.parametrize(
+    "options", [pytest.param(one, marks=() if one in SHORT else pytest.mark.full) for one in LAYOUTS]
+)
+
 # Which ranks share memory by MPI, by hpcoll, and by the files in their shared memory; what came along.
 WHO = """
 import hpcoll, note
@@ -82,7 +87,7 @@ def job(options: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-@pytest.mark.parametrize("options", LAYOUTS)
+@layouts
 def test_hosts_share_nothing_but_the_network(options: str) -> None:
     nodes, done = LAYOUTS[options], job(options)
     for rank, text in enumerate(said(len(nodes), done, "who")):
@@ -91,7 +96,7 @@ def test_hosts_share_nothing_but_the_network(options: str) -> None:
     assert describe(nodes) in done.stderr
 
 
-@pytest.mark.parametrize("options", LAYOUTS)
+@layouts
 def test_every_algorithm(options: str) -> None:
     nranks, done = len(LAYOUTS[options]), job(options)
     assert said(nranks, done, "wrong") == ["[]"] * nranks

@@ -18,7 +18,7 @@ from hpcoll.runtime.gpu import cuda, device
 def installed(ngpus: int = 1, *, takes: bool | None = None, forgives: tuple[str, ...] = (), **options: Any) -> Iterator[Double]:
     """A double in place of the driver; what hpcoll found out about another GPU is forgotten before and after.
 
-    Garbage that older objects belong to is left alone meanwhile: a process that has run many tests would look through all of them each time.
+    The collector leaves older objects alone meanwhile: a process that has run many tests has too many of them to look through each time.
 
     Args:
         ngpus: That this process sees.

@@ -6,6 +6,8 @@ They run in a folder where ``my_program.py`` is the README's first example and `
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -15,10 +17,14 @@ import pytest
 from mpi_run import OPEN_MPI, OPEN_MPI_ROOT
 from pages import BLOCKS, ROOT, Block
 
+from hpcoll.cli import _parser
+
 LIMIT_S = 100
 ENVIRONMENT = (OPEN_MPI | OPEN_MPI_ROOT | os.environ) | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "80"}
 SHELL = [block for block in BLOCKS if block.language == "sh" and not block.reason]
 FIRST = {command: block for block in reversed(SHELL) for command in block.commands}  # what stands in several blocks is run in the first
+PROGRAM = re.compile(r"hpcoll \w+|\S+\.py")
+PROGRAMS = {word: block for block in reversed(SHELL) for command in block.commands for word in PROGRAM.findall(command)}
 CONSOLE = [block for block in BLOCKS if block.language == "console" and not block.reason]
 
 
@@ -43,11 +49,26 @@ def transcript(block: Block, folder: Path) -> str:
     return "".join(f"{command}\n{output_of(command[2:], folder)}" for command in commands)
 
 
-@pytest.mark.parametrize("block", [block for block in SHELL if block in FIRST.values()], ids=str)
+# The short run has the first block with each program; of the others it reads the options.
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(block, id=str(block), marks=() if block in PROGRAMS.values() else pytest.mark.full)
+        for block in SHELL if block in FIRST.values()
+    ],
+)  # fmt: skip
 def test_commands(block: Block, folder: Path) -> None:
     end = time.monotonic() + LIMIT_S
     for command in (command for command in block.commands if FIRST[command] is block):
         output_of(command, folder, max(1.0, end - time.monotonic()))
+
+
+def test_options() -> None:
+    """Every subcommand knows the options that it is given."""
+    found = [command.split("hpcoll ", 1)[1] for command in FIRST if "hpcoll " in command]
+    assert len(found) > 15
+    for words in map(shlex.split, found):
+        assert _parser(words[:1]).parse_args(words).run, words
 
 
 @pytest.mark.parametrize("block", CONSOLE, ids=str)

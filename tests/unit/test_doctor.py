@@ -87,11 +87,17 @@ def test_as_text() -> None:
 @pytest.mark.parametrize(
     ("variables", "text"),
     [
-        ({"PMI_SIZE": "4", "PMI_RANK": "0", "MPI_LOCALNRANKS": "4"}, "mpiexec of MPICH or Intel MPI started 4 ranks (PMI_SIZE=4)"),
-        ({"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "0"}, "Open MPI's mpirun started 3 ranks (OMPI_COMM_WORLD_SIZE=3)"),
+        pytest.param(
+            {"PMI_SIZE": "4", "PMI_RANK": "0", "MPI_LOCALNRANKS": "4"}, "mpiexec of MPICH or Intel MPI started 4 ranks (PMI_SIZE=4)",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "0"}, "Open MPI's mpirun started 3 ranks (OMPI_COMM_WORLD_SIZE=3)",
+            marks=pytest.mark.full,
+        ),
         ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}, "srun started 2 ranks (SLURM_STEP_NUM_TASKS=2)"),
     ],
-)
+)  # fmt: skip
 def test_a_launcher_whose_ranks_are_alone(variables: dict[str, str], text: str) -> None:
     document = report(**variables)
     (level, found), = rows(document, "launcher")  # fmt: skip

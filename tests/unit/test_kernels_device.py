@@ -175,12 +175,12 @@ def test_pack(cc: Capability, compiled: None) -> None:
     kernel_cases.strided()
 
 
-@every_cc
+@each_of(CCS)  # the short run has them in the simulator
 def test_special_numbers(cc: Capability, compiled: None) -> None:
     kernel_cases.check_specials()
 
 
-@pytest.mark.parametrize("part", ["folds", "specials", "scales", "strided"])
+@pytest.mark.parametrize("part", [pytest.param("folds", marks=pytest.mark.full), "specials", "scales", "strided"])
 def test_in_the_simulator(part: str) -> None:
     cases = Path(__file__).with_name("kernel_cases.py")
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
