@@ -94,7 +94,7 @@ def test_ends_with_an_idle_helper() -> None:
     assert complaints(errors) == []
 
 
-@pytest.mark.parametrize("level", ["funneled", "serialized"])
+@pytest.mark.parametrize("level", ["funneled", pytest.param("serialized", marks=pytest.mark.full)])
 def test_one_thread_may_call_mpi(level: str) -> None:
     """Right answers through our Wait and Test, no helper, and a warning."""
     said, errors = job(2, IMPORTS + ALONE, MPI4PY_RC_THREAD_LEVEL=level)
