@@ -6,7 +6,7 @@
   tests/run.sh unit                    all tests that need no MPI
   tests/run.sh cluster                 the tests that emulate several hosts and Slurm, where the machine allows that
   tests/run.sh mpi [NRANKS] [LIBRARY]  all tests under mpiexec; LIBRARY is openmpi or mpich
-  tests/run.sh mutations               whether the short run notices a runtime that was broken on purpose (hours)
+  tests/run.sh mutations               whether the short run notices a runtime that was broken on purpose (15 minutes)
 
 All other arguments go to pytest: tests/run.sh mpi 3 openmpi -x -k ring
 """

@@ -17,6 +17,7 @@ from test_collectives import run, run_in_place
 
 import hpcoll
 from hpcoll.comm import attach
+from hpcoll.comm.engine_builder import UNCACHED_NBYTES
 from hpcoll.runtime.program.fields import CODE
 from hpcoll.runtime.program.opcodes import Code
 from hpcoll.runtime.transports import local_ranks
@@ -58,6 +59,13 @@ def test_sizes(collective: str, algorithm: str, runner: Any) -> None:
     wholes = [(count, None) for count in (0, 1, 7, 8, 7 * comm.size, 7 * comm.size + 1, 512, 20_011)]
     cases = [(count, comm.size - 1, segment) for count, segment in [*wholes, (100, 56), (100, 64), (1009, 640)]]
     assert agreed([case for case in cases if not runner(comm, collective, *case[:2], algorithm=algorithm, segment=case[2])]) == []
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(("collective", "algorithm"), representative(OURS))
+def test_results_past_the_caches(collective: str, algorithm: str) -> None:
+    """Messages so long that their results are written past the caches; elements that fill no cache line at the end."""
+    assert run(communicator(), collective, UNCACHED_NBYTES // 8 + 5, 0, algorithm=algorithm)
 
 
 SHAPES: dict[str, Callable[[int], int]] = {  # elements of rank r's block
