@@ -16,17 +16,15 @@ from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import describe, members, parse_nodes
 
-pytestmark = [pytest.mark.usefixtures("hosts"), pytest.mark.timeout(2.2 * LIMIT_S)]
+JOB_LIMIT_S = 2 * LIMIT_S  # eight ranks beside other tests
+pytestmark = [pytest.mark.usefixtures("hosts"), pytest.mark.timeout(1.2 * (LIMIT_S + JOB_LIMIT_S))]
 
 LAYOUTS = {
     "-n 4 --ranks-per-host 2": parse_nodes("2", 8), "-n 4 --ranks-per-host 2 --map cyclic": parse_nodes("2:cyclic", 8),
     "--slots 3,1,2": parse_nodes("3+1+2", 6), "--slots 3,1,2 --map cyclic": parse_nodes("3+1+2:cyclic", 6),
 }  # fmt: skip
-
 SHORT = ("-n 4 --ranks-per-host 2 --map cyclic", "--slots 3,1,2")  # in the short run
-layouts = pytest.mark.parametrize(
-    "options", [pytest.param(one, marks=() if one in SHORT else pytest.mark.full) for one in LAYOUTS]
-)
+layouts = pytest.mark.parametrize("options", [pytest.param(one, marks=() if one in SHORT else pytest.mark.full) for one in LAYOUTS])
 
 # Which ranks share memory by MPI, by hpcoll, and by the files in their shared memory; what came along.
 WHO = """
@@ -81,7 +79,7 @@ def job(options: str) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "note.py").write_text("TEXT = 'by PYTHONPATH'\n")
         path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
-        done = run(options, WHO + EVERYTHING, PYTHONPATH=path, NOTE="by name", HPCOLL_DEBUG="info")
+        done = run(options, WHO + EVERYTHING, JOB_LIMIT_S, PYTHONPATH=path, NOTE="by name", HPCOLL_DEBUG="info")
     if "MPICH cannot" in done.stderr:
         pytest.skip(done.stderr)
     return done
