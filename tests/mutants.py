@@ -121,7 +121,7 @@ MUTANTS = (
         "here = [list(zip((sum(counts[:i]) for i in range(len(blocks))), counts, strict=True))", "openmpi 2 test_blocks.py",
     ),
     Mutant(
-        "in-place alltoall reads what it has overwritten", f"{ENGINE}/interpreter.py",
-        "        state[f.INPUT] = state[f.COPY]\n", "", "openmpi 4 test_collectives.py",
+        "in-place call reads what it has overwritten", f"{ENGINE}/interpreter.py",
+        "        state[f.INPUT] = state[f.COPY]\n", "", "openmpi 2 test_symmetric.py",
     ),
 )  # fmt: skip
