@@ -64,10 +64,15 @@ class Communicator(Blocking, NonBlocking, PersistentCollectives, Messages):
         return self._made(CartCommunicator if isinstance(comm, MPI.Cartcomm) else Communicator, comm)
 
     def _made(self, kind: type["Communicator"], comm: MPI.Intracomm) -> Any:
-        """Over a communicator that was made of this one; what its collectives need is made by the first of them."""
+        """Over a communicator that was made of this one; what its collectives need is made by the first blocking one of them.
+
+        Where ranks may have GPUs it is made now, for then no rank knows whether the library could serve a call in flight before.
+        """
         made = kind.__new__(kind, comm)
         context = vars(self).get("_context")
         made._mixed = self._mixed if context is None else context.resources.asked_mixed
+        if context is not None and context.resources.has_gpus:
+            made._context = context_of(made, made._mixed)
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -3,12 +3,15 @@
 from functools import partial
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.attach import WithContext, has_context
 from hpcoll.comm.calls.buffers import resolve
 from hpcoll.comm.calls.call import is_in_place
-from hpcoll.comm.calls.methods import METHODS
+from hpcoll.comm.calls.methods import METHODS, Caller
+from hpcoll.comm.calls.native import as_native
 from hpcoll.comm.context import Context
 from hpcoll.comm.prepared import Asked
 from hpcoll.comm.progress_thread import can_be_helped, collect, lasting
@@ -17,8 +20,13 @@ from hpcoll.comm.resources import IN_FLIGHT
 from hpcoll.selection.config import NATIVE
 
 
-def issue(context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any) -> MPI.Request:
+def issue(comm: WithContext, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any) -> MPI.Request:
     """Start a non-blocking call; errors as in `Context.run`, those of the transport when the request is waited for."""
+    if algorithm is None and not has_context(comm):
+        request = _without_context(comm, method, arguments)
+        if request is not None:
+            return request
+    context: Context = comm._context
     context.check()
     collect()
     arguments = lasting(arguments)
@@ -37,6 +45,19 @@ def issue(context: Context, method: str, arguments: tuple[Any, ...], algorithm: 
     context.issued += 1
     with context.closing(plan.named(call.count)):
         return start(context, prepared.carrier.message_contexts[1 + context.issued % IN_FLIGHT], plan, call)
+
+
+def _without_context(comm: WithContext, method: str, arguments: tuple[Any, ...]) -> MPI.Request | None:
+    """The library's own request: making a context waits for all ranks, which a call in flight must not. None: only hpcoll can serve it."""
+    row, native = METHODS[method], MPI.Intracomm(comm)
+    if native == MPI.COMM_NULL or (method == "Reduce_scatter" and arguments[2] is None):  # describing it asks the others
+        return None
+    call = row.describe(Caller(native, native.rank, native.size, np.zeros(1, np.uint8)), *arguments)
+    if call is not None and (call.strict or not call.native):
+        return None
+    theirs = as_native(lasting(arguments), row.in_place_at if call is not None and call.aliased else None)
+    request: MPI.Request = getattr(native, f"I{method.lower()}")(*theirs)
+    return request
 
 
 def make_persistent(

@@ -21,84 +21,84 @@ class NonBlocking(WithContext):
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
     ) -> MPI.Request:
         """`Blocking.Allreduce` in flight."""
-        return issue(self._context, "Allreduce", (sendbuf, recvbuf, op), algorithm, segment, stream)
+        return issue(self, "Allreduce", (sendbuf, recvbuf, op), algorithm, segment, stream)
 
     def Ireduce(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, root: int = 0,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None,
     ) -> MPI.Request:  # fmt: skip
         """`Blocking.Reduce` in flight."""
-        return issue(self._context, "Reduce", (sendbuf, recvbuf, op, root), algorithm, segment, stream)
+        return issue(self, "Reduce", (sendbuf, recvbuf, op, root), algorithm, segment, stream)
 
     def Ireduce_scatter_block(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
     ) -> MPI.Request:
         """`Blocking.Reduce_scatter_block` in flight."""
-        return issue(self._context, "Reduce_scatter_block", (sendbuf, recvbuf, op), algorithm, segment, stream)
+        return issue(self, "Reduce_scatter_block", (sendbuf, recvbuf, op), algorithm, segment, stream)
 
     def Ireduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Op = MPI.SUM,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None,
     ) -> MPI.Request:  # fmt: skip
         """`Blocking.Reduce_scatter` in flight."""
-        return issue(self._context, "Reduce_scatter", (sendbuf, recvbuf, recvcounts, op), algorithm, segment, stream)
+        return issue(self, "Reduce_scatter", (sendbuf, recvbuf, recvcounts, op), algorithm, segment, stream)
 
     def Iscan(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
     ) -> MPI.Request:
         """`Blocking.Scan` in flight."""
-        return issue(self._context, "Scan", (sendbuf, recvbuf, op), algorithm, segment, stream)
+        return issue(self, "Scan", (sendbuf, recvbuf, op), algorithm, segment, stream)
 
     def Iexscan(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
     ) -> MPI.Request:
         """`Blocking.Exscan` in flight."""
-        return issue(self._context, "Exscan", (sendbuf, recvbuf, op), algorithm, segment, stream)
+        return issue(self, "Exscan", (sendbuf, recvbuf, op), algorithm, segment, stream)
 
     def Ibarrier(self, *, algorithm: Name = None, segment: Nbytes = None) -> MPI.Request:
         """`Blocking.Barrier` in flight."""
-        return issue(self._context, "Barrier", (), algorithm, segment, None)
+        return issue(self, "Barrier", (), algorithm, segment, None)
 
     def Ibcast(self, buf: Any, root: int = 0, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None) -> MPI.Request:
         """`Blocking.Bcast` in flight."""
-        return issue(self._context, "Bcast", (buf, root), algorithm, segment, stream)
+        return issue(self, "Bcast", (buf, root), algorithm, segment, stream)
 
     def Iallgather(self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None) -> MPI.Request:
         """`Blocking.Allgather` in flight."""
-        return issue(self._context, "Allgather", (sendbuf, recvbuf), algorithm, segment, stream)
+        return issue(self, "Allgather", (sendbuf, recvbuf), algorithm, segment, stream)
 
     def Iallgatherv(self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None) -> MPI.Request:
         """`Blocking.Allgatherv` in flight."""
-        return issue(self._context, "Allgatherv", (sendbuf, recvbuf), algorithm, segment, stream)
+        return issue(self, "Allgatherv", (sendbuf, recvbuf), algorithm, segment, stream)
 
     def Igather(
         self, sendbuf: Any, recvbuf: Any, root: int = 0, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
     ) -> MPI.Request:
         """`Blocking.Gather` in flight."""
-        return issue(self._context, "Gather", (sendbuf, recvbuf, root), algorithm, segment, stream)
+        return issue(self, "Gather", (sendbuf, recvbuf, root), algorithm, segment, stream)
 
     def Igatherv(
         self, sendbuf: Any, recvbuf: Any, root: int = 0, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
     ) -> MPI.Request:
         """`Blocking.Gatherv` in flight."""
-        return issue(self._context, "Gatherv", (sendbuf, recvbuf, root), algorithm, segment, stream)
+        return issue(self, "Gatherv", (sendbuf, recvbuf, root), algorithm, segment, stream)
 
     def Iscatter(
         self, sendbuf: Any, recvbuf: Any, root: int = 0, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
     ) -> MPI.Request:
         """`Blocking.Scatter` in flight."""
-        return issue(self._context, "Scatter", (sendbuf, recvbuf, root), algorithm, segment, stream)
+        return issue(self, "Scatter", (sendbuf, recvbuf, root), algorithm, segment, stream)
 
     def Iscatterv(
         self, sendbuf: Any, recvbuf: Any, root: int = 0, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None
     ) -> MPI.Request:
         """`Blocking.Scatterv` in flight."""
-        return issue(self._context, "Scatterv", (sendbuf, recvbuf, root), algorithm, segment, stream)
+        return issue(self, "Scatterv", (sendbuf, recvbuf, root), algorithm, segment, stream)
 
     def Ialltoall(self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None) -> MPI.Request:
         """`Blocking.Alltoall` in flight."""
-        return issue(self._context, "Alltoall", (sendbuf, recvbuf), algorithm, segment, stream)
+        return issue(self, "Alltoall", (sendbuf, recvbuf), algorithm, segment, stream)
 
     def Ialltoallv(self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None) -> MPI.Request:
         """`Blocking.Alltoallv` in flight."""
-        return issue(self._context, "Alltoallv", (sendbuf, recvbuf), algorithm, segment, stream)
+        return issue(self, "Alltoallv", (sendbuf, recvbuf), algorithm, segment, stream)

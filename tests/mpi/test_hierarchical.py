@@ -18,7 +18,7 @@ import test_shm
 import test_symmetric
 from forms import COLLECTIVE, ROOTED, Case, issue, names, own_order, prepare
 from mpi4py import MPI
-from reference import agreed, communicator, representative, roots
+from reference import agreed, communicator, fresh, representative, roots
 from test_collectives import run, run_in_place
 
 import hpcoll
@@ -51,7 +51,7 @@ def made(**variables: str) -> hpcoll.Communicator:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)
-        return communicator().Dup()
+        return fresh()
 
 
 @cache
@@ -94,6 +94,8 @@ def test_topology_of_parts() -> None:
         patch.setenv(RANKS, "2")
         world = communicator()
         backwards, some = world.Split(0, -world.rank), world.Split(int(world.rank > 0), 0)
+        for comm in (backwards, some):
+            comm.Barrier()
     for comm in (backwards, some):
         assert comm._context.resources.topology.nodes == tuple(rank // 2 for rank in range(comm.size))
         assert comm._context.resources.topology.rank == comm.rank

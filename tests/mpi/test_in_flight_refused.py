@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from forms import every, issue
 from mpi4py import MPI
-from reference import agreed, communicator
+from reference import agreed, communicator, fresh
 from test_in_flight import late
 from test_nonblocking import FINISH
 
@@ -127,7 +127,7 @@ def test_too_many() -> None:
 @SEVERAL
 def test_ctrl_c_in_wait() -> None:
     """Rank 0 is interrupted while it waits; nothing is lost by that: it waits once more, and the communicator goes on."""
-    comm = communicator().Dup()
+    comm = fresh()
     if comm.rank == 0:
         request = comm.Ibarrier(algorithm="dissemination")
         timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
