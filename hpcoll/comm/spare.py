@@ -4,6 +4,7 @@ Plans, engines and the shared memory of a node belong to the ranks and not to th
 kept; whether all ranks still have the same is asked in one short allreduce when a communicator is used for the first time.
 """
 
+import contextlib
 import os
 from collections import OrderedDict
 from typing import TypeAlias
@@ -12,7 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.comm.context import Parts, free
-from hpcoll.selection.config import PREFIX
+from hpcoll.selection.config import PREFIX, TUNING
 
 MOST = 4  # that are kept; a few MB of shared memory each
 
@@ -54,4 +55,7 @@ def key_of(comm: MPI.Intracomm, mixed: bool) -> Key:
     ranks = tuple(MPI.Group.Translate_ranks(group, None, world))
     group.Free()
     world.Free()
-    return ranks, mixed, tuple(sorted(one for one in os.environ.items() if one[0].startswith(PREFIX)))
+    settings = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
+    with contextlib.suppress(OSError):
+        settings["written"] = str(os.stat(settings.get(TUNING, "")).st_mtime_ns)
+    return ranks, mixed, tuple(sorted(settings.items()))

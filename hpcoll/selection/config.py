@@ -19,6 +19,7 @@ from hpcoll.schedules.collectives import COLLECTIVES
 NATIVE = "native"  # the MPI library's own collective, a candidate like any other
 _LEVELS = {"WARN": logging.WARNING, "INFO": logging.INFO, "TRACE": logging.DEBUG}
 PREFIX = "HPCOLL_"
+TUNING = f"{PREFIX}TUNING"
 DIRECT, IPC, STAGED, HOST = CUDA_PATHS = ("direct", "ipc", "staged", "host")  # ways for GPU arrays
 
 log = logging.getLogger("hpcoll")
@@ -161,7 +162,7 @@ VARIABLES = (
     *(Variable(f"{PREFIX}{name.upper()}", *_ALGORITHM, partial(_algorithm, name)) for name in COLLECTIVES),
     Variable("HPCOLL_SEGMENT", _SIZE, "segment size of all calls", "chosen per call", "segment", positive_segment),
     Variable(
-        "HPCOLL_TUNING", "a file", "table that `hpcoll tune` wrote, from which algorithms and segments are picked",
+        TUNING, "a file", "table that `hpcoll tune` wrote, from which algorithms and segments are picked",
         "the built-in model decides", "tuning", _file_name,
     ),
     Variable(

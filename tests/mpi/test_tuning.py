@@ -118,11 +118,11 @@ def test_odd_picks_run_at_the_nearest_size(
         comm.Allreduce(MPI.IN_PLACE, x, MPI.MAX)  # NaN must pass through: not native
         comm.Allreduce(MPI.IN_PLACE, x, algorithm="ring")
         assert agreed([row.algorithm for row in comm.ledger.rows() if row.algorithm not in ("tree", "ring")]) == []
-    texts = [record.getMessage() for record in caplog.records]
+    texts, tree = [record.getMessage() for record in caplog.records], "allreduce of float32, 16384 to 32767 bytes: tree"
     if WORLD.rank == 0:
-        assert "allreduce of float32: double_tree, segment 4 (tuned at 8 B: 1.25 us against 40.1 us native)" in texts
-        assert "allreduce of float64: double_tree, segment 8 (tuned for f4: 1.25 us against 40.1 us native)" in texts
-        assert any(text.startswith("allreduce of float32: tree, segment 4096 (tuned at 64 KiB: 4 us") for text in texts)
+        assert "allreduce of float32, 4 to 7 bytes: double_tree (tuned at 8 B: 1.25 us against 40.1 us native)" in texts
+        assert "allreduce of float64, 8 to 15 bytes: double_tree (tuned for f4: 1.25 us against 40.1 us native)" in texts
+        assert any(text.startswith(f"{tree}, segments of 4096 bytes (tuned at 64 KiB: 4 us") for text in texts)
     monkeypatch.setenv("HPCOLL_ALLREDUCE", "circulant")
     assert ran(made(monkeypatch, file), "allreduce", "f4", 8) == "circulant"
 

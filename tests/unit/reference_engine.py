@@ -198,7 +198,9 @@ class World:
     def _execute(self, rank: int, slot: int, at: Position, row: list[int]) -> bool:
         code = row[f.CODE]
         if code == Code.WAIT:
-            request = at.requests[row[f.REQUEST]]
+            request = at.requests.get(row[f.REQUEST])
+            if request is None:  # the message is empty, and nobody sent it
+                return True
             if not request.done:
                 request.waiting = rank, slot
                 return False
@@ -207,6 +209,8 @@ class World:
         elif code in (Code.COPY, Code.REDUCE):
             self._operate(rank, self._operands(rank, at, row))
         elif code in (Code.SEND, Code.RECV):
+            if row[f.NBYTES] == 0:
+                return True
             area = self._area(rank, at, row[f.BUFFER], row[f.DISPL], row[f.NBYTES])
             self._message(rank, slot, at, Code(code), row[f.REQUEST], row[f.PEER], area)
         elif not self._share(rank, slot, at, row):
@@ -257,17 +261,16 @@ class World:
         return moved
 
     def _operands(self, rank: int, at: Position, row: list[int]) -> list[Area]:
-        """Destination and sources of a COPY, REDUCE or STAGE."""
+        """Destination and sources of a COPY, REDUCE or STAGE; of blocks that vary they may be empty."""
         code, source = row[f.CODE], (row[f.BUFFER], row[f.DISPL])
         if code != Code.REDUCE:
             destination = (row[f.TO_BUFFER], row[f.TO_DISPL]) if code == Code.COPY else (STAGING, row[f.STAGED_DISPL])
             areas = [self._area(rank, at, *where, row[f.NBYTES]) for where in (destination, source)]
-            assert row[f.NBYTES] > 0, "an empty copy"
             assert areas[0].apart(areas[1]), "memcpy of overlapping memory"
             return areas
         size, count = self.calls[self.at[rank]].operator.itemsize, row[f.COUNT]
         operands = [(row[f.TO_BUFFER], row[f.TO_DISPL]), *sources_of(self._call(rank)[0], row)]
-        assert count > 0 < len(operands) - 1, "an empty reduction"
+        assert len(operands) > 1, "a reduction of nothing"
         areas = [self._area(rank, at, *operand, count * size) for operand in operands]
         for one, other in combinations(areas, 2):
             assert one == other or one.apart(other), "operands overlap partly"
@@ -280,7 +283,6 @@ class World:
     def _message(self, rank: int, slot: int, at: Position, code: Code, index: int, peer: int, area: Area) -> None:
         assert index not in at.requests, f"request {index} is in use"
         assert 0 <= index < self._call(rank)[0].nrequests, f"request {index} is not among those of the lane"
-        assert area.nbytes > 0, "an empty message"
         assert peer not in self.node.ranks[rank], f"an MPI message to rank {peer} of the same node"
         area.check_free(to_write=code == Code.RECV)
         request = at.requests[index] = _Request(area, area.memory.written_by if code == Code.RECV else area.memory.read_by)

@@ -29,12 +29,11 @@ from hpcoll.cli.tune.search import run as measure
 from hpcoll.comm.calls.methods import BY_COLLECTIVE
 from hpcoll.schedules.catalogue import algorithms
 from hpcoll.selection import tuning
-from hpcoll.selection.config import read_config
+from hpcoll.selection.config import TUNING, read_config
 from hpcoll.selection.tuning import Document, Section
 
 OUTPUT, TYPES = Path("hpcoll-tuning.json"), "float32,float64"
 MINBYTES, MAXBYTES, FACTOR, SECONDS, MODEL_SECONDS = "8", "16M", 4, 120.0, 5.0
-VARIABLE = "HPCOLL_TUNING"
 BAR, WIDTH = 20, 100  # columns of the bar, and at least of the report
 MODEL_HEADER = ["level", "ranks", "alpha us", "overhead us", "GB/s", "combined GB/s", "eager", "handshake us", "cache", "spill"]
 MODEL_WIDTH = 140  # columns; none of it is ever cut
@@ -43,7 +42,7 @@ MODEL_WIDTH = 140  # columns; none of it is ever cut
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
-    parser.epilog = f"Programs use the table with {VARIABLE}=FILE. Exit code 1 means that an answer was wrong."
+    parser.epilog = f"Programs use the table with {TUNING}=FILE. Exit code 1 means that an answer was wrong."
     add("--collectives", default="all", metavar="LIST", help=f"all, or names with commas: {', '.join(BY_COLLECTIVE)}; default all")
     add("-b", "--minbytes", default=MINBYTES, metavar="SIZE", help=f"least size; default {MINBYTES}")
     add("-e", "--maxbytes", default=MAXBYTES, metavar="SIZE", help=f"greatest size; default {MAXBYTES}")
@@ -65,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         if world.rank:
             return ERROR
         raise
-    outer = os.environ.pop(VARIABLE, None)  # it may name the very file that is to be written
+    outer = os.environ.pop(TUNING, None)  # it may name the very file that is to be written
     try:
         with ending_all_ranks(world):
             findings = measure(wanted, world, show if world.rank == 0 else _say_nothing)
@@ -74,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
                 _clear()
                 problem = _write(arguments.output, old, findings)
     finally:
-        os.environ.update({VARIABLE: outer} if outer is not None else {})
+        os.environ.update({TUNING: outer} if outer is not None else {})
     problem = world.bcast(problem)
     if problem and world.rank == 0:
         raise ArgumentError(problem)
@@ -188,7 +187,7 @@ def _report(findings: Findings, wanted: Request, path: Path) -> None:
         print(f"Left out for lack of time ({wanted.seconds:g} s): {', '.join(findings.notes)}")
     for text in findings.wrong:
         print(f"Wrong: {text}")
-    print(f"Written to {path}; use it with {VARIABLE}={path}")
+    print(f"Written to {path}; use it with {TUNING}={path}")
 
 
 def _model_row(one: Fit) -> list[str]:
