@@ -34,6 +34,7 @@ from hpcoll.runtime.engine.mpi_collectives import MAX_COUNT, MpiCall
 from hpcoll.runtime.program.call_fields import ALIASED, MISS, UNKNOWN
 from hpcoll.runtime.program.fields import BUSY
 from hpcoll.selection.config import NATIVE
+from hpcoll.selection.ranges import MANY
 
 
 class Parts(NamedTuple):
@@ -51,7 +52,7 @@ class Context:
     Attributes:
         rank, nranks: Of the communicator.
         resources, planner, engines, ledger: Its parts.
-        tables: The call cache: addresses of tables of earlier calls.
+        tables, started: The call cache: addresses of tables of earlier calls, blocking ones and those in flight.
         token: The byte that a barrier passes round.
         issued: Non-blocking calls so far: alike on all ranks.
         persistent: Living persistent requests by message context.
@@ -65,6 +66,7 @@ class Context:
         self.ledger = ledger
         self.engines = BlockingEngines() if parts is None else parts.engines
         self.tables = call_cache.CallCache(self.rank, self.nranks)
+        self.started = call_cache.CallCache(self.rank, self.nranks, starts=True)
         self.planner = Planner(self.resources, self.ledger, self._forget) if parts is None else parts.planner
         if parts is not None:
             self.resources.native = MPI.Intracomm(comm)
@@ -97,6 +99,7 @@ class Context:
         """Refuse further use."""
         self.closed = why
         self.tables.forget()
+        self.started.forget()
         for request in self.persistent.values():
             request.close()
 
@@ -104,6 +107,7 @@ class Context:
         """Drop what hangs on plans that are dropped."""
         self.engines.forget()
         self.tables.forget()
+        self.started.forget()
 
     @contextmanager
     def closing(self, what: str) -> Iterator[None]:
@@ -190,14 +194,15 @@ class Context:
         engine = self._run_engine(key, arguments, prepared)
         same_memory = call.aliased and not (buffers and buffers[0] is MPI.IN_PLACE)  # which `run_cached` does not look for
         if table is not None and call.as_given and not same_memory and plan.kept:
-            self._enter(table, method, arguments, buffers, call, call_cache.Served(engine, plan))
+            self.enter(table, method, arguments, buffers, call, call_cache.Served(engine, plan))
 
-    def _enter(
+    def enter(
         self, table: call_cache.CallTable, method: str, arguments: tuple[Any, ...], buffers: tuple[Any, ...], call: Call,
-        served: call_cache.Served,
+        served: call_cache.Served, most_nbytes: int = MANY,
     ) -> None:  # fmt: skip
-        """Let calls like one be found in a table, whatever their sizes."""
+        """Let calls like one be found in a table, whatever their sizes up to so many bytes."""
         row, cell = METHODS[method], self.planner.cell(call)
+        cell = cell[0], min(cell[1], most_nbytes)
         found = sides(row, arguments, buffers, self.rank, self.nranks)
         if found is None:
             return
@@ -224,7 +229,7 @@ class Context:
                 table.enter(row.find("op", arguments), *found, call_cache.Served(None, None, sizes=UNKNOWN))
         elif not call.aliased or buffers[0] is MPI.IN_PLACE:
             by = compiled(row, self.resources.native, call, row.find("op", arguments), buffers, plan.sums)
-            self._enter(table, method, arguments, buffers, call, call_cache.Served(by, plan))
+            self.enter(table, method, arguments, buffers, call, call_cache.Served(by, plan))
 
     def _run_engine(self, key: call_cache.Key, arguments: tuple[Any, ...], prepared: Prepared) -> HostEngine:
         """Run a call by its plan's engine."""

@@ -98,6 +98,12 @@ class Plan:
         message_context.bind_scratch(engine, engine.scratch_nbytes)
         return engine
 
+    def claim(self, message_context: MessageContext, engine: HostEngine) -> None:
+        """Take an engine that is known; nobody uses it."""
+        engines = self._engines.get(message_context.index, [])
+        if engine in engines:
+            engines.remove(engine)
+
     def give(self, message_context: MessageContext, engine: HostEngine) -> None:
         """Give an engine back."""
         engines = self._engines.setdefault(message_context.index, [])

@@ -202,7 +202,7 @@ def _watched(rank: int, posted: MPI.Request, store: Callable[[MPI.Status], None]
 
     call = Call("receive", 0, 0, 0, _BYTE, start=bind, finish=lambda: store(status), keep=(posted, status), report=report)
     try:
-        return start(_Owner(rank), MessageContext(0, None), _plan(), call, Receive)
+        return start(_Owner(rank), MessageContext(0, None), _plan(), call, Receive)[0]
     except BaseException:  # it must not write to memory that nobody keeps
         posted.Cancel()
         posted.Wait()

@@ -20,7 +20,7 @@ from hpcoll.runtime.program import progress_fields as progress
 from hpcoll.runtime.program.fields import DONE, FAILED, PENDING
 from hpcoll.runtime.transports.mpi import handle
 
-_SHORT = 16 << 10  # bytes of a call in flight that need not wait for the helper
+SHORT_NBYTES = 16 << 10  # bytes of a call in flight that need not wait for the helper
 
 
 class PlanningOwner(Owner, Protocol):
@@ -57,7 +57,7 @@ def _nothing(*arguments: object) -> None:
 
 def is_short(call: Call) -> bool:
     """Whether a start may run it to its end at once."""
-    return call.exported is None and call.start is None and call.nbytes <= _SHORT
+    return call.exported is None and call.start is None and call.nbytes <= SHORT_NBYTES
 
 
 class _Ours(MPI.Request):
@@ -123,22 +123,32 @@ class Request(_Ours, MPI.Grequest):
         super().Free()
 
 
-def start(context: Owner, message_context: MessageContext, plan: Plan, call: Call, kind: type[Request] = Request) -> Request:
-    """Let a collective run on a message_context; the request is of a kind."""
+def start(
+    context: Owner, message_context: MessageContext, plan: Plan, call: Call, kind: type[Request] = Request
+) -> tuple[Request, HostEngine]:  # fmt: skip
+    """Let a collective run on a message context; the request is of a kind."""
     engine = plan.take(message_context, call)
     if call.start is not None:
         call.start(engine)
-    operation = Operation(context, plan, message_context, engine, call, lambda: plan.give(message_context, engine))
     begun = message_context.issued == message_context.ended[0] and is_short(call)
-    status = call_compiled(START, engine.address, call.send, call.recv, 0) if begun else PENDING
-    if status != PENDING:
+    status = call_compiled(START, engine.address, call.send, call.recv, 0) if begun else None
+    return go_on(context, message_context, plan, call, engine, status, kind), engine
+
+
+def go_on(
+    context: Owner, message_context: MessageContext, plan: Plan, call: Call, engine: HostEngine, status: int | None,
+    kind: type[Request] = Request,
+) -> Request:  # fmt: skip
+    """The request of a collective whose first turns ended with a status; None: it has had none."""
+    operation = Operation(context, plan, message_context, engine, call, lambda: plan.give(message_context, engine))
+    if status not in (None, PENDING):
         operation.end_at_once(failed=status == FAILED)
     request = kind(MPI.Grequest.Start(_query, _nothing, _nothing, (operation,)))
     request._operation = operation
     if operation.ended:
         MPI.Grequest(request).Complete()
     else:
-        operation.activate(handle(request), begun=begun)
+        operation.activate(handle(request), begun=status is not None)
     return request
 
 

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from mpi4py import MPI
-from reference import ALGORITHMS, COLLECTIVES, agreed, communicator, contributions, expected, prefilled, representative, roots
+from reference import ALGORITHMS, COLLECTIVES, agreed, communicator, contributions, expected, fresh, prefilled, representative, roots
 from symmetry import barrier, holdings, mapping_of, shares, staged_nbytes
 
 import hpcoll
@@ -100,7 +100,7 @@ def call_in_place(comm: Any, collective: str, both: np.ndarray, is_root: bool, a
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_peers_read_in_place(symmetric: bool) -> None:
     """Nothing is copied on its way out of symmetric memory; that this can be seen at all, ordinary memory shows."""
-    comm = communicator().Dup()
+    comm = fresh()
     x = comm.empty((4, 1000)) if symmetric else np.empty((4, 1000))
     y = comm.empty(1000)
     x[:] = 1.5

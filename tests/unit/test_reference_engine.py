@@ -82,7 +82,6 @@ WRONG: dict[str, tuple[list[Row], list[Row]]] = {
     "did not wait for requests": ([SEND_0], [RECV_1, WAIT]),
     "request 0 is in use": ([SEND_0, SEND_0, WAIT], [RECV_1, WAIT]),
     "request 2 is not among": ([(S, 2, 1, 0, 0, 8)], []),
-    "an empty message": ([(S, 0, 1, 0, 0, 0)], []),
 }
 WRONG_ON_NODE: dict[str, tuple[list[Row], list[Row]]] = {
     "deadlock: call 0 rank 1 lane 0 row 0 AWAIT": ([], TAKE),

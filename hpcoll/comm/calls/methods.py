@@ -86,6 +86,17 @@ class Method(NamedTuple):
             return (0, None) if root else (None, 0)
         return (0 if root or self.at_root != "sendbuf" else None), (1 if root or self.at_root != "recvbuf" else None)
 
+    def slots(self, arguments: Sequence[Any], rank: int) -> tuple[Any, Any]:
+        """What is sent, or ``MPI.IN_PLACE``, and what is received on this rank, as `hpcoll.runtime.engine.call_lookup` gets them."""
+        send, recv = arguments[0], arguments[1]
+        if self.arguments[0] == "buf":
+            return MPI.IN_PLACE, send
+        if not self.at_root or MANY in self.holds:
+            return send, recv
+        if rank != arguments[-1]:
+            return MPI.IN_PLACE, send if self.at_root == "recvbuf" else recv
+        return (MPI.IN_PLACE, send) if recv is MPI.IN_PLACE else (send, recv)
+
     def gpu_arrays(self, arguments: Sequence[Any], rank: int) -> dict[int, DeviceArray]:
         """The GPU arrays that this rank sends from and receives into, by position."""
         found: dict[int, DeviceArray] = {}

@@ -78,16 +78,17 @@ class CallTable:
 
     Args:
         rank, nranks: Of the communicator.
+        starts: Calls are started only, to be in flight.
     Attributes:
         address: For `hpcoll.runtime.engine.call_lookup.run_cached`.
         calls: What was entered, in the order of the entries.
     """
 
-    def __init__(self, rank: int, nranks: int) -> None:
+    def __init__(self, rank: int, nranks: int, starts: bool) -> None:
         self._words = np.zeros(c.ENTRIES + MAX_ENTRIES * c.ENTRY, np.int64)
         self._room = np.zeros(5 * nranks + 2, np.int64)
         fields = {
-            c.RANK: rank, c.NRANKS: nranks, c.COUNTS: self._room.ctypes.data, c.ARRAY: id(np.ndarray), c.LIST: id(list),
+            c.RANK: rank, c.NRANKS: nranks, c.STARTS: starts, c.COUNTS: self._room.ctypes.data, c.ARRAY: id(np.ndarray), c.LIST: id(list),
             c.TUPLE: id(tuple), c.INT: id(int), c.TAGGED: int(sys.version_info >= (3, 12)), c.NONE: id(None), c.IN_PLACE: id(MPI.IN_PLACE),
             c.INT64: id(np.int64), c.INT64_DTYPE: id(_INT64), c.INT32_DTYPE: id(_INT32),
         }  # fmt: skip
@@ -157,19 +158,19 @@ def _stride(side: Side, count: int) -> int | None:
     return None if rest or not stride else stride
 
 
-Key = tuple[str, Any, str | None, int | str | None]  # method, root, algorithm, segment
+Key = tuple[Any, ...]  # method, root, algorithm, segment, and for calls in flight the message context
 
 
 class CallCache(dict[Key, int]):
     """Address of the table of calls for each key.
 
     Args:
-        rank, nranks: Of the communicator.
+        rank, nranks, starts: As in `CallTable`.
     """
 
-    def __init__(self, rank: int, nranks: int) -> None:
+    def __init__(self, rank: int, nranks: int, *, starts: bool = False) -> None:
         self.tables: dict[Key, CallTable] = {}
-        self._who = rank, nranks
+        self._who = rank, nranks, starts
 
     def __missing__(self, key: Key) -> int:
         table = self.tables[key] = CallTable(*self._who)

@@ -5,6 +5,8 @@ from numba import njit
 from hpcoll.runtime.engine.ffi import exchange, pointer, store_release
 from hpcoll.runtime.engine.interpreter import run_locked
 from hpcoll.runtime.engine.mpi_calls import call_mpi
+from hpcoll.runtime.engine.progress import start
+from hpcoll.runtime.engine.resize import resize
 from hpcoll.runtime.engine.spec_reader import is_like, read_blocks, read_elements
 from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.program import fields as f
@@ -18,8 +20,8 @@ def run_cached(table, send, recv, op):  # type: ignore[no-untyped-def]
         table: `CallTable.address`.
         send, recv, op: ``id()`` of the buffers and of the operator.
     Returns:
-        An answer of `interpreter.run`; `MISS` where no entry fits, `NATIVE` where the MPI library must be called with all
-        that the caller gave: nothing has happened then.
+        An answer of `interpreter.run`, or of `progress.start` from a table of calls in flight; `MISS` where no entry fits, `NATIVE`
+        where the MPI library must be called with all that the caller gave: nothing has happened then.
     """
     head = pointer(table)
     for i in range(head[c.NENTRIES]):
@@ -46,7 +48,8 @@ def _run_entry(table, at, send, recv):  # type: ignore[no-untyped-def]
             return c.MISS
         if engine < 0:
             return call_mpi(-engine, source, target, count)
-    if engine and not exchange(pointer(engine)[f.LOCK], 0, 1):
+    starts = pointer(table)[c.STARTS]  # then the caller has seen to it that nobody else uses the engine
+    if engine and not starts and not exchange(pointer(engine)[f.LOCK], 0, 1):
         return f.BUSY
     room = pointer(table)[c.COUNTS]
     if entry[c.SIZES] == c.ALL_ALIKE:
@@ -55,10 +58,23 @@ def _run_entry(table, at, send, recv):  # type: ignore[no-untyped-def]
         source, target, count = _varying(table, at, send, recv, room)
     pointer(table)[c.COUNT] = count
     if count >= 0 and engine:
-        return run_locked(engine, source, target, room)
-    if engine:
+        return _start(engine, source, target, room) if starts else run_locked(engine, source, target, room)
+    if engine and not starts:
         store_release(pointer(engine)[f.LOCK], 0)
     return c.NATIVE if count >= 0 else c.MISS
+
+
+@njit(nogil=True)
+def _start(engine, source, target, counts):  # type: ignore[no-untyped-def]
+    status = resize(engine, counts)
+    if status != f.DONE:
+        return status
+    status = start(engine, source, target)
+    if status == f.DONE:
+        account = pointer(pointer(engine)[f.ACCOUNT])
+        account[0] += 1
+        account[2] += pointer(engine)[f.LEDGER_NBYTES]
+    return status
 
 
 @njit(nogil=True)

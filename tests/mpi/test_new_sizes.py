@@ -1,0 +1,184 @@
+"""Calls that differ from earlier ones in size or counts alone, and buffer specs as programs write them: right, and recognised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from reference import agreed, communicator, fresh
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.context import Context
+from hpcoll.runtime.engine.call_cache import SUPPORTED
+
+pytestmark = pytest.mark.mpi
+SIZES = [0, 1, 5, 7, 8, 9, 100, 1000, 63, 2000, 17, 40_000, 3, 12_345, 512, 1]
+
+
+@pytest.fixture
+def described(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The methods of calls that took the long way."""
+    found: list[str] = []
+    prepare = Context.prepare
+
+    def noted(self: Context, method: str, *arguments: Any) -> Any:
+        found.append(method)
+        return prepare(self, method, *arguments)
+
+    monkeypatch.setattr(Context, "prepare", noted)
+    return found
+
+
+@pytest.mark.smoke
+def test_sizes_in_any_order() -> None:
+    """One communicator, every algorithm that may be chosen, sizes up and down: what one call leaves must not show in the next."""
+    comm, wrong = communicator().Dup(), []
+    p, rank = comm.size, comm.rank
+    total = p * (p + 1) / 2
+    for turn in range(3):
+        for n in SIZES:
+            x, y, wide = np.full(n, rank + 1.0), np.zeros(n), np.zeros(n * p)
+            comm.Allreduce(x, y)
+            comm.Allgather(x, wide)
+            ones = np.ones(n * p)
+            comm.Alltoall(wide, ones)
+            root, few = (turn + n) % p, np.full(n, float(rank))
+            comm.Bcast(few, root)
+            request = comm.Iallreduce(MPI.IN_PLACE, x)
+            request.Wait()
+            expected = np.repeat(np.arange(1.0, p + 1), n)
+            good = [(y == total).all(), (wide == expected).all(), (ones == rank + 1).all(), (few == root).all(), (x == total).all()]
+            wrong += [] if all(good) else [(turn, n, good)]
+    comm.Free()
+    assert agreed(wrong) == []
+
+
+@pytest.mark.skipif(not SUPPORTED, reason="objects are laid out otherwise")
+def test_new_sizes_take_the_quick_way(described: list[str]) -> None:
+    comm = fresh()
+    for n in range(1, 400):
+        comm.Allreduce(np.ones(n), np.empty(n), algorithm="recursive_doubling")
+    assert agreed([] if len(described) < 16 else [len(described)]) == []
+    comm.Free()
+
+
+def counts_of(turn: int, p: int) -> Any:
+    """Elements that each rank sends to each other, many of them none."""
+    rng = np.random.default_rng(turn)
+    return rng.integers(0, 2, (p, p)) * rng.integers(0, (9, 900, 40_000)[turn % 3], (p, p))
+
+
+LISTS: dict[str, Callable[[Any], Any]] = {
+    "list": lambda counts: counts.tolist(), "tuple": lambda counts: tuple(counts.tolist()), "int64": lambda counts: counts.astype(np.int64),
+    "int32": lambda counts: counts.astype(np.int32), "numpy integers": list,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", LISTS)
+@pytest.mark.parametrize("displacements", ["given", "packed", "pair"])
+def test_counts_in_any_form(form: str, displacements: str, described: list[str]) -> None:
+    """New counts in each call; blocks one element apart where displacements are given."""
+    comm, wrong, made = fresh(), [], LISTS[form]
+    p, rank = comm.size, comm.rank
+
+    def spec(array: Any, counts: Any, displs: Any) -> Any:
+        if displacements == "pair":
+            return [array, (made(counts), made(displs)), MPI.DOUBLE]
+        return [array, made(counts), made(displs) if displacements == "given" else None, MPI.DOUBLE]
+
+    def laid_out(counts: Any, values: Any) -> tuple[Any, Any]:
+        apart = 0 if displacements == "packed" else 1
+        displs = np.concatenate(([0], np.cumsum(counts[:-1] + apart)))
+        array = np.full(int(counts.sum()) + apart * p, -1.0)
+        for displ, count, value in zip(displs, counts, values, strict=True):
+            array[displ : displ + count] = value
+        return array, displs
+
+    for turn in range(8):
+        counts = counts_of(turn, p)
+        mine, theirs = counts[rank], counts[:, rank]
+        send, send_displs = laid_out(mine, [100 * rank + peer for peer in range(p)])
+        expected, recv_displs = laid_out(theirs, [100 * peer + rank for peer in range(p)])
+        recv = np.full_like(expected, -1.0)
+        comm.Alltoallv(spec(send, mine, send_displs), spec(recv, theirs, recv_displs))
+        wrong += [] if (recv == expected).all() else [("Alltoallv", turn)]
+        every, displs = laid_out(counts[0], range(p))
+        for root in (None, 0, p - 1):
+            gathered, x = np.full_like(every, -1.0), np.full(counts[0][rank], float(rank))
+            whole = spec(gathered, counts[0], displs)
+            if root is None:
+                comm.Allgatherv(x, whole)
+            else:
+                comm.Gatherv([x, MPI.DOUBLE], whole if rank == root else None, root)
+                part = np.full(counts[0][rank], -1.0)
+                comm.Scatterv(spec(every, counts[0], displs) if rank == root else None, part, root)
+                wrong += [] if (part == rank).all() else [("Scatterv", turn, root)]
+            wrong += [] if root not in (None, rank) or (gathered == every).all() else [("Gatherv", turn, root)]
+    assert agreed(wrong) == []
+    assert agreed([] if not SUPPORTED or len(described) < 30 else [len(described)]) == []  # of 48 calls on a root
+    comm.Free()
+
+
+SPECS: dict[str, Callable[[Any], Any]] = {
+    "bare": lambda x: x, "type": lambda x: [x, MPI.DOUBLE], "tuple": lambda x: (x, MPI.DOUBLE), "code": lambda x: [x, "d"],
+    "count": lambda x: [x, x.size, MPI.DOUBLE], "count alone": lambda x: [x, x.size], "pair": lambda x: [x, (x.size, 0), MPI.DOUBLE],
+    "displacement": lambda x: [np.concatenate((x, x)), x.size, x.size, MPI.DOUBLE], "none": lambda x: [x, None, MPI.DOUBLE],
+    "other type": lambda x: [x.view(np.int64), MPI.DOUBLE], "longer": lambda x: [np.concatenate((x, x)), x.size, MPI.DOUBLE],
+    "large count": lambda x: [np.resize(x, 3_000_000), 3_000_000, MPI.DOUBLE],
+}  # fmt: skip
+
+
+@pytest.mark.once
+@pytest.mark.skipif(not SUPPORTED, reason="objects are laid out otherwise")
+@pytest.mark.parametrize("algorithm", ["direct", "native"])
+@pytest.mark.parametrize("name", SPECS)
+def test_specs_are_recognised(name: str, algorithm: str, described: list[str]) -> None:
+    comm, wrong = fresh(), []
+    for turn in range(4):
+        x = np.full(100 + turn % 2, comm.rank + 1.0)
+        spec = SPECS[name](x)
+        y = np.zeros(spec[1] if name == "large count" else x.size)
+        comm.Allreduce(spec, [y, MPI.DOUBLE], algorithm=algorithm)
+        wrong += [] if (y == comm.size * (comm.size + 1) / 2).all() else [(turn, y)]
+    assert agreed(wrong) == []
+    assert len(described) == 1
+    comm.Free()
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("what", ["count", "displacement", "type", "short"])
+def test_what_only_looks_like_an_earlier_call_is_refused(what: str) -> None:
+    """Behind calls that were recognised."""
+    comm, y = fresh(), np.zeros(50)
+    for _ in range(3):
+        comm.Allreduce([np.ones(50), 50, MPI.DOUBLE], y)
+        comm.Allgatherv(np.ones(5), [np.zeros(5 * comm.size), [5] * comm.size, None, MPI.DOUBLE])
+    counts = [5] * comm.size
+    calls = {
+        "count": lambda: comm.Allreduce([np.ones(50), 51, MPI.DOUBLE], np.zeros(51)),
+        "displacement": lambda: comm.Allgatherv(np.ones(5), [np.zeros(5 * comm.size), counts, [5 * comm.size] * comm.size, MPI.DOUBLE]),
+        "type": lambda: comm.Allreduce([np.ones(50), 50, MPI.FLOAT], y),
+        "short": lambda: comm.Allgatherv(np.ones(6), [np.zeros(5 * comm.size), counts, None, MPI.DOUBLE]),
+    }
+    with pytest.raises(ArgumentError):
+        calls[what]()
+    comm.Free()
+
+
+@pytest.mark.once
+@pytest.mark.skipif(not SUPPORTED, reason="objects are laid out otherwise")
+def test_calls_that_only_the_library_understands(described: list[str]) -> None:
+    """MINLOC is described once."""
+    comm, wrong = fresh(), []
+    pairs = np.zeros(4, np.dtype([("a", "f8"), ("b", "i4")], align=True))
+    for turn in range(4):
+        pairs["a"], pairs["b"] = comm.rank + turn, comm.rank
+        found = pairs.copy()
+        comm.Allreduce([pairs, 4, MPI.DOUBLE_INT], [found, 4, MPI.DOUBLE_INT], MPI.MINLOC)
+        wrong += [] if (found["a"] == turn).all() and (found["b"] == 0).all() else [found]
+    assert agreed(wrong) == []
+    assert len(described) == 1
+    comm.Free()
