@@ -32,6 +32,7 @@ from hpcoll.runtime.engine import call_cache
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.engine.mpi_collectives import MAX_COUNT, MpiCall
 from hpcoll.runtime.program.call_fields import ALIASED, MISS, UNKNOWN
+from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
 from hpcoll.runtime.program.fields import BUSY
 from hpcoll.selection.config import NATIVE
 from hpcoll.selection.ranges import MANY
@@ -142,9 +143,16 @@ class Context:
             TransportError, DeviceError: the MPI library or the GPU failed; the communicator cannot be used any more.
             mpi4py.MPI.Exception: the MPI library's own collective failed.
         """
+        table = self.tables.tables[key] if buffers else None
+        if status == NO_CALL and table is not None:
+            served = table.latest
+            if served.plan is None:
+                getattr(self.resources.native, key[0])(*arguments)
+            else:
+                self._run_native(served.plan, key[0], arguments, table.nbytes)
+            return
         if status == BUSY:
             raise ArgumentError(f"rank {self.rank}: another thread is inside a collective on this communicator: use one each")
-        table = self.tables.tables[key] if buffers else None
         if status == MISS:
             self._run_prepared(key, arguments, stream, table, *buffers)
             return
@@ -152,10 +160,7 @@ class Context:
         served = table.latest
         if isinstance(served.by, MpiCall):
             raise MPI.Exception(served.by.error)
-        if served.by is None:
-            self._run_native(served.plan, key[0], arguments, table.nbytes)
-        else:
-            self._go_on(served.plan, served.by, status)
+        self._go_on(served.plan, served.by, status)
 
     def prepare(self, method: str, arguments: tuple[Any, ...], asked: Asked) -> Prepared:
         """Describe a call and find how it runs.

@@ -9,7 +9,7 @@ from mpi4py import MPI
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.methods import Method
 from hpcoll.comm.calls.specs import layout_of, split
-from hpcoll.runtime.engine.call_cache import Side
+from hpcoll.runtime.engine.call_cache import HOLDERS, Side
 from hpcoll.runtime.program.call_fields import ABSENT, ALIASED, BLOCKS, MANY, OF_NONE, OF_RECEIVED, OF_SENT, ONE
 
 Sides = tuple[Side, Side]
@@ -40,14 +40,15 @@ def _side(spec: Any, kind: int, nranks: int, *, writable: bool) -> Side | None:
     if kind == ABSENT or spec is MPI.IN_PLACE:
         return Side(ABSENT if kind == ABSENT else ALIASED)
     buffer, counts, displs, datatype = split(spec, "", vector=kind == MANY)
-    if not _readable(spec, buffer, writable=writable):
+    array = _readable(spec, buffer, datatype, writable=writable)
+    if array is None:
         return None
-    layout = layout_of(buffer, datatype, "")
+    layout = layout_of(array, datatype, "")
     if layout is None or layout.datatype is not None:
         return None
     nbytes = 0
     if kind != MANY:
-        nbytes = buffer.nbytes - int(displs or 0) * layout.extent
+        nbytes = array.nbytes - int(displs or 0) * layout.extent
         nbytes = nbytes if counts is None else int(counts) * (nranks if kind == BLOCKS else 1) * layout.extent
     return Side(kind, nbytes, writable, buffer, *_form(spec, datatype), layout.extent)
 
@@ -57,17 +58,20 @@ def opaque_sides(buffers: Sequence[Any]) -> Sides | None:
     found: list[Side] = []
     for i, spec in enumerate(buffers):
         buffer, datatype = (spec[0], spec[-1]) if type(spec) in (list, tuple) and 2 <= len(spec) <= 4 else (spec, None)
-        if not _readable(spec, buffer, writable=i == 1):
+        if _readable(spec, buffer, datatype, writable=i == 1) is None:
             return None
         found.append(Side(ONE, 0, i == 1, buffer, *_form(spec, datatype)))
     return found[0], found[1]
 
 
-def _readable(spec: Any, buffer: Any, *, writable: bool) -> bool:
-    if type(buffer) is not np.ndarray or (buffer is not spec and type(spec) not in (list, tuple)):
-        return False
-    flags = buffer.flags
-    return flags.c_contiguous and flags.aligned and (flags.writeable or not writable)
+def _readable(spec: Any, buffer: Any, datatype: object, *, writable: bool) -> np.ndarray | None:
+    """The memory that compiled code would find, or None: a view that is the whole spec has a format, which it does not look at."""
+    known = type(buffer) is np.ndarray or (type(buffer) in HOLDERS and (type(buffer) is not memoryview or datatype is not None))
+    if not known or (buffer is not spec and type(spec) not in (list, tuple)):
+        return None
+    array = buffer if type(buffer) is np.ndarray else np.asarray(memoryview(buffer))
+    flags = array.flags
+    return array if flags.c_contiguous and flags.aligned and (flags.writeable or not writable) else None
 
 
 def _form(spec: Any, datatype: object) -> tuple[int, int, object]:

@@ -15,7 +15,18 @@ from hpcoll.runtime.engine.mpi_collectives import MpiCall
 from hpcoll.runtime.program import call_fields as c
 
 MAX_ENTRIES = 32  # calls that a table holds
+_C_CONTIGUOUS = 2  # flag of a memoryview
 _INT64, _INT32 = np.dtype(np.int64), np.dtype(np.int32)
+
+
+class Holder(NamedTuple):
+    """Where an object that is no array says where its memory is: words, as in `hpcoll.runtime.program.call_fields`."""
+
+    data_at: int
+    nitems_at: int
+    readonly_at: int
+    check_at: int
+    mask: int
 
 
 class Side(NamedTuple):
@@ -25,14 +36,14 @@ class Side(NamedTuple):
         kind: One of `hpcoll.runtime.program.call_fields`.
         nbytes: Of what is sent or received.
         writable: Whether it is received into.
-        array: The array, or None.
+        array: The array, or what else holds the memory, or None.
         length, type_at, type, element: As there.
     """
 
     kind: int
     nbytes: int = 0
     writable: bool = False
-    array: np.ndarray | None = None
+    array: Any = None
     length: int = 0
     type_at: int = -1
     type: object = None
@@ -44,13 +55,16 @@ class Side(NamedTuple):
         if self.array is None:
             return [self.kind, *[0] * (c.RECEIVED - c.SENT - 1)]
         flags = c.CONTIGUOUS | c.ALIGNED | (c.WRITEABLE if self.writable else 0)
-        wanted = id(self.type) if self.type_at >= 0 else 0
-        return [self.kind, self.length, self.type_at, wanted, id(self.array.dtype), self.element, self.array.itemsize, flags]
+        wanted, array = id(self.type) if self.type_at >= 0 else 0, self.array
+        words = [self.kind, self.length, self.type_at, wanted]
+        if type(array) is np.ndarray:
+            return [*words, id(array.dtype), self.element, array.itemsize, flags, *[0] * (c.MASK - c.FLAGS_OF)]
+        return [*words, 0, self.element, 1, flags, id(type(array)), *HOLDERS[type(array)]]
 
     @property
     def owners(self) -> tuple[object, object]:
         """What has the addresses in `words`."""
-        return self.type, None if self.array is None else self.array.dtype
+        return self.type, self.array.dtype if type(self.array) is np.ndarray else type(self.array)
 
 
 class Served(NamedTuple):
@@ -95,13 +109,14 @@ class CallTable:
         for field, value in fields.items():
             self._words[field] = value
         self.address = self._words.ctypes.data
+        self._latest: Any = memoryview(self._words)[c.LATEST : c.LATEST + 1]  # type: ignore[arg-type]  # a third of the price
         self.calls: list[Served] = []
         self._keep: list[tuple[object, ...]] = []
 
     @property
     def latest(self) -> Served:
         """What serves the call that `run_cached` found last."""
-        return self.calls[self._words[c.LATEST]]
+        return self.calls[self._latest[0]]
 
     @property
     def nbytes(self) -> int:
@@ -219,4 +234,22 @@ def _reads_int(number: int) -> bool:
     return (digits & 0xFFFFFFFF) + ((digits >> 32) << 30 if ndigits > 1 else 0) == number and _words(id(scalar), 3)[2] == number
 
 
+def _holders() -> dict[type, Holder]:
+    """Types whose objects say where their memory is in the words that are expected, tried on some."""
+    found = {}
+    samples = (
+        (bytearray(40), Holder(5, 2, -1, -1, 0)), (MPI.buffer(bytearray(40)), Holder(2, 4, 6, -1, 0)),
+        (memoryview(bytearray(40)), Holder(7, 9, 11, 5, _C_CONTIGUOUS)),
+    )  # fmt: skip
+    for sample, holder in samples:
+        words = _words(id(sample), 1 + max(holder[:-1]))
+        expected = MPI.Get_address(sample), 40, True, True
+        readonly = holder.readonly_at >= 0 and words[holder.readonly_at] & 0xFFFFFFFF != 0
+        checked = holder.check_at < 0 or words[holder.check_at] & holder.mask == holder.mask
+        if (words[holder.data_at], words[holder.nitems_at], not readonly, checked) == expected:
+            found[type(sample)] = holder
+    return found
+
+
+HOLDERS = _holders() if sys.implementation.name == "cpython" else {}
 SUPPORTED = _supported()

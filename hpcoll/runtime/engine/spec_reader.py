@@ -24,8 +24,10 @@ def _items(table, spec):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, inline="always")
 def _array(table, side, array):  # type: ignore[no-untyped-def]
-    """Bytes of a C-ordered array of the side's element type; -1 for anything else."""
+    """Bytes of a C-ordered array of the side's element type, or of what holds memory; -1 for anything else."""
     fields, wanted = pointer(array), pointer(side)
+    if wanted[c.DTYPE] == 0:
+        return _held(side, array)
     if fields[c.TYPE_OF] != pointer(table)[c.ARRAY] or fields[c.DESCR] != wanted[c.DTYPE]:
         return _NO
     if fields[c.FLAGS] & wanted[c.FLAGS_OF] != wanted[c.FLAGS_OF]:
@@ -34,6 +36,26 @@ def _array(table, side, array):  # type: ignore[no-untyped-def]
     for i in range(fields[c.NDIM] & 0xFFFFFFFF):
         nbytes *= dimensions[i]
     return nbytes
+
+
+@njit(nogil=True)
+def _held(side, holder):  # type: ignore[no-untyped-def]
+    """Bytes of an object such as a bytearray; -1 for one of another type, one that may not be written, or a view with gaps."""
+    fields, wanted = pointer(holder), pointer(side)
+    if fields[c.TYPE_OF] != wanted[c.HOLDER]:
+        return _NO
+    if wanted[c.READONLY_AT] >= 0 and wanted[c.FLAGS_OF] & c.WRITEABLE and fields[wanted[c.READONLY_AT]] & 0xFFFFFFFF:
+        return _NO
+    if wanted[c.CHECK_AT] >= 0 and fields[wanted[c.CHECK_AT]] & wanted[c.MASK] != wanted[c.MASK]:
+        return _NO
+    return fields[wanted[c.NITEMS_AT]] * wanted[c.ITEMSIZE]
+
+
+@njit(nogil=True, inline="always")
+def _data(side, array):  # type: ignore[no-untyped-def]
+    """Address of the memory."""
+    wanted = pointer(side)
+    return pointer(array)[c.DATA if wanted[c.DTYPE] else wanted[c.DATA_AT]]
 
 
 @njit(nogil=True)
@@ -119,7 +141,7 @@ def read_elements(table, side, spec):  # type: ignore[no-untyped-def]
     nbytes = _array(table, side, array) if array else _NO
     if nbytes < 0:
         return 0, _NO
-    address, element = pointer(array)[c.DATA], wanted[c.ELEMENT]
+    address, element = _data(side, array), wanted[c.ELEMENT]
     first = _integer(table, displs) * element if displs else 0
     if first < 0 or first > nbytes:
         return 0, _NO
@@ -158,4 +180,4 @@ def read_blocks(table, side, spec, room):  # type: ignore[no-untyped-def]
             return 0, 0, _NO
         places[2 * i], places[2 * i + 1] = displ * element, count * element
         packed += count
-    return pointer(array)[c.DATA], nbytes, n
+    return _data(side, array), nbytes, n

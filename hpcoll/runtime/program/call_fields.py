@@ -13,12 +13,14 @@ MISS, NATIVE = 4, 5  # answers besides those of `hpcoll.runtime.engine.interpret
 # An entry. OP: operator, as address; ENGINE: address of what runs it, negative where it is a call of the MPI library. It is for calls of
 # LEAST to MOST, as the call counts; STRIDE and SENT_STRIDE: how many bytes of the two buffers each of these stands for. SIZES: whether all
 # blocks have one size, or which side says the sizes of all; UNKNOWN: calls that only the MPI library understands. Then the two sides.
-OP, ENGINE, LEAST, MOST, SENT_STRIDE, STRIDE, SIZES, SENT, RECEIVED, ENTRY = *range(8), 15, 23
+OP, ENGINE, LEAST, MOST, SENT_STRIDE, STRIDE, SIZES, SENT, RECEIVED, ENTRY = *range(8), 21, 35
 ALL_ALIKE, OF_NONE, OF_SENT, OF_RECEIVED, UNKNOWN = range(5)
 # A side: what an argument must be. KIND: of it; LENGTH: items of the spec, 0: it is the array itself; TYPE_AT, TYPE: which item is the
 # datatype, or -1, and its address; DTYPE, ITEMSIZE: the array's element type, as address, and its bytes;
-# ELEMENT: bytes of what is counted; FLAGS_OF: flags that the array must have.
-KIND, LENGTH, TYPE_AT, TYPE, DTYPE, ELEMENT, ITEMSIZE, FLAGS_OF = range(8)
+# ELEMENT: bytes of what is counted; FLAGS_OF: flags that the array must have. Where DTYPE is 0 it is no array but a HOLDER of memory,
+# a type as address: DATA_AT, NITEMS_AT, READONLY_AT, CHECK_AT: words of the object, the last of
+# which must have all bits of MASK; -1: there is none.
+KIND, LENGTH, TYPE_AT, TYPE, DTYPE, ELEMENT, ITEMSIZE, FLAGS_OF, HOLDER, DATA_AT, NITEMS_AT, READONLY_AT, CHECK_AT, MASK = range(14)
 # Kinds: not looked at; in place; elements; equal blocks, which a count says the size of; blocks with counts of their own.
 ABSENT, ALIASED, ONE, BLOCKS, MANY = range(5)
 # Of a PyObject and of a PyArrayObject, in words: type; data, number of dimensions, dimensions, element type, flags. Of a list: how many
