@@ -58,7 +58,7 @@ MUTANTS = (
     ),
     Mutant(
         "staging slot taken again before its messages were used", f"{ENGINE}/shm_ops.py",
-        "            if _unread(rings, peer, slot) > 0:\n", "            if _unread(rings, peer, slot) > RING_SLOTS:\n",
+        "        if unread == 0:\n", "        if unread <= RING_SLOTS:\n",
         "openmpi 2 test_shm.py test_collectives.py",
     ),
     Mutant(

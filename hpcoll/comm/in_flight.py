@@ -91,8 +91,8 @@ def _like_an_earlier_one(
         return None
     context.issued += 1
     if status == DONE:
-        request: MPI.Request = Request(MPI.Grequest.Start(None, None, None))
-        MPI.Grequest(request).Complete()
+        request = Request(MPI.Grequest.Start(None, None, None))
+        request.Complete()
         return request
     served = context.started.tables[key].latest
     served.plan.claim(message_context, served.by)

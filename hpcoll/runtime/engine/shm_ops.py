@@ -21,6 +21,7 @@ _FAST_BYTES_PER_NS = 8
 _SLOW, _SLOW_WRITES = 8, 16  # what a slow write counts against a fast one, and the sum from which on it is no accident
 _INTERRUPTED = 30  # times as long: the system let another process run meanwhile
 _TRIAL = 32  # lanes
+_NEAR_NBYTES = 16384  # of a slot: short messages go beyond only while those before still hold messages
 
 
 @njit(nogil=True, inline="always")
@@ -134,13 +135,22 @@ def _stage(address, rings, destination, source, nbytes):  # type: ignore[no-unty
 
 @njit(nogil=True)
 def _reserve(state, rings, slot):  # type: ignore[no-untyped-def]
-    """RESERVE: the next free bytes of the slot; from its start again only when all that was staged there has been used."""
+    """RESERVE: the next free bytes of the slot; from its start again only when all that was staged there has been used.
+
+    Short messages go round in a few pages, since the first touch of a page costs more than they do; longer ones gain from memory that is in
+    no other core's cache.
+    """
     used = pointer(rings[f.USED] + 16 * slot)
-    if used[0] + state[f.STAGING_OF_LANE] > rings[f.CAPACITY]:
+    nbytes = state[f.STAGING_OF_LANE]
+    end = used[0] + nbytes
+    if end > (rings[f.CAPACITY] if nbytes > _UNCACHED_NBYTES else _NEAR_NBYTES) and used[0] > 0:
+        unread = 0
         for peer in range(rings[f.NLOCAL]):
-            if _unread(rings, peer, slot) > 0:
-                return 0
-        used[0] = 0
+            unread += _unread(rings, peer, slot)
+        if unread == 0:
+            used[0] = 0
+        elif end > rings[f.CAPACITY]:
+            return 0
     used[1] = used[0]
     used[0] += state[f.STAGING_OF_LANE]
     rings[f.STAGED] += 1
