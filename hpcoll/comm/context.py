@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, DeviceError, TransportError
+from hpcoll.comm import entries
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.methods import METHODS, Method
-from hpcoll.comm.calls.native import as_native, compiled
-from hpcoll.comm.calls.recognised import opaque_sides, sides, whose_sizes
-from hpcoll.comm.cut import counts_of, ledger_nbytes
+from hpcoll.comm.calls.native import as_native
+from hpcoll.comm.cut import ledger_nbytes
 from hpcoll.comm.engines import BlockingEngines
 from hpcoll.comm.ledger import Ledger
 from hpcoll.comm.plan import Plan
@@ -30,12 +30,11 @@ from hpcoll.comm.requests import Persistent
 from hpcoll.comm.resources import Resources
 from hpcoll.runtime.engine import call_cache
 from hpcoll.runtime.engine.host_engine import HostEngine
-from hpcoll.runtime.engine.mpi_collectives import MAX_COUNT, MpiCall
-from hpcoll.runtime.program.call_fields import ALIASED, MISS, UNKNOWN
+from hpcoll.runtime.engine.mpi_collectives import MpiCall
+from hpcoll.runtime.program.call_fields import MISS
 from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
 from hpcoll.runtime.program.fields import BUSY
 from hpcoll.selection.config import NATIVE
-from hpcoll.selection.ranges import MANY
 
 
 class Parts(NamedTuple):
@@ -194,47 +193,12 @@ class Context:
         if call is None or plan is None or plan.algorithm == NATIVE:
             theirs = self._run_natively(method, prepared)
             if table is not None and all(map(_same, theirs, arguments)):
-                self._enter_native(table, method, arguments, buffers, prepared)
+                entries.enter_native(self.planner, table, method, arguments, buffers, prepared)
             return
         engine = self._run_engine(key, arguments, prepared)
         same_memory = call.aliased and not (buffers and buffers[0] is MPI.IN_PLACE)  # which `run_cached` does not look for
         if table is not None and call.as_given and not same_memory and plan.kept:
-            self.enter(table, method, arguments, buffers, call, call_cache.Served(engine, plan))
-
-    def enter(
-        self, table: call_cache.CallTable, method: str, arguments: tuple[Any, ...], buffers: tuple[Any, ...], call: Call,
-        served: call_cache.Served, most_nbytes: int = MANY,
-    ) -> None:  # fmt: skip
-        """Let calls like one be found in a table, whatever their sizes up to so many bytes."""
-        row, cell = METHODS[method], self.planner.cell(call)
-        cell = cell[0], min(cell[1], most_nbytes)
-        found = sides(row, arguments, buffers, self.rank, self.nranks)
-        if found is None:
-            return
-        nbytes = ledger_nbytes(call, self.nranks)
-        if call.blocks is None:
-            element = found[1].element if isinstance(served.by, MpiCall) else call.dtype.itemsize
-            least, most = counts_of(cell, call, self.nranks, element)
-            most = min(most, MAX_COUNT) if isinstance(served.by, MpiCall) else most
-            served = served._replace(cell=(least, most), count=call.nbytes // element, nbytes=nbytes)
-        elif ALIASED not in (found[0].kind, found[1].kind):
-            served = served._replace(cell=cell, sizes=whose_sizes(row, call))
-        else:
-            return
-        table.enter(row.find("op", arguments), *found, served)
-
-    def _enter_native(
-        self, table: call_cache.CallTable, method: str, arguments: tuple[Any, ...], buffers: tuple[Any, ...], prepared: Prepared
-    ) -> None:  # fmt: skip
-        """Let calls that the MPI library serves be found: with one count to be made from compiled code, others to pass mpi4py at once."""
-        row, call, plan = METHODS[method], prepared.call, prepared.plan
-        if call is None or plan is None:
-            found = opaque_sides(buffers)
-            if found is not None:
-                table.enter(row.find("op", arguments), *found, call_cache.Served(None, None, sizes=UNKNOWN))
-        elif not call.aliased or buffers[0] is MPI.IN_PLACE:
-            by = compiled(row, self.resources.native, call, row.find("op", arguments), buffers, plan.sums)
-            self.enter(table, method, arguments, buffers, call, call_cache.Served(by, plan))
+            entries.enter(self.planner, table, method, arguments, buffers, call, call_cache.Served(engine, plan))
 
     def _run_engine(self, key: call_cache.Key, arguments: tuple[Any, ...], prepared: Prepared) -> HostEngine:
         """Run a call by its plan's engine."""

@@ -13,6 +13,7 @@ from hpcoll.comm.calls.call import Call, is_in_place
 from hpcoll.comm.calls.methods import METHODS, Caller, Method
 from hpcoll.comm.calls.native import as_native
 from hpcoll.comm.context import Context
+from hpcoll.comm.entries import enter
 from hpcoll.comm.prepared import Asked
 from hpcoll.comm.progress_thread import can_be_helped, collect, lasting
 from hpcoll.comm.requests import SHORT_NBYTES, Persistent, Request, go_on, is_short, start
@@ -61,7 +62,7 @@ def issue(comm: WithContext, method: str, arguments: tuple[Any, ...], algorithm:
         buffers, key = row.slots(arguments, context.rank), _key(row, arguments, algorithm, segment, which)
         if not call.aliased or buffers[0] is MPI.IN_PLACE:
             served = Served(engine, plan)
-            context.enter(_table(context, key), method, arguments, buffers, call, served, SHORT_NBYTES)
+            enter(context.planner, _table(context, key), method, arguments, buffers, call, served, SHORT_NBYTES)
     return request
 
 

@@ -28,13 +28,13 @@ class Planner:
     """Plans by kind of call and choice, of one communicator.
 
     Args:
-        resources: Of the communicator.
+        resources: Of the communicator; an attribute, too.
         ledger: Gets a line per operation and algorithm.
         forgotten: Called when all plans have been dropped.
     """
 
     def __init__(self, resources: Resources, ledger: Ledger, forgotten: Callable[[], None]) -> None:
-        self._on, self._ledger, self._forgotten = resources, ledger, forgotten
+        self.resources, self._ledger, self._forgotten = resources, ledger, forgotten
         self._engines = HostEngines(resources.topology, resources.handle, resources.wait_policy, resources.lock, resources.capacity)
         self._ranges = Ranges(resources.config)
         self._plans: dict[tuple[Any, ...], Plan] = {}  # by kind of call and cell of sizes
@@ -56,7 +56,7 @@ class Planner:
         """
         if call is None:
             if algorithm not in (None, NATIVE):
-                raise ArgumentError(f"rank {self._on.rank}: only the MPI library can serve this call, got algorithm={algorithm!r}")
+                raise ArgumentError(f"rank {self.resources.rank}: only the MPI library can serve this call, got algorithm={algorithm!r}")
             return None
         try:
             forced = None if segment is None else positive_segment(segment)
@@ -64,7 +64,7 @@ class Planner:
             key = (*kind, self.cell(call))
             return self._plans.get(key) or self._new_plan(key, kind, call, algorithm, forced, build or self._engines.build)
         except ArgumentError as error:
-            raise refusal(self._on.rank, call, error) from None
+            raise refusal(self.resources.rank, call, error) from None
 
     def cell(self, call: Call) -> tuple[int, int]:
         """Least and most bytes of the messages that are served as this one."""
@@ -90,7 +90,7 @@ class Planner:
         return plan
 
     def _choose(self, call: Call, algorithm: str | None, segment: int | None) -> Choice:
-        on, known = self._on, self.known_nbytes(call)
+        on, known = self.resources, self.known_nbytes(call)
         need = Need(
             call.collective, on.nranks, None if known is None else self._ranges.cell(known)[0],
             call.op is not None and not call.op.commutative,
@@ -108,16 +108,16 @@ class Planner:
     def known_nbytes(self, call: Call) -> int | None:
         """m, or None where a rank cannot know it."""
         unknown = call.blocks is not None and call.collective in ("gather", "scatter", "alltoall")
-        return None if unknown else message_nbytes(call, self._on.nranks)
+        return None if unknown else message_nbytes(call, self.resources.nranks)
 
     def _all_sizes(self, call: Call, choice: Choice) -> tuple[int, ...]:
         """Bytes of every rank's block, told by the root, where a schedule forwards blocks that only the root knows."""
         if call.blocks is None or call.collective not in ("gather", "scatter") or choice.algorithm in ("direct", NATIVE):
             return ()
-        sizes = np.zeros(self._on.nranks, np.int64)
-        if self._on.rank == call.root:
+        sizes = np.zeros(self.resources.nranks, np.int64)
+        if self.resources.rank == call.root:
             sizes[:] = call.blocks[2]
-        self._on.comm.Bcast(sizes, root=call.root)
+        self.resources.comm.Bcast(sizes, root=call.root)
         return tuple(sizes.tolist())
 
     def forget(self) -> None:

@@ -40,6 +40,14 @@ def test_every_mode_of_every_collective(collective: str, mode: str, capsys: pyte
 
 
 @pytest.mark.mpi(min_size=1)
+@pytest.mark.parametrize("collective", ["allreduce", "bcast", "alltoall", "gather"])
+def test_new_sizes_and_lists(collective: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(capsys, collective, *QUICK, "--sizes", "new", "--spec", "list")
+    assert (found["config"]["sizes"], found["config"]["spec"]) == ("new", "list")
+    assert found["out_of_bounds"] == {"count": 0, "okay": True}
+
+
+@pytest.mark.mpi(min_size=1)
 def test_work_beside_a_call_takes_about_as_long(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, "allreduce", "-b", "1M", "-e", "1M", "-n", "25", "--mode", "overlap")
     sides = [result["out_of_place"] for result in found["results"]]

@@ -4,8 +4,8 @@ Nothing here repeats what a collective means: inputs and answers are read from i
 (`hpcoll.schedules.collectives`), with one chunk per vector or one per block.
 """
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from hpcoll.base.ops import ReduceOp
 from hpcoll.cli.bench.device import Images, first_elements, gpu_array, pinned
-from hpcoll.cli.bench.modes import BLOCKING, method_in
+from hpcoll.cli.bench.modes import BARE, BLOCKING, LIST, method_in
 from hpcoll.cli.bench.values import combined, contribution, count_wrong, repeat
 from hpcoll.comm.calls.methods import BY_COLLECTIVE
 from hpcoll.runtime.gpu.device import Gpu
@@ -110,6 +110,13 @@ def make_buffers(case: Case, side: str, memory: Sequence[np.ndarray] = ()) -> Bu
     return Buffers(both, both, tuple(inputs), tuple(outputs), True)
 
 
+def smaller(case: Case, buffers: Buffers, n: int) -> Iterator[tuple[Case, Buffers]]:
+    """Up to ``n`` calls in the memory of one, each with an element less than the one before."""
+    for count in range(case.count, max(0, case.count - n), -1):
+        one = replace(case, count=count)
+        yield one, make_buffers(one, IN_PLACE if buffers.in_place else OUT_OF_PLACE, (buffers.source, buffers.target))
+
+
 def make_device_buffers(case: Case, side: str, gpu: Gpu, memory: Sequence[Any] = ()) -> Buffers:
     """Memory for a call on GPU arrays, not filled.
 
@@ -164,13 +171,16 @@ def wrong_elements(case: Case, buffers: Buffers) -> int:
     return wrong
 
 
-def bind(case: Case, buffers: Buffers, comm: MPI.Intracomm, op: Any, mode: str = BLOCKING, **extras: Any) -> Callable[[], Any]:
+def bind(
+    case: Case, buffers: Buffers, comm: MPI.Intracomm, op: Any, mode: str = BLOCKING, spec: str = BARE, **extras: Any
+) -> Callable[[], Any]:  # fmt: skip
     """The call, ready to be made again and again; what it returns depends on the mode.
 
     Args:
         comm: An `hpcoll.Communicator`, or any other communicator for the MPI library's own collective.
         op: Operator as ``comm`` takes it; ignored where nothing is combined.
         mode: Which of the collective's methods.
+        spec: How buffers are given: `hpcoll.cli.bench.modes.LIST` as ``[array, datatype]``.
         extras: Keywords for an `hpcoll.Communicator`; those that are None are not passed.
     """
     row = BY_COLLECTIVE[case.collective]
@@ -181,6 +191,8 @@ def bind(case: Case, buffers: Buffers, comm: MPI.Intracomm, op: Any, mode: str =
     meaning, arrays = case.meaning, buffers.device or buffers
     send, recv = (arrays.source if buffers.inputs else None, arrays.target if buffers.outputs else None)
     given = {"buf": arrays.target, "sendbuf": send, "recvbuf": recv, "op": op, "root": case.root}
+    if spec == LIST:
+        given |= {name: [given[name], MPI.Datatype.fromcode(case.dtype.char)] for name in given if isinstance(given[name], np.ndarray)}
     if buffers.in_place and not meaning.always_in_place:
         given[row.arguments[row.in_place_at]] = MPI.IN_PLACE
     return partial(method, *(given[name] for name in row.arguments), **extras)

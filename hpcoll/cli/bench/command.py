@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.cli.bench.modes import BLOCKING, MEMORIES, MODES, ORDINARY
+from hpcoll.cli.bench.modes import BARE, BLOCKING, LIST, MEMORIES, MODES, NEW, ORDINARY, SAME
 from hpcoll.cli.bench.plot import SUFFIXES, check_target, draw, read_run
 from hpcoll.cli.bench.report import FORMATS
 from hpcoll.cli.bench.sizes import FACTOR, MAXBYTES, MINBYTES
@@ -36,8 +36,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("-c", "--check", type=int, default=1, choices=(0, 1), help="check the answers; default 1")
     add("-a", "--average", type=int, default=3, choices=(0, 1, 2, 3), help="time of rank 0, average, least, greatest; default 3")
     add("--algorithms", metavar="LIST", help="all, auto, or names with commas; native always runs beside them; default auto")
-    add("--mode", default=BLOCKING, choices=MODES, help="persistent: X_init, Start, Wait; nonblocking: Ix, Wait; overlap: work between")
+    add("--mode", default=BLOCKING, choices=MODES, help="persistent: X_init; nonblocking: Ix, Wait; overlap: work between; init: X_init, Free too")
     add("--memory", default=ORDINARY, choices=MEMORIES, help="of hpcoll's buffers; native's are always ordinary")
+    add("--sizes", default=SAME, choices=(SAME, NEW), help="new: each call is an element shorter than the last")
+    add("--spec", default=BARE, choices=(BARE, LIST), help="how buffers are given; list: [array, datatype]")
     add("--segment", metavar="SIZE", help="bytes per segment; default: hpcoll's choice")
     add("--format", default="nccl", choices=tuple(FORMATS), help="default nccl")
     add("--output", type=Path, metavar="FILE", help="write to FILE instead of the terminal")

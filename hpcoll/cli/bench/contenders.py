@@ -180,13 +180,13 @@ def _symmetric(largest: Case, comm: Any, **where: str) -> tuple[Any, Any]:
 def _native(request: Request, world: MPI.Intracomm) -> Bind:
     """mpi4py's own method: nothing of ours in between."""
     op = to_native(request.op) if request.op else None
-    return lambda case, buffers: bind(case, buffers, world, op, request.mode)
+    return lambda case, buffers: bind(case, buffers, world, op, request.mode, request.spec)
 
 
 def _ours(request: Request, comm: Communicator, name: str) -> Bind:
     op = (to_native(request.op) or request.op) if request.op else None  # where MPI has the operator, both are called with it, as users do
     extras = {"algorithm": None if name == AUTO else name, "segment": request.segment}
-    return lambda case, buffers: bind(case, buffers, comm, op, request.mode, **extras)
+    return lambda case, buffers: bind(case, buffers, comm, op, request.mode, request.spec, **extras)
 
 
 def _waited(contender: Bind, request: Request, gpu: Gpu) -> Bind:

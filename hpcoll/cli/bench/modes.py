@@ -1,15 +1,18 @@
-"""How a collective is called: blocking, by a persistent request, nonblocking, or with work while it runs. No MPI.
+"""How a collective is called: blocking, by a persistent request or one made for each call, nonblocking, with work meanwhile. No MPI.
 
 mpi4py's names tell the modes apart: ``Allreduce``, ``Allreduce_init``, ``Iallreduce``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import cycle
 from typing import Any, NamedTuple
 
 import numpy as np
 
-BLOCKING, PERSISTENT, NONBLOCKING, OVERLAP = "blocking", "persistent", "nonblocking", "overlap"
-MODES = (BLOCKING, PERSISTENT, NONBLOCKING, OVERLAP)
+BLOCKING, PERSISTENT, NONBLOCKING, OVERLAP, INIT = "blocking", "persistent", "nonblocking", "overlap", "init"
+MODES = (BLOCKING, PERSISTENT, NONBLOCKING, OVERLAP, INIT)
+SAME, NEW = "same", "new"  # sizes of calls that are timed together
+BARE, LIST = "bare", "list"  # arguments: an array, or ``[array, datatype]``
 ORDINARY, SYMMETRIC, DEVICE = "ordinary", "symmetric", "device"
 MEMORIES = (ORDINARY, SYMMETRIC, DEVICE)
 _SLICE = 1024  # elements of the work's arrays: they stay in the first cache, and NumPy gives up the GIL for each pass over them
@@ -39,7 +42,7 @@ def method_in(name: str, mode: str) -> str:
     """
     if mode == BLOCKING:
         return name
-    return f"{name}_init" if mode == PERSISTENT else f"I{name[0].lower()}{name[1:]}"
+    return f"{name}_init" if mode in (PERSISTENT, INIT) else f"I{name[0].lower()}{name[1:]}"
 
 
 def form(bound: Callable[[], Any], mode: str) -> Form:
@@ -54,7 +57,26 @@ def form(bound: Callable[[], Any], mode: str) -> Form:
             request.Wait()
 
         return Form(restart, restart, request.Free)
+    if mode == INIT:
+
+        def once() -> None:
+            request = bound()
+            request.Start()
+            request.Wait()
+            request.Free()
+
+        return Form(once, once, _nothing)
     return Form(bound, lambda: bound().Wait(), _nothing)
+
+
+def cycled(calls: Sequence[Call]) -> Call:
+    """One of several calls after the other, over and over."""
+    following = cycle(calls)
+
+    def call() -> object:
+        return next(following)()
+
+    return call
 
 
 def work(slices: int) -> Call:

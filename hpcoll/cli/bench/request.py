@@ -10,7 +10,7 @@ from hpcoll.base.ops import ReduceOp
 from hpcoll.cli.bench.cases import OUT_OF_PLACE, Case, bind, fill, make_buffers
 from hpcoll.cli.bench.device import own_gpu
 from hpcoll.cli.bench.measure import Pace
-from hpcoll.cli.bench.modes import BLOCKING, DEVICE, ORDINARY, SYMMETRIC, form, method_in
+from hpcoll.cli.bench.modes import BARE, BLOCKING, DEVICE, NEW, ORDINARY, SAME, SYMMETRIC, form, method_in
 from hpcoll.cli.bench.results import AUTO
 from hpcoll.comm.calls.methods import BY_COLLECTIVE
 from hpcoll.comm.calls.operators import to_native
@@ -34,6 +34,7 @@ class Request:
         pace: How long to measure.
         mode: One of `hpcoll.cli.bench.modes.MODES`.
         memory: Where hpcoll's buffers lie: one of `hpcoll.cli.bench.modes.MEMORIES`; native's are always ordinary.
+        sizes_of_calls, spec: Whether each call has a size of its own, a little below; how buffers are given: see `modes`.
     """
 
     collective: str
@@ -47,6 +48,8 @@ class Request:
     pace: Pace
     mode: str = BLOCKING
     memory: str = ORDINARY
+    sizes_of_calls: str = SAME
+    spec: str = BARE
 
     @property
     def method(self) -> str:
@@ -73,6 +76,8 @@ def check(request: Request, world: MPI.Intracomm) -> None:
         raise ArgumentError(f"nothing is left to measure: {problem}")
     if request.memory == SYMMETRIC and not hasattr(Communicator, "empty"):
         raise ArgumentError("memory symmetric needs Communicator.empty, which this version of hpcoll lacks; use ordinary")
+    if request.sizes_of_calls == NEW and (request.mode != BLOCKING or request.memory == DEVICE):
+        raise ArgumentError("--sizes new needs blocking calls and arrays in host memory")
     if request.memory == DEVICE:
         _check_gpu(world)
     named = request.segment is not None or any(name != AUTO for name in request.algorithms)

@@ -20,7 +20,7 @@ from hpcoll.base.units import parse_nbytes
 from hpcoll.cli import ERROR
 from hpcoll.cli.abort import ending_all_ranks
 from hpcoll.cli.bench.measure import Pace
-from hpcoll.cli.bench.modes import BLOCKING, ORDINARY
+from hpcoll.cli.bench.modes import BARE, BLOCKING, ORDINARY, SAME
 from hpcoll.cli.bench.plot import check_target, check_writable, draw, run_of
 from hpcoll.cli.bench.report import FORMATS, Report, document
 from hpcoll.cli.bench.request import Request, check
@@ -84,7 +84,7 @@ def _request(arguments: argparse.Namespace, nranks: int) -> Request:
     return Request(
         collective, sizes_of(arguments.minbytes, arguments.maxbytes, arguments.stepbytes, arguments.stepfactor), dtype, op,
         arguments.root, _algorithms(arguments.algorithms or AUTO, need, names), segment, bool(arguments.check), pace,
-        arguments.mode, arguments.memory,
+        arguments.mode, arguments.memory, arguments.sizes, arguments.spec,
     )  # fmt: skip
 
 
@@ -129,7 +129,8 @@ def _progress(text: str) -> None:
 
 def _report(arguments: argparse.Namespace, request: Request, findings: Findings, start: datetime, world: MPI.Intracomm) -> Report:
     """The report, with what there is to say about software and machine; collective."""
-    how = [text for text, usual in ((request.mode, BLOCKING), (f"{request.memory} memory", f"{ORDINARY} memory")) if text != usual]
+    ways = (request.mode, BLOCKING), (f"{request.memory} memory", f"{ORDINARY} memory")
+    how = [text for text, usual in (*ways, (f"{request.sizes_of_calls} sizes", f"{SAME} sizes"), (request.spec, BARE)) if text != usual]
     hosts = Counter(world.allgather(MPI.Get_processor_name()))
     library = " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split())
     versions = {"python": platform.python_version(), "numpy": np.__version__, "mpi4py": mpi4py.__version__}
@@ -174,6 +175,8 @@ def _settings(arguments: argparse.Namespace, request: Request) -> dict[str, Any]
         "segment": request.segment,
         "mode": request.mode,
         "memory": request.memory,
+        "sizes": request.sizes_of_calls,
+        "spec": request.spec,
     }
 
 

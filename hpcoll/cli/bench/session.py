@@ -8,10 +8,21 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.units import format_nbytes
-from hpcoll.cli.bench.cases import IN_PLACE, OUT_OF_PLACE, Buffers, Case, calm, fill, make_buffers, make_device_buffers, wrong_elements
+from hpcoll.cli.bench.cases import (
+    IN_PLACE,
+    OUT_OF_PLACE,
+    Buffers,
+    Case,
+    calm,
+    fill,
+    make_buffers,
+    make_device_buffers,
+    smaller,
+    wrong_elements,
+)
 from hpcoll.cli.bench.contenders import Contender, Contenders, find_contenders
 from hpcoll.cli.bench.measure import Times, measure
-from hpcoll.cli.bench.modes import OVERLAP, Call, Form, form, hidden_share, overlapped, work
+from hpcoll.cli.bench.modes import NEW, OVERLAP, Call, Form, cycled, form, hidden_share, overlapped, work
 from hpcoll.cli.bench.request import Request, cases, inherited, native_problem
 from hpcoll.cli.bench.results import AUTO, Row, Side, bus_factor, summarise
 from hpcoll.cli.bench.values import type_name
@@ -19,6 +30,7 @@ from hpcoll.selection.config import NATIVE
 
 _CALIBRATION = 7  # rounds that tell how much work takes as long as a call
 _UNIT = 50  # slices of work that are timed for that
+_NEW_SIZES = 500  # that follow each other
 
 
 class Findings(NamedTuple):
@@ -115,7 +127,10 @@ def _candidates(case: Case, setting: _Setting) -> tuple[list[_Candidate], dict[s
                 new = [key for key, calls in _calls(contender).items() if calls != before.get(key)]
                 picked = new[0][1] if new else NATIVE if inherited(setting.request) else AUTO
                 ran.setdefault(contender.name, picked if contender.name.partition("@")[0] == AUTO else contender.name)
-                candidates.append(_Candidate(contender.name, side, mine, made, (made.call,)))
+                timed = made.call
+                if setting.request.sizes_of_calls == NEW:
+                    timed = cycled([contender.bind(*one) for one in smaller(case, mine, _NEW_SIZES)] or [timed])
+                candidates.append(_Candidate(contender.name, side, mine, made, (timed,)))
     return candidates, ran
 
 
@@ -145,7 +160,7 @@ def _check(case: Case, candidates: list[_Candidate]) -> list[int]:
     found = []
     for one in candidates:
         fill(case, one.buffers)
-        one.calls[-1]()
+        (one.calls[-1] if len(one.calls) > 1 else one.form.call)()
         found.append(wrong_elements(case, one.buffers))
     return found
 
