@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("-c", "--check", type=int, default=1, choices=(0, 1), help="check the answers; default 1")
     add("-a", "--average", type=int, default=3, choices=(0, 1, 2, 3), help="time of rank 0, average, least, greatest; default 3")
     add("--algorithms", metavar="LIST", help="all, auto, or names with commas; native always runs beside them; default auto")
-    add("--mode", default=BLOCKING, choices=MODES, help="persistent: X_init; nonblocking: Ix, Wait; overlap: work between; init: X_init, Free too")
+    add("--mode", default=BLOCKING, choices=MODES, help="nonblocking: Ix, Wait; overlap: work between; persistent; init: X_init, Free too")
     add("--memory", default=ORDINARY, choices=MEMORIES, help="of hpcoll's buffers; native's are always ordinary")
     add("--sizes", default=SAME, choices=(SAME, NEW), help="new: each call is an element shorter than the last")
     add("--spec", default=BARE, choices=(BARE, LIST), help="how buffers are given; list: [array, datatype]")
