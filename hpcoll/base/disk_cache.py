@@ -1,12 +1,17 @@
 """What was compiled, kept on disk for the user's later processes."""
 
 import os
+import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hpcoll.base.compile_once import once_per_node
+
+_PATIENCE_S = 1.0
+_spoken: list[str] = []  # what was said
 
 
 def folder() -> Path:
@@ -34,10 +39,29 @@ def kept(name: str, source: str, make: Callable[[], bytes]) -> bytes:
     with once_per_node(name, source):
         with suppress(OSError):  # another process wrote it while this one waited
             return path.read_bytes()
-        content = make()
+        with _said("hpcoll: compiling for this machine, once"):
+            content = make()
         with suppress(OSError):  # nowhere to keep it: everybody compiles
             _write(path, content)
     return content
+
+
+@contextmanager
+def _said(text: str) -> Iterator[None]:
+    """Say something on stderr when what happens within takes longer than a second; once per process."""
+    timer = threading.Timer(_PATIENCE_S, _say, (text,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _say(text: str) -> None:
+    if text not in _spoken:
+        _spoken.append(text)
+        print(text, file=sys.stderr, flush=True)
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -26,6 +26,7 @@ COMMANDS = (
     Command("simulate", "predict times on a network of many nodes", "hpcoll.cli.simulate.command"),
     Command("bench", "measure collectives under mpirun", "hpcoll.cli.bench.command"),
     Command("doctor", "say what MPI, GPUs and network this machine offers, and what to change", "hpcoll.cli.doctor.command"),
+    Command("warmup", "compile ahead of time what programs need first", "hpcoll.cli.warmup"),
     Command("tune", "measure all algorithms under mpirun and write a table to pick from", "hpcoll.cli.tune.command"),
 )
 ERROR, INTERRUPTED = 2, 130  # exit codes

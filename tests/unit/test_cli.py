@@ -162,3 +162,10 @@ def test_verify_refuses_what_it_cannot_do(arguments: list[str], text: str, capsy
 
 def test_a_table_is_cut_at_the_width() -> None:
     assert table(["a", "b"], [["1", "long text"], ["23", "x"]], 8, numbers=[0]) == [" a  b", " 1  lon…", "23  x"]
+
+
+def test_warmup(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["warmup", "--types", "float,half", "--ops", "sum,max"]) == 0
+    assert capsys.readouterr().out.startswith("the engine and 4 kernels are in ")
+    assert main(["warmup", "--types", "float", "--ops", "band"]) == 2
+    assert "band" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,16 @@ def test_made_once(folder: Path) -> None:
     assert disk_cache.kept("one", __file__, lambda: b"made") == b"made"
     assert disk_cache.kept("one", __file__, refuse) == b"made"
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == {"one": b"made"}
+
+
+def test_long_work_says_so_once(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(disk_cache, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(disk_cache, "_spoken", [])
+    for name in ("one", "other"):
+        disk_cache.kept(name, __file__, lambda: bytes(time.sleep(0.2) or 3))
+    monkeypatch.setattr(disk_cache, "_PATIENCE_S", 60.0)
+    disk_cache.kept("a third", __file__, lambda: b"made")
+    assert capfd.readouterr().err == "hpcoll: compiling for this machine, once\n"
 
 
 def test_what_another_process_makes_is_waited_for(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
