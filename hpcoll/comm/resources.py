@@ -11,6 +11,8 @@ from hpcoll.comm.calls.methods import Caller
 from hpcoll.comm.plan import MessageContext
 from hpcoll.runtime.engine.host_engine import OWN_CORE, SHARED_CORE
 from hpcoll.runtime.gpu import cuda
+from hpcoll.runtime.program.route import in_words
+from hpcoll.runtime.transports.host_routes import host_routes
 from hpcoll.runtime.transports.local_ranks import LocalRanks
 from hpcoll.runtime.transports.mpi import handle
 from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings
@@ -69,6 +71,8 @@ class Resources:
         self.levels = levels(hosts, self.config.levels)
         if self.rank == 0:
             log.info("ranks: %s", self.topology)
+            peers = [rank for rank in range(self.nranks) if rank != self.rank]
+            log.info("messages of rank 0: %s", in_words(host_routes(self.message_contexts[0].local_peers), peers, self.levels))
         found = self.comm.allgather((self.shares_memory, cuda.is_likely(), _serials[0]))
         self.serial = max(serial for _, _, serial in found) + 1
         _serials[0] = self.serial

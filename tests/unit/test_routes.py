@@ -6,11 +6,12 @@ import pytest
 from lowering_cases import Case, operator_of, play, programs_of
 from reference_engine import Setting
 
+from hpcoll.analysis.cost import Levels, Network
 from hpcoll.runtime.gpu.routes import CudaAwareRoute, IpcRoute, PinnedMpiRoute, PinnedRingRoute, gpu_routes
 from hpcoll.runtime.program.fields import CODE
 from hpcoll.runtime.program.items import Items
 from hpcoll.runtime.program.opcodes import Code
-from hpcoll.runtime.program.route import Route, Routes
+from hpcoll.runtime.program.route import Route, Routes, in_words
 from hpcoll.runtime.program.spans import Pieces
 from hpcoll.runtime.transports.host_routes import host_routes
 from hpcoll.runtime.transports.mpi_route import MpiRoute
@@ -60,3 +61,13 @@ def test_a_new_route(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     copies, copies_before = ([int((p.rows[:, CODE] == Code.COPY).sum()) for p in some] for some in (programs, before))
     assert sum(copies) > sum(copies_before)
     play(case, programs=programs)
+
+
+def test_what_messages_cost() -> None:
+    """Those that stay on a node have its constants; the log names each route once."""
+    routes = host_routes({1: 0, 2: 1})
+    levels = Levels(Network(alpha=1e-6, beta=1e-10), Network(alpha=2e-5, beta=1e-9))
+    assert [routes[peer].cost(levels).alpha for peer in (1, 3)] == [1e-6, 2e-5]
+    text = in_words(routes, (1, 2, 3), levels)
+    assert text == "2 get them through shared memory (1 us, 10 GB/s); 1 get them by MPI (20 us, 1 GB/s)"
+    assert in_words(routes, (), levels) == "one rank"

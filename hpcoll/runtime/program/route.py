@@ -6,9 +6,11 @@ and, where it needs operations of its own, their codes in `Code` and a compiled 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar
 
+from hpcoll.analysis.cost import Levels, Network
 from hpcoll.runtime.program.items import Items
 from hpcoll.runtime.program.spans import Pieces
 
@@ -30,6 +32,11 @@ class Route(ABC):
     def __init__(self, peer: int) -> None:
         self.peer = peer
 
+    @classmethod
+    def cost(cls, levels: Levels) -> Network:
+        """What its messages cost, of the cost model's constants: those between nodes, unless it stays on one."""
+        return levels.network
+
     @abstractmethod
     def send(self, items: Items, pieces: Pieces) -> None:
         """Send pieces as one message."""
@@ -41,6 +48,15 @@ class Route(ABC):
     @abstractmethod
     def land(self, items: Items, pieces: Pieces) -> Pieces:
         """Receive a message of the sizes of pieces, to be reduced; returns where it is until `Items.acknowledge`."""
+
+
+def in_words(routes: Mapping[int, Route], peers: Iterable[int], levels: Levels) -> str:
+    """How many peers get messages by which route, and what these cost by the model, for the log."""
+    found = Counter(type(routes[peer]) for peer in peers)
+    costs = {kind: kind.cost(levels) for kind in found}
+    return "; ".join(
+        f"{n} {kind.text} ({1e6 * costs[kind].alpha:.3g} us, {1e-9 / costs[kind].beta:.3g} GB/s)" for kind, n in found.items()
+    ) or "one rank"  # fmt: skip
 
 
 class Routes(dict[int, Route]):

@@ -17,6 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from hpcoll.analysis.cost import Levels, Network
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.fields import OFFSET_BITS, STAGING_SLOTS
 from hpcoll.runtime.program.items import InPlace, Items
@@ -40,6 +41,10 @@ class RingRoute(Route):
 
     text: ClassVar[str] = "get them through shared memory"
     uses_in_place: ClassVar[bool] = True
+
+    @classmethod
+    def cost(cls, levels: Levels) -> Network:
+        return levels.node
 
     def send(self, items: Items, pieces: Pieces) -> None:
         spans, names = spans_of(pieces), names_of(pieces)
