@@ -13,7 +13,7 @@ from hpcoll.runtime.program.fields import DONE, NO_ROOM
 from hpcoll.runtime.transports.rings import Rings
 
 MAX_WINDOW = 128  # of a window, hence tags of a message context
-MOST_ENGINES = 64  # that a plan keeps
+MOST_ENGINES = 16  # that a plan keeps
 
 
 class MessageContext:

@@ -26,7 +26,7 @@ ABSENT, ALIASED, ONE, BLOCKS, MANY = range(5)
 # Of a PyObject and of a PyArrayObject, in words: type; data, number of dimensions, dimensions, element type, flags. Of a list: how many
 # items, and their address; of a tuple: where items begin.
 TYPE_OF, DATA, NDIM, DIMENSIONS, DESCR, FLAGS = 1, 2, 3, 4, 7, 8
-SIZE, ITEMS, FIRST_ITEM = 2, 3, 3
+SIZE, ITEMS, FIRST_ITEM = 2, 3, tuple.__basicsize__ // 8
 CONTIGUOUS, ALIGNED, WRITEABLE = 0x1, 0x100, 0x400
 
 # In a call's array (int64), which calls only read but for ERROR and CLOCK, two words. SOURCE_AT, TARGET_AT: which arguments `run_cached`
