@@ -27,8 +27,10 @@ if [ "$stamp" != "$(cat "$VENV/stamp" 2>/dev/null)" ]; then
     printf '%s\n' "$stamp" >"$VENV/stamp"
 fi
 
+case ${1-} in -h | --help) exec "$VENV/bin/python" jobs/train_digits.py --help ;; esac
+
 ranks() { # ranks NRANKS COMMAND...
-    timeout -k 5 "$LIMIT_S" "$VENV/bin/mpirun" -n "$@"
+    timeout --foreground -k 5 "$LIMIT_S" "$VENV/bin/mpirun" -n "$@"    # in the foreground Ctrl-C reaches mpirun
 }
 
 # Ranks that wait give their core away: here there may be more ranks than cores. "-m mpi4py" ends all ranks when one fails.

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from mpi4py import MPI
@@ -202,9 +202,24 @@ def equals_serial(parameters: Array, options: argparse.Namespace, widths: list[i
     return equal
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose help and errors are printed by rank 0 alone, before any rank ends."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if MPI.COMM_WORLD.rank == 0:
+            super()._print_message(message, file)
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        try:
+            super().exit(status, message)
+        finally:
+            MPI.COMM_WORLD.Barrier()
+
+
 def parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Data-parallel training on the digits data set of scikit-learn.")
-    parser.add_argument("--algorithm", help="allreduce algorithm for the gradients; automatic when left out")
+    names = (*hpcoll.algorithms("allreduce"), "native")
+    parser = Parser(description="Data-parallel training on the digits data set of scikit-learn.")
+    parser.add_argument("--algorithm", choices=names, metavar="NAME", help="of the gradients' allreduce; default automatic")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch", type=int, default=64, help="samples per batch, over all ranks")
     parser.add_argument("--hidden", type=int, default=128, help="width of the two hidden layers")

@@ -1,0 +1,37 @@
+"""``jobs/local.sh``: Ctrl-C ends what it started, with stand-ins for Python and mpirun."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def installed(folder: Path) -> Path:
+    """An environment that looks installed, whose mpirun says that it runs, and sleeps."""
+    (folder / "bin").mkdir()
+    version = subprocess.run(["python3", "--version"], capture_output=True, text=True, check=True).stdout
+    texts = [(ROOT / name).read_text() for name in ("setup.cfg", "pyproject.toml")]
+    (folder / "stamp").write_text("".join([version, f"{ROOT}\n", *texts]))
+    mpirun = folder / "bin" / "mpirun"
+    mpirun.write_text('#!/bin/sh\nprintf "running\\n"\nexec sleep 20\n')
+    mpirun.chmod(0o755)
+    return folder
+
+
+def test_ctrl_c_ends_it(tmp_path: Path) -> None:
+    environment = os.environ | {"VENV": str(installed(tmp_path)), "PYTHON": "python3"}
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execve(ROOT / "jobs" / "local.sh", ["local.sh"], environment)
+    assert b"running" in os.read(terminal, 1000)
+    start = time.monotonic()
+    os.write(terminal, b"\x03")
+    _, status = os.waitpid(child, 0)
+    os.close(terminal)
+    assert status != 0
+    assert time.monotonic() - start < 10
