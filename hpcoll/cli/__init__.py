@@ -9,6 +9,7 @@ import os
 import sys
 from typing import NamedTuple
 
+from hpcoll import __version__
 from hpcoll.base.errors import HpcollError
 
 
@@ -59,6 +60,7 @@ def main(argv: list[str] | None = None) -> int:
 def _parser(chosen: list[str]) -> argparse.ArgumentParser:
     """The parser of all commands; only the chosen one's module is imported."""
     parser = argparse.ArgumentParser(prog="hpcoll", description="Collectives for MPI programs: draw, prove, measure.")
+    parser.add_argument("--version", action="version", version=f"hpcoll {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
         subparser = commands.add_parser(command.name, help=command.help, description=command.help[:1].upper() + command.help[1:] + ".")

@@ -45,7 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _numbers(text: str) -> list[int]:
-    return [int(number) for number in text.split(",")]
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected numbers of ranks with commas, such as 96,128, got {text!r}") from None
 
 
 def _matching(patterns: Sequence[str]) -> list[Algorithm]:

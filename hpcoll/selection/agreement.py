@@ -26,8 +26,10 @@ def agree(comm: MPI.Intracomm) -> tuple[Config, list[str]]:
     for rank, (theirs, agreement, _) in enumerate(found):
         if theirs:
             raise ArgumentError(f"rank {rank}: {theirs}")
-        if agreement != found[0][1]:
-            raise ArgumentError(f"rank {rank}: HPCOLL_* variables must be equal on all ranks, expected {found[0][1]}, got {agreement}")
+        for name in sorted(agreement.keys() | found[0][1].keys()):
+            expected, got = (repr(one[name]) if name in one else "none" for one in (found[0][1], agreement))
+            if expected != got:
+                raise ArgumentError(f"rank {rank}: {name} must be equal on all ranks, expected {expected} as on rank 0, got {got}")
     configure_log(config, comm.Get_rank())
     hosts = [host for _, _, host in found]
     if config.tuning is not None and len(hosts) > 1:

@@ -75,9 +75,11 @@ class Config:
     cuda_path: str | None = None
     levels: Levels | None = None
 
-    def agreement(self) -> tuple[object, ...]:
-        """What must be equal on all ranks of a communicator."""
-        return tuple(sorted(self.algorithms.items())), self.segment, self.tuning, self.shm, self.shm_ranks, self.cuda_path
+    def agreement(self) -> dict[str, object]:
+        """What must be equal on all ranks of a communicator: the variables that are set, by name."""
+        algorithms = {f"{PREFIX}{name.upper()}": algorithm for name, algorithm in self.algorithms.items()}
+        others = {name: getattr(self, _BY_NAME[name].field) for name in _AGREED}
+        return algorithms | {name: value for name, value in others.items() if value is not None}
 
 
 def check_algorithm(collective: str, algorithm: str) -> None:
@@ -183,6 +185,7 @@ VARIABLES = (
     ),
 )  # fmt: skip
 _BY_NAME = {variable.name: variable for variable in VARIABLES}
+_AGREED = ("HPCOLL_SEGMENT", TUNING, "HPCOLL_SHM", "HPCOLL_SHM_RANKS", "HPCOLL_CUDA_PATH")
 
 
 def read_config(environment: Mapping[str, str] | None = None) -> Config:

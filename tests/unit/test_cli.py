@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+import hpcoll
 from hpcoll.cli import COMMANDS, main
 from hpcoll.cli.table import table
 from hpcoll.schedules.catalogue import CATALOGUE
@@ -94,6 +95,19 @@ def test_a_usage_error_is_exit_code_2(arguments: list[str], capsys: pytest.Captu
         main(arguments)
     assert ended.value.code == 2
     assert "usage: hpcoll" in capsys.readouterr().err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"hpcoll {hpcoll.__version__}\n"
+
+
+def test_verify_says_what_extra_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["verify", "--extra", "6,x"])
+    assert "argument --extra: expected numbers of ranks with commas, such as 96,128, got '6,x'" in capsys.readouterr().err
 
 
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
