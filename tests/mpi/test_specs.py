@@ -185,5 +185,5 @@ def test_variables_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     if comm.size == 1:
         pytest.skip("needs two ranks")
     monkeypatch.setenv("HPCOLL_REDUCE", "binomial" if comm.rank else "chain")
-    with pytest.raises(ArgumentError, match="^rank 1: HPCOLL_REDUCE must be equal on all ranks, expected 'chain' as on rank 0, got 'binomial'"):
+    with pytest.raises(ArgumentError, match=r"^rank 1: HPCOLL_REDUCE must be equal on all ranks, expected 'chain' .* got 'binomial'$"):
         fresh()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hpcoll.analysis.cost import Levels, Network
 from hpcoll.analysis.timeline import simulate
 from hpcoll.base.errors import ArgumentError
 from hpcoll.cli import main
+from hpcoll.cli.simulate import command
 from hpcoll.cli.simulate.command import NETWORKS
 from hpcoll.cli.simulate.predict import predict, predict_in_lockstep, subject
 from hpcoll.schedules.catalogue import CATALOGUE
@@ -148,11 +150,38 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
 
 
+@pytest.mark.parametrize(("text", "expected"), [("64K", ["64 KiB"]), ("1K,8", ["8 B", "1 KiB"]), ("8:512:2", ["8 B", "512 B"])])
+def test_one_size_a_list_or_a_range(text: str, expected: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "bcast", "-n", "4", "--bytes", text, "--algorithms", "binomial"]) == 0
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert [line[:7].strip() for line in lines[: len(expected)]] == expected
+    assert lines[len(expected)].startswith("node: ")
+
+
+def test_what_takes_too_long_is_left_out_unless_asked_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(command, "PATIENCE_S", -1.0)
+    assert main(["simulate", "bcast", "-n", "4"]) == 0
+    out = capsys.readouterr().out
+    assert "left out: binomial: not done within" in out
+    assert "left out: hierarchical: there are no nodes of several ranks among others; --algorithms hierarchical simulates it" in out
+    assert main(["simulate", "bcast", "-n", "4", "--bytes", "8", "--algorithms", "all"]) == 0
+    assert "left out" not in capsys.readouterr().out
+
+
+def test_the_picture_says_what_was_simulated(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "a.svg"
+    assert main(["simulate", "bcast", "-n", "12", "--nodes", "3", "--network", "ethernet", "--bytes", "8", "--plot", str(picture)]) == 0
+    assert "bcast, 12 ranks, 4 nodes of 3 ranks, by blocks, network ethernet" in picture.read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["-n", "1"], "simulate needs 2 or more ranks"),
-        (["--bytes", "8"], "bytes must look like 8:1G"),
+        (["--bytes", "8:64:0"], "bytes must look like 64K, 8,64K,1M, 8:1G or 8:1G:12, got '8:64:0'"),
+        (["--bytes", "8,x"], "size must be a number of bytes such as 8, 64K or 1.5M, got 'x'"),
+        (["--bytes", "0"], "bytes must be at least 1, got '0'"),
         (["--bytes", "64:8"], "bytes need 1 <= FROM <= TO"),
         (["--network", "slow"], "network must be one of"),
         (["--network", "fast,speed=1"], "network constant must be one of"),
@@ -163,5 +192,23 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "allreduce", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--plot", "x.xyz"], "plot file must end in .svg, .png, .pdf, got 'x.xyz'"),
+        (["--plot", "x.png"], "plot needs matplotlib"),
+        (["--json", "/nowhere/x.json"], "cannot write /nowhere/x.json: No such file or directory"),
+    ],
+)
+def test_files_are_refused_before_anything_is_simulated(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "_cells", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
     assert main(["simulate", "allreduce", *arguments]) == 2
     assert message in capsys.readouterr().err

@@ -10,13 +10,15 @@ from typing import Any, NamedTuple
 from hpcoll.analysis.cost import Levels, Network, best_segment, seconds_on_nodes
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import format_nbytes, parse_nbytes
+from hpcoll.cli.bench.plot import check_target, check_writable
 from hpcoll.cli.simulate.predict import Subject, predict, predict_in_lockstep, subject
 from hpcoll.cli.table import table
 from hpcoll.schedules.catalogue import algorithms, find
 from hpcoll.schedules.placement import Nodes, describe, parse_nodes
 from hpcoll.schedules.row import Algorithm
 
-NRANKS, BYTES, COUNT = 64, "8:1G", 12
+NRANKS, BYTES, COUNT = 64, "8:1G", 6
+PATIENCE_S = 45.0  # for all algorithms that nobody named
 WIDTH = 1000  # columns: nothing is cut
 NODE = Network(alpha=0.5e-6, beta=1 / 50e9, gamma=1 / 100e9, overhead=0.25e-6)
 FAST = NODE._replace(alpha=2e-6, beta=1 / 12.5e9, overhead=1e-6)
@@ -53,8 +55,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = f"Networks: {', '.join(NETWORKS)}; constants in seconds and bytes: {constants}; those of a node as node.alpha=..."
     add("collective", metavar="COLLECTIVE", help="allreduce, bcast, ...")
     add("-n", "--nranks", type=int, default=NRANKS, metavar="N", help=f"number of ranks; default {NRANKS}")
-    add("--bytes", default=BYTES, metavar="FROM:TO[:COUNT]", help=f"sizes of the message; default {BYTES}, {COUNT} sizes")
-    add("--algorithms", default="all", metavar="LIST", help="all, or names with commas; default all")
+    add("--bytes", default=BYTES, metavar="SIZES", help=f"64K, 8,64K,1M or FROM:TO[:COUNT]; default {BYTES}, {COUNT} sizes")
+    add("--algorithms", metavar="LIST", help=f"all, or names with commas; default: as many as {PATIENCE_S:.0f} s suffice for")
     add("--nodes", default="1", metavar="PLACEMENT", help="ranks per node, 3+1+4, or 2:cyclic; default 1")
     add("--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0")
     add("--segment", default="auto", metavar="SIZE", help="bytes per segment; default: what the closed-form model likes best")
@@ -67,14 +69,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate, and print the table."""
-    names = algorithms(arguments.collective) if arguments.algorithms == "all" else tuple(arguments.algorithms.split(","))
+    named = arguments.algorithms not in (None, "all")
+    names = tuple(arguments.algorithms.split(",")) if named else algorithms(arguments.collective)
     rows = [find(arguments.collective, name) for name in names]
     if arguments.nranks < 2 or not 0 <= arguments.root < arguments.nranks:
         raise ArgumentError(f"simulate needs 2 or more ranks and a root among them, got {arguments.nranks} ranks, root {arguments.root}")
     nodes, levels, sizes = parse_nodes(arguments.nodes, arguments.nranks), _levels(arguments), _sizes(arguments.bytes)
+    if arguments.json:
+        check_writable(arguments.json)
+    if arguments.plot:
+        check_target(arguments.plot)
     start, cells, left_out = time.perf_counter(), [], {}
+    end = math.inf if arguments.algorithms else start + PATIENCE_S
     for row in rows:
-        found = _cells(row, nodes, levels, sizes, arguments)
+        found = _cells(row, nodes, levels, sizes, arguments, end)
         if isinstance(found, str):
             left_out[row.name] = found
         else:
@@ -85,17 +93,25 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plot:
         from hpcoll.cli.simulate.plot import draw
 
+        title = f"{arguments.collective}, {arguments.nranks} ranks, {describe(nodes)}, network {arguments.network}"
+        title += f", constants from {arguments.tuning}" if arguments.tuning else ""
         counts = sorted({2, *(1 << k for k in range(2, math.ceil(math.log2(arguments.nranks)))), arguments.nranks})
-        against = _against_nranks(rows, counts, levels, sizes, arguments)
-        draw(arguments.plot, f"{arguments.collective}, {arguments.nranks} ranks", cells, against)
+        against = _against_nranks([row for row in rows if row.name not in left_out], counts, levels, sizes, arguments)
+        draw(arguments.plot, title, cells, against)
     return 0
 
 
-def _cells(row: Algorithm, nodes: Nodes, levels: Levels, sizes: list[int], arguments: argparse.Namespace) -> list[Cell] | str:
-    """Cells of one algorithm, or why there are none."""
+def _cells(
+    row: Algorithm, nodes: Nodes, levels: Levels, sizes: list[int], arguments: argparse.Namespace, end: float = math.inf
+) -> list[Cell] | str:
+    """Cells of one algorithm, or why there are none: from the time ``end`` on nothing is begun, and nodes of one rank have no leaders."""
     subjects: dict[int, Subject] = {}
-    found = []
+    found: list[Cell] = []
+    if arguments.algorithms is None and row.hierarchical and not len(nodes) > len(set(nodes)) > 1:
+        return f"there are no nodes of several ranks among others; --algorithms {row.name} simulates it"
     for nbytes in sizes:
+        if time.perf_counter() > end:
+            return f"not done within {PATIENCE_S:.0f} s; --algorithms {row.name} simulates it, however long that takes"
         segment = _segment(row, nodes, nbytes, levels, arguments.segment)
         nsegments = max(1, math.ceil(nbytes / segment))
         nchunks = nsegments if row.chunked else 1
@@ -127,10 +143,15 @@ def _segment(row: Algorithm, nodes: Nodes, nbytes: int, levels: Levels, wanted: 
 
 
 def _sizes(text: str) -> list[int]:
-    """Sizes from ``8:1G`` or ``8:1G:12``, geometric and whole elements of 8 bytes."""
+    """Sizes from ``64K``, ``8,64K``, or ``8:1G`` and ``8:1G:12``: geometric, and whole elements of 8 bytes."""
     parts = text.split(":")
-    if len(parts) not in (2, 3) or (len(parts) == 3 and not (parts[2].isdecimal() and int(parts[2]) > 0)):
-        raise ArgumentError(f"bytes must look like 8:1G or 8:1G:12, got {text!r}")
+    if len(parts) == 1:
+        listed = sorted({parse_nbytes(size) for size in text.split(",")})
+        if listed[0] < 1:
+            raise ArgumentError(f"bytes must be at least 1, got {text!r}")
+        return listed
+    if len(parts) > 3 or (len(parts) == 3 and not (parts[2].isdecimal() and int(parts[2]) > 0)):
+        raise ArgumentError(f"bytes must look like 64K, 8,64K,1M, 8:1G or 8:1G:12, got {text!r}")
     low, high, count = parse_nbytes(parts[0]), parse_nbytes(parts[1]), int(parts[2]) if len(parts) == 3 else COUNT
     if not 1 <= low <= high:
         raise ArgumentError(f"bytes need 1 <= FROM <= TO, got {text!r}")

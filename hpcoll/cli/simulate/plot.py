@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from hpcoll.base.units import format_nbytes
-from hpcoll.cli.bench.plot import check_target
 
 _SIZE, _DPI = (12, 5), 150  # inches; dots per inch of a PNG
 
@@ -13,14 +12,11 @@ def draw(path: Path, title: str, cells: list[Any], against_nranks: dict[str, lis
     """Write a picture.
 
     Args:
-        path: Ends in .svg, .png or .pdf.
+        path: File; `hpcoll.cli.bench.plot.check_target` has been called.
         title: Of the picture.
         cells: As `hpcoll.cli.simulate.command.Cell`.
         against_nranks: Per algorithm ``(ranks, seconds)`` at the smallest size.
-    Raises:
-        ArgumentError: as `hpcoll.cli.bench.plot.check_target`.
     """
-    check_target(path)
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=_SIZE, layout="constrained")
