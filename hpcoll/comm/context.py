@@ -257,10 +257,9 @@ class Context:
         where = f"rank {self.rank}: {what}, {self.nranks} ranks"
         self.close(f"an earlier collective did not end ({where})")
         if isinstance(error, DeviceError):
-            raise DeviceError(f"{where}: {error}", code=error.code) from error
+            raise DeviceError(f"{where}: {error}", code=error.code) from None
         if isinstance(error, TransportError):
-            text = MPI.Get_error_string(error.code) if error.code else str(error)
-            raise TransportError(f"{where}: {text}", code=error.code) from error
+            raise TransportError(f"{where}: {error}", code=error.code) from None
 
 
 def free(parts: Parts) -> None:

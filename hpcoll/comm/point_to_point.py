@@ -172,7 +172,7 @@ class _Owner:
     def interrupted(self, what: str, error: BaseException) -> None:
         """Say whose message failed."""
         if isinstance(error, TransportError):
-            raise TransportError(f"rank {self.rank}: {what}: {MPI.Get_error_string(error.code)}", code=error.code) from error
+            raise TransportError(f"rank {self.rank}: {what}: {error}", code=error.code) from None
 
 
 @cache

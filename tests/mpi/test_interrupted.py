@@ -36,4 +36,7 @@ def test_a_message_too_long() -> None:
         with pytest.raises(TransportError, match=f"{where}.*runcate") as caught:
             comm.Bcast(np.ones(4), algorithm="direct")
         assert caught.value.code != 0
+        assert caught.value.__suppress_context__, "one traceback, not two"
+        if comm._context.resources.shares_memory:
+            assert str(caught.value).endswith("; from another rank of the node came 64 bytes, expected 32")
     assert agreed([]) == []

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import numpy as np
+from mpi4py import MPI
 
 from hpcoll.base.errors import HpcollError, TransportError
 from hpcoll.base.sizes import Number, Size, Sizes, int_value
@@ -190,7 +191,9 @@ class HostEngine:
 
     def failure(self) -> HpcollError:
         """What a run that failed is to raise."""
-        return TransportError(f"MPI failed with error code {self.error}", code=self.error)
+        came, awaited = int(self.state[f.CAME]), int(self.state[f.AWAITED])
+        lengths = f"; from another rank of the node came {came} bytes, expected {awaited}" if came != awaited else ""
+        return TransportError(MPI.Get_error_string(self.error) + lengths, code=self.error)
 
     @property
     def error(self) -> int:

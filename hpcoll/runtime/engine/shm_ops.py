@@ -92,8 +92,9 @@ def _await(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
     announced = load_acquire(ring_slot)
     if announced >> _LENGTH_BITS != number + 1 & _NUMBERS:
         return 0
-    if announced & ((1 << _LENGTH_BITS) - 1) != row[f.NBYTES]:
-        state[f.ERROR] = state[f.TRUNCATED]
+    nbytes = announced & ((1 << _LENGTH_BITS) - 1)
+    if nbytes != row[f.NBYTES]:
+        state[f.ERROR], state[f.CAME], state[f.AWAITED] = state[f.TRUNCATED], nbytes, row[f.NBYTES]
         return -1
     data, where = ring_slot + 8, pointer(ring_slot)[1]
     if not _is_inline(state, row):
