@@ -25,7 +25,7 @@ def test_the_table_is_stronger_than_the_model() -> None:
     assert choice == ("tree", 4096, "tuned: 12.3 us against 40.1 us native")
     assert choose(need(), Config()).why.startswith("model: ")
     assert choose(need(collective="scan", type_class="f4"), Config(table=TABLE)) == choose(need(collective="scan"), Config())
-    assert choose(need(8, "bcast"), Config(table=TABLE)) == (NATIVE, 8, "tuned: 1.5 us against 1 us native")
+    assert choose(need(8, "bcast"), Config(table=TABLE)) == (NATIVE, 8, "tuned: nothing was clearly faster than 1 us native")
 
 
 def test_keyword_and_environment_are_stronger_than_the_table() -> None:

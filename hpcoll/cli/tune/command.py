@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,7 @@ from hpcoll.selection.tuning import Document, Section
 
 OUTPUT, TYPES = Path("hpcoll-tuning.json"), "float32,float64"
 MINBYTES, MAXBYTES, FACTOR, SECONDS, MODEL_SECONDS = "8", "16M", 4, 120.0, 5.0
+QUIET_S = 10.0  # from one line of progress to the next in a file
 BAR, WIDTH = 20, 100  # columns of the bar, and at least of the report
 MODEL_HEADER = ["level", "ranks", "alpha us", "overhead us", "GB/s", "combined GB/s", "eager", "handshake us", "cache", "spill"]
 MODEL_WIDTH = 140  # columns; none of it is ever cut
@@ -51,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--model", action="store_true", help="only fit the constants by which hpcoll picks where it has no table")
     seconds = f"time for everything; default {SECONDS:g}, with --model {MODEL_SECONDS:g}"
     add("--seconds", type=float, metavar="S", help=seconds)
-    add("--output", type=Path, default=OUTPUT, metavar="FILE", help=f"table to write or to add to; default {OUTPUT}")
+    add("--output", type=Path, default=OUTPUT, metavar="FILE", help=f"table to write or to add to, after each collective; default {OUTPUT}")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -67,11 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     outer = os.environ.pop(TUNING, None)  # it may name the very file that is to be written
     try:
         with ending_all_ranks(world):
-            findings = measure(wanted, world, show if world.rank == 0 else _say_nothing)
-            problem = ""
-            if world.rank == 0:
-                _clear()
-                problem = _write(arguments.output, old, findings)
+            findings, problem = _measure(wanted, world, arguments.output, old)
     finally:
         os.environ.update({TUNING: outer} if outer is not None else {})
     problem = world.bcast(problem)
@@ -80,6 +78,21 @@ def run(arguments: argparse.Namespace) -> int:
     if world.rank == 0:
         _report(findings, wanted, arguments.output)
     return ERROR if problem else 1 if findings.wrong else 0
+
+
+def _measure(wanted: Request, world: MPI.Intracomm, path: Path, old: Document) -> tuple[Findings, str]:
+    """What was found, and on rank 0 why the table could not be written, which is done after each collective."""
+    if world.rank:
+        return measure(wanted, world, lambda step: None), ""
+    problems: list[str] = []
+
+    def keep(findings: Findings) -> None:
+        problems[:] = [_write(path, old, findings)]
+
+    findings = measure(wanted, world, Progress(), keep)
+    keep(findings)
+    _clear()
+    return findings, problems[0]
 
 
 def request(arguments: argparse.Namespace, nranks: int) -> Request:
@@ -152,19 +165,22 @@ def _write(path: Path, old: Document, findings: Findings) -> str:
     return ""
 
 
-def _say_nothing(step: Step) -> None:
-    """Ranks other than 0 keep quiet."""
+class Progress:
+    """A bar that a terminal overwrites; elsewhere a line now and then."""
 
+    def __init__(self) -> None:
+        self._quiet_until = 0.0
 
-def show(step: Step) -> None:
-    """A bar that a terminal overwrites; elsewhere one line per cell."""
-    text = f"{step.done}/{step.total} {step.cell}, {step.left_s:.0f} s left"
-    if not sys.stderr.isatty():
-        print(f"hpcoll tune: {text}", file=sys.stderr, flush=True)
-        return
-    filled = BAR * step.done // step.total
-    line = f"[{'#' * filled}{'-' * (BAR - filled)}] {text}"
-    print(f"\r\033[K{line[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
+    def __call__(self, step: Step) -> None:
+        """Say how far a run is."""
+        text = f"{step.done}/{step.total} {step.cell}, {step.left_s:.0f} s left"
+        if sys.stderr.isatty():
+            filled = BAR * step.done // step.total
+            line = f"[{'#' * filled}{'-' * (BAR - filled)}] {text}"
+            print(f"\r\033[K{line[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
+        elif time.monotonic() >= self._quiet_until:
+            print(f"hpcoll tune: {text}", file=sys.stderr, flush=True)
+            self._quiet_until = time.monotonic() + QUIET_S
 
 
 def _clear() -> None:

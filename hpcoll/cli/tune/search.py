@@ -35,7 +35,7 @@ from hpcoll.selection.tuning import Section
 BEHIND = 2.5  # times the best: such candidates are dropped early
 SCOUT_ROUNDS = 3
 BATCHES_S = BATCH_S, 1e-3  # short calls are timed both nearly alone and back to back, where the ranks get out of step
-WORTH, DOUBT = 1.03, 1.1  # times the library's speed: ours count as faster from WORTH on; else the best of many has luck for DOUBT
+WORTH = 1.03  # times the library's speed, from which on ours count as faster
 SCOUTING = 0.5  # of a cell's share: candidates whose turn has not come by then are left out
 OVERTIME = 0.1  # of the whole time: for cells that get none because others took longer than their share
 MAX_ROUNDS = 300
@@ -124,13 +124,16 @@ class _Stage(NamedTuple):
     clock: _Clock
 
 
-def run(request: Request, world: MPI.Intracomm, progress: Callable[[Step], None]) -> Findings:
+def run(
+    request: Request, world: MPI.Intracomm, progress: Callable[[Step], None], keep: Callable[[Findings], None] = lambda findings: None
+) -> Findings:
     """Measure everything; collective, and the result is equal on all ranks.
 
     Args:
         request: What to tune.
         world: The MPI library's communicator; Communicators are made over duplicates of it.
         progress: Called before each cell.
+        keep: Called after each column with what was found so far: a run may be stopped from outside.
     """
     clock = _Clock(world, request.seconds)
     here = site(world.allgather(MPI.Get_processor_name()))
@@ -159,8 +162,10 @@ def run(request: Request, world: MPI.Intracomm, progress: Callable[[Step], None]
             work, done = work - effort, done + 1
         else:
             sections.setdefault(column.type_class, {})[column.collective] = tuple(entries)
+            found = found._replace(sections=tuple(Section(here, name, parts) for name, parts in sections.items()))
+            keep(found)
         stage.comm.Free()
-    return found._replace(sections=tuple(Section(here, name, parts) for name, parts in sections.items()))
+    return found
 
 
 def columns(request: Request, rank: int, nranks: int) -> list[Column]:
@@ -233,11 +238,11 @@ def _run_off(stage: _Stage, case: Case, library: Candidate, running: list[Result
 
 
 def rank_results(results: Sequence[Result]) -> list[Result]:
-    """Best first: ours that are faster than the library alone, then the rest, ``native`` through a Communicator with a start."""
+    """Best first: ours that are clearly faster than the library alone, then ``native``, then ours for calls that it cannot serve."""
 
-    def worth(one: Result) -> tuple[bool, float]:
-        ours = one.candidate.algorithm != NATIVE
-        return ours and one.ratio >= WORTH, one.ratio if ours else one.ratio * DOUBT
+    def worth(one: Result) -> tuple[bool, bool, float]:
+        native = one.candidate.algorithm == NATIVE
+        return not native and one.ratio >= WORTH, native, one.ratio
 
     return sorted(results, key=worth, reverse=True)
 
