@@ -1,6 +1,7 @@
 """Draws results as SVG, PNG or PDF: time, and bandwidth or hidden share, against message size. No MPI; needs matplotlib.
 
-One colour per algorithm, black and dashed for the MPI library's own; thinner lines are calls in place; markers tell runs apart.
+One colour per algorithm, black and dashed for the MPI library's own, and its name at the end; thinner lines are calls in place; markers
+tell runs apart. Of many algorithms those are faded, and not drawn in place, that are nowhere among the best.
 It draws JSON documents, of this run or of earlier ones, through matplotlib's objects: no display, no state of pyplot.
 """
 
@@ -8,22 +9,28 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import format_nbytes
 from hpcoll.cli.bench.modes import BLOCKING, ORDINARY
+from hpcoll.cli.bench.results import AUTO
 from hpcoll.cli.bench.values import find_dtype
+from hpcoll.cli.curves import colours, label_ends
 from hpcoll.selection.config import NATIVE
 
 SUFFIXES = (".svg", ".png", ".pdf")
 _SIZE, _DPI = (12, 5), 150  # inches; dots per inch of a PNG
 _TICKS = 8  # labels below an axis, about
 _MARKERS = "osD^vP*X"  # one per run
-_STYLES = {"out_of_place": {"linewidth": 1.8, "markersize": 4.5}, "in_place": {"linewidth": 0.7, "markersize": 2.2}}
+_OUT_OF_PLACE = "out_of_place"
+_STYLES = {_OUT_OF_PLACE: {"linewidth": 1.8, "markersize": 4.5}, "in_place": {"linewidth": 0.7, "markersize": 2.2}}
 _TIME, _BANDWIDTH, _HIDDEN = "time", "bus_bw", "hidden"
 _LABELS = {_TIME: "time per call (µs)", _BANDWIDTH: "bus bandwidth (GB/s)", _HIDDEN: "hidden by overlap (%)"}
+_FEW = 6  # algorithms that need no fading
+_FADED = {"alpha": 0.3, "linewidth": 1.0, "markersize": 2.2}
 _HIDDEN_RANGE = -100, 120  # percent; noise at small sizes would spoil the scale
 
 
@@ -144,17 +151,22 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     common = [column[0] for column in columns if len(set(column)) == 1 and column[0]]
     labels = [", ".join(one for one, column in zip(run.facts, columns) if len(set(column)) > 1 and one) for run in runs]
     labels = [label if labels.count(label) == 1 else " ".join(filter(None, [label, run.name])) for label, run in zip(labels, runs)]
-    algorithms = dict.fromkeys(line.algorithm for run in runs for line in run.lines)
-    colours = {NATIVE: "black"} | {name: f"C{i}" for i, name in enumerate(name for name in algorithms if name != NATIVE)}
+    best, shades = _best(runs), colours(dict.fromkeys(line.algorithm for run in runs for line in run.lines if line.algorithm != NATIVE))
+    shades[NATIVE] = "black"
     figure = Figure(figsize=_SIZE, layout="constrained")
     figure.suptitle(", ".join(common))
     kinds = _TIME, _HIDDEN if all(_HIDDEN in run.kinds for run in runs) else _BANDWIDTH
-    for axes, kind in zip(figure.subplots(1, 2), kinds):
+    panels = figure.subplots(1, 2)
+    ends: dict[str, dict[str, tuple[float, str]]] = {kind: {} for kind in kinds}
+    for axes, kind in zip(panels, kinds):
         for run, marker in zip(runs, _cycle(_MARKERS, len(runs))):
-            for line in run.lines:
-                _draw_line(axes, line, kind, colours[line.algorithm], marker)
+            for line in (line for line in run.lines if line.algorithm in best or line.side == _OUT_OF_PLACE):
+                end = _draw_line(axes, line, kind, shades[line.algorithm], marker, faded=line.algorithm not in best)
+                ends[kind].setdefault(line.algorithm, (end, shades[line.algorithm]))
         _finish(axes, kind, sorted({size for run in runs for line in run.lines for size in line.sizes}))
-    figure.legend(handles=_legend(runs, labels, {name: colours[name] for name in algorithms}), loc="outside right upper", frameon=False)
+    figure.legend(handles=_legend(runs, labels), loc="outside lower center", ncols=4, frameon=False)
+    for axes, kind in zip(panels, kinds):
+        label_ends(axes, ends[kind])
     try:
         figure.savefig(path, dpi=_DPI)
     except OSError as error:
@@ -168,11 +180,27 @@ def _line(results: Sequence[Mapping[str, Any]], algorithm: str, side: str) -> Li
     return Line(str(algorithm), side, tuple(int(one["size"]) for one in rows), values)
 
 
-def _draw_line(axes: Any, line: Line, kind: str, colour: str, marker: str) -> None:
+def _best(runs: Sequence[Run]) -> set[str]:
+    """Names of the library's own, the automatic choice, and what is the fastest at a size out of place; all names when they are few."""
+    names = {line.algorithm for run in runs for line in run.lines}
+    if len(names) <= _FEW:
+        return names
+    best = {NATIVE, AUTO}
+    for run in runs:
+        lines = [line for line in run.lines if line.side == _OUT_OF_PLACE]
+        cells = sorted((size, us, line.algorithm) for line in lines for size, us in zip(line.sizes, line.values[_TIME]))
+        best |= {next(names)[2] for _, names in groupby(cells, key=lambda cell: cell[0])}
+    return best
+
+
+def _draw_line(axes: Any, line: Line, kind: str, colour: str, marker: str, *, faded: bool) -> float:
+    """Draw a curve; its last value."""
     scale = 100 if kind == _HIDDEN else 1
     values = [scale * value for value in line.values[kind]]
     top = 3 if line.algorithm == NATIVE else 2
-    axes.plot(line.sizes, values, color=colour, linestyle=_dashes(line.algorithm), marker=marker, zorder=top, **_STYLES[line.side])
+    style = _FADED if faded else _STYLES[line.side]
+    axes.plot(line.sizes, values, color=colour, linestyle=_dashes(line.algorithm), marker=marker, zorder=top, **style)
+    return values[-1]
 
 
 def ticks(sizes: Sequence[int]) -> list[int]:
@@ -212,14 +240,12 @@ def _finish(axes: Any, kind: str, sizes: Sequence[int]) -> None:
         axes.axhline(0, color="0.6", linewidth=0.8)
 
 
-def _legend(runs: Sequence[Run], labels: Sequence[str], colours: Mapping[str, str]) -> list[Any]:
-    """Entries for the algorithms, then for the runs when there are several, then for the two forms."""
+def _legend(runs: Sequence[Run], labels: Sequence[str]) -> list[Any]:
+    """Entries for the runs when there are several, then for the two forms."""
     from matplotlib.lines import Line2D
 
     usual, thin = _STYLES.values()
     found = []
-    for name, colour in colours.items():
-        found.append(Line2D([], [], color=colour, linestyle=_dashes(name), linewidth=usual["linewidth"], label=name))
     if len(runs) > 1:
         markers = _cycle(_MARKERS, len(runs))
         found += [Line2D([], [], color="0.4", linestyle="none", marker=m, label=label) for m, label in zip(markers, labels)]

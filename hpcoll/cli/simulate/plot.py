@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcoll.base.units import format_nbytes
+from hpcoll.cli.curves import colours, label_ends
 
 _SIZE, _DPI = (12, 5), 150  # inches; dots per inch of a PNG
 
@@ -22,15 +23,19 @@ def draw(path: Path, title: str, cells: list[Any], against_nranks: dict[str, lis
     figure = Figure(figsize=_SIZE, layout="constrained")
     figure.suptitle(title)
     left, right = figure.subplots(1, 2)
-    for i, name in enumerate(dict.fromkeys(cell.algorithm for cell in cells)):
+    ends: list[dict[str, tuple[float, str]]] = [{}, {}]
+    for name, colour in colours(dict.fromkeys(cell.algorithm for cell in cells)).items():
         mine = [cell for cell in cells if cell.algorithm == name]
-        style = {"label": name, "color": f"C{i % 10}", "marker": "o", "markersize": 3}
-        left.plot([cell.nbytes for cell in mine], [cell.seconds * 1e6 for cell in mine], **style)
-        ranks = against_nranks.get(name, [])
-        right.plot([nranks for nranks, _ in ranks], [seconds * 1e6 for _, seconds in ranks], **style)
+        curves = [(cell.nbytes, cell.seconds) for cell in mine], against_nranks.get(name, [])
+        for axes, found, curve in zip((left, right), ends, curves):
+            axes.plot([x for x, _ in curve], [seconds * 1e6 for _, seconds in curve], color=colour, marker="o", markersize=3)
+            if curve:
+                found[name] = (curve[-1][1] * 1e6, colour)
     smallest = format_nbytes(min((cell.nbytes for cell in cells), default=0))
     for axes, label in ((left, "bytes"), (right, f"ranks, at {smallest}")):
-        axes.set(xscale="log", yscale="log", xlabel=label, ylabel="predicted time (µs)")
+        axes.set_xscale("log", base=2)
+        axes.set(yscale="log", xlabel=label, ylabel="predicted time (µs)")
         axes.grid(alpha=0.3)
-    left.legend(fontsize="small")
+    for axes, found in zip((left, right), ends):
+        label_ends(axes, found)
     figure.savefig(path, dpi=_DPI)
