@@ -121,3 +121,15 @@ def test_refused(name: str, shape: tuple[int, int], capsys: pytest.CaptureFixtur
         example(name).main(arguments(shape))
     assert ended.value.code == 2
     assert "--shape" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("given", "text"), [("--help", "usage: "), ("--algorithm=rings", "invalid choice: 'rings'")])
+def test_training_says_once_what_it_takes(
+    given: str, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sklearn")
+    monkeypatch.setattr("sys.argv", ["train_digits", given])
+    with pytest.raises(SystemExit):
+        example("train_digits").parse_options()
+    said = "".join(capsys.readouterr())
+    assert agreed([] if (text in said) == bool(said) == (RANK == 0) else [said]) == []
