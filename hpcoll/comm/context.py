@@ -187,6 +187,7 @@ class Context:
     ) -> None:
         self.check()
         method, _, algorithm, segment = key
+        arguments = METHODS[method].meant(arguments, self.rank)
         with self.closing(method):
             prepared = self.prepare(method, arguments, Asked(algorithm, segment, stream))
         call, plan = prepared.call, prepared.plan

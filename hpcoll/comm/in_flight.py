@@ -40,7 +40,7 @@ def issue(comm: WithContext, method: str, arguments: tuple[Any, ...], algorithm:
     context: Context = comm._context
     context.check()
     collect()
-    arguments = lasting(arguments)
+    arguments = lasting(METHODS[method].meant(arguments, context.rank))
     moves = can_be_helped() or algorithm is not None
     if method in ("Gatherv", "Scatterv"):  # others would have to ask the root for sizes first, and wait
         algorithm = algorithm or "direct"
@@ -106,6 +106,7 @@ def _without_context(comm: WithContext, method: str, arguments: tuple[Any, ...])
     row, native = METHODS[method], MPI.Intracomm(comm)
     if native == MPI.COMM_NULL or (method == "Reduce_scatter" and arguments[2] is None):  # describing it asks the others
         return None
+    arguments = row.meant(arguments, native.rank)
     call = row.describe(Caller(native, native.rank, native.size, np.zeros(1, np.uint8)), *arguments)
     if call is not None and (call.strict or not call.native):
         return None
@@ -124,7 +125,7 @@ def make_persistent(
 ) -> MPI.Prequest:  # fmt: skip
     """Plan a persistent call; collective, errors as in `Context.run`."""
     context.check()
-    arguments = _counted(context, method, lasting(arguments))
+    arguments = _counted(context, method, lasting(METHODS[method].meant(arguments, context.rank)))
     with context.closing(method):
         prepared = context.prepare(method, arguments, Asked(algorithm, segment, stream, in_flight=True))
     call, plan = prepared.call, prepared.plan

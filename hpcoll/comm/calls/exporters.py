@@ -8,6 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.runtime.gpu import dlpack
 from hpcoll.runtime.gpu.arrays import DeviceArray, device_array
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -101,12 +102,16 @@ def host_array(buffer: Any) -> Array | None:
     with contextlib.suppress(TypeError, ValueError, BufferError):
         return np.asarray(memoryview(buffer))
     if hasattr(buffer, "__dlpack__"):
-        array: Array = np.from_dlpack(buffer)
-        if not array.flags.writeable:  # NumPy calls every capsule older than DLPack 1.0 read-only, mpi4py calls it writable
-            with contextlib.suppress(BufferError):
-                bytes_of: Any = MPI.buffer.frombuffer(buffer)
-                array = np.ndarray(array.shape, array.dtype, bytes_of, 0, array.strides)
-        return array
+        return _of_dlpack(dlpack.export(buffer))
     if not hasattr(buffer, "__cuda_array_interface__"):
         return None
     return np.asarray(SimpleNamespace(__array_interface__=buffer.__cuda_array_interface__ | {"version": 3}, owner=buffer))
+
+
+def _of_dlpack(tensor: dlpack.Tensor) -> Array:
+    """NumPy array that keeps a capsule, whose memory is given back with it; `numpy.from_dlpack` would consume it."""
+    interface = {
+        "version": 3, "shape": tensor.shape, "typestr": tensor.dtype.str, "strides": tensor.strides,
+        "data": (tensor.pointer, tensor.readonly),
+    }  # fmt: skip
+    return np.asarray(SimpleNamespace(__array_interface__=interface, owner=tensor.capsule)).view(tensor.dtype)

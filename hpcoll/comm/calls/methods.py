@@ -41,6 +41,7 @@ class Caller:
 
 
 Describe = Callable[..., Call | None]
+_PAIR = ("sendbuf", "recvbuf")
 _VECTORS, _BLOCKS = "send recv count type op comm", "send count type recv count type comm"
 _ROOTED_BLOCKS = "send count type recv count type root comm"
 _ROOTED_VECTOR = "send recv count type op root comm"
@@ -97,6 +98,14 @@ class Method(NamedTuple):
             return MPI.IN_PLACE, send if self.at_root == "recvbuf" else recv
         return (MPI.IN_PLACE, send) if recv is MPI.IN_PLACE else (send, recv)
 
+    def meant(self, arguments: tuple[Any, ...], rank: int) -> tuple[Any, ...]:
+        """The arguments with ``MPI.IN_PLACE`` where None stands for it, as in mpi4py."""
+        if self.arguments[:2] != _PAIR or arguments[self.in_place_at] is not None:
+            return arguments
+        if self.at_root and rank != self.find("root", arguments):
+            return arguments
+        return *arguments[: self.in_place_at], MPI.IN_PLACE, *arguments[self.in_place_at + 1 :]
+
     def gpu_arrays(self, arguments: Sequence[Any], rank: int) -> dict[int, DeviceArray]:
         """The GPU arrays that this rank sends from and receives into, by position."""
         found: dict[int, DeviceArray] = {}
@@ -143,7 +152,7 @@ def _rooted(move: Callable[..., Call | None]) -> Describe:
     return lambda me, *given: move(*given[:-1], me.root(given[-1]), me.rank, me.nranks)
 
 
-_PAIR, _OPERATED, _ROOTED = ("sendbuf", "recvbuf"), ("sendbuf", "recvbuf", "op"), ("sendbuf", "recvbuf", "root")
+_OPERATED, _ROOTED = (*_PAIR, "op"), (*_PAIR, "root")
 METHODS: dict[str, Method] = {
     row.name: row
     for row in (

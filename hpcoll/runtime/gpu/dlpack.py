@@ -1,4 +1,4 @@
-"""DLPack capsules, read by their published layout: what NumPy cannot import because it lies on a GPU."""
+"""DLPack capsules, read by their published layout; whoever reads one does not consume it, so that it keeps the memory alive."""
 
 import ctypes
 from typing import Any, NamedTuple
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 _LETTERS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}  # by type code
-_BFLOAT = 4
+_FLOAT, _BFLOAT, _COMPLEX = 2, 4, 5
 _READ_ONLY = 1  # flag of versioned capsules
 _NEWEST = (1, 0)
 
@@ -50,19 +50,20 @@ _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char
 _has_name = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
 
 
-def export(buffer: Any, stream: int) -> Tensor:
+def export(buffer: Any, stream: int | None = None) -> Tensor:
     """Ask an object for its memory.
 
     Args:
         buffer: Has ``__dlpack__``.
-        stream: Handle of the CUDA stream that the producer lets wait for its own work.
+        stream: Handle of the CUDA stream that the producer lets wait for its own work; None for host memory, which has none.
     Raises:
         BufferError: an element type that NumPy and ml_dtypes do not have, or a capsule of another major version.
     """
+    options = {} if stream is None else {"stream": stream}
     try:
-        capsule = buffer.__dlpack__(stream=stream, max_version=_NEWEST)
+        capsule = buffer.__dlpack__(**options, max_version=_NEWEST)
     except TypeError:  # a producer older than DLPack 1.0
-        capsule = buffer.__dlpack__(stream=stream)
+        capsule = buffer.__dlpack__(**options)
     if _has_name(capsule, b"dltensor_versioned"):
         managed = _Versioned.from_address(_pointer_of(capsule, b"dltensor_versioned"))
         if managed.major != _NEWEST[0]:
@@ -81,6 +82,8 @@ def _read(tensor: _Tensor, readonly: bool, capsule: object) -> Tensor:
 
 
 def _dtype(code: int, bits: int, lanes: int) -> np.dtype[Any]:
+    if (code, lanes) == (_FLOAT, 2):  # complex long double, whose bits are more than the field holds
+        code, bits, lanes = _COMPLEX, 2 * bits, 1
     if (code, bits, lanes) == (_BFLOAT, 16, 1):
         import ml_dtypes
 

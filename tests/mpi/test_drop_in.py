@@ -1,0 +1,74 @@
+"""What mpi4py does with its own communicators and unusual arguments, done alike by a Communicator in their place."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from reference import agreed, communicator
+from specs import describe
+
+pytestmark = pytest.mark.mpi
+
+
+def in_place(comm: Any, method: str, nothing: Any, form: str) -> list[Any]:
+    """What a rooted call with the last rank as root, or another call, leaves with ``nothing`` where `MPI.IN_PLACE` may stand."""
+    p, root, x = comm.size, comm.size - 1, np.arange(2.0 * comm.size) + comm.rank
+    counts, own = [2] * p, x[2 * comm.rank : 2 * comm.rank + 2].copy()
+    many: Any = [x, counts] if method.endswith("v") else x
+    at_root = comm.rank == root
+    arguments: tuple[Any, ...] = (nothing, many)
+    if method.startswith("Gather"):
+        arguments = (nothing if at_root else own, many if at_root else None, root)
+    elif method.startswith("Scatter"):
+        arguments = (many if at_root else None, nothing if at_root else own, root)
+    elif method == "Reduce":
+        arguments = (nothing, x, MPI.SUM, root) if at_root else (x, None, MPI.SUM, root)
+    if form == "blocking":
+        getattr(comm, method)(*arguments)
+    elif form == "in flight":
+        getattr(comm, f"I{method.lower()}")(*arguments).Wait()
+    else:
+        request = getattr(comm, f"{method}_init")(*arguments)
+        request.Start()
+        request.Wait()
+    return [*x.tolist(), *own.tolist()]
+
+
+@pytest.mark.parametrize("form", ["blocking", "in flight", "persistent"])
+@pytest.mark.parametrize(
+    "method",
+    ["Allreduce", "Reduce", "Scan", "Exscan", "Reduce_scatter_block", "Allgather", "Allgatherv", "Gather", "Gatherv", "Scatter", "Scatterv",
+     "Alltoall", "Alltoallv"],
+)  # fmt: skip
+def test_none_is_in_place(method: str, form: str) -> None:
+    comm = communicator()
+    expected, found = (in_place(comm, method, nothing, form) for nothing in (MPI.IN_PLACE, None))
+    assert agreed([] if found == expected else [found]) == []
+
+
+class Lender:
+    """Lends memory that goes with the capsule."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self) -> Any:  # as before DLPack 1.0
+        memory = np.full(3, 7.0)
+        self.memory = weakref.ref(memory)
+        self.capsule = memory.__dlpack__()
+        return self.capsule
+
+
+def test_lent_memory_is_kept_and_not_consumed() -> None:
+    lender = Lender()
+    described = describe(lender, writable=True)
+    assert '"dltensor"' in repr(lender.capsule)
+    del lender.capsule
+    assert isinstance(described.owner, np.ndarray)
+    assert described.owner.tolist() == [7.0] * 3
+    del described
+    assert lender.memory() is None
