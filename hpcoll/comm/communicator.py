@@ -19,10 +19,13 @@ from hpcoll.comm.blocking import Blocking
 from hpcoll.comm.context import Context
 from hpcoll.comm.nonblocking import NonBlocking
 from hpcoll.comm.persistent import PersistentCollectives
+from hpcoll.comm.pickling import is_constant, name_of, restored
 from hpcoll.comm.point_to_point import Messages, Neighbours
 from hpcoll.comm.symmetric import Form
 from hpcoll.runtime.transports.local_ranks import LocalRanks
 from hpcoll.selection.config import log
+
+_NULL: Any = object()  # no argument
 
 
 class Communicator(Blocking, NonBlocking, PersistentCollectives, Messages):
@@ -30,6 +33,7 @@ class Communicator(Blocking, NonBlocking, PersistentCollectives, Messages):
 
     Args:
         comm: Any intracommunicator; the Communicator is a second name for it, not a copy. Of a cartesian one it keeps the topology.
+            Without one it is a null communicator, as mpi4py's ``Intracomm()``.
         mixed: Ranks may pass GPU arrays and host arrays in one call, and calls of GPU arrays go through host memory; equal on all ranks,
             inherited by what is made of it. Needless where some rank has no GPU: there it is always so.
     Raises:
@@ -40,8 +44,10 @@ class Communicator(Blocking, NonBlocking, PersistentCollectives, Messages):
     MPI fails, `KernelError` when an operator does not compile.
     """
 
+    _constant = False
+
     def __new__(cls, comm: MPI.Intracomm | None = None, mixed: bool | None = None) -> "Communicator":
-        """The object over ``comm``'s handle; without one a null handle, which is how mpi4py makes what ``Idup`` returns."""
+        """The object over ``comm``'s handle; without one a null handle, as mpi4py's, which so makes what ``Idup`` returns."""
         if comm is not None:
             if not MPI.Is_initialized() or MPI.Is_finalized():
                 raise ArgumentError(f"Communicator needs MPI, which is {'finalised' if MPI.Is_initialized() else 'not initialised'}")
@@ -52,10 +58,12 @@ class Communicator(Blocking, NonBlocking, PersistentCollectives, Messages):
             raise ArgumentError(f"CartCommunicator needs a communicator with cartesian topology, got {comm!r}")
         return MPI.Intracomm.__new__(CartCommunicator if cls is Communicator and cartesian else cls, comm)
 
-    def __init__(self, comm: MPI.Intracomm | None = None, mixed: bool | None = None) -> None:
+    def __init__(self, comm: MPI.Intracomm = _NULL, mixed: bool | None = None) -> None:
         if comm is None:
             raise ArgumentError("Communicator needs an intracommunicator, got None")
-        self._context = context_of(self, mixed)
+        if comm is not _NULL:
+            self._context = context_of(self, mixed)
+            self._constant = is_constant(comm)
 
     def _keep(self, comm: Any) -> Any:
         """A communicator that MPI made of this one, with our type; ``COMM_NULL`` stays as it is."""
@@ -77,7 +85,17 @@ class Communicator(Blocking, NonBlocking, PersistentCollectives, Messages):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as mpi4py pickles the communicator: predefined ones only."""
-        return type(self), (MPI.Intracomm(self),)
+        return restored, (type(self), name_of(self))
+
+    @classmethod
+    def fromhandle(cls, handle: int) -> Any:
+        """The communicator of an MPI handle; as mpi4py's, with our type for an intracommunicator."""
+        return _typed(MPI.Comm.fromhandle(handle))
+
+    def free(self) -> None:
+        """`Free` unless it is null, or stands for one of mpi4py's constants, which cannot be freed."""
+        if not self._constant:
+            super().free()
 
     def empty(self, shape: int | Sequence[int], dtype: Any = np.float64, device: str = "cpu") -> Any:
         """An array in symmetric memory, which ranks of the same node read in place: collectives do not copy it on its way out.
@@ -177,6 +195,14 @@ class CartCommunicator(Communicator, Neighbours, MPI.Cartcomm):
     def Sub(self, remain_dims: Sequence[bool]) -> "CartCommunicator":
         """The sub-grid through this rank that keeps the dimensions marked."""
         return self._keep(MPI.Cartcomm(self).Sub(remain_dims))
+
+
+def _typed(comm: MPI.Comm) -> Any:
+    """A communicator with our type where it can have it; what its collectives need is made by the first of them."""
+    if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL or comm.topology in (MPI.GRAPH, MPI.DIST_GRAPH):
+        return comm
+    kind = CartCommunicator if isinstance(comm, MPI.Cartcomm) else Communicator
+    return kind.__new__(kind, comm)
 
 
 def _neighbours(context: Context) -> LocalRanks | None:

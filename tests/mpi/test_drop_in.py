@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import weakref
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from mpi4py import MPI
 from reference import agreed, communicator
 from specs import describe
+
+import hpcoll
 
 pytestmark = pytest.mark.mpi
 
@@ -72,3 +75,56 @@ def test_lent_memory_is_kept_and_not_consumed() -> None:
     assert described.owner.tolist() == [7.0] * 3
     del described
     assert lender.memory() is None
+
+
+@pytest.fixture
+def replaced(monkeypatch: pytest.MonkeyPatch) -> hpcoll.Communicator:
+    """A Communicator in the place of ``MPI.COMM_WORLD``."""
+    comm = hpcoll.Communicator(MPI.COMM_WORLD)
+    monkeypatch.setattr(MPI, "COMM_WORLD", comm)
+    return comm
+
+
+def test_replaced_world_is_pickled_by_name(replaced: hpcoll.Communicator) -> None:
+    assert pickle.loads(pickle.dumps(replaced)) is replaced
+    plain = MPI.Intracomm(replaced)
+    again = pickle.loads(pickle.dumps(plain))
+    assert (again == plain, again is plain, type(again)) == (True, False, MPI.Intracomm)
+    with pytest.raises(ValueError, match=r"cannot (pickle|serialize)"):
+        pickle.dumps(MPI.Intracomm(replaced.Split(0)))
+
+
+def test_plain_constants_are_pickled_as_before() -> None:
+    for comm in (MPI.COMM_WORLD, MPI.COMM_SELF):
+        assert pickle.loads(pickle.dumps(comm)) is comm
+    assert pickle.loads(pickle.dumps(MPI.Intracomm())) == MPI.COMM_NULL
+
+
+def test_null_communicator() -> None:
+    comm = type(communicator())()
+    assert (comm == MPI.COMM_NULL, bool(comm)) == (True, False)
+    assert pickle.loads(pickle.dumps(comm)) == MPI.COMM_NULL
+    comm.free()
+    with pytest.raises(hpcoll.ArgumentError, match="cannot be used"):
+        comm.Barrier()
+
+
+def test_handles_keep_the_type() -> None:
+    comm = communicator()
+    grid = comm.Create_cart([comm.size])
+    for one in (comm, grid):
+        again = type(one).fromhandle(one.handle)
+        assert (again == one, type(again)) == (True, type(one))
+    again.Barrier()
+    assert type(comm).fromhandle(MPI.COMM_NULL.handle) == MPI.COMM_NULL
+    grid.free()
+    assert not grid
+
+
+def test_what_stands_for_a_constant_is_not_freed() -> None:
+    comm = hpcoll.Communicator(MPI.COMM_WORLD)
+    comm.free()
+    assert comm
+    second = type(comm)(comm)
+    second.free()
+    assert (bool(second), bool(comm)) == (False, True)
