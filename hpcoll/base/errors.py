@@ -13,6 +13,26 @@ class ArgumentError(HpcollError, ValueError):
     """A call was refused before any message left. The text names subject, expected, got and rank."""
 
 
+class ArgumentTypeError(ArgumentError, TypeError):
+    """An `ArgumentError` where mpi4py raises TypeError."""
+
+
+class ArgumentBufferError(ArgumentError, BufferError):
+    """An `ArgumentError` where mpi4py raises BufferError."""
+
+
+class ArgumentKeyError(ArgumentError, KeyError):
+    """An `ArgumentError` where mpi4py raises KeyError."""
+
+    __str__ = Exception.__str__  # not the text in quotes
+
+
+def like(error: Exception, text: str) -> ArgumentError:
+    """The `ArgumentError` that callers catch who expect an error of that kind."""
+    pairs = (TypeError, ArgumentTypeError), (BufferError, ArgumentBufferError), (KeyError, ArgumentKeyError)
+    return next((ours for theirs, ours in pairs if isinstance(error, theirs)), ArgumentError)(text)
+
+
 class ScheduleError(HpcollError):
     """The verifier refused a schedule.
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 from reference import agreed, communicator
-from specs import describe
+from specs import Cai, describe
 
 import hpcoll
 
@@ -75,6 +75,41 @@ def test_lent_memory_is_kept_and_not_consumed() -> None:
     assert described.owner.tolist() == [7.0] * 3
     del described
     assert lender.memory() is None
+
+
+X = np.zeros(4)
+FROZEN = np.zeros(4)
+FROZEN.flags.writeable = False
+
+
+class Malformed:
+    """Exports something that is no CUDA array interface."""
+
+    def __init__(self, interface: Any) -> None:
+        self.__cuda_array_interface__ = interface
+
+
+BAD: dict[str, Any] = {
+    "no memory": 5, "list": [[1, 2], 4, "d"], "too many items": [X, 1, 2, 3, 4], "none": None, "none counted": [None, 1, "d"],
+    "count of float": [X, 1.5, MPI.DOUBLE], "count of text": [X, "4", MPI.DOUBLE], "negative count": [X, -1, "d"],
+    "displacement": [X, 0, 9, "d"], "code": [X, 4, "\0"], "type": [X, 4, 5], "objects": np.array([None] * 4), "strided": np.zeros(8)[::2],
+    "byte order": np.zeros(4, ">f8"), "dates": np.zeros(4, "M8[s]"), "records": np.zeros(4, "i4,i4"), "read-only": FROZEN,
+    "interface is a list": Malformed([1, 2]), "interface is empty": Malformed({}), "no pointer": Cai(X, data=(None, False)),
+    "pointer of float": Cai(X, data=(1.5, False)), "data": Cai(X, data=5), "shape": Cai(X, shape=4), "axis": Cai(X, shape=("a",)),
+    "typestr": Cai(X, typestr=5), "mask": Cai(X, mask=1), "gaps": Cai(X, strides=(16,)), "order": Cai(X, typestr=">f8"),
+}  # fmt: skip
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", BAD)
+def test_errors_are_those_of_mpi4py_too(name: str) -> None:
+    """Bad buffers of this rank alone: nobody is waited for."""
+    comm, bad = hpcoll.Communicator(MPI.COMM_SELF), BAD[name]
+    with pytest.raises((ValueError, TypeError, BufferError, KeyError)) as theirs:
+        MPI.COMM_SELF.Allreduce(X, bad)
+    for call in (lambda: comm.Allreduce(X, bad), lambda: comm.Allreduce_init(X, bad), lambda: comm.Iallreduce(X, bad)):
+        with pytest.raises(theirs.type):
+            call()
 
 
 @pytest.fixture

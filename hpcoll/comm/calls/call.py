@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.dtypes import is_bfloat16, working_dtype
-from hpcoll.base.errors import ArgumentError
+from hpcoll.base.errors import ArgumentError, ArgumentTypeError
 from hpcoll.base.ops import MAX, MIN, ReduceOp
 from hpcoll.comm.calls.buffers import Resolved
 from hpcoll.comm.calls.operators import to_native
@@ -158,7 +158,7 @@ def check_root(root: Any, nranks: int, rank: int) -> int:
     try:
         index = int(root.__index__())
     except AttributeError:
-        raise ArgumentError(f"rank {rank}: root must be an integer, got {root!r}") from None
+        raise ArgumentTypeError(f"rank {rank}: root must be an integer, got {root!r}") from None
     if not 0 <= index < nranks:
         raise ArgumentError(f"rank {rank}: root must be a rank below {nranks}, got {index}")
     return index

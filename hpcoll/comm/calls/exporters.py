@@ -7,19 +7,19 @@ from typing import Any, TypeAlias
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.errors import ArgumentError
+from hpcoll.base.errors import ArgumentBufferError, ArgumentError, ArgumentKeyError, ArgumentTypeError, like
 from hpcoll.runtime.gpu import dlpack
 from hpcoll.runtime.gpu.arrays import DeviceArray, device_array
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-UNREADABLE = (TypeError, ValueError, BufferError, RuntimeError)  # what exporters raise
+UNREADABLE = (TypeError, ValueError, BufferError, RuntimeError, LookupError, AttributeError)  # what exporters raise
 
 
 def memory(buffer: object, datatype: object, subject: str, *, writable: bool, bare: bool, stream: int | None) -> Array | DeviceArray | None:
     """Array over a buffer's memory, or None when the buffer is not ours to understand; arguments and errors as `gpu_memory`."""
     if buffer is None:
         if datatype is None:
-            raise ArgumentError(f"{subject} needs a buffer, got None: write [None, 0, datatype] for no elements")
+            raise ArgumentTypeError(f"{subject} needs a buffer, got None: write [None, 0, datatype] for no elements")
         return np.empty(0, np.uint8)
     if not isinstance(buffer, np.ndarray):
         gpu = gpu_memory(buffer, subject, writable=writable, bare=bare, stream=stream)
@@ -33,7 +33,7 @@ def memory(buffer: object, datatype: object, subject: str, *, writable: bool, ba
         return None
     flags = array.flags
     if array.dtype.hasobject:
-        raise ArgumentError(f"{subject} needs numbers, got Python objects (dtype {array.dtype}): use the lower-case method")
+        raise ArgumentKeyError(f"{subject} needs numbers, got Python objects (dtype {array.dtype}): use the lower-case method")
     if not flags.forc:
         raise _not_contiguous(array, subject, "numpy.ascontiguousarray")
     if writable and not flags.writeable:
@@ -78,16 +78,16 @@ def find_gpu_array(argument: Any) -> DeviceArray | None:
 
 
 def _unreadable(buffer: object, subject: str, error: Exception) -> ArgumentError:
-    return ArgumentError(f"{subject} needs memory that can be read here, got a {type(buffer).__name__}: {error}")
+    return like(error, f"{subject} needs memory that can be read here, got a {type(buffer).__name__}: {error}")
 
 
 def _not_contiguous(array: Array | DeviceArray, subject: str, how: str) -> ArgumentError:
     got = f"strides {array.strides} for shape {array.shape} {array.dtype}"
-    return ArgumentError(f"{subject} must be contiguous, got {got}: copy it with {how} first")
+    return ArgumentBufferError(f"{subject} must be contiguous, got {got}: copy it with {how} first")
 
 
 def _read_only(buffer: object, subject: str) -> ArgumentError:
-    return ArgumentError(f"{subject} must be writable, got a read-only {type(buffer).__name__}")
+    return ArgumentBufferError(f"{subject} must be writable, got a read-only {type(buffer).__name__}")
 
 
 def host_array(buffer: Any) -> Array | None:

@@ -5,7 +5,7 @@ from typing import Any
 from mpi4py import MPI
 
 from hpcoll.base import ops
-from hpcoll.base.errors import ArgumentError
+from hpcoll.base.errors import ArgumentTypeError
 from hpcoll.base.ops import ReduceOp
 
 _PAIRS: tuple[tuple[MPI.Op, ReduceOp], ...] = (
@@ -20,13 +20,13 @@ def to_ours(op: Any, rank: int) -> ReduceOp | None:
     """The `ReduceOp` that an operator argument names; None for one that only the MPI library has (MINLOC, user-made ``MPI.Op``).
 
     Raises:
-        ArgumentError: neither an ``MPI.Op`` nor a `ReduceOp`.
+        ArgumentTypeError: neither an ``MPI.Op`` nor a `ReduceOp`.
     """
     found = BY_IDENTITY.get(id(op), op)
     if isinstance(found, ReduceOp):
         return found
     if not isinstance(op, MPI.Op):
-        raise ArgumentError(f"rank {rank}: op must be an MPI.Op or an hpcoll operator, got {op!r}")
+        raise ArgumentTypeError(f"rank {rank}: op must be an MPI.Op or an hpcoll operator, got {op!r}")
     return next((ours for theirs, ours in _PAIRS if theirs == op), None)
 
 

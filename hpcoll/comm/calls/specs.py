@@ -11,7 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.dtypes import is_bfloat16
-from hpcoll.base.errors import ArgumentError
+from hpcoll.base.errors import ArgumentBufferError, ArgumentError, ArgumentKeyError, ArgumentTypeError
 from hpcoll.comm.calls.exporters import Array
 from hpcoll.runtime.gpu.arrays import DeviceArray
 
@@ -94,14 +94,15 @@ def layout_of(array: Array | DeviceArray, datatype: object, subject: str) -> Lay
     if datatype is None:
         layout = LAYOUTS.get(array.dtype) or _plain(array.dtype)
         if layout is None:
-            raise ArgumentError(f"{subject} needs native numbers, got dtype {array.dtype}: convert it or give an MPI datatype")
+            kind = ArgumentKeyError if array.dtype.isnative and array.dtype.kind not in "mM" else ArgumentBufferError
+            raise kind(f"{subject} needs native numbers, got dtype {array.dtype}: convert it or give an MPI datatype")
         LAYOUTS[array.dtype] = layout
         return layout
     if isinstance(datatype, str):
         with contextlib.suppress(ValueError):  # an unknown code stays a str
             datatype = MPI.Datatype.fromcode(datatype)
     if not isinstance(datatype, MPI.Datatype):
-        raise ArgumentError(f"{subject} needs an MPI datatype or a type code, got {datatype!r}")
+        raise ArgumentKeyError(f"{subject} needs an MPI datatype or a type code, got {datatype!r}")
     layout = _basic_datatypes().get(MPI._handleof(datatype))
     if layout is not None or datatype == MPI.DATATYPE_NULL or datatype.extent <= 0:
         return layout
@@ -143,7 +144,7 @@ def _integer(value: Any, subject: str) -> int:
     try:
         return int(value) if isinstance(value, float | np.floating) and value.is_integer() else operator.index(value)
     except TypeError:
-        raise ArgumentError(f"{subject} needs integer counts and displacements, got {value!r}") from None
+        raise ArgumentTypeError(f"{subject} needs integer counts and displacements, got {value!r}") from None
 
 
 def _integers(values: Any, scale: Sequence[int], subject: str) -> tuple[int, ...]:

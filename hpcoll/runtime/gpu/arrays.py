@@ -90,6 +90,7 @@ def device_array(buffer: Any, stream: int | None = None) -> DeviceArray | None:
             current one of PyTorch for its tensors, else the legacy default stream.
     Raises:
         BufferError: memory that nobody can use, and why. So do the exporters, which also raise TypeError, ValueError and RuntimeError.
+        TypeError, KeyError: a malformed CUDA array interface.
     """
     if isinstance(buffer, np.ndarray):
         return None
@@ -110,7 +111,12 @@ def device_array(buffer: Any, stream: int | None = None) -> DeviceArray | None:
     return _placed(_array(tensor.pointer, tensor.shape, tensor.strides, tensor.dtype, tensor.readonly, (buffer, tensor.capsule), stream))
 
 
-def _of_interface(buffer: Any, interface: dict[str, Any]) -> DeviceArray:
+def _of_interface(buffer: Any, interface: Any) -> DeviceArray:
+    if not isinstance(interface, dict):
+        raise TypeError(f"its __cuda_array_interface__ needs a dict, got {interface!r}")
+    missing = [key for key in ("data", "shape", "typestr") if key not in interface]
+    if missing:
+        raise KeyError(f"its __cuda_array_interface__ lacks {', '.join(missing)}")
     if interface.get("mask") is not None:
         raise BufferError("masked arrays cannot be sent")
     stream = interface.get("stream")
@@ -118,17 +124,19 @@ def _of_interface(buffer: Any, interface: dict[str, Any]) -> DeviceArray:
         raise BufferError("its stream is 0, which the CUDA array interface leaves undefined: 1 is the legacy default stream")
     pointer, readonly = interface["data"]
     dtype = np.dtype(interface["typestr"])
-    return _array(pointer or 0, interface["shape"], interface.get("strides"), dtype, readonly, buffer, stream and int(stream))
+    if pointer is None and 0 in interface["shape"]:
+        pointer = 0
+    return _array(pointer, interface["shape"], interface.get("strides"), dtype, readonly, buffer, stream and int(stream))
 
 
 def _array(pointer: int, shape: Any, strides: Any, dtype: np.dtype[Any], readonly: bool, owner: object, stream: int | None) -> DeviceArray:
     """An array of no GPU yet, without strides where they say nothing."""
-    shape = tuple(map(int, shape))
+    shape = tuple(map(operator.index, shape))
     if strides is not None:
-        strides = tuple(map(int, strides))
+        strides = tuple(map(operator.index, strides))
         if 0 in shape or _is_packed(shape[::-1], strides[::-1], dtype.itemsize):
             strides = None
-    return DeviceArray(int(pointer), shape, strides, dtype, bool(readonly), 0, owner, stream)
+    return DeviceArray(operator.index(pointer), shape, strides, dtype, bool(readonly), 0, owner, stream)
 
 
 def _placed(array: DeviceArray) -> DeviceArray | None:
