@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hpcoll.base.errors import ArgumentError, DeviceError, HpcollError, KernelError, ScheduleError, TransportError
 from hpcoll.base.ops import AVG, ReduceOp, premul_sum, reduce_op
 from hpcoll.runtime.gpu.local_gpu import local_device
-from hpcoll.schedules.catalogue import algorithms
+from hpcoll.schedules.catalogue import algorithms_of_form as algorithms
 
 if TYPE_CHECKING:
     from hpcoll.comm.communicator import CartCommunicator, Communicator

@@ -147,6 +147,15 @@ CATALOGUE: dict[str, Algorithm] = {
 }  # fmt: skip
 
 
+_FORMS = {"reduce_scatter_block": "reduce_scatter"} | {f"{name}v": name for name in ("allgather", "gather", "scatter", "alltoall")}
+
+
+def algorithms_of_form(form: str) -> tuple[str, ...]:
+    """Names of the algorithms for a collective or a form of one, such as ``"alltoallv"``; errors as `algorithms`."""
+    names = algorithms(_FORMS.get(form, form))
+    return tuple(name for name in names if not (form.endswith("v") and CATALOGUE[f"{_FORMS[form]}/{name}"].uniform))
+
+
 def algorithms(collective: str) -> tuple[str, ...]:
     """Names of a collective's algorithms, in catalogue order.
 

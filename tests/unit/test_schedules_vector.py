@@ -6,6 +6,7 @@ from math import ceil, log2
 
 import pytest
 
+import hpcoll
 from hpcoll.analysis.verify import Proof, verify_schedules
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -166,3 +167,11 @@ def test_one_fold_means_that_nothing_is_folded_twice(row: Algorithm, nranks: int
         for step in steps[: steps.index(folds[0]) if folds else len(steps)]:
             assert step.op == Op.RECV or step.srcs[0].buffer == Buffer.INPUT, "hands out what others have combined"
         assert all(src.buffer != Buffer.OUTPUT for step in folds for src in step.srcs)
+
+
+def test_algorithms_of_forms() -> None:
+    assert hpcoll.algorithms("alltoallv") == ("pairwise", "direct")  # the others need equal blocks
+    for form, collective in (("allgatherv", "allgather"), ("gatherv", "gather"), ("reduce_scatter_block", "reduce_scatter")):
+        assert hpcoll.algorithms(form) == hpcoll.algorithms(collective)
+    with pytest.raises(hpcoll.ArgumentError, match="collective must be one of"):
+        hpcoll.algorithms("bcastv")
