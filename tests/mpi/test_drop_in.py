@@ -13,6 +13,7 @@ from reference import agreed, communicator
 from specs import Cai, describe
 
 import hpcoll
+from hpcoll.comm.calls.buffers import resolve
 
 pytestmark = pytest.mark.mpi
 
@@ -110,6 +111,27 @@ def test_errors_are_those_of_mpi4py_too(name: str) -> None:
     for call in (lambda: comm.Allreduce(X, bad), lambda: comm.Allreduce_init(X, bad), lambda: comm.Iallreduce(X, bad)):
         with pytest.raises(theirs.type):
             call()
+
+
+@pytest.mark.parametrize("algorithm", [None, "direct", "native"])
+def test_derived_datatype_beyond_declared_memory(algorithm: str | None) -> None:
+    """The even ranks declare less memory than the type walks; all ranks have it."""
+    comm, column = communicator(), MPI.DOUBLE.Create_vector(4, 1, 4).Commit()
+    matrix, everybody = np.arange(16.0) + 100 * comm.rank, np.zeros(4 * comm.size)
+    declared = MPI.memory.fromaddress(matrix.ctypes.data, 8 * (13 if comm.rank % 2 else 2))
+    comm.Allgather([declared, 1, column], everybody, algorithm=algorithm)
+    right = everybody.tolist() == [100 * rank + i for rank in range(comm.size) for i in (0, 4, 8, 12)]
+    comm.Bcast([declared, 1, column], algorithm=algorithm)
+    right &= matrix[::4].tolist() == [0, 4, 8, 12] and matrix[1] == 100 * comm.rank + 1
+    column.Free()
+    assert agreed([] if right else [everybody, matrix]) == []
+
+
+def test_elements_of_2_gib_are_the_librarys() -> None:
+    huge = MPI.BYTE.Create_contiguous(2**31).Commit()
+    assert resolve([np.zeros(1), 0, huge], name="buf", rank=3) is None
+    communicator().Bcast([np.zeros(1), 0, huge])
+    huge.Free()
 
 
 @pytest.fixture

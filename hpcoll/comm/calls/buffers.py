@@ -70,6 +70,8 @@ def resolve(
     gpu = array if isinstance(array, DeviceArray) else None
     if gpu is not None and layout.datatype is not None:
         return None
+    if layout.datatype is not None and isinstance(buffer, MPI.buffer):  # a length that the caller has declared; mpi4py does not ask it
+        layout = layout._replace(trusted=True)
     place, nblocks = (place_one, nparts) if nblocks is None else (place_blocks, nblocks)
     count, offset, sizes, starts = place(counts, displs, array.nbytes, layout=layout, nblocks=nblocks, subject=subject)
     address = 0 if not count else _get_address(array) + offset if gpu is None else gpu.pointer + offset

@@ -21,8 +21,11 @@ _QUAD = ("REAL16", "COMPLEX32")  # binary128 in Fortran, though mpi4py's type st
 _CHARACTERS: dict[str, np.dtype[Any]] = {"S1": np.dtype("u1"), "U1": np.dtype("u4")}
 
 
+_MAX_ITEMSIZE = 2**31 - 1  # of a NumPy dtype, and what MPI_Pack of Open MPI 5 can count
+
+
 class Layout(NamedTuple):
-    """How elements lie in memory: extent and true bounds of one, in bytes."""
+    """How elements lie in memory: extent and true bounds of one, in bytes; trusted ones may reach beyond the memory that is named."""
 
     dtype: np.dtype[Any]
     extent: int
@@ -30,6 +33,7 @@ class Layout(NamedTuple):
     upper: int
     label: str
     datatype: MPI.Datatype | None = None
+    trusted: bool = False
 
     def infer(self, nbytes: int, nparts: int, subject: str) -> int:
         """Elements in so many bytes, which must fill equal parts."""
@@ -41,7 +45,7 @@ class Layout(NamedTuple):
 
     def check(self, first: int, end: int, nbytes: int, *, subject: str) -> None:
         """Refuse elements [first, end) that reach outside so many bytes."""
-        if first < end and (first * self.extent + self.lower < 0 or (end - 1) * self.extent + self.upper > nbytes):
+        if not self.trusted and first < end and (first * self.extent + self.lower < 0 or (end - 1) * self.extent + self.upper > nbytes):
             needs = f"elements {first} to {end}" if first < 0 else f"{end} elements"
             raise ArgumentError(f"{subject} needs {needs} of {self.label}, got {nbytes // self.extent}")
 
@@ -104,7 +108,7 @@ def layout_of(array: Array | DeviceArray, datatype: object, subject: str) -> Lay
     if not isinstance(datatype, MPI.Datatype):
         raise ArgumentKeyError(f"{subject} needs an MPI datatype or a type code, got {datatype!r}")
     layout = _basic_datatypes().get(MPI._handleof(datatype))
-    if layout is not None or datatype == MPI.DATATYPE_NULL or datatype.extent <= 0:
+    if layout is not None or datatype == MPI.DATATYPE_NULL or datatype.extent <= 0 or datatype.size > _MAX_ITEMSIZE:
         return layout
     lower, true_extent = datatype.Get_true_extent()
     label = datatype.name if datatype.is_named else "a derived datatype"
