@@ -188,10 +188,10 @@ class Operation:
         """State of its slot."""
         return progress.ENDED_WELL if self._finished else int(self.board.slots[self._slot, progress.STATE])
 
-    def wait(self) -> None:
-        """Give turns until it has ended."""
+    def wait(self, move: Callable[[], object] = lambda: None) -> None:
+        """Give turns until it has ended; ``move`` is called now and then, where nothing else moves."""
         while not self._finished and call_compiled(WAIT, self.board.address, self._slot, _TURNS, 0) < progress.ENDED_WELL:
-            pass
+            move()
 
     def test(self) -> bool:
         """Give one turn; whether it has ended."""

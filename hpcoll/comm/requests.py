@@ -6,6 +6,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import cache
 from typing import Any, Literal, Protocol
 
 from mpi4py import MPI
@@ -55,6 +56,16 @@ def _nothing(*arguments: object) -> None:
     """Nothing is freed with a request, and a collective cannot be cancelled."""
 
 
+@cache
+def _never() -> MPI.Grequest:
+    return MPI.Grequest.Start(None, None, None)
+
+
+def let_mpi_move() -> None:
+    """Enter the library: a peer may be late because its own message to this rank moves only then. Asks for what never completes."""
+    _never().Get_status()
+
+
 def is_short(call: Call) -> bool:
     """Whether a start may run it to its end at once."""
     return call.exported is None and call.start is None and call.nbytes <= SHORT_NBYTES
@@ -73,12 +84,15 @@ class _Ours(MPI.Request):
             TransportError: the MPI library failed.
         """
         if self._operation is not None:
-            self._operation.wait()
+            self._operation.wait(let_mpi_move)
         return self._end(status)
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Whether the collective is done; raises as `Wait`."""
-        return (self._operation is None or self._operation.test()) and self._end(status)
+        if self._operation is None or self._operation.test():
+            return self._end(status)
+        let_mpi_move()
+        return False
 
     def _end(self, status: MPI.Status | None) -> Literal[True]:
         operation, self._operation = self._operation, None

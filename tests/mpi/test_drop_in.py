@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import weakref
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -185,3 +186,39 @@ def test_what_stands_for_a_constant_is_not_freed() -> None:
     second = type(comm)(comm)
     second.free()
     assert (bool(second), bool(comm)) == (False, True)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("form", ["blocking", "wait", "test"])
+def test_what_waits_moves_the_librarys_messages(form: str) -> None:
+    """Rank 0 comes late, because its message ends only when rank 1, which is in the barrier by then, calls the MPI library."""
+    comm, message = communicator(), np.full(1 << 21, MPI.COMM_WORLD.rank + 1.0)
+    comm.Barrier()
+    received = MPI.Intracomm(comm).Irecv(message, 0) if comm.rank == 1 else None
+    if comm.rank == 0:
+        sleep(0.2)
+        MPI.Intracomm(comm).Send(message, 1)
+    if form == "blocking":
+        comm.Barrier(algorithm="dissemination")
+    else:
+        request = comm.Ibarrier(algorithm="dissemination")
+        while form == "test" and not request.Test():
+            pass
+        request.Wait()
+    if received is not None:
+        received.Wait()
+    assert agreed([] if comm.rank != 1 or message[-1] == 1 else [message]) == []
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_barrier_lets_others_access_windows() -> None:
+    comm = communicator()
+    window = MPI.Win.Allocate(8, comm=comm)
+    for turn in range(comm.size):
+        if turn == comm.rank:
+            target = (turn + 1) % comm.size
+            window.Lock(target)
+            window.Flush(target)
+            window.Unlock(target)
+        comm.Barrier()
+    window.Free()

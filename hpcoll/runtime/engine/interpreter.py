@@ -144,6 +144,8 @@ def _go_on(address):  # type: ignore[no-untyped-def]
         if moved < 0:
             return f.FAILED
         idle = 0 if moved else idle + 1
+        if idle > state[f.SPINS] and idle % f.LOOKS == 0:
+            let_mpi_move(address)  # a peer may be late because its message to this rank, or its access to a window here, needs that
         if idle > state[f.YIELDS] and idle % f.LOOKS == 0:
             usleep(state[f.USLEEP], (1,))
         elif idle > state[f.SPINS]:
