@@ -144,7 +144,7 @@ def _reserve(state, rings, slot):  # type: ignore[no-untyped-def]
     used = pointer(rings[f.USED] + 16 * slot)
     nbytes = state[f.STAGING_OF_LANE]
     end = used[0] + nbytes
-    if end > (rings[f.CAPACITY] if nbytes > _UNCACHED_NBYTES else _NEAR_NBYTES) and used[0] > 0:
+    if end > (rings[f.CAPACITY] if nbytes >= _UNCACHED_NBYTES else _NEAR_NBYTES) and used[0] > 0:
         unread = 0
         for peer in range(rings[f.NLOCAL]):
             unread += _unread(rings, peer, slot)

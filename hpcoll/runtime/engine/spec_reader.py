@@ -22,12 +22,16 @@ def _items(table, spec):  # type: ignore[no-untyped-def]
     return spec + 8 * c.FIRST_ITEM if fields[c.TYPE_OF] == pointer(table)[c.TUPLE] else 0
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True)
 def _array(table, side, array):  # type: ignore[no-untyped-def]
     """Bytes of a C-ordered array of the side's element type, or of what holds memory; -1 for anything else."""
-    fields, wanted = pointer(array), pointer(side)
-    if wanted[c.DTYPE] == 0:
-        return _held(side, array)
+    wanted = pointer(side)
+    return _array_nbytes(table, wanted, array) if wanted[c.DTYPE] else _held(side, array)
+
+
+@njit(nogil=True, inline="always")
+def _array_nbytes(table, wanted, array):  # type: ignore[no-untyped-def]
+    fields = pointer(array)
     if fields[c.TYPE_OF] != pointer(table)[c.ARRAY] or fields[c.DESCR] != wanted[c.DTYPE]:
         return _NO
     if fields[c.FLAGS] & wanted[c.FLAGS_OF] != wanted[c.FLAGS_OF]:
@@ -137,6 +141,9 @@ def is_like(table, side, spec):  # type: ignore[no-untyped-def]
 def read_elements(table, side, spec):  # type: ignore[no-untyped-def]
     """Elements one after another: their address, and how many bytes; -1 where the spec is none of the side's."""
     wanted = pointer(side)
+    if wanted[c.LENGTH] == 0 and wanted[c.DTYPE] != 0:  # an array, the commonest of all
+        nbytes = _array_nbytes(table, wanted, spec)
+        return pointer(spec)[c.DATA] if nbytes >= 0 else 0, nbytes
     array, counts, displs = _parts(table, side, spec)
     nbytes = _array(table, side, array) if array else _NO
     if nbytes < 0:
