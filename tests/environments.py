@@ -11,6 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("mpi4py",)  # it looks for the MPI library beside itself
+LINKED = "nvidia"  # CUDA's compiler, which is looked for in folders of packages only
 
 
 def folder(library: str) -> Path:
@@ -54,5 +55,6 @@ def _on_top(library: str, base: str) -> None:
     _run(sys.executable, "-m", "venv", "--clear", "--without-pip", where)
     (packages,), (theirs,) = (list((one / "lib").glob("python3*/site-packages")) for one in (where, folder(base)))
     (packages / "base.pth").write_text(f"import site; site.addsitedir({str(theirs)!r})\n")
+    (packages / LINKED).symlink_to(theirs / LINKED)
     pip = (where / "bin/python", "-m", "pip", "install", "-qq", "--no-compile")  # the other environment's
     _run(*pip, "--no-deps", "--ignore-installed", *COPIED, library, "--editable", ".")
