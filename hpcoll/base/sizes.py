@@ -8,7 +8,7 @@ compiler specialises, with its guards. `Sizes.code` is what compiled code evalua
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -19,7 +19,6 @@ FLOOR, CLAMP, SAME, OTHER, NOT_NEGATIVE, ROOM, STORE = range(7)
 
 Terms: TypeAlias = tuple[tuple[int, int], ...]  # (variable, coefficient), by variable; variable 0 is the constant 1
 Number: TypeAlias = "int | Size"
-_T = TypeVar("_T")
 
 
 class Sizes:

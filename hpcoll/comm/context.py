@@ -144,11 +144,7 @@ class Context:
         """
         table = self.tables.tables[key] if buffers else None
         if status == NO_CALL and table is not None:
-            served = table.latest
-            if served.plan is None:
-                getattr(self.resources.native, key[0])(*arguments)
-            else:
-                self._run_native(served.plan, key[0], arguments, table.nbytes)
+            self._run_native(table.latest.plan, key[0], arguments, table.nbytes)
             return
         if status == BUSY:
             raise ArgumentError(f"rank {self.rank}: another thread is inside a collective on this communicator: use one each")
