@@ -4,6 +4,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from hpcoll.analysis.cost import NEVER
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.methods import METHODS
 from hpcoll.comm.calls.native import compiled
@@ -14,12 +15,11 @@ from hpcoll.comm.prepared import Prepared
 from hpcoll.runtime.engine.call_cache import CallTable, Served
 from hpcoll.runtime.engine.mpi_collectives import MAX_COUNT, MpiCall
 from hpcoll.runtime.program.call_fields import ALIASED, UNKNOWN
-from hpcoll.selection.ranges import MANY
 
 
 def enter(
     planner: Planner, table: CallTable, method: str, arguments: tuple[Any, ...], buffers: tuple[Any, ...], call: Call, served: Served,
-    most_nbytes: int = MANY,
+    most_nbytes: int = NEVER,
 ) -> None:  # fmt: skip
     """Let calls like one be found in a table.
 

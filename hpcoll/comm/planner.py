@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from hpcoll.analysis.cost import NEVER
 from hpcoll.base.dtypes import type_class
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.calls.call import Call
@@ -17,7 +18,7 @@ from hpcoll.comm.resources import Resources
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.selection.choose import Choice, Need
 from hpcoll.selection.config import NATIVE, log, positive_segment
-from hpcoll.selection.ranges import MANY, Ranges
+from hpcoll.selection.ranges import Ranges
 
 _MAX_PLANS = 1024
 
@@ -69,7 +70,7 @@ class Planner:
     def cell(self, call: Call) -> tuple[int, int]:
         """Least and most bytes of the messages that are served as this one."""
         nbytes = self.known_nbytes(call)
-        return (0, MANY) if nbytes is None else self._ranges.cell(nbytes)
+        return (0, NEVER) if nbytes is None else self._ranges.cell(nbytes)
 
     def _new_plan(
         self, key: tuple[Any, ...], kind: tuple[Any, ...], call: Call, algorithm: str | None, segment: int | None, build: Build
@@ -101,7 +102,7 @@ class Planner:
         choice = found.choice
         if on.rank == 0:
             sizes = "" if known is None else f", {found.least} to {found.most} bytes"
-            cut = "" if choice.segment == MANY else f", segments of {choice.segment} bytes"
+            cut = "" if choice.segment == NEVER else f", segments of {choice.segment} bytes"
             log.info("%s of %s%s: %s%s (%s)", call.collective, call.dtype, sizes, choice.algorithm, cut, choice.why)
         return choice
 

@@ -8,15 +8,15 @@ from bisect import bisect_right
 from functools import lru_cache
 from typing import NamedTuple
 
+from hpcoll.analysis.cost import NEVER
 from hpcoll.selection.choose import Choice, Need, choose, modelled_segment
 from hpcoll.selection.config import Config
 
-MANY = 1 << 62  # more bytes than any message has
 _POWERS = 40
 
 
 class Range(NamedTuple):
-    """Messages of ``least`` to ``most`` bytes, and what serves them; a segment of `MANY` is the whole message."""
+    """Messages of ``least`` to ``most`` bytes, and what serves them; a segment of `NEVER` is the whole message."""
 
     least: int
     most: int
@@ -29,7 +29,7 @@ class Ranges:
     def __init__(self, config: Config) -> None:
         self._config = config
         measured = (entry.nbytes for kinds in config.table.values() for entries in kinds.values() for entry in entries)
-        self._borders = [*sorted({0, *(1 << i for i in range(_POWERS)), *measured}), MANY]
+        self._borders = [*sorted({0, *(1 << i for i in range(_POWERS)), *measured}), NEVER]
         self.find = lru_cache(maxsize=1024)(self._find)
 
     def cell(self, nbytes: int) -> tuple[int, int]:
@@ -43,12 +43,12 @@ class Ranges:
         The segment is the one for the longest message, for the shortest one is no longer than a segment more often.
         """
         if need.nbytes is None:
-            return Range(0, MANY, choose(need, self._config, algorithm, segment))
+            return Range(0, NEVER, choose(need, self._config, algorithm, segment))
         least, most = self.cell(need.nbytes)
         choice = choose(need, self._config, algorithm, segment)
-        if not segment and not self._config.segment and choice.segment >= least and most < MANY - 1:
+        if not segment and not self._config.segment and choice.segment >= least and most < NEVER - 1:
             longest = need._replace(nbytes=most)
             theirs = choose(longest, self._config, algorithm, segment)
             found = theirs.segment if theirs.algorithm == choice.algorithm else modelled_segment(longest, choice.algorithm)
-            choice = choice._replace(segment=found if found < most else MANY)
+            choice = choice._replace(segment=found if found < most else NEVER)
         return Range(least, most, choice)
