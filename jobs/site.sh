@@ -30,7 +30,7 @@ INTERFACE=${INTERFACE-}
 #   export UCX_TLS=rc,sm,self,cuda_copy,cuda_ipc,gdr_copy           the same for messages from GPU memory (HPCOLL_CUDA_PATH=direct)
 #   export UCX_MEMTYPE_CACHE=n                     when GPU arrays of a pool are taken for host memory
 # MPICH and Intel MPI
-#   export MPIR_CVAR_CH4_NETMOD=ofi                MPICH from PyPI has ucx and ofi
+#   export MPIR_CVAR_CH4_NETMOD=ofi                MPICH from PyPI has ucx and ofi; srun --mpi=pmi2 wants ofi (README.md)
 #   export FI_PROVIDER=tcp                         libfabric's: verbs, psm3 (Omni-Path), cxi (Slingshot), efa; tcp to compare
 #   export I_MPI_PMI_LIBRARY=/usr/lib/x86_64-linux-gnu/libpmi2.so   Intel MPI under srun --mpi=pmi2: Slurm's libpmi2
 # Slurm's PMIx
