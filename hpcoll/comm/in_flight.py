@@ -18,7 +18,7 @@ from hpcoll.comm.prepared import Asked
 from hpcoll.comm.progress_thread import can_be_helped, collect, lasting
 from hpcoll.comm.requests import SHORT_NBYTES, Persistent, Request, go_on, is_short, start
 from hpcoll.comm.resources import IN_FLIGHT
-from hpcoll.runtime.engine.call_cache import CallTable, Key, Served
+from hpcoll.runtime.engine.call_cache import Key, Served
 from hpcoll.runtime.engine.entry import CACHED, call_compiled
 from hpcoll.runtime.program.call_fields import MISS
 from hpcoll.runtime.program.fields import DONE
@@ -62,17 +62,12 @@ def issue(comm: WithContext, method: str, arguments: tuple[Any, ...], algorithm:
         buffers, key = row.slots(arguments, context.rank), _key(row, arguments, algorithm, segment, which)
         if not call.aliased or buffers[0] is MPI.IN_PLACE:
             served = Served(engine, plan)
-            enter(context.planner, _table(context, key), method, arguments, buffers, call, served, SHORT_NBYTES)
+            enter(context.planner, context.started.table(key), method, arguments, buffers, call, served, SHORT_NBYTES)
     return request
 
 
 def _key(row: Method, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, which: int) -> Key:
     return row.name, arguments[-1] if row.arguments[-1] == "root" else 0, algorithm, segment, which
-
-
-def _table(context: Context, key: Key) -> CallTable:
-    assert context.started[key]
-    return context.started.tables[key]
 
 
 def _like_an_earlier_one(
@@ -95,7 +90,7 @@ def _like_an_earlier_one(
         request = Request(MPI.Grequest.Start(None, None, None))
         request.Complete()
         return request
-    served = context.started.tables[key].latest
+    served = context.started.table(key).latest
     served.plan.claim(message_context, served.by)
     call = Call(row.collective, 0, 0, served.by.elements, _BYTE, keep=arguments)
     return go_on(context, message_context, served.plan, call, served.by, status)

@@ -188,9 +188,14 @@ class CallCache(dict[Key, int]):
         self._who = rank, nranks, starts
 
     def __missing__(self, key: Key) -> int:
-        table = self.tables[key] = CallTable(*self._who)
-        self[key] = table.address
-        return table.address
+        self[key] = self.table(key).address
+        return self[key]
+
+    def table(self, key: Key) -> CallTable:
+        """The table of a key, made when first asked for."""
+        if key not in self.tables:
+            self.tables[key] = CallTable(*self._who)
+        return self.tables[key]
 
     def forget(self) -> None:
         """Forget the calls."""
