@@ -48,11 +48,6 @@ def existing_context(comm: MPI.Intracomm) -> Context | None:
     return found
 
 
-def has_context(comm: "WithContext") -> bool:
-    """Whether a communicator's context has been made."""
-    return "_context" in vars(comm) or existing_context(comm) is not None
-
-
 def context_of(comm: MPI.Intracomm, mixed: bool | None = None, ledger: Ledger | None = None) -> Context:
     """The context of a communicator; the first call for it is collective.
 

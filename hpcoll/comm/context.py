@@ -52,9 +52,10 @@ class Context:
     Attributes:
         rank, nranks: Of the communicator.
         resources, planner, engines, ledger: Its parts.
-        tables, started: The call cache: addresses of tables of earlier calls, blocking ones and those in flight.
+        tables: The call cache: addresses of tables of earlier calls, blocking ones.
+        started: The same of calls in flight, for each of their message contexts.
+        turn: Which of these the next call in flight takes, alike on all ranks.
         token: The byte that a barrier passes round.
-        issued: Non-blocking calls so far: alike on all ranks.
         persistent: Living persistent requests by message context.
         closed: Why it cannot be used any more; the empty string while it can.
         key: As in `hpcoll.comm.spare`.
@@ -66,7 +67,9 @@ class Context:
         self.ledger = ledger
         self.engines = BlockingEngines() if parts is None else parts.engines
         self.tables = call_cache.CallCache(self.rank, self.nranks)
-        self.started = call_cache.CallCache(self.rank, self.nranks, starts=True)
+        self.started = [
+            call_cache.CallCache(self.rank, self.nranks, one.tickets.ctypes.data) for one in self.resources.message_contexts[1:]
+        ]
         self.planner = Planner(self.resources, self.ledger, self._forget) if parts is None else parts.planner
         if parts is not None:
             self.resources.native = MPI.Intracomm(comm)
@@ -74,7 +77,7 @@ class Context:
             self.planner.serve(ledger, self._forget)
         self.closed, self.key = "", None  # type: str, Any
         self.persistent: weakref.WeakValueDictionary[int, Persistent] = weakref.WeakValueDictionary()
-        self.issued = 0
+        self.turn = 0
 
     @cached_property
     def gpu(self) -> Any:
@@ -98,16 +101,16 @@ class Context:
     def close(self, why: str) -> None:
         """Refuse further use."""
         self.closed = why
-        self.tables.forget()
-        self.started.forget()
+        for one in (self.tables, *self.started):
+            one.forget()
         for request in self.persistent.values():
             request.close()
 
     def _forget(self) -> None:
         """Drop what hangs on plans that are dropped."""
         self.engines.forget()
-        self.tables.forget()
-        self.started.forget()
+        for one in (self.tables, *self.started):
+            one.forget()
 
     @contextmanager
     def closing(self, what: str) -> Iterator[None]:

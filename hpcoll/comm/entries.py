@@ -50,12 +50,13 @@ def enter(
 def enter_native(
     planner: Planner, table: CallTable, method: str, arguments: tuple[Any, ...], buffers: tuple[Any, ...], prepared: Prepared
 ) -> None:  # fmt: skip
-    """As `enter`, for a call that the MPI library serves: one with a count is made from compiled code, others pass mpi4py at once."""
+    """As `enter`, for a call that the MPI library serves: a blocking one with a count is made from compiled code, others by mpi4py."""
     row, call, plan = METHODS[method], prepared.call, prepared.plan
     if call is None or plan is None:
         found = opaque_sides(buffers)
         if found is not None:
             table.enter(row.find("op", arguments), *found, Served(None, None, sizes=UNKNOWN))
     elif not call.aliased or buffers[0] is MPI.IN_PLACE:
-        by = compiled(row, planner.resources.native, call, row.find("op", arguments), buffers, plan.sums)
+        native, op = planner.resources.native, row.find("op", arguments)
+        by = None if table.starts else compiled(row, native, call, op, buffers, plan.sums)
         enter(planner, table, method, arguments, buffers, call, Served(by, plan))

@@ -1,5 +1,6 @@
 """Calls that return before they have ended: non-blocking ones, and persistent requests."""
 
+import operator
 from functools import partial
 from typing import Any
 
@@ -7,21 +8,22 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.attach import WithContext, has_context
+from hpcoll.comm.attach import WithContext, existing_context
 from hpcoll.comm.calls.buffers import resolve
 from hpcoll.comm.calls.call import Call, is_in_place
-from hpcoll.comm.calls.methods import METHODS, Caller, Method
+from hpcoll.comm.calls.methods import FOUND_BY, METHODS, Caller
 from hpcoll.comm.calls.native import as_native
 from hpcoll.comm.context import Context
-from hpcoll.comm.entries import enter
+from hpcoll.comm.entries import enter, enter_native
 from hpcoll.comm.prepared import Asked
-from hpcoll.comm.progress_thread import can_be_helped, collect, lasting
-from hpcoll.comm.requests import SHORT_NBYTES, Persistent, Request, go_on, is_short, start
+from hpcoll.comm.progress_thread import can_be_helped, collect, hurry, lasting
+from hpcoll.comm.requests import SHORT_NBYTES, Persistent, go_on, is_short, start
 from hpcoll.comm.resources import IN_FLIGHT
 from hpcoll.runtime.engine.call_cache import Key, Served
 from hpcoll.runtime.engine.entry import CACHED, call_compiled
 from hpcoll.runtime.program.call_fields import MISS
-from hpcoll.runtime.program.fields import DONE
+from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
+from hpcoll.runtime.program.fields import BUSY, DONE
 from hpcoll.selection.config import NATIVE
 
 
@@ -30,70 +32,72 @@ def issue(comm: WithContext, method: str, arguments: tuple[Any, ...], algorithm:
 
     One like an earlier one, short and of host arrays, makes its first turns in compiled code at once, if nothing is before it.
     """
-    request = None
-    if algorithm is None and not has_context(comm):
-        request = _without_context(comm, method, arguments)
-    elif method in _QUICK:
-        request = _like_an_earlier_one(comm._context, method, arguments, algorithm, segment)
-    if request is not None:
-        return request
-    context: Context = comm._context
+    context = comm.__dict__.get("_context")
+    if context is None:
+        request = _without_context(comm, method, arguments) if algorithm is None and existing_context(comm) is None else None
+        return request or _prepared(comm._context, method, arguments, Asked(algorithm, segment, stream, in_flight=True))
+    turn = context.turn
+    send, recv, op, root = FOUND_BY[method](arguments, context.resources.caller)
+    key = method, root, algorithm, segment
+    found = CACHED, context.started[turn][key], id(send), id(recv), op
+    status = call_compiled(*found)
+    if status == BUSY and hurry(context.resources.message_contexts[1 + turn]):
+        status = call_compiled(*found)
+    if status == DONE:
+        context.turn = (turn + 1) % IN_FLIGHT
+        return MPI.COMM_SELF.Isend(None, MPI.PROC_NULL)  # a request that is complete
+    if status == NO_CALL:
+        return _IN_MPI[method](context.resources.native, *arguments)
+    request = None if status == MISS else _under_way(context, key, status, arguments)
+    return request or _prepared(context, method, arguments, Asked(algorithm, segment, stream, in_flight=True))
+
+
+def _under_way(context: Context, key: Key, status: int, arguments: tuple[Any, ...]) -> MPI.Request | None:
+    """The request of a call like an earlier one that has not ended at once; None where it must wait, and no engine for it is free."""
+    turn = context.turn
+    table, message_context = context.started[turn].table(key), context.resources.message_contexts[1 + turn]
+    plan, engine = table.latest.plan, table.latest.by
+    source, target, counts = table.waiting
+    if status == BUSY:
+        engine = plan.take_made(message_context, counts)
+        if engine is None:
+            return None
+    else:
+        plan.claim(message_context, engine)
+    context.turn = (turn + 1) % IN_FLIGHT
+    call = Call("", source, target, engine.elements, _BYTE, keep=arguments)
+    return go_on(context, message_context, plan, call, engine, None if status == BUSY else status)
+
+
+def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Asked) -> MPI.Request:
+    """The request of a call that is described and planned."""
     context.check()
     collect()
-    arguments = lasting(METHODS[method].meant(arguments, context.rank))
-    moves = can_be_helped() or algorithm is not None
+    row, algorithm, turn = METHODS[method], asked.algorithm, context.turn
+    arguments = lasting(row.meant(given, context.rank))
     if method in ("Gatherv", "Scatterv"):  # others would have to ask the root for sizes first, and wait
         algorithm = algorithm or "direct"
         if algorithm not in ("direct", NATIVE):
             raise ArgumentError(f"rank {context.rank}: I{method.lower()} takes algorithm 'direct' or 'native', got {algorithm!r}")
     with context.closing(method):
-        prepared = context.prepare(method, arguments, Asked(algorithm, segment, stream, in_flight=True))
+        prepared = context.prepare(method, arguments, asked._replace(algorithm=algorithm))
     call, plan = prepared.call, prepared.plan
+    send, recv, _, root = FOUND_BY[method](arguments, context.resources.caller)
+    table = context.started[turn].table((method, root, asked.algorithm, asked.segment))
+    moves = can_be_helped() or asked.algorithm is not None
     if call is None or plan is None or plan.algorithm == NATIVE or not (moves or call.strict or not call.native):
         # the library's own requests move whenever it is called, by whatever method
-        theirs = context.natively(METHODS[method], prepared._replace(arguments=arguments))
-        return getattr(context.resources.native, f"I{method.lower()}")(*theirs)
-    context.issued += 1
-    which = 1 + context.issued % IN_FLIGHT
+        theirs = context.natively(row, prepared)
+        if all(map(operator.is_, theirs, given)):
+            enter_native(context.planner, table, method, arguments, (send, recv), prepared)
+        return _IN_MPI[method](context.resources.native, *theirs)
+    context.turn = (turn + 1) % IN_FLIGHT
     with context.closing(plan.named(call.count)):
-        request, engine = start(context, prepared.carrier.message_contexts[which], plan, call)
-    if method in _QUICK and call.as_given and plan.kept and call.finish is None and is_short(call):
-        row = METHODS[method]
-        buffers, key = row.slots(arguments, context.rank), _key(row, arguments, algorithm, segment, which)
-        if not call.aliased or buffers[0] is MPI.IN_PLACE:
-            served = Served(engine, plan)
-            enter(context.planner, context.started.table(key), method, arguments, buffers, call, served, SHORT_NBYTES)
+        request, engine = start(context, prepared.carrier.message_contexts[1 + turn], plan, call)
+    same_memory = call.aliased and send is not MPI.IN_PLACE
+    if call.as_given and plan.kept and call.finish is None and is_short(call) and not same_memory:
+        enter(context.planner, table, method, arguments, (send, recv), call, Served(engine, plan), SHORT_NBYTES)
     return request
-
-
-def _key(row: Method, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, which: int) -> Key:
-    return row.name, arguments[-1] if row.arguments[-1] == "root" else 0, algorithm, segment, which
-
-
-def _like_an_earlier_one(
-    context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any
-) -> MPI.Request | None:  # fmt: skip
-    """The request of a call that the call cache knows, None for any other. It has ended, or is under way."""
-    which = 1 + (context.issued + 1) % IN_FLIGHT
-    message_context = context.resources.message_contexts[which]
-    if message_context.issued != message_context.ended[0]:
-        return None
-    row = METHODS[method]
-    key = _key(row, arguments, algorithm, segment, which)
-    send, recv = row.slots(arguments, context.rank)
-    op = id(arguments[2]) if row.arguments[2:3] == ("op",) else 0
-    status = call_compiled(CACHED, context.started[key], id(send), id(recv), op)
-    if status == MISS:
-        return None
-    context.issued += 1
-    if status == DONE:
-        request = Request(MPI.Grequest.Start(None, None, None))
-        request.Complete()
-        return request
-    served = context.started.table(key).latest
-    served.plan.claim(message_context, served.by)
-    call = Call(row.collective, 0, 0, served.by.elements, _BYTE, keep=arguments)
-    return go_on(context, message_context, served.plan, call, served.by, status)
 
 
 def _without_context(comm: WithContext, method: str, arguments: tuple[Any, ...]) -> MPI.Request | None:
@@ -106,12 +110,10 @@ def _without_context(comm: WithContext, method: str, arguments: tuple[Any, ...])
     if call is not None and (call.strict or not call.native):
         return None
     theirs = as_native(lasting(arguments), row.in_place_at if call is not None and call.aliased else None)
-    request: MPI.Request = getattr(native, f"I{method.lower()}")(*theirs)
-    return request
+    return _IN_MPI[method](native, *theirs)
 
 
-# Methods whose calls in flight are looked for in the call cache.
-_QUICK = frozenset(("Allreduce", "Bcast", "Reduce", "Allgather", "Alltoall", "Gather", "Scatter", "Reduce_scatter_block", "Scan", "Exscan"))
+_IN_MPI = {name: getattr(MPI.Intracomm, f"I{name.lower()}") for name in METHODS}
 _BYTE = np.dtype(np.uint8)
 
 

@@ -13,8 +13,8 @@ class NonBlocking(WithContext):
     """An intracommunicator whose collectives may be in flight while the program goes on.
 
     Arguments and errors are those of the blocking method of the name; the buffers belong to the collective until its request says that
-    it is done. Requests are `requests.Request`, or the MPI library's own where ``native`` runs. All ranks must issue the calls of a
-    communicator in the same order, as MPI demands.
+    it is done. Requests are `requests.Request`, or the MPI library's own: where ``native`` runs, and for what has ended at once. All ranks
+    must issue the calls of a communicator in the same order, as MPI demands.
     """
 
     def Iallreduce(

@@ -23,14 +23,19 @@ class MessageContext:
         index: Number, equal on all ranks.
         rings: For local peers, or None.
         tag: First of `MAX_WINDOW` tags for the others.
-        issued: Operations that were started on it.
-        ended: int64: operations that have ended.
+        tickets: Operations that have ended, and that were issued: int64, read and written by compiled code too.
+        last: Slot of the operation that was issued last, on the board of `hpcoll.comm.progress_thread`.
     """
 
     def __init__(self, index: int, rings: Rings | None) -> None:
         self.index, self.rings, self.tag = index, rings, index * MAX_WINDOW
-        self.issued, self.ended = 0, np.zeros(1, np.int64)
+        self.tickets, self.last = np.zeros(2, np.int64), 0
         self._scratch: dict[type, Any] = {}  # by kind of engine
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is in flight on it."""
+        return bool(self.tickets[0] == self.tickets[1])
 
     @property
     def local_peers(self) -> Mapping[int, int]:
@@ -84,19 +89,25 @@ class Plan:
 
     def take(self, message_context: MessageContext, call: Call) -> HostEngine:
         """An engine for a call's counts that nobody else uses until it is given back."""
-        engines = self._engines.setdefault(message_context.index, [])
         counts = addressed(call.counts)
+        engine = self.take_made(message_context, counts.buffer_info()[0])
+        if engine is None:
+            engine = self.build(call, message_context)
+            message_context.bind_scratch(engine, engine.scratch_nbytes)
+        return engine
+
+    def take_made(self, message_context: MessageContext, counts: int) -> HostEngine | None:
+        """As `take`, for counts at an address; None where there is none yet."""
+        engines = self._engines.setdefault(message_context.index, [])
         for engine in engines:
-            status = call_compiled(RESIZE, engine.address, counts.buffer_info()[0], 0, 0)
+            status = call_compiled(RESIZE, engine.address, counts, 0, 0)
             if status == NO_ROOM:
                 message_context.bind_scratch(engine, engine.make_room())
-                status = call_compiled(RESIZE, engine.address, counts.buffer_info()[0], 0, 0)
+                status = call_compiled(RESIZE, engine.address, counts, 0, 0)
             if status == DONE:
                 engines.remove(engine)
                 return engine
-        engine = self.build(call, message_context)
-        message_context.bind_scratch(engine, engine.scratch_nbytes)
-        return engine
+        return None
 
     def claim(self, message_context: MessageContext, engine: HostEngine) -> None:
         """Take an engine that is known; nobody uses it."""

@@ -27,6 +27,7 @@ from hpcoll.selection.config import log
 
 _MAX_SLOTS = 1024
 _TURNS = 3000  # rounds without movement after which a wait lets Python see a signal
+_SHORT_WHILE = 300  # such rounds
 _SEMAPHORE_NBYTES = 64
 _FINALIZE_S = 0.5
 
@@ -163,11 +164,14 @@ class Operation:
             handle: Of the generalized request to complete at the end.
             begun: Its first turns were already given.
         """
-        ticket = self.message_context.ended.ctypes.data, self.message_context.issued
+        tickets = self.message_context.tickets
         slot = self.board.slots[self._slot]  # whose OWNER may still be the helper, on its way out of the last operation
         slot[progress.STATE], slot[progress.ENGINE] = progress.FREE, self.engine.address
-        slot[progress.TICKETS : progress.OUTPUT + 1] = *ticket, handle, self.call.send, self.call.recv
-        self.message_context.issued += 1
+        slot[progress.TICKETS : progress.OUTPUT + 1] = (
+            tickets.ctypes.data, tickets[1], handle, self.call.send, self.call.recv,
+        )  # fmt: skip
+        tickets[1] += 1
+        self.message_context.last = self._slot
         if self._slot >= self.board.words[progress.HIGH]:
             self.board.words[progress.HIGH] = self._slot + 1
         self.board.help()
@@ -235,6 +239,12 @@ class Operation:
         except Exception as named:
             return named
         return error
+
+
+def hurry(message_context: MessageContext) -> bool:
+    """Give turns, for a short while, to what is in flight on a message context; whether it has ended."""
+    call_compiled(WAIT, board().address, message_context.last, _SHORT_WHILE, 0)
+    return message_context.idle
 
 
 def collect() -> None:

@@ -144,7 +144,7 @@ def start(
     engine = plan.take(message_context, call)
     if call.start is not None:
         call.start(engine)
-    begun = message_context.issued == message_context.ended[0] and is_short(call)
+    begun = message_context.idle and is_short(call)
     status = call_compiled(START, engine.address, call.send, call.recv, 0) if begun else None
     return go_on(context, message_context, plan, call, engine, status, kind), engine
 
@@ -168,7 +168,7 @@ def go_on(
 
 def _released(plan: Plan, message_context: MessageContext, engine: HostEngine, give_back: Callable[[], None]) -> None:
     """A persistent request is gone: others may have what it ran on, if it does not run."""
-    if message_context.issued != message_context.ended[0]:
+    if not message_context.idle:
         return
     engine.bind_request(0, 0, 0, MPI._sizeof(MPI.REQUEST_NULL))
     plan.give(message_context, engine)

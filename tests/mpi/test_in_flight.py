@@ -82,6 +82,25 @@ def test_buffers_of_others_die() -> None:
     assert agreed([k for k in range(1, 10, 2) if views[k][0] != n * (n - 1) // 2 + n * k]) == []
 
 
+@SEVERAL
+@pytest.mark.parametrize("method", ["Allreduce", "Bcast", "Gather", "Scatterv", "Alltoallv", "Barrier"])
+def test_like_earlier_ones_behind_others(method: str) -> None:
+    """Several of one kind at once, again and again, of sizes of their own: one rank is late, so that most must wait for those before."""
+    comm = communicator().Dup()
+    comm.Barrier()
+    wrong = []
+    for turn in range(5):
+        late(comm)
+        cases = [Case(comm, method, 40 + 7 * k + turn) for k in range(6)]
+        for case in cases:
+            case.fill(turn)
+        requests = [issue(comm, case) for case in cases]
+        MPI.Request.Waitall(requests) if turn % 2 else [request.Wait() for request in reversed(requests)]
+        wrong += [case for case in cases if not case.good()]
+    comm.Free()
+    assert agreed(wrong) == []
+
+
 def test_dropped_by_the_hundred() -> None:
     """No slot, no engine is lost."""
     comm = communicator().Dup()

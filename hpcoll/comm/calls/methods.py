@@ -87,17 +87,6 @@ class Method(NamedTuple):
             return (0, None) if root else (None, 0)
         return (0 if root or self.at_root != "sendbuf" else None), (1 if root or self.at_root != "recvbuf" else None)
 
-    def slots(self, arguments: Sequence[Any], rank: int) -> tuple[Any, Any]:
-        """What is sent, or ``MPI.IN_PLACE``, and what is received on this rank, as `hpcoll.runtime.engine.call_lookup` gets them."""
-        send, recv = arguments[0], arguments[1]
-        if self.arguments[0] == "buf":
-            return MPI.IN_PLACE, send
-        if not self.at_root or MANY in self.holds:
-            return send, recv
-        if rank != arguments[-1]:
-            return MPI.IN_PLACE, send if self.at_root == "recvbuf" else recv
-        return (MPI.IN_PLACE, send) if recv is MPI.IN_PLACE else (send, recv)
-
     def meant(self, arguments: tuple[Any, ...], rank: int) -> tuple[Any, ...]:
         """The arguments with ``MPI.IN_PLACE`` where None stands for it, as in mpi4py."""
         if self.arguments[:2] != _PAIR or arguments[self.in_place_at] is not None:
@@ -176,6 +165,33 @@ METHODS: dict[str, Method] = {
         Method("Exscan", "exscan", _OPERATED, _exscan, _VECTORS, fills=False),
     )
 }  # fmt: skip
+
+
+def _found_by(row: Method) -> Callable[[Sequence[Any], Caller], tuple[Any, Any, int, int]]:
+    """Takes a call's arguments apart into what `hpcoll.runtime.engine.call_lookup` finds it by: what is sent, or ``MPI.IN_PLACE``; what
+    is received; address of the operator, or 0; and the root, or 0."""
+    if row.name == "Barrier":
+        return lambda given, me: (MPI.IN_PLACE, me.token, 0, 0)
+    if row.name == "Bcast":
+        return lambda given, me: (MPI.IN_PLACE, given[0], 0, given[1])
+    if not row.at_root:
+        op_at = row.arguments.index("op") if "op" in row.arguments else None
+        return (lambda given, me: (*given, 0, 0)) if op_at is None else lambda given, me: (given[0], given[1], id(given[op_at]), 0)
+    if MANY in row.holds:
+        return lambda given, me: (given[0], given[1], 0, given[2])
+    own = 0 if row.at_root == "recvbuf" else 1
+
+    def rooted(given: Sequence[Any], me: Caller) -> tuple[Any, Any, int, int]:
+        send, recv, root = given[0], given[1], given[-1]
+        op = id(given[2]) if len(given) == 4 else 0
+        if me.rank != root:
+            return MPI.IN_PLACE, given[own], op, root
+        return (MPI.IN_PLACE, send, op, root) if recv is MPI.IN_PLACE else (send, recv, op, root)
+
+    return rooted
+
+
+FOUND_BY = {name: _found_by(row) for name, row in METHODS.items()}
 
 
 def _only_native(*arguments: Any) -> None:

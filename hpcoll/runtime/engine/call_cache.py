@@ -92,13 +92,14 @@ class CallTable:
 
     Args:
         rank, nranks: Of the communicator.
-        starts: Calls are started only, to be in flight.
+        starts: Calls are started only, to be in flight behind others: address of `hpcoll.comm.plan.MessageContext.tickets`.
     Attributes:
         address: For `hpcoll.runtime.engine.call_lookup.run_cached`.
+        starts: Calls are started only.
         calls: What was entered, in the order of the entries.
     """
 
-    def __init__(self, rank: int, nranks: int, starts: bool) -> None:
+    def __init__(self, rank: int, nranks: int, starts: int) -> None:
         self._words = np.zeros(c.ENTRIES + MAX_ENTRIES * c.ENTRY, np.int64)
         self._room = np.zeros(5 * nranks + 2, np.int64)
         fields = {
@@ -108,7 +109,7 @@ class CallTable:
         }  # fmt: skip
         for field, value in fields.items():
             self._words[field] = value
-        self.address = self._words.ctypes.data
+        self.address, self.starts = self._words.ctypes.data, bool(starts)
         self._latest: Any = memoryview(self._words)[c.LATEST : c.LATEST + 1]  # type: ignore[arg-type]  # a third of the price
         self.calls: list[Served] = []
         self._keep: list[tuple[object, ...]] = []
@@ -123,6 +124,11 @@ class CallTable:
         """Bytes, for the ledger, of the call that `run_cached` found last."""
         served = self.latest
         return int(self._words[c.COUNT]) * (served.nbytes // max(1, served.count) if served.count else 1)
+
+    @property
+    def waiting(self) -> tuple[int, int, int]:
+        """Addresses of the two buffers, and of the counts, of the call that `run_cached` has found but not started."""
+        return int(self._words[c.SOURCE]), int(self._words[c.TARGET]), int(self._words[c.COUNTS])
 
     def enter(self, op: object, sent: Side, received: Side, served: Served) -> None:
         """Add a call.
@@ -173,7 +179,7 @@ def _stride(side: Side, count: int) -> int | None:
     return None if rest or not stride else stride
 
 
-Key = tuple[Any, ...]  # method, root, algorithm, segment, and for calls in flight the message context
+Key = tuple[Any, ...]  # method, root where it tells one call from another, algorithm, segment
 
 
 class CallCache(dict[Key, int]):
@@ -183,7 +189,7 @@ class CallCache(dict[Key, int]):
         rank, nranks, starts: As in `CallTable`.
     """
 
-    def __init__(self, rank: int, nranks: int, *, starts: bool = False) -> None:
+    def __init__(self, rank: int, nranks: int, starts: int = 0) -> None:
         self.tables: dict[Key, CallTable] = {}
         self._who = rank, nranks, starts
 

@@ -2,7 +2,7 @@
 
 from numba import njit
 
-from hpcoll.runtime.engine.ffi import exchange, pointer, store_release
+from hpcoll.runtime.engine.ffi import exchange, load_acquire, pointer, store_release
 from hpcoll.runtime.engine.interpreter import run_locked
 from hpcoll.runtime.engine.mpi_calls import call_mpi
 from hpcoll.runtime.engine.progress import start
@@ -20,7 +20,8 @@ def run_cached(table, send, recv, op):  # type: ignore[no-untyped-def]
         table: `CallTable.address`.
         send, recv, op: ``id()`` of the buffers and of the operator.
     Returns:
-        An answer of `interpreter.run`, or of `progress.start` from a table of calls in flight; `MISS` where no entry fits, `NATIVE`
+        An answer of `interpreter.run`, or of `progress.start` from a table of calls in flight, where `BUSY` says that others are before
+        it; `MISS` where no entry fits, `NATIVE`
         where the MPI library must be called with all that the caller gave: nothing has happened then.
     """
     head = pointer(table)
@@ -48,7 +49,7 @@ def _run_entry(table, at, send, recv):  # type: ignore[no-untyped-def]
             return c.MISS
         if engine < 0:
             return call_mpi(-engine, source, target, count)
-    starts = pointer(table)[c.STARTS]  # then the caller has seen to it that nobody else uses the engine
+    starts = pointer(table)[c.STARTS]
     if engine and not starts and not exchange(pointer(engine)[f.LOCK], 0, 1):
         return f.BUSY
     room = pointer(table)[c.COUNTS]
@@ -57,6 +58,9 @@ def _run_entry(table, at, send, recv):  # type: ignore[no-untyped-def]
     else:
         source, target, count = _varying(table, at, send, recv, room)
     pointer(table)[c.COUNT] = count
+    if count >= 0 and starts and engine and load_acquire(starts) != pointer(starts)[1]:
+        pointer(table)[c.SOURCE], pointer(table)[c.TARGET] = source, target
+        return f.BUSY
     if count >= 0 and engine:
         return _start(engine, source, target, room) if starts else run_locked(engine, source, target, room)
     if engine and not starts:

@@ -22,9 +22,10 @@ from hpcoll.runtime.engine.ffi import (
 )
 from hpcoll.runtime.engine.interpreter import advance, begin
 from hpcoll.runtime.program import progress_fields as p
-from hpcoll.runtime.program.fields import BUSY, CELL, DONE, ENDED, FAILED, HANDLE_MASK, MEMCPY, NLANES, NULL, PENDING, STAND_IN
+from hpcoll.runtime.program.fields import BUSY, CELL, DONE, ENDED, FAILED, HANDLE_MASK, MEMCPY, NLANES, NULL, PENDING, SPINS, STAND_IN
+from hpcoll.runtime.program.fields import SCHED_YIELD as YIELD
 
-_EAGER = 1000  # times without movement that a start may try
+_EAGER = 60  # rounds without movement for which a start gives its core away before it leaves the rest for later
 _HURRY, _REST = 50, 2000  # rounds without movement after which the helper sleeps between them, and parks if nothing is in flight
 
 _complete = c_function(INT, LONG)
@@ -117,7 +118,7 @@ def wait(table, slot, rounds):  # type: ignore[no-untyped-def]
         idle = 0 if _round(table) else idle + 1
         if idle > 2000:
             usleep(words[p.USLEEP], (1,))
-        elif idle > 100:
+        elif idle > 10:
             sched_yield(words[p.SCHED_YIELD], ())
     add(table + 8 * p.WAITERS, -1)
     return load_acquire(at)
@@ -135,7 +136,7 @@ def start(engine, input_address, output_address):  # type: ignore[no-untyped-def
         return BUSY
     begin(state, input_address, output_address)
     idle = 0
-    while idle < _EAGER:
+    while idle < state[SPINS] + _EAGER:
         moved = advance(engine)
         if moved < 0:
             return FAILED
@@ -144,4 +145,6 @@ def start(engine, input_address, output_address):  # type: ignore[no-untyped-def
                 memcpy(state[MEMCPY], (state[CELL], engine + 8 * STAND_IN, 8 if state[HANDLE_MASK] == -1 else 4))
             return DONE
         idle = 0 if moved else idle + 1
+        if idle > state[SPINS]:
+            sched_yield(state[YIELD], ())
     return PENDING

@@ -4,12 +4,13 @@ MISS, NATIVE = 4, 5  # answers besides those of `hpcoll.runtime.engine.interpret
 
 # A table. NENTRIES; LATEST: the entry found last; RANK, NRANKS: of the communicator; ARRAY to INT32_DTYPE: addresses of the types
 # and of the objects that are looked for; TAGGED: whether ints have a tag, as from Python 3.12 on; COUNTS: address of room for the counts
-# of a call; COUNT: of a call with one, else its bytes; STARTS: whether
-# calls are started only, to be in flight; ENTRIES.
+# of a call; COUNT: of a call with one, else its bytes; STARTS: for
+# calls that are started only, to be in flight, address of how many operations have ended and how many were issued before; SOURCE, TARGET:
+# addresses of a call that must wait for those; ENTRIES.
 (
     NENTRIES, LATEST, RANK, NRANKS, COUNTS, ARRAY, LIST, TUPLE, INT, TAGGED, NONE, IN_PLACE, INT64, INT64_DTYPE, INT32_DTYPE, COUNT,
-    STARTS, ENTRIES,
-) = range(18)  # fmt: skip
+    STARTS, SOURCE, TARGET, ENTRIES,
+) = range(20)  # fmt: skip
 # An entry. OP: operator, as address; ENGINE: address of what runs it, negative where it is a call of the MPI library. It is for calls of
 # LEAST to MOST, as the call counts; STRIDE and SENT_STRIDE: how many bytes of the two buffers each of these stands for. SIZES: whether all
 # blocks have one size, or which side says the sizes of all; UNKNOWN: calls that only the MPI library understands. Then the two sides.
