@@ -10,8 +10,9 @@ from mpi4py import MPI
 
 from hpcoll.base.ops import ReduceOp
 from hpcoll.comm.attach import WithContext
+from hpcoll.comm.calls.methods import with_counts
+from hpcoll.comm.calls.reductions import every_count
 from hpcoll.runtime.engine.entry import CACHED, call_compiled
-from hpcoll.runtime.program.call_fields import MISS
 
 Op: TypeAlias = MPI.Op | ReduceOp
 Name: TypeAlias = str | None  # of an algorithm
@@ -80,7 +81,13 @@ class Blocking(WithContext):
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None,
     ) -> None:  # fmt: skip
         """`Reduce_scatter_block` with blocks of ``recvcounts[r]`` elements, equal on all ranks; None: each rank's recvbuf tells its own."""
-        self._context.run(MISS, ("Reduce_scatter", 0, algorithm, segment), (sendbuf, recvbuf, recvcounts, op), stream=stream)
+        context = self._context
+        if recvcounts is None and not context.closed:
+            recvcounts = every_count(sendbuf, recvbuf, context.rank, context.resources.caller.allgather)
+        key, send = ("Reduce_scatter", 0, algorithm, segment), with_counts(sendbuf, recvcounts)
+        status = call_compiled(CACHED, context.tables[key], id(send), id(recvbuf), id(op))
+        if status:
+            context.run(status, key, (sendbuf, recvbuf, recvcounts, op), send, recvbuf, stream=stream)
 
     def Scan(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None

@@ -41,7 +41,7 @@ def enter(
         most = min(most, MAX_COUNT) if isinstance(served.by, MpiCall) else most
         served = served._replace(cell=(least, most), count=call.nbytes // element, nbytes=ledger_nbytes(call, on.nranks))
     elif ALIASED not in (found[0].kind, found[1].kind):
-        served = served._replace(cell=cell, sizes=whose_sizes(row, call))
+        served = served._replace(cell=cell, sizes=whose_sizes(row, call), unit=call.dtype.itemsize)
     else:
         return
     table.enter(row.find("op", arguments), *found, served)

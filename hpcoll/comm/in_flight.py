@@ -9,10 +9,10 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.attach import WithContext, existing_context
-from hpcoll.comm.calls.buffers import resolve
-from hpcoll.comm.calls.call import Call, is_in_place
+from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.methods import FOUND_BY, METHODS, Caller
 from hpcoll.comm.calls.native import as_native
+from hpcoll.comm.calls.reductions import every_count
 from hpcoll.comm.context import Context
 from hpcoll.comm.entries import enter, enter_native
 from hpcoll.comm.prepared import Asked
@@ -138,7 +138,6 @@ def make_persistent(
 
 def _counted(context: Context, method: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """Arguments with the counts that a Reduce_scatter may leave out, so that describing it again asks no other rank; collective."""
-    if method != "Reduce_scatter" or arguments[2] is not None or is_in_place(arguments[0]):
+    if method != "Reduce_scatter" or arguments[2] is not None:
         return arguments
-    own = resolve(arguments[1], name="recvbuf", rank=context.rank, writable=True)
-    return *arguments[:2], None if own is None else context.resources.comm.allgather(own.count), arguments[3]
+    return *arguments[:2], every_count(arguments[0], arguments[1], context.rank, context.resources.caller.allgather), arguments[3]

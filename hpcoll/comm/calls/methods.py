@@ -39,6 +39,12 @@ class Caller:
         """``root`` as an int in ``[0, nranks)``; raises `hpcoll.base.errors.ArgumentError`."""
         return check_root(root, self.nranks, self.rank)
 
+    def allgather(self, number: int) -> np.ndarray:
+        """Every rank's number; collective."""
+        numbers = np.empty(self.nranks, np.int64)
+        self.comm.Allgather(np.array([number], np.int64), numbers)
+        return numbers
+
 
 Describe = Callable[..., Call | None]
 _PAIR = ("sendbuf", "recvbuf")
@@ -124,7 +130,7 @@ def _exscan(me: Caller, *given: Any) -> Call | None:
 
 
 def _reduce_scatter(me: Caller, send: Any, recv: Any, counts: Any, op: Any) -> Call | None:
-    return reductions.reduction_of_blocks(send, recv, counts, op, me.rank, me.nranks, me.comm.allgather)
+    return reductions.reduction_of_blocks(send, recv, counts, op, me.rank, me.nranks, me.allgather)
 
 
 def _barrier(me: Caller) -> Call:
@@ -151,7 +157,9 @@ METHODS: dict[str, Method] = {
         Method(
             "Reduce_scatter_block", "reduce_scatter", _OPERATED, _combined("reduce_scatter"), _VECTORS, one_fold=True, holds=(BLOCKS, ONE)
         ),
-        Method("Reduce_scatter", "reduce_scatter", ("sendbuf", "recvbuf", "recvcounts", "op"), _reduce_scatter, fills=False),
+        Method(
+            "Reduce_scatter", "reduce_scatter", ("sendbuf", "recvbuf", "recvcounts", "op"), _reduce_scatter, fills=False, holds=(MANY, ONE)
+        ),
         Method("Allgather", "allgather", _PAIR, _moved(data_movement.allgather), _BLOCKS, holds=(ONE, BLOCKS)),
         Method("Allgatherv", "allgather", _PAIR, _moved(data_movement.allgatherv), fills=False, holds=(ONE, MANY)),
         Method("Gather", "gather", _ROOTED, _rooted(data_movement.gather), _ROOTED_BLOCKS, "recvbuf", holds=(ONE, BLOCKS)),
@@ -167,6 +175,15 @@ METHODS: dict[str, Method] = {
 }  # fmt: skip
 
 
+def with_counts(sendbuf: Any, recvcounts: Any) -> Any:
+    """A Reduce_scatter's sendbuf as a spec that has its counts, where compiled code can read that."""
+    if type(sendbuf) is np.ndarray:
+        return sendbuf, recvcounts, None, None
+    if type(sendbuf) in (list, tuple) and len(sendbuf) == 2 and isinstance(sendbuf[1], MPI.Datatype):
+        return sendbuf[0], recvcounts, None, sendbuf[1]
+    return sendbuf
+
+
 def _found_by(row: Method) -> Callable[[Sequence[Any], Caller], tuple[Any, Any, int, int]]:
     """Takes a call's arguments apart into what `hpcoll.runtime.engine.call_lookup` finds it by: what is sent, or ``MPI.IN_PLACE``; what
     is received; address of the operator, or 0; and the root, or 0."""
@@ -174,6 +191,8 @@ def _found_by(row: Method) -> Callable[[Sequence[Any], Caller], tuple[Any, Any, 
         return lambda given, me: (MPI.IN_PLACE, me.token, 0, 0)
     if row.name == "Bcast":
         return lambda given, me: (MPI.IN_PLACE, given[0], 0, given[1])
+    if row.name == "Reduce_scatter":
+        return lambda given, me: (with_counts(given[0], given[2]), given[1], id(given[3]), 0)
     if not row.at_root:
         op_at = row.arguments.index("op") if "op" in row.arguments else None
         return (lambda given, me: (*given, 0, 0)) if op_at is None else lambda given, me: (given[0], given[1], id(given[op_at]), 0)

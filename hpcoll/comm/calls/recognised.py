@@ -10,7 +10,7 @@ from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.methods import Method
 from hpcoll.comm.calls.specs import layout_of, split
 from hpcoll.runtime.engine.call_cache import HOLDERS, Side
-from hpcoll.runtime.program.call_fields import ABSENT, ALIASED, BLOCKS, MANY, OF_NONE, OF_RECEIVED, OF_SENT, ONE
+from hpcoll.runtime.program.call_fields import ABSENT, ALIASED, BLOCKS, FILLED, MANY, OF_NONE, OF_RECEIVED, OF_SENT, ONE
 
 Sides = tuple[Side, Side]
 
@@ -33,6 +33,8 @@ def sides(row: Method, arguments: Sequence[Any], buffers: Sequence[Any], rank: i
 def whose_sizes(row: Method, call: Call) -> int:
     """Which side of a call with blocks of their own sizes says the sizes of all."""
     assert call.blocks is not None
+    if call.op is not None:
+        return FILLED
     return OF_NONE if not call.blocks[2] else OF_SENT if row.at_root == "sendbuf" else OF_RECEIVED
 
 

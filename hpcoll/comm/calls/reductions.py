@@ -54,14 +54,12 @@ def reduction(
 
 
 def reduction_of_blocks(
-    sendbuf: Any, recvbuf: Any, recvcounts: Any, op: Any, rank: int, nranks: int, allgather: Callable[[int], list[int]]
+    sendbuf: Any, recvbuf: Any, recvcounts: Any, op: Any, rank: int, nranks: int, allgather: Callable[[int], np.ndarray]
 ) -> Call | None:
     """Reduce_scatter, whose blocks vary; arguments as `reduction`, ``allgather`` for the counts that the caller leaves out."""
+    recvcounts = every_count(sendbuf, recvbuf, rank, allgather) if recvcounts is None else recvcounts
     if recvcounts is None:
-        own = resolve(recvbuf, name="recvbuf", rank=rank, writable=True)
-        if own is None or is_in_place(sendbuf):
-            return None
-        recvcounts = allgather(own.count)
+        return None
     counts = tuple(int(count) for count in recvcounts)
     if len(counts) != nranks or min(counts) < 0:
         raise ArgumentError(f"rank {rank}: recvcounts needs {nranks} counts >= 0, got {list(counts)}")
@@ -84,6 +82,12 @@ def reduction_of_blocks(
     displs = [sum(counts[:i]) for i in range(nranks)]
     blocks = (tuple(zip(displs, counts, strict=True)), ((0, counts[rank]),), counts)
     return _call(Reduction("reduce_scatter", ours, 0, sum(counts), send, recv, in_place, nranks, blocks))
+
+
+def every_count(sendbuf: Any, recvbuf: Any, rank: int, allgather: Callable[[int], np.ndarray]) -> np.ndarray | None:
+    """The counts that a Reduce_scatter leaves out, one per rank: each tells its own. None where only the MPI library can tell."""
+    own = None if is_in_place(sendbuf) else resolve(recvbuf, name="recvbuf", rank=rank, writable=True)
+    return None if own is None else allgather(own.count)
 
 
 def _share(count: int, nblocks: int, name: str, rank: int) -> int:

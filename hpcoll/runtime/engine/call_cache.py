@@ -77,6 +77,7 @@ class Served(NamedTuple):
         count: Of the call; 0 with blocks of their own sizes.
         nbytes: Of the call, for the ledger.
         sizes: As in `hpcoll.runtime.program.call_fields`.
+        unit: Bytes in which blocks of their own sizes are counted.
     """
 
     by: Any
@@ -85,6 +86,7 @@ class Served(NamedTuple):
     count: int = 0  # type: ignore[assignment]  # hides tuple.count
     nbytes: int = 0
     sizes: int = c.ALL_ALIKE
+    unit: int = 1
 
 
 class CallTable:
@@ -138,8 +140,9 @@ class CallTable:
             sent, received: Its buffers.
             served: What serves it.
         """
-        strides = [_stride(side, served.count) for side in (sent, received)]
-        if not SUPPORTED or (served.sizes == c.ALL_ALIKE and None in strides):
+        alike = served.sizes == c.ALL_ALIKE
+        strides = [_stride(side, served.count) for side in (sent, received)] if alike else [served.unit] * 2
+        if not SUPPORTED or None in strides:
             return
         by, (least, most) = served.by, served.cell if served.count or served.sizes else (0, 0)
         address = 0 if by is None else -by.address if isinstance(by, MpiCall) else by.address

@@ -121,4 +121,9 @@ def _varying(table, at, send, recv, room):  # type: ignore[no-untyped-def]
         total += size
         if entry[c.SIZES] != c.OF_NONE:
             pointer(received)[2 * nreceived + i] = size
+    if entry[c.SIZES] == c.FILLED and total != sent_nbytes:
+        return 0, 0, -1
+    if entry[c.STRIDE] > 1:
+        for i in range(2 * nsent + 2 * nreceived + n):
+            pointer(room)[i] //= entry[c.STRIDE]
     return source, target, total if entry[c.LEAST] <= total <= entry[c.MOST] else -1

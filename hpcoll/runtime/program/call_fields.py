@@ -13,9 +13,10 @@ MISS, NATIVE = 4, 5  # answers besides those of `hpcoll.runtime.engine.interpret
 ) = range(20)  # fmt: skip
 # An entry. OP: operator, as address; ENGINE: address of what runs it, negative where it is a call of the MPI library. It is for calls of
 # LEAST to MOST, as the call counts; STRIDE and SENT_STRIDE: how many bytes of the two buffers each of these stands for. SIZES: whether all
-# blocks have one size, or which side says the sizes of all; UNKNOWN: calls that only the MPI library understands. Then the two sides.
+# blocks have one size, or which side says the sizes of all; FILLED: the sent side, whose blocks fill its array; UNKNOWN: calls that only
+# the MPI library understands. Blocks of their own sizes are counted in STRIDE bytes, but LEAST and MOST in bytes. Then the two sides.
 OP, ENGINE, LEAST, MOST, SENT_STRIDE, STRIDE, SIZES, SENT, RECEIVED, ENTRY = *range(8), 21, 35
-ALL_ALIKE, OF_NONE, OF_SENT, OF_RECEIVED, UNKNOWN = range(5)
+ALL_ALIKE, OF_NONE, OF_SENT, OF_RECEIVED, FILLED, UNKNOWN = range(6)
 # A side: what an argument must be. KIND: of it; LENGTH: items of the spec, 0: it is the array itself; TYPE_AT, TYPE: which item is the
 # datatype, or -1, and its address; DTYPE, ITEMSIZE: the array's element type, as address, and its bytes;
 # ELEMENT: bytes of what is counted; FLAGS_OF: flags that the array must have. Where DTYPE is 0 it is no array but a HOLDER of memory,
