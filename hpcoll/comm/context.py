@@ -150,7 +150,8 @@ class Context:
             self._run_native(table.latest.plan, key[0], arguments, table.nbytes)
             return
         if status == BUSY:
-            raise ArgumentError(f"rank {self.rank}: another thread is inside a collective on this communicator: use one each")
+            why = "another thread is inside a collective on this communicator: give each thread its own Dup()"
+            raise ArgumentError(f"rank {self.rank}: {why}")
         if status == MISS:
             self._run_prepared(key, arguments, stream, table, *buffers)
             return
@@ -179,7 +180,8 @@ class Context:
         call = describe()
         if call is not None and asked.in_flight and self.resources.mixed and self.resources.has_gpus:
             call = call._replace(native=False)  # other ranks may have GPU arrays, which the library's own request cannot serve
-        return Prepared(call, self.planner.plan(call, method, asked.algorithm, asked.segment), arguments, describe, self.resources)
+        plan = self.planner.plan(call, method, arguments, asked.algorithm, asked.segment)
+        return Prepared(call, plan, arguments, describe, self.resources)
 
     def _run_prepared(
         self, key: call_cache.Key, arguments: tuple[Any, ...], stream: Any, table: call_cache.CallTable | None, *buffers: Any
@@ -190,7 +192,7 @@ class Context:
         with self.closing(method):
             prepared = self.prepare(method, arguments, Asked(algorithm, segment, stream))
         call, plan = prepared.call, prepared.plan
-        if call is None or plan is None or plan.algorithm == NATIVE:
+        if call is None or plan.algorithm == NATIVE:
             theirs = self._run_natively(method, prepared)
             if table is not None and all(map(_same, theirs, arguments)):
                 entries.enter_native(self.planner, table, method, arguments, buffers, prepared)
@@ -204,7 +206,6 @@ class Context:
         """Run a call by its plan's engine."""
         call, plan = prepared.call, prepared.plan
         assert call is not None
-        assert plan is not None
         with self.closing(plan.named(call.count)):
             engine, status = self.engines.run(plan, call, prepared.carrier.message_contexts[0])
         if status == BUSY:
@@ -216,18 +217,16 @@ class Context:
     def _run_natively(self, method: str, prepared: Prepared) -> tuple[Any, ...]:
         """Let the MPI library serve a call; returns the arguments it got."""
         arguments = self.natively(METHODS[method], prepared)
-        nbytes = 0 if prepared.call is None else ledger_nbytes(prepared.call, self.nranks)
-        self._run_native(prepared.plan, method, arguments, nbytes)
+        self._run_native(prepared.plan, method, arguments, ledger_nbytes(prepared.call, self.nranks))
         if prepared.after_native is not None:
             with self.closing(method):
                 prepared.after_native()
         return arguments
 
-    def _run_native(self, plan: Plan | None, method: str, arguments: tuple[Any, ...], nbytes: int) -> None:
+    def _run_native(self, plan: Plan, method: str, arguments: tuple[Any, ...], nbytes: int) -> None:
         begun = perf_counter_ns()
         getattr(self.resources.native, method)(*arguments)
-        if plan is not None:
-            plan.note(nbytes, perf_counter_ns() - begun)
+        plan.note(nbytes, perf_counter_ns() - begun)
 
     def natively(self, row: Method, prepared: Prepared) -> tuple[Any, ...]:
         """Arguments for the MPI library's own method.

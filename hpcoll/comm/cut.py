@@ -43,9 +43,9 @@ def counts_of(cell: tuple[int, int], call: Call, nranks: int, size: int) -> tupl
     return -(-cell[0] // unit), cell[1] // unit
 
 
-def ledger_nbytes(call: Call, nranks: int) -> int:
+def ledger_nbytes(call: Call | None, nranks: int) -> int:
     """Bytes of this rank's message, as the ledger counts them."""
-    return call.nbytes * (nranks if call.collective == "alltoall" and call.blocks is None else 1)
+    return 0 if call is None else call.nbytes * (nranks if call.collective == "alltoall" and call.blocks is None else 1)
 
 
 def cut(

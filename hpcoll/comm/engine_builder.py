@@ -5,6 +5,7 @@ the engine.
 """
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -14,6 +15,7 @@ from hpcoll.base.ops import BOR
 from hpcoll.base.sizes import Sizes
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.cut import cut, lane_nbytes, ledger_nbytes, message_nbytes, window
+from hpcoll.comm.ledger import Account, named
 from hpcoll.comm.plan import MAX_WINDOW, MessageContext
 from hpcoll.kernels.host import kernel_address
 from hpcoll.runtime.engine.host_engine import HostEngine, Shape, WaitPolicy
@@ -26,6 +28,7 @@ from hpcoll.runtime.transports.mpi import library
 from hpcoll.schedules.catalogue import find
 from hpcoll.schedules.row import Algorithm
 from hpcoll.selection.choose import Choice
+from hpcoll.selection.config import log
 from hpcoll.selection.topology import Topology
 
 UNCACHED_NBYTES = 4 << 20  # messages from here on are not expected to be found in a cache
@@ -61,13 +64,13 @@ class EngineBuilder(ABC):
     def __init__(self, topology: Topology, comm: int, wait_policy: WaitPolicy, lock: np.ndarray) -> None:
         self._topology, self._comm, self._wait_policy, self._lock = topology, comm, wait_policy, lock
 
-    def build(self, choice: Choice, sizes: tuple[int, ...], account: np.ndarray, call: Call, message_context: MessageContext) -> HostEngine:
+    def build(self, choice: Choice, sizes: tuple[int, ...], account: Account, call: Call, message_context: MessageContext) -> HostEngine:
         """An engine for all calls of this kind, of whatever counts its program holds for; arrays in GPU memory: for these counts.
 
         Args:
             choice: A catalogue algorithm and the segment size.
             sizes: Bytes of every rank's block where blocks vary and the schedule must know; else empty.
-            account: As in `HostEngine`.
+            account: Line of the ledger, which is told on what ways messages go.
             call: Its counts, element type, operator, root and in-place form are used; its addresses are not.
             message_context: What the messages travel on.
         Raises:
@@ -76,11 +79,16 @@ class EngineBuilder(ABC):
         row = find(call.collective, choice.algorithm)
         call, shape = (call, None) if self.on_gpu or sizes else symbolic(call, len(self._topology.nodes))
         steps, segments = cut(row, call, choice.segment, self._lane_nbytes(row), self._topology.rank, self._topology.nodes, sizes)
+        routes = self._routes(call, message_context)
         program = lower(
             steps, segments, call.dtype.itemsize, self._window(len(steps.channels)),
-            in_place=call.in_place, routes=self._routes(call, message_context), on_gpu=self.on_gpu,
+            in_place=call.in_place, routes=routes, on_gpu=self.on_gpu,
         )  # fmt: skip
-        engine = self._engine(program, call, account, message_context, shape)
+        ways = Counter(route.name for route in routes.values())  # lowering has asked for no others
+        account.ways.update(ways)
+        peers = ", ".join(f"{n} by {way}" for way, n in sorted(ways.items())) or "none"
+        log.debug("rank %d: %s: %s, peers: %s", self._topology.rank, named(call.collective, call.element), choice.algorithm, peers)
+        engine = self._engine(program, call, account.sums, message_context, shape)
         if shape is None:
             engine.bind_counts(call.count, ledger_nbytes(call, len(self._topology.nodes)), call.copied)
         return engine

@@ -52,11 +52,11 @@ def enter_native(
 ) -> None:  # fmt: skip
     """As `enter`, for a call that the MPI library serves: a blocking one with a count is made from compiled code, others by mpi4py."""
     row, call, plan = METHODS[method], prepared.call, prepared.plan
-    if call is None or plan is None:
+    if call is None:
         found = opaque_sides(buffers)
         if found is not None:
-            table.enter(row.find("op", arguments), *found, Served(None, None, sizes=UNKNOWN))
+            table.enter(row.find("op", arguments), *found, Served(None, plan, count=1, sizes=UNKNOWN))  # of no bytes each
     elif not call.aliased or buffers[0] is MPI.IN_PLACE:
         native, op = planner.resources.native, row.find("op", arguments)
-        by = None if table.starts else compiled(row, native, call, op, buffers, plan.sums)
+        by = None if table.starts else compiled(row, native, call, op, buffers, plan.account.sums)
         enter(planner, table, method, arguments, buffers, call, Served(by, plan))

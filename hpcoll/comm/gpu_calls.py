@@ -66,7 +66,7 @@ class GpuCalls:
         if call is None and asked.in_flight:
             why = f"{row.name} of GPU arrays cannot be in flight where only the MPI library can serve it"
             raise ArgumentError(f"rank {self._on.rank}: {why}")
-        plan = self._planner.plan(call, row.name, asked.algorithm, asked.segment)
+        plan = self._planner.plan(call, row.name, mirror.arguments, asked.algorithm, asked.segment)
         describe = partial(self._describe_mirrored, row, arguments, asked.stream)
         return Prepared(call, plan, mirror.arguments, describe, self._on, mirror.store)
 
@@ -83,7 +83,7 @@ class GpuCalls:
 
         on = self._on
         engines = GpuEngines(routes, on.topology, on.handle, on.wait_policy, on.lock)
-        plan = self._planner.plan(call, row.name, asked.algorithm, asked.segment, engines.build)
+        plan = self._planner.plan(call, row.name, arguments, asked.algorithm, asked.segment, engines.build)
         return Prepared(call, plan, arguments, describe, routes)
 
     def _may_fold_once(self, row: Method, algorithm: str | None) -> bool:
@@ -133,7 +133,7 @@ class GpuCalls:
                 first()
             store()
 
-        return call._replace(finish=finish, as_given=False, keep=(*call.keep, mirror))
+        return call._replace(finish=finish, as_given=False, keep=(*call.keep, mirror), mirrored=True)
 
     def _launching(self, call: Call, on_gpu: "_OnGpu", routes: Gpus, arrays: Arrays, stream: Any) -> Call:
         """The call with what is launched before and after it."""

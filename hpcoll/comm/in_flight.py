@@ -11,9 +11,10 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.attach import WithContext, existing_context
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.methods import FOUND_BY, METHODS, Caller
-from hpcoll.comm.calls.native import as_native
+from hpcoll.comm.calls.native import as_native, only_native
 from hpcoll.comm.calls.reductions import every_count
 from hpcoll.comm.context import Context
+from hpcoll.comm.cut import ledger_nbytes
 from hpcoll.comm.entries import enter, enter_native
 from hpcoll.comm.prepared import Asked
 from hpcoll.comm.progress_thread import can_be_helped, collect, hurry, lasting
@@ -47,6 +48,8 @@ def issue(comm: WithContext, method: str, arguments: tuple[Any, ...], algorithm:
         context.turn = (turn + 1) % IN_FLIGHT
         return MPI.COMM_SELF.Isend(None, MPI.PROC_NULL)  # a request that is complete
     if status == NO_CALL:
+        table = context.started[turn].table(key)
+        table.latest.plan.note(table.nbytes)
         return _IN_MPI[method](context.resources.native, *arguments)
     request = None if status == MISS else _under_way(context, key, status, arguments)
     return request or _prepared(context, method, arguments, Asked(algorithm, segment, stream, in_flight=True))
@@ -82,14 +85,17 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Aske
     with context.closing(method):
         prepared = context.prepare(method, arguments, asked._replace(algorithm=algorithm))
     call, plan = prepared.call, prepared.plan
+    moves = can_be_helped() or asked.algorithm is not None
+    if call is not None and plan.algorithm != NATIVE and not (moves or call.strict or not call.native):
+        # the library's own requests move whenever it is called, by whatever method
+        plan = context.planner.library(call.collective, str(call.element), "no MPI_THREAD_MULTIPLE")
     send, recv, _, root = FOUND_BY[method](arguments, context.resources.caller)
     table = context.started[turn].table((method, root, asked.algorithm, asked.segment))
-    moves = can_be_helped() or asked.algorithm is not None
-    if call is None or plan is None or plan.algorithm == NATIVE or not (moves or call.strict or not call.native):
-        # the library's own requests move whenever it is called, by whatever method
+    if call is None or plan.algorithm == NATIVE:
         theirs = context.natively(row, prepared)
         if all(map(operator.is_, theirs, given)):
-            enter_native(context.planner, table, method, arguments, (send, recv), prepared)
+            enter_native(context.planner, table, method, arguments, (send, recv), prepared._replace(plan=plan))
+        plan.note(ledger_nbytes(call, context.nranks))
         return _IN_MPI[method](context.resources.native, *theirs)
     context.turn = (turn + 1) % IN_FLIGHT
     with context.closing(plan.named(call.count)):
@@ -110,6 +116,8 @@ def _without_context(comm: WithContext, method: str, arguments: tuple[Any, ...])
     if call is not None and (call.strict or not call.native):
         return None
     theirs = as_native(lasting(arguments), row.in_place_at if call is not None and call.aliased else None)
+    element, why = only_native(row, arguments, native.rank) if call is None else (str(call.element), "in flight before a blocking call")
+    comm.ledger.library(row.collective, element, why, native.rank).note(ledger_nbytes(call, native.size))
     return _IN_MPI[method](native, *theirs)
 
 
@@ -126,9 +134,11 @@ def make_persistent(
     with context.closing(method):
         prepared = context.prepare(method, arguments, Asked(algorithm, segment, stream, in_flight=True))
     call, plan = prepared.call, prepared.plan
-    if call is None or plan is None or plan.algorithm == NATIVE:
+    if call is None or plan.algorithm == NATIVE:
         theirs = context.natively(METHODS[method], prepared._replace(arguments=arguments))
-        return getattr(context.resources.native, f"{method}_init")(*theirs)
+        made = getattr(context.resources.native, f"{method}_init")(*theirs)
+        plan.note(ledger_nbytes(call, context.nranks))
+        return made
     request, message_context = Persistent(), prepared.carrier.message_context()
     with context.closing(plan.named(call.count)):
         give_back = partial(prepared.carrier.give_back, message_context)

@@ -1,10 +1,11 @@
-"""The ledger: which operation ran by which algorithm, how often, with how many bytes and how long."""
+"""The ledger: which operation ran by which algorithm, how often, with how many bytes, how long, on what way or why by the MPI library."""
 
 from typing import NamedTuple
 
 import numpy as np
 
 from hpcoll.base.units import format_nbytes
+from hpcoll.selection.config import NATIVE, log
 
 
 class Row(NamedTuple):
@@ -12,10 +13,14 @@ class Row(NamedTuple):
 
     Attributes:
         operation: Collective, in lower case.
-        algorithm: Catalogue name, or ``native``.
-        calls: Number of calls.
-        nbytes: Sum over calls of the bytes of this rank's message.
-        seconds: Sum over calls of this rank's time.
+        algorithm: Catalogue name, or ``native``: the MPI library's own collective.
+        calls: Number of calls; a persistent request of the MPI library's counts once, when it is made.
+        nbytes: Sum over calls of the bytes of this rank's message; 0 where only the MPI library understands the arguments.
+        seconds: Sum over calls of this rank's time; 0 for calls in flight.
+        element: Element type of the caller's buffers: a NumPy name, or the name of a derived datatype; empty for a barrier.
+        why: Why the MPI library served the calls; empty where hpcoll did.
+        ways: How messages got to and from this rank's peers, joined by ``+``: ``shm`` (shared memory), ``mpi`` (MPI messages),
+            for GPU arrays ``ipc``, ``staged`` and ``direct`` as in ``HPCOLL_CUDA_PATH``, ``host`` where they went through host memory.
     """
 
     operation: str
@@ -23,37 +28,89 @@ class Row(NamedTuple):
     calls: int
     nbytes: int
     seconds: float
+    element: str
+    why: str
+    ways: str
+
+
+class Account:
+    """Running sums of a line of the ledger.
+
+    Attributes:
+        sums: int64: calls, nanoseconds in them, bytes of this rank's messages; compiled code adds to them.
+        ways: As in `Row`.
+    """
+
+    __slots__ = ("_sums", "sums", "ways")
+
+    def __init__(self) -> None:
+        self.sums, self.ways = np.zeros(3, np.int64), set[str]()
+        self._sums = memoryview(self.sums)  # type: ignore[arg-type]  # the same numbers, at a third of the price
+
+    def note(self, nbytes: int, nanoseconds: int = 0) -> None:
+        """Count a call."""
+        self._sums[0] += 1
+        self._sums[1] += nanoseconds
+        self._sums[2] += nbytes
+
+    def add(self, other: "Account") -> "Account":
+        """Itself, with all that another has."""
+        self.sums += other.sums
+        self.ways |= other.ways
+        return self
 
 
 class Ledger:
-    """Sums per operation and algorithm of one communicator; ``str()`` is the table."""
+    """Sums per operation, algorithm and element type of one communicator; ``str()`` is the table."""
 
     def __init__(self) -> None:
-        self._accounts: dict[tuple[str, str], np.ndarray] = {}
+        self._accounts: dict[tuple[str, str, str, str], Account] = {}
 
-    def account(self, operation: str, algorithm: str) -> np.ndarray:
-        """Running sums, int64: calls, nanoseconds in them, bytes of this rank's messages."""
-        return self._accounts.setdefault((operation, algorithm), np.zeros(3, np.int64))
+    def account(self, operation: str, algorithm: str, element: str, why: str = "") -> Account:
+        """Running sums of a line; arguments as in `Row`."""
+        return self._accounts.setdefault((operation, algorithm, element, why), Account())
+
+    def library(self, operation: str, element: str, why: str, rank: int) -> Account:
+        """Running sums of calls that hpcoll leaves to the MPI library, which rank 0 says in the log before the first one."""
+        account = self.account(operation, NATIVE, element, why)
+        if rank == 0 and not account.sums[0]:
+            log.info("%s: %s (%s)", named(operation, element), NATIVE, why)
+        return account
 
     def take_over(self, other: "Ledger") -> None:
-        """Use the other's accounts, to which engines add, from zero; the other keeps the sums so far."""
-        self._accounts, other._accounts = other._accounts, {names: sums.copy() for names, sums in other._accounts.items()}
+        """Use the other's accounts, to which engines add, for the sums so far of this one; the other keeps its own."""
+        mine, self._accounts = self._accounts, other._accounts
+        other._accounts = {names: Account().add(account) for names, account in self._accounts.items()}
         self.clear()
+        for names, account in mine.items():
+            self.account(*names).add(account)
 
     def rows(self) -> list[Row]:
         """Lines with at least one call, largest time first."""
-        rows = [Row(*names, int(ncalls), int(nbytes), 1e-9 * int(ns)) for names, (ncalls, ns, nbytes) in self._accounts.items()]
+        rows = []
+        for (operation, algorithm, element, why), account in self._accounts.items():
+            ncalls, ns, nbytes = account.sums.tolist()
+            rows.append(Row(operation, algorithm, ncalls, nbytes, 1e-9 * ns, element, why, "+".join(sorted(account.ways))))
         return sorted((row for row in rows if row.calls), key=lambda row: -row.seconds)
 
     def clear(self) -> None:
         """Set all sums to zero."""
         for account in self._accounts.values():
-            account[:] = 0
+            account.sums[:] = 0
 
     def __str__(self) -> str:
-        lines = [f"{'operation':<16} {'algorithm':<20} {'calls':>8} {'bytes':>10} {'seconds':>9} {'us/call':>9}"]
+        heads = "operation", "algorithm", "calls", "bytes", "seconds", "us/call", "element", "way, or why native"
+        lines = [_LINE.format(*heads)]
         for row in self.rows():
-            per_call = 1e6 * row.seconds / row.calls
-            names = f"{row.operation:<16} {row.algorithm:<20} {row.calls:>8}"
-            lines.append(f"{names} {format_nbytes(row.nbytes):>10} {row.seconds:>9.3f} {per_call:>9.1f}")
-        return "\n".join(lines)
+            per_call = f"{1e6 * row.seconds / row.calls:.1f}"
+            sums = row.calls, format_nbytes(row.nbytes) if row.nbytes else "-", f"{row.seconds:.3f}", per_call
+            lines.append(_LINE.format(row.operation, row.algorithm, *sums, row.element, row.why or row.ways))
+        return "\n".join(line.rstrip() for line in lines)
+
+
+def named(operation: str, element: object) -> str:
+    """For the log: an operation and its element type, which a barrier has not."""
+    return f"{operation} of {element}" if element != "" else operation
+
+
+_LINE = "{:<16} {:<20} {:>8} {:>10} {:>9} {:>9}  {:<14.14} {}"

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from hpcoll.comm.calls.call import Call
+from hpcoll.comm.ledger import Account
 from hpcoll.runtime.engine.entry import RESIZE, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.fields import DONE, NO_ROOM
@@ -65,27 +66,21 @@ class Plan:
     Attributes:
         title: For texts, with the number of elements left out: `named`.
         algorithm: A catalogue name, or ``native``.
-        sums: Line of the ledger: calls, nanoseconds in them, bytes.
+        account: Line of the ledger; ``note`` counts a call there.
         build: Makes an engine for a call, on a message context.
         kept: It serves later calls too.
     """
 
-    __slots__ = ("_engines", "algorithm", "build", "kept", "sums", "title")
+    __slots__ = ("_engines", "account", "algorithm", "build", "kept", "note", "title")
 
-    def __init__(self, title: str, algorithm: str, account: np.ndarray, build: Build) -> None:
+    def __init__(self, title: str, algorithm: str, account: Account, build: Build) -> None:
         self.title, self.algorithm, self.build = title, algorithm, build
-        self.sums = memoryview(account)  # type: ignore[arg-type]  # the same numbers, at a third of the price
+        self.account, self.note = account, account.note
         self.kept, self._engines = False, dict[int, list[HostEngine]]()
 
     def named(self, elements: int) -> str:
         """For texts: what a call was."""
         return self.title.format(elements)
-
-    def note(self, nbytes: int, nanoseconds: int = 0) -> None:
-        """Count a call in the ledger."""
-        self.sums[0] += 1
-        self.sums[1] += nanoseconds
-        self.sums[2] += nbytes
 
     def take(self, message_context: MessageContext, call: Call) -> HostEngine:
         """An engine for a call's counts that nobody else uses until it is given back."""

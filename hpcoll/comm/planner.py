@@ -10,19 +10,21 @@ from hpcoll.analysis.cost import NEVER
 from hpcoll.base.dtypes import type_class
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.calls.call import Call
+from hpcoll.comm.calls.methods import METHODS
+from hpcoll.comm.calls.native import only_native
 from hpcoll.comm.cut import message_nbytes
 from hpcoll.comm.engine_builder import HostEngines
-from hpcoll.comm.ledger import Ledger
+from hpcoll.comm.ledger import Account, Ledger, named
 from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.resources import Resources
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.selection.choose import Choice, Need
-from hpcoll.selection.config import NATIVE, log, positive_segment
+from hpcoll.selection.config import HOST, NATIVE, log, positive_segment
 from hpcoll.selection.ranges import Ranges
 
 _MAX_PLANS = 1024
 
-Build: TypeAlias = Callable[[Choice, tuple[int, ...], np.ndarray, Call, MessageContext], HostEngine]  # sizes of blocks, line of the ledger
+Build: TypeAlias = Callable[[Choice, tuple[int, ...], Account, Call, MessageContext], HostEngine]  # sizes of blocks, line of the ledger
 
 
 class Planner:
@@ -30,7 +32,7 @@ class Planner:
 
     Args:
         resources: Of the communicator; an attribute, too.
-        ledger: Gets a line per operation and algorithm.
+        ledger: Gets a line per operation, algorithm and element type.
         forgotten: Called when all plans have been dropped.
     """
 
@@ -45,12 +47,14 @@ class Planner:
         """Plan for another communicator of the same ranks, to whose ledger the accounts now belong."""
         self._ledger, self._forgotten = ledger, forgotten
 
-    def plan(self, call: Call | None, method: str, algorithm: str | None, segment: Any, build: Build | None = None) -> Plan | None:
-        """Find how a call runs; None where only the MPI library understands it.
+    def plan(
+        self, call: Call | None, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, build: Build | None = None
+    ) -> Plan:  # fmt: skip
+        """Find how a call runs.
 
         Args:
             call: The call, or None where only the MPI library understands it.
-            method, algorithm, segment: The caller's.
+            method, arguments, algorithm, segment: The caller's.
             build: Makes engines for a new plan; None: for arrays in host memory.
         Raises:
             ArgumentError: the forced algorithm cannot serve it.
@@ -58,7 +62,8 @@ class Planner:
         if call is None:
             if algorithm not in (None, NATIVE):
                 raise ArgumentError(f"rank {self.resources.rank}: only the MPI library can serve this call, got algorithm={algorithm!r}")
-            return None
+            row = METHODS[method]
+            return self.library(row.collective, *only_native(row, arguments, self.resources.rank))
         try:
             forced = None if segment is None else positive_segment(segment)
             kind = (*call.kind, method, algorithm, forced)
@@ -66,6 +71,14 @@ class Planner:
             return self._plans.get(key) or self._new_plan(key, kind, call, algorithm, forced, build or self._engines.build)
         except ArgumentError as error:
             raise refusal(self.resources.rank, call, error) from None
+
+    def library(self, operation: str, element: str, why: str) -> Plan:
+        """The plan of calls that hpcoll leaves to the MPI library; arguments as in `hpcoll.comm.ledger.Row`."""
+        key = NATIVE, operation, element, why
+        if key not in self._plans:
+            account = self._ledger.library(operation, element, why, self.resources.rank)
+            self._keep(key, Plan(operation, NATIVE, account, _no_engine))
+        return self._plans[key]
 
     def cell(self, call: Call) -> tuple[int, int]:
         """Least and most bytes of the messages that are served as this one."""
@@ -77,18 +90,24 @@ class Planner:
     ) -> Plan:  # fmt: skip
         choice = self._choose(call, algorithm, segment)
         sizes = self._all_sizes(call, choice)
-        alike = (*kind, choice.algorithm, choice.segment)
+        why = (choice.brief or choice.why) if choice.algorithm == NATIVE else ""
+        alike = (*kind, choice.algorithm, choice.segment, why)
         plan = None if sizes else self._alike.get(alike)
         if plan is None:
-            account = self._ledger.account(call.collective, choice.algorithm)
+            account = self._ledger.account(call.collective, choice.algorithm, str(call.element), why)
+            account.ways.update([HOST] if call.mirrored else [])
             title = f"{call.collective}/{choice.algorithm} of {{}} elements of {call.dtype}"
             plan = Plan(title, choice.algorithm, account, partial(build, choice, sizes, account))
         plan.kept = not sizes  # the root's counts may change from call to call without this rank knowing
         if plan.kept:
-            if len(self._plans) >= _MAX_PLANS:
-                self.forget()
-            self._plans[key] = self._alike[alike] = plan
+            self._keep(key, plan)
+            self._alike[alike] = plan
         return plan
+
+    def _keep(self, key: tuple[Any, ...], plan: Plan) -> None:
+        if len(self._plans) >= _MAX_PLANS:
+            self.forget()
+        self._plans[key] = plan
 
     def _choose(self, call: Call, algorithm: str | None, segment: int | None) -> Choice:
         on, known = self.resources, self.known_nbytes(call)
@@ -103,7 +122,7 @@ class Planner:
         if on.rank == 0:
             sizes = "" if known is None else f", {found.least} to {found.most} bytes"
             cut = "" if choice.segment == NEVER else f", segments of {choice.segment} bytes"
-            log.info("%s of %s%s: %s%s (%s)", call.collective, call.dtype, sizes, choice.algorithm, cut, choice.why)
+            log.info("%s%s: %s%s (%s)", named(call.collective, call.element), sizes, choice.algorithm, cut, choice.why)
         return choice
 
     def known_nbytes(self, call: Call) -> int | None:
@@ -126,6 +145,10 @@ class Planner:
         self._plans.clear()
         self._alike.clear()
         self._forgotten()
+
+
+def _no_engine(call: Call, message_context: MessageContext) -> HostEngine:
+    raise AssertionError("the MPI library serves it")
 
 
 def refusal(rank: int, call: Call | str, error: ArgumentError) -> ArgumentError:

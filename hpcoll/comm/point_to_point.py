@@ -15,6 +15,7 @@ from hpcoll.base.errors import ArgumentError, TransportError
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.host_mirror import mirrored
 from hpcoll.comm.calls.native import as_native
+from hpcoll.comm.ledger import Account
 from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.point_to_point_buffers import gpu_arrays, is_direct, serve, settle
 from hpcoll.comm.progress_thread import collect
@@ -181,8 +182,8 @@ def _plan() -> Plan:
     row = np.zeros((1, NCOLUMNS), np.int64)
     row[0, 0] = Code.WAIT
     program = Program(row, np.zeros((0, 2), np.int64), np.array([[0, 1, 0]], np.int64), 1, 0, 0, 0, 0)
-    lock, account = np.zeros(1, np.int64), np.zeros(3, np.int64)
-    build = partial(HostEngine, program, library(), 0, 0, OWN_CORE, lock, account)
+    lock, account = np.zeros(1, np.int64), Account()
+    build = partial(HostEngine, program, library(), 0, 0, OWN_CORE, lock, account.sums)
     return Plan(Receive._what, "", account, lambda call, message_context: build())
 
 

@@ -32,7 +32,8 @@ class Prepared(NamedTuple):
     """A call and how it runs.
 
     Attributes:
-        call, plan: None where only the MPI library understands it.
+        call: None where only the MPI library understands it.
+        plan: How it runs.
         arguments: For the MPI library's own method: the caller's, or host mirrors of GPU arrays.
         describe: Describes the call anew, with the streams and the data of then.
         carrier: Has the message contexts that it travels on.
@@ -40,7 +41,7 @@ class Prepared(NamedTuple):
     """
 
     call: Call | None
-    plan: Plan | None
+    plan: Plan
     arguments: tuple[Any, ...]
     describe: Callable[[], Call | None]
     carrier: Carrier

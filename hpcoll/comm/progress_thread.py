@@ -48,7 +48,13 @@ def lasting(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 def _lasting(spec: Any) -> Any:
     if not any(isinstance(item, MPI.Datatype) and item != MPI.DATATYPE_NULL and not item.is_predefined for item in spec):
         return spec
-    return [_Lasting(item.Dup()) if isinstance(item, MPI.Datatype) and not item.is_predefined else item for item in spec]
+    return [_copy(item) if isinstance(item, MPI.Datatype) and not item.is_predefined else item for item in spec]
+
+
+def _copy(datatype: MPI.Datatype) -> MPI.Datatype:
+    copy = _Lasting(datatype.Dup())
+    copy.name = datatype.name
+    return copy
 
 
 _abandoned: list[object] = []

@@ -17,7 +17,7 @@ from hpcoll.schedules.catalogue import CATALOGUE, algorithms, find
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import Nodes, members
 from hpcoll.schedules.row import Algorithm
-from hpcoll.selection.config import NATIVE, Config, Entry, Table, check_algorithm
+from hpcoll.selection.config import NATIVE, PREFIX, Config, Entry, Table, check_algorithm
 from hpcoll.selection.networks import GPU_NETWORK, NATIVE_NETWORK, ONE_HOST, SHARED_NETWORK
 from hpcoll.selection.tuning import lookup
 
@@ -39,11 +39,13 @@ class Choice(NamedTuple):
         algorithm: A catalogue name, or ``native``.
         segment: Bytes per segment (of the whole message), at least 1.
         why: One phrase for the log.
+        brief: The same without figures, for the ledger; empty where ``why`` has none.
     """
 
     algorithm: str
     segment: int
     why: str
+    brief: str = ""
 
 
 class Need(NamedTuple):
@@ -93,7 +95,8 @@ def choose(need: Need, config: Config, algorithm: str | None = None, segment: in
         reason = unfit(need, forced)
         if reason:
             raise ArgumentError(f"{need.collective}/{forced} cannot serve this call: {reason}")
-        return Choice(forced, segment or modelled_segment(need, forced), "forced")
+        why = f"algorithm={forced!r}" if algorithm else f"{PREFIX}{need.collective.upper()}={forced}"
+        return Choice(forced, segment or modelled_segment(need, forced), why)
     choice = _measured(need, config.table)
     return choice._replace(segment=segment) if segment else choice
 
@@ -135,7 +138,7 @@ def _measured(need: Need, table: Table) -> Choice:
         if not reason:
             whole = entry.segment >= entry.nbytes < SEGMENTS[0]  # longer ones do not get longer than they were measured
             segment = need.nbytes if whole else min(entry.segment, need.nbytes)
-            return Choice(entry.algorithm, max(1, segment), _why(need, name, entry) + over)
+            return Choice(entry.algorithm, max(1, segment), _why(need, name, entry) + over, "tuned: fastest")
         over += f"; {entry.algorithm}, tuned, is passed over: {reason}"
     choice = _cheapest(need)
     return choice._replace(why=choice.why + over)
@@ -205,7 +208,7 @@ def _cheapest(need: Need) -> Choice:
     if not need.one_node:  # of those alike, one whose ranks have two peers each: links that carry one stream are easier to keep busy
         alike = (one for one in found if one[0] <= ALIKE * cost and one[1] != NATIVE and find(need.collective, one[1]).neighbours)
         cost, name, segment = min(alike, default=(cost, name, segment))
-    return Choice(name, segment, f"model: {cost * 1e6:.3g} us for {format_nbytes(need.nbytes)} on {need.nranks} ranks")
+    return Choice(name, segment, f"model: {cost * 1e6:.3g} us for {format_nbytes(need.nbytes)} on {need.nranks} ranks", "model: fastest")
 
 
 def worth_trying(row: Algorithm, need: Need) -> bool:

@@ -180,7 +180,8 @@ VARIABLES = (
         "picked per peer", "cuda_path", _cuda_path,
     ),
     Variable(
-        "HPCOLL_DEBUG", ", ".join(f"`{name.lower()}`" for name in _LEVELS), "how much is logged; `info` says what was picked and why",
+        "HPCOLL_DEBUG", ", ".join(f"`{name.lower()}`" for name in _LEVELS),
+        "how much is logged; `info` says what was picked and why, `trace` also how messages get to the peers of each rank",
         "`warn`", "level", _level,
     ),
 )  # fmt: skip

@@ -155,7 +155,7 @@ def test_log_says_what_was_picked(caplog: pytest.LogCaptureFixture) -> None:
         comm.Allreduce(MPI.IN_PLACE, np.ones(5), algorithm="ring", segment="1K")
         comm.Allreduce(MPI.IN_PLACE, np.ones(5), algorithm="ring", segment="1K")
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
-    assert said == (["allreduce of float64, 32 to 63 bytes: ring, segments of 1024 bytes (forced)"] if comm.rank == 0 else [])
+    assert said == (["allreduce of float64, 32 to 63 bytes: ring, segments of 1024 bytes (algorithm='ring')"] if comm.rank == 0 else [])
     comm.Free()
 
 

@@ -10,6 +10,7 @@ import numpy as np
 mpi4py.rc.initialize = False  # message contexts of no communicator, made without MPI
 
 from hpcoll.comm.calls.call import Call  # noqa: E402
+from hpcoll.comm.ledger import Account  # noqa: E402
 from hpcoll.comm.plan import MessageContext, Plan  # noqa: E402
 
 CALL = Call("allreduce", 0, 0, 1, np.dtype("f8"))
@@ -32,7 +33,7 @@ class Engine:
 
 def taken(context: MessageContext, scratch_nbytes: int) -> Engine:
     build: Any = lambda call, context: Engine(scratch_nbytes)  # noqa: E731
-    engine: Any = Plan("one", "ring", np.zeros(3, np.int64), build).take(context, CALL)
+    engine: Any = Plan("one", "ring", Account(), build).take(context, CALL)
     return engine
 
 
@@ -56,5 +57,5 @@ def test_kinds_of_memory() -> None:
 
     context = MessageContext(0, None)
     build: Any = lambda call, context: Another(10)  # noqa: E731
-    another: Any = Plan("one", "ring", np.zeros(3, np.int64), build).take(context, CALL)
+    another: Any = Plan("one", "ring", Account(), build).take(context, CALL)
     assert another.scratch is not taken(context, 10).scratch

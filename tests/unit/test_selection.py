@@ -115,7 +115,7 @@ def test_the_keyword_is_stronger_than_the_environment() -> None:
     assert choose(need(), config, "ring", 7)[:2] == ("ring", 7)
     assert choose(need("bcast"), config).segment == 100
     assert choose(need(), config, NATIVE)[:2] == (NATIVE, 100)
-    assert choose(need(), DEFAULTS, "ring").why == "forced"
+    assert choose(need(), DEFAULTS, "ring").why == "algorithm='ring'"
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_any_algorithm_can_be_forced_on_any_placement(key: str) -> None:
     for nodes in ((0,), (0, 0, 0), (0, 1, 0), (0, 1, 2)):
         for nbytes in (0, 1, 5000, 1 << 26):
             choice = choose(need(row.collective, nodes, nbytes), DEFAULTS, row.name)
-            assert (choice.algorithm, choice.why) == (row.name, "forced")
+            assert (choice.algorithm, choice.why) == (row.name, f"algorithm={row.name!r}")
             assert 1 <= choice.segment <= max(1, nbytes)
 
 

@@ -1,5 +1,6 @@
 """A whole run of the benchmark: every size, every algorithm beside the MPI library's own, answers checked."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -152,7 +153,10 @@ def _with_work(case: Case, candidates: list[_Candidate], setting: _Setting) -> l
 
 
 def _calls(contender: Contender) -> dict[tuple[str, str], int]:
-    return {(row.operation, row.algorithm): row.calls for row in contender.comm.ledger.rows()} if contender.comm else {}
+    found = Counter[tuple[str, str]]()
+    for row in contender.comm.ledger.rows() if contender.comm else ():
+        found[row.operation, row.algorithm] += row.calls
+    return found
 
 
 def _check(case: Case, candidates: list[_Candidate]) -> list[int]:

@@ -11,7 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.comm.calls.exporters import memory
-from hpcoll.comm.calls.specs import LAYOUTS, layout_of, place_blocks, place_one, split
+from hpcoll.comm.calls.specs import LAYOUTS, element_of, layout_of, place_blocks, place_one, split
 from hpcoll.runtime.gpu.arrays import DeviceArray
 
 _get_address = MPI.Get_address
@@ -35,6 +35,11 @@ class Resolved(NamedTuple):
     displs: tuple[int, ...] | None = None  # v forms: element displacement per block
     datatype: MPI.Datatype | None = None  # None for plain contiguous elements
     gpu: DeviceArray | None = None  # None for host memory
+
+    @property
+    def element(self) -> np.dtype[Any] | str:
+        """As in `hpcoll.comm.calls.call.Call`."""
+        return element_of(self.dtype, self.datatype)
 
 
 def resolve(

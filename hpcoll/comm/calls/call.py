@@ -44,6 +44,8 @@ class Call(NamedTuple):
         start: Called with the engine that is about to run the call, or None.
         exported: For arrays in GPU memory, whether peers may map INPUT and OUTPUT; None for arrays in host memory.
         one_fold: Contributions must be combined in one reduction, because their type is a half type.
+        element: Element type as the caller gave it, an `numpy.dtype` or the name of a derived datatype, for the log and the ledger.
+        mirrored: Arrays in GPU memory are served by way of host memory.
         report: Tells a status what came, where that is a message; None: there is nothing to tell.
     """
 
@@ -68,6 +70,8 @@ class Call(NamedTuple):
     exported: tuple[bool, bool] | None = None
     one_fold: bool = False
     report: Callable[[MPI.Status], None] | None = None
+    element: np.dtype | str = ""
+    mirrored: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -88,7 +92,7 @@ class Call(NamedTuple):
         op = self.op and (self.op.name, self.op.function, self.op.commutative)
         blocks = None if self.blocks is None else tuple(map(len, self.blocks))
         exact = None if self.exported is None else (self.exported, self.counts)  # programs for GPU memory are for one size
-        kind = self.collective, self.dtype, op, self.root, self.in_place, blocks
+        kind = self.collective, self.element, self.mirrored, self.dtype, op, self.root, self.in_place, blocks
         return (*kind, self.native, self.strict, bool(self.copied), exact, self.one_fold)
 
 
@@ -145,7 +149,8 @@ class Reduction(NamedTuple):
         owners = (self.send.owner, self.recv.owner if self.recv else None)
         return Call(
             self.collective, send, recv, self.count, dtype or work, op, self.root, in_place, self.blocks, aliased=self.in_place,
-            native=to_native(op) is not None and not is_bfloat16(own), strict=strict, **more | {"keep": (*owners, *more.get("keep", ()))},
+            element=own, native=to_native(op) is not None and not is_bfloat16(own), strict=strict,
+            **more | {"keep": (*owners, *more.get("keep", ()))},
         )  # fmt: skip
 
 

@@ -23,32 +23,36 @@ _Places = tuple[tuple[int, int], ...]  # (displ, nbytes) of blocks
 
 
 class _Bytes(NamedTuple):
-    """A buffer as plain bytes, the caller's own or copied ones; ``finish`` unpacks what was received, ``before`` fills GPU memory."""
+    """A buffer as plain bytes, the caller's own or copied ones; ``finish`` unpacks what was received, ``before`` fills GPU memory.
+
+    ``element`` is as in `Call`.
+    """
 
     address: int
     nbytes: int
     places: _Places
     keep: object
+    element: np.dtype | str
     finish: Callable[[], None] | None = None
     copied: bool = False
     before: tuple[gpu_staging.Launch, ...] = ()
 
 
-_NOTHING = _Bytes(0, 0, (), None)
+_NOTHING = _Bytes(0, 0, (), None, "")
 
 
 def _plain(one: Resolved, *, sends: bool = False, receives: bool = False) -> _Bytes:
     if one.gpu is not None and not one.gpu.order:
         filled = gpu_staging.pack(gpu_of(one.gpu.ordinal), one.gpu)
         keep = (filled.memory, one.owner)
-        return _Bytes(filled.memory.address, one.nbytes, _packed_places(one), keep, copied=True, before=(filled.fill,))
+        return _Bytes(filled.memory.address, one.nbytes, _packed_places(one), keep, one.element, copied=True, before=(filled.fill,))
     if one.datatype is None:
         size = one.dtype.itemsize
         places = tuple((displ * size, count * size) for displ, count in zip(one.displs or (), one.counts or (), strict=True))
-        return _Bytes(one.address, one.nbytes, places, one.owner)
+        return _Bytes(one.address, one.nbytes, places, one.owner, one.element)
     packed = pack(one) if sends else np.empty(one.nbytes, np.uint8)
     finish = (lambda: unpack(packed, one)) if receives else None
-    return _Bytes(packed.ctypes.data, one.nbytes, _packed_places(one), (packed, one.owner), finish, copied=True)
+    return _Bytes(packed.ctypes.data, one.nbytes, _packed_places(one), (packed, one.owner), one.element, finish, copied=True)
 
 
 def _packed_places(one: Resolved) -> _Places:
@@ -199,7 +203,8 @@ def alltoallv(sendbuf: Any, recvbuf: Any, rank: int, nranks: int) -> Call | None
 def _call(collective: str, source: _Bytes, target: _Bytes, count: int, root: int, **more: Any) -> Call:
     keep = (source.keep, target.keep)
     as_given = not source.copied and not target.copied
-    more |= {"before": source.before, "finish": target.finish, "keep": keep, "as_given": as_given}
+    element = target.element if source is _NOTHING else source.element
+    more |= {"element": element, "before": source.before, "finish": target.finish, "keep": keep, "as_given": as_given}
     return Call(collective, source.address, target.address, count, _BYTE, root=root, **more)
 
 
@@ -208,9 +213,9 @@ def _copied(send: Resolved) -> _Bytes:
     if send.gpu is not None:
         places, (first, end) = _plain(send).places, send.gpu.span
         copied = gpu_staging.copy(gpu_of(send.gpu.ordinal), first, end - first)
-        return _Bytes(copied.memory.address, send.nbytes, places, copied.memory, copied=True, before=(copied.fill,))
+        return _Bytes(copied.memory.address, send.nbytes, places, copied.memory, send.element, copied=True, before=(copied.fill,))
     packed = pack(send)
-    return _Bytes(packed.ctypes.data, send.nbytes, _packed_places(send), packed, copied=True)
+    return _Bytes(packed.ctypes.data, send.nbytes, _packed_places(send), packed, send.element, copied=True)
 
 
 def _check_in_place(in_place: bool, significant: bool, rank: int, name: str) -> None:

@@ -6,13 +6,16 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.dtypes import is_bfloat16
+from hpcoll.base.dtypes import is_bfloat16, is_extended
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import ReduceOp
-from hpcoll.comm.calls.call import Call
+from hpcoll.comm.calls.call import Call, is_in_place
+from hpcoll.comm.calls.exporters import memory
 from hpcoll.comm.calls.methods import Method
-from hpcoll.comm.calls.operators import to_native
+from hpcoll.comm.calls.operators import to_native, to_ours
+from hpcoll.comm.calls.specs import Layout, layout_of, split
 from hpcoll.runtime.engine.mpi_collectives import MAX_COUNT, MpiCall, known
+from hpcoll.runtime.program.call_fields import MANY
 
 
 def as_native(arguments: tuple[Any, ...], in_place_at: int | None = None) -> tuple[Any, ...]:
@@ -53,7 +56,7 @@ def _whole(item: Any) -> Any:
     return int(item) if isinstance(item, float) else item
 
 
-def compiled(row: Method, comm: MPI.Intracomm, call: Call, op: Any, buffers: Sequence[Any], sums: memoryview) -> MpiCall | None:
+def compiled(row: Method, comm: MPI.Intracomm, call: Call, op: Any, buffers: Sequence[Any], sums: np.ndarray) -> MpiCall | None:
     """What serves calls like this one without mpi4py, or None where that must look at the arguments each time.
 
     Args:
@@ -70,6 +73,34 @@ def compiled(row: Method, comm: MPI.Intracomm, call: Call, op: Any, buffers: Seq
     count = call.nbytes // max(1, recv.itemsize)
     if count > MAX_COUNT or not known(recv.dtype, op):
         return None
-    name, in_place, account = f"MPI_{row.name}", send is MPI.IN_PLACE, np.frombuffer(sums, np.int64)
+    name, in_place = f"MPI_{row.name}", send is MPI.IN_PLACE
     nbytes = recv.itemsize * (comm.Get_size() if call.collective == "alltoall" else 1)
-    return MpiCall(name, row.c_arguments, row.at_root, comm, call.root, recv.dtype, op, in_place, account, nbytes)
+    return MpiCall(name, row.c_arguments, row.at_root, comm, call.root, recv.dtype, op, in_place, sums, nbytes)
+
+
+def only_native(row: Method, arguments: Sequence[Any], rank: int) -> tuple[str, str]:
+    """Element type of a call that only the MPI library understands, and why, for the log and the ledger.
+
+    Args:
+        row, arguments: Of a call that was described, and is None.
+        rank: Of the caller.
+    """
+    found: list[Layout | None] = []
+    for position, holds in zip(row.buffers(arguments, rank), row.holds, strict=True):
+        if position is not None and not is_in_place(arguments[position]):
+            buffer, _, _, datatype = split(arguments[position], "", vector=holds == MANY)
+            array = memory(buffer, datatype, "", writable=False, bare=False, stream=None)
+            found.append(None if array is None else layout_of(array, datatype, ""))
+    layouts = [one for one in found if one is not None]
+    element = "" if not layouts else str(layouts[0].element)
+    op = row.find("op", arguments)
+    if op is not None and to_ours(op, rank) is None:
+        return element, next((name for name in _ONLY_THEIRS if getattr(MPI, name) == op), "user-defined operator")
+    if None in found:
+        return element, "buffer that only it understands"
+    if any(is_extended(one.dtype) for one in layouts):
+        return element, "long double elements"
+    return element, "derived datatype" if any(one.datatype is not None for one in layouts) else "arguments that only it understands"
+
+
+_ONLY_THEIRS = ("MINLOC", "MAXLOC", "REPLACE", "NO_OP")

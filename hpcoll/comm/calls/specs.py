@@ -35,6 +35,11 @@ class Layout(NamedTuple):
     datatype: MPI.Datatype | None = None
     trusted: bool = False
 
+    @property
+    def element(self) -> np.dtype[Any] | str:
+        """As in `hpcoll.comm.calls.call.Call`."""
+        return element_of(self.dtype, self.datatype)
+
     def infer(self, nbytes: int, nparts: int, subject: str) -> int:
         """Elements in so many bytes, which must fill equal parts."""
         count, rest = divmod(nbytes, self.extent)
@@ -48,6 +53,11 @@ class Layout(NamedTuple):
         if not self.trusted and first < end and (first * self.extent + self.lower < 0 or (end - 1) * self.extent + self.upper > nbytes):
             needs = f"elements {first} to {end}" if first < 0 else f"{end} elements"
             raise ArgumentError(f"{subject} needs {needs} of {self.label}, got {nbytes // self.extent}")
+
+
+def element_of(dtype: np.dtype[Any], datatype: MPI.Datatype | None) -> np.dtype[Any] | str:
+    """Element type as the caller gave it: that of plain elements, or the name of a derived datatype."""
+    return dtype if datatype is None else datatype.name or "derived"
 
 
 def _plain(dtype: np.dtype[Any]) -> Layout | None:

@@ -23,6 +23,7 @@ class IpcRoute(RingRoute):
         exported: Whether INPUT and OUTPUT may be mapped, too; SCRATCH always may.
     """
 
+    name: ClassVar[str] = "ipc"
     text: ClassVar[str] = "read them in place (CUDA IPC)"
 
     def __init__(self, exported: tuple[bool, bool], peer: int) -> None:
@@ -38,6 +39,7 @@ class IpcRoute(RingRoute):
 class PinnedRingRoute(RingRoute):
     """Messages are staged in shared memory that GPUs write and read; none travels inside a ring slot."""
 
+    name: ClassVar[str] = "staged"
     text: ClassVar[str] = "get them through pinned memory"
 
     def send(self, items: Items, pieces: Pieces) -> None:
@@ -48,12 +50,14 @@ class PinnedRingRoute(RingRoute):
 class CudaAwareRoute(MpiRoute):
     """Messages of an MPI library that takes addresses of GPU memory."""
 
+    name: ClassVar[str] = "direct"
     text: ClassVar[str] = "get them by MPI from GPU memory"
 
 
 class PinnedMpiRoute(MpiRoute):
     """Messages leave from and land in pinned host memory, because the MPI library takes no addresses of GPU memory."""
 
+    name: ClassVar[str] = "staged"
     text: ClassVar[str] = "get them by MPI through pinned memory"
 
     def send(self, items: Items, pieces: Pieces) -> None:

@@ -22,10 +22,11 @@ class Route(ABC):
 
     Attributes:
         peer: What rows call it: its rank in the communicator, or its local rank.
-        text: How peers get messages, for the log.
+        name: Of the way, for the ledger; ``text``: how peers get messages, for the log.
         uses_in_place: Whether `land` gives a message where the sender or the library left it, so that it needs no memory here.
     """
 
+    name: ClassVar[str]
     text: ClassVar[str]
     uses_in_place: ClassVar[bool]
 

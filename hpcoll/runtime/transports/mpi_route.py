@@ -11,6 +11,7 @@ from hpcoll.runtime.program.spans import Pieces, spans_of
 class MpiRoute(Route):
     """Messages leave from and land in any memory; what is not contiguous there is packed."""
 
+    name: ClassVar[str] = "mpi"
     text: ClassVar[str] = "get them by MPI"
     uses_in_place: ClassVar[bool] = False
 

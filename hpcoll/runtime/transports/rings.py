@@ -39,6 +39,7 @@ class RingRoute(Route):
     A receiver uses a message where it lies, in the order in which they were announced, then acknowledges it.
     """
 
+    name: ClassVar[str] = "shm"
     text: ClassVar[str] = "get them through shared memory"
     uses_in_place: ClassVar[bool] = True
 

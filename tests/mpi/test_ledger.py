@@ -1,0 +1,228 @@
+"""What the ledger and the log say of calls: who served them and why, the caller's element type, the way of the bytes."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_double import SHORT, WORLD, allreduce
+from mpi4py import MPI
+from reference import agreed, fresh
+
+import hpcoll
+from hpcoll.comm import in_flight
+from hpcoll.comm.context import Context
+from hpcoll.runtime.engine.call_cache import SUPPORTED
+from hpcoll.runtime.program.call_fields import MISS
+from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
+
+pytestmark = [pytest.mark.mpi, pytest.mark.once]
+X, LONG, PAIRS = np.ones(8), np.ones(3, "G"), np.zeros(2, np.dtype([("value", "f8"), ("index", "i4")], align=True))
+
+
+def ones(dtype: Any) -> Any:
+    return np.ones(8, dtype)
+
+
+def served(comm: hpcoll.Communicator) -> list[tuple[str, str, str, str, int]]:
+    return sorted((row.operation, row.algorithm, row.element, row.why, row.calls) for row in comm.ledger.rows())
+
+
+def own_operator(comm: hpcoll.Communicator) -> None:
+    op = MPI.Op.Create(lambda send, recv, datatype: None, commute=True)
+    comm.Allreduce(X, ones("f8"), op)
+    op.Free()
+
+
+def pairs(comm: hpcoll.Communicator) -> None:
+    comm.Reduce([PAIRS, 2, MPI.DOUBLE_INT], [PAIRS.copy(), 2, MPI.DOUBLE_INT], MPI.MINLOC)
+
+
+def column(comm: hpcoll.Communicator, form: bool = False) -> None:
+    datatype = MPI.DOUBLE.Create_vector(4, 1, 2).Commit()
+    datatype.Set_name("column")
+    if form:
+        comm.Ibcast([ones("f8"), 1, datatype]).Wait()
+    else:
+        comm.Bcast([ones("f8"), 1, datatype])
+    datatype.Free()
+
+
+def persistent(comm: hpcoll.Communicator) -> None:
+    request = comm.Allreduce_init(X, ones("f8"), algorithm="native")
+    for _ in range(2):
+        request.Start()
+        request.Wait()
+    request.Free()
+
+
+ASKED, EXTENDED = "algorithm='native'", "long double elements"
+CASES: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "blocking": (lambda c: c.Allreduce(X, ones("f8"), algorithm="native"), ("allreduce", "float64", ASKED)),
+    "in flight": (lambda c: c.Iallreduce(X, ones("f8"), algorithm="native").Wait(), ("allreduce", "float64", ASKED)),
+    "persistent": (persistent, ("allreduce", "float64", ASKED)),
+    "barrier": (lambda c: c.Barrier(algorithm="native"), ("barrier", "", ASKED)),
+    "long double": (lambda c: c.Allreduce(LONG, LONG.copy()), ("allreduce", str(LONG.dtype), EXTENDED)),
+    "long double in flight": (lambda c: c.Iallreduce(LONG, LONG.copy()).Wait(), ("allreduce", str(LONG.dtype), EXTENDED)),
+    "Reduce_scatter": (
+        lambda c: c.Reduce_scatter(np.ones(c.size, "g"), np.ones(1, "g"), [1] * c.size),
+        ("reduce_scatter", str(np.dtype("g")), EXTENDED),
+    ),
+    "operator": (own_operator, ("allreduce", "float64", "user-defined operator")),
+    "MINLOC": (pairs, ("reduce", "MPI_DOUBLE_INT", "MINLOC")),
+    "no memory": (lambda c: c.Bcast([MPI.BOTTOM, 0, MPI.INT]), ("bcast", "", "buffer that only it understands")),
+}  # fmt: skip
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("case", CASES)
+def test_what_the_library_serves(case: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Each call is counted, with the reason; rank 0 says it once."""
+    call, (operation, element, why) = CASES[case]
+    comm = fresh()
+    with caplog.at_level(logging.INFO, "hpcoll"):
+        for _ in range(3):
+            call(comm)
+    found = served(comm)
+    said = [text for text in caplog.messages if text.endswith(f"native ({why})")]
+    what = f"{operation} of {element}" if element else operation
+    wrong: list[Any] = [] if found == [(operation, "native", element, why, 3)] else [found]
+    wrong += [] if len(said) == (comm.rank == 0) and all(text.startswith(what) for text in said) else [said]
+    comm.Free()
+    assert agreed(wrong) == []
+
+
+def test_by_variable_and_by_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPCOLL_BCAST", "native")
+    comm = fresh()
+    for _ in range(2):
+        comm.Bcast(X)
+    assert agreed([] if served(comm) == [("bcast", "native", "float64", "HPCOLL_BCAST=native", 2)] else served(comm)) == []
+    comm.Free()
+
+
+TYPES = {
+    "float16": lambda c: c.Allreduce(ones("f2"), ones("f2")),
+    "int64": lambda c: c.Bcast(ones("longlong")),
+    "complex128": lambda c: c.Gather(ones("D"), np.ones((c.size, 8), "D")),
+    "float32": lambda c: c.Alltoallv([np.ones(c.size, "f4"), [1] * c.size], [np.ones(c.size, "f4"), [1] * c.size]),
+    "uint8": lambda c: c.Bcast(bytearray(8)),
+    "int32": lambda c: c.Bcast([bytearray(8), MPI.INT]),
+    "column": column,
+    "column in flight": lambda c: column(c, True),
+    "": lambda c: c.Barrier(),
+}
+
+
+@pytest.mark.parametrize("element", TYPES)
+def test_the_callers_element_type(element: str, caplog: pytest.LogCaptureFixture) -> None:
+    comm = fresh()
+    with caplog.at_level(logging.INFO, "hpcoll"):
+        TYPES[element](comm)
+    found, element = comm.ledger.rows(), element.removesuffix(" in flight")
+    wrong: list[Any] = [] if [(row.element, row.why) for row in found] == [(element, "")] else [found]
+    of = f" of {element}" if element else ","
+    wrong += [] if comm.rank or any(of in text for text in caplog.messages) else [caplog.messages]
+    comm.Free()
+    assert agreed(wrong) == []
+
+
+def test_bfloat16() -> None:
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    comm = fresh()
+    comm.Allreduce(ones(bfloat16), ones(bfloat16))
+    comm.Bcast(ones(bfloat16))
+    assert agreed([] if {row.element for row in comm.ledger.rows()} == {"bfloat16"} else served(comm)) == []
+    comm.Free()
+
+
+@pytest.mark.skipif(not SUPPORTED, reason="every call is planned in Python")
+def test_a_repeated_call_is_counted_in_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of several types take turns, each in its own line, and none comes back to Python."""
+    comm, arrays = fresh(), [ones(code) for code in ("f8", "f4", "i4")]
+    for array in arrays:
+        comm.Bcast(array, algorithm="binomial")
+        comm.Bcast(array, algorithm="native")
+    again: list[Any] = []
+    run = Context.run
+    monkeypatch.setattr(Context, "run", lambda self, status, *more, **options: (again.append(status), run(self, status, *more, **options)))
+    for i in range(2):
+        for array in arrays[i:]:
+            comm.Bcast(array, algorithm="binomial")
+            comm.Bcast(array, algorithm="native")
+    ncalls = {(row.algorithm, row.element): row.calls for row in comm.ledger.rows()}
+    wanted = {(name, element): n for name in ("binomial", "native") for element, n in (("float64", 2), ("float32", 3), ("int32", 3))}
+    misses = [status for status in again if status in (MISS, NO_CALL)]  # a wait that takes long may come back
+    comm.Free()
+    assert agreed([] if ncalls == wanted and not misses else [ncalls, again]) == []
+
+
+@pytest.mark.smoke
+def test_ways(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Shared memory within a group of two ranks, MPI between groups; each rank names its own peers' ways."""
+    monkeypatch.setenv("HPCOLL_SHM_RANKS", "2")
+    comm, rank = fresh(), WORLD.rank
+    group = [one for one in range(comm.size) if one // 2 == rank // 2 and one != rank]
+    with caplog.at_level(logging.DEBUG, "hpcoll"):
+        comm.Allreduce(X, ones("f8"), algorithm="direct")
+    ways = {"shm": len(group), "mpi": comm.size - 1 - len(group)}
+    peers = ", ".join(f"{n} by {way}" for way, n in sorted(ways.items()) if n) or "none"
+    found, wanted = [row.ways for row in comm.ledger.rows()], "+".join(sorted(way for way, n in ways.items() if n))
+    wrong: list[Any] = [] if found == [wanted] else [found]
+    wrong += [] if caplog.messages.count(f"rank {rank}: allreduce of float64: direct, peers: {peers}") == 1 else [caplog.messages]
+    comm.Free()
+    assert agreed(wrong) == []
+
+
+def test_ways_without_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPCOLL_SHM", "0")
+    comm = fresh()
+    comm.Bcast(X, algorithm="binomial")
+    comm.Ibcast(X, algorithm="binomial").Wait()
+    found = [(row.ways, row.calls) for row in comm.ledger.rows()]
+    comm.Free()
+    assert agreed([] if found == [("mpi" if WORLD.size > 1 else "", 2)] else found) == []
+
+
+@pytest.mark.parametrize("spare", [False, True])
+def test_before_there_is_a_context(spare: bool) -> None:
+    """Calls in flight that the library served before the first blocking call stay counted after it, also in what a freed one left."""
+    base = fresh()
+    if spare:
+        first = base.Dup()
+        first.Bcast(X, algorithm="binomial")
+        first.Free()
+    comm, early = base.Dup(), "in flight before a blocking call"
+    for _ in range(2):
+        comm.Iallreduce(X, ones("f8")).Wait()
+    comm.Ibarrier().Wait()
+    before = served(comm)
+    comm.Bcast(X, algorithm="binomial")
+    wanted = [("allreduce", "native", "float64", early, 2), ("barrier", "native", "", early, 1)]
+    after = sorted([*wanted, ("bcast", "binomial", "float64", "", 1)])
+    wrong = [] if before == wanted and served(comm) == after else [before, served(comm)]
+    comm.Free()
+    base.Free()
+    assert agreed(wrong) == []
+
+
+def test_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    comm = fresh()
+    comm.Barrier()
+    comm.ledger.clear()
+    monkeypatch.setattr(in_flight, "can_be_helped", lambda: False)
+    comm.Iallreduce(X, ones("f8")).Wait()
+    assert agreed([] if served(comm) == [("allreduce", "native", "float64", "no MPI_THREAD_MULTIPLE", 1)] else served(comm)) == []
+    comm.Free()
+
+
+@pytest.mark.double
+def test_gpu_arrays_that_pass_through_the_host(double: Any) -> None:
+    comm = hpcoll.Communicator(WORLD.Dup())
+    right = allreduce(comm, double, SHORT)
+    found = [(row.element, row.ways) for row in comm.ledger.rows()]
+    wanted = [("float32", "host+shm" if comm.size > 1 else "host")]
+    comm.Free()
+    assert agreed([] if right and found == wanted else [right, found]) == []

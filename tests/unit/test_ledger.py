@@ -1,0 +1,74 @@
+"""The ledger: lines by operation, algorithm, element type and reason, what the log says of them, and a table that fits a screen."""
+
+from __future__ import annotations
+
+import logging
+
+import mpi4py
+import pytest
+
+mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
+
+from hpcoll.comm.ledger import Ledger, Row  # noqa: E402
+from hpcoll.schedules.catalogue import CATALOGUE  # noqa: E402
+
+WHY = "long double elements"
+
+
+def test_lines_are_told_apart() -> None:
+    ledger = Ledger()
+    ledger.account("bcast", "ring", "float64").note(8, 3000)
+    ledger.account("bcast", "ring", "int32").note(4, 2000)
+    ledger.account("bcast", "ring", "float64").note(16, 4000)
+    ledger.account("bcast", "native", "float64", "algorithm='native'").note(8, 1000)
+    ledger.account("bcast", "chain", "float64")  # planned and never run
+    ledger.account("bcast", "ring", "float64").ways.update(["shm", "mpi"])
+    assert ledger.rows() == [
+        Row("bcast", "ring", 2, 24, pytest.approx(7e-6), "float64", "", "mpi+shm"),
+        Row("bcast", "ring", 1, 4, pytest.approx(2e-6), "int32", "", ""),
+        Row("bcast", "native", 1, 8, pytest.approx(1e-6), "float64", "algorithm='native'", ""),
+    ]
+
+
+def test_the_table() -> None:
+    """It names everything, in fewer than 140 columns, also where all that is in it is long."""
+    ledger, longest = Ledger(), max((row.name for row in CATALOGUE.values()), key=len)
+    ledger.account("reduce_scatter", longest, "a type with a name that is long").note(1 << 40, 10**14)
+    ledger.account("allreduce", "native", "complex256", "in flight before a blocking call").note(0)
+    ledger.account("allreduce", "ring", "float32").ways.update(["direct", "host", "ipc", "mpi", "shm", "staged"])
+    ledger.account("allreduce", "ring", "float32").note(4)
+    head, *lines = str(ledger).splitlines()
+    assert head.split()[:7] == ["operation", "algorithm", "calls", "bytes", "seconds", "us/call", "element"]
+    assert all(len(line) < 140 for line in lines)
+    assert [line.split()[1] for line in lines] == [longest, "native", "ring"]
+    assert lines[0].endswith("  a type with a")  # cut
+    assert ledger.rows()[0].element == "a type with a name that is long"
+    assert lines[1].endswith("complex256     in flight before a blocking call")
+    assert lines[2].endswith("float32        direct+host+ipc+mpi+shm+staged")
+
+
+def test_the_log_says_once_what_goes_to_the_library(caplog: pytest.LogCaptureFixture) -> None:
+    ledger = Ledger()
+    with caplog.at_level(logging.INFO, "hpcoll"):
+        for rank in (1, 0, 0):
+            ledger.library("allreduce", "complex256", WHY, rank).note(0)
+        assert caplog.messages == []  # another rank has counted it first, and all of them are in one ledger here only
+        for _ in range(2):
+            ledger.library("allreduce", "float128", WHY, 0).note(0)
+        ledger.library("barrier", "", WHY, 0).note(0)
+    assert caplog.messages == [f"allreduce of float128: native ({WHY})", f"barrier: native ({WHY})"]
+
+
+def test_accounts_pass_to_another_ledger() -> None:
+    """Engines go on to add to the accounts that they know; each ledger keeps the calls that were its own."""
+    one, other = Ledger(), Ledger()
+    known = one.account("bcast", "ring", "float64")
+    known.ways.add("shm")
+    known.note(8)
+    other.account("bcast", "ring", "float64").note(3)
+    other.account("barrier", "native", "", WHY).note(1)
+    other.take_over(one)
+    known.note(16)
+    assert {row[:4] for row in one.rows()} == {("bcast", "ring", 1, 8)}
+    assert {row[:4] for row in other.rows()} == {("bcast", "ring", 2, 19), ("barrier", "native", 1, 1)}
+    assert {row.ways for row in one.rows()} == {"shm"} <= {row.ways for row in other.rows()}
