@@ -193,7 +193,7 @@ def _user_kernel(function: Callable[[Any, Any], Any]) -> Callable[..., None]:
 
 def kernel_file(name: str, dtype: np.dtype, symbol: str) -> bytes:
     """Object file of a built-in operator's kernel."""
-    return object_file(numba.cfunc(_signature(dtype))(_KERNELS[name]), symbol)
+    return object_file(_KERNELS[name], _signature(dtype), symbol)
 
 
 def user_kernel(name: str, function: Callable[[Any, Any], Any], dtype: np.dtype) -> Any:

@@ -10,10 +10,11 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import llvmlite
 import llvmlite.binding as llvm
 
 from hpcoll.base.disk_cache import kept
@@ -78,4 +79,6 @@ def _engine() -> Any:
 def _setting() -> bytes:
     """What machine code depends on besides its source: compilers, interpreter, processor."""
     processor = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
-    return repr((version("numba"), version("llvmlite"), sys.version, processor)).encode()
+    spec = find_spec("numba")  # is not imported for its version
+    numba = Path(spec.origin).with_name("_version.py").read_bytes() if spec and spec.origin else b""
+    return numba + repr((llvmlite.__version__, sys.version, processor)).encode()

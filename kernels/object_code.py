@@ -3,10 +3,18 @@
 Imported only where something has to be compiled.
 """
 
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import llvmlite.binding as llvm
+import numba
 from llvmlite import ir
+from numba.core.codegen import CPUCodeLibrary, JITCodeLibrary, JITCPUCodegen
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.cpu import CPUContext
+from numba.core.dispatcher import _FunctionCompiler  # type: ignore[attr-defined]
 
 from hpcoll.kernels.machine_code import target_machine
 
@@ -14,15 +22,17 @@ _RAISED = b"compiled code of hpcoll raised an exception\0"
 _INT, _LONG, _POINTER = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
 
 
-def object_file(compiled: Any, name: str, *, for_python: bool = False) -> bytes:
+def object_file(function: Callable[..., Any], signature: Any, name: str, *, for_python: bool = False) -> bytes:
     """A function as an object file.
 
     Args:
-        compiled: What ``numba.cfunc`` made. It may not raise and not allocate.
+        function: What ``numba.cfunc`` takes. It may not raise and not allocate.
+        signature: Types of its arguments and result, as Numba takes them.
         name: For the function in the file; all others are out of sight.
         for_python: Its arguments and result are int64. Make it a function that Python calls (``METH_FASTCALL``) and that lets other threads
             run meanwhile.
     """
+    compiled = _compiled(function, signature)
     module = llvm.parse_assembly(compiled.inspect_llvm())
     exported = compiled.native_name
     for text in (_what_raises(module), _python_function(exported, len(compiled._sig.args), name) if for_python else ""):
@@ -33,6 +43,54 @@ def object_file(compiled: Any, name: str, *, for_python: bool = False) -> bytes:
             one.linkage = "internal"
     module.verify()
     return bytes(target_machine().emit_object(module))
+
+
+def _compiled(function: Callable[..., Any], signature: Any) -> Any:
+    """A C function by Numba, of which nothing but the optimized code in LLVM's language is wanted."""
+    if not all(name in vars(owner) for owner, name, _ in _LEFT_OUT):  # another Numba, which is let do all that it does
+        return numba.cfunc(signature)(function)
+    optimize = CPUCodeLibrary._optimize_final_module
+    with _without_machine_code():
+        compiled = numba.cfunc(signature)(function)
+    optimize(compiled._library)
+    return compiled
+
+
+@contextmanager
+def _without_machine_code() -> Iterator[None]:
+    """Let Numba neither optimize each function by itself nor make machine code of it: that is most of the time, and is not needed.
+
+    Functions that were compiled meanwhile cannot be called from Python.
+    """
+    with global_compiler_lock:
+        before, collects = [vars(owner)[name] for owner, name, _ in _LEFT_OUT], gc.isenabled()
+        gc.disable()  # a tenth of the time
+        try:
+            for owner, name, instead in _LEFT_OUT:
+                setattr(owner, name, instead)
+            yield
+        finally:
+            for (owner, name, _), method in zip(_LEFT_OUT, before, strict=True):
+                setattr(owner, name, method)
+            if collects:
+                gc.enable()
+
+
+def _lay_out(library: Any, module: Any) -> None:
+    module.data_layout = library._codegen._data_layout
+
+
+def _no_wrappers(compiler: Any, flags: Any) -> Any:
+    flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+    return flags
+
+
+# Methods of Numba, and what takes their place. An entry point for Python must be a built-in function of its own; this one raises.
+_LEFT_OUT: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+    (CPUCodeLibrary, "_optimize_functions", _lay_out), (CPUCodeLibrary, "_optimize_final_module", lambda library: None),
+    (JITCodeLibrary, "_finalize_specific", lambda library: None), (JITCPUCodegen, "_add_module", lambda codegen, module: None),
+    (CPUContext, "get_executable", lambda context, *function: [].pop), (_FunctionCompiler, "_customize_flags", _no_wrappers),
+)  # fmt: skip
 
 
 def _what_raises(module: Any) -> str:

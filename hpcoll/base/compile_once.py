@@ -10,7 +10,6 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 
 
@@ -19,10 +18,10 @@ def once_per_node(what: str, source: str) -> Iterator[None]:
     """Hold the node's lock while compiling, unless it was compiled on this node before.
 
     Args:
-        what: Name of what is compiled.
+        what: Name of what is compiled; holds a digest of all that it is made from, compilers included.
         source: File it comes from; its path and modification time are part of the stamp.
     """
-    name = hashlib.sha256(f"{what} {source} {os.stat(source).st_mtime_ns} {version('numba')}".encode()).hexdigest()[:24]
+    name = hashlib.sha256(f"{what} {source} {os.stat(source).st_mtime_ns}".encode()).hexdigest()[:24]
     try:
         stamp = _folder() / name
         lock = None if stamp.exists() else (stamp.parent / "lock").open("w")

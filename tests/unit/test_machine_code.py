@@ -9,9 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import numba
 import pytest
 
 import hpcoll
@@ -39,8 +37,8 @@ def divided(a: int, b: int) -> int:
     return a // b
 
 
-def compiled(function: Any, nargs: int) -> Any:
-    return numba.cfunc(f"int64({', '.join(['int64'] * nargs)})")(function)
+def signature(nargs: int) -> str:
+    return f"int64({', '.join(['int64'] * nargs)})"
 
 
 def test_made_again_when_a_source_changes(folder: Path, tmp_path: Path) -> None:
@@ -48,7 +46,7 @@ def test_made_again_when_a_source_changes(folder: Path, tmp_path: Path) -> None:
 
     def make(symbol: str) -> bytes:
         made.append(symbol)
-        return object_file(compiled(twice, 1), symbol)
+        return object_file(twice, signature(1), symbol)
 
     for source in sources:
         source.write_text("first")
@@ -65,7 +63,7 @@ def test_a_function_for_python(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "source").touch()
 
     def make(symbol: str) -> bytes:
-        return object_file(compiled(weighted, 2), symbol, for_python=True)
+        return object_file(weighted, signature(2), symbol, for_python=True)
 
     function = machine_code.python_function("weighted", machine_code.load("weighted", [tmp_path / "source"], make))
     assert [function(*pair) for pair in ((1, 2), (-1, 0), (0, -1), (2**62, 0))] == [21, -1, -10, 2**62]
@@ -78,7 +76,7 @@ def test_a_function_for_python(folder: Path, tmp_path: Path) -> None:
 
 def test_code_that_allocates_is_refused() -> None:
     with pytest.raises(AssertionError, match="compiled code allocates"):
-        object_file(compiled(lambda n: len(list(range(n))), 1), "allocates")
+        object_file(lambda n: len(list(range(n))), signature(1), "allocates")
 
 
 def test_code_that_raises_ends_the_process_and_says_so(folder: Path) -> None:
@@ -86,7 +84,7 @@ def test_code_that_raises_ends_the_process_and_says_so(folder: Path) -> None:
 import sys, pathlib
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import test_machine_code as t
-make = lambda symbol: t.object_file(t.compiled(t.divided, 2), symbol, for_python=True)
+make = lambda symbol: t.object_file(t.divided, t.signature(2), symbol, for_python=True)
 function = t.machine_code.python_function("divided", t.machine_code.load("divided", [pathlib.Path(t.__file__)], make))
 print(function(7, 2), flush=True)
 function(7, 0)

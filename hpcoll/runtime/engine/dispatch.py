@@ -1,7 +1,5 @@
 """Compiled: the one function that Python calls. Imported only where it has to be compiled."""
 
-import numba
-
 from hpcoll.kernels.object_code import object_file
 from hpcoll.runtime.engine import call_lookup, interpreter, progress
 from hpcoll.runtime.engine.resize import resize
@@ -30,4 +28,4 @@ def _call(what, a, b, c, d):  # type: ignore[no-untyped-def]
 
 def dispatch_file(symbol: str) -> bytes:
     """Object file of `_call`, for Python."""
-    return object_file(numba.cfunc("int64(int64, int64, int64, int64, int64)")(_call), symbol, for_python=True)
+    return object_file(_call, "int64(int64, int64, int64, int64, int64)", symbol, for_python=True)

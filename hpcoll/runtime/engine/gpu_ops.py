@@ -25,12 +25,12 @@ _wait = c_function(INT, LONG, LONG, INT)  # stream, event, flags
 _open = c_function(INT, LONG, LONG)  # local rank, slot
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True, forceinline=True)
 def _stream_of(state, gpu, lane):  # type: ignore[no-untyped-def]
     return pointer(gpu[f.STREAMS])[lane % state[f.WINDOW]]
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True, forceinline=True)
 def _event_of(state, gpu, lane, event):  # type: ignore[no-untyped-def]
     return pointer(gpu[f.EVENTS])[lane % state[f.WINDOW] * gpu[f.NEVENTS] + event]
 

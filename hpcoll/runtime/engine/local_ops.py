@@ -12,20 +12,20 @@ _COPY, _OUTPUT, _SCRATCH = int(Code.COPY), 1, BUFFERS - 1
 _fold = c_function(VOID, LONG, LONG, LONG, LONG)  # destination, sources, number of sources, count
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True, forceinline=True)
 def staging_slot(state, window_slot):  # type: ignore[no-untyped-def]
     """Which staging slot the lane of a window slot uses in this call: short calls take all in turn, for fresh memory."""
     return (window_slot + state[f.FIRST_STAGING_SLOT]) % f.STAGING_SLOTS
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True, forceinline=True)
 def staging_of(state, lane):  # type: ignore[no-untyped-def]
     """Offset of a lane's staging memory in this rank's staging slots."""
     rings, slot = pointer(state[f.RINGS]), staging_slot(state, lane % state[f.WINDOW])
     return slot * rings[f.CAPACITY] + pointer(rings[f.USED])[2 * slot + 1]
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True, forceinline=True)
 def address_of(state, buffer, displ, lane):  # type: ignore[no-untyped-def]
     """Address of a displacement in one of the buffers, seen from a lane."""
     window_slot = lane % state[f.WINDOW]

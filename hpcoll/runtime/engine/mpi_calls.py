@@ -10,7 +10,7 @@ from hpcoll.runtime.program.fields import DONE, FAILED
 _call = c_function(INT, *[LONG] * c.NARGUMENTS)
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True, forceinline=True)
 def _argument(words, i, source, target, count):  # type: ignore[no-untyped-def]
     if i == words[c.SOURCE_AT]:
         return source

@@ -24,12 +24,12 @@ _TRIAL = 32  # lanes
 _NEAR_NBYTES = 16384  # of a slot: short messages go beyond only while those before still hold messages
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True, forceinline=True)
 def _acks(rings, reader, writer):  # type: ignore[no-untyped-def]
     return rings[f.ACKS_AT] + (reader * rings[f.NLOCAL] + writer) * CACHE_LINE_NBYTES
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True, forceinline=True)
 def _unread(rings, peer, slot):  # type: ignore[no-untyped-def]
     """Messages that a peer has not yet used, of all posted to it in this slot."""
     at = slot * rings[f.NLOCAL] + peer
@@ -39,19 +39,19 @@ def _unread(rings, peer, slot):  # type: ignore[no-untyped-def]
     return sent - acked[at]
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True, forceinline=True)
 def _ring_slot(rings, source, destination, slot, number):  # type: ignore[no-untyped-def]
     nlocal = rings[f.NLOCAL]
     return rings[f.SLOTS_AT] + (((slot * nlocal + source) * nlocal + destination) * RING_SLOTS + number % RING_SLOTS) * CACHE_LINE_NBYTES
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True, forceinline=True)
 def _is_inline(state, row):  # type: ignore[no-untyped-def]
     """Whether a message travels in its ring slot; no GPU reads or writes there."""
     return row[f.NBYTES] <= INLINE_NBYTES and state[f.GPU] == 0
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True, forceinline=True)
 def _reads_in_place(state, row):  # type: ignore[no-untyped-def]
     """Whether the buffer of a row is read in place."""
     return row[f.IN_PLACE] and state[f.WHERE_INPUT + row[f.BUFFER]] >= 0
@@ -110,7 +110,7 @@ def _await(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
     return 1
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True, forceinline=True)
 def _uncached(rings, nbytes):  # type: ignore[no-untyped-def]
     return rings[f.SLOW_WRITES] >= _SLOW_WRITES and nbytes >= _UNCACHED_NBYTES and rings[f.STAGED] % _TRIAL
 

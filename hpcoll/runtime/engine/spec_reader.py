@@ -13,7 +13,7 @@ _NO = -1
 _DIGIT_BITS, _TAG_BITS = 30, 3  # of an int; from Python 3.12 on the number of digits stands above a tag
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True, forceinline=True)
 def _items(table, spec):  # type: ignore[no-untyped-def]
     """Address of the items of a list or tuple; 0 for anything else."""
     fields = pointer(spec)
@@ -29,7 +29,7 @@ def _array(table, side, array):  # type: ignore[no-untyped-def]
     return _array_nbytes(table, wanted, array) if wanted[c.DTYPE] else _held(side, array)
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True, forceinline=True)
 def _array_nbytes(table, wanted, array):  # type: ignore[no-untyped-def]
     fields = pointer(array)
     if fields[c.TYPE_OF] != pointer(table)[c.ARRAY] or fields[c.DESCR] != wanted[c.DTYPE]:
@@ -55,7 +55,7 @@ def _held(side, holder):  # type: ignore[no-untyped-def]
     return fields[wanted[c.NITEMS_AT]] * wanted[c.ITEMSIZE]
 
 
-@njit(nogil=True, inline="always")
+@njit(nogil=True, forceinline=True)
 def _data(side, array):  # type: ignore[no-untyped-def]
     """Address of the memory."""
     wanted = pointer(side)
