@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
+import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, DeviceError, TransportError
@@ -36,6 +37,8 @@ from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
 from hpcoll.runtime.program.fields import BUSY
 from hpcoll.selection.config import NATIVE
 
+_BUSY = np.array([0, 1], np.int64)  # as `hpcoll.comm.plan.MessageContext.tickets`: what must wait is found and not started
+
 
 class Parts(NamedTuple):
     """What is left of the context of a communicator that was freed, for another communicator of the same ranks."""
@@ -53,7 +56,7 @@ class Context:
         rank, nranks: Of the communicator.
         resources, planner, engines, ledger: Its parts.
         tables: The call cache: addresses of tables of earlier calls, blocking ones.
-        started: The same of calls in flight, for each of their message contexts.
+        started: The same of calls in flight, for each of their message contexts; ``planned``: of persistent ones.
         turn: Which of these the next call in flight takes, alike on all ranks.
         token: The byte that a barrier passes round.
         persistent: Living persistent requests by message context.
@@ -78,6 +81,7 @@ class Context:
         self.closed, self.key = "", None  # type: str, Any
         self.persistent: weakref.WeakValueDictionary[int, Persistent] = weakref.WeakValueDictionary()
         self.turn = 0
+        self.planned = call_cache.CallCache(self.rank, self.nranks, _BUSY.ctypes.data)
 
     @cached_property
     def gpu(self) -> Any:
@@ -101,7 +105,7 @@ class Context:
     def close(self, why: str) -> None:
         """Refuse further use."""
         self.closed = why
-        for one in (self.tables, *self.started):
+        for one in (self.tables, *self.started, self.planned):
             one.forget()
         for request in self.persistent.values():
             request.close()
@@ -109,7 +113,7 @@ class Context:
     def _forget(self) -> None:
         """Drop what hangs on plans that are dropped."""
         self.engines.forget()
-        for one in (self.tables, *self.started):
+        for one in (self.tables, *self.started, self.planned):
             one.forget()
 
     @contextmanager

@@ -1,8 +1,9 @@
 """Calls that return before they have ended: non-blocking ones, and persistent requests."""
 
 import operator
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -16,12 +17,14 @@ from hpcoll.comm.calls.reductions import every_count
 from hpcoll.comm.context import Context
 from hpcoll.comm.cut import ledger_nbytes
 from hpcoll.comm.entries import enter, enter_native
-from hpcoll.comm.prepared import Asked
+from hpcoll.comm.plan import MessageContext, Plan
+from hpcoll.comm.prepared import Asked, Prepared
 from hpcoll.comm.progress_thread import can_be_helped, collect, hurry, lasting
-from hpcoll.comm.requests import SHORT_NBYTES, Persistent, go_on, is_short, start
+from hpcoll.comm.requests import SHORT_NBYTES, Persistent, begin, go_on, is_short, start
 from hpcoll.comm.resources import IN_FLIGHT
-from hpcoll.runtime.engine.call_cache import Key, Served
+from hpcoll.runtime.engine.call_cache import CallTable, Key, Served
 from hpcoll.runtime.engine.entry import CACHED, call_compiled
+from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.call_fields import MISS
 from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
 from hpcoll.runtime.program.fields import BUSY, DONE
@@ -55,7 +58,7 @@ def issue(comm: WithContext, method: str, arguments: tuple[Any, ...], algorithm:
     return request or _prepared(context, method, arguments, Asked(algorithm, segment, stream, in_flight=True))
 
 
-def _under_way(context: Context, key: Key, status: int, arguments: tuple[Any, ...]) -> MPI.Request | None:
+def _under_way(context: Context, key: Key, status: int | None, arguments: tuple[Any, ...]) -> MPI.Request | None:
     """The request of a call like an earlier one that has not ended at once; None where it must wait, and no engine for it is free."""
     turn = context.turn
     table, message_context = context.started[turn].table(key), context.resources.message_contexts[1 + turn]
@@ -65,11 +68,12 @@ def _under_way(context: Context, key: Key, status: int, arguments: tuple[Any, ..
         engine = plan.take_made(message_context, counts)
         if engine is None:
             return None
+        status = begin(message_context, engine, source, target)
     else:
         plan.claim(message_context, engine)
     context.turn = (turn + 1) % IN_FLIGHT
     call = Call("", source, target, engine.elements, _BYTE, keep=arguments)
-    return go_on(context, message_context, plan, call, engine, None if status == BUSY else status)
+    return go_on(context, message_context, plan, call, engine, status)
 
 
 def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Asked) -> MPI.Request:
@@ -125,25 +129,66 @@ _IN_MPI = {name: getattr(MPI.Intracomm, f"I{name.lower()}") for name in METHODS}
 _BYTE = np.dtype(np.uint8)
 
 
+class _Planned(NamedTuple):
+    """What a persistent request is made of, as `Persistent._bind` wants it."""
+
+    plan: Plan
+    message_context: MessageContext
+    engine: HostEngine
+    call: Call
+    describe: Callable[[], Call | None] | None
+    give_back: Callable[[], None]
+
+
 def make_persistent(
     context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any
 ) -> MPI.Prequest:  # fmt: skip
-    """Plan a persistent call; collective, errors as in `Context.run`."""
+    """Plan a persistent call; collective, errors as in `Context.run`. One like an earlier one is not described again."""
     context.check()
     arguments = _counted(context, method, lasting(METHODS[method].meant(arguments, context.rank)))
-    with context.closing(method):
-        prepared = context.prepare(method, arguments, Asked(algorithm, segment, stream, in_flight=True))
-    call, plan = prepared.call, prepared.plan
-    if call is None or plan.algorithm == NATIVE:
-        theirs = context.natively(METHODS[method], prepared._replace(arguments=arguments))
-        made = getattr(context.resources.native, f"{method}_init")(*theirs)
-        plan.note(ledger_nbytes(call, context.nranks))
-        return made
-    request, message_context = Persistent(), prepared.carrier.message_context()
-    with context.closing(plan.named(call.count)):
-        give_back = partial(prepared.carrier.give_back, message_context)
-        request._bind(context, plan, message_context, call, None if call.as_given else prepared.describe, give_back)
+    send, recv, op, root = FOUND_BY[method](arguments, context.resources.caller)
+    table = context.planned.table((method, root, algorithm, segment))
+    if call_compiled(CACHED, table.address, id(send), id(recv), op) == BUSY:
+        planned = _planned_before(context, table, method, arguments)
+    else:
+        asked = Asked(algorithm, segment, stream, in_flight=True)
+        with context.closing(method):
+            prepared = context.prepare(method, arguments, asked)
+        call, plan = prepared.call, prepared.plan
+        if call is None or plan.algorithm == NATIVE:
+            theirs = context.natively(METHODS[method], prepared._replace(arguments=arguments))
+            plan.note(ledger_nbytes(call, context.nranks))
+            return getattr(context.resources.native, f"{method}_init")(*theirs)
+        planned = _plan_first(context, prepared, call)
+        same_memory = call.aliased and send is not MPI.IN_PLACE
+        if call.as_given and plan.kept and call.finish is None and call.exported is None and not same_memory:
+            enter(context.planner, table, method, arguments, (send, recv), call, Served(planned.engine, (plan, call)))
+    request = Persistent()
+    with context.closing(planned.plan.named(planned.call.count)):
+        request._bind(context, *planned)
     return request
+
+
+def _planned_before(context: Context, table: CallTable, method: str, arguments: tuple[Any, ...]) -> _Planned:
+    """For a call that the table has found."""
+    plan, call = table.latest.plan
+    source, target, counts = table.waiting
+    message_context = context.resources.message_context()
+    engine = plan.take_made(message_context, counts)
+    if engine is None:
+        described = METHODS[method].describe(context.resources.caller, *arguments)
+        assert described is not None
+        engine = plan.take(message_context, described)
+    call = call._replace(send=source, recv=target, count=engine.elements, keep=arguments)
+    return _Planned(plan, message_context, engine, call, None, partial(context.resources.give_back, message_context))
+
+
+def _plan_first(context: Context, prepared: Prepared, call: Call) -> _Planned:
+    message_context = prepared.carrier.message_context()
+    with context.closing(prepared.plan.named(call.count)):
+        engine = prepared.plan.take(message_context, call)
+    describe = None if call.as_given else prepared.describe
+    return _Planned(prepared.plan, message_context, engine, call, describe, partial(prepared.carrier.give_back, message_context))
 
 
 def _counted(context: Context, method: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -89,6 +89,7 @@ class Plan:
         if engine is None:
             engine = self.build(call, message_context)
             message_context.bind_scratch(engine, engine.scratch_nbytes)
+            engine.take()
         return engine
 
     def take_made(self, message_context: MessageContext, counts: int) -> HostEngine | None:
@@ -101,6 +102,7 @@ class Plan:
                 status = call_compiled(RESIZE, engine.address, counts, 0, 0)
             if status == DONE:
                 engines.remove(engine)
+                engine.take()
                 return engine
         return None
 
@@ -109,10 +111,12 @@ class Plan:
         engines = self._engines.get(message_context.index, [])
         if engine in engines:
             engines.remove(engine)
+        engine.take()
 
     def give(self, message_context: MessageContext, engine: HostEngine) -> None:
         """Give an engine back."""
         engines = self._engines.setdefault(message_context.index, [])
+        engine.take(False)
         del engines[MOST_ENGINES - 1 :]
         engines.insert(0, engine)
 

@@ -144,9 +144,13 @@ def start(
     engine = plan.take(message_context, call)
     if call.start is not None:
         call.start(engine)
-    begun = message_context.idle and is_short(call)
-    status = call_compiled(START, engine.address, call.send, call.recv, 0) if begun else None
+    status = begin(message_context, engine, call.send, call.recv) if is_short(call) else None
     return go_on(context, message_context, plan, call, engine, status, kind), engine
+
+
+def begin(message_context: MessageContext, engine: HostEngine, send: int, recv: int) -> int | None:
+    """How the first turns ended; None where others are before it."""
+    return call_compiled(START, engine.address, send, recv, 0) if message_context.idle else None
 
 
 def go_on(
@@ -190,13 +194,13 @@ class Persistent(_Ours, MPI.Prequest):
     _release: Any = None
 
     def _bind(
-        self, context: PlanningOwner, plan: Plan, message_context: MessageContext, call: Call, describe: Callable[[], Call | None] | None,
-        give_back: Callable[[], None],
+        self, context: PlanningOwner, plan: Plan, message_context: MessageContext, engine: HostEngine, call: Call,
+        describe: Callable[[], Call | None] | None, give_back: Callable[[], None],
     ) -> None:  # fmt: skip
         """Set up; ``describe`` tells the call anew at each start, where what it sends is a copy; ``give_back`` the message context."""
         self._context, self._plan, self._message_context, self._call, self._describe = context, plan, message_context, call, describe
         self._title = plan.named(call.count)
-        self._engine = plan.take(message_context, call)
+        self._engine = engine
         address, nbytes = MPI._addressof(self), MPI._sizeof(MPI.Request)
         self._cell = memoryview(MPI.buffer.fromaddress(address, nbytes)).cast("Q" if nbytes == 8 else "I")  # type: ignore[arg-type]
         self._null = self._cell[0]

@@ -101,6 +101,29 @@ def test_like_earlier_ones_behind_others(method: str) -> None:
     assert agreed(wrong) == []
 
 
+@SEVERAL
+def test_what_a_request_has_is_nobody_elses_until_it_is_waited_for() -> None:
+    """Calls of one kind: some have ended and were not waited for, others are in flight when these are, and more are issued then."""
+    comm = communicator().Dup()
+    comm.Barrier()
+    wrong = []
+    for turn in range(6):
+        cases = [Case(comm, "Allreduce", 40 + k) for k in range(6)]
+        for case in cases:
+            case.fill(turn)
+        late(comm)
+        first = [issue(comm, case) for case in cases[:2]]
+        time.sleep(0.1)
+        late(comm)
+        second = [issue(comm, case) for case in cases[2:4]]
+        MPI.Request.Waitall(first)
+        third = [issue(comm, case) for case in cases[4:]]
+        MPI.Request.Waitall(second + third)
+        wrong += [(turn, case) for case in cases if not case.good()]
+    comm.Free()
+    assert agreed(wrong) == []
+
+
 def test_dropped_by_the_hundred() -> None:
     """No slot, no engine is lost."""
     comm = communicator().Dup()

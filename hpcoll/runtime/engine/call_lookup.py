@@ -21,7 +21,7 @@ def run_cached(table, send, recv, op):  # type: ignore[no-untyped-def]
         send, recv, op: ``id()`` of the buffers and of the operator.
     Returns:
         An answer of `interpreter.run`, or of `progress.start` from a table of calls in flight, where `BUSY` says that others are before
-        it; `MISS` where no entry fits, `NATIVE`
+        it, or have the engine; `MISS` where no entry fits, `NATIVE`
         where the MPI library must be called with all that the caller gave: nothing has happened then.
     """
     head = pointer(table)
@@ -58,7 +58,7 @@ def _run_entry(table, at, send, recv):  # type: ignore[no-untyped-def]
     else:
         source, target, count = _varying(table, at, send, recv, room)
     pointer(table)[c.COUNT] = count
-    if count >= 0 and starts and engine and load_acquire(starts) != pointer(starts)[1]:
+    if count >= 0 and starts and engine and (pointer(engine)[f.TAKEN] or load_acquire(starts) != pointer(starts)[1]):
         pointer(table)[c.SOURCE], pointer(table)[c.TARGET] = source, target
         return f.BUSY
     if count >= 0 and engine:

@@ -145,6 +145,10 @@ class HostEngine:
         """Of that message, for the ledger."""
         return int(self.state[f.LEDGER_NBYTES])
 
+    def take(self, taken: bool = True) -> None:
+        """Note whether a request has it."""
+        self.state[f.TAKEN] = taken
+
     def fresh(self, nbytes: int) -> Any:
         """New memory for `bind_scratch`."""
         return np.empty(nbytes, np.uint8)
