@@ -75,21 +75,25 @@ def judge(folder: Path, nranks: int, status: int) -> bool:
     return status == 0 and not failed
 
 
-def launch(nranks: int, pytest_args: list[str]) -> int:
-    """Starts the ranks and judges what they left."""
-    folder = Path(os.environ.get(TOKENS) or tempfile.mkdtemp(prefix="hpcoll-tests-"))
+def mpiexec(nranks: int, command: list[str], folder: Path) -> int:
+    """Starts a Python program on the ranks, which write to the folder what becomes of their cases; the status of ``mpiexec``."""
     outcomes.clear(folder)
-    mpiexec = Path(sys.executable).with_name("mpiexec")
-    command = ["timeout", "-k", "5", LIMIT_S, str(mpiexec) if mpiexec.exists() else "mpiexec", "-n", str(nranks)]
-    command += [sys.executable, __file__, "--rank", str(nranks), *pytest_args]
+    program = Path(sys.executable).with_name("mpiexec")
+    starter = ["timeout", "-k", "5", LIMIT_S, str(program) if program.exists() else "mpiexec", "-n", str(nranks), sys.executable]
     ours = MALLOC | OPEN_MPI | (OPEN_MPI_ROOT if os.geteuid() == 0 else {})
     environment = ours | os.environ | {TOKENS: str(folder), "PYTHONUNBUFFERED": "1"}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) as job:
+    with subprocess.Popen([*starter, *command], env=environment, stdin=subprocess.DEVNULL) as job:
         try:
-            status = job.wait()
+            return job.wait()
         finally:
             job.terminate()  # of something that has ended, this does nothing
+
+
+def launch(nranks: int, pytest_args: list[str]) -> int:
+    """Starts the ranks and judges what they left."""
+    folder = Path(os.environ.get(TOKENS) or tempfile.mkdtemp(prefix="hpcoll-tests-"))
+    status = mpiexec(nranks, [__file__, "--rank", str(nranks), *pytest_args], folder)
     return 0 if judge(folder, nranks, status) else 1
 
 

@@ -6,6 +6,8 @@
   tests/run.sh unit                    all tests that need no MPI
   tests/run.sh cluster                 the tests that emulate several hosts and Slurm, where the machine allows that
   tests/run.sh mpi [NRANKS] [LIBRARY]  all tests under mpiexec; LIBRARY is openmpi or mpich
+  tests/run.sh clients [NRANKS] [LIBRARY] [CLIENT ...]
+                                       tests of other people's packages, with hpcoll in the place of MPI.COMM_WORLD and without (25 minutes)
   tests/run.sh mutations               whether the short run notices a runtime that was broken on purpose (15 minutes)
 
 All other arguments go to pytest: tests/run.sh mpi 3 openmpi -x -k ring
@@ -20,13 +22,15 @@ from pathlib import Path
 
 import environments
 import stages
+from clients import sources
+from clients.table import CLIENTS
 from environments import ROOT
 from stages import Stage
 
 LIBRARIES = ("openmpi", "mpich")
 NRANKS = (1, 2, 3, 4, 5)
 LOGS = ROOT / "build" / "tests"
-PARTS = ("lint", "unit", "cluster", "mpi")
+PARTS = ("lint", "unit", "cluster", "mpi", "clients")
 
 # The short run of tests/mpi: library, ranks, and pytest's choice of markers (README.md here).
 SMOKE = "smoke and not full"
@@ -81,6 +85,12 @@ def mpi(library: str, nranks: int, arguments: tuple[str, ...], where: tuple[str,
     return Stage(title, (python(library), "tests/mpi_run.py", str(nranks), *where, *arguments), nranks, cores=nranks)
 
 
+def clients(library: str, nranks: int, name: str, arguments: tuple[str, ...]) -> Stage:
+    title = f"{name} on {nranks} rank{'s' if nranks > 1 else ''}, {library}"
+    command = (python(library), "tests/client_run.py", str(nranks), name, *arguments)
+    return Stage(title, command, nranks=1, cores=nranks, told=True)
+
+
 def short(arguments: tuple[str, ...]) -> list[Stage]:
     """What a change must pass."""
     base = LIBRARIES[0]
@@ -89,8 +99,11 @@ def short(arguments: tuple[str, ...]) -> list[Stage]:
     return [*lint(base), cluster(base, fast), unit(base, fast), *mpi_stages]
 
 
-def chosen(parts: tuple[str, ...], nranks: tuple[int, ...], libraries: tuple[str, ...], arguments: tuple[str, ...]) -> list[Stage]:
-    """Everything of some parts."""
+def chosen(
+    parts: list[str], nranks: tuple[int, ...], libraries: tuple[str, ...], names: list[str], arguments: tuple[str, ...]
+) -> list[Stage]:  # fmt: skip
+    """Everything of some parts, and of some clients."""
+    its_own = [(library, n, name) for library in libraries for name in names for n in CLIENTS[name].runs if n in nranks]
     found = []
     for part in parts:
         found += {
@@ -98,6 +111,7 @@ def chosen(parts: tuple[str, ...], nranks: tuple[int, ...], libraries: tuple[str
             "unit": lambda: [unit(libraries[0], arguments)],
             "cluster": lambda: [cluster(libraries[0], arguments)],
             "mpi": lambda: [mpi(library, n, arguments) for library in libraries for n in nranks],
+            "clients": lambda: [clients(*one, arguments) for one in its_own],
         }[part]()
     return found
 
@@ -107,12 +121,14 @@ def main(words: list[str]) -> int:
     if words and words[0] in ("-h", "--help"):
         print(__doc__)
         return 0
-    parts: list[str] = []
+    parts, names = list[str](), list[str]()
     nranks: tuple[int, ...] = NRANKS
     libraries: tuple[str, ...] = LIBRARIES
     while words:
         if words[0] in PARTS:
             parts.append(words[0])
+        elif words[0] in CLIENTS:
+            names.append(words[0])
         elif words[0] == "full":
             parts = list(PARTS)
         elif words[0] in LIBRARIES:
@@ -123,12 +139,15 @@ def main(words: list[str]) -> int:
             break
         words = words[1:]
     arguments = tuple(words)
-    needed = LIBRARIES if not parts or "mpi" in parts or "cluster" in parts else LIBRARIES[:1]
+    needed = LIBRARIES if not parts or {"mpi", "cluster", "clients"} & set(parts) else LIBRARIES[:1]
     problem = stages.prepare("environments", lambda: environments.make(needed))
+    names = names or list(CLIENTS)
+    if not problem and "clients" in parts:
+        problem = stages.prepare("clients", lambda: sources.make(names, python(LIBRARIES[0])))
     if problem:
         print(f"{problem}\n0 passed, 1 failed")
         return 1
-    return stages.run(chosen(tuple(parts), nranks, libraries, arguments) if parts else short(arguments), LOGS)
+    return stages.run(chosen(parts, nranks, libraries, names, arguments) if parts else short(arguments), LOGS)
 
 
 if __name__ == "__main__":

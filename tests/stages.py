@@ -26,12 +26,14 @@ class Stage(NamedTuple):
 
     Attributes:
         cores: That it needs for itself; none where it is short or mostly waits, so that it runs beside whatever else does.
+        told: Whether its output is shown where nothing failed, too.
     """
 
     title: str
     command: tuple[str, ...]
     nranks: int = 0
     cores: int = 1
+    told: bool = False
 
 
 class Running(NamedTuple):
@@ -119,15 +121,14 @@ def _end(one: Running) -> Ended:
 
 
 def _progress(one: Running) -> str:
-    if not one.stage.nranks:
-        return one.stage.title
-    return f"{one.stage.title}: {len(outcomes.read(one.folder, 0).cases)} cases done"
+    done = len(outcomes.read(one.folder, 0).cases) if one.stage.nranks else 0
+    return f"{one.stage.title}: {done} cases done" if done else one.stage.title
 
 
 def _say(ended: Ended, number: int, total: int, folder: Path) -> None:
     verdict = "ok" if ended.good else "FAILED"
     print(f"{elapsed()}  [{number}/{total}] {verdict}: {_result(ended)}", flush=True)
-    if not ended.good:
+    if not ended.good or ended.stage.told:
         lines = (folder / "log").read_text(errors="replace").splitlines()
         print("\n".join([f"    | {line}" for line in lines[-LINES:]]))
         print(f"    all of it: {folder / 'log'}", flush=True)
