@@ -151,7 +151,9 @@ class Context:
         """
         table = self.tables.tables[key] if buffers else None
         if status == NO_CALL and table is not None:
-            self._run_native(table.latest.plan, key[0], arguments, table.nbytes)
+            begun = perf_counter_ns()
+            getattr(self.resources.native, key[0])(*arguments)
+            table.latest.plan.account.note(table.nbytes, perf_counter_ns() - begun)
             return
         if status == BUSY:
             why = "another thread is inside a collective on this communicator: give each thread its own Dup()"
@@ -221,16 +223,13 @@ class Context:
     def _run_natively(self, method: str, prepared: Prepared) -> tuple[Any, ...]:
         """Let the MPI library serve a call; returns the arguments it got."""
         arguments = self.natively(METHODS[method], prepared)
-        self._run_native(prepared.plan, method, arguments, ledger_nbytes(prepared.call, self.nranks))
+        begun = perf_counter_ns()
+        getattr(self.resources.native, method)(*arguments)
+        prepared.plan.note(ledger_nbytes(prepared.call, self.nranks), perf_counter_ns() - begun)
         if prepared.after_native is not None:
             with self.closing(method):
                 prepared.after_native()
         return arguments
-
-    def _run_native(self, plan: Plan, method: str, arguments: tuple[Any, ...], nbytes: int) -> None:
-        begun = perf_counter_ns()
-        getattr(self.resources.native, method)(*arguments)
-        plan.note(nbytes, perf_counter_ns() - begun)
 
     def natively(self, row: Method, prepared: Prepared) -> tuple[Any, ...]:
         """Arguments for the MPI library's own method.
