@@ -83,7 +83,7 @@ class Blocking(WithContext):
         """`Reduce_scatter_block` with blocks of ``recvcounts[r]`` elements, equal on all ranks; None: each rank's recvbuf tells its own."""
         context = self._context
         if recvcounts is None and not context.closed:
-            recvcounts = every_count(sendbuf, recvbuf, context.rank, context.resources.caller.allgather)
+            recvcounts = every_count(sendbuf, recvbuf, context.rank, context.caller.allgather)
         key, send = ("Reduce_scatter", 0, algorithm, segment), with_counts(sendbuf, recvcounts)
         status = call_compiled(CACHED, context.tables[key], id(send), id(recvbuf), id(op))
         if status:

@@ -58,7 +58,7 @@ class Context:
         tables: The call cache: addresses of tables of earlier calls, blocking ones.
         started: The same of calls in flight, for each of their message contexts; ``planned``: of persistent ones.
         turn: Which of these the next call in flight takes, alike on all ranks.
-        token: The byte that a barrier passes round.
+        token: The byte that a barrier passes round; ``caller``: what describing a call needs besides.
         persistent: Living persistent requests by message context.
         closed: Why it cannot be used any more; the empty string while it can.
         key: As in `hpcoll.comm.spare`.
@@ -66,7 +66,8 @@ class Context:
 
     def __init__(self, comm: MPI.Intracomm, mixed: bool, ledger: Ledger, parts: Parts | None = None) -> None:
         self.resources = Resources(comm, mixed) if parts is None else parts.resources
-        self.rank, self.nranks, self.token = self.resources.rank, self.resources.nranks, self.resources.caller.token
+        self.rank, self.nranks, self.caller = self.resources.rank, self.resources.nranks, self.resources.caller
+        self.token = self.caller.token
         self.ledger = ledger
         self.engines = BlockingEngines() if parts is None else parts.engines
         self.tables = call_cache.CallCache(self.rank, self.nranks)
@@ -182,7 +183,7 @@ class Context:
         if arrays:
             prepared: Prepared = self.gpu.prepare(row, arguments, arrays, asked)
             return prepared
-        describe = partial(row.describe, self.resources.caller, *arguments)
+        describe = partial(row.describe, self.caller, *arguments)
         call = describe()
         if call is not None and asked.in_flight and self.resources.mixed and self.resources.has_gpus:
             call = call._replace(native=False)  # other ranks may have GPU arrays, which the library's own request cannot serve

@@ -41,15 +41,14 @@ def issue(comm: WithContext, method: str, arguments: tuple[Any, ...], algorithm:
         request = _without_context(comm, method, arguments) if algorithm is None and existing_context(comm) is None else None
         return request or _prepared(comm._context, method, arguments, Asked(algorithm, segment, stream, in_flight=True))
     turn = context.turn
-    send, recv, op, root = FOUND_BY[method](arguments, context.resources.caller)
+    send, recv, op, root = FOUND_BY[method](arguments, context.caller)
     key = method, root, algorithm, segment
-    found = CACHED, context.started[turn][key], id(send), id(recv), op
-    status = call_compiled(*found)
+    status = call_compiled(CACHED, context.started[turn][key], id(send), id(recv), op)
     if status == BUSY and hurry(context.resources.message_contexts[1 + turn]):
-        status = call_compiled(*found)
+        status = call_compiled(CACHED, context.started[turn][key], id(send), id(recv), op)
     if status == DONE:
         context.turn = (turn + 1) % IN_FLIGHT
-        return MPI.COMM_SELF.Isend(None, MPI.PROC_NULL)  # a request that is complete
+        return _to_self(None, _NOBODY)  # a request that is complete
     if status == NO_CALL:
         table = context.started[turn].table(key)
         table.latest.plan.note(table.nbytes)
@@ -93,7 +92,7 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Aske
     if call is not None and plan.algorithm != NATIVE and not (moves or call.strict or not call.native):
         # the library's own requests move whenever it is called, by whatever method
         plan = context.planner.library(call.collective, str(call.element), "no MPI_THREAD_MULTIPLE")
-    send, recv, _, root = FOUND_BY[method](arguments, context.resources.caller)
+    send, recv, _, root = FOUND_BY[method](arguments, context.caller)
     table = context.started[turn].table((method, root, asked.algorithm, asked.segment))
     if call is None or plan.algorithm == NATIVE:
         theirs = context.natively(row, prepared)
@@ -125,6 +124,7 @@ def _without_context(comm: WithContext, method: str, arguments: tuple[Any, ...])
     return _IN_MPI[method](native, *theirs)
 
 
+_to_self, _NOBODY = MPI.Intracomm(MPI.COMM_SELF).Isend, MPI.PROC_NULL
 _IN_MPI = {name: getattr(MPI.Intracomm, f"I{name.lower()}") for name in METHODS}
 _BYTE = np.dtype(np.uint8)
 
@@ -146,7 +146,7 @@ def make_persistent(
     """Plan a persistent call; collective, errors as in `Context.run`. One like an earlier one is not described again."""
     context.check()
     arguments = _counted(context, method, lasting(METHODS[method].meant(arguments, context.rank)))
-    send, recv, op, root = FOUND_BY[method](arguments, context.resources.caller)
+    send, recv, op, root = FOUND_BY[method](arguments, context.caller)
     table = context.planned.table((method, root, algorithm, segment))
     if call_compiled(CACHED, table.address, id(send), id(recv), op) == BUSY:
         planned = _planned_before(context, table, method, arguments)
@@ -176,7 +176,7 @@ def _planned_before(context: Context, table: CallTable, method: str, arguments: 
     message_context = context.resources.message_context()
     engine = plan.take_made(message_context, counts)
     if engine is None:
-        described = METHODS[method].describe(context.resources.caller, *arguments)
+        described = METHODS[method].describe(context.caller, *arguments)
         assert described is not None
         engine = plan.take(message_context, described)
     call = call._replace(send=source, recv=target, count=engine.elements, keep=arguments)
@@ -195,4 +195,4 @@ def _counted(context: Context, method: str, arguments: tuple[Any, ...]) -> tuple
     """Arguments with the counts that a Reduce_scatter may leave out, so that describing it again asks no other rank; collective."""
     if method != "Reduce_scatter" or arguments[2] is not None:
         return arguments
-    return *arguments[:2], every_count(arguments[0], arguments[1], context.rank, context.resources.caller.allgather), arguments[3]
+    return *arguments[:2], every_count(arguments[0], arguments[1], context.rank, context.caller.allgather), arguments[3]

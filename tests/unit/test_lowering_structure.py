@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 from lowering_cases import Case, every_row, in_place_modes, operator_of, pairs, play, programs_of
 from reference_engine import Setting, sources_of
 
-from hpcoll.runtime.program import lowering
+from hpcoll.runtime.program import call_fields, fields, lowering, progress_fields
 from hpcoll.runtime.program.chunk_layout import Layout
 from hpcoll.runtime.program.fields import BUFFER, CODE, COUNT, DISPL, NBYTES, NSOURCES, REQUEST, TO_BUFFER, TO_DISPL
 from hpcoll.runtime.program.lowering import lower
@@ -22,6 +26,14 @@ from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import Buffer
 from hpcoll.schedules.row import Algorithm, schedule
+
+
+@pytest.mark.parametrize("module", [fields, call_fields, progress_fields], ids=lambda module: module.__name__)
+def test_names_of_words_are_given_once(module: ModuleType) -> None:
+    """A name that is given twice would write another table's word."""
+    assigned = [node for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text())) if isinstance(node, ast.Assign)]
+    names = [name.id for one in assigned for name in ast.walk(one) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)]
+    assert [name for name, n in Counter(names).items() if n > 1 and name != "_"] == []
 
 
 def program(key: str, nranks: int, rank: int, *, root: int = 0, count: int = 0, segment: int = 1 << 40, in_place: bool = False) -> Program:

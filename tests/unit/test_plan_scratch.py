@@ -30,6 +30,9 @@ class Engine:
     def bind_scratch(self, memory: Any) -> None:
         self.scratch = memory
 
+    def take(self, taken: bool = True) -> None:
+        self.taken = taken
+
 
 def taken(context: MessageContext, scratch_nbytes: int) -> Engine:
     build: Any = lambda call, context: Engine(scratch_nbytes)  # noqa: E731

@@ -58,7 +58,7 @@ def _run_entry(table, at, send, recv):  # type: ignore[no-untyped-def]
     else:
         source, target, count = _varying(table, at, send, recv, room)
     pointer(table)[c.COUNT] = count
-    if count >= 0 and starts and engine and (pointer(engine)[f.TAKEN] or load_acquire(starts) != pointer(starts)[1]):
+    if count >= 0 and starts and engine and (pointer(engine)[f.HELD] or load_acquire(starts) != pointer(starts)[1]):
         pointer(table)[c.SOURCE], pointer(table)[c.TARGET] = source, target
         return f.BUSY
     if count >= 0 and engine:

@@ -147,7 +147,7 @@ class HostEngine:
 
     def take(self, taken: bool = True) -> None:
         """Note whether a request has it."""
-        self.state[f.TAKEN] = taken
+        self.state[f.HELD] = taken
 
     def fresh(self, nbytes: int) -> Any:
         """New memory for `bind_scratch`."""
