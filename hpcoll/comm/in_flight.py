@@ -124,7 +124,7 @@ def _without_context(comm: WithContext, method: str, arguments: tuple[Any, ...])
     return _IN_MPI[method](native, *theirs)
 
 
-_to_self, _NOBODY = MPI.Intracomm(MPI.COMM_SELF).Isend, MPI.PROC_NULL
+_to_self, _NOBODY = MPI.COMM_SELF.Isend, MPI.PROC_NULL
 _IN_MPI = {name: getattr(MPI.Intracomm, f"I{name.lower()}") for name in METHODS}
 _BYTE = np.dtype(np.uint8)
 

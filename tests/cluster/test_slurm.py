@@ -258,7 +258,7 @@ def test_train_on_a_host_file_without_slurm(slurm: Slurm, tmp_path: Path, librar
     said = slurm.run(["bash", "jobs/train.sbatch"], PYTHON=python(library), **given)
     job = Job("COMPLETED" if said.returncode == 0 else "FAILED", said.stdout, 0, list(tmp_path.glob("*.jsonl")))
     assert len(job.check("train", library)) == 2
-    assert re.findall(r"^allreduce +(\w+) ", said.stdout, re.M) == ["leaders"]
+    assert set(re.findall(r"^allreduce +(\w+) ", said.stdout, re.M)) == {"leaders"}
 
 
 def test_the_gpu_check_says_that_there_is_no_gpu(slurm: Slurm) -> None:
