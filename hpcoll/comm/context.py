@@ -205,8 +205,7 @@ class Context:
                 entries.enter_native(self.planner, table, method, arguments, buffers, prepared)
             return
         engine = self._run_engine(key, arguments, prepared)
-        same_memory = call.aliased and not (buffers and buffers[0] is MPI.IN_PLACE)  # which `run_cached` does not look for
-        if table is not None and call.as_given and not same_memory and plan.kept:
+        if table is not None and entries.may_enter(call, plan, buffers[0]):
             entries.enter(self.planner, table, method, arguments, buffers, call, call_cache.Served(engine, plan))
 
     def _run_engine(self, key: call_cache.Key, arguments: tuple[Any, ...], prepared: Prepared) -> HostEngine:

@@ -10,11 +10,20 @@ from hpcoll.comm.calls.methods import METHODS
 from hpcoll.comm.calls.native import compiled
 from hpcoll.comm.calls.recognised import opaque_sides, sides, whose_sizes
 from hpcoll.comm.cut import counts_of, ledger_nbytes
+from hpcoll.comm.plan import Plan
 from hpcoll.comm.planner import Planner
 from hpcoll.comm.prepared import Prepared
 from hpcoll.runtime.engine.call_cache import CallTable, Served
 from hpcoll.runtime.engine.mpi_collectives import MAX_COUNT, MpiCall
 from hpcoll.runtime.program.call_fields import ALIASED, UNKNOWN
+
+
+def may_enter(call: Call, plan: Plan, send: Any) -> bool:
+    """Whether calls like one need no description: it works on the caller's own memory, by a plan that is kept; ``send`` is what it sends.
+
+    Of two buffers that are one memory only ``MPI.IN_PLACE`` is looked for.
+    """
+    return call.as_given and plan.kept and (not call.aliased or send is MPI.IN_PLACE)
 
 
 def enter(

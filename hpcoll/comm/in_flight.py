@@ -16,7 +16,7 @@ from hpcoll.comm.calls.native import as_native, only_native
 from hpcoll.comm.calls.reductions import every_count
 from hpcoll.comm.context import Context
 from hpcoll.comm.cut import ledger_nbytes
-from hpcoll.comm.entries import enter, enter_native
+from hpcoll.comm.entries import enter, enter_native, may_enter
 from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.prepared import Asked, Prepared
 from hpcoll.comm.progress_thread import can_be_helped, collect, hurry, lasting
@@ -103,8 +103,7 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Aske
     context.turn = (turn + 1) % IN_FLIGHT
     with context.closing(plan.named(call.count)):
         request, engine = start(context, prepared.carrier.message_contexts[1 + turn], plan, call)
-    same_memory = call.aliased and send is not MPI.IN_PLACE
-    if call.as_given and plan.kept and call.finish is None and is_short(call) and not same_memory:
+    if is_short(call) and may_enter(call, plan, send):
         enter(context.planner, table, method, arguments, (send, recv), call, Served(engine, plan), SHORT_NBYTES)
     return request
 
@@ -160,8 +159,7 @@ def make_persistent(
             plan.note(ledger_nbytes(call, context.nranks))
             return getattr(context.resources.native, f"{method}_init")(*theirs)
         planned = _plan_first(context, prepared, call)
-        same_memory = call.aliased and send is not MPI.IN_PLACE
-        if call.as_given and plan.kept and call.finish is None and call.exported is None and not same_memory:
+        if may_enter(call, plan, send):
             enter(context.planner, table, method, arguments, (send, recv), call, Served(planned.engine, (plan, call)))
     request = Persistent()
     with context.closing(planned.plan.named(planned.call.count)):
