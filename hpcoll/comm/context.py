@@ -30,6 +30,7 @@ from hpcoll.comm.progress_thread import abandon, drain
 from hpcoll.comm.requests import Persistent
 from hpcoll.comm.resources import Resources
 from hpcoll.runtime.engine import call_cache
+from hpcoll.runtime.engine.entry import UNPACK_RESULTS, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.engine.mpi_collectives import MpiCall
 from hpcoll.runtime.program.call_fields import MISS
@@ -167,6 +168,8 @@ class Context:
         if isinstance(served.by, MpiCall):
             raise MPI.Exception(served.by.error)
         self._go_on(served.plan, served.by, status)
+        if served.unpacks:
+            self._go_on(served.plan, served.by, call_compiled(UNPACK_RESULTS, table.address, 0, 0, 0))
 
     def prepare(self, method: str, arguments: tuple[Any, ...], asked: Asked) -> Prepared:
         """Describe a call and find how it runs.
@@ -205,7 +208,7 @@ class Context:
                 entries.enter_native(self.planner, table, method, arguments, buffers, prepared)
             return
         engine = self._run_engine(key, arguments, prepared)
-        if table is not None and entries.may_enter(call, plan, buffers[0]):
+        if table is not None and entries.may_enter(table, call, plan, buffers[0]):
             entries.enter(self.planner, table, method, arguments, buffers, call, call_cache.Served(engine, plan))
 
     def _run_engine(self, key: call_cache.Key, arguments: tuple[Any, ...], prepared: Prepared) -> HostEngine:

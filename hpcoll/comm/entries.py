@@ -6,9 +6,9 @@ from mpi4py import MPI
 
 from hpcoll.analysis.cost import NEVER
 from hpcoll.comm.calls.call import Call
-from hpcoll.comm.calls.methods import METHODS
+from hpcoll.comm.calls.methods import METHODS, Method
 from hpcoll.comm.calls.native import compiled
-from hpcoll.comm.calls.recognised import opaque_sides, sides, whose_sizes
+from hpcoll.comm.calls.recognised import Sides, opaque_sides, sides, whose_sizes
 from hpcoll.comm.cut import counts_of, ledger_nbytes
 from hpcoll.comm.plan import Plan
 from hpcoll.comm.planner import Planner
@@ -18,12 +18,13 @@ from hpcoll.runtime.engine.mpi_collectives import MAX_COUNT, MpiCall
 from hpcoll.runtime.program.call_fields import ALIASED, UNKNOWN
 
 
-def may_enter(call: Call, plan: Plan, send: Any) -> bool:
-    """Whether calls like one need no description: it works on the caller's own memory, by a plan that is kept; ``send`` is what it sends.
+def may_enter(table: CallTable, call: Call, plan: Plan, send: Any) -> bool:
+    """Whether calls like one need no description: it works on the caller's own memory, or is a blocking one on packed copies, by a plan
+    that is kept; ``send`` is what it sends.
 
     Of two buffers that are one memory only ``MPI.IN_PLACE`` is looked for.
     """
-    return call.as_given and plan.kept and (not call.aliased or send is MPI.IN_PLACE)
+    return (call.as_given or (call.packed and not table.starts)) and plan.kept and (not call.aliased or send is MPI.IN_PLACE)
 
 
 def enter(
@@ -34,38 +35,59 @@ def enter(
 
     Args:
         planner: Of the communicator.
+        table: Where it was not found.
         method, arguments, call: The call.
         buffers: As `hpcoll.runtime.engine.call_lookup.run_cached` gets them.
         served: What serves it, and its plan.
         most_nbytes: Most bytes of the message of such a call.
     """
     row, on, cell = METHODS[method], planner.resources, planner.cell(call)
-    cell = cell[0], min(cell[1], most_nbytes)
     found = sides(row, arguments, buffers, on.rank, on.nranks)
-    if found is None:
-        return
+    if found is not None:
+        _enter(table, row, arguments, found, call, served, (cell[0], min(cell[1], most_nbytes)), (on.rank, on.nranks))
+
+
+def _enter(
+    table: CallTable, row: Method, arguments: tuple[Any, ...], found: Sides, call: Call, served: Served, cell: tuple[int, int],
+    who: tuple[int, int],
+) -> None:  # fmt: skip
+    """``cell``: least and most bytes of the messages of such calls; ``who``: rank and size."""
+    sent, received = found
     if call.blocks is None:
-        element = found[1].element if isinstance(served.by, MpiCall) else call.dtype.itemsize
-        least, most = counts_of(cell, call, on.nranks, element)
+        element = received.size if isinstance(served.by, MpiCall) else call.dtype.itemsize
+        least, most = counts_of(cell, call, who[1], element)
         most = min(most, MAX_COUNT) if isinstance(served.by, MpiCall) else most
-        served = served._replace(cell=(least, most), count=call.nbytes // element, nbytes=ledger_nbytes(call, on.nranks))
-    elif ALIASED not in (found[0].kind, found[1].kind):
+        served = served._replace(cell=(least, most), count=call.nbytes // element, nbytes=ledger_nbytes(call, who[1]))
+        if call.packed and served.by is not None and not isinstance(served.by, MpiCall):
+            packs, unpacks = _packed(row, arguments, found, who[0])
+            served = served._replace(packs=packs, unpacks=unpacks)
+    elif ALIASED not in (sent.kind, received.kind) and not call.packed:
         served = served._replace(cell=cell, sizes=whose_sizes(row, call), unit=call.dtype.itemsize)
     else:
         return
-    table.enter(row.find("op", arguments), *found, served)
+    table.enter(row.find("op", arguments), sent, received, served)
+
+
+def _packed(row: Method, arguments: tuple[Any, ...], found: Sides, rank: int) -> tuple[bool, bool]:
+    """Whether a rank sends a packed copy, and whether it receives one."""
+    (sent, received), (sends_at, receives_at) = found, row.buffers(arguments, rank)
+    packs = sends_at is not None and bool((received if sent.kind == ALIASED else sent).derived)
+    return packs, receives_at is not None and arguments[receives_at] is not MPI.IN_PLACE and bool(received.derived)
 
 
 def enter_native(
     planner: Planner, table: CallTable, method: str, arguments: tuple[Any, ...], buffers: tuple[Any, ...], prepared: Prepared
 ) -> None:  # fmt: skip
     """As `enter`, for a call that the MPI library serves: a blocking one with a count is made from compiled code, others by mpi4py."""
-    row, call, plan = METHODS[method], prepared.call, prepared.plan
-    if call is None:
-        found = opaque_sides(buffers)
-        if found is not None:
-            table.enter(row.find("op", arguments), *found, Served(None, plan, count=1, sizes=UNKNOWN))  # of no bytes each
-    elif not call.aliased or buffers[0] is MPI.IN_PLACE:
-        native, op = planner.resources.native, row.find("op", arguments)
-        by = None if table.starts else compiled(row, native, call, op, buffers, plan.account.sums)
-        enter(planner, table, method, arguments, buffers, call, Served(by, plan))
+    row, call, plan, on = METHODS[method], prepared.call, prepared.plan, planner.resources
+    op, nparts = row.find("op", arguments), 0 if call is None else on.nranks if call.collective == "alltoall" else 1
+    if call is not None and call.aliased and buffers[0] is not MPI.IN_PLACE:
+        return
+    found = sides(row, arguments, buffers, on.rank, on.nranks) if call is not None or op is not None else None
+    by = None if table.starts or found is None else compiled(row, arguments, on.native, found, plan.account.sums, nparts)
+    if call is not None and found is not None:
+        _enter(table, row, arguments, found, call, Served(by, plan), planner.cell(call), (on.rank, on.nranks))
+    elif found is not None and by is not None:
+        table.enter(op, *found, Served(by, plan, (0, MAX_COUNT), found[1].nbytes // found[1].size))
+    elif call is None and (opaque := opaque_sides(buffers)) is not None:
+        table.enter(op, *opaque, Served(None, plan, count=1, sizes=UNKNOWN))  # of no bytes each

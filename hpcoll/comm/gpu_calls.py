@@ -133,7 +133,7 @@ class GpuCalls:
                 first()
             store()
 
-        return call._replace(finish=finish, as_given=False, keep=(*call.keep, mirror), mirrored=True)
+        return call._replace(finish=finish, as_given=False, packed=False, keep=(*call.keep, mirror), mirrored=True)
 
     def _launching(self, call: Call, on_gpu: "_OnGpu", routes: Gpus, arrays: Arrays, stream: Any) -> Call:
         """The call with what is launched before and after it."""
@@ -152,7 +152,7 @@ class GpuCalls:
                 engine.after(first)
 
         exported = routes.exported(call, arrays.values())
-        return call._replace(start=start, finish=finish, exported=exported, native=False, as_given=False)
+        return call._replace(start=start, finish=finish, exported=exported, native=False, as_given=False, packed=False)
 
     def routes(self, gpu: Gpu) -> Gpus:
         """Ways between the GPUs; collective when first asked for.

@@ -103,7 +103,7 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Aske
     context.turn = (turn + 1) % IN_FLIGHT
     with context.closing(plan.named(call.count)):
         request, engine = start(context, prepared.carrier.message_contexts[1 + turn], plan, call)
-    if is_short(call) and may_enter(call, plan, send):
+    if is_short(call) and may_enter(table, call, plan, send):
         enter(context.planner, table, method, arguments, (send, recv), call, Served(engine, plan), SHORT_NBYTES)
     return request
 
@@ -159,7 +159,7 @@ def make_persistent(
             plan.note(ledger_nbytes(call, context.nranks))
             return getattr(context.resources.native, f"{method}_init")(*theirs)
         planned = _plan_first(context, prepared, call)
-        if may_enter(call, plan, send):
+        if may_enter(table, call, plan, send):
             enter(context.planner, table, method, arguments, (send, recv), call, Served(planned.engine, (plan, call)))
     request = Persistent()
     with context.closing(planned.plan.named(planned.call.count)):

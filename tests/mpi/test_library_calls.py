@@ -9,9 +9,10 @@ import pytest
 from mpi4py import MPI
 from reference import agreed, communicator
 
+import hpcoll
 from hpcoll.comm.calls.methods import METHODS
 from hpcoll.runtime.engine.call_cache import SUPPORTED, Served, Side
-from hpcoll.runtime.engine.mpi_collectives import MpiCall, known
+from hpcoll.runtime.engine.mpi_collectives import MpiCall
 from hpcoll.runtime.program.call_fields import ALIASED, ONE
 
 pytestmark = pytest.mark.mpi
@@ -38,8 +39,7 @@ def test_every_element_type(method: str) -> None:
             getattr(comm, method)(*arguments[method], algorithm="native")
             wrong += [] if (recv == expected).all() and (send == bare).all() else [(code, turn)]
         runs = [table.latest.by for table in comm._context.tables.tables.values()]
-        wanted = type(None) if code in "gG" and method == "Allreduce" else MpiCall  # `Call` knows no such reduction
-        wrong += [] if not SUPPORTED or [type(one) for one in runs] == [wanted] else [(code, runs)]
+        wrong += [] if not SUPPORTED or [type(one) for one in runs] == [MpiCall] else [(code, runs)]
     comm.Free()
     assert agreed(wrong) == []
 
@@ -62,7 +62,7 @@ def test_what_the_library_refuses_is_raised_and_leaves_the_communicator_as_it_is
     bare.Set_errhandler(MPI.ERRORS_RETURN)
     comm.Allreduce(MPI.IN_PLACE, x, MPI.SUM, algorithm="native")
     table = comm._context.tables.tables["Allreduce", 0, "native", None]
-    call = MpiCall("MPI_Allreduce", METHODS["Allreduce"].c_arguments, "", bare, 0, x.dtype, MPI.BAND, True, np.zeros(3, np.int64), 8)
+    call = MpiCall("MPI_Allreduce", METHODS["Allreduce"].c_arguments, "", bare, 0, MPI.DOUBLE, MPI.BAND, True, np.zeros(3, np.int64), 8)
     table.enter(MPI.BAND, Side(ALIASED), Side(ONE, x.nbytes, True, x, element=8), Served(call, table.calls[0].plan, (3, 3), 3, 24))
     wrong = []
     try:
@@ -78,12 +78,27 @@ def test_what_the_library_refuses_is_raised_and_leaves_the_communicator_as_it_is
     assert agreed(wrong) == []
 
 
-def test_what_mpi4py_has_to_look_at() -> None:
-    """Types that MPI does not have, operators that are none of mpi4py's."""
-    f8 = np.dtype("f8")
-    assert known(f8, MPI.SUM)
-    assert known(np.dtype("u1"), None)
-    assert not known(f8.newbyteorder(), MPI.SUM)
-    assert not known(np.dtype("M8[s]"), MPI.SUM)
-    assert not known(f8, "sum")
-    assert not METHODS["Allgatherv"].c_arguments
+def test_operators_that_only_the_library_has() -> None:
+    """Pairs of a number and an index, and a function of the caller's; none that has been freed is called."""
+    comm = communicator().Dup()
+    pairs, least, wrong = np.zeros(3, np.dtype("f8, i4", align=True)), np.zeros(3, np.dtype("f8, i4", align=True)), []
+    own, x, y = MPI.Op.Create(_maximum, commute=True), np.zeros(4), np.zeros(4)
+    for turn in range(3):
+        pairs["f0"], pairs["f1"] = [(comm.rank + turn + i) % comm.size for i in range(3)], comm.rank
+        comm.Allreduce([pairs.view("u1"), 3, MPI.DOUBLE_INT], [least.view("u1"), 3, MPI.DOUBLE_INT], MPI.MINLOC)
+        wrong += [] if least.tolist() == [(0, (-turn - i) % comm.size) for i in range(3)] else [("MINLOC", turn, least)]
+        x[:] = comm.rank + turn
+        comm.Allreduce([x, MPI.BYTE], [y, MPI.BYTE], own)
+        wrong += [] if (y == comm.size - 1 + turn).all() else [("own", turn, y)]
+    runs = [type(served.by) for table in comm._context.tables.tables.values() for served in table.calls]
+    wrong += [] if not SUPPORTED or runs == [MpiCall, MpiCall] else [runs]
+    own.Free()
+    with pytest.raises((hpcoll.HpcollError, MPI.Exception)):
+        comm.Allreduce([x, MPI.BYTE], [y, MPI.BYTE], own)
+    comm.Free()
+    assert agreed(wrong) == []
+
+
+def _maximum(one: Any, other: Any, datatype: MPI.Datatype) -> None:
+    numbers, into = (np.frombuffer(memory, "f8") for memory in (one, other))
+    np.maximum(numbers, into, out=into)

@@ -40,6 +40,7 @@ class Call(NamedTuple):
         finish: What remains to be done with the result, or None.
         keep: Whatever owns memory that the addresses point to.
         as_given: The addresses are those of the caller's own memory, and nothing remains to be done: a repeated call needs no description.
+        packed: They are those of packed copies of derived datatypes, and nothing else keeps it from being as given.
         before: What is launched on the caller's stream before anything else, for arrays in GPU memory.
         start: Called with the engine that is about to run the call, or None.
         exported: For arrays in GPU memory, whether peers may map INPUT and OUTPUT; None for arrays in host memory.
@@ -65,6 +66,7 @@ class Call(NamedTuple):
     finish: Callable[[], None] | None = None
     keep: tuple[object, ...] = ()
     as_given: bool = True
+    packed: bool = False
     before: tuple[Callable[[int], None], ...] = ()
     start: Callable[[Any], None] | None = None
     exported: tuple[bool, bool] | None = None

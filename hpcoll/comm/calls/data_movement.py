@@ -23,7 +23,7 @@ _Places = tuple[tuple[int, int], ...]  # (displ, nbytes) of blocks
 
 
 class _Bytes(NamedTuple):
-    """A buffer as plain bytes, the caller's own or copied ones; ``finish`` unpacks what was received, ``before`` fills GPU memory.
+    """A buffer as plain bytes, the caller's own, copied or packed ones; ``finish`` unpacks what was received, ``before`` fills GPU memory.
 
     ``element`` is as in `Call`.
     """
@@ -35,6 +35,7 @@ class _Bytes(NamedTuple):
     element: np.dtype | str
     finish: Callable[[], None] | None = None
     copied: bool = False
+    packed: bool = False
     before: tuple[gpu_staging.Launch, ...] = ()
 
 
@@ -52,7 +53,7 @@ def _plain(one: Resolved, *, sends: bool = False, receives: bool = False) -> _By
         return _Bytes(one.address, one.nbytes, places, one.owner, one.element)
     packed = pack(one) if sends else np.empty(one.nbytes, np.uint8)
     finish = (lambda: unpack(packed, one)) if receives else None
-    return _Bytes(packed.ctypes.data, one.nbytes, _packed_places(one), (packed, one.owner), one.element, finish, copied=True)
+    return _Bytes(packed.ctypes.data, one.nbytes, _packed_places(one), (packed, one.owner), one.element, finish, packed=True)
 
 
 def _packed_places(one: Resolved) -> _Places:
@@ -202,9 +203,10 @@ def alltoallv(sendbuf: Any, recvbuf: Any, rank: int, nranks: int) -> Call | None
 
 def _call(collective: str, source: _Bytes, target: _Bytes, count: int, root: int, **more: Any) -> Call:
     keep = (source.keep, target.keep)
-    as_given = not source.copied and not target.copied
+    copied, packed = source.copied or target.copied, source.packed or target.packed
     element = target.element if source is _NOTHING else source.element
-    more |= {"element": element, "before": source.before, "finish": target.finish, "keep": keep, "as_given": as_given}
+    more |= {"element": element, "before": source.before, "finish": target.finish, "keep": keep}
+    more |= {"as_given": not copied and not packed, "packed": packed and not copied}
     return Call(collective, source.address, target.address, count, _BYTE, root=root, **more)
 
 

@@ -9,13 +9,15 @@ from mpi4py import MPI
 from hpcoll.base.dtypes import is_bfloat16, is_extended
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import ReduceOp
-from hpcoll.comm.calls.call import Call, is_in_place
+from hpcoll.comm.calls.call import is_in_place
 from hpcoll.comm.calls.exporters import memory
 from hpcoll.comm.calls.methods import Method
 from hpcoll.comm.calls.operators import to_native, to_ours
+from hpcoll.comm.calls.recognised import Sides
 from hpcoll.comm.calls.specs import Layout, layout_of, split
-from hpcoll.runtime.engine.mpi_collectives import MAX_COUNT, MpiCall, known
-from hpcoll.runtime.program.call_fields import MANY
+from hpcoll.runtime.engine.call_cache import Side
+from hpcoll.runtime.engine.mpi_collectives import MpiCall
+from hpcoll.runtime.program.call_fields import ALIASED, MANY
 
 
 def as_native(arguments: tuple[Any, ...], in_place_at: int | None = None) -> tuple[Any, ...]:
@@ -56,26 +58,32 @@ def _whole(item: Any) -> Any:
     return int(item) if isinstance(item, float) else item
 
 
-def compiled(row: Method, comm: MPI.Intracomm, call: Call, op: Any, buffers: Sequence[Any], sums: np.ndarray) -> MpiCall | None:
-    """What serves calls like this one without mpi4py, or None where that must look at the arguments each time.
+def compiled(row: Method, arguments: Sequence[Any], comm: MPI.Intracomm, found: Sides, sums: np.ndarray, nparts: int) -> MpiCall | None:
+    """What serves calls like one without mpi4py, or None where that must look at the arguments each time.
 
     Args:
-        row: Of the method.
+        row, arguments: Of the call.
         comm: The caller's communicator.
-        call: The call.
-        op: The operator as the caller gives it, or None.
-        buffers: What is sent, or ``MPI.IN_PLACE``, and what is received, as `hpcoll.runtime.engine.call_lookup.run_cached` gets them.
+        found: Its two sides, as `hpcoll.runtime.engine.call_lookup.run_cached` finds them.
         sums: Line of the ledger.
+        nparts: Of how many counts this rank's message is, for the ledger.
     """
-    send, recv = buffers
-    if type(recv) is not np.ndarray or type(send) not in (np.ndarray, type(MPI.IN_PLACE)) or not row.c_arguments:
+    sent, received = found
+    op, datatype, root = row.find("op", arguments), _datatype(received), row.find("root", arguments, 0)
+    alike = sent.kind == ALIASED or (sent.size == received.size and (not (sent.derived or received.derived) or sent.type is received.type))
+    if not row.c_arguments or not alike or datatype is None or not (op is None or isinstance(op, MPI.Op)):
         return None
-    count = call.nbytes // max(1, recv.itemsize)
-    if count > MAX_COUNT or not known(recv.dtype, op):
-        return None
-    name, in_place = f"MPI_{row.name}", send is MPI.IN_PLACE
-    nbytes = recv.itemsize * (comm.Get_size() if call.collective == "alltoall" else 1)
-    return MpiCall(name, row.c_arguments, row.at_root, comm, call.root, recv.dtype, op, in_place, sums, nbytes)
+    nbytes, in_place = received.size * nparts, sent.kind == ALIASED
+    return MpiCall(f"MPI_{row.name}", row.c_arguments, row.at_root, comm, root, datatype, op, in_place, sums, nbytes)
+
+
+def _datatype(side: Side) -> MPI.Datatype | None:
+    """That of a side's elements, or None where none of MPI's is the array's own."""
+    if isinstance(side.type, MPI.Datatype):
+        return side.type
+    code = side.type if isinstance(side.type, str) else side.array.dtype.char if type(side.array) is np.ndarray else "B"
+    datatype = MPI.Datatype.fromcode(code)
+    return None if datatype == MPI.DATATYPE_NULL else datatype
 
 
 def only_native(row: Method, arguments: Sequence[Any], rank: int) -> tuple[str, str]:

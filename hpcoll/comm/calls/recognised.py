@@ -11,6 +11,7 @@ from hpcoll.comm.calls.methods import Method
 from hpcoll.comm.calls.specs import layout_of, split
 from hpcoll.runtime.engine.call_cache import HOLDERS, Side
 from hpcoll.runtime.program.call_fields import ABSENT, ALIASED, BLOCKS, FILLED, MANY, OF_NONE, OF_RECEIVED, OF_SENT, ONE
+from hpcoll.runtime.transports.mpi import handle
 
 Sides = tuple[Side, Side]
 
@@ -46,13 +47,17 @@ def _side(spec: Any, kind: int, nranks: int, *, writable: bool) -> Side | None:
     if array is None:
         return None
     layout = layout_of(array, datatype, "")
-    if layout is None or layout.datatype is not None:
+    if layout is None or (layout.datatype is not None and kind == MANY):
         return None
-    nbytes = 0
+    nbytes, derived = 0, ()  # type: int, tuple[int, ...]
+    if layout.datatype is not None:
+        reach = (0, -layout.extent) if isinstance(buffer, MPI.buffer) else (layout.lower, layout.upper)
+        derived = handle(layout.datatype), layout.dtype.itemsize, *reach
     if kind != MANY:
         nbytes = array.nbytes - int(displs or 0) * layout.extent
         nbytes = nbytes if counts is None else int(counts) * (nranks if kind == BLOCKS else 1) * layout.extent
-    return Side(kind, nbytes, writable, buffer, *_form(spec, datatype), layout.extent)
+        nbytes = nbytes // layout.extent * layout.dtype.itemsize if derived else nbytes
+    return Side(kind, nbytes, writable, buffer, *_form(spec, datatype), layout.extent, derived)
 
 
 def opaque_sides(buffers: Sequence[Any]) -> Sides | None:

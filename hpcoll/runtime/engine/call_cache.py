@@ -12,7 +12,10 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.runtime.engine.mpi_collectives import MpiCall
+from hpcoll.runtime.engine.packed import PackedRoom
 from hpcoll.runtime.program import call_fields as c
+from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
+from hpcoll.runtime.transports.mpi import handle
 
 MAX_ENTRIES = 32  # calls that a table holds
 _C_CONTIGUOUS = 2  # flag of a memoryview
@@ -38,6 +41,7 @@ class Side(NamedTuple):
         writable: Whether it is received into.
         array: The array, or what else holds the memory, or None.
         length, type_at, type, element: As there.
+        derived: Of a derived datatype: handle, bytes that travel, true lower and upper bounds; else none.
     """
 
     kind: int
@@ -48,6 +52,12 @@ class Side(NamedTuple):
     type_at: int = -1
     type: object = None
     element: int = 1
+    derived: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of an element that travel."""
+        return self.derived[1] if self.derived else self.element
 
     @property
     def words(self) -> list[int]:
@@ -58,8 +68,10 @@ class Side(NamedTuple):
         wanted, array = id(self.type) if self.type_at >= 0 else 0, self.array
         words = [self.kind, self.length, self.type_at, wanted]
         if type(array) is np.ndarray:
-            return [*words, id(array.dtype), self.element, array.itemsize, flags, *[0] * (c.MASK - c.FLAGS_OF)]
-        return [*words, 0, self.element, 1, flags, id(type(array)), *HOLDERS[type(array)]]
+            words += [id(array.dtype), self.element, array.itemsize, flags, *[0] * (c.MASK - c.FLAGS_OF)]
+        else:
+            words += [0, self.element, 1, flags, id(type(array)), *HOLDERS[type(array)]]
+        return words + list(self.derived or (0, self.element, 0, self.element))
 
     @property
     def owners(self) -> tuple[object, object]:
@@ -78,6 +90,7 @@ class Served(NamedTuple):
         nbytes: Of the call, for the ledger.
         sizes: As in `hpcoll.runtime.program.call_fields`.
         unit: Bytes in which blocks of their own sizes are counted.
+        packs, unpacks: Whether an engine works on a packed copy of what is sent, and of what is received.
     """
 
     by: Any
@@ -87,6 +100,8 @@ class Served(NamedTuple):
     nbytes: int = 0
     sizes: int = c.ALL_ALIKE
     unit: int = 1
+    packs: bool = False
+    unpacks: bool = False
 
 
 class CallTable:
@@ -107,7 +122,8 @@ class CallTable:
         fields = {
             c.RANK: rank, c.NRANKS: nranks, c.STARTS: starts, c.COUNTS: self._room.ctypes.data, c.ARRAY: id(np.ndarray), c.LIST: id(list),
             c.TUPLE: id(tuple), c.INT: id(int), c.TAGGED: int(sys.version_info >= (3, 12)), c.NONE: id(None), c.IN_PLACE: id(MPI.IN_PLACE),
-            c.INT64: id(np.int64), c.INT64_DTYPE: id(_INT64), c.INT32_DTYPE: id(_INT32),
+            c.INT64: id(np.int64), c.INT64_DTYPE: id(_INT64), c.INT32_DTYPE: id(_INT32), c.HANDLE_AT: _HANDLE_AT,
+            c.HANDLE_BITS: _HANDLE_BITS,
         }  # fmt: skip
         for field, value in fields.items():
             self._words[field] = value
@@ -115,6 +131,7 @@ class CallTable:
         self._numbers = memoryview(self._words)  # type: ignore[arg-type]  # the same numbers, at a third of the price
         self.calls: list[Served] = []
         self._keep: list[tuple[object, ...]] = []
+        self._packed: PackedRoom | None = None
 
     @property
     def latest(self) -> Served:
@@ -147,6 +164,11 @@ class CallTable:
         by, (least, most) = served.by, served.cell if served.count or served.sizes else (0, 0)
         address = 0 if by is None else -by.address if isinstance(by, MpiCall) else by.address
         head = [0 if op is None else id(op), address, least, most, *(stride or 0 for stride in strides), served.sizes]
+        head += [int(served.packs), int(served.unpacks), 0 if not isinstance(op, MPI.Op) or op.is_predefined else handle(op)]
+        if sent.derived or received.derived:
+            self._packed = self._packed or PackedRoom()
+            self._packed.grow(sent.nbytes + CACHE_LINE_NBYTES + received.nbytes)
+            self._words[c.PACKED] = self._packed.address
         entry = [*head, *sent.words, *received.words]
         if len(self.calls) == MAX_ENTRIES:
             self.clear()
@@ -178,7 +200,7 @@ def _stride(side: Side, count: int) -> int | None:
     """Bytes of a side for each of so many; None where that is no whole number."""
     if side.array is None:
         return 0
-    stride, rest = divmod(side.nbytes, count) if count else (side.element, side.nbytes)
+    stride, rest = divmod(side.nbytes, count) if count else (side.size, side.nbytes)
     return None if rest or not stride else stride
 
 
@@ -219,7 +241,7 @@ def _words(address: int, n: int) -> tuple[int, ...]:
 
 def _supported() -> bool:
     """Whether arrays, lists, tuples and ints lie in memory as compiled code expects, tried on some that are known."""
-    if sys.implementation.name != "cpython" or object.__basicsize__ != 16:
+    if sys.implementation.name != "cpython" or object.__basicsize__ != 16 or MPI._addressof(MPI.SUM) - id(MPI.SUM) != 8 * _HANDLE_AT:
         return False
     for array in (np.zeros((3, 5), np.float32), np.zeros((4, 6), np.int64)[1:3], np.zeros((), np.float64)):
         fields = _words(id(array), 9)
@@ -265,5 +287,7 @@ def _holders() -> dict[type, Holder]:
     return found
 
 
+_HANDLE_AT = (MPI._addressof(MPI.BYTE) - id(MPI.BYTE)) // 8  # alike in datatypes and operators
+_HANDLE_BITS = -1 if MPI._sizeof(MPI.BYTE) == 8 else (1 << 8 * MPI._sizeof(MPI.BYTE)) - 1
 HOLDERS = _holders() if sys.implementation.name == "cpython" else {}
 SUPPORTED = _supported()

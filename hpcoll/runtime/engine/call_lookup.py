@@ -5,9 +5,10 @@ from numba import njit
 from hpcoll.runtime.engine.ffi import exchange, load_acquire, pointer, store_release
 from hpcoll.runtime.engine.interpreter import run_locked
 from hpcoll.runtime.engine.mpi_calls import call_mpi
+from hpcoll.runtime.engine.packed_calls import run_packed
 from hpcoll.runtime.engine.progress import start
 from hpcoll.runtime.engine.resize import resize
-from hpcoll.runtime.engine.spec_reader import is_like, read_blocks, read_elements
+from hpcoll.runtime.engine.spec_reader import has_handle, is_like, read_blocks, read_elements
 from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.program import fields as f
 
@@ -48,6 +49,8 @@ def _run_entry(table, at, send, recv):  # type: ignore[no-untyped-def]
         if count < 0:
             return c.MISS
         if engine < 0:
+            if entry[c.OP_HANDLE] and not has_handle(table, entry[c.OP], entry[c.OP_HANDLE]):
+                return c.MISS
             return call_mpi(-engine, source, target, count)
     starts = pointer(table)[c.STARTS]
     if engine and not starts and not exchange(pointer(engine)[f.LOCK], 0, 1):
@@ -61,6 +64,8 @@ def _run_entry(table, at, send, recv):  # type: ignore[no-untyped-def]
     if count >= 0 and starts and engine and (pointer(engine)[f.HELD] or load_acquire(starts) != pointer(starts)[1]):
         pointer(table)[c.SOURCE], pointer(table)[c.TARGET] = source, target
         return f.BUSY
+    if count >= 0 and (entry[c.PACKS] or entry[c.UNPACKS]):
+        return run_packed(table, at, source, target)
     if count >= 0 and engine:
         return _start(engine, source, target, room) if starts else run_locked(engine, source, target, room)
     if engine and not starts:

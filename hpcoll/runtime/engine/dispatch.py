@@ -2,8 +2,9 @@
 
 from hpcoll.kernels.object_code import object_file
 from hpcoll.runtime.engine import call_lookup, interpreter, progress
+from hpcoll.runtime.engine.packed_calls import unpack
 from hpcoll.runtime.engine.resize import resize
-from hpcoll.runtime.program.fields import ACTIVATE, CACHED, RESIZE, RUN, START, WAIT
+from hpcoll.runtime.program.fields import ACTIVATE, CACHED, RESIZE, RUN, START, UNPACK_RESULTS, WAIT
 
 run_cached, run = call_lookup.run_cached, interpreter.run
 start, activate, wait, serve = progress.start, progress.activate, progress.wait, progress.serve
@@ -23,6 +24,8 @@ def _call(what, a, b, c, d):  # type: ignore[no-untyped-def]
         return wait(a, b, c)
     if what == RESIZE:
         return resize(a, b)
+    if what == UNPACK_RESULTS:
+        return unpack(a)
     return serve(a)
 
 

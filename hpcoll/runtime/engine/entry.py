@@ -13,6 +13,7 @@ from hpcoll.runtime.program.fields import RESIZE as RESIZE
 from hpcoll.runtime.program.fields import RUN as RUN
 from hpcoll.runtime.program.fields import SERVE as SERVE
 from hpcoll.runtime.program.fields import START as START
+from hpcoll.runtime.program.fields import UNPACK_RESULTS as UNPACK_RESULTS
 from hpcoll.runtime.program.fields import WAIT as WAIT
 
 _HPCOLL = Path(__file__).parents[2]

@@ -4,8 +4,6 @@ What mpi4py looks up for each call (types, counts, handles) is kept from an earl
 less time than mpi4py takes for its arguments.
 """
 
-from functools import lru_cache
-
 import numpy as np
 from mpi4py import MPI
 
@@ -24,7 +22,7 @@ class MpiCall:
     """
 
     def __init__(
-        self, function_name: str, arguments: str, at_root: str, comm: MPI.Intracomm, root: int, dtype: np.dtype,
+        self, function_name: str, arguments: str, at_root: str, comm: MPI.Intracomm, root: int, datatype: MPI.Datatype,
         op: MPI.Op | None, in_place: bool, account: np.ndarray, nbytes: int,
     ) -> None:  # fmt: skip
         """Bind a C function.
@@ -32,14 +30,15 @@ class MpiCall:
         Args:
             function_name, arguments, at_root: Its name, and ``c_arguments`` and ``at_root`` of a row of the table of methods.
             comm, root: The caller's.
-            dtype, op: As in `known`.
+            datatype: Of the elements.
+            op: Operator, or None.
             in_place: Whether what is sent is ``MPI.IN_PLACE``.
             account: A line of the ledger.
             nbytes: What an element counts there.
         """
         send, recv = _roles(at_root, comm.Get_rank() == root, in_place)
         values = {
-            "count": 0, "type": handle(MPI.Datatype.fromcode(dtype.char)), "op": 0 if op is None else handle(op), "root": root,
+            "count": 0, "type": handle(datatype), "op": 0 if op is None else handle(op), "root": root,
             "comm": handle(comm), "send": send if isinstance(send, int) else 0, "recv": recv if isinstance(recv, int) else 0,
         }  # fmt: skip
         names = arguments.split()
@@ -58,21 +57,6 @@ class MpiCall:
     def error(self) -> int:
         """What the MPI library answered last."""
         return int(self._words[c.ERROR])
-
-
-def known(dtype: np.dtype, op: object) -> bool:
-    """Whether calls of up to `MAX_COUNT` elements can be made this way.
-
-    Args:
-        dtype: Their type in the caller's arrays.
-        op: As the caller gives it, or None.
-    """
-    return _has_type(dtype) and (op is None or isinstance(op, MPI.Op))
-
-
-@lru_cache(maxsize=64)
-def _has_type(dtype: np.dtype) -> bool:
-    return dtype.kind in "biufc" and dtype.isnative and MPI.Datatype.fromcode(dtype.char) != MPI.DATATYPE_NULL
 
 
 def _roles(at_root: str, is_root: bool, in_place: bool) -> tuple[str | int, str | int]:

@@ -139,7 +139,7 @@ def is_like(table, side, spec):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def read_elements(table, side, spec):  # type: ignore[no-untyped-def]
-    """Elements one after another: their address, and how many bytes; -1 where the spec is none of the side's."""
+    """Elements one after another: their address, and how many bytes of them travel; -1 where the spec is none of the side's."""
     wanted = pointer(side)
     if wanted[c.LENGTH] == 0 and wanted[c.DTYPE] != 0:  # an array, the commonest of all
         nbytes = _array_nbytes(table, wanted, spec)
@@ -152,13 +152,34 @@ def read_elements(table, side, spec):  # type: ignore[no-untyped-def]
     first = _integer(table, displs) * element if displs else 0
     if first < 0 or first > nbytes:
         return 0, _NO
+    blocks = pointer(table)[c.NRANKS] if wanted[c.KIND] == c.BLOCKS else 1
+    count = _integer(table, counts) if counts else 0
+    if wanted[c.HANDLE]:
+        if not counts and (nbytes - first) % (element * blocks) == 0:
+            count = (nbytes - first) // (element * blocks)
+        fits = (counts != 0 or count > 0) and _is_inside(wanted, first, count * blocks, nbytes)
+        fits = fits and has_handle(table, pointer(_items(table, spec))[wanted[c.TYPE_AT]], wanted[c.HANDLE])
+        return address + first, count * blocks * wanted[c.PACKED_SIZE] if fits else _NO
     if not counts:
         return address + first, nbytes - first
-    blocks = pointer(table)[c.NRANKS] if wanted[c.KIND] == c.BLOCKS else 1
-    count = _integer(table, counts)
     if count < 0 or count * blocks > (nbytes - first) // element:
         return 0, _NO
     return address + first, count * blocks * element
+
+
+@njit(nogil=True)
+def _is_inside(wanted, first, count, nbytes):  # type: ignore[no-untyped-def]
+    """Whether so many elements of a derived datatype from an offset on lie within so many bytes."""
+    if count <= 0:
+        return count == 0
+    return first + wanted[c.LOWER] >= 0 and first + (count - 1) * wanted[c.ELEMENT] + wanted[c.UPPER] <= nbytes
+
+
+@njit(nogil=True)
+def has_handle(table, thing, handle):  # type: ignore[no-untyped-def]
+    """Whether a datatype or operator of mpi4py still has its handle: it has not been freed."""
+    head = pointer(table)
+    return pointer(thing)[head[c.HANDLE_AT]] & head[c.HANDLE_BITS] == handle
 
 
 @njit(nogil=True)

@@ -6,23 +6,30 @@ MISS, NATIVE = 4, 5  # answers besides those of `hpcoll.runtime.engine.interpret
 # and of the objects that are looked for; TAGGED: whether ints have a tag, as from Python 3.12 on; COUNTS: address of room for the counts
 # of a call; COUNT: of a call with one, else its bytes; STARTS: for
 # calls that are started only, to be in flight, address of how many operations have ended and how many were issued before; SOURCE, TARGET:
-# addresses of a call that must wait for those; ENTRIES.
+# addresses of a call that must wait for those, or whose packed results have to be unpacked; PACKED: address of the array below, or 0;
+# HANDLE_AT: word of a datatype's or an operator's object in which its handle stands, of which HANDLE_BITS count; ENTRIES.
 (
     NENTRIES, LATEST, RANK, NRANKS, COUNTS, ARRAY, LIST, TUPLE, INT, TAGGED, NONE, IN_PLACE, INT64, INT64_DTYPE, INT32_DTYPE, COUNT,
-    STARTS, SOURCE, TARGET, ENTRIES,
-) = range(20)  # fmt: skip
+    STARTS, SOURCE, TARGET, PACKED, HANDLE_AT, HANDLE_BITS, ENTRIES,
+) = range(23)  # fmt: skip
 # An entry. OP: operator, as address; ENGINE: address of what runs it, negative where it is a call of the MPI library. It is for calls of
 # LEAST to MOST, as the call counts; STRIDE and SENT_STRIDE: how many bytes of the two buffers each of these stands for. SIZES: whether all
 # blocks have one size, or which side says the sizes of all; FILLED: the sent side, whose blocks fill its array; UNKNOWN: calls that only
-# the MPI library understands. Blocks of their own sizes are counted in STRIDE bytes, but LEAST and MOST in bytes. Then the two sides.
-OP, ENGINE, LEAST, MOST, SENT_STRIDE, STRIDE, SIZES, SENT, RECEIVED, ENTRY = *range(8), 21, 35
+# the MPI library understands. Blocks of their own sizes are counted in STRIDE bytes, but LEAST and MOST in bytes. PACKS, UNPACKS: whether
+# the engine works on a packed copy of what is sent, and of what is received. OP_HANDLE: that of an operator that may be freed, or 0. Then
+# the two sides.
+OP, ENGINE, LEAST, MOST, SENT_STRIDE, STRIDE, SIZES, PACKS, UNPACKS, OP_HANDLE, SENT, RECEIVED, ENTRY = *range(11), 28, 46
 ALL_ALIKE, OF_NONE, OF_SENT, OF_RECEIVED, FILLED, UNKNOWN = range(6)
 # A side: what an argument must be. KIND: of it; LENGTH: items of the spec, 0: it is the array itself; TYPE_AT, TYPE: which item is the
 # datatype, or -1, and its address; DTYPE, ITEMSIZE: the array's element type, as address, and its bytes;
 # ELEMENT: bytes of what is counted; FLAGS_OF: flags that the array must have. Where DTYPE is 0 it is no array but a HOLDER of memory,
 # a type as address: DATA_AT, NITEMS_AT, READONLY_AT, CHECK_AT: words of the object, the last of
-# which must have all bits of MASK; -1: there is none.
-KIND, LENGTH, TYPE_AT, TYPE, DTYPE, ELEMENT, ITEMSIZE, FLAGS_OF, HOLDER, DATA_AT, NITEMS_AT, READONLY_AT, CHECK_AT, MASK = range(14)
+# which must have all bits of MASK; -1: there is none. Of a derived datatype, which has a HANDLE, ELEMENT is the extent of an element,
+# PACKED_SIZE the bytes of it that travel, LOWER and UPPER are its true bounds.
+(
+    KIND, LENGTH, TYPE_AT, TYPE, DTYPE, ELEMENT, ITEMSIZE, FLAGS_OF, HOLDER, DATA_AT, NITEMS_AT, READONLY_AT, CHECK_AT, MASK,
+    HANDLE, PACKED_SIZE, LOWER, UPPER,
+) = range(18)  # fmt: skip
 # Kinds: not looked at; in place; elements; equal blocks, which a count says the size of; blocks with counts of their own.
 ABSENT, ALIASED, ONE, BLOCKS, MANY = range(5)
 # Of a PyObject and of a PyArrayObject, in words: type; data, number of dimensions, dimensions, element type, flags. Of a list: how many
@@ -38,3 +45,7 @@ FUNCTION, SOURCE_AT, TARGET_AT, COUNTS_AT, ERROR, ACCOUNT, ELEMENT_NBYTES, CLOCK
 # A function is given eight arguments, and does not look at those that it does not have: with the calling conventions of Linux on x86-64
 # and ARM the caller alone takes care of them.
 NARGUMENTS = 8
+
+# In the array of a `hpcoll.runtime.engine.packed.PackedRoom` (int64). PACK, UNPACK: addresses of the MPI library's functions; SELF:
+# handle of ``MPI.COMM_SELF``; POSITION: what they count; PACKED_AT, PACKED_NBYTES: the room.
+PACK, UNPACK, SELF, POSITION, PACKED_AT, PACKED_NBYTES, PACKED_NFIELDS = range(7)

@@ -1,0 +1,144 @@
+"""Calls on derived datatypes again and again: compiled code packs and unpacks what Python described once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from reference import agreed, communicator, fresh
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.runtime.engine.call_cache import SUPPORTED
+from hpcoll.runtime.engine.packed import MAX_NBYTES
+
+pytestmark = pytest.mark.mpi
+ROWS = 5  # of a matrix with three columns, of which the first travels
+Arguments = tuple[Any, ...]
+
+
+def column(nbytes: int = 24 * ROWS) -> MPI.Datatype:
+    """The first column of a matrix; the next one begins so many bytes behind it."""
+    return MPI.DOUBLE.Create_vector(ROWS, 1, 3).Create_resized(0, nbytes).Commit()
+
+
+def numbers(turn: int, rank: int, nblocks: int, *more: int) -> np.ndarray:
+    return np.random.default_rng([turn, rank]).random((nblocks * ROWS, *more))
+
+
+def cases(comm: MPI.Intracomm, turn: int, count: int, one: MPI.Datatype) -> Iterator[tuple[str, str, Callable[[], Arguments]]]:
+    """A name, a method and its arguments, made anew by each call."""
+    p, rank, root = comm.size, comm.rank, turn % comm.size
+    at_root = rank == root
+
+    def derived(nblocks: int) -> list[Any]:
+        return [numbers(turn, rank, count * nblocks, 3), count, one]
+
+    def plain(nblocks: int) -> np.ndarray:
+        return numbers(turn, rank, count * nblocks)
+
+    in_place = MPI.IN_PLACE
+    yield "all have it", "Bcast", lambda: (derived(1), root)
+    yield "the root has it", "Bcast", lambda: (derived(1) if at_root else plain(1), root)
+    yield "both sides", "Allgather", lambda: (derived(1), derived(p))
+    yield "sent", "Allgather", lambda: (derived(1), plain(p))
+    yield "received", "Allgather", lambda: (plain(1), derived(p))
+    yield "in place", "Allgather", lambda: (in_place, derived(p))
+    yield "both sides", "Gather", lambda: (derived(1), derived(p) if at_root else None, root)
+    yield "in place", "Gather", lambda: (in_place if at_root else derived(1), derived(p) if at_root else None, root)
+    yield "both sides", "Scatter", lambda: (derived(p) if at_root else None, derived(1), root)
+    yield "in place", "Scatter", lambda: (derived(p) if at_root else None, in_place if at_root else derived(1), root)
+    yield "both sides", "Alltoall", lambda: (derived(p), derived(p))
+    yield "received", "Alltoall", lambda: (plain(p), derived(p))
+    yield "in place", "Alltoall", lambda: (in_place, derived(p))
+
+
+def arrays(arguments: Arguments) -> list[np.ndarray]:
+    specs = [one[0] if isinstance(one, list) else one for one in arguments]
+    return [one for one in specs if isinstance(one, np.ndarray)]
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("algorithm", [None, "native"])
+def test_every_method_as_in_mpi4py(algorithm: str | None) -> None:
+    """All bytes of all buffers, gaps included, for counts and roots that change from turn to turn."""
+    comm, one, wrong = fresh(), column(), []
+    for turn in range(3 * comm.size):
+        for name, method, arguments in cases(comm, turn, 1 + turn % 3, one):
+            expected, found = arguments(), arguments()
+            getattr(MPI.Intracomm, method)(comm, *expected)
+            getattr(comm, method)(*found, algorithm=algorithm)
+            alike = all(map(np.array_equal, arrays(expected), arrays(found)))
+            wrong += [] if alike else [(method, name, turn)]
+    one.Free()
+    comm.Free()
+    assert agreed(wrong) == []
+
+
+def entries(comm: Any) -> list[int]:
+    return [len(table.calls) for table in comm._context.tables.tables.values()]
+
+
+def test_what_was_seen_is_not_described_again() -> None:
+    """Not even for another array, an offset into one, or a tuple."""
+    if not SUPPORTED:
+        pytest.skip("arrays of this NumPy are laid out otherwise")
+    comm, one = fresh(), column(8)
+    matrix = np.zeros((4 * ROWS, 3))
+    comm.Bcast([matrix, 2, one])
+    before = entries(comm)
+    comm.Bcast([np.zeros((ROWS, 3)), 2, one])
+    comm.Bcast([matrix, (2, 1), one])
+    comm.Bcast((matrix, 2, one))
+    after = entries(comm)
+    one.Free()
+    comm.Free()
+    assert agreed([] if before == after == [1] else [(before, after)]) == []
+
+
+def test_what_is_refused_stays_refused() -> None:
+    """A datatype that reaches beyond the array, and one that has been freed, after a call that was right."""
+    comm, one = communicator().Dup(), column(8)
+    matrix = np.zeros((ROWS, 3))
+    comm.Bcast([matrix, 3, one])
+    with pytest.raises(ArgumentError, match="4 elements"):
+        comm.Bcast([matrix, 4, one])
+    with pytest.raises(ArgumentError, match="elements"):
+        comm.Bcast([matrix[1:], 1, one])
+    one.Free()
+    with pytest.raises((ArgumentError, MPI.Exception)):
+        comm.Bcast([matrix, 3, one])
+    comm.Free()
+
+
+def test_more_than_there_is_room_for() -> None:
+    """Long messages are packed in Python, short ones behind them in compiled code again."""
+    comm, wrong = communicator().Dup(), []
+    one = MPI.DOUBLE.Create_vector(1, 1, 2).Create_resized(0, 16).Commit()
+    for count in (3, MAX_NBYTES // 8 + 1, 1000, 3, MAX_NBYTES // 8 - 8):
+        pairs = np.zeros((count, 2))
+        pairs[:, 0] = np.arange(count) if comm.rank == 0 else -1
+        comm.Bcast([pairs, count, one])
+        wrong += [] if (pairs[:, 0] == np.arange(count)).all() and not pairs[:, 1].any() else [count]
+    one.Free()
+    comm.Free()
+    assert agreed(wrong) == []
+
+
+def test_late_senders() -> None:
+    """Who waits so long that it returns to Python meanwhile unpacks all the same."""
+    comm, one, matrix, wrong = communicator().Dup(), column(), np.zeros((ROWS, 3)), []
+    for turn in range(4):
+        matrix[:] = turn if comm.rank == 0 else -1
+        if comm.rank == 0 and turn:
+            MPI.COMM_SELF.Barrier()
+            end = MPI.Wtime() + 0.2
+            while MPI.Wtime() < end:
+                pass
+        comm.Bcast([matrix, 1, one])
+        wrong += [] if (matrix[:, 0] == turn).all() else [(turn, matrix)]
+    one.Free()
+    comm.Free()
+    assert agreed(wrong) == []
