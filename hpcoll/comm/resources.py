@@ -23,7 +23,7 @@ from hpcoll.selection.topology import find_topology
 
 IN_FLIGHT = 2  # message contexts for non-blocking calls
 FIRST_PERSISTENT = 2 * (1 + IN_FLIGHT)  # number of the first message context behind those that host and GPU arrays have
-_MOST_AT_ONCE = 8  # message contexts for persistent requests
+_AT_ONCE = 4  # message contexts for persistent requests
 _serials = [0]  # the last one
 _YIELDS = "OMPI_MCA_mpi_yield_when_idle"  # how a user tells Open MPI that cores have several ranks
 
@@ -65,6 +65,7 @@ class Resources:
         self.wait_policy = SHARED_CORE if oversubscribed else OWN_CORE
         self.node = LocalRanks(self.comm, self.config.shm, self.config.shm_ranks)
         self._persistent: list[MessageContext] = []
+        self._agreed: list[MessageContext] = []
         self._unused, self._nindices = set[int](), 0
         self.message_contexts = self.new_message_contexts(0, 1 + IN_FLIGHT)
         self.topology = find_topology(self.comm, hosts, self.node.first)
@@ -99,18 +100,26 @@ class Resources:
         return [MessageContext(first + i, one) for i, one in enumerate(rings or [None] * n)]
 
     def message_context(self) -> MessageContext:
-        """A message context for a persistent request: one that was given back on all ranks, else one of several new ones. Collective."""
-        unused = np.array([one.index in self._unused for one in self._persistent] or [False], np.uint8)
-        self.comm.Allreduce(MPI.IN_PLACE, unused, MPI.MIN)
-        if not unused.any():
-            n = min(_MOST_AT_ONCE, 1 + len(self._persistent))
-            made = self.new_message_contexts(self.next_index(n), n)
-            self._unused.update(one.index for one in made)
+        """A message context for a persistent request, the same on all ranks; collective."""
+        if not self._agreed:
+            self._agree()
+        return self._agreed.pop(0)
+
+    def _agree(self) -> None:
+        """Find the message contexts that were given back on all ranks, and make some more where these are few; collective.
+
+        All ranks then take them in one order without a word, so that a request that is made costs no wait for the others.
+        """
+        unused = np.array([one.index in self._unused for one in self._persistent], np.uint8)
+        if self._persistent:
+            self.comm.Allreduce(MPI.IN_PLACE, unused, MPI.MIN)
+        self._agreed = [one for one, everywhere in zip(self._persistent, unused, strict=True) if everywhere]
+        self._unused.difference_update(one.index for one in self._agreed)
+        missing = min(_AT_ONCE, 1 + len(self._persistent)) - len(self._agreed)
+        if missing > 0:
+            made = self.new_message_contexts(self.next_index(missing), missing)
             self._persistent += made
-            unused = np.array([one in made for one in self._persistent], np.uint8)
-        chosen = self._persistent[int(unused.argmax())]
-        self._unused.discard(chosen.index)
-        return chosen
+            self._agreed += made
 
     def give_back(self, message_context: MessageContext) -> None:
         """The persistent request that had it is gone on this rank."""
@@ -129,6 +138,7 @@ class Resources:
         """Free the duplicate, and let go of shared memory."""
         self.message_contexts.clear()
         self._persistent.clear()
+        self._agreed.clear()
         if not MPI.Is_finalized():
             self.node.free()
             self.comm.Free()
