@@ -16,6 +16,7 @@ from hpcoll.runtime.transports.host_routes import host_routes
 from hpcoll.runtime.transports.local_ranks import LocalRanks
 from hpcoll.runtime.transports.mpi import handle
 from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings
+from hpcoll.runtime.transports.window import whole_pages
 from hpcoll.selection.agreement import agree
 from hpcoll.selection.config import log
 from hpcoll.selection.networks import levels
@@ -115,7 +116,7 @@ class Resources:
             self.comm.Allreduce(MPI.IN_PLACE, unused, MPI.MIN)
         self._agreed = [one for one, everywhere in zip(self._persistent, unused, strict=True) if everywhere]
         self._unused.difference_update(one.index for one in self._agreed)
-        missing = min(_AT_ONCE, 1 + len(self._persistent)) - len(self._agreed)
+        missing = (_AT_ONCE if self._persistent else 1) - len(self._agreed)
         if missing > 0:
             made = self.new_message_contexts(self.next_index(missing), missing)
             self._persistent += made
@@ -132,7 +133,7 @@ class Resources:
 
     def _staging_nbytes(self) -> int:
         """Bytes of a staging slot: with very many ranks a lane has very many pieces."""
-        return max(CAPACITY_NBYTES, 256 * self.nranks)
+        return whole_pages(max(CAPACITY_NBYTES, 256 * self.nranks))
 
     def free(self) -> None:
         """Free the duplicate, and let go of shared memory."""

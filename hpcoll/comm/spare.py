@@ -55,7 +55,8 @@ def key_of(comm: MPI.Intracomm, mixed: bool) -> Key:
     ranks = tuple(MPI.Group.Translate_ranks(group, None, world))
     group.Free()
     world.Free()
-    settings = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
+    names = [name for name in os.environb if name.startswith(PREFIX.encode())]
+    settings = {name.decode(): os.environ[name.decode()] for name in names}
     with contextlib.suppress(OSError):
         settings["written"] = str(os.stat(settings.get(TUNING, "")).st_mtime_ns)
     return ranks, mixed, tuple(sorted(settings.items()))

@@ -8,6 +8,7 @@ from test_shm_jobs import job
 
 pytestmark = [
     pytest.mark.mpi,
+    pytest.mark.smoke,
     pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
 ]
 MOST_MB = 55  # 31 with Open MPI 5, 38 with MPICH 5; with Numba and its caches they were 70 and 77
@@ -56,4 +57,4 @@ def test_shapes_and_communicators_that_come_and_go() -> None:
     said, _ = job(2, "from hpcoll.runtime.transports import window as windows" + OWN + MANY_SHAPES_AND_COMMUNICATORS)
     for text in said.values():
         growth, nwindows = text.split()
-        assert (float(growth) < MOST_GROWTH_MB, nwindows) == (True, "1"), said
+        assert (float(growth) < MOST_GROWTH_MB, nwindows) == (True, "2"), said  # one is kept for the next duplicate

@@ -128,4 +128,5 @@ def fence(typingctx):  # type: ignore[no-untyped-def]
 memcpy = c_function(VOID, LONG, LONG, LONG)
 sched_yield = c_function(INT)
 usleep = c_function(INT, INT)
+madvise = c_function(INT, LONG, LONG, INT)
 clock_gettime = c_function(INT, INT, LONG)

@@ -84,7 +84,7 @@ class HostEngine:
             f.RINGS: rings.address if rings else 0, f.COMM: comm, f.TAG: tag, f.BYTE: library.byte,
             f.STATUS_IGNORE: library.status_ignore, f.ISEND: library.isend, f.IRECV: library.irecv,
             f.TEST: library.test, f.IPROBE: library.iprobe, f.LAST_TAG: last_tag(), f.KERNEL: kernel,
-            f.MEMCPY: function_address("memcpy"),
+            f.MEMCPY: function_address("memcpy"), f.MADVISE: function_address("madvise"),
             f.SCHED_YIELD: function_address("sched_yield"), f.USLEEP: function_address("usleep"),
             f.CLOCK_GETTIME: function_address("clock_gettime"), f.STAGING_OF_LANE: int_value(program.staging_nbytes),
             f.TRUNCATED: library.truncated, f.LOCK: lock.ctypes.data, f.ACCOUNT: account.ctypes.data,
@@ -195,6 +195,8 @@ class HostEngine:
 
     def failure(self) -> HpcollError:
         """What a run that failed is to raise."""
+        if self.error == f.FULL:
+            return TransportError("the system has no more shared memory for messages between ranks of a node (/dev/shm)", code=self.error)
         came, awaited = int(self.state[f.CAME]), int(self.state[f.AWAITED])
         lengths = f"; from another rank of the node came {came} bytes, expected {awaited}" if came != awaited else ""
         return TransportError(MPI.Get_error_string(self.error) + lengths, code=self.error)

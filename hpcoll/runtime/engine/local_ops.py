@@ -22,7 +22,7 @@ def staging_slot(state, window_slot):  # type: ignore[no-untyped-def]
 def staging_of(state, lane):  # type: ignore[no-untyped-def]
     """Offset of a lane's staging memory in this rank's staging slots."""
     rings, slot = pointer(state[f.RINGS]), staging_slot(state, lane % state[f.WINDOW])
-    return slot * rings[f.CAPACITY] + pointer(rings[f.USED])[2 * slot + 1]
+    return slot * rings[f.CAPACITY] + pointer(rings[f.USED])[3 * slot + 1]
 
 
 @njit(nogil=True, forceinline=True)

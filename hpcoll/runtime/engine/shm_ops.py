@@ -2,7 +2,7 @@
 
 from numba import njit
 
-from hpcoll.runtime.engine.ffi import fence, load_acquire, memcpy, pointer, store_release
+from hpcoll.runtime.engine.ffi import fence, load_acquire, madvise, memcpy, pointer, store_release
 from hpcoll.runtime.engine.gpu_ops import address_at, where_of
 from hpcoll.runtime.engine.local_ops import address_of, copy, copy_uncached, nanoseconds, staging_of, staging_slot
 from hpcoll.runtime.program import fields as f
@@ -139,9 +139,9 @@ def _reserve(state, rings, slot):  # type: ignore[no-untyped-def]
     """RESERVE: the next free bytes of the slot; from its start again only when all that was staged there has been used.
 
     Short messages go round in a few pages, since the first touch of a page costs more than they do; longer ones gain from memory that is in
-    no other core's cache.
+    no other core's cache. -1: the system has no memory.
     """
-    used = pointer(rings[f.USED] + 16 * slot)
+    used = pointer(rings[f.USED] + 24 * slot)
     nbytes = state[f.STAGING_OF_LANE]
     end = used[0] + nbytes
     if end > (rings[f.CAPACITY] if nbytes >= _UNCACHED_NBYTES else _NEAR_NBYTES) and used[0] > 0:
@@ -155,6 +155,19 @@ def _reserve(state, rings, slot):  # type: ignore[no-untyped-def]
     used[1] = used[0]
     used[0] += state[f.STAGING_OF_LANE]
     rings[f.STAGED] += 1
+    return 1 if used[0] <= used[2] else _populate(state, rings, slot)
+
+
+@njit(nogil=True)
+def _populate(state, rings, slot):  # type: ignore[no-untyped-def]
+    """Give a staging slot pages up to its lane's end, and some more: 1, or -1 where the system has none."""
+    used = pointer(rings[f.USED] + 24 * slot)
+    end = min(rings[f.CAPACITY], -(-used[0] // rings[f.POPULATED_AT_ONCE]) * rings[f.POPULATED_AT_ONCE])
+    first = rings[f.STAGING_AT] + slot * rings[f.CAPACITY] + used[2]
+    if madvise(state[f.MADVISE], (first, end - used[2], f.MADV_POPULATE_WRITE)) != 0:
+        state[f.ERROR] = f.FULL
+        return -1
+    used[2] = end
     return 1
 
 

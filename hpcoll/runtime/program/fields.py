@@ -34,19 +34,21 @@ EVENT = 1
     INPUT, OUTPUT, SCRATCH, WHERE_INPUT, WHERE_OUTPUT, LANDED, NMESSAGES, RINGS, COMM, TAG, BYTE, STATUS_IGNORE, ISEND, IRECV, TEST, IPROBE,
     LAST_TAG, KERNEL, MEMCPY, SCHED_YIELD, USLEEP, CLOCK_GETTIME, ENDED, ERROR, FLAG, SPINS, YIELDS, STAGING_OF_LANE, FIRST_STAGING_SLOT,
     CLOCK, CLOCK_NS, LOCK, ACCOUNT, STARTED, CELL, NULL, STAND_IN, HANDLE_MASK, TRUNCATED, BLOCK, COPY, COPY_NBYTES, GPU,
-    COUNTS, NCOUNTS, RECORDS, RECORDS_END, ROOM, COPY_ROOM, NEEDED, ELEMENTS, LEDGER_NBYTES, CAME, AWAITED, HELD, OPERANDS,
-) = range(66)  # fmt: skip
+    COUNTS, NCOUNTS, RECORDS, RECORDS_END, ROOM, COPY_ROOM, NEEDED, ELEMENTS, LEDGER_NBYTES, CAME, AWAITED, HELD, MADVISE, OPERANDS,
+) = range(67)  # fmt: skip
 
 # In the array of a `Rings` (int64). SLOTS_AT, ACKS_AT, STAGING_AT: addresses in the window, the last of this rank's staging slots.
 # SENT, TAKEN, ACKED: addresses of this rank's counters, one per staging slot and peer; USED: per staging slot, bytes of CAPACITY
-# handed out and where the lane at hand has its own. CALLS: so far; STAGED: lanes that staged. SLOW_WRITES:
-# how much oftener staging in the caches was slow than fast. BASES: addresses of what is mapped, by number;
-# NRANGES: address of a number, RANGES: of as many triples (first address, last + 1, where) of memory that all local peers map.
+# handed out, where the lane at hand has its own, and how many have pages by now, which they are given POPULATED_AT_ONCE. CALLS: so far;
+# STAGED: lanes that staged. SLOW_WRITES: how much oftener staging in the caches was slow than fast. BASES: addresses of what is mapped,
+# by number; NRANGES: address of a number, RANGES: of as many triples (first address, last + 1, where) of memory that all local peers map.
 (
     SLOTS_AT, ACKS_AT, STAGING_AT, STAGING_WHERE, CAPACITY, NLOCAL, LOCAL_RANK, SENT, TAKEN, ACKED, USED, CALLS, STAGED,
-    SLOW_WRITES, BASES, NRANGES, RANGES, RINGS_NFIELDS,
-) = range(18)  # fmt: skip
+    SLOW_WRITES, BASES, NRANGES, RANGES, POPULATED_AT_ONCE, RINGS_NFIELDS,
+) = range(19)  # fmt: skip
 OFFSET_BITS = 48  # "where" is the number of a window and an offset in it
+MADV_POPULATE_WRITE = 23  # of Linux
+FULL = 1 << 41  # error: the system has no more shared memory
 STAGING_SLOTS = 8  # of rings: as many acknowledgements fill a cache line
 BLOCK_NBYTES = 8192  # of a result that goes past the caches
 

@@ -29,7 +29,7 @@ class LocalRanks:
     """The ranks of a communicator that share memory with this one. Made collectively.
 
     Attributes:
-        comm: Private communicator of those ranks.
+        comm: Private communicator of those ranks; where they are all there are, the one that this was made of.
         rank, nranks: In it.
         first: Lowest of those ranks in the communicator.
         local_peers: Local rank of each of the others, by its rank in the communicator.
@@ -41,9 +41,8 @@ class LocalRanks:
         """``limit``: most bytes of shared memory on the node for all communicators, None for half of what others leave in /dev/shm;
         ``most``: ranks that share memory, in groups of neighbours.
         """
-        whole = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
-        self.comm = whole.Split(whole.rank // (most or whole.size), whole.rank)
-        whole.Free()
+        self.comm = comm if not most and _all_share(comm) else _split(comm, most)
+        self._own = self.comm is not comm
         self.rank, self.nranks = self.comm.rank, self.comm.size
         self.refused, self._limit = "", limit
         found = self.comm.allgather((comm.rank, os.getpid()))
@@ -75,15 +74,16 @@ class LocalRanks:
         sweep()
         return self._shared(nbytes, mine, max(self.comm.allgather(windows.mapped_nbytes())))
 
-    def window(self, head_nbytes: int, part_nbytes: int) -> Window:
-        """A new window, zeros; collective, raises as `symmetric`."""
+    def window(self, head_nbytes: int, part_nbytes: int, *, reserved: bool = True) -> Window:
+        """A new window, zeros; collective, raises as `symmetric`. Unless all of it is reserved, only the head has memory yet."""
         head_nbytes, part_nbytes = whole_pages(head_nbytes), whole_pages(part_nbytes)
         number, mapped = self._number()
 
         def mine(file: int) -> Window:
             if self.rank == 0:
                 windows.reserve(file, 0, head_nbytes)
-            windows.reserve(file, head_nbytes + self.rank * part_nbytes, part_nbytes)
+            if reserved:
+                windows.reserve(file, head_nbytes + self.rank * part_nbytes, part_nbytes)
             return Window(number, Mapping(file, head_nbytes + self.nranks * part_nbytes), head_nbytes, part_nbytes)
 
         problem = f"there are {MAX_WINDOWS} windows already" if number.value == MAX_WINDOWS else ""
@@ -149,23 +149,57 @@ class LocalRanks:
     def make_rings(self, n: int, capacity: int = CAPACITY_NBYTES) -> list[Rings] | None:
         """``n`` rings in one window; None on every rank, with ``refused`` set, where it cannot be had. Collective.
 
+        Where the system can be asked for pages of mapped memory, staging slots have none until messages need them: most communicators
+        send little, and 2 MB for each cost milliseconds.
+
         Args:
             n: How many.
             capacity: Bytes of a staging slot, whole cache lines.
         """
-        head, part = rings_nbytes(self.nranks), STAGING_SLOTS * capacity
+        head, part, reserved = rings_nbytes(self.nranks), STAGING_SLOTS * capacity, not windows.populates()
         try:
-            window = self.window(n * head, n * part)
+            window = self.window(n * head, n * part, reserved=reserved)
         except ArgumentError as error:
             self.refused = str(error)
             return None
         mine = window.part(self.rank)
-        return [Rings(self.rank, self.local_peers, self.ranges, window, capacity, i * head, mine + i * part) for i in range(n)]
+        return [Rings(self.rank, self.local_peers, self.ranges, window, capacity, i * head, mine + i * part, reserved) for i in range(n)]
 
     def free(self) -> None:
         """Free the communicator; what was made stays as long as somebody holds it."""
         sweep()
-        self.comm.Free()
+        if self._own:
+            self.comm.Free()
+
+
+_sharing: list[frozenset[int]] = []  # ranks of COMM_WORLD that are known to share memory, this process among them
+
+
+def _split(comm: MPI.Intracomm, most: int | None) -> MPI.Comm:
+    """The ranks that share memory with this one, in groups of ``most``; ``comm`` itself where it has no others. Collective."""
+    whole = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
+    if whole.size == comm.size <= (most or comm.size):
+        whole.Free()
+        _sharing.append(_world_ranks(comm))
+        return comm
+    group = whole.Split(whole.rank // (most or whole.size), whole.rank)
+    whole.Free()
+    return group
+
+
+def _all_share(comm: MPI.Intracomm) -> bool:
+    """Whether it is known that all ranks share memory, without a message: who knows it of some ranks has found it out with them all."""
+    ranks = _world_ranks(comm) if _sharing else frozenset()
+    return any(ranks <= known for known in _sharing) and MPI.UNDEFINED not in ranks
+
+
+def _world_ranks(comm: MPI.Intracomm) -> frozenset[int]:
+    """Ranks in COMM_WORLD, among them MPI.UNDEFINED for processes that were started later."""
+    group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+    ranks = frozenset(MPI.Group.Translate_ranks(group, None, world))
+    group.Free()
+    world.Free()
+    return ranks
 
 
 def _identity(file: int | str) -> tuple[int, int]:

@@ -25,10 +25,11 @@ from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, INLINE_NBYTES
 from hpcoll.runtime.program.route import Route
 from hpcoll.runtime.program.spans import Pieces, names_of, nbytes_of, spans_of
 from hpcoll.runtime.transports.symmetric import Ranges
-from hpcoll.runtime.transports.window import BASES, Window
+from hpcoll.runtime.transports.window import BASES, PAGE, Window
 from hpcoll.schedules.ir import RING_SLOTS
 
 CAPACITY_NBYTES = 256 << 10  # of one staging slot
+_POPULATED_AT_ONCE = 16 << 10  # bytes of a slot: room for short messages
 
 
 class RingRoute(Route):
@@ -70,7 +71,8 @@ class Rings:
     Args:
         rank: This rank's local rank.
         ranges: Memory that all local ranks map; kept, so that it stays up to date.
-        slots, staging: Offsets in the window: of the ring slots, and of this rank's staging slots.
+        slots, staging: Offsets in the window: of the ring slots, and of this rank's staging slots, which begin pages.
+        populated: These have pages; else they are given some when messages need them.
     Attributes:
         address: Of the fields that compiled code reads.
         capacity: Bytes of a staging slot.
@@ -79,11 +81,13 @@ class Rings:
     """
 
     def __init__(
-        self, rank: int, local_peers: Mapping[int, int], ranges: Ranges, window: Window, capacity: int, slots: int, staging: int
+        self, rank: int, local_peers: Mapping[int, int], ranges: Ranges, window: Window, capacity: int, slots: int, staging: int,
+        populated: bool,
     ) -> None:
         nlocal = len(local_peers) + 1
         self.local_peers, self.capacity, self.window, self._ranges = local_peers, capacity, window, ranges
-        self._counters, self._used = np.zeros((3, STAGING_SLOTS, nlocal), np.int64), np.zeros((STAGING_SLOTS, 2), np.int64)
+        self._counters, self._used = np.zeros((3, STAGING_SLOTS, nlocal), np.int64), np.zeros((STAGING_SLOTS, 3), np.int64)
+        self._used[:, 2] = capacity if populated else 0
         self.fields = np.zeros(f.RINGS_NFIELDS, np.int64)
         values = {
             f.SLOTS_AT: window.address + slots, f.ACKS_AT: window.address + slots + _slots_nbytes(nlocal),
@@ -91,6 +95,7 @@ class Rings:
             f.CAPACITY: capacity, f.NLOCAL: nlocal, f.LOCAL_RANK: rank, f.SENT: self._counters[0].ctypes.data,
             f.TAKEN: self._counters[1].ctypes.data, f.ACKED: self._counters[2].ctypes.data, f.USED: self._used.ctypes.data,
             f.BASES: BASES.ctypes.data, f.NRANGES: ranges.nrows.ctypes.data, f.RANGES: ranges.table.ctypes.data,
+            f.POPULATED_AT_ONCE: max(PAGE, _POPULATED_AT_ONCE),
         }  # fmt: skip
         for field, value in values.items():
             self.fields[field] = value

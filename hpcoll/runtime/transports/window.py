@@ -12,9 +12,11 @@ import ctypes
 import mmap
 import os
 import weakref
+from functools import cache
 
 import numpy as np
 
+from hpcoll.runtime.program.fields import MADV_POPULATE_WRITE
 from hpcoll.runtime.program.opcodes import aligned
 
 PAGE = mmap.PAGESIZE
@@ -52,6 +54,13 @@ def reserve(file: int, first: int, nbytes: int) -> None:
     """
     for at in range(first, first + nbytes, _STEP_NBYTES):
         os.posix_fallocate(file, at, min(_STEP_NBYTES, first + nbytes - at))
+
+
+@cache
+def populates() -> bool:
+    """Whether the system can be asked to give mapped memory pages (Linux 5.14), and says so where it has none."""
+    with mmap.mmap(-1, PAGE) as page:
+        return _libc.madvise(ctypes.addressof(ctypes.c_char.from_buffer(page)), PAGE, MADV_POPULATE_WRITE) == 0
 
 
 class Mapping:
