@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import mmap
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -165,6 +166,17 @@ def test_freed_memory(double: Double) -> None:
     page = np.zeros(4, np.float32)
     refused(f"no memory is at {page.ctypes.data:#x}: it was freed or never allocated", Cai(page.ctypes.data, (1 << 45,)))  # its end
     refused(f"no memory is at {x.address:#x}: it was freed or never allocated", double.dlpack(x))
+
+
+@pytest.mark.usefixtures("no_driver")
+def test_every_byte_before_a_page_that_cannot_be_read() -> None:
+    """What the kernel is made to read must be neither too much, nor less than the page that is asked for."""
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, 2 * page)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + page), ctypes.c_size_t(page), 0) == 0
+    assert [device_array(Cai(address + page - n, (n,), "|u1")) for n in (1, 7, 13, page)] == [None] * 4
+    refused(f"no memory is at {address:#x}: it was freed or never allocated", Cai(address, (page + 1,), "|u1"))
 
 
 def test_memory_that_ends_too_early(double: Double) -> None:

@@ -10,6 +10,7 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentBufferError, ArgumentError, ArgumentKeyError, ArgumentTypeError, like
 from hpcoll.runtime.gpu import dlpack
 from hpcoll.runtime.gpu.arrays import DeviceArray, device_array
+from hpcoll.runtime.gpu.cuda import driver
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 UNREADABLE = (TypeError, ValueError, BufferError, RuntimeError, LookupError, AttributeError)  # what exporters raise
@@ -67,9 +68,9 @@ def gpu_memory(buffer: object, subject: str, *, writable: bool, bare: bool, stre
 
 
 def find_gpu_array(argument: Any) -> DeviceArray | None:
-    """The GPU array in a buffer argument; what is wrong with it is found when the call is described."""
+    """The GPU array in a buffer argument; what is wrong with it is found when the call is described, and without a driver there is none."""
     buffer = argument[0] if isinstance(argument, list | tuple) and argument else argument
-    if isinstance(buffer, np.ndarray) or buffer is None or buffer is MPI.IN_PLACE:
+    if isinstance(buffer, np.ndarray) or buffer is None or buffer is MPI.IN_PLACE or driver() is None:
         return None
     try:
         return device_array(buffer)

@@ -7,7 +7,8 @@ import numpy as np
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.calls.buffers import Resolved
-from hpcoll.runtime.gpu.arrays import DeviceArray, device_array
+from hpcoll.comm.calls.exporters import find_gpu_array
+from hpcoll.runtime.gpu.arrays import DeviceArray
 
 
 def check_same_order(send: object, recv: object, rank: int) -> None:
@@ -24,7 +25,7 @@ def _order(spec: Any) -> tuple[tuple[int, ...], str]:
     buffer = spec[0] if isinstance(spec, list | tuple) and spec else spec
     if len(getattr(buffer, "shape", (0, 0))) < 2:
         return (), ""
-    array = buffer if isinstance(buffer, np.ndarray) else device_array(buffer)
+    array = buffer if isinstance(buffer, np.ndarray) else find_gpu_array(buffer)
     if array is None or len(array.shape) < 2:
         return (), ""
     if isinstance(array, DeviceArray):
