@@ -14,7 +14,7 @@ import numpy as np
 
 # Kinds of records in `Sizes.code`: [kind, argument, number of terms, then a coefficient and a variable for each]. The sum of the terms is
 # FLOOR, CLAMP: the next variable, divided by the argument and rounded down, or if it is negative, else 0; SAME, OTHER, NOT_NEGATIVE: to be
-# 0, not 0, at least 0; ROOM: to be at most the word at the address; STORE: for the word at the address.
+# 0, not 0, at least 0; ROOM: to be at most the word so many bytes behind the start of the engine's array; STORE: for the word there.
 FLOOR, CLAMP, SAME, OTHER, NOT_NEGATIVE, ROOM, STORE = range(7)
 
 Terms: TypeAlias = tuple[tuple[int, int], ...]  # (variable, coefficient), by variable; variable 0 is the constant 1
@@ -63,11 +63,11 @@ class Sizes:
         """The records.
 
         Args:
-            rooms: Sizes that must not exceed the int64 at an address.
-            stores: Sizes, and the address of the int64 that is set to each.
+            rooms: Sizes that must not exceed an int64, and where that is: in bytes from the engine's array on.
+            stores: Sizes, and where the int64 is that is set to each.
         """
-        last = [(ROOM, address, size.terms) for size, address in rooms if isinstance(size, Size)]
-        last += [(STORE, address, size.terms) for size, address in stores]
+        last = [(ROOM, at, size.terms) for size, at in rooms if isinstance(size, Size)]
+        last += [(STORE, at, size.terms) for size, at in stores]
         found: list[int] = []
         for kind, argument, terms in (*self._records, *last):
             found += (kind, argument, len(terms))

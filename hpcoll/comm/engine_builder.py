@@ -4,10 +4,11 @@ There is one path for arrays of hosts and of GPUs, which differ in the routes of
 the engine.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from hpcoll.base.sizes import Sizes
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.cut import cut, lane_nbytes, ledger_nbytes, message_nbytes, window
 from hpcoll.comm.ledger import Account, named
-from hpcoll.comm.plan import MAX_WINDOW, MessageContext
+from hpcoll.comm.plan import MAX_WINDOW, MOST_ENGINES, MessageContext, addressed
 from hpcoll.kernels.host import kernel_address
 from hpcoll.runtime.engine.host_engine import HostEngine, Shape, WaitPolicy
 from hpcoll.runtime.program.fields import STAGING_SLOTS
@@ -30,6 +31,8 @@ from hpcoll.schedules.row import Algorithm
 from hpcoll.selection.choose import Choice
 from hpcoll.selection.config import log
 from hpcoll.selection.topology import Topology
+
+Ways: TypeAlias = Counter[str]  # of peers' messages, by the name of the route
 
 UNCACHED_NBYTES = 4 << 20  # messages from here on are not expected to be found in a cache
 
@@ -76,6 +79,14 @@ class EngineBuilder(ABC):
         Raises:
             KernelError: the operator does not compile for the element type.
         """
+        engine, ways = self._lowered(choice, sizes, account, call, message_context)
+        self._say(choice, account, call, ways)
+        return engine
+
+    def _lowered(
+        self, choice: Choice, sizes: tuple[int, ...], account: Account, call: Call, message_context: MessageContext
+    ) -> tuple[HostEngine, Ways]:  # fmt: skip
+        """An engine of a program that is written for it, and how many peers' messages go by which route."""
         row = find(call.collective, choice.algorithm)
         call, shape = (call, None) if self.on_gpu or sizes else symbolic(call, len(self._topology.nodes))
         steps, segments = cut(row, call, choice.segment, self._lane_nbytes(row), self._topology.rank, self._topology.nodes, sizes)
@@ -84,14 +95,17 @@ class EngineBuilder(ABC):
             steps, segments, call.dtype.itemsize, self._window(len(steps.channels)),
             in_place=call.in_place, routes=routes, on_gpu=self.on_gpu,
         )  # fmt: skip
-        ways = Counter(route.name for route in routes.values())  # lowering has asked for no others
-        account.ways.update(ways)
-        peers = ", ".join(f"{n} by {way}" for way, n in sorted(ways.items())) or "none"
-        log.debug("rank %d: %s: %s, peers: %s", self._topology.rank, named(call.collective, call.element), choice.algorithm, peers)
         engine = self._engine(program, call, account.sums, message_context, shape)
         if shape is None:
             engine.bind_counts(call.count, ledger_nbytes(call, len(self._topology.nodes)), call.copied)
-        return engine
+        return engine, Counter(route.name for route in routes.values())  # lowering has asked for no others
+
+    def _say(self, choice: Choice, account: Account, call: Call, ways: Ways) -> None:
+        """Tell ledger and log on what ways an engine's messages go."""
+        account.ways.update(ways)
+        if log.isEnabledFor(logging.DEBUG):
+            peers = ", ".join(f"{n} by {way}" for way, n in sorted(ways.items())) or "none"
+            log.debug("rank %d: %s: %s, peers: %s", self._topology.rank, named(call.collective, call.element), choice.algorithm, peers)
 
     @abstractmethod
     def _routes(self, call: Call, message_context: MessageContext) -> Mapping[int, Route]:
@@ -123,6 +137,32 @@ class HostEngines(EngineBuilder):
     def __init__(self, topology: Topology, comm: int, wait_policy: WaitPolicy, lock: np.ndarray, capacity: int) -> None:
         super().__init__(topology, comm, wait_policy, lock)
         self._capacity = capacity
+        self._patterns: dict[tuple[Any, ...], list[tuple[HostEngine, Ways]]] = {}  # never run, by all that programs depend on but counts
+
+    def build(self, choice: Choice, sizes: tuple[int, ...], account: Account, call: Call, message_context: MessageContext) -> HostEngine:
+        """As `EngineBuilder.build`; what was lowered for one kind of call serves all that differ in element type, operator or method."""
+        if sizes:
+            return super().build(choice, sizes, account, call, message_context)
+        on_rings = message_context.rings is not None
+        blocks = call.blocks and tuple(map(len, call.blocks))
+        key = call.collective, *choice[:2], call.dtype.itemsize, call.root, call.in_place, blocks, bool(call.copied), on_rings
+        patterns = self._patterns.setdefault(key, [])
+        for pattern, ways in patterns:
+            engine = self._another(pattern, account, call, message_context)
+            if engine is not None:
+                self._say(choice, account, call, ways)
+                return engine
+        engine, ways = self._lowered(choice, sizes, account, call, message_context)
+        unused = self._another(engine, account, call, message_context)
+        assert unused is not None
+        patterns[MOST_ENGINES - 1 :] = []
+        patterns.insert(0, (unused, ways))
+        self._say(choice, account, call, ways)
+        return engine
+
+    def forget(self) -> None:
+        """Drop what was lowered."""
+        self._patterns.clear()
 
     def _routes(self, call: Call, message_context: MessageContext) -> Mapping[int, Route]:
         return host_routes(message_context.local_peers)
@@ -136,10 +176,20 @@ class HostEngines(EngineBuilder):
     def _engine(
         self, program: Program, call: Call, account: np.ndarray, message_context: MessageContext, shape: Shape | None
     ) -> HostEngine:  # fmt: skip
-        operator = BOR if call.collective == "barrier" else call.op
-        kernel = kernel_address(operator, call.dtype) if operator is not None and len(program.sources) else 0
-        uncached = message_nbytes(call, len(self._topology.nodes)) >= UNCACHED_NBYTES
+        kernel, uncached = self._reducing(program, call)
         return HostEngine(
             program, library(), self._comm, kernel, self._wait_policy, self._lock, account,
             message_context.rings, message_context.tag, uncached, shape,
         )  # fmt: skip
+
+    def _another(self, pattern: HostEngine, account: Account, call: Call, message_context: MessageContext) -> HostEngine | None:
+        """An engine of a pattern's program for a call; None where that does not hold for its counts."""
+        kernel, uncached = self._reducing(pattern.program, call)
+        counts = addressed(call.counts)
+        return pattern.another(counts.buffer_info()[0], kernel, account.sums, message_context.rings, message_context.tag, uncached)
+
+    def _reducing(self, program: Program, call: Call) -> tuple[int, bool]:
+        """The kernel of a call, and whether results are too large for the caches."""
+        operator = BOR if call.collective == "barrier" else call.op
+        kernel = kernel_address(operator, call.dtype) if operator is not None and len(program.sources) else 0
+        return kernel, message_nbytes(call, len(self._topology.nodes)) >= UNCACHED_NBYTES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import factorial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from mpi4py import MPI
 from reference import agreed, communicator, fresh
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.comm import engine_builder
 from hpcoll.comm.context import Context
 from hpcoll.runtime.engine.call_cache import SUPPORTED
 
@@ -54,6 +56,31 @@ def test_sizes_in_any_order() -> None:
             wrong += [] if all(good) else [(turn, n, good)]
     comm.Free()
     assert agreed(wrong) == []
+
+
+def test_kinds_of_call_share_what_was_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Element types and operators of one size need one program, yet have engines, counts and lines of the ledger of their own."""
+    comm, lowered, wrong = communicator().Dup(), [], []  # type: Any, list[Any], list[Any]
+    lower = engine_builder.lower
+
+    def noted(*arguments: Any, **more: Any) -> Any:
+        lowered.append(arguments)
+        return lower(*arguments, **more)
+
+    monkeypatch.setattr(engine_builder, "lower", noted)
+    comm._context.planner.forget()  # what a freed communicator left
+    p, kinds = comm.size, [(code, op) for code in ("f4", "i4", "u4") for op in (MPI.SUM, MPI.PROD)]
+    for turn in range(2):
+        for i, (code, op) in enumerate(kinds):
+            x, y = np.full(3 + i, comm.rank + 1, code), np.zeros(3 + i, code)
+            comm.Allreduce(x, y, op, algorithm="ring")
+            comm.Bcast(x, 0, algorithm="binomial")
+            right = (y == (p * (p + 1) // 2 if op is MPI.SUM else factorial(p))).all() and (x == 1).all()
+            wrong += [] if right else [(turn, code, op)]
+    rows = sorted((row.operation, row.element, row.calls) for row in comm.ledger.rows())
+    expected = [(operation, element, 4) for operation in ("allreduce", "bcast") for element in ("float32", "int32", "uint32")]
+    assert agreed([*wrong, *([] if rows == expected else rows), *([] if len(lowered) == 2 else [len(lowered)])]) == []
+    comm.Free()
 
 
 @pytest.mark.skipif(not SUPPORTED, reason="objects are laid out otherwise")

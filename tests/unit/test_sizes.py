@@ -37,11 +37,12 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 class Sized:
-    """What compiled code needs to fit a program to counts."""
+    """What compiled code needs to fit a program to counts; stores and rooms are at addresses."""
 
     def __init__(self, sizes: Sizes, stores: list[tuple[Size, int]], rooms: list[tuple[Number, int]] | None = None) -> None:
         self.state, self.counts = np.zeros(f.OPERANDS, np.int64), np.array([*sizes.values, *[0] * 8], np.int64)
-        self.code = sizes.code(rooms or [], stores)
+        start = self.state.ctypes.data
+        self.code = sizes.code([(size, at - start) for size, at in rooms or []], [(size, at - start) for size, at in stores])
         self.state[f.COUNTS], self.state[f.NCOUNTS] = self.counts.ctypes.data, len(sizes.given)
         self.state[f.RECORDS] = self.code.ctypes.data
         self.state[f.RECORDS_END] = self.code.ctypes.data + self.code.nbytes
@@ -132,15 +133,18 @@ class Template:
         call, shape = symbolic(call, nranks)
         self.program = build(row, nranks, rank, call, local)
         self.needs = np.zeros(2, np.int64)
-        stores = [(size, address) for size, address in self.program.symbols]
+        self.all = self.program.numbers
+        stores = [(size, self.all.ctypes.data + 8 * at) for size, at in self.program.symbols]
         for i, size in enumerate((self.program.scratch_nbytes, self.program.staging_nbytes)):
             self.needs[i] = int_value(size)
             stores += [(size, self.needs.ctypes.data + 8 * i)] if isinstance(size, Size) else []
         self.sized = Sized(shape.sizes, stores)
 
     def numbers(self) -> list[Any]:
-        rows, sources, lanes, _, *rest = numbers(self.program)
-        return [rows, sources, lanes, self.needs.tolist(), *rest]
+        tables = self.program.rows, self.program.sources, self.program.lanes
+        parts = np.split(self.all, np.cumsum([table.size for table in tables])[:-1])
+        found = [part.reshape(table.shape).tolist() for part, table in zip(parts, tables, strict=True)]
+        return [*found, self.needs.tolist(), *numbers(self.program)[4:]]
 
 
 def templates_for(row: Algorithm, nranks: int, rank: int, calls: list[Call], local: bool) -> int:

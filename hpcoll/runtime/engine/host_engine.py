@@ -1,5 +1,6 @@
 """The host engine: a program bound to a communicator, a kernel and scratch, which the interpreter runs."""
 
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,10 +9,10 @@ from mpi4py import MPI
 from hpcoll.base.errors import HpcollError, TransportError
 from hpcoll.base.sizes import Number, Size, Sizes, int_value
 from hpcoll.runtime.engine.c_library import function_address
-from hpcoll.runtime.engine.entry import RUN, call_compiled
+from hpcoll.runtime.engine.entry import RESIZE, RUN, call_compiled
 from hpcoll.runtime.program import fields as f
-from hpcoll.runtime.program.fields import FAILED, GO_ON, PENDING
-from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, Code, Program, Symbol, aligned
+from hpcoll.runtime.program.fields import DONE, FAILED, GO_ON, PENDING
+from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, Code, Program, aligned
 from hpcoll.runtime.transports.mpi import Library, last_tag
 from hpcoll.runtime.transports.rings import Rings
 
@@ -42,6 +43,18 @@ class Shape(NamedTuple):
     copied: Number = 0
 
 
+_PLACES = [f.ROWS, f.SOURCES, f.LANES, f.WINDOW_SLOTS, f.LANDED, f.REQUESTS, f.COUNTS, f.RECORDS, f.RECORDS_END]
+_ANY = 1 << 62  # bytes of scratch that are as good as there
+
+
+def _sized(program: Program, shape: Shape) -> dict[int, Number]:
+    """What in an engine's state depends on counts, by field."""
+    return {
+        f.SCRATCH_PER_LANE: program.scratch_nbytes, f.STAGING_OF_LANE: program.staging_nbytes, f.ELEMENTS: shape.elements,
+        f.LEDGER_NBYTES: shape.nbytes, f.COPY_NBYTES: shape.copied,
+    }  # fmt: skip
+
+
 class HostEngine:
     """A program bound to a communicator, a kernel and scratch: ready to run on any buffers of its sizes.
 
@@ -69,54 +82,78 @@ class HostEngine:
     ) -> None:  # fmt: skip
         nsources = int(program.rows[program.rows[:, f.CODE] == Code.REDUCE, f.NSOURCES].max(initial=0))
         assert rings is None or int_value(program.staging_nbytes) <= rings.capacity, (program.staging_nbytes, rings.capacity)
-        self.state = np.zeros(f.OPERANDS + nsources, np.int64)
-        self.program, self.rings, self.lock, self.account = program, rings, lock, account
-        self._window_slots = np.zeros(2 * program.window, np.int64)
-        request = np.dtype(f"u{library.request_nbytes}")
-        self._requests = np.full(max(1, program.window * program.nrequests), library.request_null, request)
-        self._landed = np.zeros(program.window * program.nmessages, np.int64)
+        self.program, self.lock, self._nstate = program, lock, f.OPERANDS + nsources
+        self._bind_words(self._laid_out(library, shape))
         fields = {
-            f.NLANES: len(program.lanes), f.WINDOW: program.window, f.ROWS: program.rows.ctypes.data,
-            f.SOURCES: program.sources.ctypes.data, f.LANES: program.lanes.ctypes.data,
-            f.WINDOW_SLOTS: self._window_slots.ctypes.data, f.REQUESTS: self._requests.ctypes.data,
+            f.NLANES: len(program.lanes), f.WINDOW: program.window,
             f.REQUESTS_PER_LANE: program.nrequests, f.REQUEST_NBYTES: library.request_nbytes,
-            f.SCRATCH_PER_LANE: int_value(program.scratch_nbytes), f.LANDED: self._landed.ctypes.data, f.NMESSAGES: program.nmessages,
-            f.RINGS: rings.address if rings else 0, f.COMM: comm, f.TAG: tag, f.BYTE: library.byte,
+            f.SCRATCH_PER_LANE: int_value(program.scratch_nbytes), f.NMESSAGES: program.nmessages, f.COMM: comm, f.BYTE: library.byte,
             f.STATUS_IGNORE: library.status_ignore, f.ISEND: library.isend, f.IRECV: library.irecv,
-            f.TEST: library.test, f.IPROBE: library.iprobe, f.LAST_TAG: last_tag(), f.KERNEL: kernel,
+            f.TEST: library.test, f.IPROBE: library.iprobe, f.LAST_TAG: last_tag(),
             f.MEMCPY: function_address("memcpy"), f.MADVISE: function_address("madvise"),
             f.SCHED_YIELD: function_address("sched_yield"), f.USLEEP: function_address("usleep"),
             f.CLOCK_GETTIME: function_address("clock_gettime"), f.STAGING_OF_LANE: int_value(program.staging_nbytes),
-            f.TRUNCATED: library.truncated, f.LOCK: lock.ctypes.data, f.ACCOUNT: account.ctypes.data,
+            f.TRUNCATED: library.truncated, f.LOCK: lock.ctypes.data,
             f.SPINS: wait_policy.spins, f.YIELDS: wait_policy.spins + wait_policy.yields,
         }  # fmt: skip
-        if uncached:
-            self._block = np.empty(f.BLOCK_NBYTES + CACHE_LINE_NBYTES, np.uint8)
-            fields[f.BLOCK] = aligned(self._block.ctypes.data)
+        if shape is not None:
+            fields |= {field: int_value(size) for field, size in _sized(program, shape).items()} | {f.NCOUNTS: len(shape.sizes.given)}
         for field, value in fields.items():
             self.state[field] = value
-        self.address = self.state.ctypes.data
-        self._shape = shape
-        if shape is not None:
-            self._bind_shape(shape)
+        self._bind_own(kernel, account, rings, tag, uncached)
 
-    def _bind_shape(self, shape: Shape) -> None:
-        """Let `hpcoll.runtime.engine.resize` write what depends on counts."""
-        program, state, address = self.program, self.state, self.address
-        needed = program.window * program.scratch_nbytes + CACHE_LINE_NBYTES
-        fields = {
-            f.SCRATCH_PER_LANE: program.scratch_nbytes, f.STAGING_OF_LANE: program.staging_nbytes, f.ELEMENTS: shape.elements,
-            f.LEDGER_NBYTES: shape.nbytes, f.COPY_NBYTES: shape.copied,
+    def _laid_out(self, library: Library, shape: Shape | None) -> np.ndarray:
+        """Its memory: the state, then what the state has the addresses of, so far from its own start on as they are behind the state."""
+        program, window = self.program, self.program.window
+        request = np.dtype(f"u{library.request_nbytes}")
+        nrequests = aligned(max(1, window * program.nrequests), 8 // request.itemsize)
+        parts = {
+            f.ROWS: program.rows, f.SOURCES: program.sources, f.LANES: program.lanes,
+            f.WINDOW_SLOTS: np.zeros(2 * window, np.int64), f.LANDED: np.zeros(window * program.nmessages, np.int64),
+            f.REQUESTS: np.full(nrequests, library.request_null, request).view(np.int64),
+            f.COUNTS: np.array(shape.sizes.values if shape else [], np.int64), f.RECORDS: self._records(shape),
         }  # fmt: skip
-        symbols = [*program.symbols, *(Symbol(size, address + 8 * field) for field, size in fields.items() if isinstance(size, Size))]
-        for field, size in fields.items():
-            state[field] = int_value(size)
-        self._records = shape.sizes.code([(needed, address + 8 * f.ROOM), (shape.copied, address + 8 * f.COPY_ROOM)], symbols)
-        self._counts = np.array(shape.sizes.values, np.int64)
-        state[f.COUNTS], state[f.NCOUNTS] = self._counts.ctypes.data, len(shape.sizes.given)
-        state[f.RECORDS] = self._records.ctypes.data
-        state[f.RECORDS_END] = state[f.RECORDS] + self._records.nbytes
+        words = np.concatenate([np.zeros(self._nstate, np.int64), *(part.ravel() for part in parts.values())])
+        ends = 8 * np.cumsum([self._nstate, *(part.size for part in parts.values())])
+        words[[*parts, f.RECORDS_END]] = ends
+        return words
+
+    def _records(self, shape: Shape | None) -> np.ndarray:
+        """By what `hpcoll.runtime.engine.resize` writes what depends on counts; none where the program is for one call's."""
+        program = self.program
+        if shape is None:
+            return np.zeros(0, np.int64)
+        needed = program.window * program.scratch_nbytes + CACHE_LINE_NBYTES
+        sizes = [*((size, self._nstate + at) for size, at in program.symbols), *((size, at) for at, size in _sized(program, shape).items())]
+        stores = [(size, 8 * at) for size, at in sizes if isinstance(size, Size)]
+        return shape.sizes.code([(needed, 8 * f.ROOM), (shape.copied, 8 * f.COPY_ROOM)], stores)
+
+    def _bind_words(self, words: np.ndarray) -> None:
+        """Use memory that is laid out, in which places count from its start; from now on they are addresses."""
+        self._words, self.state, self.address = words, words[: self._nstate], words.ctypes.data
+        words[_PLACES] += self.address
+
+    def _bind_own(self, kernel: int, account: np.ndarray, rings: Rings | None, tag: int, uncached: bool) -> None:
+        """Use what other engines of the same program have not."""
+        self.account, self.rings = account, rings
+        state = self.state
+        state[f.KERNEL], state[f.ACCOUNT], state[f.RINGS], state[f.TAG] = kernel, account.ctypes.data, rings.address if rings else 0, tag
+        if uncached:
+            self._block = np.empty(f.BLOCK_NBYTES + CACHE_LINE_NBYTES, np.uint8)
+            state[f.BLOCK] = aligned(self._block.ctypes.data)
         self.bind_copy(int(state[f.COPY_NBYTES]))
+
+    def another(self, counts: int, kernel: int, account: np.ndarray, rings: Rings | None, tag: int, uncached: bool) -> "HostEngine | None":
+        """An engine of the same program, for counts at an address; None where the program does not hold for them. This one has not run."""
+        made = copy(self)
+        words = self._words.copy()
+        words[_PLACES] -= self.address
+        made._bind_words(words)
+        made.state[f.ROOM] = made.state[f.COPY_ROOM] = _ANY
+        if call_compiled(RESIZE, made.address, counts, 0, 0) != DONE:
+            return None
+        made._bind_own(kernel, account, rings, tag, uncached)
+        return made
 
     @property
     def scratch_nbytes(self) -> int:

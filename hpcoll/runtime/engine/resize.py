@@ -27,15 +27,16 @@ def resize(address, counts):  # type: ignore[no-untyped-def]
         variables[1 + i] = given[i]
     if same:
         return f.DONE
-    status = _evaluate(state, variables)
+    status = _evaluate(address, variables)
     if status != f.DONE:
         variables[1] = _NONE
     return status
 
 
 @njit(nogil=True)
-def _evaluate(state, variables):  # type: ignore[no-untyped-def]
+def _evaluate(address, variables):  # type: ignore[no-untyped-def]
     """Run the records."""
+    state = pointer(address)
     at, end, defined = state[f.RECORDS], state[f.RECORDS_END], 1 + state[f.NCOUNTS]
     while at < end:
         record = pointer(at)
@@ -44,7 +45,7 @@ def _evaluate(state, variables):  # type: ignore[no-untyped-def]
             total += record[3 + 2 * i] * variables[record[4 + 2 * i]]
         at += 8 * (3 + 2 * nterms)
         if kind == STORE:
-            pointer(argument)[0] = total
+            pointer(address + argument)[0] = total
         elif kind == FLOOR:
             variables[defined] = total // argument
             defined += 1
@@ -52,7 +53,7 @@ def _evaluate(state, variables):  # type: ignore[no-untyped-def]
             variables[defined] = min(total, 0)
             defined += 1
         elif kind == ROOM:
-            if total > pointer(argument)[0]:
+            if total > pointer(address + argument)[0]:
                 state[f.NEEDED] = total
                 return f.NO_ROOM
         elif (kind == SAME and total != 0) or (kind == OTHER and total == 0) or (kind == NOT_NEGATIVE and total < 0):

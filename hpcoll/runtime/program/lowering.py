@@ -240,17 +240,11 @@ def lower(
                 sources += lane.sources
                 needs = tuple(map(largest, needs, lane[2:])) if needs else lane[2:]
         lanes += [(first, last, displ * itemsize) for first, last in tables[id(layout)]]
-    symbols: list[Symbol] = []
-    arrays = [_numbers(table, symbols, width) for table, width in ((rows, NCOLUMNS), (sources, 2), (lanes, 3))]
-    return Program(*arrays, min(window, len(lanes)), *needs, symbols=tuple(symbols))  # type: ignore
-
-
-def _numbers(table: Sequence[Sequence[Number]], symbols: list[Symbol], width: int) -> np.ndarray:
-    """A table as an array; its sizes, and where they stand, are added to the symbols."""
-    flat = [number for row in table for number in row]
-    found = np.array([int_value(number) for number in flat], np.int64).reshape(-1, width)
-    symbols += [Symbol(number, found.ctypes.data + 8 * i) for i, number in enumerate(flat) if isinstance(number, Size)]
-    return found
+    widths = ((rows, NCOLUMNS), (sources, 2), (lanes, 3))
+    arrays = [np.array([[*map(int_value, row)] for row in table], np.int64).reshape(-1, width) for table, width in widths]
+    numbers = enumerate(number for table in (rows, sources, lanes) for row in table for number in row)
+    symbols = tuple(Symbol(number, at) for at, number in numbers if isinstance(number, Size))
+    return Program(*arrays, min(window, len(lanes)), *needs, symbols=symbols)  # type: ignore
 
 
 def _items(make: Callable[[frozenset[int]], Items], steps: Sequence[Step], routes: Mapping[int, Route]) -> Items:

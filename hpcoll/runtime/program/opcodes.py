@@ -49,10 +49,10 @@ class Code(IntEnum):
 
 
 class Symbol(NamedTuple):
-    """A size in a program, and the address of the int64 that holds it there."""
+    """A size in a program, and which of the program's numbers it is, in the order of `Program.numbers`."""
 
     size: Size
-    address: int
+    at: int
 
 
 @dataclass(frozen=True)
@@ -86,3 +86,8 @@ class Program:
     nevents: int = 0
     pinned_nbytes: int = 0
     symbols: tuple[Symbol, ...] = ()
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """All rows, sources and lanes, one behind the other."""
+        return np.concatenate([self.rows.ravel(), self.sources.ravel(), self.lanes.ravel()])
