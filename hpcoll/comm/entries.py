@@ -41,9 +41,10 @@ def enter(
         served: What serves it, and its plan.
         most_nbytes: Most bytes of the message of such a call.
     """
-    row, on, cell = METHODS[method], planner.resources, planner.cell(call)
+    row, on = METHODS[method], planner.resources
     found = sides(row, arguments, buffers, on.rank, on.nranks)
     if found is not None:
+        cell = planner.cell(call)
         _enter(table, row, arguments, found, call, served, (cell[0], min(cell[1], most_nbytes)), (on.rank, on.nranks))
 
 

@@ -27,8 +27,9 @@ def sides(row: Method, arguments: Sequence[Any], buffers: Sequence[Any], rank: i
     kinds = [row.holds[1] if len(arguments) > 1 and one is arguments[1] is not arguments[0] else row.holds[0] for one in buffers]
     if row.at_root and row.name.endswith("v") and rank != row.find("root", arguments):
         kinds[1 if row.at_root == "recvbuf" else 0] = ABSENT
-    found = [_side(one, kind, nranks, writable=i == 1) for i, (one, kind) in enumerate(zip(buffers, kinds, strict=True))]
-    return None if None in found else (found[0], found[1])  # type: ignore[return-value]
+    sent = _side(buffers[0], kinds[0], nranks, writable=False)
+    received = None if sent is None else _side(buffers[1], kinds[1], nranks, writable=True)
+    return None if sent is None or received is None else (sent, received)
 
 
 def whose_sizes(row: Method, call: Call) -> int:

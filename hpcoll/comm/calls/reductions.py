@@ -12,7 +12,7 @@ import numpy as np
 from hpcoll.base.dtypes import check_op, is_extended, working_dtype
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.calls import gpu_staging
-from hpcoll.comm.calls.buffers import resolve
+from hpcoll.comm.calls.buffers import Resolved, resolve
 from hpcoll.comm.calls.call import Call, Reduction, factor_of, is_in_place, view
 from hpcoll.comm.calls.operators import to_ours
 from hpcoll.comm.calls.overlap import check_overlap, check_same_order
@@ -103,22 +103,30 @@ def _call(given: Reduction) -> Call:
         return given.call(send.address, recv.address if recv else 0, in_place=given.in_place)
     if send.gpu is not None or (recv is not None and recv.gpu is not None):
         return gpu_staging.reduction(given)
-    dtype, work, in_place = given.dtype, working_dtype(given.dtype), given.in_place
-    source = view(send)
-    if work != dtype or op.premultiplier is not None:
-        source, in_place = source.astype(work), False
+    work, in_place = working_dtype(given.dtype), given.in_place
+    as_given, address = work == given.dtype and op.premultiplier is None, send.address
+    source: Any = None  # a copy
+    if not as_given:
+        source, in_place = view(send).astype(work), False
+        address = source.ctypes.data
     if op.premultiplier is not None:
         source *= factor_of(op, work)
-    as_given = source.dtype == dtype and op.premultiplier is None
     if recv is None:
-        return given.call(source.ctypes.data, 0, in_place=in_place, keep=(source,), as_given=as_given)
-    target = view(recv)[: given.own_count]
-    result = np.empty(target.size, work) if work != dtype else target
+        return given.call(address, 0, in_place=in_place, keep=(source,), as_given=as_given)
     beside = given.collective == "reduce_scatter" and in_place  # its input lies where results come, until all have it
-    in_place = in_place and not beside and result is target
+    in_place = in_place and not beside
     copied = send.nbytes if beside else 0
-    if result is target and given.divisor == 1:
-        return given.call(source.ctypes.data, recv.address, in_place=in_place, copied=copied, keep=(source,), as_given=as_given)
+    if work == given.dtype and given.divisor == 1:
+        return given.call(address, recv.address, in_place=in_place, copied=copied, keep=(source,), as_given=as_given)
+    return _finished(given, recv, work, address, source, in_place=in_place, copied=copied)
+
+
+def _finished(
+    given: Reduction, recv: Resolved, work: np.dtype, send: int, source: np.ndarray | None, *, in_place: bool, copied: int
+) -> Call:  # fmt: skip
+    """A call whose result is divided, or rounded to the caller's type, at its end."""
+    target = view(recv)[: given.own_count]
+    result = target if work == given.dtype else np.empty(target.size, work)
 
     def finish() -> None:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -127,6 +135,5 @@ def _call(given: Reduction) -> Call:
             if result is not target:
                 target[...] = result
 
-    address = recv.address if result is target else result.ctypes.data
-    keep = (source, result)
-    return given.call(source.ctypes.data, address, in_place=in_place, copied=copied, keep=keep, finish=finish, as_given=False)
+    address, keep = result.ctypes.data, (source, result)
+    return given.call(send, address, in_place=in_place, copied=copied, keep=keep, finish=finish, as_given=False)
