@@ -1,5 +1,6 @@
 """Finds how the calls of one communicator run: chooses an algorithm, and keeps the plans for kinds of calls."""
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
@@ -119,7 +120,7 @@ class Planner:
         )  # fmt: skip
         found = self._ranges.find(need, algorithm, segment)
         choice = found.choice
-        if on.rank == 0:
+        if on.rank == 0 and log.isEnabledFor(logging.INFO):
             sizes = "" if known is None else f", {found.least} to {found.most} bytes"
             cut = "" if choice.segment == NEVER else f", segments of {choice.segment} bytes"
             log.info("%s%s: %s%s (%s)", named(call.collective, call.element), sizes, choice.algorithm, cut, choice.why)

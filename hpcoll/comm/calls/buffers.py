@@ -81,4 +81,5 @@ def resolve(
     count, offset, sizes, starts = place(counts, displs, array.nbytes, layout=layout, nblocks=nblocks, subject=subject)
     address = 0 if not count else _get_address(array) + offset if gpu is None else gpu.pointer + offset
     readonly = not array.flags.writeable if isinstance(array, np.ndarray) else array.readonly
-    return Resolved(address, count, layout.dtype, count * layout.dtype.itemsize, readonly, array, sizes, starts, layout.datatype, gpu)
+    nbytes = count * layout.dtype.itemsize
+    return _new_tuple(Resolved, (address, count, layout.dtype, nbytes, readonly, array, sizes, starts, layout.datatype, gpu))

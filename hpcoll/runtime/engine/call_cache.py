@@ -181,12 +181,14 @@ class CallTable:
 
     def _neighbour(self, entry: list[int]) -> int:
         """Where an entry goes: to one like it of the counts right below or above, which it is made to include, or behind all."""
-        for row in range(len(self.calls)):
-            other = self._words[c.ENTRIES + c.ENTRY * row : c.ENTRIES + c.ENTRY * (row + 1)].tolist()
-            alike = all(other[i] == entry[i] for i in range(c.ENTRY) if i not in (c.LEAST, c.MOST))
-            if alike and entry[c.LEAST] <= other[c.MOST] + 1 and other[c.LEAST] <= entry[c.MOST] + 1:
-                entry[c.LEAST], entry[c.MOST] = min(entry[c.LEAST], other[c.LEAST]), max(entry[c.MOST], other[c.MOST])
-                return row
+        others = self._words[c.ENTRIES : c.ENTRIES + c.ENTRY * len(self.calls)].reshape(-1, c.ENTRY)
+        alike = others == entry
+        alike[:, (c.LEAST, c.MOST)] = True
+        for row in np.flatnonzero(alike.all(axis=1)).tolist():
+            least, most = others[row, (c.LEAST, c.MOST)].tolist()
+            if entry[c.LEAST] <= most + 1 and least <= entry[c.MOST] + 1:
+                entry[c.LEAST], entry[c.MOST] = min(entry[c.LEAST], least), max(entry[c.MOST], most)
+                return int(row)
         return len(self.calls)
 
     def clear(self) -> None:
