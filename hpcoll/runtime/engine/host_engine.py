@@ -43,7 +43,7 @@ class Shape(NamedTuple):
     copied: Number = 0
 
 
-_PLACES = [f.ROWS, f.SOURCES, f.LANES, f.WINDOW_SLOTS, f.LANDED, f.REQUESTS, f.COUNTS, f.RECORDS, f.RECORDS_END]
+_PLACES = np.array([f.ROWS, f.SOURCES, f.LANES, f.WINDOW_SLOTS, f.LANDED, f.REQUESTS, f.COUNTS, f.RECORDS, f.RECORDS_END])
 _ANY = 1 << 62  # bytes of scratch that are as good as there
 
 
@@ -114,8 +114,7 @@ class HostEngine:
             f.COUNTS: np.array(shape.sizes.values if shape else [], np.int64), f.RECORDS: self._records(shape),
         }  # fmt: skip
         words = np.concatenate([np.zeros(self._nstate, np.int64), *(part.ravel() for part in parts.values())])
-        ends = 8 * np.cumsum([self._nstate, *(part.size for part in parts.values())])
-        words[[*parts, f.RECORDS_END]] = ends
+        words[[*parts, f.RECORDS_END]] = 8 * np.cumsum([self._nstate, *(part.size for part in parts.values())])
         return words
 
     def _records(self, shape: Shape | None) -> np.ndarray:
@@ -138,9 +137,8 @@ class HostEngine:
         self.account, self.rings = account, rings
         state = self.state
         state[f.KERNEL], state[f.ACCOUNT], state[f.RINGS], state[f.TAG] = kernel, account.ctypes.data, rings.address if rings else 0, tag
-        if uncached:
-            self._block = np.empty(f.BLOCK_NBYTES + CACHE_LINE_NBYTES, np.uint8)
-            state[f.BLOCK] = aligned(self._block.ctypes.data)
+        self._block = np.empty(f.BLOCK_NBYTES + CACHE_LINE_NBYTES, np.uint8) if uncached else None
+        state[f.BLOCK] = 0 if self._block is None else aligned(self._block.ctypes.data)
         self.bind_copy(int(state[f.COPY_NBYTES]))
 
     def another(self, counts: int, kernel: int, account: np.ndarray, rings: Rings | None, tag: int, uncached: bool) -> "HostEngine | None":
