@@ -1,23 +1,20 @@
-"""Machine code from the disk cache, loaded by LLVM alone.
+"""Machine code from the disk cache, loaded without a compiler.
 
 Numba takes half a second to import and, with what it needs to load its own cache, some 50 MB of each process. So compiled functions are
-kept as object files, and Numba is imported only where one is missing.
+kept as object files, and compilers are imported only where one is missing.
 """
 
 import ctypes
-import hashlib
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from importlib.util import find_spec
+from importlib.util import find_spec, source_hash
 from pathlib import Path
 from typing import Any
 
-import llvmlite
-import llvmlite.binding as llvm
-
 from hpcoll.base.disk_cache import kept
+from hpcoll.kernels.linking import placed
 
 
 class _Definition(ctypes.Structure):
@@ -27,6 +24,7 @@ class _Definition(ctypes.Structure):
 
 
 _MAKER = Path(__file__).with_name("object_code.py")
+_PROCESSOR = Path("/sys/devices/system/cpu/modalias")  # vendor, model, and all that it can do
 _FASTCALL = 0x80  # METH_FASTCALL
 
 _lock = threading.Lock()
@@ -43,13 +41,11 @@ def load(name: str, sources: Sequence[Path], make: Callable[[str], bytes]) -> in
         make: Compiles it, only where it is not kept: gives an object file in which the function has the name that it is given.
     """
     content = b"".join(path.read_bytes() for path in (*sources, _MAKER))
-    symbol = f"{name}_{hashlib.sha256(_setting() + content).hexdigest()[:24]}"
+    symbol = f"{name}_{source_hash(_setting() + content).hex()}"
     with _lock:
-        engine = _engine()
         if symbol not in _loaded:
-            engine.add_object_file(llvm.ObjectFileRef.from_data(kept(f"{symbol}.o", str(sources[0]), lambda: make(symbol))))
-            engine.finalize_object()
-            _loaded[symbol] = int(engine.get_function_address(symbol))
+            file = kept(f"{symbol}.o", str(sources[0]), lambda: make(symbol))
+            _loaded[symbol] = placed(file, symbol) or _placed_by_llvm(file, symbol)
     return _loaded[symbol]
 
 
@@ -63,6 +59,8 @@ def python_function(name: str, address: int) -> Callable[..., int]:
 
 def target_machine() -> Any:
     """LLVM's target for this processor."""
+    import llvmlite.binding as llvm
+
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm.Target.from_default_triple().create_target_machine(
@@ -70,15 +68,38 @@ def target_machine() -> Any:
     )
 
 
+def _placed_by_llvm(file: bytes, symbol: str) -> int:
+    import llvmlite.binding as llvm
+
+    engine = _engine()
+    engine.add_object_file(llvm.ObjectFileRef.from_data(file))
+    engine.finalize_object()
+    return int(engine.get_function_address(symbol))
+
+
 @lru_cache
 def _engine() -> Any:
+    import llvmlite.binding as llvm
+
     return llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
 
 
 @lru_cache
 def _setting() -> bytes:
     """What machine code depends on besides its source: compilers, interpreter, processor."""
-    processor = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
-    spec = find_spec("numba")  # is not imported for its version
-    numba = Path(spec.origin).with_name("_version.py").read_bytes() if spec and spec.origin else b""
-    return numba + repr((llvmlite.__version__, sys.version, processor)).encode()
+    return b"".join((_version("numba"), _version("llvmlite"), sys.version.encode(), _processor()))
+
+
+def _version(package: str) -> bytes:
+    """What tells one version of a package from another; it is not imported for that."""
+    spec = find_spec(package)
+    return Path(spec.origin).with_name("_version.py").read_bytes() if spec and spec.origin else b""
+
+
+def _processor() -> bytes:
+    try:
+        return _PROCESSOR.read_bytes()
+    except OSError:  # no Linux that says it
+        import llvmlite.binding as llvm
+
+        return repr((llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())).encode()

@@ -5,11 +5,11 @@ done on this node, and then nobody waits for anybody.
 """
 
 import fcntl
-import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import source_hash
 from pathlib import Path
 
 
@@ -21,7 +21,7 @@ def once_per_node(what: str, source: str) -> Iterator[None]:
         what: Name of what is compiled; holds a digest of all that it is made from, compilers included.
         source: File it comes from; its path and modification time are part of the stamp.
     """
-    name = hashlib.sha256(f"{what} {source} {os.stat(source).st_mtime_ns}".encode()).hexdigest()[:24]
+    name = source_hash(f"{what} {source} {os.stat(source).st_mtime_ns}".encode()).hex()
     try:
         stamp = _folder() / name
         lock = None if stamp.exists() else (stamp.parent / "lock").open("w")

@@ -7,7 +7,6 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError
 from hpcoll.selection.config import Config, read_config
 from hpcoll.selection.logs import configure_log
-from hpcoll.selection.measured import measured
 
 
 def agree(comm: MPI.Intracomm) -> tuple[Config, list[str]]:
@@ -33,6 +32,8 @@ def agree(comm: MPI.Intracomm) -> tuple[Config, list[str]]:
     configure_log(config, comm.Get_rank())
     hosts = [host for _, _, host in found]
     if config.tuning is not None and len(hosts) > 1:
+        from hpcoll.selection.measured import measured
+
         table, levels = measured(comm, config.tuning, hosts)
         config = replace(config, table=table, levels=levels)
     return config, hosts

@@ -19,7 +19,6 @@ from hpcoll.schedules.placement import Nodes, members
 from hpcoll.schedules.row import Algorithm
 from hpcoll.selection.config import NATIVE, PREFIX, Config, Entry, Table, check_algorithm
 from hpcoll.selection.networks import GPU_NETWORK, NATIVE_NETWORK, ONE_HOST, SHARED_NETWORK
-from hpcoll.selection.tuning import lookup
 
 # What the MPI library is expected to do between hosts, without segments.
 NATIVE_ROWS = {
@@ -131,6 +130,8 @@ def _measured(need: Need, table: Table) -> Choice:
     """What the tuning table says, or what the model says where the table says nothing that can serve the call."""
     if need.nbytes is None or need.nranks < 2 or not table:
         return _cheapest(need)
+    from hpcoll.selection.tuning import lookup
+
     name, entries = lookup(table, need.type_class, need.collective, need.nbytes)
     over = ""
     for entry in entries:

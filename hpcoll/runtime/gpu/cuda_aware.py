@@ -5,7 +5,6 @@ and one that has it may lack it at run time. A wrong guess ends a process, so it
 """
 
 import os
-import subprocess
 import sys
 from functools import lru_cache
 
@@ -39,6 +38,8 @@ print("takes" if all(trial(nbytes) for nbytes in (8, 1 << 16, 1 << 22)) else "ta
 @lru_cache
 def takes_gpu_memory(gpu: Gpu) -> bool:
     """Whether a message of GPU memory arrives, in a process of its own with this one's libraries and settings."""
+    import subprocess
+
     environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)}
     command = [sys.executable, "-c", _TRIAL, str(gpu.ordinal)]
     try:
