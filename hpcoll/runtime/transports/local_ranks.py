@@ -182,7 +182,9 @@ def _split(comm: MPI.Intracomm, most: int | None) -> MPI.Comm:
         whole.Free()
         _sharing.append(_world_ranks(comm))
         return comm
-    group = whole.Split(whole.rank // (most or whole.size), whole.rank)
+    if most is None:
+        return whole
+    group = whole.Split(whole.rank // most, whole.rank)
     whole.Free()
     return group
 
