@@ -7,13 +7,13 @@ kept as object files, and compilers are imported only where one is missing.
 import ctypes
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from importlib.util import find_spec, source_hash
 from pathlib import Path
 from typing import Any
 
-from hpcoll.base.disk_cache import kept
+from hpcoll.base.disk_cache import kept_all
 from hpcoll.kernels.linking import placed
 
 
@@ -40,13 +40,20 @@ def load(name: str, sources: Sequence[Path], make: Callable[[str], bytes]) -> in
         sources: Files that it is made from, the first its own.
         make: Compiles it, only where it is not kept: gives an object file in which the function has the name that it is given.
     """
+    return load_all({name: make}, sources)[0]
+
+
+def load_all(makers: Mapping[str, Callable[[str], bytes]], sources: Sequence[Path]) -> list[int]:
+    """Addresses of several functions as `load`, by name, that are made from the same files; processes of a node share the work."""
     content = b"".join(path.read_bytes() for path in (*sources, _MAKER))
-    symbol = f"{name}_{source_hash(_setting() + content).hex()}"
+    digest = source_hash(_setting() + content).hex()
+    symbols = {f"{name}_{digest}": make for name, make in makers.items()}
     with _lock:
-        if symbol not in _loaded:
-            file = kept(f"{symbol}.o", str(sources[0]), lambda: make(symbol))
+        missing = [symbol for symbol in symbols if symbol not in _loaded]
+        files = kept_all({f"{symbol}.o": partial(symbols[symbol], symbol) for symbol in missing}, str(sources[0]))
+        for symbol, file in zip(missing, files, strict=True):
             _loaded[symbol] = placed(file, symbol) or _placed_by_llvm(file, symbol)
-    return _loaded[symbol]
+    return [_loaded[symbol] for symbol in symbols]
 
 
 def python_function(name: str, address: int) -> Callable[..., int]:

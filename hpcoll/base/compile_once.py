@@ -1,7 +1,7 @@
 """One compilation per node: whoever comes first compiles, the others wait and load it from Numba's disk cache.
 
-A file lock of the node, not a message, so that ranks of any communicator may meet here. A stamp says that the work was
-done on this node, and then nobody waits for anybody.
+A file of the node for each work, not a message, so that ranks of any communicator may meet here. It is locked while somebody works, and
+not empty once the work was done on this node: then nobody waits for anybody.
 """
 
 import fcntl
@@ -14,26 +14,31 @@ from pathlib import Path
 
 
 @contextmanager
-def once_per_node(what: str, source: str) -> Iterator[None]:
-    """Hold the node's lock while compiling, unless it was compiled on this node before.
+def once_per_node(what: str, source: str, *, waits: bool = True) -> Iterator[bool]:
+    """Hold the node's lock on a work, unless it was done on this node before; whether this process may do it.
 
     Args:
         what: Name of what is compiled; holds a digest of all that it is made from, compilers included.
         source: File it comes from; its path and modification time are part of the stamp.
+        waits: For another process that is doing it; else the answer is no meanwhile.
     """
     name = source_hash(f"{what} {source} {os.stat(source).st_mtime_ns}".encode()).hex()
     try:
-        stamp = _folder() / name
-        lock = None if stamp.exists() else (stamp.parent / "lock").open("w")
+        stamp = (_folder() / name).open("ab")
     except OSError:  # no folder that this user may write to: everybody compiles
-        lock = None
-    if lock is None:
-        yield
+        yield True
         return
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    stamp.touch()
+    with stamp:
+        done = os.fstat(stamp.fileno()).st_size > 0
+        try:
+            if not done:
+                fcntl.flock(stamp, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+        if not done:
+            stamp.write(b"done")
 
 
 def _folder() -> Path:

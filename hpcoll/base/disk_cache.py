@@ -4,14 +4,15 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hpcoll.base.compile_once import once_per_node
 
 _PATIENCE_S = 1.0
-_spoken: list[str] = []  # what was said
+_TEXT = "hpcoll: compiling for this machine, once"
+_spoken: list[str] = []  # what was said, by this process or by one that it found at work
 
 
 def folder() -> Path:
@@ -33,13 +34,26 @@ def kept(name: str, source: str, make: Callable[[], bytes]) -> bytes:
         source: File that it is compiled from.
         make: What makes its content.
     """
+    return kept_all({name: make}, source)[0]
+
+
+def kept_all(makers: Mapping[str, Callable[[], bytes]], source: str) -> list[bytes]:
+    """Several files as `kept`, by name. Processes of a node share the work: each leaves those that others are making for last."""
+    found = {name: _kept(name, source, make, waits=False) for name, make in makers.items()}
+    return [found[name] or _kept(name, source, make, waits=True) for name, make in makers.items()]
+
+
+def _kept(name: str, source: str, make: Callable[[], bytes], *, waits: bool) -> bytes:
     path = folder() / name
     with suppress(OSError):
         return path.read_bytes()
-    with once_per_node(name, source):
+    with once_per_node(name, source, waits=waits) as mine:
+        if not mine:
+            _spoken.append(_TEXT)
+            return b""
         with suppress(OSError):  # another process wrote it while this one waited
             return path.read_bytes()
-        with _said("hpcoll: compiling for this machine, once"):
+        with _said(_TEXT):
             content = make()
         with suppress(OSError):  # nowhere to keep it: everybody compiles
             _write(path, content)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,13 +41,34 @@ def test_long_work_says_so_once(folder: Path, monkeypatch: pytest.MonkeyPatch, c
 
 def test_what_another_process_makes_is_waited_for(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     @contextmanager
-    def meanwhile(name: str, source: str) -> Iterator[None]:
-        folder.mkdir()
-        (folder / name).write_bytes(b"theirs")
-        yield
+    def meanwhile(name: str, source: str, *, waits: bool) -> Iterator[bool]:
+        if waits:
+            folder.mkdir()
+            (folder / name).write_bytes(b"theirs")
+        yield waits
 
     monkeypatch.setattr(disk_cache, "once_per_node", meanwhile)
     assert disk_cache.kept("one", __file__, refuse) == b"theirs"
+
+
+def test_what_another_process_is_making_comes_last(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Two processes that need the same two files make one each; the other one, which is at it, says so."""
+    made: list[str] = []
+
+    @contextmanager
+    def busy(name: str, source: str, *, waits: bool) -> Iterator[bool]:
+        yield waits or name != "first"
+
+    def make(name: str) -> bytes:
+        made.append(name)
+        return bytes(time.sleep(0.2) or 3)
+
+    monkeypatch.setattr(disk_cache, "once_per_node", busy)
+    monkeypatch.setattr(disk_cache, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(disk_cache, "_spoken", [])
+    found = disk_cache.kept_all({name: partial(make, name) for name in ("first", "second")}, __file__)
+    assert (made, found) == (["second", "first"], [bytes(3)] * 2)
+    assert capfd.readouterr().err == ""
 
 
 def test_nowhere_to_keep_it(folder: Path) -> None:

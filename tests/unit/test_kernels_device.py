@@ -57,7 +57,7 @@ every_cc = each_of(CCS, (9, 0))
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """A folder of its own for every test, and no lock between tests."""
     monkeypatch.setattr(disk_cache, "folder", lambda: tmp_path / "kept")
-    monkeypatch.setattr(disk_cache, "once_per_node", lambda what, source: nullcontext())
+    monkeypatch.setattr(disk_cache, "once_per_node", lambda what, source, waits: nullcontext(True))
     forget()
     yield tmp_path / "kept"
     forget()
@@ -286,10 +286,10 @@ def test_without_a_place_to_keep_texts_everybody_compiles(monkeypatch: pytest.Mo
 
 
 def test_a_kernel_that_another_process_is_compiling_is_waited_for(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def meanwhile(what: str, source: str) -> Any:
+    def meanwhile(what: str, source: str, *, waits: bool) -> Any:
         cache.mkdir()
         (cache / what).write_bytes(b"theirs")
-        return nullcontext()
+        return nullcontext(True)
 
     monkeypatch.setattr(disk_cache, "once_per_node", meanwhile)
     assert device.pack(4, (9, 0)).ptx == b"theirs"

@@ -1,4 +1,4 @@
-"""Compiled: the one function that Python calls. Imported only where it has to be compiled."""
+"""Compiled: the one function that Python calls, and the one that it calls by address. Imported only where it has to be compiled."""
 
 from hpcoll.kernels.object_code import object_file
 from hpcoll.runtime.engine import call_lookup, interpreter, progress
@@ -27,6 +27,11 @@ def _call(what, a, b, c, d):  # type: ignore[no-untyped-def]
     if what == UNPACK_RESULTS:
         return unpack(a)
     return serve(a)
+
+
+def advance_file(symbol: str) -> bytes:
+    """Object file of `interpreter.advance`."""
+    return object_file(interpreter.advance.py_func, "int32(int64)", symbol)
 
 
 def dispatch_file(symbol: str) -> bytes:

@@ -1,12 +1,13 @@
 """`call_compiled`, the one entrance from Python into compiled code.
 
-One function is compiled, kept on disk under a name that holds a digest of all it was made from, and called as a function of C, without
-Numba's dispatch. Where it is kept, Numba is not imported.
+It is compiled, kept on disk under a name that holds a digest of all it was made from, and called as a function of C, without Numba's
+dispatch. Where it is kept, Numba is not imported. What runs the rows of programs is compiled by itself: a third of the work, which another
+rank can do meanwhile.
 """
 
 from pathlib import Path
 
-from hpcoll.kernels.machine_code import load, python_function
+from hpcoll.kernels.machine_code import load_all, python_function
 from hpcoll.runtime.program.fields import ACTIVATE as ACTIVATE
 from hpcoll.runtime.program.fields import CACHED as CACHED
 from hpcoll.runtime.program.fields import RESIZE as RESIZE
@@ -30,4 +31,11 @@ def _compile(symbol: str) -> bytes:
     return dispatch_file(symbol)
 
 
-call_compiled = python_function("call_compiled", load("engine", _MADE_OF, _compile))
+def _compile_advance(symbol: str) -> bytes:
+    from hpcoll.runtime.engine.dispatch import advance_file
+
+    return advance_file(symbol)
+
+
+_engine, advance_address = load_all({"engine": _compile, "advance": _compile_advance}, _MADE_OF)  # what takes longest first
+call_compiled = python_function("call_compiled", _engine)

@@ -9,7 +9,7 @@ from mpi4py import MPI
 from hpcoll.base.errors import HpcollError, TransportError
 from hpcoll.base.sizes import Number, Size, Sizes, int_value
 from hpcoll.runtime.engine.c_library import function_address
-from hpcoll.runtime.engine.entry import RESIZE, RUN, call_compiled
+from hpcoll.runtime.engine.entry import RESIZE, RUN, advance_address, call_compiled
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.fields import DONE, FAILED, GO_ON, PENDING
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, Code, Program, aligned
@@ -90,7 +90,7 @@ class HostEngine:
             f.SCRATCH_PER_LANE: int_value(program.scratch_nbytes), f.NMESSAGES: program.nmessages, f.COMM: comm, f.BYTE: library.byte,
             f.STATUS_IGNORE: library.status_ignore, f.ISEND: library.isend, f.IRECV: library.irecv,
             f.TEST: library.test, f.IPROBE: library.iprobe, f.LAST_TAG: last_tag(),
-            f.MEMCPY: function_address("memcpy"), f.MADVISE: function_address("madvise"),
+            f.MEMCPY: function_address("memcpy"), f.MADVISE: function_address("madvise"), f.ADVANCE: advance_address,
             f.SCHED_YIELD: function_address("sched_yield"), f.USLEEP: function_address("usleep"),
             f.CLOCK_GETTIME: function_address("clock_gettime"), f.STAGING_OF_LANE: int_value(program.staging_nbytes),
             f.TRUNCATED: library.truncated, f.LOCK: lock.ctypes.data,

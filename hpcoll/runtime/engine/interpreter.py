@@ -8,7 +8,7 @@ again, which leaves Python the chance to see a signal. All state is in arrays, s
 
 from numba import njit
 
-from hpcoll.runtime.engine.ffi import exchange, pointer, sched_yield, store_release, usleep
+from hpcoll.runtime.engine.ffi import INT, LONG, c_function, exchange, pointer, sched_yield, store_release, usleep
 from hpcoll.runtime.engine.gpu_ops import begin_gpu, enter, leave, run_gpu
 from hpcoll.runtime.engine.local_ops import copy, nanoseconds, run_local
 from hpcoll.runtime.engine.mpi_ops import let_mpi_move, run_mpi
@@ -18,6 +18,7 @@ from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import Code
 
 _COPY, _STAGE, _RECORD, _SYNC = int(Code.COPY), int(Code.STAGE), int(Code.RECORD), int(Code.SYNC)
+_advance = c_function(INT, LONG)
 
 
 @njit(nogil=True)
@@ -76,6 +77,12 @@ def advance(address):  # type: ignore[no-untyped-def]
         moved = -1 if state[f.ERROR] else _run_lanes(address)
         leave(state)
     return moved
+
+
+@njit(nogil=True)
+def advance_by_address(address):  # type: ignore[no-untyped-def]
+    """`advance`, which is compiled by itself, so that two processes can compile the engine at once."""
+    return _advance(pointer(address)[f.ADVANCE], (address,))
 
 
 @njit(nogil=True)
@@ -140,7 +147,7 @@ def run_locked(address, input_address, output_address, counts):  # type: ignore[
 def _go_on(address):  # type: ignore[no-untyped-def]
     state, idle = pointer(address), 0
     while state[f.ENDED] < state[f.NLANES]:
-        moved = advance(address)
+        moved = advance_by_address(address)
         if moved < 0:
             return f.FAILED
         idle = 0 if moved else idle + 1

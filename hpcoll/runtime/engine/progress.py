@@ -20,7 +20,7 @@ from hpcoll.runtime.engine.ffi import (
     store_release,
     usleep,
 )
-from hpcoll.runtime.engine.interpreter import advance, begin
+from hpcoll.runtime.engine.interpreter import advance_by_address, begin
 from hpcoll.runtime.program import progress_fields as p
 from hpcoll.runtime.program.fields import BUSY, CELL, DONE, ENDED, FAILED, HANDLE_MASK, MEMCPY, NLANES, NULL, PENDING, SPINS, STAND_IN
 from hpcoll.runtime.program.fields import SCHED_YIELD as YIELD
@@ -48,7 +48,7 @@ def _advance(table, slot):  # type: ignore[no-untyped-def]
         state = p.RUNNING
         store_release(at + 8 * p.STATE, p.RUNNING)
     if state == p.RUNNING:
-        moved = advance(fields[p.ENGINE])
+        moved = advance_by_address(fields[p.ENGINE])
         if moved < 0 or engine[ENDED] == engine[NLANES]:
             store_release(fields[p.TICKETS], fields[p.TICKET] + 1)
             handle = fields[p.HANDLE]
@@ -137,7 +137,7 @@ def start(engine, input_address, output_address):  # type: ignore[no-untyped-def
     begin(state, input_address, output_address)
     idle = 0
     while idle < state[SPINS] + _EAGER:
-        moved = advance(engine)
+        moved = advance_by_address(engine)
         if moved < 0:
             return FAILED
         if state[ENDED] == state[NLANES]:
