@@ -19,7 +19,7 @@ from hpcoll.comm.cut import cut, lane_nbytes, ledger_nbytes, message_nbytes, win
 from hpcoll.comm.ledger import Account, named
 from hpcoll.comm.plan import MAX_WINDOW, MOST_ENGINES, MessageContext, addressed
 from hpcoll.kernels.host import kernel_address
-from hpcoll.runtime.engine.host_engine import HostEngine, Shape, WaitPolicy
+from hpcoll.runtime.engine.host_engine import Binding, HostEngine, Shape, WaitPolicy
 from hpcoll.runtime.program.fields import STAGING_SLOTS
 from hpcoll.runtime.program.lowering import lower
 from hpcoll.runtime.program.opcodes import Program
@@ -35,6 +35,10 @@ from hpcoll.selection.topology import Topology
 Ways: TypeAlias = Counter[str]  # of peers' messages, by the name of the route
 
 UNCACHED_NBYTES = 4 << 20  # messages from here on are not expected to be found in a cache
+
+# Engines that never run, of which those that do are copies: by all that a program depends on but counts; the oldest first.
+_PATTERNS: dict[tuple[Any, ...], list[tuple[HostEngine, Ways]]] = {}
+_MOST_PATTERNS = 512
 
 
 def symbolic(call: Call, nranks: int) -> tuple[Call, Shape]:
@@ -137,32 +141,35 @@ class HostEngines(EngineBuilder):
     def __init__(self, topology: Topology, comm: int, wait_policy: WaitPolicy, lock: np.ndarray, capacity: int) -> None:
         super().__init__(topology, comm, wait_policy, lock)
         self._capacity = capacity
-        self._patterns: dict[tuple[Any, ...], list[tuple[HostEngine, Ways]]] = {}  # never run, by all that programs depend on but counts
+        self._who = topology.rank, topology.nodes, capacity, wait_policy
 
     def build(self, choice: Choice, sizes: tuple[int, ...], account: Account, call: Call, message_context: MessageContext) -> HostEngine:
-        """As `EngineBuilder.build`; what was lowered for one kind of call serves all that differ in element type, operator or method."""
+        """As `EngineBuilder.build`.
+
+        What was lowered for one kind of call serves all that differ in element type, operator, method or communicator.
+        """
         if sizes:
             return super().build(choice, sizes, account, call, message_context)
-        on_rings = message_context.rings is not None
+        local = tuple(message_context.local_peers.items())
         blocks = call.blocks and tuple(map(len, call.blocks))
-        key = call.collective, *choice[:2], call.dtype.itemsize, call.root, call.in_place, blocks, bool(call.copied), on_rings
-        patterns = self._patterns.setdefault(key, [])
+        key = *self._who, local, call.collective, *choice[:2], call.dtype.itemsize, call.root, call.in_place, blocks, bool(call.copied)
+        patterns = _PATTERNS.setdefault(key, [])
+        counts = addressed(call.counts)
         for pattern, ways in patterns:
-            engine = self._another(pattern, account, call, message_context)
+            binding = self._binding(pattern.program, call, account.sums, message_context)
+            engine = pattern.another(counts.buffer_info()[0], binding)
             if engine is not None:
                 self._say(choice, account, call, ways)
                 return engine
         engine, ways = self._lowered(choice, sizes, account, call, message_context)
-        unused = self._another(engine, account, call, message_context)
+        unused = engine.another(counts.buffer_info()[0], Binding(0, np.zeros(1, np.int64), np.zeros(3, np.int64)))
         assert unused is not None
         patterns[MOST_ENGINES - 1 :] = []
         patterns.insert(0, (unused, ways))
+        if len(_PATTERNS) > _MOST_PATTERNS:
+            _PATTERNS.pop(next(iter(_PATTERNS)), None)
         self._say(choice, account, call, ways)
         return engine
-
-    def forget(self) -> None:
-        """Drop what was lowered."""
-        self._patterns.clear()
 
     def _routes(self, call: Call, message_context: MessageContext) -> Mapping[int, Route]:
         return host_routes(message_context.local_peers)
@@ -176,20 +183,10 @@ class HostEngines(EngineBuilder):
     def _engine(
         self, program: Program, call: Call, account: np.ndarray, message_context: MessageContext, shape: Shape | None
     ) -> HostEngine:  # fmt: skip
-        kernel, uncached = self._reducing(program, call)
-        return HostEngine(
-            program, library(), self._comm, kernel, self._wait_policy, self._lock, account,
-            message_context.rings, message_context.tag, uncached, shape,
-        )  # fmt: skip
+        return HostEngine(program, library(), self._wait_policy, self._binding(program, call, account, message_context), shape)
 
-    def _another(self, pattern: HostEngine, account: Account, call: Call, message_context: MessageContext) -> HostEngine | None:
-        """An engine of a pattern's program for a call; None where that does not hold for its counts."""
-        kernel, uncached = self._reducing(pattern.program, call)
-        counts = addressed(call.counts)
-        return pattern.another(counts.buffer_info()[0], kernel, account.sums, message_context.rings, message_context.tag, uncached)
-
-    def _reducing(self, program: Program, call: Call) -> tuple[int, bool]:
-        """The kernel of a call, and whether results are too large for the caches."""
+    def _binding(self, program: Program, call: Call, account: np.ndarray, message_context: MessageContext) -> Binding:
         operator = BOR if call.collective == "barrier" else call.op
         kernel = kernel_address(operator, call.dtype) if operator is not None and len(program.sources) else 0
-        return kernel, message_nbytes(call, len(self._topology.nodes)) >= UNCACHED_NBYTES
+        uncached = message_nbytes(call, len(self._topology.nodes)) >= UNCACHED_NBYTES
+        return Binding(self._comm, self._lock, account, kernel, message_context.rings, message_context.tag, uncached)

@@ -13,7 +13,7 @@ from hpcoll.comm.cut import lane_nbytes
 from hpcoll.comm.engine_builder import EngineBuilder
 from hpcoll.comm.plan import MessageContext
 from hpcoll.runtime.engine.gpu_engine import GpuEngine
-from hpcoll.runtime.engine.host_engine import Shape, WaitPolicy
+from hpcoll.runtime.engine.host_engine import Binding, Shape, WaitPolicy
 from hpcoll.runtime.gpu.arrays import DeviceArray
 from hpcoll.runtime.gpu.cuda_aware import takes_gpu_memory
 from hpcoll.runtime.gpu.device import Gpu, Memory, kernels
@@ -197,7 +197,5 @@ class GpuEngines(EngineBuilder):
         gpu, function = self._gpus.gpu, 0
         if call.op is not None and len(program.sources):
             function = gpu.function(kernels().fold(call.op, call.dtype, gpu.cc))
-        return GpuEngine(
-            program, library(), self._comm, function, self._wait_policy, self._lock, account, gpu, message_context.index,
-            self._gpus.directory, message_context.rings, message_context.tag,
-        )  # fmt: skip
+        binding = Binding(self._comm, self._lock, account, 0, message_context.rings, message_context.tag)
+        return GpuEngine(program, library(), self._wait_policy, binding, function, gpu, message_context.index, self._gpus.directory)

@@ -145,7 +145,6 @@ class Planner:
         """Drop all plans; they are made anew when needed."""
         self._plans.clear()
         self._alike.clear()
-        self._engines.forget()
         self._forgotten()
 
 

@@ -20,7 +20,7 @@ from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.point_to_point_buffers import gpu_arrays, is_direct, serve, settle
 from hpcoll.comm.progress_thread import collect
 from hpcoll.comm.requests import Request, start
-from hpcoll.runtime.engine.host_engine import OWN_CORE, HostEngine
+from hpcoll.runtime.engine.host_engine import OWN_CORE, Binding, HostEngine
 from hpcoll.runtime.program.fields import NCOLUMNS
 from hpcoll.runtime.program.opcodes import Code, Program
 from hpcoll.runtime.transports.mpi import library
@@ -183,7 +183,7 @@ def _plan() -> Plan:
     row[0, 0] = Code.WAIT
     program = Program(row, np.zeros((0, 2), np.int64), np.array([[0, 1, 0]], np.int64), 1, 0, 0, 0, 0)
     lock, account = np.zeros(1, np.int64), Account()
-    build = partial(HostEngine, program, library(), 0, 0, OWN_CORE, lock, account.sums)
+    build = partial(HostEngine, program, library(), OWN_CORE, Binding(0, lock, account.sums))
     return Plan(Receive._what, "", account, lambda call, message_context: build())
 
 

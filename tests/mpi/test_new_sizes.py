@@ -59,7 +59,7 @@ def test_sizes_in_any_order() -> None:
 
 
 def test_kinds_of_call_share_what_was_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Element types and operators of one size need one program, yet have engines, counts and lines of the ledger of their own."""
+    """Element types, operators and communicators alike need one program, yet have engines, counts and lines of the ledger of their own."""
     comm, lowered, wrong = communicator().Dup(), [], []  # type: Any, list[Any], list[Any]
     lower = engine_builder.lower
 
@@ -68,6 +68,7 @@ def test_kinds_of_call_share_what_was_lowered(monkeypatch: pytest.MonkeyPatch) -
         return lower(*arguments, **more)
 
     monkeypatch.setattr(engine_builder, "lower", noted)
+    monkeypatch.setattr(engine_builder, "_PATTERNS", {})
     comm._context.planner.forget()  # what a freed communicator left
     p, kinds = comm.size, [(code, op) for code in ("f4", "i4", "u4") for op in (MPI.SUM, MPI.PROD)]
     for turn in range(2):
@@ -79,7 +80,12 @@ def test_kinds_of_call_share_what_was_lowered(monkeypatch: pytest.MonkeyPatch) -
             wrong += [] if right else [(turn, code, op)]
     rows = sorted((row.operation, row.element, row.calls) for row in comm.ledger.rows())
     expected = [(operation, element, 4) for operation in ("allreduce", "bcast") for element in ("float32", "int32", "uint32")]
-    assert agreed([*wrong, *([] if rows == expected else rows), *([] if len(lowered) == 2 else [len(lowered)])]) == []
+    other, z = communicator().Split(0, comm.rank), np.full(7, 1, "f4")
+    other.Allreduce(MPI.IN_PLACE, z, algorithm="ring")  # in place: one more program
+    other.Bcast(z, 0, algorithm="binomial")
+    wrong += [] if (z == p).all() else [z]
+    assert agreed([*wrong, *([] if rows == expected else rows), *([] if len(lowered) == 3 else [len(lowered)])]) == []
+    other.Free()
     comm.Free()
 
 

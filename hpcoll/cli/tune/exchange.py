@@ -27,7 +27,7 @@ from hpcoll.cli.tune.fit import LARGE_NBYTES, Errors, fit_network, largest_error
 from hpcoll.comm.engine_builder import UNCACHED_NBYTES
 from hpcoll.kernels.host import kernel_address
 from hpcoll.runtime.engine.entry import RUN, call_compiled
-from hpcoll.runtime.engine.host_engine import OWN_CORE, SHARED_CORE, HostEngine, WaitPolicy
+from hpcoll.runtime.engine.host_engine import OWN_CORE, SHARED_CORE, Binding, HostEngine, WaitPolicy
 from hpcoll.runtime.program.chunk_layout import vector_segments
 from hpcoll.runtime.program.fields import STAGING_SLOTS
 from hpcoll.runtime.program.lowering import lower
@@ -227,7 +227,7 @@ def _engine(pair: _Pair, build: Callable[[Writer], None], nchunks: int, nbytes: 
     routes = host_routes(pair.rings.local_peers if pair.rings else {})
     program = lower(schedule, segments * rounds, 1, window, in_place=False, routes=routes)
     lock, account, uncached = np.zeros(1, np.int64), np.zeros(2, np.int64), pair.rings is not None and nbytes >= UNCACHED_NBYTES
-    engine = HostEngine(program, library(), handle(pair.comm), 0, pair.wait_policy, lock, account, pair.rings, 0, uncached)
+    engine = HostEngine(program, library(), pair.wait_policy, Binding(handle(pair.comm), lock, account, 0, pair.rings, 0, uncached))
     engine.bind_scratch(engine.fresh(engine.scratch_nbytes))
     return engine
 

@@ -6,13 +6,12 @@ import numpy as np
 
 from hpcoll.base.errors import DeviceError, HpcollError
 from hpcoll.kernels import MAX_SOURCES
-from hpcoll.runtime.engine.host_engine import HostEngine, WaitPolicy
+from hpcoll.runtime.engine.host_engine import Binding, HostEngine, WaitPolicy
 from hpcoll.runtime.gpu.device import Gpu, Memory, Temporary, kernels, release
 from hpcoll.runtime.gpu.ipc import Directory
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import Program
 from hpcoll.runtime.transports.mpi import Library
-from hpcoll.runtime.transports.rings import Rings
 
 _NPARAMETERS = MAX_SOURCES + 3  # destination, sources, number of sources, count
 
@@ -21,7 +20,7 @@ class GpuEngine(HostEngine):
     """A GPU program, ready to run on any GPU buffers of its sizes.
 
     Args:
-        program, library, comm, wait_policy, lock, account, rings, tag: As in `HostEngine`.
+        program, library, wait_policy, binding: As in `HostEngine`.
         function: Handle of the reduction kernel, or 0.
         gpu: Where it runs.
         message_context: Number of the message context, whose streams it uses.
@@ -29,10 +28,10 @@ class GpuEngine(HostEngine):
     """
 
     def __init__(
-        self, program: Program, library: Library, comm: int, function: int, wait_policy: WaitPolicy, lock: np.ndarray, account: np.ndarray,
-        gpu: Gpu, message_context: int, directory: Directory | None, rings: Rings | None, tag: int,
+        self, program: Program, library: Library, wait_policy: WaitPolicy, binding: Binding, function: int,
+        gpu: Gpu, message_context: int, directory: Directory | None,
     ) -> None:  # fmt: skip
-        super().__init__(program, library, comm, 0, wait_policy, lock, account, rings, tag)
+        super().__init__(program, library, wait_policy, binding)
         self.gpu, self._directory = gpu, directory
         gpu.enter()
         self._streams = np.array(gpu.streams(message_context, program.window), np.uint64)

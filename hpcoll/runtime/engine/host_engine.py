@@ -55,52 +55,66 @@ def _sized(program: Program, shape: Shape) -> dict[int, Number]:
     }  # fmt: skip
 
 
+class Binding(NamedTuple):
+    """What engines of one program differ in.
+
+    Attributes:
+        comm: Handle of the communicator on which the messages travel; nothing else may use it.
+        lock: int64; 1 while the engine runs. Engines that may not run at once share one.
+        account: int64: calls, nanoseconds in them, bytes.
+        kernel: Address of the reduction kernel, or 0 when the program has no reductions.
+        rings: What carries messages to local peers; None when the program has none.
+        tag: First of as many tags as the program has window slots.
+        uncached: Whether results are written past the caches, because they would not stay there anyway.
+    """
+
+    comm: int
+    lock: np.ndarray
+    account: np.ndarray
+    kernel: int = 0
+    rings: Rings | None = None
+    tag: int = 0
+    uncached: bool = False
+
+
 class HostEngine:
     """A program bound to a communicator, a kernel and scratch: ready to run on any buffers of its sizes.
 
     Args:
         program: What to run.
         library: The MPI library.
-        comm: Handle of the communicator on which the messages travel; nothing else may use it.
-        kernel: Address of the reduction kernel, or 0 when the program has no reductions.
         wait_policy: How a rank waits.
-        lock, account: See below.
-        rings: What carries messages to local peers; None when the program has none.
-        tag: First of as many tags as the program has window slots.
-        uncached: Whether results are written past the caches, because they would not stay there anyway.
+        binding: What other engines of the program have not.
         shape: Of a program that was lowered from symbolic sizes; None: there are no others.
 
     Attributes:
         scratch_nbytes: Memory that `bind_scratch` takes, by now.
-        lock: int64; 1 while the engine runs. Engines that may not run at once share one.
-        account: int64: calls, nanoseconds in them, bytes.
+        lock, account, rings: As in `Binding`.
     """
 
-    def __init__(
-        self, program: Program, library: Library, comm: int, kernel: int, wait_policy: WaitPolicy, lock: np.ndarray, account: np.ndarray,
-        rings: Rings | None = None, tag: int = 0, uncached: bool = False, shape: Shape | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, program: Program, library: Library, wait_policy: WaitPolicy, binding: Binding, shape: Shape | None = None) -> None:
         nsources = int(program.rows[program.rows[:, f.CODE] == Code.REDUCE, f.NSOURCES].max(initial=0))
-        assert rings is None or int_value(program.staging_nbytes) <= rings.capacity, (program.staging_nbytes, rings.capacity)
-        self.program, self.lock, self._nstate = program, lock, f.OPERANDS + nsources
+        if binding.rings is not None:
+            assert int_value(program.staging_nbytes) <= binding.rings.capacity, (program.staging_nbytes, binding.rings.capacity)
+        self.program, self._nstate = program, f.OPERANDS + nsources
         self._bind_words(self._laid_out(library, shape))
         fields = {
             f.NLANES: len(program.lanes), f.WINDOW: program.window,
             f.REQUESTS_PER_LANE: program.nrequests, f.REQUEST_NBYTES: library.request_nbytes,
-            f.SCRATCH_PER_LANE: int_value(program.scratch_nbytes), f.NMESSAGES: program.nmessages, f.COMM: comm, f.BYTE: library.byte,
+            f.SCRATCH_PER_LANE: int_value(program.scratch_nbytes), f.NMESSAGES: program.nmessages, f.BYTE: library.byte,
             f.STATUS_IGNORE: library.status_ignore, f.ISEND: library.isend, f.IRECV: library.irecv,
             f.TEST: library.test, f.IPROBE: library.iprobe, f.LAST_TAG: last_tag(),
             f.MEMCPY: function_address("memcpy"), f.MADVISE: function_address("madvise"), f.ADVANCE: advance_address,
             f.SCHED_YIELD: function_address("sched_yield"), f.USLEEP: function_address("usleep"),
             f.CLOCK_GETTIME: function_address("clock_gettime"), f.STAGING_OF_LANE: int_value(program.staging_nbytes),
-            f.TRUNCATED: library.truncated, f.LOCK: lock.ctypes.data,
+            f.TRUNCATED: library.truncated,
             f.SPINS: wait_policy.spins, f.YIELDS: wait_policy.spins + wait_policy.yields,
         }  # fmt: skip
         if shape is not None:
             fields |= {field: int_value(size) for field, size in _sized(program, shape).items()} | {f.NCOUNTS: len(shape.sizes.given)}
         for field, value in fields.items():
             self.state[field] = value
-        self._bind_own(kernel, account, rings, tag, uncached)
+        self._bind(binding)
 
     def _laid_out(self, library: Library, shape: Shape | None) -> np.ndarray:
         """Its memory: the state, then what the state has the addresses of, so far from its own start on as they are behind the state."""
@@ -132,16 +146,15 @@ class HostEngine:
         self._words, self.state, self.address = words, words[: self._nstate], words.ctypes.data
         words[_PLACES] += self.address
 
-    def _bind_own(self, kernel: int, account: np.ndarray, rings: Rings | None, tag: int, uncached: bool) -> None:
-        """Use what other engines of the same program have not."""
-        self.account, self.rings = account, rings
-        state = self.state
-        state[f.KERNEL], state[f.ACCOUNT], state[f.RINGS], state[f.TAG] = kernel, account.ctypes.data, rings.address if rings else 0, tag
-        self._block = np.empty(f.BLOCK_NBYTES + CACHE_LINE_NBYTES, np.uint8) if uncached else None
+    def _bind(self, binding: Binding) -> None:
+        self.lock, self.account, self.rings, state = binding.lock, binding.account, binding.rings, self.state
+        state[f.COMM], state[f.LOCK], state[f.ACCOUNT] = binding.comm, self.lock.ctypes.data, self.account.ctypes.data
+        state[f.KERNEL], state[f.RINGS], state[f.TAG] = binding.kernel, self.rings.address if self.rings else 0, binding.tag
+        self._block = np.empty(f.BLOCK_NBYTES + CACHE_LINE_NBYTES, np.uint8) if binding.uncached else None
         state[f.BLOCK] = 0 if self._block is None else aligned(self._block.ctypes.data)
         self.bind_copy(int(state[f.COPY_NBYTES]))
 
-    def another(self, counts: int, kernel: int, account: np.ndarray, rings: Rings | None, tag: int, uncached: bool) -> "HostEngine | None":
+    def another(self, counts: int, binding: Binding) -> "HostEngine | None":
         """An engine of the same program, for counts at an address; None where the program does not hold for them. This one has not run."""
         made = copy(self)
         words = self._words.copy()
@@ -150,7 +163,7 @@ class HostEngine:
         made.state[f.ROOM] = made.state[f.COPY_ROOM] = _ANY
         if call_compiled(RESIZE, made.address, counts, 0, 0) != DONE:
             return None
-        made._bind_own(kernel, account, rings, tag, uncached)
+        made._bind(binding)
         return made
 
     @property
