@@ -22,7 +22,9 @@ _RAISED = b"compiled code of hpcoll raised an exception\0"
 _INT, _LONG, _POINTER = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
 
 
-def object_file(function: Callable[..., Any], signature: Any, name: str, *, for_python: bool = False) -> bytes:
+def object_file(
+    function: Callable[..., Any], signature: Any, name: str, *, for_python: bool = False, on_objects: int | None = None
+) -> bytes:
     """A function as an object file.
 
     Args:
@@ -31,11 +33,13 @@ def object_file(function: Callable[..., Any], signature: Any, name: str, *, for_
         name: For the function in the file; all others are out of sight.
         for_python: Its arguments and result are int64. Make it a function that Python calls (``METH_FASTCALL``) and that lets other threads
             run meanwhile.
+        on_objects: Called with one argument less, it has this one as the first, and takes the addresses of all objects behind the next,
+            as ``id`` gives them; None: it always has all.
     """
     compiled = _compiled(function, signature)
     module = llvm.parse_assembly(compiled.inspect_llvm())
     exported = compiled.native_name
-    for text in (_what_raises(module), _python_function(exported, len(compiled._sig.args), name) if for_python else ""):
+    for text in (_what_raises(module), _python_function(exported, len(compiled._sig.args), name, on_objects) if for_python else ""):
         module.link_in(llvm.parse_assembly(text))
     module.get_function(name if for_python else exported).name = name
     for one in (*module.functions, *module.global_variables):
@@ -116,30 +120,56 @@ def _module() -> ir.Module:
     return made
 
 
-def _python_function(target: str, nargs: int, name: str) -> str:
+def _python_function(target: str, nargs: int, name: str, on_objects: int | None) -> str:
     """``PyObject *name(PyObject *self, PyObject **args, Py_ssize_t nargs)``."""
     made = _module()
-
-    def declare(result: ir.Type, known: str, *parameters: ir.Type) -> ir.Function:
-        return ir.Function(made, ir.FunctionType(result, parameters), known)
-
-    function = declare(_POINTER, name, _POINTER, _POINTER.as_pointer(), _LONG)
+    function = _declared(made, _POINTER, name, _POINTER, _POINTER.as_pointer(), _LONG)
     builder = ir.IRBuilder(function.append_basic_block())
-    null = ir.Constant(_POINTER, None)
-    with builder.if_then(builder.icmp_signed("!=", function.args[2], _LONG(nargs)), likely=False):
-        builder.call(declare(_INT, "PyErr_BadArgument"), [])
+    call = function.append_basic_block()
+    ways: list[tuple[Any, list[Any]]] = []  # from which block, with which values
+    if on_objects is not None:
+        with builder.if_then(builder.icmp_signed("==", function.args[2], _LONG(nargs - 1))):
+            addresses = [builder.ptrtoint(_argument(builder, i), _LONG) for i in range(1, nargs - 1)]
+            first = builder.call(_declared(made, _LONG, "PyLong_AsLongLong", _POINTER), [_argument(builder, 0)])
+            ways.append((builder.block, [_LONG(on_objects), first, *addresses]))
+            builder.branch(call)
+    ints = _ints(builder, nargs)
+    ways.append((builder.block, ints))
+    builder.branch(call)
+    builder.position_at_end(call)
+    arguments = [builder.phi(_LONG) for _ in range(nargs)]
+    for block, values in ways:
+        for argument, value in zip(arguments, values, strict=True):
+            argument.add_incoming(value, block)
+    thread = builder.call(_declared(made, _POINTER, "PyEval_SaveThread"), [])
+    result = builder.call(_declared(made, _LONG, target, *[_LONG] * nargs), arguments)
+    builder.call(_declared(made, ir.VoidType(), "PyEval_RestoreThread", _POINTER), [thread])
+    builder.ret(builder.call(_declared(made, _POINTER, "PyLong_FromLongLong", _LONG), [result]))
+    return str(made)
+
+
+def _ints(builder: ir.IRBuilder, nargs: int) -> list[Any]:
+    """All arguments of a Python function as int64; it returns with an exception set where they are none, or are not so many."""
+    made, null = builder.module, ir.Constant(_POINTER, None)
+    with builder.if_then(builder.icmp_signed("!=", builder.function.args[2], _LONG(nargs)), likely=False):
+        builder.call(_declared(made, _INT, "PyErr_BadArgument"), [])
         builder.ret(null)
-    convert, objects = declare(_LONG, "PyLong_AsLongLong", _POINTER), function.args[1]
-    values = [builder.call(convert, [builder.load(builder.gep(objects, [_LONG(i)]))]) for i in range(nargs)]
+    convert = _declared(made, _LONG, "PyLong_AsLongLong", _POINTER)
+    values = [builder.call(convert, [_argument(builder, i)]) for i in range(nargs)]
     odd = ir.Constant(ir.IntType(1), 0)
     for value in values:
         odd = builder.or_(odd, builder.icmp_signed("==", value, _LONG(-1)))
     with builder.if_then(odd, likely=False):  # -1, or no integer
-        raised = builder.call(declare(_POINTER, "PyErr_Occurred"), [])
+        raised = builder.call(_declared(made, _POINTER, "PyErr_Occurred"), [])
         with builder.if_then(builder.icmp_unsigned("!=", raised, null)):
             builder.ret(null)
-    thread = builder.call(declare(_POINTER, "PyEval_SaveThread"), [])
-    result = builder.call(declare(_LONG, target, *[_LONG] * nargs), values)
-    builder.call(declare(ir.VoidType(), "PyEval_RestoreThread", _POINTER), [thread])
-    builder.ret(builder.call(declare(_POINTER, "PyLong_FromLongLong", _LONG), [result]))
-    return str(made)
+    return values
+
+
+def _argument(builder: ir.IRBuilder, i: int) -> Any:
+    return builder.load(builder.gep(builder.function.args[1], [_LONG(i)]))
+
+
+def _declared(made: ir.Module, result: ir.Type, name: str, *parameters: ir.Type) -> ir.Function:
+    found: ir.Function = made.globals.get(name) or ir.Function(made, ir.FunctionType(result, parameters), name)
+    return found

@@ -12,7 +12,7 @@ from hpcoll.base.ops import ReduceOp
 from hpcoll.comm.attach import WithContext
 from hpcoll.comm.calls.methods import with_counts
 from hpcoll.comm.calls.reductions import every_count
-from hpcoll.runtime.engine.entry import CACHED, call_compiled
+from hpcoll.runtime.engine.entry import run_cached
 
 Op: TypeAlias = MPI.Op | ReduceOp
 Name: TypeAlias = str | None  # of an algorithm
@@ -37,7 +37,7 @@ class Blocking(WithContext):
         """
         context = self._context
         key = ("Allreduce", 0, algorithm, segment)
-        status = call_compiled(CACHED, context.tables[key], id(sendbuf), id(recvbuf), id(op))
+        status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream)
 
@@ -56,7 +56,7 @@ class Blocking(WithContext):
         context = self._context
         send, recv = (sendbuf, recvbuf) if context.rank == root else (_IN_PLACE, sendbuf)
         key = ("Reduce", root, algorithm, segment)
-        status = call_compiled(CACHED, context.tables[key], id(send), id(recv), id(op))
+        status = run_cached(context.tables[key], send, recv, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op, root), send, recv, stream=stream)
 
@@ -72,7 +72,7 @@ class Blocking(WithContext):
         """
         context = self._context
         key = ("Reduce_scatter_block", 0, algorithm, segment)
-        status = call_compiled(CACHED, context.tables[key], id(sendbuf), id(recvbuf), id(op))
+        status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream)
 
@@ -85,7 +85,7 @@ class Blocking(WithContext):
         if recvcounts is None and not context.closed:
             recvcounts = every_count(sendbuf, recvbuf, context.rank, context.caller.allgather)
         key, send = ("Reduce_scatter", 0, algorithm, segment), with_counts(sendbuf, recvcounts)
-        status = call_compiled(CACHED, context.tables[key], id(send), id(recvbuf), id(op))
+        status = run_cached(context.tables[key], send, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, recvcounts, op), send, recvbuf, stream=stream)
 
@@ -95,7 +95,7 @@ class Blocking(WithContext):
         """Combine the sendbufs of ranks ``0 .. r`` for rank ``r``; arguments as in `Allreduce`."""
         context = self._context
         key = ("Scan", 0, algorithm, segment)
-        status = call_compiled(CACHED, context.tables[key], id(sendbuf), id(recvbuf), id(op))
+        status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream)
 
@@ -105,7 +105,7 @@ class Blocking(WithContext):
         """Combine the sendbufs of ranks ``0 .. r-1`` for rank ``r``; rank 0's recvbuf is left as it is. Arguments as in `Allreduce`."""
         context = self._context
         key = ("Exscan", 0, algorithm, segment)
-        status = call_compiled(CACHED, context.tables[key], id(sendbuf), id(recvbuf), id(op))
+        status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream)
 
@@ -113,7 +113,7 @@ class Blocking(WithContext):
         """Return when every rank has called it."""
         context = self._context
         key = ("Barrier", 0, algorithm, segment)
-        status = call_compiled(CACHED, context.tables[key], id(_IN_PLACE), id(context.token), 0)
+        status = run_cached(context.tables[key], _IN_PLACE, context.token, None)
         if status:
             context.run(status, key, (), _IN_PLACE, context.token)
 
@@ -127,7 +127,7 @@ class Blocking(WithContext):
         """
         context = self._context
         key = ("Bcast", root, algorithm, segment)
-        status = call_compiled(CACHED, context.tables[key], id(_IN_PLACE), id(buf), 0)
+        status = run_cached(context.tables[key], _IN_PLACE, buf, None)
         if status:
             context.run(status, key, (buf, root), _IN_PLACE, buf, stream=stream)
 
@@ -141,7 +141,7 @@ class Blocking(WithContext):
         """
         context = self._context
         key = ("Allgather", 0, algorithm, segment)
-        status = call_compiled(CACHED, context.tables[key], id(sendbuf), id(recvbuf), 0)
+        status = run_cached(context.tables[key], sendbuf, recvbuf, None)
         if status:
             context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream)
 
@@ -149,7 +149,7 @@ class Blocking(WithContext):
         """`Allgather` of blocks that differ in size: recvbuf is ``[array, counts, displs, type]``, equal counts on all ranks."""
         context = self._context
         key = ("Allgatherv", 0, algorithm, segment)
-        status = call_compiled(CACHED, context.tables[key], id(sendbuf), id(recvbuf), 0)
+        status = run_cached(context.tables[key], sendbuf, recvbuf, None)
         if status:
             context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream)
 
@@ -166,7 +166,7 @@ class Blocking(WithContext):
         context = self._context
         send, recv = (sendbuf, recvbuf) if context.rank == root else (_IN_PLACE, sendbuf)
         key = ("Gather", root, algorithm, segment)
-        status = call_compiled(CACHED, context.tables[key], id(send), id(recv), 0)
+        status = run_cached(context.tables[key], send, recv, None)
         if status:
             context.run(status, key, (sendbuf, recvbuf, root), send, recv, stream=stream)
 
@@ -176,7 +176,7 @@ class Blocking(WithContext):
         """`Gather` of blocks that differ in size; counts and displacements are the root's."""
         context = self._context
         key = ("Gatherv", root, algorithm, segment)
-        status = call_compiled(CACHED, context.tables[key], id(sendbuf), id(recvbuf), 0)
+        status = run_cached(context.tables[key], sendbuf, recvbuf, None)
         if status:
             context.run(status, key, (sendbuf, recvbuf, root), sendbuf, recvbuf, stream=stream)
 
@@ -195,7 +195,7 @@ class Blocking(WithContext):
         if recv is _IN_PLACE:
             send, recv = _IN_PLACE, sendbuf
         key = ("Scatter", root, algorithm, segment)
-        status = call_compiled(CACHED, context.tables[key], id(send), id(recv), 0)
+        status = run_cached(context.tables[key], send, recv, None)
         if status:
             context.run(status, key, (sendbuf, recvbuf, root), send, recv, stream=stream)
 
@@ -205,7 +205,7 @@ class Blocking(WithContext):
         """`Scatter` of blocks that differ in size; counts and displacements are the root's."""
         context = self._context
         key = ("Scatterv", root, algorithm, segment)
-        status = call_compiled(CACHED, context.tables[key], id(sendbuf), id(recvbuf), 0)
+        status = run_cached(context.tables[key], sendbuf, recvbuf, None)
         if status:
             context.run(status, key, (sendbuf, recvbuf, root), sendbuf, recvbuf, stream=stream)
 
@@ -219,7 +219,7 @@ class Blocking(WithContext):
         """
         context = self._context
         key = ("Alltoall", 0, algorithm, segment)
-        status = call_compiled(CACHED, context.tables[key], id(sendbuf), id(recvbuf), 0)
+        status = run_cached(context.tables[key], sendbuf, recvbuf, None)
         if status:
             context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream)
 
@@ -227,6 +227,6 @@ class Blocking(WithContext):
         """`Alltoall` of blocks that differ in size; each rank gives its own counts and displacements."""
         context = self._context
         key = ("Alltoallv", 0, algorithm, segment)
-        status = call_compiled(CACHED, context.tables[key], id(sendbuf), id(recvbuf), 0)
+        status = run_cached(context.tables[key], sendbuf, recvbuf, None)
         if status:
             context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream)

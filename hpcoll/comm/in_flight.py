@@ -23,7 +23,7 @@ from hpcoll.comm.progress_thread import can_be_helped, collect, hurry, lasting
 from hpcoll.comm.requests import SHORT_NBYTES, Persistent, begin, go_on, is_short, start
 from hpcoll.comm.resources import IN_FLIGHT
 from hpcoll.runtime.engine.call_cache import CallTable, Key, Served
-from hpcoll.runtime.engine.entry import CACHED, call_compiled
+from hpcoll.runtime.engine.entry import run_cached
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.call_fields import MISS
 from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
@@ -43,9 +43,9 @@ def issue(comm: WithContext, method: str, arguments: tuple[Any, ...], algorithm:
     turn = context.turn
     send, recv, op, root = FOUND_BY[method](arguments, context.caller)
     key = method, root, algorithm, segment
-    status = call_compiled(CACHED, context.started[turn][key], id(send), id(recv), op)
+    status = run_cached(context.started[turn][key], send, recv, op)
     if status == BUSY and hurry(context.resources.message_contexts[1 + turn]):
-        status = call_compiled(CACHED, context.started[turn][key], id(send), id(recv), op)
+        status = run_cached(context.started[turn][key], send, recv, op)
     if status == DONE:
         context.turn = (turn + 1) % IN_FLIGHT
         return _to_self(None, _NOBODY)  # a request that is complete
@@ -147,7 +147,7 @@ def make_persistent(
     arguments = _counted(context, method, lasting(METHODS[method].meant(arguments, context.rank)))
     send, recv, op, root = FOUND_BY[method](arguments, context.caller)
     table = context.planned.table((method, root, algorithm, segment))
-    if call_compiled(CACHED, table.address, id(send), id(recv), op) == BUSY:
+    if run_cached(table.address, send, recv, op) == BUSY:
         planned = _planned_before(context, table, method, arguments)
     else:
         asked = Asked(algorithm, segment, stream, in_flight=True)

@@ -33,6 +33,10 @@ def weighted(a: int, b: int) -> int:
     return a + 10 * b
 
 
+def added(a: int, b: int, c: int) -> int:
+    return a + b + c
+
+
 def divided(a: int, b: int) -> int:
     return a // b
 
@@ -72,6 +76,21 @@ def test_a_function_for_python(folder: Path, tmp_path: Path) -> None:
             function(*arguments)
     with pytest.raises(OverflowError):
         function(2**63, 0)
+
+
+def test_a_function_for_python_on_objects(folder: Path, tmp_path: Path) -> None:
+    """One argument less: the first is a constant, those behind the next are addresses; else as without."""
+    (tmp_path / "source").touch()
+
+    def make(symbol: str) -> bytes:
+        return object_file(added, signature(3), symbol, for_python=True, on_objects=5)
+
+    function = machine_code.python_function("added", machine_code.load("added", [tmp_path / "source"], make))
+    thing = object()
+    assert function(1000, thing) == 5 + 1000 + id(thing) == function(5, 1000, id(thing))
+    for arguments in ((1,), (1, 2, 3, 4), (1, 2, thing)):
+        with pytest.raises(TypeError):
+            function(*arguments)
 
 
 def test_code_that_allocates_is_refused() -> None:

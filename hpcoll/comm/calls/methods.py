@@ -184,25 +184,25 @@ def with_counts(sendbuf: Any, recvcounts: Any) -> Any:
     return sendbuf
 
 
-def _found_by(row: Method) -> Callable[[Sequence[Any], Caller], tuple[Any, Any, int, int]]:
+def _found_by(row: Method) -> Callable[[Sequence[Any], Caller], tuple[Any, Any, Any, int]]:
     """Takes a call's arguments apart into what `hpcoll.runtime.engine.call_lookup` finds it by: what is sent, or ``MPI.IN_PLACE``; what
-    is received; address of the operator, or 0; and the root, or 0."""
+    is received; the operator, or None; and the root, or 0."""
     if row.name == "Barrier":
-        return lambda given, me: (MPI.IN_PLACE, me.token, 0, 0)
+        return lambda given, me: (MPI.IN_PLACE, me.token, None, 0)
     if row.name == "Bcast":
-        return lambda given, me: (MPI.IN_PLACE, given[0], 0, given[1])
+        return lambda given, me: (MPI.IN_PLACE, given[0], None, given[1])
     if row.name == "Reduce_scatter":
-        return lambda given, me: (with_counts(given[0], given[2]), given[1], id(given[3]), 0)
+        return lambda given, me: (with_counts(given[0], given[2]), given[1], given[3], 0)
     if not row.at_root:
         op_at = row.arguments.index("op") if "op" in row.arguments else None
-        return (lambda given, me: (*given, 0, 0)) if op_at is None else lambda given, me: (given[0], given[1], id(given[op_at]), 0)
+        return (lambda given, me: (*given, None, 0)) if op_at is None else lambda given, me: (given[0], given[1], given[op_at], 0)
     if MANY in row.holds:
-        return lambda given, me: (given[0], given[1], 0, given[2])
+        return lambda given, me: (given[0], given[1], None, given[2])
     own = 0 if row.at_root == "recvbuf" else 1
 
-    def rooted(given: Sequence[Any], me: Caller) -> tuple[Any, Any, int, int]:
+    def rooted(given: Sequence[Any], me: Caller) -> tuple[Any, Any, Any, int]:
         send, recv, root = given[0], given[1], given[-1]
-        op = id(given[2]) if len(given) == 4 else 0
+        op = given[2] if len(given) == 4 else None
         if me.rank != root:
             return MPI.IN_PLACE, given[own], op, root
         return (MPI.IN_PLACE, send, op, root) if recv is MPI.IN_PLACE else (send, recv, op, root)

@@ -163,7 +163,7 @@ class CallTable:
             return
         by, (least, most) = served.by, served.cell if served.count or served.sizes else (0, 0)
         address = 0 if by is None else -by.address if isinstance(by, MpiCall) else by.address
-        head = [0 if op is None else id(op), address, least, most, *(stride or 0 for stride in strides), served.sizes]
+        head = [id(op), address, least, most, *(stride or 0 for stride in strides), served.sizes]
         head += [int(served.packs), int(served.unpacks), 0 if not isinstance(op, MPI.Op) or op.is_predefined else handle(op)]
         if sent.derived or received.derived:
             self._packed = self._packed or PackedRoom()

@@ -36,4 +36,4 @@ def advance_file(symbol: str) -> bytes:
 
 def dispatch_file(symbol: str) -> bytes:
     """Object file of `_call`, for Python."""
-    return object_file(_call, "int64(int64, int64, int64, int64, int64)", symbol, for_python=True)
+    return object_file(_call, "int64(int64, int64, int64, int64, int64)", symbol, for_python=True, on_objects=CACHED)

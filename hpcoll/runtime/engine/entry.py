@@ -9,7 +9,6 @@ from pathlib import Path
 
 from hpcoll.kernels.machine_code import load_all, python_function
 from hpcoll.runtime.program.fields import ACTIVATE as ACTIVATE
-from hpcoll.runtime.program.fields import CACHED as CACHED
 from hpcoll.runtime.program.fields import RESIZE as RESIZE
 from hpcoll.runtime.program.fields import RUN as RUN
 from hpcoll.runtime.program.fields import SERVE as SERVE
@@ -39,3 +38,4 @@ def _compile_advance(symbol: str) -> bytes:
 
 _engine, advance_address = load_all({"engine": _compile, "advance": _compile_advance}, _MADE_OF)  # what takes longest first
 call_compiled = python_function("call_compiled", _engine)
+run_cached = call_compiled  # with the address of a table, what is sent, what is received and the operator: `call_lookup.run_cached`
