@@ -17,8 +17,7 @@ from reference import ALGORITHMS, Guarded, agreed, communicator, contribution, f
 from test_collectives import run, run_in_place
 
 import hpcoll
-from hpcoll.comm import attach
-from hpcoll.comm.engine_builder import UNCACHED_NBYTES
+from hpcoll.comm import attach, engine_builder
 from hpcoll.runtime.engine import host_engine
 from hpcoll.runtime.engine.c_library import function_address
 from hpcoll.runtime.program.fields import CODE
@@ -89,9 +88,10 @@ def test_sizes(collective: str, algorithm: str, runner: Any) -> None:
 
 @pytest.mark.once
 @pytest.mark.parametrize(("collective", "algorithm"), representative(OURS))
-def test_results_past_the_caches(collective: str, algorithm: str) -> None:
+def test_results_past_the_caches(collective: str, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages so long that their results are written past the caches; elements that fill no cache line at the end."""
-    assert run(communicator(), collective, UNCACHED_NBYTES // 8 + 5, 0, algorithm=algorithm)
+    monkeypatch.setattr(engine_builder, "last_level_nbytes", lambda: 8 << 20)
+    assert run(fresh(), collective, (4 << 20) // 8 + 5, 0, algorithm=algorithm)
 
 
 SHAPES: dict[str, Callable[[int], int]] = {  # elements of rank r's block

@@ -24,7 +24,7 @@ from mpi4py import MPI
 
 from hpcoll.base.ops import SUM
 from hpcoll.cli.tune.fit import LARGE_NBYTES, Errors, fit_network, largest_errors
-from hpcoll.comm.engine_builder import UNCACHED_NBYTES
+from hpcoll.comm.engine_builder import past_the_caches
 from hpcoll.kernels.host import kernel_address
 from hpcoll.runtime.engine.entry import RUN, call_compiled
 from hpcoll.runtime.engine.host_engine import OWN_CORE, SHARED_CORE, Binding, HostEngine, WaitPolicy
@@ -226,7 +226,7 @@ def _engine(pair: _Pair, build: Callable[[Writer], None], nchunks: int, nbytes: 
     window = STAGING_SLOTS if len(segments) > 1 else 1
     routes = host_routes(pair.rings.local_peers if pair.rings else {})
     program = lower(schedule, segments * rounds, 1, window, in_place=False, routes=routes)
-    lock, account, uncached = np.zeros(1, np.int64), np.zeros(2, np.int64), pair.rings is not None and nbytes >= UNCACHED_NBYTES
+    lock, account, uncached = np.zeros(1, np.int64), np.zeros(2, np.int64), pair.rings is not None and past_the_caches(nbytes)
     engine = HostEngine(program, library(), pair.wait_policy, Binding(handle(pair.comm), lock, account, 0, pair.rings, 0, uncached))
     engine.bind_scratch(engine.fresh(engine.scratch_nbytes))
     return engine
