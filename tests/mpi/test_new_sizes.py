@@ -73,14 +73,14 @@ def test_kinds_of_call_share_what_was_lowered(monkeypatch: pytest.MonkeyPatch) -
     p, kinds = comm.size, [(code, op) for code in ("f4", "i4", "u4") for op in (MPI.SUM, MPI.PROD)]
     for turn in range(2):
         for i, (code, op) in enumerate(kinds):
-            x, y = np.full(3 + i, comm.rank + 1, code), np.zeros(3 + i, code)
+            x, y = np.full(8 + i, comm.rank + 1, code), np.zeros(8 + i, code)
             comm.Allreduce(x, y, op, algorithm="ring")
             comm.Bcast(x, 0, algorithm="binomial")
             right = (y == (p * (p + 1) // 2 if op is MPI.SUM else factorial(p))).all() and (x == 1).all()
             wrong += [] if right else [(turn, code, op)]
     rows = sorted((row.operation, row.element, row.calls) for row in comm.ledger.rows())
     expected = [(operation, element, 4) for operation in ("allreduce", "bcast") for element in ("float32", "int32", "uint32")]
-    other, z = communicator().Split(0, comm.rank), np.full(7, 1, "f4")
+    other, z = communicator().Split(0, comm.rank), np.full(9, 1, "f4")
     other.Allreduce(MPI.IN_PLACE, z, algorithm="ring")  # in place: one more program
     other.Bcast(z, 0, algorithm="binomial")
     wrong += [] if (z == p).all() else [z]
