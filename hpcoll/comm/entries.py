@@ -15,7 +15,7 @@ from hpcoll.comm.planner import Planner
 from hpcoll.comm.prepared import Prepared
 from hpcoll.runtime.engine.call_cache import CallTable, Served
 from hpcoll.runtime.engine.mpi_collectives import MAX_COUNT, MpiCall
-from hpcoll.runtime.program.call_fields import ALIASED, UNKNOWN
+from hpcoll.runtime.program.call_fields import ALIASED, BLOCKS, UNKNOWN
 
 
 def may_enter(table: CallTable, call: Call, plan: Plan, send: Any) -> bool:
@@ -89,6 +89,7 @@ def enter_native(
     if call is not None and found is not None:
         _enter(table, row, arguments, found, call, Served(by, plan), planner.cell(call), (on.rank, on.nranks))
     elif found is not None and by is not None:
-        table.enter(op, *found, Served(by, plan, (0, MAX_COUNT), found[1].nbytes // found[1].size))
+        nblocks = on.nranks if row.holds[0] == BLOCKS and found[0].kind == ALIASED else 1  # in place: the call counts one of them
+        table.enter(op, *found, Served(by, plan, (0, MAX_COUNT), found[1].nbytes // (found[1].size * nblocks)))
     elif call is None and (opaque := opaque_sides(buffers)) is not None:
         table.enter(op, *opaque, Served(None, plan, count=1, sizes=UNKNOWN))  # of no bytes each

@@ -44,6 +44,29 @@ def test_every_element_type(method: str) -> None:
     assert agreed(wrong) == []
 
 
+@pytest.mark.parametrize("method", ["Allreduce", "Reduce_scatter_block", "Reduce", "Scan"])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_long_double(method: str, in_place: bool) -> None:
+    """Only the library can combine them; what lies behind the result stays as it was."""
+    comm, wrong = communicator().Dup(), []
+    p, bare, root = comm.size, MPI.Intracomm(comm), (communicator().size - 1,) if method == "Reduce" else ()
+    for turn in range(3):
+        results = []
+        for one in (bare, comm):
+            memory = np.full(3 * p + 5, -1, "g")
+            send = np.arange(3 * p, dtype="g") + comm.rank + turn
+            recv = memory[: 3 if method == "Reduce_scatter_block" and not in_place else 3 * p]
+            if in_place:
+                recv[:] = send
+            here = in_place and (method != "Reduce" or comm.rank == p - 1)
+            getattr(one, method)(MPI.IN_PLACE if here else send, recv, MPI.SUM, *root)
+            results.append(memory[:3] if method == "Reduce_scatter_block" and in_place else memory)
+            wrong += [] if (memory[3 * p :] == -1).all() else [(turn, "behind it")]
+        wrong += [] if np.array_equal(*results) else [(turn, *results)]
+    comm.Free()
+    assert agreed(wrong) == []
+
+
 def test_the_ledger_counts_them() -> None:
     comm = communicator().Dup()
     x = np.ones(5)
