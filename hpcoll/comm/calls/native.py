@@ -71,7 +71,7 @@ def compiled(row: Method, arguments: Sequence[Any], comm: MPI.Intracomm, found: 
     sent, received = found
     op, datatype, root = row.find("op", arguments), _datatype(received), row.find("root", arguments, 0)
     alike = sent.kind == ALIASED or (sent.size == received.size and (not (sent.derived or received.derived) or sent.type is received.type))
-    if not row.c_arguments or not alike or datatype is None or not (op is None or isinstance(op, MPI.Op)):
+    if not row.c_arguments or not alike or not received.size or datatype is None or not (op is None or isinstance(op, MPI.Op)):
         return None
     nbytes, in_place = received.size * nparts, sent.kind == ALIASED
     return MpiCall(f"MPI_{row.name}", row.c_arguments, row.at_root, comm, root, datatype, op, in_place, sums, nbytes)

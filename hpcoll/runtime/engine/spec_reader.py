@@ -170,7 +170,7 @@ def read_elements(table, side, spec):  # type: ignore[no-untyped-def]
 @njit(nogil=True)
 def _is_inside(wanted, first, count, nbytes):  # type: ignore[no-untyped-def]
     """Whether so many elements of a derived datatype from an offset on lie within so many bytes."""
-    if count <= 0:
+    if count <= 0 or count - 1 > nbytes // wanted[c.ELEMENT]:  # a product that cannot overflow
         return count == 0
     return first + wanted[c.LOWER] >= 0 and first + (count - 1) * wanted[c.ELEMENT] + wanted[c.UPPER] <= nbytes
 
