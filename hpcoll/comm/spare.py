@@ -13,6 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.comm.context import Parts, free
+from hpcoll.runtime.transports.mpi import world_ranks
 from hpcoll.selection.config import PREFIX, TUNING
 
 MOST = 4  # that are kept; a few MB of shared memory each
@@ -51,12 +52,8 @@ class Spare:
 
 def key_of(comm: MPI.Intracomm, mixed: bool) -> Key:
     """In what communicators must be alike: ranks in order, and settings."""
-    group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
-    ranks = tuple(MPI.Group.Translate_ranks(group, None, world))
-    group.Free()
-    world.Free()
     names = [name for name in os.environb if name.startswith(PREFIX.encode())]
     settings = {name.decode(): os.environ[name.decode()] for name in names}
     with contextlib.suppress(OSError):
         settings["written"] = str(os.stat(settings.get(TUNING, "")).st_mtime_ns)
-    return ranks, mixed, tuple(sorted(settings.items()))
+    return world_ranks(comm), mixed, tuple(sorted(settings.items()))

@@ -16,6 +16,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import format_nbytes
 from hpcoll.runtime.program.fields import STAGING_SLOTS
 from hpcoll.runtime.transports import window as windows
+from hpcoll.runtime.transports.mpi import world_ranks
 from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings, rings_nbytes
 from hpcoll.runtime.transports.symmetric import Ranges, Symmetric, sweep, symmetric_array
 from hpcoll.runtime.transports.window import MAX_WINDOWS, Mapping, Number, Window, whole_pages
@@ -180,7 +181,7 @@ def _split(comm: MPI.Intracomm, most: int | None) -> MPI.Comm:
     whole = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
     if whole.size == comm.size <= (most or comm.size):
         whole.Free()
-        _sharing.append(_world_ranks(comm))
+        _sharing.append(frozenset(world_ranks(comm)))
         return comm
     if most is None:
         return whole
@@ -191,17 +192,8 @@ def _split(comm: MPI.Intracomm, most: int | None) -> MPI.Comm:
 
 def _all_share(comm: MPI.Intracomm) -> bool:
     """Whether it is known that all ranks share memory, without a message: who knows it of some ranks has found it out with them all."""
-    ranks = _world_ranks(comm) if _sharing else frozenset()
+    ranks = frozenset(world_ranks(comm) if _sharing else ())
     return any(ranks <= known for known in _sharing) and MPI.UNDEFINED not in ranks
-
-
-def _world_ranks(comm: MPI.Intracomm) -> frozenset[int]:
-    """Ranks in COMM_WORLD, among them MPI.UNDEFINED for processes that were started later."""
-    group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
-    ranks = frozenset(MPI.Group.Translate_ranks(group, None, world))
-    group.Free()
-    world.Free()
-    return ranks
 
 
 def _identity(file: int | str) -> tuple[int, int]:

@@ -67,6 +67,15 @@ def handle(thing: MPI.Comm | MPI.Datatype | MPI.Request | MPI.Op) -> int:
     return int(MPI._handleof(thing)) & ((1 << 8 * MPI._sizeof(thing)) - 1)
 
 
+def world_ranks(comm: MPI.Comm) -> tuple[int, ...]:
+    """A communicator's ranks in COMM_WORLD, in order; ``MPI.UNDEFINED`` for processes of another one."""
+    group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+    ranks = tuple(MPI.Group.Translate_ranks(group, None, world))
+    group.Free()
+    world.Free()
+    return ranks
+
+
 def _address(function: Any) -> int:
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None
