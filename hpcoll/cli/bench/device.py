@@ -129,6 +129,7 @@ def rates(gpu: Gpu, nbytes: int = _LINK_NBYTES) -> Rates:
     stream = gpu.driver.stream()
 
     def rate(destination: Memory, source: Memory) -> float:
+        """GB/s, the best of a few tries."""
         best = float("inf")
         for _ in range(_LINK_TRIES):
             gpu.driver("cuStreamSynchronize", stream)
