@@ -222,7 +222,7 @@ class Context:
         arguments = self.natively(METHODS[method], prepared)
         begun = perf_counter_ns()
         getattr(self.resources.native, method)(*arguments)
-        prepared.plan.note(ledger_nbytes(prepared.call, self.nranks), perf_counter_ns() - begun)
+        prepared.plan.account.note(ledger_nbytes(prepared.call, self.nranks), perf_counter_ns() - begun)
         if prepared.after_native is not None:
             with self.closing(method):
                 prepared.after_native()

@@ -51,7 +51,7 @@ def issue(comm: WithContext, method: str, arguments: tuple[Any, ...], algorithm:
         return _to_self(None, _NOBODY)  # a request that is complete
     if status == NO_CALL:
         table = context.started[turn].table(key)
-        table.latest.plan.note(table.nbytes)
+        table.latest.plan.account.note(table.nbytes)
         return _IN_MPI[method](context.resources.native, *arguments)
     request = None if status == MISS else _under_way(context, key, status, arguments)
     return request or _prepared(context, method, arguments, Asked(algorithm, segment, stream, in_flight=True))
@@ -98,7 +98,7 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Aske
         theirs = context.natively(row, prepared)
         if all(map(operator.is_, theirs, given)):
             enter_native(context.planner, table, method, arguments, (send, recv), prepared._replace(plan=plan))
-        plan.note(ledger_nbytes(call, context.nranks))
+        plan.account.note(ledger_nbytes(call, context.nranks))
         return _IN_MPI[method](context.resources.native, *theirs)
     context.turn = (turn + 1) % IN_FLIGHT
     with context.closing(plan.named(call.count)):
@@ -156,7 +156,7 @@ def make_persistent(
         call, plan = prepared.call, prepared.plan
         if call is None or plan.algorithm == NATIVE:
             theirs = context.natively(METHODS[method], prepared._replace(arguments=arguments))
-            plan.note(ledger_nbytes(call, context.nranks))
+            plan.account.note(ledger_nbytes(call, context.nranks))
             return getattr(context.resources.native, f"{method}_init")(*theirs)
         planned = _plan_first(context, prepared, call)
         if may_enter(table, call, plan, send):

@@ -66,16 +66,16 @@ class Plan:
     Attributes:
         title: For texts, with the number of elements left out: `named`.
         algorithm: A catalogue name, or ``native``.
-        account: Line of the ledger; ``note`` counts a call there.
+        account: Line of the ledger.
         build: Makes an engine for a call, on a message context.
         kept: It serves later calls too.
     """
 
-    __slots__ = ("_engines", "account", "algorithm", "build", "kept", "note", "title")
+    __slots__ = ("_engines", "account", "algorithm", "build", "kept", "title")
 
     def __init__(self, title: str, algorithm: str, account: Account, build: Build) -> None:
         self.title, self.algorithm, self.build = title, algorithm, build
-        self.account, self.note = account, account.note
+        self.account = account
         self.kept, self._engines = False, dict[int, list[HostEngine]]()
 
     def named(self, elements: int) -> str:

@@ -25,7 +25,7 @@ from hpcoll.selection.ranges import Ranges
 
 _MAX_PLANS = 1024
 
-Build: TypeAlias = Callable[[Choice, tuple[int, ...], Account, Call, MessageContext], HostEngine]  # sizes of blocks, line of the ledger
+BuildEngine: TypeAlias = Callable[[Choice, tuple[int, ...], Account, Call, MessageContext], HostEngine]  # sizes of blocks
 
 
 class Planner:
@@ -49,7 +49,8 @@ class Planner:
         self._ledger, self._forgotten = ledger, forgotten
 
     def plan(
-        self, call: Call | None, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, build: Build | None = None
+        self, call: Call | None, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any,
+        build: BuildEngine | None = None,
     ) -> Plan:  # fmt: skip
         """Find how a call runs.
 
@@ -87,7 +88,7 @@ class Planner:
         return (0, NEVER) if nbytes is None else self._ranges.cell(nbytes)
 
     def _new_plan(
-        self, key: tuple[Any, ...], kind: tuple[Any, ...], call: Call, algorithm: str | None, segment: int | None, build: Build
+        self, key: tuple[Any, ...], kind: tuple[Any, ...], call: Call, algorithm: str | None, segment: int | None, build: BuildEngine
     ) -> Plan:  # fmt: skip
         choice = self._choose(call, algorithm, segment)
         sizes = self._all_sizes(call, choice)

@@ -231,7 +231,7 @@ class Operation:
                 raise self.engine.failure()
             if self.call.finish is not None:
                 self.call.finish()
-            self.plan.note(self.engine.ledger_nbytes)
+            self.plan.account.note(self.engine.ledger_nbytes)
         except Exception as error:
             abandon(self.engine, self.call)
             self._error = self._named(error)
