@@ -11,14 +11,14 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.context import Context
 from hpcoll.comm.ledger import Ledger
 from hpcoll.comm.progress_thread import stop_helper
-from hpcoll.comm.spare import Spare, key_of
+from hpcoll.comm.registry import Registry
 
 _live: "weakref.WeakSet[Context]" = weakref.WeakSet()
-_spare = Spare()
+_registry = Registry()
 
 
 def _after_fork() -> None:
-    _spare.forget()
+    _registry.forget()
     for context in _live:
         context.close("this process is a fork: MPI belongs to its parent")
 
@@ -27,14 +27,13 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:
-    parts = context.free()
-    if parts is not None:
-        _spare.keep(context.key, parts)
+    if not context.closed:
+        _registry.leave(context.resources, context.free())
 
 
 def _finalizing(comm: MPI.Comm, keyval: int, nothing: object) -> None:
     stop_helper()
-    _spare.free()
+    _registry.free()
     for context in list(_live):
         context.close("MPI is finalised")
 
@@ -66,9 +65,9 @@ def context_of(comm: MPI.Intracomm, mixed: bool | None = None, ledger: Ledger | 
         MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=_finalizing), None)  # MPI_Finalize deletes it first of all
     context = existing_context(comm)
     if context is None:
-        key = key_of(comm, bool(mixed))
-        context = Context(comm, bool(mixed), ledger or Ledger(), _spare.take(comm, key))
-        context.key = key
+        resources, parts = _registry.join(comm, bool(mixed))
+        resources.serve(comm)
+        context = Context(resources, ledger or Ledger(), parts)
         _live.add(context)
         comm.Set_attr(_KEYVALS[0], context)
     asked = context.resources.asked_mixed

@@ -21,6 +21,7 @@ from hpcoll.comm.nonblocking import NonBlocking
 from hpcoll.comm.persistent import PersistentCollectives
 from hpcoll.comm.pickling import is_constant, name_of, restored
 from hpcoll.comm.point_to_point import Messages, Neighbours
+from hpcoll.comm.resources import Resources
 from hpcoll.comm.symmetric import Form
 from hpcoll.runtime.transports.local_ranks import LocalRanks
 from hpcoll.selection.config import log
@@ -131,13 +132,13 @@ class Communicator(Blocking, NonBlocking, PersistentCollectives, Messages):
     def _symmetric(self, method: str, shape: Any, dtype: Any, device: str) -> Any:
         context = self._context
         if device == "cpu":
-            allocate: Callable[[Form], Any] = partial(symmetric.zeros, _neighbours(context))
+            allocate: Callable[[Form], Any] = partial(_zeros, context.resources, _neighbours(context))
         elif device == "cuda":
             context.check()
             allocate = context.gpu.array
         else:
             raise ArgumentError(f"rank {context.rank}: {method} needs device 'cpu' or 'cuda', got {device!r}")
-        return symmetric.symmetric(context.resources.comm, allocate, method, shape, dtype)
+        return symmetric.symmetric(context.resources.native, allocate, method, shape, dtype)
 
     def share(self, array: Any, root: int = 0) -> np.ndarray:
         """A read-only copy of the root's array, one for all ranks of a node: for tables that many ranks read and none changes.
@@ -154,7 +155,9 @@ class Communicator(Blocking, NonBlocking, PersistentCollectives, Messages):
         Raises:
             ArgumentError: on every rank, as `empty`.
         """
-        return symmetric.share(self._context.resources.comm, _neighbours(self._context), array, root)
+        resources, near = self._context.resources, _neighbours(self._context)
+        with resources.alone():
+            return symmetric.share(resources.native, near, array, root)
 
     def Dup(self, info: MPI.Info | None = None) -> "Communicator":
         """A duplicate, of the same class."""
@@ -203,6 +206,11 @@ def _typed(comm: MPI.Comm) -> Any:
         return comm
     kind = CartCommunicator if isinstance(comm, MPI.Cartcomm) else Communicator
     return kind.__new__(kind, comm)
+
+
+def _zeros(resources: Resources, near: LocalRanks | None, form: Form) -> np.ndarray:
+    with resources.alone():
+        return symmetric.zeros(near, form)
 
 
 def _neighbours(context: Context) -> LocalRanks | None:

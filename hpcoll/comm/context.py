@@ -1,6 +1,6 @@
 """What hpcoll keeps for one MPI communicator, and how its blocking calls run; `hpcoll.comm.in_flight` has the others.
 
-A context is made of parts: resources (duplicate, settings, message contexts), a planner, engines, a call cache, the ledger, and for
+A context is made of parts: resources (message contexts, what its group knows), a planner, engines, a call cache, the ledger, and for
 calls on GPU arrays, once there are any, a GPU part. It hangs on the communicator as an attribute, so that every
 `hpcoll.Communicator` over the same MPI communicator shares it and it dies with it.
 """
@@ -49,8 +49,12 @@ class Parts(NamedTuple):
 
 
 class Context:
-    """State of one communicator. Made collectively; used by one thread at a time.
+    """State of one communicator; used by one thread at a time.
 
+    Args:
+        resources: What its calls run on.
+        ledger: Counts them.
+        parts: What a freed communicator left with these resources, or None.
     Attributes:
         rank, nranks: Of the communicator.
         resources, planner, engines, ledger: Its parts.
@@ -60,11 +64,10 @@ class Context:
         token: The byte that a barrier passes round; ``caller``: what describing a call needs besides.
         persistent: Living persistent requests by message context.
         closed: Why it cannot be used any more; the empty string while it can.
-        key: As in `hpcoll.comm.spare`.
     """
 
-    def __init__(self, comm: MPI.Intracomm, mixed: bool, ledger: Ledger, parts: Parts | None = None) -> None:
-        self.resources = Resources(comm, mixed) if parts is None else parts.resources
+    def __init__(self, resources: Resources, ledger: Ledger, parts: Parts | None = None) -> None:
+        self.resources = resources
         self.rank, self.nranks, self.caller = self.resources.rank, self.resources.nranks, self.resources.caller
         self.token = self.caller.token
         self.ledger = ledger
@@ -75,10 +78,9 @@ class Context:
         ]
         self.planner = Planner(self.resources, self.ledger, self._forget) if parts is None else parts.planner
         if parts is not None:
-            self.resources.native = MPI.Intracomm(comm)
             ledger.take_over(parts.ledger)
             self.planner.serve(ledger, self._forget)
-        self.closed, self.key = "", None  # type: str, Any
+        self.closed = ""
         self.persistent: weakref.WeakValueDictionary[int, Persistent] = weakref.WeakValueDictionary()
         self.turn = 0
         self.planned = call_cache.CallCache(self.rank, self.nranks, _BUSY.ctypes.data)
@@ -277,7 +279,7 @@ class _Closing:
 
 
 def free(parts: Parts) -> None:
-    """Free the duplicate and all plans."""
+    """Free all plans, and the memory that only they need."""
     parts.planner.forget()
     parts.engines.free()
     parts.resources.free()

@@ -19,7 +19,7 @@ from hpcoll.comm.calls.methods import Caller, Method
 from hpcoll.comm.gpu_routes import GpuEngines, Gpus
 from hpcoll.comm.planner import Planner
 from hpcoll.comm.prepared import Asked, Prepared
-from hpcoll.comm.resources import IN_FLIGHT, Resources
+from hpcoll.comm.resources import Resources
 from hpcoll.comm.symmetric import Form
 from hpcoll.kernels import MAX_SOURCES
 from hpcoll.runtime.gpu import cuda
@@ -162,9 +162,7 @@ class GpuCalls:
         """
         on = self._on
         if self._routes is None:
-            first = 1 + IN_FLIGHT
-            which = on.comm, on.node, gpu, on.config.cuda_path
-            self._routes = Gpus(*which, on.new_message_contexts, on.next_index, first, first, shares=on.shares_memory)
+            self._routes = Gpus(on, gpu)
         mine = self._routes.gpu.ordinal
         if gpu.ordinal != mine:
             raise ArgumentError(f"rank {on.rank}: this communicator uses GPU {mine}, got an array on GPU {gpu.ordinal}: use one each")
@@ -178,7 +176,7 @@ class GpuCalls:
         """
         on = self._on
         found = cuda.driver() if cuda.is_likely() else None
-        if not all(on.comm.allgather(found is not None)):
+        if not all(on.native.allgather(found is not None)):
             raise ArgumentError(f"rank {on.rank}: device 'cuda' needs a GPU on every rank" + ("" if found else ", got none here"))
         assert found is not None
         ordinal = found.current_ordinal()

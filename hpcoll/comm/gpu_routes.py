@@ -1,7 +1,7 @@
 """What a communicator's calls on GPU arrays need besides: what its ranks map of each other, message contexts, routes, engines."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import ClassVar
 
 import numpy as np
@@ -11,7 +11,9 @@ from hpcoll.base.errors import ArgumentError, DeviceError
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.cut import lane_nbytes
 from hpcoll.comm.engine_builder import EngineBuilder
+from hpcoll.comm.group import CALLS_AT_ONCE
 from hpcoll.comm.plan import MessageContext
+from hpcoll.comm.resources import Resources
 from hpcoll.runtime.engine.gpu_engine import GpuEngine
 from hpcoll.runtime.engine.host_engine import Binding, Shape, WaitPolicy
 from hpcoll.runtime.gpu.arrays import DeviceArray
@@ -22,7 +24,6 @@ from hpcoll.runtime.gpu.routes import PinnedRingRoute, gpu_routes
 from hpcoll.runtime.program.fields import STAGING_SLOTS
 from hpcoll.runtime.program.opcodes import Program
 from hpcoll.runtime.program.route import Routes
-from hpcoll.runtime.transports.local_ranks import LocalRanks
 from hpcoll.runtime.transports.mpi import library
 from hpcoll.schedules.row import Algorithm
 from hpcoll.selection.config import DIRECT, IPC, log
@@ -37,14 +38,8 @@ class Gpus:
     """What the GPUs of a communicator's ranks can reach of each other. Made collectively, at their first call with GPU arrays.
 
     Args:
-        comm: The private duplicate.
-        ranks: Those that share a node with this one.
+        on: The communicator's resources.
         gpu: Of this rank.
-        path: The route that ``HPCOLL_CUDA_PATH`` forces, or None.
-        new_message_contexts: Makes message contexts, by their first number, how many, and bytes of a staging slot.
-        next_index: Number of the next message context for a persistent request.
-        first: Number of the first of ``n`` message contexts.
-        shares: Whether the local ranks share memory.
 
     Attributes:
         message_contexts: For blocking calls, then for non-blocking ones.
@@ -54,15 +49,20 @@ class Gpus:
         ArgumentError: on every rank, when the route that is forced does not exist.
     """
 
-    def __init__(
-        self, comm: MPI.Intracomm, ranks: LocalRanks, gpu: Gpu, path: str | None,
-        new_message_contexts: Callable[[int, int, int], list[MessageContext]], next_index: Callable[[], int], first: int, n: int,
-        *, shares: bool,
-    ) -> None:  # fmt: skip
-        self.gpu, self.comm, self._ranks, self._path = gpu, comm, ranks, path
+    def __init__(self, on: Resources, gpu: Gpu) -> None:
+        self.gpu, self._on, self._ranks, self._path = gpu, on, on.node, on.config.cuda_path
+        with on.alone():
+            self._find(on.native)
+            self.message_contexts = self._new_message_contexts(CALLS_AT_ONCE)
+        if self._ranks.rank == 0:
+            log.info("GPU arrays of rank %d: %s", on.rank, self.routes_text())
+
+    def _find(self, comm: MPI.Intracomm) -> None:
+        """Find what GPUs can reach, and what they must have for that."""
+        path, ranks = self._path, self._ranks
         self.directory: Directory | None = None
         self._readers, self._why, problem = frozenset[int](), "they share no memory", ""
-        if shares and path in (None, IPC):
+        if self._on.shares_memory and path in (None, IPC):
             self._meet()
         asks = path == DIRECT or (path is None and ranks.nranks < comm.size)
         self._mpi_takes_gpu = asks and self._node_takes()
@@ -76,10 +76,6 @@ class Gpus:
             raise ArgumentError(next(text for text, _ in found if text))
         self.mapped = all(mapped for _, mapped in found)
         self._capacity = 0 if self.mapped else CAPACITY_NBYTES
-        self._new_message_contexts, self._next_index = new_message_contexts, next_index
-        self.message_contexts = self.new_message_contexts(first, n)
-        if ranks.rank == 0:
-            log.info("GPU arrays of rank %d: %s", comm.rank, self.routes_text())
 
     def _meet(self) -> None:
         """Make the directory."""
@@ -97,7 +93,7 @@ class Gpus:
     def routes_text(self) -> str:
         """How peers get messages, for the log."""
         routes, local = self._routes(self.message_contexts[0], (True, True)), self._ranks.local_peers
-        found = Counter((rank in local, type(routes[rank])) for rank in range(self.comm.size) if rank != self.comm.rank)
+        found = Counter((rank in local, type(routes[rank])) for rank in range(self._on.nranks) if rank != self._on.rank)
         parts = []
         for (is_local, route), n in sorted(found.items(), key=lambda one: not one[0][0]):
             why = f" ({self._why})" if route is PinnedRingRoute else ""
@@ -114,15 +110,16 @@ class Gpus:
 
     def message_context(self) -> MessageContext:
         """A message context for a persistent request; collective."""
-        (found,) = self.new_message_contexts(self._next_index(), 1)
+        with self._on.alone():
+            (found,) = self._new_message_contexts(1)
         return found
 
     def give_back(self, message_context: MessageContext) -> None:
         """Its memory goes with it."""
 
-    def new_message_contexts(self, first: int, n: int) -> list[MessageContext]:
+    def _new_message_contexts(self, n: int) -> list[MessageContext]:
         """Message contexts whose staging memory GPUs read and write; collective."""
-        message_contexts = self._new_message_contexts(first, n, self._capacity or _NO_STAGING_NBYTES)
+        message_contexts = self._on.group.new_message_contexts(n, self._capacity or _NO_STAGING_NBYTES)
         problem = ""
         if self._capacity and message_contexts[0].rings is not None:
             window = message_contexts[0].rings.window
@@ -130,7 +127,7 @@ class Gpus:
                 self.gpu.enter()
                 self.gpu.pin(window, window.address, window.mapping.nbytes)
             except DeviceError as error:
-                problem = f"rank {self.comm.rank}: shared memory cannot be pinned: {error}"
+                problem = f"rank {self._on.rank}: shared memory cannot be pinned: {error}"
         refused = next(filter(None, self._ranks.comm.allgather(problem)), "")
         if refused:
             log.warning("GPU arrays travel by MPI on this node: %s", refused)
@@ -160,7 +157,8 @@ class Gpus:
         except DeviceError as error:
             problem = str(error)
         if self.directory is not None:
-            self.directory.share(memory.address if memory else 0)
+            with self._on.alone():
+                self.directory.share(memory.address if memory else 0)
         if memory is None:
             raise DeviceError(problem)
         return memory

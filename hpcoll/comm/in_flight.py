@@ -17,11 +17,11 @@ from hpcoll.comm.calls.reductions import every_count
 from hpcoll.comm.context import Context
 from hpcoll.comm.cut import ledger_nbytes
 from hpcoll.comm.entries import enter, enter_native, may_enter
+from hpcoll.comm.group import IN_FLIGHT
 from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.prepared import Asked, Prepared
 from hpcoll.comm.progress_thread import can_be_helped, collect, hurry, lasting
 from hpcoll.comm.requests import SHORT_NBYTES, Persistent, begin, go_on, is_short, start
-from hpcoll.comm.resources import IN_FLIGHT
 from hpcoll.runtime.engine.call_cache import CallTable, Key, Served
 from hpcoll.runtime.engine.entry import run_cached
 from hpcoll.runtime.engine.host_engine import HostEngine

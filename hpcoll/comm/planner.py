@@ -139,7 +139,7 @@ class Planner:
         sizes = np.zeros(self.resources.nranks, np.int64)
         if self.resources.rank == call.root:
             sizes[:] = call.blocks[2]
-        self.resources.comm.Bcast(sizes, root=call.root)
+        self.resources.native.Bcast(sizes, root=call.root)
         return tuple(sizes.tolist())
 
     def forget(self) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from mpi4py import MPI
 
@@ -50,17 +51,38 @@ class Topology:
         return "; ".join(parts)
 
 
-def find_topology(comm: MPI.Intracomm, hosts: Sequence[str], first: int) -> Topology:
-    """Placement of the ranks of a communicator; collective.
+class Process(NamedTuple):
+    """What ranks know of each other's process.
+
+    Attributes:
+        host: Its name.
+        pid: In its own namespace.
+        socket, ngpus: As in `Topology`.
+        has_gpu: It is likely to have a GPU.
+    """
+
+    host: str
+    pid: int
+    socket: int
+    ngpus: int
+    has_gpu: bool
+
+
+def this_process(has_gpu: bool) -> Process:
+    """This one; MPI must run."""
+    return Process(MPI.Get_processor_name(), os.getpid(), _socket(frozenset(os.sched_getaffinity(0))), _ngpus(), has_gpu)
+
+
+def find_topology(rank: int, processes: Sequence[Process], firsts: Sequence[int]) -> Topology:
+    """Placement of the ranks of a communicator.
 
     Args:
-        comm: The communicator.
-        hosts: Name of each rank's host.
-        first: Lowest rank of those that this one shares memory with, itself included.
+        rank: This rank.
+        processes: Of all ranks.
+        firsts: For each rank the lowest of those that it shares memory with, itself included.
     """
-    found = comm.allgather((first, _socket(), _ngpus()))
-    firsts, sockets, gpus = zip(*found, strict=True)
-    return Topology(comm.Get_rank(), numbered(firsts), tuple(hosts), sockets, gpus)
+    hosts, _, sockets, ngpus, _ = zip(*processes, strict=True)
+    return Topology(rank, numbered(firsts), hosts, sockets, ngpus)
 
 
 @lru_cache(maxsize=1)
@@ -71,14 +93,14 @@ def _ngpus() -> int:
         return 0
 
 
-def _socket() -> int:
-    """Number of the socket that all cores of this process belong to, on a system with several; else -1."""
-    sockets = {_socket_of(core) for core in os.sched_getaffinity(0)}
+@lru_cache(maxsize=16)
+def _socket(cores: frozenset[int]) -> int:
+    """Number of the socket that all these cores belong to, on a system with several; else -1."""
+    sockets = set(map(_socket_of, cores))
     several = len({_socket_of(core) for core in range(os.cpu_count() or 1)}) > 1
     return sockets.pop() if several and len(sockets) == 1 else -1
 
 
-@lru_cache(maxsize=4096)
 def _socket_of(core: int) -> int:
     try:
         return int((_CPUS / f"cpu{core}/topology/physical_package_id").read_text())

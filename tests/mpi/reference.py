@@ -46,7 +46,7 @@ def communicator(name: str = "world") -> hpcoll.Communicator:
 
 def fresh() -> hpcoll.Communicator:
     """A duplicate of the world that has nothing of one that was freed, with settings as they are now; collective."""
-    attach._spare.free()
+    attach._registry.free()
     return hpcoll.Communicator(MPI.COMM_WORLD.Dup())
 
 

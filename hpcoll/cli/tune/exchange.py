@@ -39,6 +39,7 @@ from hpcoll.schedules.ir import Schedule, Writer, outputs
 from hpcoll.selection.agreement import agree
 from hpcoll.selection.config import Config
 from hpcoll.selection.measured import site
+from hpcoll.selection.topology import this_process
 from hpcoll.selection.tuning import LEVELS, NODE, Constants
 
 SIZES = tuple(sorted(base << k for base, most in ((8, 20), (12, 19)) for k in range(most + 1)))  # bytes: 8 B .. 8 MiB
@@ -122,8 +123,9 @@ def curves(world: MPI.Intracomm, seconds: float) -> list[Curve]:
         seconds: Time for all levels together; where it is short, long messages are left out.
     """
     end = perf_counter() + seconds
-    config, hosts = agree(world)
-    node = LocalRanks(world, config.shm, config.shm_ranks)
+    config, processes = agree(world, this_process(has_gpu=False))
+    hosts, pids = [one.host for one in processes], [one.pid for one in processes]
+    node = LocalRanks(world, config.shm, config.shm_ranks, pids)
     leaders = world.allgather(world.rank if config.shm == 0 else min((world.rank, *node.local_peers)))
     node.free()
     wait_policy = SHARED_CORE if max(Counter(hosts).values()) > (os.cpu_count() or 1) else OWN_CORE
@@ -133,7 +135,7 @@ def curves(world: MPI.Intracomm, seconds: float) -> list[Curve]:
         curve = None
         if world.rank in ranks:
             comm = world.Create_group(world.group.Incl(ranks))
-            with _paired(comm, config, level, wait_policy) as pair:
+            with _paired(comm, config, level, [pids[rank] for rank in ranks], wait_policy) as pair:
                 curve = _measure(pair, level, ranks, (end - perf_counter()) / (len(pairs) - i)) if pair else None
         _sleep(world)
         curve = world.bcast(curve, root=ranks[0])
@@ -165,10 +167,10 @@ def _sleep(world: MPI.Intracomm) -> None:
 
 
 @contextmanager
-def _paired(comm: MPI.Intracomm, config: Config, level: str, wait_policy: WaitPolicy) -> Iterator[_Pair | None]:
+def _paired(comm: MPI.Intracomm, config: Config, level: str, pids: Sequence[int], wait_policy: WaitPolicy) -> Iterator[_Pair | None]:
     """The two ranks of a communicator, which is freed; None where shared memory cannot be had."""
     if level == NODE:
-        node = LocalRanks(comm, config.shm, config.shm_ranks)
+        node = LocalRanks(comm, config.shm, config.shm_ranks, pids)
         rings = node.make_rings(1)
         yield _Pair(comm, wait_policy, rings[0]) if rings else None
         node.free()

@@ -23,7 +23,7 @@ class Caller:
     """Who calls: what describing a call needs to know of the communicator.
 
     Attributes:
-        comm: The private duplicate.
+        comm: The MPI library's communicator.
         rank, nranks: Of the communicator.
         token: The byte that a barrier passes round.
         one_fold: An algorithm will be picked that combines all contributions in one reduction on the GPU.

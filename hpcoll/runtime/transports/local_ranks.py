@@ -6,7 +6,7 @@ opens and the others map.
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -38,15 +38,18 @@ class LocalRanks:
         refused: Why there are no rings; the empty string while there are.
     """
 
-    def __init__(self, comm: MPI.Intracomm, limit: int | None, most: int | None = None) -> None:
+    def __init__(
+        self, comm: MPI.Intracomm, limit: int | None, most: int | None, pids: Sequence[int], ranks: tuple[int, ...] | None = None
+    ) -> None:  # fmt: skip
         """``limit``: most bytes of shared memory on the node for all communicators, None for half of what others leave in /dev/shm;
-        ``most``: ranks that share memory, in groups of neighbours.
+        ``most``: ranks that share memory, in groups of neighbours; ``pids``: of all ranks; ``ranks``: their ranks in COMM_WORLD.
         """
-        self.comm = comm if not most and _all_share(comm) else _split(comm, most)
+        ranks = world_ranks(comm) if ranks is None else ranks
+        self.comm = comm if not most and _all_share(ranks) else _split(comm, most, ranks)
         self._own = self.comm is not comm
         self.rank, self.nranks = self.comm.rank, self.comm.size
         self.refused, self._limit = "", limit
-        found = self.comm.allgather((comm.rank, os.getpid()))
+        found = self.comm.allgather((comm.rank, pids[comm.rank])) if self._own else list(enumerate(pids))
         self._ranks = [rank for rank, _ in found]
         self.first = self._ranks[0]
         self._pids = frozenset(pid for _, pid in found)
@@ -98,10 +101,11 @@ class LocalRanks:
         first = 0
         while True:
             number = Number(first)
-            found = self.comm.allgather((number.value, windows.mapped_nbytes()))
-            first = max(value for value, _ in found)
-            if first == min(value for value, _ in found):
-                return number, max(nbytes for _, nbytes in found)
+            most = np.array([number.value, -number.value, windows.mapped_nbytes()], np.int64)
+            self.comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+            first, negative_least, mapped = most.tolist()
+            if first == -negative_least:
+                return number, mapped
             del number  # so that it may be the next one, too
 
     def _shared(self, nbytes: int, mine: Callable[[int], _T], mapped: int, problem: str = "") -> _T:
@@ -119,14 +123,18 @@ class LocalRanks:
                     file = os.open(FOLDER, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
                     os.ftruncate(file, nbytes)
                 problem = "".join(notes)
-            problem, path, identity = self.comm.bcast((problem, f"/proc/{os.getpid()}/fd/{file}", _identity(file)))
-            if not problem:
+            told = np.array([bool(problem), os.getpid(), file, *_identity(file)], np.int64)
+            self.comm.Bcast(told)
+            failed, pid, number, device, inode = told.tolist()
+            if not failed:
                 with _noted() as notes:
                     if self.rank:
-                        file = _open_theirs(path, identity)
+                        file = _open_theirs(f"/proc/{pid}/fd/{number}", (device, inode))
                     made = mine(file)
                 problem = "".join(notes)
-            found = [(rank, text) for rank, text in zip(self._ranks, self.comm.allgather(problem)) if text]
+            told[0] = failed or bool(problem)
+            self.comm.Allreduce(MPI.IN_PLACE, told[:1], MPI.MAX)
+            found = [(rank, text) for rank, text in zip(self._ranks, self.comm.allgather(problem) if told[0] else ()) if text]
         finally:
             if file >= 0:
                 os.close(file)
@@ -176,12 +184,12 @@ class LocalRanks:
 _sharing: list[frozenset[int]] = []  # ranks of COMM_WORLD that are known to share memory, this process among them
 
 
-def _split(comm: MPI.Intracomm, most: int | None) -> MPI.Comm:
+def _split(comm: MPI.Intracomm, most: int | None, ranks: tuple[int, ...]) -> MPI.Comm:
     """The ranks that share memory with this one, in groups of ``most``; ``comm`` itself where it has no others. Collective."""
     whole = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
     if whole.size == comm.size <= (most or comm.size):
         whole.Free()
-        _sharing.append(frozenset(world_ranks(comm)))
+        _sharing.append(frozenset(ranks))
         return comm
     if most is None:
         return whole
@@ -190,10 +198,10 @@ def _split(comm: MPI.Intracomm, most: int | None) -> MPI.Comm:
     return group
 
 
-def _all_share(comm: MPI.Intracomm) -> bool:
+def _all_share(ranks: tuple[int, ...]) -> bool:
     """Whether it is known that all ranks share memory, without a message: who knows it of some ranks has found it out with them all."""
-    ranks = frozenset(world_ranks(comm) if _sharing else ())
-    return any(ranks <= known for known in _sharing) and MPI.UNDEFINED not in ranks
+    everyone = frozenset(ranks)
+    return any(everyone <= known for known in _sharing) and MPI.UNDEFINED not in everyone
 
 
 def _identity(file: int | str) -> tuple[int, int]:
@@ -201,7 +209,7 @@ def _identity(file: int | str) -> tuple[int, int]:
     if file == -1:
         return -1, -1
     found = os.stat(file)
-    return found.st_dev, found.st_ino
+    return found.st_dev, found.st_ino % 2**63
 
 
 def _open_theirs(path: str, identity: tuple[int, int]) -> int:

@@ -25,7 +25,7 @@ from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, INLINE_NBYTES
 from hpcoll.runtime.program.route import Route
 from hpcoll.runtime.program.spans import Pieces, names_of, nbytes_of, spans_of
 from hpcoll.runtime.transports.symmetric import Ranges
-from hpcoll.runtime.transports.window import BASES, PAGE, Window
+from hpcoll.runtime.transports.window import BASES_AT, PAGE, Window
 from hpcoll.schedules.ir import RING_SLOTS
 
 CAPACITY_NBYTES = 256 << 10  # of one staging slot
@@ -86,20 +86,22 @@ class Rings:
     ) -> None:
         nlocal = len(local_peers) + 1
         self.local_peers, self.capacity, self.window, self._ranges = local_peers, capacity, window, ranges
-        self._counters, self._used = np.zeros((3, STAGING_SLOTS, nlocal), np.int64), np.zeros((STAGING_SLOTS, 3), np.int64)
+        ncounters = STAGING_SLOTS * nlocal
+        self.fields = np.zeros(f.RINGS_NFIELDS + 3 * ncounters + 3 * STAGING_SLOTS, np.int64)
+        self.address: int = self.fields.ctypes.data
+        sent, taken, acked, used = (f.RINGS_NFIELDS + i * ncounters for i in range(4))
+        self._used = self.fields[used:].reshape(STAGING_SLOTS, 3)
         self._used[:, 2] = capacity if populated else 0
-        self.fields = np.zeros(f.RINGS_NFIELDS, np.int64)
         values = {
             f.SLOTS_AT: window.address + slots, f.ACKS_AT: window.address + slots + _slots_nbytes(nlocal),
             f.STAGING_AT: window.address + staging, f.STAGING_WHERE: (window.number << OFFSET_BITS) + staging,
-            f.CAPACITY: capacity, f.NLOCAL: nlocal, f.LOCAL_RANK: rank, f.SENT: self._counters[0].ctypes.data,
-            f.TAKEN: self._counters[1].ctypes.data, f.ACKED: self._counters[2].ctypes.data, f.USED: self._used.ctypes.data,
-            f.BASES: BASES.ctypes.data, f.NRANGES: ranges.nrows.ctypes.data, f.RANGES: ranges.table.ctypes.data,
+            f.CAPACITY: capacity, f.NLOCAL: nlocal, f.LOCAL_RANK: rank, f.SENT: self.address + 8 * sent,
+            f.TAKEN: self.address + 8 * taken, f.ACKED: self.address + 8 * acked, f.USED: self.address + 8 * used,
+            f.BASES: BASES_AT, f.NRANGES: ranges.addresses[0], f.RANGES: ranges.addresses[1],
             f.POPULATED_AT_ONCE: max(PAGE, _POPULATED_AT_ONCE),
         }  # fmt: skip
         for field, value in values.items():
             self.fields[field] = value
-        self.address = self.fields.ctypes.data
 
 
 def _slots_nbytes(nlocal: int) -> int:

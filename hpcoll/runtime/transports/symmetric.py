@@ -76,11 +76,13 @@ class Ranges:
     Attributes:
         table: int64 ``(MAX_WINDOWS, 3)``: first address, last + 1 or 0 when the row is free, number and offset of the first.
         nrows: int64 ``(1,)``: rows that may be in use.
+        addresses: Of ``nrows`` and ``table``.
     """
 
     def __init__(self, pids: frozenset[int] = frozenset()) -> None:
         self._pids = pids
         self.table, self.nrows = np.zeros((MAX_WINDOWS, 3), np.int64), np.zeros(1, np.int64)
+        self.addresses = self.nrows.ctypes.data, self.table.ctypes.data
         self._touched = 0  # rows that were ever used
         self._rows: dict[int, int] = {}  # by number
         with _lock:

@@ -22,6 +22,7 @@ from hpcoll.runtime.program.opcodes import aligned
 PAGE = mmap.PAGESIZE
 MAX_WINDOWS = 4096
 BASES = np.zeros(MAX_WINDOWS, np.int64)  # where this process has mapped each window, by number
+BASES_AT = BASES.ctypes.data
 
 _STEP_NBYTES = 2 << 20  # of memory asked for at once: a signal makes the system start anew, but only with the step
 

@@ -1,0 +1,142 @@
+"""Groups: what all communicators of the same ranks have in common, so that a further one costs little.
+
+A group has one private duplicate on which the messages of all its communicators travel, kept apart by the tags of their message contexts;
+it knows where its ranks run and which of them share memory.
+"""
+
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.plan import MessageContext
+from hpcoll.runtime.engine.host_engine import OWN_CORE, SHARED_CORE
+from hpcoll.runtime.gpu import cuda
+from hpcoll.runtime.program.route import in_words
+from hpcoll.runtime.transports.host_routes import host_routes
+from hpcoll.runtime.transports.local_ranks import LocalRanks
+from hpcoll.runtime.transports.mpi import handle
+from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings
+from hpcoll.runtime.transports.window import whole_pages
+from hpcoll.selection.agreement import agree
+from hpcoll.selection.config import log
+from hpcoll.selection.networks import levels
+from hpcoll.selection.topology import Process, find_topology, this_process
+
+IN_FLIGHT = 2  # message contexts for non-blocking calls
+CALLS_AT_ONCE = 1 + IN_FLIGHT  # message contexts of a communicator
+_YIELDS = "OMPI_MCA_mpi_yield_when_idle"  # how a user tells Open MPI that cores have several ranks
+_RETRY_S = 1e-3  # most between two attempts of threads that are in each other's way
+
+
+class Group:
+    """What the communicators of some ranks have in common. Made collectively.
+
+    Args:
+        comm: Any communicator of these ranks, in this order.
+        number: Tells it from others of the same ranks; equal on all of them.
+        processes: What is known of the ranks; None: they ask each other.
+        world_ranks: Their ranks in COMM_WORLD.
+        mixed: Ranks may pass different kinds of memory in one call, says the program.
+    Attributes:
+        comm: Private duplicate on which hpcoll's messages travel; ``handle`` is its C handle.
+        rank, nranks: In it.
+        config: Settings from the environment, equal on all ranks.
+        node: The ranks that share memory with this one.
+        topology: Where all ranks run.
+        levels: What messages cost on a node and between nodes.
+        capacity: Bytes of a staging slot where any rank has shared-memory rings, else 0.
+        one_node: All ranks share the memory of one node; alike on all ranks.
+        mixed: Ranks may pass different kinds of memory in one call; ``asked_mixed``: because the program says so.
+        has_gpus: Some rank is likely to have a GPU.
+        wait_policy: How a rank waits.
+        used: Numbers of the resources of communicators, freed ones that are kept included, as bits.
+        lock: Held by a thread while it makes with the other ranks what is everybody's.
+    Raises:
+        ArgumentError: on every rank, when the settings of one are wrong or differ from those of another.
+    """
+
+    def __init__(
+        self, comm: MPI.Intracomm, number: int, processes: Sequence[Process] | None, world_ranks: tuple[int, ...], mixed: bool
+    ) -> None:  # fmt: skip
+        self.number, self.rank, self.nranks = number, comm.Get_rank(), comm.Get_size()
+        self.used, self.lock, self._indices = 0, threading.Lock(), count()
+        self.comm = comm.Dup()
+        self.comm.Set_errhandler(MPI.ERRORS_RETURN)
+        try:
+            self.config, self.processes = agree(self.comm, this_process(cuda.is_likely()), processes)
+        except ArgumentError:
+            self.comm.Free()
+            raise
+        self.handle = handle(self.comm)
+        hosts, pids = [one.host for one in self.processes], [one.pid for one in self.processes]
+        oversubscribed = hosts.count(hosts[self.rank]) > (os.cpu_count() or 1) or os.environ.get(_YIELDS, "0") not in ("", "0", "false")
+        self.wait_policy = SHARED_CORE if oversubscribed else OWN_CORE
+        self.node = LocalRanks(self.comm, self.config.shm, self.config.shm_ranks, pids, world_ranks)
+        self._stock = self.new_message_contexts(CALLS_AT_ONCE)
+        shares, near = self._stock[0].rings is not None, self.node.nranks == self.nranks
+        found = [(0, shares)] * self.nranks if near else self.comm.allgather((self.node.first, shares))
+        self.one_node = near and shares
+        self.capacity = self._staging_nbytes() if any(theirs for _, theirs in found) else 0
+        self.topology = find_topology(self.rank, self.processes, [first for first, _ in found])
+        self.levels = levels(hosts, self.config.levels)
+        self.has_gpus = any(one.has_gpu for one in self.processes)
+        self.asked_mixed, self.mixed = mixed, mixed or not all(one.has_gpu for one in self.processes)
+        if self.rank == 0:
+            log.info("ranks: %s", self.topology)
+            peers = [rank for rank in range(self.nranks) if rank != self.rank]
+            log.info("messages of rank 0: %s", in_words(host_routes(self._stock[0].local_peers), peers, self.levels))
+
+    def message_contexts(self) -> list[MessageContext]:
+        """Those of a further communicator; collective, while this thread is `alone`."""
+        found, self._stock = self._stock, []
+        return found or self.new_message_contexts(CALLS_AT_ONCE)
+
+    def new_message_contexts(self, n: int, capacity: int | None = None) -> list[MessageContext]:
+        """``n`` message contexts, with so many bytes in each staging slot; collective, while this thread is `alone`."""
+        rings: Sequence[Rings | None] | None = None
+        if self.node.nranks > 1 and self.config.shm != 0:
+            said = self.node.refused
+            rings = self.node.make_rings(n, capacity or self._staging_nbytes())
+            if rings is None and self.node.rank == 0 and not said:
+                log.warning("ranks of this node exchange MPI messages: %s", self.node.refused)
+        return [MessageContext(next(self._indices), one) for one in rings or [None] * n]
+
+    def _staging_nbytes(self) -> int:
+        """Bytes of a staging slot: with very many ranks a lane has very many pieces."""
+        return whole_pages(max(CAPACITY_NBYTES, 256 * self.nranks))
+
+    @contextmanager
+    def alone(self, comm: MPI.Intracomm) -> Iterator[None]:
+        """What only one communicator of the group may do at a time, on all ranks the same one; collective over that communicator."""
+        everywhere = np.zeros(1, np.uint8)
+        while True:
+            ready = self.lock.acquire(blocking=False)
+            try:  # not comm.allreduce, which duplicates the communicator first and lets no other thread run meanwhile
+                comm.Allreduce(np.array([ready], np.uint8), everywhere, MPI.MIN)
+                if everywhere[0]:
+                    yield
+                    return
+            finally:
+                if ready:
+                    self.lock.release()
+            step_aside()
+
+    def free(self) -> None:
+        """Free the duplicate, and let go of shared memory."""
+        self._stock.clear()
+        if not MPI.Is_finalized():
+            self.node.free()
+            self.comm.Free()
+
+
+def step_aside() -> None:
+    """Wait for a time that is another on each rank, so that of two threads which are in each other's way one is first on all of them."""
+    time.sleep(_RETRY_S * random.random())

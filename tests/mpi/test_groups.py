@@ -1,0 +1,138 @@
+"""Communicators of the same ranks: what they share, what each has of its own, and threads that make several at once."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from reference import agreed, communicator
+
+import hpcoll
+from hpcoll.comm import attach, registry
+
+pytestmark = [pytest.mark.mpi, pytest.mark.smoke]
+
+
+def right(comm: hpcoll.Communicator) -> bool:
+    """Whether sums by an algorithm of ours are right, three times."""
+    x = np.full(3, comm.rank + 1.0)
+    for _ in range(3):
+        y = np.zeros(3)
+        comm.Allreduce(x, y, algorithm="direct")
+        if y.tolist() != [comm.size * (comm.size + 1) / 2] * 3:
+            return False
+    return True
+
+
+def test_duplicates_cost_no_communicator_of_the_library() -> None:
+    """MPICH has 2048 in all; and each has its own message contexts, so that their messages never meet."""
+    made = [communicator().Dup() for _ in range(6)]
+    wrong = [comm for comm in made if not right(comm)]
+    resources = [comm._context.resources for comm in made]
+    handles = {one.handle for one in resources}
+    tags = [context.tag for one in resources for context in one.message_contexts]
+    assert (agreed(wrong), len(handles), len(set(tags))) == ([], 1, 3 * 6)
+    for comm in made:
+        comm.Free()
+
+
+def test_ranks_in_another_order_are_another_group() -> None:
+    world = communicator()
+    one, other = world.Dup(), world.Split(0, -world.rank)
+    assert agreed([comm for comm in (one, other) if not right(comm)]) == []
+    assert (one._context.resources.group is other._context.resources.group) == (world.size == 1)
+    one.Free()
+    other.Free()
+
+
+def test_what_a_rank_has_no_more_is_made_anew_on_all() -> None:
+    kept = communicator().Dup()
+    freed = communicator().Dup()
+    assert agreed([comm for comm in (kept, freed) if not right(comm)]) == []
+    freed.Free()  # its parts are kept
+    if MPI.COMM_WORLD.rank == 0:
+        attach._registry.forget()
+    comm = communicator().Dup()
+    assert agreed([comm for comm in (comm, kept) if not right(comm)]) == []
+    assert comm._context.resources.group is not kept._context.resources.group
+    for one in (comm, kept):
+        one.Free()
+
+
+def test_settings_that_one_rank_changes_between_communicators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that know each other ask nothing again: a rank whose settings are others now must still be heard."""
+    world = communicator()
+    first = world.Dup()
+    assert agreed([] if right(first) else [first]) == []
+    last = world.size - 1
+    if world.rank == last:
+        monkeypatch.setenv("HPCOLL_SEGMENT", "4096")
+    second, said = world.Dup(), ""
+    try:
+        second.Allreduce(MPI.IN_PLACE, np.ones(1))
+    except hpcoll.ArgumentError as error:
+        said = str(error)
+    if world.size > 1:
+        expected = f"rank {last}: HPCOLL_SEGMENT must be equal on all ranks, expected none as on rank 0, got 4096"
+        assert agreed([] if said == expected else [said]) == []
+    monkeypatch.undo()
+    assert agreed([] if right(second) else [second]) == []
+    for comm in (first, second):
+        comm.Free()
+
+
+def test_a_group_goes_with_its_last_communicator() -> None:
+    attach._registry.free()
+    made = [MPI.COMM_WORLD.Split(0, -MPI.COMM_WORLD.rank) for _ in range(2)]
+    comms = [hpcoll.Communicator(comm) for comm in made]
+    group = comms[0]._context.resources.group
+    assert agreed([comm for comm in comms if not right(comm)]) == []
+    for comm in comms:
+        comm.Free()
+    assert group.comm != MPI.COMM_NULL, "parts of the last few are kept"
+    attach._registry.free()
+    assert (group.comm, group in attach._registry._groups.values()) == (MPI.COMM_NULL, False)
+
+
+def test_very_many_communicators_of_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that get no number leave nothing, and work."""
+    monkeypatch.setattr(registry, "_MOST_NUMBERED", 3)
+    attach._registry.free()
+    made = [MPI.COMM_WORLD.Split(0, -MPI.COMM_WORLD.rank) for _ in range(5)]
+    comms = [hpcoll.Communicator(comm) for comm in made]
+    assert [comm._context.resources.number for comm in comms] == [0, 1, 2, -1, -1]
+    assert agreed([comm for comm in comms if not right(comm)]) == []
+    for comm in comms[::-1]:
+        comm.Free()
+    attach._registry.free()
+
+
+@pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="needs MPI_THREAD_MULTIPLE")
+def test_threads_with_a_duplicate_each() -> None:
+    """Each makes its first collective, persistent requests and symmetric arrays while others do, in another order on each rank."""
+    comms, wrong = [communicator().Dup() for _ in range(4)], list[Any]()
+
+    def work(comm: hpcoll.Communicator) -> None:
+        total = comm.size * (comm.size + 1) / 2
+        for i in range(6):
+            x, y = np.full(5, comm.rank + 1.0), np.zeros(5)
+            request = comm.Allreduce_init(x, y, algorithm="direct")
+            request.Start()
+            request.Wait()
+            request.Free()
+            z = comm.zeros(5)
+            z[:] = x
+            comm.Allreduce(MPI.IN_PLACE, z, algorithm="direct")
+            wrong.extend([] if y.tolist() == z.tolist() == [total] * 5 else [(i, y.tolist(), z.tolist())])
+
+    threads = [threading.Thread(target=work, args=(comm,)) for comm in comms]
+    for thread in threads[:: 1 if communicator().rank % 2 else -1]:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert agreed(wrong) == []
+    for comm in comms:
+        comm.Free()
