@@ -16,7 +16,7 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError, DeviceError, TransportError
 from hpcoll.comm import entries
 from hpcoll.comm.calls.call import Call
-from hpcoll.comm.calls.methods import METHODS, Method
+from hpcoll.comm.calls.methods import FOUND_BY, METHODS, Method
 from hpcoll.comm.calls.native import as_native
 from hpcoll.comm.cut import ledger_nbytes
 from hpcoll.comm.engines import BlockingEngines
@@ -28,12 +28,12 @@ from hpcoll.comm.progress_thread import abandon, drain
 from hpcoll.comm.requests import Persistent
 from hpcoll.comm.resources import Resources
 from hpcoll.runtime.engine import call_cache
-from hpcoll.runtime.engine.entry import UNPACK_RESULTS, call_compiled
+from hpcoll.runtime.engine.entry import UNPACK_RESULTS, call_compiled, run_cached
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.engine.mpi_collectives import MpiCall
 from hpcoll.runtime.program.call_fields import MISS
 from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
-from hpcoll.runtime.program.fields import BUSY
+from hpcoll.runtime.program.fields import BUSY, DONE
 from hpcoll.selection.config import NATIVE
 
 _BUSY = np.array([0, 1], np.int64)  # as `hpcoll.comm.plan.MessageContext.tickets`: what must wait is found and not started
@@ -148,6 +148,12 @@ class Context:
             mpi4py.MPI.Exception: the MPI library's own collective failed.
         """
         table = self.tables.tables[key] if buffers else None
+        if status == MISS and table is not None and (meant := METHODS[key[0]].meant(arguments, self.rank)) is not arguments:
+            arguments = meant  # it may be known by what it means
+            *buffers, op, _ = FOUND_BY[key[0]](arguments, self.caller)  # type: ignore[assignment]
+            status = run_cached(table.address, *buffers, op)
+            if status == DONE:
+                return
         if status == NO_CALL and table is not None:
             begun = perf_counter_ns()
             getattr(self.resources.native, key[0])(*arguments)

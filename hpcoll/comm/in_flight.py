@@ -53,6 +53,9 @@ def issue(comm: WithContext, method: str, arguments: tuple[Any, ...], algorithm:
         table = context.started[turn].table(key)
         table.latest.plan.account.note(table.nbytes)
         return _IN_MPI[method](context.resources.native, *arguments)
+    meant = METHODS[method].meant(arguments, context.rank) if status == MISS else arguments
+    if meant is not arguments:  # it may be known by what it means
+        return issue(comm, method, meant, algorithm, segment, stream)
     request = None if status == MISS else _under_way(context, key, status, arguments)
     return request or _prepared(context, method, arguments, Asked(algorithm, segment, stream, in_flight=True))
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -96,9 +96,9 @@ class Planner:
         alike = (*kind, choice.algorithm, choice.segment, why)
         plan = None if sizes else self._alike.get(alike)
         if plan is None:
-            account = self._ledger.account(call.collective, choice.algorithm, str(call.element), why)
+            account = self._ledger.account(call.collective, choice.algorithm, _text_of(call.element), why)
             account.ways.update([HOST] if call.mirrored else [])
-            title = f"{call.collective}/{choice.algorithm} of {{}} elements of {call.dtype}"
+            title = f"{call.collective}/{choice.algorithm} of {{}} elements of {_text_of(call.dtype)}"
             plan = Plan(title, choice.algorithm, account, partial(build, choice, sizes, account))
         plan.kept = not sizes  # the root's counts may change from call to call without this rank knowing
         if plan.kept:
@@ -147,6 +147,12 @@ class Planner:
         self._plans.clear()
         self._alike.clear()
         self._forgotten()
+
+
+@lru_cache(maxsize=256)
+def _text_of(element: np.dtype | str) -> str:
+    """An element type in texts; NumPy takes longer for that than for a short message."""
+    return str(element)
 
 
 def _no_engine(call: Call, message_context: MessageContext) -> HostEngine:

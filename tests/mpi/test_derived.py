@@ -11,7 +11,7 @@ from mpi4py import MPI
 from reference import agreed, communicator, fresh
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.runtime.engine.call_cache import SUPPORTED
+from hpcoll.runtime.engine.object_layout import SUPPORTED
 from hpcoll.runtime.engine.packed import MAX_NBYTES
 
 pytestmark = pytest.mark.mpi

@@ -14,7 +14,7 @@ from reference import agreed, fresh
 import hpcoll
 from hpcoll.comm import in_flight
 from hpcoll.comm.context import Context
-from hpcoll.runtime.engine.call_cache import SUPPORTED
+from hpcoll.runtime.engine.object_layout import SUPPORTED
 from hpcoll.runtime.program.call_fields import MISS
 from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
 

@@ -11,8 +11,9 @@ from reference import agreed, communicator
 
 import hpcoll
 from hpcoll.comm.calls.methods import METHODS
-from hpcoll.runtime.engine.call_cache import SUPPORTED, Served, Side
+from hpcoll.runtime.engine.call_cache import Served, Side
 from hpcoll.runtime.engine.mpi_collectives import MpiCall
+from hpcoll.runtime.engine.object_layout import SUPPORTED
 from hpcoll.runtime.program.call_fields import ALIASED, ONE
 
 pytestmark = pytest.mark.mpi

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentBufferError, ArgumentError, ArgumentKeyError, ArgumentTypeError, like
 from hpcoll.runtime.gpu import dlpack
-from hpcoll.runtime.gpu.arrays import DeviceArray, device_array
+from hpcoll.runtime.gpu.arrays import ON_HOST, DeviceArray, device_array
 from hpcoll.runtime.gpu.cuda import driver
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -107,6 +107,25 @@ def host_array(buffer: Any) -> Array | None:
     if not hasattr(buffer, "__cuda_array_interface__"):
         return None
     return np.asarray(SimpleNamespace(__array_interface__=buffer.__cuda_array_interface__ | {"version": 3}, owner=buffer))
+
+
+def as_array(spec: Any) -> Any:
+    """A spec with an array in place of a buffer that exports its host memory by DLPack only, so that compiled code can read it.
+
+    What cannot be read, or not as a call may need it, stays as it is: describing the call says what is wrong.
+    """
+    buffer = spec[0] if isinstance(spec, list | tuple) and spec else spec
+    if isinstance(buffer, np.ndarray) or not hasattr(buffer, "__dlpack_device__"):
+        return spec
+    with contextlib.suppress(*UNREADABLE):
+        memoryview(buffer)
+        return spec
+    with contextlib.suppress(*UNREADABLE):
+        if buffer.__dlpack_device__()[0] in ON_HOST:
+            array = _of_dlpack(dlpack.export(buffer))
+            if array.flags.c_contiguous and array.flags.writeable:
+                return array if spec is buffer else [array, *spec[1:]] if isinstance(spec, list) else (array, *spec[1:])
+    return spec
 
 
 def _of_dlpack(tensor: dlpack.Tensor) -> Array:

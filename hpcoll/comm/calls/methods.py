@@ -13,7 +13,8 @@ from mpi4py import MPI
 
 from hpcoll.comm.calls import data_movement, reductions
 from hpcoll.comm.calls.call import Call, check_root
-from hpcoll.comm.calls.exporters import find_gpu_array
+from hpcoll.comm.calls.exporters import as_array, find_gpu_array
+from hpcoll.runtime.engine.object_layout import HOLDERS
 from hpcoll.runtime.gpu.arrays import DeviceArray
 from hpcoll.runtime.program.call_fields import BLOCKS, MANY, ONE
 
@@ -94,7 +95,10 @@ class Method(NamedTuple):
         return (0 if root or self.at_root != "sendbuf" else None), (1 if root or self.at_root != "recvbuf" else None)
 
     def meant(self, arguments: tuple[Any, ...], rank: int) -> tuple[Any, ...]:
-        """The arguments with ``MPI.IN_PLACE`` where None stands for it, as in mpi4py."""
+        """The arguments with ``MPI.IN_PLACE`` where None stands for it, as in mpi4py, and arrays for what exports host memory by DLPack."""
+        for at in self.buffers(arguments, rank):
+            if at is not None and (array := as_array(arguments[at])) is not arguments[at]:
+                arguments = *arguments[:at], array, *arguments[at + 1 :]
         if self.arguments[:2] != _PAIR or arguments[self.in_place_at] is not None:
             return arguments
         if self.at_root and rank != self.find("root", arguments):
@@ -176,12 +180,14 @@ METHODS: dict[str, Method] = {
 
 
 def with_counts(sendbuf: Any, recvcounts: Any) -> Any:
-    """A Reduce_scatter's sendbuf as a spec that has its counts, where compiled code can read that."""
-    if type(sendbuf) is np.ndarray:
+    """A Reduce_scatter's sendbuf as a spec that has its counts; None, which is never found, where compiled code cannot read that."""
+    if recvcounts is None or sendbuf is MPI.IN_PLACE:
+        return None
+    if type(sendbuf) is np.ndarray or type(sendbuf) in HOLDERS:
         return sendbuf, recvcounts, None, None
-    if type(sendbuf) in (list, tuple) and len(sendbuf) == 2 and isinstance(sendbuf[1], MPI.Datatype):
+    if type(sendbuf) in (list, tuple) and len(sendbuf) == 2 and isinstance(sendbuf[1], MPI.Datatype | str):
         return sendbuf[0], recvcounts, None, sendbuf[1]
-    return sendbuf
+    return None
 
 
 def _found_by(row: Method) -> Callable[[Sequence[Any], Caller], tuple[Any, Any, Any, int]]:

@@ -9,7 +9,8 @@ from mpi4py import MPI
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.methods import Method
 from hpcoll.comm.calls.specs import layout_of, split
-from hpcoll.runtime.engine.call_cache import HOLDERS, Side
+from hpcoll.runtime.engine.call_cache import Side
+from hpcoll.runtime.engine.object_layout import HOLDERS
 from hpcoll.runtime.program.call_fields import ABSENT, ALIASED, BLOCKS, FILLED, MANY, OF_NONE, OF_RECEIVED, OF_SENT, ONE
 from hpcoll.runtime.transports.mpi import handle
 
@@ -77,7 +78,10 @@ def _readable(spec: Any, buffer: Any, datatype: object, *, writable: bool) -> np
     known = type(buffer) is np.ndarray or (type(buffer) in HOLDERS and (type(buffer) is not memoryview or datatype is not None))
     if not known or (buffer is not spec and type(spec) not in (list, tuple)):
         return None
-    array = buffer if type(buffer) is np.ndarray else np.asarray(memoryview(buffer))
+    try:
+        array = buffer if type(buffer) is np.ndarray else np.asarray(memoryview(buffer))
+    except ValueError:  # NumPy has no such elements
+        return None
     flags = array.flags
     return array if flags.c_contiguous and flags.aligned and (flags.writeable or not writable) else None
 

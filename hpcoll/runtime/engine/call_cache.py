@@ -1,8 +1,8 @@
 """The call cache: finds a call like an earlier one and runs its plan, in one crossing into compiled code.
 
 Short calls spend most of their time in Python; so what tells one call from another (operator, element type, counts, contiguity) is
-read from the array objects themselves, by their addresses. Their layout is part of NumPy's binary interface; `SUPPORTED` says
-whether this interpreter and this NumPy keep to it, and where they do not, every call is planned in Python.
+read from the array objects themselves, by their addresses; where these are not laid out as expected
+(`hpcoll.runtime.engine.object_layout`), every call is planned in Python.
 """
 
 import sys
@@ -12,24 +12,13 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.runtime.engine.mpi_collectives import MpiCall
+from hpcoll.runtime.engine.object_layout import HANDLE_AT, HANDLE_BITS, SUPPORTED, holder_of, unit_of
 from hpcoll.runtime.engine.packed import PackedRoom
 from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 from hpcoll.runtime.transports.mpi import handle
 
 MAX_ENTRIES = 32  # calls that a table holds
-_C_CONTIGUOUS = 2  # flag of a memoryview
-_INT64, _INT32 = np.dtype(np.int64), np.dtype(np.int32)
-
-
-class Holder(NamedTuple):
-    """Where an object that is no array says where its memory is: words, as in `hpcoll.runtime.program.call_fields`."""
-
-    data_at: int
-    nitems_at: int
-    readonly_at: int
-    check_at: int
-    mask: int
 
 
 class Side(NamedTuple):
@@ -68,9 +57,9 @@ class Side(NamedTuple):
         wanted, array = id(self.type) if self.type_at >= 0 else 0, self.array
         words = [self.kind, self.length, self.type_at, wanted]
         if type(array) is np.ndarray:
-            words += [id(array.dtype), self.element, array.itemsize, flags, *[0] * (c.MASK - c.FLAGS_OF)]
+            words += [id(array.dtype), self.element, array.itemsize, flags, *[0] * (c.VALUE - c.FLAGS_OF)]
         else:
-            words += [0, self.element, 1, flags, id(type(array)), *HOLDERS[type(array)]]
+            words += [0, self.element, unit_of(array), flags, id(type(array)), *holder_of(array)]
         return words + list(self.derived or (0, self.element, 0, self.element))
 
     @property
@@ -122,8 +111,8 @@ class CallTable:
         fields = {
             c.RANK: rank, c.NRANKS: nranks, c.STARTS: starts, c.COUNTS: self._room.ctypes.data, c.ARRAY: id(np.ndarray), c.LIST: id(list),
             c.TUPLE: id(tuple), c.INT: id(int), c.TAGGED: int(sys.version_info >= (3, 12)), c.NONE: id(None), c.IN_PLACE: id(MPI.IN_PLACE),
-            c.INT64: id(np.int64), c.INT64_DTYPE: id(_INT64), c.INT32_DTYPE: id(_INT32), c.HANDLE_AT: _HANDLE_AT,
-            c.HANDLE_BITS: _HANDLE_BITS,
+            c.INT64: id(np.int64), c.INT64_DTYPE: id(np.dtype(np.int64)), c.INT32_DTYPE: id(np.dtype(np.int32)), c.HANDLE_AT: HANDLE_AT,
+            c.HANDLE_BITS: HANDLE_BITS,
         }  # fmt: skip
         for field, value in fields.items():
             self._words[field] = value
@@ -131,6 +120,7 @@ class CallTable:
         self._numbers = memoryview(self._words)  # type: ignore[arg-type]  # the same numbers, at a third of the price
         self.calls: list[Served] = []
         self._keep: list[tuple[object, ...]] = []
+        self._rows: dict[tuple[int, ...], list[int]] = {}  # by all of an entry but its counts
         self._packed: PackedRoom | None = None
 
     @property
@@ -176,19 +166,18 @@ class CallTable:
         if row == len(self.calls):
             self._keep.append((op, *sent.owners, *received.owners))
             self.calls.append(served)
+            self._rows.setdefault(_but_counts(entry), []).append(row)
         self._words[c.ENTRIES + c.ENTRY * row : c.ENTRIES + c.ENTRY * (row + 1)] = entry
         self._words[c.NENTRIES] = len(self.calls)
 
     def _neighbour(self, entry: list[int]) -> int:
         """Where an entry goes: to one like it of the counts right below or above, which it is made to include, or behind all."""
-        others = self._words[c.ENTRIES : c.ENTRIES + c.ENTRY * len(self.calls)].reshape(-1, c.ENTRY)
-        alike = others == entry
-        alike[:, (c.LEAST, c.MOST)] = True
-        for row in np.flatnonzero(alike.all(axis=1)).tolist():
-            least, most = others[row, (c.LEAST, c.MOST)].tolist()
+        for row in self._rows.get(_but_counts(entry), ()):
+            at = c.ENTRIES + c.ENTRY * row
+            least, most = int(self._words[at + c.LEAST]), int(self._words[at + c.MOST])
             if entry[c.LEAST] <= most + 1 and least <= entry[c.MOST] + 1:
                 entry[c.LEAST], entry[c.MOST] = min(entry[c.LEAST], least), max(entry[c.MOST], most)
-                return int(row)
+                return row
         return len(self.calls)
 
     def clear(self) -> None:
@@ -196,6 +185,11 @@ class CallTable:
         self._words[c.NENTRIES] = 0
         self.calls.clear()
         self._keep.clear()
+        self._rows.clear()
+
+
+def _but_counts(entry: list[int]) -> tuple[int, ...]:
+    return tuple(entry[: c.LEAST] + entry[c.MOST + 1 :])
 
 
 def _stride(side: Side, count: int) -> int | None:
@@ -234,62 +228,3 @@ class CallCache(dict[Key, int]):
         """Forget the calls."""
         for table in self.tables.values():
             table.clear()
-
-
-def _words(address: int, n: int) -> tuple[int, ...]:
-    memory: Any = MPI.buffer.fromaddress(address, 8 * n)
-    return tuple(memoryview(memory).cast("q"))
-
-
-def _supported() -> bool:
-    """Whether arrays, lists, tuples and ints lie in memory as compiled code expects, tried on some that are known."""
-    if sys.implementation.name != "cpython" or object.__basicsize__ != 16 or MPI._addressof(MPI.SUM) - id(MPI.SUM) != 8 * _HANDLE_AT:
-        return False
-    for array in (np.zeros((3, 5), np.float32), np.zeros((4, 6), np.int64)[1:3], np.zeros((), np.float64)):
-        fields = _words(id(array), 9)
-        expected = id(np.ndarray), array.ctypes.data, array.ndim, id(array.dtype)
-        if (fields[c.TYPE_OF], fields[c.DATA], fields[c.NDIM] & 0xFFFFFFFF, fields[c.DESCR]) != expected:
-            return False
-        dimensions = _words(fields[c.DIMENSIONS], array.ndim) if array.ndim else ()
-        flags = fields[c.FLAGS] & (c.CONTIGUOUS | c.ALIGNED | c.WRITEABLE)
-        if dimensions != array.shape or flags != c.CONTIGUOUS | c.ALIGNED | c.WRITEABLE:
-            return False
-    return all(map(_reads_items, ([array, 1 << 40], (array, 1 << 40)))) and all(map(_reads_int, (0, 7, 2**30 - 1, 2**30, 2**59 + 3)))
-
-
-def _reads_items(spec: Any) -> bool:
-    fields = _words(id(spec), 4)
-    items = fields[c.ITEMS] if isinstance(spec, list) else id(spec) + 8 * c.FIRST_ITEM
-    return fields[c.TYPE_OF] == id(type(spec)) and fields[c.SIZE] == 2 and _words(items, 2) == (id(spec[0]), id(spec[1]))
-
-
-def _reads_int(number: int) -> bool:
-    """As `hpcoll.runtime.engine.spec_reader` does; an int is no shorter than four words but for 0."""
-    tag = _words(id(number), 3)[2]
-    ndigits = tag >> 3 if sys.version_info >= (3, 12) else tag
-    digits = _words(id(number), 4)[3] if ndigits else 0
-    scalar = np.int64(number)
-    return (digits & 0xFFFFFFFF) + ((digits >> 32) << 30 if ndigits > 1 else 0) == number and _words(id(scalar), 3)[2] == number
-
-
-def _holders() -> dict[type, Holder]:
-    """Types whose objects say where their memory is in the words that are expected, tried on some."""
-    found = {}
-    samples = (
-        (bytearray(40), Holder(5, 2, -1, -1, 0)), (MPI.buffer(bytearray(40)), Holder(2, 4, 6, -1, 0)),
-        (memoryview(bytearray(40)), Holder(7, 9, 11, 5, _C_CONTIGUOUS)),
-    )  # fmt: skip
-    for sample, holder in samples:
-        words = _words(id(sample), 1 + max(holder[:-1]))
-        expected = np.asarray(memoryview(sample)).ctypes.data, 40, True, True  # type: ignore[arg-type]
-        readonly = holder.readonly_at >= 0 and words[holder.readonly_at] & 0xFFFFFFFF != 0
-        checked = holder.check_at < 0 or words[holder.check_at] & holder.mask == holder.mask
-        if (words[holder.data_at], words[holder.nitems_at], not readonly, checked) == expected:
-            found[type(sample)] = holder
-    return found
-
-
-_HANDLE_AT = (MPI._addressof(MPI.BYTE) - id(MPI.BYTE)) // 8  # alike in datatypes and operators
-_HANDLE_BITS = -1 if MPI._sizeof(MPI.BYTE) == 8 else (1 << 8 * MPI._sizeof(MPI.BYTE)) - 1
-HOLDERS = _holders() if sys.implementation.name == "cpython" else {}
-SUPPORTED = _supported()

@@ -1,6 +1,6 @@
 """Compiled: buffer specs as mpi4py takes them, read from the Python objects: ``x``, ``[x, type]``, ``[x, counts, displs, type]``, ...
 
-An array, list, tuple or int is read where CPython and NumPy keep it; `hpcoll.runtime.engine.call_cache.SUPPORTED` says whether they do so
+An array, list, tuple or int is read where CPython and NumPy keep it; `hpcoll.runtime.engine.object_layout.SUPPORTED` says whether they do
 here. Whatever is not as the table's entry has it is no error: a call that is not recognised is looked at in Python.
 """
 
@@ -50,7 +50,7 @@ def _held(side, holder):  # type: ignore[no-untyped-def]
         return _NO
     if wanted[c.READONLY_AT] >= 0 and wanted[c.FLAGS_OF] & c.WRITEABLE and fields[wanted[c.READONLY_AT]] & 0xFFFFFFFF:
         return _NO
-    if wanted[c.CHECK_AT] >= 0 and fields[wanted[c.CHECK_AT]] & wanted[c.MASK] != wanted[c.MASK]:
+    if wanted[c.CHECK_AT] >= 0 and fields[wanted[c.CHECK_AT]] & wanted[c.MASK] != wanted[c.VALUE]:
         return _NO
     return fields[wanted[c.NITEMS_AT]] * wanted[c.ITEMSIZE]
 
@@ -83,14 +83,24 @@ def _integer(table, number):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def _number_at(table, numbers, i, items):  # type: ignore[no-untyped-def]
-    """One of several integers, in a list or tuple whose items are at an address, else in an array; -1 for anything else."""
+def _nth(table, numbers, i, factor):  # type: ignore[no-untyped-def]
+    """One of several integers, in a list, tuple or array, or a lone one times a factor; -1 for anything else."""
+    items = _items(table, numbers)
     if items:
         return _integer(table, pointer(items)[i])
-    fields = pointer(numbers)
-    if fields[c.DESCR] == pointer(table)[c.INT64_DTYPE]:
+    fields, head = pointer(numbers), pointer(table)
+    if fields[c.TYPE_OF] != head[c.ARRAY]:
+        return max(_integer(table, numbers) * factor, _NO)
+    if fields[c.DESCR] == head[c.INT64_DTYPE]:
         return max(pointer(fields[c.DATA])[i], _NO)
     return max(load_int32(fields[c.DATA] + 4 * i), _NO)
+
+
+@njit(nogil=True)
+def _fills(table, numbers, n):  # type: ignore[no-untyped-def]
+    """Whether `_nth` finds one for each of so many blocks."""
+    several = _several(table, numbers)
+    return several == n or (several < 0 and _integer(table, numbers) >= 0)
 
 
 @njit(nogil=True)
@@ -198,12 +208,15 @@ def read_blocks(table, side, spec, room):  # type: ignore[no-untyped-def]
     array, counts, displs = _parts(table, side, spec)
     nbytes = _array(table, side, array) if array else _NO
     n, element = pointer(table)[c.NRANKS], wanted[c.ELEMENT]
-    if nbytes < 0 or not counts or _several(table, counts) != n or (displs and _several(table, displs) != n):
+    if nbytes < 0:
         return 0, 0, _NO
-    count_items, displ_items, packed = _items(table, counts), _items(table, displs) if displs else 0, 0
+    if (counts and not _fills(table, counts, n)) or (displs and not _fills(table, displs, n)) or (not counts and nbytes % element):
+        return 0, 0, _NO
+    every, rest = nbytes // element // n, nbytes // element % n  # an even split, the rest to the first blocks
+    packed = 0
     for i in range(n):
-        count = _number_at(table, counts, i, count_items)
-        displ = _number_at(table, displs, i, displ_items) if displs else packed
+        count = _nth(table, counts, i, 1) if counts else every + (i < rest)
+        displ = _nth(table, displs, i, i) if displs else packed
         if count < 0 or displ < 0 or (displ + count) * element > nbytes:
             return 0, 0, _NO
         places[2 * i], places[2 * i + 1] = displ * element, count * element

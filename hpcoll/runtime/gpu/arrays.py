@@ -19,7 +19,7 @@ from hpcoll.base.errors import ArgumentError, DeviceError
 from hpcoll.runtime.gpu import dlpack
 from hpcoll.runtime.gpu.cuda import LEGACY_STREAM, Attribute, Driver, MemoryType, driver
 
-_ON_HOST = (1, 3, 11)  # DLPack's numbers of memory that the host owns: plain, pinned by CUDA, pinned by ROCm
+ON_HOST = (1, 3, 11)  # DLPack's numbers of memory that the host owns: plain, pinned by CUDA, pinned by ROCm
 _ON_GPU = (2, 13)  # CUDA, CUDA managed
 _EPOLL_CTL_ADD = 1
 _CAPTURE_ELSEWHERE = 906  # the legacy default stream would have to wait for a stream under capture
@@ -101,7 +101,7 @@ def device_array(buffer: Any, stream: int | None = None) -> DeviceArray | None:
         array = _of_interface(buffer, interface)
         if array.dtype.kind != "V" or not speaks_dlpack:
             return _placed(array)
-    if not speaks_dlpack or (kind := buffer.__dlpack_device__()[0]) in _ON_HOST:
+    if not speaks_dlpack or (kind := buffer.__dlpack_device__()[0]) in ON_HOST:
         return None
     if kind not in _ON_GPU:
         raise BufferError(f"memory of DLPack device type {int(kind)} is not supported")

@@ -18,18 +18,18 @@ MISS, NATIVE = 4, 5  # answers besides those of `hpcoll.runtime.engine.interpret
 # the MPI library understands. Blocks of their own sizes are counted in STRIDE bytes, but LEAST and MOST in bytes. PACKS, UNPACKS: whether
 # the engine works on a packed copy of what is sent, and of what is received. OP_HANDLE: that of an operator that may be freed, or 0. Then
 # the two sides.
-OP, ENGINE, LEAST, MOST, SENT_STRIDE, STRIDE, SIZES, PACKS, UNPACKS, OP_HANDLE, SENT, RECEIVED, ENTRY = *range(11), 28, 46
+OP, ENGINE, LEAST, MOST, SENT_STRIDE, STRIDE, SIZES, PACKS, UNPACKS, OP_HANDLE, SENT, RECEIVED, ENTRY = *range(11), 29, 48
 ALL_ALIKE, OF_NONE, OF_SENT, OF_RECEIVED, FILLED, UNKNOWN = range(6)
 # A side: what an argument must be. KIND: of it; LENGTH: items of the spec, 0: it is the array itself; TYPE_AT, TYPE: which item is the
 # datatype, or -1, and its address; DTYPE, ITEMSIZE: the array's element type, as address, and its bytes;
 # ELEMENT: bytes of what is counted; FLAGS_OF: flags that the array must have. Where DTYPE is 0 it is no array but a HOLDER of memory,
-# a type as address: DATA_AT, NITEMS_AT, READONLY_AT, CHECK_AT: words of the object, the last of
-# which must have all bits of MASK; -1: there is none. Of a derived datatype, which has a HANDLE, ELEMENT is the extent of an element,
-# PACKED_SIZE the bytes of it that travel, LOWER and UPPER are its true bounds.
+# a type as address: DATA_AT, NITEMS_AT, READONLY_AT, CHECK_AT: words of the object, the last of which, as far as MASK says, must be
+# VALUE; -1: there is none. Of a derived datatype, which has a HANDLE, ELEMENT is the extent of an element, PACKED_SIZE the bytes of it
+# that travel, LOWER and UPPER are its true bounds.
 (
-    KIND, LENGTH, TYPE_AT, TYPE, DTYPE, ELEMENT, ITEMSIZE, FLAGS_OF, HOLDER, DATA_AT, NITEMS_AT, READONLY_AT, CHECK_AT, MASK,
+    KIND, LENGTH, TYPE_AT, TYPE, DTYPE, ELEMENT, ITEMSIZE, FLAGS_OF, HOLDER, DATA_AT, NITEMS_AT, READONLY_AT, CHECK_AT, MASK, VALUE,
     HANDLE, PACKED_SIZE, LOWER, UPPER,
-) = range(18)  # fmt: skip
+) = range(19)  # fmt: skip
 # Kinds: not looked at; in place; elements; equal blocks, which a count says the size of; blocks with counts of their own.
 ABSENT, ALIASED, ONE, BLOCKS, MANY = range(5)
 # Of a PyObject and of a PyArrayObject, in words: type; data, number of dimensions, dimensions, element type, flags. Of a list: how many

@@ -1,0 +1,99 @@
+"""Where CPython, NumPy and mpi4py keep what compiled code reads of their objects, tried on some that are known when this is imported.
+
+Arrays are laid out by NumPy's binary interface. Objects of other types hold memory, too: a bytearray, a memoryview, an ``array.array``.
+"""
+
+import sys
+from array import ArrayType
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.runtime.program import call_fields as c
+
+_C_CONTIGUOUS = 2  # flag of a memoryview
+
+
+class Holder(NamedTuple):
+    """Where an object that is no array says where its memory is: words, as in `hpcoll.runtime.program.call_fields`."""
+
+    data_at: int
+    nitems_at: int
+    readonly_at: int
+    check_at: int
+    mask: int
+    value: int
+
+
+def _words(address: int, n: int) -> tuple[int, ...]:
+    memory: Any = MPI.buffer.fromaddress(address, 8 * n)
+    return tuple(memoryview(memory).cast("q"))
+
+
+def _supported() -> bool:
+    """Whether arrays, lists, tuples and ints lie in memory as compiled code expects, tried on some that are known."""
+    if sys.implementation.name != "cpython" or object.__basicsize__ != 16 or MPI._addressof(MPI.SUM) - id(MPI.SUM) != 8 * HANDLE_AT:
+        return False
+    for array in (np.zeros((3, 5), np.float32), np.zeros((4, 6), np.int64)[1:3], np.zeros((), np.float64)):
+        fields = _words(id(array), 9)
+        expected = id(np.ndarray), array.ctypes.data, array.ndim, id(array.dtype)
+        if (fields[c.TYPE_OF], fields[c.DATA], fields[c.NDIM] & 0xFFFFFFFF, fields[c.DESCR]) != expected:
+            return False
+        dimensions = _words(fields[c.DIMENSIONS], array.ndim) if array.ndim else ()
+        flags = fields[c.FLAGS] & (c.CONTIGUOUS | c.ALIGNED | c.WRITEABLE)
+        if dimensions != array.shape or flags != c.CONTIGUOUS | c.ALIGNED | c.WRITEABLE:
+            return False
+    return all(map(_reads_items, ([array, 1 << 40], (array, 1 << 40)))) and all(map(_reads_int, (0, 7, 2**30 - 1, 2**30, 2**59 + 3)))
+
+
+def _reads_items(spec: Any) -> bool:
+    fields = _words(id(spec), 4)
+    items = fields[c.ITEMS] if isinstance(spec, list) else id(spec) + 8 * c.FIRST_ITEM
+    return fields[c.TYPE_OF] == id(type(spec)) and fields[c.SIZE] == 2 and _words(items, 2) == (id(spec[0]), id(spec[1]))
+
+
+def _reads_int(number: int) -> bool:
+    """As `hpcoll.runtime.engine.spec_reader` does; an int is no shorter than four words but for 0."""
+    tag = _words(id(number), 3)[2]
+    ndigits = tag >> 3 if sys.version_info >= (3, 12) else tag
+    digits = _words(id(number), 4)[3] if ndigits else 0
+    scalar = np.int64(number)
+    return (digits & 0xFFFFFFFF) + ((digits >> 32) << 30 if ndigits > 1 else 0) == number and _words(id(scalar), 3)[2] == number
+
+
+def _holders() -> dict[type[Any], Holder]:
+    """Types whose objects say where their memory is in the words that are expected, tried on some."""
+    found: dict[type[Any], Holder] = {}
+    samples: tuple[tuple[Any, Holder], ...] = (
+        (bytearray(40), Holder(5, 2, -1, -1, 0, 0)), (MPI.buffer(bytearray(40)), Holder(2, 4, 6, -1, 0, 0)),
+        (memoryview(bytearray(40)), Holder(7, 9, 11, 5, _C_CONTIGUOUS, _C_CONTIGUOUS)),
+        (ArrayType("b", bytes(40)), Holder(3, 2, -1, 5, 0, 0)),
+    )  # fmt: skip
+    for sample, holder in samples:
+        words = _words(id(sample), 1 + max(holder[:4]))
+        expected = np.asarray(memoryview(sample)).ctypes.data, 40, True, True
+        readonly = holder.readonly_at >= 0 and words[holder.readonly_at] & 0xFFFFFFFF != 0
+        checked = holder.check_at < 0 or words[holder.check_at] & holder.mask == holder.value
+        if (words[holder.data_at], words[holder.nitems_at], not readonly, checked) == expected:
+            found[type(sample)] = holder
+    if len({_words(id(ArrayType(code)), 6)[5] for code in "bd"} | {_words(id(ArrayType("d")), 6)[5]}) != 2:
+        found.pop(ArrayType, None)  # it does not say there what its elements are
+    return found
+
+
+def holder_of(thing: Any) -> Holder:
+    """Of an object of a type that there is one for; arrays of the standard library are told apart by their elements, too."""
+    holder = HOLDERS[type(thing)]
+    return holder._replace(mask=-1, value=_words(id(thing), holder.check_at + 1)[-1]) if type(thing) is ArrayType else holder
+
+
+def unit_of(thing: Any) -> int:
+    """Bytes in which an object that holds memory says how long that is."""
+    return thing.itemsize if type(thing) is ArrayType else 1
+
+
+HANDLE_AT = (MPI._addressof(MPI.BYTE) - id(MPI.BYTE)) // 8  # alike in datatypes and operators
+HANDLE_BITS = -1 if MPI._sizeof(MPI.BYTE) == 8 else (1 << 8 * MPI._sizeof(MPI.BYTE)) - 1
+HOLDERS = _holders() if sys.implementation.name == "cpython" else {}
+SUPPORTED = _supported()
