@@ -19,6 +19,7 @@ from hpcoll.cli.bench.request import Request, cases, check, inherited, native_pr
 from hpcoll.cli.bench.values import find_dtype
 from hpcoll.comm.calls.methods import BY_COLLECTIVE
 from hpcoll.comm.communicator import Communicator
+from hpcoll.runtime.engine.object_layout import SUPPORTED
 
 WORLD = MPI.COMM_WORLD
 pytestmark = pytest.mark.once
@@ -45,6 +46,24 @@ def test_new_sizes_and_lists(collective: str, capsys: pytest.CaptureFixture[str]
     found = document(capsys, collective, *QUICK, "--sizes", "new", "--spec", "list")
     assert (found["config"]["sizes"], found["config"]["spec"]) == ("new", "list")
     assert found["out_of_bounds"] == {"count": 0, "okay": True}
+
+
+@pytest.mark.mpi(min_size=1)
+def test_memory_traffic(capsys: pytest.CaptureFixture[str]) -> None:
+    """An allreduce that stages all and combines all in one pass reads and writes p + 3 times its message; the library's is not known."""
+    sizes = "-b", "64K", "-e", "64K", "-n", "5"
+    found = document(capsys, "allreduce", *sizes, "--algorithms", "direct", "--memory-traffic")
+    moved = {result["algorithm"]: [side["moved"] for side in (result["out_of_place"], result["in_place"])] for result in found["results"]}
+    expected = (WORLD.size + 3) * 65536
+    assert moved["native"] == [None, None]
+    if SUPPORTED and WORLD.size > 1:
+        assert moved["direct"] == [expected, expected]
+        assert all(0 < result["in_place"]["copy_share"] < 100 for result in found["results"] if result["algorithm"] == "direct")
+    assert bench("allreduce", *sizes, "--algorithms", "direct", "--memory-traffic") == 0
+    assert ("moved / size" in capsys.readouterr().out) == (WORLD.rank == 0 and SUPPORTED)
+    request = Request("allreduce", (8,), np.dtype("f4"), SUM, 0, ("direct",), None, True, Pace(), mode="persistent", traffic=True)
+    with pytest.raises(ArgumentError, match="memory-traffic needs blocking calls"):
+        check(request, WORLD)
 
 
 @pytest.mark.mpi(min_size=1)

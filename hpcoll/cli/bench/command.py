@@ -40,6 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--memory", default=ORDINARY, choices=MEMORIES, help="of hpcoll's buffers; native's are always ordinary")
     add("--sizes", default=SAME, choices=(SAME, NEW), help="new: each call is an element shorter than the last")
     add("--spec", default=BARE, choices=(BARE, LIST), help="how buffers are given; list: [array, datatype]")
+    add("--memory-traffic", action="store_true", help="count the bytes that hpcoll's calls move, beside what the machine copies")
     add("--segment", metavar="SIZE", help="bytes per segment; default: hpcoll's choice")
     add("--format", default="nccl", choices=tuple(FORMATS), help="default nccl")
     add("--output", type=Path, metavar="FILE", help="write to FILE instead of the terminal")

@@ -6,8 +6,9 @@ nccl-tests' columns come first and unchanged; the native time over the row's tim
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -18,6 +19,7 @@ from hpcoll.selection.config import NATIVE
 _NCCL = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}"
 _NCCL_SIDE = "  {:>7}  {:>6}  {:>6}  {:>6}"
 _NCCL_RATIOS = "  {:>7}  {:>7}"
+_NCCL_TRAFFIC = ("moved / size", "of copying (%)")  # for either side
 _NCCL_HIDDEN = ("hidden (%)", "native (%)")  # in overlap mode, for either side
 _OSU = "{:<12} {:>18} {:>18} {:>18} {:>12}"
 _OSU_LATENCY = ("# Size", "Avg Latency(us)", "Min Latency(us)", "Max Latency(us)", "Iterations")
@@ -25,7 +27,7 @@ _OSU_OVERLAP = ("# Size", "Overall(us)", "Compute(us)", "Pure Comm.(us)", "Overl
 _CASE = ("algorithm", "ran", "size", "count", "type", "redop", "root")
 _DETAILS = (
     *("ratio", "min_us", "max_us", "avg_us", "p50_us", "p95_us", "p99_us", "stdev_us", "iterations", "batch"),
-    *("work_us", "both_us", "hidden"),
+    *("work_us", "both_us", "hidden", "moved", "copy_share"),
 )
 _CSV = ("collective", "nranks", *_CASE, "side", "time_us", "alg_bw", "bus_bw", "nwrong", *_DETAILS)
 _METHOD = (
@@ -63,10 +65,15 @@ def as_nccl(report: Report) -> str:
     """One table per algorithm with the columns of nccl-tests."""
     lines = [f"# {text}" for text in (*report.heading, *_METHOD, *report.notes)]
     natives = {row.size: row for row in report.rows if row.algorithm == NATIVE}
-    overlap = _is_overlap(report.rows)
+    titles: tuple[str, ...] = ()
+    more: Callable[[Row], str] = _nothing
+    if _is_overlap(report.rows):
+        titles, more = _NCCL_HIDDEN, partial(_nccl_hidden, natives)
+    elif any(side.moved is not None for row in report.rows for side in row.sides):
+        titles, more = _NCCL_TRAFFIC, _nccl_traffic
     for name, rows in report.blocks():
-        lines += ["#", f"# {report.collective}/{name}{_picks(rows)}", *_nccl_header(overlap)]
-        lines += [_nccl_row(row) + (_nccl_hidden(row, natives.get(row.size)) if overlap else "") for row in rows]
+        lines += ["#", f"# {report.collective}/{name}{_picks(rows)}", *_nccl_header(titles)]
+        lines += [_nccl_row(row) + more(row) for row in rows]
         wrong = total_wrong(rows)
         lines += [
             f"# {'Out of bounds values':<20} : {wrong} {'FAILED' if wrong else 'OK'}",
@@ -75,7 +82,8 @@ def as_nccl(report: Report) -> str:
     return "\n".join([*lines, "#"]) + "\n"
 
 
-def _nccl_header(overlap: bool) -> list[str]:
+def _nccl_header(more: Sequence[str]) -> list[str]:
+    """Three lines of titles; ``more``: of further pairs of columns."""
     titles = [f"{'out-of-place':^33}", f"{'in-place':^33}", f"{'native / time':^18}"]
     names, units = ("time", "algbw", "busbw", "#wrong"), ("(us)", "(GB/s)", "(GB/s)", "")
     lines = [
@@ -83,9 +91,9 @@ def _nccl_header(overlap: bool) -> list[str]:
         _NCCL.format("size", "count", "type", "redop", "root") + 2 * _NCCL_SIDE.format(*names) + _NCCL_RATIOS.format("ratio", "ratio"),
         _NCCL.format("(B)", "(elements)", "", "", "") + 2 * _NCCL_SIDE.format(*units) + _NCCL_RATIOS.format("(out)", "(in)"),
     ]
-    if overlap:
-        extra = ("".join(f"{title:^18}" for title in _NCCL_HIDDEN), 2 * _NCCL_RATIOS.format("hidden", "hidden"))
-        lines = [line + more for line, more in zip(lines, (*extra, 2 * _NCCL_RATIOS.format("(out)", "(in)")))]
+    if more:
+        under = len(more) * _NCCL_RATIOS.format("(out)", "(in)")
+        lines = [line + text for line, text in zip(lines, ("".join(f"{title:^18}" for title in more), " " * len(under), under))]
     return [f"#{line[1:]}".rstrip() for line in lines]
 
 
@@ -100,10 +108,22 @@ def _nccl_row(row: Row) -> str:
     return line + _NCCL_RATIOS.format(*ratios)
 
 
-def _nccl_hidden(row: Row, native: Row | None) -> str:
+def _nothing(row: Row) -> str:
+    return ""
+
+
+def _nccl_traffic(row: Row) -> str:
+    """Bytes moved for each of the message, and the share of the rate of copying in percent."""
+    sides = row.out_of_place, row.in_place
+    moved = ["-" if side is None or side.moved is None else f"{side.moved / max(1, row.size):.2f}" for side in sides]
+    share = ["-" if side is None or side.copy_share is None else f"{100 * side.copy_share:.0f}" for side in sides]
+    return _NCCL_RATIOS.format(*moved) + _NCCL_RATIOS.format(*share)
+
+
+def _nccl_hidden(natives: Mapping[int, Row], row: Row) -> str:
     """What overlap hides, in percent: of this row, then of the native one at the same size."""
     cells = []
-    for one in (row, native):
+    for one in (row, natives.get(row.size)):
         sides = (one.out_of_place, one.in_place) if one else (None, None)
         cells += ["-" if side is None or side.hidden is None else f"{100 * side.hidden:.0f}" for side in sides]
     return _NCCL_RATIOS.format(*cells[:2]) + _NCCL_RATIOS.format(*cells[2:])

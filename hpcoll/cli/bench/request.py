@@ -34,6 +34,7 @@ class Request:
         pace: How long to measure.
         mode: One of `hpcoll.cli.bench.modes.MODES`.
         memory: Where hpcoll's buffers lie: one of `hpcoll.cli.bench.modes.MEMORIES`; native's are always ordinary.
+        traffic: Count the bytes that calls move through memory.
         sizes_of_calls, spec: Whether each call has a size of its own, a little below; how buffers are given: see `modes`.
     """
 
@@ -50,6 +51,7 @@ class Request:
     memory: str = ORDINARY
     sizes_of_calls: str = SAME
     spec: str = BARE
+    traffic: bool = False
 
     @property
     def method(self) -> str:
@@ -78,6 +80,8 @@ def check(request: Request, world: MPI.Intracomm) -> None:
         raise ArgumentError("memory symmetric needs Communicator.empty, which this version of hpcoll lacks; use ordinary")
     if request.sizes_of_calls == NEW and (request.mode != BLOCKING or request.memory == DEVICE):
         raise ArgumentError("--sizes new needs blocking calls and arrays in host memory")
+    if request.traffic and (request.mode != BLOCKING or request.memory == DEVICE or request.sizes_of_calls == NEW):
+        raise ArgumentError("--memory-traffic needs blocking calls of one size and arrays in host memory")
     if request.memory == DEVICE:
         _check_gpu(world)
     named = request.segment is not None or any(name != AUTO for name in request.algorithms)

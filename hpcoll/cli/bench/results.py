@@ -24,6 +24,8 @@ class Side:
         iterations, batch: Rounds, and calls timed together in each.
         work_us, both_us, hidden: In overlap mode: time of the work alone, of the call with the work inside, and the share of the
             shorter of call and work that this hides (`hpcoll.cli.bench.modes.hidden_share`); else None.
+        moved: Bytes that the busiest rank reads and writes, where they are asked for and known; else None.
+        copy_share: The rate of that, as a share of the rate at which all ranks at once copy arrays of the message's size; else None.
     """
 
     p50_us: float
@@ -42,6 +44,8 @@ class Side:
     work_us: float | None = None
     both_us: float | None = None
     hidden: float | None = None
+    moved: int | None = None
+    copy_share: float | None = None
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def _request(arguments: argparse.Namespace, nranks: int) -> Request:
     return Request(
         collective, sizes_of(arguments.minbytes, arguments.maxbytes, arguments.stepbytes, arguments.stepfactor), dtype, op,
         arguments.root, _algorithms(arguments.algorithms or AUTO, need, names), segment, bool(arguments.check), pace,
-        arguments.mode, arguments.memory, arguments.sizes, arguments.spec,
+        arguments.mode, arguments.memory, arguments.sizes, arguments.spec, arguments.memory_traffic,
     )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from hpcoll.cli.bench.measure import Times, measure
 from hpcoll.cli.bench.modes import NEW, OVERLAP, Call, Form, cycled, form, hidden_share, overlapped, work
 from hpcoll.cli.bench.request import Request, cases, inherited, native_problem
 from hpcoll.cli.bench.results import AUTO, Row, Side, bus_factor, summarise
+from hpcoll.cli.bench.traffic import with_traffic
 from hpcoll.cli.bench.values import type_name
 from hpcoll.selection.config import NATIVE
 
@@ -98,9 +99,12 @@ def _run_case(case: Case, setting: _Setting) -> list[Row]:
     if request.check:
         np.maximum(wrong, _check(case, candidates), out=wrong)
         world.Allreduce(MPI.IN_PLACE, wrong, op=MPI.SUM)
+    found = _sides(case, candidates, times, wrong if request.check else None)
+    if request.traffic:
+        calls = {(one.algorithm, one.side): one.form.call for one in candidates}
+        found = with_traffic(request, world, case.nbytes, setting.contenders.rows, found, calls)
     for one in candidates:
         one.form.free()
-    found = _sides(case, candidates, times, wrong if request.check else None)
     redop, root = case.op.name if case.op else "none", case.root if case.meaning.rooted else -1
     block = case.count * case.dtype.itemsize
     return [

@@ -13,6 +13,7 @@ from hpcoll.runtime.engine.entry import RESIZE, RUN, advance_address, call_compi
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.fields import DONE, FAILED, GO_ON, PENDING
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, Code, Program, aligned
+from hpcoll.runtime.program.traffic import Traffic, memory_traffic
 from hpcoll.runtime.transports.mpi import Library, last_tag
 from hpcoll.runtime.transports.rings import Rings
 
@@ -192,6 +193,17 @@ class HostEngine:
     def ledger_nbytes(self) -> int:
         """Of that message, for the ledger."""
         return int(self.state[f.LEDGER_NBYTES])
+
+    def traffic(self, *, symmetric: bool) -> Traffic:
+        """What the latest call moved on this rank; ``symmetric``: its buffers were symmetric memory."""
+        nrows, nlanes, copied = len(self.program.rows), int(self.state[f.NLANES]), int(self.state[f.COPY_NBYTES])
+        rows = self._numbers(f.ROWS, nrows, f.NCOLUMNS)
+        found = memory_traffic(rows, self._numbers(f.LANES, nlanes, 3), symmetric=symmetric)
+        return Traffic(found.read + copied, found.written + copied, found.given)
+
+    def _numbers(self, field: int, nrows: int, ncolumns: int) -> np.ndarray:
+        at = (int(self.state[field]) - self.address) // 8
+        return self._words[at : at + nrows * ncolumns].reshape(nrows, ncolumns)
 
     def take(self, taken: bool = True) -> None:
         """Note whether a request has it."""

@@ -1,0 +1,68 @@
+"""``--memory-traffic``: the bytes that hpcoll's calls read and write, beside the rate at which the machine copies."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.cli.bench.contenders import Contender
+from hpcoll.cli.bench.measure import measure
+from hpcoll.cli.bench.modes import SYMMETRIC
+from hpcoll.cli.bench.request import Request
+from hpcoll.cli.bench.results import AUTO, Side
+from hpcoll.comm.attach import context_of
+from hpcoll.runtime.engine.host_engine import HostEngine
+
+_COPIES = 25  # that are timed
+
+Sides = dict[tuple[str, str], Side]  # by contender and form
+
+
+def with_traffic(
+    request: Request, world: MPI.Intracomm, nbytes: int, contenders: Iterable[Contender], sides: Sides,
+    calls: Mapping[tuple[str, str], Callable[[], object]],
+) -> Sides:  # fmt: skip
+    """Results with what their calls move; collective.
+
+    Args:
+        request, world, contenders: Of the run.
+        nbytes: Of the message.
+        sides: Results.
+        calls: Those that were measured; each is made twice more.
+    """
+    rows, moved = {one.name: one for one in contenders}, np.full(len(calls), -1, np.int64)
+    for i, ((name, _), call) in enumerate(calls.items()):
+        for _ in range(2):  # the second one is found by the call cache, which tells what ran
+            call()
+        moved[i] = _moved(rows[name], request)
+    known = moved >= 0
+    world.Allreduce(MPI.IN_PLACE, moved, MPI.MAX)
+    world.Allreduce(MPI.IN_PLACE, known, MPI.LAND)
+    found = dict(sides)
+    for key, nbytes, is_known in zip(calls, moved.tolist(), known.tolist(), strict=True):
+        if is_known:
+            found[key] = replace(sides[key], moved=nbytes)
+    rate = _copy_rate(request, world, nbytes) if nbytes else 0.0
+    share = {key: side.moved / (side.p50_us * 1e-6) / rate for key, side in found.items() if side.moved and rate}
+    return {key: replace(side, copy_share=share.get(key)) for key, side in found.items()}
+
+
+def _moved(contender: Contender, request: Request) -> int:
+    """Bytes that the contender's latest call moved on this rank; -1 where that is not known."""
+    if contender.comm is None:
+        return -1
+    algorithm = None if contender.name == AUTO else contender.name
+    for (method, _, name, segment), table in context_of(contender.comm).tables.tables.items():
+        latest = table.latest.by if (method, name, segment) == (request.method, algorithm, request.segment) and table.calls else None
+        if isinstance(latest, HostEngine):
+            return latest.traffic(symmetric=request.memory == SYMMETRIC).moved
+    return -1
+
+
+def _copy_rate(request: Request, world: MPI.Intracomm, nbytes: int) -> float:
+    """Bytes that each rank reads and writes in a second while all of them copy arrays of so many bytes; collective."""
+    source, target = np.ones(nbytes, np.uint8), np.empty(nbytes, np.uint8)
+    seconds = measure(world, [partial(np.copyto, target, source)], nbytes, replace(request.pace, rounds=_COPIES)).seconds
+    return 2 * nbytes / float(np.median(seconds))

@@ -1,0 +1,51 @@
+"""Bytes that programs move on a rank, beside what can be counted by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hpcoll.runtime.program.chunk_layout import vector_segments
+from hpcoll.runtime.program.lowering import lower
+from hpcoll.runtime.program.traffic import Traffic, memory_traffic
+from hpcoll.runtime.transports.host_routes import host_routes
+from hpcoll.schedules.catalogue import find
+from hpcoll.schedules.row import schedule
+
+COUNT = 6000  # of 8 bytes; divided by 2, 3 and 4 chunks
+
+
+def traffic_of(algorithm: str, nranks: int, *, shared: bool = True, longest: int = COUNT, symmetric: bool = False) -> list[float]:
+    """Of rank 0 of an allreduce, in messages: read, written, given to MPI."""
+    steps = schedule(find("allreduce", algorithm), nranks, 0)
+    routes = host_routes({rank: rank for rank in range(1, nranks)} if shared else {})
+    program = lower(steps, vector_segments(COUNT, longest, steps.nchunks), 8, 8, in_place=False, routes=routes)
+    found = memory_traffic(np.array(program.rows), np.array(program.lanes), symmetric=symmetric)
+    return [round(nbytes / (8 * COUNT), 9) for nbytes in found]
+
+
+@pytest.mark.parametrize("longest", [COUNT, COUNT // 4])
+@pytest.mark.parametrize("nranks", [2, 3, 4])
+def test_direct(nranks: int, longest: int) -> None:
+    """All is staged once, and all contributions are combined in one pass, in whatever number of lanes."""
+    assert traffic_of("direct", nranks, longest=longest) == [1 + nranks, 2, 0]
+    assert traffic_of("direct", nranks, longest=longest, symmetric=True) == [nranks, 1, 0]
+
+
+@pytest.mark.parametrize("nranks", [2, 3, 4])
+def test_ring(nranks: int) -> None:
+    """Every piece that is sent is staged, p - 1 of them are combined, and as many copied."""
+    share = (nranks - 1) / nranks
+    assert traffic_of("ring", nranks) == pytest.approx([share * (2 + 2 + 1), share * (2 + 1 + 1), 0])
+
+
+def test_what_the_library_moves_is_apart() -> None:
+    read, written, given = traffic_of("ring", 3, shared=False)
+    assert (read, written, given) == pytest.approx((2 * 2 / 3, 2 / 3, 4 * 2 / 3))
+
+
+def test_short_messages_travel_where_they_are_announced() -> None:
+    steps = schedule(find("bcast", "direct"), 3, 0, 0)
+    program = lower(steps, vector_segments(7, 7, 1), 8, 8, in_place=True, routes=host_routes({1: 1, 2: 2}))
+    assert memory_traffic(np.array(program.rows), np.array(program.lanes), symmetric=False) == Traffic(112, 112, 0)
+    assert Traffic(112, 112, 5).moved == 224
