@@ -57,7 +57,7 @@ class Group:
         mixed: Ranks may pass different kinds of memory in one call; ``asked_mixed``: because the program says so.
         has_gpus: Some rank is likely to have a GPU.
         wait_policy: How a rank waits.
-        used: Numbers of the resources of communicators, freed ones that are kept included, as bits.
+        alive: How many resources there are, of communicators and of freed ones; ``used``: their numbers, as bits.
         lock: Held by a thread while it makes with the other ranks what is everybody's.
     Raises:
         ArgumentError: on every rank, when the settings of one are wrong or differ from those of another.
@@ -67,7 +67,7 @@ class Group:
         self, comm: MPI.Intracomm, number: int, processes: Sequence[Process] | None, world_ranks: tuple[int, ...], mixed: bool
     ) -> None:  # fmt: skip
         self.number, self.rank, self.nranks = number, comm.Get_rank(), comm.Get_size()
-        self.used, self.lock, self._indices = 0, threading.Lock(), count()
+        self.alive, self.used, self.lock, self._indices = 0, 0, threading.Lock(), count()
         self.comm = comm.Dup()
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         try:

@@ -85,7 +85,7 @@ class Registry:
         mine, me = this_process(cuda.is_likely()), MPI.COMM_WORLD.rank
         known = self._processes.get(me) == (settings, mine) and all(self._processes.get(rank, _NOBODY)[0] == settings for rank in ranks)
         number, used, spare = -1, 0, 0
-        if group is not None and group.processes[group.rank] == mine:
+        if group is not None and group.processes[group.rank] == mine and MPI.UNDEFINED not in ranks:
             with self._changing:
                 number, used, spare = group.number, group.used, sum(1 << n for one, n in self._spare if one is group)
         return _Offer(-ready, -known, number, ~number, next(self._numbers) if ranks[0] == me else -1, spare, ~used)
@@ -101,9 +101,9 @@ class Registry:
             return parts.resources, parts
         number = number if number < _MOST_NUMBERED else -1
         resources = Resources(group, number)
-        if number >= 0:
-            with self._changing:
-                group.used |= 1 << number
+        with self._changing:
+            group.alive += 1
+            group.used |= 1 << number if number >= 0 else 0
         return resources, None
 
     def _new_group(self, native: MPI.Intracomm, key: Key, offer: _Offer) -> Group:
@@ -118,35 +118,33 @@ class Registry:
 
     def leave(self, resources: Resources, parts: Parts | None) -> None:
         """A communicator was freed. Its parts are kept, if it left any; what was kept for longest is freed when there is too much."""
-        group, number = resources.group, resources.number
-        with self._changing:
-            if parts is not None and number >= 0:
-                self._spare[group, number] = parts
-            elif number >= 0:
-                group.used &= ~(1 << number)
-        if parts is not None and number < 0:
+        if parts is not None and resources.number >= 0:
+            with self._changing:
+                self._spare[resources.group, resources.number] = parts
+            self._drop(MOST)
+            return
+        if parts is not None:
             free(parts)
-        self._end(group)
-        self._drop(MOST)
+        self._gone(resources.group, resources.number)
 
     def _drop(self, most: int) -> None:
-        """Free what was kept for longest, but so many, and groups without communicators."""
+        """Free what was kept for longest, but so many."""
         while len(self._spare) > most:
             (group, number), parts = next(iter(self._spare.items()))
             if not group.lock.acquire(blocking=False):  # another thread may be given it now
                 return
-            try:
-                with self._changing:
-                    del self._spare[group, number]
-                    group.used &= ~(1 << number)
-            finally:
-                group.lock.release()
+            with self._changing:
+                del self._spare[group, number]
+            group.lock.release()
             free(parts)
-            self._end(group)
+            self._gone(group, number)
 
-    def _end(self, group: Group) -> None:
-        """Free a group that has no communicators left, unless another thread is about to join it."""
-        if not group.used and group.lock.acquire(blocking=False):
+    def _gone(self, group: Group, number: int) -> None:
+        """Resources are gone; a group that has no others is freed, unless another thread is about to join it."""
+        with self._changing:
+            group.alive -= 1
+            group.used &= ~(1 << number) if number >= 0 else -1
+        if not group.alive and group.lock.acquire(blocking=False):
             try:
                 self._groups = {key: one for key, one in self._groups.items() if one is not group}
                 group.free()
