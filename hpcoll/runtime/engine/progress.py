@@ -26,7 +26,7 @@ from hpcoll.runtime.program.fields import BUSY, CELL, DONE, ENDED, FAILED, HANDL
 from hpcoll.runtime.program.fields import SCHED_YIELD as YIELD
 
 _EAGER = 60  # rounds without movement for which a start gives its core away before it leaves the rest for later
-_HURRY, _REST = 50, 2000  # rounds without movement after which the helper sleeps between them, and parks if nothing is in flight
+_HURRY, _REST = 50, 150  # rounds without movement after which the helper sleeps between them, and parks if nothing is in flight
 
 _complete = c_function(INT, LONG)
 _semaphore = c_function(INT, LONG)
