@@ -19,8 +19,8 @@ from hpcoll.selection.config import NATIVE
 _NCCL = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}"
 _NCCL_SIDE = "  {:>7}  {:>6}  {:>6}  {:>6}"
 _NCCL_RATIOS = "  {:>7}  {:>7}"
-_NCCL_TRAFFIC = ("moved / size", "of copying (%)")  # for either side
-_NCCL_HIDDEN = ("hidden (%)", "native (%)")  # in overlap mode, for either side
+_NCCL_TRAFFIC = (("moved / size", "moved"), ("of copying (%)", "share"))  # titles over two columns, and of each
+_NCCL_HIDDEN = (("hidden (%)", "hidden"), ("native (%)", "hidden"))  # in overlap mode, for either side
 _OSU = "{:<12} {:>18} {:>18} {:>18} {:>12}"
 _OSU_LATENCY = ("# Size", "Avg Latency(us)", "Min Latency(us)", "Max Latency(us)", "Iterations")
 _OSU_OVERLAP = ("# Size", "Overall(us)", "Compute(us)", "Pure Comm.(us)", "Overlap(%)")
@@ -65,7 +65,7 @@ def as_nccl(report: Report) -> str:
     """One table per algorithm with the columns of nccl-tests."""
     lines = [f"# {text}" for text in (*report.heading, *_METHOD, *report.notes)]
     natives = {row.size: row for row in report.rows if row.algorithm == NATIVE}
-    titles: tuple[str, ...] = ()
+    titles: Sequence[tuple[str, str]] = ()
     more: Callable[[Row], str] = _nothing
     if _is_overlap(report.rows):
         titles, more = _NCCL_HIDDEN, partial(_nccl_hidden, natives)
@@ -82,7 +82,7 @@ def as_nccl(report: Report) -> str:
     return "\n".join([*lines, "#"]) + "\n"
 
 
-def _nccl_header(more: Sequence[str]) -> list[str]:
+def _nccl_header(more: Sequence[tuple[str, str]]) -> list[str]:
     """Three lines of titles; ``more``: of further pairs of columns."""
     titles = [f"{'out-of-place':^33}", f"{'in-place':^33}", f"{'native / time':^18}"]
     names, units = ("time", "algbw", "busbw", "#wrong"), ("(us)", "(GB/s)", "(GB/s)", "")
@@ -92,8 +92,9 @@ def _nccl_header(more: Sequence[str]) -> list[str]:
         _NCCL.format("(B)", "(elements)", "", "", "") + 2 * _NCCL_SIDE.format(*units) + _NCCL_RATIOS.format("(out)", "(in)"),
     ]
     if more:
+        words = "".join(_NCCL_RATIOS.format(word, word) for _, word in more)
         under = len(more) * _NCCL_RATIOS.format("(out)", "(in)")
-        lines = [line + text for line, text in zip(lines, ("".join(f"{title:^18}" for title in more), " " * len(under), under))]
+        lines = [line + text for line, text in zip(lines, ("".join(f"{title:^18}" for title, _ in more), words, under))]
     return [f"#{line[1:]}".rstrip() for line in lines]
 
 
