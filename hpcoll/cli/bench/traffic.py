@@ -40,10 +40,8 @@ def with_traffic(
     known = moved >= 0
     world.Allreduce(MPI.IN_PLACE, moved, MPI.MAX)
     world.Allreduce(MPI.IN_PLACE, known, MPI.LAND)
-    found = dict(sides)
-    for key, nbytes, is_known in zip(calls, moved.tolist(), known.tolist(), strict=True):
-        if is_known:
-            found[key] = replace(sides[key], moved=nbytes)
+    counted = dict(zip(calls, zip(moved.tolist(), known.tolist(), strict=True), strict=True))
+    found = {key: replace(side, moved=counted[key][0] if counted[key][1] else None) for key, side in sides.items()}
     rate = _copy_rate(request, world, nbytes) if nbytes else 0.0
     share = {key: side.moved / (side.p50_us * 1e-6) / rate for key, side in found.items() if side.moved and rate}
     return {key: replace(side, copy_share=share.get(key)) for key, side in found.items()}
