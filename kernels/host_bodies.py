@@ -44,18 +44,19 @@ def _fold(combine, dst, srcs, nsrcs, count):  # type: ignore[no-untyped-def]
             for i in range(count):
                 out[i] = combine(first[i], second[i])
         return
-    partial = carray(_room(dst), BLOCK)
+    room = carray(_room(dst), BLOCK)
     for lo in range(0, count, BLOCK):
         n = min(BLOCK, count - lo)
+        # Slices, since a loop whose index is a sum, which may be negative, is not vectorised; nor one that writes to what it reads.
+        partial, one, other, result = room[:n], first[lo : lo + n], second[lo : lo + n], out[lo : lo + n]
         for i in range(n):
-            partial[i] = combine(first[lo + i], second[lo + i])
-        for k in range(2, nsrcs - 1):
-            more = carray(srcs[k], count)
+            partial[i] = combine(one[i], other[i])
+        for k in range(2, nsrcs):
+            more = carray(srcs[k], count)[lo : lo + n]
             for i in range(n):
-                partial[i] = combine(partial[i], more[lo + i])
-        last = carray(srcs[nsrcs - 1], count)
+                partial[i] = combine(partial[i], more[i])
         for i in range(n):
-            out[lo + i] = combine(partial[i], last[lo + i])
+            result[i] = partial[i]
 
 
 @njit

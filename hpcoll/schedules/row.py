@@ -27,7 +27,8 @@ class Algorithm:
         largest: Bytes of the longest message, of a hierarchical row between nodes, as a fraction of m.
         chunks: Chunks per segment of a vector collective (block collectives always have p).
         staged: Bytes that any rank hands out, what several ranks get counted once, as a fraction of m: an upper bound.
-        shared: ``critical`` in shared memory, where that is less because what several ranks get is handed out once.
+        shared: ``critical`` in shared memory, where that is less because what several ranks get is handed out once, and all ranks work at
+            once: a message that is staged and copied moves 4 times its bytes through memory, one that is staged and combined 5 times.
         ordered: Keeps rank order: fit for operators that are not commutative.
         reproducible: All ranks get the same bits.
         uniform: Serves only equal blocks, hence no v form.

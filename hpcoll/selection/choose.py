@@ -220,7 +220,7 @@ def worth_trying(row: Algorithm, need: Need) -> bool:
 def _native_seconds(need: Need) -> float:
     assert need.nbytes is not None
     if need.levels == ONE_HOST:
-        q, volume = math.ceil(math.log2(need.nranks)), 2.0 if need.collective == "allreduce" else 1.0
+        q, volume = math.ceil(math.log2(need.nranks)), 2.0 if need.collective in ("allreduce", "reduce") else 1.0
         work = byte_seconds(NATIVE_NETWORK, need.nbytes, reduces=COLLECTIVES[need.collective].reduces)
         return q * NATIVE_NETWORK.alpha + volume * need.nbytes * work
     rows = [find(need.collective, name) for name in NATIVE_ROWS[need.collective]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
@@ -10,13 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 from kernel_numbers import integers
+from numba import types
 
 from hpcoll.base import ops
 from hpcoll.base.dtypes import kind
 from hpcoll.base.errors import KernelError
 from hpcoll.base.ops import BUILTIN, ReduceOp, reduce_op
 from hpcoll.kernels.host import kernel_address
-from hpcoll.kernels.host_bodies import BLOCK
+from hpcoll.kernels.host_bodies import BLOCK, _add, _fold
+from hpcoll.kernels.object_code import _compiled
 
 INTEGERS = [np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
 FLOATS = [np.dtype(name) for name in ("float32", "float64")]
@@ -185,3 +188,21 @@ def test_an_operator_of_the_user_is_compiled_once() -> None:
 def test_what_does_not_compile_names_operator_and_type(function: Callable[..., Any]) -> None:
     with pytest.raises(KernelError, match=r"operator novel could not be compiled for float64: \w"):
         kernel_address(reduce_op(function, name="novel"), np.dtype(np.float64))
+
+
+def vector_additions(nsrcs: int) -> int:
+    """Additions of whole vectors in the compiled fold of a number of sources."""
+
+    def fold(dst: Any, srcs: Any, count: Any) -> None:
+        _fold(_add, dst, srcs, nsrcs, count)
+
+    pointer = types.CPointer(types.float32)
+    text = _compiled(fold, types.void(pointer, types.CPointer(pointer), types.int64)).inspect_llvm()
+    return len(re.findall(r"= fadd[^\n]*<\d+ x float>", text))
+
+
+def test_folds_of_several_sources_are_vectorised() -> None:
+    """Two sources have three loops, for a result of its own and in place of either; each further source has one, and all are alike."""
+    of_two = vector_additions(2)
+    assert of_two > 0
+    assert [vector_additions(n) for n in (3, 4, 5)] == [of_two * n // 3 for n in (2, 3, 4)]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpcoll.runtime.program.chunk_layout import vector_segments
+from hpcoll.runtime.program.chunk_layout import block_segments, vector_segments
 from hpcoll.runtime.program.lowering import lower
 from hpcoll.runtime.program.traffic import Traffic, memory_traffic
 from hpcoll.runtime.transports.host_routes import host_routes
-from hpcoll.schedules.catalogue import find
-from hpcoll.schedules.row import schedule
+from hpcoll.schedules.catalogue import CATALOGUE, find
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.row import Algorithm, schedule
 
 COUNT = 6000  # of 8 bytes; divided by 2, 3 and 4 chunks
 
@@ -49,3 +50,27 @@ def test_short_messages_travel_where_they_are_announced() -> None:
     program = lower(steps, vector_segments(7, 7, 1), 8, 8, in_place=True, routes=host_routes({1: 1, 2: 2}))
     assert memory_traffic(np.array(program.rows), np.array(program.lanes), symmetric=False) == Traffic(112, 112, 0)
     assert Traffic(112, 112, 5).moved == 224
+
+
+def busiest(row: Algorithm, nranks: int) -> float:
+    """Bytes that the busiest rank moves in shared memory, in messages."""
+    block, moved = 840, []
+    for rank in range(nranks):
+        steps = schedule(row, nranks, rank)
+        vector = vector_segments(block * nranks, block * nranks, steps.nchunks)
+        segments = block_segments(steps, block, block) if COLLECTIVES[row.collective].blocks else vector
+        routes = host_routes({peer: peer for peer in range(nranks) if peer != rank})
+        program = lower(steps, segments, 8, 8, in_place=False, routes=routes)
+        moved.append(memory_traffic(np.array(program.rows), np.array(program.lanes), symmetric=False).moved)
+    return max(moved) / (8 * block * nranks)
+
+
+AT_ONCE = [row for row in CATALOGUE.values() if row.shared and row.key != "bcast/direct"]  # there the others wait for the root
+
+
+@pytest.mark.parametrize("row", AT_ONCE, ids=lambda row: row.key)
+def test_what_the_catalogue_says_of_shared_memory(row: Algorithm) -> None:
+    """Choices between algorithms hang on it: two-shot's 5 messages against the ring's 9."""
+    unit = 5 if COLLECTIVES[row.collective].reduces else 4
+    for nranks in range(2, 9):
+        assert busiest(row, nranks) == pytest.approx(unit * row.cost("shared", nranks), abs=1e-3)
