@@ -32,6 +32,8 @@ class Network(NamedTuple):
         handshake: Seconds, of the rank's own time too, that a longer message costs besides.
         cache: Bytes of a message, or of a segment, that stay in a core's cache.
         spill: How many times as much a byte costs beyond that.
+        read_from: Bytes of a message from which on it is faster to read it in the sender's own memory than to stage it; None: that was
+            not measured.
     """
 
     alpha: float
@@ -42,6 +44,7 @@ class Network(NamedTuple):
     handshake: float = 0.0
     cache: int = NEVER
     spill: float = 1.0
+    read_from: int | None = None
 
 
 class Levels(NamedTuple):

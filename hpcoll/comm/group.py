@@ -4,6 +4,7 @@ A group has one private duplicate on which the messages of all its communicators
 it knows where its ranks run and which of them share memory.
 """
 
+import logging
 import os
 import random
 import threading
@@ -20,6 +21,7 @@ from hpcoll.comm.plan import MessageContext
 from hpcoll.runtime.engine.host_engine import OWN_CORE, SHARED_CORE
 from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.program.route import in_words
+from hpcoll.runtime.transports.cross_memory import STAGED
 from hpcoll.runtime.transports.host_routes import host_routes
 from hpcoll.runtime.transports.local_ranks import LocalRanks
 from hpcoll.runtime.transports.mpi import handle
@@ -80,19 +82,26 @@ class Group:
         oversubscribed = hosts.count(hosts[self.rank]) > (os.cpu_count() or 1) or os.environ.get(_YIELDS, "0") not in ("", "0", "false")
         self.wait_policy = SHARED_CORE if oversubscribed else OWN_CORE
         self.node = LocalRanks(self.comm, self.config.shm, self.config.shm_ranks, pids, world_ranks)
+        self.levels = levels(hosts, self.config.levels)
+        if self.node.nranks > 1 and self.config.shm_copy != STAGED:
+            unreadable = self.node.read_own_memory([one.word for one in self.processes], self.config.shm_copy, self.levels.node.read_from)
+            if unreadable and self.node.rank == 0:
+                level = logging.WARNING if self.config.shm_copy else logging.INFO
+                log.log(level, "ranks of this node stage all messages: they cannot read each other's memory: %s", unreadable)
         self._stock = self.new_message_contexts(CALLS_AT_ONCE)
         shares, near = self._stock[0].rings is not None, self.node.nranks == self.nranks
         found = [(0, shares)] * self.nranks if near else self.comm.allgather((self.node.first, shares))
         self.one_node = near and shares
         self.capacity = self._staging_nbytes() if any(theirs for _, theirs in found) else 0
         self.topology = find_topology(self.rank, self.processes, [first for first, _ in found])
-        self.levels = levels(hosts, self.config.levels)
         self.has_gpus = any(one.has_gpu for one in self.processes)
         self.asked_mixed, self.mixed = mixed, mixed or not all(one.has_gpu for one in self.processes)
         if self.rank == 0:
             log.info("ranks: %s", self.topology)
             peers = [rank for rank in range(self.nranks) if rank != self.rank]
             log.info("messages of rank 0: %s", in_words(host_routes(self._stock[0].local_peers), peers, self.levels))
+            if self.node.own_memory is not None:
+                log.info("long messages of ranks of a node: %s", self.node.own_memory)
 
     def message_contexts(self) -> list[MessageContext]:
         """Those of a further communicator; collective, while this thread is `alone`."""

@@ -5,7 +5,7 @@ A keyword of a call is stronger than a variable. ``HPCOLL_*`` names that are not
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from hpcoll.analysis.cost import Levels
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import parse_nbytes
+from hpcoll.runtime.transports.cross_memory import COPIES
 from hpcoll.schedules.catalogue import find
 from hpcoll.schedules.collectives import COLLECTIVES
 
@@ -59,6 +60,7 @@ class Config:
         shm: Most bytes of shared memory per node for all communicators together, 0 for none; None: half of what there is.
         shm_ranks: Most ranks of a node that share memory with each other, in groups of neighbours; None: all of them.
         table: What that file says about the communicator at hand; empty when it says nothing.
+        shm_copy: `STAGED` or `CMA`, or None for what pays.
         cuda_path: One of `CUDA_PATHS` that GPU arrays must take, or None.
         levels: The cost model's constants that the tuning file has for the communicator at hand, or None; a level that was not
             measured has those of `hpcoll.selection.networks`.
@@ -71,6 +73,7 @@ class Config:
     tuning: str | None = None
     shm: int | None = None
     shm_ranks: int | None = None
+    shm_copy: str | None = None
     table: Table = field(default_factory=dict)
     cuda_path: str | None = None
     levels: Levels | None = None
@@ -129,9 +132,9 @@ def _positive_number(value: str) -> int:
     return int(value)
 
 
-def _cuda_path(value: str) -> str:
-    if value not in CUDA_PATHS:
-        raise ArgumentError(f"expected one of {', '.join(CUDA_PATHS)}, got {value!r}")
+def _one_of(names: Sequence[str], value: str) -> str:
+    if value not in names:
+        raise ArgumentError(f"expected one of {', '.join(names)}, got {value!r}")
     return value
 
 
@@ -176,8 +179,13 @@ VARIABLES = (
         "all ranks of a node", "shm_ranks", _positive_number,
     ),
     Variable(
+        "HPCOLL_SHM_COPY", " or ".join(f"`{name}`" for name in COPIES),
+        "how long messages get to ranks of the node: staged in shared memory, or copied once by the kernel from the sender's own memory",
+        "what was measured to be faster, else staged, unless cores share no cache", "shm_copy", partial(_one_of, COPIES),
+    ),
+    Variable(
         "HPCOLL_CUDA_PATH", ", ".join(f"`{name}`" for name in CUDA_PATHS), "the route of GPU arrays between ranks",
-        "picked per peer", "cuda_path", _cuda_path,
+        "picked per peer", "cuda_path", partial(_one_of, CUDA_PATHS),
     ),
     Variable(
         "HPCOLL_DEBUG", ", ".join(f"`{name.lower()}`" for name in _LEVELS),
@@ -186,7 +194,7 @@ VARIABLES = (
     ),
 )  # fmt: skip
 _BY_NAME = {variable.name: variable for variable in VARIABLES}
-_AGREED = ("HPCOLL_SEGMENT", TUNING, "HPCOLL_SHM", "HPCOLL_SHM_RANKS", "HPCOLL_CUDA_PATH")
+_AGREED = ("HPCOLL_SEGMENT", TUNING, "HPCOLL_SHM", "HPCOLL_SHM_RANKS", "HPCOLL_SHM_COPY", "HPCOLL_CUDA_PATH")
 
 
 def read_config(environment: Mapping[str, str] | None = None) -> Config:

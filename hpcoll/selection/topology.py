@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from mpi4py import MPI
 
+from hpcoll.runtime.transports.cross_memory import Word, word
 from hpcoll.schedules.placement import Nodes, describe, numbered
 
 _CPUS, _GPUS = Path("/sys/devices/system/cpu"), Path("/proc/driver/nvidia/gpus")
@@ -59,6 +60,7 @@ class Process(NamedTuple):
         pid: In its own namespace.
         socket, ngpus: As in `Topology`.
         has_gpu: It is likely to have a GPU.
+        word: By which others find out whether they can read its memory.
     """
 
     host: str
@@ -66,11 +68,12 @@ class Process(NamedTuple):
     socket: int
     ngpus: int
     has_gpu: bool
+    word: Word
 
 
 def this_process(has_gpu: bool) -> Process:
     """This one; MPI must run."""
-    return Process(MPI.Get_processor_name(), os.getpid(), _socket(frozenset(os.sched_getaffinity(0))), _ngpus(), has_gpu)
+    return Process(MPI.Get_processor_name(), os.getpid(), _socket(frozenset(os.sched_getaffinity(0))), _ngpus(), has_gpu, word())
 
 
 def find_topology(rank: int, processes: Sequence[Process], firsts: Sequence[int]) -> Topology:
@@ -81,7 +84,7 @@ def find_topology(rank: int, processes: Sequence[Process], firsts: Sequence[int]
         processes: Of all ranks.
         firsts: For each rank the lowest of those that it shares memory with, itself included.
     """
-    hosts, _, sockets, ngpus, _ = zip(*processes, strict=True)
+    hosts, _, sockets, ngpus, *_ = zip(*processes, strict=True)
     return Topology(rank, numbered(firsts), hosts, sockets, ngpus)
 
 

@@ -187,9 +187,13 @@ def as_text(document: Document) -> str:
     """JSON with one entry per line, so that people can read and compare files."""
     sections = [_section_text(section) for section in document.sections]
     head = f'{{\n "format": {document.format},\n "hpcoll": {json.dumps(document.version)},\n "sections": ['
-    lines = [f"\n  {json.dumps(_site_members(one.site) | {'level': one.level} | one.network._asdict())}" for one in document.constants]
+    lines = [f"\n  {json.dumps(_site_members(one.site) | {'level': one.level} | _known(one.network))}" for one in document.constants]
     levels = f',\n "levels": [{",".join(lines)}\n ]' if lines else ""
     return head + ",".join(f"\n{text}" for text in sections) + f"\n ]{levels}\n}}\n"
+
+
+def _known(network: Network) -> dict[str, Any]:
+    return {name: value for name, value in network._asdict().items() if value is not None}
 
 
 def _site_members(site: Site) -> dict[str, Any]:
@@ -269,4 +273,5 @@ def _constants(content: Any, where: str) -> Constants:
     overhead = number(content, "overhead", where, lambda s: 0 <= s <= alpha, f"seconds from 0 to alpha, which is {alpha!r}")
     spill = number(content, "spill", where, lambda factor: factor >= 1, "a factor of at least 1")
     eager, cache = integer(content, "eager", where, 0), integer(content, "cache", where)
-    return Constants(site, level, Network(alpha, beta, gamma, overhead, eager, handshake, cache, spill))
+    read_from = integer(content, "read_from", where) if "read_from" in content else None
+    return Constants(site, level, Network(alpha, beta, gamma, overhead, eager, handshake, cache, spill, read_from))

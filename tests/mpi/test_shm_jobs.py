@@ -79,6 +79,41 @@ for i in range(100):
 say("took", time.perf_counter() - start)
 """
 
+# Rank 0 lends its memory for a broadcast and does not keep it; where it ends, the launcher would end rank 1, too, but for a moment.
+LOST = """
+import ctypes, mmap, signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+assert node.own_memory is not None
+if comm.rank == 0:
+    x = np.frombuffer(mmap.mmap(-1, 1 << 20), np.uint8)
+    request = comm.Ibcast(x)
+    time.sleep(0.3)
+    if ENDS:
+        os.kill(os.getpid(), signal.SIGKILL)
+    ctypes.CDLL(None).mprotect(ctypes.c_void_p(x.ctypes.data), ctypes.c_size_t(x.nbytes), 0)
+    world.send("freed", 1)
+    world.recv(source=1)
+else:
+    memory = f"/proc/{node.own_memory.pids[0]}/maps"
+    def has_memory():
+        try:
+            return open(memory).read() != ""
+        except OSError:
+            return False
+    if ENDS:
+        while has_memory():
+            time.sleep(0.01)
+    else:
+        world.recv(source=0)
+    try:
+        comm.Ibcast(np.zeros(1 << 20, np.uint8)).Wait()
+    except hpcoll.TransportError as error:
+        open(TOLD, "w").write(str(error))  # the launcher may listen no more
+    if not ENDS:
+        world.send("done", 0)
+os._exit(0)
+"""
+
 
 def command(nranks: int, script: str) -> list[str]:
     mpiexec = Path(sys.executable).with_name("mpiexec")
@@ -179,6 +214,18 @@ def test_killed_in_the_middle_of_collectives(killed: str) -> None:
     while any(map(alive, pids)) and time.monotonic() < end:
         time.sleep(0.05)
     assert [pid for pid in pids if alive(pid)] == []
+
+
+@pytest.mark.parametrize(("ends", "cause"), [(True, "No such process"), (False, "Bad address")])
+def test_memory_that_is_lent_and_lost(ends: bool, cause: str, tmp_path: Path) -> None:
+    """Who reads a message in the memory of a process that has ended, or has given that memory back, gets an error and does not crash."""
+    told = tmp_path / "told"
+    done = subprocess.run(
+        command(2, f"ENDS, TOLD = {ends}, {str(told)!r}\n{LOST}"), env=environment({"HPCOLL_SHM_COPY": "cma"}), stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert told.exists(), done.stdout + done.stderr[-2000:]
+    assert f": the memory of local rank 0 cannot be read ({cause})" in told.read_text()
 
 
 @pytest.mark.usefixtures("_nothing_remains")

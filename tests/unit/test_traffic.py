@@ -21,7 +21,7 @@ def traffic_of(algorithm: str, nranks: int, *, shared: bool = True, longest: int
     steps = schedule(find("allreduce", algorithm), nranks, 0)
     routes = host_routes({rank: rank for rank in range(1, nranks)} if shared else {})
     program = lower(steps, vector_segments(COUNT, longest, steps.nchunks), 8, 8, in_place=False, routes=routes)
-    found = memory_traffic(np.array(program.rows), np.array(program.lanes), symmetric=symmetric)
+    found = memory_traffic(np.array(program.rows), np.array(program.lanes), (0, 0) if symmetric else (None, None))
     return [round(nbytes / (8 * COUNT), 9) for nbytes in found]
 
 
@@ -48,8 +48,17 @@ def test_what_the_library_moves_is_apart() -> None:
 def test_short_messages_travel_where_they_are_announced() -> None:
     steps = schedule(find("bcast", "direct"), 3, 0, 0)
     program = lower(steps, vector_segments(7, 7, 1), 8, 8, in_place=True, routes=host_routes({1: 1, 2: 2}))
-    assert memory_traffic(np.array(program.rows), np.array(program.lanes), symmetric=False) == Traffic(112, 112, 0)
+    assert memory_traffic(np.array(program.rows), np.array(program.lanes)) == Traffic(112, 112, 0)
     assert Traffic(112, 112, 5).moved == 224
+
+
+def test_messages_read_in_their_senders_memory() -> None:
+    """From a length on they are not staged: of a broadcast the root moves nothing then."""
+    steps = schedule(find("bcast", "direct"), 3, 0, 0)
+    program = lower(steps, vector_segments(1000, 1000, 1), 8, 8, in_place=True, routes=host_routes({1: 1, 2: 2}))
+    rows, lanes = np.array(program.rows), np.array(program.lanes)
+    moved = [memory_traffic(rows, lanes, (None, least)).moved for least in (None, 8001, 8000, 0)]
+    assert moved == [16000, 16000, 0, 0]
 
 
 def busiest(row: Algorithm, nranks: int) -> float:
@@ -61,7 +70,7 @@ def busiest(row: Algorithm, nranks: int) -> float:
         segments = block_segments(steps, block, block) if COLLECTIVES[row.collective].blocks else vector
         routes = host_routes({peer: peer for peer in range(nranks) if peer != rank})
         program = lower(steps, segments, 8, 8, in_place=False, routes=routes)
-        moved.append(memory_traffic(np.array(program.rows), np.array(program.lanes), symmetric=False).moved)
+        moved.append(memory_traffic(np.array(program.rows), np.array(program.lanes)).moved)
     return max(moved) / (8 * block * nranks)
 
 

@@ -9,7 +9,6 @@ from mpi4py import MPI
 
 from hpcoll.cli.bench.contenders import Contender
 from hpcoll.cli.bench.measure import measure
-from hpcoll.cli.bench.modes import SYMMETRIC
 from hpcoll.cli.bench.request import Request
 from hpcoll.cli.bench.results import AUTO, Side
 from hpcoll.comm.attach import context_of
@@ -55,7 +54,7 @@ def _moved(contender: Contender, request: Request) -> int:
     for (method, _, name, segment), table in context_of(contender.comm).tables.tables.items():
         latest = table.latest.by if (method, name, segment) == (request.method, algorithm, request.segment) and table.calls else None
         if isinstance(latest, HostEngine):
-            return latest.traffic(symmetric=request.memory == SYMMETRIC).moved
+            return latest.traffic().moved
     return -1
 
 

@@ -19,7 +19,8 @@ import hpcoll
 from hpcoll.cli.doctor.findings import FAIL, OK, WARN, Finding, Shared, as_json, as_text, failed, merge, named, one_line
 from hpcoll.cli.doctor.gpus import DEVICE, NO_CUDA, ProcessLocation, check_awareness, check_gpus, check_ucx, location
 from hpcoll.cli.doctor.launchers import MPICH, OPEN_MPI, Library, cannot_start, check_launch, check_mpiexec, find_launcher
-from hpcoll.cli.doctor.probes import cpu_quota, examine, installed
+from hpcoll.cli.doctor.probes import cpu_quota, examine, installed, one_copy
+from hpcoll.runtime.transports.cross_memory import word
 from hpcoll.schedules.placement import describe, numbered
 
 START_LIMIT_S = 180  # for MPI to start on all ranks and to gather
@@ -156,7 +157,8 @@ def _with_mpi(local: list[Finding]) -> Report:
     yields = os.environ.get(_YIELD, "0") not in ("0", "false")
     cores, seen = frozenset(os.sched_getaffinity(0)), frozenset(finding.found for finding in local if finding.subject == DEVICE)
     facts = Facts(MPI.Get_processor_name(), cores, cpu_quota(), os.cpu_count() or 1, yields, library, location(), seen)
-    gathered = world.gather((facts, mine, local))
+    words = [one for host, one in world.allgather((facts.host, word())) if host == facts.host]
+    gathered = world.gather((facts, [*mine, *one_copy(words)], local))
     merged: list[Shared] = []
     if gathered is not None:
         everyone = [one for one, _, _ in gathered]

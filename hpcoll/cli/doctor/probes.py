@@ -13,7 +13,7 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import format_nbytes
 from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding, one_line, read
 from hpcoll.cli.doctor.gpus import judge
+from hpcoll.runtime.transports.cross_memory import Word, ptrace_scope, refusal
 from hpcoll.selection.config import VARIABLES, read_config
 
 SMALL_SHM_NBYTES = 64 << 20  # what containers get by default
@@ -86,6 +87,23 @@ def shared_memory(folder: Path = Path("/dev/shm")) -> list[Finding]:
     if free <= SMALL_SHM_NBYTES:
         return [Finding(WARN, subject, text, f"remove what programs that crashed have left in {folder}, or make it larger")]
     return [Finding(OK, subject, text)]
+
+
+def one_copy(words: Sequence[Word], scope: str | None = None) -> list[Finding]:
+    """Whether this rank can read the memory of the ranks of its host, so that long messages need not be staged; none where it is alone.
+
+    Args:
+        words: Of all ranks of the host.
+        scope: As `ptrace_scope`, which is asked by default.
+    """
+    found = next(filter(None, map(refusal, words)), "")
+    if len(words) < 2:
+        return []
+    if not found:
+        return [Finding(OK, "one copy", "ranks of a host can read each other's memory (process_vm_readv)")]
+    how = "sysctl kernel.yama.ptrace_scope=1" if (scope or ptrace_scope()) in ("2", "3") else "in a container: --cap-add=SYS_PTRACE"
+    what = f"long messages are staged, which costs time only where cores share no cache; to have it: {how}"
+    return [Finding(NOTE, "one copy", f"ranks of a host cannot read each other's memory: {found}", what)]
 
 
 def memory(root: Path = _CGROUP, membership: Path = _MEMBERSHIP, meminfo: Path = Path("/proc/meminfo")) -> list[Finding]:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.analysis.cost import NEVER
 from hpcoll.base.ops import SUM
 from hpcoll.cli.tune.fit import LARGE_NBYTES, Errors, fit_network, largest_errors
 from hpcoll.comm.engine_builder import past_the_caches
@@ -29,8 +30,9 @@ from hpcoll.kernels.host import kernel_address
 from hpcoll.runtime.engine.entry import RUN, call_compiled
 from hpcoll.runtime.engine.host_engine import OWN_CORE, SHARED_CORE, Binding, HostEngine, WaitPolicy
 from hpcoll.runtime.program.chunk_layout import vector_segments
-from hpcoll.runtime.program.fields import STAGING_SLOTS
+from hpcoll.runtime.program.fields import READ_FROM_SLOW, READ_FROM_USUALLY, STAGING_SLOTS
 from hpcoll.runtime.program.lowering import lower
+from hpcoll.runtime.transports.cross_memory import LEAST_NBYTES, STAGED
 from hpcoll.runtime.transports.host_routes import host_routes
 from hpcoll.runtime.transports.local_ranks import LocalRanks
 from hpcoll.runtime.transports.mpi import handle, library
@@ -39,7 +41,7 @@ from hpcoll.schedules.ir import Schedule, Writer, outputs
 from hpcoll.selection.agreement import agree
 from hpcoll.selection.config import Config
 from hpcoll.selection.measured import site
-from hpcoll.selection.topology import this_process
+from hpcoll.selection.topology import Process, this_process
 from hpcoll.selection.tuning import LEVELS, NODE, Constants
 
 SIZES = tuple(sorted(base << k for base, most in ((8, 20), (12, 19)) for k in range(most + 1)))  # bytes: 8 B .. 8 MiB
@@ -49,6 +51,8 @@ MAX_ROUNDS = 500  # exchanges in what is timed
 MIN_PASSES = 3  # over all sizes: long ones for which there is no time are left out
 STREAM_NBYTES = 256 << 10  # of these; at 1 Gbit/s 2 ms, in memory a tenth of what is timed
 COMBINED_NBYTES = 128 << 10  # fits a second-level cache
+READ_SIZES = tuple(1 << k for k in range(14, 24))  # bytes of messages that are read in the sender's own memory, or staged
+READ_SAMPLES, READ_GAIN = 15, 0.95
 
 
 class Curve(NamedTuple):
@@ -61,6 +65,7 @@ class Curve(NamedTuple):
         seconds: Of an exchange, for each size.
         burst: Seconds per message of many short ones.
         gamma: Seconds per byte combined, in cache.
+        read_from: As in `Network`.
     """
 
     level: str
@@ -69,6 +74,7 @@ class Curve(NamedTuple):
     seconds: tuple[float, ...]
     burst: float
     gamma: float
+    read_from: int | None
 
 
 class Fit(NamedTuple):
@@ -80,11 +86,12 @@ class Fit(NamedTuple):
 
 
 class _Pair(NamedTuple):
-    """Two ranks, of which this is one; without rings they exchange messages of the MPI library."""
+    """Two ranks, this among them; without rings they exchange messages of the MPI library; ``reads``: they read each other's memory."""
 
     comm: MPI.Intracomm
     wait_policy: WaitPolicy
     rings: Rings | None
+    reads: bool
 
 
 class _Timed(NamedTuple):
@@ -111,6 +118,7 @@ def fit_levels(world: MPI.Intracomm, seconds: float) -> tuple[Fit, ...]:
     for curve in curves(world, seconds):
         inside = hosts[curve.ranks[0]] == hosts[curve.ranks[1]]
         network = fit_network(curve.sizes, curve.seconds, curve.burst, curve.gamma, cached=inside)
+        network = network._replace(read_from=curve.read_from)
         fits.append(Fit(Constants(here, curve.level, network), curve.ranks, largest_errors(network, curve.sizes, curve.seconds)))
     return world.bcast(tuple(fits))  # one rank's arithmetic
 
@@ -135,7 +143,7 @@ def curves(world: MPI.Intracomm, seconds: float) -> list[Curve]:
         curve = None
         if world.rank in ranks:
             comm = world.Create_group(world.group.Incl(ranks))
-            with _paired(comm, config, level, [pids[rank] for rank in ranks], wait_policy) as pair:
+            with _paired(comm, config, level, [processes[rank] for rank in ranks], wait_policy) as pair:
                 curve = _measure(pair, level, ranks, (end - perf_counter()) / (len(pairs) - i)) if pair else None
         _sleep(world)
         curve = world.bcast(curve, root=ranks[0])
@@ -167,15 +175,18 @@ def _sleep(world: MPI.Intracomm) -> None:
 
 
 @contextmanager
-def _paired(comm: MPI.Intracomm, config: Config, level: str, pids: Sequence[int], wait_policy: WaitPolicy) -> Iterator[_Pair | None]:
+def _paired(
+    comm: MPI.Intracomm, config: Config, level: str, processes: Sequence[Process], wait_policy: WaitPolicy
+) -> Iterator[_Pair | None]:
     """The two ranks of a communicator, which is freed; None where shared memory cannot be had."""
     if level == NODE:
-        node = LocalRanks(comm, config.shm, config.shm_ranks, pids)
+        node = LocalRanks(comm, config.shm, config.shm_ranks, [one.pid for one in processes])
+        reads = config.shm_copy != STAGED and not node.read_own_memory([one.word for one in processes], None, NEVER)
         rings = node.make_rings(1)
-        yield _Pair(comm, wait_policy, rings[0]) if rings else None
+        yield _Pair(comm, wait_policy, rings[0], reads) if rings else None
         node.free()
     else:
-        yield _Pair(comm, wait_policy, None)
+        yield _Pair(comm, wait_policy, None, reads=False)
     comm.Free()
 
 
@@ -209,7 +220,26 @@ def _measure(pair: _Pair, level: str, ranks: tuple[int, int], seconds: float) ->
         samples.append([sample(timed) for timed in exchanges])
     burst_s, *times = np.min(samples, axis=0).tolist()
     message_s = (burst_s - 2 * times[0]) / (BURST - 1)  # the last of the burst and the answer take as long as lone messages
-    return Curve(level, ranks, sizes, tuple(times), message_s, combining_seconds())
+    return Curve(level, ranks, sizes, tuple(times), message_s, combining_seconds(), _read_from(pair, memory) if pair.reads else None)
+
+
+def _read_from(pair: _Pair, memory: np.ndarray) -> int:
+    """Bytes from which on messages are exchanged faster when they are read in the sender's own memory; `NEVER` where none is."""
+    assert pair.rings is not None
+    found, field = NEVER, slice(READ_FROM_USUALLY, READ_FROM_SLOW + 1)
+    for nbytes in reversed(READ_SIZES):
+        timed, samples = _exchanges(pair, nbytes, 4, memory), []
+        for _ in range(READ_SAMPLES):
+            for least in (NEVER, LEAST_NBYTES):
+                pair.rings.fields[field] = least
+                pair.comm.Barrier()
+                samples.append(timed.seconds())
+        staged, read = (float(np.median(samples[way::2])) for way in range(2))
+        if pair.comm.bcast(read > READ_GAIN * staged):
+            break
+        found = nbytes
+    pair.rings.fields[field] = NEVER
+    return found
 
 
 def _exchanges(pair: _Pair, nbytes: int, rounds: int, memory: np.ndarray) -> _Timed:

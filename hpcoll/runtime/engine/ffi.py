@@ -11,7 +11,8 @@ INT, LONG, VOID = ir.IntType(32), ir.IntType(64), ir.VoidType()
 
 
 def c_function(result: ir.Type, *parameters: ir.Type) -> Any:
-    """A call of a C function through its address; arguments are int64, narrowed where the C type is int."""
+    """A call of a C function through its address; arguments are int64, narrowed where the C type is int, and so is the result."""
+    kind = types.int64 if result is LONG else types.int32
 
     @intrinsic
     def call(typingctx, address, arguments):  # type: ignore[no-untyped-def]
@@ -22,9 +23,9 @@ def c_function(result: ir.Type, *parameters: ir.Type) -> Any:
             unpacked = cgutils.unpack_tuple(builder, values[1])
             narrowed = [builder.trunc(v, t) if t is INT else v for v, t in zip(unpacked, parameters, strict=True)]
             returned = builder.call(function, narrowed)
-            return returned if result is INT else context.get_constant(types.int32, 0)
+            return context.get_constant(types.int32, 0) if result is VOID else returned
 
-        return types.int32(address, arguments), codegen
+        return kind(address, arguments), codegen
 
     return call
 
@@ -130,3 +131,5 @@ sched_yield = c_function(INT)
 usleep = c_function(INT, INT)
 madvise = c_function(INT, LONG, LONG, INT)
 clock_gettime = c_function(INT, INT, LONG)
+process_vm_readv = c_function(LONG, INT, LONG, LONG, LONG, LONG, LONG)
+errno_location = c_function(LONG)

@@ -1,5 +1,6 @@
 """The host engine: a program bound to a communicator, a kernel and scratch, which the interpreter runs."""
 
+import os
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -108,7 +109,8 @@ class HostEngine:
             f.MEMCPY: function_address("memcpy"), f.MADVISE: function_address("madvise"), f.ADVANCE: advance_address,
             f.SCHED_YIELD: function_address("sched_yield"), f.USLEEP: function_address("usleep"),
             f.CLOCK_GETTIME: function_address("clock_gettime"), f.STAGING_OF_LANE: int_value(program.staging_nbytes),
-            f.TRUNCATED: library.truncated,
+            f.TRUNCATED: library.truncated, f.PROCESS_VM_READV: function_address("process_vm_readv"),
+            f.ERRNO_LOCATION: function_address("__errno_location"),
             f.SPINS: wait_policy.spins, f.YIELDS: wait_policy.spins + wait_policy.yields,
         }  # fmt: skip
         if shape is not None:
@@ -194,12 +196,19 @@ class HostEngine:
         """Of that message, for the ledger."""
         return int(self.state[f.LEDGER_NBYTES])
 
-    def traffic(self, *, symmetric: bool) -> Traffic:
-        """What the latest call moved on this rank; ``symmetric``: its buffers were symmetric memory."""
+    def traffic(self) -> Traffic:
+        """What the latest call moved on this rank."""
         nrows, nlanes, copied = len(self.program.rows), int(self.state[f.NLANES]), int(self.state[f.COPY_NBYTES])
-        rows = self._numbers(f.ROWS, nrows, f.NCOLUMNS)
-        found = memory_traffic(rows, self._numbers(f.LANES, nlanes, 3), symmetric=symmetric)
-        return Traffic(found.read + copied, found.written + copied, found.given)
+        least = self._least_in_place(f.WHERE_INPUT), self._least_in_place(f.WHERE_OUTPUT)
+        found = memory_traffic(self._numbers(f.ROWS, nrows, f.NCOLUMNS), self._numbers(f.LANES, nlanes, 3), least)
+        more = copied + int(self.state[f.REREAD])
+        return Traffic(found.read + more, found.written + more, found.given)
+
+    def _least_in_place(self, where: int) -> int | None:
+        """Bytes from which on peers read messages of a buffer in place; None: never."""
+        if self.rings is None or self.state[where] < 0:
+            return None
+        return int(self.rings.fields[f.READ_FROM]) if self.state[where] >= f.OWN_MEMORY << f.OFFSET_BITS else 0
 
     def _numbers(self, field: int, nrows: int, ncolumns: int) -> np.ndarray:
         at = (int(self.state[field]) - self.address) // 8
@@ -257,6 +266,10 @@ class HostEngine:
         """What a run that failed is to raise."""
         if self.error == f.FULL:
             return TransportError("the system has no more shared memory for messages between ranks of a node (/dev/shm)", code=self.error)
+        if self.error >= f.UNREADABLE:
+            peer, number = divmod(self.error - f.UNREADABLE, 1 << 16)
+            text = f"the memory of local rank {peer} cannot be read ({os.strerror(number)}): it has ended, or freed what it sends"
+            return TransportError(text, code=self.error)
         came, awaited = int(self.state[f.CAME]), int(self.state[f.AWAITED])
         lengths = f"; from another rank of the node came {came} bytes, expected {awaited}" if came != awaited else ""
         return TransportError(MPI.Get_error_string(self.error) + lengths, code=self.error)

@@ -50,8 +50,9 @@ def _run_lane(address, lane, row):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def begin(state, input_address, output_address):  # type: ignore[no-untyped-def]
+def begin(address, input_address, output_address):  # type: ignore[no-untyped-def]
     """Set a call's buffers and put the first lanes into their window slots."""
+    state = pointer(address)
     window_slots, lanes = pointer(state[f.WINDOW_SLOTS]), pointer(state[f.LANES])
     state[f.INPUT], state[f.OUTPUT], state[f.ENDED] = input_address, output_address, 0
     if state[f.COPY_NBYTES]:
@@ -62,7 +63,7 @@ def begin(state, input_address, output_address):  # type: ignore[no-untyped-def]
     if state[f.GPU]:
         state[f.ERROR] = -begin_gpu(state)
     if state[f.RINGS]:
-        begin_shm(state)
+        begin_shm(address)
 
 
 @njit(nogil=True)
@@ -138,7 +139,7 @@ def run_locked(address, input_address, output_address, counts):  # type: ignore[
     if status != f.DONE:
         store_release(state[f.LOCK], 0)
         return status
-    begin(state, input_address, output_address)
+    begin(address, input_address, output_address)
     state[f.STARTED] = nanoseconds(address)
     return _go_on(address)
 

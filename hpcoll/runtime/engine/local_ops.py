@@ -2,6 +2,7 @@
 
 from numba import njit
 
+from hpcoll.runtime.engine.cross_memory import read_foreign
 from hpcoll.runtime.engine.ffi import LONG, VOID, c_function, clock_gettime, copy_line, fence, memcpy, pointer, store_uncached
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import BUFFERS, CACHE_LINE_NBYTES, MESSAGES, PINNED, STAGING, Code
@@ -78,44 +79,70 @@ def copy_uncached(state, destination, source, nbytes):  # type: ignore[no-untype
 
 
 @njit(nogil=True)
-def _fold_uncached(address, destination, row):  # type: ignore[no-untyped-def]
-    """REDUCE into memory that is too large to stay in the caches: block by block, each streamed out."""
+def _fold_uncached(address, destination, nsources, count, size):  # type: ignore[no-untyped-def]
+    """Fold the operands into memory that is too large to stay in the caches: block by block, each streamed out."""
     state = pointer(address)
-    operands = address + 8 * f.OPERANDS
-    nbytes, count, nsources = row[f.REDUCED_NBYTES], row[f.COUNT], row[f.NSOURCES]
-    block = f.BLOCK_NBYTES // (nbytes // count)
+    block = f.BLOCK_NBYTES // size
     for lo in range(0, count, block):
         n = min(block, count - lo)
-        _fold(state[f.KERNEL], (state[f.BLOCK], operands, nsources, n))
-        copy_uncached(state, destination + lo * (nbytes // count), state[f.BLOCK], n * (nbytes // count))
+        _fold(state[f.KERNEL], (state[f.BLOCK], address + 8 * f.OPERANDS, nsources, n))
+        copy_uncached(state, destination + lo * size, state[f.BLOCK], n * size)
         for i in range(nsources):
-            state[f.OPERANDS + i] += n * (nbytes // count)
+            state[f.OPERANDS + i] += n * size
+
+
+@njit(nogil=True, forceinline=True)
+def _source(state, row, i, lane):  # type: ignore[no-untyped-def]
+    at = pointer(state[f.SOURCES] + 16 * (row[f.FIRST_SOURCE] + i))
+    return address_of(state, at[0], at[1], lane)
+
+
+@njit(nogil=True)
+def _reduce(address, row, lane, destination):  # type: ignore[no-untyped-def]
+    """REDUCE: at once; where sources lie in peers' own memory, piece by piece, which are read first. 1, or -1 where they cannot be."""
+    state, count, nsources = pointer(address), row[f.COUNT], row[f.NSOURCES]
+    size, nforeign = row[f.REDUCED_NBYTES] // count, 0
+    uncached = state[f.BLOCK] != 0 and row[f.TO_BUFFER] == _OUTPUT
+    for i in range(nsources):
+        source = _source(state, row, i, lane)
+        nforeign += source < 0
+        uncached &= source != destination
+    room = f.PIECES_NBYTES // max(1, nforeign) // CACHE_LINE_NBYTES * CACHE_LINE_NBYTES
+    piece = min(count, room // size) if nforeign else count
+    for lo in range(0, count, piece):
+        n, to = min(piece, count - lo), pointer(state[f.RINGS])[f.PIECES_AT] if nforeign else 0
+        for i in range(nsources):
+            source = _source(state, row, i, lane) + lo * size
+            if source < 0:
+                if read_foreign(address, to, source, n * size) < 0:
+                    return -1
+                state[f.REREAD] += n * size
+                source, to = to, to + room
+            state[f.OPERANDS + i] = source
+        if uncached:
+            _fold_uncached(address, destination + lo * size, nsources, n, size)
+        else:
+            _fold(state[f.KERNEL], (destination + lo * size, address + 8 * f.OPERANDS, nsources, n))
+    if uncached:
+        fence()
+    return 1
 
 
 @njit(nogil=True)
 def run_local(address, row, lane):  # type: ignore[no-untyped-def]
-    """COPY and REDUCE, which never wait: 1."""
+    """COPY and REDUCE, which never wait: 1, or -1 where a peer's own memory cannot be read."""
     state = pointer(address)
     if row[f.CODE] != _COPY and row[f.COUNT] == 0:
         return 1
     destination = address_of(state, row[f.TO_BUFFER], row[f.TO_DISPL], lane)
-    uncached = state[f.BLOCK] != 0 and row[f.TO_BUFFER] == _OUTPUT
-    if row[f.CODE] == _COPY:
-        source = address_of(state, row[f.BUFFER], row[f.DISPL], lane)
-        if uncached:
-            copy_uncached(state, destination, source, row[f.NBYTES])
-        else:
-            copy(state, destination, source, row[f.NBYTES])
-    else:
-        sources = pointer(state[f.SOURCES])
-        for i in range(row[f.NSOURCES]):
-            at = 2 * (row[f.FIRST_SOURCE] + i)
-            state[f.OPERANDS + i] = address_of(state, sources[at], sources[at + 1], lane)
-            uncached &= state[f.OPERANDS + i] != destination
-        if uncached:
-            _fold_uncached(address, destination, row)
-        else:
-            _fold(state[f.KERNEL], (destination, address + 8 * f.OPERANDS, row[f.NSOURCES], row[f.COUNT]))
-    if uncached:
+    if row[f.CODE] != _COPY:
+        return _reduce(address, row, lane, destination)
+    source = address_of(state, row[f.BUFFER], row[f.DISPL], lane)
+    if source < 0:
+        return read_foreign(address, destination, source, row[f.NBYTES])
+    if state[f.BLOCK] != 0 and row[f.TO_BUFFER] == _OUTPUT:
+        copy_uncached(state, destination, source, row[f.NBYTES])
         fence()
+    else:
+        copy(state, destination, source, row[f.NBYTES])
     return 1

@@ -44,7 +44,7 @@ def _advance(table, slot):  # type: ignore[no-untyped-def]
     state = load_acquire(at + 8 * p.STATE)
     engine = pointer(fields[p.ENGINE])
     if state == p.QUEUED and load_acquire(fields[p.TICKETS]) == fields[p.TICKET]:
-        begin(engine, fields[p.INPUT], fields[p.OUTPUT])
+        begin(fields[p.ENGINE], fields[p.INPUT], fields[p.OUTPUT])
         state = p.RUNNING
         store_release(at + 8 * p.STATE, p.RUNNING)
     if state == p.RUNNING:
@@ -134,7 +134,7 @@ def start(engine, input_address, output_address):  # type: ignore[no-untyped-def
     state = pointer(engine)
     if state[CELL] and (pointer(state[CELL])[0] ^ state[NULL]) & state[HANDLE_MASK]:
         return BUSY
-    begin(state, input_address, output_address)
+    begin(engine, input_address, output_address)
     idle = 0
     while idle < state[SPINS] + _EAGER:
         moved = advance_by_address(engine)

@@ -2,6 +2,7 @@
 
 from numba import njit
 
+from hpcoll.runtime.engine.cross_memory import foreign, lend_own_memory
 from hpcoll.runtime.engine.ffi import fence, load_acquire, madvise, memcpy, pointer, store_release
 from hpcoll.runtime.engine.gpu_ops import address_at, where_of
 from hpcoll.runtime.engine.local_ops import address_of, copy, copy_uncached, nanoseconds, staging_of, staging_slot
@@ -52,9 +53,10 @@ def _is_inline(state, row):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, forceinline=True)
-def _reads_in_place(state, row):  # type: ignore[no-untyped-def]
-    """Whether the buffer of a row is read in place."""
-    return row[f.IN_PLACE] and state[f.WHERE_INPUT + row[f.BUFFER]] >= 0
+def _reads_in_place(state, rings, row):  # type: ignore[no-untyped-def]
+    """Whether the buffer of a row is read in place: of symmetric memory always, of this rank's own where the message is long enough."""
+    where = state[f.WHERE_INPUT + row[f.BUFFER]] if row[f.IN_PLACE] else -1
+    return where >= 0 and (where < f.OWN_MEMORY << f.OFFSET_BITS or row[f.NBYTES] >= rings[f.READ_FROM])
 
 
 @njit(nogil=True)
@@ -74,7 +76,7 @@ def _post(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
         pointer(ring_slot)[1] = where
     elif _is_inline(state, row):
         memcpy(state[f.MEMCPY], (ring_slot + 8, address_of(state, row[f.BUFFER], row[f.DISPL], lane), row[f.NBYTES]))
-    elif _reads_in_place(state, row):
+    elif _reads_in_place(state, rings, row):
         pointer(ring_slot)[1] = state[f.WHERE_INPUT + row[f.BUFFER]] + pointer(state[f.LANES])[3 * lane + 2] + row[f.DISPL]
     else:
         pointer(ring_slot)[1] = rings[f.STAGING_WHERE] + staging_of(state, lane) + row[f.STAGED_DISPL]
@@ -100,6 +102,8 @@ def _await(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
     if not _is_inline(state, row):
         if where >> f.OFFSET_BITS < f.FIRST_SLOT:
             data = pointer(rings[f.BASES])[where >> f.OFFSET_BITS] + (where & ((1 << f.OFFSET_BITS) - 1))
+        elif where >> f.OFFSET_BITS == f.OWN_MEMORY:
+            data = foreign(row[f.LOCAL_PEER], where)
         else:
             data = address_at(state, row[f.LOCAL_PEER], where) if state[f.GPU] else 0
     if data == 0:
@@ -172,8 +176,9 @@ def _populate(state, rings, slot):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def begin_shm(state):  # type: ignore[no-untyped-def]
-    """Take the staging slots of a new call, and find out whether its buffers are symmetric memory."""
+def begin_shm(address):  # type: ignore[no-untyped-def]
+    """Take the staging slots of a new call, and find out whether peers may read its buffers in place."""
+    state = pointer(address)
     rings = pointer(state[f.RINGS])
     state[f.FIRST_STAGING_SLOT] = rings[f.CALLS] % f.STAGING_SLOTS
     rings[f.CALLS] += 1
@@ -184,6 +189,11 @@ def begin_shm(state):  # type: ignore[no-untyped-def]
             offset = state[f.INPUT + buffer] - ranges[3 * i]
             if offset >= 0 and state[f.INPUT + buffer] < ranges[3 * i + 1]:
                 state[f.WHERE_INPUT + buffer] = ranges[3 * i + 2] + offset
+    slow = rings[f.SLOW_WRITES] >= _SLOW_WRITES and rings[f.CALLS] % _TRIAL
+    rings[f.READ_FROM] = rings[f.READ_FROM_SLOW] if slow else rings[f.READ_FROM_USUALLY]
+    if state[f.LEDGER_NBYTES] >= rings[f.READ_FROM]:
+        lend_own_memory(address)
+    state[f.REREAD] = 0
 
 
 @njit(nogil=True)
@@ -199,7 +209,7 @@ def run_shm(address, row, lane):  # type: ignore[no-untyped-def]
         at = _acks(rings, rings[f.LOCAL_RANK], row[f.LOCAL_PEER]) + 8 * slot
         store_release(at, pointer(at)[0] + 1)
     elif code == _STAGE:
-        if not _reads_in_place(state, row):
+        if not _reads_in_place(state, rings, row):
             source = address_of(state, row[f.BUFFER], row[f.DISPL], lane)
             _stage(address, rings, address_of(state, STAGING, row[f.STAGED_DISPL], lane), source, row[f.NBYTES])
     elif code == _DRAIN:

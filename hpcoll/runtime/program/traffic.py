@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcoll.runtime.program.fields import CODE, IN_PLACE, NBYTES, NSOURCES, REDUCED_NBYTES
+from hpcoll.runtime.program.fields import BUFFER, CODE, IN_PLACE, NBYTES, NSOURCES, REDUCED_NBYTES
 from hpcoll.runtime.program.opcodes import INLINE_NBYTES, Code
 
 
@@ -26,22 +26,26 @@ class Traffic(NamedTuple):
         return self.read + self.written
 
 
-def memory_traffic(rows: np.ndarray, lanes: np.ndarray, *, symmetric: bool) -> Traffic:
+Least = tuple[int | None, int | None]  # of INPUT and OUTPUT, bytes of messages that peers read in place; None: none
+
+
+def memory_traffic(rows: np.ndarray, lanes: np.ndarray, in_place: Least = (None, None)) -> Traffic:
     """What a program moves.
 
     Args:
         rows, lanes: Of a program whose sizes are numbers, as in `hpcoll.runtime.program.opcodes.Program`.
-        symmetric: INPUT and OUTPUT are symmetric memory, which peers read in place.
+        in_place: What peers read where it lies.
     """
-    moved = [_moved(row, symmetric) for row in rows.tolist()]
+    moved = [_moved(row, in_place) for row in rows.tolist()]
     return Traffic(*(sum(one[i] for first, last, _ in lanes.tolist() for one in moved[first:last]) for i in range(3)))
 
 
-def _moved(row: list[int], symmetric: bool) -> tuple[int, int, int]:
+def _moved(row: list[int], in_place: Least) -> tuple[int, int, int]:
     code = row[CODE]
     if code == Code.REDUCE:
         return row[NSOURCES] * row[REDUCED_NBYTES], row[REDUCED_NBYTES], 0
-    copies = code == Code.COPY or (code == Code.STAGE and not (symmetric and row[IN_PLACE]))
+    least = in_place[row[BUFFER]] if code == Code.STAGE and row[IN_PLACE] else None
+    copies = code == Code.COPY or (code == Code.STAGE and (least is None or row[NBYTES] < least))
     if copies or (code == Code.POST and row[NBYTES] <= INLINE_NBYTES):
         return row[NBYTES], row[NBYTES], 0
     return 0, 0, row[NBYTES] if code in (Code.SEND, Code.RECV) else 0

@@ -16,6 +16,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import format_nbytes
 from hpcoll.runtime.program.fields import STAGING_SLOTS
 from hpcoll.runtime.transports import window as windows
+from hpcoll.runtime.transports.cross_memory import MOST_RANKS, OwnMemory, Word, own_memory, refusal
 from hpcoll.runtime.transports.mpi import world_ranks
 from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings, rings_nbytes
 from hpcoll.runtime.transports.symmetric import Ranges, Symmetric, sweep, symmetric_array
@@ -36,6 +37,7 @@ class LocalRanks:
         local_peers: Local rank of each of the others, by its rank in the communicator.
         ranges: Memory that all of them map: on a communicator of some of the ranks of another, also what was made on that.
         refused: Why there are no rings; the empty string while there are.
+        own_memory: How these ranks read messages in each other's own memory; None: they do not.
     """
 
     def __init__(
@@ -49,12 +51,35 @@ class LocalRanks:
         self._own = self.comm is not comm
         self.rank, self.nranks = self.comm.rank, self.comm.size
         self.refused, self._limit = "", limit
+        self.own_memory: OwnMemory | None = None
         found = self.comm.allgather((comm.rank, pids[comm.rank])) if self._own else list(enumerate(pids))
         self._ranks = [rank for rank, _ in found]
         self.first = self._ranks[0]
         self._pids = frozenset(pid for _, pid in found)
         self.local_peers = {rank: local for local, rank in enumerate(self._ranks) if rank != comm.rank}
         self.ranges = Ranges(self._pids)
+
+    def read_own_memory(self, words: Sequence[Word], copy: str | None, measured: int | None) -> str:
+        """Let messages be read in their senders' own memory, if all these ranks can; collective.
+
+        Args:
+            words: Of all ranks of the communicator that this was made of.
+            copy, measured: As in `own_memory`.
+        Returns:
+            Why some rank cannot, on every rank; the empty string when all can.
+        """
+        mine = [words[rank] for rank in self._ranks]
+        problem = f"{self.nranks} ranks are more than {MOST_RANKS}" if self.nranks > MOST_RANKS else ""
+        if not problem and not any(known.issuperset(mine) for known in _reading):
+            me = f"rank {self._ranks[self.rank]} not that of rank"
+            problem = next((f"{me} {rank}: {text}" for rank, one in zip(self._ranks, mine) if (text := refusal(one))), "")
+            fails = np.array([bool(problem)], np.uint8)
+            self.comm.Allreduce(MPI.IN_PLACE, fails, MPI.MAX)
+            problem = next(filter(None, self.comm.allgather(problem))) if fails[0] else ""
+        if not problem:
+            _reading.append(frozenset(mine))
+            self.own_memory = own_memory(mine, copy, measured)
+        return problem
 
     def symmetric(self, nbytes: int) -> np.ndarray:
         """This rank's one of equally many bytes for each rank, zeros, which the others read in place; collective.
@@ -172,7 +197,8 @@ class LocalRanks:
             self.refused = str(error)
             return None
         mine = window.part(self.rank)
-        return [Rings(self.rank, self.local_peers, self.ranges, window, capacity, i * head, mine + i * part, reserved) for i in range(n)]
+        each = [(i * head, mine + i * part, reserved, self.own_memory) for i in range(n)]
+        return [Rings(self.rank, self.local_peers, self.ranges, window, capacity, *one) for one in each]
 
     def free(self) -> None:
         """Free the communicator; what was made stays as long as somebody holds it."""
@@ -182,6 +208,7 @@ class LocalRanks:
 
 
 _sharing: list[frozenset[int]] = []  # ranks of COMM_WORLD that are known to share memory, this process among them
+_reading: list[frozenset[Word]] = []  # processes that are known to read each other's memory, this one among them
 
 
 def _split(comm: MPI.Intracomm, most: int | None, ranks: tuple[int, ...]) -> MPI.Comm:

@@ -17,13 +17,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from hpcoll.analysis.cost import Levels, Network
+from hpcoll.analysis.cost import NEVER, Levels, Network
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.fields import OFFSET_BITS, STAGING_SLOTS
 from hpcoll.runtime.program.items import InPlace, Items
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, INLINE_NBYTES
 from hpcoll.runtime.program.route import Route
 from hpcoll.runtime.program.spans import Pieces, names_of, nbytes_of, spans_of
+from hpcoll.runtime.transports.cross_memory import OwnMemory
 from hpcoll.runtime.transports.symmetric import Ranges
 from hpcoll.runtime.transports.window import BASES_AT, PAGE, Window
 from hpcoll.schedules.ir import RING_SLOTS
@@ -73,6 +74,7 @@ class Rings:
         ranges: Memory that all local ranks map; kept, so that it stays up to date.
         slots, staging: Offsets in the window: of the ring slots, and of this rank's staging slots, which begin pages.
         populated: These have pages; else they are given some when messages need them.
+        own_memory: How peers read messages where they lie in their sender's own memory; None: never.
     Attributes:
         address: Of the fields that compiled code reads.
         capacity: Bytes of a staging slot.
@@ -82,7 +84,7 @@ class Rings:
 
     def __init__(
         self, rank: int, local_peers: Mapping[int, int], ranges: Ranges, window: Window, capacity: int, slots: int, staging: int,
-        populated: bool,
+        populated: bool, own_memory: OwnMemory | None = None,
     ) -> None:
         nlocal = len(local_peers) + 1
         self.local_peers, self.capacity, self.window, self._ranges = local_peers, capacity, window, ranges
@@ -98,8 +100,15 @@ class Rings:
             f.CAPACITY: capacity, f.NLOCAL: nlocal, f.LOCAL_RANK: rank, f.SENT: self.address + 8 * sent,
             f.TAKEN: self.address + 8 * taken, f.ACKED: self.address + 8 * acked, f.USED: self.address + 8 * used,
             f.BASES: BASES_AT, f.NRANGES: ranges.addresses[0], f.RANGES: ranges.addresses[1],
-            f.POPULATED_AT_ONCE: max(PAGE, _POPULATED_AT_ONCE),
+            f.POPULATED_AT_ONCE: max(PAGE, _POPULATED_AT_ONCE), f.READ_FROM: NEVER, f.READ_FROM_USUALLY: NEVER, f.READ_FROM_SLOW: NEVER,
         }  # fmt: skip
+        if own_memory is not None:
+            self._own_memory, room = own_memory, np.empty(f.PIECES_NBYTES + CACHE_LINE_NBYTES, np.uint8)
+            self._pieces = room[-room.ctypes.data % CACHE_LINE_NBYTES :]
+            values |= {
+                f.READ_FROM_USUALLY: own_memory.usually, f.READ_FROM_SLOW: own_memory.slow, f.PIDS: own_memory.pids.ctypes.data,
+                f.PIECES_AT: self._pieces.ctypes.data,
+            }  # fmt: skip
         for field, value in values.items():
             self.fields[field] = value
 

@@ -1,0 +1,112 @@
+"""Cross memory attach: whether processes of a node can read each other's memory, with Linux's ``process_vm_readv``.
+
+Where they can, a message need not be staged: its receiver copies it from where it lies. That is one copy instead of two, but it is made by
+the kernel, page by page; it pays where cores share no cache. `hpcoll.runtime.engine.cross_memory` is the compiled side. Where a node has
+``/dev/xpmem``, memory could be mapped once instead; such a way would be another `Route`.
+"""
+
+import ctypes
+import os
+import secrets
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcoll.analysis.cost import NEVER
+from hpcoll.base.units import format_nbytes
+
+STAGED, CMA = COPIES = ("staged", "cma")
+LEAST_NBYTES = 4096  # shorter messages are staged always: a call of the system costs more than copying them twice
+SLOW_NBYTES = 64 << 10  # from here on it pays where writes to shared memory are slow
+MOST_RANKS = 256  # of a node: with more, the pieces of a reduction were too short
+
+_PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
+_SET_PTRACER, _ANY = 0x59616D61, -1  # for prctl: any process of this user may read this one's memory
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Word(NamedTuple):
+    """A word in a process's memory that others read to see whether they can."""
+
+    pid: int
+    address: int
+    value: int
+
+
+class OwnMemory(NamedTuple):
+    """How ranks of a node read messages where these lie.
+
+    Attributes:
+        pids: int64, process of each local rank.
+        usually: Bytes of a message from which on they do.
+        slow: The same while a core's writes to shared memory are slow.
+    """
+
+    pids: np.ndarray
+    usually: int
+    slow: int
+
+    def __str__(self) -> str:
+        if self.usually < NEVER:
+            return f"read where they lie from {format_nbytes(self.usually)} on"
+        return "staged" if self.slow == NEVER else f"staged; read where they lie from {format_nbytes(self.slow)} on if cores share no cache"
+
+
+class _Vector(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+def ptrace_scope() -> str:
+    """Who may read another process's memory, by Linux's module Yama: ``"0"`` all of one user, ``"1"`` whom it allows; empty: no Yama."""
+    try:
+        return _PTRACE_SCOPE.read_text().strip()
+    except OSError:
+        return ""
+
+
+@cache
+def _word(pid: int) -> Word:
+    kept = np.array([secrets.randbits(62)], np.int64)
+    _kept.append(kept)
+    if ptrace_scope() == "1":
+        _libc.prctl(ctypes.c_int(_SET_PTRACER), ctypes.c_ulong(_ANY % 2**64), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
+    return Word(pid, kept.ctypes.data, int(kept[0]))
+
+
+_kept: list[np.ndarray] = []
+
+
+def word() -> Word:
+    """This process's, which from now on lets others of its user read its memory where Yama asks for leave."""
+    return _word(os.getpid())
+
+
+def refusal(theirs: Word) -> str:
+    """Why this process cannot read another one's memory; the empty string when it can."""
+    found = np.zeros(1, np.int64)
+    here, there = _Vector(found.ctypes.data, found.nbytes), _Vector(theirs.address, found.nbytes)
+    try:
+        read = _libc.process_vm_readv
+    except AttributeError:
+        return "the system has no process_vm_readv"
+    arguments = ctypes.byref(here), ctypes.c_ulong(1), ctypes.byref(there), ctypes.c_ulong(1), ctypes.c_ulong(0)
+    read.restype = ctypes.c_ssize_t
+    if read(ctypes.c_int(theirs.pid), *arguments) != found.nbytes:
+        return f"process_vm_readv: {os.strerror(ctypes.get_errno())}"
+    return "" if found[0] == theirs.value else f"process {theirs.pid} is another one here: the ranks are in containers of their own"
+
+
+def own_memory(words: Sequence[Word], copy: str | None, measured: int | None) -> OwnMemory:
+    """How ranks that can read each other's memory do so.
+
+    Args:
+        words: Of the local ranks.
+        copy: `CMA`: always; None: where it pays.
+        measured: Bytes from which on it was found to pay, `NEVER` where it did not; None: it was not measured.
+    """
+    usually, slow = (LEAST_NBYTES,) * 2 if copy == CMA else (NEVER, SLOW_NBYTES) if measured is None else (max(measured, LEAST_NBYTES),) * 2
+    return OwnMemory(np.array([one.pid for one in words], np.int64), usually, slow)

@@ -1,0 +1,138 @@
+"""Messages that ranks of a node read in each other's own memory: right answers and the same bits, what is not read so, what goes wrong."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from reference import ALGORITHMS, agreed, communicator, fresh, representative
+from test_collectives import run, run_in_place
+
+import hpcoll
+from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.transports import local_ranks
+from hpcoll.runtime.transports.cross_memory import LEAST_NBYTES, SLOW_NBYTES
+
+pytestmark = pytest.mark.mpi
+
+OURS = [(collective, algorithm) for collective, algorithm in ALGORITHMS if algorithm != "native"]
+COUNT = 40_009  # of 8 bytes: several lanes, the last one shorter
+
+
+@pytest.fixture
+def reading(monkeypatch: pytest.MonkeyPatch) -> hpcoll.Communicator:
+    """A communicator whose ranks read all but short messages where they lie."""
+    if communicator().size == 1:
+        pytest.skip("needs a peer")
+    monkeypatch.setenv("HPCOLL_SHM_COPY", "cma")
+    comm = fresh()
+    assert comm._context.resources.node.own_memory is not None
+    return comm
+
+
+def engines(comm: Any) -> list[Any]:
+    return [engine for engines in comm._context.engines._engines.values() for engine in engines]
+
+
+def lent(comm: Any) -> bool:
+    """Whether a buffer of any call, as an engine has it still, was lent to the peers."""
+    least = f.OWN_MEMORY << f.OFFSET_BITS
+    return any(engine.rings is not None and engine.state[[f.WHERE_INPUT, f.WHERE_OUTPUT]].max() >= least for engine in engines(comm))
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), representative(OURS))
+def test_right_answers(reading: hpcoll.Communicator, collective: str, algorithm: str) -> None:
+    """Messages around the least that is read so, and of several lanes; others are staged in the same call, or travel in ring slots."""
+    counts = (7, LEAST_NBYTES // 8 - 1, LEAST_NBYTES // 8, COUNT)
+    wrong = [(runner.__name__, count) for runner in (run, run_in_place) for count in counts
+             if not runner(reading, collective, count, reading.size - 1, algorithm=algorithm)]  # fmt: skip
+    assert agreed(wrong) == []
+    reading.Free()
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize(("collective", "algorithm"), representative([one for one in OURS if one[0] == "allreduce"]))
+def test_same_bits(reading: hpcoll.Communicator, collective: str, algorithm: str) -> None:
+    """The order in which contributions are combined is the algorithm's, whatever way they came."""
+    comm, rng = communicator(), np.random.default_rng(communicator().rank)
+    x = rng.random(COUNT, np.float32)
+    staged, read = np.zeros_like(x), np.zeros_like(x)
+    comm.Allreduce(x, staged, algorithm=algorithm)
+    reading.Allreduce(x, read, algorithm=algorithm)
+    assert agreed([] if staged.tobytes() == read.tobytes() else [algorithm]) == []
+    assert lent(reading)
+    assert not lent(comm)
+    reading.Free()
+
+
+def test_requests(reading: hpcoll.Communicator) -> None:
+    """What is in flight is lent until the wait, and a persistent request looks at its buffers each time."""
+    x, wrong = np.full(COUNT, 1.0 + reading.rank), []
+    for _ in range(3):
+        sums = [np.zeros(COUNT) for _ in range(3)]
+        MPI.Request.Waitall([reading.Iallreduce(x, one) for one in sums])
+        wrong += [one[-1] for one in sums if (one != reading.size * (reading.size + 1) / 2).any()]
+    again = np.zeros(COUNT)
+    request = reading.Bcast_init(again, root=reading.size - 1)
+    for turn in range(3):
+        again[:] = turn if reading.rank == reading.size - 1 else -1
+        request.Start()
+        request.Wait()
+        wrong += [] if (again == turn).all() else [(turn, again[0])]
+    request.Free()
+    assert agreed(wrong) == []
+    reading.Free()
+
+
+def test_where_ranks_cannot_read_each_others_memory(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """One rank that cannot is enough for all to stage; who asked for the other way is told why."""
+    if communicator().size == 1:
+        pytest.skip("needs a peer")
+    last = communicator().rank == communicator().size - 1
+    monkeypatch.setattr(local_ranks, "_reading", [])
+    monkeypatch.setattr(local_ranks, "refusal", lambda word: "process_vm_readv: Operation not permitted" if last else "")
+    monkeypatch.setenv("HPCOLL_SHM_COPY", "cma")
+    comm = fresh()
+    assert comm._context.resources.node.own_memory is None
+    assert agreed([] if run(comm, "allreduce", COUNT, 0, algorithm="two_shot") else ["wrong"]) == []
+    assert not lent(comm)
+    if comm.rank == 0:
+        assert f"rank {comm.size - 1} not that of rank 0: process_vm_readv: Operation not permitted" in caplog.text
+    comm.Free()
+
+
+def test_where_writes_are_slow() -> None:
+    """Unless told, ranks stage until they have seen that their writes to shared memory are slow; then only a trial now and then does."""
+    comm = fresh()
+    rings = comm._context.resources.message_contexts[0].rings
+    if rings is None or comm._context.resources.node.own_memory is None:
+        pytest.skip("needs a peer whose memory can be read")
+    x, found = np.ones(SLOW_NBYTES // 8), []
+    for slow in (0, 100):
+        rings.fields[f.SLOW_WRITES] = slow
+        ways = []
+        for _ in range(40):
+            comm.Bcast(x, algorithm="direct")
+            ways.append(int(rings.fields[f.READ_FROM]) == SLOW_NBYTES)
+        found.append(sum(ways))
+    rings.fields[f.SLOW_WRITES] = 0
+    assert agreed([] if found[0] == 0 and 38 <= found[1] < 40 else found) == []
+    comm.Free()
+
+
+def test_memory_that_peers_may_not_read_is_staged(reading: hpcoll.Communicator) -> None:
+    """It is found out before it is announced. Here pages are for writing only, which the processor lets their process read, too."""
+    with mmap.mmap(-1, 16 * mmap.PAGESIZE, prot=mmap.PROT_WRITE) as pages:
+        x = np.frombuffer(pages, np.uint8)
+        x[:] = 7 if reading.rank == 0 else 0
+        reading.Bcast(x, algorithm="direct")
+        wrong = [] if (x == 7).all() else ["answer"]
+        del x
+    assert agreed(wrong + ["was lent"] * lent(reading)) == []
+    y = np.full(COUNT, reading.rank)
+    reading.Bcast(y, algorithm="direct")
+    assert agreed([] if lent(reading) else ["other memory is not"]) == []
+    reading.Free()
