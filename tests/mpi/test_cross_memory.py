@@ -55,9 +55,10 @@ def test_right_answers(reading: hpcoll.Communicator, collective: str, algorithm:
 
 @pytest.mark.smoke
 @pytest.mark.parametrize(("collective", "algorithm"), representative([one for one in OURS if one[0] == "allreduce"]))
-def test_same_bits(reading: hpcoll.Communicator, collective: str, algorithm: str) -> None:
+def test_same_bits(reading: hpcoll.Communicator, collective: str, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The order in which contributions are combined is the algorithm's, whatever way they came."""
-    comm, rng = communicator(), np.random.default_rng(communicator().rank)
+    monkeypatch.setenv("HPCOLL_SHM_COPY", "staged")
+    comm, rng = fresh(), np.random.default_rng(reading.rank)
     x = rng.random(COUNT, np.float32)
     staged, read = np.zeros_like(x), np.zeros_like(x)
     comm.Allreduce(x, staged, algorithm=algorithm)
@@ -65,6 +66,7 @@ def test_same_bits(reading: hpcoll.Communicator, collective: str, algorithm: str
     assert agreed([] if staged.tobytes() == read.tobytes() else [algorithm]) == []
     assert lent(reading)
     assert not lent(comm)
+    comm.Free()
     reading.Free()
 
 

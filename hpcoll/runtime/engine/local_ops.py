@@ -8,7 +8,7 @@ from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import BUFFERS, CACHE_LINE_NBYTES, MESSAGES, PINNED, STAGING, Code
 
 _LONG_NBYTES = 1024  # from here on a copy goes line by line
-_COPY, _OUTPUT, _SCRATCH = int(Code.COPY), 1, BUFFERS - 1
+_COPY, _STAGE, _ACK, _OUTPUT, _SCRATCH = int(Code.COPY), int(Code.STAGE), int(Code.ACK), 1, BUFFERS - 1
 
 _fold = c_function(VOID, LONG, LONG, LONG, LONG)  # destination, sources, number of sources, count
 
@@ -78,10 +78,36 @@ def copy_uncached(state, destination, source, nbytes):  # type: ignore[no-untype
     memcpy(state[f.MEMCPY], (destination + nbytes - tail, source + nbytes - tail, tail))
 
 
+@njit(nogil=True, forceinline=True)
+def reads_in_place(state, rings, row):  # type: ignore[no-untyped-def]
+    """Whether peers read what a STAGE or POST names in place: in symmetric memory always, in this rank's own what is long enough."""
+    where = state[f.WHERE_INPUT + row[f.BUFFER]] if row[f.IN_PLACE] else -1
+    return where >= 0 and (where < f.OWN_MEMORY << f.OFFSET_BITS or row[f.NBYTES] >= rings[f.READ_FROM])
+
+
 @njit(nogil=True)
-def _fold_uncached(address, destination, nsources, count, size):  # type: ignore[no-untyped-def]
-    """Fold the operands into memory that is too large to stay in the caches: block by block, each streamed out."""
+def _staged_next(state, row, lane):  # type: ignore[no-untyped-def]
+    """Where the result of a REDUCE is to be staged, if that comes next, behind acknowledgements, and is written fast; else 0."""
+    at = f.NCOLUMNS
+    for _ in range(row[f.NSOURCES]):
+        at += f.NCOLUMNS if row[at + f.CODE] == _ACK else 0
+    alike = row[at + f.BUFFER] == row[f.TO_BUFFER] and row[at + f.DISPL] == row[f.TO_DISPL] and row[at + f.NBYTES] == row[f.REDUCED_NBYTES]
+    if row[at + f.CODE] != _STAGE or not alike:
+        return 0
+    rings = pointer(state[f.RINGS])
+    where = state[f.WHERE_INPUT + row[f.TO_BUFFER]] if row[at + f.IN_PLACE] else -1
+    if rings[f.SLOW_WRITES] > 0 or where >= 0:
+        return 0
+    return address_of(state, STAGING, row[at + f.STAGED_DISPL], lane)
+
+
+@njit(nogil=True)
+def _fold_into(address, destination, nsources, count, size, uncached):  # type: ignore[no-untyped-def]
+    """Fold the operands; into memory that is too large to stay in the caches block by block, each streamed out."""
     state = pointer(address)
+    if not uncached:
+        _fold(state[f.KERNEL], (destination, address + 8 * f.OPERANDS, nsources, count))
+        return
     block = f.BLOCK_NBYTES // size
     for lo in range(0, count, block):
         n = min(block, count - lo)
@@ -99,18 +125,37 @@ def _source(state, row, i, lane):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _reduce(address, row, lane, destination):  # type: ignore[no-untyped-def]
-    """REDUCE: at once; where sources lie in peers' own memory, piece by piece, which are read first. 1, or -1 where they cannot be."""
-    state, count, nsources = pointer(address), row[f.COUNT], row[f.NSOURCES]
-    size, nforeign = row[f.REDUCED_NBYTES] // count, 0
+    """REDUCE: 1, or -1 where a peer's own memory cannot be read."""
+    state, nforeign = pointer(address), 0
     uncached = state[f.BLOCK] != 0 and row[f.TO_BUFFER] == _OUTPUT
-    for i in range(nsources):
+    for i in range(row[f.NSOURCES]):
         source = _source(state, row, i, lane)
+        state[f.OPERANDS + i] = source
         nforeign += source < 0
         uncached &= source != destination
-    room = f.PIECES_NBYTES // max(1, nforeign) // CACHE_LINE_NBYTES * CACHE_LINE_NBYTES
-    piece = min(count, room // size) if nforeign else count
+    staged = _staged_next(state, row, lane) if uncached and nforeign == 0 else 0
+    if nforeign:
+        if _reduce_foreign(address, row, lane, destination, nforeign, uncached) < 0:
+            return -1
+    elif staged != 0:  # and from there streamed out, so that what is past the caches need not be read to be staged
+        _fold(state[f.KERNEL], (staged, address + 8 * f.OPERANDS, row[f.NSOURCES], row[f.COUNT]))
+        copy_uncached(state, destination, staged, row[f.REDUCED_NBYTES])
+        state[f.HANDED_OUT] = 1
+    else:
+        _fold_into(address, destination, row[f.NSOURCES], row[f.COUNT], row[f.REDUCED_NBYTES] // row[f.COUNT], uncached)
+    if uncached:
+        fence()
+    return 1
+
+
+@njit(nogil=True)
+def _reduce_foreign(address, row, lane, destination, nforeign, uncached):  # type: ignore[no-untyped-def]
+    """Piece by piece, of which those in peers' own memory are read first, to where they stay in the cache."""
+    state, count, nsources = pointer(address), row[f.COUNT], row[f.NSOURCES]
+    size, room = row[f.REDUCED_NBYTES] // count, f.PIECES_NBYTES // nforeign // CACHE_LINE_NBYTES * CACHE_LINE_NBYTES
+    piece = room // size
     for lo in range(0, count, piece):
-        n, to = min(piece, count - lo), pointer(state[f.RINGS])[f.PIECES_AT] if nforeign else 0
+        n, to = min(piece, count - lo), pointer(state[f.RINGS])[f.PIECES_AT]
         for i in range(nsources):
             source = _source(state, row, i, lane) + lo * size
             if source < 0:
@@ -119,12 +164,7 @@ def _reduce(address, row, lane, destination):  # type: ignore[no-untyped-def]
                 state[f.REREAD] += n * size
                 source, to = to, to + room
             state[f.OPERANDS + i] = source
-        if uncached:
-            _fold_uncached(address, destination + lo * size, nsources, n, size)
-        else:
-            _fold(state[f.KERNEL], (destination + lo * size, address + 8 * f.OPERANDS, nsources, n))
-    if uncached:
-        fence()
+        _fold_into(address, destination + lo * size, nsources, n, size, uncached)
     return 1
 
 

@@ -5,7 +5,7 @@ from numba import njit
 from hpcoll.runtime.engine.cross_memory import foreign, lend_own_memory
 from hpcoll.runtime.engine.ffi import fence, load_acquire, madvise, memcpy, pointer, store_release
 from hpcoll.runtime.engine.gpu_ops import address_at, where_of
-from hpcoll.runtime.engine.local_ops import address_of, copy, copy_uncached, nanoseconds, staging_of, staging_slot
+from hpcoll.runtime.engine.local_ops import address_of, copy, copy_uncached, nanoseconds, reads_in_place, staging_of, staging_slot
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, INLINE_NBYTES, STAGING, Code
 from hpcoll.schedules.ir import RING_SLOTS
@@ -52,13 +52,6 @@ def _is_inline(state, row):  # type: ignore[no-untyped-def]
     return row[f.NBYTES] <= INLINE_NBYTES and state[f.GPU] == 0
 
 
-@njit(nogil=True, forceinline=True)
-def _reads_in_place(state, rings, row):  # type: ignore[no-untyped-def]
-    """Whether the buffer of a row is read in place: of symmetric memory always, of this rank's own where the message is long enough."""
-    where = state[f.WHERE_INPUT + row[f.BUFFER]] if row[f.IN_PLACE] else -1
-    return where >= 0 and (where < f.OWN_MEMORY << f.OFFSET_BITS or row[f.NBYTES] >= rings[f.READ_FROM])
-
-
 @njit(nogil=True)
 def _post(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
     """POST; 0 while all ring slots to the peer hold messages that it has not used."""
@@ -76,7 +69,7 @@ def _post(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
         pointer(ring_slot)[1] = where
     elif _is_inline(state, row):
         memcpy(state[f.MEMCPY], (ring_slot + 8, address_of(state, row[f.BUFFER], row[f.DISPL], lane), row[f.NBYTES]))
-    elif _reads_in_place(state, rings, row):
+    elif reads_in_place(state, rings, row):
         pointer(ring_slot)[1] = state[f.WHERE_INPUT + row[f.BUFFER]] + pointer(state[f.LANES])[3 * lane + 2] + row[f.DISPL]
     else:
         pointer(ring_slot)[1] = rings[f.STAGING_WHERE] + staging_of(state, lane) + row[f.STAGED_DISPL]
@@ -209,7 +202,9 @@ def run_shm(address, row, lane):  # type: ignore[no-untyped-def]
         at = _acks(rings, rings[f.LOCAL_RANK], row[f.LOCAL_PEER]) + 8 * slot
         store_release(at, pointer(at)[0] + 1)
     elif code == _STAGE:
-        if not _reads_in_place(state, rings, row):
+        if state[f.HANDED_OUT]:
+            state[f.HANDED_OUT] = 0
+        elif not reads_in_place(state, rings, row):
             source = address_of(state, row[f.BUFFER], row[f.DISPL], lane)
             _stage(address, rings, address_of(state, STAGING, row[f.STAGED_DISPL], lane), source, row[f.NBYTES])
     elif code == _DRAIN:
