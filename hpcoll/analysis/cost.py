@@ -1,4 +1,6 @@
-"""Closed-form cost model: time of a catalogue row among ranks with equal links, and on nodes.
+"""Closed-form cost model: time of a catalogue row among ranks with equal links, on nodes, and on cache domains.
+
+Cache domains of a node are to its ranks what nodes are, with other constants.
 
 Hockney's model with LogP's overhead: a message costs ``alpha`` seconds and ``beta`` seconds per byte; what a rank spends on
 each message of a pipeline that is already full is ``overhead``; combining costs ``gamma`` seconds per byte.
@@ -11,12 +13,15 @@ from typing import NamedTuple
 
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
-from hpcoll.schedules.placement import Nodes, members
+from hpcoll.schedules.placement import Nodes, members, parts
 from hpcoll.schedules.row import Algorithm
 
 BELOW_EAGER = 15 / 16  # of the eager limit: the MPI library's header has to fit in, too
 ALIKE = 1.03  # times that differ by less count as one: longer segments mean fewer messages
 NEVER = 1 << 62  # bytes: no message is as long
+# How many times as much a message costs between caches or sockets of a node as within one, and how many ranks of a domain read at full rate
+# there at once. Taken from what is published of such processors, by eye: no node with several domains was measured.
+APART, STREAMS = 2.5, 4
 SEGMENTS = tuple(1 << k for k in range(14, 25))  # bytes: 16 KiB .. 16 MiB
 
 
@@ -34,6 +39,7 @@ class Network(NamedTuple):
         spill: How many times as much a byte costs beyond that.
         read_from: Bytes of a message from which on it is faster to read it in the sender's own memory than to stage it; None: that was
             not measured.
+        streams: Ranks of a node, or of a domain, whose messages it carries at once, each at full rate.
     """
 
     alpha: float
@@ -45,13 +51,39 @@ class Network(NamedTuple):
     cache: int = NEVER
     spill: float = 1.0
     read_from: int | None = None
+    streams: int = 1
+
+
+def apart(network: Network) -> Network:
+    """Usual constants of messages between cache domains, from those of messages within one."""
+    alpha, beta, overhead = (APART * seconds for seconds in (network.alpha, network.beta, network.overhead))
+    return network._replace(alpha=alpha, beta=beta, overhead=overhead, streams=STREAMS)
 
 
 class Levels(NamedTuple):
-    """Constants of messages between ranks of one node, and of messages between nodes."""
+    """Constants of messages by how far they go.
+
+    Attributes:
+        node: Between ranks of one node, on nodes with several cache domains between ranks of one domain.
+        network: Between nodes.
+        domains: Between domains of one node; None: what is usual where those of the node hold.
+    """
 
     node: Network
     network: Network
+    domains: Network | None = None
+
+    def across(self) -> Network:
+        """Between domains of one node."""
+        return self.domains or apart(self.node)
+
+    def on_parts(self, nodes: Nodes, domains: Nodes) -> "Levels":
+        """Those on and between what `hpcoll.schedules.placement.parts` finds: a node with several domains costs what is between these."""
+        if len(set(domains)) == len(set(nodes)):
+            return self
+        if len(set(nodes)) > 1:
+            return Levels(self.across(), self.network)
+        return Levels(self.node, self.across()) if parts(nodes, domains) == domains else self
 
 
 def byte_seconds(network: Network, nbytes: float, *, reduces: bool) -> float:
@@ -92,22 +124,30 @@ def _paces(row: Algorithm, nranks: int, nbytes: float, nsegments: int, network: 
 
 
 def seconds_on_nodes(row: Algorithm, nodes: Nodes, nbytes: float, segment: float, levels: Levels) -> float:
-    """Time of one call among ranks of several nodes; arguments as in `seconds`.
+    """Time of one call among ranks of several nodes, or of several domains of one; arguments as in `seconds`.
 
     A flat algorithm is as slow as its messages between nodes, for which the ranks of a node share its link. Of a hierarchical one the
     parts on a node and between nodes follow each other, and overlap from segment to segment.
+
+    Args:
+        levels: The first two count, as `Levels.on_parts` has them.
     """
     ranks = members(nodes)
     if not row.hierarchical:
         network = levels.network
-        return seconds(row, len(nodes), nbytes, segment, network._replace(beta=network.beta * _sharers(row, nodes)))
+        return seconds(row, len(nodes), nbytes, segment, _shared_by(network, _sharers(row, nodes)))
     nsegments = max(1, math.ceil(nbytes / segment)) if row.pipelined else 1
     nstripes, largest = int(row.cost("stripes", len(nodes), nodes=nodes)), max(map(len, ranks))
-    link = levels.network._replace(beta=levels.network.beta * nstripes)
+    link = _shared_by(levels.network, nstripes)
     paces = [_paces(CATALOGUE[key], largest, nbytes, nsegments, levels.node) for key in row.inner]
     part = nbytes if row.collective == "alltoall" else nbytes / nstripes  # there each rank has a whole message to send
     outer = _paces(CATALOGUE[row.outer], len(ranks), part, nsegments, link)
     return sum(first for first, _ in (*paces, outer)) + (nsegments - 1) * max(sum(following for _, following in paces), outer[1])
+
+
+def _shared_by(network: Network, nranks: float) -> Network:
+    """What messages cost where so many ranks send them through one link."""
+    return network._replace(beta=network.beta * max(1.0, nranks / network.streams))
 
 
 def _sharers(row: Algorithm, nodes: Nodes) -> float:

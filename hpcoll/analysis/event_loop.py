@@ -1,12 +1,14 @@
 """Discrete-event LogGP simulation of an event table: plain loops over arrays, which Numba compiles as they are.
 
 A rank has a send port, a receive port and a processor, which work at the same time; a node has a link out and a link in, which its
-ranks share. A lone message of ``b`` bytes arrives ``alpha + beta b`` after it was sent, ``handshake`` later where it is longer than
-``eager``, so ``overhead = alpha`` is Hockney's model.
+ranks share, and so has a cache domain. A lone message of ``b`` bytes arrives ``alpha + beta b`` after it was sent, ``handshake`` later
+where it is longer than ``eager``, so ``overhead = alpha`` is Hockney's model.
 
     a message on a node                 keeps both ports busy for ``overhead + beta b``
     a message between nodes that        keeps both ports busy for ``overhead``, and both links for ``beta b``;
     several ranks share                 it joins the queues at once and moves when it is first in both
+    one between domains of a node       keeps both ports busy for ``overhead + beta b``: the cores move it themselves; it waits while more
+                                        than ``streams`` ranks keep a link busy with what they sent before
 
 Sends queue for the send port and block nobody; receives block their lane; a step that overwrites a chunk waits until the port has taken
 what is sent from it. Events happen in order of time and, at one time, in the order in which they were caused.
@@ -20,11 +22,13 @@ import numpy as np
 from hpcoll.analysis.cost import Levels, Network
 from hpcoll.analysis.event_table import (
     AMOUNT,
+    BETWEEN_DOMAINS,
+    BETWEEN_NODES,
     CHANNEL_OF,
     END,
-    FAR,
     GUARD,
-    NODE,
+    LEVEL,
+    LINK,
     OP,
     OTHER,
     RANK,
@@ -36,7 +40,7 @@ from hpcoll.analysis.event_table import (
 )
 from hpcoll.base.errors import ArgumentError
 
-ALPHA, OVERHEAD, BETA, GAMMA, EAGER, HANDSHAKE = range(6)  # columns of `costs`
+ALPHA, OVERHEAD, BETA, GAMMA, EAGER, HANDSHAKE, STREAMS = range(7)  # columns of `costs`
 OUT, IN, LEFT, TAKEN, PROCESSOR = range(5)  # of `clocks`: ports; all that was sent has left, all that came is taken; OUT and IN of `links`
 ROW, LANE, WAITS = range(3)  # of `active`: the row that a lane is at, which lane it is (-1: none is left), whether it waits for a message
 
@@ -46,9 +50,9 @@ class Simulation(NamedTuple):
 
     Attributes:
         rows, first: As in `EventTable`.
-        costs: float64 (2, 6), of messages that are not FAR, and of those that are; EAGER in bytes.
+        costs: float64 (3, 7), by LEVEL; EAGER in bytes.
         clocks: float64 (ranks, 5): until when each rank's ports and processor are busy.
-        links: float64 (nodes, 2): until when each node's links are busy.
+        links: float64 (links, 2): until when each is busy.
         times: float64 (segments, rows): when a receive's message was there, or what a send sent had left; 0: not yet.
         spans: float64 (rows, 4): when each row kept a port busy, from and to, and its processor; (0, 4) where nobody wants to know.
         active: int64 (ranks * window, 3): the lanes in flight.
@@ -75,7 +79,7 @@ def prepare(table: EventTable, levels: Levels, nbytes: float, segments: int, win
 
     Args:
         table: What to simulate.
-        levels: Costs of messages that are not far, and of those that are.
+        levels: Costs of messages.
         nbytes: Of one segment, for block collectives of all ranks' blocks together.
         segments: How many follow one another, ``>= 1``; 1 with ``spans``.
         window: Lanes that a rank has in flight, ``>= 1``.
@@ -87,17 +91,18 @@ def prepare(table: EventTable, levels: Levels, nbytes: float, segments: int, win
     ranks, lanes = np.divmod(np.arange(table.nbuilt * window), window)
     rows = table.first[ranks * table.nchannels + lanes % table.nchannels]
     return Simulation(
-        table.rows, table.first, np.array([_costs(level, nbytes) for level in levels]), np.zeros((table.nbuilt, 5)),
-        np.zeros((int(table.rows[:, NODE].max()) + 1, 2)), np.zeros((segments, nrows)), np.zeros((nrows * spans, 4)),
+        table.rows, table.first, np.array([_costs(level, nbytes) for level in (*levels[:2], levels.across())]), np.zeros((table.nbuilt, 5)),
+        np.zeros((table.nlinks, 2)), np.zeros((segments, nrows)), np.zeros((nrows * spans, 4)),
         np.stack((rows, lanes, np.zeros_like(lanes)), axis=1), nbytes / table.nchunks, table.nchannels, window,
     )  # fmt: skip
 
 
 def _costs(level: Network, nbytes: float) -> list[float]:
-    if not 0 <= level.overhead <= level.alpha or min(level.beta, level.gamma, level.handshake) < 0 or level.spill < 1:
-        raise ArgumentError(f"network needs 0 <= overhead <= alpha, spill >= 1 and nothing below 0, got {level}")
+    least = min(level.beta, level.gamma, level.handshake)
+    if not 0 <= level.overhead <= level.alpha or least < 0 or min(level.spill, level.streams) < 1:
+        raise ArgumentError(f"network needs 0 <= overhead <= alpha, spill and streams >= 1 and nothing below 0, got {level}")
     spill = level.spill if nbytes > level.cache else 1.0
-    return [level.alpha, level.overhead, level.beta * spill, level.gamma * spill, float(level.eager), level.handshake]
+    return [level.alpha, level.overhead, level.beta * spill, level.gamma * spill, float(level.eager), level.handshake, float(level.streams)]
 
 
 def simulate(s: Simulation) -> float:
@@ -111,7 +116,7 @@ def simulate(s: Simulation) -> float:
         if what >= 0:
             segment, row = what // nrows, what % nrows
             rank, lane = rows[row, RANK], segment * nchannels + rows[row, CHANNEL_OF]
-            start, now = occupy(costs, clocks, links, rank, rows[row, NODE], rows[row, FAR], IN, rows[row, AMOUNT] * chunk, now)
+            start, now = occupy(costs, clocks, links, rank, rows[row, LINK], rows[row, LEVEL], IN, rows[row, AMOUNT] * chunk, now)
             times[segment, row] = now
             record(spans, row, 0, start, now)
             i = rank * window + lane % window
@@ -124,13 +129,14 @@ def simulate(s: Simulation) -> float:
                 continue
         rank, row, lane = i // window, active[i, ROW], active[i, LANE]
         while lane >= 0:  # until another event comes first, a message is missing, or no lane is left
-            op, guard, far, nbytes, segment = rows[row, OP], rows[row, GUARD], rows[row, FAR], rows[row, AMOUNT] * chunk, lane // nchannels
+            op, guard, level, nbytes = rows[row, OP], rows[row, GUARD], rows[row, LEVEL], rows[row, AMOUNT] * chunk
+            segment = lane // nchannels
             if op == SEND:
-                start, end = occupy(costs, clocks, links, rank, rows[row, NODE], far, OUT, nbytes, now)
+                start, end = occupy(costs, clocks, links, rank, rows[row, LINK], level, OUT, nbytes, now)
                 record(spans, row, 0, start, end)
                 if guard >= 0:
                     times[segment, row] = clocks[rank, LEFT]
-                heappush(heap, (first_byte(costs, far, nbytes, start), order, segment * nrows + rows[row, OTHER]))
+                heappush(heap, (first_byte(costs, level, nbytes, start), order, segment * nrows + rows[row, OTHER]))
                 order, row = order + 1, row + 1
                 continue
             ready = times[segment, guard] if guard >= 0 else 0.0
@@ -144,7 +150,7 @@ def simulate(s: Simulation) -> float:
                 row = first[rank * nchannels + lane % nchannels]
                 continue
             if ready <= now:
-                ready = execute(costs, clocks, spans, rank, row, op, far, nbytes, now)
+                ready = execute(costs, clocks, spans, rank, row, op, level, nbytes, now)
                 row += 1
             if ready > now and heap and heap[0][0] <= ready:
                 heappush(heap, (ready, order, ~i))
@@ -156,36 +162,40 @@ def simulate(s: Simulation) -> float:
 
 
 def occupy(
-    costs: np.ndarray, clocks: np.ndarray, links: np.ndarray, rank: int, node: int, far: int, side: int, nbytes: float, now: float
+    costs: np.ndarray, clocks: np.ndarray, links: np.ndarray, rank: int, link: int, level: int, side: int, nbytes: float, now: float
 ) -> tuple[float, float]:
-    """A message moves through a port, and through the node's link where it is far: from when to when."""
-    overhead, transfer = costs[far, OVERHEAD], costs[far, BETA] * nbytes
+    """A message moves through a port, and through a link that ranks share, if it takes one: from when to when."""
+    overhead, transfer = costs[level, OVERHEAD], costs[level, BETA] * nbytes
     start = max(now, clocks[rank, side])
-    if far:
+    if level == BETWEEN_NODES:
         clocks[rank, side] = start + overhead
-        start = max(start, links[node, side])
-        links[node, side] = start + transfer
+        start = max(start, links[link, side])
+        links[link, side] = start + transfer
+    elif level == BETWEEN_DOMAINS:
+        free = max(now, links[link, side])
+        start = max(start, free)
+        links[link, side] = free + transfer / costs[level, STREAMS]
     end = start + overhead + transfer
-    if not far:
+    if level != BETWEEN_NODES:
         clocks[rank, side] = end
     clocks[rank, LEFT + side] = max(end, clocks[rank, LEFT + side])
     return start, end
 
 
-def first_byte(costs: np.ndarray, far: int, nbytes: float, start: float) -> float:
+def first_byte(costs: np.ndarray, level: int, nbytes: float, start: float) -> float:
     """When the first byte of a message is there that starts to move at ``start``."""
-    return start + costs[far, ALPHA] - costs[far, OVERHEAD] + (costs[far, HANDSHAKE] if nbytes > costs[far, EAGER] else 0.0)
+    return start + costs[level, ALPHA] - costs[level, OVERHEAD] + (costs[level, HANDSHAKE] if nbytes > costs[level, EAGER] else 0.0)
 
 
 def execute(
-    costs: np.ndarray, clocks: np.ndarray, spans: np.ndarray, rank: int, row: int, op: int, far: int, nbytes: float, now: float
+    costs: np.ndarray, clocks: np.ndarray, spans: np.ndarray, rank: int, row: int, op: int, level: int, nbytes: float, now: float
 ) -> float:
     """Local work of a row that need not wait any more: when it ends."""
     if op not in (RECV_REDUCE, REDUCE):
         record(spans, row, 2, now, now)
         return now
     start = max(now, clocks[rank, PROCESSOR])
-    clocks[rank, PROCESSOR] = start + costs[far, GAMMA] * nbytes
+    clocks[rank, PROCESSOR] = start + costs[level, GAMMA] * nbytes
     record(spans, row, 2, start, clocks[rank, PROCESSOR])
     return clocks[rank, PROCESSOR]
 
@@ -196,25 +206,24 @@ def record(spans: np.ndarray, row: int, column: int, start: float, end: float) -
         spans[row, column], spans[row, column + 1] = start, end
 
 
-def simulate_in_lockstep(s: Simulation, distances: np.ndarray, nodes: np.ndarray) -> float:
+def simulate_in_lockstep(s: Simulation, levels: np.ndarray, links_of: np.ndarray, distances: np.ndarray) -> float:
     """Seconds of a schedule whose ranks all run the same steps relative to themselves: every rank by itself, step by step.
 
     Args:
         s: One segment; rows of rank 0 with one channel, clocks of all ranks, links of all nodes.
-        distances: int (rows,): how far behind a transfer's peer is in rank order.
-        nodes: int (nranks,): node of each rank; all the same where no ranks share links.
+        levels, links_of: int (rows, nranks): LEVEL and LINK of each rank's message.
+        distances: int (rows,): how far behind a send's peer is in rank order.
     """
-    rows, costs, clocks, links, nranks = s.rows, s.costs, s.clocks, s.links, len(nodes)
+    rows, costs, clocks, links, nranks = s.rows, s.costs, s.clocks, s.links, len(s.clocks)
     now, arrivals, left = np.zeros(nranks), {-1: np.zeros(0)}, {-1: np.zeros(0)}  # by rank; of the last two by row
     for row in range(len(rows)):
-        op, nbytes, guard, distance = rows[row, OP], rows[row, AMOUNT] * s.chunk, rows[row, GUARD], distances[row]
-        far = nodes != np.roll(nodes, -distance) if distance >= 0 else nodes != nodes
+        op, nbytes, guard, level, link = rows[row, OP], rows[row, AMOUNT] * s.chunk, rows[row, GUARD], levels[row], links_of[row]
         if op == SEND:
             found = np.zeros(nranks)
             for rank in range(nranks):
-                start, _ = occupy(costs, clocks, links, rank, nodes[rank], int(far[rank]), OUT, nbytes, now[rank])
-                found[rank] = first_byte(costs, int(far[rank]), nbytes, start)
-            arrivals[rows[row, OTHER]] = np.roll(found, distance)
+                start, _ = occupy(costs, clocks, links, rank, link[rank], level[rank], OUT, nbytes, now[rank])
+                found[rank] = first_byte(costs, level[rank], nbytes, start)
+            arrivals[rows[row, OTHER]] = np.roll(found, distances[row])
             if guard >= 0:
                 left[row] = clocks[:, LEFT].copy()
             continue
@@ -223,8 +232,8 @@ def simulate_in_lockstep(s: Simulation, distances: np.ndarray, nodes: np.ndarray
         if op in (RECV, RECV_REDUCE):
             found = arrivals.pop(row)
             for rank in range(nranks):
-                now[rank] = max(now[rank], occupy(costs, clocks, links, rank, nodes[rank], int(far[rank]), IN, nbytes, found[rank])[1])
+                now[rank] = max(now[rank], occupy(costs, clocks, links, rank, link[rank], level[rank], IN, nbytes, found[rank])[1])
         if op in (RECV_REDUCE, REDUCE):
             for rank in range(nranks):
-                now[rank] = clocks[rank, PROCESSOR] = max(now[rank], clocks[rank, PROCESSOR]) + costs[int(far[rank]), GAMMA] * nbytes
+                now[rank] = clocks[rank, PROCESSOR] = max(now[rank], clocks[rank, PROCESSOR]) + costs[level[rank], GAMMA] * nbytes
     return max(now.max(), clocks.max())

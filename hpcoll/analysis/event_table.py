@@ -17,10 +17,11 @@ from hpcoll.schedules.ir import Chunk, Op, Schedule, Step
 from hpcoll.schedules.placement import Nodes, members
 
 # Columns of a row. OTHER: row of a send's receive, else -1; AMOUNT: chunks moved, or read and folded; GUARD: last send of the channel
-# that must have left before this step overwrites what it sends, or -1; of a send, 0 where there is such a step; FAR: 1 for a message
-# between nodes that ranks share.
-OP, OTHER, CHANNEL_OF, RANK, AMOUNT, GUARD, FAR, NODE = range(8)
+# that must have left before this step overwrites what it sends, or -1; of a send, 0 where there is such a step; LEVEL: how far a message
+# goes, of NEAR, BETWEEN_NODES that ranks share, and BETWEEN_DOMAINS of a node; LINK: number of the shared link that it takes.
+OP, OTHER, CHANNEL_OF, RANK, AMOUNT, GUARD, LEVEL, LINK = range(8)
 NCOLUMNS = 8
+NEAR, BETWEEN_NODES, BETWEEN_DOMAINS = range(3)  # in the order of `hpcoll.analysis.cost.Levels`
 SEND, RECV, RECV_REDUCE, COPY, REDUCE, END = (*(int(op) for op in Op), len(Op))
 _ENDS = 3  # turns at either end that are looked at to find out whether ranks are alike, besides some between
 
@@ -36,7 +37,7 @@ class EventTable:
         rows: int32 ``(nrows, NCOLUMNS)``.
         first: int32 ``(nbuilt * nchannels,)``: first row of program ``rank * nchannels + channel``.
         peers: int32 ``(nrows,)``: other end of a transfer, else -1.
-        shared: Whether messages between nodes take turns on what the ranks of a node share.
+        nlinks: Links that ranks share: of nodes, then of domains.
     """
 
     nranks: int
@@ -46,7 +47,7 @@ class EventTable:
     rows: np.ndarray
     first: np.ndarray
     peers: np.ndarray
-    shared: bool = False
+    nlinks: int = 1
 
     @property
     def nmessages(self) -> int:
@@ -215,9 +216,10 @@ def _lone(table: EventTable, sends: tuple[np.ndarray, np.ndarray], receives: tup
 
 
 def period(nodes: Nodes) -> int:
-    """Least number of ranks after which all ranks may look alike on these nodes; their number where none is less.
+    """Least number of ranks after which all ranks may look alike on these nodes, or domains; their number where none is less.
 
-    1 where every rank has a node of its own, or all share one; ranks per node where all nodes have as many, by blocks.
+    1 where every rank has a node of its own, or all share one; ranks per node where all nodes have as many, by blocks. Of nodes with
+    domains it is the larger of both.
 
     >>> period((0, 1, 2)), period((0, 0, 0)), period((0, 0, 1, 1)), period((0, 1, 0, 1)), period((0, 0, 1))
     (1, 1, 2, 4, 3)
@@ -253,16 +255,29 @@ def _relative(schedule: Schedule) -> list[list[Row]]:
     return [[row._replace(peer=(row.peer - rank) % nranks if row.peer >= 0 else -1) for row in part] for part in found]
 
 
-def placed(table: EventTable, nodes: Nodes) -> EventTable:
-    """A table on nodes: FAR and NODE filled in. Where no two ranks share a node, or all do, no message is far.
+def placed(table: EventTable, nodes: Nodes, domains: Nodes) -> EventTable:
+    """A table on nodes and cache domains: LEVEL and LINK filled in. Where no two ranks share a node, all messages are NEAR.
 
     Args:
         table: Of all ranks, or of as many as `period` says.
-        nodes: Placement of all ranks.
+        nodes, domains: Placements of all ranks.
     """
-    sizes = [len(ranks) for ranks in members(nodes)]
-    shared = 1 < len(sizes) < len(nodes)
-    rows, node = table.rows.copy(), np.array(nodes, np.int32)
-    rows[:, NODE] = node[rows[:, RANK]] if shared else 0
-    rows[:, FAR] = shared & (table.peers >= 0) & (node[table.peers] != node[rows[:, RANK]])
-    return replace(table, rows=rows, shared=shared)
+    rows = table.rows.copy()
+    ranks, peers = rows[:, RANK], np.where(table.peers < 0, rows[:, RANK], table.peers)
+    rows[:, LEVEL] = levels_of(nodes, domains, ranks, peers)
+    rows[:, LINK] = links_of(nodes, domains, rows[:, LEVEL], ranks)
+    return replace(table, rows=rows, nlinks=len(set(nodes)) + len(set(domains)))
+
+
+def levels_of(nodes: Nodes, domains: Nodes, ranks: np.ndarray, peers: np.ndarray) -> np.ndarray:
+    """How far messages between pairs of ranks go."""
+    node, domain = np.array(nodes), np.array(domains)
+    if len(set(nodes)) == len(nodes):
+        return np.full(len(ranks), NEAR)
+    within = np.where(domain[ranks] == domain[peers], NEAR, BETWEEN_DOMAINS)
+    return np.where(node[ranks] == node[peers], within, BETWEEN_NODES)
+
+
+def links_of(nodes: Nodes, domains: Nodes, levels: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """The links that messages of ranks take: those of nodes come first; of NEAR ones any."""
+    return np.where(levels == BETWEEN_DOMAINS, len(set(nodes)) + np.array(domains)[ranks], np.array(nodes)[ranks])

@@ -80,16 +80,41 @@ def cyclic(sizes: Sequence[int]) -> Nodes:
     return numbered(node for turn in range(max(sizes, default=0)) for node, size in enumerate(sizes) if turn < size)
 
 
-def describe(nodes: Nodes) -> str:
-    """One phrase: how many nodes, how many ranks each has, and in what order.
+def parts(nodes: Nodes, domains: Nodes) -> Nodes:
+    """What hierarchical algorithms look at: the nodes where there are several, else the domains of the one node.
+
+    Domains of one rank each are none: there is nothing that few ranks could do for others.
+
+    Args:
+        nodes: Placement on nodes.
+        domains: Number of each rank's cache domain, counted over all nodes; ranks of a domain are on one node.
+
+    >>> parts((0, 0, 1, 1), (0, 1, 2, 2)), parts((0, 0, 0), (0, 1, 1)), parts((0, 0), (0, 1))
+    ((0, 0, 1, 1), (0, 1, 1), (0, 0))
+    """
+    return domains if len(set(nodes)) == 1 < len(set(domains)) < len(nodes) else nodes
+
+
+def describe(nodes: Nodes, name: str = "node") -> str:
+    """One phrase: how many nodes, or what else has that name, how many ranks each has, and in what order.
 
     >>> describe((0, 0, 1, 1)), describe((0, 1, 0)), describe((0, 1))
     ('2 nodes of 2 ranks, by blocks', '2 nodes of 1 to 2 ranks, cyclic', '2 nodes of 1 rank')
     """
     sizes = [len(ranks) for ranks in members(nodes)]
-    count = f"{len(sizes)} node" + "s" * (len(sizes) > 1)
+    count = f"{len(sizes)} {name}" + "s" * (len(sizes) > 1)
     size = f"{min(sizes)} to {max(sizes)} ranks" if min(sizes) < max(sizes) else f"{sizes[0]} rank" + "s" * (sizes[0] > 1)
     if len(sizes) == 1 or max(sizes) == 1:
         return f"{count} of {size}"
     order = "by blocks" if list(nodes) == sorted(nodes) else "cyclic" if nodes == cyclic(sizes) else "in another order"
     return f"{count} of {size}, {order}"
+
+
+def describe_all(nodes: Nodes, domains: Nodes) -> str:
+    """The same of nodes, and of their cache domains where a node has several.
+
+    >>> describe_all((0, 0, 0), (0, 1, 1))
+    '1 node of 3 ranks; 2 cache domains of 1 to 2 ranks, by blocks'
+    """
+    found = [describe(nodes)] + [describe(domains, "cache domain")] * (max(domains) > max(nodes))
+    return "; ".join(found)

@@ -186,10 +186,10 @@ def best_modelled(need: Need, row: Algorithm) -> tuple[float, int]:
 def modelled(need: Need, row: Algorithm, segment: int) -> float:
     """Modelled seconds of a row where not all ranks share memory, with segments of so many bytes."""
     assert need.nbytes is not None
-    node, network = need.levels
+    levels, nodes = need.levels, need.nodes or tuple(range(need.nranks))
     if need.gpu:
-        network = network._replace(alpha=max(network.alpha, GPU_NETWORK.alpha))
-    return seconds_on_nodes(row, need.nodes or tuple(range(need.nranks)), need.nbytes, segment, Levels(node, network))
+        levels = levels._replace(network=levels.network._replace(alpha=max(levels.network.alpha, GPU_NETWORK.alpha)))
+    return seconds_on_nodes(row, nodes, need.nbytes, segment, levels)
 
 
 @lru_cache(maxsize=4096)

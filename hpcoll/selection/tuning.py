@@ -22,7 +22,8 @@ from hpcoll.schedules.catalogue import algorithms
 from hpcoll.selection.config import Entry, Table, check_algorithm
 
 FORMAT = 1
-NODE, NETWORK = LEVELS = ("node", "network")  # fields of `hpcoll.analysis.cost.Levels`
+NODE, NETWORK = LEVELS = ("node", "network")  # fields of `hpcoll.analysis.cost.Levels` that are measured
+_MEASURED = Network._fields[:-1]  # constants that are: all but how many streams a link carries
 _LAST_RESORT = "f4"
 _SHOWN = 100  # characters of a value in a warning
 
@@ -193,7 +194,7 @@ def as_text(document: Document) -> str:
 
 
 def _known(network: Network) -> dict[str, Any]:
-    return {name: value for name, value in network._asdict().items() if value is not None}
+    return {name: value for name, value in zip(_MEASURED, network) if value is not None}
 
 
 def _site_members(site: Site) -> dict[str, Any]:

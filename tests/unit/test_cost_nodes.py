@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from test_schedules_hierarchical import is_even, traffic
 
-from hpcoll.analysis.cost import Levels, Network, seconds, seconds_on_nodes
+from hpcoll.analysis.cost import STREAMS, Levels, Network, apart, seconds, seconds_on_nodes
 from hpcoll.analysis.prove import placements
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.placement import Nodes, parse_nodes
@@ -160,3 +160,29 @@ def test_one_rank_per_node_is_the_flat_algorithm_between_them(row: Algorithm) ->
         assert time(row.key, nodes, nbytes, 1 << 18) == pytest.approx(
             seconds(CATALOGUE[row.outer], 9, nbytes, 1 << 18 if row.pipelined else WHOLE, SLOW)
         )
+
+
+# --- cache domains
+
+
+def test_the_link_of_a_domain_carries_a_few_streams() -> None:
+    """8 stripes of 8 domains take as long as two of them one after the other, and 7.1 ranks that send across as 1.8."""
+    nodes, m = parse_nodes("8", 64), 1 << 20
+    across = BYTES_ONLY.network._replace(streams=STREAMS)
+    stripes, direct = (time(key, nodes, m, levels=Levels(FREE, across)) for key in ("allreduce/hierarchical", "alltoall/direct"))
+    assert stripes == pytest.approx(8 / STREAMS * 2 * 7 / 8 / 8 * m * 1e-9)
+    assert direct == pytest.approx(8 * 56 / 63 / STREAMS * 63 / 64 * m * 1e-9)
+    assert time("allreduce/ring", nodes, m, levels=Levels(FREE, across)) == time("allreduce/ring", nodes, m, levels=BYTES_ONLY)
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "bcast", "reduce", "allgather", "reduce_scatter"])
+def test_on_64_cores_of_8_caches_long_messages_are_faster_with_a_hierarchy(collective: str) -> None:
+    """And not by as much as the levels differ: most bytes still move within a domain."""
+    levels, nodes = Levels(NODE, apart(NODE)), parse_nodes("8", 64)
+    rows = [row for row in CATALOGUE.values() if row.collective == collective]
+    for m in (1 << 16, 1 << 24):
+        ours, flat = (
+            min(time(row.key, nodes, m, segment, levels) for row in rows if row.hierarchical is wanted for segment in (WHOLE, 1 << 18))
+            for wanted in (True, False)
+        )
+        assert ours < flat < 8 * ours

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.schedules.placement import blocks, cyclic, describe, members, numbered, parse_nodes
+from hpcoll.schedules.placement import blocks, cyclic, describe, members, numbered, parse_nodes, parts
 
 
 @pytest.mark.parametrize(
@@ -90,3 +90,27 @@ def test_ranks_are_dealt_by_blocks_and_in_turn(sizes: list[int]) -> None:
 )
 def test_description(nodes: tuple[int, ...], text: str) -> None:
     assert describe(nodes) == text
+
+
+@pytest.mark.parametrize(
+    ("nodes", "domains", "found"),
+    [
+        ("8", "4", "4"),
+        ("8", "5+3", "5+3"),
+        ("8", "8", "8"),
+        ("8", "1", "8"),
+        ("8", "2:cyclic", "2:cyclic"),
+        ("4", "2", "4"),
+        ("4", "1", "4"),
+        ("1", "1", "1"),
+    ],
+)
+def test_hierarchies_look_at_domains_where_there_is_one_node_only(nodes: str, domains: str, found: str) -> None:
+    """And where one of several domains has several ranks: else few ranks could not read for others."""
+    nodes_, domains_, expected = (parse_nodes(text, 8) for text in (nodes, domains, found))
+    assert parts(nodes_, domains_) == expected
+
+
+def test_domains_are_described_as_nodes_are() -> None:
+    assert describe(blocks([5, 3]), "cache domain") == "2 cache domains of 3 to 5 ranks, by blocks"
+    assert describe((0, 0), "cache domain") == "1 cache domain of 2 ranks"

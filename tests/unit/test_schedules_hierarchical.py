@@ -276,3 +276,33 @@ def test_what_a_ring_loses_on_a_cyclic_placement() -> None:
     blocks, cyclic = (parse_nodes(text, 16) for text in ("4", "4:cyclic"))
     assert total("allreduce/ring", cyclic) == 4 * total("allreduce/ring", blocks)
     assert total("allreduce/hierarchical", cyclic) == 2 * 3 < total("allreduce/ring", blocks)
+
+
+# --- 64 ranks of one node on several caches
+
+
+@pytest.mark.parametrize("key", [row.key for row in ROWS])
+@pytest.mark.parametrize("text", ["8", "8:cyclic", "40+24", "32"])
+def test_64_ranks_on_cache_domains_are_proven(key: str, text: str) -> None:
+    nodes = parse_nodes(text, 64)
+    assert prove(CATALOGUE[key], 64, 0, nodes=nodes).reproducible
+    assert prove(CATALOGUE[key], 8, 0, nodes=parse_nodes("5+3", 8)).reproducible
+
+
+@pytest.mark.parametrize(
+    ("collective", "across"),
+    [("allreduce", 2 * 7 / 8), ("bcast", 1), ("reduce", 1), ("allgather", 56 / 64), ("reduce_scatter", 56 / 64)],
+)
+def test_few_bytes_cross_between_domains(collective: str, across: float) -> None:
+    """Into or out of each of 8 domains of 8 ranks; no flat algorithm has fewer, and one has several times as many."""
+    blocks, cyclic = (parse_nodes(text, 64) for text in ("8", "8:cyclic"))
+    rows = [row for row in CATALOGUE.values() if row.collective == collective]
+    flat = [row.key for row in rows if not row.hierarchical]
+    for nodes in (blocks, cyclic):
+        nchunks = schedules(f"{collective}/hierarchical", nodes)[0].nchunks
+        busiest = max(max(found.values()) for found in traffic(f"{collective}/hierarchical", nodes)) / nchunks
+        assert busiest == pytest.approx(across)
+        others = [max(max(found.values()) for found in traffic(key, nodes)) / schedules(key, nodes)[0].nchunks for key in flat]
+        assert busiest <= min(others)
+        assert 4 * busiest <= max(others)
+    assert {one.source for one in crossings("allreduce/leaders", blocks)} == set(range(0, 64, 8)), "one rank per domain reads across"

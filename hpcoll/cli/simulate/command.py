@@ -1,4 +1,4 @@
-"""``hpcoll simulate``: simulates algorithms on a network of many nodes, for a table, a file or a picture; needs no MPI."""
+"""``hpcoll simulate``: simulates algorithms on many nodes, or many cores of one, for a table, a file or a picture; needs no MPI."""
 
 import argparse
 import json
@@ -11,10 +11,10 @@ from hpcoll.analysis.cost import Levels, Network, best_segment, seconds_on_nodes
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import format_nbytes, parse_nbytes
 from hpcoll.cli.bench.plot import check_target, check_writable
-from hpcoll.cli.simulate.predict import Subject, predict, predict_in_lockstep, subject
+from hpcoll.cli.simulate.predict import Subject, in_lockstep, predict, predict_in_lockstep, subject
 from hpcoll.cli.table import table
 from hpcoll.schedules.catalogue import algorithms, find
-from hpcoll.schedules.placement import Nodes, describe, parse_nodes
+from hpcoll.schedules.placement import Nodes, describe_all, members, numbered, parse_nodes, parts
 from hpcoll.schedules.row import Algorithm
 
 NRANKS, BYTES, COUNT = 64, "8:1G", 6
@@ -27,7 +27,23 @@ NETWORKS = {
     "ethernet": Levels(NODE, FAST._replace(alpha=30e-6, beta=1 / 125e6, overhead=5e-6, eager=64 << 10, handshake=60e-6)),  # 1 Gbit/s
     "gpus": Levels(NODE._replace(alpha=2e-6, overhead=1e-6), FAST._replace(alpha=12e-6, overhead=3e-6)),  # a launch and a flush per hop
 }
-_CONSTANTS = ("alpha", "beta", "gamma", "overhead", "eager", "handshake")
+_CONSTANTS = ("alpha", "beta", "gamma", "overhead", "eager", "handshake", "streams")
+_LEVELS = {"": "network", "node": "node", "domains": "domains"}  # fields of `Levels`, by what is before a constant
+
+
+class Place(NamedTuple):
+    """Where ranks run: their nodes and cache domains, both as in `hpcoll.schedules.placement`."""
+
+    nodes: Nodes
+    domains: Nodes
+
+    @property
+    def parts(self) -> Nodes:
+        """What hierarchical algorithms look at."""
+        return parts(self.nodes, self.domains)
+
+    def __str__(self) -> str:
+        return describe_all(*self)
 
 
 class Cell(NamedTuple):
@@ -52,12 +68,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
     constants = ", ".join(_CONSTANTS)
-    parser.epilog = f"Networks: {', '.join(NETWORKS)}; constants in seconds and bytes: {constants}; those of a node as node.alpha=..."
+    parser.epilog = (
+        f"Networks: {', '.join(NETWORKS)}; constants in seconds and bytes: {constants}; those of a node as node.alpha=..., "
+        "those between its cache domains as domains.alpha=..."
+    )
     add("collective", metavar="COLLECTIVE", help="allreduce, bcast, ...")
     add("-n", "--nranks", type=int, default=NRANKS, metavar="N", help=f"number of ranks; default {NRANKS}")
     add("--bytes", default=BYTES, metavar="SIZES", help=f"64K, 8,64K,1M or FROM:TO[:COUNT]; default {BYTES}, {COUNT} sizes")
     add("--algorithms", metavar="LIST", help=f"all, or names with commas; default: as many as {PATIENCE_S:.0f} s suffice for")
     add("--nodes", default="1", metavar="PLACEMENT", help="ranks per node, 3+1+4, or 2:cyclic; default 1")
+    add("--domains", metavar="PLACEMENT", help="ranks of each node per cache domain, in the same way; default: one domain")
     add("--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0")
     add("--segment", default="auto", metavar="SIZE", help="bytes per segment; default: what the closed-form model likes best")
     add("--network", default="fast", metavar="NAME[,CONSTANT=VALUE...]", help="what messages cost; default fast")
@@ -74,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     rows = [find(arguments.collective, name) for name in names]
     if arguments.nranks < 2 or not 0 <= arguments.root < arguments.nranks:
         raise ArgumentError(f"simulate needs 2 or more ranks and a root among them, got {arguments.nranks} ranks, root {arguments.root}")
-    nodes, levels, sizes = parse_nodes(arguments.nodes, arguments.nranks), _levels(arguments), _sizes(arguments.bytes)
+    place, levels, sizes = _place(arguments.nodes, arguments.domains, arguments.nranks), _levels(arguments), _sizes(arguments.bytes)
     if arguments.json:
         check_writable(arguments.json)
     if arguments.plot:
@@ -82,18 +102,18 @@ def run(arguments: argparse.Namespace) -> int:
     start, cells, left_out = time.perf_counter(), [], {}
     end = math.inf if arguments.algorithms else start + PATIENCE_S
     for row in rows:
-        found = _cells(row, nodes, levels, sizes, arguments, end)
+        found = _cells(row, place, levels, sizes, arguments, end)
         if isinstance(found, str):
             left_out[row.name] = found
         else:
             cells += found
-    _print(arguments, nodes, levels, sizes, cells, left_out, time.perf_counter() - start)
+    _print(arguments, place, levels, sizes, cells, left_out, time.perf_counter() - start)
     if arguments.json:
-        _write(arguments.json, _document(arguments, nodes, levels, cells, left_out))
+        _write(arguments.json, _document(arguments, place, levels, cells, left_out))
     if arguments.plot:
         from hpcoll.cli.simulate.plot import draw
 
-        title = f"{arguments.collective}, {arguments.nranks} ranks, {describe(nodes)}, network {arguments.network}"
+        title = f"{arguments.collective}, {arguments.nranks} ranks, {place}, network {arguments.network}"
         title += f", constants from {arguments.tuning}" if arguments.tuning else ""
         counts = sorted({2, *(1 << k for k in range(2, math.ceil(math.log2(arguments.nranks)))), arguments.nranks})
         against = _against_nranks([row for row in rows if row.name not in left_out], counts, levels, sizes, arguments)
@@ -101,32 +121,46 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _place(nodes: str, domains: str | None, nranks: int) -> Place:
+    """From ranks per node and per domain, as `hpcoll.schedules.placement.parse_nodes` reads them."""
+    placement = parse_nodes(nodes, nranks)
+    if domains is None:
+        return Place(placement, placement)
+    names = {}
+    for node, ranks in enumerate(members(placement)):
+        names.update({rank: (node, domain) for rank, domain in zip(ranks, parse_nodes(domains, len(ranks)))})
+    return Place(placement, numbered(names[rank] for rank in range(nranks)))
+
+
 def _cells(
-    row: Algorithm, nodes: Nodes, levels: Levels, sizes: list[int], arguments: argparse.Namespace, end: float = math.inf
+    row: Algorithm, place: Place, levels: Levels, sizes: list[int], arguments: argparse.Namespace, end: float = math.inf
 ) -> list[Cell] | str:
     """Cells of one algorithm, or why there are none: from the time ``end`` on nothing is begun, and nodes of one rank have no leaders."""
     subjects: dict[int, Subject] = {}
     found: list[Cell] = []
-    if arguments.algorithms is None and row.hierarchical and not len(nodes) > len(set(nodes)) > 1:
+    if arguments.algorithms is None and row.hierarchical and not len(place.parts) > len(set(place.parts)) > 1:
         return f"there are no nodes of several ranks among others; --algorithms {row.name} simulates it"
     for nbytes in sizes:
         if time.perf_counter() > end:
             return f"not done within {PATIENCE_S:.0f} s; --algorithms {row.name} simulates it, however long that takes"
-        segment = _segment(row, nodes, nbytes, levels, arguments.segment)
+        segment = _segment(row, place, nbytes, levels, arguments.segment)
         nsegments = max(1, math.ceil(nbytes / segment))
         nchunks = nsegments if row.chunked else 1
         try:
-            what = subjects.get(nchunks) or subjects.setdefault(nchunks, subject(row, nodes, arguments.root, nchunks))
+            if nchunks not in subjects:
+                subjects[nchunks] = subject(row, place.nodes, arguments.root, nchunks, domains=place.domains)
+            what = subjects[nchunks]
         except ArgumentError as error:
             return str(error)
         steps = what.table
         several = nsegments if row.pipelined else 1
-        if arguments.exact and steps.nbuilt < steps.nranks and steps.nchannels == 1 and several == 1:
+        if arguments.exact and in_lockstep(what) and several == 1:
             one = predict_in_lockstep(what, nbytes, levels)
         else:
             if arguments.exact and steps.nbuilt < steps.nranks:
-                what = subjects[nchunks] = subject(row, nodes, arguments.root, nchunks, exact=True)
-            one = predict(what, nbytes, levels, several, window(len(nodes)) * steps.nchannels, exact=arguments.exact)
+                what = subject(row, place.nodes, arguments.root, nchunks, domains=place.domains, exact=True)
+                subjects[nchunks] = what
+            one = predict(what, nbytes, levels, several, window(len(place.nodes)) * steps.nchannels, exact=arguments.exact)
         found.append(Cell(row.name, nbytes, min(segment, nbytes), one.seconds, one.simulated, one.extrapolated))
     return found
 
@@ -136,9 +170,10 @@ def window(nranks: int) -> int:
     return 2 * math.ceil(math.log2(max(2, nranks))) + 2
 
 
-def _segment(row: Algorithm, nodes: Nodes, nbytes: int, levels: Levels, wanted: str) -> int:
+def _segment(row: Algorithm, place: Place, nbytes: int, levels: Levels, wanted: str) -> int:
     if wanted != "auto":
         return max(1, parse_nbytes(wanted))
+    nodes, levels = place.parts, levels.on_parts(*place)
     return best_segment(row, nodes, nbytes, levels.network.eager, lambda segment: seconds_on_nodes(row, nodes, nbytes, segment, levels))[1]
 
 
@@ -172,18 +207,19 @@ def _levels(arguments: argparse.Namespace) -> Levels:
         if not measured:
             raise ArgumentError(f"tuning file {arguments.tuning} has no constants: hpcoll tune --model measures them")
         found = found._replace(**measured)
+    changed: dict[str, dict[str, Any]] = {}
     for change in changes:
         key, _, value = change.partition("=")
         level, _, constant = key.rpartition(".")
-        if constant not in _CONSTANTS or level not in ("", "node"):
-            raise ArgumentError(f"network constant must be one of {', '.join(_CONSTANTS)}, or node. and one, got {key!r}")
+        if constant not in _CONSTANTS or level not in _LEVELS:
+            raise ArgumentError(f"network constant must be one of {', '.join(_CONSTANTS)}, or node. or domains. and one, got {key!r}")
         try:
             number = float(value)
         except ValueError:
             raise ArgumentError(f"network constant {key} must be a number, got {value!r}") from None
-        level = level or "network"
-        found = found._replace(**{level: getattr(found, level)._replace(**{constant: number})})
-    return found
+        changed.setdefault(_LEVELS[level], {})[constant] = number
+    found = found._replace(**{level: getattr(found, level)._replace(**changed.get(level, {})) for level in ("node", "network")})
+    return found._replace(domains=found.across()._replace(**changed.get("domains", {})))
 
 
 def _against_nranks(
@@ -195,16 +231,16 @@ def _against_nranks(
     plain = argparse.Namespace(**{**vars(arguments), "exact": False})
     for row in rows:
         for nranks in counts:
-            cells = _cells(row, parse_nodes(per_node, nranks), levels, sizes[:1], plain)
+            cells = _cells(row, _place(per_node, arguments.domains, nranks), levels, sizes[:1], plain)
             if not isinstance(cells, str):
                 found.setdefault(row.name, []).append((nranks, cells[0].seconds))
     return found
 
 
 def _print(
-    arguments: argparse.Namespace, nodes: Nodes, levels: Levels, sizes: list[int], cells: list[Cell], left_out: dict[str, str], took: float
+    arguments: argparse.Namespace, place: Place, levels: Levels, sizes: list[int], cells: list[Cell], left_out: dict[str, str], took: float
 ) -> None:
-    print(f"{arguments.collective} on {len(nodes)} ranks, {describe(nodes)}: predicted microseconds, the best of each size marked *")
+    print(f"{arguments.collective} on {len(place.nodes)} ranks, {place}: predicted microseconds, the best of each size marked *")
     names = list(dict.fromkeys(cell.algorithm for cell in cells))
     by = {(cell.algorithm, cell.nbytes): cell for cell in cells}
     lines = []
@@ -212,7 +248,7 @@ def _print(
         best = min((by[name, nbytes].seconds for name in names), default=0.0)
         lines.append([format_nbytes(nbytes), *(_text(by[name, nbytes], best) for name in names)])
     print("\n".join(table(["size", *names], lines, WIDTH, numbers=list(range(1, len(names) + 1)))))
-    for name, level in levels._asdict().items():
+    for name, level in _used(place, levels).items():
         print(f"{name}: " + ", ".join(f"{constant} {getattr(level, constant):.4g}" for constant in _CONSTANTS))
     if any(cell.extrapolated for cell in cells):
         print("~: the first segments were simulated, the others follow at their pace (--exact simulates all)")
@@ -222,18 +258,23 @@ def _print(
     print(f"{simulated:,} messages simulated in {took:.1f} s, building included")
 
 
+def _used(place: Place, levels: Levels) -> dict[str, Network]:
+    """Constants by level; those between domains where there are any."""
+    return {name: level for name, level in levels._asdict().items() if name != "domains" or place.domains != place.nodes}
+
+
 def _text(cell: Cell, best: float) -> str:
     us = cell.seconds * 1e6
     number = f"{us:.4g}" if us < 1e5 else f"{us:.0f}"
     return number + "~" * cell.extrapolated + "*" * (cell.seconds <= best * 1.0000001)
 
 
-def _document(arguments: argparse.Namespace, nodes: Nodes, levels: Levels, cells: list[Cell], left_out: dict[str, str]) -> dict[str, Any]:
+def _document(arguments: argparse.Namespace, place: Place, levels: Levels, cells: list[Cell], left_out: dict[str, str]) -> dict[str, Any]:
     return {
         "collective": arguments.collective,
-        "nranks": len(nodes),
-        "placement": describe(nodes),
-        "levels": {name: level._asdict() for name, level in levels._asdict().items()},
+        "nranks": len(place.nodes),
+        "placement": str(place),
+        "levels": {name: level._asdict() for name, level in _used(place, levels).items()},
         "exact": arguments.exact,
         "cells": [cell._asdict() for cell in cells],
         "left_out": left_out,

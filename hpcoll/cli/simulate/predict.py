@@ -1,4 +1,4 @@
-"""Predicted time of a collective on a network of nodes: its schedules, simulated by compiled code.
+"""Predicted time of a collective on a network of nodes, or on the cache domains of one: its schedules, simulated by compiled code.
 
 Where all ranks run the same steps relative to themselves (ring, circulant, dissemination, ...), as many of them are built and simulated
 as share a node, and stand for all; `exact` simulates every rank.
@@ -10,10 +10,10 @@ import numpy as np
 
 from hpcoll.analysis.cost import Levels
 from hpcoll.analysis.event_loop import prepare
-from hpcoll.analysis.event_table import EventTable, alike, build, period, placed
+from hpcoll.analysis.event_table import EventTable, alike, build, levels_of, links_of, period, placed
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.cli.simulate.event_loop_jit import simulate, simulate_in_lockstep
-from hpcoll.schedules.placement import Nodes
+from hpcoll.schedules.placement import Nodes, parts
 from hpcoll.schedules.row import Algorithm, schedule
 
 MAX_MESSAGES = 1_500_000  # that one simulation of segments may have; longer pipelines are extrapolated
@@ -41,31 +41,33 @@ class Subject(NamedTuple):
 
     Attributes:
         row: Catalogue row.
-        nodes: Placement of all ranks.
+        nodes, domains: Placements of all ranks.
         table: Steps of all ranks, or of those that stand for them.
     """
 
     row: Algorithm
     nodes: Nodes
+    domains: Nodes
     table: EventTable
 
 
-def subject(row: Algorithm, nodes: Nodes, root: int = 0, nchunks: int = 1, *, exact: bool = False) -> Subject:
+def subject(row: Algorithm, nodes: Nodes, root: int = 0, nchunks: int = 1, *, domains: Nodes = (), exact: bool = False) -> Subject:
     """Build what is simulated.
 
     Args:
         row, root, nchunks: As in `hpcoll.schedules.row.schedule`.
         nodes: Placement of all ranks, 2 or more.
+        domains: Cache domain of each rank, numbered over all nodes; empty: each node is one.
         exact: Build every rank, also where some would stand for all.
     Raises:
         ArgumentError: that would be more steps than `MAX_STEPS`; says how many.
     """
-    nranks = len(nodes)
+    nranks, domains = len(nodes), domains or nodes
 
     def one(rank: int) -> Any:
-        return schedule(row, nranks, rank, root, nchunks, nodes)
+        return schedule(row, nranks, rank, root, nchunks, parts(nodes, domains))
 
-    every = period(nodes)
+    every = max(period(nodes), period(domains))
     few = not exact and every < nranks and alike(one, nranks, every)
     nbuilt = every if few else nranks
     steps = max(sum(map(len, one(rank).channels)) for rank in {0, nranks // 2}) * nbuilt
@@ -75,7 +77,7 @@ def subject(row: Algorithm, nodes: Nodes, root: int = 0, nchunks: int = 1, *, ex
         table = build(map(one, range(nbuilt)), nranks, joined=True)
     except ScheduleError:  # what a rank sends as one run that wraps, another receives as two
         table = build(map(one, range(nranks)), nranks, joined=False)
-    return Subject(row, nodes, placed(table, nodes))
+    return Subject(row, nodes, domains, placed(table, nodes, domains))
 
 
 def predict(subject: Subject, nbytes: float, levels: Levels, segments: int = 1, window: int = 1, *, exact: bool = False) -> Prediction:
@@ -84,7 +86,7 @@ def predict(subject: Subject, nbytes: float, levels: Levels, segments: int = 1, 
     Args:
         subject: What to simulate.
         nbytes: Bytes of the message, as the catalogue counts them.
-        levels: Costs of messages on a node and between nodes.
+        levels: Costs of messages.
         segments: Parts of the message that follow one another, ``>= 1``.
         window: Lanes that a rank has in flight, ``>= 1``.
         exact: Simulate all segments, however many messages that are.
@@ -109,22 +111,30 @@ def predict(subject: Subject, nbytes: float, levels: Levels, segments: int = 1, 
     return Prediction(after + (segments - long) * pace, per_segment * (long + short), stands_for, extrapolated=True)
 
 
+def in_lockstep(subject: Subject) -> bool:
+    """Whether `predict_in_lockstep` can simulate it: all ranks run the same steps relative to themselves, on one channel."""
+    return subject.table.nbuilt < subject.table.nranks and subject.table.nchannels == 1 and not subject.row.hierarchical
+
+
 def predict_in_lockstep(subject: Subject, nbytes: float, levels: Levels) -> Prediction:
     """Simulate every rank of a schedule that few ranks stand for, all in lockstep, one segment on one channel.
 
     Raises:
-        ArgumentError: ranks differ, or there are several channels.
+        ArgumentError: ranks differ, as those of a hierarchical algorithm do, or there are several channels.
     """
-    row, nodes, table = subject
-    if table.nbuilt == table.nranks > 1 or table.nchannels > 1:
+    row, nodes, domains, table = subject
+    if not in_lockstep(subject):
         raise ArgumentError(f"{row.key} cannot be simulated in lockstep: its ranks differ, or it has several channels")
-    one = build([schedule(row, table.nranks, 0, 0, table.nchunks, nodes)], table.nranks, joined=True)
+    one = build([schedule(row, table.nranks, 0, 0, table.nchunks, parts(nodes, domains))], table.nranks, joined=True)
     simulation = prepare(one, _costs_of(nodes, levels), nbytes, 1, 1)
-    simulation = simulation._replace(clocks=np.zeros((table.nranks, 5)), links=np.zeros((max(nodes) + 1, 2)))
-    seconds = simulate_in_lockstep(simulation, one.peers, np.array(nodes) * table.shared)
+    simulation = simulation._replace(clocks=np.zeros((table.nranks, 5)), links=np.zeros((table.nlinks, 2)))
+    ranks = np.arange(table.nranks)
+    levels_by_row = np.array([levels_of(nodes, domains, ranks, np.roll(ranks, -max(0, distance))) for distance in one.peers])
+    links_by_row = np.array([links_of(nodes, domains, found, ranks) for found in levels_by_row])
+    seconds = simulate_in_lockstep(simulation, levels_by_row, links_by_row, one.peers)
     return Prediction(float(seconds), one.nmessages * table.nranks, one.nmessages * table.nranks, extrapolated=False)
 
 
 def _costs_of(nodes: Nodes, levels: Levels) -> Levels:
-    """Costs of messages that are not far, and of those that are: ranks with a node each have no link that others share."""
+    """Costs by level: ranks with a node each have no link that others share, and all their messages are near."""
     return Levels(levels.network, levels.network) if len(set(nodes)) == len(nodes) else levels
