@@ -6,9 +6,10 @@ from operator import index
 from hpcoll.comm.calls.call import Call
 from hpcoll.runtime.program.chunk_layout import Segments, block_segments, varying_blocks, vector_segments
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
+from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import Schedule
-from hpcoll.schedules.placement import Nodes
+from hpcoll.schedules.placement import Nodes, members
 from hpcoll.schedules.row import Algorithm, schedule
 
 _MAX_CHUNKS = 128  # of a lane that goes through shared memory
@@ -19,16 +20,28 @@ def window(nranks: int) -> int:
     return 2 * math.ceil(math.log2(max(2, nranks))) + 2
 
 
-def lane_nbytes(row: Algorithm, capacity: int, nodes: Nodes) -> int:
+def lane_nbytes(row: Algorithm, capacity: int, nodes: Nodes, *, apart: bool = True) -> int:
     """Most bytes of the message in one lane, so that what any rank stages of them fits a staging slot.
 
     Args:
         row: Catalogue row, whose ``staged`` bounds what a rank hands out; each piece is rounded up to a cache line.
         capacity: Bytes of a staging slot.
         nodes: Placement of the ranks, 2 or more.
+        apart: Nodes share no memory with each other; else what a hierarchical row sends between them is staged, too.
     """
     pieces = 2 * len(nodes) + (_MAX_CHUNKS if row.chunked else 0)
-    return int((capacity - CACHE_LINE_NBYTES * pieces) / row.cost("staged", len(nodes), nodes=nodes))
+    staged = row.cost("staged", len(nodes), nodes=nodes) + (0 if apart else _staged_between(row, nodes))
+    return int((capacity - CACHE_LINE_NBYTES * pieces) / staged)
+
+
+def _staged_between(row: Algorithm, nodes: Nodes) -> float:
+    """Bytes that any rank hands out to other nodes, as a fraction of m, for a hierarchical row: those of the algorithm between nodes."""
+    sizes = [len(ranks) for ranks in members(nodes)]
+    if not row.hierarchical or len(sizes) < 2:
+        return 0.0
+    nstripes = int(row.cost("stripes", len(nodes), nodes=nodes))
+    part = 1.0 if row.collective == "alltoall" else sum(-(-size // nstripes) for size in sizes) / len(nodes)
+    return part * CATALOGUE[row.outer].cost("staged", len(sizes))
 
 
 def message_nbytes(call: Call, nranks: int) -> int:

@@ -78,6 +78,7 @@ class EngineBuilder(ABC):
 
     def __init__(self, topology: Topology, comm: int, wait_policy: WaitPolicy, lock: np.ndarray) -> None:
         self._topology, self._comm, self._wait_policy, self._lock = topology, comm, wait_policy, lock
+        self._nodes = topology.nodes if self.on_gpu else topology.parts  # that schedules look at
 
     def build(self, choice: Choice, sizes: tuple[int, ...], account: Account, call: Call, message_context: MessageContext) -> HostEngine:
         """An engine for all calls of this kind, of whatever counts its program holds for; arrays in GPU memory: for these counts.
@@ -101,7 +102,7 @@ class EngineBuilder(ABC):
         """An engine of a program that is written for it, and how many peers' messages go by which route."""
         row = find(call.collective, choice.algorithm)
         call, shape = (call, None) if self.on_gpu or sizes else symbolic(call, len(self._topology.nodes))
-        steps, segments = cut(row, call, choice.segment, self._lane_nbytes(row), self._topology.rank, self._topology.nodes, sizes)
+        steps, segments = cut(row, call, choice.segment, self._lane_nbytes(row), self._topology.rank, self._nodes, sizes)
         routes = self._routes(call, message_context)
         program = lower(
             steps, segments, call.dtype.itemsize, self._window(len(steps.channels)),
@@ -149,7 +150,7 @@ class HostEngines(EngineBuilder):
     def __init__(self, topology: Topology, comm: int, wait_policy: WaitPolicy, lock: np.ndarray, capacity: int) -> None:
         super().__init__(topology, comm, wait_policy, lock)
         self._capacity = capacity
-        self._who = topology.rank, topology.nodes, capacity, wait_policy
+        self._who = topology.rank, self._nodes, capacity, wait_policy
 
     def build(self, choice: Choice, sizes: tuple[int, ...], account: Account, call: Call, message_context: MessageContext) -> HostEngine:
         """As `EngineBuilder.build`.
@@ -183,7 +184,9 @@ class HostEngines(EngineBuilder):
         return host_routes(message_context.local_peers)
 
     def _lane_nbytes(self, row: Algorithm) -> int | None:
-        return lane_nbytes(row, self._capacity, self._topology.nodes) if self._capacity and len(self._topology.nodes) > 1 else None
+        if not self._capacity or len(self._nodes) < 2:
+            return None
+        return lane_nbytes(row, self._capacity, self._nodes, apart=self._nodes == self._topology.nodes)
 
     def _window(self, nchannels: int) -> int:
         return STAGING_SLOTS if self._capacity else min(window(len(self._topology.nodes)) * nchannels, MAX_WINDOW)

@@ -53,7 +53,7 @@ class Group:
         config: Settings from the environment, equal on all ranks.
         node: The ranks that share memory with this one.
         topology: Where all ranks run.
-        levels: What messages cost on a node and between nodes.
+        levels: What messages cost on and between the topology's parts.
         capacity: Bytes of a staging slot where any rank has shared-memory rings, else 0.
         one_node: All ranks share the memory of one node; alike on all ranks.
         mixed: Ranks may pass different kinds of memory in one call; ``asked_mixed``: because the program says so.
@@ -82,9 +82,9 @@ class Group:
         oversubscribed = hosts.count(hosts[self.rank]) > (os.cpu_count() or 1) or os.environ.get(_YIELDS, "0") not in ("", "0", "false")
         self.wait_policy = SHARED_CORE if oversubscribed else OWN_CORE
         self.node = LocalRanks(self.comm, self.config.shm, self.config.shm_ranks, pids, world_ranks)
-        self.levels = levels(hosts, self.config.levels)
         if self.node.nranks > 1 and self.config.shm_copy != STAGED:
-            unreadable = self.node.read_own_memory([one.word for one in self.processes], self.config.shm_copy, self.levels.node.read_from)
+            measured = self.config.levels.node.read_from if self.config.levels else None
+            unreadable = self.node.read_own_memory([one.word for one in self.processes], self.config.shm_copy, measured)
             if unreadable and self.node.rank == 0:
                 level = logging.WARNING if self.config.shm_copy else logging.INFO
                 log.log(level, "ranks of this node stage all messages: they cannot read each other's memory: %s", unreadable)
@@ -93,7 +93,8 @@ class Group:
         found = [(0, shares)] * self.nranks if near else self.comm.allgather((self.node.first, shares))
         self.one_node = near and shares
         self.capacity = self._staging_nbytes() if any(theirs for _, theirs in found) else 0
-        self.topology = find_topology(self.rank, self.processes, [first for first, _ in found])
+        self.topology = find_topology(self.rank, self.processes, found, self.config.domains or ())
+        self.levels = levels(hosts, self.config.levels).on_parts(self.topology.nodes, self.topology.domains)
         self.has_gpus = any(one.has_gpu for one in self.processes)
         self.asked_mixed, self.mixed = mixed, mixed or not all(one.has_gpu for one in self.processes)
         if self.rank == 0:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from hpcoll.analysis.cost import ALIKE, SEGMENTS, Levels, best_segment, byte_seconds, seconds, seconds_on_nodes
+from hpcoll.analysis.cost import ALIKE, SEGMENTS, Levels, apart, best_segment, byte_seconds, seconds, seconds_on_nodes
 from hpcoll.base.dtypes import BYTES
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import format_nbytes
@@ -60,8 +60,9 @@ class Need(NamedTuple):
         strict: The call gets a promise that the MPI library does not give, so ``native`` must be asked for by name.
         type_class: Class of element types, as the tuning table has it.
         one_node: All ranks share the memory of one node.
-        nodes: Placement, as in `hpcoll.schedules.placement`; empty: every rank has a node of its own.
-        levels: What messages cost where not all ranks share memory.
+        nodes: What hierarchical rows look at, as `hpcoll.schedules.placement.parts`: several on one node are its cache domains. Empty:
+            every rank has a node of its own, or all share memory and no domains are known.
+        levels: What messages cost on and between these, but where all ranks share memory and one domain.
         gpu: Arrays are in GPU memory.
         one_fold: Only what combines all contributions at once serves.
     """
@@ -173,7 +174,13 @@ def _seconds(need: Need, row: Algorithm) -> tuple[float, int]:
     chunk, network = (GPU_CHUNK_NBYTES, GPU_NETWORK) if need.gpu else (CHUNK_NBYTES, SHARED_NETWORK)
     segment = min(chunk, need.nbytes) if row.chunked else need.nbytes
     row = replace(row, critical=row.shared or row.critical)
+    if _has_domains(need):
+        return seconds_on_nodes(row, need.nodes, need.nbytes, max(1, segment), need.levels), max(1, segment)
     return seconds(row, need.nranks, need.nbytes, max(1, segment), network), max(1, segment)
+
+
+def _has_domains(need: Need) -> bool:
+    return need.one_node and not need.gpu and len(members(need.nodes)) > 1
 
 
 def best_modelled(need: Need, row: Algorithm) -> tuple[float, int]:
@@ -213,16 +220,17 @@ def _cheapest(need: Need) -> Choice:
 
 
 def worth_trying(row: Algorithm, need: Need) -> bool:
-    """Whether there are nodes that a hierarchical row could make use of."""
+    """Whether there are nodes, or cache domains, that a hierarchical row could make use of."""
     return not row.hierarchical or len(need.nodes) > len(members(need.nodes)) > 1
 
 
 def _native_seconds(need: Need) -> float:
     assert need.nbytes is not None
-    if need.levels == ONE_HOST:
+    if need.levels == ONE_HOST or _has_domains(need):
+        network = apart(NATIVE_NETWORK) if _has_domains(need) else NATIVE_NETWORK
         q, volume = math.ceil(math.log2(need.nranks)), 2.0 if need.collective in ("allreduce", "reduce") else 1.0
-        work = byte_seconds(NATIVE_NETWORK, need.nbytes, reduces=COLLECTIVES[need.collective].reduces)
-        return q * NATIVE_NETWORK.alpha + volume * need.nbytes * work
+        work = byte_seconds(network, need.nbytes, reduces=COLLECTIVES[need.collective].reduces)
+        return q * network.alpha + volume * need.nbytes * work
     rows = [find(need.collective, name) for name in NATIVE_ROWS[need.collective]]
     return min(modelled(need, row, need.nbytes or 1) for row in rows)
 

@@ -59,6 +59,7 @@ class Config:
         tuning: Name of the tuning file, or None.
         shm: Most bytes of shared memory per node for all communicators together, 0 for none; None: half of what there is.
         shm_ranks: Most ranks of a node that share memory with each other, in groups of neighbours; None: all of them.
+        domains: Ranks of the cache domains of a node, in order, again and again from the first; None: what the system says.
         table: What that file says about the communicator at hand; empty when it says nothing.
         shm_copy: `STAGED` or `CMA`, or None for what pays.
         cuda_path: One of `CUDA_PATHS` that GPU arrays must take, or None.
@@ -74,6 +75,7 @@ class Config:
     shm: int | None = None
     shm_ranks: int | None = None
     shm_copy: str | None = None
+    domains: tuple[int, ...] | None = None
     table: Table = field(default_factory=dict)
     cuda_path: str | None = None
     levels: Levels | None = None
@@ -132,6 +134,13 @@ def _positive_number(value: str) -> int:
     return int(value)
 
 
+def _domains(value: str) -> tuple[int, ...]:
+    sizes = value.split("+")
+    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
+        raise ArgumentError(f"ranks per cache domain must look like 8 or 3+1+4, got {value!r}")
+    return tuple(map(int, sizes))
+
+
 def _one_of(names: Sequence[str], value: str) -> str:
     if value not in names:
         raise ArgumentError(f"expected one of {', '.join(names)}, got {value!r}")
@@ -184,6 +193,11 @@ VARIABLES = (
         "what was measured to be faster, else staged, unless cores share no cache", "shm_copy", partial(_one_of, COPIES),
     ),
     Variable(
+        "HPCOLL_DOMAINS", "ranks per cache domain, `8` or `3+1+4`",
+        "ranks of a node that share a last-level cache, in order and again from the first size on",
+        "what the system says of the cores that ranks are bound to", "domains", _domains,
+    ),
+    Variable(
         "HPCOLL_CUDA_PATH", ", ".join(f"`{name}`" for name in CUDA_PATHS), "the route of GPU arrays between ranks",
         "picked per peer", "cuda_path", partial(_one_of, CUDA_PATHS),
     ),
@@ -194,7 +208,7 @@ VARIABLES = (
     ),
 )  # fmt: skip
 _BY_NAME = {variable.name: variable for variable in VARIABLES}
-_AGREED = ("HPCOLL_SEGMENT", TUNING, "HPCOLL_SHM", "HPCOLL_SHM_RANKS", "HPCOLL_SHM_COPY", "HPCOLL_CUDA_PATH")
+_AGREED = ("HPCOLL_SEGMENT", TUNING, "HPCOLL_SHM", "HPCOLL_SHM_RANKS", "HPCOLL_SHM_COPY", "HPCOLL_DOMAINS", "HPCOLL_CUDA_PATH")
 
 
 def read_config(environment: Mapping[str, str] | None = None) -> Config:

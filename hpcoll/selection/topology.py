@@ -1,5 +1,6 @@
-"""Where the ranks of a communicator run: which share a node, which socket they are bound to, how many GPUs a node has."""
+"""Where the ranks of a communicator run: which share a node, which of these share a cache, how many GPUs a node has."""
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,10 +10,12 @@ from typing import NamedTuple
 
 from mpi4py import MPI
 
+from hpcoll.base.caches import CPUS, domain_of
 from hpcoll.runtime.transports.cross_memory import Word, word
-from hpcoll.schedules.placement import Nodes, describe, numbered
+from hpcoll.schedules.placement import Nodes, blocks, describe_all, members, numbered, parts
 
-_CPUS, _GPUS = Path("/sys/devices/system/cpu"), Path("/proc/driver/nvidia/gpus")
+_GPUS = Path("/proc/driver/nvidia/gpus")
+UNBOUND = -1  # to one cache domain, or the system does not say
 
 
 @dataclass(frozen=True)
@@ -22,15 +25,16 @@ class Topology:
     Attributes:
         rank: This rank.
         nodes: Number of each rank's node, in the order of their lowest ranks: ranks of a node share memory with each other.
+        domains: Number of each rank's cache domain, in the same order over all nodes: ranks of a domain are bound to cores that share a
+            last-level cache. A node is one domain where one of its ranks is not bound so, or where they share no memory.
         hosts: Name of each rank's host.
-        sockets: Socket that each rank is bound to; -1 where it is bound to none, or the system does not say.
         gpus: GPUs that the system of each rank's host lists; 0 where it lists none.
     """
 
     rank: int
     nodes: Nodes
+    domains: Nodes
     hosts: tuple[str, ...]
-    sockets: tuple[int, ...]
     gpus: tuple[int, ...]
 
     @property
@@ -38,18 +42,20 @@ class Topology:
         """Ranks in all."""
         return len(self.nodes)
 
+    @property
+    def parts(self) -> Nodes:
+        """What hierarchical algorithms look at, as `hpcoll.schedules.placement.parts`."""
+        return parts(self.nodes, self.domains)
+
     def __str__(self) -> str:
-        parts = [describe(self.nodes)]
+        found = [describe_all(self.nodes, self.domains)]
         nhosts = len(set(self.hosts))
         if nhosts != max(self.nodes) + 1:
-            parts.append(f"on {nhosts} host" + "s" * (nhosts > 1))
-        bound = {socket for socket in self.sockets if socket >= 0}
-        if len(bound) > 1:
-            parts.append(f"bound to {len(bound)} sockets")
+            found.append(f"on {nhosts} host" + "s" * (nhosts > 1))
         if any(self.gpus):
             least, most = min(self.gpus), max(self.gpus)
-            parts.append(f"{most} GPUs per host" if least == most else f"{least} to {most} GPUs per host")
-        return "; ".join(parts)
+            found.append(f"{most} GPUs per host" if least == most else f"{least} to {most} GPUs per host")
+        return "; ".join(found)
 
 
 class Process(NamedTuple):
@@ -58,14 +64,15 @@ class Process(NamedTuple):
     Attributes:
         host: Its name.
         pid: In its own namespace.
-        socket, ngpus: As in `Topology`.
+        domain: Number of the cache domain on its host, or `UNBOUND`.
+        ngpus: As in `Topology`.
         has_gpu: It is likely to have a GPU.
         word: By which others find out whether they can read its memory.
     """
 
     host: str
     pid: int
-    socket: int
+    domain: int
     ngpus: int
     has_gpu: bool
     word: Word
@@ -73,19 +80,44 @@ class Process(NamedTuple):
 
 def this_process(has_gpu: bool) -> Process:
     """This one; MPI must run."""
-    return Process(MPI.Get_processor_name(), os.getpid(), _socket(frozenset(os.sched_getaffinity(0))), _ngpus(), has_gpu, word())
+    return Process(MPI.Get_processor_name(), os.getpid(), bound_to(frozenset(os.sched_getaffinity(0))), _ngpus(), has_gpu, word())
 
 
-def find_topology(rank: int, processes: Sequence[Process], firsts: Sequence[int]) -> Topology:
+def find_topology(rank: int, processes: Sequence[Process], found: Sequence[tuple[int, bool]], per_domain: Sequence[int] = ()) -> Topology:
     """Placement of the ranks of a communicator.
 
     Args:
         rank: This rank.
         processes: Of all ranks.
-        firsts: For each rank the lowest of those that it shares memory with, itself included.
+        found: For each rank the lowest of those of its node, itself included, and whether it shares memory with them.
+        per_domain: As in `dealt`, of domains that count instead of those that the system says; empty: these do.
     """
-    hosts, _, sockets, ngpus, *_ = zip(*processes, strict=True)
-    return Topology(rank, numbered(firsts), hosts, sockets, ngpus)
+    hosts, _, bound, ngpus, *_ = zip(*processes, strict=True)
+    nodes = numbered(first for first, _ in found)
+    named = dealt(nodes, per_domain) if per_domain else list(bound)
+    sharing = [domain if shares else UNBOUND for domain, (_, shares) in zip(named, found, strict=True)]
+    return Topology(rank, nodes, domains_of(nodes, sharing), hosts, ngpus)
+
+
+def domains_of(nodes: Nodes, bound: Sequence[int]) -> Nodes:
+    """Number of each rank's cache domain over all nodes, from those on its host; a node where one is `UNBOUND` is one domain.
+
+    >>> domains_of((0, 0, 0, 1, 1, 2), (0, 0, 8, 0, 8, 8)), domains_of((0, 0, 1, 1), (0, UNBOUND, 0, 8))
+    ((0, 0, 1, 2, 3, 4), (0, 0, 1, 2))
+    """
+    whole = {node for node, domain in zip(nodes, bound, strict=True) if domain == UNBOUND}
+    return numbered((node, UNBOUND if node in whole else domain) for node, domain in zip(nodes, bound, strict=True))
+
+
+def dealt(nodes: Nodes, per_domain: Sequence[int]) -> list[int]:
+    """Domains that the ranks of each node are dealt to in order: of so many ranks each, again and again from the first size on.
+
+    >>> dealt((0, 0, 0, 0, 0, 1), (3, 1)), dealt((0, 1, 0, 1, 0), (2,))
+    ([0, 0, 0, 1, 2, 0], [0, 0, 0, 0, 1])
+    """
+    turns = blocks([*per_domain] * math.ceil(len(nodes) / sum(per_domain)))
+    found = {rank: turns[turn] for ranks in members(nodes) for turn, rank in enumerate(ranks)}
+    return [found[rank] for rank in range(len(nodes))]
 
 
 @lru_cache(maxsize=1)
@@ -97,15 +129,7 @@ def _ngpus() -> int:
 
 
 @lru_cache(maxsize=16)
-def _socket(cores: frozenset[int]) -> int:
-    """Number of the socket that all these cores belong to, on a system with several; else -1."""
-    sockets = set(map(_socket_of, cores))
-    several = len({_socket_of(core) for core in range(os.cpu_count() or 1)}) > 1
-    return sockets.pop() if several and len(sockets) == 1 else -1
-
-
-def _socket_of(core: int) -> int:
-    try:
-        return int((_CPUS / f"cpu{core}/topology/physical_package_id").read_text())
-    except (OSError, ValueError):
-        return -1
+def bound_to(cores: frozenset[int], cpus: Path = CPUS) -> int:
+    """Number of the cache domain that all these cores belong to, its lowest core; `UNBOUND` where there is none."""
+    domain = domain_of(min(cores), cpus)
+    return min(domain) if cores <= domain else UNBOUND

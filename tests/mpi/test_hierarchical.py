@@ -64,7 +64,8 @@ def grouped(size: int) -> hpcoll.Communicator:
 def placed(name: str) -> hpcoll.Communicator:
     """A communicator of groups of two whose schedules are made for another placement."""
     comm = made(**{RANKS: "2"})
-    comm._context.resources.topology = replace(comm._context.resources.topology, nodes=OTHER_PLACEMENTS[name])
+    found = comm._context.resources.topology
+    comm._context.resources.topology = replace(found, nodes=OTHER_PLACEMENTS[name], domains=OTHER_PLACEMENTS[name])
     return comm
 
 
@@ -79,7 +80,7 @@ def test_topology(size: int, caplog: pytest.LogCaptureFixture) -> None:
     nodes = tuple(rank // size for rank in range(NRANKS))
     facts = (found.nodes, found.rank, found.nranks, len(set(found.hosts)), comm._context.resources.levels)
     assert facts == (nodes, comm.rank, NRANKS, 1, ONE_HOST)
-    assert all(len(one) == NRANKS for one in (found.hosts, found.sockets, found.gpus))
+    assert all(len(one) == NRANKS for one in (found.hosts, found.domains, found.gpus))
     peers = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank] and rank != comm.rank]
     assert sorted(comm._context.resources.node.local_peers) == peers
     assert len(set(comm.allgather(replace(found, rank=0)))) == 1, "equal on all ranks"

@@ -1,4 +1,4 @@
-"""What is read of the processor's caches."""
+"""What is read of the processor's caches, and of who shares them, on processors made up for it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcoll.base.caches import last_level_nbytes
+from hpcoll.base.caches import domain_of, last_level_nbytes
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,52 @@ def test_the_largest_counts(sizes: list[str], expected: int, tmp_path: Path) -> 
 
 def test_this_processor() -> None:
     assert last_level_nbytes() >= 1 << 18
+    assert domain_of(0) in (frozenset(), domain_of(0) | {0})
+
+
+Core = dict[str, str]  # what files of a core's folder say
+
+
+def write(folder: Path, cores: dict[int, Core]) -> Path:
+    """A folder of cores, as the system shows them."""
+    for core, files in cores.items():
+        for name, text in files.items():
+            path = folder / f"cpu{core}" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text + "\n")
+    return folder
+
+
+def several_l3(core: int) -> Core:
+    """Two sockets of 4 last-level caches of 8 cores, with a second hardware thread of core c as c + 64."""
+    own, mine, socket = core % 64, core % 64 // 8 * 8, core % 64 // 32 * 32
+    threads = f"{own},{own + 64}"
+    return {
+        "cache/index0/level": "1", "cache/index0/shared_cpu_list": threads,
+        "cache/index2/level": "2", "cache/index2/shared_cpu_list": threads,
+        "cache/index3/level": "3", "cache/index3/shared_cpu_list": f"{mine}-{mine + 7},{mine + 64}-{mine + 71}",
+        "topology/thread_siblings_list": threads, "topology/core_siblings_list": f"{socket}-{socket + 31},{socket + 64}-{socket + 95}",
+    }  # fmt: skip
+
+
+def test_of_several_caches_the_last_level_counts(tmp_path: Path) -> None:
+    """Hardware threads of a core included."""
+    cpus = write(tmp_path, {core: several_l3(core) for core in (0, 13, 77)})
+    assert domain_of(0, cpus) == {*range(8), *range(64, 72)}
+    assert domain_of(13, cpus) == domain_of(77, cpus) == {*range(8, 16), *range(72, 80)}
+
+
+@pytest.mark.parametrize("hidden", ["cache/index3/shared_cpu_list", "cache/index3/level"])
+def test_of_private_caches_only_the_socket_counts(hidden: str, tmp_path: Path) -> None:
+    """As where the system does not show the cache that cores share, or shows a file that says nothing."""
+    files = several_l3(40)
+    if hidden.endswith("level"):
+        files = {name: text for name, text in files.items() if "index3" not in name}
+    else:
+        files[hidden] = ""
+    assert domain_of(40, write(tmp_path, {40: files})) == {*range(32, 64), *range(96, 128)}
+
+
+def test_what_the_system_hides_is_no_domain(tmp_path: Path) -> None:
+    assert domain_of(0, tmp_path) == frozenset()
+    assert domain_of(0, write(tmp_path, {0: {"cache/index0/level": "unknown", "topology/core_siblings_list": "all"}})) == frozenset()

@@ -29,10 +29,10 @@ def placements_of(row: Algorithm, nranks: int) -> list[Nodes]:
     return placements(nranks) if row.hierarchical else [(0,) * nranks]
 
 
-def staging(row: Algorithm, call: Call, rank: int, nodes: Nodes, segment: int = WHOLE) -> int:
+def staging(row: Algorithm, call: Call, rank: int, nodes: Nodes, segment: int = WHOLE, *, apart: bool = True) -> int:
     """Bytes that one lane of a rank stages."""
-    steps, segments = cut(row, call, segment, lane_nbytes(row, CAPACITY_NBYTES, nodes), rank, nodes, ())
-    mates = [other for other, node in enumerate(nodes) if node == nodes[rank]]
+    steps, segments = cut(row, call, segment, lane_nbytes(row, CAPACITY_NBYTES, nodes, apart=apart), rank, nodes, ())
+    mates = [other for other, node in enumerate(nodes) if not apart or node == nodes[rank]]
     local_peers = {other: local for local, other in enumerate(mates) if other != rank}
     return lower(steps, segments, 1, STAGING_SLOTS, in_place=call.in_place, routes=host_routes(local_peers)).staging_nbytes
 
@@ -44,18 +44,23 @@ def calls(row: Algorithm, count: int) -> list[Call]:
     return [Call(row.collective, 0, 0, count, BYTE, in_place=form) for form in forms]
 
 
-@pytest.mark.parametrize("key", CATALOGUE)
-def test_a_lane_fits_its_place(key: str) -> None:
-    """Messages of more than one lane; elements of one byte, so that chunks have odd sizes and are rounded up most."""
+@pytest.mark.parametrize(
+    ("key", "apart"), [(row.key, apart) for row in CATALOGUE.values() for apart in (True, False) if apart or row.hierarchical]
+)
+def test_a_lane_fits_its_place(key: str, apart: bool) -> None:
+    """Messages of more than one lane; elements of one byte, so that chunks have odd sizes and are rounded up most.
+
+    On nodes that are apart, and on cache domains of one node, where what goes from one to the other is staged, too.
+    """
     row, filled = CATALOGUE[key], 0
     for nranks in (2, 3, 5, 64) if row.chunked else (2, 3, 4, 5, 8, 13, 33, 64) if row.hierarchical else range(2, 65):
         for nodes in placements_of(row, nranks):
-            count = 2 * lane_nbytes(row, CAPACITY_NBYTES, nodes)
+            count = 2 * lane_nbytes(row, CAPACITY_NBYTES, nodes, apart=apart)
             if COLLECTIVES[row.collective].blocks:
                 count = -(-count // nranks)
             for call in calls(row, count):
                 for rank in range(nranks) if nranks < 6 and not row.chunked else {0, nodes.index(max(nodes)), nranks - 1}:
-                    found = staging(row, call, rank, nodes)
+                    found = staging(row, call, rank, nodes, apart=apart)
                     assert found <= CAPACITY_NBYTES, (nodes, rank, call.in_place)
                     filled = max(filled, found)
     assert filled > CAPACITY_NBYTES // 5  # and uses what there is

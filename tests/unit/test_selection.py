@@ -62,6 +62,8 @@ def test_levels(text: str, level: int) -> None:
         ("HPCOLL_SHM", "-1", "size must be a number of bytes"),
         ("HPCOLL_SHM_RANKS", "0", ".* at least 1.*, got '0'"),
         ("HPCOLL_SHM_RANKS", "all", ".*, got 'all'"),
+        ("HPCOLL_DOMAINS", "0", "ranks per cache domain must look like 8 or 3\\+1\\+4, got '0'"),
+        ("HPCOLL_DOMAINS", "2:cyclic", "ranks per cache domain must look like 8 or 3\\+1\\+4, got '2:cyclic'"),
         ("HPCOLL_CUDA_PATH", "nvlink", "expected one of direct, ipc, staged, host, got 'nvlink'"),
         ("HPCOLL_DEBUG", "debug", "level must be one of WARN, INFO, TRACE, got 'debug'"),
     ],
@@ -87,12 +89,14 @@ def test_what_ranks_must_agree_on() -> None:
     assert DEFAULTS.agreement() == {}
 
 
-def test_shared_memory_is_limited_in_bytes_and_in_ranks() -> None:
+def test_shared_memory_is_limited_in_bytes_and_in_ranks_and_split_into_domains() -> None:
     assert (DEFAULTS.shm, DEFAULTS.shm_ranks) == (None, None)
     assert read_config({"HPCOLL_SHM": " 1.5G ", "HPCOLL_SHM_RANKS": "4"}) == Config(shm=3 << 29, shm_ranks=4)
     assert read_config({"HPCOLL_CUDA_PATH": "ipc "}) == Config(cuda_path="ipc")
     assert read_config({"HPCOLL_SHM": "0"}) == Config(shm=0)
-    settings = [DEFAULTS, Config(shm=0), Config(shm=1), Config(shm_ranks=1), Config(shm_ranks=2)]
+    assert read_config({"HPCOLL_DOMAINS": " 3+1 "}) == Config(domains=(3, 1))
+    numbers = [Config(**{field: n}) for field in ("shm", "shm_ranks") for n in (1, 2)]
+    settings = [DEFAULTS, Config(shm=0), *numbers, Config(domains=(2,)), Config(domains=(3, 1))]
     assert len({str(config.agreement()) for config in settings}) == len(settings)
 
 

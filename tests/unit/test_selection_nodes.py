@@ -1,4 +1,4 @@
-"""Which algorithm serves a call where ranks share nodes."""
+"""Which algorithm serves a call where ranks share nodes, or the caches of one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpcoll.analysis.cost import Levels
 from hpcoll.base.errors import ArgumentError
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
-from hpcoll.schedules.placement import Nodes, parse_nodes
+from hpcoll.schedules.placement import Nodes, parse_nodes, parts
 from hpcoll.selection.choose import Need, choose, fitting, worth_trying
 from hpcoll.selection.config import Config, Entry
 from hpcoll.selection.networks import HOSTS, ONE_HOST, SHARED_NETWORK
@@ -129,3 +129,38 @@ def test_the_tuning_table_is_stronger() -> None:
     assert choose(wanted, tuned)[:2] == ("chain", 1 << 18)
     layered_too = Config(table={"bytes": {"bcast": (Entry(1 << 24, "hierarchical", 1 << 18, 1.0, 2.0),)}})
     assert choose(wanted._replace(levels=FLAT_NETWORK), layered_too)[:2] == ("hierarchical", 1 << 18)
+
+
+# --- cache domains of one node
+
+
+def on_domains(collective: str, text: str, nbytes: int, nranks: int = 64, **more: Any) -> Need:
+    """A call of the ranks of one node, which share memory, on domains."""
+    node, domains = (0,) * nranks, parse_nodes(text, nranks)
+    levels = ONE_HOST.on_parts(node, domains)
+    return need(collective, parts(node, domains), nbytes, **{"levels": levels, "one_node": True, **more})
+
+
+@pytest.mark.parametrize("text", ["8", "8:cyclic", "40+24", "32"])
+@pytest.mark.parametrize("collective", ["allreduce", "bcast", "reduce", "allgather", "reduce_scatter", "alltoall"])
+def test_64_ranks_on_several_caches_get_a_hierarchy(collective: str, text: str) -> None:
+    """At 16 KiB, where latency and bytes across both count; on one cache the same call gets a flat algorithm."""
+    assert choose(on_domains(collective, text, 1 << 14, strict=True), DEFAULTS).algorithm == "hierarchical"
+    assert choose(on_domains(collective, "64", 1 << 14, strict=True), DEFAULTS).algorithm not in layered(collective)
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("text", ["64", "1"])
+def test_on_one_cache_or_one_each_nothing_changes(collective: str, text: str) -> None:
+    """The choice is that of a node of which no domains are known."""
+    for nbytes in SIZES:
+        assert choose(on_domains(collective, text, nbytes), DEFAULTS) == choose(Need(collective, 64, nbytes, one_node=True), DEFAULTS)
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_the_library_has_no_nearer_caches(collective: str) -> None:
+    """Where its algorithms cross as ours do it is not the cheaper one for that: never for short messages, never for long sums."""
+    for nbytes in (8, 1000):
+        assert choose(on_domains(collective, "8", nbytes), DEFAULTS).algorithm != "native"
+    if collective == "allreduce":
+        assert choose(on_domains(collective, "8", 1 << 26), DEFAULTS).algorithm == "hierarchical"

@@ -184,7 +184,7 @@ def _place(world: MPI.Intracomm) -> Need:
     """What all calls on these ranks have in common; collective."""
     comm = Communicator(world.Dup())
     context = context_of(comm).resources
-    place = Need("", context.nranks, 0, nodes=context.topology.nodes, levels=context.levels)
+    place = Need("", context.nranks, 0, nodes=context.topology.parts, levels=context.levels)
     comm.Free()
     return place
 
