@@ -11,6 +11,8 @@ from mpi4py import MPI
 
 from hpcoll.cli import main
 from hpcoll.cli.doctor.findings import FAIL, OK, WARN
+from hpcoll.schedules.placement import describe, describe_all
+from hpcoll.selection.topology import UNBOUND
 
 WORLD = MPI.COMM_WORLD
 NRANKS = WORLD.size
@@ -73,3 +75,13 @@ def test_ranks_that_are_bound_to_one_core(capsys: pytest.CaptureFixture[str]) ->
         os.sched_setaffinity(0, before)
     assert rows(document, "binding") == [(FAIL, f"{NRANKS} ranks of a host are bound to its core {core} and no other", None)]
     assert document["failed"]
+
+
+@pytest.mark.mpi(min_size=2)
+def test_ranks_on_several_caches_are_said_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As if even ranks were bound to another cache than odd ones; then as if one were bound to none."""
+    monkeypatch.setattr("hpcoll.selection.topology.bound_to", lambda cores: WORLD.rank % 2)
+    found = describe_all((0,) * NRANKS, tuple(rank % 2 for rank in range(NRANKS)))
+    assert rows(report(capsys), "placement") == [(OK, found, None)]
+    monkeypatch.setattr("hpcoll.selection.topology.bound_to", lambda cores: WORLD.rank or UNBOUND)
+    assert rows(report(capsys), "placement") == [(OK, describe((0,) * NRANKS), None)]

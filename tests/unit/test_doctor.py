@@ -128,7 +128,7 @@ def test_on_three_ranks() -> None:
     assert (result.returncode != 0) == any(line.startswith("FAIL") for line in lines), result.stderr
     assert lines[0].startswith("ok    MPI library: ")
     assert sum(line.startswith("ok    launcher: ") and line.endswith(", 3 ranks") for line in lines) == 1
-    assert "ok    placement: 1 node of 3 ranks" in lines
+    assert any(line.startswith("ok    placement: 1 node of 3 ranks") for line in lines)  # and its caches, where it has several
 
 
 def foreign_mpiexec() -> str:

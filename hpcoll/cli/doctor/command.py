@@ -21,7 +21,7 @@ from hpcoll.cli.doctor.gpus import DEVICE, NO_CUDA, ProcessLocation, check_aware
 from hpcoll.cli.doctor.launchers import MPICH, OPEN_MPI, Library, cannot_start, check_launch, check_mpiexec, find_launcher
 from hpcoll.cli.doctor.probes import cpu_quota, examine, installed, one_copy
 from hpcoll.runtime.transports.cross_memory import word
-from hpcoll.schedules.placement import describe, numbered
+from hpcoll.schedules.placement import describe_all, numbered
 
 START_LIMIT_S = 180  # for MPI to start on all ranks and to gather
 _YIELD = "OMPI_MCA_mpi_yield_when_idle"
@@ -148,6 +148,8 @@ def _with_mpi(local: list[Finding]) -> Report:
     """
     from mpi4py import MPI
 
+    from hpcoll.selection.topology import bound_to, domains_of
+
     world, library, launcher = MPI.COMM_WORLD, loaded_library(MPI), find_launcher(os.environ)
     gpus = any(finding.subject == "CUDA" and finding.found != NO_CUDA for finding in local)
     aware = [check_awareness(cuda_awareness(MPI), os.environ.get("HPCOLL_CUDA_PATH", ""), gpus), *(check_ucx() if gpus else ())]
@@ -158,14 +160,15 @@ def _with_mpi(local: list[Finding]) -> Report:
     cores, seen = frozenset(os.sched_getaffinity(0)), frozenset(finding.found for finding in local if finding.subject == DEVICE)
     facts = Facts(MPI.Get_processor_name(), cores, cpu_quota(), os.cpu_count() or 1, yields, library, location(), seen)
     words = [one for host, one in world.allgather((facts.host, word())) if host == facts.host]
-    gathered = world.gather((facts, [*mine, *one_copy(words)], local))
+    gathered, domains = world.gather((facts, [*mine, *one_copy(words)], local)), world.gather(bound_to(cores))
     merged: list[Shared] = []
     if gathered is not None:
         everyone = [one for one, _, _ in gathered]
         hosts = [one.host for one in everyone]
         shared = check_gpus([one.location for one in everyone], [one.gpus for one in everyone])
         judged = [[*a, *b, *c] for a, b, c in zip(check_libraries(everyone), check_hosts(everyone), shared)]
-        placed = [[Finding(OK, "placement", describe(numbered(hosts)))]] * len(hosts)
+        nodes = numbered(hosts)
+        placed = [[Finding(OK, "placement", describe_all(nodes, domains_of(nodes, domains or ())))]] * len(hosts)
         for part in ([theirs for _, theirs, _ in gathered], placed, judged, [theirs for _, _, theirs in gathered]):
             merged += merge(part, hosts)
     return Report(world.size, merged)
