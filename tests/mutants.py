@@ -41,7 +41,7 @@ MUTANTS = (
     ),
     Mutant(
         "swapped operands", f"{ENGINE}/local_ops.py",
-        "at = 2 * (row[f.FIRST_SOURCE] + i)", "at = 2 * (row[f.FIRST_SOURCE] + row[f.NSOURCES] - 1 - i)", "openmpi 2 test_operators.py",
+        "16 * (row[f.FIRST_SOURCE] + i)", "16 * (row[f.FIRST_SOURCE] + row[f.NSOURCES] - 1 - i)", "openmpi 2 test_operators.py",
     ),
     Mutant(
         "lost acknowledgement", f"{ENGINE}/shm_ops.py", "store_release(at, pointer(at)[0] + 1)", "store_release(at, pointer(at)[0])",
@@ -85,9 +85,18 @@ MUTANTS = (
         "openmpi 2 test_call_cache.py",
     ),
     Mutant(
-        "read in place what is overwritten later", f"{ENGINE}/shm_ops.py",
-        "return row[f.IN_PLACE] and state[f.WHERE_INPUT + row[f.BUFFER]] >= 0",
-        "return row[f.BUFFER] < 2 and state[f.WHERE_INPUT + row[f.BUFFER]] >= 0", "openmpi 4 test_symmetric.py",
+        "read in place what is overwritten later", f"{ENGINE}/local_ops.py",
+        "state[f.WHERE_INPUT + row[f.BUFFER]] if row[f.IN_PLACE] else -1",
+        "state[f.WHERE_INPUT + row[f.BUFFER]] if row[f.BUFFER] < 2 else -1", "openmpi 4 test_symmetric.py",
+    ),
+    Mutant(
+        "own memory: each piece of what is combined is the first", f"{ENGINE}/local_ops.py",
+        "source = _source(state, row, i, lane) + lo * size", "source = _source(state, row, i, lane)", "openmpi 2 test_cross_memory.py",
+    ),
+    Mutant(
+        "past the caches: of a block that is handed out with the result only a line is", f"{ENGINE}/local_ops.py",
+        "copy(state, staged + lo * size, state[f.BLOCK], n * size)", "copy(state, staged + lo * size, state[f.BLOCK], 64)",
+        "openmpi 2 test_shm.py",
     ),
     Mutant(
         "missing DRAIN: symmetric memory is given back while peers read it", f"{PROGRAM}/lowering.py",

@@ -16,6 +16,13 @@ def last_level_nbytes(folder: Path = CPUS / "cpu0/cache") -> int:
     return _USUAL_NBYTES
 
 
+@cache
+def ncaches(cpus: Path = CPUS) -> int:
+    """How many last-level caches this machine has, if all are shared by as many cores as the first core's; 1 where the system hides it."""
+    cores, sharing = sum(1 for _ in cpus.glob("cpu[0-9]*")), len(domain_of(0, cpus))
+    return max(1, cores // sharing) if sharing else 1
+
+
 def _nbytes(text: str) -> int:
     """``"32768K\\n"`` and its like."""
     number, unit = text.strip()[:-1], text.strip()[-1:]

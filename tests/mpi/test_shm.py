@@ -91,8 +91,16 @@ def test_sizes(collective: str, algorithm: str, runner: Any) -> None:
 @pytest.mark.parametrize(("collective", "algorithm"), representative(OURS))
 def test_results_past_the_caches(collective: str, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages so long that their results are written past the caches; elements that fill no cache line at the end."""
-    monkeypatch.setattr(engine_builder, "last_level_nbytes", lambda: 8 << 20)
+    monkeypatch.setattr(engine_builder, "last_level_nbytes", lambda: 4 << 20)
     assert run(fresh(), collective, (4 << 20) // 8 + 5, 0, algorithm=algorithm)
+
+
+def test_from_which_length_on_results_go_past_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all arrays together are more than the cache; where a root writes or is read, where the message is."""
+    monkeypatch.setattr(engine_builder, "last_level_nbytes", lambda: 1 << 20)
+    found = [[engine_builder.past_the_caches(nbytes, ranks, rooted=rooted) for nbytes in (1 << 17, (1 << 17) + 8, (1 << 20) - 1, 1 << 20)]
+             for ranks, rooted in ((4, False), (4, True), (1, False))]  # fmt: skip
+    assert found == [[False, True, True, True], [False, False, False, True], [False, False, True, True]]
 
 
 SHAPES: dict[str, Callable[[int], int]] = {  # elements of rank r's block

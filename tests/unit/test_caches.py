@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcoll.base.caches import domain_of, last_level_nbytes
+from hpcoll.base.caches import domain_of, last_level_nbytes, ncaches
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,12 @@ def test_of_private_caches_only_the_socket_counts(hidden: str, tmp_path: Path) -
     else:
         files[hidden] = ""
     assert domain_of(40, write(tmp_path, {40: files})) == {*range(32, 64), *range(96, 128)}
+
+
+def test_how_many_caches_there_are(tmp_path: Path) -> None:
+    assert ncaches(write(tmp_path / "all", {core: several_l3(core) for core in range(128)})) == 8
+    assert ncaches(write(tmp_path / "some", {core: several_l3(core) for core in range(8)})) == 1
+    assert ncaches(tmp_path / "hidden") == 1
 
 
 def test_what_the_system_hides_is_no_domain(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ LIBRARY = Network(0.4e-6, 0.6e-10, 0.3e-10, 0.15e-6, 6 << 10, 3e-6, 2 << 20, 1.8
 PLAIN = Network(2e-6, 1e-10, 0.0, 0.0, NEVER, 0.0, NEVER, 1.0)
 ALL = {"gigabit": GIGABIT, "memory": MEMORY, "library": LIBRARY, "plain": PLAIN}
 
+FITTED = slice(Network._fields.index("read_from"))  # the fields that a fit finds
+
 
 def times(network: Network, sizes: Sequence[int] = SIZES) -> np.ndarray:
     """What messages take by the model."""
@@ -42,7 +44,7 @@ def fitted(network: Network, one_way: np.ndarray) -> Network:
 @pytest.mark.parametrize("name", ALL)
 def test_exact_times_give_the_constants_back(name: str) -> None:
     network = ALL[name]
-    assert np.allclose(fitted(network, times(network)), network, rtol=1e-3, atol=0)
+    assert np.allclose(fitted(network, times(network))[FITTED], network[FITTED], rtol=1e-3, atol=0)
     assert largest_errors(network, SIZES, times(network)) == (0, 0)
 
 
@@ -51,7 +53,7 @@ def test_noise_moves_the_constants_by_less_than_a_tenth(name: str, seed: int) ->
     network = ALL[name]
     found = fitted(network, disturbed(network, seed))
     breaks = {"eager": network.eager, "cache": network.cache}  # may be told one size too early or too late
-    assert np.allclose(found._replace(**breaks), network, rtol=0.1, atol=0), found
+    assert np.allclose(found._replace(**breaks)[FITTED], network[FITTED], rtol=0.1, atol=0), found
     assert all(1 / 1.51 < getattr(found, name) / place < 1.51 for name, place in breaks.items()), found
 
 
@@ -98,7 +100,7 @@ ODD = {
 def test_whatever_was_measured_gives_a_model(name: str, burst: float, gamma: float) -> None:
     curve = ODD[name]
     network = fit_network(SIZES[: len(curve)], curve, burst, gamma)
-    assert np.isfinite(network).all()
+    assert np.isfinite(network[FITTED]).all()
     assert 0 <= network.overhead <= network.alpha > 0 < network.beta
     assert min(network.gamma, network.handshake, network.eager) >= 0
     assert min(network.cache, network.spill) >= 1

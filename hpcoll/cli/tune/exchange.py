@@ -258,7 +258,8 @@ def _engine(pair: _Pair, build: Callable[[Writer], None], nchunks: int, nbytes: 
     window = STAGING_SLOTS if len(segments) > 1 else 1
     routes = host_routes(pair.rings.local_peers if pair.rings else {})
     program = lower(schedule, segments * rounds, 1, window, in_place=False, routes=routes)
-    lock, account, uncached = np.zeros(1, np.int64), np.zeros(2, np.int64), pair.rings is not None and past_the_caches(nbytes)
+    lock, account = np.zeros(1, np.int64), np.zeros(2, np.int64)
+    uncached = pair.rings is not None and past_the_caches(nbytes, 2, rooted=False)
     engine = HostEngine(program, library(), pair.wait_policy, Binding(handle(pair.comm), lock, account, 0, pair.rings, 0, uncached))
     engine.bind_scratch(engine.fresh(engine.scratch_nbytes))
     return engine

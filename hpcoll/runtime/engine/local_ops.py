@@ -7,6 +7,7 @@ from hpcoll.runtime.engine.ffi import LONG, VOID, c_function, clock_gettime, cop
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import BUFFERS, CACHE_LINE_NBYTES, MESSAGES, PINNED, STAGING, Code
 
+SLOW_WRITES = 16  # of what counts slow writes, from which on they are no accident
 _LONG_NBYTES = 1024  # from here on a copy goes line by line
 _COPY, _STAGE, _ACK, _OUTPUT, _SCRATCH = int(Code.COPY), int(Code.STAGE), int(Code.ACK), 1, BUFFERS - 1
 
@@ -79,6 +80,12 @@ def copy_uncached(state, destination, source, nbytes):  # type: ignore[no-untype
 
 
 @njit(nogil=True, forceinline=True)
+def writes_slowly(rings):  # type: ignore[no-untyped-def]
+    """Whether writes to staging slots were slow of late."""
+    return rings[f.SLOW_WRITES] >= SLOW_WRITES
+
+
+@njit(nogil=True, forceinline=True)
 def reads_in_place(state, rings, row):  # type: ignore[no-untyped-def]
     """Whether peers read what a STAGE or POST names in place: in symmetric memory always, in this rank's own what is long enough."""
     where = state[f.WHERE_INPUT + row[f.BUFFER]] if row[f.IN_PLACE] else -1
@@ -87,32 +94,33 @@ def reads_in_place(state, rings, row):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _staged_next(state, row, lane):  # type: ignore[no-untyped-def]
-    """Where the result of a REDUCE is to be staged, if that comes next, behind acknowledgements, and is written fast; else 0."""
+    """Where the result of a REDUCE is to be staged, if that comes next, behind acknowledgements; else 0."""
     at = f.NCOLUMNS
     for _ in range(row[f.NSOURCES]):
         at += f.NCOLUMNS if row[at + f.CODE] == _ACK else 0
     alike = row[at + f.BUFFER] == row[f.TO_BUFFER] and row[at + f.DISPL] == row[f.TO_DISPL] and row[at + f.NBYTES] == row[f.REDUCED_NBYTES]
     if row[at + f.CODE] != _STAGE or not alike:
         return 0
-    rings = pointer(state[f.RINGS])
     where = state[f.WHERE_INPUT + row[f.TO_BUFFER]] if row[at + f.IN_PLACE] else -1
-    if rings[f.SLOW_WRITES] > 0 or where >= 0:
+    if where >= 0:
         return 0
     return address_of(state, STAGING, row[at + f.STAGED_DISPL], lane)
 
 
 @njit(nogil=True)
-def _fold_into(address, destination, nsources, count, size, uncached):  # type: ignore[no-untyped-def]
-    """Fold the operands; into memory that is too large to stay in the caches block by block, each streamed out."""
+def _fold_uncached(address, destination, nsources, count, size, staged):  # type: ignore[no-untyped-def]
+    """Fold the operands into memory that is too large to stay in the caches: block by block, each streamed out, and staged if wanted."""
     state = pointer(address)
-    if not uncached:
-        _fold(state[f.KERNEL], (destination, address + 8 * f.OPERANDS, nsources, count))
-        return
     block = f.BLOCK_NBYTES // size
+    slow = staged != 0 and writes_slowly(pointer(state[f.RINGS]))
     for lo in range(0, count, block):
         n = min(block, count - lo)
         _fold(state[f.KERNEL], (state[f.BLOCK], address + 8 * f.OPERANDS, nsources, n))
         copy_uncached(state, destination + lo * size, state[f.BLOCK], n * size)
+        if slow:
+            copy_uncached(state, staged + lo * size, state[f.BLOCK], n * size)
+        elif staged != 0:
+            copy(state, staged + lo * size, state[f.BLOCK], n * size)
         for i in range(nsources):
             state[f.OPERANDS + i] += n * size
 
@@ -137,12 +145,11 @@ def _reduce(address, row, lane, destination):  # type: ignore[no-untyped-def]
     if nforeign:
         if _reduce_foreign(address, row, lane, destination, nforeign, uncached) < 0:
             return -1
-    elif staged != 0:  # and from there streamed out, so that what is past the caches need not be read to be staged
-        _fold(state[f.KERNEL], (staged, address + 8 * f.OPERANDS, row[f.NSOURCES], row[f.COUNT]))
-        copy_uncached(state, destination, staged, row[f.REDUCED_NBYTES])
-        state[f.HANDED_OUT] = 1
+    elif uncached:
+        _fold_uncached(address, destination, row[f.NSOURCES], row[f.COUNT], row[f.REDUCED_NBYTES] // row[f.COUNT], staged)
+        state[f.HANDED_OUT] = staged != 0
     else:
-        _fold_into(address, destination, row[f.NSOURCES], row[f.COUNT], row[f.REDUCED_NBYTES] // row[f.COUNT], uncached)
+        _fold(state[f.KERNEL], (destination, address + 8 * f.OPERANDS, row[f.NSOURCES], row[f.COUNT]))
     if uncached:
         fence()
     return 1
@@ -164,7 +171,10 @@ def _reduce_foreign(address, row, lane, destination, nforeign, uncached):  # typ
                 state[f.REREAD] += n * size
                 source, to = to, to + room
             state[f.OPERANDS + i] = source
-        _fold_into(address, destination + lo * size, nsources, n, size, uncached)
+        if uncached:
+            _fold_uncached(address, destination + lo * size, nsources, n, size, 0)
+        else:
+            _fold(state[f.KERNEL], (destination + lo * size, address + 8 * f.OPERANDS, nsources, n))
     return 1
 
 

@@ -5,7 +5,17 @@ from numba import njit
 from hpcoll.runtime.engine.cross_memory import foreign, lend_own_memory
 from hpcoll.runtime.engine.ffi import fence, load_acquire, madvise, memcpy, pointer, store_release
 from hpcoll.runtime.engine.gpu_ops import address_at, where_of
-from hpcoll.runtime.engine.local_ops import address_of, copy, copy_uncached, nanoseconds, reads_in_place, staging_of, staging_slot
+from hpcoll.runtime.engine.local_ops import (
+    SLOW_WRITES,
+    address_of,
+    copy,
+    copy_uncached,
+    nanoseconds,
+    reads_in_place,
+    staging_of,
+    staging_slot,
+    writes_slowly,
+)
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, INLINE_NBYTES, STAGING, Code
 from hpcoll.schedules.ir import RING_SLOTS
@@ -19,7 +29,7 @@ _NUMBERS = (1 << 63 - _LENGTH_BITS) - 1  # of messages, after which they start a
 _UNCACHED_NBYTES = 4096  # shorter pieces stay in the cache
 _PROBE_NBYTES = 16384  # of a message worth timing
 _FAST_BYTES_PER_NS = 8
-_SLOW, _SLOW_WRITES = 8, 16  # what a slow write counts against a fast one, and the sum from which on it is no accident
+_SLOW = 8  # what a slow write counts against a fast one
 _INTERRUPTED = 30  # times as long: the system let another process run meanwhile
 _TRIAL = 32  # lanes
 _NEAR_NBYTES = 16384  # of a slot: short messages go beyond only while those before still hold messages
@@ -109,7 +119,7 @@ def _await(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, forceinline=True)
 def _uncached(rings, nbytes):  # type: ignore[no-untyped-def]
-    return rings[f.SLOW_WRITES] >= _SLOW_WRITES and nbytes >= _UNCACHED_NBYTES and rings[f.STAGED] % _TRIAL
+    return writes_slowly(rings) and nbytes >= _UNCACHED_NBYTES and rings[f.STAGED] % _TRIAL
 
 
 @njit(nogil=True)
@@ -128,7 +138,7 @@ def _stage(address, rings, destination, source, nbytes):  # type: ignore[no-unty
         if elapsed > _INTERRUPTED * fast:
             return
         slow = elapsed > fast
-        rings[f.SLOW_WRITES] = min(rings[f.SLOW_WRITES] + _SLOW, 4 * _SLOW_WRITES) if slow else max(rings[f.SLOW_WRITES] - 1, 0)
+        rings[f.SLOW_WRITES] = min(rings[f.SLOW_WRITES] + _SLOW, 4 * SLOW_WRITES) if slow else max(rings[f.SLOW_WRITES] - 1, 0)
 
 
 @njit(nogil=True)
@@ -182,7 +192,7 @@ def begin_shm(address):  # type: ignore[no-untyped-def]
             offset = state[f.INPUT + buffer] - ranges[3 * i]
             if offset >= 0 and state[f.INPUT + buffer] < ranges[3 * i + 1]:
                 state[f.WHERE_INPUT + buffer] = ranges[3 * i + 2] + offset
-    slow = rings[f.SLOW_WRITES] >= _SLOW_WRITES and rings[f.CALLS] % _TRIAL
+    slow = writes_slowly(rings) and rings[f.CALLS] % _TRIAL
     rings[f.READ_FROM] = rings[f.READ_FROM_SLOW] if slow else rings[f.READ_FROM_USUALLY]
     if state[f.LEDGER_NBYTES] >= rings[f.READ_FROM]:
         lend_own_memory(address)
