@@ -190,7 +190,7 @@ VARIABLES = (
     Variable(
         "HPCOLL_SHM_COPY", " or ".join(f"`{name}`" for name in COPIES),
         "how long messages get to ranks of the node: staged in shared memory, or copied once by the kernel from the sender's own memory",
-        "what was measured to be faster, else staged, unless cores share no cache", "shm_copy", partial(_one_of, COPIES),
+        "what was measured to be faster, else staged, and both in turns where cores share no cache", "shm_copy", partial(_one_of, COPIES),
     ),
     Variable(
         "HPCOLL_DOMAINS", "ranks per cache domain, `8` or `3+1+4`",

@@ -107,21 +107,28 @@ def test_where_ranks_cannot_read_each_others_memory(monkeypatch: pytest.MonkeyPa
 
 
 def test_where_writes_are_slow() -> None:
-    """Unless told, ranks stage until they have seen that their writes to shared memory are slow; then only a trial now and then does."""
+    """Unless told, ranks stage until they have seen that their writes to shared memory are slow; then they try both ways in turns."""
     comm = fresh()
     rings = comm._context.resources.message_contexts[0].rings
     if rings is None or comm._context.resources.node.own_memory is None:
         pytest.skip("needs a peer whose memory can be read")
     x, found = np.ones(SLOW_NBYTES // 8), []
-    for slow in (0, 100):
-        rings.fields[f.SLOW_WRITES] = slow
+    for slow in (0, 1 << 20):
         ways = []
-        for _ in range(40):
+        for _ in range(8):
+            rings.fields[f.SLOW_WRITES] = slow
             comm.Bcast(x, algorithm="direct")
             ways.append(int(rings.fields[f.READ_FROM]) == SLOW_NBYTES)
-        found.append(sum(ways))
+        found.append(ways)
+    assert agreed([] if found == [[False] * 8, [False, True] * 4] else found) == []
+    engine = next(engine for engine in engines(comm) if engine.state[f.TURNS])
+    for staged, read, reads in ((100, 200, False), (200, 100, True)):
+        engine.state[[f.STAGED_NS, f.READ_NS]] = staged, read
+        rings.fields[f.SLOW_WRITES] = 1 << 20
+        comm.Bcast(x, algorithm="direct")
+        assert agreed([] if bool(engine.state[f.READS]) is reads else [(staged, read)]) == []
+        assert agreed([] if min(engine.state[f.STAGED_NS], engine.state[f.READ_NS]) <= 100 else ["not timed"]) == []
     rings.fields[f.SLOW_WRITES] = 0
-    assert agreed([] if found[0] == 0 and 38 <= found[1] < 40 else found) == []
     comm.Free()
 
 

@@ -72,7 +72,7 @@ def test_from_which_length_on(copy: str | None, measured: int | None, usually: i
 
 def test_in_words() -> None:
     texts = [str(own_memory([], copy, measured)) for copy, measured in ((CMA, None), (None, NEVER), (None, None))]
-    assert texts == ["read where they lie from 4 KiB on", "staged", "staged; read where they lie from 64 KiB on if cores share no cache"]
+    assert texts == ["read where they lie from 4 KiB on", "staged", "staged; from 64 KiB on read where they lie if that is faster"]
 
 
 def test_doctor(monkeypatch: pytest.MonkeyPatch) -> None:

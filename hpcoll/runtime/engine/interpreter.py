@@ -13,7 +13,7 @@ from hpcoll.runtime.engine.gpu_ops import begin_gpu, enter, leave, run_gpu
 from hpcoll.runtime.engine.local_ops import copy, nanoseconds, run_local
 from hpcoll.runtime.engine.mpi_ops import let_mpi_move, run_mpi
 from hpcoll.runtime.engine.resize import resize
-from hpcoll.runtime.engine.shm_ops import begin_shm, run_shm
+from hpcoll.runtime.engine.shm_ops import begin_shm, end_shm, run_shm
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import Code
 
@@ -160,9 +160,11 @@ def _go_on(address):  # type: ignore[no-untyped-def]
             sched_yield(state[f.SCHED_YIELD], ())
         if idle > state[f.YIELDS] + f.NAPS * f.LOOKS:
             return f.PENDING
-    account = pointer(state[f.ACCOUNT])
+    account, elapsed = pointer(state[f.ACCOUNT]), nanoseconds(address) - state[f.STARTED]
+    if state[f.TURNS]:
+        end_shm(state, elapsed)
     account[0] += 1
-    account[1] += nanoseconds(address) - state[f.STARTED]
+    account[1] += elapsed
     account[2] += state[f.LEDGER_NBYTES]
     store_release(state[f.LOCK], 0)
     return f.DONE

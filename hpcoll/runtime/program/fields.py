@@ -30,16 +30,18 @@ EVENT = 1
 # AWAITED: bytes of a message between local peers that was of another length. HELD: a request has it, which is in flight or has not been
 # waited for. ADVANCE: address of a compiled function. PROCESS_VM_READV, ERRNO_LOCATION: of functions of C; LOCAL_VECTOR, REMOTE_VECTOR:
 # address and bytes of what the first one writes and reads; REREAD: bytes of this call that were read from a peer's own memory to be
-# combined; HANDED_OUT: the result of the latest reduction was staged with it. From OPERANDS on there is room for the addresses of the
-# widest reduction's sources.
+# combined; HANDED_OUT: the result of the latest reduction was staged with it; TURNS: calls in which writes were slow, READS: messages of
+# the latest are read in its own memory, STAGED_NS, READ_NS: least time per 4 KiB of the one way and the other. From OPERANDS on there is
+# room for the addresses of the widest reduction's sources.
 (
     NLANES, WINDOW, ROWS, SOURCES, LANES, WINDOW_SLOTS, REQUESTS, REQUESTS_PER_LANE, REQUEST_NBYTES, SCRATCH_PER_LANE,
     INPUT, OUTPUT, SCRATCH, WHERE_INPUT, WHERE_OUTPUT, LANDED, NMESSAGES, RINGS, COMM, TAG, BYTE, STATUS_IGNORE, ISEND, IRECV, TEST, IPROBE,
     LAST_TAG, KERNEL, MEMCPY, SCHED_YIELD, USLEEP, CLOCK_GETTIME, ENDED, ERROR, FLAG, SPINS, YIELDS, STAGING_OF_LANE, FIRST_STAGING_SLOT,
     CLOCK, CLOCK_NS, LOCK, ACCOUNT, STARTED, CELL, NULL, STAND_IN, HANDLE_MASK, TRUNCATED, BLOCK, COPY, COPY_NBYTES, GPU,
     COUNTS, NCOUNTS, RECORDS, RECORDS_END, ROOM, COPY_ROOM, NEEDED, ELEMENTS, LEDGER_NBYTES, CAME, AWAITED, HELD, MADVISE, ADVANCE,
-    PROCESS_VM_READV, ERRNO_LOCATION, LOCAL_VECTOR, _, REMOTE_VECTOR, _, REREAD, HANDED_OUT, OPERANDS,
-) = range(76)  # fmt: skip
+    PROCESS_VM_READV, ERRNO_LOCATION, LOCAL_VECTOR, _, REMOTE_VECTOR, _, REREAD, HANDED_OUT, TURNS, READS, STAGED_NS, READ_NS,
+    OPERANDS,
+) = range(80)  # fmt: skip
 
 # In the array of a `Rings` (int64). SLOTS_AT, ACKS_AT, STAGING_AT: addresses in the window, the last of this rank's staging slots.
 # SENT, TAKEN, ACKED: addresses of this rank's counters, one per staging slot and peer; USED: per staging slot, bytes of CAPACITY
@@ -47,7 +49,8 @@ EVENT = 1
 # STAGED: lanes that staged. SLOW_WRITES: how much oftener staging in the caches was slow than fast. BASES: addresses of what is mapped,
 # by number; NRANGES: address of a number, RANGES: of as many triples (first address, last + 1, where) of memory that all local peers map.
 # READ_FROM: messages of so many bytes and more are read where they lie in their sender's own memory; it is one of READ_FROM_USUALLY and
-# READ_FROM_SLOW, the latter while writes are slow; PIDS: address of the process of each local rank; PIECES_AT: of PIECES_NBYTES of room.
+# READ_FROM_SLOW, the latter while writes are slow and that is faster; PIDS: address of the process of each local rank; PIECES_AT: of
+# PIECES_NBYTES of room.
 (
     SLOTS_AT, ACKS_AT, STAGING_AT, STAGING_WHERE, CAPACITY, NLOCAL, LOCAL_RANK, SENT, TAKEN, ACKED, USED, CALLS, STAGED,
     SLOW_WRITES, BASES, NRANGES, RANGES, POPULATED_AT_ONCE, READ_FROM, READ_FROM_USUALLY, READ_FROM_SLOW, PIDS, PIECES_AT, RINGS_NFIELDS,

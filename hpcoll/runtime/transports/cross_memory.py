@@ -53,7 +53,7 @@ class OwnMemory(NamedTuple):
     def __str__(self) -> str:
         if self.usually < NEVER:
             return f"read where they lie from {format_nbytes(self.usually)} on"
-        return "staged" if self.slow == NEVER else f"staged; read where they lie from {format_nbytes(self.slow)} on if cores share no cache"
+        return "staged" if self.slow == NEVER else f"staged; from {format_nbytes(self.slow)} on read where they lie if that is faster"
 
 
 class _Vector(ctypes.Structure):
