@@ -169,13 +169,14 @@ def test_types_of_one_class_and_moved_data_have_one_column() -> None:
     assert found == [("allreduce", "f4", 2), ("allreduce", "i8", 2), ("bcast", "bytes", 2), ("barrier", "bytes", 1)]
 
 
-def test_native_ranks_first_where_ours_is_not_clearly_faster_in_every_form() -> None:
+def test_native_ranks_first_where_ours_is_not_clearly_faster() -> None:
     def order(**times: float) -> list[str]:
         results = [Result(Candidate(name, 1, []), us, 10.0, 0.1) for name, us in times.items()]
         return [result.candidate.algorithm for result in rank_results(results)]
 
-    assert order(native=11, ring=10.5, tree=13) == [NATIVE, "ring", "tree"]
-    assert order(native=20, ring=10.5, tree=13) == [NATIVE, "ring", "tree"], "slower than the library alone, whatever native took"
+    assert order(native=10.6, ring=10.4, tree=13) == [NATIVE, "ring", "tree"]
+    assert order(native=11, ring=10.5, tree=13) == ["ring", NATIVE, "tree"]
+    assert order(native=20, ring=10.5, tree=13) == ["ring", "tree", NATIVE], "slower than the library alone, but not than by way of hpcoll"
     assert order(native=10, ring=9.9, tree=13) == [NATIVE, "ring", "tree"]
     assert order(native=8, ring=9.5, tree=13) == ["ring", NATIVE, "tree"]
 

@@ -238,11 +238,15 @@ def _run_off(stage: _Stage, case: Case, library: Candidate, running: list[Result
 
 
 def rank_results(results: Sequence[Result]) -> list[Result]:
-    """Best first: ours that are clearly faster than the library alone, then ``native``, then ours for calls that it cannot serve."""
+    """Best first: ours that are clearly faster than ``native`` or the library alone, then ``native``, then ours for what it cannot serve.
+
+    Where a call's way through Python shows, ``native`` is slower than the library alone, and what is faster than that is worth having.
+    """
+    alone = min((1.0, *(one.ratio for one in results if one.candidate.algorithm == NATIVE)))
 
     def worth(one: Result) -> tuple[bool, bool, float]:
         native = one.candidate.algorithm == NATIVE
-        return not native and one.ratio >= WORTH, native, one.ratio
+        return not native and one.ratio >= WORTH * alone, native, one.ratio
 
     return sorted(results, key=worth, reverse=True)
 
