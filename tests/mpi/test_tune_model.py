@@ -12,10 +12,12 @@ from mpi4py import MPI
 from tuned import patiently, table_in, tune
 
 import hpcoll
-from hpcoll.analysis.cost import Levels, Network
+from hpcoll.analysis.cost import NEVER, Levels, Network
 from hpcoll.base.errors import ArgumentError
 from hpcoll.cli.tune import search
+from hpcoll.cli.tune.exchange import READ_SIZES
 from hpcoll.comm.attach import context_of
+from hpcoll.runtime.transports.cross_memory import SLOW_NBYTES, refusal
 from hpcoll.selection import tuning
 from hpcoll.selection.config import Entry
 from hpcoll.selection.measured import site
@@ -80,6 +82,7 @@ def test_constants_are_fitted_to_the_levels_that_there_are(
         assert 1e-12 < network.beta < 1e-7
         assert 1e-13 < network.gamma < 1e-8
         assert network.spill >= 1
+    assert [one.read_from in (NEVER, *READ_SIZES) for level, one in found.items() if level == NODE] == [True] * (NODE in found)
     out, _ = capsys.readouterr()
     if WORLD.rank == 0:
         assert re.match(r"level +ranks +alpha us +overhead us +GB/s ", out)
@@ -87,6 +90,22 @@ def test_constants_are_fitted_to_the_levels_that_there_are(
         assert out.endswith(f"Written to {file}; use it with HPCOLL_TUNING={file}\n")
     assert levels_with(monkeypatch, file) == GUESSED._replace(**found)
     assert levels_with(monkeypatch, file, MPI.COMM_SELF) is None
+
+
+@pytest.mark.parametrize(("read_from", "usually"), [(None, NEVER), (NEVER, NEVER), (1 << 16, 1 << 16)])
+def test_from_which_length_on_messages_are_read_in_their_senders_memory(
+    read_from: int | None, usually: int, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was measured on a node counts for the communicators that use the file."""
+    written(file, Document(FORMAT, "1.2.3", (), (Constants(HERE, NODE, SLOW._replace(read_from=read_from)),)))
+    monkeypatch.setenv("HPCOLL_TUNING", str(file))
+    new = hpcoll.Communicator(WORLD.Dup())
+    node = context_of(new).resources.node
+    if node.nranks > 1 and not any(map(refusal, [one.word for one in context_of(new).resources.group.processes])):
+        assert node.own_memory is not None
+        assert node.own_memory.usually == usually
+        assert node.own_memory.slow == (SLOW_NBYTES if read_from is None else usually)
+    new.Free()
 
 
 def test_a_whole_run_fits_them_too_and_what_was_there_stays(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from hpcoll.selection.tuning import FORMAT, Constants, Document, Misfit, Section
 HERE = Site("Some MPI 1.0", 8, (("a", 4), ("b", 4)))
 SIZES = (Entry(8, "direct", 8, 2.5, 4.0), Entry(4096, "tree", 4096, 12.34, 40.14), Entry(1 << 20, "ring", 65536, 1500.0, 2000.0))
 MOVED = (Entry(8, NATIVE, 8, 1.5, 1.0), Entry(1 << 20, "chain", 1 << 18, 90.0, 95.0))
-NODE = Constants(HERE, "node", Network(2.5e-7, 8e-11, 2e-11, 0.0, 1 << 62, 0.0, 1 << 20, 1.5))
+NODE = Constants(HERE, "node", Network(2.5e-7, 8e-11, 2e-11, 0.0, 1 << 62, 0.0, 1 << 20, 1.5, 1 << 18))
 NETWORK = Constants(HERE, "network", Network(1.2e-5, 8e-9, 0.0, 1.2e-5, 0, 3e-5, 1 << 62, 1.0))
 DOCUMENT = Document(
     FORMAT, "1.2.3", (Section(HERE, "f4", {"allreduce": SIZES}), Section(HERE, "bytes", {"bcast": MOVED})), (NODE, NETWORK)
