@@ -59,10 +59,13 @@ def token() -> Iterator[str]:
 
 
 def started(options: str, token: str, nranks: int) -> subprocess.Popen[str]:
-    """A job that goes on for ever, once every rank is up; it has a process group of its own, as a shell's job has."""
+    """A job that goes on for ever, once every rank is up; it has a process group of its own, as a shell's job has.
+
+    A shell cannot trap what was ignored when it started, as SIGHUP is under nohup and SIGINT in the background of a script.
+    """
     running = subprocess.Popen(
-        command(options, ENDLESS), env=environment({"TOKEN": token}), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+        ["env", "--default-signal=HUP,INT,QUIT,TERM", *command(options, ENDLESS)], env=environment({"TOKEN": token}),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
     )  # fmt: skip
     assert running.stdout is not None
     assert {running.stdout.readline() for _ in range(nranks)} == {f"rank {rank} up\n" for rank in range(nranks)}
