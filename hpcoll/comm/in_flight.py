@@ -21,7 +21,7 @@ from hpcoll.comm.group import IN_FLIGHT
 from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.prepared import Asked, Prepared
 from hpcoll.comm.progress_thread import can_be_helped, collect, hurry, lasting
-from hpcoll.comm.requests import SHORT_NBYTES, Persistent, begin, go_on, is_short, start
+from hpcoll.comm.requests import Persistent, begin, go_on, is_eager, start
 from hpcoll.runtime.engine.call_cache import CallTable, Key, Served
 from hpcoll.runtime.engine.entry import run_cached
 from hpcoll.runtime.engine.host_engine import HostEngine
@@ -44,7 +44,7 @@ def issue(comm: WithContext, method: str, arguments: tuple[Any, ...], algorithm:
     send, recv, op, root = FOUND_BY[method](arguments, context.caller)
     key = method, root, algorithm, segment
     status = run_cached(context.started[turn][key], send, recv, op)
-    if status == BUSY and hurry(context.resources.message_contexts[1 + turn]):
+    if status == BUSY and hurry(context.resources.message_contexts[1 + turn], context.resources.wait_policy):
         status = run_cached(context.started[turn][key], send, recv, op)
     if status == DONE:
         context.turn = (turn + 1) % IN_FLIGHT
@@ -106,8 +106,8 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Aske
     context.turn = (turn + 1) % IN_FLIGHT
     with context.closing(plan.named(call.count)):
         request, engine = start(context, prepared.carrier.message_contexts[1 + turn], plan, call)
-    if is_short(call) and may_enter(table, call, plan, send):
-        enter(context.planner, table, method, arguments, (send, recv), call, Served(engine, plan), SHORT_NBYTES)
+    if is_eager(call, engine) and may_enter(table, call, plan, send):
+        enter(context.planner, table, method, arguments, (send, recv), call, Served(engine, plan), engine.wait_policy.eager)
     return request
 
 

@@ -20,7 +20,7 @@ from hpcoll.comm.calls.call import Call
 from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.runtime.engine.c_library import function_address
 from hpcoll.runtime.engine.entry import ACTIVATE, SERVE, WAIT, call_compiled
-from hpcoll.runtime.engine.host_engine import HostEngine
+from hpcoll.runtime.engine.host_engine import HostEngine, WaitPolicy
 from hpcoll.runtime.program import progress_fields as progress
 from hpcoll.runtime.transports.mpi import library
 from hpcoll.selection.config import log
@@ -28,6 +28,7 @@ from hpcoll.selection.config import log
 _MAX_SLOTS = 1024
 _TURNS = 3000  # rounds without movement after which a wait lets Python see a signal
 _SHORT_WHILE = 300  # such rounds
+_YIELDS_AFTER = 10  # such rounds where others may need this core
 _SEMAPHORE_NBYTES = 64
 _FINALIZE_S = 0.5
 
@@ -200,12 +201,17 @@ class Operation:
 
     def wait(self, move: Callable[[], object] = lambda: None) -> None:
         """Give turns until it has ended; ``move`` is called now and then, where nothing else moves."""
-        while not self._finished and call_compiled(WAIT, self.board.address, self._slot, _TURNS, 0) < progress.ENDED_WELL:
+        kept = self.engine.wait_policy.stays // _TURNS
+        while not self._finished:
+            yields_after = _TURNS if kept > 0 else _YIELDS_AFTER
+            if call_compiled(WAIT, self.board.address, self._slot, _TURNS, yields_after) >= progress.ENDED_WELL:
+                return
+            kept -= 1
             move()
 
     def test(self) -> bool:
         """Give one turn; whether it has ended."""
-        return self._finished or call_compiled(WAIT, self.board.address, self._slot, 1, 0) >= progress.ENDED_WELL
+        return self._finished or call_compiled(WAIT, self.board.address, self._slot, 1, 1) >= progress.ENDED_WELL
 
     def finish(self) -> None:
         """Bring the result home and give back what was taken, when it has ended.
@@ -247,9 +253,10 @@ class Operation:
         return error
 
 
-def hurry(message_context: MessageContext) -> bool:
+def hurry(message_context: MessageContext, wait_policy: WaitPolicy) -> bool:
     """Give turns, for a short while, to what is in flight on a message context; whether it has ended."""
-    call_compiled(WAIT, board().address, message_context.last, _SHORT_WHILE, 0)
+    yields_after = _SHORT_WHILE if wait_policy.stays > _SHORT_WHILE else _YIELDS_AFTER
+    call_compiled(WAIT, board().address, message_context.last, _SHORT_WHILE, yields_after)
     return message_context.idle
 
 

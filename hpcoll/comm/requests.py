@@ -21,8 +21,6 @@ from hpcoll.runtime.program import progress_fields as progress
 from hpcoll.runtime.program.fields import DONE, FAILED, PENDING
 from hpcoll.runtime.transports.mpi import handle
 
-SHORT_NBYTES = 16 << 10  # bytes of a call in flight that need not wait for the helper
-
 
 class PlanningOwner(Owner, Protocol):
     """What a persistent request needs besides."""
@@ -66,9 +64,9 @@ def let_mpi_move() -> None:
     _never().Get_status()
 
 
-def is_short(call: Call) -> bool:
-    """Whether a start may run it to its end at once."""
-    return call.exported is None and call.start is None and call.nbytes <= SHORT_NBYTES
+def is_eager(call: Call, engine: HostEngine) -> bool:
+    """Whether who starts it makes its first turns, perhaps all of them."""
+    return call.exported is None and call.start is None and call.nbytes <= engine.wait_policy.eager
 
 
 class _Ours(MPI.Request):
@@ -144,7 +142,7 @@ def start(
     engine = plan.take(message_context, call)
     if call.start is not None:
         call.start(engine)
-    status = begin(message_context, engine, call.send, call.recv) if is_short(call) else None
+    status = begin(message_context, engine, call.send, call.recv) if is_eager(call, engine) else None
     return go_on(context, message_context, plan, call, engine, status, kind), engine
 
 
@@ -208,7 +206,7 @@ class Persistent(_Ours, MPI.Prequest):
         if call.exported is None:  # what GPU memory has is given back with it
             self._release = weakref.finalize(self, _released, plan, message_context, self._engine, give_back)
             self._release.atexit = False
-        if is_short(call) and describe is None and call.finish is None:
+        if is_eager(call, engine) and describe is None and call.finish is None:
             self._stand_in()
             self._eager = START, self._engine.address, call.send, call.recv, 0
 

@@ -12,6 +12,8 @@ from reference import agreed, communicator
 
 import hpcoll
 from hpcoll.comm import attach, registry
+from hpcoll.comm.group import _wait_policy
+from hpcoll.runtime.engine.host_engine import OWN_CORE, SHARED_CORE, TWO_CORES
 
 pytestmark = [pytest.mark.mpi, pytest.mark.smoke]
 
@@ -140,3 +142,11 @@ def test_threads_with_a_duplicate_each() -> None:
     assert agreed(wrong) == []
     for comm in comms:
         comm.Free()
+
+
+def test_how_ranks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the cores that their host has for them and their helper threads; Open MPI's variable says that cores have several ranks."""
+    monkeypatch.delenv("OMPI_MCA_mpi_yield_when_idle", raising=False)
+    assert [_wait_policy(nranks, 4) for nranks in (1, 2, 3, 4, 5)] == [TWO_CORES, TWO_CORES, OWN_CORE, OWN_CORE, SHARED_CORE]
+    monkeypatch.setenv("OMPI_MCA_mpi_yield_when_idle", "1")
+    assert _wait_policy(1, 4) == SHARED_CORE

@@ -21,7 +21,7 @@ def _call(what, a, b, c, d):  # type: ignore[no-untyped-def]
     if what == ACTIVATE:
         return activate(a, b, c)
     if what == WAIT:
-        return wait(a, b, c)
+        return wait(a, b, c, d)
     if what == RESIZE:
         return resize(a, b)
     if what == UNPACK_RESULTS:

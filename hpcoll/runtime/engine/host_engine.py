@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.analysis.cost import NEVER
 from hpcoll.base.errors import HpcollError, TransportError
 from hpcoll.base.sizes import Number, Size, Sizes, int_value
 from hpcoll.runtime.engine.c_library import function_address
@@ -20,14 +21,27 @@ from hpcoll.runtime.transports.rings import Rings
 
 
 class WaitPolicy(NamedTuple):
-    """How a rank waits: passes without progress that it spins, then passes in which it yields the processor; then it sleeps."""
+    """How a rank waits, in passes without progress.
+
+    Attributes:
+        spins: In which it does nothing else; after them it lets the MPI library move, too.
+        stays: After which it yields the processor in each. A process that does not wait, were it another user's, keeps it for milliseconds.
+        yields: So many; then it sleeps.
+        eager: Bytes of a call in flight up to which who starts it makes its first turns. Longer ones are left to the helper thread where
+            that has a core of its own; where it has none, it would get one only when the others let go of theirs.
+        lingers: After which who starts a call in flight leaves the rest to the helper thread.
+    """
 
     spins: int
+    stays: int
     yields: int
+    eager: int
+    lingers: int
 
 
-OWN_CORE = WaitPolicy(200, 2000)  # a core of its own
-SHARED_CORE = WaitPolicy(5, 200)  # more ranks than cores: whoever is waited for may need this core
+OWN_CORE = WaitPolicy(200, 200_000, 2000, NEVER, 2000)  # a core of its own, for some 10 ms; a tenth of a millisecond
+TWO_CORES = OWN_CORE._replace(eager=16 << 10, lingers=260)  # and one for the helper thread
+SHARED_CORE = WaitPolicy(5, 5, 200, NEVER, 65)  # more ranks than cores: whoever is waited for may need this core
 
 
 class Shape(NamedTuple):
@@ -92,12 +106,14 @@ class HostEngine:
     Attributes:
         scratch_nbytes: Memory that `bind_scratch` takes, by now.
         lock, account, rings: As in `Binding`.
+        wait_policy: As given.
     """
 
     def __init__(self, program: Program, library: Library, wait_policy: WaitPolicy, binding: Binding, shape: Shape | None = None) -> None:
         nsources = int(program.rows[program.rows[:, f.CODE] == Code.REDUCE, f.NSOURCES].max(initial=0))
         if binding.rings is not None:
             assert int_value(program.staging_nbytes) <= binding.rings.capacity, (program.staging_nbytes, binding.rings.capacity)
+        self.wait_policy = wait_policy
         self.program, self._nstate = program, f.OPERANDS + nsources
         self._bind_words(self._laid_out(library, shape))
         fields = {
@@ -111,7 +127,8 @@ class HostEngine:
             f.CLOCK_GETTIME: function_address("clock_gettime"), f.STAGING_OF_LANE: int_value(program.staging_nbytes),
             f.TRUNCATED: library.truncated, f.PROCESS_VM_READV: function_address("process_vm_readv"),
             f.ERRNO_LOCATION: function_address("__errno_location"),
-            f.SPINS: wait_policy.spins, f.YIELDS: wait_policy.spins + wait_policy.yields,
+            f.SPINS: wait_policy.spins, f.STAYS: wait_policy.stays, f.YIELDS: wait_policy.stays + wait_policy.yields,
+            f.LINGERS: wait_policy.lingers,
         }  # fmt: skip
         if shape is not None:
             fields |= {field: int_value(size) for field, size in _sized(program, shape).items()} | {f.NCOUNTS: len(shape.sizes.given)}

@@ -156,7 +156,7 @@ def _go_on(address):  # type: ignore[no-untyped-def]
             let_mpi_move(address)  # a peer may be late because its message to this rank, or its access to a window here, needs that
         if idle > state[f.YIELDS] and idle % f.LOOKS == 0:
             usleep(state[f.USLEEP], (1,))
-        elif idle > state[f.SPINS]:
+        elif idle > state[f.STAYS]:
             sched_yield(state[f.SCHED_YIELD], ())
         if idle > state[f.YIELDS] + f.NAPS * f.LOOKS:
             return f.PENDING

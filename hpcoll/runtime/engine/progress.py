@@ -21,11 +21,9 @@ from hpcoll.runtime.engine.ffi import (
     usleep,
 )
 from hpcoll.runtime.engine.interpreter import advance_by_address, begin
+from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program import progress_fields as p
-from hpcoll.runtime.program.fields import BUSY, CELL, DONE, ENDED, FAILED, HANDLE_MASK, MEMCPY, NLANES, NULL, PENDING, SPINS, STAND_IN
-from hpcoll.runtime.program.fields import SCHED_YIELD as YIELD
 
-_EAGER = 60  # rounds without movement for which a start gives its core away before it leaves the rest for later
 _HURRY, _REST = 50, 150  # rounds without movement after which the helper sleeps between them, and parks if nothing is in flight
 
 _complete = c_function(INT, LONG)
@@ -49,7 +47,7 @@ def _advance(table, slot):  # type: ignore[no-untyped-def]
         store_release(at + 8 * p.STATE, p.RUNNING)
     if state == p.RUNNING:
         moved = advance_by_address(fields[p.ENGINE])
-        if moved < 0 or engine[ENDED] == engine[NLANES]:
+        if moved < 0 or engine[f.ENDED] == engine[f.NLANES]:
             store_release(fields[p.TICKETS], fields[p.TICKET] + 1)
             handle = fields[p.HANDLE]
             store_release(at + 8 * p.STATE, p.ENDED_BADLY if moved < 0 else p.ENDED_WELL)
@@ -110,15 +108,15 @@ def activate(table, slot, state):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def wait(table, slot, rounds):  # type: ignore[no-untyped-def]
-    """Advance all operations until one has ended, for so many rounds without movement; returns its state."""
+def wait(table, slot, rounds, yields_after):  # type: ignore[no-untyped-def]
+    """Advance all operations until one has ended, for so many rounds without movement, after some of which it yields; returns its state."""
     words, at, idle = pointer(table), table + 8 * (p.SLOTS + p.SLOT * slot + p.STATE), 0
     add(table + 8 * p.WAITERS, 1)
     while load_acquire(at) < p.ENDED_WELL and idle < rounds:
         idle = 0 if _round(table) else idle + 1
-        if idle > 2000:
+        if idle > yields_after + 2000:
             usleep(words[p.USLEEP], (1,))
-        elif idle > 10:
+        elif idle > yields_after:
             sched_yield(words[p.SCHED_YIELD], ())
     add(table + 8 * p.WAITERS, -1)
     return load_acquire(at)
@@ -132,19 +130,19 @@ def start(engine, input_address, output_address):  # type: ignore[no-untyped-def
     and what is done at once leaves the handle of a completed request there.
     """
     state = pointer(engine)
-    if state[CELL] and (pointer(state[CELL])[0] ^ state[NULL]) & state[HANDLE_MASK]:
-        return BUSY
+    if state[f.CELL] and (pointer(state[f.CELL])[0] ^ state[f.NULL]) & state[f.HANDLE_MASK]:
+        return f.BUSY
     begin(engine, input_address, output_address)
     idle = 0
-    while idle < state[SPINS] + _EAGER:
+    while idle < state[f.LINGERS]:
         moved = advance_by_address(engine)
         if moved < 0:
-            return FAILED
-        if state[ENDED] == state[NLANES]:
-            if state[CELL]:
-                memcpy(state[MEMCPY], (state[CELL], engine + 8 * STAND_IN, 8 if state[HANDLE_MASK] == -1 else 4))
-            return DONE
+            return f.FAILED
+        if state[f.ENDED] == state[f.NLANES]:
+            if state[f.CELL]:
+                memcpy(state[f.MEMCPY], (state[f.CELL], engine + 8 * f.STAND_IN, 8 if state[f.HANDLE_MASK] == -1 else 4))
+            return f.DONE
         idle = 0 if moved else idle + 1
-        if idle > state[SPINS]:
-            sched_yield(state[YIELD], ())
-    return PENDING
+        if idle > state[f.STAYS]:
+            sched_yield(state[f.SCHED_YIELD], ())
+    return f.PENDING

@@ -28,20 +28,19 @@ EVENT = 1
 # variables, of which NCOUNTS behind the first are the call's; RECORDS, RECORDS_END: what follows from them; ROOM: bytes at SCRATCH,
 # COPY_ROOM: at COPY, NEEDED: what was too much for one of them. ELEMENTS: of the message, for texts; LEDGER_NBYTES: for the ledger. CAME,
 # AWAITED: bytes of a message between local peers that was of another length. HELD: a request has it, which is in flight or has not been
-# waited for. ADVANCE: address of a compiled function. PROCESS_VM_READV, ERRNO_LOCATION: of functions of C; LOCAL_VECTOR, REMOTE_VECTOR:
-# address and bytes of what the first one writes and reads; REREAD: bytes of this call that were read from a peer's own memory to be
-# combined; HANDED_OUT: the result of the latest reduction was staged with it; TURNS: calls in which writes were slow, READS: messages of
-# the latest are read in its own memory, STAGED_NS, READ_NS: least time per 4 KiB of the one way and the other. From OPERANDS on there is
-# room for the addresses of the widest reduction's sources.
+# waited for. ADVANCE: address of a compiled function. SPINS, STAYS, YIELDS, LINGERS: of the wait policy. PROCESS_VM_READV, ERRNO_LOCATION:
+# of functions of C; LOCAL_VECTOR, REMOTE_VECTOR: address and bytes of what the first one writes and reads; REREAD: bytes of this call that
+# were read from a peer's own memory to be combined; HANDED_OUT: the result of the latest reduction was staged with it; TURNS: calls in
+# which writes were slow, READS: messages of the latest are read in its own memory, STAGED_NS, READ_NS: least time per 4 KiB of the one way
+# and the other. From OPERANDS on there is room for the addresses of the widest reduction's sources.
 (
-    NLANES, WINDOW, ROWS, SOURCES, LANES, WINDOW_SLOTS, REQUESTS, REQUESTS_PER_LANE, REQUEST_NBYTES, SCRATCH_PER_LANE,
-    INPUT, OUTPUT, SCRATCH, WHERE_INPUT, WHERE_OUTPUT, LANDED, NMESSAGES, RINGS, COMM, TAG, BYTE, STATUS_IGNORE, ISEND, IRECV, TEST, IPROBE,
-    LAST_TAG, KERNEL, MEMCPY, SCHED_YIELD, USLEEP, CLOCK_GETTIME, ENDED, ERROR, FLAG, SPINS, YIELDS, STAGING_OF_LANE, FIRST_STAGING_SLOT,
-    CLOCK, CLOCK_NS, LOCK, ACCOUNT, STARTED, CELL, NULL, STAND_IN, HANDLE_MASK, TRUNCATED, BLOCK, COPY, COPY_NBYTES, GPU,
-    COUNTS, NCOUNTS, RECORDS, RECORDS_END, ROOM, COPY_ROOM, NEEDED, ELEMENTS, LEDGER_NBYTES, CAME, AWAITED, HELD, MADVISE, ADVANCE,
-    PROCESS_VM_READV, ERRNO_LOCATION, LOCAL_VECTOR, _, REMOTE_VECTOR, _, REREAD, HANDED_OUT, TURNS, READS, STAGED_NS, READ_NS,
-    OPERANDS,
-) = range(80)  # fmt: skip
+    NLANES, WINDOW, ROWS, SOURCES, LANES, WINDOW_SLOTS, REQUESTS, REQUESTS_PER_LANE, REQUEST_NBYTES, SCRATCH_PER_LANE, INPUT, OUTPUT,
+    SCRATCH, WHERE_INPUT, WHERE_OUTPUT, LANDED, NMESSAGES, RINGS, COMM, TAG, BYTE, STATUS_IGNORE, ISEND, IRECV, TEST, IPROBE, LAST_TAG,
+    KERNEL, MEMCPY, SCHED_YIELD, USLEEP, CLOCK_GETTIME, ENDED, ERROR, FLAG, SPINS, STAYS, YIELDS, LINGERS, STAGING_OF_LANE,
+    FIRST_STAGING_SLOT, CLOCK, CLOCK_NS, LOCK, ACCOUNT, STARTED, CELL, NULL, STAND_IN, HANDLE_MASK, TRUNCATED, BLOCK, COPY, COPY_NBYTES,
+    GPU, COUNTS, NCOUNTS, RECORDS, RECORDS_END, ROOM, COPY_ROOM, NEEDED, ELEMENTS, LEDGER_NBYTES, CAME, AWAITED, HELD, MADVISE, ADVANCE,
+    PROCESS_VM_READV, ERRNO_LOCATION, LOCAL_VECTOR, _, REMOTE_VECTOR, _, REREAD, HANDED_OUT, TURNS, READS, STAGED_NS, READ_NS, OPERANDS,
+) = range(82)  # fmt: skip
 
 # In the array of a `Rings` (int64). SLOTS_AT, ACKS_AT, STAGING_AT: addresses in the window, the last of this rank's staging slots.
 # SENT, TAKEN, ACKED: addresses of this rank's counters, one per staging slot and peer; USED: per staging slot, bytes of CAPACITY
