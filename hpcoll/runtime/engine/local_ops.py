@@ -80,12 +80,6 @@ def copy_uncached(state, destination, source, nbytes):  # type: ignore[no-untype
 
 
 @njit(nogil=True, forceinline=True)
-def writes_slowly(rings):  # type: ignore[no-untyped-def]
-    """Whether writes to staging slots were slow of late."""
-    return rings[f.SLOW_WRITES] >= SLOW_WRITES
-
-
-@njit(nogil=True, forceinline=True)
 def reads_in_place(state, rings, row):  # type: ignore[no-untyped-def]
     """Whether peers read what a STAGE or POST names in place: in symmetric memory always, in this rank's own what is long enough."""
     where = state[f.WHERE_INPUT + row[f.BUFFER]] if row[f.IN_PLACE] else -1
@@ -104,7 +98,7 @@ def _staged_next(state, row, lane):  # type: ignore[no-untyped-def]
     where = state[f.WHERE_INPUT + row[f.TO_BUFFER]] if row[at + f.IN_PLACE] else -1
     if where >= 0:
         return 0
-    return address_of(state, STAGING, row[at + f.STAGED_DISPL], lane)
+    return pointer(state[f.RINGS])[f.STAGING_AT] + staging_of(state, lane) + row[at + f.STAGED_DISPL]
 
 
 @njit(nogil=True)
@@ -112,7 +106,7 @@ def _fold_uncached(address, destination, nsources, count, size, staged):  # type
     """Fold the operands into memory that is too large to stay in the caches: block by block, each streamed out, and staged if wanted."""
     state = pointer(address)
     block = f.BLOCK_NBYTES // size
-    slow = staged != 0 and writes_slowly(pointer(state[f.RINGS]))
+    slow = staged != 0 and pointer(state[f.RINGS])[f.SLOW_WRITES] >= SLOW_WRITES
     for lo in range(0, count, block):
         n = min(block, count - lo)
         _fold(state[f.KERNEL], (state[f.BLOCK], address + 8 * f.OPERANDS, nsources, n))
@@ -125,7 +119,7 @@ def _fold_uncached(address, destination, nsources, count, size, staged):  # type
             state[f.OPERANDS + i] += n * size
 
 
-@njit(nogil=True, forceinline=True)
+@njit(nogil=True)
 def _source(state, row, i, lane):  # type: ignore[no-untyped-def]
     at = pointer(state[f.SOURCES] + 16 * (row[f.FIRST_SOURCE] + i))
     return address_of(state, at[0], at[1], lane)

@@ -14,7 +14,6 @@ from hpcoll.runtime.engine.local_ops import (
     reads_in_place,
     staging_of,
     staging_slot,
-    writes_slowly,
 )
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, INLINE_NBYTES, STAGING, Code
@@ -121,7 +120,7 @@ def _await(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, forceinline=True)
 def _uncached(rings, nbytes):  # type: ignore[no-untyped-def]
-    return writes_slowly(rings) and nbytes >= _UNCACHED_NBYTES and rings[f.STAGED] % _TRIAL
+    return rings[f.SLOW_WRITES] >= SLOW_WRITES and nbytes >= _UNCACHED_NBYTES and rings[f.STAGED] % _TRIAL
 
 
 @njit(nogil=True)
@@ -211,7 +210,7 @@ def begin_shm(address):  # type: ignore[no-untyped-def]
             offset = state[f.INPUT + buffer] - ranges[3 * i]
             if offset >= 0 and state[f.INPUT + buffer] < ranges[3 * i + 1]:
                 state[f.WHERE_INPUT + buffer] = ranges[3 * i + 2] + offset
-    slow = state[f.LEDGER_NBYTES] >= rings[f.READ_FROM_SLOW] and writes_slowly(rings)
+    slow = state[f.LEDGER_NBYTES] >= rings[f.READ_FROM_SLOW] and rings[f.SLOW_WRITES] >= SLOW_WRITES
     state[f.READS] = _takes_reading(state) if slow else 0
     rings[f.READ_FROM] = rings[f.READ_FROM_SLOW] if state[f.READS] else rings[f.READ_FROM_USUALLY]
     if state[f.LEDGER_NBYTES] >= rings[f.READ_FROM]:
