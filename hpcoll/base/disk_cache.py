@@ -1,4 +1,4 @@
-"""What was compiled, kept on disk for the user's later processes."""
+"""What was compiled or found out, kept on disk for the user's later processes."""
 
 import os
 import sys
@@ -26,34 +26,35 @@ def folder() -> Path:
         return Path(os.devnull, "hpcoll")
 
 
-def kept(name: str, source: str, make: Callable[[], bytes]) -> bytes:
+def kept(name: str, source: str, make: Callable[[], bytes], text: str = _TEXT) -> bytes:
     """A kept file; made where there is none, by one process of a node at a time.
 
     Args:
         name: Of the file; holds a digest of all that it is made from.
         source: File that it is compiled from.
         make: What makes its content.
+        text: Said when that takes longer than a second.
     """
-    return kept_all({name: make}, source)[0]
+    return _kept(name, source, make, text, waits=True)
 
 
 def kept_all(makers: Mapping[str, Callable[[], bytes]], source: str) -> list[bytes]:
     """Several files as `kept`, by name. Processes of a node share the work: each leaves those that others are making for last."""
-    found = {name: _kept(name, source, make, waits=False) for name, make in makers.items()}
-    return [found[name] or _kept(name, source, make, waits=True) for name, make in makers.items()]
+    found = {name: _kept(name, source, make, _TEXT, waits=False) for name, make in makers.items()}
+    return [found[name] or _kept(name, source, make, _TEXT, waits=True) for name, make in makers.items()]
 
 
-def _kept(name: str, source: str, make: Callable[[], bytes], *, waits: bool) -> bytes:
+def _kept(name: str, source: str, make: Callable[[], bytes], text: str, *, waits: bool) -> bytes:
     path = folder() / name
     with suppress(OSError):
         return path.read_bytes()
     with once_per_node(name, source, waits=waits) as mine:
         if not mine:
-            _spoken.append(_TEXT)
+            _spoken.append(text)
             return b""
         with suppress(OSError):  # another process wrote it while this one waited
             return path.read_bytes()
-        with _said(_TEXT):
+        with _said(text):
             content = make()
         with suppress(OSError):  # nowhere to keep it: everybody compiles
             _write(path, content)

@@ -1,17 +1,31 @@
-"""Whether the MPI library takes addresses of GPU memory: tried, in a process of its own.
+"""Whether the MPI library takes addresses of GPU memory: tried, in a process of its own, and remembered on disk.
 
 What a library says of itself proves little: one without any CUDA code sends GPU memory well when its transport (UCX) recognises it,
-and one that has it may lack it at run time. A wrong guess ends a process, so it is another one that tries.
+and one that has it may lack it at run time. A wrong guess ends a process, so it is another one that tries. It may hang as well: then
+it is ended with all that it started, and the answer is no.
 """
 
+import hashlib
 import os
+import platform
+import signal
 import sys
+import tempfile
+from contextlib import suppress
 from functools import lru_cache
 
+from hpcoll.base.disk_cache import kept
 from hpcoll.base.launchers import PREFIXES
 from hpcoll.runtime.gpu.device import Gpu
 
-_LIMIT_S = 60
+_LIMIT_S = 15
+_TAKES, _NOT = b"takes", b"takes not"
+_TEXT = "hpcoll: trying whether the MPI library takes GPU memory, once"
+# Beginnings of variables by which users pick libraries and transports; none of them differs from job to job.
+_SETTINGS = (
+    "LD_", "MPI4PY_LIBMPI", "UCX_", "FI_", "MPIR_CVAR_", "MPICH_", "I_MPI_FABRICS", "I_MPI_OFFLOAD", "MV2_USE_", "PSM", "OMPI_MCA_pml",
+    "OMPI_MCA_btl", "OMPI_MCA_mtl", "OMPI_MCA_smsc", "OMPI_MCA_opal_", "OMPI_MCA_accelerator",
+)  # fmt: skip
 _TRIAL = """
 import sys
 from mpi4py import MPI
@@ -37,13 +51,43 @@ print("takes" if all(trial(nbytes) for nbytes in (8, 1 << 16, 1 << 22)) else "ta
 
 @lru_cache
 def takes_gpu_memory(gpu: Gpu) -> bool:
-    """Whether a message of GPU memory arrives, in a process of its own with this one's libraries and settings."""
+    """Whether a message of GPU memory arrives, in a process of its own with this one's libraries and settings.
+
+    Tried once per host, GPU, driver, MPI library and settings of it; the answer is kept beside what was compiled.
+    """
+    return kept(f"takes-gpu-memory-{_digest(gpu)}", __file__, lambda: _tried(gpu.ordinal), _TEXT) == _TAKES
+
+
+def _digest(gpu: Gpu) -> str:
+    """Of all that the answer depends on."""
+    from mpi4py import MPI
+
+    driver, ordinal = gpu.driver, gpu.ordinal
+    where = platform.node(), driver.version(), driver.device_name(ordinal), driver.bus_id(ordinal)
+    settings = sorted(item for item in os.environ.items() if item[0].startswith(_SETTINGS))
+    return hashlib.sha256(repr((where, MPI.Get_library_version(), settings, _TRIAL)).encode()).hexdigest()[:32]
+
+
+def _tried(ordinal: int) -> bytes:
+    """What the other process says; no, where it fails or takes too long."""
     import subprocess
 
     environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)}
-    command = [sys.executable, "-c", _TRIAL, str(gpu.ordinal)]
-    try:
-        ended = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return ended.returncode == 0 and ended.stdout.split() == [b"takes"]
+    command = [sys.executable, "-c", _TRIAL, str(ordinal)]
+    with tempfile.TemporaryFile() as said:  # no pipe, which something that it started might hold
+        try:
+            one = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.DEVNULL, start_new_session=True
+            )  # fmt: skip
+        except OSError:
+            return _NOT
+        try:
+            status = one.wait(_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return _NOT
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(one.pid, signal.SIGKILL)
+            one.wait()
+        said.seek(0)
+        return _TAKES if status == 0 and said.read().strip() == _TAKES else _NOT
