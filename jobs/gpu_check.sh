@@ -4,6 +4,7 @@
 #
 #   jobs/gpu_check.sh                       what is missing comes from the package index
 #   WHEELS=.whl OUT=/tmp/out jobs/gpu_check.sh    what is missing comes from a folder
+#   GPU_TESTS_WITHOUT=ipc jobs/gpu_check.sh       ranks cannot map each other's GPU memory here, and tests that need that are skipped
 #
 # Such a folder for Python 3.12 on x86-64, where Python brings numpy, numba, numba-cuda, CuPy, mpi4py, ml_dtypes and setuptools (8 MB):
 #   pip download -d .whl --no-deps --only-binary=:all: --python-version 3.12 --implementation cp --platform manylinux_2_28_x86_64 \

@@ -23,7 +23,7 @@ from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.program.route import in_words
 from hpcoll.runtime.transports.cross_memory import STAGED
 from hpcoll.runtime.transports.host_routes import host_routes
-from hpcoll.runtime.transports.local_ranks import LocalRanks
+from hpcoll.runtime.transports.local_ranks import FOLDER, LocalRanks
 from hpcoll.runtime.transports.mpi import handle
 from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings
 from hpcoll.runtime.transports.window import whole_pages
@@ -88,6 +88,8 @@ class Group:
                 level = logging.WARNING if self.config.shm_copy else logging.INFO
                 log.log(level, "ranks of this node stage all messages: they cannot read each other's memory: %s", unreadable)
         self._stock = self.new_message_contexts(CALLS_AT_ONCE)
+        if self.node.memory_alone:
+            log.info("shared memory of this node: files of memory alone (memfd), because %s makes none without a name", FOLDER)
         shares, near = self._stock[0].rings is not None, self.node.nranks == self.nranks
         found = [(0, shares)] * self.nranks if near else self.comm.allgather((self.node.first, shares))
         self.one_node = near and shares

@@ -6,6 +6,7 @@ import gc
 import threading
 from typing import Any
 
+import gpu_cases
 import numpy as np
 import pytest
 from cuda_double import installed
@@ -30,6 +31,16 @@ def test_memory_that_peers_cannot_map(options: dict[str, Any]) -> None:
         assert agreed(wrong) == []
         assert not double.races
         comm.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_way_that_should_exist_is_no_reason_to_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+    with installed(ipc=False, forgives=("failures",)) as double:
+        with pytest.raises(pytest.fail.Exception, match="HPCOLL_CUDA_PATH is ipc, but"):
+            gpu_cases.communicator("ipc", double.Array)
+        monkeypatch.setenv(gpu_cases.WITHOUT, "ipc,staged")
+        with pytest.raises(pytest.skip.Exception, match="HPCOLL_CUDA_PATH is ipc, but"):
+            gpu_cases.communicator("ipc", double.Array)
 
 
 @pytest.mark.parametrize("memory", ["device", "pooled", "managed"])
@@ -98,6 +109,7 @@ def test_an_array_over_two_allocations_is_not_exported_by_the_first(double: Any)
     comm = communicator("ipc")
     allreduce(comm, double)
     directory, array = comm._context.gpu._routes.directory, double.Array(LONG)
+    assert (directory is None) == (comm.size == 1)
     if directory is not None:
         assert directory.export(array.address, array.nbytes)
         assert not directory.export(array.address, array.nbytes + 1)

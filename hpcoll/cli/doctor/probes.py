@@ -8,7 +8,6 @@ import json
 import math
 import os
 import platform
-import re
 import resource
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from typing import Any
 import hpcoll
 from hpcoll.base import compile_once, disk_cache
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.memory import CGROUP, MEMBERSHIP, MEMINFO, cgroups, limits, machine_nbytes
 from hpcoll.base.units import format_nbytes
 from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding, one_line, read
 from hpcoll.cli.doctor.gpus import judge
@@ -33,7 +33,6 @@ LOW_MEMLOCK_NBYTES = 1 << 30
 _CUDA_LIMIT_S = 60
 _CUDA_PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "cupy", "torch", "numba-cuda")
 _REINSTALL = "pip install --force-reinstall hpcoll"
-_CGROUP, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def examine(rank: int) -> list[Finding]:
@@ -106,12 +105,10 @@ def one_copy(words: Sequence[Word], scope: str | None = None) -> list[Finding]:
     return [Finding(NOTE, "one copy", f"ranks of a host cannot read each other's memory: {found}", what)]
 
 
-def memory(root: Path = _CGROUP, membership: Path = _MEMBERSHIP, meminfo: Path = Path("/proc/meminfo")) -> list[Finding]:
+def memory(root: Path = CGROUP, membership: Path = MEMBERSHIP, meminfo: Path = MEMINFO) -> list[Finding]:
     """The machine's memory, and how much of it this process's control groups allow."""
-    total = re.search(r"^MemTotal: *(\d+) kB", read(meminfo), re.M)
-    nbytes = int(total[1]) << 10 if total else 0
-    limits = [read(folder / name) for folder in cgroups("memory", root, membership) for name in ("memory.max", "memory.limit_in_bytes")]
-    limit = min((int(text) for text in limits if text.isdecimal()), default=nbytes)
+    nbytes = machine_nbytes("MemTotal", meminfo)
+    limit = min(limits(root, membership).values(), default=nbytes)
     if not nbytes or limit >= nbytes:
         return [Finding(OK, "memory", f"{format_nbytes(nbytes) if nbytes else 'of unknown size'}, no limit by a control group")]
     text = f"{format_nbytes(nbytes)}, limited to {format_nbytes(limit)} by a control group"
@@ -120,7 +117,7 @@ def memory(root: Path = _CGROUP, membership: Path = _MEMBERSHIP, meminfo: Path =
     return [Finding(OK, "memory", text)]
 
 
-def cpu_quota(root: Path = _CGROUP, membership: Path = _MEMBERSHIP) -> float:
+def cpu_quota(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> float:
     """Cores' worth of time that this process's control groups allow; infinity where they set no limit."""
     quotas = [math.inf]
     for folder in cgroups("cpu", root, membership):
@@ -128,18 +125,6 @@ def cpu_quota(root: Path = _CGROUP, membership: Path = _MEMBERSHIP) -> float:
         if len(texts) == 2 and all(text.isdecimal() for text in texts) and int(texts[1]):  # else "max", or -1
             quotas.append(int(texts[0]) / int(texts[1]))
     return min(quotas)
-
-
-def cgroups(controller: str, root: Path = _CGROUP, membership: Path = _MEMBERSHIP) -> list[Path]:
-    """Folders of the control groups around this process, versions 1 and 2; some may be absent where a container hides them."""
-    found: list[Path] = []
-    for line in read(membership).splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers or controller in controllers.split(","):
-            base = root / controller if controllers else root
-            folder = base / path.lstrip("/")
-            found += [folder, *(above for above in folder.parents if above.is_relative_to(base))]
-    return found
 
 
 def cuda(device_files: Path = Path("/dev")) -> list[Finding]:

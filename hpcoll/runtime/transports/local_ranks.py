@@ -1,10 +1,11 @@
 """Ranks that share memory: their communicator, and the memory that they make together.
 
 What processes share is a window, or a copy that only one may write (`hpcoll.runtime.transports.window`), made of a file that local rank 0
-opens and the others map.
+opens and the others map: a file without a name, in /dev/shm, or of memory alone where file systems make none (gVisor).
 """
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
@@ -13,6 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.memory import left_nbytes
 from hpcoll.base.units import format_nbytes
 from hpcoll.runtime.program.fields import STAGING_SLOTS
 from hpcoll.runtime.transports import window as windows
@@ -23,6 +25,7 @@ from hpcoll.runtime.transports.symmetric import Ranges, Symmetric, sweep, symmet
 from hpcoll.runtime.transports.window import MAX_WINDOWS, Mapping, Number, Window, whole_pages
 
 FOLDER = "/dev/shm"
+_NONE_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS)  # what a file system says that makes no such files
 
 _T = TypeVar("_T")
 
@@ -37,20 +40,21 @@ class LocalRanks:
         local_peers: Local rank of each of the others, by its rank in the communicator.
         ranges: Memory that all of them map: on a communicator of some of the ranks of another, also what was made on that.
         refused: Why there are no rings; the empty string while there are.
+        memory_alone: On local rank 0, whether the folder makes no files without names, so that ours are of memory alone.
         own_memory: How these ranks read messages in each other's own memory; None: they do not.
     """
 
     def __init__(
         self, comm: MPI.Intracomm, limit: int | None, most: int | None, pids: Sequence[int], ranks: tuple[int, ...] | None = None
     ) -> None:  # fmt: skip
-        """``limit``: most bytes of shared memory on the node for all communicators, None for half of what others leave in /dev/shm;
+        """``limit``: most bytes of shared memory on the node for all communicators, None for half of what others leave;
         ``most``: ranks that share memory, in groups of neighbours; ``pids``: of all ranks; ``ranks``: their ranks in COMM_WORLD.
         """
         ranks = world_ranks(comm) if ranks is None else ranks
         self.comm = comm if not most and _all_share(ranks) else _split(comm, most, ranks)
         self._own = self.comm is not comm
         self.rank, self.nranks = self.comm.rank, self.comm.size
-        self.refused, self._limit = "", limit
+        self.refused, self._limit, self.memory_alone = "", limit, False
         self.own_memory: OwnMemory | None = None
         found = self.comm.allgather((comm.rank, pids[comm.rank])) if self._own else list(enumerate(pids))
         self._ranks = [rank for rank, _ in found]
@@ -142,12 +146,11 @@ class LocalRanks:
         file, made = -1, None
         try:
             if self.rank == 0 and not problem:
-                problem = self._no_room(nbytes, mapped)
-            if self.rank == 0 and not problem:
                 with _noted() as notes:
-                    file = os.open(FOLDER, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-                    os.ftruncate(file, nbytes)
-                problem = "".join(notes)
+                    file = self._new_file()
+                    problem = self._no_room(nbytes, mapped)
+                    os.ftruncate(file, 0 if problem else nbytes)
+                problem = problem or "".join(notes)
             told = np.array([bool(problem), os.getpid(), file, *_identity(file)], np.int64)
             self.comm.Bcast(told)
             failed, pid, number, device, inode = told.tolist()
@@ -169,16 +172,27 @@ class LocalRanks:
             raise ArgumentError(f"rank {rank}: {format_nbytes(nbytes)} of shared memory cannot be had: {text}")
         return made
 
-    def _no_room(self, nbytes: int, mapped: int) -> str:
+    def _new_file(self) -> int:
+        """Descriptor of a file without a name."""
         try:
-            room = os.statvfs(FOLDER)
+            return os.open(FOLDER, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            return f"{FOLDER}: {error.strerror}"
-        free = room.f_bavail * room.f_frsize
+            if error.errno not in _NONE_NAMELESS:
+                raise OSError(f"{FOLDER}: {error.strerror}") from None
+        self.memory_alone = True
+        return os.memfd_create("hpcoll", os.MFD_CLOEXEC)
+
+    def _no_room(self, nbytes: int, mapped: int) -> str:
+        """Why there is no room for so many bytes more; the empty string where there is."""
+        if self.memory_alone:
+            where, free = "the machine or its control group", left_nbytes()
+        else:
+            room = os.statvfs(FOLDER)
+            where, free = FOLDER, room.f_bavail * room.f_frsize
         limit = self._limit if self._limit is not None else (free + mapped) // 2
         if nbytes > limit - mapped:
             return f"{format_nbytes(mapped)} are in use, the limit is {format_nbytes(limit)} (HPCOLL_SHM)"
-        return f"{FOLDER} has {format_nbytes(free)} left" if nbytes > free else ""
+        return f"{where} has {format_nbytes(free)} left" if nbytes > free else ""
 
     def make_rings(self, n: int, capacity: int = CAPACITY_NBYTES) -> list[Rings] | None:
         """``n`` rings in one window; None on every rank, with ``refused`` set, where it cannot be had. Collective.

@@ -1,0 +1,89 @@
+"""Where the file system of /dev/shm makes no files without names, as in some sandboxes, what ranks share is of memory alone."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from gpu_cases import forced
+from gpu_double import allreduce
+from mpi4py import MPI
+from reference import ALGORITHMS, agreed, fresh
+from symmetry import holdings, mapping_of, shares
+from test_collectives import run
+
+import hpcoll
+from hpcoll.comm import attach
+from hpcoll.runtime.transports import local_ranks
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.fixture(autouse=True)
+def _no_nameless_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    real = os.open
+
+    def refusing(path: Any, flags: int, *arguments: Any, **options: Any) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), path)
+        return real(path, flags, *arguments, **options)
+
+    attach._registry.free()
+    monkeypatch.setattr(os, "open", refusing)
+    yield
+    attach._registry.free()
+
+
+def alone(comm: hpcoll.Communicator) -> bool:
+    """Whether this rank, if it has neighbours, shares memory with them."""
+    here = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
+    found = shares(comm) == (here.size > 1)
+    here.Free()
+    return found
+
+
+@pytest.mark.smoke
+def test_windows_and_collectives(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "hpcoll"):
+        comm = fresh()
+    wrong: list[Any] = [] if alone(comm) else ["no shared memory"]
+    told = any("files of memory alone (memfd), because /dev/shm makes none without a name" in text for text in caplog.messages)
+    wrong += [] if told == (shares(comm) and comm._context.resources.node.rank == 0) else [caplog.messages]
+    for collective, algorithm in ALGORITHMS:
+        wrong += [] if run(comm, collective, 40_001, 0, algorithm=algorithm) else [(collective, algorithm)]
+    x, before = comm.empty(1000), holdings()
+    wrong += [] if not shares(comm) or mapping_of(x)["name"].startswith("/memfd:hpcoll") else [mapping_of(x)]
+    x[:] = 1
+    comm.Allreduce(MPI.IN_PLACE, x)
+    wrong += [] if (x == comm.size).all() else [x]
+    wrong += [] if holdings() == before else [(holdings(), before)]
+    assert agreed(wrong) == []
+    comm.Free()
+
+
+def test_room_is_that_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    comm = fresh()
+    monkeypatch.setattr(local_ranks, "left_nbytes", lambda: 1 << 20)
+    monkeypatch.setattr(os, "statvfs", lambda path: pytest.fail("asks for the room of a file system"))
+    text = ""
+    try:
+        comm.empty(1 << 20)
+    except hpcoll.ArgumentError as error:
+        text = str(error)
+    assert agreed([] if not shares(comm) or "are in use, the limit is" in text else [text]) == []
+    comm.Free()
+
+
+@pytest.mark.double
+def test_gpus_map_each_others_memory(double: Any) -> None:
+    with forced("ipc"):
+        comm = hpcoll.Communicator(MPI.COMM_WORLD.Dup())
+    wrong = [] if allreduce(comm, double) else ["wrong"]
+    readers = len(comm._context.gpu._routes._readers)
+    wrong += [] if readers == comm._context.resources.node.nranks - 1 else [readers]
+    assert agreed(wrong) == []
+    comm.Free()
