@@ -74,6 +74,5 @@ class MemoryCalls(Calls):
 
     def cuIpcCloseMemHandle(self, address: int) -> None:
         one = self.memory.base(address, INVALID_VALUE)
-        if one.nopen == 1:
-            self.streams.finish_all(one.ordinal)
+        self.streams.finish_all(one.ordinal)
         self.memory.close(one)

@@ -18,6 +18,7 @@ from itertools import count
 import numpy as np
 
 from cuda_double.failures import (
+    ALREADY_MAPPED,
     ALREADY_REGISTERED,
     ILLEGAL_ADDRESS,
     INVALID_CONTEXT,
@@ -33,7 +34,7 @@ PAGE = mmap.PAGESIZE
 ALIGNMENT = 512
 _NONE, _BOTH = 0, mmap.PROT_READ | mmap.PROT_WRITE
 _FIXED, _NO_RESERVE = 0x10, 0x4000
-_HANDLE = struct.Struct("<6q")  # process, file, inode, first byte, bytes, GPU
+_HANDLE = struct.Struct("<7q")  # process, file, inode, address, first byte, bytes, GPU
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_ssize_t
@@ -63,7 +64,6 @@ class Allocation:
         backing: Where the double reads and writes it.
         file: Behind memory of a GPU, or -1.
         handle: What it was opened with; empty for this process's own.
-        nopen: How often it was opened.
     """
 
     address: int
@@ -77,7 +77,6 @@ class Allocation:
     pooled: bool = False
     pinned: bool = False
     handle: bytes = b""
-    nopen: int = 0
 
     @property
     def own(self) -> bool:
@@ -201,32 +200,32 @@ class Memory:
     def export(self, one: Allocation) -> bytes:
         """What other processes open memory with."""
         require(one.own and not one.managed and not one.pooled, INVALID_VALUE, f"memory at {one.address:#x} cannot be exported")
-        words = os.getpid(), one.file, os.fstat(one.file).st_ino, one.address % PAGE, one.nbytes, self.gpus[one.ordinal]
+        words = os.getpid(), one.file, os.fstat(one.file).st_ino, one.address, one.address % PAGE, one.nbytes, self.gpus[one.ordinal]
         return _HANDLE.pack(*words).ljust(IPC_HANDLE_NBYTES, b"\0")
 
     def open(self, handle: bytes, ordinal: int) -> Allocation:
-        """Another process's memory; a second time, the same."""
-        process, remote, inode, first, nbytes, gpu = _HANDLE.unpack_from(handle)
+        """Another process's memory; refused while this one has open what lies there, or what was freed there."""
+        process, remote, inode, there, first, nbytes, gpu = _HANDLE.unpack_from(handle)
         require(process != os.getpid(), INVALID_CONTEXT, "opens memory of its own process")
         require(self._peer_access or gpu == self.gpus[ordinal], PEER_ACCESS_UNSUPPORTED, f"GPU {ordinal} does not reach GPU {gpu}")
-        one = next((one for one in self if (one.handle, one.ordinal) == (handle, ordinal)), None)
-        if one is None:
-            try:
-                file = os.open(f"/proc/{process}/fd/{remote}", os.O_RDWR)
-            except OSError:
-                file = -1
-            known = file >= 0 and os.fstat(file).st_ino == inode
-            if file >= 0 and not known:
-                os.close(file)
-            require(known, INVALID_HANDLE, "opens memory that is gone")
-            one = self._place(file, first, nbytes, ordinal, self._readable)
-            one.handle = handle
-        one.nopen += 1
+        for one in self:
+            if one.handle and one.ordinal == ordinal:
+                other, _, _, start, _, length, _ = _HANDLE.unpack_from(one.handle)
+                apart = other != process or start + length <= there or there + nbytes <= start
+                require(apart, ALREADY_MAPPED, f"opens memory at {there:#x} of process {process}, where it has some open")
+        try:
+            file = os.open(f"/proc/{process}/fd/{remote}", os.O_RDWR)
+        except OSError:
+            file = -1
+        known = file >= 0 and os.fstat(file).st_ino == inode
+        if file >= 0 and not known:
+            os.close(file)
+        require(known, INVALID_HANDLE, "opens memory that is gone")
+        one = self._place(file, first, nbytes, ordinal, self._readable)
+        one.handle = handle
         return one
 
     def close(self, one: Allocation) -> None:
-        """Undo one `open`."""
+        """Undo `open`."""
         require(one.handle, INVALID_VALUE, f"memory at {one.address:#x} was not opened")
-        one.nopen -= 1
-        if not one.nopen:
-            self.free(one)
+        self.free(one)

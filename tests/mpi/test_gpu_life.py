@@ -89,6 +89,46 @@ def test_other_memory_at_the_same_address_on_some_ranks(double: Any) -> None:
     comm.Free()
 
 
+def already_mapped(double: Any) -> list[str]:
+    return [text for text in double.failures if "ALREADY_MAPPED" in text]
+
+
+def test_communicators_share_what_is_mapped(double: Any) -> None:
+    """A process may open an allocation once, whatever communicators use it, and closes it behind the last of them."""
+    comms, wrong = [communicator("ipc") for _ in range(3)], []
+    send, recv = double.Array(LONG).fill(1), double.Array(LONG)
+    for comm in (*comms, *comms):
+        comm.Allreduce(send, recv.fill(0), algorithm="direct")
+        wrong += [] if (read(recv) == comm.size).all() else [len(wrong)]
+    opened = [sum(bool(one.handle) for one in double.memory)]
+    while comms:
+        comm = comms.pop()
+        comm.Allreduce(send, recv.fill(0), algorithm="direct")
+        wrong += [] if (read(recv) == comm.size).all() else [comms]
+        comm.Free()
+        del comm
+        gc.collect()
+        opened.append(sum(bool(one.handle) for one in double.memory))
+    wrong += [] if opened[0] <= 3 * (WORLD.size - 1) and opened[-1] == 0 else [opened]
+    assert agreed(wrong + already_mapped(double)) == []
+
+
+def test_memory_that_came_again_for_another_communicator(double: Any) -> None:
+    """It lies where freed memory lay that peers have mapped for other communicators, which do not use it any more."""
+    comms, wrong = [communicator("ipc") for _ in range(2)], []
+    for turn in range(4):
+        send, recv = double.Array(LONG).fill(turn), double.Array(LONG).fill(0)
+        comms[turn % 2].Allreduce(send, recv, algorithm="direct")
+        wrong += [] if (read(recv) == WORLD.size * turn).all() else [turn]
+        WORLD.Barrier()
+        if WORLD.rank != turn % 3:
+            recv.free()
+            send.free()  # last, so that its place is the first to be taken
+    assert agreed(wrong + already_mapped(double)) == []
+    for comm in comms:
+        comm.Free()
+
+
 @pytest.mark.mpi(min_size=2)
 def test_more_allocations_than_can_be_exported(double: Any) -> None:
     comm = communicator()

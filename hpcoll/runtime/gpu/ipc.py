@@ -1,12 +1,15 @@
 """GPU memory that local peers map: who exports what, and what is mapped here.
 
-The **directory** is a window of shared memory in which each local rank writes what it exports, one slot per allocation:
+The **directory** of a communicator is a window of shared memory in which each local rank writes what it exports, one slot per allocation:
 
-    generation (8 bytes) | name for other processes (64) | free
+    generation (8 bytes) | name for other processes (64) | number of the allocation in its process (8) | free
 
 A message names a slot and an offset in the allocation. Its receiver maps the slot when it first meets it, and again when the
 generation has changed, because the owner has freed the memory and exports another in that slot. Freed memory stays occupied for as long
-as a peer maps it: so whoever maps one slot of a rank lets go of all others of that rank whose generation has changed.
+as a peer maps it, and hinders what comes to lie at its address: so whoever exports something first forgets freed memory in all directories
+of its process, and whoever maps something of a rank first lets go of all that this rank has forgotten, in all directories too. What is
+mapped is the process's, since the driver lets it open an allocation once:
+`hpcoll.runtime.gpu.mappings`.
 """
 
 import ctypes
@@ -18,15 +21,19 @@ from contextlib import suppress
 import numpy as np
 
 from hpcoll.base.errors import DeviceError
-from hpcoll.runtime.gpu.cuda import IPC_HANDLE_NBYTES, Attribute
-from hpcoll.runtime.gpu.device import Gpu, Memory, release
+from hpcoll.runtime.gpu.cuda import Attribute
+from hpcoll.runtime.gpu.device import Gpu, Memory
+from hpcoll.runtime.gpu.mappings import NAME_WORDS, NUMBER_WORD, Mapped, mappings
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.fields import FIRST_SLOT, NSLOTS, OFFSET_BITS, SLOT_NBYTES
 from hpcoll.runtime.transports.local_ranks import LocalRanks
 
-_NAME_WORDS = slice(1, 1 + IPC_HANDLE_NBYTES // 8)  # of a slot
 _RESERVED = 128  # slots that only hpcoll's own memory may take
 _OPEN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+
+_directories: "weakref.WeakSet[Directory]" = weakref.WeakSet()
+_exporting = threading.Lock()  # held while any directory of the process changes what it exports
 
 
 class Directory:
@@ -47,16 +54,17 @@ class Directory:
         self._window = ranks.window(0, NSLOTS * SLOT_NBYTES)
         words = self._window.mapping.array(0, ranks.nranks * NSLOTS * SLOT_NBYTES).view(np.int64)
         self._slots = words.reshape(ranks.nranks, NSLOTS, SLOT_NBYTES // 8)
-        self._mapped = np.zeros((ranks.nranks, NSLOTS, 2), np.int64)  # generation or 0, address
-        self._lock = threading.Lock()  # for that: the helper maps, too
+        self._mapped = Mapped(gpu, ranks.pids, self._slots)
         self._exported, self._nexported = np.zeros((NSLOTS, 3), np.int64), np.zeros(1, np.int64)
         self._slot_of: dict[int, int] = {}  # by the driver's number of an allocation
         self._free = list(range(NSLOTS - 1, -1, -1))
         self._callback = _OPEN(_weakly(self))
-        weakref.finalize(self, _close, gpu, self._mapped).atexit = False
+        mappings.add(self._mapped)
+        weakref.finalize(self, mappings.remove, self._mapped).atexit = False
+        _directories.add(self)
         self.fields = {
             f.EXPORTED: self._exported.ctypes.data, f.NEXPORTED: self._nexported.ctypes.data, f.DIRECTORY: self._window.address,
-            f.MAPPED: self._mapped.ctypes.data, f.OPEN: ctypes.cast(self._callback, ctypes.c_void_p).value or 0,
+            f.MAPPED: self._mapped.table.ctypes.data, f.OPEN: ctypes.cast(self._callback, ctypes.c_void_p).value or 0,
         }  # fmt: skip
         self.readers = self._find_readers()
 
@@ -73,11 +81,12 @@ class Directory:
         readers = frozenset(rank for rank, local in self._ranks.local_peers.items() if offered and mine in found[local][1])
         theirs = (text for local, (_, mapped, text) in enumerate(found) if local != mine and mine not in mapped)
         self.problem = next(theirs, "") if offered else why
-        release(self._gpu, "cuIpcCloseMemHandle", [int(self._mapped[local, 0, 1]) for local in seen])
-        self._mapped[:] = 0
+        for local in seen:
+            mappings.let_go(self._mapped, local, 0)
         comm.Barrier()  # before the memory is freed
         if offered:
-            self._forget(0)
+            with _exporting:
+                self._forget(0)
         return readers
 
     def export(self, pointer: int, nbytes: int = 1, *, reserved: bool = False) -> bool:
@@ -90,9 +99,10 @@ class Directory:
             False, with `problem` set, where the driver cannot export it, or the memory does not lie in one allocation.
         """
         number = self._gpu.driver.attribute(pointer, Attribute.BUFFER_ID)
-        slot = self._slot_of.get(number)
-        if slot is None:
-            slot = self._fill(number, pointer, 0 if reserved else _RESERVED)
+        with _exporting:
+            slot = self._slot_of.get(number)
+            if slot is None:
+                slot = self._fill(number, pointer, 0 if reserved else _RESERVED)
         if slot is None:
             return False
         if pointer + nbytes > self._exported[slot, 1]:
@@ -108,13 +118,14 @@ class Directory:
         except DeviceError as error:
             self.problem = str(error)
             return None
-        self._forget_freed()
+        for directory in list(_directories):
+            directory._forget_freed()
         if len(self._free) <= nleft:
             self.problem = f"{len(self._slot_of)} allocations are exported already"
             return None
         slot = self._free.pop()
         words = self._slots[self._ranks.rank, slot]
-        words[_NAME_WORDS] = np.frombuffer(name, np.int64)
+        words[NAME_WORDS], words[NUMBER_WORD] = np.frombuffer(name, np.int64), number
         words[0] += 1  # peers look at it when they are told of the slot, by a message behind this
         self._exported[slot] = base, base + nbytes, (FIRST_SLOT + slot) << OFFSET_BITS
         self._slot_of[number] = slot
@@ -145,29 +156,12 @@ class Directory:
     def _map(self, local: int, slot: int) -> int:
         """Map what is in a peer's slot; 1, or 0 with `problem` set. Compiled code calls this from any thread."""
         try:
-            with self._lock, self._gpu.entered():
-                self._map_alone(local, slot)
+            with self._gpu.entered():
+                mappings.map(self._mapped, local, slot)
         except BaseException as error:  # nothing may be raised through compiled code
             self.problem = str(error) or type(error).__name__
             return 0
         return 1
-
-    def _map_alone(self, local: int, slot: int) -> None:
-        generations, mapped = self._slots[local, :, 0], self._mapped[local]
-        generation = int(generations[slot])
-        if not generation:
-            raise DeviceError(f"local rank {local} exports nothing in slot {slot}")
-        for stale in np.flatnonzero((mapped[:, 0] != 0) & (mapped[:, 0] != generations)).tolist():
-            self._unmap(local, stale)
-        if mapped[slot, 0] == 0:  # another thread may have been faster
-            mapped[slot, 1] = self._gpu.driver.open(self._slots[local, slot, _NAME_WORDS].tobytes())
-            mapped[slot, 0] = generation
-
-    def _unmap(self, local: int, slot: int) -> None:
-        mapped = self._mapped[local, slot]
-        if mapped[0]:
-            mapped[0] = 0
-            self._gpu.driver("cuIpcCloseMemHandle", int(mapped[1]))
 
 
 def _weakly(directory: Directory) -> Callable[[int, int], int]:
@@ -179,8 +173,3 @@ def _weakly(directory: Directory) -> Callable[[int, int], int]:
         return 0 if found is None else found._map(local, slot)
 
     return map_slot
-
-
-def _close(gpu: Gpu, mapped: np.ndarray) -> None:
-    """Unmap what is mapped."""
-    release(gpu, "cuIpcCloseMemHandle", [address for generation, address in mapped.reshape(-1, 2).tolist() if generation])

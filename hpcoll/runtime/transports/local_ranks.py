@@ -36,6 +36,7 @@ class LocalRanks:
     Attributes:
         comm: Private communicator of those ranks; where they are all there are, the one that this was made of.
         rank, nranks: In it.
+        pids: Of them.
         first: Lowest of those ranks in the communicator.
         local_peers: Local rank of each of the others, by its rank in the communicator.
         ranges: Memory that all of them map: on a communicator of some of the ranks of another, also what was made on that.
@@ -59,9 +60,9 @@ class LocalRanks:
         found = self.comm.allgather((comm.rank, pids[comm.rank])) if self._own else list(enumerate(pids))
         self._ranks = [rank for rank, _ in found]
         self.first = self._ranks[0]
-        self._pids = frozenset(pid for _, pid in found)
+        self.pids = tuple(pid for _, pid in found)
         self.local_peers = {rank: local for local, rank in enumerate(self._ranks) if rank != comm.rank}
-        self.ranges = Ranges(self._pids)
+        self.ranges = Ranges(frozenset(self.pids))
 
     def read_own_memory(self, words: Sequence[Word], copy: str | None, measured: int | None) -> str:
         """Let messages be read in their senders' own memory, if all these ranks can; collective.
@@ -94,7 +95,7 @@ class LocalRanks:
             ArgumentError: on every rank of the node, when one of them cannot have it; says which and why.
         """
         sweep()
-        return symmetric_array(self.window(8 * self.nranks, Symmetric.room(nbytes)), self._pids, self.rank, nbytes)
+        return symmetric_array(self.window(8 * self.nranks, Symmetric.room(nbytes)), frozenset(self.pids), self.rank, nbytes)
 
     def copy(self, nbytes: int, writer: int) -> Mapping:
         """Memory that one local rank may write and the others only read; collective, raises as `symmetric`."""
