@@ -10,7 +10,7 @@ from cuda_double.failures import INVALID_VALUE, NOT_FOUND, NOT_REGISTERED, NOT_S
 from hpcoll.runtime.gpu.cuda import Attribute, IpcHandle, MemoryType
 
 _TYPES: dict[int, Any] = {Attribute.MEMORY_TYPE: c_uint, Attribute.IS_MANAGED: c_uint, Attribute.DEVICE_ORDINAL: c_int,
-                          Attribute.BUFFER_ID: c_uint64, Attribute.MEMPOOL_HANDLE: c_uint64}  # fmt: skip
+                          Attribute.CAN_BE_EXPORTED: c_int, Attribute.BUFFER_ID: c_uint64, Attribute.MEMPOOL_HANDLE: c_uint64}  # fmt: skip
 
 
 class MemoryCalls(Calls):
@@ -21,7 +21,8 @@ class MemoryCalls(Calls):
         require(one is not None, INVALID_VALUE, f"{address:#x} is not known")
         assert one is not None
         known = {Attribute.MEMORY_TYPE: one.kind, Attribute.IS_MANAGED: one.managed, Attribute.BUFFER_ID: one.number,
-                 Attribute.DEVICE_ORDINAL: one.ordinal, Attribute.MEMPOOL_HANDLE: 0x53000000 * one.pooled}  # fmt: skip
+                 Attribute.DEVICE_ORDINAL: one.ordinal, Attribute.CAN_BE_EXPORTED: self.memory.can_be_exported(one),
+                 Attribute.MEMPOOL_HANDLE: 0x53000000 * one.pooled}  # fmt: skip
         require(attribute in known, INVALID_VALUE, f"pointer attribute {attribute}")
         cast(value, POINTER(_TYPES[attribute]))[0] = int(known[Attribute(attribute)])
 
@@ -53,6 +54,10 @@ class MemoryCalls(Calls):
         require(one.pinned, INVALID_VALUE, f"memory at {address or 0:#x} was not allocated here")
         self.streams.finish_all()
         self.memory.unpin(one)
+
+    def cuMemHostGetDevicePointer_v2(self, pointer: Any, address: int | None, flags: int) -> None:
+        require(flags == 0, INVALID_VALUE, f"flags {flags}")
+        pointer[0] = self.memory.device_address(address or 0)
 
     def cuMemHostRegister_v2(self, address: int | None, nbytes: int, flags: int) -> None:
         self.memory.register(address or 0, nbytes, self._ordinal())

@@ -165,8 +165,8 @@ class Double:
 
 def install(
     ordinal_count: int = 1, *, gpus: tuple[int, ...] | None = None, current: int | None = 0, readable: bool = False, ipc: bool = True,
-    peer_access: bool = True, eager: float = 0.0, wait_policy: int = 3, strict: bool = False, seed: int = 0, memory_nbytes: int = 1 << 30,
-    capability: tuple[int, int] = (9, 0), version: tuple[int, int] = (13, 0), nmultiprocessors: int = 4,
+    peer_access: bool = True, host_pointers: bool = True, eager: float = 0.0, wait_policy: int = 3, strict: bool = False, seed: int = 0,
+    memory_nbytes: int = 1 << 30, capability: tuple[int, int] = (9, 0), version: tuple[int, int] = (13, 0), nmultiprocessors: int = 4,
 ) -> Double:  # fmt: skip
     """Let a double stand for the driver in this process.
 
@@ -177,6 +177,7 @@ def install(
         readable: Whether the host may touch GPU memory, as an MPI library that knows CUDA does.
         ipc: Whether memory can be exported and opened.
         peer_access: Whether GPUs reach memory of other GPUs.
+        host_pointers: Whether GPUs reach registered host memory at the host's addresses.
         eager: Probability, 0 to 1, that work is done as soon as it is queued, with all that it waits for.
         wait_policy: Most times that an event's query says "not ready" before it is.
         strict: Whether work that races is refused (700).
@@ -184,7 +185,7 @@ def install(
         memory_nbytes: Of each GPU.
     """
     streams = Streams(Random(seed), eager, wait_policy, strict)
-    memory = Memory(gpus or tuple(range(ordinal_count)), memory_nbytes, readable, peer_access)
+    memory = Memory(gpus or tuple(range(ordinal_count)), memory_nbytes, readable, peer_access, host_pointers)
     double = Double(memory, streams, ipc=ipc, capability=capability, version=version, nmultiprocessors=nmultiprocessors)
     double.make_current(current)
     cuda.use(double.library)

@@ -92,9 +92,11 @@ class Memory:
         capacity: Bytes of each.
         readable: Whether the host sees memory at the GPU's addresses, as an MPI library that knows CUDA does.
         peer_access: Whether GPUs reach memory of other GPUs.
+        host_pointers: Whether GPUs reach registered host memory at the host's addresses.
     """
 
-    def __init__(self, gpus: tuple[int, ...], capacity: int, readable: bool, peer_access: bool) -> None:
+    def __init__(self, gpus: tuple[int, ...], capacity: int, readable: bool, peer_access: bool, host_pointers: bool) -> None:
+        self.host_pointers = host_pointers
         self.gpus, self.capacity, self._readable, self._peer_access = gpus, capacity, readable, peer_access
         self._table: dict[int, Allocation] = {}
         self._vacant: dict[tuple[int, int], list[int]] = defaultdict(list)  # (length, first byte of its page) -> addresses
@@ -131,7 +133,20 @@ class Memory:
         assert one is not None
         require(one.kind is MemoryType.HOST or one.managed or one.ordinal == ordinal, ILLEGAL_ADDRESS,
                 f"a kernel of GPU {ordinal} touches {address:#x}, memory of GPU {one.ordinal}")  # fmt: skip
+        registered = one.kind is MemoryType.HOST and not one.pinned
+        require(self.host_pointers or not registered, ILLEGAL_ADDRESS, f"a kernel touches {address:#x}, an address of the host only")
         self.view(address, nbytes)
+
+    def device_address(self, address: int) -> int:
+        """Where kernels reach page-locked host memory."""
+        one = self.find(address)
+        require(one and one.kind is MemoryType.HOST, INVALID_VALUE, f"{address:#x} is not page-locked")
+        assert one is not None
+        return address if self.host_pointers or one.pinned else address ^ 1 << 46
+
+    def can_be_exported(self, one: Allocation) -> bool:
+        """Whether other processes may open it."""
+        return one.own and not one.managed and not one.pooled
 
     def allocate(self, nbytes: int, ordinal: int, *, managed: bool = False, pooled: bool = False) -> Allocation:
         """Memory of a GPU."""
@@ -199,7 +214,7 @@ class Memory:
 
     def export(self, one: Allocation) -> bytes:
         """What other processes open memory with."""
-        require(one.own and not one.managed and not one.pooled, INVALID_VALUE, f"memory at {one.address:#x} cannot be exported")
+        require(self.can_be_exported(one), INVALID_VALUE, f"memory at {one.address:#x} cannot be exported")
         words = os.getpid(), one.file, os.fstat(one.file).st_ino, one.address, one.address % PAGE, one.nbytes, self.gpus[one.ordinal]
         return _HANDLE.pack(*words).ljust(IPC_HANDLE_NBYTES, b"\0")
 

@@ -43,6 +43,15 @@ def test_a_way_that_should_exist_is_no_reason_to_skip(monkeypatch: pytest.Monkey
             gpu_cases.communicator("ipc", double.Array)
 
 
+@pytest.mark.parametrize("way", ["staged", None])
+def test_gpus_that_reach_host_memory_at_other_addresses(way: str | None) -> None:
+    with installed(host_pointers=False) as double:
+        comm = communicator(way)
+        wrong = [count for count in (LONG, SHORT) if not allreduce(comm, double, count)]
+        assert agreed(wrong) == []
+        comm.Free()
+
+
 @pytest.mark.parametrize("memory", ["device", "pooled", "managed"])
 def test_any_memory(memory: str, double: Any) -> None:
     """Also such as cannot be exported, and parts of allocations."""
@@ -52,6 +61,7 @@ def test_any_memory(memory: str, double: Any) -> None:
     comm.Allreduce(MPI.IN_PLACE, whole[LONG : 2 * LONG])
     found = read(whole).reshape(3, LONG)
     assert agreed([] if ([-1, comm.size * (comm.size + 1) / 2, -1] == found.T).all() else [found]) == []
+    assert double.failures == []  # it is not even tried to export what cannot be
     comm.Free()
 
 

@@ -18,7 +18,7 @@ from cuda_double import Double
 from driver_cases import N, driver, filled, recorded
 
 from hpcoll.base.errors import DeviceError
-from hpcoll.runtime.gpu.cuda import Attribute, IpcHandle, MemoryType
+from hpcoll.runtime.gpu.cuda import Attribute, DeviceAttribute, IpcHandle, MemoryType
 
 pytestmark = pytest.mark.double(forgives=("races", "failures"))
 TESTS = Path(cuda_double.__file__).parents[1]
@@ -82,6 +82,23 @@ def test_kinds_of_memory(double: Double) -> None:
         driver().register(mine.ctypes.data + 100, 8)
     driver()("cuMemHostUnregister", mine.ctypes.data)
     assert driver().attribute(mine.ctypes.data, Attribute.MEMORY_TYPE) == MemoryType.UNKNOWN
+
+
+@pytest.mark.double(host_pointers=False, forgives=("failures",))
+def test_registered_memory_at_another_address(double: Double) -> None:
+    """Kernels do not reach it at the host's, and the driver says so; memory that it allocates itself they do."""
+    mine, pinned, there = np.zeros(N, np.uint8), driver().allocate_pinned(N), ctypes.c_uint64()
+    assert driver().device_attribute(0, DeviceAttribute.CAN_USE_HOST_POINTER) == 0
+    assert double.library.cuMemHostRegister_v2(mine.ctypes.data, N, 3) == 0
+    assert double.library.cuMemHostGetDevicePointer_v2(ctypes.byref(there), mine.ctypes.data, 0) == 0
+    assert there.value != mine.ctypes.data
+    assert double.library.cuMemsetD8Async(mine.ctypes.data, 1, N, 0) == 700
+    driver()("cuMemHostUnregister", mine.ctypes.data)
+    with pytest.raises(DeviceError, match="kernels reach host memory at"):
+        driver().register(mine.ctypes.data, N)
+    assert driver().attribute(mine.ctypes.data, Attribute.MEMORY_TYPE) == MemoryType.UNKNOWN
+    driver()("cuMemsetD8Async", pinned, 1, N, 0)
+    double.finish()
 
 
 def test_gpus_are_told_apart() -> None:
@@ -178,6 +195,8 @@ def test_memory_that_cannot_be_exported(double: Double) -> None:
     base = filled(double, 1)
     for address in (double.pooled(N), double.managed(N), driver().allocate_pinned(N), base + 512):
         assert double.library.cuIpcGetMemHandle(ctypes.byref(IpcHandle()), address) == 1
+        assert address == base + 512 or driver().attribute(address, Attribute.CAN_BE_EXPORTED) == 0
+    assert driver().attribute(base, Attribute.CAN_BE_EXPORTED) == 1
     double.ipc = False
     with pytest.raises(DeviceError, match="801"):
         driver().export(base)

@@ -46,6 +46,7 @@ class Attribute(IntEnum):
     IS_MANAGED = 8  # uint
     BUFFER_ID = 7  # uint64, differs between allocations of a process, also one after another at one address
     DEVICE_ORDINAL = 9  # int
+    CAN_BE_EXPORTED = 10  # int, IS_LEGACY_CUDA_IPC_CAPABLE
     MEMPOOL_HANDLE = 17  # pointer; not null for memory of a stream-ordered pool
 
 
@@ -55,6 +56,7 @@ class DeviceAttribute(IntEnum):
     MULTIPROCESSORS = 16
     MAJOR = 75
     MINOR = 76
+    CAN_USE_HOST_POINTER = 91  # for registered memory: kernels reach it at the host's address
     CAN_REGISTER_HOST_MEMORY = 99
 
 
@@ -70,7 +72,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuPointerGetAttribute": (_P, c_int, c_uint64), "cuMemGetAddressRange_v2": (POINTER(c_uint64), POINTER(_S), c_uint64),
     "cuMemAlloc_v2": (POINTER(c_uint64), _S), "cuMemFree_v2": (c_uint64,),
     "cuMemHostAlloc": (POINTER(_P), _S, c_uint), "cuMemFreeHost": (_P,),
-    "cuMemHostRegister_v2": (_P, _S, c_uint), "cuMemHostUnregister": (_P,),
+    "cuMemHostGetDevicePointer_v2": (POINTER(c_uint64), _P, c_uint), "cuMemHostRegister_v2": (_P, _S, c_uint), "cuMemHostUnregister": (_P,),
     "cuMemcpyAsync": (c_uint64, c_uint64, _S, _P), "cuMemsetD8Async": (c_uint64, c_ubyte, _S, _P),
     "cuStreamCreate": (POINTER(_P), c_uint), "cuStreamDestroy_v2": (_P,), "cuStreamSynchronize": (_P,),
     "cuStreamWaitEvent": (_P, _P, c_uint), "cuStreamIsCapturing": (_P, POINTER(c_int)),
@@ -204,8 +206,16 @@ class Driver:
         return self._handle("cuMemHostAlloc", nbytes, _REGISTER_PORTABLE_MAPPED)
 
     def register(self, address: int, nbytes: int) -> None:
-        """Page-lock host memory, so that every GPU reads and writes it at the same address."""
+        """Page-lock host memory, so that every GPU reads and writes it at the same address.
+
+        Raises:
+            DeviceError: it cannot be locked, or the current GPU has it at another address.
+        """
         self("cuMemHostRegister_v2", address, nbytes, _REGISTER_PORTABLE_MAPPED)
+        there = self._pointer("cuMemHostGetDevicePointer_v2", address, 0)
+        if there != address:
+            self("cuMemHostUnregister", address)
+            raise DeviceError(f"kernels reach host memory at {address:#x} only at {there:#x}")
 
     def stream(self) -> int:
         """A stream that does not wait for the legacy default stream."""

@@ -143,6 +143,8 @@ class Gpu:
     def pin(self, owner: object, address: int, nbytes: int) -> None:
         """Page-lock host memory for as long as its owner lives, so that kernels read and write it."""
         self.enter()
+        if not self.driver.device_attribute(self.ordinal, DeviceAttribute.CAN_USE_HOST_POINTER):
+            raise DeviceError(f"kernels of GPU {self.ordinal} do not reach host memory at the host's addresses")
         self.driver.register(address, nbytes)
         weakref.finalize(owner, release, self, "cuMemHostUnregister", [address]).atexit = False
 

@@ -112,6 +112,9 @@ class Directory:
 
     def _fill(self, number: int, pointer: int, nleft: int) -> int | None:
         """The slot in which an allocation is exported from now on; None, where there would be fewer than ``nleft`` left."""
+        if not self._gpu.driver.attribute(pointer, Attribute.CAN_BE_EXPORTED):
+            self.problem = f"memory at {pointer:#x} is of a kind that cannot be exported"
+            return None
         try:
             base, nbytes = self._gpu.driver.address_range(pointer)
             name = self._gpu.driver.export(base)
