@@ -13,7 +13,20 @@ from reference_engine import SCRATCH, Reach, Setting
 from reference_memory import STAGING_SLOTS
 from reference_streams import MOST_SOURCES
 
-from hpcoll.runtime.program.fields import ALLOWED, BUFFER, CODE, DISPL, EVENT, IN_PLACE, NSOURCES, TO_BUFFER, TO_DISPL
+from hpcoll.runtime.program.fields import (
+    ALLOWED,
+    BUFFER,
+    CODE,
+    DISPL,
+    EVENT,
+    FIRST_SOURCE,
+    IN_PLACE,
+    NBYTES,
+    NSOURCES,
+    REDUCED_NBYTES,
+    TO_BUFFER,
+    TO_DISPL,
+)
 from hpcoll.runtime.program.opcodes import PINNED, STAGING, Code, Program
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -146,6 +159,30 @@ def test_the_form_of_programs(row: Algorithm, reach: str) -> None:
             assert Counter(recorded) == Counter(event for event in synced if event)
             before = [lane[i - 1][CODE] for i, row in enumerate(lane) if row[CODE] == Code.RECORD]
             assert set(before) <= {Code.COPY, Code.REDUCE, Code.STAGE}
+
+
+def scratch_end(program: Program) -> int:
+    """Where the scratch ends that rows use."""
+    found = [(row[BUFFER], row[DISPL], row[NBYTES]) for row in rows_of(program, Code.SEND, Code.RECV, Code.STAGE, Code.POST)]
+    for row in rows_of(program, Code.COPY):
+        found += [(row[TO_BUFFER], row[TO_DISPL], row[5]), (row[3], row[4], row[5])]
+    for row in rows_of(program, Code.REDUCE):
+        sources = program.sources[row[FIRST_SOURCE] : row[FIRST_SOURCE] + row[NSOURCES]].tolist()
+        found += [(buffer, displ, row[REDUCED_NBYTES]) for buffer, displ in ((row[TO_BUFFER], row[TO_DISPL]), *sources)]
+    return max((displ + nbytes for buffer, displ, nbytes in found if buffer == SCRATCH), default=0)
+
+
+@pytest.mark.parametrize("reach", REACH)
+@every_row
+def test_scratch_is_what_rows_use(row: Algorithm, reach: str) -> None:
+    """On a GPU it is memory that is really there."""
+    for program in programs(row.key, 5, reach, in_place=COLLECTIVES[row.collective].always_in_place, count=15 * 256):
+        assert program.scratch_nbytes == -(-scratch_end(program) // 256) * 256
+
+
+@pytest.mark.parametrize("key", ["allreduce/direct", "reduce/direct", "reduce_scatter/direct"])
+def test_contributions_that_are_read_in_place_need_no_scratch(key: str) -> None:
+    assert {program.scratch_nbytes for nranks in (2, 5) for program in programs(key, nranks, "all mapped")} == {0}
 
 
 def test_landing_slots_are_aligned() -> None:

@@ -52,10 +52,11 @@ class Items:
         schedule, layout, itemsize: Of the lane's segment.
         aliases: Which chunks of INPUT are chunks of OUTPUT.
         copied: Which of the messages that are lent are copied first, by number.
+        unused: Scratch cells that no item touches: they have places behind all others, and no memory.
     Attributes:
         list: The items.
         keeps_empty: Chunks and messages without bytes are operations too, which do nothing.
-        scratch: Displacement and count of each scratch cell, in elements.
+        scratch: Displacement and count of each scratch cell, in elements; ``scratch_count``: of those that have memory.
         landings: Bytes of each landing slot.
         pinned: Those in pinned memory.
         nlandings: Landing slots that receives take in turn.
@@ -67,13 +68,13 @@ class Items:
     on_gpu: ClassVar[bool] = False
 
     def __init__(
-        self, schedule: Schedule, layout: Layout, itemsize: int, aliases: dict[int, int], copied: frozenset[int]
-    ) -> None:
+        self, schedule: Schedule, layout: Layout, itemsize: int, aliases: dict[int, int],
+        copied: frozenset[int] = frozenset(), unused: frozenset[int] = frozenset(),
+    ) -> None:  # fmt: skip
         self.layout, self.itemsize, self.aliases, self._copied = layout, itemsize, aliases, copied
         self.keeps_empty = layout.varying and not self.on_gpu
         self.list: list[Item] = []
-        ends = [0, *accumulate(layout.size(extent) for extent in schedule.scratch)]
-        self.scratch = [(lo, hi - lo) for lo, hi in pairwise(ends)]
+        self.scratch, self.scratch_count = _cells([layout.size(extent) for extent in schedule.scratch], unused)
         self.landings: list[Any] = []
         self.pinned: set[int] = set()
         self.nlandings, self.staging_nbytes, self.nmessages, self.nstaged = LANDING_SLOTS, 0, 0, 0
@@ -189,6 +190,11 @@ class Items:
             self.append(Item(Code.ACK, peer, [], [("message", slot)], []))
         self._unused = []
 
+    def untouched(self) -> frozenset[int]:
+        """Scratch cells that no item touches: messages that would be received there are used where they are."""
+        touched = {name for item in self.list for name in (*item.reads, *item.writes)}
+        return frozenset(i for i in range(len(self.scratch)) if (Buffer.SCRATCH, i) not in touched)
+
     def overwritten_too_soon(self) -> frozenset[int]:
         """Messages lent from memory that is overwritten before the lane has used another peer's message: the reader may itself wait there.
 
@@ -204,3 +210,11 @@ class Items:
             for name in item.reads if i in self._lent else ():
                 lent.setdefault(name, []).append((self._lent[i], used))
         return frozenset(found)
+
+
+def _cells(counts: Sequence[Any], unused: frozenset[int]) -> tuple[list[tuple[Any, Any]], Any]:
+    """Places of scratch cells, unused ones behind all others, and the count of those others."""
+    order = sorted(range(len(counts)), key=unused.__contains__)
+    ends = [0, *accumulate(counts[i] for i in order)]
+    places = {i: (lo, hi - lo) for i, (lo, hi) in zip(order, pairwise(ends), strict=True)}
+    return [places[i] for i in range(len(counts))], ends[len(counts) - len(unused)]

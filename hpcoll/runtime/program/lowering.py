@@ -59,7 +59,7 @@ class _Rows:
         self.lent: dict[int, tuple[int, int]] = {}  # item -> peer that it lends to, and the number of that message
         self.nlent: Counter[int] = Counter()  # messages lent to each peer
         self.unread: Counter[int] = Counter()  # how many of these the peer may still read
-        self.scratch_nbytes = aligned(sum(count for _, count in items.scratch) * items.itemsize, items.boundary)
+        self.scratch_nbytes = aligned(items.scratch_count * items.itemsize, items.boundary)
         self.pinned_nbytes = 0
         self.landings: list[tuple[int, int]] = []
         for slot, nbytes in enumerate(items.landings):
@@ -247,13 +247,17 @@ def lower(
     return Program(*arrays, min(window, len(lanes)), *needs, symbols=symbols)  # type: ignore
 
 
-def _items(make: Callable[[frozenset[int]], Items], steps: Sequence[Step], routes: Mapping[int, Route]) -> Items:
-    """The items of a channel, with copies of what would be lent and overwritten too soon."""
-    items = make(frozenset())
+def _items(make: Callable[..., Items], steps: Sequence[Step], routes: Mapping[int, Route]) -> Items:
+    """The items of a channel, with copies of what would be lent and overwritten too soon, and no memory for what is never used."""
+    items = make()
     add_steps(items, steps, routes)
     copied = items.overwritten_too_soon()
     if copied:
         items = make(copied)
+        add_steps(items, steps, routes)
+    unused = items.untouched()
+    if unused:
+        items = make(copied, unused)
         add_steps(items, steps, routes)
     return items
 
