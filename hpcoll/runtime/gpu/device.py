@@ -17,6 +17,8 @@ from hpcoll.runtime.gpu.cuda import DeviceAttribute, Driver, driver
 _BLOCKS_PER_MULTIPROCESSOR = 8  # enough to keep the memory busy
 _LEAST_NBYTES = 4096  # of temporary memory
 _SLAB_NBYTES = 32 << 20  # allocated at once for many pieces of it, because peers map allocations
+_PIECE_NBYTES = _SLAB_NBYTES // 8  # the largest piece
+_IDLE_SHARE = 64  # part of the GPU's memory that stays allocated for temporary memory while nobody uses it
 _STREAM_SETS = 16  # message contexts from there on share them: that delays work, but never for something that comes behind it
 
 
@@ -49,9 +51,9 @@ class Temporary:
         address, nbytes: Where it is.
     """
 
-    def __init__(self, gpu: "Gpu", idle: list[int], nbytes: int) -> None:
-        self.gpu, self.address, self.nbytes = gpu, idle.pop(), nbytes
-        weakref.finalize(self, idle.append, self.address).atexit = False
+    def __init__(self, gpu: "Gpu", address: int, nbytes: int) -> None:
+        self.gpu, self.address, self.nbytes = gpu, address, nbytes
+        weakref.finalize(self, gpu.keep, address, nbytes).atexit = False
 
 
 class Gpu:
@@ -77,6 +79,7 @@ class Gpu:
         self.stream = driver.stream()
         self._events: list[int] = []  # that nobody uses
         self._idle: dict[int, list[int]] = {}  # addresses of temporary memory by size
+        self._most_idle = driver.device_nbytes(ordinal) // _IDLE_SHARE
         self._slab = (0, 0)  # what is left of the last one: address and bytes
         self._lock = threading.Lock()
 
@@ -106,18 +109,24 @@ class Gpu:
         return found
 
     def temporary(self, nbytes: int) -> Temporary:
-        """Memory for one call. It stays allocated, so that peers need map it only once."""
+        """Memory for one call. It stays allocated within limits, so that peers need map it only once."""
         size = max(_LEAST_NBYTES, 1 << max(0, nbytes - 1).bit_length())
         with self._lock:
             idle = self._idle.setdefault(size, [])
-            if not idle:
-                idle.append(self._piece(size))
-            return Temporary(self, idle, size)
+            return Temporary(self, idle.pop() if idle else self._piece(size), size)
+
+    def keep(self, address: int, size: int) -> None:
+        """Keep temporary memory for the next call, or free it where it is large and enough is kept; from any thread, without a lock."""
+        kept = sum(nbytes * len(idle) for nbytes, idle in self._idle.copy().items() if nbytes > _PIECE_NBYTES)
+        if size > _PIECE_NBYTES and kept + size > self._most_idle:
+            release(self, "cuMemFree_v2", [address])
+        else:
+            self._idle[size].append(address)
 
     def _piece(self, size: int) -> int:
-        """Memory that is never freed: of a slab, or for itself when it is large."""
+        """New memory: of a slab, which is never freed, or for itself when it is large."""
         self.enter()
-        if size > _SLAB_NBYTES // 8:
+        if size > _PIECE_NBYTES:
             return self.driver.allocate(size)
         address, left = self._slab
         if left < size:
