@@ -51,6 +51,7 @@ class Gpus:
 
     def __init__(self, on: Resources, gpu: Gpu) -> None:
         self.gpu, self._on, self._ranks, self._path = gpu, on, on.node, on.config.cuda_path
+        self._pinned = set[int]()  # numbers of message contexts
         with on.alone():
             self._find(on.native)
             self.message_contexts = self._new_message_contexts(CALLS_AT_ONCE)
@@ -118,21 +119,38 @@ class Gpus:
         """Its memory goes with it."""
 
     def _new_message_contexts(self, n: int) -> list[MessageContext]:
-        """Message contexts whose staging memory GPUs read and write; collective."""
+        """Message contexts whose staging memory GPUs read and write; collective.
+
+        That of the first is pinned at once, which gives it pages, and all ranks learn whether that can be done; the others' when an engine
+        needs it.
+        """
         message_contexts = self._on.group.new_message_contexts(n, self._capacity or _NO_STAGING_NBYTES)
-        problem = ""
-        if self._capacity and message_contexts[0].rings is not None:
-            window = message_contexts[0].rings.window
-            try:
-                self.gpu.enter()
-                self.gpu.pin(window, window.address, window.mapping.nbytes)
-            except DeviceError as error:
-                problem = f"rank {self._on.rank}: shared memory cannot be pinned: {error}"
+        problem = "" if message_contexts[0].rings is not None or not self._on.shares_memory else self._ranks.refused
+        try:
+            self.pin(message_contexts[0])
+        except DeviceError as error:
+            problem = str(error)
         refused = next(filter(None, self._ranks.comm.allgather(problem)), "")
         if refused:
             log.warning("GPU arrays travel by MPI on this node: %s", refused)
         use = not refused and self._path != DIRECT
         return [MessageContext(message_context.index, message_context.rings if use else None) for message_context in message_contexts]
+
+    def pin(self, message_context: MessageContext) -> None:
+        """Let GPUs read and write a message context's staging memory, if it has any.
+
+        Raises:
+            DeviceError: they cannot.
+        """
+        rings = message_context.rings
+        if rings is None or not self._capacity or message_context.index in self._pinned:
+            return
+        try:
+            for address, nbytes in rings.staging:
+                self.gpu.pin(rings.window, address, nbytes)
+        except DeviceError as error:
+            raise DeviceError(f"rank {self._on.rank}: shared memory cannot be pinned: {error}", code=error.code) from error
+        self._pinned.add(message_context.index)
 
     def exported(self, call: Call, arrays: Iterable[DeviceArray]) -> tuple[bool, bool]:
         """Whether peers may map INPUT and OUTPUT, which are the caller's arrays or temporary memory."""
@@ -193,6 +211,7 @@ class GpuEngines(EngineBuilder):
         self, program: Program, call: Call, account: np.ndarray, message_context: MessageContext, shape: Shape | None
     ) -> GpuEngine:  # fmt: skip
         gpu, function = self._gpus.gpu, 0
+        self._gpus.pin(message_context)
         if call.op is not None and len(program.sources):
             function = gpu.function(kernels().fold(call.op, call.dtype, gpu.cc))
         binding = Binding(self._comm, self._lock, account, 0, message_context.rings, message_context.tag)

@@ -6,7 +6,6 @@ import gc
 import threading
 from typing import Any
 
-import gpu_cases
 import numpy as np
 import pytest
 from cuda_double import installed
@@ -30,25 +29,6 @@ def test_memory_that_peers_cannot_map(options: dict[str, Any]) -> None:
         wrong = [count for count in (LONG, SHORT) if not allreduce(comm, double, count, ordinal=mine)]
         assert agreed(wrong) == []
         assert not double.races
-        comm.Free()
-
-
-@pytest.mark.mpi(min_size=2)
-def test_a_way_that_should_exist_is_no_reason_to_skip(monkeypatch: pytest.MonkeyPatch) -> None:
-    with installed(ipc=False, forgives=("failures",)) as double:
-        with pytest.raises(pytest.fail.Exception, match="HPCOLL_CUDA_PATH is ipc, but"):
-            gpu_cases.communicator("ipc", double.Array)
-        monkeypatch.setenv(gpu_cases.WITHOUT, "ipc,staged")
-        with pytest.raises(pytest.skip.Exception, match="HPCOLL_CUDA_PATH is ipc, but"):
-            gpu_cases.communicator("ipc", double.Array)
-
-
-@pytest.mark.parametrize("way", ["staged", None])
-def test_gpus_that_reach_host_memory_at_other_addresses(way: str | None) -> None:
-    with installed(host_pointers=False) as double:
-        comm = communicator(way)
-        wrong = [count for count in (LONG, SHORT) if not allreduce(comm, double, count)]
-        assert agreed(wrong) == []
         comm.Free()
 
 
@@ -97,46 +77,6 @@ def test_other_memory_at_the_same_address_on_some_ranks(double: Any) -> None:
             wrong += [] if send.address == address else ["another address"]
     assert agreed(wrong) == []
     comm.Free()
-
-
-def already_mapped(double: Any) -> list[str]:
-    return [text for text in double.failures if "ALREADY_MAPPED" in text]
-
-
-def test_communicators_share_what_is_mapped(double: Any) -> None:
-    """A process may open an allocation once, whatever communicators use it, and closes it behind the last of them."""
-    comms, wrong = [communicator("ipc") for _ in range(3)], []
-    send, recv = double.Array(LONG).fill(1), double.Array(LONG)
-    for comm in (*comms, *comms):
-        comm.Allreduce(send, recv.fill(0), algorithm="direct")
-        wrong += [] if (read(recv) == comm.size).all() else [len(wrong)]
-    opened = [sum(bool(one.handle) for one in double.memory)]
-    while comms:
-        comm = comms.pop()
-        comm.Allreduce(send, recv.fill(0), algorithm="direct")
-        wrong += [] if (read(recv) == comm.size).all() else [comms]
-        comm.Free()
-        del comm
-        gc.collect()
-        opened.append(sum(bool(one.handle) for one in double.memory))
-    wrong += [] if opened[0] <= 3 * (WORLD.size - 1) and opened[-1] == 0 else [opened]
-    assert agreed(wrong + already_mapped(double)) == []
-
-
-def test_memory_that_came_again_for_another_communicator(double: Any) -> None:
-    """It lies where freed memory lay that peers have mapped for other communicators, which do not use it any more."""
-    comms, wrong = [communicator("ipc") for _ in range(2)], []
-    for turn in range(4):
-        send, recv = double.Array(LONG).fill(turn), double.Array(LONG).fill(0)
-        comms[turn % 2].Allreduce(send, recv, algorithm="direct")
-        wrong += [] if (read(recv) == WORLD.size * turn).all() else [turn]
-        WORLD.Barrier()
-        if WORLD.rank != turn % 3:
-            recv.free()
-            send.free()  # last, so that its place is the first to be taken
-    assert agreed(wrong + already_mapped(double)) == []
-    for comm in comms:
-        comm.Free()
 
 
 @pytest.mark.mpi(min_size=2)

@@ -79,6 +79,7 @@ class Rings:
         address: Of the fields that compiled code reads.
         capacity: Bytes of a staging slot.
         local_peers: Local rank of each of the others, by its rank in the communicator.
+        staging: Address and bytes of the staging slots of each local rank.
         window: Memory of all local ranks, which other rings may have a share in.
     """
 
@@ -88,6 +89,8 @@ class Rings:
     ) -> None:
         nlocal = len(local_peers) + 1
         self.local_peers, self.capacity, self.window, self._ranges = local_peers, capacity, window, ranges
+        offset = staging - window.part(rank)
+        self.staging = [(window.address + window.part(local) + offset, STAGING_SLOTS * capacity) for local in range(nlocal)]
         ncounters = STAGING_SLOTS * nlocal
         self.fields = np.zeros(f.RINGS_NFIELDS + 3 * ncounters + 3 * STAGING_SLOTS, np.int64)
         self.address: int = self.fields.ctypes.data
