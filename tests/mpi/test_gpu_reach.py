@@ -12,7 +12,7 @@ from gpu_cases import read
 from gpu_double import LONG, SHORT, WORLD, allreduce, communicator
 from reference import agreed
 
-from hpcoll.runtime.gpu.cuda import MemoryType
+from hpcoll.runtime.gpu.cuda import ALREADY_MAPPED, MemoryType
 
 pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double(forgives=("failures",)), pytest.mark.once]
 
@@ -58,6 +58,19 @@ def test_communicators_share_what_is_mapped(double: Any) -> None:
         opened.append(sum(bool(one.handle) for one in double.memory))
     wrong += [] if opened[0] <= 3 * (WORLD.size - 1) and opened[-1] == 0 else [opened]
     assert agreed(wrong + already_mapped(double)) == []
+
+
+def test_memory_that_is_open_at_first_is_tried_again(double: Any) -> None:
+    """Its owner may have forgotten what hinders it since stale mappings were closed."""
+    comm = communicator("ipc")
+    wrong = [] if allreduce(comm, double) else ["first"]
+    double.fail("cuIpcOpenMemHandle_v2", ALREADY_MAPPED)
+    send, recv = double.Array(LONG).fill(1), double.Array(LONG).fill(0)
+    comm.Allreduce(send, recv, algorithm="direct")
+    wrong += [] if (read(recv) == comm.size).all() else ["again"]
+    wrong += [] if comm.size == 1 or "cuIpcOpenMemHandle_v2" not in double.failing else ["nothing was opened"]
+    assert agreed(wrong) == []
+    comm.Free()
 
 
 def test_memory_that_came_again_for_another_communicator(double: Any) -> None:
