@@ -18,6 +18,7 @@ from reference import agreed, communicator
 from test_nonblocking import FINISH, started
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.comm import requests
 from hpcoll.comm.progress_thread import board
 from hpcoll.runtime.program import progress_fields as progress
 
@@ -219,8 +220,9 @@ def test_fork() -> None:
 
 
 @SEVERAL
-def test_a_slot_is_taken_over_when_the_helper_has_left_it() -> None:
+def test_a_slot_is_taken_over_when_the_helper_has_left_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slot may be given out again before the thread that ended its last operation has let go of it: nobody else gives turns till then."""
+    monkeypatch.setattr(requests, "is_eager", lambda call, engine: False)
     comm = communicator().Dup()
     slot = board().free[-1]
     owner = board().slots[slot]

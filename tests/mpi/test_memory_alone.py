@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import operator
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -60,7 +61,7 @@ def test_windows_and_collectives(caplog: pytest.LogCaptureFixture) -> None:
     x[:] = 1
     comm.Allreduce(MPI.IN_PLACE, x)
     wrong += [] if (x == comm.size).all() else [x]
-    wrong += [] if holdings() == before else [(holdings(), before)]
+    wrong += [] if all(map(operator.le, holdings(), before)) else [(holdings(), before)]  # less: what earlier tests left has gone
     assert agreed(wrong) == []
     comm.Free()
 
