@@ -48,7 +48,8 @@ def alone(comm: hpcoll.Communicator) -> bool:
 
 
 @pytest.mark.smoke
-def test_windows_and_collectives(caplog: pytest.LogCaptureFixture) -> None:
+def test_windows_and_collectives(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPCOLL_DEBUG", "info")  # a group of its own, which says what it finds
     with caplog.at_level(logging.INFO, "hpcoll"):
         comm = fresh()
     wrong: list[Any] = [] if alone(comm) else ["no shared memory"]
