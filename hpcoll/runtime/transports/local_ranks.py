@@ -81,8 +81,8 @@ class LocalRanks:
             fails = np.array([bool(problem)], np.uint8)
             self.comm.Allreduce(MPI.IN_PLACE, fails, MPI.MAX)
             problem = next(filter(None, self.comm.allgather(problem))) if fails[0] else ""
+            _reading.extend([] if problem else [frozenset(mine)])
         if not problem:
-            _reading.append(frozenset(mine))
             self.own_memory = own_memory(mine, copy, measured)
         return problem
 
