@@ -1,4 +1,5 @@
 """Reduction kernels of hpcoll: one compiled fold per operator and element type."""
 
 MAX_SOURCES = 8  # of one reduction on a GPU: kernels take operands by value
+MAX_DESTINATIONS = 8  # that get its result
 MAX_AXES = 6  # of a strided array on a GPU

@@ -11,7 +11,7 @@ import numpy as np
 from numba import cuda, types
 
 from hpcoll.base.ops import ReduceOp
-from hpcoll.kernels import MAX_AXES, MAX_SOURCES
+from hpcoll.kernels import MAX_AXES, MAX_DESTINATIONS, MAX_SOURCES
 from hpcoll.kernels.numbers import Number, operator, times
 
 if numba.config.ENABLE_CUDASIM:
@@ -25,55 +25,55 @@ address = vectors.address
 _BYTES = types.CPointer(types.uint8)
 
 
-def _misalignment(dst, s0, s1, s2, s3, s4, s5, s6, s7, nsources):  # type: ignore[no-untyped-def]
-    found = dst | s0 | s1
-    if nsources > 2:
-        found |= s2
-    if nsources > 3:
-        found |= s3
-    if nsources > 4:
-        found |= s4
-    if nsources > 5:
-        found |= s5
-    if nsources > 6:
-        found |= s6
-    if nsources > 7:
-        found |= s7
-    return found & 15
+def _apart(d0, d1, d2, d3, d4, d5, d6, d7, s0, s1, s2, s3, s4, s5, s6, s7):  # type: ignore[no-untyped-def]
+    """0 where all addresses are equally far from a multiple of `WIDE_NBYTES`."""
+    found = (d0 ^ d1) | (d0 ^ d2) | (d0 ^ d3) | (d0 ^ d4) | (d0 ^ d5) | (d0 ^ d6) | (d0 ^ d7)
+    found |= (d0 ^ s0) | (d0 ^ s1) | (d0 ^ s2) | (d0 ^ s3) | (d0 ^ s4) | (d0 ^ s5) | (d0 ^ s6) | (d0 ^ s7)
+    return found & (WIDE_NBYTES - 1)
 
 
 def fold(one: Number, op: ReduceOp) -> tuple[Any, Any]:
-    """``(dst, s0, ..., s7, nsources, count)``: ``dst[i] = s0[i] op s1[i] op ...``, from left to right.
+    """``(d0, ..., d7, ndestinations, s0, ..., s7, nsources, count)``: ``d[i] = s0[i] op s1[i] op ...``, from left to right, in all of them.
 
-    All sources of a vector are loaded before any is used, and all before ``dst`` is written.
+    Pointers that are not in use repeat one that is. Elements in front of the first multiple of `WIDE_NBYTES` and behind the last go one by
+    one, all others in vectors, where that is the same elements in all arrays. All sources of a vector are loaded before any is used, and
+    all before a destination is written.
     """
     nlanes = WIDE_NBYTES * 8 // one.stored.bitwidth
+    itemsize = WIDE_NBYTES // nlanes
     load, store, split, join = _access(one.stored, nlanes)
     widen_one, widen = _both(one.widen, one.work(one.stored), nlanes)
     narrow_one, narrow = _both(one.narrow, one.stored(one.work), nlanes)
     combine = vectors.calls(operator(op, one.work), one.work(one.work, one.work))
-    misalignment = vectors.calls(_misalignment, types.uint64(*[types.uint64] * 9, types.int64))
+    apart = vectors.calls(_apart, types.uint64(*[types.uint64] * (MAX_DESTINATIONS + MAX_SOURCES)))
+    ahead = vectors.ahead
 
     def meet_one(partial, element):  # type: ignore[no-untyped-def]
         return combine(partial, widen_one(element))
 
     meet_one, meet = _both(meet_one, one.work(one.work, one.stored), nlanes)
 
-    def kernel(dst, s0, s1, s2, s3, s4, s5, s6, s7, nsources, count):  # type: ignore[no-untyped-def]
+    def kernel(d0, d1, d2, d3, d4, d5, d6, d7, ndestinations, s0, s1, s2, s3, s4, s5, s6, s7, nsources, count):  # type: ignore[no-untyped-def]
         thread, nthreads = cuda.grid(1), cuda.gridsize(1)
-        unaligned = misalignment(
-            address(dst), address(s0), address(s1), address(s2), address(s3), address(s4), address(s5), address(s6), address(s7), nsources
-        )
-        nvectors = 0 if unaligned else count // nlanes
+        differ = apart(
+            address(d0), address(d1), address(d2), address(d3), address(d4), address(d5), address(d6), address(d7),
+            address(s0), address(s1), address(s2), address(s3), address(s4), address(s5), address(s6), address(s7),
+        )  # fmt: skip
+        beyond = np.int64(address(d0) & (WIDE_NBYTES - 1))
+        head = (WIDE_NBYTES - beyond) % WIDE_NBYTES // itemsize if differ == 0 and beyond % itemsize == 0 else count
+        head = min(head, count)
+        nvectors = (count - head) // nlanes
+        a0, a1, a2, a3 = ahead(s0, head), ahead(s1, head), ahead(s2, head), ahead(s3, head)
+        a4, a5, a6, a7 = ahead(s4, head), ahead(s5, head), ahead(s6, head), ahead(s7, head)
         i = thread
         while i < nvectors:
-            v0, v1 = load(s0, i), load(s1, i)
-            v2 = load(s2, i) if nsources > 2 else v1
-            v3 = load(s3, i) if nsources > 3 else v1
-            v4 = load(s4, i) if nsources > 4 else v1
-            v5 = load(s5, i) if nsources > 5 else v1
-            v6 = load(s6, i) if nsources > 6 else v1
-            v7 = load(s7, i) if nsources > 7 else v1
+            v0, v1 = load(a0, i), load(a1, i)
+            v2 = load(a2, i) if nsources > 2 else v1
+            v3 = load(a3, i) if nsources > 3 else v1
+            v4 = load(a4, i) if nsources > 4 else v1
+            v5 = load(a5, i) if nsources > 5 else v1
+            v6 = load(a6, i) if nsources > 6 else v1
+            v7 = load(a7, i) if nsources > 7 else v1
             partial = meet(widen(split(v0)), split(v1))
             if nsources > 2:
                 partial = meet(partial, split(v2))
@@ -87,10 +87,26 @@ def fold(one: Number, op: ReduceOp) -> tuple[Any, Any]:
                 partial = meet(partial, split(v6))
             if nsources > 7:
                 partial = meet(partial, split(v7))
-            store(dst, i, join(narrow(partial)))
+            result = join(narrow(partial))
+            store(ahead(d0, head), i, result)
+            if ndestinations > 1:
+                store(ahead(d1, head), i, result)
+            if ndestinations > 2:
+                store(ahead(d2, head), i, result)
+            if ndestinations > 3:
+                store(ahead(d3, head), i, result)
+            if ndestinations > 4:
+                store(ahead(d4, head), i, result)
+            if ndestinations > 5:
+                store(ahead(d5, head), i, result)
+            if ndestinations > 6:
+                store(ahead(d6, head), i, result)
+            if ndestinations > 7:
+                store(ahead(d7, head), i, result)
             i += nthreads
-        i = nvectors * nlanes + thread
-        while i < count:
+        j = thread
+        while j < count - nvectors * nlanes:
+            i = j if j < head else j + nvectors * nlanes
             part = meet_one(widen_one(s0[i]), s1[i])
             if nsources > 2:
                 part = meet_one(part, s2[i])
@@ -104,10 +120,26 @@ def fold(one: Number, op: ReduceOp) -> tuple[Any, Any]:
                 part = meet_one(part, s6[i])
             if nsources > 7:
                 part = meet_one(part, s7[i])
-            dst[i] = narrow_one(part)
-            i += nthreads
+            single = narrow_one(part)
+            d0[i] = single
+            if ndestinations > 1:
+                d1[i] = single
+            if ndestinations > 2:
+                d2[i] = single
+            if ndestinations > 3:
+                d3[i] = single
+            if ndestinations > 4:
+                d4[i] = single
+            if ndestinations > 5:
+                d5[i] = single
+            if ndestinations > 6:
+                d6[i] = single
+            if ndestinations > 7:
+                d7[i] = single
+            j += nthreads
 
-    return kernel, types.void(*[types.CPointer(one.stored)] * (1 + MAX_SOURCES), types.int64, types.int64)
+    pointer = types.CPointer(one.stored)
+    return kernel, types.void(*[pointer] * MAX_DESTINATIONS, types.int64, *[pointer] * MAX_SOURCES, types.int64, types.int64)
 
 
 def scale(source: Number, target: Number) -> tuple[Any, Any]:

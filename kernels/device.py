@@ -3,9 +3,11 @@
 A kernel is a name and a text; compiling needs no GPU and no driver. The entry of the text has the kernel's name and takes
 8-byte parameters only, so that ``cuLaunchKernel`` is handed an array of pointers to 8-byte values:
 
-    fold_<op>_<dtype>(dst, s0, ..., s7, nsources, count)         nsources 2 to 8; dst may be any one of the sources
+    fold_<op>_<dtype>(d0, ..., d7, ndestinations, s0, ..., s7, nsources, count)
     scale_<src>_<dst>(dst, src, count, real, imag, divides)      real and imag are float64
     pack_<itemsize>(dst, src, n0, ..., n5, st0, ..., st5)        strided source, strides in bytes; leading axes may be 1
+
+A fold has 2 to 8 sources; a destination may be any one of them.
 
 Any grid of blocks of `BLOCK` threads serves. Elements are aligned to their size (complex numbers to half of it); whether vectors
 of `WIDE_NBYTES` can be used is found out by the kernel. Texts of built-in operators are kept on disk.
@@ -76,7 +78,7 @@ _user_numbers = count()
 
 @lru_cache(maxsize=256)
 def fold(op: ReduceOp, dtype: np.dtype, cc: Capability) -> Kernel:
-    """Kernel that folds 2 to 8 sources; average and premultiplied sum are sums here.
+    """Kernel that folds 2 to 8 sources into 1 to 8 destinations; average and premultiplied sum are sums here.
 
     Args:
         op: Operator that takes this element type.

@@ -60,6 +60,11 @@ def address(array: Any) -> int:
     return int(array.ctypes.data)
 
 
+def ahead(array: Any, count: int) -> Any:
+    """As `hpcoll.kernels.vectors.ahead`."""
+    return array[count:]
+
+
 def copier(itemsize: int) -> Callable[..., None]:
     """As `hpcoll.kernels.vectors.copier`."""
 

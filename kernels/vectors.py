@@ -174,6 +174,16 @@ def address(typingctx: Any, pointer: Any) -> Any:
     return types.uint64(pointer), emit
 
 
+@intrinsic
+def ahead(typingctx: Any, pointer: Any, count: Any) -> Any:
+    """A pointer to the element that is so many further on."""
+
+    def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.gep(arguments[0], [arguments[1]])
+
+    return pointer(pointer, types.int64), emit
+
+
 def copier(itemsize: int) -> Callable[..., Any]:
     """A function ``(dst, dst_offset, src, src_offset)`` that copies one item; pointers to bytes, offsets in bytes.
 

@@ -16,7 +16,7 @@ from cuda_double.failures import INVALID_VALUE, MISALIGNED_ADDRESS, require
 from cuda_double.memory import Memory
 from cuda_double.streams import Span
 
-MAX_SOURCES = 8
+MAX_SOURCES = MAX_DESTINATIONS = 8
 MAX_DIMS = 6
 _MAX_RUNS = 4096  # of a strided array, told apart
 
@@ -78,7 +78,7 @@ def working_dtype(dtype: np.dtype) -> np.dtype:
 
 def nparams(entry: str) -> int | None:
     """How many parameters a kernel has; None for one that is not known."""
-    return {"fold": MAX_SOURCES + 3, "scale": 6, "pack": 2 + 2 * MAX_DIMS}.get(entry.split("_")[0])
+    return {"fold": MAX_DESTINATIONS + MAX_SOURCES + 3, "scale": 6, "pack": 2 + 2 * MAX_DIMS}.get(entry.split("_")[0])
 
 
 def launch(entry: str, values: list[int], memory: Memory, operators: dict[str, Combine]) -> Launch:
@@ -102,9 +102,12 @@ def _span(address: int, count: int, dtype: np.dtype) -> Span:
 
 
 def _fold(combine: Combine, dtype: np.dtype, values: list[int], memory: Memory) -> Launch:
-    target, sources, (nsources, count) = values[0], values[1 : 1 + MAX_SOURCES], values[1 + MAX_SOURCES :]
+    targets, (ntargets, *sources), (nsources, count) = values[:MAX_DESTINATIONS], values[MAX_DESTINATIONS:-2], values[-2:]
     require(2 <= nsources <= MAX_SOURCES, INVALID_VALUE, f"a fold of {nsources} sources")
-    sources = sources[:nsources]
+    require(1 <= ntargets <= MAX_DESTINATIONS, INVALID_VALUE, f"a fold into {ntargets} arrays")
+    for used, every in ((targets[:ntargets], targets), (sources[:nsources], sources)):
+        require(set(every) == set(used), INVALID_VALUE, "an operand that is not in use repeats none that is")
+    targets, sources = targets[:ntargets], sources[:nsources]
 
     def run() -> None:
         work = working_dtype(dtype)
@@ -112,9 +115,10 @@ def _fold(combine: Combine, dtype: np.dtype, values: list[int], memory: Memory) 
             result = _elements(sources[0], count, dtype, memory).astype(work)
             for source in sources[1:]:
                 result = combine(result, _elements(source, count, dtype, memory).astype(work))
-            _elements(target, count, dtype, memory)[...] = result.astype(dtype)
+            for target in targets:
+                _elements(target, count, dtype, memory)[...] = result.astype(dtype)
 
-    return Launch(run, tuple(_span(source, count, dtype) for source in sources), (_span(target, count, dtype),))
+    return Launch(run, *(tuple(_span(one, count, dtype) for one in operands) for operands in (sources, targets)))
 
 
 def _scale(from_dtype: np.dtype, to_dtype: np.dtype, values: list[int], memory: Memory) -> Launch:

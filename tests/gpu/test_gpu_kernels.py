@@ -13,6 +13,7 @@ from gpu_cases import read
 from hpcoll.base.dtypes import kind, working_dtype
 from hpcoll.base.ops import BUILTIN, ReduceOp, reduce_op
 from hpcoll.cli.bench.values import _UFUNCS, find_dtype
+from hpcoll.kernels import MAX_DESTINATIONS, MAX_SOURCES
 from hpcoll.kernels import device as kernels
 from hpcoll.runtime.gpu.cuda import Driver
 from hpcoll.runtime.gpu.device import Gpu, Memory
@@ -22,7 +23,6 @@ NAMES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64",
 DTYPES = [find_dtype(name) for name in (*NAMES, "float16", "bfloat16", "float32", "float64", "complex64", "complex128")]
 FOLDS = [(op, dtype) for op in BUILTIN.values() for dtype in DTYPES if kind(dtype) in op.kinds]
 COUNTS = (1, 35, 4096, 1_000_003)
-MOST_SOURCES = 8
 
 
 class Cells:
@@ -63,13 +63,20 @@ def folded(op: ReduceOp, sources: list[np.ndarray]) -> np.ndarray:
     return reduce(lambda a, b: _UFUNCS[op.name](a, b).astype(work), [one.astype(work) for one in sources]).astype(dtype)
 
 
-def fold(gpu: Gpu, op: ReduceOp, sources: list[np.ndarray], shift: int, into: int | None) -> tuple[np.ndarray, list[np.ndarray]]:
+def fold(
+    gpu: Gpu, op: ReduceOp, sources: list[np.ndarray], shift: int, into: int | None, further: int = 0
+) -> tuple[np.ndarray, list[np.ndarray]]:
     cells = [Cells(gpu, one, shift) for one in sources]
-    target = Cells(gpu, np.zeros_like(sources[0]), shift) if into is None else cells[into]
-    addresses = [one.address for one in cells] + [target.address] * (MOST_SOURCES - len(cells))
-    count = sources[0].size
-    launch(gpu, kernels.fold(op, sources[0].dtype, gpu.cc), [target.address, *addresses, len(cells), count], count)
-    return target.values(), [one.values() for one in cells]
+    targets = [Cells(gpu, np.zeros_like(sources[0]), shift) for _ in range(1 + further)]
+    targets[0] = targets[0] if into is None else cells[into]
+    count, values = sources[0].size, list[int]()
+    for operands, most in ((targets, MAX_DESTINATIONS), (cells, MAX_SOURCES)):
+        addresses = [one.address for one in operands]
+        values += [*addresses, *addresses[-1:] * (most - len(addresses)), len(addresses)]
+    launch(gpu, kernels.fold(op, sources[0].dtype, gpu.cc), [*values, count], count)
+    found = targets[0].values()
+    assert all(one.values().tobytes() == found.tobytes() for one in targets)
+    return found, [one.values() for one in cells]
 
 
 @pytest.mark.parametrize(("op", "dtype"), FOLDS, ids=lambda one: getattr(one, "name", str(one)))
@@ -78,7 +85,7 @@ def test_folds(op: ReduceOp, dtype: np.dtype, gpu: Gpu) -> None:
         for nsources in (2, 3, 8) if count < 5000 else (2,):
             sources = [numbers(dtype, count, seed) for seed in range(nsources)]
             for shift, into in ((0, None), (1, nsources - 1), (1, None), (0, 0)):
-                found, after = fold(gpu, op, sources, shift, into)
+                found, after = fold(gpu, op, sources, shift, into, further=shift * (nsources - 1))
                 assert found.tobytes() == folded(op, sources).tobytes(), (count, nsources, shift, into)
                 assert all(i == into or one.tobytes() == old.tobytes() for i, (one, old) in enumerate(zip(after, sources)))
 

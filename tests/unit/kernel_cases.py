@@ -52,20 +52,24 @@ def simulate(kind: str, what: tuple[Any, ...], *arguments: Any) -> None:
 launch: Callable[..., None] = simulate
 
 
-def fold(op: ReduceOp, target: np.ndarray, sources: list[np.ndarray]) -> None:
-    unused = [target] * (8 - len(sources))
-    launch("fold", (op, target.dtype), *map(bits, [target, *sources, *unused]), len(sources), target.size)
+def fold(op: ReduceOp, targets: list[np.ndarray], sources: list[np.ndarray]) -> None:
+    operands = (targets, len(targets)), (sources, len(sources))
+    arguments = [one for arrays, n in operands for one in (*map(bits, [*arrays, *arrays[-1:] * (8 - n)]), n)]
+    launch("fold", (op, targets[0].dtype), *arguments, targets[0].size)
 
 
-def check_fold(op: ReduceOp, values: list[np.ndarray], *, shift: int, into: int | None) -> None:
+def check_fold(op: ReduceOp, values: list[np.ndarray], *, shift: int, into: int | None, further: int = 0, apart: bool = False) -> None:
     dtype, count = values[0].dtype, values[0].size
-    sources = [placed(one, shift) for one in values]
-    room = placed(np.zeros(count + 4, dtype), shift)
-    target = room[:count] if into is None else sources[into]
-    fold(op, target, sources)
-    what = f"{op.name} of {len(values)} x {count} {dtype}, start {shift}, into source {into}"
-    check_same(target, by_numpy(op, values), what)
-    assert not room[count:].any(), f"{what}: wrote behind the end"
+    sources = [placed(one, shift + apart * (index == 1)) for index, one in enumerate(values)]
+    rooms = [placed(np.zeros(count + 4, dtype), shift) for _ in range(1 + further)]
+    targets = [room[:count] for room in rooms]
+    if into is not None:
+        targets[0] = sources[into]
+    fold(op, targets, sources)
+    what = f"{op.name} of {len(values)} x {count} {dtype}, start {shift}, into source {into} and {further} further arrays"
+    for target in targets:
+        check_same(target, by_numpy(op, values), what)
+    assert not any(room[count:].any() for room in rooms), f"{what}: wrote behind the end"
     for index, (source, old) in enumerate(zip(sources, values, strict=True)):
         assert index == into or source.tobytes() == old.tobytes(), f"{what}: source {index} was written"
 
@@ -79,7 +83,8 @@ def folds() -> None:
             check_fold(op, values, shift=0, into=None)
             if nsources in (2, 3, 8):
                 check_fold(op, values, shift=1, into=nsources - 1)
-                check_fold(op, values, shift=0, into=nsources // 2)
+                check_fold(op, values, shift=0, into=nsources // 2, further=nsources - 1)
+                check_fold(op, values, shift=3, into=None, apart=True)
         check_fold(op, [one[:0] for one in values], shift=0, into=None)
         check_fold(op, [one[:1] for one in values], shift=0, into=0)
 
@@ -102,7 +107,7 @@ def check_specials() -> None:
         zeros = [np.array(row, dtype) for row in ([0.0, -0.0, 0.0, -0.0], [0.0, -0.0, -0.0, 0.0])]
         for op in (ops.MIN, ops.MAX):
             target = np.ones(4, dtype)
-            fold(op, target, zeros)
+            fold(op, [target], zeros)
             assert not np.signbit(target).any(), f"{op.name} of zeros of {dtype} has a sign"
     for dtype in HALVES:
         big, small = np.full(9, 1.0, dtype), np.full(9, float(ml_dtypes.finfo(dtype).eps) / 2, dtype)
@@ -113,16 +118,16 @@ def check_specials() -> None:
     for dtype in INTEGERS:
         limits = np.iinfo(dtype)
         target = np.zeros(17, dtype)
-        fold(ops.SUM, target, [np.full(17, limits.max, dtype), np.ones(17, dtype)])
+        fold(ops.SUM, [target], [np.full(17, limits.max, dtype), np.ones(17, dtype)])
         assert (target == limits.min).all(), f"{dtype} does not wrap"
     difference = ops.reduce_op(lambda a, b: a - b / 2, commutative=False)
     target = np.zeros(9, BFLOAT16)
-    fold(difference, target, [np.full(9, i, BFLOAT16) for i in (1, 2, 4)])
+    fold(difference, [target], [np.full(9, i, BFLOAT16) for i in (1, 2, 4)])
     assert (target == -2).all(), "an operator of the user folds from left to right"
 
 
 def check_alignment() -> None:
-    """Vectors are used where every pointer in use is aligned, and only there."""
+    """Vectors are used where all arrays start equally far from a multiple of 16 bytes, and only there."""
     loads: list[int] = []
     original = simulated.Access.load
 
@@ -131,13 +136,14 @@ def check_alignment() -> None:
         return original(self, array, index)
 
     simulated.Access.load = load  # type: ignore[method-assign]
-    for unaligned in (None, *range(9)):
+    values = [np.full(11, i, np.float32) for i in range(4)]
+    for shift, nvectors in ((0, 2), (1, 2), (2, 2), (3, 2)):
         loads.clear()
-        arrays = [placed(np.ones(8, np.float32), int(index == unaligned)) for index in range(9)]
-        launch("fold", (ops.SUM, np.dtype("f4")), *arrays, 4, 8)
-        assert (arrays[0] == 4).all()
-        wide = unaligned is None or unaligned > 4  # the last four are not in use
-        assert len(loads) == (8 if wide else 0), f"pointer {unaligned} unaligned: {len(loads)} vector loads"
+        check_fold(ops.SUM, values, shift=shift, into=None, further=1)
+        assert len(loads) == 4 * nvectors, f"all {shift} elements from a multiple of 16 bytes: {len(loads)} vector loads"
+        loads.clear()
+        check_fold(ops.SUM, values, shift=shift, into=None, further=1, apart=True)
+        assert not loads, "vectors of arrays that start differently"
     simulated.Access.load = original  # type: ignore[method-assign]
 
 

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.double(forgives=("races", "failures"))
 
 
 def fold(double: Double, entry: str, target: int, *sources: int, count: int = N) -> int:
-    return launch(double, entry, target, *sources, *[0] * (8 - len(sources)), len(sources), count)
+    unused = [sources[-1]] * (8 - len(sources))
+    return launch(double, entry, *[target] * 8, 1, *sources, *unused, len(sources), count)
 
 
 OPERATORS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "land": np.logical_and, "lor": np.logical_or,
@@ -110,8 +111,10 @@ def test_kernels_touch_what_gpus_can(double: Double) -> None:
     assert fold(double, entry, gpu.address + 4, gpu.address, pinned.address, count=N - 1) == 700  # overlaps its source partly
     assert fold(double, entry, gpu.address + 2, pinned.address, pinned.address, count=1) == 716
     assert launch(double, "pack_8", gpu.address, gpu.address + 4, *[1] * 6, *[0] * 6) == 716
-    assert launch(double, entry, gpu.address, *[pinned.address] * 8, 2, N, block=0) == 1
-    assert launch(double, entry, gpu.address, *[pinned.address] * 8, 1, N) == 1
+    assert launch(double, entry, *[gpu.address] * 8, 1, *[pinned.address] * 8, 2, N, block=0) == 1
+    assert launch(double, entry, *[gpu.address] * 8, 1, *[pinned.address] * 8, 1, N) == 1
+    assert launch(double, entry, *[gpu.address] * 8, 0, *[pinned.address] * 8, 2, N) == 1
+    assert launch(double, entry, *[gpu.address] * 7, 0, 1, *[pinned.address] * 8, 2, N) == 1
     assert fold(double, "fold_unheard_float32", gpu.address, *[pinned.address] * 2) == 1
     assert "leave their memory" in "".join(double.failures)
 
@@ -125,8 +128,8 @@ def test_kernels_of_hpcoll(double: Double) -> None:
     stream = driver().stream()
     for op, expected in [(ops.SUM, [-3, -5, 6]), (ops.reduce_op(lambda a, b: a - b, name="abs max"), [1, -7, 3])]:
         kernel = device.fold(op, float32, (9, 0))
-        words = [ctypes.c_int64(word) for word in (one.address, one.address, two.address, *[0] * 6, 2, 3)]
-        parameters = (ctypes.c_void_p * 11)(*(ctypes.addressof(word) for word in words))
+        words = [ctypes.c_int64(word) for word in (*[one.address] * 8, 1, one.address, *[two.address] * 7, 2, 3)]
+        parameters = (ctypes.c_void_p * 19)(*(ctypes.addressof(word) for word in words))
         driver()("cuLaunchKernel", driver().function(kernel.ptx, kernel.name), 1, 1, 1, 256, 1, 1, 0, stream, parameters, None)
         driver()("cuStreamSynchronize", stream)
         assert one.get().tolist() == expected

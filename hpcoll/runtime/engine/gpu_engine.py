@@ -5,7 +5,7 @@ import weakref
 import numpy as np
 
 from hpcoll.base.errors import DeviceError, HpcollError
-from hpcoll.kernels import MAX_SOURCES
+from hpcoll.kernels import MAX_DESTINATIONS, MAX_SOURCES
 from hpcoll.runtime.engine.host_engine import Binding, HostEngine, WaitPolicy
 from hpcoll.runtime.gpu.device import Gpu, Memory, Temporary, kernels, release
 from hpcoll.runtime.gpu.ipc import Directory
@@ -13,7 +13,7 @@ from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import Program
 from hpcoll.runtime.transports.mpi import Library
 
-_NPARAMETERS = MAX_SOURCES + 3  # destination, sources, number of sources, count
+_NPARAMETERS = MAX_DESTINATIONS + MAX_SOURCES + 3  # destinations and their number, sources and their number, count
 
 
 class GpuEngine(HostEngine):

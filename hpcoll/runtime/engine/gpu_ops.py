@@ -6,7 +6,7 @@ program: RECORD behind the operation, SYNC in front of whatever hands its result
 
 from numba import njit
 
-from hpcoll.kernels import MAX_SOURCES
+from hpcoll.kernels import MAX_DESTINATIONS, MAX_SOURCES
 from hpcoll.runtime.engine.ffi import INT, LONG, c_function, load_acquire, pointer
 from hpcoll.runtime.engine.local_ops import address_of
 from hpcoll.runtime.program import fields as f
@@ -97,13 +97,18 @@ def address_at(state, peer, where):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _reduce(state, gpu, row, lane):  # type: ignore[no-untyped-def]
-    values, sources = pointer(gpu[f.VALUES]), pointer(state[f.SOURCES])
-    destination, count, nsources = address_of(state, row[f.TO_BUFFER], row[f.TO_DISPL], lane), row[f.COUNT], row[f.NSOURCES]
-    values[0] = destination
+    values, operands = pointer(gpu[f.VALUES]), pointer(state[f.SOURCES])
+    nsources, nfurther, first = row[f.NSOURCES], row[f.NFURTHER], row[f.FIRST_SOURCE]
+    for i in range(MAX_DESTINATIONS):  # those that are not in use repeat one that is
+        at = 2 * (first + nsources + min(i, nfurther) - 1)
+        further = i > 0 and nfurther > 0
+        buffer, displ = (operands[at], operands[at + 1]) if further else (row[f.TO_BUFFER], row[f.TO_DISPL])
+        values[i] = address_of(state, buffer, displ, lane)
+    values[MAX_DESTINATIONS] = 1 + nfurther
     for i in range(MAX_SOURCES):
-        at = 2 * (row[f.FIRST_SOURCE] + min(i, nsources - 1))
-        values[1 + i] = address_of(state, sources[at], sources[at + 1], lane)
-    values[1 + MAX_SOURCES], values[2 + MAX_SOURCES] = nsources, count
+        at = 2 * (first + min(i, nsources - 1))
+        values[MAX_DESTINATIONS + 1 + i] = address_of(state, operands[at], operands[at + 1], lane)
+    values[MAX_DESTINATIONS + MAX_SOURCES + 1], values[MAX_DESTINATIONS + MAX_SOURCES + 2] = nsources, row[f.COUNT]
     blocks = min(gpu[f.MOST_BLOCKS], -(-row[f.REDUCED_NBYTES] // (gpu[f.BLOCK_THREADS] * _WIDE_NBYTES)))
     launch = (gpu[f.FUNCTION], blocks, 1, 1, gpu[f.BLOCK_THREADS], 1, 1, 0, _stream_of(state, gpu, lane), gpu[f.PARAMETERS], 0)
     return _launch(gpu[f.LAUNCH], launch)
