@@ -83,3 +83,10 @@ def prose(text: str) -> list[str]:
     """Lines of a page that are neither code nor tables."""
     without_code = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.M | re.S)
     return [line for line in without_code.splitlines() if not line.startswith("|")]
+
+
+def between(page: str, mark: str) -> str:
+    """What a page has between two comments."""
+    found = re.search(rf"<!-- {mark}: begin -->\n(.*?)\n?<!-- {mark}: end -->", PAGES[page], re.S)
+    assert found is not None
+    return found[1]

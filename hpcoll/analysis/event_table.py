@@ -112,7 +112,7 @@ def rows_of(steps: Sequence[Step], nchunks: int, *, joined: bool) -> list[Row]:
     found: list[Row] = []
     sent, last, before = _Sent(), -1, None
     for step in steps:
-        op, peer, dst, srcs, _ = step
+        op, peer, dst, srcs, *_ = step
         row = len(found)
         if dst is None:
             chunk, guard, amount, last = srcs[0], -1, srcs[0].n, row

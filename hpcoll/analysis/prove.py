@@ -63,7 +63,7 @@ class _Job(NamedTuple):
     @property
     def instances(self) -> list[tuple[int, int, Nodes]]:
         """``(root, nchunks, nodes)`` of each."""
-        if self.row.hierarchical:
+        if self.row.placed:
             first, *others = placements(self.nranks)
             some = sorted({self.roots[0], self.roots[-1 if self.nranks <= 32 else 0]})
             return [(root, 1, first) for root in self.roots] + [(root, 1, nodes) for nodes in others for root in some]
@@ -82,7 +82,7 @@ class _Job(NamedTuple):
 
 
 def placements(nranks: int) -> list[Nodes]:
-    """Placements that hierarchical rows are proven for: blocks and cyclic, even and uneven, one node, a node for each rank.
+    """Placements that rows are proven for which look at them: blocks and cyclic, even and uneven, one node, a node for each rank.
 
     >>> placements(3)
     [(0, 0, 1), (0, 0, 0), (0, 1, 1), (0, 1, 2)]

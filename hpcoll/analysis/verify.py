@@ -7,9 +7,9 @@ nodes there is only the first kind of waiting, on a node only the second; here t
 mixture. All waiting is for one thing at a time and who is faster makes no difference to what can go on, so one run speaks for all.
 
 Refused are: a message without its twin, unequal sizes, a deadlock, a read of nothing, a contribution counted twice, a write to
-INPUT, channels that share a written chunk, and an OUTPUT that is not what the collective wants. Proven besides: whether every
-combination kept rank order (fit for non-commutative operators) and whether all ranks computed the very same expression
-(bit-identical results).
+INPUT, channels that share a written chunk, a put that may wait (`hpcoll.analysis.puts`), and an OUTPUT that is not what the
+collective wants. Proven besides: whether every combination kept rank order (fit for non-commutative operators) and whether all
+ranks computed the very same expression (bit-identical results).
 
 Idea: pre- and postconditions over (rank, chunk) as in Microsoft's MSCCL; the in-use rule and the expression identity are ours.
 """
@@ -18,6 +18,7 @@ from collections import defaultdict, deque
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
+from hpcoll.analysis.puts import check_puts
 from hpcoll.analysis.slot_credits import used_at
 from hpcoll.analysis.symbolic_values import NOTHING, Values
 from hpcoll.base.errors import ScheduleError
@@ -277,6 +278,7 @@ def verify_schedules(schedules: Sequence[Schedule], *, in_place: bool, uniform: 
     Raises:
         ScheduleError: names rank, step and cause.
     """
+    check_puts(schedules)
     machine = _Machine(schedules, in_place, uniform, slots)
     machine.run()
     return machine.judge()

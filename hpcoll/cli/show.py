@@ -26,7 +26,7 @@ KEY = (
     "p ranks, q = ceil(log2 p), f = largest power of two <= p, n chunks, m = bytes of the message (of all blocks together); "
     "bytes are those that the busiest rank sends",
     "h nodes, r = ceil(log2 h), g = largest power of two <= h, l and c ranks of the smallest and the largest node, t ranks per stripe, "
-    "k blocks that a rank passes on for its node",
+    "k blocks that a rank passes on for its node; of gpu_leaders, GPUs in place of nodes",
     "a: any operator, also one that is not commutative; b: the same bits on all ranks; e: equal blocks only",
 )
 
@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--nranks", type=int, metavar="NRANKS", help=f"number of ranks; default {NRANKS}")
     parser.add_argument("--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0")
     parser.add_argument("--chunks", type=int, metavar="N", help=f"chunks of an algorithm that takes any number; default {CHUNKS}")
-    parser.add_argument("--nodes", metavar="PLACEMENT", help=f"ranks per node, 3+1+4, or 2:cyclic, for hierarchical ones; default {NODES}")
+    parser.add_argument("--nodes", metavar="PLACEMENT", help=f"ranks per node (gpu_leaders: per GPU), 3+1+4, or 2:cyclic; default {NODES}")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write a picture to FILE instead")
 
 
@@ -59,10 +59,10 @@ def _show(row: Algorithm, arguments: argparse.Namespace) -> None:
     if arguments.chunks is not None and not row.chunked:
         raise ArgumentError(f"{row.key} chooses its number of chunks itself, got --chunks {arguments.chunks}")
     nchunks = CHUNKS if arguments.chunks is None else arguments.chunks
-    if arguments.nodes and not row.hierarchical:
+    if arguments.nodes and not row.placed:
         raise ArgumentError(f"{row.key} does not look at nodes, got --nodes {arguments.nodes}")
     nranks = NRANKS if arguments.nranks is None else arguments.nranks
-    nodes = parse_nodes(arguments.nodes or NODES, nranks) if row.hierarchical and nranks > 0 else ()
+    nodes = parse_nodes(arguments.nodes or NODES, nranks) if row.placed and nranks > 0 else ()
     drawing = draw(row, nranks, arguments.root, nchunks, nodes)
     if arguments.svg is None:
         _print([render_text(drawing, max(40, shutil.get_terminal_size().columns))])

@@ -29,6 +29,7 @@ from hpcoll.runtime.transports.host_routes import host_routes
 from hpcoll.runtime.transports.mpi import library
 from hpcoll.schedules.catalogue import find
 from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.placement import Nodes
 from hpcoll.schedules.row import Algorithm
 from hpcoll.selection.choose import Choice
 from hpcoll.selection.config import log
@@ -109,7 +110,7 @@ class EngineBuilder(ABC):
         """An engine of a program that is written for it, and how many peers' messages go by which route."""
         row = find(call.collective, choice.algorithm)
         call, shape = (call, None) if self.on_gpu or sizes else symbolic(call, len(self._topology.nodes))
-        steps, segments = cut(row, call, choice.segment, self._lane_nbytes(row), self._topology.rank, self._nodes, sizes)
+        steps, segments = cut(row, call, choice.segment, self._lane_nbytes(row), self._topology.rank, self._placement(row), sizes)
         routes = self._routes(call, message_context)
         program = lower(
             steps, segments, call.dtype.itemsize, self._window(len(steps.channels)),
@@ -130,6 +131,10 @@ class EngineBuilder(ABC):
     @abstractmethod
     def _routes(self, call: Call, message_context: MessageContext) -> Mapping[int, Route]:
         """The route to each peer."""
+
+    def _placement(self, row: Algorithm) -> Nodes:
+        """What a row's schedule looks at."""
+        return self._nodes
 
     @abstractmethod
     def _lane_nbytes(self, row: Algorithm) -> int | None:

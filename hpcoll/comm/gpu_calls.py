@@ -152,7 +152,8 @@ class GpuCalls:
                 engine.after(first)
 
         exported = routes.exported(call, arrays.values())
-        return call._replace(start=start, finish=finish, exported=exported, native=False, as_given=False, packed=False)
+        call = call._replace(start=start, finish=finish, exported=exported, gpus=routes.gpus)
+        return call._replace(native=False, as_given=False, packed=False)
 
     def routes(self, gpu: Gpu) -> Gpus:
         """Ways between the GPUs; collective when first asked for.

@@ -25,6 +25,7 @@ from hpcoll.runtime.program.fields import STAGING_SLOTS
 from hpcoll.runtime.program.opcodes import Program
 from hpcoll.runtime.program.route import Routes
 from hpcoll.runtime.transports.mpi import library
+from hpcoll.schedules.placement import Nodes, numbered
 from hpcoll.schedules.row import Algorithm
 from hpcoll.selection.config import DIRECT, IPC, log
 from hpcoll.selection.topology import Topology
@@ -43,7 +44,8 @@ class Gpus:
 
     Attributes:
         message_contexts: For blocking calls, then for non-blocking ones.
-        mapped: Whether all ranks read each other's GPU memory.
+        mapped: Whether all ranks map each other's GPU memory.
+        gpus: Number of each rank's GPU if so, else empty.
         directory: What the local ranks export to each other, or None.
     Raises:
         ArgumentError: on every rank, when the route that is forced does not exist.
@@ -72,10 +74,11 @@ class Gpus:
         mapped = len(self._readers) == comm.size - 1
         if path == IPC and len(self._readers) < ranks.nranks - 1:
             problem = f"rank {comm.rank}: HPCOLL_CUDA_PATH is ipc, but ranks of the node cannot map its memory: {self._why}"
-        found = comm.allgather((problem, mapped))
-        if any(text for text, _ in found):
-            raise ArgumentError(next(text for text, _ in found if text))
-        self.mapped = all(mapped for _, mapped in found)
+        found = comm.allgather((problem, mapped, self.gpu.driver.bus_id(self.gpu.ordinal)))
+        if any(text for text, *_ in found):
+            raise ArgumentError(next(text for text, *_ in found if text))
+        self.mapped = all(mapped for _, mapped, _ in found)
+        self.gpus: Nodes = numbered(bus for *_, bus in found) if self.mapped else ()
         self._capacity = 0 if self.mapped else CAPACITY_NBYTES
 
     def _meet(self) -> None:
@@ -107,7 +110,7 @@ class Gpus:
         return self._routes(message_context, call.exported)
 
     def _routes(self, message_context: MessageContext, exported: tuple[bool, bool]) -> Routes:
-        return gpu_routes(message_context.local_peers, self._readers, exported, mpi_takes_gpu=self._mpi_takes_gpu)
+        return gpu_routes(message_context.local_peers, self._readers, exported, mpi_takes_gpu=self._mpi_takes_gpu, puts=self.mapped)
 
     def message_context(self) -> MessageContext:
         """A message context for a persistent request; collective."""
@@ -198,6 +201,9 @@ class GpuEngines(EngineBuilder):
 
     def _routes(self, call: Call, message_context: MessageContext) -> Routes:
         return self._gpus.routes(call, message_context)
+
+    def _placement(self, row: Algorithm) -> Nodes:
+        return (row.per_gpu and self._gpus.gpus) or super()._placement(row)
 
     def _lane_nbytes(self, row: Algorithm) -> int | None:
         if self._gpus.mapped:

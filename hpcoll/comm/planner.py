@@ -117,7 +117,8 @@ class Planner:
             call.collective, on.nranks, None if known is None else self._ranges.cell(known)[0],
             call.op is not None and not call.op.commutative,
             call.blocks is not None, call.native, call.strict, type_class(call.dtype if call.op else None), on.one_node,
-            on.topology.parts if call.exported is None else on.topology.nodes, on.levels, call.exported is not None, call.one_fold,
+            on.topology.parts if call.exported is None else on.topology.nodes, on.levels,
+            call.exported is not None, call.gpus, call.one_fold,
         )  # fmt: skip
         found = self._ranges.find(need, algorithm, segment)
         choice = found.choice

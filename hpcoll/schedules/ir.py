@@ -56,6 +56,8 @@ class Step(NamedTuple):
         srcs: Chunks read. SEND and COPY: one. RECV: none. RECV_REDUCE: one, ``dst = src op received``.
             REDUCE: two or more, folded left to right.
         received_first: RECV_REDUCE only: ``dst = received op src`` (the peer's ranks are the lower ones).
+        put: SEND and RECV, on both sides: the sender writes the receiver's memory where it can, which it is told of at the start. So until
+            then the receiver's channel names those chunks in sends to this peer only (in place they are INPUT, too).
     """
 
     op: Op
@@ -63,6 +65,7 @@ class Step(NamedTuple):
     dst: Chunk | None
     srcs: tuple[Chunk, ...]
     received_first: bool = False
+    put: bool = False
 
     def __str__(self) -> str:
         name = self.op.name.lower()
@@ -127,13 +130,13 @@ class Writer:
         self.extents.extend(extents)
         return Chunk(Buffer.SCRATCH, len(self.extents) - len(extents), len(extents))
 
-    def send(self, peer: int, src: Chunk) -> None:
+    def send(self, peer: int, src: Chunk, *, put: bool = False) -> None:
         """Send ``src`` to ``peer``; does not block the channel."""
-        self._steps.append(Step(Op.SEND, peer, None, (src,)))
+        self._steps.append(Step(Op.SEND, peer, None, (src,), put=put))
 
-    def recv(self, peer: int, dst: Chunk) -> None:
+    def recv(self, peer: int, dst: Chunk, *, put: bool = False) -> None:
         """Receive into ``dst`` from ``peer``."""
-        self._steps.append(Step(Op.RECV, peer, dst, ()))
+        self._steps.append(Step(Op.RECV, peer, dst, (), put=put))
 
     def recv_reduce(self, peer: int, dst: Chunk, src: Chunk | None = None, *, received_first: bool = False) -> None:
         """``dst = src op received`` (or ``received op src``); ``src`` defaults to ``dst``."""

@@ -5,10 +5,31 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import Buffer, Chunk, Schedule, Writer
 from hpcoll.schedules.placement import Nodes, members
+
+
+class OnGpu(NamedTuple):
+    """What a row does where all ranks map each other's GPU memory, and its other formulas do not tell.
+
+    Attributes:
+        moved: Bytes that a rank's kernels and copies read and write, as a fraction of m; "": three times ``critical`` where the collective
+            reduces, else twice.
+        turns: Times that ranks work one after another, waiting for each other; 0: ``rounds``.
+        launches: Kernels and copies of the busiest rank; 0: ``messages``.
+        one_works: One rank of each GPU does it all; else all that share it.
+    """
+
+    moved: str = ""
+    turns: int = 0
+    launches: int = 0
+    one_works: bool = False
+
+
+_AS_ELSEWHERE = OnGpu()
 
 
 @dataclass(frozen=True)
@@ -38,6 +59,8 @@ class Algorithm:
         hierarchical: Looks at which ranks share a node. Formulas know ``h`` nodes, ``r`` = ceil(log2 h), ``g`` = the largest power of two
             <= h, ``l`` and ``c`` ranks of the smallest and the largest node, ``t`` ranks per stripe, and ``k`` blocks that a rank of an
             alltoall passes on for others of its node.
+        per_gpu: One rank of each GPU works for all that share it, in memory that it maps. Formulas know the GPUs as nodes.
+        on_gpu: What it does in GPU memory that all ranks map.
         stripes: Ranks of a node that exchange messages with other nodes at once.
         inner, outer: Rows that a hierarchical one is like on a node, and that it is made of between nodes.
         chunked: Takes any number of chunks; the pipeline is inside the schedule and a segment is one chunk.
@@ -64,6 +87,8 @@ class Algorithm:
     one_fold: bool = False
     neighbours: bool = False
     hierarchical: bool = False
+    per_gpu: bool = False
+    on_gpu: OnGpu = _AS_ELSEWHERE
     stripes: str = "1"
     inner: tuple[str, ...] = ()
     outer: str = ""
@@ -74,6 +99,11 @@ class Algorithm:
         return f"{self.collective}/{self.name}"
 
     @property
+    def placed(self) -> bool:
+        """Whether its schedule depends on which ranks share a node, or a GPU."""
+        return self.hierarchical or self.per_gpu
+
+    @property
     def build(self) -> Callable[[Writer], None]:
         """The builder, which writes one rank's steps for nranks >= 2: function and module are named after the key."""
         name = f"{self.collective}_{self.name}"
@@ -82,7 +112,11 @@ class Algorithm:
 
     def cost(self, field: str, nranks: int, nchunks: int = 1, nodes: Nodes = ()) -> float:
         """Value of one of the formulas ``rounds``, ``messages``, ``critical``, ``sent``, ``staged``, ``chunks`` for ``nranks >= 2``."""
-        return _evaluate(getattr(self, field), nranks, nchunks, nodes if self.hierarchical else ())
+        return self.evaluate(getattr(self, field), nranks, nchunks, nodes)
+
+    def evaluate(self, formula: str, nranks: int, nchunks: int = 1, nodes: Nodes = ()) -> float:
+        """Value of a formula."""
+        return _evaluate(formula, nranks, nchunks, nodes if self.placed else ())
 
 
 @lru_cache(maxsize=4096)
@@ -103,7 +137,7 @@ def schedule(row: Algorithm, nranks: int, rank: int, root: int = 0, nchunks: int
         row: Catalogue row.
         nranks, rank, root: ``0 <= rank, root < nranks``; ``root`` is 0 for collectives without one.
         nchunks: Chunks of the message, ``>= 1``; only rows with ``chunked`` heed it.
-        nodes: Placement, as in `schedules.placement`; only rows with ``hierarchical`` heed it. Empty: every rank has a node of its own.
+        nodes: Placement, as in `schedules.placement`; only rows with ``placed`` heed it. Empty: every rank has a node of its own.
     """
     collective = COLLECTIVES[row.collective]
     if nranks < 2 or collective.blocks:

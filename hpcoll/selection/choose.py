@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from hpcoll.analysis.cost import ALIKE, SEGMENTS, Levels, apart, best_segment, byte_seconds, seconds, seconds_on_nodes
+from hpcoll.analysis.gpu_cost import predict
 from hpcoll.base.dtypes import BYTES
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import format_nbytes
@@ -64,6 +65,7 @@ class Need(NamedTuple):
             every rank has a node of its own, or all share memory and no domains are known.
         levels: What messages cost on and between these, but where all ranks share memory and one domain.
         gpu: Arrays are in GPU memory.
+        gpus: Number of each rank's GPU where all ranks map each other's GPU memory, else empty.
         one_fold: Only what combines all contributions at once serves.
     """
 
@@ -79,6 +81,7 @@ class Need(NamedTuple):
     nodes: Nodes = ()
     levels: Levels = ONE_HOST
     gpu: bool = False
+    gpus: Nodes = ()
     one_fold: bool = False
 
 
@@ -171,6 +174,8 @@ def _seconds(need: Need, row: Algorithm) -> tuple[float, int]:
     assert need.nbytes is not None
     if not need.one_node:
         return best_modelled(need, row)
+    if need.gpus:
+        return predict(row, need.gpus, need.nbytes).seconds, max(1, min(GPU_CHUNK_NBYTES, need.nbytes) if row.chunked else need.nbytes)
     chunk, network = (GPU_CHUNK_NBYTES, GPU_NETWORK) if need.gpu else (CHUNK_NBYTES, SHARED_NETWORK)
     segment = min(chunk, need.nbytes) if row.chunked else need.nbytes
     row = replace(row, critical=row.shared or row.critical)
@@ -213,6 +218,9 @@ def _cheapest(need: Need) -> Choice:
     if not not_chosen(need, NATIVE):
         found.append((_native_seconds(need), NATIVE, max(1, need.nbytes)))
     cost, name, segment = min(found)
+    if need.gpu:  # of those alike, one with the fewest rounds
+        rounds = {name: find(need.collective, name).cost("rounds", need.nranks) for _, name, _ in found}
+        cost, name, segment = min((one for one in found if one[0] <= ALIKE * cost), key=lambda one: (rounds[one[1]], one))
     if not need.one_node:  # of those alike, one whose ranks have two peers each: links that carry one stream are easier to keep busy
         alike = (one for one in found if one[0] <= ALIKE * cost and one[1] != NATIVE and find(need.collective, one[1]).neighbours)
         cost, name, segment = min(alike, default=(cost, name, segment))
@@ -220,7 +228,9 @@ def _cheapest(need: Need) -> Choice:
 
 
 def worth_trying(row: Algorithm, need: Need) -> bool:
-    """Whether there are nodes, or cache domains, that a hierarchical row could make use of."""
+    """Whether there are nodes or cache domains that a hierarchical row could make use of, or GPUs that ranks share."""
+    if row.per_gpu:
+        return len(need.gpus) > len(members(need.gpus))
     return not row.hierarchical or len(need.nodes) > len(members(need.nodes)) > 1
 
 

@@ -117,8 +117,8 @@ class Case(NamedTuple):
         """Of a rank's messages."""
         if not self.reach:
             return host_routes(self.local_peers(rank))
-        readers, mpi_takes_gpu, exported = self.reach[rank]
-        return gpu_routes(self.local_peers(rank), readers, exported, mpi_takes_gpu=mpi_takes_gpu)
+        readers, mpi_takes_gpu, exported, puts = self.reach[rank]
+        return gpu_routes(self.local_peers(rank), readers, exported, mpi_takes_gpu=mpi_takes_gpu, puts=puts)
 
     def size(self, source: int, target: int) -> int:
         """Elements of the block of these ranks; only alltoall has one for each pair."""
@@ -297,12 +297,12 @@ def random_setting(rng: random.Random) -> Setting:
 
 def pairs(row: Algorithm, nranks: int) -> Nodes:
     """Neighbours two by two on nodes, for a row that looks at them."""
-    return parse_nodes("2", nranks) if row.hierarchical else ()
+    return parse_nodes("2", nranks) if row.placed else ()
 
 
 def random_nodes(row: Algorithm, nranks: int, rng: random.Random) -> Nodes:
     """A placement for a row that looks at it, whoever shares memory."""
-    if not row.hierarchical:
+    if not row.placed:
         return ()
     most = rng.randrange(1, nranks + 1)
     return rng.choice([*placements(nranks), numbered(rng.randrange(most) for _ in range(nranks))])

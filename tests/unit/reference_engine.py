@@ -40,11 +40,13 @@ class Reach(NamedTuple):
         readers: Ranks of its node that map it.
         mpi_takes_gpu: Whether its MPI library takes addresses of GPU memory.
         exported: Whether INPUT and OUTPUT may be mapped, too; SCRATCH always may.
+        puts: Readers may write there when they are let, and all ranks know.
     """
 
     readers: frozenset[int]
     mpi_takes_gpu: bool
     exported: tuple[bool, bool]
+    puts: bool = False
 
 
 class Call(NamedTuple):
@@ -93,10 +95,24 @@ class Position:
         self.staging: Area | None = None
 
 
-def sources_of(program: Program, row: Sequence[int]) -> list[tuple[int, int]]:
-    """Buffer and displacement of a reduction's sources."""
-    first = row[f.FIRST_SOURCE]
-    return [(buffer, displ) for buffer, displ in program.sources[first : first + row[f.NSOURCES]].tolist()]
+Places = list[tuple[int, int]]  # buffer and displacement of each
+
+
+class Operands(NamedTuple):
+    """What a COPY, REDUCE or STAGE writes and reads."""
+
+    writes: list[Area]
+    reads: list[Area]
+
+
+def operands_of(program: Program, row: Sequence[int]) -> tuple[Places, Places]:
+    """Where a COPY, REDUCE or STAGE writes, and where it reads."""
+    code, source, destination = row[f.CODE], (row[f.BUFFER], row[f.DISPL]), (row[f.TO_BUFFER], row[f.TO_DISPL])
+    if code != Code.REDUCE:
+        return [destination if code == Code.COPY else (STAGING, row[f.STAGED_DISPL])], [source]
+    first, last = row[f.FIRST_SOURCE], row[f.FIRST_SOURCE] + row[f.NSOURCES]
+    places = [(buffer, displ) for buffer, displ in program.sources[first : last + row[f.NFURTHER]].tolist()]
+    return [destination, *places[last - first :]], places[: last - first]
 
 
 class World:
@@ -164,6 +180,7 @@ class World:
             if memory.spans[buffer] is not None:
                 area = memory.area(buffer)
                 assert not memory.read_by[area.span].any(), f"rank {rank} returns while buffer {buffer} may still be read"
+                assert not memory.granted[area.span].any(), f"rank {rank} returns while buffer {buffer} may still be written"
                 area.spoil()
         self._begin(rank)
 
@@ -260,25 +277,25 @@ class World:
             self.ready += self.parked.pop(rank, [])
         return moved
 
-    def _operands(self, rank: int, at: Position, row: list[int]) -> list[Area]:
-        """Destination and sources of a COPY, REDUCE or STAGE; of blocks that vary they may be empty."""
-        code, source = row[f.CODE], (row[f.BUFFER], row[f.DISPL])
-        if code != Code.REDUCE:
-            destination = (row[f.TO_BUFFER], row[f.TO_DISPL]) if code == Code.COPY else (STAGING, row[f.STAGED_DISPL])
-            areas = [self._area(rank, at, *where, row[f.NBYTES]) for where in (destination, source)]
-            assert areas[0].apart(areas[1]), "memcpy of overlapping memory"
-            return areas
-        size, count = self.calls[self.at[rank]].operator.itemsize, row[f.COUNT]
-        operands = [(row[f.TO_BUFFER], row[f.TO_DISPL]), *sources_of(self._call(rank)[0], row)]
-        assert len(operands) > 1, "a reduction of nothing"
-        areas = [self._area(rank, at, *operand, count * size) for operand in operands]
-        for one, other in combinations(areas, 2):
-            assert one == other or one.apart(other), "operands overlap partly"
-        assert all(displ % size == 0 for _, displ in operands), "an operand lies across elements"
-        return areas
+    def _operands(self, rank: int, at: Position, row: list[int]) -> Operands:
+        """Destinations and sources of a COPY, REDUCE or STAGE; of blocks that vary they may be empty."""
+        writes, reads = operands_of(self._call(rank)[0], row)
+        size, reduces = self.calls[self.at[rank]].operator.itemsize, row[f.CODE] == Code.REDUCE
+        nbytes = row[f.COUNT] * size if reduces else row[f.NBYTES]
+        found = Operands(*([self._area(rank, at, *where, nbytes) for where in side] for side in (writes, reads)))
+        assert reads, "a reduction of nothing"
+        for one, other in combinations(found.writes, 2):
+            assert one.apart(other), "writes the same bytes twice"
+        for one, other in combinations(found.writes + found.reads, 2):
+            overlap = "operands overlap partly" if reduces else "memcpy of overlapping memory"
+            assert one.apart(other) or (reduces and one == other), overlap
+        assert not reduces or all(displ % size == 0 for _, displ in writes + reads), "an operand lies across elements"
+        return found
 
-    def _operate(self, rank: int, areas: Sequence[Area]) -> None:
-        areas[0].write(reduce(self.calls[self.at[rank]].operator.combine, [area.read() for area in areas[1:]]))
+    def _operate(self, rank: int, operands: Operands) -> None:
+        result = reduce(self.calls[self.at[rank]].operator.combine, [area.read(rank) for area in operands.reads]).copy()
+        for area in operands.writes:
+            area.write(result, rank)
 
     def _message(self, rank: int, slot: int, at: Position, code: Code, index: int, peer: int, area: Area) -> None:
         assert index not in at.requests, f"request {index} is in use"

@@ -24,6 +24,7 @@ class Memory:
     """Buffers of the given sizes in one arena, guards around each; one of size None must not be touched.
 
     Attributes:
+        granted: Per byte one more than the rank that alone may read and write it, or 0.
         shared: Of a rank's own memory: whether ranks of the node read its INPUT and its OUTPUT in place.
         returned: The arena as its owner found it when his call returned.
     """
@@ -33,6 +34,7 @@ class Memory:
         self.arena = rng.integers(0, 256, bases[-1], np.uint8)
         self.spans = [(base, base + n) if n is not None else None for base, n in zip(bases, nbytes)]
         self.read_by, self.written_by = np.zeros(bases[-1], np.int16), np.zeros(bases[-1], np.int16)  # messages per byte
+        self.granted = np.zeros(bases[-1], np.int16)
         self.queued_read, self.queued_write = np.zeros(bases[-1], np.int16), np.zeros(bases[-1], np.int16)  # operations on streams
         self.shared = shared
         self.returned: np.ndarray | None = None
@@ -70,17 +72,20 @@ class Area(NamedTuple):
     def apart(self, other: Area) -> bool:
         return self.memory is not other.memory or self.hi <= other.lo or other.hi <= self.lo
 
-    def check_free(self, *, to_write: bool) -> None:
-        """Nobody may read what a receive will write, nor write what a message is still read from."""
+    def check_free(self, *, to_write: bool, by: int = -1) -> None:
+        """Nobody may read what a receive will write, nor write what a message is still read from, nor touch what another was granted."""
+        granted = self.memory.granted[self.span]
         assert not self.memory.written_by[self.span].any(), "touches memory of a receive that was not waited for"
-        assert not (to_write and self.memory.read_by[self.span].any()), "writes memory of a message that may still be read"
+        assert not ((granted != 0) & (granted != 1 + by)).any(), "touches memory that another rank was let write"
+        read = self.memory.read_by[self.span] * (granted == 0)
+        assert not (to_write and read.any()), "writes memory of a message that may still be read"
 
-    def read(self) -> np.ndarray:
-        self.check_free(to_write=False)
+    def read(self, by: int = -1) -> np.ndarray:
+        self.check_free(to_write=False, by=by)
         return self.memory.arena[self.span]
 
-    def write(self, data: np.ndarray) -> None:
-        self.check_free(to_write=True)
+    def write(self, data: np.ndarray, by: int = -1) -> None:
+        self.check_free(to_write=True, by=by)
         self.memory.arena[self.span] = data
 
     def spoil(self) -> None:
@@ -89,19 +94,19 @@ class Area(NamedTuple):
 
 
 class Message:
-    """From POST to ACK: where it lies, and whether that is its ring slot."""
+    """From POST to ACK: where it lies, whether that is its ring slot, and whether it is memory that its receiver may write."""
 
-    def __init__(self, area: Area, inline: bool) -> None:
-        self.area, self.inline, self.used = area, inline, False
-        self.queued = 0  # operations on streams that read it
-        area.memory.read_by[area.span] += 1
+    def __init__(self, area: Area, inline: bool, granted: bool) -> None:
+        self.area, self.inline, self.granted, self.used = area, inline, granted, False
+        self.queued = 0  # operations on streams that work on it
+        area.memory.read_by[area.span] += not granted
 
     def use(self) -> Area:
         assert not self.used, "reads a message that it has acknowledged"
         return self.area
 
     def end(self) -> None:
-        self.area.memory.read_by[self.area.span] -= 1
+        self.area.memory.read_by[self.area.span] -= not self.granted
         self.used = True
         if self.inline:
             self.area.spoil()
@@ -119,7 +124,7 @@ class Ring:
     def unread(self) -> int:
         return len(self.posted) + len(self.awaited)
 
-    def post(self, area: Area, *, inline: bool = True) -> bool:
+    def post(self, area: Area, *, inline: bool = True, granted: bool = False) -> bool:
         """Announce a message; False while no ring slot is free."""
         if self.unread() == RING_SLOTS:
             return False
@@ -127,7 +132,7 @@ class Ring:
         if inline:
             data, area = area.read(), self.slots.area(self.number % RING_SLOTS).part(0, area.nbytes, "its ring slot")
             area.write(data)
-        self.posted.append(Message(area, inline))
+        self.posted.append(Message(area, inline, granted))
         self.number += 1
         return True
 

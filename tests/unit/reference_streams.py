@@ -2,9 +2,9 @@
 
 COPY, REDUCE and STAGE are queued on the stream of their rank and window slot and run in order at random moments, events among them.
 What the caller did before the call ends at a random moment, too; until then INPUT and OUTPUT hold garbage. A lane knows
-only what it waited for: an operation owns its memory until a SYNC behind it has passed, and what is lent is its
-reader's until an UNREAD has passed, however early things are done. Refused besides: rows of the host on memory that is only the GPU's,
-MPI messages there unless the library takes them, and messages in place for ranks that do not map them.
+only what it waited for: an operation owns its memory until a SYNC behind it has passed, and what is lent is its reader's until an
+UNREAD has passed, however early things are done; what a peer may write is the peer's alone. Refused besides: rows of the host on
+memory that is only the GPU's, MPI messages there unless the library takes them, and messages in place for ranks that do not map them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 
 import numpy as np
-from reference_engine import SCRATCH, Call, Position, Reach, Setting, World, sources_of
+from reference_engine import SCRATCH, Call, Operands, Position, Reach, Setting, World, operands_of
 from reference_memory import STAGING_SLOTS, Area, Message
 
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import MESSAGES, PINNED, STAGING, Code
 
-MOST_SOURCES = 8
+MOST_SOURCES = MOST_DESTINATIONS = 8
 PINNED_AT = 3  # of PINNED among the buffers of a memory
 _ASYNCHRONOUS = (Code.COPY, Code.REDUCE, Code.STAGE)
 
@@ -27,20 +27,25 @@ _ASYNCHRONOUS = (Code.COPY, Code.REDUCE, Code.STAGE)
 class _Operation:
     """On a stream, from its row to the SYNC behind it: what it works on, and the messages among that."""
 
-    def __init__(self, areas: Sequence[Area], messages: Sequence[Message]) -> None:
-        self.areas, self.messages = areas, messages
+    def __init__(self, operands: Operands, messages: Sequence[Message]) -> None:
+        self.operands, self.messages = operands, messages
         self.count(1)
 
     def count(self, change: int) -> None:
         for message in self.messages:
             message.queued += change
-        self.areas[0].memory.queued_write[self.areas[0].span] += change
-        for area in self.areas[1:]:
+        for area in self.operands.writes:
+            area.memory.queued_write[area.span] += change
+        for area in self.operands.reads:
             area.memory.queued_read[area.span] += change
 
     def meets(self, other: _Operation) -> bool:
         """Whether one of the two writes what the other works on."""
-        return not all(one.apart(two) for a, b in ((self, other), (other, self)) for one in a.areas[:1] for two in b.areas)
+        both = (self.operands, other.operands), (other.operands, self.operands)
+        return not all(one.apart(two) for a, b in both for one in a.writes for two in (*b.writes, *b.reads))
+
+    def meets_area(self, area: Area) -> bool:
+        return not all(area.apart(one) for one in (*self.operands.writes, *self.operands.reads))
 
 
 class _Stream:
@@ -108,7 +113,7 @@ class GpuWorld(World):
             stream.reached.add(first)
         else:
             assert not any(message.used for message in first.messages), "reads a message that was acknowledged"
-            self._operate(rank, first.areas)
+            self._operate(rank, first.operands)
         if stream.queue:
             self.busy.append((rank, slot))
         self._moved(rank, True)
@@ -142,15 +147,16 @@ class GpuWorld(World):
         return True
 
     def _operation(self, rank: int, slot: int, at: Position, row: list[int]) -> None:
-        code, areas = row[f.CODE], self._operands(rank, at, row)
-        assert len(areas) <= 1 + MOST_SOURCES, "more sources than a kernel takes"
-        buffers = [buffer for buffer, _ in sources_of(self._call(rank)[0], row)] if code == Code.REDUCE else [row[f.BUFFER]]
-        assert code == Code.STAGE or row[f.TO_BUFFER] != STAGING, "only STAGE writes staging memory"
-        assert STAGING not in buffers, "reads staging memory"
-        areas[0].check_free(to_write=True)
-        for area in areas[1:]:
-            area.check_free(to_write=False)
-        operation = _Operation(areas, [at.messages[buffer - MESSAGES] for buffer in buffers if buffer >= MESSAGES])
+        operands = self._operands(rank, at, row)
+        writes, reads = operands_of(self._call(rank)[0], row)
+        assert len(reads) <= MOST_SOURCES, "more sources than a kernel takes"
+        assert len(writes) <= MOST_DESTINATIONS, "more destinations than a kernel takes"
+        assert row[f.CODE] == Code.STAGE or STAGING not in dict(writes), "only STAGE writes staging memory"
+        assert STAGING not in dict(reads), "reads staging memory"
+        for areas, to_write in ((operands.writes, True), (operands.reads, False)):
+            for area in areas:
+                area.check_free(to_write=to_write, by=rank)
+        operation = _Operation(operands, [at.messages[buffer - MESSAGES] for buffer, _ in writes + reads if buffer >= MESSAGES])
         for other, stream in self.streams.items():
             if other[0] == rank and other[1] != slot:
                 assert not any(operation.meets(theirs) for theirs in stream.unsynced), "works on what another stream works on"
@@ -177,8 +183,12 @@ class GpuWorld(World):
             return False
         lent = self.streams[rank, slot].lent[peer]
         while len(lent) > allowed:
-            area = lent.pop(0).area
-            area.memory.read_by[area.span] -= 1
+            message = lent.pop(0)
+            area = message.area
+            if message.granted:
+                area.memory.granted[area.span] = 0
+            else:
+                area.memory.read_by[area.span] -= 1
         return True
 
     def _act(self, rank: int, slot: int, at: Position, row: list[int]) -> bool:
@@ -204,18 +214,26 @@ class GpuWorld(World):
         reach, stream = self._reach(rank), self.streams[rank, slot]
         assert reach is not None
         assert peer != rank, "a message to itself"
-        assert in_place == (peer in reach.readers), f"posts {'in place' if in_place else 'a copy'} for rank {peer}: {reach.readers} map it"
+        how = "in place" if in_place else "a copy"
+        assert bool(in_place) == (peer in reach.readers), f"posts {how} for rank {peer}: {reach.readers} map it"
         assert in_place or (buffer, displ) == (STAGING, row[f.STAGED_DISPL]), "posts a copy that is not in staging memory"
         assert not in_place or buffer == SCRATCH or reach.exported[buffer], f"posts buffer {buffer}, which cannot be mapped"
-        area = self._area(rank, at, buffer, displ, row[f.NBYTES])
-        self._check_synced(rank, slot, buffer, area, to_write=False)
+        area, grants = self._area(rank, at, buffer, displ, row[f.NBYTES]), in_place == f.WRITTEN
+        assert reach.puts or not grants, "lets a rank write that does not know of it"
+        if grants:
+            self._check_granted(rank, slot, buffer, area, peer)
+        else:
+            self._check_synced(rank, slot, buffer, area, to_write=False)
         ring = self.node.rings[rank, peer, (slot + self.at[rank]) % STAGING_SLOTS]
-        if not ring.post(area, inline=False):
+        if not ring.post(area, inline=False, granted=grants):
             self.parked[rank].append((rank, slot))
             return False
+        if grants:
+            area.memory.granted[area.span] = 1 + peer
+        elif in_place:
+            area.memory.read_by[area.span] += 1
         if in_place:
             stream.lent[peer].append(ring.posted[-1])
-            area.memory.read_by[area.span] += 1
         return self._moved(peer, True)
 
     def _check_synced(self, rank: int, slot: int, buffer: int, area: Area, *, to_write: bool) -> None:
@@ -224,6 +242,20 @@ class GpuWorld(World):
         assert buffer not in (0, 1) or self.streams[rank, slot].started, "the caller's earlier work may go on"
         assert not memory.queued_write[span].any(), "touches what a stream may still write"
         assert not (to_write and memory.queued_read[span].any()), "overwrites what a stream may still read"
+
+    def _check_granted(self, rank: int, slot: int, buffer: int, area: Area, peer: int) -> None:
+        """Nobody works there but, as a reader, the peer itself, which does things in order."""
+        assert buffer not in (0, 1) or self.streams[rank, slot].started, "the caller's earlier work may go on"
+        memory, read_by = area.memory, np.zeros(area.nbytes, np.int16)
+        for message in self.streams[rank, slot].lent[peer]:
+            if message.area.memory is memory and not message.granted:
+                lo, hi = max(message.area.lo, area.lo), min(message.area.hi, area.hi)
+                read_by[max(0, lo - area.lo) : max(0, hi - area.lo)] += 1 + (not message.used)
+        assert (memory.read_by[area.span] == read_by).all(), "lets a peer write what another may still read"
+        assert not (memory.written_by[area.span] + memory.granted[area.span]).any(), "lets two write the same"
+        for (other, _), stream in self.streams.items():
+            own = [one for one in stream.unsynced if other == rank]
+            assert not any(one.meets_area(area) for one in own), "lets a peer write what a stream may still work on"
 
     def _area(self, rank: int, at: Position, buffer: int, displ: int, nbytes: int) -> Area:
         if buffer != PINNED:

@@ -30,7 +30,7 @@ def instances(row: Algorithm, most: int) -> int:
     """How many combinations of root, chunks and placement there are for 1 to so many ranks."""
     rooted = COLLECTIVES[row.collective].rooted
     roots = most * (most + 1) // 2 if rooted else most
-    if row.hierarchical:  # all roots for one placement, first and last one for the others, or just the first
+    if row.placed:  # all roots for one placement, first and last one for the others, or just the first
         return roots + sum((len(placements(n)) - 1) * (1 + (rooted and 1 < n <= 32)) for n in range(1, most + 1))
     return roots * len(NCHUNKS) + most * len(MANY_CHUNKS) if row.chunked else roots
 
@@ -55,7 +55,7 @@ def test_every_row_for_some_numbers_of_ranks(nranks: tuple[int, ...]) -> None:
 
 
 def nodes_of(row: Algorithm) -> tuple[Nodes, ...]:
-    return NODES_OF_1000 if row.hierarchical else ((),)
+    return NODES_OF_1000 if row.placed else ((),)
 
 
 @pytest.mark.full
@@ -67,13 +67,13 @@ def test_rows_of_at_most_a_million_steps_for_1000_ranks() -> None:
 
     rows = [row for row in CATALOGUE.values() if steps(row) <= MOST_STEPS]
     assert len(rows) > len(CATALOGUE) / 2
-    flat = [row for row in rows if not row.hierarchical]
+    flat = [row for row in rows if not row.placed]
     summaries = prove_catalogue(0, extra=(1000,), rows=flat)
     assert len(summaries) == len(flat)
     assert all(summary.instances for summary in summaries)
     check_claims(summaries)
     for row in rows:
-        for nodes in nodes_of(row) if row.hierarchical else ():
+        for nodes in nodes_of(row) if row.placed else ():
             assert prove(row, 1000, 500 if COLLECTIVES[row.collective].rooted else 0, nodes=nodes).reproducible
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 import pytest
-from pages import BLOCKS, LANGUAGES, PAGES, REASONS, ROOT, Block, blocks_of, misfits, prose
+from pages import BLOCKS, LANGUAGES, PAGES, REASONS, ROOT, Block, between, blocks_of, misfits, prose
 from test_architecture import Edge, between_entries, edges
 
 import hpcoll
@@ -26,13 +26,6 @@ LINKING = PAGES | {page: (ROOT / page).read_text() for page in ("jobs/README.md"
 _VARIABLE = re.compile(r"\bHPCOLL_[A-Z][A-Z_]*\b")
 _PATH = re.compile(r"(?<![\w./<*-])(?:hpcoll|kernels|jobs|tests|docs)/[^\s`()\[\],:;]*")
 _NAMED = re.compile(r"`([\w/]+\.py)`\s+\(((?:`[\w.]+`(?:,\s+)?)+)\)")  # a file, and names in it
-
-
-def between(page: str, mark: str) -> str:
-    """What a page has between two comments."""
-    found = re.search(rf"<!-- {mark}: begin -->\n(.*?)\n?<!-- {mark}: end -->", PAGES[page], re.S)
-    assert found is not None
-    return found[1]
 
 
 # --- tables

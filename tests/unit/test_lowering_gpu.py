@@ -23,9 +23,11 @@ from hpcoll.runtime.program.fields import (
     IN_PLACE,
     NBYTES,
     NSOURCES,
+    READ,
     REDUCED_NBYTES,
     TO_BUFFER,
     TO_DISPL,
+    WRITTEN,
 )
 from hpcoll.runtime.program.opcodes import PINNED, STAGING, Code, Program
 from hpcoll.schedules.catalogue import CATALOGUE
@@ -44,17 +46,19 @@ def some(ranks: frozenset[int], rng: random.Random) -> frozenset[int]:
 
 
 def all_mapped(ranks: frozenset[int], rng: random.Random) -> Reach:
-    return Reach(ranks, False, (True, True))
+    return Reach(ranks, False, (True, True), puts=True)
 
 
+SOME_EXPORTED = (False, False), (True, False), (False, True)
 # On which nodes ranks are, and what reaches the memory of one that has these local peers.
 REACH: dict[str, tuple[list[Callable[[int], int]], Callable[[frozenset[int], random.Random], Reach]]] = {
     "all mapped": (NODES[:1], all_mapped),
     "all staged": (NODES[:1], lambda ranks, rng: Reach(frozenset(), False, (True, True))),
     "CUDA-aware": ([lambda rank: rank], lambda ranks, rng: Reach(frozenset(), True, (True, True))),
     "pinned": ([lambda rank: rank], lambda ranks, rng: Reach(frozenset(), False, (True, True))),
-    "not exported": (NODES[:2], lambda ranks, rng: Reach(ranks, True, rng.choice(((False, False), (True, False), (False, True))))),
-    "nodes": (NODES[1:], lambda ranks, rng: Reach(ranks, rng.random() < 0.5, (True, True))),
+    "not exported": (NODES[:2], lambda ranks, rng: Reach(ranks, True, rng.choice(SOME_EXPORTED), puts=True)),
+    "nodes": (NODES[1:], lambda ranks, rng: Reach(ranks, rng.random() < 0.5, (True, True), puts=True)),
+    "no puts": (NODES[:1], lambda ranks, rng: Reach(ranks, False, (True, True))),
     "anything": (NODES, lambda ranks, rng: Reach(some(ranks, rng), rng.random() < 0.5, (rng.random() < 0.5, rng.random() < 0.5))),
 }
 
@@ -72,7 +76,7 @@ def gpu_case(row: Algorithm, nranks: int, reach: str, rng: random.Random) -> Cas
         root=rng.randrange(nranks) if COLLECTIVES[row.collective].rooted else 0,
         segment=rng.choice((1 << 40, max(1, count), 20, 5)), window=rng.choice((1, 2, 3, STAGING_SLOTS)), sizes=sizes,
         most_nbytes=rng.choice((1 << 30, 16)), reach=tuple(REACH[reach][1](local_peers(rank, nodes), rng) for rank in range(nranks)),
-        nodes=random_nodes(row, nranks, rng) if row.hierarchical and rng.random() < 0.5 else (),
+        nodes=random_nodes(row, nranks, rng) if row.placed and rng.random() < 0.5 else (),
     )  # fmt: skip
 
 
@@ -148,7 +152,8 @@ def test_the_form_of_programs(row: Algorithm, reach: str) -> None:
         assert program.scratch_nbytes % 256 == program.pinned_nbytes % 256 == 0
         if reach in ("pinned", "all mapped"):
             assert {message[BUFFER] for message in rows_of(program, Code.SEND, Code.RECV)} <= {PINNED}
-        assert {(post[IN_PLACE], post[BUFFER] == STAGING) for post in rows_of(program, Code.POST)} <= {(1, False), (0, True)}
+        posts = {(post[IN_PLACE], post[BUFFER] == STAGING) for post in rows_of(program, Code.POST)}
+        assert posts <= {(READ, False), (WRITTEN, False), (0, True)}
         if reach == "all mapped":
             assert not rows_of(program, Code.STAGE, Code.RESERVE, Code.SEND, Code.RECV)
             assert program.staging_nbytes == program.pinned_nbytes == 0

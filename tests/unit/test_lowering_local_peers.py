@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from lowering_cases import Case, check, every_row, in_place_modes, operator_of, pairs, play, programs_of, random_nodes
-from reference_engine import Setting, sources_of
+from reference_engine import Setting, operands_of
 from reference_memory import STAGING_SLOTS
 
 from hpcoll.runtime.program.fields import BUFFER, CODE, DISPL, IN_PLACE, LOCAL_PEER, MESSAGE_SLOT, NBYTES, STAGED_DISPL
@@ -164,7 +164,7 @@ def test_a_reduction_reads_messages_where_they_are(key: str) -> None:
     nranks = 5
     program = node_programs(key, nranks, 40)[0]
     (row,) = rows_of(program, Code.REDUCE)
-    sources = {buffer for buffer, _ in sources_of(program, row)}
+    sources = {buffer for buffer, _ in operands_of(program, row)[1]}
     assert sources == {Buffer.INPUT, *range(MESSAGES, MESSAGES + nranks - 1)}
     assert program.nmessages == nranks - 1
     at = program.rows.tolist().index(list(row))

@@ -14,7 +14,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 from lowering_cases import Case, every_row, in_place_modes, operator_of, pairs, play, programs_of
-from reference_engine import Setting, sources_of
+from reference_engine import Setting, operands_of
 
 from hpcoll.runtime.program import call_fields, fields, lowering, progress_fields
 from hpcoll.runtime.program.chunk_layout import Layout
@@ -81,7 +81,7 @@ def test_a_receive_into_a_chunk_that_was_sent_passes_no_send_on_its_way_ahead() 
 def test_a_direct_reduction_is_one_row_of_all_sources(key: str, nranks: int) -> None:
     direct = program(key, nranks, 1, root=1)
     (row,) = rows_of(direct, Code.REDUCE)
-    assert len(set(sources_of(direct, row))) == row[NSOURCES] == nranks
+    assert len(set(operands_of(direct, row)[1])) == row[NSOURCES] == nranks
     first_wait = min(i for i, r in enumerate(direct.rows.tolist()) if r[CODE] == Code.WAIT)
     posted = [i for i, r in enumerate(direct.rows.tolist()) if r[CODE] == Code.RECV and i < first_wait]
     assert len(posted) >= min(nranks - 1, lowering._POSTED_AHEAD)
@@ -94,9 +94,9 @@ def test_a_node_of_a_tree_reduces_both_children_at_once_where_order_lets_it() ->
     around = program("reduce/tree", 8, 4, root=4)
     reductions = rows_of(around, Code.REDUCE)
     assert [row[NSOURCES] for row in reductions] == [2, 2]
-    own, landed = (0, 0), [source for row in reductions for source in sources_of(around, row) if source[0] == Buffer.SCRATCH]
-    assert sources_of(around, reductions[0]) == [own, landed[0]]
-    assert sources_of(around, reductions[1]) == [landed[1], (1, 0)]
+    own, landed = (0, 0), [source for row in reductions for source in operands_of(around, row)[1] if source[0] == Buffer.SCRATCH]
+    assert operands_of(around, reductions[0])[1] == [own, landed[0]]
+    assert operands_of(around, reductions[1])[1] == [landed[1], (1, 0)]
 
 
 @every_row
@@ -236,4 +236,4 @@ def uses(program: Program, row: list[int], itemsize: int) -> Iterator[tuple[int,
         yield from ((*result, row[NBYTES], True), (*source, row[NBYTES], False))
     elif code == Code.REDUCE:
         yield *result, row[COUNT] * itemsize, True
-        yield from ((*one, row[COUNT] * itemsize, False) for one in sources_of(program, row))
+        yield from ((*one, row[COUNT] * itemsize, False) for one in operands_of(program, row)[1])

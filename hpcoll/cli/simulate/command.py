@@ -138,6 +138,8 @@ def _cells(
     """Cells of one algorithm, or why there are none: from the time ``end`` on nothing is begun, and nodes of one rank have no leaders."""
     subjects: dict[int, Subject] = {}
     found: list[Cell] = []
+    if arguments.algorithms is None and row.per_gpu:
+        return f"messages between hosts are simulated, and no GPUs; --algorithms {row.name} takes nodes for them"
     if arguments.algorithms is None and row.hierarchical and not len(place.parts) > len(set(place.parts)) > 1:
         return f"there are no nodes of several ranks among others; --algorithms {row.name} simulates it"
     for nbytes in sizes:

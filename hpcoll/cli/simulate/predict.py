@@ -113,7 +113,7 @@ def predict(subject: Subject, nbytes: float, levels: Levels, segments: int = 1, 
 
 def in_lockstep(subject: Subject) -> bool:
     """Whether `predict_in_lockstep` can simulate it: all ranks run the same steps relative to themselves, on one channel."""
-    return subject.table.nbuilt < subject.table.nranks and subject.table.nchannels == 1 and not subject.row.hierarchical
+    return subject.table.nbuilt < subject.table.nranks and subject.table.nchannels == 1 and not subject.row.placed
 
 
 def predict_in_lockstep(subject: Subject, nbytes: float, levels: Levels) -> Prediction:

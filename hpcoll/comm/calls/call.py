@@ -16,6 +16,7 @@ from hpcoll.base.errors import ArgumentError, ArgumentTypeError
 from hpcoll.base.ops import MAX, MIN, ReduceOp
 from hpcoll.comm.calls.buffers import Resolved
 from hpcoll.comm.calls.operators import to_native
+from hpcoll.schedules.placement import Nodes
 
 Blocks = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...], tuple[int, ...]]  # INPUT, OUTPUT (displ, count); sizes
 
@@ -44,6 +45,7 @@ class Call(NamedTuple):
         before: What is launched on the caller's stream before anything else, for arrays in GPU memory.
         start: Called with the engine that is about to run the call, or None.
         exported: For arrays in GPU memory, whether peers may map INPUT and OUTPUT; None for arrays in host memory.
+        gpus: For those, number of each rank's GPU where all ranks map each other's GPU memory, else empty.
         one_fold: Contributions must be combined in one reduction, because their type is a half type.
         element: Element type as the caller gave it, an `numpy.dtype` or the name of a derived datatype, for the log and the ledger.
         mirrored: Arrays in GPU memory are served by way of host memory.
@@ -70,6 +72,7 @@ class Call(NamedTuple):
     before: tuple[Callable[[int], None], ...] = ()
     start: Callable[[Any], None] | None = None
     exported: tuple[bool, bool] | None = None
+    gpus: Nodes = ()
     one_fold: bool = False
     report: Callable[[MPI.Status], None] | None = None
     element: np.dtype | str = ""

@@ -16,24 +16,36 @@ from hpcoll.schedules.ir import Buffer
 class IpcRoute(RingRoute):
     """Peers map this rank's memory, and read messages there or in a copy in SCRATCH.
 
-    A message in memory that is overwritten behind it makes the lane wait for the reader there.
+    A message in memory that is overwritten behind it makes the lane wait for the reader there. A put is written by its sender's GPU.
 
     Args:
         peer: Local rank.
         exported: Whether INPUT and OUTPUT may be mapped, too; SCRATCH always may.
+        puts: As in `Route`: both ranks map each other's memory.
     """
 
     name: ClassVar[str] = "ipc"
     text: ClassVar[str] = "read them in place (CUDA IPC)"
 
-    def __init__(self, exported: tuple[bool, bool], peer: int) -> None:
+    def __init__(self, exported: tuple[bool, bool], puts: bool, peer: int) -> None:
         super().__init__(peer)
-        self._exported = exported
+        self._exported, self.puts = exported, puts
 
     def send(self, items: Items, pieces: Pieces) -> None:
+        items.lend(self.peer, pieces, readable=self._is_mapped(pieces))
+
+    def destination(self, items: Items, pieces: Pieces) -> Pieces:
+        return items.await_message(self.peer, pieces)
+
+    def receive_put(self, items: Items, pieces: Pieces) -> None:
+        room = pieces if self._is_mapped(pieces) else items.room(pieces)
+        items.grant(self.peer, room)
+        items.copy(pieces, room)
+
+    def _is_mapped(self, pieces: Pieces) -> bool:
+        """Whether the peer reaches pieces where they are, as one piece."""
         buffer = pieces[0][1].buffer
-        readable = len(spans_of(pieces)) == 1 and (buffer == Buffer.SCRATCH or self._exported[buffer])
-        items.lend(self.peer, pieces, readable=readable)
+        return len(spans_of(pieces)) == 1 and (buffer == Buffer.SCRATCH or self._exported[buffer])
 
 
 class PinnedRingRoute(RingRoute):
@@ -72,7 +84,9 @@ class PinnedMpiRoute(MpiRoute):
         return landed
 
 
-def gpu_routes(local_peers: Mapping[int, int], readers: frozenset[int], exported: tuple[bool, bool], *, mpi_takes_gpu: bool) -> Routes:
+def gpu_routes(
+    local_peers: Mapping[int, int], readers: frozenset[int], exported: tuple[bool, bool], *, mpi_takes_gpu: bool, puts: bool = False
+) -> Routes:
     """Routes of arrays in GPU memory, the best first.
 
     Args:
@@ -80,9 +94,10 @@ def gpu_routes(local_peers: Mapping[int, int], readers: frozenset[int], exported
         readers: Those that map this rank's GPU memory.
         exported: As in `IpcRoute`.
         mpi_takes_gpu: Whether the MPI library takes addresses of GPU memory.
+        puts: All ranks map each other's GPU memory, as all of them know.
     """
     return Routes(
-        (partial(IpcRoute, exported), {peer: local for peer, local in local_peers.items() if peer in readers}),
+        (partial(IpcRoute, exported, puts), {peer: local for peer, local in local_peers.items() if peer in readers}),
         (PinnedRingRoute, local_peers),
         (CudaAwareRoute if mpi_takes_gpu else PinnedMpiRoute, None),
     )

@@ -14,8 +14,9 @@ NCOLUMNS = 8  # one cache line
 CODE, BUFFER, DISPL, NBYTES, IN_PLACE = 0, 3, 4, 5, 6
 REQUEST, PEER = 1, 2  # of MPI messages
 LOCAL_PEER, STAGED_DISPL, MESSAGE_SLOT, ALLOWED = 1, 2, 2, 2  # of messages between local peers
-TO_BUFFER, TO_DISPL, COUNT, FIRST_SOURCE, NSOURCES, REDUCED_NBYTES = 1, 2, 3, 4, 5, 6  # of copies (the first two) and reductions
+TO_BUFFER, TO_DISPL, COUNT, FIRST_SOURCE, NSOURCES, REDUCED_NBYTES, NFURTHER = range(1, 8)  # of copies (the first two) and reductions
 EVENT = 1
+READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes it
 
 # In an engine's array (int64), its state. WINDOW_SLOTS: per window slot its lane and that lane's next row. INPUT, OUTPUT, SCRATCH:
 # addresses in the order of `ir.Buffer`; WHERE_INPUT and WHERE_OUTPUT say where the first two are in symmetric memory, or -1. LANDED: per

@@ -61,9 +61,9 @@ class _RowsWithWaits:
         self.touched.update(dict.fromkeys((*item.reads, *item.writes), self.noperations))
 
     def act(self, row: Row, item: Item | None) -> None:
-        """A row of the host: others read what a SEND or POST names; a RECV writes it; an ACK gives it back."""
+        """A row of the host: others read what a SEND or POST reads; a RECV, or a peer, writes it; an ACK gives it back."""
         names = (*item.reads, *item.writes) if item else ()
-        last = self.written if row[CODE] in (Code.SEND, Code.POST) else self.touched
+        last = self.written if item and item.reads and item.code != Code.ACK else self.touched
         self.wait(max((last.get(name, 0 if _callers(name) else -1) for name in names), default=-1))
         self.rows.append(row)
 

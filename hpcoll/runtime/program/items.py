@@ -16,11 +16,12 @@ LANDING_SLOTS = 3  # for receives that are reduced on arrival, unless more are r
 
 
 class InPlace(IntEnum):
-    """Whether a local peer reads a message in the sender's buffer."""
+    """Whether a local peer works in this rank's buffer, instead of on a message."""
 
     NEVER = 0
-    IF_SYMMETRIC = 1  # where that turns out to be symmetric memory and nothing overwrites it later; DRAIN rows wait for the readers
-    LENT = 2  # always; UNREAD rows wait for the reader before it is overwritten
+    IF_SYMMETRIC = 1  # reads where that turns out to be symmetric memory and nothing overwrites it later; DRAIN rows wait for the readers
+    LENT = 2  # reads always; UNREAD rows wait for the reader before it is overwritten
+    GRANTED = 3  # writes; announced as early as a receive is posted, and an UNREAD row waits for the writer where the receive is
 
 
 class Item(NamedTuple):
@@ -28,11 +29,13 @@ class Item(NamedTuple):
 
     Attributes:
         peer: As rows name it: by its rank, or by its local rank where the operation is on shared memory; -1: none.
-        spans: Of SEND, RECV, STAGE and POST one; of COPY and REDUCE the destination, then sources; of others none.
+        spans: Of SEND, RECV, STAGE and POST one; of COPY and REDUCE the destination, then sources, then further destinations; of others
+            none.
         reads, writes: Names of the chunks that it touches: they decide what may move before it.
         to: Of STAGE and POST the displacement in the lane's staging memory; of AWAIT the message slot.
         nbytes: Of what an AWAIT waits for.
         in_place: Of STAGE and POST.
+        nfurther: Further destinations of a REDUCE.
     """
 
     code: Code
@@ -43,6 +46,17 @@ class Item(NamedTuple):
     to: int = 0
     nbytes: int = 0
     in_place: InPlace = InPlace.NEVER
+    nfurther: int = 0
+
+    @property
+    def lends(self) -> bool:
+        """Whether others read its chunks until a wait has passed."""
+        return self.code == Code.SEND or self.in_place == InPlace.LENT
+
+    @property
+    def grants(self) -> bool:
+        """Whether it lets a peer write its chunks."""
+        return self.in_place == InPlace.GRANTED
 
 
 class Items:
@@ -81,7 +95,7 @@ class Items:
         self._receiving: dict[bool, deque[int]] = {False: deque(), True: deque()}  # landing slots of receives; key: pinned
         self._staged: dict[tuple[Hashable, ...], tuple[Span, Hashable]] = {}  # chunks that are staged as they are in memory
 
-        self._unused: list[int] = []  # local peers whose messages were awaited and not yet acknowledged, in order
+        self._unused: list[tuple[int, int]] = []  # messages that were awaited and not yet used, in order: message slot and local peer
         self._lent: dict[int, int] = {}  # index of the item that lends a message -> the message's number
 
     def chunks(self, run: Chunk) -> Pieces:
@@ -104,25 +118,33 @@ class Items:
 
     # --- within the rank
 
-    def operate(self, code: Code, operands: Sequence[Pieces]) -> None:
-        """A COPY or REDUCE, destination first, in as few items as are contiguous in all operands."""
-        for group in contiguous(operands):
-            spans = [join(pieces) for pieces in group]
+    def operate(self, code: Code, operands: Sequence[Pieces], further: Sequence[Pieces] = ()) -> None:
+        """A COPY or REDUCE, destination first, in as few items as are contiguous in all operands; a REDUCE with further destinations."""
+        for group in contiguous([*operands, *further]):
+            spans, names = [join(pieces) for pieces in group], [names_of(pieces) for pieces in group]
             if code == Code.REDUCE or spans[0] != spans[1]:
-                self._operate(code, spans, [names_of(pieces) for pieces in group])
+                n = len(operands)
+                self._operate(code, spans[:n], names[:n], spans[n:], names[n:])
 
-    def _operate(self, code: Code, spans: list[Span], names: list[list[Hashable]]) -> None:
-        self.append(Item(code, -1, spans, [name for part in names[1:] for name in part], names[0]))
+    def _operate(
+        self, code: Code, spans: list[Span], names: list[list[Hashable]], further: list[Span], written: list[list[Hashable]]
+    ) -> None:  # fmt: skip
+        writes = [name for part in (names[0], *written) for name in part]
+        self.append(Item(code, -1, spans + further, [name for part in names[1:] for name in part], writes, nfurther=len(further)))
 
     def copy(self, destination: Pieces, source: Pieces) -> None:
         """Copy pieces."""
         self.operate(Code.COPY, (destination, source))
 
     def packed(self, pieces: Pieces, *, pinned: bool = False, lent: bool = False) -> Pieces:
-        """A contiguous copy of what is sent or lent, in a landing slot of its own: it is in use for as long as the peer likes."""
-        copy = self._in_slot(self._new_slot(pinned), pieces)
+        """A contiguous copy of what is sent or lent: it is in use for as long as the peer likes."""
+        copy = self.room(pieces, pinned=pinned)
         self.copy(copy, pieces)
         return copy
+
+    def room(self, pieces: Pieces, *, pinned: bool = False) -> Pieces:
+        """Contiguous room for pieces, in a landing slot of its own."""
+        return self._in_slot(self._new_slot(pinned), pieces)
 
     def landing(self, pieces: Pieces, *, pinned: bool = False) -> Pieces:
         """Contiguous room for a message: receives take `nlandings` slots in turn."""
@@ -173,22 +195,35 @@ class Items:
         """Announce pieces that the peer reads in place, or a copy of them if they are not readable or overwritten too soon."""
         if not readable or len(self._lent) in self._copied:
             pieces = self.packed(pieces, lent=True)
-        self._lent[len(self.list)] = len(self._lent)
         self.post(peer, join(pieces), names_of(pieces), in_place=InPlace.LENT)
+        self._lent[len(self.list) - 1] = len(self._lent)
+
+    def grant(self, peer: int, pieces: Pieces) -> None:
+        """Let the peer write contiguous pieces, and wait until it has."""
+        self.append(Item(Code.POST, peer, [join(pieces)], [], names_of(pieces), in_place=InPlace.GRANTED))
 
     def await_message(self, peer: int, pieces: Pieces) -> Pieces:
         """Wait for a message of the sizes of pieces; returns its pieces, which last until `acknowledge`."""
-        slot = len(self._unused)
-        self._unused.append(peer)
-        self.nmessages = max(self.nmessages, len(self._unused))
+        slot = self._message_slot(peer)
+        self._unused.append((slot, peer))
+        self.nmessages = max(self.nmessages, slot + 1)
         self.append(Item(Code.AWAIT, peer, [], [], [], to=slot, nbytes=nbytes_of(pieces)))
         return placed(("message", slot), MESSAGE - slot, pieces)
 
+    def _message_slot(self, peer: int) -> int:
+        return len(self._unused)
+
     def acknowledge(self) -> None:
         """All messages that were awaited have been used."""
-        for slot, peer in enumerate(self._unused):
-            self.append(Item(Code.ACK, peer, [], [("message", slot)], []))
+        self._say_used(self._unused)
         self._unused = []
+
+    def _say_used(self, messages: list[tuple[int, int]]) -> None:
+        for slot, peer in messages:
+            self.append(Item(Code.ACK, peer, [], [("message", slot)], []))
+
+    def end(self) -> None:
+        """The lane has no further steps."""
 
     def untouched(self) -> frozenset[int]:
         """Scratch cells that no item touches: messages that would be received there are used where they are."""
@@ -198,17 +233,18 @@ class Items:
     def overwritten_too_soon(self) -> frozenset[int]:
         """Messages lent from memory that is overwritten before the lane has used another peer's message: the reader may itself wait there.
 
-        Two ranks that exchange a chunk and reduce into it would wait for each other.
+        Two ranks that exchange a chunk and reduce into it would wait for each other. The reader itself may overwrite it.
         """
         found: set[int] = set()
-        lent: dict[Hashable, list[tuple[int, int]]] = {}  # chunk -> message, and how many messages had been used before it
+        lent: dict[Hashable, list[tuple[int, int]]] = {}  # chunk -> item that lends it, and how many messages had been used before it
         used = 0
         for i, item in enumerate(self.list if self._lent else ()):
             for name in item.writes:
-                found.update(number for number, before in lent.pop(name, ()) if before == used)
+                lends = [one for one, before in lent.pop(name, ()) if before == used]
+                found.update(self._lent[one] for one in lends if not (item.grants and item.peer == self.list[one].peer))
             used += item.code == Code.ACK
             for name in item.reads if i in self._lent else ():
-                lent.setdefault(name, []).append((self._lent[i], used))
+                lent.setdefault(name, []).append((i, used))
         return frozenset(found)
 
 

@@ -7,7 +7,7 @@ are its first half, routes say how messages travel, and `gpu_waits` adds the wai
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from hpcoll.base.sizes import Number, Size, int_value, largest
 from hpcoll.runtime.program.chunk_layout import Segments
-from hpcoll.runtime.program.fields import CODE, FIRST_SOURCE, NCOLUMNS
+from hpcoll.runtime.program.fields import CODE, FIRST_SOURCE, NCOLUMNS, READ, WRITTEN
 from hpcoll.runtime.program.gpu_waits import ordered
 from hpcoll.runtime.program.items import InPlace, Item, Items
 from hpcoll.runtime.program.items_gpu import GpuItems
@@ -76,18 +76,18 @@ class _Rows:
         sends: dict[Hashable, list[int]] = {}  # chunk -> items that send or lend it and were not waited for
         for i, item in enumerate(items):
             for receive in posts.get(i, ()):
-                self._wait_sends(sends, items[receive].writes)
-                self._message(receive)
-            if item.code == Code.RECV:
+                self._wait_sends(sends, items[receive])
+                self._post(receive)
+            if item.code == Code.RECV or item.grants:
                 self._wait(i)
             elif item.code == Code.SEND:
                 self._message(i)
             elif item.code >= Code.STAGE:
-                self._shared(i, item, in_place=i in kept or item.in_place == InPlace.LENT)
+                self._shared(i, item, READ if i in kept or item.lends else 0)
             else:
-                self._wait_sends(sends, item.writes)
+                self._wait_sends(sends, item)
                 self._local(item)
-            if _is_lending(item):
+            if item.lends:
                 for name in item.reads:
                     sends.setdefault(name, []).append(i)
         for i in list(self.requests):
@@ -113,15 +113,22 @@ class _Rows:
             overwritten.update(item.writes)
         return found
 
-    def _shared(self, i: int, item: Item, *, in_place: bool) -> None:
+    def _post(self, i: int) -> None:
+        """A receive: of the MPI library, or memory for a put."""
+        if self.items.list[i].grants:
+            self._shared(i, self.items.list[i], WRITTEN)
+        else:
+            self._message(i)
+
+    def _shared(self, i: int, item: Item, in_place: int) -> None:
         """An operation on shared memory. Room is taken before the lane's first message: what it waits for must not hang on this lane."""
         if item.code in (Code.STAGE, Code.POST) and self.items.nstaged and not self.reserved:
             self.rows.append((Code.RESERVE,))
             self.reserved = True
         self.owners[len(self.rows)] = item
         where, nbytes = (self._at(item.spans[0]), item.spans[0].nbytes) if item.spans else ((0, 0), item.nbytes)
-        self.rows.append((item.code, max(0, item.peer), item.to, *where, nbytes, int(in_place)))
-        if item.in_place == InPlace.LENT:
+        self.rows.append((item.code, max(0, item.peer), item.to, *where, nbytes, in_place))
+        if item.in_place >= InPlace.LENT:
             self.nlent[item.peer] += 1
             self.unread[item.peer] += 1
             self.lent[i] = item.peer, self.nlent[item.peer]
@@ -130,25 +137,33 @@ class _Rows:
         """Before which item each receive is posted: when its destination is free, in order, and not behind a wait of its own.
 
         Where it has to wait for a send of its destination, it passes no send on the way ahead, nor what a local peer waits for:
-        nothing that a peer may need comes to stand behind that wait.
+        nothing that a peer may need comes to stand behind that wait. Memory for a put comes behind what was announced to the same peer.
         """
         positions: dict[int, list[int]] = {}
         touched: dict[Hashable, int] = {}  # chunk -> position from which it is free
-        sent: set[Hashable] = set()
+        sent: dict[Hashable, set[int]] = {}  # chunk -> peers
+        announced: dict[int, int] = {}  # peer -> position behind the last message to it
         receives: list[int] = []
         latest = last_send = 0
         for i, item in enumerate(self.items.list):
-            if item.code == Code.RECV:
+            if item.code == Code.RECV or item.grants:
                 free = max(touched.get(name, 0) for name in item.writes)
-                behind = last_send if any(name in sent for name in item.writes) else 0
-                ahead = receives[-_POSTED_AHEAD] + 1 if len(receives) >= _POSTED_AHEAD else 0
-                latest = max(latest, free, behind, ahead)
-                positions.setdefault(latest, []).append(i)
-                receives.append(i)
+                itself = {item.peer} if item.grants else set[int]()
+                free = max(free, last_send if any(sent.get(name, set()) - itself for name in item.writes) else 0)
+                if item.grants:
+                    positions.setdefault(max(free, announced.get(item.peer, 0)), []).append(i)
+                else:
+                    latest = max(latest, free, receives[-_POSTED_AHEAD] + 1 if len(receives) >= _POSTED_AHEAD else 0)
+                    positions.setdefault(latest, []).append(i)
+                    receives.append(i)
             elif item.code in (Code.SEND, Code.POST, Code.ACK):
                 last_send = i + 1
-            sent.difference_update(item.writes)
-            sent.update(item.reads if _is_lending(item) else ())
+                if item.code == Code.POST:
+                    announced[item.peer] = i + 1
+            for name in item.writes:
+                sent.pop(name, None)
+            for name in item.reads if item.lends else ():
+                sent.setdefault(name, set()).add(item.peer)
             for name in (*item.reads, *item.writes):
                 touched[name] = i + 1
         return positions
@@ -185,25 +200,23 @@ class _Rows:
             self.unread[peer] = allowed
             self.rows.append((Code.UNREAD, peer, allowed))
 
-    def _wait_sends(self, sends: dict[Hashable, list[int]], names: Iterable[Hashable]) -> None:
-        for name in names:
+    def _wait_sends(self, sends: dict[Hashable, list[int]], item: Item) -> None:
+        """Wait for those who read what an item writes, unless it lets the reader itself write, which does so in order."""
+        for name in item.writes:
             for i in sends.pop(name, ()):
-                self._wait(i)
+                if not (item.grants and self.items.list[i].peer == item.peer):
+                    self._wait(i)
 
     def _local(self, item: Item) -> None:
-        destination, *sources = [self._at(span) for span in item.spans]
+        destination, *operands = [self._at(span) for span in item.spans]
         nbytes = item.spans[0].nbytes
         self.owners[len(self.rows)] = item
         if item.code == Code.COPY:
-            self.rows.append((Code.COPY, *destination, *sources[0], nbytes))
+            self.rows.append((Code.COPY, *destination, *operands[0], nbytes))
         else:
-            self.rows.append((Code.REDUCE, *destination, nbytes // self.items.itemsize, len(self.sources), len(sources), nbytes))
-            self.sources += sources
-
-
-def _is_lending(item: Item) -> bool:
-    """Whether others read an item's chunks until a wait has passed."""
-    return item.code == Code.SEND or item.in_place == InPlace.LENT
+            count, nsources = nbytes // self.items.itemsize, len(operands) - item.nfurther
+            self.rows.append((Code.REDUCE, *destination, count, len(self.sources), nsources, nbytes, item.nfurther))
+            self.sources += operands
 
 
 def lower(

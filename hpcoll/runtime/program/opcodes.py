@@ -28,15 +28,16 @@ class Code(IntEnum):
     buffer is symmetric memory, the peer reads it in place.
 
     In a GPU program COPY, REDUCE and STAGE are asynchronous: they go to the stream of the lane's window slot and run there in order.
-    All others act at once, on the host. A POST is never inline there, and IN_PLACE decides alone: 1, the peer reads the buffer,
-    which is GPU memory, in place; 0, it reads what was staged. There is no DRAIN; UNREAD stands for it.
+    All others act at once, on the host. A POST is never inline there, and IN_PLACE decides alone: `READ`, the peer reads the buffer,
+    which is GPU memory, in place; `WRITTEN`, it writes it; 0, it reads what was staged. There is no DRAIN; UNREAD stands for it. A REDUCE
+    has NFURTHER destinations behind its sources.
     """
 
     RECV = 0  # REQUEST, PEER, BUFFER, DISPL, NBYTES
     SEND = 1  # REQUEST, PEER, BUFFER, DISPL, NBYTES
     WAIT = 2  # REQUEST
     COPY = 3  # TO_BUFFER, TO_DISPL, BUFFER, DISPL, NBYTES
-    REDUCE = 4  # TO_BUFFER, TO_DISPL, COUNT, FIRST_SOURCE, NSOURCES, REDUCED_NBYTES
+    REDUCE = 4  # TO_BUFFER, TO_DISPL, COUNT, FIRST_SOURCE, NSOURCES, REDUCED_NBYTES, NFURTHER
     STAGE = 5  # STAGED_DISPL, BUFFER, DISPL, NBYTES, IN_PLACE: copy into the staging slot
     POST = 6  # LOCAL_PEER, STAGED_DISPL, BUFFER, DISPL, NBYTES, IN_PLACE: announce a message; waits for a free ring slot
     AWAIT = 7  # LOCAL_PEER, MESSAGE_SLOT, NBYTES: wait for a message
@@ -63,7 +64,7 @@ class Program:
 
     Attributes:
         rows: int64 ``(nrows, NCOLUMNS)``: CODE and its columns, the others 0.
-        sources: int64 ``(nsources, 2)``: buffer and displacement of the sources of reductions.
+        sources: int64 ``(nsources, 2)``: buffer and displacement of the sources, then of the further destinations, of reductions.
         lanes: int64 ``(nlanes, 3)``: first row, last row + 1, displacement of the lane's segment in INPUT and OUTPUT.
         window: Lanes in flight; lane ``i`` runs in window slot ``i % window``, which is also its tag.
         nrequests: Requests that one lane needs.

@@ -24,11 +24,13 @@ class Route(ABC):
         peer: What rows call it: its rank in the communicator, or its local rank.
         name: Of the way, for the ledger; ``text``: how peers get messages, for the log.
         uses_in_place: Whether `land` gives a message where the sender or the library left it, so that it needs no memory here.
+        puts: Whether the sender of a put writes the receiver's memory; else it is a message like any other. Both ends know.
     """
 
     name: ClassVar[str]
     text: ClassVar[str]
     uses_in_place: ClassVar[bool]
+    puts: bool = False
 
     def __init__(self, peer: int) -> None:
         self.peer = peer
@@ -49,6 +51,15 @@ class Route(ABC):
     @abstractmethod
     def land(self, items: Items, pieces: Pieces) -> Pieces:
         """Receive a message of the sizes of pieces, to be reduced; returns where it is until `Items.acknowledge`."""
+
+
+    def destination(self, items: Items, pieces: Pieces) -> Pieces:
+        """Where the receiver of a put of these sizes wants it, until `Items.acknowledge`."""
+        raise NotImplementedError
+
+    def receive_put(self, items: Items, pieces: Pieces) -> None:
+        """Receive a put into pieces."""
+        raise NotImplementedError
 
 
 def in_words(routes: Mapping[int, Route], peers: Iterable[int], levels: Levels) -> str:

@@ -19,23 +19,45 @@ def add_steps(items: Items, steps: Sequence[Step], routes: Mapping[int, Route]) 
     items.nlandings = max([LANDING_SLOTS, *(len(group) for group in groups)])
     carried = _carried(steps, routes)
     messages: dict[Chunk, Pieces] = {}  # scratch cells that stand for a message
-    for group in groups:
+    handed: set[int] = set()  # puts that the reduction before them makes
+    for i, group in enumerate(groups):
         step = group[0]
         if step.op == Op.RECV_REDUCE:
             _receive_reduce(items, group, routes)
             continue
         operands = [messages.pop(run, []) or items.chunks(run) for run in ((step.dst,) if step.dst else ()) + step.srcs]
-        if not operands[0]:
+        if not operands[0] or i in handed:
             continue
+        puts = step.put and routes[step.peer].puts
         if step.op in (Op.COPY, Op.REDUCE):
-            items.operate(Code[step.op.name], operands)
+            behind = _puts_behind(groups, i, routes) if step.op == Op.REDUCE else []
+            further = [routes[groups[one][0].peer].destination(items, operands[0]) for one in behind]
+            handed.update(behind)
+            items.operate(Code[step.op.name], operands, further)
+            items.acknowledge()
+        elif step.op == Op.SEND and puts:
+            items.copy(routes[step.peer].destination(items, operands[0]), operands[0])
             items.acknowledge()
         elif step.op == Op.SEND:
             routes[step.peer].send(items, operands[0])
+        elif puts:
+            routes[step.peer].receive_put(items, operands[0])
         elif step.dst is not None and step.dst in carried:
             messages[step.dst] = routes[step.peer].land(items, operands[0])
         else:
             routes[step.peer].receive(items, operands[0])
+    items.end()
+
+
+def _puts_behind(groups: Sequence[Sequence[Step]], i: int, routes: Mapping[int, Route]) -> list[int]:
+    """Which groups right behind a reduction put its result into peers' memory, where its kernel can write it."""
+    found: list[int] = []
+    for k in range(i + 1, len(groups)):
+        step = groups[k][0]
+        if not (step.op == Op.SEND and step.put and step.srcs == (groups[i][0].dst,) and routes[step.peer].puts):
+            break
+        found.append(k)
+    return found
 
 
 def _receive_reduce(items: Items, group: Sequence[Step], routes: Mapping[int, Route]) -> None:

@@ -16,16 +16,26 @@ from hpcoll.schedules.ir import Writer, inputs, outputs
 
 def allreduce_two_shot(w: Writer) -> None:
     """Two rounds of p-1 messages of m/p: least possible volume in two latencies."""
+    combine_at(w, list(range(w.nranks)))
+
+
+def combine_at(w: Writer, owners: list[int]) -> None:
+    """Owner number i gets everybody's chunk i, folds them in rank order and puts the result where everybody wants it."""
     p, r = w.nranks, w.rank
-    contributions = {r: inputs(r)}
-    for t in range(1, p):
-        w.send((r + t) % p, inputs((r + t) % p))
-    for t in range(1, p):
-        peer = (r - t) % p
-        contributions[peer] = w.scratch(r)
-        w.recv(peer, contributions[peer])
-    w.reduce(outputs(r), *(contributions[rank] for rank in range(p)))
-    for t in range(1, p):
-        w.send((r + t) % p, outputs(r))
-    for t in range(1, p):
-        w.recv((r - t) % p, outputs((r - t) % p))
+    chunk_of = {owner: chunk for chunk, owner in enumerate(owners)}
+    others = [(r + t) % p for t in range(1, p)]
+    for peer in others:
+        if peer in chunk_of:
+            w.send(peer, inputs(chunk_of[peer]))
+    if r in chunk_of:
+        mine = chunk_of[r]
+        contributions = {r: inputs(mine)}
+        for peer in reversed(others):
+            contributions[peer] = w.scratch(mine)
+            w.recv(peer, contributions[peer])
+        w.reduce(outputs(mine), *(contributions[rank] for rank in range(p)))
+        for peer in others:
+            w.send(peer, outputs(mine), put=True)
+    for peer in reversed(others):
+        if peer in chunk_of:
+            w.recv(peer, outputs(chunk_of[peer]), put=True)

@@ -1,0 +1,95 @@
+"""Cost model of collectives on arrays in GPU memory that all ranks map: kernels and copies, turns on a shared GPU, bytes.
+
+Ranks that share a GPU are processes of their own, and without MPS the GPU works for one of them at a time: each turn costs a switch of
+contexts, which takes longer than a short kernel. So what counts first is how often ranks of a GPU must work one after another.
+"""
+
+import math
+from typing import NamedTuple
+
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.placement import Nodes, members
+from hpcoll.schedules.row import Algorithm
+
+
+class Gpu(NamedTuple):
+    """Constants of a GPU and its links; none was measured here.
+
+    Attributes:
+        copy: Bytes per second that its memory reads and writes, together.
+        link: Bytes per second to and from other GPUs of the node, each way.
+        bus: Bytes per second to and from pinned host memory.
+        launch: Seconds of the host to launch a kernel or a copy.
+        sync: Seconds until the host, and then a peer's, knows that it has ended.
+        switch: Seconds until a GPU works for another process.
+        lane: Bytes of a message that one kernel works on.
+    """
+
+    copy: float
+    link: float
+    bus: float
+    launch: float = 5e-6
+    sync: float = 10e-6
+    switch: float = 100e-6
+    lane: int = 16 << 20
+
+
+H200 = Gpu(copy=4.3e12, link=4.0e11, bus=5.0e10)  # a copy rate that others measured; nine tenths of what data sheets say of NVLink and PCIe
+
+
+class Prediction(NamedTuple):
+    """What a call costs.
+
+    Attributes:
+        rounds: Times that ranks wait for what others' GPUs did.
+        launches: Kernels and copies of the busiest rank.
+        switches: Of the busiest GPU from one rank to another.
+        moved: Bytes that the busiest GPU's memory reads and writes.
+        linked: Bytes that reach the busiest GPU from others.
+        seconds: In all.
+    """
+
+    rounds: int
+    launches: int
+    switches: int
+    moved: float
+    linked: float
+    seconds: float
+
+
+def predict(row: Algorithm, gpus: Nodes, nbytes: float, gpu: Gpu = H200) -> Prediction:
+    """Cost of one call where all ranks map each other's GPU memory.
+
+    Args:
+        row: Catalogue row.
+        gpus: Number of each rank's GPU.
+        nbytes: m, bytes of the whole message as the catalogue counts it.
+        gpu: Constants.
+    """
+    p, sharing, nlanes = len(gpus), max(map(len, members(gpus))), max(1, math.ceil(nbytes / gpu.lane))
+    if p < 2:
+        return Prediction(0, 0, 0, 0.0, 0.0, 0.0)
+    nchunks, used = nlanes if row.chunked else 1, row.on_gpu
+    rounds, messages, critical = (row.cost(field, p, nchunks, gpus) for field in ("rounds", "messages", "critical"))
+    turns = int(used.turns or rounds)
+    launches = int(used.launches or max(messages, rounds)) * (1 if row.chunked else nlanes)
+    workers = 1 if used.one_works else sharing
+    moved = row.evaluate(used.moved, p, nchunks, gpus) if used.moved else critical * (3 if COLLECTIVES[row.collective].reduces else 2)
+    linked = workers * critical * (p - sharing) / (p - 1) * nbytes
+    switches = turns * workers if sharing > 1 else 0
+    waits = turns * (gpu.launch + gpu.sync) + (launches - turns) * gpu.launch + switches * gpu.switch
+    return Prediction(
+        turns, launches, switches, workers * moved * nbytes, linked, waits + max(workers * moved * nbytes / gpu.copy, linked / gpu.link)
+    )
+
+
+def predict_by_host(nbytes: float, host_seconds: float, gpu: Gpu = H200) -> Prediction:
+    """Cost of one call of a short message, which goes by way of host memory; copying engines take no turns.
+
+    Args:
+        nbytes: Bytes that each rank copies to its host, and back.
+        host_seconds: Of the call between the hosts' copies.
+        gpu: Constants.
+    """
+    seconds = 2 * (gpu.launch + gpu.sync + nbytes / gpu.bus) + host_seconds
+    return Prediction(2, 2, 0, 2 * nbytes, 0.0, seconds)

@@ -1,0 +1,77 @@
+"""Proof that puts never wait for anything but the start of the receiver's channel, and meet their twins.
+
+The receiver of a put tells its sender at the start where to write, in the same ring of messages in which it sends to that rank:
+
+    rank 0: send(1, input[1])    recv(1, input[0])   reduce   send(1, output[0], put)   recv(1, output[1], put)
+    to 1:   message, memory for output[1]                     1 uses them by its recv and its send with put
+
+So both must name them in one order, the ring must have room for all of them, and nobody else may be at work on that memory until then.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from hpcoll.base.errors import ScheduleError
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule
+
+_MESSAGE, _MEMORY = "a message", "memory for a put"
+
+
+def check_puts(schedules: Sequence[Schedule]) -> None:
+    """Refuse puts that could wait, or that only one side knows of.
+
+    Args:
+        schedules: One per rank, in rank order.
+    Raises:
+        ScheduleError: names the rank, and the step where it is one step's fault.
+    """
+    if not any(step.put for s in schedules for steps in s.channels for step in steps):
+        return
+    announced: dict[tuple[int, int, int], list[str]] = defaultdict(list)  # channel, from, to
+    used: dict[tuple[int, int, int], list[str]] = defaultdict(list)
+    flags: dict[tuple[int, int, int], list[list[bool]]] = defaultdict(lambda: [[], []])  # of sends and of their receives
+    for s in schedules:
+        for channel, steps in enumerate(s.channels):
+            _check_memory(s, channel)
+            for step in steps:
+                to, back = (channel, s.rank, step.peer), (channel, step.peer, s.rank)
+                if step.op == Op.SEND:
+                    flags[to][0].append(step.put)
+                    (used[back] if step.put else announced[to]).append(_MEMORY if step.put else _MESSAGE)
+                elif step.op in (Op.RECV, Op.RECV_REDUCE):
+                    flags[back][1].append(step.put)
+                    (announced[to] if step.put else used[back]).append(_MEMORY if step.put else _MESSAGE)
+    for (channel, source, target), (sent, received) in flags.items():
+        if sent != received:
+            raise ScheduleError(f"of messages to rank {target} in channel {channel} one end puts and the other does not know", rank=source)
+    for (channel, source, target), texts in announced.items():
+        if _MEMORY in texts and texts != used[channel, source, target]:
+            theirs = used[channel, source, target]
+            raise ScheduleError(f"tells rank {target} in channel {channel} of {texts}, which uses {theirs}", rank=source)
+        if _MEMORY in texts and len(texts) > RING_SLOTS:
+            what = f"tells rank {target} of {len(texts)} things in channel {channel}, and a ring has {RING_SLOTS} slots"
+            raise ScheduleError(what, rank=source)
+
+
+def _check_memory(s: Schedule, channel: int) -> None:
+    """Memory for a put: named before in sends to the same peer only."""
+    find_aliases = COLLECTIVES[s.collective].aliases
+    aliases = dict(find_aliases(s.rank, s.nranks, s.root, s.nchunks)) if find_aliases else {}
+    users: dict[tuple[Buffer, int], set[int]] = defaultdict(set)  # cell -> peers that it was sent to, or -1
+    for index, step in enumerate(s.channels[channel]):
+        if step.op == Op.RECV and step.put:
+            assert step.dst is not None
+            for cell in _cells(step.dst, aliases):
+                if users[cell] - {step.peer}:
+                    what = "a put into what was used before, for more than a message to its sender"
+                    raise ScheduleError(what, rank=s.rank, step=index, op=str(step))
+        for run in (*((step.dst,) if step.dst else ()), *step.srcs):
+            for cell in _cells(run, aliases):
+                users[cell].add(step.peer if step.op == Op.SEND else -1)
+
+
+def _cells(run: Chunk, aliases: dict[int, int]) -> list[tuple[Buffer, int]]:
+    """Chunks of a run; those of INPUT by the chunk of OUTPUT that they are in place."""
+    found = [(run.buffer, i) for i in range(run.index, run.index + run.n)]
+    return [(Buffer.OUTPUT, aliases[i]) if buffer == Buffer.INPUT and i in aliases else (buffer, i) for buffer, i in found]
