@@ -11,15 +11,13 @@ import numpy as np
 from numba import cuda, types
 
 from hpcoll.base.ops import ReduceOp
-from hpcoll.kernels import MAX_AXES, MAX_DESTINATIONS, MAX_SOURCES
+from hpcoll.kernels import MAX_AXES, MAX_DESTINATIONS, MAX_SOURCES, WIDE_NBYTES
 from hpcoll.kernels.numbers import Number, operator, times
 
 if numba.config.ENABLE_CUDASIM:
     from hpcoll.kernels import simulated as vectors
 else:
     from hpcoll.kernels import vectors  # type: ignore[no-redef]
-
-WIDE_NBYTES = 16  # one load or store of a thread, where memory is aligned to it
 
 address = vectors.address
 _BYTES = types.CPointer(types.uint8)

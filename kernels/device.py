@@ -35,7 +35,6 @@ from hpcoll.base.disk_cache import kept
 from hpcoll.base.errors import KernelError
 from hpcoll.base.ops import BUILTIN, ReduceOp
 from hpcoll.kernels import bodies
-from hpcoll.kernels.bodies import WIDE_NBYTES as WIDE_NBYTES
 from hpcoll.kernels.numbers import number
 
 BLOCK = 256  # threads per block

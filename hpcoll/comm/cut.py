@@ -62,9 +62,9 @@ def ledger_nbytes(call: Call | None, nranks: int) -> int:
 
 
 def cut(
-    row: Algorithm, call: Call, segment_nbytes: int, most: int | None, rank: int, nodes: Nodes, sizes: tuple[int, ...]
+    row: Algorithm, call: Call, segment_nbytes: int, most: int | None, rank: int, nodes: Nodes, sizes: tuple[int, ...], unit: int = 1
 ) -> tuple[Schedule, Segments]:
-    """Schedule and segments of a call; no segment is longer than ``most`` bytes of the message."""
+    """Schedule and segments of a call; no segment is longer than ``most`` bytes of the message, chunks are whole ``unit`` elements."""
     nranks = len(nodes)
     size, blocks = call.dtype.itemsize, COLLECTIVES[row.collective].blocks
     count = max(1, call.count * nranks if blocks else call.count)
@@ -74,12 +74,12 @@ def cut(
         nchunks = max(1, -(-min(call.count, longest) // segment))
         nchunks = index(nchunks if most is None else min(nchunks, _MAX_CHUNKS))
         steps = schedule(row, nranks, rank, call.root, nchunks)
-        return steps, vector_segments(call.count, longest, steps.nchunks)
+        return steps, vector_segments(call.count, longest, steps.nchunks, unit)
     steps = schedule(row, nranks, rank, call.root, nodes=nodes)
     if call.blocks is not None:
         return steps, varying_blocks(*call.blocks[:2], sizes or call.blocks[2], 0 if most is None else max(1, most // size // nranks))
     if row.pipelined:
         longest = min(longest, segment)
     if blocks:
-        return steps, block_segments(steps, call.count, max(1, longest // nranks))
-    return steps, vector_segments(call.count, longest, steps.nchunks)
+        return steps, block_segments(steps, call.count, max(1, longest // nranks), unit)
+    return steps, vector_segments(call.count, longest, steps.nchunks, unit)

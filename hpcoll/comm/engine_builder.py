@@ -19,6 +19,7 @@ from hpcoll.comm.calls.call import Call
 from hpcoll.comm.cut import cut, lane_nbytes, ledger_nbytes, message_nbytes, window
 from hpcoll.comm.ledger import Account, named
 from hpcoll.comm.plan import MAX_WINDOW, MOST_ENGINES, MessageContext, addressed
+from hpcoll.kernels import WIDE_NBYTES
 from hpcoll.kernels.host import kernel_address
 from hpcoll.runtime.engine.host_engine import Binding, HostEngine, Shape, WaitPolicy
 from hpcoll.runtime.program.fields import STAGING_SLOTS
@@ -110,7 +111,8 @@ class EngineBuilder(ABC):
         """An engine of a program that is written for it, and how many peers' messages go by which route."""
         row = find(call.collective, choice.algorithm)
         call, shape = (call, None) if self.on_gpu or sizes else symbolic(call, len(self._topology.nodes))
-        steps, segments = cut(row, call, choice.segment, self._lane_nbytes(row), self._topology.rank, self._placement(row), sizes)
+        unit = max(1, WIDE_NBYTES // call.dtype.itemsize) if self.on_gpu else 1  # kernels work on arrays that are all aligned alike
+        steps, segments = cut(row, call, choice.segment, self._lane_nbytes(row), self._topology.rank, self._placement(row), sizes, unit)
         routes = self._routes(call, message_context)
         program = lower(
             steps, segments, call.dtype.itemsize, self._window(len(steps.channels)),

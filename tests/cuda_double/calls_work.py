@@ -100,6 +100,13 @@ class WorkCalls(Calls):
         require(flags in (0, 1), INVALID_VALUE, f"flags {flags}")
         stream[0] = self.streams.create(self._ordinal(), blocking=flags == 0)
 
+    def cuCtxGetStreamPriorityRange(self, least: Any, greatest: Any) -> None:
+        self._ordinal()
+        least[0], greatest[0] = 0, -5
+
+    def cuStreamCreateWithPriority(self, stream: Any, flags: int, priority: int) -> None:
+        self.cuStreamCreate(stream, flags)
+
     def cuStreamDestroy_v2(self, stream: int | None) -> None:
         self.streams.destroy(stream or 0)
 

@@ -14,7 +14,7 @@ from hpcoll.base.dtypes import working_dtype
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.calls.call import Call, Reduction, factor_of
 from hpcoll.comm.calls.exporters import UNREADABLE, host_array
-from hpcoll.kernels import MAX_AXES
+from hpcoll.kernels import MAX_AXES, WIDE_NBYTES
 from hpcoll.runtime.gpu.arrays import DeviceArray, device_array
 from hpcoll.runtime.gpu.device import Gpu, Temporary, gpu_of, kernels
 
@@ -101,7 +101,7 @@ def scale(
     made = kernels()
     function = gpu.function(made.scale(src_type, dst_type, gpu.cc))
     real, imag = (struct.unpack("<q", struct.pack("<d", part))[0] for part in (complex(value).real, complex(value).imag))
-    blocks = -(-count * dst_type.itemsize // (made.BLOCK * made.WIDE_NBYTES))
+    blocks = -(-count * dst_type.itemsize // (made.BLOCK * WIDE_NBYTES))
     return lambda stream: gpu.launch(function, [dst, src, count, real, imag, int(divides)], blocks, made.BLOCK, stream)
 
 

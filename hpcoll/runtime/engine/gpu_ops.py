@@ -6,7 +6,7 @@ program: RECORD behind the operation, SYNC in front of whatever hands its result
 
 from numba import njit
 
-from hpcoll.kernels import MAX_DESTINATIONS, MAX_SOURCES
+from hpcoll.kernels import MAX_DESTINATIONS, MAX_SOURCES, WIDE_NBYTES
 from hpcoll.runtime.engine.ffi import INT, LONG, c_function, load_acquire, pointer
 from hpcoll.runtime.engine.local_ops import address_of
 from hpcoll.runtime.program import fields as f
@@ -14,7 +14,6 @@ from hpcoll.runtime.program.opcodes import STAGING, Code
 
 _COPY, _REDUCE, _STAGE, _RECORD = int(Code.COPY), int(Code.REDUCE), int(Code.STAGE), int(Code.RECORD)
 _NOT_READY = 600
-_WIDE_NBYTES = 16  # that a thread reads at once
 
 _set_current = c_function(INT, LONG)  # context, or where it is to be written: cuCtxGetCurrent
 _copy = c_function(INT, LONG, LONG, LONG, LONG)  # destination, source, nbytes, stream
@@ -27,7 +26,7 @@ _open = c_function(INT, LONG, LONG)  # local rank, slot
 
 @njit(nogil=True, forceinline=True)
 def _stream_of(state, gpu, lane):  # type: ignore[no-untyped-def]
-    return pointer(gpu[f.STREAMS])[lane % state[f.WINDOW]]
+    return pointer(gpu[f.STREAMS])[lane % state[f.WINDOW] % gpu[f.NSTREAMS]]
 
 
 @njit(nogil=True, forceinline=True)
@@ -62,10 +61,10 @@ def leave(state):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def begin_gpu(state):  # type: ignore[no-untyped-def]
-    """Let the streams of all window slots wait for the caller's earlier work; 0, or the driver's error."""
+    """Let all streams wait for the caller's earlier work; 0, or the driver's error."""
     gpu = pointer(state[f.GPU])
     code = enter(state)
-    for slot in range(state[f.WINDOW]):
+    for slot in range(gpu[f.NSTREAMS]):
         if code == 0:
             code = _wait(gpu[f.WAIT_EVENT], (_stream_of(state, gpu, slot), _event_of(state, gpu, slot, 0), 0))
     leave(state)
@@ -109,7 +108,7 @@ def _reduce(state, gpu, row, lane):  # type: ignore[no-untyped-def]
         at = 2 * (first + min(i, nsources - 1))
         values[MAX_DESTINATIONS + 1 + i] = address_of(state, operands[at], operands[at + 1], lane)
     values[MAX_DESTINATIONS + MAX_SOURCES + 1], values[MAX_DESTINATIONS + MAX_SOURCES + 2] = nsources, row[f.COUNT]
-    blocks = min(gpu[f.MOST_BLOCKS], -(-row[f.REDUCED_NBYTES] // (gpu[f.BLOCK_THREADS] * _WIDE_NBYTES)))
+    blocks = min(gpu[f.MOST_BLOCKS], -(-row[f.REDUCED_NBYTES] // (gpu[f.BLOCK_THREADS] * WIDE_NBYTES)))
     launch = (gpu[f.FUNCTION], blocks, 1, 1, gpu[f.BLOCK_THREADS], 1, 1, 0, _stream_of(state, gpu, lane), gpu[f.PARAMETERS], 0)
     return _launch(gpu[f.LAUNCH], launch)
 

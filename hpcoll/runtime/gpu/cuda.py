@@ -74,7 +74,8 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuMemHostAlloc": (POINTER(_P), _S, c_uint), "cuMemFreeHost": (_P,),
     "cuMemHostGetDevicePointer_v2": (POINTER(c_uint64), _P, c_uint), "cuMemHostRegister_v2": (_P, _S, c_uint), "cuMemHostUnregister": (_P,),
     "cuMemcpyAsync": (c_uint64, c_uint64, _S, _P), "cuMemsetD8Async": (c_uint64, c_ubyte, _S, _P),
-    "cuStreamCreate": (POINTER(_P), c_uint), "cuStreamDestroy_v2": (_P,), "cuStreamSynchronize": (_P,),
+    "cuStreamCreate": (POINTER(_P), c_uint), "cuStreamCreateWithPriority": (POINTER(_P), c_uint, c_int),
+    "cuCtxGetStreamPriorityRange": (POINTER(c_int), POINTER(c_int)), "cuStreamDestroy_v2": (_P,), "cuStreamSynchronize": (_P,),
     "cuStreamWaitEvent": (_P, _P, c_uint), "cuStreamIsCapturing": (_P, POINTER(c_int)),
     "cuEventCreate": (POINTER(_P), c_uint), "cuEventDestroy_v2": (_P,), "cuEventRecord": (_P, _P),
     "cuEventQuery": (_P,), "cuEventSynchronize": (_P,),
@@ -220,6 +221,12 @@ class Driver:
     def stream(self) -> int:
         """A stream that does not wait for the legacy default stream."""
         return self._handle("cuStreamCreate", _NON_BLOCKING)
+
+    def urgent_stream(self) -> int:
+        """One whose work goes before that of other streams."""
+        lowest, highest = c_int(), c_int()
+        self("cuCtxGetStreamPriorityRange", byref(lowest), byref(highest))
+        return self._handle("cuStreamCreateWithPriority", _NON_BLOCKING, highest.value)
 
     def event(self) -> int:
         """An event without time stamps."""

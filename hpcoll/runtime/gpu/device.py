@@ -19,6 +19,7 @@ _LEAST_NBYTES = 4096  # of temporary memory
 _SLAB_NBYTES = 32 << 20  # allocated at once for many pieces of it, because peers map allocations
 _PIECE_NBYTES = _SLAB_NBYTES // 8  # the largest piece
 _IDLE_SHARE = 64  # part of the GPU's memory that stays allocated for temporary memory while nobody uses it
+_STREAMS = 3  # enough for one lane's copies while another's kernel runs; more only take each other's turns
 _STREAM_SETS = 16  # message contexts from there on share them: that delays work, but never for something that comes behind it
 
 
@@ -134,12 +135,12 @@ class Gpu:
         self._slab = address + size, left - size
         return address
 
-    def streams(self, message_context: int, n: int) -> list[int]:
-        """``n`` streams for a message context, by its number."""
+    def streams(self, message_context: int, nlanes: int) -> list[int]:
+        """Streams of a message context, by its number, for so many lanes at once, which take them in turn."""
         self.enter()
         with self._lock:
-            found = self._streams.setdefault(message_context % _STREAM_SETS, [])
-            found += [self.driver.stream() for _ in range(n - len(found))]
+            found, n = self._streams.setdefault(message_context % _STREAM_SETS, []), min(nlanes, _STREAMS)
+            found += [self.driver.urgent_stream() for _ in range(n - len(found))]
             return found[:n]
 
     def launch(self, function: int, values: list[int], blocks: int, threads: int, stream: int) -> None:

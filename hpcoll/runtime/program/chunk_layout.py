@@ -27,29 +27,33 @@ class Layout(NamedTuple):
 Segments = list[tuple[int, Layout]]  # per segment its displacement and its layout; equal segments share one layout
 
 
-def _cut(count: int, segment: int, layout_of: Callable[[int], Layout]) -> Segments:
-    """Segments of at most ``segment`` elements; all but the last share a layout."""
+def _cut(count: int, segment: int, unit: int, layout_of: Callable[[int], Layout]) -> Segments:
+    """Segments of at most ``segment`` elements, which begin at multiples of ``unit``; all but the last share a layout."""
     if count <= segment:
         return [(0, layout_of(count))]
+    if unit > 1:
+        segment = max(unit, segment // unit * unit)
     nsegments = index(segment_count(count, segment))
     full = layout_of(min(segment, count))
     last = full if count == nsegments * segment else layout_of(count - (nsegments - 1) * segment)
     return [(i * segment, full if i < nsegments - 1 else last) for i in range(nsegments)]
 
 
-def vector_segments(count: int, segment: int, nchunks: int) -> Segments:
-    """A vector of ``count`` elements, cut into segments, each cut into ``nchunks`` balanced chunks."""
+def vector_segments(count: int, segment: int, nchunks: int, unit: int = 1) -> Segments:
+    """A vector of ``count`` elements, cut into segments, each cut into ``nchunks`` balanced chunks; all begin at multiples of ``unit``."""
 
     def layout_of(length: int) -> Layout:
-        bounds = [chunk_bounds(length, nchunks, i) for i in range(nchunks)]
+        bounds = [chunk_bounds(-(-length // unit), nchunks, i) for i in range(nchunks)]
+        if unit > 1:
+            bounds = [(min(length, lo * unit), min(length, hi * unit)) for lo, hi in bounds]
         chunks = [(lo, hi - lo) for lo, hi in bounds]
         return Layout(chunks, chunks, lambda extent: chunks[extent][1])  # type: ignore[call-overload]
 
-    return _cut(count, segment, layout_of)
+    return _cut(count, segment, unit, layout_of)
 
 
-def block_segments(schedule: Schedule, count: int, segment: int) -> Segments:
-    """Equal blocks of ``count`` elements, one after another; a segment is the same slice of every block."""
+def block_segments(schedule: Schedule, count: int, segment: int, unit: int = 1) -> Segments:
+    """Equal blocks of ``count`` elements, one after another; a segment is the same slice of every block, from a multiple of ``unit`` on."""
     collective = COLLECTIVES[schedule.collective]
     who = (schedule.rank, schedule.nranks, schedule.root, schedule.nchunks)
 
@@ -58,7 +62,7 @@ def block_segments(schedule: Schedule, count: int, segment: int) -> Segments:
         outputs = [(i * count, length) for i in range(collective.noutputs(*who))]
         return Layout(inputs, outputs, lambda extent: length)
 
-    return _cut(count, segment, layout_of)
+    return _cut(count, segment, unit, layout_of)
 
 
 def varying_blocks(

@@ -65,17 +65,17 @@ STAGING_SLOTS = 8  # of rings: as many acknowledgements fill a cache line
 BLOCK_NBYTES = 8192  # of a result that goes past the caches
 
 # In a GPU engine's table (int64). BEFORE: the thread's context before CONTEXT became current. Addresses of the driver's functions;
-# FUNCTION: handle of the reduction kernel; STREAMS: address of a stream's handle per window slot; EVENTS: of NEVENTS events' handles per
-# window slot, the first of which is reached when the caller's earlier work is done; PARAMETERS, VALUES: of a kernel's parameters and of
-# pointers to them; PINNED: host memory, PINNED_PER_LANE bytes per window slot.
+# FUNCTION: handle of the reduction kernel; STREAMS: address of NSTREAMS streams' handles, which window slots take in turn; EVENTS: of
+# NEVENTS events' handles per window slot, the first of which is reached when the caller's earlier work is done; PARAMETERS, VALUES: of a
+# kernel's parameters and of pointers to them; PINNED: host memory, PINNED_PER_LANE bytes per window slot.
 # EXPORTED: address of NEXPORTED triples (first address, last + 1, where) of memory that peers may map; DIRECTORY: of what all local peers
 # export, in shared memory: per local rank NSLOTS slots of SLOT_NBYTES, which begin with a generation; MAPPED: of the generation and
 # address of each of them in this process; OPEN: of a function that maps one.
 (
-    CONTEXT, BEFORE, GET_CURRENT, SET_CURRENT, COPY_ASYNC, LAUNCH, RECORD_EVENT, QUERY_EVENT, WAIT_EVENT, FUNCTION, STREAMS, EVENTS,
-    NEVENTS, MOST_BLOCKS, BLOCK_THREADS, PARAMETERS, VALUES, PINNED, PINNED_PER_LANE, EXPORTED, NEXPORTED, DIRECTORY, MAPPED, OPEN,
+    CONTEXT, BEFORE, GET_CURRENT, SET_CURRENT, COPY_ASYNC, LAUNCH, RECORD_EVENT, QUERY_EVENT, WAIT_EVENT, FUNCTION, STREAMS, NSTREAMS,
+    EVENTS, NEVENTS, MOST_BLOCKS, BLOCK_THREADS, PARAMETERS, VALUES, PINNED, PINNED_PER_LANE, EXPORTED, NEXPORTED, DIRECTORY, MAPPED, OPEN,
     GPU_NFIELDS,
-) = range(25)  # fmt: skip
+) = range(26)  # fmt: skip
 FIRST_SLOT = 4096  # numbers from here on are slots of the sender's GPU memory, those below are windows
 NSLOTS, SLOT_NBYTES = 1024, 128
 UNMAPPED = 1 << 40  # error: a peer's GPU memory cannot be mapped here
