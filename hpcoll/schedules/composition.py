@@ -50,7 +50,7 @@ def compose(
             runs = [Chunk(found[lo].buffer, found[lo].index, hi - lo) for found in operands]
             dst, srcs = (runs[0], tuple(runs[1:])) if step.dst else (None, tuple(runs))
             if step.op != Op.COPY or dst != srcs[0]:
-                w.step(Step(step.op, ranks[step.peer] if step.peer >= 0 else -1, dst, srcs, step.received_first, step.put))
+                w.step(Step(step.op, ranks[step.peer] if step.peer >= 0 else -1, dst, srcs, step.received_first))
 
 
 def cells(run: Chunk) -> list[Chunk]:

@@ -235,7 +235,8 @@ def test_host_programs_have_no_events(row: Algorithm) -> None:
 # --- every wait is needed
 
 
-MUTATED = ["allreduce/ring", "allreduce/two_shot", "allreduce/recursive_doubling", "bcast/binomial", "alltoall/pairwise", "reduce/tree",
+MUTATED = ["allreduce/ring", "allreduce/two_shot", "allreduce/gpu_leaders", "allreduce/recursive_doubling", "bcast/binomial",
+           "bcast/direct", "alltoall/pairwise", "reduce/tree",
            "scan/recursive_doubling", "gather/binomial"]  # fmt: skip
 WAITS = (Code.SYNC, Code.UNREAD, Code.WAIT)
 

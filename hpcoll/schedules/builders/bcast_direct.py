@@ -12,6 +12,6 @@ def bcast_direct(w: Writer) -> None:
     """One round; the root sends p-1 times m."""
     if w.rank == w.root:
         for vrank in range(1, w.nranks):
-            w.send(w.peer(vrank), outputs(0))
+            w.send(w.peer(vrank), outputs(0), put=True)
     else:
-        w.recv(w.root, outputs(0))
+        w.recv(w.root, outputs(0), put=True)

@@ -11,8 +11,8 @@ from hpcoll.schedules.ir import Writer, inputs, outputs
 def scatter_direct(w: Writer) -> None:
     """One round; the root sends p-1 messages."""
     if w.vrank:
-        w.recv(w.root, outputs(0))
+        w.recv(w.root, outputs(0), put=True)
         return
     for v in range(1, w.nranks):
-        w.send(w.peer(v), inputs(w.peer(v)))
+        w.send(w.peer(v), inputs(w.peer(v)), put=True)
     w.copy(inputs(w.rank), outputs(0))
