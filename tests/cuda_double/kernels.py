@@ -78,7 +78,8 @@ def working_dtype(dtype: np.dtype) -> np.dtype:
 
 def nparams(entry: str) -> int | None:
     """How many parameters a kernel has; None for one that is not known."""
-    return {"fold": MAX_DESTINATIONS + MAX_SOURCES + 3, "scale": 6, "pack": 2 + 2 * MAX_DIMS}.get(entry.split("_")[0])
+    counts = {"fold": MAX_DESTINATIONS + MAX_SOURCES + 3, "scale": 6, "pack": 2 + 2 * MAX_DIMS, "vector": 4}
+    return counts.get(entry.split("_")[0])
 
 
 def launch(entry: str, values: list[int], memory: Memory, operators: dict[str, Combine]) -> Launch:
@@ -88,7 +89,7 @@ def launch(entry: str, values: list[int], memory: Memory, operators: dict[str, C
         return _fold(_combine(entry, operators), dtype_of(rest[-1]), values, memory)
     if kind == "scale":
         return _scale(dtype_of(rest[0]), dtype_of(rest[1]), values, memory)
-    return _pack(int(rest[0]), values, memory)
+    return _vector_add(values, memory) if kind == "vector" else _pack(int(rest[0]), values, memory)
 
 
 def _elements(address: int, count: int, dtype: np.dtype, memory: Memory) -> np.ndarray:
@@ -119,6 +120,18 @@ def _fold(combine: Combine, dtype: np.dtype, values: list[int], memory: Memory) 
                 _elements(target, count, dtype, memory)[...] = result.astype(dtype)
 
     return Launch(run, *(tuple(_span(one, count, dtype) for one in operands) for operands in (sources, targets)))
+
+
+def _vector_add(values: list[int], memory: Memory) -> Launch:
+    """Of jobs/gpu_check/probes.py: the sum of two arrays, which may be the target too."""
+    target, *sources, count = values
+    words = np.dtype(np.uint32)
+
+    def run() -> None:
+        one, other = (_elements(source, count, words, memory) for source in sources)
+        _elements(target, count, words, memory)[...] = one + other
+
+    return Launch(run, tuple(_span(source, count, words) for source in sources), (_span(target, count, words),))
 
 
 def _scale(from_dtype: np.dtype, to_dtype: np.dtype, values: list[int], memory: Memory) -> Launch:

@@ -1,0 +1,33 @@
+"""Step 6: the long benchmarks, and the same where processes share GPUs through NVIDIA's Multi-Process Service."""
+
+from __future__ import annotations
+
+from knobs import HERE
+from parts import Parts
+from small_bench import bench
+
+_LEAST = "1K"
+_MPS = "nvidia-cuda-mps-control"
+
+
+def run(parts: Parts) -> None:
+    """An allreduce on several numbers of ranks, the same with MPS, the other collectives on the first number."""
+    knobs = parts.knobs
+    first = knobs.bench_nranks[:1]
+    for nranks in knobs.bench_nranks:
+        one(parts, "allreduce", nranks)
+    if not knobs.has(_MPS):
+        parts.text("mps", f"{_MPS} was not found: nothing is measured with it")
+    for nranks in knobs.bench_nranks if knobs.has(_MPS) else ():
+        one(parts, "allreduce", nranks, mps=True)
+    for collective in knobs.collectives:
+        for nranks in first:
+            one(parts, collective, nranks)
+
+
+def one(parts: Parts, collective: str, nranks: int, *, mps: bool = False) -> None:
+    """A benchmark."""
+    name = f"bench-{collective}-{nranks}{'-mps' if mps else ''}"
+    command = bench(parts, collective, nranks, _LEAST, parts.knobs.largest, name)
+    around = [parts.knobs.interpreter(), str(HERE / "mps.py"), parts.knobs.program(_MPS)] if mps else []
+    parts(name, [*around, *command], parts.knobs.bench_limit_s)

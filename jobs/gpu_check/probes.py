@@ -1,0 +1,187 @@
+"""Probes of the CUDA driver: ``probes.py NAME`` prints what it finds, a line of JSON each, as soon as it knows it.
+
+    symbols     functions that the driver has         handles     two processes and a handle of memory
+    context     GPUs, their attributes, a context     stale       the same after memory was freed and allocated again
+    kernel      a kernel from its text, its result    rates       copies between host and GPU and within it
+    memory      kinds of memory and their export      peer-rates  copies from another process's memory
+    registered  shared memory that GPUs reach         switches    two processes with small kernels
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from ctypes import byref, c_int, c_size_t
+
+from driver import DEVICE_ATTRIBUTES, DEVICE_MAP, FUNCTIONS, PORTABLE, Driver, Gpu, attempt, say
+
+VECTOR_ADD = """
+.version 7.0
+.target sm_75
+.address_size 64
+.visible .entry vector_add(.param .u64 out, .param .u64 one, .param .u64 other, .param .u64 count)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<8>;
+    .reg .b64 %d<10>;
+    ld.param.u64 %d1, [out];
+    ld.param.u64 %d2, [one];
+    ld.param.u64 %d3, [other];
+    ld.param.u64 %d4, [count];
+    mov.u32 %r1, %ctaid.x;
+    mov.u32 %r2, %ntid.x;
+    mov.u32 %r3, %tid.x;
+    mad.lo.u32 %r4, %r1, %r2, %r3;
+    cvt.u64.u32 %d5, %r4;
+    setp.ge.u64 %p1, %d5, %d4;
+    @%p1 bra END;
+    shl.b64 %d6, %d5, 2;
+    add.u64 %d7, %d2, %d6;
+    add.u64 %d8, %d3, %d6;
+    add.u64 %d9, %d1, %d6;
+    ld.global.u32 %r5, [%d7];
+    ld.global.u32 %r6, [%d8];
+    add.u32 %r7, %r5, %r6;
+    st.global.u32 [%d9], %r7;
+END:
+    ret;
+}
+"""
+COUNT, THREADS = 100_000, 256
+WORD = 4
+Words = ctypes.Array[ctypes.c_uint32]
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Seconds that a call takes."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def symbols() -> None:
+    """Which functions the driver has; hpcoll needs most of them."""
+    missing = attempt("driver starts", lambda: Driver().missing)
+    say("functions that are missing", missing)
+    say("functions that were looked for", len(FUNCTIONS))
+
+
+def context() -> None:
+    """GPUs, their attributes, and how long a context takes to make."""
+    driver = Driver()
+    attempt("CUDA that the driver serves", lambda: driver.value(c_int, "cuDriverGetVersion"))
+    count = attempt("GPUs", lambda: driver.value(c_int, "cuDeviceGetCount"))
+    for ordinal in range(count or 0):
+        device, text = driver.value(c_int, "cuDeviceGet", ordinal), ctypes.create_string_buffer(256)
+        for what, name in (("name", "cuDeviceGetName"), ("bus id", "cuDeviceGetPCIBusId")):
+            driver(name, ctypes.addressof(text), len(text), device)
+            say(f"{what} of GPU {ordinal}", text.value.decode())
+        attempt(f"memory of GPU {ordinal}", lambda: driver.value(c_size_t, "cuDeviceTotalMem_v2", device), "bytes")  # noqa: B023
+        for peer in range(count):
+            if peer != ordinal:
+                attempt(f"GPU {ordinal} reaches {peer}", lambda: driver.value(c_int, "cuDeviceCanAccessPeer", device, peer))  # noqa: B023
+        if ordinal == 0:
+            for what, number in DEVICE_ATTRIBUTES.items():
+                attempt(what, lambda: driver.value(c_int, "cuDeviceGetAttribute", number, device))  # noqa: B023
+    say("context", timed(Gpu) * 1e3, "ms")
+    free, total = c_size_t(), c_size_t()
+    attempt("memory", lambda: Gpu()("cuMemGetInfo_v2", byref(free), byref(total)))
+    say("free memory with a context", free.value, "bytes")
+
+
+def filled(gpu: Gpu, count: int, first: int, step: int) -> int:
+    """Memory of a GPU with numbers that grow by a step."""
+    values, address = (ctypes.c_uint32 * count)(*(first + step * i for i in range(count))), gpu.allocate(count * WORD)
+    gpu.copy(address, ctypes.addressof(values), count * WORD)
+    return address
+
+
+def words_at(gpu: Gpu, address: int, count: int) -> Words:
+    """Numbers in memory that a GPU reaches."""
+    return (ctypes.c_uint32 * count).from_buffer_copy(gpu.bytes_at(address, count * WORD))
+
+
+def kernel() -> None:
+    """A kernel whose text the driver compiles: its result, and how long one launch takes."""
+    gpu = Gpu()
+    loaded: list[int] = []
+    say("module and function", timed(lambda: loaded.append(gpu.kernel(VECTOR_ADD, "vector_add"))) * 1e3, "ms")
+    one, other, out = filled(gpu, COUNT, 1, 1), filled(gpu, COUNT, 7, 2), gpu.allocate(COUNT * WORD)
+    gpu.launch(loaded[0], -(-COUNT // THREADS), THREADS, out, one, other, COUNT)
+    gpu("cuStreamSynchronize", None)
+    wrong = sum(found != 8 + 3 * i for i, found in enumerate(words_at(gpu, out, COUNT)))
+    say("wrong elements", wrong)
+
+    def once() -> None:
+        gpu.launch(loaded[0], 1, THREADS, out, one, other, THREADS)
+        gpu("cuStreamSynchronize", None)
+
+    say("launch and wait, best of 50", min(timed(once) for _ in range(50)) * 1e6, "us")
+    sys.exit(1 if wrong else 0)
+
+
+def registered() -> None:
+    """Shared memory of a node that is page-locked: whether copies and kernels reach it, and what registering costs."""
+    gpu = Gpu()
+    add = gpu.kernel(VECTOR_ADD, "vector_add")
+    for what, file in (("file in /dev/shm", _shm_file), ("file without a name", lambda: os.memfd_create("check")), ("no file", lambda: -1)):
+        for nbytes in (1 << 16, 1 << 20, 1 << 26):
+            if attempt(f"{what}, {nbytes} bytes", lambda: _register(gpu, add, file(), nbytes)) is None:  # noqa: B023
+                break
+
+
+def _shm_file() -> int:
+    """A file in /dev/shm that is gone when nobody has it open."""
+    file, name = tempfile.mkstemp(dir="/dev/shm")
+    os.unlink(name)
+    return file
+
+
+def _register(gpu: Gpu, add: int, file: int, nbytes: int) -> dict[str, object]:
+    """Map a file, register it, reach it by copies and by a kernel, and undo that."""
+    if file >= 0:
+        os.ftruncate(file, nbytes)
+    memory = mmap.mmap(file, nbytes)
+    array = (ctypes.c_uint32 * (nbytes // WORD)).from_buffer(memory)
+    address = ctypes.addressof(array)
+    ctypes.memset(address, 1, nbytes)
+    seconds = timed(lambda: gpu("cuMemHostRegister_v2", address, nbytes, PORTABLE | DEVICE_MAP))
+    there = gpu.value(ctypes.c_uint64, "cuMemHostGetDevicePointer_v2", address, 0)
+    found: dict[str, object] = {"register us": round(seconds * 1e6), "same address": there == address}
+    memory_of_gpu, count = gpu.allocate(nbytes), min(nbytes // WORD, 10_000)
+    gpu.copy(memory_of_gpu, address, nbytes)
+    found["copied to the GPU"] = gpu.bytes_at(memory_of_gpu, nbytes) == b"\1" * nbytes
+    gpu.fill(memory_of_gpu, 2, nbytes)
+    gpu.copy(address, memory_of_gpu, nbytes)
+    found["copied from the GPU"] = bytes(array[:4]) == b"\2" * 4 if nbytes < 4 else memory[:4096] == b"\2" * 4096
+    gpu.launch(add, -(-count // THREADS), THREADS, there, there, memory_of_gpu, count)
+    gpu("cuStreamSynchronize", None)
+    found["a kernel reads and writes it"] = list(array[:count]) == [0x04040404] * count
+    found["unregister us"] = round(timed(lambda: gpu("cuMemHostUnregister", address)) * 1e6)
+    gpu("cuMemFree_v2", memory_of_gpu)
+    if file >= 0:
+        os.close(file)
+    return found
+
+
+def main(name: str) -> None:
+    """Run a probe."""
+    import probes_memory
+    import probes_peers
+    import probes_speed
+
+    known = {
+        "symbols": symbols, "context": context, "kernel": kernel, "registered": registered,
+        "memory": probes_memory.memory, "handles": probes_peers.handles, "stale": probes_peers.stale, "opener": probes_peers.opener,
+        "rates": probes_speed.rates, "peer-rates": probes_speed.peer_rates, "switches": probes_speed.switches,
+    }  # fmt: skip
+    known[name]()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

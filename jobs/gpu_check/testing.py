@@ -1,0 +1,76 @@
+"""Step 5: the tests of tests/gpu, one part per file and way of GPU arrays, the most telling first, on 2 ranks before other numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from knobs import ROOT, Knobs
+from parts import Parts
+
+WAY = "GPU_TESTS_WAY"  # of tests/gpu/conftest.py: only tests of one way run; PICKED: those whose way hpcoll picks
+PICKED, DIRECT = "picked", "direct"
+_BY_WAY = "collectives"  # the file whose tests go by a way that they are told; all others go by what is picked
+_KERNELS = "kernels"  # the file that needs no ranks
+_ASK = "import ctypes; from mpi4py import MPI; ask = getattr(ctypes.CDLL(MPI.__file__), 'MPIX_Query_cuda_support', None)"
+_ANSWER, _YES = "print('CUDA-aware:', int(bool(ask and ask())))", "CUDA-aware: 1"
+
+
+def run(parts: Parts) -> None:
+    """All parts; that of the ways that do not exist here is left out."""
+    knobs = parts.knobs
+    if _KERNELS in knobs.files:
+        kernels(parts)
+    aware = DIRECT in knobs.ways and is_aware(parts)
+    for nranks in knobs.nranks:
+        for file, way in order(knobs):
+            prefix = [] if way != DIRECT or aware else around_direct(knobs)
+            if prefix is not None:
+                cases(parts, f"{file}-{way}-{nranks}", nranks, [f"tests/gpu/test_gpu_{file}.py"], way, prefix)
+
+
+def is_aware(parts: Parts) -> bool:
+    """Whether the MPI library says that it takes GPU memory."""
+    parts("cuda-aware", [*parts.knobs.ranks(1), "-c", f"{_ASK}; {_ANSWER}"], 20)
+    return _YES in (parts.folder / "cuda-aware.txt").read_text(errors="replace").splitlines()
+
+
+def order(knobs: Knobs) -> list[tuple[str, str]]:
+    """File and way, the most telling first: forced ways of collectives, then what is picked, of all files.
+
+    Each way of the first file says by itself whether a route works at all.
+    """
+    pairs = [(_BY_WAY, way) for way in knobs.ways] if _BY_WAY in knobs.files else []
+    others = [(file, PICKED) for file in knobs.files if file not in (_KERNELS, _BY_WAY)]
+    forced = [pair for pair in pairs if pair[1] not in (PICKED, DIRECT)]
+    return [*forced, *(pair for pair in pairs if pair[1] == PICKED), *others, *(pair for pair in pairs if pair[1] == DIRECT)]
+
+
+def kernels(parts: Parts) -> None:
+    """Kernels against NumPy, in several processes of one rank each."""
+    name, folder = "kernels", parts.folder / "kernels"
+    folder.mkdir()
+    processes = ["-n", "4"] if parts.knobs.test_limit_s > 20 else []
+    command = [parts.knobs.interpreter(), "-m", "pytest", "-q", "-p", "no:cacheprovider", *processes, *parts.knobs.test_options]
+    file = f"tests/gpu/test_gpu_{_KERNELS}.py"
+    parts(name, [*command, file], parts.knobs.test_limit_s, environment={"TEST_TOKENS": str(folder)}, nranks=0, cases=[file])
+
+
+def around_direct(knobs: Knobs) -> list[str] | None:
+    """What makes an MPI library CUDA-aware that is not; None where there is nothing."""
+    found = Path(knobs.interpreter()).parents[1].glob("lib/python3*/site-packages/libucx/lib/libucp.so.0")
+    return [str(ROOT / "jobs" / "cuda_aware_mpi.sh")] if any(found) else None
+
+
+def cases(
+    parts: Parts, name: str, nranks: int, chosen: list[str], way: str, prefix: list[str], more: dict[str, str] | None = None,
+    options: list[str] | None = None, folder: Path | None = None,
+) -> str:  # fmt: skip
+    """Tests on some ranks, by one way; the part's status."""
+    folder = folder or parts.folder / name
+    folder.mkdir(parents=True, exist_ok=True)
+    limit = min(parts.knobs.test_limit_s, parts.remaining_s())
+    python, program = parts.knobs.interpreter(), str(ROOT / "tests" / "mpi_run.py")
+    command = [*prefix, python, program, str(nranks), *chosen, *(parts.knobs.test_options if options is None else options)]
+    environment = {"TEST_TOKENS": str(folder), WAY: way, "MPI_LIMIT_S": str(max(1, int(limit + 10))), "PYTHON": python} | (more or {})
+    facts = {"nranks": nranks, "way": way, "cases": chosen, "prefix": prefix}
+    return parts(name, command, parts.knobs.test_limit_s, environment=environment, **facts).status
