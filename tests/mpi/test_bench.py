@@ -59,6 +59,21 @@ def test_every_algorithm_of_every_collective(collective: str, capsys: pytest.Cap
 
 
 @pytest.mark.mpi(min_size=1)
+def test_the_report_is_written_after_every_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, seen = tmp_path / "result.json", []
+
+    def progress(lines: bool, text: str) -> None:
+        results = json.loads(file.read_text())["results"] if file.exists() else []
+        seen.append((lines, bool(text), sorted({result["size"] for result in results})))
+
+    monkeypatch.setattr("hpcoll.cli.bench.run._progress", progress)
+    assert bench("bcast", *QUICK, "--format", "json", "--output", str(file)) == 0
+    if WORLD.rank == 0:
+        assert seen == [(True, True, []), (True, True, [4]), (True, True, [4, 160]), (True, False, [4, 160])]
+        assert sorted({result["size"] for result in json.loads(file.read_text())["results"]}) == [4, 160, 6400]
+
+
+@pytest.mark.mpi(min_size=1)
 @pytest.mark.parametrize("arguments", [["-d", "bfloat16"], ["-o", "avg"]])
 def test_what_the_library_cannot_do_is_left_out_with_a_note(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, "allreduce", *QUICK, *arguments)

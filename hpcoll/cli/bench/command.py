@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--memory-traffic", action="store_true", help="count the bytes that hpcoll's calls move, beside what the machine copies")
     add("--segment", metavar="SIZE", help="bytes per segment; default: hpcoll's choice")
     add("--format", default="nccl", choices=tuple(FORMATS), help="default nccl")
-    add("--output", type=Path, metavar="FILE", help="write to FILE instead of the terminal")
+    add("--output", type=Path, metavar="FILE", help="write to FILE, after every size, instead of the terminal")
     add("--plot", type=Path, metavar="FILE", help=f"draw time and bandwidth too; FILE ends in {', '.join(SUFFIXES)}; needs matplotlib")
     add("--from", type=Path, action="append", dest="sources", metavar="FILE", help="draw a result of --format json instead; repeatable")
 

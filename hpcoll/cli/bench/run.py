@@ -6,6 +6,7 @@ import platform
 import sys
 from collections import Counter
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +53,12 @@ def run(arguments: argparse.Namespace) -> int:
         print("hpcoll: note: only one rank runs; for more: mpirun -n 4 hpcoll bench ...", file=sys.stderr)
     start = datetime.now(timezone.utc)
     with ending_all_ranks(world):
-        findings = measure(request, world, _progress if world.rank == 0 else lambda text: None)
-        report = _report(arguments, request, findings, start, world)
-        if world.rank == 0:
-            _write(FORMATS[arguments.format](report), arguments.output)
-            if arguments.plot is not None:
-                draw([run_of(document(report), "this run")], arguments.plot)
-    return 1 if total_wrong(findings.rows) else 0
+        write = partial(_write_report, arguments, request, start, world)
+        progress = partial(_progress, arguments.output is not None) if world.rank == 0 else lambda text: None
+        report = write(measure(request, world, progress, write if arguments.output else None))
+        if world.rank == 0 and arguments.plot is not None:
+            draw([run_of(document(report), "this run")], arguments.plot)
+    return 1 if total_wrong(report.rows) else 0
 
 
 def _request(arguments: argparse.Namespace, nranks: int) -> Request:
@@ -121,10 +121,20 @@ def _check_files(arguments: argparse.Namespace, world: MPI.Intracomm) -> None:
         raise ArgumentError(problem)
 
 
-def _progress(text: str) -> None:
-    """A line that a terminal overwrites."""
+def _progress(lines: bool, text: str) -> None:
+    """A line that a terminal overwrites; where there is none and ``lines`` are wanted, one of many."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+    elif lines and text:
+        print(f"hpcoll: {text}", file=sys.stderr, flush=True)
+
+
+def _write_report(arguments: argparse.Namespace, request: Request, start: datetime, world: MPI.Intracomm, findings: Findings) -> Report:
+    """Write what there is, on rank 0; collective."""
+    report = _report(arguments, request, findings, start, world)
+    if world.rank == 0:
+        _write(FORMATS[arguments.format](report), arguments.output)
+    return report
 
 
 def _report(arguments: argparse.Namespace, request: Request, findings: Findings, start: datetime, world: MPI.Intracomm) -> Report:

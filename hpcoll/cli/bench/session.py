@@ -59,27 +59,32 @@ class _Candidate(NamedTuple):
     calls: tuple[Call, ...]  # what is timed: the call, and in overlap mode also the work, and both
 
 
-def run(request: Request, world: MPI.Intracomm, progress: Callable[[str], None]) -> Findings:
+def run(
+    request: Request, world: MPI.Intracomm, progress: Callable[[str], None], so_far: Callable[[Findings], object] | None = None
+) -> Findings:
     """Measure everything; collective, and the result is equal on all ranks.
 
     Args:
         request: What to measure.
         world: The MPI library's communicator; hpcoll's is made over it.
         progress: Called with one line of text before each size, and with an empty one at the end.
+        so_far: Called on all ranks with what there is after each size but the last.
     """
     wanted = cases(request, world.Get_rank(), world.Get_size())
     problem = native_problem(request, wanted[0], world)
     contenders = find_contenders(request, wanted[-1], world, problem)
     setting = _Setting(request, world, contenders)
     rows: list[Row] = []
-    for index, case in enumerate(wanted):
-        progress(f"{request.collective} {format_nbytes(case.nbytes)}, size {index + 1} of {len(wanted)}, {len(contenders.rows)} algorithms")
-        rows += _run_case(case, setting)
-    progress("")
-    contenders.free()
     notes = list(contenders.notes)
     if request.mode == OVERLAP:
         notes.append("hidden: (time + work - both at once) / the shorter of time and work; the work calls no MPI")
+    for index, case in enumerate(wanted):
+        progress(f"{request.collective} {format_nbytes(case.nbytes)}, size {index + 1} of {len(wanted)}, {len(contenders.rows)} algorithms")
+        rows += _run_case(case, setting)
+        if so_far and index < len(wanted) - 1:
+            so_far(Findings(rows, notes, contenders.facts))
+    progress("")
+    contenders.free()
     return Findings(rows, notes, contenders.facts)
 
 
