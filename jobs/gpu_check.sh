@@ -28,12 +28,13 @@
 #   PYTHON            what the environment is made over: python3
 #   CUDA              major version, of packages from the index: 13
 #   WHEELS            folder of wheels; default: the package index
-#   PACKAGES          what to install; default: the MPI library and what tests and kernels need
+#   PACKAGES          what to install: all, the MPI library and what tests and kernels need
 #   OUT               where results go: jobs/results
 #   VENV, WORK        the environment, and what steps leave for later ones: folders in TMPDIR
 #   STEPS             numbers of steps; arguments are stronger
 #   LIMIT_S           seconds for all: 530; LIMITS="5=300 6=90": for single steps
 #   PROBES            names of probes, see jobs/gpu_check/probes.py: all
+#   PROBE_LIMIT_S     seconds for a probe: 20
 #   COPY_SIZES        of the probes' copies: 4K 64K 1M 16M 256M
 #   SMALL             sizes of step 4: 64K 64M
 #   NRANKS            of the tests, in order: 2 4 1 8

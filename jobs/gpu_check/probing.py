@@ -6,7 +6,6 @@ from knobs import HERE
 from parts import Parts
 
 ORDER = ("symbols", "context", "kernel", "memory", "registered", "handles", "stale", "rates", "peer-rates", "switches")
-_LIMIT_S = 20.0
 
 
 def run(parts: Parts) -> None:
@@ -14,4 +13,4 @@ def run(parts: Parts) -> None:
     wanted = ORDER if parts.knobs.probes == ("all",) else parts.knobs.probes
     for name in wanted:
         command = [parts.knobs.interpreter(), str(HERE / "probes.py"), name]
-        parts(name, command, _LIMIT_S, environment={"COPY_SIZES": parts.knobs.copy_sizes})
+        parts(name, command, parts.knobs.probe_limit_s, environment={"COPY_SIZES": parts.knobs.copy_sizes})

@@ -11,7 +11,8 @@ _DOCTOR_S = 30.0
 def run(parts: Parts) -> None:
     """Doctor, then one benchmark per size: where one way fails, the other size's figures are still there."""
     knobs = parts.knobs
-    parts("doctor", [*knobs.ranks(NRANKS), "-m", "hpcoll", "doctor"], _DOCTOR_S)
+    if knobs.small:
+        parts("doctor", [*knobs.ranks(NRANKS), "-m", "hpcoll", "doctor"], _DOCTOR_S)
     for size in knobs.small:
         parts(f"bench-small-{size}", bench(parts, "allreduce", NRANKS, size, size, f"bench-small-{size}"), knobs.bench_limit_s)
 

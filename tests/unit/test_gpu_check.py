@@ -1,14 +1,19 @@
-"""``jobs/gpu_check.sh``: the environment that it makes over another finds what that one has, CUDA's libraries and compiler too."""
+"""``jobs/gpu_check.sh``: the environment that it makes over another, and that what breaks in a step costs nothing but that step."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from gpu_machine import CHECK, NOTHING_TO_DO, ROOT, check, left, running, variables
 
-ROOT = Path(__file__).parents[2]
+sys.path.append(str(CHECK))
 _PROGRAM = """
 from cuda.pathfinder import load_nvidia_dynamic_lib
 print(*(load_nvidia_dynamic_lib(name).found_via for name in ("nvrtc", "nvJitLink", "nvvm")))
@@ -46,3 +51,131 @@ def test_what_is_installed_in_it_comes_first(python: Path, tmp_path: Path) -> No
         assert answer(python, "import numpy; print(numpy.where)", tmp_path) == ["inner"]
     finally:
         (packages / "numpy.py").unlink()
+
+
+_HANGS = """
+import os, subprocess, sys, time
+def asleep_in_here(marker, depth):
+    if depth:
+        subprocess.Popen([sys.executable, __file__, marker, str(depth - 1)], start_new_session=True)
+        if depth == 2:
+            os._exit(0)  # the next one becomes an orphan
+    time.sleep(60)
+asleep_in_here(sys.argv[1], int(sys.argv[2]))
+"""
+
+
+def contained(tmp_path: Path, limit_s: float, *command: object) -> tuple[str, str]:
+    """Status and log of a command, run by a process of its own, which adopts what the command leaves."""
+    log = tmp_path / "log.txt"
+    program = "import sys; from contained import *; adopt_orphans(); print(run(sys.argv[3:], Path(sys.argv[1]), float(sys.argv[2])).status)"
+    words = map(str, [sys.executable, "-c", program, log, limit_s, *command])
+    found = os.environ | {"PYTHONPATH": str(CHECK)}
+    run = subprocess.run(list(words), env=found, capture_output=True, text=True, check=True, timeout=60)
+    return run.stdout.strip(), log.read_text()
+
+
+def test_over_its_limit_a_command_and_all_below_it_dump_their_stacks_and_end(tmp_path: Path) -> None:
+    program = tmp_path / "hangs.py"
+    program.write_text(_HANGS)
+    status, log = contained(tmp_path, 3, "sh", "-c", f"{sys.executable} {program} {tmp_path} 1; true")
+    assert status == "hung"
+    assert log.count("in asleep_in_here") == 2
+    assert running(str(program)) == []
+
+
+def test_what_a_command_leaves_behind_is_ended(tmp_path: Path) -> None:
+    program = tmp_path / "hangs.py"
+    program.write_text(_HANGS)
+    status, _ = contained(tmp_path, 20, sys.executable, program, tmp_path, 2)
+    assert status == "ok"
+    assert running(str(program)) == []
+
+
+@pytest.mark.parametrize(
+    ("program", "status"),
+    [("exit 0", "ok"), ("exit 3", "exit 3"), ("kill -SEGV $$", "SIGSEGV"), ("exit 139", "SIGSEGV"), ("exit 124", "hung"),
+     ("exit 255", "exit 255")],
+)  # fmt: skip
+def test_outcomes_are_named(program: str, status: str, tmp_path: Path) -> None:
+    assert contained(tmp_path, 20, "sh", "-c", program)[0] == status
+
+
+def test_a_program_that_is_missing_is_an_outcome(tmp_path: Path) -> None:
+    assert contained(tmp_path, 20, "no-such-program")[0] == "not found: no-such-program"
+
+
+@pytest.mark.parametrize("hangs", range(1, 8))
+def test_a_step_that_hangs_and_one_that_crashes_cost_only_themselves(hangs: int, tmp_path: Path) -> None:
+    crashes = hangs % 7 + 1
+    breaks = {f"--step {hangs} ": "hang", f"--step {crashes} ": "crash"}
+    knobs = NOTHING_TO_DO | {"PYTHON": sys._base_executable, "LIMITS": f"{hangs}=1"}
+    left = check(tmp_path, BREAKS=breaks, **knobs)
+    wanted = {hangs: "hung", crashes: "SIGABRT"}
+    assert {number: step["status"] for number, step in left.steps.items()} == {number: wanted.get(number, "ok") for number in range(1, 8)}
+    assert left.status == 1
+    for number, step in left.steps.items():
+        folder = f"{number}-{step['name'].replace(' ', '-')}"
+        assert f"| {number} {step['name']} | {step['began']} | {step['status']} |" in left.table
+        assert ("in _break" in left.logs[f"{folder}/log.txt"]) is (number in wanted)
+        parts = {one["name"] for one in step["parts"]}
+        assert parts >= ({1: {"limits", "shm", "packages", "nvidia-smi"}, 2: {"environment"}, 6: {"mps"}, 7: {"none"}}.get(number, set())
+                         if number not in wanted else set())  # fmt: skip
+        assert {f"{folder}/{name}.txt" for name in parts} <= left.logs.keys()
+    assert f"### step {hangs} {left.steps[hangs]['name']}: hung" in left.table
+    assert left.processes == []
+
+
+def test_a_probe_that_crashes_and_one_that_hangs_cost_only_themselves(tmp_path: Path) -> None:
+    breaks = {"probes.py symbols": "crash", "probes.py memory": "hang"}
+    left = check(tmp_path, 3, PROBES="symbols memory context", PROBE_LIMIT_S=4, BREAKS=breaks)
+    assert {one["name"]: one["status"] for one in left.steps[3]["parts"]} == {"symbols": "SIGABRT", "memory": "hung", "context": "ok"}
+    assert "in _break" in left.logs["3-probes/memory.txt"]
+    assert left.found("context")["name of GPU 0"] == "Double 0"
+    assert "# Double 0" in left.table
+    assert left.processes == []
+
+
+def test_ranks_that_hang_dump_their_stacks(tmp_path: Path) -> None:
+    breaks = {"mpi_run.py --rank": "hang"}
+    left = check(tmp_path, 5, NRANKS=2, FILES="collectives", WAYS="ipc", TEST_LIMIT_S=7, BREAKS=breaks)
+    assert left.part(5, "collectives-ipc-2")["status"] == "hung"
+    assert left.logs["5-tests/collectives-ipc-2.txt"].count("in _break") == 2
+    assert left.processes == []
+
+
+def test_what_is_cut_off_has_reported(tmp_path: Path) -> None:
+    environment = variables(tmp_path, **NOTHING_TO_DO, PYTHON=sys._base_executable, BREAKS={"--step 3 ": "hang"})
+    with subprocess.Popen([ROOT / "jobs" / "gpu_check.sh", "1", "3"], env=environment, stdout=subprocess.PIPE, text=True) as process:
+        while not any("--step 3 " in line for line in running(str(tmp_path))):
+            time.sleep(0.05)
+        process.terminate()
+        output = process.communicate(timeout=30)[0]
+    found = left(tmp_path, process.returncode, output)
+    assert found.status == 128 + signal.SIGTERM
+    assert {number: step["status"] for number, step in found.steps.items()} == {1: "ok", 3: "running"}
+    assert found.processes == []
+
+
+def test_a_later_call_adds_steps(tmp_path: Path) -> None:
+    knobs = NOTHING_TO_DO | {"PYTHON": sys._base_executable}
+    assert set(check(tmp_path, 1, 7, **knobs).steps) == {1, 7}
+    found = check(tmp_path, STEPS="4", **knobs)
+    assert set(found.steps) == {1, 4, 7}
+    assert found.status == 0
+    assert "no step 9" in check(tmp_path, 9, **knobs).output
+
+
+def test_files_that_were_cut_off_do_not_end_the_report(tmp_path: Path) -> None:
+    import report
+
+    folder = tmp_path / "work" / "4-small-bench"
+    folder.mkdir(parents=True)
+    (folder / "step.json").write_text(json.dumps({"number": 4, "name": "small bench", "began": "", "status": "ok", "seconds": 1}))
+    (folder / "parts.jsonl").write_text('{"name": "a", "status": "exit 1", "seconds": 1}\n{"name": "b", "sta')
+    (folder / "a.txt").write_text('{"what": "one", "value": 1}\n{"what": "tw\nlast words\n')
+    (folder / "bench-a.json").write_text('{"collective": "allreduce"}')
+    (folder / "bench-b.json").write_text('{"collec')
+    text = report.write(tmp_path / "work", tmp_path).read_text()
+    for line in ("# gpu", "| a | exit 1 | 1.0 |  |", "| a | one | 1 |  |", "last words", "not as expected: KeyError 'results'"):
+        assert line in text.splitlines(), text
