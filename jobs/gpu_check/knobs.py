@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -20,7 +21,7 @@ def _text(name: str, default: str) -> str:
 
 
 def _words(name: str, default: str) -> tuple[str, ...]:
-    return tuple(_text(name, default).split())
+    return tuple(shlex.split(_text(name, default)))
 
 
 def _numbers(name: str, default: str) -> tuple[int, ...]:

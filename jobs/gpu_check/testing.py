@@ -9,7 +9,7 @@ from parts import Parts
 
 WAY = "GPU_TESTS_WAY"  # of tests/gpu/conftest.py: only tests of one way run; PICKED: those whose way hpcoll picks
 PICKED, DIRECT = "picked", "direct"
-_BY_WAY = "collectives"  # the file whose tests go by a way that they are told; all others go by what is picked
+_TELLING = "collectives"
 _KERNELS = "kernels"  # the file that needs no ranks
 _ASK = "import ctypes; from mpi4py import MPI; ask = getattr(ctypes.CDLL(MPI.__file__), 'MPIX_Query_cuda_support', None)"
 _ANSWER, _YES = "print('CUDA-aware:', int(bool(ask and ask())))", "CUDA-aware: 1"
@@ -35,14 +35,18 @@ def is_aware(parts: Parts) -> bool:
 
 
 def order(knobs: Knobs) -> list[tuple[str, str]]:
-    """File and way, the most telling first: forced ways of collectives, then what is picked, of all files.
+    """File and way, the most telling first.
 
-    Each way of the first file says by itself whether a route works at all.
+    Collectives that are forced onto a route say whether it works at all; then what hpcoll picks, and the rest; last what MPI itself carries.
     """
-    pairs = [(_BY_WAY, way) for way in knobs.ways] if _BY_WAY in knobs.files else []
-    others = [(file, PICKED) for file in knobs.files if file not in (_KERNELS, _BY_WAY)]
-    forced = [pair for pair in pairs if pair[1] not in (PICKED, DIRECT)]
-    return [*forced, *(pair for pair in pairs if pair[1] == PICKED), *others, *(pair for pair in pairs if pair[1] == DIRECT)]
+    files = [one for one in knobs.files if one != _KERNELS]
+    pairs = [(file, way) for file in files for way in knobs.ways]
+
+    def rank(pair: tuple[str, str]) -> tuple[bool, bool, bool, bool]:
+        file, way = pair
+        return way == DIRECT, file != _TELLING and way != PICKED, way == PICKED, file != _TELLING
+
+    return sorted(pairs, key=rank)
 
 
 def kernels(parts: Parts) -> None:

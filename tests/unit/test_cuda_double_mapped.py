@@ -1,0 +1,124 @@
+"""The double of the CUDA driver refuses what the driver refuses of pools, managed memory and memory mapped to reserved addresses."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import byref, c_int, c_size_t, c_uint64
+
+import pytest
+from cuda_double import Double
+from cuda_double.calls_virtual import GRANULARITY, Access, Properties
+from cuda_double.failures import INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED
+from driver_cases import driver
+
+from hpcoll.runtime.gpu.cuda import Attribute
+
+pytestmark = pytest.mark.double(forgives=("races", "failures"))
+
+
+def properties(**other: int) -> Properties:
+    return Properties(**{"kind": 1, "location": 1, "ordinal": 0, **other})
+
+
+def value(double: Double, name: str, *arguments: object) -> int:
+    found = c_uint64()
+    double(name, byref(found), *arguments)
+    return found.value
+
+
+class Mapped:
+    """Memory that is mapped, and may be touched."""
+
+    def __init__(self, double: Double, handle_types: int = 0) -> None:
+        self.handle = value(double, "cuMemCreate", GRANULARITY, byref(properties(handle_types=handle_types)), 0)
+        self.address = value(double, "cuMemAddressReserve", 2 * GRANULARITY, 0, 0, 0)
+        double("cuMemMap", self.address, GRANULARITY, 0, self.handle, 0)
+
+
+def allow(double: Double, one: Mapped, **other: int) -> int:
+    access = Access(**{"location": 1, "ordinal": 0, "flags": 3, **other})
+    code: int = double.library.cuMemSetAccess(one.address, GRANULARITY, byref(access), 1)
+    return code
+
+
+def copied(double: Double, address: int) -> int:
+    source = driver().allocate(8)
+    code: int = double.library.cuMemcpyAsync(source, address, 8, None)
+    driver()("cuMemFree_v2", source)
+    return code
+
+
+def test_mapped_memory_holds_what_is_written_and_is_not_freed_as_plain_memory_is(double: Double) -> None:
+    one = Mapped(double)
+    assert allow(double, one) == 0
+    double.array(one.address, GRANULARITY)[:] = 7
+    assert double.array(one.address + GRANULARITY - 1, 1)[0] == 7
+    assert driver().attribute(one.address, Attribute.CAN_BE_EXPORTED) == 0
+    assert double.library.cuMemFree_v2(one.address) == INVALID_VALUE
+    assert double.library.cuIpcGetMemHandle(driver_handle(), one.address) == INVALID_VALUE
+    assert double.library.cuMemAddressFree(one.address, 2 * GRANULARITY) == INVALID_VALUE
+    double("cuMemRelease", one.handle)
+    assert double.array(one.address, 1)[0] == 7  # the mapping keeps it
+    before = len(os.listdir("/proc/self/fd"))
+    double("cuMemUnmap", one.address, GRANULARITY)
+    assert len(os.listdir("/proc/self/fd")) == before - 2
+    assert double.library.cuMemUnmap(one.address, GRANULARITY) == INVALID_VALUE
+    double("cuMemAddressFree", one.address, 2 * GRANULARITY)
+
+
+def driver_handle() -> object:
+    from hpcoll.runtime.gpu.cuda import IpcHandle
+
+    return byref(IpcHandle())
+
+
+def test_mapped_memory_is_known_only_with_access(double: Double) -> None:
+    one = Mapped(double)
+    assert driver().attribute(one.address, Attribute.MEMORY_TYPE) == 0
+    assert allow(double, one, ordinal=1) == allow(double, one, flags=1) == INVALID_VALUE
+    assert allow(double, one) == 0
+    assert driver().attribute(one.address, Attribute.MEMORY_TYPE) == 2
+    assert copied(double, one.address) == 0
+
+
+@pytest.mark.parametrize(
+    ("other", "nbytes", "code"),
+    [({}, GRANULARITY + 1, INVALID_VALUE), ({}, 0, INVALID_VALUE), ({"kind": 0}, GRANULARITY, INVALID_VALUE),
+     ({"location": 2}, GRANULARITY, INVALID_VALUE), ({"ordinal": 1}, GRANULARITY, INVALID_DEVICE),
+     ({"handle_types": 8}, GRANULARITY, NOT_SUPPORTED)],
+)  # fmt: skip
+def test_memory_that_cannot_be_made(other: dict[str, int], nbytes: int, code: int, double: Double) -> None:
+    assert double.library.cuMemCreate(byref(c_uint64()), nbytes, byref(properties(**other)), 0) == code
+
+
+def test_mappings_that_do_not_fit(double: Double) -> None:
+    one = Mapped(double)
+    for address, nbytes in ((one.address, GRANULARITY), (one.address + GRANULARITY, 1), (one.address + 2 * GRANULARITY, GRANULARITY)):
+        assert double.library.cuMemMap(address, nbytes, 0, one.handle, 0) == INVALID_VALUE
+    assert double.library.cuMemMap(one.address + GRANULARITY, GRANULARITY, 0, one.handle + 1, 0) == INVALID_VALUE
+    double("cuMemMap", one.address + GRANULARITY, GRANULARITY, 0, one.handle, 0)  # the same memory twice
+    assert double.library.cuMemAddressReserve(byref(c_uint64()), 1, 0, 0, 0) == INVALID_VALUE
+
+
+@pytest.mark.parametrize(("handle_types", "code"), [(0, INVALID_VALUE), (1, 0)])
+def test_a_file_descriptor_only_where_it_was_asked_for(handle_types: int, code: int, double: Double) -> None:
+    one, file = Mapped(double, handle_types), c_int(-1)
+    assert double.library.cuMemExportToShareableHandle(ctypes.addressof(file), one.handle, 1, 0) == code
+    assert (file.value >= 0) is (code == 0)
+    if code == 0:
+        assert os.fstat(file.value).st_size == GRANULARITY
+        os.close(file.value)
+
+
+def test_pools_and_managed_memory(double: Double) -> None:
+    pooled, managed = value(double, "cuMemAllocAsync", 100, None), value(double, "cuMemAllocManaged", 100, 1)
+    assert [driver().attribute(address, Attribute.IS_MANAGED) for address in (pooled, managed)] == [0, 1]
+    assert [bool(driver().attribute(address, Attribute.MEMPOOL_HANDLE)) for address in (pooled, managed)] == [True, False]
+    assert [driver().attribute(address, Attribute.CAN_BE_EXPORTED) for address in (pooled, managed)] == [0, 0]
+    assert double.library.cuMemAllocManaged(byref(c_uint64()), 100, 0) == INVALID_VALUE
+    free, total = c_size_t(), c_size_t()
+    double("cuMemGetInfo_v2", byref(free), byref(total))
+    assert total.value - free.value == 200
+    double("cuMemFreeAsync", pooled, None)
+    assert double.library.cuMemFreeAsync(pooled, None) == INVALID_VALUE
