@@ -37,7 +37,7 @@ def is_aware(parts: Parts) -> bool:
 def order(knobs: Knobs) -> list[tuple[str, str]]:
     """File and way, the most telling first.
 
-    Collectives that are forced onto a route say whether it works at all; then what hpcoll picks, and the rest; last what MPI itself carries.
+    Collectives that are forced onto a route say whether it works at all; then what hpcoll picks, and the rest; last what MPI carries.
     """
     files = [one for one in knobs.files if one != _KERNELS]
     pairs = [(file, way) for file in files for way in knobs.ways]
