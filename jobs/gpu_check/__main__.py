@@ -108,9 +108,9 @@ def main(words: list[str]) -> int:
             outcome = run_step(knobs, step, limits(steps, knobs.limits, knobs.limit_s, time.monotonic() - start))
             steps = steps[1:]
             print(f"{step.number} {step.name}: {outcome.status}, {outcome.seconds:.0f} s", flush=True)
-            report.write(knobs.work, knobs.out)
+            report.try_to_write(knobs.work, knobs.out)
     finally:
-        written = report.write(knobs.work, knobs.out)
+        written = report.try_to_write(knobs.work, knobs.out)
     print(*report.summary(knobs.work), f"written: {written}", sep="\n", flush=True)
     return 0 if report.is_good(knobs.work) else 1
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from knobs import HERE
+from knobs import HERE, Knobs
 from parts import Parts
 from small_bench import bench
 
@@ -18,8 +18,10 @@ def run(parts: Parts) -> None:
         one(parts, "allreduce", nranks)
     if not knobs.has(_MPS):
         parts.text("mps", f"{_MPS} was not found: nothing is measured with it")
-    for nranks in knobs.bench_nranks if knobs.has(_MPS) else ():
-        one(parts, "allreduce", nranks, mps=True)
+    elif knobs.bench_nranks:
+        parts("switches-mps", [*with_mps(knobs), knobs.interpreter(), str(HERE / "probes.py"), "switches"], knobs.probe_limit_s)
+        for nranks in knobs.bench_nranks:
+            one(parts, "allreduce", nranks, mps=True)
     for collective in knobs.collectives:
         for nranks in first:
             one(parts, collective, nranks)
@@ -29,5 +31,9 @@ def one(parts: Parts, collective: str, nranks: int, *, mps: bool = False) -> Non
     """A benchmark."""
     name = f"bench-{collective}-{nranks}{'-mps' if mps else ''}"
     command = bench(parts, collective, nranks, _LEAST, parts.knobs.largest, name)
-    around = [parts.knobs.interpreter(), str(HERE / "mps.py"), parts.knobs.program(_MPS)] if mps else []
-    parts(name, [*around, *command], parts.knobs.bench_limit_s)
+    parts(name, [*(with_mps(parts.knobs) if mps else []), *command], parts.knobs.bench_limit_s)
+
+
+def with_mps(knobs: Knobs) -> list[str]:
+    """The start of a command that runs under a service of its own."""
+    return [knobs.interpreter(), str(HERE / "mps.py"), knobs.program(_MPS)]

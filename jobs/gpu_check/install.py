@@ -21,7 +21,7 @@ for name in sys.argv[1:]:
 """
 _MODULES = (
     "numpy", "numba", "ml_dtypes", "mpi4py", "mpi4py.MPI", "pytest", "pytest_mpi", "xdist", "cuda.pathfinder", "numba.cuda", "hpcoll",
-    "cupy",
+    "cupy", "torch",
 )  # fmt: skip
 
 

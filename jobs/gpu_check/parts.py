@@ -60,7 +60,7 @@ class Parts:
         with (self.folder / "parts.jsonl").open("a") as out:
             out.write(json.dumps({"name": name, **outcome._asdict(), **facts}) + "\n")
         print(f"  {name}: {outcome.status}, {outcome.seconds:.1f} s", file=sys.stderr, flush=True)
-        report.write(self.knobs.work, self.knobs.out)
+        report.try_to_write(self.knobs.work, self.knobs.out)
         return outcome
 
     def text(self, name: str, text: str, status: str = OK) -> None:

@@ -70,6 +70,7 @@ def symbols() -> None:
     missing = attempt("driver starts", lambda: Driver().missing)
     say("functions that are missing", missing)
     say("functions that were looked for", len(FUNCTIONS))
+    sys.exit(1 if missing is None else 0)
 
 
 def context() -> None:

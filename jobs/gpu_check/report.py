@@ -11,6 +11,7 @@ import json
 import os
 import re
 import tarfile
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,15 @@ def write(work: Path, out: Path) -> Path:
     _replace(out / f"{stem}.json", (json.dumps(found, indent=1) + "\n").encode())
     _replace(out / f"{stem}.tar.gz", archive(work))
     return out / f"{stem}.md"
+
+
+def try_to_write(work: Path, out: Path) -> Path | None:
+    """Write all three, or say why that is not possible: steps go on without."""
+    try:
+        return write(work, out)
+    except Exception:
+        traceback.print_exc()
+        return None
 
 
 def _replace(path: Path, content: bytes) -> None:

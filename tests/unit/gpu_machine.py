@@ -22,6 +22,7 @@ class Left(NamedTuple):
 
     Attributes:
         table: Markdown.
+        document: JSON.
         steps: By number, from the JSON document.
         logs: Text by name in the archive.
         processes: Command lines of processes that still run.
@@ -30,6 +31,7 @@ class Left(NamedTuple):
     status: int
     output: str
     table: str
+    document: str
     steps: dict[int, dict[str, Any]]
     logs: dict[str, str]
     processes: list[str]
@@ -51,23 +53,24 @@ def variables(folder: Path, **knobs: object) -> dict[str, str]:
     return outer | {name: json.dumps(value) if isinstance(value, dict) else str(value) for name, value in given.items()}
 
 
-def check(folder: Path, *steps: int, limit_s: float = 110, **knobs: object) -> Left:
-    """Run steps, or all."""
+def check(folder: Path, *steps: int, limit_s: float = 110, reads: bool = True, **knobs: object) -> Left:
+    """Run steps, or all; read the results where there are some."""
     (folder / "wheels").mkdir(exist_ok=True)
     command = [str(ROOT / "jobs" / "gpu_check.sh"), *map(str, steps)]
     run = subprocess.run(
         command, env=variables(folder, **knobs), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit_s, check=False
     )
-    return left(folder, run.returncode, run.stdout)
+    return left(folder, run.returncode, run.stdout) if reads else Left(run.returncode, run.stdout, "", "", {}, {}, running(str(folder)))
 
 
 def left(folder: Path, status: int, output: str) -> Left:
     """What there is in a folder."""
     (table,) = (folder / "out").glob("*.md")
-    document = json.loads(table.with_suffix(".json").read_text())
+    document = table.with_suffix(".json").read_text()
     with tarfile.open(table.with_suffix(".tar.gz")) as tar:
         logs = {one.name: file.read().decode(errors="replace") for one in tar.getmembers() for file in [tar.extractfile(one)] if file}
-    return Left(status, output, table.read_text(), {one["number"]: one for one in document["steps"]}, logs, running(str(folder)))
+    steps = {one["number"]: one for one in json.loads(document)["steps"]}
+    return Left(status, output, table.read_text(), document, steps, logs, running(str(folder)))
 
 
 def running(text: str) -> list[str]:

@@ -163,7 +163,15 @@ def test_a_later_call_adds_steps(tmp_path: Path) -> None:
     found = check(tmp_path, STEPS="4", **knobs)
     assert set(found.steps) == {1, 4, 7}
     assert found.status == 0
-    assert "no step 9" in check(tmp_path, 9, **knobs).output
+    assert "no step 9" in check(tmp_path, 9, reads=False, **knobs).output
+
+
+def test_steps_go_on_where_results_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "gpu.md").mkdir()
+    run = check(tmp_path, 1, 7, **NOTHING_TO_DO, PYTHON=sys._base_executable, reads=False)
+    assert "IsADirectoryError" in run.output
+    assert [line for line in run.output.splitlines() if line.endswith(" s")][-1].startswith("7 failures: ok")
 
 
 def test_files_that_were_cut_off_do_not_end_the_report(tmp_path: Path) -> None:

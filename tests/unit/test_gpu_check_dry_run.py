@@ -8,7 +8,8 @@ import sys
 import pytest
 from gpu_machine import CHECK, Left, check
 
-sys.path.append(str(CHECK))
+sys.path += [str(CHECK), str(CHECK.parent)]
+from results import READERS
 
 _PROGRAMS = {
     "nvidia-smi": '[ "$1" = -L ] && echo "GPU 0: Double of a GPU (UUID: GPU-0)"',
@@ -62,8 +63,10 @@ def test_packages_that_cannot_be_had_cost_nothing_but_themselves(found: Left) ->
 @pytest.mark.full
 def test_benchmarks_are_in_the_table(found: Left) -> None:
     assert statuses(found, 4) == {"doctor": "ok", "bench-small-64K": "ok"}
-    assert statuses(found, 6) == {"bench-allreduce-2": "ok", "bench-allreduce-2-mps": "ok"}
+    assert statuses(found, 6) == {"bench-allreduce-2": "ok", "switches-mps": "ok", "bench-allreduce-2-mps": "ok"}
     assert "\n| 65,536 | " in found.table
+    rows = [line for line in READERS["gpu_check"](found.document) if line["kind"] == "row"]
+    assert {(row["collective"], row["size"]) for row in rows} == {("allreduce", size) for size in (1024, 16384, 65536)}
     assert "\n## allreduce, 2 ranks on 1 GPU, with MPS\n" in found.table
     assert "-- quit: told quit" in found.logs["6-benches/bench-allreduce-2-mps.txt"]
     assert "hpcoll: allreduce 16 KiB, size 2 of 2" in found.logs["6-benches/bench-allreduce-2.txt"]
