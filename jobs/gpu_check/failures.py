@@ -9,9 +9,11 @@ from typing import Any
 import testing
 from contained import NO_TIME, OK
 from parts import Parts
+from report import lines_of
 
 _SANITIZER = "compute-sanitizer"
 _LOGGING = {"HPCOLL_DEBUG": "trace", "CUDA_LOG_FILE": "stderr"}
+_SANITIZED = ("--target-processes=all", "--print-limit=20")
 _ALONE = ["-vv", "--maxfail=1", "--timeout=50", "-s"]
 
 
@@ -25,9 +27,9 @@ def run(parts: Parts) -> None:
     for index, failure in enumerate(found[: parts.knobs.failures]):
         again(parts, failure, f"logged-{index + 1}", [])
         if parts.knobs.has(_SANITIZER):
-            again(parts, failure, f"sanitized-{index + 1}", [parts.knobs.program(_SANITIZER), "--target-processes=all", "--print-limit=20"])
+            again(parts, failure, f"sanitized-{index + 1}", [parts.knobs.program(_SANITIZER), *_SANITIZED])
     for path in sorted(parts.folder.parent.glob("[46]-*/parts.jsonl")):
-        for part in map(json.loads, path.read_text().splitlines()):
+        for part in lines_of(path):
             if part["name"].startswith("bench-") and part["status"] not in (OK, NO_TIME):
                 parts(f"logged-{part['name']}", part["command"], parts.knobs.bench_limit_s, environment=_LOGGING)
 
@@ -42,7 +44,7 @@ def failures(work: Path) -> list[dict[str, Any]]:
     """The first failing test of every part of step 5, each test and way once."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for path in work.glob("5-tests/parts.jsonl"):
-        for part in map(json.loads, path.read_text().splitlines()):
+        for part in lines_of(path):
             if "cases" in part and part["status"] not in (OK, NO_TIME):
                 case, way = first_failing(path.parent / part["name"]), part.get("way", testing.PICKED)
                 found.setdefault((case, way), {"case": case, "way": way, "nranks": part["nranks"], "prefix": part.get("prefix", [])})

@@ -34,7 +34,7 @@ def read(work: Path) -> Facts:
     for path in sorted(work.glob("*/step.json")):
         step = _json(path)
         if step:
-            step["parts"] = [_part(path.parent, one) for one in _lines(path.parent / "parts.jsonl")]
+            step["parts"] = [_part(path.parent, one) for one in lines_of(path.parent / "parts.jsonl")]
             step["end"] = [] if step["status"] in (OK, "running") else _tail(path.parent / "log.txt")
             steps.append(step)
     benches = [{"part": path.stem, **document} for path in sorted(work.glob("*/bench-*.json")) for document in [_json(path)] if document]
@@ -198,5 +198,6 @@ def _json(path: Path) -> Facts:
     return _parsed(_text(path))
 
 
-def _lines(path: Path) -> list[Facts]:
+def lines_of(path: Path) -> list[Facts]:
+    """Objects of a file with one in each line; a line that was cut off is none."""
     return [found for line in _text(path).splitlines() for found in [_parsed(line)] if found]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 from knobs import ROOT, Knobs
@@ -61,8 +62,8 @@ def kernels(parts: Parts) -> None:
 
 def around_direct(knobs: Knobs) -> list[str] | None:
     """What makes an MPI library CUDA-aware that is not; None where there is nothing."""
-    found = Path(knobs.interpreter()).parents[1].glob("lib/python3*/site-packages/libucx/lib/libucp.so.0")
-    return [str(ROOT / "jobs" / "cuda_aware_mpi.sh")] if any(found) else None
+    found = subprocess.run([knobs.interpreter(), "-c", "import libucx"], capture_output=True, timeout=20, check=False)
+    return [str(ROOT / "jobs" / "cuda_aware_mpi.sh")] if found.returncode == 0 else None
 
 
 def cases(

@@ -187,3 +187,16 @@ def test_files_that_were_cut_off_do_not_end_the_report(tmp_path: Path) -> None:
     text = report.write(tmp_path / "work", tmp_path).read_text()
     for line in ("# gpu", "| a | exit 1 | 1.0 |  |", "| a | one | 1 |  |", "last words", "not as expected: KeyError 'results'"):
         assert line in text.splitlines(), text
+
+
+@pytest.mark.parametrize(
+    ("lines", "case"),
+    [([["a", "begin"], ["a", "passed", 0.1], ["b", "begin"], ["b", "failed", 0.1], ["c", "begin"]], "b"), ([["a", "begin"]], "a"),
+     ([["a", "begin"], ["a", "passed", 0.1]], "")],
+)  # fmt: skip
+def test_the_first_test_that_failed_or_never_ended_is_run_again(lines: list[list[object]], case: str, tmp_path: Path) -> None:
+    import failures
+
+    (tmp_path / "cases-0").write_text("")
+    (tmp_path / "cases-1").write_text("".join(json.dumps(line) + "\n" for line in lines) + '["d", "beg')
+    assert failures.first_failing(tmp_path) == case

@@ -1,4 +1,4 @@
-"""Probes of jobs/gpu_check.sh: their numbers are cuda.h's, their kernel adds, and over the double they find what the driver's rules say."""
+"""Probes of jobs/gpu_check.sh: their numbers are cuda.h's, their kernel adds, over the double they find what the driver's rules say."""
 
 from __future__ import annotations
 
