@@ -10,6 +10,22 @@ from parts import Parts
 
 _ALL_S, _ONE_S = 100.0, 40.0
 _NEEDED = ("pytest>=8,<9", "pytest-mpi", "pytest-timeout", "pytest-xdist", "mpi4py", "ml_dtypes", "numba", "numpy", "setuptools", "wheel")
+_FINDER = """
+import sys
+from importlib.util import spec_from_file_location
+
+_FOLDERS = {{"hpcoll": {root!r} + "/hpcoll", "hpcoll.kernels": {root!r} + "/kernels"}}
+
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name in _FOLDERS:
+            return spec_from_file_location(name, _FOLDERS[name] + "/__init__.py", submodule_search_locations=[_FOLDERS[name]])
+
+
+sys.meta_path.insert(0, Finder)
+"""
 _IMPORTS = """
 import importlib, sys
 for name in sys.argv[1:]:
@@ -21,7 +37,7 @@ for name in sys.argv[1:]:
 """
 _MODULES = (
     "numpy", "numba", "ml_dtypes", "mpi4py", "mpi4py.MPI", "pytest", "pytest_mpi", "xdist", "cuda.pathfinder", "numba.cuda", "hpcoll",
-    "cupy", "torch",
+    "hpcoll.kernels.device", "cupy", "torch",
 )  # fmt: skip
 
 
@@ -39,7 +55,7 @@ def run(parts: Parts) -> None:
     if rest and parts("install-all", [*pip(knobs), *rest], _ALL_S).status != OK:
         for name in rest:
             parts(f"install-{slug(name)}", [*pip(knobs), *(["--no-deps"] if knobs.wheels else []), name], _ONE_S)
-    hpcoll(parts)
+    checkout(parts)
     parts("imports", [knobs.interpreter(), "-c", _IMPORTS, *_MODULES], _ONE_S)
 
 
@@ -66,13 +82,9 @@ def slug(name: str) -> str:
     return name.split(">")[0].split("[")[0]
 
 
-def hpcoll(parts: Parts) -> None:
-    """This checkout into the environment: by links, which need neither setuptools nor an index."""
+def checkout(parts: Parts) -> None:
+    """This checkout into the environment, by a finder of its packages, which needs neither setuptools nor an index."""
     (site,) = parts.knobs.venv.glob("lib/python3*/site-packages")
-    package = site / "hpcoll"
-    package.mkdir(exist_ok=True)
-    for path in (*(ROOT / "hpcoll").iterdir(), ROOT / "kernels"):
-        link = package / path.name
-        if path.name != "__pycache__" and not link.exists():
-            link.symlink_to(path)
-    parts.text("install-hpcoll", f"{package} links to {ROOT}")
+    (site / "_hpcoll_checkout.py").write_text(_FINDER.format(root=str(ROOT)))
+    (site / "_hpcoll_checkout.pth").write_text("import _hpcoll_checkout\n")
+    parts.text("install-hpcoll", f"hpcoll is the one in {ROOT}")

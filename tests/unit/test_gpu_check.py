@@ -53,6 +53,21 @@ def test_what_is_installed_in_it_comes_first(python: Path, tmp_path: Path) -> No
         (packages / "numpy.py").unlink()
 
 
+_WITHOUT_OTHERS = """
+import sys
+sys.meta_path[:] = [one for one in sys.meta_path if "editable" not in getattr(one, "__module__", "")]
+import hpcoll.kernels.device
+print(hpcoll.__file__, hpcoll.kernels.__file__)
+"""
+
+
+def test_the_environment_has_this_checkout_and_no_other(tmp_path: Path) -> None:
+    check(tmp_path, 2, **NOTHING_TO_DO)
+    (tmp_path / "hpcoll.py").write_text("")  # another hpcoll, in the folder that is searched first
+    found = answer(tmp_path / "venv" / "bin" / "python", _WITHOUT_OTHERS, tmp_path)
+    assert found == [f"{ROOT}/hpcoll/__init__.py", f"{ROOT}/kernels/__init__.py"]
+
+
 _HANGS = """
 import os, subprocess, sys, time
 def asleep_in_here(marker, depth):
