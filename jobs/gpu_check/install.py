@@ -9,7 +9,7 @@ from knobs import ROOT, Knobs
 from parts import Parts
 
 _ALL_S, _ONE_S = 100.0, 40.0
-_NEEDED = ("pytest>=8,<9", "pytest-mpi", "pytest-timeout", "pytest-xdist", "mpi4py", "ml_dtypes", "numba", "numpy", "setuptools", "wheel")
+_NEEDED = ("pytest>=8,<9", "pytest-mpi", "pytest-timeout", "pytest-xdist", "mpi4py", "ml_dtypes", "numba", "numpy")
 _FINDER = """
 import sys
 from importlib.util import spec_from_file_location

@@ -99,6 +99,27 @@ def test_over_its_limit_a_command_and_all_below_it_dump_their_stacks_and_end(tmp
     assert running(str(program)) == []
 
 
+_WAITS = """
+from mpi4py import MPI
+def waits_in_mpi():
+    MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank).Barrier()
+    MPI.COMM_WORLD.recv(source=1 - MPI.COMM_WORLD.rank)
+waits_in_mpi()
+"""
+
+
+@pytest.mark.full
+def test_ranks_that_wait_in_mpi_dump_their_stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+        monkeypatch.setenv(name, "1")
+    program = tmp_path / "waits.py"
+    program.write_text(_WAITS)
+    status, log = contained(tmp_path, 6, Path(sys.executable).with_name("mpirun"), "-n", "2", sys.executable, program)
+    assert status == "hung"
+    assert log.count("in waits_in_mpi") == 2
+    assert running(str(program)) == []
+
+
 def test_what_a_command_leaves_behind_is_ended(tmp_path: Path) -> None:
     program = tmp_path / "hangs.py"
     program.write_text(_HANGS)
