@@ -12,7 +12,7 @@
 #
 #   jobs/gpu_check.sh                              what is missing comes from the package index
 #   WHEELS=.whl OUT=/tmp/out jobs/gpu_check.sh     what is missing comes from a folder
-#   jobs/gpu_check.sh 1 2 3                        some steps; a later call adds others, and results of earlier ones stay
+#   jobs/gpu_check.sh 1 2 3                        some steps; a later call adds others or replaces them, results of the rest stay
 #   GPU_TESTS_WITHOUT=ipc jobs/gpu_check.sh        ranks cannot map each other's GPU memory here, and tests that need that are skipped
 #
 # Writes to OUT, again after every part: NAME.md, the table; NAME.json, the same as data; NAME.tar.gz, all that was printed.

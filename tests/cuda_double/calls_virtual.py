@@ -75,12 +75,16 @@ class VirtualCalls(Calls):
     def cuDeviceCanAccessPeer(self, can: Any, device: int, peer: int) -> None:
         for one in (device, peer):
             require(0 <= one < len(self.memory.gpus), INVALID_DEVICE, f"no GPU {one}")
-        can[0] = int(device != peer)
+        can[0] = int(device != peer and self.memory.peer_access)
 
     def cuMemGetInfo_v2(self, free: Any, total: Any) -> None:
-        ordinal = self._ordinal()
-        used = sum(one.nbytes for one in self.memory if one.own and one.ordinal == ordinal)
-        free[0], total[0] = self.memory.capacity - used, self.memory.capacity
+        free[0], total[0] = self.memory.capacity - self._used(self._ordinal()), self.memory.capacity
+
+    def _used(self, ordinal: int) -> int:
+        """Bytes of a GPU that are allocated, by either way."""
+        physical = {id(one): one for one in (*self._physical.values(), *self._mapped.values()) if one.ordinal == ordinal}
+        plain = sum(one.nbytes for one in self.memory if one.own and one.ordinal == ordinal)
+        return plain + sum(one.nbytes for one in physical.values())
 
     def cuMemAllocManaged(self, address: Any, nbytes: int, flags: int) -> None:
         require(flags in (1, 2), INVALID_VALUE, f"flags {flags}")
@@ -123,7 +127,8 @@ class VirtualCalls(Calls):
     def cuMemCreate(self, handle: Any, nbytes: int, properties: Any, flags: int) -> None:
         found = self._check(properties)
         require(nbytes and nbytes % GRANULARITY == 0 and not flags, INVALID_VALUE, f"makes {nbytes} bytes, flags {flags}")
-        require(nbytes <= self.memory.capacity, OUT_OF_MEMORY, f"{nbytes} bytes")
+        room = self.memory.capacity - self._used(found.ordinal)
+        require(nbytes <= room, OUT_OF_MEMORY, f"{room} bytes are left, asks for {nbytes}")
         require(found.handle_types in (0, _FILE_DESCRIPTOR), NOT_SUPPORTED, f"handle types {found.handle_types}")
         file = os.memfd_create("gpu")
         os.ftruncate(file, nbytes)

@@ -99,7 +99,7 @@ class Memory:
 
     def __init__(self, gpus: tuple[int, ...], capacity: int, readable: bool, peer_access: bool, host_pointers: bool) -> None:
         self.host_pointers = host_pointers
-        self.gpus, self.capacity, self._readable, self._peer_access = gpus, capacity, readable, peer_access
+        self.gpus, self.capacity, self._readable, self.peer_access = gpus, capacity, readable, peer_access
         self._table: dict[int, Allocation] = {}
         self._vacant: dict[tuple[int, int], list[int]] = defaultdict(list)  # (length, first byte of its page) -> addresses
         self._numbers = count(1)
@@ -244,7 +244,7 @@ class Memory:
         """Another process's memory; refused while this one has open what lies there, or what was freed there."""
         process, remote, inode, there, first, nbytes, gpu = _HANDLE.unpack_from(handle)
         require(process != os.getpid(), INVALID_CONTEXT, "opens memory of its own process")
-        require(self._peer_access or gpu == self.gpus[ordinal], PEER_ACCESS_UNSUPPORTED, f"GPU {ordinal} does not reach GPU {gpu}")
+        require(self.peer_access or gpu == self.gpus[ordinal], PEER_ACCESS_UNSUPPORTED, f"GPU {ordinal} does not reach GPU {gpu}")
         for one in self:
             if one.handle and one.ordinal == ordinal:
                 other, _, _, start, _, length, _ = _HANDLE.unpack_from(one.handle)

@@ -7,9 +7,9 @@ import os
 from ctypes import byref, c_int, c_size_t, c_uint64
 
 import pytest
-from cuda_double import Double
+from cuda_double import Double, installed
 from cuda_double.calls_virtual import GRANULARITY, Access, Properties
-from cuda_double.failures import INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED
+from cuda_double.failures import INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY
 from driver_cases import driver
 
 from hpcoll.runtime.gpu.cuda import Attribute
@@ -90,6 +90,31 @@ def test_mapped_memory_is_known_only_with_access(double: Double) -> None:
 )  # fmt: skip
 def test_memory_that_cannot_be_made(other: dict[str, int], nbytes: int, code: int, double: Double) -> None:
     assert double.library.cuMemCreate(byref(c_uint64()), nbytes, byref(properties(**other)), 0) == code
+
+
+def test_mapped_memory_takes_room_until_it_is_released_and_unmapped(double: Double) -> None:
+    free, total = c_size_t(), c_size_t()
+
+    def used() -> int:
+        double("cuMemGetInfo_v2", byref(free), byref(total))
+        return total.value - free.value
+
+    one = Mapped(double)
+    assert used() == GRANULARITY
+    double("cuMemRelease", one.handle)
+    assert used() == GRANULARITY
+    assert double.library.cuMemCreate(byref(c_uint64()), total.value, byref(properties()), 0) == OUT_OF_MEMORY
+    double("cuMemUnmap", one.address, GRANULARITY)
+    assert used() == 0
+    value(double, "cuMemCreate", total.value, byref(properties()), 0)
+
+
+@pytest.mark.parametrize("reaches", [False, True])
+def test_whether_gpus_reach_each_other_is_told(reaches: bool) -> None:
+    with installed(2, peer_access=reaches) as one:
+        found = c_int(-1)
+        one("cuDeviceCanAccessPeer", byref(found), 0, 1)
+        assert found.value == reaches
 
 
 def test_mappings_that_do_not_fit(double: Double) -> None:
