@@ -9,15 +9,17 @@ What needs MPI or a compiler is imported when it is first asked for, so that alg
 where neither is installed. ``__all__`` is the public face.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hpcoll.base.errors import ArgumentError, DeviceError, HpcollError, KernelError, ScheduleError, TransportError
+from hpcoll.base.errors import ArgumentError, DeviceError, GradientError, HpcollError, KernelError, ScheduleError, TransportError
 from hpcoll.base.ops import AVG, ReduceOp, premul_sum, reduce_op
 from hpcoll.runtime.gpu.local_gpu import local_device
 from hpcoll.schedules.catalogue import algorithms_of_form as algorithms
 
 if TYPE_CHECKING:
     from hpcoll.comm.communicator import CartCommunicator, Communicator
+    from hpcoll.training.gradient_buckets import GradientBuckets
 
 __version__ = "0.2.0"
 __all__ = [
@@ -26,6 +28,8 @@ __all__ = [
     "CartCommunicator",
     "Communicator",
     "DeviceError",
+    "GradientBuckets",
+    "GradientError",
     "HpcollError",
     "KernelError",
     "ReduceOp",
@@ -36,11 +40,14 @@ __all__ = [
     "premul_sum",
     "reduce_op",
 ]
+_WITH_MPI = {
+    "CartCommunicator": "hpcoll.comm.communicator",
+    "Communicator": "hpcoll.comm.communicator",
+    "GradientBuckets": "hpcoll.training.gradient_buckets",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Communicator", "CartCommunicator"):
-        from hpcoll.comm import communicator
-
-        return getattr(communicator, name)
+    if name in _WITH_MPI:
+        return getattr(import_module(_WITH_MPI[name]), name)
     raise AttributeError(f"module 'hpcoll' has no attribute {name!r}")

@@ -1,8 +1,9 @@
 """Trains a small neural network on several ranks and proves that the result is the one of a single process.
 
 Start it with ``mpirun -n 4 python -m mpi4py jobs/train_digits.py``. Data-parallel: the parameters are broadcast once, every rank
-computes the gradient of its share of each batch, and one allreduce per batch adds the gradients up. Ends with status 1 when the
-ranks do not hold the same bits, or when the parameters are not those of the serial run.
+computes the gradient of its share of each batch, and buckets of gradients are added up over the ranks while those of earlier layers
+are still being computed. Ends with status 1 when the ranks do not hold the same bits, or when the parameters are not those of the serial
+run.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 import hashlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn
 
@@ -41,24 +42,36 @@ class Samples(NamedTuple):
         return Samples(self.images[which], self.digits[which])
 
 
+class Alone:
+    """Gradients of a serial run; `hpcoll.GradientBuckets` does the same for several ranks.
+
+    Attributes:
+        gradients: Of each parameter, to be written.
+    """
+
+    def __init__(self, parameters: dict[str, Array]) -> None:
+        self.gradients = {name: np.zeros_like(one) for name, one in parameters.items()}
+
+    def ready(self, name: str) -> None:
+        """One has been written."""
+
+    def wait(self) -> None:
+        """They are the sums over all ranks."""
+
+
 class Network:
-    """A tanh network; all its parameters lie in one flat buffer, so that one collective moves them."""
+    """A tanh network: weights ``(m, n)`` and biases ``(n,)`` of each layer, by name, as views into one array."""
 
     def __init__(self, widths: list[int], dtype: type) -> None:
-        nparameters = sum((m + 1) * n for m, n in pairwise(widths))
-        self.widths = widths
-        self.parameters: Array = np.zeros(nparameters, dtype)
-        self.gradient: Array = np.zeros(nparameters, dtype)
-        self.layers = list(self.views(self.parameters))
-        self.layer_gradients = list(self.views(self.gradient))
-
-    def views(self, flat: Array) -> Iterator[tuple[Array, Array]]:
-        """Weights ``(m, n)`` and biases ``(n,)`` of each layer, as views into ``flat``."""
+        self.flat: Array = np.zeros(sum((m + 1) * n for m, n in pairwise(widths)), dtype)
+        self.parameters: dict[str, Array] = {}
         start = 0
-        for m, n in pairwise(self.widths):
+        for layer, (m, n) in enumerate(pairwise(widths)):
             middle, end = start + m * n, start + (m + 1) * n
-            yield flat[start:middle].reshape(m, n), flat[middle:end]
+            self.parameters[f"weights {layer}"] = self.flat[start:middle].reshape(m, n)
+            self.parameters[f"biases {layer}"] = self.flat[middle:end]
             start = end
+        self.layers = [(self.parameters[f"weights {i}"], self.parameters[f"biases {i}"]) for i in range(len(widths) - 1)]
 
     def initialise(self, seed: int) -> None:
         random = np.random.default_rng(seed)
@@ -67,14 +80,14 @@ class Network:
 
     def forward(self, images: Array) -> list[Array]:
         """Input of each layer, and as last item the logits, ``(nsamples, 10)``."""
-        values = [images.astype(self.parameters.dtype)]
+        values = [images.astype(self.flat.dtype)]
         for weights, biases in self.layers[:-1]:
             values.append(np.tanh(values[-1] @ weights + biases))
         weights, biases = self.layers[-1]
         return [*values, values[-1] @ weights + biases]
 
-    def backward(self, samples: Samples) -> float:
-        """Sum of the losses of some samples, perhaps none; ``gradient`` becomes the sum of their gradients."""
+    def backward(self, samples: Samples, into: Alone | hpcoll.GradientBuckets) -> float:
+        """Sum of the losses of some samples, perhaps none, and the sums of their gradients, the last layer's first."""
         *values, logits = self.forward(samples.images)
         rows = np.arange(len(samples.digits))
         logits -= logits.max(axis=1, keepdims=True)
@@ -83,9 +96,10 @@ class Network:
         delta = np.exp(logits) / total
         delta[rows, samples.digits] -= 1
         for layer in reversed(range(len(self.layers))):
-            weights, biases = self.layer_gradients[layer]
-            np.matmul(values[layer].T, delta, out=weights)
-            np.sum(delta, axis=0, out=biases)
+            np.sum(delta, axis=0, out=into.gradients[f"biases {layer}"])
+            into.ready(f"biases {layer}")
+            np.matmul(values[layer].T, delta, out=into.gradients[f"weights {layer}"])
+            into.ready(f"weights {layer}")
             delta = (delta @ self.layers[layer][0].T) * (1 - values[layer] ** 2)
         return float(loss)
 
@@ -103,33 +117,24 @@ def share(count: int, rank: int, nranks: int) -> slice:
     return slice(count * rank // nranks, count * (rank + 1) // nranks)
 
 
-def no_other_ranks(_: Array) -> None:
-    """The sum over the ranks of a serial run."""
-
-
 def train(
-    network: Network,
-    samples: Samples,
-    options: argparse.Namespace,
-    *,
-    rank: int = 0,
-    nranks: int = 1,
-    sum_over_ranks: Callable[[Array], None] = no_other_ranks,
+    network: Network, samples: Samples, options: argparse.Namespace, sums: Alone | hpcoll.GradientBuckets, *, rank: int = 0, nranks: int = 1
 ) -> Iterator[float]:
     """Trains and yields, after each epoch, the sum of the losses of this rank's samples."""
     random = np.random.default_rng(options.seed)
     rate = LEARNING_RATE * min(1.0, options.batch / FULL_BATCH)
-    velocity = np.zeros_like(network.parameters)
+    velocities = {name: np.zeros_like(one) for name, one in network.parameters.items()}
     for _ in range(options.epochs):
         loss = 0.0
         order = random.permutation(len(samples.digits))
         for start in range(0, len(order), options.batch):
             batch = order[start : start + options.batch]
-            loss += network.backward(samples.take(batch[share(len(batch), rank, nranks)]))
-            sum_over_ranks(network.gradient)
-            velocity *= MOMENTUM
-            velocity -= rate / len(batch) * network.gradient
-            network.parameters += velocity
+            loss += network.backward(samples.take(batch[share(len(batch), rank, nranks)]), sums)
+            sums.wait()
+            for name, velocity in velocities.items():
+                velocity *= MOMENTUM
+                velocity -= rate / len(batch) * sums.gradients[name]
+                network.parameters[name] += velocity
         yield loss
 
 
@@ -143,17 +148,14 @@ def accuracy(network: Network, test: Samples, comm: hpcoll.Communicator) -> floa
 
 def train_parallel(options: argparse.Namespace, comm: hpcoll.Communicator, widths: list[int]) -> Network:
     """Trains on all ranks, with one line per epoch."""
-
-    def sum_over_ranks(gradient: Array) -> None:
-        comm.Allreduce(MPI.IN_PLACE, gradient, op=MPI.SUM, algorithm=options.algorithm)
-
     training, test = load(options.seed)
     network = Network(widths, np.float32)
     if comm.rank == 0:
         network.initialise(options.seed)
-    comm.Bcast(network.parameters, root=0)
+    buckets = hpcoll.GradientBuckets(comm, network.parameters, mean=False, bucket=options.bucket, algorithm=options.algorithm)
+    buckets.broadcast()
     start = time.perf_counter()
-    losses = train(network, training, options, rank=comm.rank, nranks=comm.size, sum_over_ranks=sum_over_ranks)
+    losses = train(network, training, options, buckets, rank=comm.rank, nranks=comm.size)
     for epoch, loss in enumerate(losses, start=1):
         total = np.array([loss])
         comm.Allreduce(MPI.IN_PLACE, total, op=MPI.SUM)
@@ -187,11 +189,11 @@ def equals_serial(parameters: Array, options: argparse.Namespace, widths: list[i
     def serial(dtype: type) -> Array:
         network = Network(widths, np.float32)
         network.initialise(options.seed)
-        start, network = network.parameters, Network(widths, dtype)
-        network.parameters[:] = start
-        for _ in train(network, load(options.seed)[0], options):
+        start, network = network.flat, Network(widths, dtype)
+        network.flat[:] = start
+        for _ in train(network, load(options.seed)[0], options, Alone(network.parameters)):
             pass
-        return network.parameters
+        return network.flat
 
     single, double = serial(np.float32), serial(np.float64)
     difference = float(np.abs(parameters - single).max())
@@ -220,6 +222,7 @@ def parse_options() -> argparse.Namespace:
     names = (*hpcoll.algorithms("allreduce"), "native")
     parser = Parser(description="Data-parallel training on the digits data set of scikit-learn.")
     parser.add_argument("--algorithm", choices=names, metavar="NAME", help="of the gradients' allreduce; default automatic")
+    parser.add_argument("--bucket", default="64K", metavar="SIZE", help="bytes of gradients that travel together")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch", type=int, default=64, help="samples per batch, over all ranks")
     parser.add_argument("--hidden", type=int, default=128, help="width of the two hidden layers")
@@ -237,9 +240,9 @@ def main() -> int:
     right = accuracy(network, load(options.seed)[1], comm)
     if comm.rank == 0:
         print(f"test accuracy: {right:.2%}")
-    good = same_bits(network.parameters, comm)
+    good = same_bits(network.flat, comm)
     if comm.rank == 0:
-        good = equals_serial(network.parameters, options, widths) and good
+        good = equals_serial(network.flat, options, widths) and good
         print(f"\nWhat rank 0 asked of the communicator:\n{comm.ledger}")
     return 0 if comm.bcast(good) else 1
 

@@ -48,6 +48,10 @@ class ScheduleError(HpcollError):
         self.rank, self.step, self.op = rank, step, op
 
 
+class GradientError(HpcollError, ArithmeticError):
+    """Gradients are not finite; raised on every rank."""
+
+
 class TransportError(HpcollError):
     """The MPI library failed during a collective; the communicator is now suspect.
 

@@ -1,0 +1,250 @@
+"""Gradient buckets: gradients of a data-parallel training, fused, and all-reduced while others are still being computed.
+
+    buckets = hpcoll.GradientBuckets(comm, {"w1": w1, "b1": b1, "w2": w2})
+    buckets.broadcast()                              # all ranks begin with the parameters of rank 0
+    for batch in batches:
+        for name, gradient in backward(batch):       # last layer first
+            buckets.ready(name, gradient)            # or written to buckets.gradients[name] before
+        buckets.wait()
+        for name, parameter in parameters.items():
+            parameter -= rate * buckets.gradients[name]
+
+Source: Li et al., PyTorch Distributed, VLDB 2020; Sergeev and Del Balso, Horovod, arXiv 1802.05799.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError, GradientError
+from hpcoll.base.ops import AVG
+from hpcoll.base.units import parse_nbytes
+from hpcoll.comm.communicator import Communicator
+from hpcoll.training.arrays import as_array, module_of, type_of
+from hpcoll.training.pace import Pace
+from hpcoll.training.parameters import Parameter, agreed_parameters
+
+BUCKET_NBYTES = 1 << 20  # measured: docs/training.md
+
+
+class Bucket:
+    """Gradients of some parameters, one behind the other, which travel as one message.
+
+    Attributes:
+        members: The parameters, in the order in which their gradients are expected.
+        flat: All gradients, in symmetric memory.
+        wire: What travels: ``flat``, or a copy of another element type.
+        waits_for: Members whose gradients are not ready.
+    """
+
+    def __init__(self, comm: Communicator, members: Sequence[Parameter], wire: np.dtype | None) -> None:
+        self.members, count, first = members, sum(one.size for one in members), members[0]
+        self.flat = as_array(comm.empty(count, first.dtype, first.device))
+        self.wire = self.flat if wire is None or wire == first.dtype else as_array(comm.empty(count, wire, first.device))
+        self.waits_for = len(members)
+
+    def views(self) -> Iterator[tuple[Parameter, Any]]:
+        """Each member's gradient, with its shape, in ``flat``."""
+        start = 0
+        for one in self.members:
+            yield one, self.flat[start : start + one.size].reshape(one.shape)
+            start += one.size
+
+
+def cut(parameters: Sequence[Parameter], nbytes: int) -> list[list[Parameter]]:
+    """Members of buckets of about so many bytes: the last parameter first, of one element type each, none alone if it fits with another."""
+    found: list[list[Parameter]] = []
+    open_ones: dict[np.dtype, tuple[list[Parameter], int]] = {}
+    for one in reversed(parameters):
+        members, size = open_ones.get(one.dtype, ([], 0))
+        if not members or size + one.nbytes > nbytes:
+            members, size = [], 0
+            found.append(members)
+        members.append(one)
+        open_ones[one.dtype] = members, size + one.nbytes
+    return found
+
+
+class GradientBuckets:
+    """Gradients of all parameters, in flat buckets; each is all-reduced in flight as soon as all of it is ready on this rank.
+
+    Buckets are started in the same order on all ranks, in whatever order gradients become ready. Collective: all ranks of the
+    communicator make one, with the same parameters.
+
+    Args:
+        comm: Of the ranks that train together.
+        parameters: Arrays by name, or arrays: of NumPy, CuPy, or PyTorch on either device, of floating-point elements, all in one kind of
+            memory. Their order is that in which they are used, so that the last gradient is ready first.
+        bucket: Bytes of a bucket; a longer gradient is one alone.
+        mean: Divide sums by the number of ranks.
+        wire: Element type that travels, as ``"float16"`` or ``"bfloat16"``; sums are made in float32 and rounded once. None: as they are.
+        unused: A gradient that is not ready at `wait` is zero; else that is an error.
+        overlap: All-reduce buckets in flight; else one after another at `wait`. None: as is faster in the first steps, which try both in
+            turns. Without a core or a network that works meanwhile, nothing is gained in flight.
+        finite: Look for NaN and infinities, and name the parameter and the ranks.
+        algorithm: Of the allreduce, as in ``comm.Allreduce``.
+    Attributes:
+        gradients: This rank's gradient of each parameter, and after `wait` that of all ranks: arrays in the parameters' shapes, which may
+            be written in place and are the same objects in every step.
+        buckets: In the order in which they are started.
+    Raises:
+        ArgumentError: on every rank, naming rank and parameter, where parameters differ or cannot be used.
+    """
+
+    def __init__(
+        self, comm: Communicator, parameters: Mapping[str, Any] | Sequence[Any], *, bucket: int | str = BUCKET_NBYTES, mean: bool = True,
+        wire: Any = None, unused: bool = False, overlap: bool | None = None, finite: bool = False, algorithm: str | None = None,
+    ) -> None:  # fmt: skip
+        nbytes = parse_nbytes(bucket)
+        settings = {
+            "bucket": nbytes, "mean": mean, "wire": str(wire), "unused": unused, "overlap": overlap, "finite": finite,
+        }  # fmt: skip
+        self._comm, self._parameters = comm, agreed_parameters(comm, parameters, settings)
+        self._op, self._algorithm = AVG if mean else MPI.SUM, algorithm
+        self._unused, self._finite, self._pace = unused, finite, Pace(comm, overlap)
+        type_on_wire = None if wire is None else type_of(wire)
+        self.buckets = [Bucket(comm, members, type_on_wire) for members in cut(self._parameters, nbytes)]
+        views = {one.name: (view, bucket) for bucket in self.buckets for one, view in bucket.views()}
+        self.gradients: dict[str, Any] = {one.name: views[one.name][0] for one in self._parameters}
+        self._bucket_of = {name: bucket for name, (_, bucket) in views.items()}
+        self._collects, self._kept = False, set[str]()  # in `no_sync`; gradients that it left
+        self._begin()
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether buckets of this step are all-reduced in flight."""
+        return self._pace.overlaps
+
+    def _begin(self) -> None:
+        """Wait for the gradients of a new step."""
+        self._ready, self._started, self._not_finite = set[str](), list[Any](), list[str]()
+        for bucket in self.buckets:
+            bucket.waits_for = len(bucket.members)
+
+    def broadcast(self, root: int = 0) -> None:
+        """Give all ranks the parameters of one, in place; collective, and not while gradients are under way."""
+        self._refuse_in_step("broadcast")
+        for bucket in self.buckets:
+            for one, view in bucket.views():
+                view[...] = one.array
+            self._comm.Bcast(bucket.flat, root)
+            for one, view in bucket.views():
+                one.array[...] = view
+
+    def ready(self, name: str | int, gradient: Any = None) -> None:
+        """This rank's gradient of a parameter is there; what waited for it alone is started.
+
+        Args:
+            name: Of the parameter, or its number where parameters have no names.
+            gradient: Copied to ``gradients[name]``, or added to what `no_sync` left there; None: it has been written there.
+        Raises:
+            ArgumentError: no such parameter, or its gradient was ready before in this step; another shape or kind of memory.
+        """
+        name = str(name)
+        if name not in self.gradients:
+            raise ArgumentError(f"rank {self._comm.rank}: no parameter {name!r}; there are {', '.join(self.gradients)}")
+        if name in self._ready:
+            raise ArgumentError(f"rank {self._comm.rank}: the gradient of {name!r} was ready before in this step; wait() ends a step")
+        if gradient is not None:
+            self._take(name, gradient)
+        if self._collects:
+            self._kept.add(name)
+            return
+        if self._finite and not bool(module_of(self.gradients[name]).isfinite(self.gradients[name]).all()):
+            self._not_finite.append(name)
+        if not self._ready:
+            self._pace.first_ready()
+        self._ready.add(name)
+        self._bucket_of[name].waits_for -= 1
+        while len(self._started) < len(self.buckets) and not self.buckets[len(self._started)].waits_for:
+            self._start(self.buckets[len(self._started)])
+
+    def _take(self, name: str, gradient: Any) -> None:
+        here, given = self.gradients[name], as_array(gradient)
+        if module_of(given) is not module_of(here) or given.shape != here.shape or given.dtype.kind not in "fV":
+            wanted, got = (f"shape {one.shape} of {one.dtype} ({module_of(one).__name__})" for one in (here, given))
+            raise ArgumentError(f"rank {self._comm.rank}: the gradient of {name!r} must have {wanted}, got {got}")
+        if name in self._kept:
+            here += given
+        else:
+            here[...] = given
+
+    def _start(self, bucket: Bucket) -> None:
+        if bucket.wire is not bucket.flat:
+            bucket.wire[...] = bucket.flat
+        if self._pace.overlaps:
+            self._started.append(self._comm.Iallreduce(MPI.IN_PLACE, bucket.wire, op=self._op, algorithm=self._algorithm))
+        else:
+            self._started.append(None)
+
+    def wait(self) -> None:
+        """Wait until ``gradients`` are those of all ranks, which ends a step; all ranks call it.
+
+        Raises:
+            ArgumentError: gradients are missing, and were not said to be unused.
+            GradientError: on every rank, some are not finite; names them and the ranks.
+        """
+        missing = [name for name in self.gradients if name not in self._ready]
+        if missing and not (self._unused or set(missing) <= self._kept):
+            names = ", ".join(missing)
+            raise ArgumentError(f"rank {self._comm.rank}: wait() needs the gradients of {names}, of which ready() was not told")
+        for name in missing:
+            if name not in self._kept:
+                self.gradients[name][...] = 0
+            self.ready(name)
+        for bucket, request in zip(self.buckets, self._started, strict=True):
+            if request is None:
+                self._comm.Allreduce(MPI.IN_PLACE, bucket.wire, op=self._op, algorithm=self._algorithm)
+            else:
+                request.Wait()
+            if bucket.wire is not bucket.flat:
+                bucket.flat[...] = bucket.wire
+        wrong, self._kept = self._not_finite, set()
+        self._begin()
+        self._pace.step_ended()
+        if self._finite:
+            self._check_finite(wrong)
+
+    def _check_finite(self, wrong: list[str]) -> None:
+        """All ranks find the same, since they have the same sums."""
+        if all(bool(module_of(bucket.flat).isfinite(bucket.flat).all()) for bucket in self.buckets):
+            return
+        of_ranks = self._comm.allgather(wrong)
+        texts = [f"rank {rank}: {', '.join(names)}" for rank, names in enumerate(of_ranks) if names]
+        raise GradientError("gradients are not finite: " + ("; ".join(texts) or "the sum of finite ones is too large for its element type"))
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Within, gradients are kept and nothing is sent: the next step adds to them. Who writes ``gradients`` in place adds there."""
+        self._refuse_in_step("no_sync")
+        self._collects = True
+        try:
+            yield
+        finally:
+            self._collects = False
+
+    def clip(self, most: float) -> float:
+        """Scale all gradients so that their norm over all parameters is at most ``most``; the norm that it was. Collective, after `wait`.
+
+        Each rank adds up the squares of its share of the elements, in float64; all get the same bits.
+        """
+        self._refuse_in_step("clip")
+        squares, p, r = np.zeros(1), self._comm.size, self._comm.rank
+        for bucket in self.buckets:
+            mine = bucket.flat[len(bucket.flat) * r // p : len(bucket.flat) * (r + 1) // p]
+            squares += float((mine.astype(np.float64) ** 2).sum())
+        self._comm.Allreduce(MPI.IN_PLACE, squares)
+        norm = math.sqrt(squares[0])
+        if norm > most:
+            for bucket in self.buckets:
+                bucket.flat *= most / norm
+        return norm
+
+    def _refuse_in_step(self, method: str) -> None:
+        if self._ready:
+            ready = ", ".join(sorted(self._ready))
+            raise ArgumentError(f"rank {self._comm.rank}: {method} in the middle of a step: {ready} are ready; wait() first")

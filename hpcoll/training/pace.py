@@ -1,0 +1,48 @@
+"""Whether communication in flight pays beside a training's computing, found out by its first steps."""
+
+import time
+from statistics import median
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.comm.communicator import Communicator
+from hpcoll.selection.config import log
+
+_WARM, _TRIALS = 4, 16  # steps before those that are timed, and those
+
+
+class Pace:
+    """Whether buckets are all-reduced in flight: as told, or as the first steps show, which try both in turns; alike on all ranks.
+
+    Args:
+        comm: Of the ranks that train together.
+        told: What the user says, or None.
+    Attributes:
+        overlaps: In this step.
+    """
+
+    def __init__(self, comm: Communicator, told: bool | None) -> None:
+        self._comm, self._told, self._step, self._since = comm, told, 0, 0.0
+        self._seconds: tuple[list[float], list[float]] = [], []
+        self.overlaps = told is not False
+
+    def first_ready(self) -> None:
+        """The first gradient of a step is there."""
+        self._since = time.perf_counter()
+
+    def step_ended(self) -> None:
+        """Note how long it took from there."""
+        if self._told is not None:
+            return
+        self._step += 1
+        if self._step > _WARM:
+            self._seconds[self.overlaps].append(time.perf_counter() - self._since)
+        self.overlaps = self._step % 2 == 0
+        if self._step == _WARM + _TRIALS:
+            times = np.array([median(one) for one in self._seconds])
+            self._comm.Allreduce(MPI.IN_PLACE, times, op=MPI.MAX)
+            one_after_another, in_flight = times.tolist()
+            self._told = self.overlaps = in_flight < one_after_another
+            if self._comm.rank == 0:
+                log.info("gradient buckets: %.3g ms per step in flight, %.3g one after another", 1e3 * in_flight, 1e3 * one_after_another)
