@@ -25,6 +25,7 @@ from hpcoll.runtime.transports.symmetric import Ranges, Symmetric, sweep, symmet
 from hpcoll.runtime.transports.window import MAX_WINDOWS, Mapping, Number, Window, whole_pages
 
 FOLDER = "/dev/shm"
+_ALL_AT_ONCE = "; before Linux 5.14, or where the system gives no pages when asked, all of it is taken at once"
 _NONE_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS)  # what a file system says that makes no such files
 
 _T = TypeVar("_T")
@@ -209,7 +210,7 @@ class LocalRanks:
         try:
             window = self.window(n * head, n * part, reserved=reserved)
         except ArgumentError as error:
-            self.refused = str(error)
+            self.refused = str(error) + (_ALL_AT_ONCE if reserved else "")
             return None
         mine = window.part(self.rank)
         each = [(i * head, mine + i * part, reserved, self.own_memory) for i in range(n)]
