@@ -218,11 +218,12 @@ class Context:
         call, plan = prepared.call, prepared.plan
         assert call is not None
         with self.closing(plan.named(call.count)):
-            engine, status = self.engines.run(plan, call, prepared.carrier.message_contexts[0])
+            engine, status = self.engines.run(plan, call, prepared.carrier.begin())
         if status == BUSY:
             self.run(status, key, arguments)
         if status or call.finish is not None:
             self._go_on(plan, engine, status, call)
+        prepared.carrier.end()
         return engine
 
     def _run_natively(self, method: str, prepared: Prepared) -> tuple[Any, ...]:

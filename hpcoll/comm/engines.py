@@ -15,12 +15,13 @@ class BlockingEngines:
     """Engines by plan, made when first needed."""
 
     def __init__(self) -> None:
-        self._engines: dict[int, list[HostEngine]] = {}  # by id of the plan, the latest first
+        self._engines: dict[tuple[int, int], list[HostEngine]] = {}  # by id of the plan and message context, the latest first
         self._shared: dict[type, Any] = {}  # scratch by kind of engine
 
     def run(self, plan: Plan, call: Call, context: MessageContext) -> tuple[HostEngine, int]:
         """Run a call by an engine of its plan, whose messages travel on a message context; the engine, and what it answered."""
-        engines = self._engines.get(id(plan), [])
+        key = id(plan), context.index
+        engines = self._engines.get(key, [])
         counts = addressed(call.counts)
         for i, engine in enumerate(engines):
             status = self._try(engine, call, counts.buffer_info()[0])
@@ -30,7 +31,7 @@ class BlockingEngines:
         engine = plan.build(call, context)
         self._bind(engine, engine.scratch_nbytes)
         if plan.kept:
-            self._engines[id(plan)] = [engine, *engines[: MOST_ENGINES - 1]]
+            self._engines[key] = [engine, *engines[: MOST_ENGINES - 1]]
         return engine, self._try(engine, call, AS_BEFORE)
 
     def _try(self, engine: HostEngine, call: Call, counts: int) -> int:

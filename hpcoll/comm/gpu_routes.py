@@ -1,7 +1,7 @@
 """What a communicator's calls on GPU arrays need besides: what its ranks map of each other, message contexts, routes, engines."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -11,9 +11,10 @@ from hpcoll.base.errors import ArgumentError, DeviceError
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.cut import lane_nbytes
 from hpcoll.comm.engine_builder import EngineBuilder
-from hpcoll.comm.group import CALLS_AT_ONCE
+from hpcoll.comm.group import IN_FLIGHT
 from hpcoll.comm.plan import MessageContext
 from hpcoll.comm.resources import Resources
+from hpcoll.comm.turns import Turn
 from hpcoll.runtime.engine.gpu_engine import GpuEngine
 from hpcoll.runtime.engine.host_engine import Binding, Shape, WaitPolicy
 from hpcoll.runtime.gpu.arrays import DeviceArray
@@ -43,7 +44,6 @@ class Gpus:
         gpu: Of this rank.
 
     Attributes:
-        message_contexts: For blocking calls, then for non-blocking ones.
         mapped: Whether all ranks map each other's GPU memory.
         gpus: Number of each rank's GPU if so, else empty.
         directory: What the local ranks export to each other, or None.
@@ -53,10 +53,15 @@ class Gpus:
 
     def __init__(self, on: Resources, gpu: Gpu) -> None:
         self.gpu, self._on, self._ranks, self._path = gpu, on, on.node, on.config.cuda_path
-        self._pinned = set[int]()  # numbers of message contexts
+        self._me = object()  # by which the group's turns know whose they are
+        self._turn: Turn | None = None
+        self._blocking: MessageContext | None = None
+        self._in_flight: list[MessageContext] = []
         with on.alone():
             self._find(on.native)
-            self.message_contexts = self._new_message_contexts(CALLS_AT_ONCE)
+            self._stages = bool(self._capacity and on.capacity)
+            if not self._stages:
+                self._blocking, *self._in_flight = self._new_message_contexts(1 + IN_FLIGHT)
         if self._ranks.rank == 0:
             log.info("GPU arrays of rank %d: %s", on.rank, self.routes_text())
 
@@ -79,7 +84,7 @@ class Gpus:
             raise ArgumentError(next(text for text, *_ in found if text))
         self.mapped = all(mapped for _, mapped, _ in found)
         self.gpus: Nodes = numbered(bus for *_, bus in found) if self.mapped else ()
-        self._capacity = 0 if self.mapped else CAPACITY_NBYTES
+        self._capacity = 0 if self.mapped or path == DIRECT else CAPACITY_NBYTES
 
     def _meet(self) -> None:
         """Make the directory."""
@@ -96,7 +101,8 @@ class Gpus:
 
     def routes_text(self) -> str:
         """How peers get messages, for the log."""
-        routes, local = self._routes(self.message_contexts[0], (True, True)), self._ranks.local_peers
+        reached = self._on.message_contexts[0].local_peers if self._path != DIRECT else {}
+        routes, local = self._routes(reached, (True, True)), self._ranks.local_peers
         found = Counter((rank in local, type(routes[rank])) for rank in range(self._on.nranks) if rank != self._on.rank)
         parts = []
         for (is_local, route), n in sorted(found.items(), key=lambda one: not one[0][0]):
@@ -107,10 +113,36 @@ class Gpus:
     def routes(self, call: Call, message_context: MessageContext) -> Routes:
         """The route to each peer."""
         assert call.exported is not None
-        return self._routes(message_context, call.exported)
+        return self._routes(message_context.local_peers, call.exported)
 
-    def _routes(self, message_context: MessageContext, exported: tuple[bool, bool]) -> Routes:
-        return gpu_routes(message_context.local_peers, self._readers, exported, mpi_takes_gpu=self._mpi_takes_gpu, puts=self.mapped)
+    def _routes(self, reached: Mapping[int, int], exported: tuple[bool, bool]) -> Routes:
+        return gpu_routes(reached, self._readers, exported, mpi_takes_gpu=self._mpi_takes_gpu, puts=self.mapped)
+
+    def begin(self) -> MessageContext:
+        """The message context of a blocking call that begins; collective. Where staging memory is large, the group's take turns with it."""
+        on, turns = self._on, self._on.group.turns
+        if self._stages and (self._turn is None or not turns.begin(self._turn, self._me)):
+            with on.alone():
+                self._turn, self._blocking = turns.take(self._me, self.gpu, on.native) or self._new_turn()
+        assert self._blocking is not None
+        return self._blocking
+
+    def end(self) -> None:
+        """That call has ended: another communicator may have what it ran on, but must try itself where memory was refused."""
+        found = self._blocking
+        if self._turn is not None and found is not None and (found.rings is not None or not self._on.shares_memory):
+            self._turn.end(found)
+
+    def _new_turn(self) -> tuple[Turn, MessageContext]:
+        (made,) = self._new_message_contexts(1)
+        return self._on.group.turns.add(self._me, self.gpu), made
+
+    def in_flight(self, turn: int) -> MessageContext:
+        """That of a non-blocking call; collective at the first one."""
+        if not self._in_flight:
+            with self._on.alone():
+                self._in_flight = self._new_message_contexts(IN_FLIGHT)
+        return self._in_flight[turn]
 
     def message_context(self) -> MessageContext:
         """A message context for a persistent request; collective."""
@@ -124,13 +156,13 @@ class Gpus:
     def _new_message_contexts(self, n: int) -> list[MessageContext]:
         """Message contexts whose staging memory GPUs read and write; collective.
 
-        That of the first is pinned at once, which gives it pages, and all ranks learn whether that can be done; the others' when an engine
-        needs it.
+        It is pinned at once, which gives it pages, and all ranks of the node do without it where that fails on one of them.
         """
         message_contexts = self._on.group.new_message_contexts(n, self._capacity or _NO_STAGING_NBYTES)
         problem = "" if message_contexts[0].rings is not None or not self._on.shares_memory else self._ranks.refused
         try:
-            self.pin(message_contexts[0])
+            for message_context in message_contexts:
+                self._pin(message_context)
         except DeviceError as error:
             problem = str(error)
         refused = next(filter(None, self._ranks.comm.allgather(problem)), "")
@@ -139,21 +171,20 @@ class Gpus:
         use = not refused and self._path != DIRECT
         return [MessageContext(message_context.index, message_context.rings if use else None) for message_context in message_contexts]
 
-    def pin(self, message_context: MessageContext) -> None:
+    def _pin(self, message_context: MessageContext) -> None:
         """Let GPUs read and write a message context's staging memory, if it has any.
 
         Raises:
             DeviceError: they cannot.
         """
         rings = message_context.rings
-        if rings is None or not self._capacity or message_context.index in self._pinned:
+        if rings is None or not self._capacity:
             return
         try:
             for address, nbytes in rings.staging:
                 self.gpu.pin(rings.window, address, nbytes)
         except DeviceError as error:
             raise DeviceError(f"rank {self._on.rank}: shared memory cannot be pinned: {error}", code=error.code) from error
-        self._pinned.add(message_context.index)
 
     def exported(self, call: Call, arrays: Iterable[DeviceArray]) -> tuple[bool, bool]:
         """Whether peers may map INPUT and OUTPUT, which are the caller's arrays or temporary memory."""
@@ -217,7 +248,6 @@ class GpuEngines(EngineBuilder):
         self, program: Program, call: Call, account: np.ndarray, message_context: MessageContext, shape: Shape | None
     ) -> GpuEngine:  # fmt: skip
         gpu, function = self._gpus.gpu, 0
-        self._gpus.pin(message_context)
         if call.op is not None and len(program.sources):
             function = gpu.function(kernels().fold(call.op, call.dtype, gpu.cc))
         binding = Binding(self._comm, self._lock, account, 0, message_context.rings, message_context.tag)

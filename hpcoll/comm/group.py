@@ -18,6 +18,7 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.plan import MessageContext
+from hpcoll.comm.turns import Turns
 from hpcoll.runtime.engine.host_engine import OWN_CORE, SHARED_CORE, TWO_CORES, WaitPolicy
 from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.program.route import in_words
@@ -60,6 +61,7 @@ class Group:
         has_gpus: Some rank is likely to have a GPU.
         wait_policy: How a rank waits.
         alive: How many resources there are, of communicators and of freed ones; ``used``: their numbers, as bits.
+        turns: Message contexts of blocking calls on GPU arrays, where these need much staging memory.
         lock: Held by a thread while it makes with the other ranks what is everybody's.
     Raises:
         ArgumentError: on every rank, when the settings of one are wrong or differ from those of another.
@@ -70,6 +72,7 @@ class Group:
     ) -> None:  # fmt: skip
         self.number, self.rank, self.nranks = number, comm.Get_rank(), comm.Get_size()
         self.alive, self.used, self.lock, self._indices = 0, 0, threading.Lock(), count()
+        self.turns = Turns()
         self.comm = comm.Dup()
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         try:
@@ -143,6 +146,7 @@ class Group:
     def free(self) -> None:
         """Free the duplicate, and let go of shared memory."""
         self._stock.clear()
+        self.turns.free()
         if not MPI.Is_finalized():
             self.node.free()
             self.comm.Free()

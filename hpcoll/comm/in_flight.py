@@ -105,7 +105,7 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Aske
         return _IN_MPI[method](context.resources.native, *theirs)
     context.turn = (turn + 1) % IN_FLIGHT
     with context.closing(plan.named(call.count)):
-        request, engine = start(context, prepared.carrier.message_contexts[1 + turn], plan, call)
+        request, engine = start(context, prepared.carrier.in_flight(turn), plan, call)
     if is_eager(call, engine) and may_enter(table, call, plan, send):
         enter(context.planner, table, method, arguments, (send, recv), call, Served(engine, plan), engine.wait_policy.eager)
     return request

@@ -19,7 +19,14 @@ class Asked(NamedTuple):
 class Carrier(Protocol):
     """What has message contexts: `Resources` for arrays in host memory, routes between GPUs for arrays there."""
 
-    message_contexts: list[MessageContext]
+    def begin(self) -> MessageContext:
+        """The message context of a blocking call that begins; collective."""
+
+    def end(self) -> None:
+        """That call has ended; not where it failed."""
+
+    def in_flight(self, turn: int) -> MessageContext:
+        """One for a non-blocking call, which take turns; collective."""
 
     def message_context(self) -> MessageContext:
         """One for a persistent request; collective."""

@@ -51,6 +51,17 @@ class Resources:
         """Whether this rank exchanges messages with others through shared memory."""
         return self.message_contexts[0].rings is not None
 
+    def begin(self) -> MessageContext:
+        """The message context of blocking calls."""
+        return self.message_contexts[0]
+
+    def end(self) -> None:
+        """It is nobody else's."""
+
+    def in_flight(self, turn: int) -> MessageContext:
+        """That of a non-blocking call."""
+        return self.message_contexts[1 + turn]
+
     def message_context(self) -> MessageContext:
         """A message context for a persistent request, the same on all ranks; collective."""
         if not self._agreed:

@@ -12,7 +12,7 @@ from gpu_cases import read
 from gpu_double import LONG, SHORT, WORLD, allreduce, communicator
 from reference import agreed
 
-from hpcoll.runtime.gpu.cuda import ALREADY_MAPPED, MemoryType
+from hpcoll.runtime.gpu.cuda import ALREADY_MAPPED
 
 pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double(forgives=("failures",)), pytest.mark.once]
 
@@ -87,24 +87,6 @@ def test_memory_that_came_again_for_another_communicator(double: Any) -> None:
     assert agreed(wrong + already_mapped(double)) == []
     for comm in comms:
         comm.Free()
-
-
-def pinned_nbytes(double: Any) -> int:
-    """Registered host memory, which has pages for that."""
-    return sum(one.nbytes for one in double.memory if one.kind is MemoryType.HOST and not one.pinned)
-
-
-def test_staging_memory_is_pinned_when_it_is_needed(double: Any) -> None:
-    """A communicator has three message contexts, of eight slots of 4 MiB for each rank."""
-    comm = communicator("staged")
-    each, found = 0 if comm.size == 1 else comm.size * (32 << 20), [allreduce(comm, double)]
-    found.append(pinned_nbytes(double) == each)
-    send, recv = double.Array(LONG).fill(1), double.Array(LONG)
-    for calls in (1, 2, 2):
-        comm.Iallreduce(send, recv.fill(0)).Wait()
-        found += [pinned_nbytes(double) == (1 + calls) * each, (read(recv) == comm.size).all()]
-    assert agreed([] if all(found) else found) == []
-    comm.Free()
 
 
 @pytest.mark.mpi(min_size=2)
