@@ -117,7 +117,7 @@ class Dlpack:
 
     Attributes:
         streams: The ``stream`` arguments that consumers gave.
-        nexported: Exports that no consumer has let go of, of all arrays.
+        nexported: Exports of the array that no consumer has let go of.
     """
 
     def __init__(self, array: Array, *, versioned: bool = False) -> None:
@@ -126,7 +126,7 @@ class Dlpack:
 
     @property
     def nexported(self) -> int:
-        return len(_exported)
+        return sum(array is self.array for *_, array in list(_exported.values()))
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return _DEVICES[self.array.memory], self.array.ordinal
