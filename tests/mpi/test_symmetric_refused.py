@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import re
@@ -109,6 +110,30 @@ def limited(what: int, soft: int) -> Iterator[None]:
         resource.setrlimit(what, old)
 
 
+@contextlib.contextmanager
+def gap() -> Iterator[None]:
+    """Descriptors with numbers between them that are free, as earlier tests may leave them."""
+    far = fcntl.fcntl(0, fcntl.F_DUPFD, 100)
+    try:
+        yield
+    finally:
+        os.close(far)
+
+
+@contextlib.contextmanager
+def without_descriptors() -> Iterator[None]:
+    """The last rank can open no more files: numbers between those that are open are taken, since new files get these first."""
+    taken, most = [os.open(os.devnull, os.O_RDONLY)], max(map(int, os.listdir("/proc/self/fd")))
+    try:
+        while taken[-1] <= most:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+        with limited(resource.RLIMIT_NOFILE, taken[-1]):
+            yield
+    finally:
+        for file in taken:
+            os.close(file)
+
+
 def address_space() -> int:
     return int(Path("/proc/self/statm").read_text().split()[0]) * window.PAGE
 
@@ -128,12 +153,13 @@ def test_only_one_rank_has_no_room(fault: str, method: str) -> None:
         pytest.skip("needs all ranks on nodes with others")
     comm.empty(3)
     before = holdings()
-    if fault == "no address space":
-        limit, reason = limited(resource.RLIMIT_AS, address_space() + (64 << 20)), "[Errno 12] Cannot allocate memory"
-    else:
-        limit, reason = limited(resource.RLIMIT_NOFILE, max(map(int, os.listdir("/proc/self/fd"))) - 1), "[Errno 24] Too many open files"
-    with limit:
-        text = error_of(lambda: CALLS[method](comm))
+    with gap():
+        if fault == "no address space":
+            limit, reason = limited(resource.RLIMIT_AS, address_space() + (64 << 20)), "[Errno 12] Cannot allocate memory"
+        else:
+            limit, reason = without_descriptors(), "[Errno 24] Too many open files"
+        with limit:
+            text = error_of(lambda: CALLS[method](comm))
     assert agreed([] if text.startswith(f"rank {LAST}: ") and reason in text else [text]) == []
     comm.empty(3)
     assert agreed([(holdings(), before)] if any(now > then for now, then in zip(holdings(), before)) else []) == []
