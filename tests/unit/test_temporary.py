@@ -7,7 +7,9 @@ import gc
 import pytest
 from cuda_double import Double
 
-from hpcoll.runtime.gpu.device import gpu_of
+from hpcoll.base.errors import DeviceError
+from hpcoll.runtime.gpu.cuda import OUT_OF_MEMORY
+from hpcoll.runtime.gpu.device import Memory, gpu_of
 
 MIB = 1 << 20
 pytestmark = pytest.mark.double(memory_nbytes=1024 * MIB)  # of which a 64th may be idle
@@ -42,3 +44,48 @@ def test_small_memory_is_of_a_slab(double: Double) -> None:
     del several
     gc.collect()
     assert [gpu.temporary(100).nbytes, allocated(double)] == [4096, 32 * MIB]
+
+
+@pytest.mark.double(memory_nbytes=1024 * MIB, forgives=("failures",))
+@pytest.mark.parametrize("wanted", [("temporary", 16 * MIB), ("temporary", 4096), ("for good", 16 * MIB)], ids=str)
+def test_idle_memory_is_given_back_where_there_is_no_other(wanted: tuple[str, int], double: Double) -> None:
+    gpu = gpu_of(0)
+    used, *idle = [gpu.temporary(8 * MIB) for _ in range(3)]
+    del idle
+    kind, nbytes = wanted
+    needed = nbytes if nbytes > 4096 else 32 * MIB  # of a slab
+    double.allocate(1024 * MIB - allocated(double) - (needed - 16 * MIB))
+    found = Memory(gpu, nbytes) if kind == "for good" else gpu.temporary(nbytes)
+    assert allocated(double) == 1024 * MIB
+    assert found.address != used.address
+
+
+@pytest.mark.double(memory_nbytes=1024 * MIB, forgives=("failures",))
+def test_parts_of_slabs_stay(double: Double) -> None:
+    gpu = gpu_of(0)
+    used, idle = gpu.temporary(4096), gpu.temporary(4096)
+    place = idle.address
+    del idle
+    double.allocate(1024 * MIB - allocated(double))
+    with pytest.raises(DeviceError):
+        gpu.temporary(16 * MIB)
+    assert [gpu.temporary(4096).address, allocated(double)] == [place, 1024 * MIB]
+    assert used.address != place
+
+
+@pytest.mark.double(memory_nbytes=1024 * MIB, forgives=("failures",))
+def test_no_memory_at_all(double: Double) -> None:
+    """It is tried once more only where something was given back, and never after another error."""
+    gpu = gpu_of(0)
+    for code, idle, calls in ((OUT_OF_MEMORY, 0, 1), (OUT_OF_MEMORY, 8, 2), (999, 8, 1)):
+        kept = gpu.temporary(idle * MIB) if idle else None
+        del kept
+        theirs = double.allocate(1024 * MIB - allocated(double)) if code == OUT_OF_MEMORY else 0
+        if not theirs:
+            double.fail("cuMemAlloc_v2", code)
+        before = double.calls["cuMemAlloc_v2"]
+        with pytest.raises(DeviceError) as caught:
+            gpu.temporary(16 * MIB)
+        assert (caught.value.code, double.calls["cuMemAlloc_v2"] - before) == (code, calls)
+        if theirs:
+            double.release(theirs)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from hpcoll.base.errors import DeviceError
 
 IPC_HANDLE_NBYTES = 64
+OUT_OF_MEMORY = 2
 ALREADY_MAPPED = 208  # by cuIpcOpenMemHandle: this process has it open, or has freed memory open that lay there
 NOT_READY = 600  # what cuEventQuery answers while work is under way
 LEGACY_STREAM = 1  # CU_STREAM_LEGACY; 2 is the per-thread default stream

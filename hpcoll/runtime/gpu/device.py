@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpcoll.base.errors import DeviceError, KernelError
-from hpcoll.runtime.gpu.cuda import DeviceAttribute, Driver, driver
+from hpcoll.runtime.gpu.cuda import OUT_OF_MEMORY, DeviceAttribute, Driver, driver
 
 _BLOCKS_PER_MULTIPROCESSOR = 8  # enough to keep the memory busy
 _LEAST_NBYTES = 4096  # of temporary memory
@@ -33,7 +33,7 @@ class Memory:
     def __init__(self, gpu: "Gpu", nbytes: int, *, pinned: bool = False) -> None:
         gpu.enter()
         self.nbytes, self._gpu = nbytes, gpu
-        self.address = gpu.driver.allocate_pinned(max(1, nbytes)) if pinned else gpu.driver.allocate(max(1, nbytes))
+        self.address = gpu.driver.allocate_pinned(max(1, nbytes)) if pinned else gpu.allocate(max(1, nbytes))
         weakref.finalize(self, release, gpu, "cuMemFreeHost" if pinned else "cuMemFree_v2", [self.address]).atexit = False
 
 
@@ -128,12 +128,35 @@ class Gpu:
         """New memory: of a slab, which is never freed, or for itself when it is large."""
         self.enter()
         if size > _PIECE_NBYTES:
-            return self.driver.allocate(size)
+            return self.allocate(size)
         address, left = self._slab
         if left < size:
-            address, left = self.driver.allocate(_SLAB_NBYTES), _SLAB_NBYTES
+            address, left = self.allocate(_SLAB_NBYTES), _SLAB_NBYTES
         self._slab = address + size, left - size
         return address
+
+    def allocate(self, nbytes: int) -> int:
+        """New memory, while the context is current; where there is none, temporary memory that nobody uses goes back to the driver first.
+
+        Raises:
+            DeviceError: there is none even then.
+        """
+        try:
+            return self.driver.allocate(nbytes)
+        except DeviceError as error:
+            if error.code != OUT_OF_MEMORY or not self._free_idle():
+                raise
+        return self.driver.allocate(nbytes)
+
+    def _free_idle(self) -> bool:
+        """Free temporary memory that nobody uses, except that of slabs; whether there was any."""
+        found = list[int]()
+        for idle in [idle for size, idle in self._idle.copy().items() if size > _PIECE_NBYTES]:
+            with suppress(IndexError):  # other threads may take some meanwhile
+                while True:
+                    found.append(idle.pop())
+        release(self, "cuMemFree_v2", found)
+        return bool(found)
 
     def streams(self, message_context: int, nlanes: int) -> list[int]:
         """Streams of a message context, by its number, for so many lanes at once, which take them in turn."""
