@@ -29,11 +29,14 @@ fi
 
 case ${1-} in -h | --help) exec "$VENV/bin/python" jobs/train_digits.py --help ;; esac
 
-ranks() { # ranks NRANKS COMMAND...
-    timeout --foreground -k 5 "$LIMIT_S" "$VENV/bin/mpirun" -n "$@"    # in the foreground Ctrl-C reaches mpirun
+ranks() { # ranks NRANKS COMMAND...: where there are more ranks than cores, those that wait give their core away
+    local yield=0
+    if [ "$1" -gt "$(nproc)" ]; then yield=1; fi
+    OMPI_MCA_mpi_yield_when_idle=${OMPI_MCA_mpi_yield_when_idle:-$yield} \
+        timeout --foreground -k 5 "$LIMIT_S" "$VENV/bin/mpirun" -n "$@"    # in the foreground Ctrl-C reaches mpirun
 }
 
-# Ranks that wait give their core away: here there may be more ranks than cores. "-m mpi4py" ends all ranks when one fails.
-OMPI_MCA_mpi_yield_when_idle=1 ranks "$NRANKS" "$VENV/bin/python" -m mpi4py jobs/train_digits.py "$@"
+# "-m mpi4py" ends all ranks when one fails.
+ranks "$NRANKS" "$VENV/bin/python" -m mpi4py jobs/train_digits.py "$@"
 echo
 ranks "$BENCH_NRANKS" "$VENV/bin/hpcoll" bench allreduce -b 8 -e 16M -f 128

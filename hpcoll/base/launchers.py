@@ -1,5 +1,6 @@
-"""What launchers of MPI programs tell their processes: environment variables of rank, number of ranks, and rank on the node."""
+"""What launchers of MPI programs tell their processes: environment variables of rank, number of ranks, and the same of the node."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 OPEN_MPI, MPICH, ANY = "Open MPI", "MPICH", ""  # families: whose libraries a launcher serves
@@ -40,3 +41,25 @@ LAUNCHERS = (
     Variables("a launcher that speaks PMI", MPICH, "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK"),
     Variables("a launcher that speaks PMIx", ANY, "PMIX_RANK", ""),
 )
+
+_LOCAL_NRANKS = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+YIELDS = "OMPI_MCA_mpi_yield_when_idle"  # how a user tells Open MPI that cores have several ranks
+_NO = ("", "0", "false", "f", "no", "n", "disabled", "off")
+
+
+def local_nranks(environment: Mapping[str, str]) -> int:
+    """Ranks of the program on this node, 0 where no launcher says it.
+
+    >>> local_nranks({"MPI_LOCALNRANKS": "4"}), local_nranks({"OMPI_COMM_WORLD_LOCAL_SIZE": "2(x3)"}), local_nranks({})
+    (4, 0, 0)
+    """
+    return max((int(text) for name in _LOCAL_NRANKS if (text := environment.get(name, "")).isdecimal()), default=0)
+
+
+def gives_cores_away(environment: Mapping[str, str]) -> bool:
+    """Whether a user, or a launcher that has more ranks than it was given cores, says that ranks give their core away while they wait.
+
+    >>> [gives_cores_away({YIELDS: value}) for value in ("1", "true", "0", "No", "")], gives_cores_away({})
+    ([True, True, False, False, False], False)
+    """
+    return environment.get(YIELDS, "").lower() not in _NO

@@ -19,7 +19,7 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.plan import MessageContext
 from hpcoll.comm.turns import Turns
-from hpcoll.runtime.engine.host_engine import OWN_CORE, SHARED_CORE, TWO_CORES, WaitPolicy
+from hpcoll.comm.waiting import wait_policy
 from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.program.route import in_words
 from hpcoll.runtime.transports.cross_memory import STAGED
@@ -35,7 +35,6 @@ from hpcoll.selection.topology import Process, find_topology, this_process
 
 IN_FLIGHT = 2  # message contexts for non-blocking calls
 CALLS_AT_ONCE = 1 + IN_FLIGHT  # message contexts of a communicator
-_YIELDS = "OMPI_MCA_mpi_yield_when_idle"  # how a user tells Open MPI that cores have several ranks
 _RETRY_S = 1e-3  # most between two attempts of threads that are in each other's way
 
 
@@ -82,7 +81,7 @@ class Group:
             raise
         self.handle = handle(self.comm)
         hosts, pids = [one.host for one in self.processes], [one.pid for one in self.processes]
-        self.wait_policy = _wait_policy(hosts.count(hosts[self.rank]), os.cpu_count() or 1)
+        self.wait_policy = wait_policy(hosts.count(hosts[self.rank]), os.cpu_count() or 1)
         self.node = LocalRanks(self.comm, self.config.shm, self.config.shm_ranks, pids, world_ranks)
         if self.node.nranks > 1 and self.config.shm_copy != STAGED:
             measured = self.config.levels.node.read_from if self.config.levels else None
@@ -150,13 +149,6 @@ class Group:
         if not MPI.Is_finalized():
             self.node.free()
             self.comm.Free()
-
-
-def _wait_policy(nranks: int, ncores: int) -> WaitPolicy:
-    """How the ranks of a host wait."""
-    if nranks > ncores or os.environ.get(_YIELDS, "0") not in ("", "0", "false"):
-        return SHARED_CORE
-    return TWO_CORES if 2 * nranks <= ncores else OWN_CORE
 
 
 def step_aside() -> None:

@@ -4,6 +4,7 @@ Host buffers go to the MPI library as they are. GPU arrays go there too where it
 they go through page-locked host memory. A call is one message in any case, so that its peer may have any buffer and need not know hpcoll.
 """
 
+import os
 from collections.abc import Callable
 from functools import cache, partial, wraps
 from typing import Any
@@ -20,7 +21,8 @@ from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.point_to_point_buffers import gpu_arrays, is_direct, serve, settle
 from hpcoll.comm.progress_thread import collect
 from hpcoll.comm.requests import Request, start
-from hpcoll.runtime.engine.host_engine import OWN_CORE, Binding, HostEngine
+from hpcoll.comm.waiting import wait_policy
+from hpcoll.runtime.engine.host_engine import Binding, HostEngine
 from hpcoll.runtime.program.fields import NCOLUMNS
 from hpcoll.runtime.program.opcodes import Code, Program
 from hpcoll.runtime.transports.mpi import library
@@ -183,7 +185,7 @@ def _plan() -> Plan:
     row[0, 0] = Code.WAIT
     program = Program(row, np.zeros((0, 2), np.int64), np.array([[0, 1, 0]], np.int64), 1, 0, 0, 0, 0)
     lock, account = np.zeros(1, np.int64), Account()
-    build = partial(HostEngine, program, library(), OWN_CORE, Binding(0, lock, account.sums))
+    build = partial(HostEngine, program, library(), wait_policy(1, os.cpu_count() or 1), Binding(0, lock, account.sums))
     return Plan(Receive._what, "", account, lambda call, message_context: build())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -12,7 +13,7 @@ from reference import agreed, communicator
 
 import hpcoll
 from hpcoll.comm import attach, registry
-from hpcoll.comm.group import _wait_policy
+from hpcoll.comm.waiting import wait_policy
 from hpcoll.runtime.engine.host_engine import OWN_CORE, SHARED_CORE, TWO_CORES
 
 pytestmark = [pytest.mark.mpi, pytest.mark.smoke]
@@ -146,7 +147,29 @@ def test_threads_with_a_duplicate_each() -> None:
 
 def test_how_ranks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the cores that their host has for them and their helper threads; Open MPI's variable says that cores have several ranks."""
+    for name in ("OMPI_MCA_mpi_yield_when_idle", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
+        monkeypatch.delenv(name, raising=False)
+    found = [TWO_CORES, TWO_CORES, OWN_CORE, OWN_CORE, SHARED_CORE]
+    assert [wait_policy(nranks, 4) for nranks in (1, 2, 3, 4, 5)] == found
+    for value in ("0", "false", "No", ""):
+        monkeypatch.setenv("OMPI_MCA_mpi_yield_when_idle", value)
+        assert wait_policy(4, 4) == OWN_CORE
+    for value in ("1", "true"):
+        monkeypatch.setenv("OMPI_MCA_mpi_yield_when_idle", value)
+        assert wait_policy(1, 4) == SHARED_CORE
+    monkeypatch.delenv("OMPI_MCA_mpi_yield_when_idle")
+    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
+        for nranks, policy in enumerate(found, 1):
+            monkeypatch.setenv(name, str(nranks))
+            assert wait_policy(1, 4) == policy
+        monkeypatch.delenv(name)
+
+
+def test_ranks_of_a_small_communicator_wait_as_all_on_their_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others want cores, too."""
     monkeypatch.delenv("OMPI_MCA_mpi_yield_when_idle", raising=False)
-    assert [_wait_policy(nranks, 4) for nranks in (1, 2, 3, 4, 5)] == [TWO_CORES, TWO_CORES, OWN_CORE, OWN_CORE, SHARED_CORE]
-    monkeypatch.setenv("OMPI_MCA_mpi_yield_when_idle", "1")
-    assert _wait_policy(1, 4) == SHARED_CORE
+    monkeypatch.setattr(os, "cpu_count", lambda: 2 * MPI.COMM_WORLD.size - 1)
+    monkeypatch.setenv("HPCOLL_SEGMENT", "8192")  # for a group that is new
+    comm = hpcoll.Communicator(MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank))
+    assert agreed([] if comm._context.resources.wait_policy == OWN_CORE else [comm._context.resources.wait_policy]) == []
+    comm.Free()

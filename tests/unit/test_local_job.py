@@ -23,6 +23,18 @@ def installed(folder: Path) -> Path:
     return folder
 
 
+def test_ranks_give_cores_away_only_where_they_are_more(tmp_path: Path) -> None:
+    """Else they would wait for each other as if another rank needed the core."""
+    mpirun = installed(tmp_path) / "bin" / "mpirun"
+    mpirun.write_text('#!/bin/sh\necho "$2 ranks: $OMPI_MCA_mpi_yield_when_idle"\n')
+    environment = os.environ | {"VENV": str(tmp_path), "PYTHON": "python3", "NRANKS": "100000", "BENCH_NRANKS": "1"}
+    for told, expected in ((None, ("1", "0")), ("0", ("0", "0")), ("1", ("1", "1"))):
+        environment.pop("OMPI_MCA_mpi_yield_when_idle", None)
+        said = environment | ({} if told is None else {"OMPI_MCA_mpi_yield_when_idle": told})
+        done = subprocess.run([ROOT / "jobs" / "local.sh"], env=said, capture_output=True, text=True, check=True)
+        assert done.stdout.split("\n\n") == [f"100000 ranks: {expected[0]}", f"1 ranks: {expected[1]}\n"]
+
+
 def test_ctrl_c_ends_it(tmp_path: Path) -> None:
     environment = os.environ | {"VENV": str(installed(tmp_path)), "PYTHON": "python3"}
     child, terminal = pty.fork()

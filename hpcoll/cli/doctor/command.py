@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 import hpcoll
+from hpcoll.base.launchers import YIELDS, gives_cores_away
 from hpcoll.cli.doctor.findings import FAIL, OK, WARN, Finding, Shared, as_json, as_text, failed, merge, named, one_line
 from hpcoll.cli.doctor.gpus import DEVICE, NO_CUDA, ProcessLocation, check_awareness, check_gpus, check_ucx, location
 from hpcoll.cli.doctor.launchers import MPICH, OPEN_MPI, Library, cannot_start, check_launch, check_mpiexec, find_launcher
@@ -24,7 +25,6 @@ from hpcoll.runtime.transports.cross_memory import word
 from hpcoll.schedules.placement import describe_all, numbered
 
 START_LIMIT_S = 180  # for MPI to start on all ranks and to gather
-_YIELD = "OMPI_MCA_mpi_yield_when_idle"
 _MPICH_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
 _LEVELS = ("single", "funneled", "serialized", "multiple")
 
@@ -156,7 +156,7 @@ def _with_mpi(local: list[Finding]) -> Report:
     mine = [*check_library(library), check_threads(MPI), *aware, check_launch(launcher, world.size, library, os.environ)]
     if launcher is None:
         mine += check_mpiexec(library)
-    yields = os.environ.get(_YIELD, "0") not in ("0", "false")
+    yields = gives_cores_away(os.environ)
     cores, seen = frozenset(os.sched_getaffinity(0)), frozenset(finding.found for finding in local if finding.subject == DEVICE)
     facts = Facts(MPI.Get_processor_name(), cores, cpu_quota(), os.cpu_count() or 1, yields, library, location(), seen)
     words = [one for host, one in world.allgather((facts.host, word())) if host == facts.host]
@@ -265,7 +265,7 @@ def _check_cores(fact: Facts, theirs: Sequence[Facts], cores: float) -> list[Fin
     text = f"{_plural(len(theirs), 'rank')} of a host share {_plural(cores, 'core')}"
     what = f"start at most {_plural(max(1, int(cores)), 'rank')} per host, or expect waiting ranks to take time from working ones"
     if fact.library.family == OPEN_MPI and not fact.yields:
-        return [Finding(WARN, "cores", text, f"{what}; {_YIELD}=1 makes them give their core away")]
+        return [Finding(WARN, "cores", text, f"{what}; {YIELDS}=1 makes them give their core away")]
     return [Finding(WARN, "cores", text, what)]
 
 
