@@ -15,7 +15,10 @@ from mpi4py import MPI
 from reference import agreed
 
 import hpcoll
+from hpcoll.runtime.engine.gpu_engine import GpuEngine
+from hpcoll.runtime.engine.host_engine import OWN_CORE, SHARED_CORE, WaitPolicy
 from hpcoll.runtime.gpu import device
+from hpcoll.runtime.program.fields import STAYS, YIELDS
 
 pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double(forgives=("failures",)), pytest.mark.once]
 
@@ -161,6 +164,22 @@ def test_persistent_calls_in_a_row_share_streams(double: Any) -> None:
         request.Wait()
         request.Free()
     assert double.calls["cuStreamCreate"] + double.calls["cuStreamCreateWithPriority"] <= 25
+    comm.Free()
+
+
+@pytest.mark.parametrize("policy", [OWN_CORE, SHARED_CORE], ids=["own core", "shared core"])
+def test_who_waits_for_the_gpu_keeps_its_core_no_longer_than_for_others(policy: WaitPolicy, double: Any) -> None:
+    """Each pass asks the driver for an event."""
+    comm = communicator()
+    resources = comm._context.resources
+    before, resources.wait_policy = resources.wait_policy, policy
+    found: list[Any] = [allreduce(comm, double)]
+    resources.wait_policy = before
+    engines = [engine for engines in comm._context.engines._engines.values() for engine in engines if isinstance(engine, GpuEngine)]
+    stays = 200_000 // 40 if policy is OWN_CORE else SHARED_CORE.stays
+    found += [len(engines) == 1] + [int(engine.state[field]) == stays + more * policy.yields for engine in engines
+                                    for field, more in ((STAYS, 0), (YIELDS, 1))]  # fmt: skip
+    assert agreed([] if all(found) else found) == []
     comm.Free()
 
 
