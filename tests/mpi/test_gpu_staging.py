@@ -215,6 +215,23 @@ def test_memory_that_one_rank_cannot_pin(double: Any, caplog: pytest.LogCaptureF
         comm.Free()
 
 
+@pytest.mark.mpi(min_size=3)
+def test_what_one_node_is_refused_another_has(double: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who was refused it there has its message context alone, on all nodes."""
+    monkeypatch.setenv("HPCOLL_SHM_RANKS", "2")
+    comms, found = [communicator("staged") for _ in range(3)], []  # type: Any, list[Any]
+    if WORLD.rank == 0:
+        double.fail("cuMemHostRegister_v2", 2)
+    found += [allreduce(comm, double) for comm in (*comms, *comms)]
+    neighbours = min(2, WORLD.size - WORLD.rank // 2 * 2)
+    each = 0 if neighbours == 1 else neighbours * (32 << 20)
+    found += [len(turns(comms[0])) == 2, turns(comms[0])[0].ended == (0 if WORLD.rank < 2 else 2), turns(comms[0])[1].ended == 4]
+    found.append(pinned_nbytes(double) == (each if WORLD.rank < 2 else 2 * each))
+    assert agreed([(i, one) for i, one in enumerate(found) if not one]) == []
+    for comm in comms:
+        comm.Free()
+
+
 def test_a_refusal_says_that_old_systems_need_all_at_once(
     double: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
