@@ -37,7 +37,7 @@ MUTANTS = (
     ),
     Mutant(
         "missing wait: memory is written while a send still reads it", f"{PROGRAM}/lowering.py",
-        "                self._wait_sends(sends, item.writes)\n", "", "unit test_lowering.py test_lowering_structure.py",
+        "                self._wait_sends(sends, item)\n", "", "unit test_lowering.py test_lowering_structure.py",
     ),
     Mutant(
         "swapped operands", f"{ENGINE}/local_ops.py",
@@ -114,7 +114,7 @@ MUTANTS = (
     ),
     Mutant(
         "GPU streams do not wait for the caller's", f"{ENGINE}/gpu_ops.py",
-        "for slot in range(state[f.WINDOW]):", "for slot in range(1, state[f.WINDOW]):", "openmpi 2 test_gpu_life.py test_gpu_cases.py",
+        "for slot in range(gpu[f.NSTREAMS]):", "for slot in range(1, gpu[f.NSTREAMS]):", "openmpi 2 test_gpu_life.py test_gpu_cases.py",
     ),
     Mutant(
         "persistent handle still active after Wait", f"{COMM}/requests.py",

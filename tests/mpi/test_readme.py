@@ -36,11 +36,18 @@ def contributing(names: dict[str, Any], out: str) -> None:
     assert "send(peer 1, input[4])" in out
 
 
+def training(names: dict[str, Any], out: str) -> None:
+    sums = [float(sum(one.sum() for one in names["parameters"].values())), names["buckets"].clip(1e9)]
+    assert MPI.COMM_WORLD.allgather(sums) == [sums] * NRANKS, "ranks train apart"
+    assert 0 < sums[1] < 1 + 1e-9
+
+
 CHECKS: dict[str, Callable[[dict[str, Any], str], None]] = {
     "README.md": readme,
     "docs/contributing.md": contributing,
     "docs/semantics.md": semantics,
     "docs/shared_memory.md": shared_memory,
+    "docs/training.md": training,
 }
 RUN = [block for block in BLOCKS if block.language == "python" and not block.reason]
 

@@ -151,7 +151,7 @@ def test_time_that_runs_out_leaves_whole_columns_out(monkeypatch: pytest.MonkeyP
 
 
 def test_candidates_are_all_that_fit_with_segments_where_there_is_a_pipeline() -> None:
-    names = [name for name in fitting(Need("allreduce", WORLD.size, 1 << 20)) if name == NATIVE or not find("allreduce", name).hierarchical]
+    names = [name for name in fitting(Need("allreduce", WORLD.size, 1 << 20)) if name == NATIVE or not find("allreduce", name).placed]
     small, large = (candidates(Need("allreduce", WORLD.size, nbytes)) for nbytes in (8, 1 << 20))
     assert {name for name, _ in small} == {name for name, _ in large} == {name for name in names if name != NATIVE}
     assert {segment for _, segment in small} == {8}
