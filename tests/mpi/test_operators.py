@@ -176,7 +176,7 @@ FARTHEST = hpcoll.reduce_op(lambda a, b: a if abs(a) > abs(b) or (abs(a) == abs(
 def keeps_order(collective: str, algorithm: str) -> bool:
     if collective in ("scan", "exscan"):
         return True
-    return algorithm in ("direct", "two_shot", "recursive_doubling", "rabenseifner", "tree") or (collective, algorithm) == (
+    return algorithm in ("direct", "two_shot", "gpu_leaders", "recursive_doubling", "rabenseifner", "tree") or (collective, algorithm) == (
         "allreduce",
         "double_tree",
     )
