@@ -113,6 +113,14 @@ MUTANTS = (
         "openmpi 2 test_gpu_cases.py",
     ),
     Mutant(
+        "memory for a put is announced before an earlier message to the same peer", f"{PROGRAM}/lowering.py",
+        "max(free, announced.get(item.peer, 0))", "free", "unit test_lowering_gpu.py",
+    ),
+    Mutant(
+        "acknowledgements are put off for ever", f"{PROGRAM}/items_gpu.py",
+        "if self._used and (hands_out or", "if self._used and (False and hands_out or", "unit test_lowering_gpu.py",
+    ),
+    Mutant(
         "GPU streams do not wait for the caller's", f"{ENGINE}/gpu_ops.py",
         "for slot in range(gpu[f.NSTREAMS]):", "for slot in range(1, gpu[f.NSTREAMS]):", "openmpi 2 test_gpu_life.py test_gpu_cases.py",
     ),
