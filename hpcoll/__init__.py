@@ -20,6 +20,7 @@ from hpcoll.schedules.catalogue import algorithms_of_form as algorithms
 if TYPE_CHECKING:
     from hpcoll.comm.communicator import CartCommunicator, Communicator
     from hpcoll.training.gradient_buckets import GradientBuckets
+    from hpcoll.training.parameter_server import ParameterServer
 
 __version__ = "0.2.0"
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "GradientError",
     "HpcollError",
     "KernelError",
+    "ParameterServer",
     "ReduceOp",
     "ScheduleError",
     "TransportError",
@@ -44,6 +46,7 @@ _WITH_MPI = {
     "CartCommunicator": "hpcoll.comm.communicator",
     "Communicator": "hpcoll.comm.communicator",
     "GradientBuckets": "hpcoll.training.gradient_buckets",
+    "ParameterServer": "hpcoll.training.parameter_server",
 }
 
 

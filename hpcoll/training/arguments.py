@@ -1,0 +1,56 @@
+"""Arguments of a parameter server: refused where one rank can see that they are wrong, or where ranks differ, on all ranks alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.training.host_arrays import difference
+from hpcoll.training.shard_server import ASYNCHRONOUS, SYNCHRONOUS
+from hpcoll.training.shards import Layout
+
+
+def check_arguments(
+    comm: MPI.Intracomm, servers: Sequence[int] | None, dedicated: bool, mode: str, staleness: int | None, timeout: float, optimizer: Any
+) -> None:
+    """Refuse what one rank can see to be wrong.
+
+    Raises:
+        ArgumentError: with the argument and the rank.
+    """
+    subject = f"rank {comm.rank}: ParameterServer"
+    if servers is not None and (not servers or sorted(set(servers)) != sorted(servers) or not set(servers) <= set(range(comm.size))):
+        raise ArgumentError(f"{subject} needs distinct servers among {comm.size} ranks, got {servers}")
+    if dedicated and (servers is None or len(servers) == comm.size):
+        raise ArgumentError(f"{subject} with dedicated servers needs a rank that is none, got {servers} of {comm.size} ranks")
+    if mode not in (SYNCHRONOUS, ASYNCHRONOUS):
+        raise ArgumentError(f"{subject} needs mode {SYNCHRONOUS!r} or {ASYNCHRONOUS!r}, got {mode!r}")
+    if staleness is not None and (mode != ASYNCHRONOUS or not isinstance(staleness, int) or staleness < 0):
+        raise ArgumentError(f"{subject} needs staleness >= 0 and mode {ASYNCHRONOUS!r} for it, got {staleness!r} and {mode!r}")
+    if not timeout > 0:
+        raise ArgumentError(f"{subject} needs a timeout > 0 s, got {timeout}")
+    if not callable(optimizer):
+        raise ArgumentError(f"{subject} needs an optimizer that can be called, got {optimizer!r}")
+
+
+def agree(comm: MPI.Intracomm, wrong: str, facts: dict[str, Any], layouts: Sequence[Layout]) -> None:
+    """Raise on all ranks where some rank's arguments are wrong or not those of rank 0; collective.
+
+    Raises:
+        ArgumentError: with the argument or parameter and the rank.
+    """
+    everyone = comm.allgather((wrong, facts, tuple(layouts)))
+    for text, _, _ in everyone:
+        if text:
+            raise ArgumentError(text)
+    _, first, expected = everyone[0]
+    for rank, (_, other, found) in enumerate(everyone):
+        text = difference(found, expected)
+        if text or [layout.name for layout in found] != [layout.name for layout in expected]:
+            raise ArgumentError(f"rank {rank}: list of parameters {text or 'is in another order'}, as on rank 0")
+        for name, value in first.items():
+            if other[name] != value:
+                raise ArgumentError(f"rank {rank}: {name} must be equal on all ranks: {value!r} on rank 0, got {other[name]!r}")

@@ -1,0 +1,176 @@
+"""A worker's side of a parameter server: it writes gradients to the servers' mailboxes, reads whole versions, and waits without hanging."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcoll.base.errors import TransportError
+from hpcoll.training.shard_server import ShardServer, lost_worker
+from hpcoll.training.shard_window import Places, ShardWindow, State, Word, WorkerWord
+from hpcoll.training.shards import Shard
+
+Array = NDArray[Any]
+NAP_S, EAGER = 5e-5, 50  # between looks at a word, after so many looks without a pause
+_CHECK_S = 0.02  # between looks at whether the server lives
+
+
+@dataclass
+class Traffic:
+    """What a worker has sent and received: calls, and bytes of parameters to and from servers of other ranks.
+
+    Attributes:
+        pushes, pulls: Calls.
+        pushed, pulled: Bytes.
+        torn: Reads that were done again because the server had begun to overwrite what was read.
+    """
+
+    pushes: int = 0
+    pulls: int = 0
+    pushed: int = 0
+    pulled: int = 0
+    torn: int = 0
+
+
+class ShardClient:
+    """The worker of one rank, as the servers know it.
+
+    Args:
+        window, places, shards: The servers' memory, what lies where in it, and which elements they keep, by rank.
+        rank: Of this process; ``workers``: ranks of the workers, in the order of their words.
+        server: Of this rank, if it has one: it gets turns while the worker waits.
+        timeout: Seconds after which a server without a sign of life is given up.
+    Attributes:
+        traffic: What was sent and received.
+        bases: Version of each server's shard that was read last, by rank.
+    """
+
+    def __init__(
+        self, window: ShardWindow, places: dict[int, Places], shards: dict[int, Shard], *, rank: int, workers: Sequence[int],
+        server: ShardServer | None, timeout: float,
+    ) -> None:  # fmt: skip
+        self._window, self._places, self._shards = window, places, shards
+        self._rank, self._nworkers, self._worker = rank, len(workers), workers.index(rank)
+        self._server, self._timeout = server, timeout
+        self._scratch = {one: np.zeros(shard.nbytes, np.uint8) for one, shard in shards.items()}
+        self._pushed = self._asked = self._met = 0
+        self.traffic = Traffic()
+        self.bases = dict.fromkeys(shards, 0)
+
+    def push(self, gradients: dict[str, Array]) -> None:
+        """Put gradients into the mailboxes, each once the one before is applied."""
+        for server, shard in self._shards.items():
+            self._wait(server, WorkerWord.TAKEN, self._pushed)
+            shard.pack(gradients, self._scratch[server])
+            self._window.put(server, self._places[server].mailbox(self._worker), self._scratch[server])
+            self._write(server, WorkerWord.BASE, self.bases[server])
+            self._write(server, WorkerWord.SENT, self._pushed + 1)
+            self.traffic.pushed += shard.payload * (server != self._rank)
+        self._pushed += 1
+        self.traffic.pushes += 1
+        self.serve()
+
+    def pull(self, parameters: dict[str, Array], *, granted: bool, applied: bool) -> None:
+        """Read a whole version of every shard.
+
+        Args:
+            parameters: Contiguous arrays to write to.
+            granted: Wait until the server grants the read.
+            applied: Wait until what this worker pushed is applied.
+        """
+        self._asked += 1
+        for server, shard in self._shards.items():  # in this order on all ranks, or two could wait for each other
+            if granted:
+                self._write(server, WorkerWord.ASKED, self._asked)
+                self._wait(server, WorkerWord.GRANTED, self._asked)
+            else:
+                self._write(server, WorkerWord.READ, self._asked)
+                self._wait(server, WorkerWord.TAKEN, self._pushed if applied else 0)
+            self.bases[server] = self._get_whole(server)
+            shard.unpack(self._scratch[server], parameters)
+            self.traffic.pulled += shard.payload * (server != self._rank)
+        self.traffic.pulls += 1
+        self.serve()
+
+    def _get_whole(self, server: int) -> int:
+        """Read one version of a shard, again where the server has meanwhile begun to overwrite it; which version."""
+        places = self._places[server]
+        while True:
+            version = self._window.read(server, places.word(Word.DONE))
+            self._window.get(server, places.copy(version), self._scratch[server])
+            if self._window.read(server, places.word(Word.BEGUN)) <= version + 1:
+                return version
+            self.traffic.torn += 1
+
+    def barrier(self) -> None:
+        """Wait until all workers that have not left are here and what they pushed is applied."""
+        for server in self._shards:
+            self._wait(server, WorkerWord.TAKEN, self._pushed)
+        self._met += 1
+        first = next(iter(self._shards))
+        self._write(first, WorkerWord.MET, self._met)
+        for worker in range(self._nworkers):
+            self._until(first, partial(self._has_come, first, worker))
+
+    def _has_come(self, first: int, worker: int) -> bool:
+        """Whether a worker is at the barrier or has left."""
+        places = self._places[first]
+        if self._window.read(first, places.worker_word(worker, WorkerWord.MET)) >= self._met:
+            return True
+        return self._window.read(first, places.worker_word(worker, WorkerWord.STATE)) != State.ACTIVE
+
+    def leave(self, state: State) -> None:
+        """Tell all servers that this worker is gone."""
+        for server in self._shards:
+            self._write(server, WorkerWord.STATE, state)
+
+    def _write(self, server: int, word: WorkerWord, value: int) -> None:
+        """Replace one of this worker's words."""
+        self._window.write(server, self._places[server].worker_word(self._worker, word), value)
+
+    def _wait(self, server: int, word: WorkerWord, value: int) -> None:
+        """Wait until one of this worker's words has reached a value."""
+        displ = self._places[server].worker_word(self._worker, word)
+        self._check_alive(server)
+        self._until(server, lambda: self._window.read(server, displ) >= value)
+
+    def _until(self, server: int, done: Callable[[], bool]) -> None:
+        """Wait for a server, serving meanwhile.
+
+        Raises:
+            TransportError: with the rank that is gone.
+        """
+        turns, beat, looked = 0, -1, time.monotonic()
+        heard = looked
+        while not done():
+            busy, turns, now = self.serve(), turns + 1, time.monotonic()
+            if now - looked > _CHECK_S:
+                looked = now
+                self._check_alive(server)
+                before, beat = beat, self._window.read(server, self._places[server].word(Word.BEAT))
+                heard = now if beat != before else heard
+                if now - heard > self._timeout:
+                    raise TransportError(f"rank {self._rank}: server of rank {server} has done nothing for {self._timeout:g} s")
+            if not busy:
+                time.sleep(NAP_S if turns > EAGER else 0)
+
+    def _check_alive(self, server: int) -> None:
+        """Raise where a server is gone, or says that this or, synchronous, some other worker is."""
+        places = self._places[server]
+        lost = self._window.read(server, places.word(Word.FAILED))
+        if lost:
+            raise TransportError(lost_worker(self._rank, lost - 1))
+        if self._window.read(server, places.worker_word(self._worker, WorkerWord.STATE)) == State.FAILED:
+            raise TransportError(f"rank {self._rank}: server of rank {server} gave this worker up: silent for over {self._timeout:g} s")
+        if self._window.read(server, places.word(Word.STATE)) != State.ACTIVE:
+            raise TransportError(f"rank {self._rank}: server of rank {server} has left")
+
+    def serve(self) -> bool:
+        """A turn of this rank's server, if it has one; whether there was something to do."""
+        return self._server is not None and self._server.turn()
