@@ -20,7 +20,7 @@ from hpcoll.training.host_arrays import check_like, check_nan, layouts_of, reada
 from hpcoll.training.optimizers import SGD, Optimizer
 from hpcoll.training.shard_client import EAGER, NAP_S, ShardClient, Traffic
 from hpcoll.training.shard_server import BOUNDED, SYNCHRONOUS, ShardServer
-from hpcoll.training.shard_window import ABANDONED, Places, ShardWindow, State, Word
+from hpcoll.training.shard_window import ABANDONED, LostRank, Places, ShardWindow, State, Word, failed
 from hpcoll.training.shards import Shard, cut_shards
 from hpcoll.training.staleness import Staleness
 
@@ -51,7 +51,7 @@ class ParameterServer:
         workers, servers: Ranks.
         traffic: Of this rank as a worker.
 
-    As a context manager it ends with `close`, and with an exception with ``leave(failed=True)``.
+    As a context manager it ends with `close`, and with an exception as failed, without waiting.
     """
 
     def __init__(
@@ -194,18 +194,25 @@ class ParameterServer:
             turns = 0 if self._server.turn() else turns + 1
             time.sleep(NAP_S if turns > EAGER else 0)
 
-    def leave(self, *, failed: bool = False) -> None:
+    def leave(self) -> None:
         """Leave without waiting for anyone, whose memory is then never freed; a second call does nothing.
 
-        Args:
-            failed: Synchronous workers cannot go on without this one, and raise an error; else they do.
+        Synchronous workers go on without this one. A worker whose server has left cannot, nor, when this rank leaves by an exception out of
+        the ``with`` block, can synchronous ones.
         """
+        self._leave(State.LEFT)
+
+    def _leave(self, state: int) -> None:
         if not self._left:
-            self._go(State.FAILED if failed else State.LEFT)
+            self._go(state)
             if self._server:
-                self._server.stop(State.FAILED if failed else State.LEFT)
-            self._window.add(*self._closed, ABANDONED)
-            _kept.append((self._window, self._comm))
+                self._server.stop(state)
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """Leave the window to the other ranks, none of which then frees it."""
+        self._window.add(*self._closed, ABANDONED)
+        _kept.append((self._window, self._comm))
 
     def close(self) -> None:
         """Leave, serve until all workers have left, and free the memory where all ranks come here within the timeout.
@@ -219,8 +226,7 @@ class ParameterServer:
         try:
             self.serve()
         except BaseException:
-            self._window.add(*self._closed, ABANDONED)
-            _kept.append((self._window, self._comm))
+            self._abandon()
             raise
         if self._server:
             self._server.stop(State.LEFT)
@@ -230,7 +236,7 @@ class ParameterServer:
         else:
             _kept.append((self._window, self._comm))
 
-    def _go(self, state: State) -> None:
+    def _go(self, state: int) -> None:
         """Tell all servers that this rank's worker, if it has one, is gone."""
         self._left = True
         if self._client:
@@ -259,4 +265,4 @@ class ParameterServer:
         if kind is None:
             self.close()
         else:
-            self.leave(failed=True)
+            self._leave(failed(error.rank if isinstance(error, LostRank) else -1))

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcoll.base.errors import TransportError
 from hpcoll.training.shard_server import ShardServer, lost_worker
-from hpcoll.training.shard_window import Places, ShardWindow, State, Word, WorkerWord
+from hpcoll.training.shard_window import LostRank, Places, ShardWindow, State, Word, WorkerWord, culprit
 from hpcoll.training.shards import Shard
 
 Array = NDArray[Any]
@@ -125,7 +124,7 @@ class ShardClient:
             return True
         return self._window.read(first, places.worker_word(worker, WorkerWord.STATE)) != State.ACTIVE
 
-    def leave(self, state: State) -> None:
+    def leave(self, state: int) -> None:
         """Tell all servers that this worker is gone."""
         for server in self._shards:
             self._write(server, WorkerWord.STATE, state)
@@ -144,7 +143,7 @@ class ShardClient:
         """Wait for a server, serving meanwhile.
 
         Raises:
-            TransportError: with the rank that is gone.
+            LostRank: with the rank that is gone.
         """
         turns, beat, looked = 0, -1, time.monotonic()
         heard = looked
@@ -156,20 +155,24 @@ class ShardClient:
                 before, beat = beat, self._window.read(server, self._places[server].word(Word.BEAT))
                 heard = now if beat != before else heard
                 if now - heard > self._timeout:
-                    raise TransportError(f"rank {self._rank}: server of rank {server} has done nothing for {self._timeout:g} s")
+                    raise LostRank(f"rank {self._rank}: server of rank {server} has done nothing for {self._timeout:g} s", server)
             if not busy:
                 time.sleep(NAP_S if turns > EAGER else 0)
 
     def _check_alive(self, server: int) -> None:
         """Raise where a server is gone, or says that this or, synchronous, some other worker is."""
         places = self._places[server]
+        if self._window.read(server, places.worker_word(self._worker, WorkerWord.STATE)) == State.FAILED:
+            text = f"rank {self._rank}: server of rank {server} gave this worker up: silent for over {self._timeout:g} s"
+            raise LostRank(text, self._rank)
         lost = self._window.read(server, places.word(Word.FAILED))
         if lost:
-            raise TransportError(lost_worker(self._rank, lost - 1))
-        if self._window.read(server, places.worker_word(self._worker, WorkerWord.STATE)) == State.FAILED:
-            raise TransportError(f"rank {self._rank}: server of rank {server} gave this worker up: silent for over {self._timeout:g} s")
-        if self._window.read(server, places.word(Word.STATE)) != State.ACTIVE:
-            raise TransportError(f"rank {self._rank}: server of rank {server} has left")
+            raise lost_worker(self._rank, lost - 1)
+        state = self._window.read(server, places.word(Word.STATE))
+        if state != State.ACTIVE:
+            first = culprit(state, server)
+            because = f", because rank {first} is gone" if first != server else ""
+            raise LostRank(f"rank {self._rank}: server of rank {server} has left{because}", first)
 
     def serve(self) -> bool:
         """A turn of this rank's server, if it has one; whether there was something to do."""

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcoll.base.errors import TransportError
 from hpcoll.training.optimizers import Optimizer
-from hpcoll.training.shard_window import Places, ShardWindow, State, Word, WorkerWord
+from hpcoll.training.shard_window import LostRank, Places, ShardWindow, State, Word, WorkerWord, culprit
 from hpcoll.training.shards import Shard
 from hpcoll.training.staleness import Staleness, keeps_bound
 
@@ -70,7 +69,7 @@ class ShardServer:
         """Whether all workers have left and all their gradients are applied."""
         return not (self._of[WorkerWord.STATE] == State.ACTIVE).any() and not self._waiting()
 
-    def stop(self, state: State) -> None:
+    def stop(self, state: int) -> None:
         """Tell the workers that nobody serves here any more."""
         self._own[Word.STATE] = state
         self._window.fence()
@@ -79,7 +78,7 @@ class ShardServer:
         """Do what there is to do; whether there was anything.
 
         Raises:
-            TransportError: synchronous, and a worker failed or was given up. The workers are told.
+            LostRank: synchronous, and a worker failed or was given up. The workers are told.
         """
         self._window.sync()
         self._own[Word.BEAT] += 1
@@ -96,7 +95,7 @@ class ShardServer:
             else:
                 self._bounded(states)
         except Exception:
-            self.stop(State.FAILED)
+            self.stop(State.FAILED)  # also where an optimiser raises
             raise
         return self.version > before
 
@@ -106,11 +105,10 @@ class ShardServer:
 
     def _step(self, states: Array) -> None:
         """One synchronous update, when everyone who has not left has sent."""
-        failed = np.flatnonzero(states == State.FAILED)
-        if failed.size:
-            rank = self._workers[failed[0]]
-            self._own[Word.FAILED] = 1 + rank
-            raise TransportError(lost_worker(self._rank, rank))
+        for rank, state in zip(self._workers, states.tolist(), strict=True):
+            if state >= State.FAILED:
+                self._own[Word.FAILED] = 1 + culprit(state, rank)
+                raise lost_worker(self._rank, culprit(state, rank))
         waiting = self._waiting()
         if waiting and set(np.flatnonzero(states == State.ACTIVE)) <= set(waiting):
             self._apply(waiting)
@@ -175,6 +173,7 @@ class ShardServer:
         return self._workers.index(self._rank) if self._rank in self._workers else -1
 
 
-def lost_worker(rank: int, lost: int) -> str:
-    """What to say of a worker without which a synchronous step cannot be done."""
-    return f"rank {rank}: worker of rank {lost} is gone: it failed or was silent for over the timeout, and no step is without it"
+def lost_worker(rank: int, lost: int) -> LostRank:
+    """The error of a synchronous step that cannot be done without a worker."""
+    text = f"rank {rank}: worker of rank {lost} is gone: it failed or was silent for over the timeout, and no step is without it"
+    return LostRank(text, lost)

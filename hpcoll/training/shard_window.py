@@ -7,12 +7,15 @@ says which one is current, and a mailbox for each worker's gradient. Ranks that 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
+
+from hpcoll.base.errors import TransportError
 
 Array = NDArray[Any]
 _WORD = MPI.LONG  # not INT64_T, which does not match NumPy's int64 in MPICH's eyes
@@ -49,7 +52,17 @@ class State(IntEnum):
 
     ACTIVE = 0
     LEFT = 1  # as it should
-    FAILED = 2  # by an exception, or silent for too long
+    FAILED = 2  # by an exception, or silent for too long; 3 + r: because rank r did
+
+
+def failed(lost: int) -> int:
+    """The state of a rank that failed because another one did, or, for -1, by itself."""
+    return State.FAILED + 1 + lost
+
+
+def culprit(state: int, rank: int) -> int:
+    """The rank that failed first, as far as a state of ``rank`` says."""
+    return state - failed(0) if state >= failed(0) else rank
 
 
 class Places:
@@ -80,6 +93,18 @@ class Places:
         return self.mailboxes + worker * self.nbytes
 
 
+class LostRank(TransportError):
+    """A server or worker without which this rank cannot go on is gone.
+
+    Attributes:
+        rank: Of the one that is gone.
+    """
+
+    def __init__(self, message: str, rank: int) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
 class ShardWindow:
     """A window over the memory of all servers, open for passive-target access from beginning to end. Made collectively.
 
@@ -101,7 +126,8 @@ class ShardWindow:
 
     def sync(self) -> None:
         """Let other ranks' accesses come in, and order this rank's own loads and stores with them."""
-        self._comm.Iprobe()
+        with suppress(MPI.Exception):  # a fault-tolerant library says here that some rank died; those that wait for it find out
+            self._comm.Iprobe()
         self._win.Sync()
 
     def fence(self) -> None:
