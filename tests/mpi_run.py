@@ -21,6 +21,7 @@ TAIL_LINES = 80
 # More ranks than cores: let Open MPI start them, and let idle ranks give their core away.
 OPEN_MPI = {
     "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_osc_ucx_verbose": "-1",  # else every window prints that UCX cannot have it
     "OMPI_MCA_rmaps_base_oversubscribe": "1",  # Open MPI 4
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",  # Open MPI 5
 }

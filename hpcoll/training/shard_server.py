@@ -129,6 +129,8 @@ class ShardServer:
             if worker not in self._waiting():
                 self._outstanding.pop(worker, None)  # it has dropped what it pulled before
         while self._asking and keeps_bound(self.version, [*self._outstanding.values(), self.version], self._bound):
+            if self._asking[0] in self._waiting():
+                break  # until its gradient is applied, the version that it was computed from counts
             worker = self._asking.pop(0)
             if states[worker] == State.ACTIVE:
                 self._outstanding[worker] = self.version
