@@ -208,7 +208,7 @@ def test_synchronous_goes_on_without_a_worker_that_leaves() -> None:
     server = hpcoll.ParameterServer(WORLD, initial(), servers=[0], dedicated=True, optimizer=SGD(0.1), timeout=60)
     last = NRANKS - 1
     for step in range(1, 7 if RANK else 0):
-        if RANK == last and step == 4:
+        if last == RANK and step == 4:
             server.leave()
             break
         server.push(gradient(server.pull(), RANK - 1, step))
@@ -223,8 +223,7 @@ def lost(action: Callable[[], Any]) -> int | None:
     try:
         action()
     except LostRank as error:
-        assert f"rank {error.rank}" in str(error)
-        return error.rank
+        return error.rank if f"rank {error.rank}" in str(error) else -1
     except KeyboardInterrupt:
         pass
     return None
@@ -235,10 +234,10 @@ def run(server: hpcoll.ParameterServer, breaks: int, nsteps: int = 6) -> None:
     with server:
         for step in range(nsteps if RANK in server.workers else 0):
             parameters = server.pull()
-            if RANK == breaks and step == 3:
+            if breaks == RANK and step == 3:
                 raise KeyboardInterrupt
             server.push(gradient(parameters, RANK, step))
-        if RANK == breaks:  # a server
+        if breaks == RANK:  # a server
             while server._server.version < 3:
                 server._server.turn()
             raise KeyboardInterrupt
@@ -275,9 +274,8 @@ def test_optimiser_that_raises() -> None:
         raise ZeroDivisionError("step 1")
 
     server = hpcoll.ParameterServer(WORLD, initial(), servers=[0], dedicated=True, optimizer=broken, timeout=60)
-    with pytest.raises(ZeroDivisionError if RANK == 0 else LostRank), server:
-        for step in range(3 if RANK else 0):
-            server.push(gradient(server.pull(), 0, step))
+    with pytest.raises(ZeroDivisionError if RANK == 0 else LostRank):
+        run(server, -1)
     assert agreed([]) == []
 
 
@@ -364,7 +362,7 @@ def test_arguments_that_differ(options: dict[str, Any]) -> None:
     [
         (lambda g: g.pop("bias"), "gradient lacks parameter 'bias'"),
         (lambda g: g.update(more=np.zeros(3)), "gradient has parameter 'more', which there is not"),
-        (lambda g: g.update(bias=np.zeros((11, 1))), "gradient of parameter 'bias' needs float64 of shape (11,), got float64 of shape (11, 1)"),
+        (lambda g: g.update(bias=np.zeros(12)), "gradient of parameter 'bias' needs float64 of shape (11,), got float64 of shape (12,)"),
         (lambda g: g.update(bias=np.zeros(11, "f4")), "gradient of parameter 'bias' needs float64 of shape (11,), got float32"),
         (lambda g: g.update(bias="eleven"), "gradient of parameter 'bias' needs floating-point numbers"),
         (lambda g: g["weights"].__setitem__((3, 4), np.nan), "gradient of parameter 'weights' has 1 NaN, the first at (3, 4)"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,10 +58,13 @@ def test_optimisers_keep_the_element_type(optimizer: Optimizer) -> None:
     assert {parameter.dtype, *(value.dtype for value in state.values())} == {np.dtype(np.float32)}
 
 
-@pytest.mark.parametrize("wrong", [lambda: SGD(0), lambda: SGD(0.1, 1.0), lambda: Adam(-1), lambda: Adam(0.1, beta2=1), lambda: Adam(epsilon=0)])
-def test_optimisers_refuse(wrong) -> None:  # noqa: ANN001
-    with pytest.raises(ArgumentError, match="must be"):
-        wrong()
+WRONG = [(SGD, {"rate": 0}), (SGD, {"rate": 1, "momentum": 1.0}), (Adam, {"rate": -1}), (Adam, {"beta2": 1}), (Adam, {"epsilon": 0})]
+
+
+@pytest.mark.parametrize(("kind", "values"), WRONG)
+def test_optimisers_refuse(kind: Any, values: dict[str, float]) -> None:
+    with pytest.raises(ArgumentError, match=f"{kind.__name__}: {list(values)[-1]} must be"):
+        kind(**values)
 
 
 shapes = st.lists(st.tuples(st.integers(0, 7), st.integers(1, 5)), min_size=1, max_size=6)
