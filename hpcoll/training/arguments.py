@@ -1,4 +1,4 @@
-"""Arguments of a parameter server: refused where one rank can see that they are wrong, or where ranks differ, on all ranks alike."""
+"""Arguments of a parameter server that one rank can see to be wrong."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.training.host_arrays import difference
 from hpcoll.training.shard_server import ASYNCHRONOUS, SYNCHRONOUS
-from hpcoll.training.shards import Layout
 
 
 def check_arguments(
@@ -34,23 +32,3 @@ def check_arguments(
         raise ArgumentError(f"{subject} needs a timeout > 0 s, got {timeout}")
     if not callable(optimizer):
         raise ArgumentError(f"{subject} needs an optimizer that can be called, got {optimizer!r}")
-
-
-def agree(comm: MPI.Intracomm, wrong: str, facts: dict[str, Any], layouts: Sequence[Layout]) -> None:
-    """Raise on all ranks where some rank's arguments are wrong or not those of rank 0; collective.
-
-    Raises:
-        ArgumentError: with the argument or parameter and the rank.
-    """
-    everyone = comm.allgather((wrong, facts, tuple(layouts)))
-    for text, _, _ in everyone:
-        if text:
-            raise ArgumentError(text)
-    _, first, expected = everyone[0]
-    for rank, (_, other, found) in enumerate(everyone):
-        text = difference(found, expected)
-        if text or [layout.name for layout in found] != [layout.name for layout in expected]:
-            raise ArgumentError(f"rank {rank}: list of parameters {text or 'is in another order'}, as on rank 0")
-        for name, value in first.items():
-            if other[name] != value:
-                raise ArgumentError(f"rank {rank}: {name} must be equal on all ranks: {value!r} on rank 0, got {other[name]!r}")

@@ -12,6 +12,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.calls.exporters import gpu_memory
 from hpcoll.comm.calls.host_mirror import Mirror
 from hpcoll.runtime.gpu.arrays import stream_of
+from hpcoll.training.agreement import difference
 from hpcoll.training.shards import Layout
 
 Array = NDArray[Any]
@@ -100,20 +101,6 @@ def check_like(found: Sequence[Layout], expected: Sequence[Layout], what: str, r
     wrong = difference(found, expected)
     if wrong:
         raise ArgumentError(f"rank {rank}: {what} {wrong}")
-
-
-def difference(found: Sequence[Layout], expected: Sequence[Layout]) -> str:
-    """In words, how lists of arrays differ, whatever their order; the empty string where they do not."""
-    have, need = ({layout.name: layout for layout in layouts} for layouts in (found, expected))
-    for name in [*need, *have]:
-        if name not in have:
-            return f"lacks parameter {name!r}"
-        if name not in need:
-            return f"has parameter {name!r}, which there is not: {', '.join(need)}"
-        if have[name] != need[name]:
-            one, other = need[name], have[name]
-            return f"of parameter {name!r} needs {one.dtype} of shape {one.shape}, got {other.dtype} of shape {other.shape}"
-    return ""
 
 
 def check_nan(arrays: Mapping[str, Array], rank: int) -> None:

@@ -15,7 +15,8 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.training.arguments import agree, check_arguments
+from hpcoll.training.agreement import agree
+from hpcoll.training.arguments import check_arguments
 from hpcoll.training.host_arrays import check_like, check_nan, layouts_of, readable, writable
 from hpcoll.training.optimizers import SGD, Optimizer
 from hpcoll.training.shard_client import EAGER, NAP_S, ShardClient, Traffic

@@ -8,7 +8,9 @@ import numpy as np
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.communicator import Communicator
+from hpcoll.training.agreement import agree
 from hpcoll.training.arrays import as_array
+from hpcoll.training.shards import Layout
 
 
 class Parameter(NamedTuple):
@@ -36,9 +38,6 @@ class Parameter(NamedTuple):
     def nbytes(self) -> int:
         return self.size * self.dtype.itemsize
 
-    def __str__(self) -> str:
-        return f"{self.name!r} of shape {self.shape} of {self.dtype} on {self.device}"
-
 
 def agreed_parameters(comm: Communicator, given: Mapping[str, Any] | Sequence[Any], settings: Mapping[str, Any]) -> list[Parameter]:
     """Parameters that all ranks have; collective.
@@ -55,19 +54,7 @@ def agreed_parameters(comm: Communicator, given: Mapping[str, Any] | Sequence[An
         found = _parameters(given)
     except ArgumentError as error:
         problem = f"rank {comm.rank}: {error}"
-    every = comm.allgather((problem, [str(one) for one in found], dict(settings)))
-    for text, _, _ in every:
-        if text:
-            raise ArgumentError(text)
-    _, expected, all_settings = every[0]
-    for rank, (_, names, theirs) in enumerate(every):
-        if names != expected:
-            at = next((i for i, (one, other) in enumerate(zip(names, expected)) if one != other), min(len(names), len(expected)))
-            got, wanted = (texts[at] if at < len(texts) else "none" for texts in (names, expected))
-            raise ArgumentError(f"rank {rank}: parameter {at} must be that of rank 0, {wanted}, got {got}")
-        for key, value in theirs.items():
-            if value != all_settings[key]:
-                raise ArgumentError(f"rank {rank}: {key} must be that of rank 0, {all_settings[key]!r}, got {value!r}")
+    agree(comm, problem, dict(settings), [Layout(one.name, one.shape, f"{one.dtype} on {one.device}") for one in found])
     return found
 
 

@@ -177,12 +177,12 @@ def test_different_parameters_are_refused_on_every_rank(comm: Any) -> None:
         pytest.skip("one rank differs from none")
     last, given = comm.size - 1, parameters(0)
     renamed = {("w9" if (name, comm.rank) == ("w2", last) else name): one for name, one in given.items()}
-    with pytest.raises(hpcoll.ArgumentError, match=rf"^rank {last}: parameter 2 must be that of rank 0, 'w2' of shape .*, got 'w9' of"):
+    with pytest.raises(hpcoll.ArgumentError, match=rf"^rank {last}: the list of parameters, compared with rank 0's, lacks parameter 'w2'"):
         hpcoll.GradientBuckets(comm, renamed)
     fewer = {name: one for name, one in given.items() if name != "w3" or comm.rank != last}
-    with pytest.raises(hpcoll.ArgumentError, match=rf"^rank {last}: parameter 5 must be that of rank 0, 'w3' .*, got none"):
+    with pytest.raises(hpcoll.ArgumentError, match=rf"^rank {last}: the list of parameters, compared with rank 0's, lacks parameter 'w3'"):
         hpcoll.GradientBuckets(comm, fewer)
-    with pytest.raises(hpcoll.ArgumentError, match=rf"^rank {last}: bucket must be that of rank 0, 1000, got 2000"):
+    with pytest.raises(hpcoll.ArgumentError, match=rf"^rank {last}: bucket must be equal on all ranks: 1000 on rank 0, got 2000"):
         hpcoll.GradientBuckets(comm, given, bucket=2000 if comm.rank == last else 1000)
     with pytest.raises(hpcoll.ArgumentError, match=rf"^rank {last}: parameter 'b1' must have floating-point elements, got int64"):
         hpcoll.GradientBuckets(comm, {**given, "b1": np.zeros(7, "i8")} if comm.rank == last else given)
