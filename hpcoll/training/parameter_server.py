@@ -144,7 +144,7 @@ class ParameterServer:
     def pull(self, into: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Parameters to compute the next gradient from: a whole version of every shard.
 
-        Synchronous: after the update by this worker's last push. Bounded: once the staleness of all gradients on their way is safe;
+        After the update by this worker's last push. Bounded: once the staleness of all gradients on their way is safe;
         this worker is then waited for, so a gradient must follow, or `leave`. What is only looked at is better had by `read`.
 
         Args:
@@ -157,7 +157,7 @@ class ParameterServer:
         return self._pull(into, promise=True)
 
     def read(self, into: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """As `pull`, but without a promise of a gradient: does not wait for the bound, nor make anyone wait."""
+        """As `pull`, but without a promise of a gradient: waits for nothing, unless synchronous, nor makes anyone wait."""
         return self._pull(into, promise=False)
 
     def _pull(self, into: Mapping[str, Any] | None, *, promise: bool) -> dict[str, Any]:
@@ -165,7 +165,7 @@ class ParameterServer:
         given = into if into is not None else {one.name: np.empty(one.shape, one.dtype) for one in self._layouts}
         arrays, store = writable(given, self.rank)
         check_like(layouts_of(arrays), self._layouts, "array to pull to", self.rank)
-        client.pull(arrays, granted=promise and self._mode == BOUNDED, applied=self._mode == SYNCHRONOUS)
+        client.pull(arrays, granted=promise and self._mode == BOUNDED, applied=promise or self._mode == SYNCHRONOUS)
         self._pulled = self._pulled or promise
         store()
         return dict(given)
