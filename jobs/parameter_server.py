@@ -22,7 +22,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the ranks are the threads
 
 import numpy as np  # noqa: E402
 from mpi4py import MPI  # noqa: E402
-from train_digits import FULL_BATCH, LEARNING_RATE, MOMENTUM, Array, Network, Parser, Samples, load, share  # noqa: E402
+from train_digits import FULL_BATCH, LEARNING_RATE, MOMENTUM, Alone, Array, Network, Parser, Samples, load, share  # noqa: E402
 
 import hpcoll  # noqa: E402
 from hpcoll.base.errors import HpcollError  # noqa: E402
@@ -90,31 +90,31 @@ class Batches:
 
     def accuracy(self, parameters: Array) -> float:
         network = self.start()
-        network.parameters[:] = parameters
+        network.flat[:] = parameters
         return float(np.mean(network.forward(self.test.images)[-1].argmax(axis=1) == self.test.digits))
 
 
 def gradient(network: Network, samples: Samples, scale: float) -> Array:
     """A gradient whose mean over the workers is the one of the batch."""
-    network.backward(samples)
-    network.gradient *= np.float32(scale)
-    return network.gradient
+    sums = Alone(network.parameters)
+    network.backward(samples, sums)
+    return np.concatenate([one.ravel() for one in sums.gradients.values()]) * np.float32(scale)
 
 
 def with_allreduce(comm: hpcoll.Communicator, options: argparse.Namespace) -> Result:
     """Every rank adds up all gradients and updates all parameters; bytes are those of the schedule's sends."""
     data, state, step = Batches(options, comm.rank, comm.size), dict[str, Any](), 0
     network, optimizer = data.start(), data.optimizer()
-    result, begun = Result([], [], sent(comm, network.parameters), Counter()), time.perf_counter()
+    result, begun = Result([], [], sent(comm, network.flat), Counter()), time.perf_counter()
     for batches in data.epochs():
         for samples, scale in batches:
             step += 1
             mean = gradient(network, samples, scale)
             comm.Allreduce(MPI.IN_PLACE, mean, op=MPI.SUM, algorithm="ring")
             mean /= comm.size
-            optimizer(network.parameters, mean, state, step)
+            optimizer(network.flat, mean, state, step)
         result.seconds.append(time.perf_counter() - begun)
-        result.seen.append(network.parameters.copy())
+        result.seen.append(network.flat.copy())
     return result
 
 
@@ -132,7 +132,7 @@ def with_server(comm: hpcoll.Communicator, options: argparse.Namespace, mode: st
     data = Batches(options, max(0, comm.rank - options.dedicated), nworkers)
     network, result = data.start(), Result([], [], 0.0, Counter())
     with hpcoll.ParameterServer(
-        comm, {"all": network.parameters}, optimizer=data.optimizer(1 if mode == SYNCHRONOUS else nworkers),
+        comm, {"all": network.flat}, optimizer=data.optimizer(1 if mode == SYNCHRONOUS else nworkers),
         servers=list(range(options.dedicated)) or None, dedicated=options.dedicated > 0,
         mode=SYNCHRONOUS if mode == SYNCHRONOUS else ASYNCHRONOUS, staleness=options.staleness if mode == STALE else None,
     ) as server:  # fmt: skip
@@ -140,7 +140,7 @@ def with_server(comm: hpcoll.Communicator, options: argparse.Namespace, mode: st
             begun = time.perf_counter()
             for batches in data.epochs():
                 for samples, scale in batches:
-                    server.pull({"all": network.parameters})
+                    server.pull({"all": network.flat})
                     server.push({"all": gradient(network, samples, scale)})
                 result.seen.append(server.read()["all"])
                 result.seconds.append(time.perf_counter() - begun)
@@ -158,7 +158,7 @@ def report(options: argparse.Namespace, found: dict[str, list[Result]]) -> bool:
     print(f"{'':14}{heads}   seconds  bytes/step   formula  staleness: mean  max")
     for name, results in found.items():
         dedicated = 0 if name == ALLREDUCE else options.dedicated
-        formula = 2 * data.start().parameters.nbytes * (1 if dedicated else (nranks - 1) / nranks)
+        formula = 2 * data.start().flat.nbytes * (1 if dedicated else (nranks - 1) / nranks)
         nbytes = sum(one.nbytes for one in results) / (nranks - dedicated)
         one, counts = results[dedicated], sum((result.staleness for result in results), Counter())
         accuracies = "".join(f"{data.accuracy(one.seen[epoch - 1]):10.2%}" for epoch in epochs)
