@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import runpy
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -429,3 +431,21 @@ def test_gpu_arrays_go_through_host_memory(double: Double) -> None:
         server.push({"w": double.Array(1000, np.float64).fill(2.0)})
         assert server.pull({"w": into})["w"] is into
     assert agreed([] if (into.get() == start - 1).all() else [into.get()[:3]]) == []
+
+
+# --- the job
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("dedicated", [0, pytest.param(1, marks=NEEDS_TWO)])
+def test_job(dedicated: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a script: its own checks hold, and every way learns."""
+    pytest.importorskip("sklearn")
+    jobs = Path(__file__).parents[2] / "jobs"
+    monkeypatch.syspath_prepend(str(jobs))
+    monkeypatch.setattr("sys.argv", ["parameter_server", "--epochs", "3", "--hidden", "32", "--dedicated", str(dedicated)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(jobs / "parameter_server.py"), run_name="__main__")
+    rows = {row[0]: float(row[3].rstrip("%")) for row in map(str.split, capsys.readouterr().out.splitlines()[1:5])}
+    good = ended.value.code == 0 and (RANK > 0 or (len(rows) == 4 and min(rows.values()) > 70))
+    assert agreed([] if good else [(ended.value.code, rows)]) == []

@@ -42,9 +42,20 @@ def training(names: dict[str, Any], out: str) -> None:
     assert 0 < sums[1] < 1 + 1e-9
 
 
+def parameter_server(names: dict[str, Any], out: str) -> None:
+    value, velocity = 0.0, 0.0
+    for _ in range(10):
+        velocity = 0.9 * velocity - 0.1 * (value - 1)
+        value += velocity
+    for array in names["parameters"].values():
+        np.testing.assert_allclose(array, value, rtol=1e-5)
+    assert "pushes=10, pulls=11" in out
+
+
 CHECKS: dict[str, Callable[[dict[str, Any], str], None]] = {
     "README.md": readme,
     "docs/contributing.md": contributing,
+    "docs/parameter_server.md": parameter_server,
     "docs/semantics.md": semantics,
     "docs/shared_memory.md": shared_memory,
     "docs/training.md": training,
