@@ -58,6 +58,10 @@ class Item(NamedTuple):
         """Whether it lets a peer write its chunks."""
         return self.in_place == InPlace.GRANTED
 
+    def grants_reader_of(self, other: "Item") -> bool:
+        """Whether it lets the peer write that reads the chunks which another item lends: that peer does so in order."""
+        return self.grants and other.in_place == InPlace.LENT and self.peer == other.peer
+
 
 class Items:
     """The items of one lane, in order, and the memory that they need.
@@ -241,7 +245,7 @@ class Items:
         for i, item in enumerate(self.list if self._lent else ()):
             for name in item.writes:
                 lends = [one for one, before in lent.pop(name, ()) if before == used]
-                found.update(self._lent[one] for one in lends if not (item.grants and item.peer == self.list[one].peer))
+                found.update(self._lent[one] for one in lends if not item.grants_reader_of(self.list[one]))
             used += item.code == Code.ACK
             for name in item.reads if i in self._lent else ():
                 lent.setdefault(name, []).append((i, used))

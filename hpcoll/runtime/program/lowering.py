@@ -141,15 +141,15 @@ class _Rows:
         """
         positions: dict[int, list[int]] = {}
         touched: dict[Hashable, int] = {}  # chunk -> position from which it is free
-        sent: dict[Hashable, set[int]] = {}  # chunk -> peers
+        sent: dict[Hashable, list[Item]] = {}  # chunk -> items that send or lend it
         announced: dict[int, int] = {}  # peer -> position behind the last message to it
         receives: list[int] = []
         latest = last_send = 0
         for i, item in enumerate(self.items.list):
             if item.code == Code.RECV or item.grants:
                 free = max(touched.get(name, 0) for name in item.writes)
-                itself = {item.peer} if item.grants else set[int]()
-                free = max(free, last_send if any(sent.get(name, set()) - itself for name in item.writes) else 0)
+                lends = (other for name in item.writes for other in sent.get(name, ()))
+                free = max(free, 0 if all(map(item.grants_reader_of, lends)) else last_send)
                 if item.grants:
                     positions.setdefault(max(free, announced.get(item.peer, 0)), []).append(i)
                 else:
@@ -163,7 +163,7 @@ class _Rows:
             for name in item.writes:
                 sent.pop(name, None)
             for name in item.reads if item.lends else ():
-                sent.setdefault(name, set()).add(item.peer)
+                sent.setdefault(name, []).append(item)
             for name in (*item.reads, *item.writes):
                 touched[name] = i + 1
         return positions
@@ -204,7 +204,7 @@ class _Rows:
         """Wait for those who read what an item writes, unless it lets the reader itself write, which does so in order."""
         for name in item.writes:
             for i in sends.pop(name, ()):
-                if not (item.grants and self.items.list[i].peer == item.peer):
+                if not item.grants_reader_of(self.items.list[i]):
                     self._wait(i)
 
     def _local(self, item: Item) -> None:
