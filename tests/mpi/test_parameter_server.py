@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from cuda_double import Double
@@ -107,6 +108,19 @@ def test_whole_parameters(split: bool) -> None:
     everyone = [size for found in WORLD.allgather(seen) for size in found]
     assert sum(everyone) == sum(sizes)
     assert (set(everyone) <= sizes) == (not split or NRANKS == 1)
+
+
+UNUSUAL = [np.ones(1), np.ones(50, ml_dtypes.bfloat16), np.ones(50, ">f4"), np.ones((8, 6)).T[::2], np.ones(3, np.complex64)]
+
+
+@pytest.mark.parametrize("one", UNUSUAL, ids=["one element", "bfloat16", "big-endian", "gaps", "complex"])
+def test_unusual_arrays(one: Any) -> None:
+    """Fewer elements than servers, element types beside float32 and float64, arrays with gaps."""
+    with hpcoll.ParameterServer(WORLD, {"one": one, "none": one[:0]}, optimizer=SGD(0.5)) as server:
+        server.pull()
+        server.push({"one": one, "none": one[:0]})
+        found = server.pull()["one"]
+    assert agreed([] if found.shape == one.shape and (found == one / 2).all() else [found]) == []
 
 
 @pytest.mark.parametrize("places", PLACES)

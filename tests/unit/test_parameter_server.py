@@ -91,6 +91,11 @@ def test_shards_tile_the_parameters(found: list[tuple[int, int]], nservers: int,
         assert all(piece.hi - piece.lo == arrays[piece.name].size for shard in shards for piece in shard.pieces)
 
 
+def test_whole_parameters_are_spread() -> None:
+    shards = cut_shards([Layout(f"p{i}", (10,), "f4") for i in range(6)], 3, split=False)
+    assert [[piece.name for piece in shard.pieces] for shard in shards] == [["p0", "p1"], ["p2", "p3"], ["p4", "p5"]]
+
+
 def test_places_do_not_overlap() -> None:
     places = Places(3, 128)
     words = [places.word(word) for word in Word] + [places.worker_word(w, word) for w in range(3) for word in WorkerWord]
