@@ -1,6 +1,6 @@
 """`ParameterServer`: parameters in shards on some ranks, to which workers push gradients and from which they pull, by one-sided MPI.
 
-Pushes are Put, pulls are Get; words beside them, written by Accumulate and read by Fetch_and_op, say what is there and which version it is.
+Pushes are Put, pulls are Get; words beside them, written by Accumulate and read by Fetch_and_op, say what is there, of which version.
 """
 
 from __future__ import annotations
@@ -198,8 +198,8 @@ class ParameterServer:
     def leave(self) -> None:
         """Leave without waiting for anyone, whose memory is then never freed; a second call does nothing.
 
-        Synchronous workers go on without this one. A worker whose server has left cannot, nor, when this rank leaves by an exception out of
-        the ``with`` block, can synchronous ones.
+        Synchronous workers go on without this one. A worker whose server has left cannot, nor can synchronous
+        ones when this rank leaves by an exception out of the ``with`` block.
         """
         self._leave(State.LEFT)
 

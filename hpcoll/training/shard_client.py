@@ -1,4 +1,4 @@
-"""A worker's side of a parameter server: it writes gradients to the servers' mailboxes, reads whole versions, and waits without hanging."""
+"""A worker's side of a parameter server: it writes gradients to the servers' mailboxes, reads whole versions, and never hangs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A server's side of a parameter server: it takes gradients from mailboxes, updates its shard and publishes versions of it.
 
-All of it happens in turns that touch this rank's own memory alone; whoever waits for something gives the server of the same rank its turns.
+All of it happens in turns that touch this rank's own memory alone; whoever waits for something gives that rank's server its turns.
 """
 
 from __future__ import annotations
