@@ -55,7 +55,7 @@ def lint(library: str) -> list[Stage]:
     typed = f'rm -rf build/typed && mkdir -p build/typed/hpcoll && ln -s "$PWD"/hpcoll/* "$PWD/kernels" build/typed/hpcoll/ && {bin}/mypy'
     found = [
         Stage("ruff", (str(bin / "ruff"), "check", "."), cores=0),
-        Stage("mypy of hpcoll, kernels, jobs", ("sh", "-c", f"{typed} build/typed/hpcoll jobs"), cores=0),
+        Stage("mypy of hpcoll, kernels, jobs, examples", ("sh", "-c", f"{typed} build/typed/hpcoll jobs examples"), cores=0),
     ]
     if shutil.which("shellcheck"):
         scripts = [*ROOT.glob("tests/**/*.sh"), *ROOT.glob("jobs/*.sh"), *ROOT.glob("jobs/*.sbatch"), ROOT / ".ci" / "run"]
