@@ -78,7 +78,7 @@ class Stage:
         delta = np.empty(0) if self.last else self.receive(f"get B{i}", (len(digits), HIDDEN), self.comm.rank + 1)
         with self.trace("backward", f"B{i}"):
             delta = cross_entropy_gradient(y, digits, count) if self.last else delta
-            gradients = []
+            gradients: list[Array] = []
             for (layer, last), x in zip(reversed(self.layers), reversed(values)):
                 gradient, before = dense_gradients(x, y, layer, delta, last=last)
                 gradients.insert(0, gradient)

@@ -96,7 +96,7 @@ def picture(title: str, rows: Sequence[Sequence[Event]]) -> str:
         body.append(f'<rect x="{x}" y="30" width="14" height="12" fill="{colour}"/><text x="{x + 19}" y="40">{kind}</text>')
     sent, received = defaultdict[tuple[int, int], list[Event]](list), defaultdict[tuple[int, int], list[Event]](list)
     for rank, events in enumerate(rows):
-        middle = TOP + ROW * rank + ROW / 2
+        middle = TOP + ROW * (rank + 0.5)
         body.append(f'<g class="rank"><text x="6" y="{middle + 4}">rank {rank}</text>')
         for event in events:
             x, width = LEFT + scale * event.start, max(scale * (event.end - event.start), 1.0)
@@ -109,8 +109,8 @@ def picture(title: str, rows: Sequence[Sequence[Event]]) -> str:
                 (sent[rank, event.peer] if event.kind == "send" else received[event.peer, rank]).append(event)
         body.append("</g>")
     for (source, dest), messages in sent.items():
-        down = 14 if source < dest else -14
-        y = [TOP + ROW * rank + ROW / 2 + side for rank, side in ((source, down), (dest, -down))]
+        side = 14 if source < dest else -14
+        y = [TOP + ROW * (source + 0.5) + side, TOP + ROW * (dest + 0.5) - side]
         for one, other in zip(messages, received[source, dest]):
             ends = f'x1="{LEFT + scale * one.start:.1f}" y1="{y[0]}" x2="{LEFT + scale * other.end:.1f}" y2="{y[1]}"'
             body.append(f'<line {ends} stroke="#333" stroke-width="0.8" marker-end="url(#head)"/>')

@@ -1,0 +1,195 @@
+"""The programs in examples/ give the serial result on any number of ranks, notice when they do not, and draw who does what when."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from reference import agreed
+
+import hpcoll
+
+pytest.importorskip("sklearn")
+pytestmark = [pytest.mark.mpi, pytest.mark.once]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NRANKS, RANK = MPI.COMM_WORLD.size, MPI.COMM_WORLD.rank
+RIGHT, WRONG = "parallel equals serial: yes", "parallel equals serial: NO"
+SVG = "{http://www.w3.org/2000/svg}"
+SHORT = {  # uneven on 2, 3 and 4 ranks
+    "operators": ["--queries", "3"],
+    "tensor_parallel": ["--hidden", "13", "--batch", "11", "--steps", "3"],
+    "pipeline_parallel": ["--layers", "7", "--batch", "50", "--micro", "6", "--steps", "2"],
+    "mixture_of_experts": ["--experts", "7"],
+    "fully_sharded": ["--batch", "31", "--steps", "3"],
+}
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Examples as modules, whose parts tests may change."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    return importlib.import_module
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_right(name: str, example: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]) -> None:
+    """And the ledger, with the messages that are counted, agrees with the formula."""
+    status = example(name).main(SHORT[name])
+    text = capsys.readouterr().out
+    assert agreed([] if status == 0 and (RIGHT in text) == (RANK == 0) and WRONG not in text else [status, text]) == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", SHORT)
+def test_right_as_it_comes(name: str, example: Callable[[str], ModuleType]) -> None:
+    assert agreed([status] if (status := example(name).main([])) else []) == []
+
+
+@pytest.mark.parametrize("micro", [1, 2, 5])
+def test_fewer_micro_batches_than_stages(micro: int, example: Callable[[str], ModuleType]) -> None:
+    status = example("pipeline_parallel").main(["--layers", "7", "--batch", "9", "--micro", str(micro), "--steps", "1"])
+    assert agreed([status] if status else []) == []
+
+
+def off(name: str) -> Callable[[Any, Any], None]:
+    """The last rank's result of a collective is off in the tenth digit."""
+
+    def breaks(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        method = getattr(hpcoll.Communicator, name)
+
+        def spoiled(self: Any, send: Any, receive: Any, *others: Any, **named: Any) -> None:
+            method(self, send, receive, *others, **named)
+            array = receive[0] if isinstance(receive, list) else receive
+            if self.size == NRANKS and RANK == NRANKS - 1 and array.dtype == np.float64:
+                array.flat[0] += 1e-9
+
+        monkeypatch.setattr(hpcoll.Communicator, name, spoiled)
+
+    return breaks
+
+
+def missing(name: str) -> Callable[[Any, Any], None]:
+    """A collective that moves nothing."""
+
+    def breaks(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        method = getattr(hpcoll.Communicator, name)
+
+        def nothing(self: Any, send: Any, receive: Any, *others: Any, **named: Any) -> None:
+            if self.size != NRANKS:
+                method(self, send, receive, *others, **named)
+            elif not isinstance(receive, list):
+                receive[...] = send if send is not MPI.IN_PLACE and send.shape == receive.shape else receive
+
+        monkeypatch.setattr(hpcoll.Communicator, name, nothing)
+
+    return breaks
+
+
+def off_message(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a stage receives is off in the seventh digit."""
+    receive = module.Stage.receive
+    monkeypatch.setattr(module.Stage, "receive", lambda self, *given: 1.0000001 * receive(self, *given))
+
+
+BROKEN = [
+    ("operators", off("Allreduce")), ("operators", missing("Allreduce")), ("tensor_parallel", off("Allreduce")),
+    ("tensor_parallel", missing("Allreduce")), ("pipeline_parallel", off_message), ("mixture_of_experts", off("Alltoallv")),
+    ("fully_sharded", off("Allgatherv")), ("fully_sharded", off("Reduce_scatter")), ("fully_sharded", missing("Reduce_scatter")),
+]  # fmt: skip
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(("name", "broken"), BROKEN)
+def test_wrong(
+    name: str,
+    broken: Callable[[Any, Any], None],
+    example: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Every rank ends with status 1."""
+    module = example(name)
+    broken(module, monkeypatch)
+    status = module.main(SHORT[name])
+    text = capsys.readouterr().out
+    assert agreed([] if status == 1 and (WRONG in text) == (RANK == 0) and RIGHT not in text else [status, text]) == []
+
+
+def test_unexpected_bytes(example: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+    """More messages than the formula says are a failure, too."""
+    module = example("tensor_parallel")
+    summed = module.Network.summed
+
+    def twice(network: Any, part: Any) -> Any:
+        summed(network, part.copy())
+        return summed(network, part)
+
+    monkeypatch.setattr(module.Network, "summed", twice)
+    assert agreed([] if module.main(SHORT["tensor_parallel"]) == 1 else ["not noticed"]) == []
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_picture(name: str, example: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    """One row per rank; in the pipeline's, micro-batches in the order of 1F1B, and an arrow for each message."""
+    file = tmp_path / "picture.svg"
+    status, wrong = example(name).main([*SHORT[name], "--plot", str(file)]), []
+    if RANK == 0:
+        picture = ElementTree.parse(file).getroot()
+        rows = [row for row in picture.iter(f"{SVG}g") if row.get("class") == "rank"]
+        boxes = [[(title.text or "").split(",")[0] for title in row.iter(f"{SVG}title")] for row in rows]
+        if status or len(rows) != NRANKS or not all(boxes):
+            wrong.append((status, boxes))
+        if name == "pipeline_parallel":
+            found = [" ".join(box for box in row if box[0] in "FB") for row in boxes]
+            wrong += [] if found == [ORDERS[NRANKS - rank - 1] for rank in range(NRANKS)] else [found]
+            arrows = len(list(picture.iter(f"{SVG}line")))
+            wrong += [] if arrows == 2 * 6 * (NRANKS - 1) else [arrows]
+    assert agreed(wrong) == []
+
+
+ORDERS = [  # six micro-batches on a stage that is followed by 0, 1, ... others
+    "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5",
+    "F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 B5",
+    "F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 B4 B5",
+    "F0 F1 F2 F3 B0 F4 B1 F5 B2 B3 B4 B5",
+    "F0 F1 F2 F3 F4 B0 F5 B1 B2 B3 B4 B5",
+]
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_gradients(last: bool, example: Callable[[str], ModuleType]) -> None:
+    """By the parameters and the input of a layer: those that finite differences have."""
+    common = example("common")
+    random = np.random.default_rng(1)
+    x, layer, digits = random.normal(size=(3, 4)), random.normal(size=(5, 10)), np.array([1, 9, 4])
+
+    def loss() -> float:
+        y = common.dense(x, layer, last=last)
+        return float(np.mean(np.log(np.exp(y).sum(axis=1)) - y[np.arange(3), digits]))
+
+    y = common.dense(x, layer, last=last)
+    found = common.dense_gradients(x, y, layer, common.cross_entropy_gradient(y, digits, 3), last=last)
+    for array, gradient in zip((layer, x), found):
+        for place in np.ndindex(array.shape):
+            kept, losses = array[place], []
+            for step in (1e-5, -1e-5):
+                array[place] = kept + step
+                losses.append(loss())
+            array[place] = kept
+            assert gradient[place] == pytest.approx((losses[0] - losses[1]) / 2e-5, abs=1e-8)
+
+
+@pytest.mark.parametrize(("given", "text"), [("--help", "usage: "), ("--layers=0", "need as many --layers")])
+def test_says_once_what_it_takes(given: str, text: str, example: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        example("pipeline_parallel").main([given])
+    said = "".join(capsys.readouterr())
+    assert agreed([] if (text in said) == bool(said) == (RANK == 0) else [said]) == []
