@@ -92,8 +92,8 @@ def picture(title: str, rows: Sequence[Sequence[Event]]) -> str:
     scale, height = WIDTH / total, TOP + ROW * len(rows)
     body = [f'<text x="{LEFT}" y="20" font-size="15">{escape(title)}: {1e3 * total:.2f} ms</text>']
     for i, (kind, colour) in enumerate(COLOURS.items()):
-        x = LEFT + 110 * i
-        body.append(f'<rect x="{x}" y="30" width="14" height="12" fill="{colour}"/><text x="{x + 19}" y="40">{kind}</text>')
+        at = LEFT + 110 * i
+        body.append(f'<rect x="{at}" y="30" width="14" height="12" fill="{colour}"/><text x="{at + 19}" y="40">{kind}</text>')
     sent, received = defaultdict[tuple[int, int], list[Event]](list), defaultdict[tuple[int, int], list[Event]](list)
     for rank, events in enumerate(rows):
         middle = TOP + ROW * (rank + 0.5)
