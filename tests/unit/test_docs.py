@@ -21,7 +21,8 @@ from hpcoll.selection.config import VARIABLES, Variable
 MOST_COLUMNS = 140  # of prose
 MOST_LINES = 125  # of the README
 SOURCES = [*ROOT.glob("hpcoll/**/*.py"), *ROOT.glob("kernels/**/*.py")]
-LINKING = PAGES | {page: (ROOT / page).read_text() for page in ("jobs/README.md", "examples/README.md", "tests/cluster/README.md", "CHANGES.md")}
+OTHER_PAGES = ("jobs/README.md", "examples/README.md", "tests/cluster/README.md", "CHANGES.md")
+LINKING = PAGES | {page: (ROOT / page).read_text() for page in OTHER_PAGES}
 
 _VARIABLE = re.compile(r"\bHPCOLL_[A-Z][A-Z_]*\b")
 _PATH = re.compile(r"(?<![\w./<*-])(?:hpcoll|kernels|jobs|examples|tests|docs)/[^\s`()\[\],:;]*")
