@@ -19,13 +19,13 @@ class OnGpu(NamedTuple):
         moved: Bytes that a rank's kernels and copies read and write, as a fraction of m; "": three times ``critical`` where the collective
             reduces, else twice.
         turns: Times that ranks work one after another, waiting for each other; 0: ``rounds``.
-        launches: Kernels and copies of the busiest rank; "": ``messages``.
+        launches: Kernels and copies of the busiest rank; 0: ``messages``.
         one_works: One rank of each GPU does it all; else all that share it.
     """
 
     moved: str = ""
     turns: int = 0
-    launches: str = ""
+    launches: int = 0
     one_works: bool = False
 
 

@@ -62,12 +62,12 @@ def test_order_is_claimed_where_it_is_kept(row: Algorithm) -> None:
     proven = all(prove(row, nranks).ordered for nranks in range(2, 10))
     if COLLECTIVES[row.collective].reduces:
         assert proven == row.ordered
-    assert row.ordered == (row.key in ("reduce_scatter/direct", "reduce_scatter/gpu_leaders"))
+    assert row.ordered == (row.key == "reduce_scatter/direct")
 
 
 @every_row
 def test_only_bruck_needs_equal_blocks(row: Algorithm) -> None:
-    assert row.uniform == (row.key in ("alltoall/bruck", "alltoall/gpu_leaders"))
+    assert row.uniform == (row.key == "alltoall/bruck")
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.name not in ("binomial", "bruck")], ids=lambda row: row.key)
