@@ -232,3 +232,18 @@ def test_read_only_where_nothing_is_stored() -> None:
         wrong += [] if comm.rank or found.tolist() == np.repeat(np.arange(n) + 1.0, 3).tolist() else ["gather"]
     comm.Free()
     assert agreed(wrong) == []
+
+
+def test_blocks_around_what_is_sent() -> None:
+    """What is sent may lie between the blocks that are received, but not in one of them."""
+    comm = communicator()
+    memory = np.zeros(2 * COUNT * comm.size + COUNT)
+    counts, displs = [COUNT] * comm.size, [2 * COUNT * rank for rank in range(comm.size)]
+    spec = [memory, (counts, displs)]
+    for value in range(3):
+        memory[COUNT : 2 * COUNT] = mine = value * comm.size + comm.rank
+        comm.Allgatherv(memory[COUNT : 2 * COUNT], spec)
+        assert (memory[COUNT : 2 * COUNT] == mine).all()
+        assert [set(memory[at : at + COUNT]) for at in displs] == [{value * comm.size + rank} for rank in range(comm.size)]
+    with pytest.raises(ArgumentError, match="partial overlap"):
+        comm.Allgatherv(memory[COUNT - 1 : 2 * COUNT - 1], spec)

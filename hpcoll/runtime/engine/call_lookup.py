@@ -102,6 +102,17 @@ def _equal(table, at, send, recv):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
+def _overlap(apart, ours, nours, theirs, ntheirs):  # type: ignore[no-untyped-def]
+    """Whether some blocks share memory with others, whose displacements count from so many bytes before; there may be gaps between."""
+    for i in range(nours):
+        first, nbytes = apart + pointer(ours)[2 * i], pointer(ours)[2 * i + 1]
+        for j in range(ntheirs):
+            if -nbytes < first - pointer(theirs)[2 * j] < pointer(theirs)[2 * j + 1] and nbytes > 0:
+                return True
+    return False
+
+
+@njit(nogil=True)
 def _varying(table, at, send, recv, room):  # type: ignore[no-untyped-def]
     """Addresses of a call whose blocks have sizes of their own, and bytes of them all, -1 where the entry does not fit.
 
@@ -117,7 +128,9 @@ def _varying(table, at, send, recv, room):  # type: ignore[no-untyped-def]
         return 0, 0, -1
     if nsent and nreceived:  # both have the block that stays on this rank
         sent_own, received_own = rank if nsent > 1 else 0, rank if nreceived > 1 else 0
-        if pointer(room)[2 * sent_own + 1] != pointer(received)[2 * received_own + 1] or -sent_nbytes < source - target < received_nbytes:
+        if pointer(room)[2 * sent_own + 1] != pointer(received)[2 * received_own + 1]:
+            return 0, 0, -1
+        if -sent_nbytes < source - target < received_nbytes and _overlap(source - target, room, nsent, received, nreceived):
             return 0, 0, -1
     sizes, n = (received, nreceived) if entry[c.SIZES] == c.OF_RECEIVED or nsent == 0 else (room, nsent)
     total = 0

@@ -2,13 +2,14 @@
 
 import os
 from copy import copy
+from time import monotonic
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
 from hpcoll.analysis.cost import NEVER
-from hpcoll.base.errors import HpcollError, TransportError
+from hpcoll.base.errors import CollectiveTimeout, HpcollError, TransportError
 from hpcoll.base.sizes import Number, Size, Sizes, int_value
 from hpcoll.runtime.engine.c_library import function_address
 from hpcoll.runtime.engine.entry import RESIZE, RUN, advance_address, call_compiled
@@ -265,17 +266,22 @@ class HostEngine:
         """Let the program's WAIT 0 be for a request made elsewhere; addresses of its handle and of what is told of it."""
         self.state[f.REQUESTS], self.state[f.STATUS_IGNORE] = request, status
 
-    def go_on(self, status: int) -> None:
+    def go_on(self, status: int, limit_s: float | None = None) -> None:
         """Run to the end what has begun.
 
         Args:
             status: What `hpcoll.runtime.engine.interpreter.run` answered, not `DONE`.
+            limit_s: Seconds that it may take from now on; None: as long as it takes.
         Raises:
-            TransportError: the MPI library returned an error; messages may be left under way.
+            CollectiveTimeout: it took longer; messages may be left under way.
+            TransportError: the MPI library returned an error; likewise.
             DeviceError: the GPU failed; likewise.
         """
+        end = None if limit_s is None else monotonic() + limit_s
         while status == PENDING:
             status = call_compiled(RUN, self.address, 0, 0, GO_ON)
+            if end is not None and status == PENDING and monotonic() > end:
+                raise CollectiveTimeout(f"it did not end in {limit_s:g} s")
         if status == FAILED:
             raise self.failure()
 
