@@ -64,6 +64,10 @@ class TransportError(HpcollError):
         self.code = code
 
 
+class CollectiveTimeout(TransportError):
+    """A collective did not end in the time it was given."""
+
+
 class DeviceError(HpcollError):
     """The CUDA driver failed.
 

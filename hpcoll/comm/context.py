@@ -64,6 +64,7 @@ class Context:
         token: The byte that a barrier passes round; ``caller``: what describing a call needs besides.
         persistent: Living persistent requests by message context.
         closed: Why it cannot be used any more; the empty string while it can.
+        limit_s: Seconds that a blocking call may take, alike on all ranks; None: as long as it takes.
     """
 
     def __init__(self, resources: Resources, ledger: Ledger, parts: Parts | None = None) -> None:
@@ -81,6 +82,7 @@ class Context:
             ledger.take_over(parts.ledger)
             self.planner.serve(ledger, self._forget)
         self.closed = ""
+        self.limit_s: float | None = None
         self.persistent: weakref.WeakValueDictionary[int, Persistent] = weakref.WeakValueDictionary()
         self.turn = 0
         self.planned = call_cache.CallCache(self.rank, self.nranks, _BUSY.ctypes.data)
@@ -251,7 +253,7 @@ class Context:
 
     def _go_on(self, plan: Plan, engine: HostEngine, status: int, call: Call | None = None) -> None:
         try:
-            engine.go_on(status)
+            engine.go_on(status, self.limit_s)
             if call is not None and call.finish is not None:
                 call.finish()
         except BaseException as error:
@@ -267,7 +269,7 @@ class Context:
         if isinstance(error, DeviceError):
             raise DeviceError(f"{where}: {error}", code=error.code) from None
         if isinstance(error, TransportError):
-            raise TransportError(f"{where}: {error}", code=error.code) from None
+            raise type(error)(f"{where}: {error}", code=error.code) from None
 
 
 class _Closing:

@@ -8,7 +8,9 @@ waited for.
 import atexit
 import ctypes
 import functools
+import math
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -199,15 +201,18 @@ class Operation:
         """State of its slot."""
         return progress.ENDED_WELL if self._finished else int(self.board.slots[self._slot, progress.STATE])
 
-    def wait(self, move: Callable[[], object] = lambda: None) -> None:
-        """Give turns until it has ended; ``move`` is called now and then, where nothing else moves."""
-        kept = self.engine.wait_policy.stays // _TURNS
+    def wait(self, move: Callable[[], object] = lambda: None, limit_s: float = math.inf) -> bool:
+        """Give turns until it has ended, for so long at most; ``move`` is called now and then, where nothing else moves."""
+        kept, end = self.engine.wait_policy.stays // _TURNS, math.inf if limit_s == math.inf else time.monotonic() + limit_s
         while not self._finished:
             yields_after = _TURNS if kept > 0 else _YIELDS_AFTER
             if call_compiled(WAIT, self.board.address, self._slot, _TURNS, yields_after) >= progress.ENDED_WELL:
-                return
+                return True
             kept -= 1
             move()
+            if time.monotonic() > end:
+                return False
+        return True
 
     def test(self) -> bool:
         """Give one turn; whether it has ended."""
@@ -240,11 +245,11 @@ class Operation:
             self.plan.account.note(self.engine.ledger_nbytes)
         except Exception as error:
             abandon(self.engine, self.call)
-            self._error = self._named(error)
+            self._error = self.named(error)
         finally:
             self._release()
 
-    def _named(self, error: Exception) -> Exception:
+    def named(self, error: Exception) -> Exception:
         """The error with where it happened; its communicator cannot be used any more."""
         try:
             self.context.interrupted(self.title, error)
@@ -277,10 +282,11 @@ def stop_helper() -> None:
         one.stop(_FINALIZE_S)
 
 
-def drain(context: Owner) -> None:
-    """Wait for all operations of a communicator that is about to be freed."""
-    if _boards:
-        for operation in [one for one in _boards[0].operations.values() if one.context is context]:
-            operation.wait()
-            operation.end()
+def drain(context: Owner, limit_s: float = math.inf) -> bool:
+    """Wait for all operations of a communicator that is about to be freed, for so long at most each; whether they have ended."""
+    for operation in [one for one in _boards[0].operations.values() if one.context is context] if _boards else ():
+        if not operation.wait(limit_s=limit_s):
+            return False
+        operation.end()
+    return True
 

@@ -85,6 +85,17 @@ class _Ours(MPI.Request):
             self._operation.wait(let_mpi_move)
         return self._end(status)
 
+    def ended_within(self, limit_s: float) -> bool:
+        """Whether the collective ends within so many seconds, so that `Wait` will return at once."""
+        return self._operation is None or self._operation.wait(let_mpi_move, limit_s)
+
+    def give_up(self, error: Exception) -> str:
+        """Refuse further use of the communicator, because of this collective; returns what it is, for texts."""
+        if self._operation is None:
+            return "a collective that has ended"
+        self._operation.named(error)
+        return self._operation.title
+
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Whether the collective is done; raises as `Wait`."""
         if self._operation is None or self._operation.test():
