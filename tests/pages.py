@@ -1,7 +1,8 @@
 """README and docs as tests read them: pages, and the blocks of code in them.
 
-A block is run by a test: Python under mpirun (`tests/mpi/test_readme.py`), shell commands alone (`tests/unit/test_docs_commands.py`). One
-that cannot run here follows a line ``<!-- not run: REASON -->`` with a reason of `REASONS`.
+A block is run by a test: Python under mpirun (`tests/mpi/test_readme.py`), shell commands alone (`tests/unit/test_docs_commands.py`), what
+needs PyTorch in its environment (`tests/torch_backend/test_torch_docs.py`). One that cannot run here follows a line
+``<!-- not run: REASON -->`` with a reason of `REASONS`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT /
 LANGUAGES = ("python", "sh", "console", "text")  # console: commands after "$ ", each followed by exactly what it prints; text: not code
 REASONS = {  # why a block is not run: what each of its commands, or a Python block, must hold for that
     "needs a GPU": r"cupy|gpu|device",
+    "needs PyTorch": r"torch",
     "needs Slurm": r"^(sbatch|srun|salloc) ",
     "needs root": r"^tests/cluster/hosts.sh ",
     "installs into a new environment": r"^(jobs/local.sh|tests/run.sh|pip install|python3 -m venv)\b",

@@ -185,8 +185,8 @@ def test_errors_cross_processes(error: HpcollError) -> None:
 
 
 def needs_mpi() -> set[str]:
-    """Modules that import mpi4py, themselves or through others."""
-    found = {importer for importer, imported in edges() if imported.split(".")[0] == "mpi4py"}
+    """Modules that import mpi4py or PyTorch, themselves or through others."""
+    found = {importer for importer, imported in edges() if imported.split(".")[0] in ("mpi4py", "torch")}
     while more := {importer for importer, imported in edges() if imported in found} - found:
         found |= more
     return found

@@ -8,4 +8,6 @@
     contenders   what is compared: rows of the report   report       text, JSON and CSV
     cases        buffers and calls of a collective      plot         pictures
     values       what messages hold
+
+``hpcoll bench-torch``, the backend of torch.distributed beside gloo: torch_command, torch_run, torch_report.
 """

@@ -1,0 +1,69 @@
+"""The table of ``hpcoll bench-torch``: times of hpcoll and gloo, their ratio at each size, and geometric means. No torch, no MPI."""
+
+from collections.abc import Sequence
+from statistics import geometric_mean
+from typing import NamedTuple
+
+from hpcoll.base.units import format_nbytes
+from hpcoll.cli.table import table
+
+HPCOLL, GLOO = "hpcoll", "gloo"
+BLOCKING, ASYNC = "blocking", "async"
+MODES = (BLOCKING, ASYNC)
+_WIDTH = 120
+_METHOD = (
+    "us: median of the time per call of the slowest rank; ratio is gloo / hpcoll; async: async_op=True, then wait()",
+    "all four take turns in one run, in random order; float32; the tensors of a list lie apart",
+)
+
+
+class Result(NamedTuple):
+    """One operation at one size.
+
+    Attributes:
+        operation: Name in torch.distributed.
+        size: Bytes of the whole message.
+        us: Microseconds per call by backend and mode.
+        nwrong: Wrong elements on all ranks.
+    """
+
+    operation: str
+    size: int
+    us: dict[tuple[str, str], float]
+    nwrong: int
+
+    def ratio(self, mode: str) -> float:
+        """gloo's time over hpcoll's."""
+        return self.us[GLOO, mode] / self.us[HPCOLL, mode]
+
+
+def report(results: Sequence[Result], nranks: int, version: str) -> list[str]:
+    """Lines: a row per operation and size, then what they come to."""
+    header = ["operation", "size", *(f"{backend} {mode}" for mode in MODES for backend in (HPCOLL, GLOO)), *(f"ratio {m}" for m in MODES)]
+    rows = [
+        [
+            one.operation,
+            format_nbytes(one.size),
+            *(f"{one.us[backend, mode]:.1f}" for mode in MODES for backend in (HPCOLL, GLOO)),
+            *(f"{one.ratio(mode):.2f}" for mode in MODES),
+        ]
+        for one in results
+    ]
+    for name in dict.fromkeys(one.operation for one in results):
+        rows.append(_mean(name, [one for one in results if one.operation == name]))
+    rows.append(_mean("all", results))
+    wrong = sum(one.nwrong for one in results)
+    return [
+        *(f"# {text}" for text in (f"torch {version}, {nranks} {'rank' if nranks == 1 else 'ranks'}", *_METHOD)),
+        *table(header, rows, _WIDTH, numbers=range(1, len(header))),
+        f"# least ratio: {', '.join(_least(results, mode) for mode in MODES)}; wrong elements: {wrong}",
+    ]
+
+
+def _mean(name: str, results: Sequence[Result]) -> list[str]:
+    return [name, "mean", *[""] * 4, *(f"{geometric_mean(one.ratio(mode) for one in results):.2f}" for mode in MODES)]
+
+
+def _least(results: Sequence[Result], mode: str) -> str:
+    one = min(results, key=lambda result: result.ratio(mode))
+    return f"{mode} {one.ratio(mode):.2f} ({one.operation}, {format_nbytes(one.size)})"

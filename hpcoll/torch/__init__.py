@@ -1,0 +1,22 @@
+"""hpcoll as a backend of torch.distributed.
+
+>>> import hpcoll.torch                    # doctest: +SKIP
+>>> dist.init_process_group("hpcoll")      # doctest: +SKIP
+
+Started by mpirun or srun, nothing else need be set: ranks are those of ``MPI.COMM_WORLD``. Tensors on CPUs and on GPUs are taken.
+"""
+
+import torch
+import torch.distributed as dist
+
+from hpcoll.torch.group import DEVICES, NAME, create
+from hpcoll.torch.rendezvous import take_over
+
+__all__: list[str] = []
+_OLDEST = (2, 9)  # before, torch waits for ever for work that Python has made
+
+if tuple(map(int, torch.__version__.split(".")[:2])) < _OLDEST:
+    raise ImportError(f"hpcoll.torch needs PyTorch {'.'.join(map(str, _OLDEST))} or later, got {torch.__version__}")
+
+dist.Backend.register_backend(NAME, create, extended_api=True, devices=DEVICES)
+take_over()

@@ -1,0 +1,103 @@
+"""Messages between two ranks of a torch.distributed group, and the barrier that names who did not come."""
+
+import time
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.communicator import Communicator
+from hpcoll.torch.tensors import array_of, contiguous
+from hpcoll.torch.work import Work, ended_within
+
+_BARRIER_TAG = 0  # torch's tags are moved up by one
+_NAP_S = 1e-3
+_CALL_BITS = 31
+
+
+def begin_send(comm: Communicator, tensor: torch.Tensor, rank: int, tag: int, work: Callable[..., Work], **stream: Any) -> Work:
+    """Send a tensor."""
+    flat, _ = contiguous(tensor, filled=False)
+    array = array_of(flat)
+    return work([flat], [comm.Isend(array, rank, _tag(comm, tag), **stream)])
+
+
+def begin_receive(comm: Communicator, tensor: torch.Tensor, rank: int, tag: int, work: Callable[..., Work], **stream: Any) -> Work:
+    """Receive a tensor; of no less than its elements."""
+    flat, store = contiguous(tensor, filled=True)
+    array = array_of(flat)
+    return work([tensor], [comm.Irecv(array, rank, _tag(comm, tag), **stream)], [store] if store else [])
+
+
+def _tag(comm: Communicator, tag: int) -> int:
+    most: int = comm.Get_attr(MPI.TAG_UB)  # type: ignore[assignment]
+    if not 0 <= tag < most:
+        raise ArgumentError(f"rank {comm.rank}: a tag must be at least 0 and less than {most}, got {tag}")
+    return tag + 1
+
+
+class MonitoredBarrier:
+    """A barrier whose root says who did not reach it in time.
+
+    Args:
+        comm: The group's.
+    Attributes:
+        left_messages: Whether some rank did not come in time: what was sent to it and is still to come needs the communicator.
+    """
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm, self._calls = comm, 0
+        self.left_messages = False
+
+    def of(self, group_name: str) -> None:
+        """Tell its messages from those of earlier groups that nobody received."""
+        self._calls = zlib.crc32(group_name.encode()) << _CALL_BITS
+
+    def wait(self, limit_s: float, *, names_all: bool) -> None:
+        """Return when all ranks have called it.
+
+        Args:
+            limit_s: Seconds it may take.
+            names_all: Whether the root names all that did not come; else the first one.
+        Raises:
+            RuntimeError: at the root, naming them; at others, when the root did not answer.
+        """
+        self._calls += 1
+        end, call = time.monotonic() + limit_s, np.array([self._calls])
+        if self._comm.rank:
+            self._wait_for_root(call, end, limit_s)
+            return
+        late = [rank for rank in range(1, self._comm.size) if not self._came(rank, end)]
+        if late:
+            self.left_messages = True
+            who = f"Ranks {', '.join(map(str, late))}" if names_all and len(late) > 1 else f"Rank {late[0]}"
+            raise RuntimeError(f"Rank 0 timed out in monitoredBarrier: {who} failed to pass monitoredBarrier in {1e3 * limit_s:g} ms")
+        for rank in range(1, self._comm.size):
+            self._comm.Send(call, rank, _BARRIER_TAG)
+
+    def _wait_for_root(self, call: np.ndarray, end: float, limit_s: float) -> None:
+        self._comm.Isend(call, 0, _BARRIER_TAG).Free()
+        answer = np.zeros_like(call)
+        while answer[0] != call[0]:  # an earlier one may have been answered late
+            request = self._comm.Irecv(answer, 0, _BARRIER_TAG)
+            if not ended_within(request, end - time.monotonic()):
+                request.Cancel()
+                request.Wait()
+                self.left_messages = True
+                text = "successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0"
+                raise RuntimeError(f"Rank {self._comm.rank} {text}: it did not answer in {1e3 * limit_s:g} ms")
+
+    def _came(self, rank: int, end: float) -> bool:
+        """Whether a rank has called it as often as this one."""
+        told = np.zeros(1, np.int64)
+        while told[0] != self._calls:
+            while not self._comm.Iprobe(rank, _BARRIER_TAG):
+                if time.monotonic() > end:
+                    return False
+                time.sleep(_NAP_S)
+            self._comm.Recv(told, rank, _BARRIER_TAG)
+        return True

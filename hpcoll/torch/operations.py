@@ -1,0 +1,201 @@
+"""What each collective of torch.distributed is among hpcoll's: method, arguments, and what remains to be done with the result."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError, ArgumentTypeError
+from hpcoll.comm.communicator import Communicator
+from hpcoll.torch.operators import operator_for
+from hpcoll.torch.tensors import Store, array_of, contiguous, joined, spread
+
+Tensors = Sequence[torch.Tensor]
+
+
+class Operation(NamedTuple):
+    """One collective of a `Communicator`, in flight.
+
+    Attributes:
+        method: Its name.
+        arguments: Positional ones.
+        store: Brings what came to tensors that have gaps or lie apart; None: it is there.
+        near: The same with a copy of tensors that lie further apart than the MPI library may be able to say.
+    """
+
+    method: str
+    arguments: tuple[Any, ...]
+    store: Store | None = None
+    near: "Callable[[], Operation] | None" = None
+
+    def begin(self, comm: Communicator, **stream: int) -> tuple[MPI.Request, Store | None]:
+        """The request, and what remains to be done when it has ended."""
+        try:
+            return getattr(comm, self.method)(*self.arguments, **stream), self.store
+        except MPI.Exception:
+            if self.near is None:
+                raise
+            return self.near().begin(comm, **stream)
+
+
+class Me(NamedTuple):
+    """Who calls: rank and size of the group."""
+
+    rank: int
+    nranks: int
+
+
+def allreduce(tensor: torch.Tensor, op: Any) -> Operation:
+    flat, store = contiguous(tensor, filled=True)
+    return Operation("Iallreduce", (MPI.IN_PLACE, array_of(flat, computes=True), operator_for(op, flat.dtype)), store)
+
+
+def reduce(me: Me, tensor: torch.Tensor, op: Any, root: int) -> Operation:
+    """Other ranks' tensors stay as they are."""
+    flat, store = contiguous(tensor, filled=me.rank == root)
+    array, combined = array_of(flat, computes=True), operator_for(op, flat.dtype)
+    return Operation("Ireduce", (MPI.IN_PLACE, array, combined, root) if me.rank == root else (array, None, combined, root), store)
+
+
+def broadcast(me: Me, tensor: torch.Tensor, root: int) -> Operation:
+    flat, store = contiguous(tensor, filled=me.rank != root)
+    return Operation("Ibcast", (array_of(flat), root), store)
+
+
+def allgather(me: Me, outputs: Tensors, given: torch.Tensor, *, far: bool = True) -> Operation:
+    """One output per rank; they may differ in size, alike on all ranks."""
+    _check_list(me, outputs, given, "all_gather", "output")
+    sizes = [one.numel() for one in outputs]
+    _check_size(me, sizes[me.rank], given, f"all_gather's output {me.rank}")
+    sent, _ = contiguous(given, filled=False)
+    if not given.is_cuda:
+        blocks, store = spread(outputs, sent=False, filled=True, far=far)
+        return Operation("Iallgatherv", (array_of(sent), blocks), store, partial(allgather, me, outputs, given, far=False) if far else None)
+    flat, store = joined(outputs, sent=False, filled=True)
+    if len(set(sizes)) == 1:
+        return Operation("Iallgather", (array_of(sent), array_of(flat)), store)
+    return Operation("Iallgatherv", (array_of(sent), (array_of(flat), sizes)), store)
+
+
+def allgather_single(me: Me, output: torch.Tensor, given: torch.Tensor) -> Operation:
+    _check_types(me, output, given, "all_gather_single")
+    _check_size(me, output.numel(), given, "all_gather_single's output", me.nranks)
+    sent, _ = contiguous(given, filled=False)
+    flat, store = contiguous(output, filled=True)
+    return Operation("Iallgather", (array_of(sent), array_of(flat)), store)
+
+
+def reduce_scatter(me: Me, output: torch.Tensor, given: Tensors, op: Any) -> Operation:
+    """One input per rank; they may differ in size, alike on all ranks."""
+    _check_list(me, given, output, "reduce_scatter", "input")
+    sizes = [one.numel() for one in given]
+    _check_size(me, sizes[me.rank], output, f"reduce_scatter's input {me.rank}")
+    sent, give_back = joined(given, sent=True, filled=False)
+    flat, bring = contiguous(output, filled=True)
+    store = _both(give_back, bring)
+    arrays, combined = (array_of(sent, computes=True), array_of(flat, computes=True)), operator_for(op, output.dtype)
+    if len(set(sizes)) == 1:
+        return Operation("Ireduce_scatter_block", (*arrays, combined), store)
+    return Operation("Ireduce_scatter", (*arrays, sizes, combined), store)
+
+
+def reduce_scatter_single(me: Me, output: torch.Tensor, given: torch.Tensor, op: Any) -> Operation:
+    _check_types(me, output, given, "reduce_scatter_single")
+    _check_size(me, given.numel(), output, "reduce_scatter_single's input", me.nranks)
+    sent, _ = contiguous(given, filled=False)
+    flat, store = contiguous(output, filled=True)
+    arrays = array_of(sent, computes=True), array_of(flat, computes=True)
+    return Operation("Ireduce_scatter_block", (*arrays, operator_for(op, output.dtype)), store)
+
+
+def alltoall(me: Me, outputs: Tensors, given: Tensors, *, far: bool = True) -> Operation:
+    """One input and one output per rank; all may differ in size."""
+    _check_list(me, outputs, given[0] if given else None, "all_to_all", "output")
+    _check_list(me, given, outputs[0], "all_to_all", "input")
+    if not outputs[0].is_cuda:
+        blocks, store = spread(outputs, sent=False, filled=True, far=far)
+        arguments = spread(given, sent=True, filled=False, far=far)[0], blocks
+        return Operation("Ialltoallv", arguments, store, partial(alltoall, me, outputs, given, far=False) if far else None)
+    sent, _ = joined(given, sent=True, filled=False)
+    flat, store = joined(outputs, sent=False, filled=True)
+    counts = [one.numel() for one in given], [one.numel() for one in outputs]
+    return Operation("Ialltoallv", ((array_of(sent), counts[0]), (array_of(flat), counts[1])), store)
+
+
+def alltoall_single(
+    me: Me, output: torch.Tensor, given: torch.Tensor, output_sizes: Sequence[int], input_sizes: Sequence[int]
+) -> Operation:
+    """Rows of the first axis, so many from and to each rank; no sizes: equal ones."""
+    _check_types(me, output, given, "all_to_all_single")
+    sent, _ = contiguous(given, filled=False)
+    flat, store = contiguous(output, filled=True)
+    arrays = array_of(sent), array_of(flat)
+    if not output_sizes and not input_sizes and given.numel() == output.numel():
+        _rows(me, given, (), "input")
+        return Operation("Ialltoall", arrays, store)
+    counts = _rows(me, given, input_sizes, "input"), _rows(me, output, output_sizes, "output")
+    return Operation("Ialltoallv", ((arrays[0], counts[0]), (arrays[1], counts[1])), store)
+
+
+def gather(me: Me, outputs: Tensors, given: torch.Tensor, root: int) -> Operation:
+    """Outputs count at the root alone; they may differ in size, there."""
+    sent, _ = contiguous(given, filled=False)
+    if me.rank != root:
+        return Operation("Igather", (array_of(sent), None, root))
+    _check_list(me, outputs, given, "gather", "output")
+    for at, one in enumerate(outputs):
+        _check_size(me, one.numel(), given, f"gather's output {at}")
+    flat, store = joined(outputs, sent=False, filled=True)
+    return Operation("Igather", (array_of(sent), array_of(flat), root), store)
+
+
+def scatter(me: Me, output: torch.Tensor, given: Tensors, root: int) -> Operation:
+    """Inputs count at the root alone."""
+    flat, store = contiguous(output, filled=True)
+    if me.rank != root:
+        return Operation("Iscatter", (None, array_of(flat), root), store)
+    _check_list(me, given, output, "scatter", "input")
+    for at, one in enumerate(given):
+        _check_size(me, one.numel(), output, f"scatter's input {at}")
+    sent, _ = joined(given, sent=True, filled=False)
+    return Operation("Iscatter", (array_of(sent), array_of(flat), root), store)
+
+
+def _both(one: Store | None, other: Store | None) -> Store | None:
+    """What is done by both."""
+    return (lambda: (one(), other())) if one and other else one or other
+
+
+def _rows(me: Me, tensor: torch.Tensor, sizes: Sequence[int], name: str) -> list[int]:
+    """Elements to or from each rank."""
+    rows = tensor.shape[0] if tensor.dim() else 0
+    if not sizes:
+        if rows % me.nranks:
+            raise ArgumentError(f"rank {me.rank}: all_to_all_single's {name} needs a number of rows that {me.nranks} divides, got {rows}")
+        sizes = [rows // me.nranks] * me.nranks
+    if len(sizes) != me.nranks or sum(sizes) != rows:
+        wanted = f"{me.nranks} sizes that sum to its {rows} rows"
+        raise ArgumentError(f"rank {me.rank}: all_to_all_single's {name} needs {wanted}, got {list(sizes)}")
+    row = tensor.numel() // rows if rows else 0
+    return [size * row for size in sizes]
+
+
+def _check_list(me: Me, tensors: Tensors, other: torch.Tensor | None, what: str, name: str) -> None:
+    """Refuse a list that has not one tensor per rank, all like another tensor."""
+    if len(tensors) != me.nranks:
+        raise ArgumentError(f"rank {me.rank}: {what} needs {me.nranks} {name}s, one per rank, got {len(tensors)}")
+    for one in tensors:
+        _check_types(me, one, tensors[0] if other is None else other, what)
+
+
+def _check_types(me: Me, one: torch.Tensor, other: torch.Tensor, what: str) -> None:
+    if one.dtype != other.dtype or one.device != other.device:
+        wanted, got = (f"{some.dtype} on {some.device}" for some in (other, one))
+        raise ArgumentTypeError(f"rank {me.rank}: {what} needs tensors of one element type and device, got {wanted} and {got}")
+
+
+def _check_size(me: Me, got: int, one: torch.Tensor, what: str, times: int = 1) -> None:
+    if got != times * one.numel():
+        raise ArgumentError(f"rank {me.rank}: {what} must have {times * one.numel()} elements, got {got}")

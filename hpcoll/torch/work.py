@@ -1,0 +1,218 @@
+"""Operations under way as torch.distributed sees them: `Work`, its future, and the thread that ends what only a future waits for."""
+
+import atexit
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from mpi4py import MPI
+
+from hpcoll.base.errors import CollectiveTimeout
+from hpcoll.comm.requests import Request
+from hpcoll.torch.futures import END_S, Depths, Future, in_callback, run_callbacks
+from hpcoll.torch.tensors import Store
+
+_SLICE_S = 500e-6  # how long one operation is waited for while others may end
+_NAP_S = 50e-6
+_kept: list[Any] = []
+_AT_ONCE = 200  # looks at a request of the MPI library's before it naps between them
+
+
+def ended_within(request: MPI.Request, limit_s: float, status: MPI.Status | None = None) -> bool:
+    """Whether a request ends within so many seconds; the MPI library has no such wait for its own."""
+    if isinstance(request, Request):
+        return request.ended_within(limit_s)
+    end, looks = time.monotonic() + limit_s, 0
+    while not request.Test(status):
+        looks += 1
+        if time.monotonic() > end:
+            return False
+        time.sleep(0 if looks < _AT_ONCE else _NAP_S)
+    return True
+
+
+class Work(dist.Work):
+    """A collective or message under way, or done.
+
+    Args:
+        what: For texts: rank and operation.
+        limit_s: Seconds that it may take.
+        tensors: What it fills.
+        requests: Under way; none: it is done.
+        stores: What remains to be done at the end, once.
+        depths: Where callbacks of a collective run; messages have none.
+    """
+
+    def __init__(
+        self, what: str, limit_s: float, tensors: Sequence[torch.Tensor], requests: Sequence[MPI.Request] = (),
+        stores: Sequence[Store] = (), depths: Depths | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self._what, self._end, self._limit_s = what, time.monotonic() + limit_s, limit_s
+        self._tensors, self._requests, self._stores, self._depths = tensors, list(requests), stores, depths
+        self._error: BaseException | None = None
+        self._future: torch.futures.Future[Any] | None = None
+        self._done = not requests
+        self._ending = threading.Lock()
+        self._status = MPI.Status() if requests else None
+
+    @classmethod
+    def of_all(cls, what: str, limit_s: float, works: Sequence["Work"]) -> "Work":
+        """One for several, which nobody waits for by themselves."""
+        tensors = [one for work in works for one in work._tensors]
+        requests = [one for work in works for one in work._requests]
+        stores = [one for work in works for one in work._stores]
+        return cls(what, limit_s, tensors, requests, stores, next((work._depths for work in works if work._depths), None))
+
+    def turn(self, limit_s: float) -> bool:
+        """Whether it ends, well or badly, within so many seconds; who finds that out finishes it."""
+        if self._done or not self._ending.acquire(timeout=limit_s):
+            return self._done
+        try:
+            if not self._done and all(ended_within(one, limit_s, self._status) for one in self._requests):
+                self._finish()
+            elif not self._done and time.monotonic() > self._end:
+                self._fail(self._given_up())
+        except Exception as error:  # told to whoever waits
+            self._fail(error)
+        finally:
+            self._ending.release()
+        return self._done
+
+    def _given_up(self) -> Exception:
+        """The error of what did not end in time; a message that may still come needs its memory."""
+        error, titles = CollectiveTimeout(f"it did not end within the timeout of {self._limit_s:g} s"), []
+        for request in self._requests:
+            if isinstance(request, Request):
+                titles.append(request.give_up(error))
+            else:
+                _kept.append((request, self._tensors))
+        return CollectiveTimeout(f"{self._what}: {error}{f' ({titles[0]})' if titles else ''}")
+
+    def _finish(self) -> None:
+        for request in self._requests:
+            request.Wait()
+        for store in self._stores:
+            store()
+        self._end_with(None)
+
+    def _fail(self, error: Exception) -> None:
+        self._end_with(dist.DistBackendError(str(error)) if isinstance(error, CollectiveTimeout | MPI.Exception) else error)
+
+    def _end_with(self, error: Exception | None) -> None:
+        self._error, self._requests, self._stores, self._done = error, [], (), True
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Return when it is done.
+
+        Args:
+            timeout: How long at most; zero: the group's.
+        Raises:
+            torch.distributed.DistBackendError: it did not end in time, or the MPI library failed.
+        """
+        end = time.monotonic() + timeout.total_seconds() if timeout and timeout.total_seconds() > 0 else self._end
+        while not self.turn(max(min(end - time.monotonic(), 1.0), 0)):
+            if time.monotonic() > end:
+                raise dist.DistBackendError(f"{self._what}: it did not end within the timeout of {timeout.total_seconds():g} s")
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it is done, well or badly."""
+        return self.turn(0)
+
+    def is_success(self) -> bool:
+        """Whether it is done well."""
+        return self.turn(0) and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """What went wrong, if it is done."""
+        return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors that it fills."""
+        return list(self._tensors)
+
+    def source_rank(self) -> int:
+        """Where a message came from, once it is there."""
+        return -1 if self._status is None else self._status.source
+
+    _source_rank = source_rank
+
+    def synchronize(self) -> None:
+        """`wait`."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """`wait`: work that is put on a stream later finds it done."""
+        self.wait()
+
+    def get_future(self) -> "torch.futures.Future[Any]":
+        """Its tensors, or its error, when it is done; callbacks run in threads of hpcoll's."""
+        if self._future is None:
+            devices = list({one.device for one in self._tensors if one.is_cuda}) or None
+            self._future = Future(self._depths, 0, devices) if self._depths else torch.futures.Future(devices=devices)
+            if in_callback():
+                with suppress(Exception):  # the future has it
+                    self.wait()
+            if self.turn(0):
+                self._tell()
+            else:
+                _waiter.add(self)
+        return self._future
+
+    def told_within(self, limit_s: float) -> bool:
+        """Whether it ends within so many seconds, and the future knows."""
+        if self.turn(limit_s):
+            self._tell()
+            return True
+        return False
+
+    def _tell(self) -> None:
+        assert self._future is not None
+        if self._error is None:
+            self._future.set_result(list(self._tensors))
+        else:
+            self._future.set_exception(self._error)
+
+
+class _Waiter:
+    """A thread that ends operations which only a future waits for; of several, whichever ends first."""
+
+    def __init__(self) -> None:
+        self._added: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="hpcoll-torch", daemon=True)
+        self._starting = threading.Lock()
+
+    def add(self, work: Work) -> None:
+        """End it, sooner or later."""
+        with self._starting:
+            if self._thread.ident is None:
+                atexit.register(self._end)
+                self._thread.start()
+        self._added.put(work)
+
+    def _end(self) -> None:
+        """With the program: a thread that the interpreter ends inside of torch ends the process."""
+        self._added.put(None)
+        self._thread.join(END_S)
+
+    def _run(self) -> None:
+        run_callbacks()  # of messages
+        works: list[Work | None] = []
+        while None not in works:
+            if not works:
+                works.append(self._added.get())
+            while not self._added.empty():
+                works.append(self._added.get())
+            works = [one for one in works if one is None or not one.told_within(_SLICE_S)]
+
+
+_waiter = _Waiter()

@@ -1,0 +1,65 @@
+"""The table of ``hpcoll bench-torch``, and what its command refuses; without PyTorch."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+
+from hpcoll.cli import main
+from hpcoll.cli.bench.torch_report import ASYNC, BLOCKING, GLOO, HPCOLL, Result, report
+
+
+def result(operation: str, size: int, *us: float, nwrong: int = 0) -> Result:
+    """``us``: hpcoll's and gloo's, blocking and then in flight."""
+    return Result(operation, size, dict(zip(((b, m) for m in (BLOCKING, ASYNC) for b in (HPCOLL, GLOO)), us, strict=True)), nwrong)
+
+
+RESULTS = (
+    result("all_reduce", 1 << 10, 10.0, 40.0, 20.0, 40.0), result("all_reduce", 1 << 20, 100.0, 100.0, 100.0, 200.0),
+    result("broadcast", 1 << 10, 10.0, 5.0, 10.0, 30.0, nwrong=3),
+)  # fmt: skip
+
+
+def test_ratio() -> None:
+    assert [one.ratio(BLOCKING) for one in RESULTS] == [4.0, 1.0, 0.5]
+    assert [one.ratio(ASYNC) for one in RESULTS] == [2.0, 2.0, 3.0]
+
+
+def test_report() -> None:
+    lines = report(RESULTS, 2, "2.15.0")
+    assert lines[0] == "# torch 2.15.0, 2 ranks"
+    rows = [line.split() for line in lines if not line.startswith("#")]
+    assert rows[0][:2] == ["operation", "size"]
+    assert rows[1] == ["all_reduce", "1", "KiB", "10.0", "40.0", "20.0", "40.0", "4.00", "2.00"]
+    assert [row[0] for row in rows[1:]] == ["all_reduce", "all_reduce", "broadcast", "all_reduce", "broadcast", "all"]
+    assert rows[4] == ["all_reduce", "mean", "2.00", "2.00"]
+    assert rows[6] == ["all", "mean", "1.26", "2.29"]
+    assert lines[-1] == "# least ratio: blocking 0.50 (broadcast, 1 KiB), async 2.00 (all_reduce, 1 KiB); wrong elements: 3"
+
+
+def test_report_of_one_rank() -> None:
+    assert report(RESULTS[:1], 1, "2.15.0")[0] == "# torch 2.15.0, 1 rank"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["scan"], "operations are all_reduce"),
+        (["all_reduce", "-n", "0"], "iters must be at least 1, got 0"),
+        (["-b", "2K", "-e", "1K"], "maxbytes"),
+    ],
+)
+def test_refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench-torch", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_needs_torch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def find(name: str, *rest: Any) -> None:
+        assert name == "torch"
+
+    monkeypatch.setattr(importlib.util, "find_spec", find)
+    assert main(["bench-torch"]) == 2
+    assert "pip install 'hpcoll[torch]'" in capsys.readouterr().err
