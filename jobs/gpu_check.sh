@@ -6,7 +6,7 @@
 #   2 install       an environment over the Python that is there, package by package
 #   3 probes        the driver alone: memory and its export, two processes, copies, context switches; no MPI, nothing of hpcoll
 #   4 small bench   an allreduce of 64 KiB and 64 MiB on 2 ranks beside MPI on copies in host memory
-#   5 tests         tests/gpu, one part per file and way of GPU arrays; 2 ranks, then 4, 1, 8, which share GPUs where there are fewer
+#   5 tests         tests/gpu, one part per file and way of GPU arrays, and tests/torch_backend; 2, 4, 1, 8 ranks, which may share GPUs
 #   6 benches       allreduce and other collectives, results written after every size; allreduce with MPS, too, where that is installed
 #   7 failures      tests that failed, alone, with full logging and under compute-sanitizer
 #
@@ -38,7 +38,7 @@
 #   COPY_SIZES        of the probes' copies: 4K 64K 1M 16M 256M
 #   SMALL             sizes of step 4: 64K 64M
 #   NRANKS            of the tests, in order: 2 4 1 8
-#   FILES, WAYS       of the tests: kernels collectives memory streams; ipc staged host picked direct, the last where MPI is CUDA-aware
+#   FILES, WAYS       of the tests: kernels collectives memory streams torch; ipc staged host picked direct, the last if MPI can
 #   TEST_OPTIONS      for pytest: --maxfail=3 --timeout=50
 #   TEST_LIMIT_S      seconds for a part of the tests: 60
 #   FAILURES          how many failing tests are run again: 3

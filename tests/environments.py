@@ -1,6 +1,7 @@
-"""The virtual environments that tests run in: one for each MPI library, since their files collide.
+"""The virtual environments that tests run in: one for each MPI library, since their files collide, and one with PyTorch, which is large.
 
-The first has everything. Others have their MPI library, mpi4py and hpcoll, and take all else from the first: they are made in seconds.
+The first has everything else. Others have their MPI library, mpi4py and hpcoll, and take all else from the first: but for PyTorch, which
+takes minutes and five gigabytes, they are made in seconds.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("mpi4py",)  # it looks for the MPI library beside itself
+TORCH = "torch"  # instead of an MPI library: the first one's, and PyTorch
+TORCH_TESTS = ("expecttest",)  # what PyTorch's own suite imports
 LINKED = "nvidia"  # CUDA's compiler, which is looked for in folders of packages only
 
 
@@ -55,6 +58,9 @@ def _on_top(library: str, base: str) -> None:
     _run(sys.executable, "-m", "venv", "--clear", "--without-pip", where)
     (packages,), (theirs,) = (list((one / "lib").glob("python3*/site-packages")) for one in (where, folder(base)))
     (packages / "base.pth").write_text(f"import site; site.addsitedir({str(theirs)!r})\n")
-    (packages / LINKED).symlink_to(theirs / LINKED)
     pip = (where / "bin/python", "-m", "pip", "install", "-qq", "--no-compile")  # the other environment's
-    _run(*pip, "--no-deps", "--ignore-installed", *COPIED, library, "--editable", ".")
+    _run(*pip, "--no-deps", "--ignore-installed", *COPIED, base if library == TORCH else library, "--editable", ".")
+    if library == TORCH:
+        _run(*pip, "--editable", ".[torch]", *TORCH_TESTS)
+    else:
+        (packages / LINKED).symlink_to(theirs / LINKED)

@@ -8,6 +8,7 @@
   tests/run.sh mpi [NRANKS] [LIBRARY]  all tests under mpiexec; LIBRARY is openmpi or mpich
   tests/run.sh clients [NRANKS] [LIBRARY] [CLIENT ...]
                                        tests of other people's packages, with hpcoll in the place of MPI.COMM_WORLD and without (25 minutes)
+  tests/run.sh torch [NRANKS]          the backend of torch.distributed, by our tests and by torch's own (10 minutes, 5 GB from the index)
   tests/run.sh mutations               whether the short run notices a runtime that was broken on purpose (15 minutes)
 
 All other arguments go to pytest: tests/run.sh mpi 3 openmpi -x -k ring
@@ -28,9 +29,13 @@ from environments import ROOT
 from stages import Stage
 
 LIBRARIES = ("openmpi", "mpich")
+TORCH = environments.TORCH
 NRANKS = (1, 2, 3, 4, 5)
 LOGS = ROOT / "build" / "tests"
-PARTS = ("lint", "unit", "cluster", "mpi", "clients")
+PARTS = ("lint", "unit", "cluster", "mpi", "clients", "torch")
+
+# Folder and ranks. Some of torch's own cases need four.
+TORCH_RUNS = (("tests/torch_backend", 2), ("tests/torch_backend", 4), ("tests/torch_suite", 4))
 
 # The short run of tests/mpi: library, ranks, and pytest's choice of markers (README.md here).
 SMOKE = "smoke and not full"
@@ -85,6 +90,11 @@ def mpi(library: str, nranks: int, arguments: tuple[str, ...], where: tuple[str,
     return Stage(title, (python(library), "tests/mpi_run.py", str(nranks), *where, *arguments), nranks, cores=nranks)
 
 
+def torch(nranks: int, folder: str, arguments: tuple[str, ...]) -> Stage:
+    title = f"{folder} on {nranks} rank{'s' if nranks > 1 else ''}"
+    return Stage(title, (python(TORCH), "tests/mpi_run.py", str(nranks), folder, "-m", "not gpu", *arguments), nranks, cores=nranks)
+
+
 def clients(library: str, nranks: int, name: str, arguments: tuple[str, ...]) -> Stage:
     title = f"{name} on {nranks} rank{'s' if nranks > 1 else ''}, {library}"
     command = (python(library), "tests/client_run.py", str(nranks), name, *arguments)
@@ -112,6 +122,7 @@ def chosen(
             "cluster": lambda: [cluster(libraries[0], arguments)],
             "mpi": lambda: [mpi(library, n, arguments) for library in libraries for n in nranks],
             "clients": lambda: [clients(*one, arguments) for one in its_own],
+            "torch": lambda: [torch(n, folder, arguments) for folder, n in TORCH_RUNS if n in nranks],
         }[part]()
     return found
 
@@ -140,6 +151,7 @@ def main(words: list[str]) -> int:
         words = words[1:]
     arguments = tuple(words)
     needed = LIBRARIES if not parts or {"mpi", "cluster", "clients"} & set(parts) else LIBRARIES[:1]
+    needed += (TORCH,) * ("torch" in parts)
     problem = stages.prepare("environments", lambda: environments.make(needed))
     names = names or list(CLIENTS)
     if not problem and "clients" in parts:

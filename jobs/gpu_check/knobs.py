@@ -47,7 +47,7 @@ class Knobs:
     copy_sizes: str = field(default_factory=lambda: _text("COPY_SIZES", "4K 64K 1M 16M 256M"))
     small: tuple[str, ...] = field(default_factory=lambda: _words("SMALL", "64K 64M"))
     nranks: tuple[int, ...] = field(default_factory=lambda: _numbers("NRANKS", "2 4 1 8"))
-    files: tuple[str, ...] = field(default_factory=lambda: _words("FILES", "kernels collectives memory streams"))
+    files: tuple[str, ...] = field(default_factory=lambda: _words("FILES", "kernels collectives memory streams torch"))
     ways: tuple[str, ...] = field(default_factory=lambda: _words("WAYS", "ipc staged host picked direct"))
     test_options: tuple[str, ...] = field(default_factory=lambda: _words("TEST_OPTIONS", "--maxfail=3 --timeout=50"))
     failures: int = field(default_factory=lambda: int(_text("FAILURES", "3")))

@@ -12,6 +12,7 @@ WAY = "GPU_TESTS_WAY"  # of tests/gpu/conftest.py: only tests of one way run; PI
 PICKED, DIRECT = "picked", "direct"
 _TELLING = "collectives"
 _KERNELS = "kernels"  # the file that needs no ranks
+_TORCH = "torch"  # not a file: what tests/torch_backend has for GPUs
 _ASK = "import ctypes; from mpi4py import MPI; ask = getattr(ctypes.CDLL(MPI.__file__), 'MPIX_Query_cuda_support', None)"
 _ANSWER, _YES = "print('CUDA-aware:', int(bool(ask and ask())))", "CUDA-aware: 1"
 
@@ -27,6 +28,8 @@ def run(parts: Parts) -> None:
             prefix = [] if way != DIRECT or aware else around_direct(knobs)
             if prefix is not None:
                 cases(parts, f"{file}-{way}-{nranks}", nranks, [f"tests/gpu/test_gpu_{file}.py"], way, prefix)
+        if _TORCH in knobs.files and nranks == knobs.nranks[0]:
+            cases(parts, f"{_TORCH}-{nranks}", nranks, ["tests/torch_backend"], PICKED, [], options=["-m", "gpu", *knobs.test_options])
 
 
 def is_aware(parts: Parts) -> bool:
@@ -40,7 +43,7 @@ def order(knobs: Knobs) -> list[tuple[str, str]]:
 
     Collectives that are forced onto a route say whether it works at all; then what hpcoll picks, and the rest; last what MPI carries.
     """
-    files = [one for one in knobs.files if one != _KERNELS]
+    files = [one for one in knobs.files if one not in (_KERNELS, _TORCH)]
     pairs = [(file, way) for file in files for way in knobs.ways]
 
     def rank(pair: tuple[str, str]) -> tuple[bool, bool, bool, bool]:

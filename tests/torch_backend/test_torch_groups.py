@@ -1,0 +1,88 @@
+"""Groups of some ranks: each gives its own results, also several at once, and what a group is not told it does not need."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from operations import NRANKS, RANK, RANKS, Caller
+from torch.distributed.device_mesh import init_device_mesh
+
+
+def total(by: Caller, ranks: list[int], count: int = 5) -> torch.Tensor:
+    return torch.stack([by.given(rank, count) for rank in ranks]).sum(0)
+
+
+def test_world_is_mpi(device: torch.device) -> None:
+    assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (RANK, NRANKS, "hpcoll")
+    assert dist.is_backend_available("hpcoll")
+
+
+@pytest.mark.mpi(min_size=2)
+def test_new_group_in_another_order(device: torch.device) -> None:
+    """Ranks within it are those of the list, and roots are told as ranks of the world."""
+    by, ranks = Caller(False, device), list(RANKS[::-1][: NRANKS - 1])
+    group = dist.new_group(ranks, sort_ranks=False) if NRANKS > 2 else dist.new_group(ranks)
+    if RANK not in ranks:
+        assert dist.get_rank(group) == -1
+    else:
+        assert dist.get_rank(group) == ranks.index(RANK)
+        tensor, told = by.given(RANK, 5), by.given(RANK, 3)
+        dist.all_reduce(tensor, group=group)
+        dist.broadcast(told, src=ranks[-1], group=group)
+        assert torch.equal(tensor, total(by, ranks))
+        assert torch.equal(told, by.given(ranks[-1], 3))
+        outputs = [by.empty(2) for _ in ranks]
+        dist.all_gather(outputs, by.given(RANK, 2), group=group)
+        assert torch.equal(torch.stack(outputs), torch.stack([by.given(rank, 2) for rank in ranks]))
+        dist.destroy_process_group(group)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_several_groups_in_flight() -> None:
+    """Calls of different groups end in any order; one group has all ranks, some have two."""
+    by = Caller(False, torch.device("cpu"))
+    pairs = [[rank, (rank + 1) % NRANKS] for rank in RANKS[: NRANKS - 1]]
+    groups = [(list(RANKS), dist.new_group())] + [(pair, dist.new_group(pair)) for pair in pairs]
+    works = []
+    for ranks, group in groups:
+        if RANK in ranks:
+            tensors = [by.given(RANK, 5) for _ in range(3)]
+            works += [(dist.all_reduce(one, group=group, async_op=True), one, ranks) for one in tensors]
+    for work, tensor, ranks in reversed(works):
+        work.wait()
+        assert torch.equal(tensor, total(by, ranks))
+    for ranks, group in reversed(groups):
+        if RANK in ranks:
+            dist.destroy_process_group(group)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_split_group() -> None:
+    by = Caller(False, torch.device("cpu"))
+    halves = [list(RANKS[::2]), list(RANKS[1::2])]
+    group = dist.split_group(split_ranks=halves)
+    tensor = by.given(RANK, 5)
+    dist.all_reduce(tensor, group=group)
+    assert torch.equal(tensor, total(by, halves[RANK % 2]))
+    dist.destroy_process_group(group)
+
+
+@pytest.mark.mpi(min_size=4)
+def test_device_mesh() -> None:
+    """Rows and columns, as several dimensions of parallelism have them."""
+    by, mesh = Caller(False, torch.device("cpu")), init_device_mesh("cpu", (2, NRANKS // 2), mesh_dim_names=("row", "column"))
+    if mesh.get_coordinate() is not None:
+        for name in ("row", "column"):
+            tensor, group = by.given(RANK, 5), mesh.get_group(name)
+            dist.all_reduce(tensor, group=group)
+            assert torch.equal(tensor, total(by, dist.get_process_group_ranks(group)))
+
+
+def test_groups_come_and_go() -> None:
+    """Nothing is used up: more than the MPI library has communicators for at once."""
+    for _ in range(50):
+        group, tensor = dist.new_group(), torch.ones(1)
+        dist.all_reduce(tensor, group=group)
+        dist.destroy_process_group(group)
+        assert tensor == NRANKS

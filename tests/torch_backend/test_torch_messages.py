@@ -1,0 +1,109 @@
+"""Messages between two ranks of a process group arrive where and as torch.distributed says, and its barrier names who is missing."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from operations import NRANKS, RANK, RANKS, Caller
+
+LATE_S = 0.3
+
+
+@pytest.fixture
+def by(device: torch.device) -> Caller:
+    return Caller(False, device)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_tags_tell_messages_apart(by: Caller) -> None:
+    """The later one is received first, into memory with gaps."""
+    before, behind = (RANK - 1) % NRANKS, (RANK + 1) % NRANKS
+    sent = [dist.isend(by.given(RANK, 4 + tag), behind, tag=tag) for tag in (0, 7)]
+    around = by.empty(11, 2)
+    assert dist.recv(around[:, 0], before, tag=7) == before
+    first = by.empty(4)
+    dist.recv(first, before, tag=0)
+    for work in sent:
+        work.wait()
+    assert torch.equal(around[:, 0], by.given(before, 11))
+    assert not around[:, 1].any()
+    assert torch.equal(first, by.given(before, 4))
+
+
+@pytest.mark.mpi(min_size=2)
+def test_any_source(by: Caller) -> None:
+    if RANK:
+        dist.send(by.given(RANK, 3), 0, tag=RANK % 2)
+    else:
+        for tag in (0, 1):
+            sources = set()
+            for _ in [rank for rank in RANKS if rank and rank % 2 == tag]:
+                tensor = by.empty(3)
+                sources.add(source := dist.recv(tensor, tag=tag))
+                assert torch.equal(tensor, by.given(source, 3))
+            assert sources == {rank for rank in RANKS if rank and rank % 2 == tag}
+    dist.barrier()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_batch(by: Caller) -> None:
+    """Both ways with all ranks, which would wait for ever one after another."""
+    received = [by.empty(2, 3) for _ in RANKS]
+    others = [rank for rank in RANKS if rank != RANK]
+    ops = [dist.P2POp(dist.irecv, received[rank], rank) for rank in others] + [
+        dist.P2POp(dist.isend, by.given(RANK, 2, 3), rank) for rank in others
+    ]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    assert all(torch.equal(received[rank], by.given(rank, 2, 3)) for rank in others)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_objects() -> None:
+    if RANK == 0:
+        dist.send_object_list([{"from": 0}, "text"], dst=1)
+    if RANK == 1:
+        objects = [None, None]
+        assert dist.recv_object_list(objects, src=0) == 0
+        assert objects == [{"from": 0}, "text"]
+
+
+@pytest.mark.mpi(min_size=2)
+def test_callbacks_of_messages_run_as_they_arrive() -> None:
+    """The first waits for a message that comes last."""
+    if RANK == 0:
+        tensors, seen = [torch.zeros(1), torch.zeros(1)], []
+        works = [dist.irecv(one, 1, tag=tag) for tag, one in enumerate(tensors)]
+        done = [work.get_future().then(lambda future: seen.append(float(future.value()[0]))) for work in works]
+        done[1].wait()
+        dist.send(torch.ones(1), 1)
+        done[0].wait()
+        assert seen == [1.0, 0.0]
+    if RANK == 1:
+        dist.send(torch.ones(1), 0, tag=1)
+        dist.recv(torch.zeros(1), 0)
+        dist.send(torch.zeros(1), 0, tag=0)
+
+
+def test_monitored_barrier() -> None:
+    dist.monitored_barrier(timeout=timedelta(seconds=30))
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("names_all", [False, True])
+def test_monitored_barrier_names_who_is_missing(names_all: bool) -> None:
+    group, limit = dist.new_group(), timedelta(seconds=LATE_S)
+    if RANK == 0:
+        missing = f"Ranks {', '.join(map(str, RANKS[1:]))}" if names_all and NRANKS > 2 else "Rank 1"
+        with pytest.raises(RuntimeError, match=f"Rank 0 .*: {missing} failed to pass monitoredBarrier in {1e3 * LATE_S:g} ms"):
+            dist.monitored_barrier(group, limit, wait_all_ranks=names_all)
+    time.sleep(LATE_S if RANK else 0)
+    dist.barrier()
+    if RANK:
+        with pytest.raises(RuntimeError, match=f"Rank {RANK} .* rank 0"):
+            dist.monitored_barrier(group, limit)
+    dist.destroy_process_group(group)

@@ -1,0 +1,152 @@
+"""Every collective of a process group gives what torch.distributed says it gives: waited for at once and in flight, on CPUs and GPUs."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from operations import NRANKS, OPERATIONS, RANK, RANKS, Caller, Pairs
+
+from hpcoll.base.errors import ArgumentTypeError
+
+OPS = dist.ReduceOp
+IN_FLIGHT = pytest.mark.parametrize("in_flight", [False, True], ids=["blocking", "in flight"])
+ELEMENTS = (
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64,
+    torch.complex64, torch.complex128,
+)  # fmt: skip
+
+
+def check(pairs: Pairs) -> None:
+    for got, expected in pairs:
+        assert torch.equal(got, expected), f"rank {RANK}: {got} and not {expected}"
+
+
+@IN_FLIGHT
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.__name__)
+def test_operation(operation: Callable[[Caller], Pairs], in_flight: bool, device: torch.device) -> None:
+    check(operation(Caller(in_flight, device)))
+
+
+@pytest.mark.parametrize("dtype", ELEMENTS, ids=str)
+def test_sum_of_every_element_type(dtype: torch.dtype, device: torch.device) -> None:
+    by = Caller(False, device, dtype)
+    tensor = by.given(RANK, 1000)
+    by(dist.all_reduce, tensor)
+    check([(tensor, by.total(1000))])
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.bool], ids=str)
+def test_what_cannot_be_added_can_be_moved(dtype: torch.dtype, device: torch.device) -> None:
+    whole, mine = torch.zeros(NRANKS, 3, device=device).to(dtype), torch.full((3,), RANK % 2, device=device).to(dtype)
+    dist.all_gather_into_tensor(whole, mine)
+    check([(whole.float(), torch.tensor([[rank % 2] * 3 for rank in RANKS], device=device).float())])
+
+
+def test_elements_without_sums_are_refused() -> None:
+    with pytest.raises(ArgumentTypeError, match="float8_e4m3fn"):
+        dist.all_reduce(torch.zeros(3).to(torch.float8_e4m3fn))
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [
+        (OPS.PRODUCT, lambda every: every.prod(0)), (OPS.MIN, lambda every: every.amin(0)), (OPS.MAX, lambda every: every.amax(0)),
+        (OPS.AVG, lambda every: every.mean(0)),
+        (dist._make_nccl_premul_sum(0.5), lambda every: every.sum(0) / 2),
+    ],
+    ids=["product", "min", "max", "avg", "premul_sum"],
+)  # fmt: skip
+@IN_FLIGHT
+def test_operator(op: Any, expected: Callable[[torch.Tensor], torch.Tensor], in_flight: bool, device: torch.device) -> None:
+    by = Caller(in_flight, device, torch.float64)
+    tensor, part = by.given(RANK, 6), by.empty(1)
+    by(dist.all_reduce, tensor, op=op)
+    by(dist.reduce_scatter_tensor, part, by.given(RANK, NRANKS), op=op)
+    torch.testing.assert_close(tensor, expected(torch.stack(by.every(6))))
+    torch.testing.assert_close(part[0], expected(torch.stack(by.every(NRANKS)))[RANK])
+
+
+@pytest.mark.parametrize("op", [OPS.BAND, OPS.BOR, OPS.BXOR], ids=["and", "or", "xor"])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool], ids=str)
+def test_operator_on_bits(op: Any, dtype: torch.dtype, device: torch.device) -> None:
+    every = [torch.tensor([5 ^ rank, rank, 6], device=device).to(dtype) for rank in RANKS]
+    tensor, expected = every[RANK].clone(), every[0].clone()
+    dist.all_reduce(tensor, op=op)
+    for one in every[1:]:
+        expected = {OPS.BAND: torch.bitwise_and, OPS.BOR: torch.bitwise_or, OPS.BXOR: torch.bitwise_xor}[op](expected, one)
+    check([(tensor, expected)])
+
+
+def test_sparse_sum() -> None:
+    """Indices of all ranks, some of which several ranks have."""
+    indices = torch.tensor([[RANK, NRANKS, NRANKS]])
+    tensor = torch.sparse_coo_tensor(indices, torch.ones(3, 2), (NRANKS + 1, 2), check_invariants=True)
+    dist.all_reduce(tensor)
+    check([(tensor.to_dense()[:NRANKS], torch.ones(NRANKS, 2)), (tensor.to_dense()[NRANKS], torch.full((2,), 2.0 * NRANKS))])
+
+
+def test_functional_collectives(device: torch.device) -> None:
+    """As compiled programs and DTensors call them."""
+    by, world = Caller(False, device), dist.group.WORLD
+    check(
+        [
+            (functional.all_reduce(by.given(RANK, 4), "sum", world) + 0, by.total(4)),
+            (functional.all_gather_tensor(by.given(RANK, 2, 3), 1, world) + 0, torch.cat(by.every(2, 3), 1)),
+            (functional.reduce_scatter_tensor(by.given(RANK, NRANKS, 3), "sum", 0, world) + 0, by.total(NRANKS, 3)[RANK : RANK + 1]),
+            (functional.all_to_all_single(by.given(RANK, NRANKS), None, None, world) + 0, torch.stack(by.every(NRANKS))[:, RANK]),
+            (functional.broadcast(by.given(RANK, 3), 0, world) + 0, by.given(0, 3)),
+        ]
+    )
+
+
+def test_objects() -> None:
+    gathered: list[Any] = [None] * NRANKS
+    dist.all_gather_object(gathered, {"rank": RANK})
+    assert gathered == [{"rank": rank} for rank in RANKS]
+    told = ["from 0" if RANK == 0 else None, RANK]
+    dist.broadcast_object_list(told, src=0)
+    assert told == ["from 0", 0]
+    mine = [None]
+    dist.scatter_object_list(mine, [f"for {rank}" for rank in RANKS], src=0)
+    assert mine == [f"for {RANK}"]
+
+
+def test_ranks_may_wait_differently(device: torch.device) -> None:
+    """At once, or later."""
+    by = Caller(RANK % 2 == 0, device)
+    tensor = by.given(RANK, 4)
+    by(dist.all_reduce, tensor)
+    check([(tensor, by.total(4))])
+
+
+def test_many_in_flight(device: torch.device) -> None:
+    """They may be waited for in another order than they were begun."""
+    by = Caller(False, device)
+    tensors = [by.given(RANK, 1 + 257 * i) for i in range(16)]
+    works = [dist.all_reduce(one, async_op=True) for one in tensors]
+    for work in reversed(works):
+        work.wait()
+    assert all(work.is_completed() and work.is_success() and work.exception() is None for work in works)
+    check([(one, by.total(one.numel())) for one in tensors])
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "native"])
+def test_tensors_far_apart(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the heap and in a map, further apart than MPI 3 can say."""
+    monkeypatch.setenv("HPCOLL_ALLGATHER", algorithm)
+    monkeypatch.setenv("HPCOLL_ALLTOALL", algorithm)
+    group = dist.new_group(backend="hpcoll")
+    maps = [mmap.mmap(-1, 4096) for _ in RANKS]
+    mapped = [torch.frombuffer(one, dtype=torch.float32)[:16] for one in maps]
+    outputs = [torch.zeros(16) if at % 2 else one for at, one in enumerate(mapped)]
+    given = [torch.full((16,), float(10 * RANK + to)) for to in RANKS]
+    dist.all_gather(outputs, given[0], group=group)
+    check([(one, torch.full((16,), 10.0 * rank)) for rank, one in enumerate(outputs)])
+    dist.all_to_all(outputs, given, group=group)
+    check([(one, torch.full((16,), 10.0 * rank + RANK)) for rank, one in enumerate(outputs)])
