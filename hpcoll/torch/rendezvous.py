@@ -14,13 +14,16 @@ from mpi4py import MPI
 from torch.distributed.rendezvous import _rendezvous_handlers
 
 from hpcoll.base.errors import ArgumentError, TransportError
+from hpcoll.torch.store import Server, Store
 
 _SCHEME = "env"  # of `init_process_group` that is told nothing
 _CONNECT_S = 3.0
 _UNKNOWN = -1
+_HERE = "127.0.0.1"
 _SIOCGIFADDR = 0x8915  # of Linux: an interface's address
 
 Rendezvous = Iterator[tuple[dist.Store, int, int]]
+_latest: list[Store] = []  # torch holds on to the half of it that is not Python's
 
 
 def take_over() -> None:
@@ -65,19 +68,19 @@ def check_world(rank: int, nranks: int) -> None:
     raise ArgumentError(told)
 
 
-def store(world: MPI.Intracomm, timeout: timedelta) -> dist.Store:
-    """A key-value store that rank 0 keeps and all ranks reach; collective.
+def store(world: MPI.Intracomm, timeout: timedelta) -> Store:
+    """The key-value store that rank 0 keeps and all ranks reach; collective.
 
     Raises:
         TransportError: this rank reaches rank 0 by none of its addresses.
     """
-    if world.rank == 0:
-        kept = dist.TCPStore("localhost", 0, None, True, timeout, wait_for_workers=False)
-        world.bcast((kept.port, socket.gethostname(), _addresses()))
-        return kept
-    port, host, addresses = world.bcast(None)
-    candidates = ["localhost"] if host == socket.gethostname() else [host, *addresses]
-    return dist.TCPStore(_reached(candidates, port, world.rank), port, None, False, timeout, wait_for_workers=False)
+    server = Server() if world.rank == 0 else None
+    told = (server.port, server.key, socket.gethostname(), _addresses()) if server else None
+    port, key, host, addresses = world.bcast(told)
+    candidates = [_HERE] if host == socket.gethostname() else [host, *addresses]
+    made = Store((_reached(candidates, port, world.rank), port), key, timeout, server)
+    _latest[:] = [made]
+    return made
 
 
 def _addresses() -> list[str]:
