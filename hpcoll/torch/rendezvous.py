@@ -72,13 +72,20 @@ def store(world: MPI.Intracomm, timeout: timedelta) -> Store:
     """The key-value store that rank 0 keeps and all ranks reach; collective.
 
     Raises:
-        TransportError: this rank reaches rank 0 by none of its addresses.
+        TransportError: on every rank, when one of them reaches rank 0 by none of its addresses.
     """
     server = Server() if world.rank == 0 else None
     told = (server.port, server.key, socket.gethostname(), _addresses()) if server else None
     port, key, host, addresses = world.bcast(told)
     candidates = [_HERE] if host == socket.gethostname() else [host, *addresses]
-    made = Store((_reached(candidates, port, world.rank), port), key, timeout, server)
+    made, problem = None, ""
+    try:
+        made = Store((_reached(candidates, port, world.rank), port), key, timeout, server)
+    except (TransportError, dist.DistStoreError) as error:
+        problem = str(error)
+    problem = next(filter(None, world.allgather(problem)), "")
+    if made is None or problem:
+        raise TransportError(problem)
     _latest[:] = [made]
     return made
 
