@@ -12,7 +12,18 @@ where neither is installed. ``__all__`` is the public face.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hpcoll.base.errors import ArgumentError, DeviceError, GradientError, HpcollError, KernelError, ScheduleError, TransportError
+from hpcoll.base.errors import (
+    ArgumentError,
+    CollectiveTimeout,
+    DeviceError,
+    GradientError,
+    HpcollError,
+    KernelError,
+    MismatchError,
+    PeerFailed,
+    ScheduleError,
+    TransportError,
+)
 from hpcoll.base.ops import AVG, ReduceOp, premul_sum, reduce_op
 from hpcoll.runtime.gpu.local_gpu import local_device
 from hpcoll.schedules.catalogue import algorithms_of_form as algorithms
@@ -27,13 +38,16 @@ __all__ = [
     "AVG",
     "ArgumentError",
     "CartCommunicator",
+    "CollectiveTimeout",
     "Communicator",
     "DeviceError",
     "GradientBuckets",
     "GradientError",
     "HpcollError",
     "KernelError",
+    "MismatchError",
     "ParameterServer",
+    "PeerFailed",
     "ReduceOp",
     "ScheduleError",
     "TransportError",

@@ -68,6 +68,14 @@ class CollectiveTimeout(TransportError):
     """A collective did not end in the time it was given."""
 
 
+class MismatchError(TransportError):
+    """Ranks of a communicator called different collectives, or one with different arguments; raised on every one of them."""
+
+
+class PeerFailed(TransportError):
+    """A rank that a collective needs has ended: it was killed, it left, or an exception ended its program."""
+
+
 class DeviceError(HpcollError):
     """The CUDA driver failed.
 

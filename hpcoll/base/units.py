@@ -1,8 +1,9 @@
-"""Byte counts as people write them. Imports errors only."""
+"""Byte counts and times as people write them. Imports errors only."""
 
 from hpcoll.base.errors import ArgumentError
 
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
 def parse_nbytes(text: str | int) -> int:
@@ -37,3 +38,23 @@ def format_nbytes(nbytes: float) -> str:
             break
         value /= 1024
     return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
+
+
+def parse_seconds(text: str | float) -> float:
+    """Seconds in ``"60s"``, ``"10m"``, ``"500ms"``, ``"2h"`` or a number.
+
+    Raises:
+        ArgumentError: not a number with one of these units, or negative.
+
+    >>> parse_seconds("10m"), parse_seconds("500ms"), parse_seconds(" 1.5 "), parse_seconds(0)
+    (600.0, 0.5, 1.5, 0.0)
+    """
+    number = str(text).strip().lower()
+    unit = next((unit for unit in _SECONDS if unit and number.endswith(unit)), "")
+    try:
+        seconds = float(number.removesuffix(unit)) * _SECONDS[unit]
+        if not 0 <= seconds < float("inf"):
+            raise ValueError
+        return seconds
+    except ValueError:
+        raise ArgumentError(f"time must be a number of seconds such as 60s, 10m or 500ms, got {text!r}") from None

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.errors import ArgumentError, DeviceError, TransportError
+from hpcoll.base.errors import ArgumentError, DeviceError, PeerFailed, TransportError
 from hpcoll.comm import entries
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.methods import FOUND_BY, METHODS, Method
@@ -27,6 +27,7 @@ from hpcoll.comm.prepared import Asked, Prepared
 from hpcoll.comm.progress_thread import abandon, drain
 from hpcoll.comm.requests import Persistent
 from hpcoll.comm.resources import Resources
+from hpcoll.comm.watch import Watch, tell
 from hpcoll.runtime.engine import call_cache
 from hpcoll.runtime.engine.entry import UNPACK_RESULTS, call_compiled, run_cached
 from hpcoll.runtime.engine.host_engine import HostEngine
@@ -129,7 +130,13 @@ class Context:
 
         Raises:
             ArgumentError: says why.
+            MismatchError, PeerFailed, CollectiveTimeout: a call of another rank has failed.
         """
+        if not self.closed and self.resources.alarmed:
+            try:
+                Watch(self.resources, None).hear()
+            except TransportError as error:
+                self.interrupted("no call yet", error)
         if self.closed or MPI.Is_finalized():
             why = "MPI is finalised" if MPI.Is_finalized() else self.closed
             raise ArgumentError(f"rank {self.rank}: this communicator cannot be used: {why}")
@@ -253,7 +260,8 @@ class Context:
 
     def _go_on(self, plan: Plan, engine: HostEngine, status: int, call: Call | None = None) -> None:
         try:
-            engine.go_on(status, self.limit_s)
+            if status:
+                self._watched(engine, status)
             if call is not None and call.finish is not None:
                 call.finish()
         except BaseException as error:
@@ -262,9 +270,25 @@ class Context:
             self.interrupted(plan.named(engine.elements), error)
             raise
 
+    def _watched(self, engine: HostEngine, status: int) -> None:
+        """Run to the end what has not ended at once, and see why where it does not end."""
+        watch = self.watch(engine)
+        try:
+            engine.go_on(status, watch.look, self.limit_s)
+        except TransportError as error:
+            watch.explain(error)
+            raise
+        finally:
+            watch.end()
+
+    def watch(self, engine: HostEngine, called_at: str | None = None) -> Watch:
+        """A watch over a run that does not end; called from where the program called, or told where that was."""
+        return Watch(self.resources, engine, called_at)
+
     def interrupted(self, what: str, error: BaseException) -> None:
-        """A collective that stopped half-way leaves messages under way: say where, and refuse further use."""
+        """A collective that stopped half-way leaves messages under way: say where, tell the others, and refuse further use."""
         where = f"rank {self.rank}: {what}, {self.nranks} ranks"
+        tell(self.resources, PeerFailed, f"rank {self.rank} gave up: {type(error).__name__}: {error}")
         self.close(f"an earlier collective did not end ({where})")
         if isinstance(error, DeviceError):
             raise DeviceError(f"{where}: {error}", code=error.code) from None

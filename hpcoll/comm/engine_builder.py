@@ -19,6 +19,7 @@ from hpcoll.comm.calls.call import Call
 from hpcoll.comm.cut import cut, lane_nbytes, ledger_nbytes, message_nbytes, window
 from hpcoll.comm.ledger import Account, named
 from hpcoll.comm.plan import MAX_WINDOW, MOST_ENGINES, MessageContext, addressed
+from hpcoll.comm.signature import Signature, signed_nbytes
 from hpcoll.kernels import WIDE_NBYTES
 from hpcoll.kernels.host import kernel_address
 from hpcoll.runtime.engine.host_engine import Binding, HostEngine, Shape, WaitPolicy
@@ -102,8 +103,7 @@ class EngineBuilder(ABC):
             KernelError: the operator does not compile for the element type.
         """
         engine, ways = self._lowered(choice, sizes, account, call, message_context)
-        self._say(choice, account, call, ways)
-        return engine
+        return self._signed(engine, choice, account, call, ways)
 
     def _lowered(
         self, choice: Choice, sizes: tuple[int, ...], account: Account, call: Call, message_context: MessageContext
@@ -123,12 +123,14 @@ class EngineBuilder(ABC):
             engine.bind_counts(call.count, ledger_nbytes(call, len(self._topology.nodes)), call.copied)
         return engine, Counter(route.name for route in routes.values())  # lowering has asked for no others
 
-    def _say(self, choice: Choice, account: Account, call: Call, ways: Ways) -> None:
-        """Tell ledger and log on what ways an engine's messages go."""
+    def _signed(self, engine: HostEngine, choice: Choice, account: Account, call: Call, ways: Ways) -> HostEngine:
+        """The engine, which tells its peers what it runs; ledger and log are told on what ways its messages go."""
+        engine.sign(Signature.of(call, choice.algorithm, choice.segment).word, signed_nbytes(call))
         account.ways.update(ways)
         if log.isEnabledFor(logging.DEBUG):
             peers = ", ".join(f"{n} by {way}" for way, n in sorted(ways.items())) or "none"
             log.debug("rank %d: %s: %s, peers: %s", self._topology.rank, named(call.collective, call.element), choice.algorithm, peers)
+        return engine
 
     @abstractmethod
     def _routes(self, call: Call, message_context: MessageContext) -> Mapping[int, Route]:
@@ -185,8 +187,7 @@ class HostEngines(EngineBuilder):
             binding = self._binding(pattern.program, call, account.sums, message_context)
             engine = pattern.another(counts.buffer_info()[0], binding)
             if engine is not None:
-                self._say(choice, account, call, ways)
-                return engine
+                return self._signed(engine, choice, account, call, ways)
         engine, ways = self._lowered(choice, sizes, account, call, message_context)
         unused = engine.another(counts.buffer_info()[0], Binding(0, np.zeros(1, np.int64), np.zeros(3, np.int64)))
         assert unused is not None
@@ -194,8 +195,7 @@ class HostEngines(EngineBuilder):
         patterns.insert(0, (unused, ways))
         if len(_PATTERNS) > _MOST_PATTERNS:
             _PATTERNS.pop(next(iter(_PATTERNS)), None)
-        self._say(choice, account, call, ways)
-        return engine
+        return self._signed(engine, choice, account, call, ways)
 
     def _routes(self, call: Call, message_context: MessageContext) -> Mapping[int, Route]:
         return host_routes(message_context.local_peers)

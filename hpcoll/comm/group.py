@@ -17,6 +17,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.notice import NOTICE
 from hpcoll.comm.plan import MessageContext
 from hpcoll.comm.turns import Turns
 from hpcoll.comm.waiting import wait_policy
@@ -49,7 +50,7 @@ class Group:
         mixed: Ranks may pass different kinds of memory in one call, says the program.
     Attributes:
         comm: Private duplicate on which hpcoll's messages travel; ``handle`` is its C handle.
-        rank, nranks: In it.
+        rank, nranks: In it; ``world_ranks``: of all, in COMM_WORLD.
         config: Settings from the environment, equal on all ranks.
         node: The ranks that share memory with this one.
         topology: Where all ranks run.
@@ -69,7 +70,7 @@ class Group:
     def __init__(
         self, comm: MPI.Intracomm, number: int, processes: Sequence[Process] | None, world_ranks: tuple[int, ...], mixed: bool
     ) -> None:  # fmt: skip
-        self.number, self.rank, self.nranks = number, comm.Get_rank(), comm.Get_size()
+        self.number, self.rank, self.nranks, self.world_ranks = number, comm.Get_rank(), comm.Get_size(), world_ranks
         self.alive, self.used, self.lock, self._indices = 0, 0, threading.Lock(), count()
         self.turns = Turns()
         self.comm = comm.Dup()
@@ -90,6 +91,7 @@ class Group:
                 level = logging.WARNING if self.config.shm_copy else logging.INFO
                 log.log(level, "ranks of this node stage all messages: they cannot read each other's memory: %s", unreadable)
         self._stock = self.new_message_contexts(CALLS_AT_ONCE)
+        NOTICE.add_page(self.node.notices)
         if self.node.memory_alone:
             log.info("shared memory of this node: files of memory alone (memfd), because %s makes none without a name", FOLDER)
         shares, near = self._stock[0].rings is not None, self.node.nranks == self.nranks

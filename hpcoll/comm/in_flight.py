@@ -11,6 +11,7 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.attach import WithContext, existing_context
 from hpcoll.comm.calls.call import Call
+from hpcoll.comm.calls.lasting import lasting
 from hpcoll.comm.calls.methods import FOUND_BY, METHODS, Caller
 from hpcoll.comm.calls.native import as_native, only_native
 from hpcoll.comm.calls.reductions import every_count
@@ -20,7 +21,7 @@ from hpcoll.comm.entries import enter, enter_native, may_enter
 from hpcoll.comm.group import IN_FLIGHT
 from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.prepared import Asked, Prepared
-from hpcoll.comm.progress_thread import can_be_helped, collect, hurry, lasting
+from hpcoll.comm.progress_thread import can_be_helped, collect, hurry
 from hpcoll.comm.requests import Persistent, begin, go_on, is_eager, start
 from hpcoll.runtime.engine.call_cache import CallTable, Key, Served
 from hpcoll.runtime.engine.entry import run_cached

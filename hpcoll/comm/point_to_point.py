@@ -172,6 +172,9 @@ class _Owner:
     def __init__(self, rank: int) -> None:
         self.rank = rank
 
+    def watch(self, engine: HostEngine, called_at: str) -> None:
+        """Nobody knows more of a message."""
+
     def interrupted(self, what: str, error: BaseException) -> None:
         """Say whose message failed."""
         if isinstance(error, TransportError):

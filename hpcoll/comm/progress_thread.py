@@ -12,18 +12,21 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.errors import ArgumentError
+from hpcoll.base.errors import ArgumentError, HpcollError, TransportError
+from hpcoll.comm.caller import in_words, place_of_caller
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.plan import MessageContext, Plan
+from hpcoll.comm.watch_thread import WatchThread
 from hpcoll.runtime.engine.c_library import function_address
 from hpcoll.runtime.engine.entry import ACTIVATE, SERVE, WAIT, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine, WaitPolicy
 from hpcoll.runtime.program import progress_fields as progress
+from hpcoll.runtime.program.fields import ERROR, GIVEN_UP
 from hpcoll.runtime.transports.mpi import library
 from hpcoll.selection.config import log
 
@@ -35,31 +38,6 @@ _SEMAPHORE_NBYTES = 64
 _FINALIZE_S = 0.5
 
 
-class _Lasting(MPI.Datatype):
-    """A datatype that is freed with its last reference."""
-
-    def __del__(self) -> None:
-        if self != MPI.DATATYPE_NULL and not MPI.Is_finalized():
-            self.Free()
-
-
-def lasting(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A call's arguments with duplicates of derived datatypes, which the program may free while the call is in flight."""
-    return tuple(_lasting(spec) if isinstance(spec, list | tuple) else spec for spec in arguments)
-
-
-def _lasting(spec: Any) -> Any:
-    if not any(isinstance(item, MPI.Datatype) and item != MPI.DATATYPE_NULL and not item.is_predefined for item in spec):
-        return spec
-    return [_copy(item) if isinstance(item, MPI.Datatype) and not item.is_predefined else item for item in spec]
-
-
-def _copy(datatype: MPI.Datatype) -> MPI.Datatype:
-    copy = _Lasting(datatype.Dup())
-    copy.name = datatype.name
-    return copy
-
-
 _abandoned: list[object] = []
 
 
@@ -69,10 +47,26 @@ def abandon(engine: HostEngine, call: Call) -> None:
         _abandoned.append((engine, call))
 
 
+class Watching(Protocol):
+    """What `Owner.watch` gives."""
+
+    def look(self) -> None:
+        """Raises TransportError when it is to be given up."""
+
+    def explain(self, error: HpcollError) -> None:
+        """Raises another error instead of one of the engine's, where ranks know more."""
+
+    def end(self) -> None:
+        """It is over."""
+
+
 class Owner(Protocol):
     """What an operation needs of its communicator's context."""
 
     rank: int
+
+    def watch(self, engine: HostEngine, called_at: str) -> "Watching | None":
+        """A watch over a run that does not end, if anybody can know more of it."""
 
     def interrupted(self, what: str, error: BaseException) -> None:
         """Called when an operation failed half-way."""
@@ -93,6 +87,7 @@ class _Board:
         self.words[progress.USLEEP] = function_address("usleep")
         self.free = list(range(_MAX_SLOTS - 1, -1, -1))
         self.operations: dict[int, Operation] = {}
+        self.watch_thread = WatchThread(lambda: list(self.operations.values()))
         self._thread: threading.Thread | None = None
 
     def help(self) -> None:
@@ -165,6 +160,27 @@ class Operation:
         self.dropped = self.ended = False
         self._finished = False
         self._error: Exception | None = None
+        self.begun, self._called_at = time.monotonic(), place_of_caller()
+        self._watch: Watching | None = None
+        self._given_up: Exception | None = None
+        if not self.board.watch_thread.awake:
+            self.board.watch_thread.wake()
+
+    def look(self) -> None:
+        """See whether it is to be given up; called by a thread that watches."""
+        state = self.board.slots[self._slot, progress.STATE]
+        if self._finished or self._given_up is not None or state in (progress.FREE, progress.QUEUED, progress.ENDED_WELL):
+            return
+        try:
+            if self._watch is None:
+                self._watch = self.context.watch(self.engine, in_words(self._called_at))
+            if self._watch is not None and state == progress.ENDED_BADLY:
+                self._watch.explain(self.engine.failure())
+            elif self._watch is not None:
+                self._watch.look()
+        except TransportError as error:
+            self._given_up = error
+            self.engine.state[ERROR] = self.engine.state[ERROR] or GIVEN_UP
 
     def activate(self, handle: int, *, begun: bool) -> None:
         """Let it be given turns.
@@ -233,13 +249,15 @@ class Operation:
     def end(self) -> None:
         """`finish` for the first time, but leave an error for whoever waits."""
         failed = self.state == progress.ENDED_BADLY
+        if failed:
+            self.look()
         self._finished = True
         self.board.slots[self._slot, progress.STATE] = progress.FREE
         self.board.operations.pop(self._slot, None)
         self.board.free.append(self._slot)
         try:
             if failed:
-                raise self.engine.failure()
+                raise self._given_up or self.engine.failure()
             if self.call.finish is not None:
                 self.call.finish()
             self.plan.account.note(self.engine.ledger_nbytes)
@@ -247,6 +265,8 @@ class Operation:
             abandon(self.engine, self.call)
             self._error = self.named(error)
         finally:
+            if self._watch is not None:
+                self._watch.end()
             self._release()
 
     def named(self, error: Exception) -> Exception:

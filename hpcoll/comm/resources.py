@@ -1,5 +1,6 @@
 """What a communicator has for its collectives: its group's, and message contexts of its own."""
 
+import zlib
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -16,6 +17,8 @@ class Resources:
     """What the calls of one communicator run on. Made collectively, while the thread is `hpcoll.comm.group.Group.alone`.
 
     Attributes:
+        key: Tells the communicator from all others, alike on all ranks.
+        title: Its name, for texts.
         native: The caller's communicator, as plain mpi4py object. What its ranks ask each other travels on it, so that threads with
             communicators of one group need not wait for each other.
         group: Of its ranks; what it knows is repeated here.
@@ -32,6 +35,8 @@ class Resources:
         self.capacity, self.one_node, self.has_gpus = group.capacity, group.one_node, group.has_gpus
         self.asked_mixed, self.mixed, self.wait_policy = group.asked_mixed, group.mixed, group.wait_policy
         self.message_contexts = group.message_contexts()
+        self.key = f"{group.number}.{self.message_contexts[0].index}.{zlib.crc32(repr(group.world_ranks).encode())}"
+        self.host = group.processes[group.rank].host
         self.lock = np.zeros(1, np.int64)
         self._persistent: list[MessageContext] = []
         self._agreed: list[MessageContext] = []
@@ -40,6 +45,7 @@ class Resources:
     def serve(self, comm: MPI.Intracomm) -> None:
         """Be a communicator's."""
         self.native = MPI.Intracomm(comm)
+        self.title = self.native.Get_name() or f"a communicator of {self.nranks} ranks"
         self.caller = Caller(self.native, self.rank, self.nranks, np.zeros(1, np.uint8))
 
     def alone(self) -> AbstractContextManager[None]:
@@ -50,6 +56,16 @@ class Resources:
     def shares_memory(self) -> bool:
         """Whether this rank exchanges messages with others through shared memory."""
         return self.message_contexts[0].rings is not None
+
+    def every_message_context(self) -> list[MessageContext]:
+        """All that there are by now."""
+        return [*self.message_contexts, *self._persistent]
+
+    @property
+    def alarmed(self) -> bool:
+        """Whether a call has failed on a rank of this node."""
+        rings = self.message_contexts[0].rings if self.message_contexts else None
+        return rings is not None and bool(rings.alarm[0])
 
     def begin(self) -> MessageContext:
         """The message context of blocking calls."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from hpcoll.analysis.cost import Levels
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.units import parse_nbytes
+from hpcoll.base.units import parse_nbytes, parse_seconds
 from hpcoll.runtime.transports.cross_memory import COPIES
 from hpcoll.schedules.catalogue import find
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -63,6 +63,8 @@ class Config:
         table: What that file says about the communicator at hand; empty when it says nothing.
         shm_copy: `STAGED` or `CMA`, or None for what pays.
         cuda_path: One of `CUDA_PATHS` that GPU arrays must take, or None.
+        warn: Seconds after which a collective that does not end is warned about; 0: never.
+        timeout: Seconds after which it is given up; None: never.
         levels: The cost model's constants that the tuning file has for the communicator at hand, or None; a level that was not
             measured has those of `hpcoll.selection.networks`.
     """
@@ -78,6 +80,8 @@ class Config:
     domains: tuple[int, ...] | None = None
     table: Table = field(default_factory=dict)
     cuda_path: str | None = None
+    warn: float = 60.0
+    timeout: float | None = None
     levels: Levels | None = None
 
     def agreement(self) -> dict[str, object]:
@@ -165,6 +169,11 @@ def positive_segment(value: str | int) -> int:
     return segment
 
 
+def _limit(value: str) -> float | None:
+    return parse_seconds(value) or None
+
+
+_DURATION = "a time: `60s`, `10m`, `500ms`, or seconds without a unit"
 _SIZE = "a size: `8`, `64K`, `1.5M`, `1G`"
 _ALGORITHM = (
     f"an algorithm of that collective, or `{NATIVE}`",
@@ -202,13 +211,23 @@ VARIABLES = (
         "picked per peer", "cuda_path", partial(_one_of, CUDA_PATHS),
     ),
     Variable(
+        "HPCOLL_WARN", f"{_DURATION}; `0` for never", "after how long a collective that does not end is warned about: who waits for whom",
+        "`60s`", "warn", parse_seconds,
+    ),
+    Variable(
+        "HPCOLL_TIMEOUT", f"{_DURATION}; `0` for never",
+        "after how long a collective that does not end raises `CollectiveTimeout` on all ranks", "never", "timeout", _limit,
+    ),
+    Variable(
         "HPCOLL_DEBUG", ", ".join(f"`{name.lower()}`" for name in _LEVELS),
         "how much is logged; `info` says what was picked and why, `trace` also how messages get to the peers of each rank",
         "`warn`", "level", _level,
     ),
 )  # fmt: skip
 _BY_NAME = {variable.name: variable for variable in VARIABLES}
-_AGREED = ("HPCOLL_SEGMENT", TUNING, "HPCOLL_SHM", "HPCOLL_SHM_RANKS", "HPCOLL_SHM_COPY", "HPCOLL_DOMAINS", "HPCOLL_CUDA_PATH")
+_AGREED = (
+    "HPCOLL_SEGMENT", TUNING, "HPCOLL_SHM", "HPCOLL_SHM_RANKS", "HPCOLL_SHM_COPY", "HPCOLL_DOMAINS", "HPCOLL_CUDA_PATH", "HPCOLL_TIMEOUT",
+)  # fmt: skip
 
 
 def read_config(environment: Mapping[str, str] | None = None) -> Config:

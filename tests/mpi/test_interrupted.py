@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from reference import agreed, fresh
 
-from hpcoll import ArgumentError, TransportError
+from hpcoll import ArgumentError, MismatchError, TransportError
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -32,11 +32,9 @@ def test_a_message_too_long() -> None:
     if comm.rank == 0:
         comm.Bcast(np.ones(8), algorithm="direct")
     else:
-        where = f"rank {comm.rank}: bcast/direct of 32 elements of uint8, {comm.size} ranks: "
-        with pytest.raises(TransportError, match=f"{where}.*runcate") as caught:
+        with pytest.raises(TransportError, match=f"rank {comm.rank}: bcast/direct of 32 elements of uint8, {comm.size} ranks: ") as caught:
             comm.Bcast(np.ones(4), algorithm="direct")
-        assert caught.value.code != 0
         assert caught.value.__suppress_context__, "one traceback, not two"
-        if comm._context.resources.shares_memory:
-            assert str(caught.value).endswith("; from another rank of the node came 64 bytes, expected 32")
+        shares = comm._context.resources.shares_memory
+        assert isinstance(caught.value, MismatchError) if shares else caught.value.code != 0
     assert agreed([]) == []

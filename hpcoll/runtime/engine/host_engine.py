@@ -1,6 +1,7 @@
 """The host engine: a program bound to a communicator, a kernel and scratch, which the interpreter runs."""
 
 import os
+from collections.abc import Callable
 from copy import copy
 from time import monotonic
 from typing import Any, NamedTuple
@@ -228,6 +229,18 @@ class HostEngine:
             return None
         return int(self.rings.fields[f.READ_FROM]) if self.state[where] >= f.OWN_MEMORY << f.OFFSET_BITS else 0
 
+    def waiting_rows(self) -> list[tuple[int, np.ndarray]]:
+        """Position and content of the rows at which lanes in flight are."""
+        slots = self._numbers(f.WINDOW_SLOTS, int(self.state[f.WINDOW]), 2).tolist()
+        rows = self._numbers(f.ROWS, len(self.program.rows), f.NCOLUMNS)
+        return [(row, rows[row]) for lane, row in slots if lane < self.state[f.NLANES] and row < len(rows)]
+
+    def peer_of(self, wait: np.ndarray) -> int:
+        """The rank with which a WAIT's message is exchanged; -1 where no row says."""
+        rows = self._numbers(f.ROWS, len(self.program.rows), f.NCOLUMNS)
+        begun = np.isin(rows[:, f.CODE], (Code.SEND, Code.RECV)) & (rows[:, f.REQUEST] == wait[f.REQUEST])
+        return int(rows[begun, f.PEER][0]) if begun.any() else -1
+
     def _numbers(self, field: int, nrows: int, ncolumns: int) -> np.ndarray:
         at = (int(self.state[field]) - self.address) // 8
         return self._words[at : at + nrows * ncolumns].reshape(nrows, ncolumns)
@@ -244,6 +257,10 @@ class HostEngine:
         """Use ``scratch_nbytes`` or more of memory, which engines that never run at once may share."""
         self.scratch = memory
         self.state[f.SCRATCH], self.state[f.ROOM] = aligned(memory.ctypes.data), memory.nbytes
+
+    def sign(self, signature: int, signed: int) -> None:
+        """Tell peers what is run: `hpcoll.comm.signature` has both."""
+        self.state[f.SIGNATURE], self.state[f.SIGNED] = signature, signed
 
     def bind_copy(self, nbytes: int) -> None:
         """Have room to copy so many bytes of INPUT at the start of each run."""
@@ -266,11 +283,12 @@ class HostEngine:
         """Let the program's WAIT 0 be for a request made elsewhere; addresses of its handle and of what is told of it."""
         self.state[f.REQUESTS], self.state[f.STATUS_IGNORE] = request, status
 
-    def go_on(self, status: int, limit_s: float | None = None) -> None:
+    def go_on(self, status: int, look: Callable[[], None] = lambda: None, limit_s: float | None = None) -> None:
         """Run to the end what has begun.
 
         Args:
             status: What `hpcoll.runtime.engine.interpreter.run` answered, not `DONE`.
+            look: Called now and then while nothing moves; what it raises ends the run.
             limit_s: Seconds that it may take from now on; None: as long as it takes.
         Raises:
             CollectiveTimeout: it took longer; messages may be left under way.
@@ -279,6 +297,7 @@ class HostEngine:
         """
         end = None if limit_s is None else monotonic() + limit_s
         while status == PENDING:
+            look()
             status = call_compiled(RUN, self.address, 0, 0, GO_ON)
             if end is not None and status == PENDING and monotonic() > end:
                 raise CollectiveTimeout(f"it did not end in {limit_s:g} s")
@@ -293,6 +312,8 @@ class HostEngine:
             peer, number = divmod(self.error - f.UNREADABLE, 1 << 16)
             text = f"the memory of local rank {peer} cannot be read ({os.strerror(number)}): it has ended, or freed what it sends"
             return TransportError(text, code=self.error)
+        if self.error in (f.MISMATCH, f.ALARMED, f.GIVEN_UP):
+            return TransportError("ranks gave up", code=self.error)
         came, awaited = int(self.state[f.CAME]), int(self.state[f.AWAITED])
         lengths = f"; from another rank of the node came {came} bytes, expected {awaited}" if came != awaited else ""
         return TransportError(MPI.Get_error_string(self.error) + lengths, code=self.error)

@@ -13,7 +13,7 @@ from hpcoll.runtime.engine.gpu_ops import begin_gpu, enter, leave, run_gpu
 from hpcoll.runtime.engine.local_ops import copy, nanoseconds, run_local
 from hpcoll.runtime.engine.mpi_ops import let_mpi_move, run_mpi
 from hpcoll.runtime.engine.resize import resize
-from hpcoll.runtime.engine.shm_ops import begin_shm, end_shm, run_shm
+from hpcoll.runtime.engine.shm_ops import begin_shm, end_shm, note_end, run_shm
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import Code
 
@@ -51,7 +51,7 @@ def _run_lane(address, lane, row):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def begin(address, input_address, output_address):  # type: ignore[no-untyped-def]
-    """Set a call's buffers and put the first lanes into their window slots."""
+    """Set a call's buffers and put the first lanes into their window slots; False where another rank's call has failed."""
     state = pointer(address)
     window_slots, lanes = pointer(state[f.WINDOW_SLOTS]), pointer(state[f.LANES])
     state[f.INPUT], state[f.OUTPUT], state[f.ENDED] = input_address, output_address, 0
@@ -62,8 +62,10 @@ def begin(address, input_address, output_address):  # type: ignore[no-untyped-de
         window_slots[2 * slot], window_slots[2 * slot + 1] = slot, lanes[3 * slot]
     if state[f.GPU]:
         state[f.ERROR] = -begin_gpu(state)
-    if state[f.RINGS]:
-        begin_shm(address)
+    if state[f.RINGS] and not begin_shm(address):
+        state[f.ERROR] = f.ALARMED
+        return False
+    return True
 
 
 @njit(nogil=True)
@@ -139,7 +141,8 @@ def run_locked(address, input_address, output_address, counts):  # type: ignore[
     if status != f.DONE:
         store_release(state[f.LOCK], 0)
         return status
-    begin(address, input_address, output_address)
+    if not begin(address, input_address, output_address):
+        return f.FAILED
     state[f.STARTED] = nanoseconds(address)
     return _go_on(address)
 
@@ -163,6 +166,7 @@ def _go_on(address):  # type: ignore[no-untyped-def]
     account, elapsed = pointer(state[f.ACCOUNT]), nanoseconds(address) - state[f.STARTED]
     if state[f.TURNS]:
         end_shm(state, elapsed)
+    note_end(state, state[f.STARTED] + elapsed)
     account[0] += 1
     account[1] += elapsed
     account[2] += state[f.LEDGER_NBYTES]

@@ -21,6 +21,8 @@ from hpcoll.runtime.engine.ffi import (
     usleep,
 )
 from hpcoll.runtime.engine.interpreter import advance_by_address, begin
+from hpcoll.runtime.engine.local_ops import nanoseconds
+from hpcoll.runtime.engine.shm_ops import note_end
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program import progress_fields as p
 
@@ -38,16 +40,18 @@ def _advance(table, slot):  # type: ignore[no-untyped-def]
     state = load_acquire(at + 8 * p.STATE)
     if (state != p.QUEUED and state != p.RUNNING) or not exchange(at + 8 * p.OWNER, 0, 1):
         return 0
-    moved = 0
+    moved, begun = 0, True
     state = load_acquire(at + 8 * p.STATE)
     engine = pointer(fields[p.ENGINE])
     if state == p.QUEUED and load_acquire(fields[p.TICKETS]) == fields[p.TICKET]:
-        begin(fields[p.ENGINE], fields[p.INPUT], fields[p.OUTPUT])
+        begun = begin(fields[p.ENGINE], fields[p.INPUT], fields[p.OUTPUT])
         state = p.RUNNING
         store_release(at + 8 * p.STATE, p.RUNNING)
     if state == p.RUNNING:
-        moved = advance_by_address(fields[p.ENGINE])
+        moved = advance_by_address(fields[p.ENGINE]) if begun and engine[f.ERROR] != f.GIVEN_UP else -1
         if moved < 0 or engine[f.ENDED] == engine[f.NLANES]:
+            if moved >= 0:
+                note_end(engine, nanoseconds(fields[p.ENGINE]))
             store_release(fields[p.TICKETS], fields[p.TICKET] + 1)
             handle = fields[p.HANDLE]
             store_release(at + 8 * p.STATE, p.ENDED_BADLY if moved < 0 else p.ENDED_WELL)
@@ -132,13 +136,15 @@ def start(engine, input_address, output_address):  # type: ignore[no-untyped-def
     state = pointer(engine)
     if state[f.CELL] and (pointer(state[f.CELL])[0] ^ state[f.NULL]) & state[f.HANDLE_MASK]:
         return f.BUSY
-    begin(engine, input_address, output_address)
+    if not begin(engine, input_address, output_address):
+        return f.FAILED
     idle = 0
     while idle < state[f.LINGERS]:
         moved = advance_by_address(engine)
         if moved < 0:
             return f.FAILED
         if state[f.ENDED] == state[f.NLANES]:
+            note_end(state, nanoseconds(engine))
             if state[f.CELL]:
                 memcpy(state[f.MEMCPY], (state[f.CELL], engine + 8 * f.STAND_IN, 8 if state[f.HANDLE_MASK] == -1 else 4))
             return f.DONE

@@ -20,8 +20,14 @@ from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, INLINE_NBYTES, STA
 from hpcoll.schedules.ir import RING_SLOTS
 
 _STAGE, _POST, _AWAIT, _ACK, _DRAIN, _UNREAD = (int(c) for c in (Code.STAGE, Code.POST, Code.AWAIT, Code.ACK, Code.DRAIN, Code.UNREAD))
-_LENGTH_BITS = 28  # of a message, in the word that announces it; more than a lane ever sends at once
-_NUMBERS = (1 << 63 - _LENGTH_BITS) - 1  # of messages, after which they start anew
+# The word that announces a message: its number, by which it differs from those that were in the slot before; a check of the call, from its
+# fingerprint; and its length, which a lane never sends more of at once.
+_LENGTH_BITS, _CHECK_BITS = 28, 24
+_CHECK_AT, _NUMBER_AT = _LENGTH_BITS, _LENGTH_BITS + _CHECK_BITS
+_NUMBERS, _CHECK = (1 << 63 - _NUMBER_AT) - 1, (1 << _CHECK_BITS) - 1 << _CHECK_AT
+
+# Of a signature.
+_ELEMENT, _COMBINES = (1 << f.ELEMENT_BITS) - 1 << f.ELEMENT_AT, (1 << f.OP_BITS) - 1 << f.OP_AT
 
 # A core writes five times faster to memory than to lines that lie in the cache of a core with which it shares none; where it does share
 # one, the cache is twice as fast. So a writer times what it writes in the caches, and when that was slow, only tries again at times.
@@ -84,20 +90,43 @@ def _post(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
         pointer(ring_slot)[1] = state[f.WHERE_INPUT + row[f.BUFFER]] + pointer(state[f.LANES])[3 * lane + 2] + row[f.DISPL]
     else:
         pointer(ring_slot)[1] = rings[f.STAGING_WHERE] + staging_of(state, lane) + row[f.STAGED_DISPL]
-    store_release(ring_slot, ((number + 1 & _NUMBERS) << _LENGTH_BITS) + row[f.NBYTES])
+    store_release(ring_slot, ((number + 1 & _NUMBERS) << _NUMBER_AT) + state[f.CHECKED] + row[f.NBYTES])
     sent[at] = number + 1
     return 1
 
 
 @njit(nogil=True)
+def _tolerates(state, rings, peer, checked):  # type: ignore[no-untyped-def]
+    """Whether a peer's call differs in the element type alone, where nothing is combined and one of the types goes with all others."""
+    mine = (state[f.SIGNATURE] & _ELEMENT) >> f.ELEMENT_AT
+    history = rings[f.HISTORY] + (peer - rings[f.LOCAL_RANK]) * f.HISTORY_NBYTES
+    for i in range(f.REMEMBERED):
+        fingerprint = pointer(history + (1 + i) * CACHE_LINE_NBYTES)[f.ITS_FINGERPRINT]
+        difference = fingerprint ^ state[f.FINGERPRINT]  # counts that are equal leave nothing
+        theirs = mine ^ difference >> f.ELEMENT_AT
+        alike = difference & ~_ELEMENT == 0 and state[f.SIGNATURE] & _COMBINES == 0
+        if alike and min(mine, theirs) <= f.ANY_ELEMENT and checked == _check_of(fingerprint ^ state[f.CHAIN_BEFORE]):
+            return True
+    return False
+
+
+@njit(nogil=True)
+def _check_of(fingerprint):  # type: ignore[no-untyped-def]
+    return (fingerprint * f.SPREAD >> 8) & _CHECK
+
+
+@njit(nogil=True)
 def _await(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
-    """AWAIT; 0 while the message is not there, -1 when it has another length."""
+    """AWAIT; 0 while the message is not there, -1 when it is of another call, or has another length."""
     taken, at = pointer(rings[f.TAKEN]), slot * rings[f.NLOCAL] + row[f.LOCAL_PEER]
     number = taken[at]
     ring_slot = _ring_slot(rings, row[f.LOCAL_PEER], rings[f.LOCAL_RANK], slot, number)
     announced = load_acquire(ring_slot)
-    if announced >> _LENGTH_BITS != number + 1 & _NUMBERS:
+    if announced >> _NUMBER_AT != number + 1 & _NUMBERS:
         return 0
+    if announced & _CHECK != state[f.CHECKED] and not _tolerates(state, rings, row[f.LOCAL_PEER], announced & _CHECK):
+        state[f.ERROR] = f.MISMATCH
+        return -1
     nbytes = announced & ((1 << _LENGTH_BITS) - 1)
     if nbytes != row[f.NBYTES]:
         state[f.ERROR], state[f.CAME], state[f.AWAITED] = state[f.TRUNCATED], nbytes, row[f.NBYTES]
@@ -198,7 +227,11 @@ def end_shm(state, elapsed):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def begin_shm(address):  # type: ignore[no-untyped-def]
-    """Take the staging slots of a new call, and find out whether peers may read its buffers in place."""
+    """Take the staging slots of a new call, find out whether peers may read its buffers in place, and tell them what it is.
+
+    Returns:
+        Whether no call has failed on any rank before.
+    """
     state = pointer(address)
     rings = pointer(state[f.RINGS])
     state[f.FIRST_STAGING_SLOT] = rings[f.CALLS] % f.STAGING_SLOTS
@@ -216,6 +249,24 @@ def begin_shm(address):  # type: ignore[no-untyped-def]
     if state[f.LEDGER_NBYTES] >= rings[f.READ_FROM]:
         lend_own_memory(address)
     state[f.REREAD] = 0
+    state[f.FINGERPRINT] = state[f.SIGNATURE] ^ state[f.ELEMENTS] * state[f.SIGNED] * f.SPREAD
+    state[f.CHAIN_BEFORE], state[f.CHECKED] = rings[f.CHAIN], _check_of(state[f.FINGERPRINT] ^ rings[f.CHAIN])
+    kept = state[f.FINGERPRINT] if state[f.SIGNATURE] & _COMBINES else state[f.FINGERPRINT] & ~_ELEMENT
+    rings[f.CHAIN] = (rings[f.CHAIN] ^ kept) * f.SPREAD
+    line = pointer(rings[f.HISTORY] + (1 + rings[f.CALLS] % f.REMEMBERED) * CACHE_LINE_NBYTES)
+    line[f.NUMBER], line[f.ITS_FINGERPRINT] = rings[f.CALLS], state[f.FINGERPRINT]
+    line[f.ITS_SIGNATURE], line[f.ITS_COUNT] = state[f.SIGNATURE], state[f.ELEMENTS]
+    store_release(rings[f.HISTORY], rings[f.CALLS])
+    return pointer(rings[f.ALARM])[0] == 0
+
+
+@njit(nogil=True)
+def note_end(state, when):  # type: ignore[no-untyped-def]
+    """Tell the others that a call has ended."""
+    if state[f.RINGS]:
+        rings = pointer(state[f.RINGS])
+        pointer(rings[f.HISTORY])[f.ENDED_AT] = when
+        store_release(rings[f.HISTORY] + 8 * f.CALLS_ENDED, rings[f.CALLS])
 
 
 @njit(nogil=True)

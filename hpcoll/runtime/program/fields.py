@@ -33,15 +33,18 @@ READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes i
 # of functions of C; LOCAL_VECTOR, REMOTE_VECTOR: address and bytes of what the first one writes and reads; REREAD: bytes of this call that
 # were read from a peer's own memory to be combined; HANDED_OUT: the result of the latest reduction was staged with it; TURNS: calls in
 # which writes were slow, READS: messages of the latest are read in its own memory, STAGED_NS, READ_NS: least time per 4 KiB of the one way
-# and the other. From OPERANDS on there is room for the addresses of the widest reduction's sources.
+# and the other. SIGNATURE: what all ranks must call alike but for the count, which counts SIGNED bytes for each element, 0: nothing;
+# FINGERPRINT: of both; CHECKED: what every message has of it and of CHAIN_BEFORE, those of all calls before. From OPERANDS on there is
+# room for the addresses of the widest reduction's sources.
 (
     NLANES, WINDOW, ROWS, SOURCES, LANES, WINDOW_SLOTS, REQUESTS, REQUESTS_PER_LANE, REQUEST_NBYTES, SCRATCH_PER_LANE, INPUT, OUTPUT,
     SCRATCH, WHERE_INPUT, WHERE_OUTPUT, LANDED, NMESSAGES, RINGS, COMM, TAG, BYTE, STATUS_IGNORE, ISEND, IRECV, TEST, IPROBE, LAST_TAG,
     KERNEL, MEMCPY, SCHED_YIELD, USLEEP, CLOCK_GETTIME, ENDED, ERROR, FLAG, SPINS, STAYS, YIELDS, LINGERS, STAGING_OF_LANE,
     FIRST_STAGING_SLOT, CLOCK, CLOCK_NS, LOCK, ACCOUNT, STARTED, CELL, NULL, STAND_IN, HANDLE_MASK, TRUNCATED, BLOCK, COPY, COPY_NBYTES,
     GPU, COUNTS, NCOUNTS, RECORDS, RECORDS_END, ROOM, COPY_ROOM, NEEDED, ELEMENTS, LEDGER_NBYTES, CAME, AWAITED, HELD, MADVISE, ADVANCE,
-    PROCESS_VM_READV, ERRNO_LOCATION, LOCAL_VECTOR, _, REMOTE_VECTOR, _, REREAD, HANDED_OUT, TURNS, READS, STAGED_NS, READ_NS, OPERANDS,
-) = range(82)  # fmt: skip
+    PROCESS_VM_READV, ERRNO_LOCATION, LOCAL_VECTOR, _, REMOTE_VECTOR, _, REREAD, HANDED_OUT, TURNS, READS, STAGED_NS, READ_NS,
+    SIGNATURE, SIGNED, FINGERPRINT, CHECKED, CHAIN_BEFORE, OPERANDS,
+) = range(87)  # fmt: skip
 
 # In the array of a `Rings` (int64). SLOTS_AT, ACKS_AT, STAGING_AT: addresses in the window, the last of this rank's staging slots.
 # SENT, TAKEN, ACKED: addresses of this rank's counters, one per staging slot and peer; USED: per staging slot, bytes of CAPACITY
@@ -50,17 +53,30 @@ READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes i
 # by number; NRANGES: address of a number, RANGES: of as many triples (first address, last + 1, where) of memory that all local peers map.
 # READ_FROM: messages of so many bytes and more are read where they lie in their sender's own memory; it is one of READ_FROM_USUALLY and
 # READ_FROM_SLOW, the latter while writes are slow and that is faster; PIDS: address of the process of each local rank; PIECES_AT: of
-# PIECES_NBYTES of room.
+# PIECES_NBYTES of room. HISTORY: address of what this rank tells of its latest calls, ALARM: of a word that is not 0 once a call failed;
+# CHAIN: of all fingerprints so far, so that a call which was another on some rank shows in all messages from then on.
 (
     SLOTS_AT, ACKS_AT, STAGING_AT, STAGING_WHERE, CAPACITY, NLOCAL, LOCAL_RANK, SENT, TAKEN, ACKED, USED, CALLS, STAGED,
-    SLOW_WRITES, BASES, NRANGES, RANGES, POPULATED_AT_ONCE, READ_FROM, READ_FROM_USUALLY, READ_FROM_SLOW, PIDS, PIECES_AT, RINGS_NFIELDS,
-) = range(24)  # fmt: skip
+    SLOW_WRITES, BASES, NRANGES, RANGES, POPULATED_AT_ONCE, READ_FROM, READ_FROM_USUALLY, READ_FROM_SLOW, PIDS, PIECES_AT, HISTORY, ALARM,
+    CHAIN, RINGS_NFIELDS,
+) = range(27)  # fmt: skip
 OFFSET_BITS = 48  # "where" is the number of a window and an offset in it
 OWN_MEMORY = 1 << 13  # in place of that number: the sender's own memory, and an address in its process
 PIECES_NBYTES = 64 << 10  # of messages that are combined, read piece by piece so that they stay in the cache
 UNREADABLE = 1 << 42  # error: the own memory of a peer cannot be read; that, the peer's local rank << 16, and the system's error number
 MADV_POPULATE_WRITE = 23  # of Linux
 FULL = 1 << 41  # error: the system has no more shared memory
+# Errors: a peer calls something else; a call of some rank has failed; it was given up.
+MISMATCH, ALARMED, GIVEN_UP = FULL + 1, FULL + 2, FULL + 3
+# The history of a rank's calls through rings (int64), in shared memory: one cache line with how many have begun and ended, and when the
+# last one has, in nanoseconds; and one for each of the last REMEMBERED calls, by their number: number, fingerprint, signature, count.
+BEGUN, CALLS_ENDED, ENDED_AT = range(3)
+NUMBER, ITS_FINGERPRINT, ITS_SIGNATURE, ITS_COUNT = range(4)
+REMEMBERED, HISTORY_NBYTES = 15, 16 * 64
+# Where fields of a signature are that calls may differ in (`hpcoll.comm.signature`): the element type, if nothing is combined.
+ELEMENT_AT, ELEMENT_BITS, OP_AT, OP_BITS = 6, 6, 12, 16
+ANY_ELEMENT = 1  # that and 0 go with all others: bytes, and types that hpcoll does not know
+SPREAD = -7046029254386353131  # an odd number, by which counts that differ a little give fingerprints that differ much
 STAGING_SLOTS = 8  # of rings: as many acknowledgements fill a cache line
 BLOCK_NBYTES = 8192  # of a result that goes past the caches
 

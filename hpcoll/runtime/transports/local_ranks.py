@@ -20,6 +20,7 @@ from hpcoll.runtime.program.fields import STAGING_SLOTS
 from hpcoll.runtime.transports import window as windows
 from hpcoll.runtime.transports.cross_memory import MOST_RANKS, OwnMemory, Word, own_memory, refusal
 from hpcoll.runtime.transports.mpi import world_ranks
+from hpcoll.runtime.transports.notices import NOTICE_NBYTES, Notices
 from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings, rings_nbytes
 from hpcoll.runtime.transports.symmetric import Ranges, Symmetric, sweep, symmetric_array
 from hpcoll.runtime.transports.window import MAX_WINDOWS, Mapping, Number, Window, whole_pages
@@ -37,12 +38,13 @@ class LocalRanks:
     Attributes:
         comm: Private communicator of those ranks; where they are all there are, the one that this was made of.
         rank, nranks: In it.
-        pids: Of them.
+        ranks: Of them in the communicator; ``pids``: their processes.
         first: Lowest of those ranks in the communicator.
         local_peers: Local rank of each of the others, by its rank in the communicator.
         ranges: Memory that all of them map: on a communicator of some of the ranks of another, also what was made on that.
         refused: Why there are no rings; the empty string while there are.
         memory_alone: On local rank 0, whether the folder makes no files without names, so that ours are of memory alone.
+        notices: What each of them says while it waits, once there are rings.
         own_memory: How these ranks read messages in each other's own memory; None: they do not.
     """
 
@@ -57,12 +59,13 @@ class LocalRanks:
         self._own = self.comm is not comm
         self.rank, self.nranks = self.comm.rank, self.comm.size
         self.refused, self._limit, self.memory_alone = "", limit, False
+        self.notices: Notices | None = None
         self.own_memory: OwnMemory | None = None
         found = self.comm.allgather((comm.rank, pids[comm.rank])) if self._own else list(enumerate(pids))
-        self._ranks = [rank for rank, _ in found]
-        self.first = self._ranks[0]
+        self.ranks = [rank for rank, _ in found]
+        self.first = self.ranks[0]
         self.pids = tuple(pid for _, pid in found)
-        self.local_peers = {rank: local for local, rank in enumerate(self._ranks) if rank != comm.rank}
+        self.local_peers = {rank: local for local, rank in enumerate(self.ranks) if rank != comm.rank}
         self.ranges = Ranges(frozenset(self.pids))
 
     def read_own_memory(self, words: Sequence[Word], copy: str | None, measured: int | None) -> str:
@@ -74,11 +77,11 @@ class LocalRanks:
         Returns:
             Why some rank cannot, on every rank; the empty string when all can.
         """
-        mine = [words[rank] for rank in self._ranks]
+        mine = [words[rank] for rank in self.ranks]
         problem = f"{self.nranks} ranks are more than {MOST_RANKS}" if self.nranks > MOST_RANKS else ""
         if not problem and not any(known.issuperset(mine) for known in _reading):
-            me = f"rank {self._ranks[self.rank]} not that of rank"
-            problem = next((f"{me} {rank}: {text}" for rank, one in zip(self._ranks, mine) if (text := refusal(one))), "")
+            me = f"rank {self.ranks[self.rank]} not that of rank"
+            problem = next((f"{me} {rank}: {text}" for rank, one in zip(self.ranks, mine) if (text := refusal(one))), "")
             fails = np.array([bool(problem)], np.uint8)
             self.comm.Allreduce(MPI.IN_PLACE, fails, MPI.MAX)
             problem = next(filter(None, self.comm.allgather(problem))) if fails[0] else ""
@@ -164,7 +167,7 @@ class LocalRanks:
                 problem = "".join(notes)
             told[0] = failed or bool(problem)
             self.comm.Allreduce(MPI.IN_PLACE, told[:1], MPI.MAX)
-            found = [(rank, text) for rank, text in zip(self._ranks, self.comm.allgather(problem) if told[0] else ()) if text]
+            found = [(rank, text) for rank, text in zip(self.ranks, self.comm.allgather(problem) if told[0] else ()) if text]
         finally:
             if file >= 0:
                 os.close(file)
@@ -207,11 +210,14 @@ class LocalRanks:
             capacity: Bytes of a staging slot, whole cache lines.
         """
         head, part, reserved = rings_nbytes(self.nranks), STAGING_SLOTS * capacity, not windows.populates()
+        noted = 0 if self.notices else self.nranks * NOTICE_NBYTES
         try:
-            window = self.window(n * head, n * part, reserved=reserved)
+            window = self.window(n * head + noted, n * part, reserved=reserved)
         except ArgumentError as error:
             self.refused = str(error) + (_ALL_AT_ONCE if reserved else "")
             return None
+        if noted:
+            self.notices = Notices(window.mapping.array(n * head, noted), self.rank)
         mine = window.part(self.rank)
         each = [(i * head, mine + i * part, reserved, self.own_memory) for i in range(n)]
         return [Rings(self.rank, self.local_peers, self.ranges, window, capacity, *one) for one in each]

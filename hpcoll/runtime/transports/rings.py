@@ -3,8 +3,11 @@
 Rings are a share of a window (`hpcoll.runtime.transports.window`) in which one collective at a time travels. They are cut into staging
 slots, which the lanes in flight take in turn:
 
-    per staging slot and ordered pair: a ring of RING_SLOTS slots, written by the sender    [number, length | 56 bytes, or where they lie]
+    per staging slot and ordered pair: a ring of RING_SLOTS slots, written by the sender
+        [number, check of the call, length | 56 bytes, or where they lie]
     per ordered pair: one cache line of acknowledgements, written by the receiver    [messages used, per staging slot]
+    per rank: its history, cache lines that say what its latest calls are
+    one cache line that says whether a call has failed
     per rank: STAGING_SLOTS staging slots, written by it
 
 A ring slot's number, and an acknowledgement, only ever grow: there is nothing to reset and no barrier. Every cache line has one writer.
@@ -19,7 +22,7 @@ import numpy as np
 
 from hpcoll.analysis.cost import NEVER, Levels, Network
 from hpcoll.runtime.program import fields as f
-from hpcoll.runtime.program.fields import OFFSET_BITS, STAGING_SLOTS
+from hpcoll.runtime.program.fields import HISTORY_NBYTES, OFFSET_BITS, REMEMBERED, STAGING_SLOTS
 from hpcoll.runtime.program.items import InPlace, Items
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, INLINE_NBYTES
 from hpcoll.runtime.program.route import Route
@@ -81,6 +84,8 @@ class Rings:
         local_peers: Local rank of each of the others, by its rank in the communicator.
         staging: Address and bytes of the staging slots of each local rank.
         window: Memory of all local ranks, which other rings may have a share in.
+        histories: What each local rank says of its latest calls (`hpcoll.runtime.program.fields`).
+        alarm: Not 0 once a call has failed on any of these ranks: none begins after that.
     """
 
     def __init__(
@@ -90,6 +95,9 @@ class Rings:
         nlocal = len(local_peers) + 1
         self.local_peers, self.capacity, self.window, self._ranges = local_peers, capacity, window, ranges
         offset = staging - window.part(rank)
+        lines = slots + _slots_nbytes(nlocal) + nlocal * nlocal * CACHE_LINE_NBYTES
+        self.histories = window.mapping.array(lines, nlocal * HISTORY_NBYTES).view(np.int64).reshape(nlocal, 1 + REMEMBERED, -1)
+        self.alarm = window.mapping.array(lines + nlocal * HISTORY_NBYTES, 8).view(np.int64)
         self.staging = [(window.address + window.part(local) + offset, STAGING_SLOTS * capacity) for local in range(nlocal)]
         ncounters = STAGING_SLOTS * nlocal
         self.fields = np.zeros(f.RINGS_NFIELDS + 3 * ncounters + 3 * STAGING_SLOTS, np.int64)
@@ -104,6 +112,7 @@ class Rings:
             f.TAKEN: self.address + 8 * taken, f.ACKED: self.address + 8 * acked, f.USED: self.address + 8 * used,
             f.BASES: BASES_AT, f.NRANGES: ranges.addresses[0], f.RANGES: ranges.addresses[1],
             f.POPULATED_AT_ONCE: max(PAGE, _POPULATED_AT_ONCE), f.READ_FROM: NEVER, f.READ_FROM_USUALLY: NEVER, f.READ_FROM_SLOW: NEVER,
+            f.HISTORY: self.histories[rank].ctypes.data, f.ALARM: self.alarm.ctypes.data,
         }  # fmt: skip
         if own_memory is not None:
             self._own_memory, room = own_memory, np.empty(f.PIECES_NBYTES + CACHE_LINE_NBYTES, np.uint8)
@@ -121,5 +130,5 @@ def _slots_nbytes(nlocal: int) -> int:
 
 
 def rings_nbytes(nlocal: int) -> int:
-    """Bytes of the ring slots and acknowledgements of rings."""
-    return _slots_nbytes(nlocal) + nlocal * nlocal * CACHE_LINE_NBYTES
+    """Bytes of the head of rings: all but the staging slots."""
+    return _slots_nbytes(nlocal) + (nlocal * nlocal + 1) * CACHE_LINE_NBYTES + nlocal * HISTORY_NBYTES

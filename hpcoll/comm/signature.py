@@ -1,0 +1,138 @@
+"""Signatures: what all ranks must call alike, packed into a word that travels with every message on a node.
+
+Counts are not in it: compiled code combines both to the fingerprint of a call (`hpcoll.runtime.engine.shm_ops.begin_shm`). What may
+differ between ranks is in neither: buffers, in place or not, kinds of memory, and counts that only some ranks know.
+"""
+
+import zlib
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcoll.base.ops import AVG, BUILTIN, ReduceOp
+from hpcoll.comm.calls.call import Call
+from hpcoll.runtime.program.fields import ANY_ELEMENT, ELEMENT_BITS, OP_BITS
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+
+_ELEMENTS = (
+    "uint8", "int8", "bool", "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "uint64", "uint32", "uint16",
+    "complex128", "complex64", "float128", "complex256",
+)  # fmt: skip
+_OPS = (*BUILTIN, AVG.name, "premul_sum")
+_COLLECTIVES = tuple(COLLECTIVES)
+_ALGORITHMS = {name: tuple(sorted(row.name for row in CATALOGUE.values() if row.collective == name)) for name in COLLECTIVES}
+_BITS = (5, 1, ELEMENT_BITS, OP_BITS, 7, 6, 20)  # of a signature's fields, in their order
+_USERS = 1 << 15  # of an operator's field: the rest is of a hash of its name
+_PARTLY_KNOWN = ("gather", "scatter", "alltoall")  # whose varying counts not all ranks know
+
+
+class Signature(NamedTuple):
+    """Fields of a signature, as numbers.
+
+    Attributes:
+        collective, algorithm: Positions among those that there are.
+        varies: Blocks have sizes of their own.
+        element: Position among `_ELEMENTS`, from 1 on; 0: another type.
+        op: Position among `_OPS`, from 1 on; 0: none.
+        segment: Number of binary digits of the segment's size.
+        root: Root, 0 where there is none.
+    """
+
+    collective: int
+    varies: int
+    element: int
+    op: int
+    algorithm: int
+    segment: int
+    root: int
+
+    @classmethod
+    def of(cls, call: Call, algorithm: str, segment: int) -> "Signature":
+        """That of a call."""
+        return cls(
+            _COLLECTIVES.index(call.collective), int(call.blocks is not None), _position(_name(call.element), _ELEMENTS),
+            _op(call.op), _ALGORITHMS[call.collective].index(algorithm), min(segment.bit_length(), 63), call.root,
+        )  # fmt: skip
+
+    @classmethod
+    def unpacked(cls, word: int) -> "Signature":
+        """That of a word."""
+        fields = []
+        for bits in _BITS:
+            fields.append(word & ((1 << bits) - 1))
+            word >>= bits
+        return cls(*fields)
+
+    @property
+    def word(self) -> int:
+        """All fields in one number below 2**61; never 0, which is no signature."""
+        word = 0
+        for bits, field in zip(reversed(_BITS), reversed(self), strict=True):
+            word = (word << bits) + field
+        return word
+
+    def tolerates(self, other: "Signature") -> bool:
+        """Whether calls are alike; where nothing is combined, bytes go with all types (`hpcoll.runtime.engine.shm_ops`)."""
+        alike = self._replace(element=0) == other._replace(element=0)
+        return alike and (self.element == other.element or (not self.op and min(self.element, other.element) <= ANY_ELEMENT))
+
+    def text(self, count: int) -> str:
+        """The call as a program writes it.
+
+        Args:
+            count: As the engine counts: bytes where nothing is combined.
+        """
+        collective = _COLLECTIVES[self.collective]
+        element = _ELEMENTS[self.element - 1] if self.element else "bytes"
+        if not COLLECTIVES[collective].reduces and self.element > ANY_ELEMENT:
+            count //= _size(element)
+        given = [] if collective == "barrier" else [f"{element}[{'...' if self.varies and collective in _PARTLY_KNOWN else count}]"]
+        if self.op and collective != "barrier":
+            given.append(f"op={'a function' if self.op >= _USERS else _OPS[self.op - 1].upper()}")
+        if COLLECTIVES[collective].rooted:
+            given.append(f"root={self.root}")
+        return f"{method(collective, varies=bool(self.varies))}({', '.join(given)})"
+
+    @property
+    def counts(self) -> bool:
+        """Whether ranks must have the same counts."""
+        return not (self.varies and _COLLECTIVES[self.collective] in _PARTLY_KNOWN)
+
+    @property
+    def algorithm_name(self) -> str:
+        """By the catalogue."""
+        return _ALGORITHMS[_COLLECTIVES[self.collective]][self.algorithm]
+
+
+NO_CALL = Signature(0, 0, 0, 0, 0, 0, 0)
+
+
+def signed_nbytes(call: Call) -> int:
+    """What an element counts in the fingerprint: its bytes, or nothing where ranks need not know the same counts."""
+    return 0 if call.blocks is not None and call.collective in _PARTLY_KNOWN else call.dtype.itemsize
+
+
+def method(collective: str, *, varies: bool) -> str:
+    """mpi4py's name of a collective."""
+    if collective == "reduce_scatter":
+        return "Reduce_scatter" if varies else "Reduce_scatter_block"
+    return collective.capitalize() + ("v" if varies else "")
+
+
+def _name(element: np.dtype | str) -> str:
+    return element if isinstance(element, str) else element.name
+
+
+def _size(element: str) -> int:
+    return 2 if element == "bfloat16" else np.dtype(element).itemsize
+
+
+def _op(op: ReduceOp | None) -> int:
+    if op is None:
+        return 0
+    return _position(op.name, _OPS) if op.function is None else _USERS + zlib.crc32(op.name.encode()) % _USERS
+
+
+def _position(name: str, names: tuple[str, ...]) -> int:
+    return names.index(name) + 1 if name in names else 0

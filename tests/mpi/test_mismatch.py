@@ -1,0 +1,178 @@
+"""Ranks that do not call the same: every one of them raises `MismatchError`, which quotes each rank's call, and none returns data."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from reference import agreed, fresh
+
+import hpcoll
+from hpcoll import ArgumentError, MismatchError
+from hpcoll.comm.group import IN_FLIGHT
+from hpcoll.comm.signature import Signature
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+Call = tuple[str, tuple[Any, ...]]  # method and arguments
+SOON_S = 5  # a second where every rank has a core
+COUNTS = (8, 40_000)  # elements that travel in a ring slot, and long ones
+
+
+def x(count: int, dtype: str = "f8") -> np.ndarray:
+    return np.ones(count, dtype)
+
+
+# What the last rank calls otherwise: by name, the calls of the others and its own, given a count; and how the text quotes both.
+MISMATCHES: dict[str, tuple[Callable[[int], tuple[Call, Call]], str, str]] = {
+    "count": (
+        lambda n: (("Allreduce", (x(n), x(n))), ("Allreduce", (x(n // 2), x(n // 2)))),
+        "Allreduce(float64[{n}], op=SUM)", "Allreduce(float64[{half}], op=SUM)",
+    ),
+    "count of a broadcast": (
+        lambda n: (("Bcast", (x(n),)), ("Bcast", (x(n // 2),))), "Bcast(float64[{n}], root=0)", "Bcast(float64[{half}], root=0)",
+    ),
+    "type": (
+        lambda n: (("Allreduce", (x(n), x(n))), ("Allreduce", (x(n, "i8"), x(n, "i8")))),
+        "Allreduce(float64[{n}], op=SUM)", "Allreduce(int64[{n}], op=SUM)",
+    ),
+    "type of what is moved": (
+        lambda n: (("Allgather", (x(n), x(n * MPI.COMM_WORLD.size))), ("Allgather", (x(n, "i8"), x(n * MPI.COMM_WORLD.size, "i8")))),
+        "Allgather(float64[{n}])", "Allgather(int64[{n}])",
+    ),
+    "operator": (
+        lambda n: (("Allreduce", (x(n), x(n))), ("Allreduce", (x(n), x(n), MPI.MAX))),
+        "Allreduce(float64[{n}], op=SUM)", "Allreduce(float64[{n}], op=MAX)",
+    ),
+    "root": (lambda n: (("Bcast", (x(n), 0)), ("Bcast", (x(n), 1))), "Bcast(float64[{n}], root=0)", "Bcast(float64[{n}], root=1)"),
+    "collective": (
+        lambda n: (("Allreduce", (x(n), x(n))), ("Bcast", (x(n),))), "Allreduce(float64[{n}], op=SUM)", "Bcast(float64[{n}], root=0)",
+    ),
+    "barrier": (lambda n: (("Barrier", ()), ("Reduce", (x(n), x(n)))), "Barrier()", "Reduce(float64[{n}], op=SUM, root=0)"),
+}  # fmt: skip
+
+
+def blocking(comm: hpcoll.Communicator, method: str, arguments: tuple[Any, ...]) -> None:
+    getattr(comm, method)(*arguments)
+
+
+def in_flight(comm: hpcoll.Communicator, method: str, arguments: tuple[Any, ...]) -> None:
+    getattr(comm, f"I{method.lower()}")(*arguments).Wait()
+
+
+def persistent(comm: hpcoll.Communicator, method: str, arguments: tuple[Any, ...]) -> None:
+    request = getattr(comm, f"{method}_init")(*arguments)
+    request.Start()
+    request.Wait()
+
+
+def caught(comm: hpcoll.Communicator, run: Callable[[], None], form: Callable[..., None] = blocking) -> tuple[str, float]:
+    """Text of the error of a call, or of a later one where this rank had its share before anybody saw it, and how long that took."""
+    begun = time.monotonic()
+    with pytest.raises(MismatchError) as error:
+        and_on(comm, run, in_flight if form is in_flight else blocking)
+    with pytest.raises(ArgumentError, match="cannot be used"):
+        comm.Barrier()
+    return str(error.value), time.monotonic() - begun
+
+
+def and_on(comm: hpcoll.Communicator, run: Callable[[], None], form: Callable[..., None]) -> None:
+    """Run, and make calls that are right until one comes the same way as the first."""
+    run()
+    for _ in range(IN_FLIGHT):
+        form(comm, "Allreduce", (x(1), x(1)))
+
+
+def sharing() -> hpcoll.Communicator:
+    comm = fresh()
+    comm.Barrier()
+    if not comm._context.resources.shares_memory:
+        pytest.skip("needs shared memory")
+    return comm
+
+
+@pytest.mark.parametrize("form", [blocking, in_flight, persistent])
+@pytest.mark.parametrize("name", MISMATCHES)
+@pytest.mark.parametrize("count", COUNTS)
+def test_every_rank_raises(count: int, name: str, form: Callable[..., None]) -> None:
+    """Soon, on all ranks, with both calls and the line of each."""
+    comm, (calls, theirs, mine) = sharing(), MISMATCHES[name]
+    comm.Allreduce(x(3), x(3))  # one that is right before
+    method, arguments = calls(count)[comm.rank == comm.size - 1]
+    if comm.size == 2 and name == "root" and form is persistent:
+        pytest.skip("both are roots, and are done; nothing else comes that way")
+    text, seconds = caught(comm, lambda: form(comm, method, arguments), form)
+    quoted = [call.format(n=count, half=count // 2) for call in (theirs, mine)]
+    wrong = [one for one in quoted if one[1:] not in text] + [seconds] * (seconds > SOON_S)  # Allreduce, Iallreduce
+    here = re.findall(r" at \S+test_mismatch.py:\d+", text)
+    wrong += [] if here or (comm.size == 2 and name == "root") else ["no place"]  # of those who wait in it
+    assert agreed([(one, text) for one in wrong]) == []
+
+
+def test_both_ends_of_a_pair_disagree() -> None:
+    """Counts that only two ranks know: what one sends to the other is not what that expects."""
+    comm = sharing()
+    counts = [4] * comm.size
+    if comm.rank == comm.size - 1:
+        counts[0] = 3
+    given = [x(4 * comm.size), [4] * comm.size]
+    text, seconds = caught(comm, lambda: comm.Alltoallv(given, [x(4 * comm.size), counts]))
+    assert agreed([] if "came 32 bytes, expected 24" in text and seconds < SOON_S else [(text, seconds)]) == []
+
+
+def test_different_algorithms() -> None:
+    """Forced on one rank by a keyword: their messages would never meet."""
+    comm = sharing()
+    text, _ = caught(comm, lambda: comm.Allreduce(x(100), x(100), algorithm="ring" if comm.rank else "recursive_doubling"))
+    assert agreed([] if "ring" in text and "recursive_doubling" in text else [text]) == []
+
+
+def test_waitall_raises() -> None:
+    """The MPI library's own wait, which knows nothing of us."""
+    comm = sharing()
+    request = comm.Iallreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM)
+    with pytest.raises(MPI.Exception):
+        MPI.Request.Waitall([request])
+    with pytest.raises(ArgumentError, match="cannot be used"):
+        comm.Barrier()
+
+
+def test_bytes_go_with_any_type() -> None:
+    """Where nothing is combined, as MPI libraries let them."""
+    comm, data = sharing(), np.arange(40_000.0)
+    for count in COUNTS:
+        for root in range(comm.size):
+            got = data[:count].copy() if comm.rank == root else np.zeros(count)
+            comm.Bcast([got, MPI.BYTE] if comm.rank == comm.size - 1 else got, root)
+            comm.Ibcast(got.view(np.uint8) if comm.rank == 0 else got, root).Wait()
+            assert np.array_equal(got, data[:count])
+        whole = np.zeros(count * comm.size)
+        comm.Allgather([data[:count].copy(), MPI.BYTE] if comm.rank == 0 else data[:count].copy(), whole)
+        assert np.array_equal(whole, np.tile(data[:count], comm.size))
+
+
+def test_other_communicators_go_on() -> None:
+    """Also one of the same ranks, and one made after it."""
+    comm, other = sharing(), None
+    other = hpcoll.Communicator(MPI.COMM_WORLD.Dup())
+    caught(comm, lambda: comm.Allreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM))
+    total = np.zeros(1)
+    for one in (other, fresh()):
+        one.Allreduce(np.ones(1), total)
+        assert total[0] == comm.size
+        one.Iallreduce(np.ones(1), total).Wait()
+
+
+def test_signatures_are_read_back() -> None:
+    """All fields of a word, of which none spills into the next."""
+    most = Signature(10, 1, 63, (1 << 16) - 1, 127, 63, (1 << 20) - 1)
+    assert Signature.unpacked(most.word) == most
+    assert most.word < 1 << 61
+    for field in most._fields:
+        one = most._replace(**{field: 0})
+        assert Signature.unpacked(one.word) == one
