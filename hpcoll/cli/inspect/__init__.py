@@ -1,0 +1,1 @@
+"""``hpcoll inspect``: what happened, from the records that ranks wrote when they hung or failed."""

@@ -1,0 +1,150 @@
+"""Differences between ranks, by number of the call: calls that differ, and ranks that never began what others are in."""
+
+from collections.abc import Iterator, Mapping
+
+from hpcoll.cli.inspect.flight_records import ENDED, Call, Communicator, Flight, Record
+from hpcoll.cli.inspect.wording import MAX_ROWS, Finding, cut, duration, first_rows, numbered, ordinal, ranges, spelled, verb
+
+DIFFERS, ABSENT = "calls differ", "call not begun"
+
+Lane = Mapping[int, Mapping[int, Call]]  # calls by number and rank
+
+
+def differences(flight: Flight) -> Iterator[Finding]:
+    """The first call that differs of each lane, and up to there the first that others are in and ranks never began."""
+    for communicator in flight.communicators:
+        for lane, calls in communicator.calls.items():
+            seq = next((seq for seq, by_rank in calls.items() if differ(by_rank)), None)
+            if seq is not None:
+                yield _differing(communicator, lane, seq)
+            yield from _absent(flight, communicator, calls, seq)
+
+
+def differ(calls: Mapping[int, Call]) -> bool:
+    """Whether calls of one number differ between ranks; a count that may differ does not."""
+    kinds = {(call.collective, call.element, call.op, call.root, call.algorithm) for call in calls.values()}
+    return len(kinds) > 1 or len({call.count for call in calls.values()} - {None}) > 1
+
+
+def _differing(communicator: Communicator, lane: str, seq: int) -> Finding:
+    calls = communicator.calls[lane][seq]
+    algorithms = len({call.algorithm for call in calls.values()}) > 1
+    groups: dict[str, list[int]] = {}
+    for rank, call in sorted(calls.items()):
+        groups.setdefault(spelled(call, algorithms), []).append(rank)
+    most = max(groups.values(), key=len)
+    odd = tuple(sorted(rank for ranks in groups.values() if ranks is not most for rank in ranks))
+    which = numbered(lane, seq, communicator.label)
+    return Finding(
+        DIFFERS,
+        f"the {which}: calls differ",
+        f"{_contrast(groups, calls, communicator)}, their {which}",
+        odd,
+        min(call.begun for call in calls.values()),
+        communicator.label,
+        lane,
+        seq,
+        first_rows(_rows(calls, algorithms)),
+    )
+
+
+def _rows(calls: Mapping[int, Call], algorithms: bool = False) -> list[list[str]]:
+    """Calls of one number as a table; ranks with the same share a row."""
+    rows: dict[tuple[str, str, str], list[int]] = {}
+    for rank, call in sorted(calls.items()):
+        rows.setdefault((spelled(call, algorithms), call.state, cut(call.caller)), []).append(rank)
+    return [["", "call", "state", "caller"], *([ranges(ranks), *row] for row, ranks in rows.items())]
+
+
+def _contrast(groups: Mapping[str, list[int]], calls: Mapping[int, Call], communicator: Communicator) -> str:
+    """Who called what where the others called what; collectives alone where they tell the calls apart."""
+    short = {text: calls[ranks[0]].collective.capitalize() for text, ranks in groups.items()}
+    names = short if len(set(short.values())) == len(short) else {text: text for text in groups}
+    usual = max(groups, key=lambda text: len(groups[text]))
+    odd = [f"{ranges(ranks)} called {names[text]}" for text, ranks in groups.items() if text != usual]
+    if len(odd) > MAX_ROWS:
+        odd[MAX_ROWS:] = [f"{len(odd) - MAX_ROWS} others called something else"]
+    everybody = len(odd) == 1 and len(groups[usual]) > 1 and len(calls) == len(communicator.ranks)
+    others = "the others" if everybody else ranges(groups[usual])
+    return f"{', '.join(odd)} where {others} called {names[usual]}"
+
+
+def _absent(flight: Flight, communicator: Communicator, calls: Lane, until: int | None) -> Iterator[Finding]:
+    """Of the first call of a lane that ranks are in and others have not begun: who has not; of later ones than ``until``, nobody."""
+    last: dict[int, int] = {}
+    for seq, by_rank in calls.items():
+        last.update(dict.fromkeys(by_rank, seq))
+    for seq, by_rank in calls.items():
+        inside = sorted(rank for rank, call in by_rank.items() if call.state != ENDED)
+        if not inside or (until is not None and seq > until):
+            continue
+        begun = min(by_rank[rank].begun for rank in inside)
+        members = [flight.records[rank] for rank in communicator.ranks if rank in flight.records]
+        absent = [one for one in members if (last[one.rank] < seq if one.rank in last else _never(one, communicator.id, begun))]
+        if absent:
+            yield _not_begun(flight, communicator, by_rank, sorted(absent, key=lambda one: one.rank))
+            return
+
+
+def _never(record: Record, id: str, begun: float) -> bool:
+    """Whether a rank without a call in a lane had none: had it been dropped, it would be older than what is kept."""
+    part = record.parts.get(id)
+    return part is None or not part.dropped or min((call.begun for call in part.calls), default=begun) < begun
+
+
+def _not_begun(flight: Flight, communicator: Communicator, calls: Mapping[int, Call], absent: list[Record]) -> Finding:
+    inside = sorted(rank for rank, call in calls.items() if call.state != ENDED)
+    call = calls[inside[0]]
+    which = numbered(call.lane, call.seq, communicator.label)
+    ranks = tuple(record.rank for record in absent)
+    groups: dict[tuple[str, str, str], list[tuple[int, float]]] = {}
+    for record in absent:
+        before = _last_ended(record, communicator.id)
+        text = f"{spelled(before)}, the {ordinal(before.seq)}" if before else ""
+        age = record.written - (before.ended or 0.0) if before else 0.0
+        groups.setdefault((text, doing(flight, record.rank), cut(record.why)), []).append((record.rank, age))
+    remarks = []
+    for (text, now, why), alike in groups.items():
+        ages = sorted(age for _, age in alike)
+        how_long = " to ".join(dict.fromkeys((duration(ages[0]), duration(ages[-1]))))
+        past = f"last ended there {text}, {how_long} before the record" if text else "no call there has ended"
+        remarks.append(f"{ranges(rank for rank, _ in alike)}: {past}; {now}" + (f"; record written for {why}" if why else ""))
+    if len(remarks) > MAX_ROWS:
+        remarks[MAX_ROWS:] = [f"and {len(remarks) - MAX_ROWS} more"]
+    never = f"{ranges(ranks)} never began {spelled(call)}, the {which}"
+    return Finding(
+        ABSENT,
+        f"the {which}: not begun by all",
+        f"{never}, which {ranges(inside)} {verb(inside, 'is', 'are')} in; {_now_of_all(flight, ranks)}",
+        ranks,
+        call.begun,
+        communicator.label,
+        call.lane,
+        call.seq,
+        [*first_rows(_rows(calls)), [ranges(ranks), "", "not begun", ""]],
+        remarks,
+    )
+
+
+def _now_of_all(flight: Flight, ranks: tuple[int, ...]) -> str:
+    texts = list(dict.fromkeys(doing(flight, rank) for rank in ranks))
+    return texts[0] if len(texts) == 1 else f"{ranges(ranks[:1])} {texts[0].removeprefix('now ')}"
+
+
+def _last_ended(record: Record, id: str) -> Call | None:
+    part = record.parts.get(id)
+    ended = [call for call in part.calls if call.ended is not None and call.state == ENDED] if part else []
+    return max(ended, key=lambda call: (call.ended or 0.0, call.lane, call.seq), default=None)
+
+
+def doing(flight: Flight, rank: int) -> str:
+    """What a rank did when it wrote its record, with the communicator where that is known."""
+    record = flight.records[rank]
+    if not record.doing:
+        return "now in no collective"
+    open_on = [
+        communicator.label
+        for communicator in flight.communicators
+        if communicator.id in record.parts and any(call.state != ENDED for call in record.parts[communicator.id].calls)
+    ]
+    return f"now {cut(record.doing)}" + (f", on {' and '.join(open_on[:2])}" if open_on else "")

@@ -1,0 +1,229 @@
+"""Flight records: one JSON file per rank, read, checked and merged into what all ranks did on each communicator.
+
+Of what went wrong it knows nothing. Ranks are those of MPI_COMM_WORLD, also those that a call awaits.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.base.json_fields import integer, member, number
+
+FORMAT = 1
+ENDED, WAITING, FAILED = "ended", "waiting", "failed"  # states of a call
+BLOCKING = "blocking"  # the lane of calls that return when they have ended
+_TEXTS = ("lane", "collective", "element", "op", "algorithm", "state", "step", "caller")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of one rank.
+
+    Attributes:
+        seq: Number of the call in its lane; calls of equal number belong together on all ranks.
+        lane: What counts it: ``blocking``, or a name for each kind of calls in flight.
+        collective, element, op, algorithm: What was called; empty where there is none.
+        count: Elements, or None where ranks may differ.
+        root: Rank of the communicator, or None.
+        begun, ended: Seconds since 1970; ``ended`` is None for a call that has not.
+        state: ``ended``, ``waiting`` or ``failed``.
+        step: How far it came, or empty.
+        awaits: Ranks that it waits for.
+        caller: File and line, or empty.
+    """
+
+    seq: int
+    lane: str
+    collective: str
+    count: int | None
+    element: str
+    op: str
+    root: int | None
+    algorithm: str
+    begun: float
+    ended: float | None
+    state: str
+    step: str
+    awaits: tuple[int, ...]
+    caller: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one rank did on one communicator; ``dropped`` calls, older than those here, are not known any more."""
+
+    id: str
+    name: str
+    ranks: tuple[int, ...]
+    dropped: int
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One rank's file; ``parts`` by communicator, ``doing`` empty when the rank was in no collective."""
+
+    file: str
+    program: tuple[str, ...]
+    host: str
+    rank: int
+    nranks: int
+    written: float
+    why: str
+    doing: str
+    parts: dict[str, Part]
+
+
+@dataclass(frozen=True)
+class Communicator:
+    """What is known of one communicator.
+
+    Attributes:
+        id: Tells it from all others.
+        label: Its name, made longer where another has the same.
+        ranks: Its members, in order.
+        calls: Of each lane, by number and rank.
+    """
+
+    id: str
+    label: str
+    ranks: tuple[int, ...]
+    calls: dict[str, dict[int, dict[int, Call]]]
+
+
+@dataclass(frozen=True)
+class Flight:
+    """The records of a program by rank, with the ranks that left none, and its communicators, the largest first."""
+
+    records: dict[int, Record]
+    missing: tuple[int, ...]
+    communicators: tuple[Communicator, ...]
+
+
+def read(files: Sequence[str]) -> Flight:
+    """The records of one program.
+
+    Raises:
+        ArgumentError: a file that is no record, or records that are not of one program; names the file.
+    """
+    records: dict[int, Record] = {}
+    for file in files:
+        record = _read(file)
+        if record.rank in records:
+            other = records[record.rank].file
+            raise ArgumentError(f"{file}: expected a rank that no other file is of, got rank {record.rank}, as in {other}")
+        first = next(iter(records.values()), record)
+        for what, expected, got in (
+            ("program", list(first.program), list(record.program)),
+            ("world_size", first.nranks, record.nranks),
+        ):
+            if expected != got:
+                raise ArgumentError(f"{file}: {what}: expected {expected} as in {first.file}, got {got}")
+        records[record.rank] = record
+    records = dict(sorted(records.items()))
+    missing = tuple(rank for rank in range(next(iter(records.values())).nranks) if rank not in records)
+    return Flight(records, missing, _merge(records))
+
+
+def _read(file: str) -> Record:
+    try:
+        content = json.loads(Path(file).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ArgumentError(f"cannot read {file}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ArgumentError(f"{file}: expected JSON, got {error}") from None
+    try:
+        version = integer(content, "format", "", least=0)
+        if version != FORMAT:
+            raise ArgumentError(f"field format: expected {FORMAT}, got {version}")
+        return _record(content, file)
+    except ArgumentError as error:
+        raise ArgumentError(f"{file}: {error}") from None
+
+
+def _record(content: Any, file: str) -> Record:
+    nranks, rank = integer(content, "world_size", ""), integer(content, "world_rank", "", least=0)
+    if rank >= nranks:
+        raise ArgumentError(f"field world_rank: expected less than {nranks}, got {rank}")
+    parts: dict[str, Part] = {}
+    for i, found in enumerate(member(content, "communicators", list, "")):
+        part = _part(found, f"communicators[{i}]", rank, nranks)
+        if part.id in parts:
+            raise ArgumentError(f"field communicators[{i}].id: expected one that no other has, got {part.id!r} again")
+        parts[part.id] = part
+    program = tuple(str(word) for word in member(content, "program", list, ""))
+    host, why, doing = (str(member(content, key, str, "")) for key in ("host", "why", "doing"))
+    return Record(file, program, host, rank, nranks, _time(content, "written", ""), why, doing, parts)
+
+
+def _part(content: Any, where: str, rank: int, nranks: int) -> Part:
+    ranks = _ranks(content, "ranks", where, nranks)
+    own = integer(content, "rank", where, least=0)
+    if list(ranks[own : own + 1]) != [rank]:
+        raise ArgumentError(f"field {where}.rank: expected where world rank {rank} is in {list(ranks)}, got {own}")
+    found = [_call(call, f"{where}.calls[{i}]", ranks) for i, call in enumerate(member(content, "calls", list, where))]
+    seen: set[tuple[str, int]] = set()
+    for i, call in enumerate(found):
+        if (call.lane, call.seq) in seen:
+            raise ArgumentError(f"field {where}.calls[{i}].seq: expected one that lane {call.lane!r} has not had, got {call.seq} again")
+        seen.add((call.lane, call.seq))
+    name, id = (str(member(content, key, str, where)) for key in ("name", "id"))
+    return Part(id, name, ranks, integer(content, "dropped", where, least=0), tuple(found))
+
+
+def _call(content: Any, where: str, ranks: Sequence[int]) -> Call:
+    texts = {key: str(member(content, key, str, where)) for key in _TEXTS}
+    if texts["state"] not in (ENDED, WAITING, FAILED):
+        raise ArgumentError(f"field {where}.state: expected {ENDED}, {WAITING} or {FAILED}, got {texts['state']!r}")
+    lane, collective, element, op, algorithm, state, step, caller = texts.values()
+    seq, begun = integer(content, "seq", where, least=0), _time(content, "begun", where)
+    count, root = (_if_any(content, key, where, least) for key, least in (("count", 0), ("root", -(2**31))))
+    ended = _time(content, "ended", where) if content.get("ended") is not None else None
+    awaits = tuple(sorted(ranks[peer] for peer in _ranks(content, "awaits", where, len(ranks))))
+    return Call(seq, lane, collective, count, element, op, root, algorithm, begun, ended, state, step, awaits, caller)
+
+
+def _ranks(content: Any, key: str, where: str, nranks: int) -> tuple[int, ...]:
+    found = member(content, key, list, where)
+    for rank in found:
+        if not isinstance(rank, int) or not 0 <= rank < nranks:
+            raise ArgumentError(f"field {where}.{key}: expected ranks below {nranks}, got {rank!r}")
+    return tuple(found)
+
+
+def _if_any(content: Any, key: str, where: str, least: int) -> int | None:
+    return None if isinstance(content, dict) and content.get(key, 0) is None else integer(content, key, where, least)
+
+
+def _time(content: Any, key: str, where: str) -> float:
+    return number(content, key, where, lambda seconds: seconds >= 0, "seconds since 1970")
+
+
+def _merge(records: dict[int, Record]) -> tuple[Communicator, ...]:
+    first: dict[str, tuple[Record, Part]] = {}
+    calls: dict[str, dict[str, dict[int, dict[int, Call]]]] = {}
+    for rank, record in records.items():
+        for part in record.parts.values():
+            other, known = first.setdefault(part.id, (record, part))
+            if part.ranks != known.ranks:
+                expected = f"{list(known.ranks)} as in {other.file}"
+                raise ArgumentError(f"{record.file}: ranks of communicator {part.id!r}: expected {expected}, got {list(part.ranks)}")
+            lanes = calls.setdefault(part.id, {})
+            for call in part.calls:
+                lanes.setdefault(call.lane, {}).setdefault(call.seq, {})[rank] = call
+    parts = sorted((part for _, part in first.values()), key=lambda part: (-len(part.ranks), part.id))
+    found = []
+    for part, label in zip(parts, _labels(parts)):
+        lanes = calls[part.id]
+        ordered = {lane: dict(sorted(lanes[lane].items())) for lane in sorted(lanes, key=lambda lane: (lane != BLOCKING, lane))}
+        found.append(Communicator(part.id, label, part.ranks, ordered))
+    return tuple(found)
+
+
+def _labels(parts: Sequence[Part]) -> list[str]:
+    """Names of communicators, with their number among all where two have the same."""
+    names = [" ".join(part.name.split()) or "a communicator without a name" for part in parts]
+    return [f"{name} (no. {i + 1})" if names.count(name) > 1 else name for i, name in enumerate(names)]

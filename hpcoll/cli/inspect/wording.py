@@ -1,0 +1,113 @@
+"""A finding and the words for what is in it: ranks, calls, their numbers, times. Judges nothing."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from hpcoll.cli.inspect.flight_records import BLOCKING, Call
+
+MAX_RANGES = 8  # of ranks that a text names
+MAX_ROWS = 12  # of a table, and sentences of one kind
+LONGEST = 200  # characters of a text of a record
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was found.
+
+    Attributes:
+        kind: What kind of thing; programs that read the report tell them apart by it.
+        heading: What it is, in a line.
+        sentence: What happened, for the last line of the report.
+        ranks: Those whose doing it is.
+        begun: When it began, in seconds since 1970; the first of a kind is the one to tell.
+        communicator, lane, seq: The call, where it is about one.
+        rows: A table, its header first; or nothing.
+        remarks: Sentences below it.
+    """
+
+    kind: str
+    heading: str
+    sentence: str
+    ranks: tuple[int, ...]
+    begun: float = 0.0
+    communicator: str = ""
+    lane: str = ""
+    seq: int | None = None
+    rows: list[list[str]] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+
+def ranges(ranks: Iterable[int]) -> str:
+    """Ranks in ascending order, runs of them as ranges.
+
+    >>> ranges([5, 0, 1, 2]), ranges([3])
+    ('ranks 0-2, 5', 'rank 3')
+    """
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs[:MAX_RANGES]]
+    beyond = sum(map(len, runs[MAX_RANGES:]))
+    plural = len(runs) > 1 or len(runs[0]) > 1
+    return f"rank{'s' * plural} {', '.join(texts)}" + (f" and {beyond} more" if beyond else "")
+
+
+def verb(ranks: Sequence[int], one: str, several: str) -> str:
+    """The form of a verb or pronoun that so many ranks need."""
+    return one if len(ranks) == 1 else several
+
+
+def spelled(call: Call, algorithm: bool = False) -> str:
+    """A call as the program might have written it; with the algorithm where that is asked for.
+
+    >>> call = Call(1, "blocking", "bcast", 8, "float64", "", 0, "binomial", 0.0, None, "waiting", "", (), "")
+    >>> spelled(call), spelled(call, algorithm=True)
+    ('Bcast(float64[8], root=0)', 'Bcast(float64[8], root=0) by binomial')
+    """
+    what = call.element + (f"[{call.count}]" if call.count is not None and call.element else "")
+    operator, root = f"op={call.op}" if call.op else "", f"root={call.root}" if call.root is not None else ""
+    inside = ", ".join(text for text in (what, operator, root) if text)
+    return cut(f"{call.collective.capitalize()}({inside})" + (f" by {call.algorithm or 'no algorithm'}" if algorithm else ""))
+
+
+def ordinal(number: int) -> str:
+    """A number as it counts calls.
+
+    >>> [ordinal(number) for number in (1, 2, 12, 23, 41)]
+    ['1st', '2nd', '12th', '23rd', '41st']
+    """
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def numbered(lane: str, seq: int, label: str) -> str:
+    """Which call it is, after an article: ``41st call on MPI_COMM_WORLD``."""
+    return f"{ordinal(seq)} call on {label}" + (f" (lane {lane!r})" if lane != BLOCKING else "")
+
+
+def duration(seconds: float) -> str:
+    """Seconds with three digits, in a unit that suits.
+
+    >>> duration(0.0123), duration(2.5), duration(-1e-6)
+    ('12.3 ms', '2.5 s', '0 us')
+    """
+    seconds = max(0.0, seconds)
+    for limit, factor, unit in ((0.9995e-3, 1e6, "us"), (0.9995, 1e3, "ms"), (9999.5, 1.0, "s")):
+        if seconds < limit:
+            return f"{seconds * factor:.0f} {unit}" if seconds * factor >= 999.5 or unit == "us" else f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def cut(text: str, length: int = LONGEST) -> str:
+    """A text of a record in one line of printable characters, no longer than some length."""
+    line = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
+    return line if len(line) <= length else f"{line[: length - 1]}…"
+
+
+def first_rows(rows: Sequence[list[str]]) -> list[list[str]]:
+    """A header and as many rows as a table has, with a last one that says how many there are beyond."""
+    beyond = len(rows) - 1 - MAX_ROWS
+    return [*rows[: MAX_ROWS + 1], [f"and {beyond} more", *[""] * (len(rows[0]) - 1)]] if beyond > 0 else list(rows)
