@@ -6,6 +6,7 @@ The same for all communicators, so that ranks of one see that this one waits in 
 import atexit
 import sys
 import threading
+import time
 import weakref
 from typing import Any
 
@@ -54,7 +55,7 @@ class Notice:
         """Say that a call has failed, the first on its communicator."""
         with self._changing:
             if key not in self._failed:
-                self._failed[key] = {"key": key, "kind": kind, "text": text, "lane": lane, "number": number, "what": what}
+                self._failed[key] = {"key": key, "kind": kind, "text": text, "lane": lane, "number": number, "what": what, "at": time.monotonic()}
                 self._write()
 
     def leave(self, how: str) -> None:

@@ -88,20 +88,29 @@ class Watch:
         if self._rings is None or not self._rings.alarm[0]:
             return
         end = time.monotonic() + _ANSWER_S
-        while time.monotonic() < end:
-            for local in range(self._on.node.nranks):
-                for found in self._notice(local).get("failed", ()):
-                    if found["key"] == self._on.key:
-                        self._fail(_KINDS.get(found["kind"], TransportError), found["text"], found["lane"], found["number"])
+        while not self._failures() and time.monotonic() < end:
             time.sleep(_LOOK_S)
         self._fail(TransportError, "a call of another rank has failed")
 
-    def _fail(self, kind: type[TransportError], text: str, lane: int | None = None, number: int | None = None) -> NoReturn:
-        """Raise, and tell the others."""
-        lane, number = self._lane if lane is None else lane, self._number if number is None else number
-        mine = (lane, number) == (self._lane, self._number)
-        tell(self._on, kind, text, lane, number, self._call if mine else "", self._rings)
-        raise kind(text or self._difference(lane, number))
+    def _failures(self) -> list[dict[str, Any]]:
+        """What ranks say has failed on this communicator, the first one first."""
+        notices = [self._notice(local) for local in range(self._on.node.nranks)]
+        found = [one for notice in notices for one in notice.get("failed", ()) if one["key"] == self._on.key]
+        return sorted(found, key=lambda one: float(one["at"]))
+
+    def _fail(self, kind: type[TransportError], text: str) -> NoReturn:
+        """Raise, and tell the others; what some rank had told before is raised on all."""
+        if not self._failures():
+            tell(self._on, kind, text, self._lane, self._number, self._call, self._rings)
+            time.sleep(_LOOK_S)  # another may have begun to tell
+        found = self._failures()
+        if found:
+            kind, text = _KINDS.get(found[0]["kind"], TransportError), found[0]["text"]
+            lane, number = found[0]["lane"], found[0]["number"]
+            mine = (lane, number) == (self._lane, self._number)
+            tell(self._on, kind, text, lane, number, self._call if mine else "", self._rings)
+            text = text or self._difference(lane, number)
+        raise kind(text)
 
     def explain(self, error: HpcollError) -> None:
         """Raise another error instead of one of the engine's, where ranks know more."""

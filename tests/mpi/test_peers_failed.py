@@ -1,0 +1,163 @@
+"""Ranks that end, stop or are late in the middle of a job: the others are told which and why, and the job ends by itself.
+
+Each test starts a job of its own, so they run once: where this one has a single rank.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+
+import pytest
+from mpi4py import MPI
+from test_shm_jobs import LIMIT_S, command, environment
+
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.smoke,
+    pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
+]
+
+NRANKS = 3
+CALLS = """
+import signal
+x, y = np.ones(COUNT), np.zeros(COUNT)
+FORMS = {
+    "blocking": lambda: comm.Allreduce(x, y),
+    "in flight": lambda: comm.Iallreduce(x, y).Wait(),
+    "persistent": lambda: (request.Start(), request.Wait()),
+}
+request = comm.Allreduce_init(x, y)
+for _ in range(3):
+    FORMS[FORM]()
+    assert (y == comm.size).all()
+comm.Barrier()
+begun = time.monotonic()
+if comm.rank == 1:
+    VICTIM
+try:
+    FORMS[FORM]()
+except hpcoll.HpcollError as error:
+    say(f"{time.monotonic() - begun:.2f}", type(error).__name__, error)
+    AFTER
+else:
+    say("right", (y == comm.size).all())
+"""
+FORMS = ("blocking", "in flight", "persistent")
+ENDINGS = {
+    "an exception": ("raise OSError('no such file')", "was ended by OSError: no such file"),
+    "sys.exit": ("sys.exit(0)", "has ended its program"),
+    "the program's end": ("os.environ.get('NEVER') or sys.exit()", "has ended its program"),
+}
+
+
+def job(
+    form: str, victim: str, after: str = "raise", count: int = 8, before: str = "", **variables: str
+) -> tuple[dict[int, list[str]], str, int, float]:  # fmt: skip
+    """What each rank said, what was complained of, the exit status, and seconds until the job's end.
+
+    Args:
+        form: Of the call.
+        victim: What rank 1 does instead, or before.
+        after: What a rank does with an error.
+        count: Elements.
+        before: What all ranks do first.
+        variables: Of the environment.
+    """
+    script = f"FORM, COUNT = {form!r}, {count}\n{before}\n" + CALLS.replace("VICTIM", victim).replace("AFTER", after)
+    begun = time.monotonic()
+    done = subprocess.run(
+        command(NRANKS, script), env=environment(variables), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    said: dict[int, list[str]] = {rank: [] for rank in range(NRANKS)}
+    for rank, text in re.findall(r"^rank (\d+) (.*)$", done.stdout, re.MULTILINE):
+        said[int(rank)].append(text)
+    return said, done.stderr, done.returncode, time.monotonic() - begun
+
+
+@pytest.mark.parametrize(
+    ("ending", "form"),
+    [
+        ("an exception", "blocking"), ("sys.exit", "in flight"),
+        *(pytest.param(ending, form, marks=pytest.mark.full) for ending in ENDINGS for form in FORMS),
+    ],
+)  # fmt: skip
+def test_a_rank_leaves(ending: str, form: str) -> None:
+    """In Python, by whatever way, without ``-m mpi4py``: the others raise soon, and the job ends with an error."""
+    victim, told = ENDINGS[ending]
+    said, errors, status, _ = job(form, victim, count=8 if form == "blocking" else 40_000)
+    for rank in (0, 2):
+        assert len(said[rank]) == 1, (said, errors)
+        found = re.fullmatch(rf"(\d+\.\d+) PeerFailed rank {rank}: .*rank 1 \(process \d+ on .*\) {told}", said[rank][0])
+        assert found, said[rank]
+        assert float(found[1]) < 5
+    assert status != 0
+
+
+@pytest.mark.parametrize("form", ["blocking", pytest.param("in flight", marks=pytest.mark.full)])
+def test_a_rank_is_killed(form: str) -> None:
+    """Where the launcher leaves the others alive they raise; else it ends them: nobody hangs, and no status says that all is well."""
+    said, _, status, seconds = job(form, "os.kill(os.getpid(), signal.SIGKILL)")
+    assert status != 0
+    assert seconds < LIMIT_S / 2
+    assert [text for rank in (0, 2) for text in said[rank] if "PeerFailed" not in text] == []
+
+
+@pytest.mark.parametrize("form", [pytest.param("blocking", marks=pytest.mark.full), "in flight", pytest.param("persistent", marks=pytest.mark.full)])
+def test_a_rank_that_does_not_come(form: str) -> None:
+    """Warned about once, then given up by all with one text; whoever comes later hears it, too."""
+    said, errors, _, _ = job(form, "time.sleep(3)", after="pass", HPCOLL_WARN="500ms", HPCOLL_TIMEOUT="1.5s")
+    texts = {re.sub(r"^\S+ CollectiveTimeout rank \d+: ", "", text) for rank in said for text in said[rank]}
+    assert len(texts) == 1, said
+    assert re.search(r"did not end in 1\.5 s: rank [02] waits for rank 1; rank 1 is in no collective since \d\d:\d\d:\d\d", texts.pop())
+    seconds = [float(said[rank][0].split()[0]) for rank in (0, 2)]
+    assert all(1.4 < one < 2.5 for one in seconds), seconds
+    warned = [line for line in errors.splitlines() if "waits for" in line and "CollectiveTimeout" not in line]
+    assert len(warned) == 1, errors
+    assert re.search(r"I?[aA]llreduce\(float64\[8\], op=SUM\) at .*:\d+ on MPI_COMM_WORLD waits for 1 s: rank 0 waits for", warned[0])
+
+
+def test_a_slow_rank_is_waited_for() -> None:
+    """Without a limit nothing is given up; a warning is all."""
+    said, errors, status, _ = job("blocking", "time.sleep(2)", HPCOLL_WARN="500ms")
+    assert (said, status) == ({rank: ["right True"] for rank in range(NRANKS)}, 0), errors
+    assert len([line for line in errors.splitlines() if "waits for" in line]) == 1
+
+
+def test_a_stopped_rank_is_named() -> None:
+    """SIGSTOP, as under a debugger; it goes on, and hears that it was given up."""
+    victim = "os.system(f'(sleep 3; kill -CONT {os.getpid()}) &'); os.kill(os.getpid(), signal.SIGSTOP)"
+    said, errors, _, _ = job("blocking", victim, after="pass", HPCOLL_TIMEOUT="1s")
+    assert all(len(texts) == 1 and "CollectiveTimeout" in texts[0] for texts in said.values()), (said, errors)
+    assert "rank 1 is stopped" in said[0][0]
+
+
+def test_each_waits_for_the_other() -> None:
+    """In two communicators: each is told what the other waits in."""
+    before, after = "other = hpcoll.Communicator(world.Dup())\nother.Barrier(algorithm='dissemination')", "os._exit(0)"
+    variables = {"HPCOLL_WARN": "500ms", "HPCOLL_TIMEOUT": "2s"}
+    _, errors, _, _ = job("blocking", "other.Allreduce(x, y, algorithm='direct')", after, before=before, **variables)
+    assert re.search(r"rank 0 waits for rank 1; rank 1 waits in Allreduce\(float64\[8\], op=SUM\) at .* since \d\d:", errors), errors
+
+
+@pytest.mark.parametrize("end", ["KeyboardInterrupt", pytest.param("MemoryError", marks=pytest.mark.full)])
+def test_one_rank_gives_up(end: str) -> None:
+    """Ctrl-C, or anything else that ends a call on one rank only."""
+    victim = f"""
+    def give_up(*_):
+        raise {end}
+    signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    try:
+        comm.Allreduce(np.ones(3), np.zeros(3), algorithm="ring")
+    except {end}:
+        say("gave up")
+        world.Barrier()
+        os._exit(0)
+    """
+    said, errors, _, _ = job("blocking", victim, after="world.Barrier(); os._exit(0)", HPCOLL_WARN="0")
+    assert said[1] == ["gave up"] or "MismatchError" in said[0][0], (said, errors)
+    for rank in (0, 2):
+        assert re.search(r"PeerFailed .*rank 1 gave up|MismatchError", said[rank][0]), said
