@@ -2,7 +2,6 @@
 
 import os
 import threading
-import weakref
 from typing import Any
 
 from mpi4py import MPI
@@ -11,15 +10,15 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.context import Context
 from hpcoll.comm.ledger import Ledger
 from hpcoll.comm.progress_thread import stop_helper
+from hpcoll.comm.recorder import LIVE, record_on_signal
 from hpcoll.comm.registry import Registry
 
-_live: "weakref.WeakSet[Context]" = weakref.WeakSet()
 _registry = Registry()
 
 
 def _after_fork() -> None:
     _registry.forget()
-    for context in _live:
+    for context in LIVE:
         context.close("this process is a fork: MPI belongs to its parent")
 
 
@@ -34,7 +33,7 @@ def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:
 def _finalizing(comm: MPI.Comm, keyval: int, nothing: object) -> None:
     stop_helper()
     _registry.free()
-    for context in list(_live):
+    for context in list(LIVE):
         context.close("MPI is finalised")
 
 
@@ -68,7 +67,9 @@ def context_of(comm: MPI.Intracomm, mixed: bool | None = None, ledger: Ledger | 
         resources, parts = _registry.join(comm, bool(mixed))
         resources.serve(comm)
         context = Context(resources, ledger or Ledger(), parts)
-        _live.add(context)
+        LIVE.add(context)
+        if resources.config.record is not None:
+            record_on_signal(resources.config.record)
         comm.Set_attr(_KEYVALS[0], context)
     asked = context.resources.asked_mixed
     if mixed is not None and mixed != asked:

@@ -25,6 +25,7 @@ from hpcoll.comm.plan import Plan
 from hpcoll.comm.planner import Planner, refusal
 from hpcoll.comm.prepared import Asked, Prepared
 from hpcoll.comm.progress_thread import abandon, drain
+from hpcoll.comm.recorder import write_record
 from hpcoll.comm.requests import Persistent
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.watch import Watch, tell
@@ -290,6 +291,8 @@ class Context:
         where = f"rank {self.rank}: {what}, {self.nranks} ranks"
         tell(self.resources, PeerFailed, f"rank {self.rank} gave up: {type(error).__name__}: {error}")
         self.close(f"an earlier collective did not end ({where})")
+        if self.resources.config.record is not None:
+            write_record(self.resources.config.record, f"{type(error).__name__}: {error}")
         if isinstance(error, DeviceError):
             raise DeviceError(f"{where}: {error}", code=error.code) from None
         if isinstance(error, TransportError):

@@ -8,9 +8,13 @@ import sys
 import threading
 import time
 import weakref
-from typing import Any
+from typing import Any, TypeAlias
 
 from hpcoll.runtime.transports.notices import Notices
+
+# A call: ``key`` of its communicator, ``lane``, the index of its message context, and ``number`` on that; ``what`` it is and where it was
+# called; for which ranks it ``awaits``, at which ``step``, ``since`` when, in seconds, monotonic.
+Call: TypeAlias = dict[str, Any]
 
 
 class Notice:
@@ -18,8 +22,8 @@ class Notice:
 
     def __init__(self) -> None:
         self._pages: weakref.WeakSet[Notices] = weakref.WeakSet()
-        self._waits: dict[int, dict[str, Any]] = {}  # by id of the watch
-        self._failed: dict[str, dict[str, Any]] = {}  # by communicator, the first failure
+        self._waits: dict[int, Call] = {}  # by id of the watch
+        self._failed: dict[str, Call] = {}  # by communicator, the first failure
         self._left = ""
         self._changing = threading.Lock()
 
@@ -28,21 +32,21 @@ class Notice:
         if page is not None:
             self._pages.add(page)
 
-    def wait(self, watch: object, key: str, lane: int, number: int, what: str, awaits: list[int], since: float) -> None:
-        """Say that a call waits.
+    @property
+    def doing(self) -> str:
+        """In which call this process waits, or has failed, the latest one."""
+        waits = [one["what"] for one in [*self._failed.values(), *self._waits.values()] if one["what"]]
+        return f"waits in {waits[-1]}" if waits else ""
 
-        Args:
-            watch: Stands for the call.
-            key: Of its communicator.
-            lane, number: Index of its message context, and its number there.
-            what: The call and where it was called.
-            awaits: Ranks for which it waits.
-            since: Seconds, monotonic.
-        """
-        found = {"key": key, "lane": lane, "number": number, "what": what, "awaits": awaits, "since": since}
+    def waits_of(self, key: str, lane: int) -> list[Call]:
+        """Calls that wait, or failed while they waited, on a message context."""
+        return [one for one in [*self._waits.values(), *self._failed.values()] if (one["key"], one["lane"]) == (key, lane)]
+
+    def wait(self, watch: object, call: Call) -> None:
+        """Say that a call waits; ``watch`` stands for it."""
         with self._changing:
-            if self._waits.get(id(watch)) != found:
-                self._waits[id(watch)] = found
+            if self._waits.get(id(watch)) != call:
+                self._waits[id(watch)] = call
                 self._write()
 
     def end(self, watch: object) -> None:
@@ -51,11 +55,11 @@ class Notice:
             if self._waits.pop(id(watch), None):
                 self._write()
 
-    def fail(self, key: str, kind: str, text: str, lane: int, number: int, what: str) -> None:
-        """Say that a call has failed, the first on its communicator."""
+    def fail(self, kind: str, text: str, call: Call) -> None:
+        """Say that a call has failed, the first on its communicator, with an error of a kind."""
         with self._changing:
-            if key not in self._failed:
-                self._failed[key] = {"key": key, "kind": kind, "text": text, "lane": lane, "number": number, "what": what, "at": time.monotonic()}
+            if call["key"] not in self._failed:
+                self._failed[call["key"]] = {"kind": kind, "text": text, "at": time.monotonic()} | call
                 self._write()
 
     def leave(self, how: str) -> None:

@@ -84,15 +84,30 @@ class Signature(NamedTuple):
             count: As the engine counts: bytes where nothing is combined.
         """
         collective = _COLLECTIVES[self.collective]
-        element = _ELEMENTS[self.element - 1] if self.element else "bytes"
-        if not COLLECTIVES[collective].reduces and self.element > ANY_ELEMENT:
-            count //= _size(element)
-        given = [] if collective == "barrier" else [f"{element}[{'...' if self.varies and collective in _PARTLY_KNOWN else count}]"]
+        given = [] if collective == "barrier" else [f"{self._element}[{self._elements(count) if self.counts else '...'}]"]
         if self.op and collective != "barrier":
             given.append(f"op={'a function' if self.op >= _USERS else _OPS[self.op - 1].upper()}")
         if COLLECTIVES[collective].rooted:
             given.append(f"root={self.root}")
         return f"{method(collective, varies=bool(self.varies))}({', '.join(given)})"
+
+    def record(self, count: int) -> dict[str, object]:
+        """The call as flight records have it; ``count`` as in `text`."""
+        collective = _COLLECTIVES[self.collective]
+        return {
+            "collective": collective + ("v" if self.varies else ""), "count": self._elements(count) if self.counts else None,
+            "element": self._element, "op": "" if not self.op else "a function" if self.op >= _USERS else _OPS[self.op - 1],
+            "root": self.root if COLLECTIVES[collective].rooted else None, "algorithm": self.algorithm_name,
+        }  # fmt: skip
+
+    @property
+    def _element(self) -> str:
+        return _ELEMENTS[self.element - 1] if self.element else "bytes"
+
+    def _elements(self, count: int) -> int:
+        """Elements of a count, which is of bytes where nothing is combined."""
+        moved = not COLLECTIVES[_COLLECTIVES[self.collective]].reduces and self.element > ANY_ELEMENT
+        return count // _size(self._element) if moved else count
 
     @property
     def counts(self) -> bool:

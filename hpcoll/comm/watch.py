@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from hpcoll.base.errors import CollectiveTimeout, HpcollError, MismatchError, PeerFailed, TransportError
 from hpcoll.base.processes import GONE, RUNNING, state_of
 from hpcoll.comm.caller import in_words, place_of_caller
-from hpcoll.comm.notice import NOTICE
+from hpcoll.comm.notice import NOTICE, Call
 from hpcoll.comm.plan import MAX_WINDOW
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.signature import NO_CALL, Signature
@@ -53,6 +53,15 @@ class Watch:
         text = self._signature.text(self._engine.elements)
         return f"{f'I{text[0].lower()}{text[1:]}' if self._in_flight else text} at {self._where}"
 
+    def _described(self) -> Call:
+        """The call, for notices."""
+        rows, awaits = (self._engine.waiting_rows(), self._awaits(self._on.node.rank)) if self._engine else ([], [])
+        step = f"row {rows[0][0] + 1} of {len(self._engine.program.rows)}" if rows and self._engine else ""
+        return {
+            "key": self._on.key, "lane": self._lane, "number": self._number, "what": self._call, "awaits": awaits, "step": step,
+            "since": self._since,
+        }  # fmt: skip
+
     def look(self) -> None:
         """See whether it is to be given up.
 
@@ -63,7 +72,7 @@ class Watch:
         if now < self._next_look:
             return
         self._next_look = now + _LOOK_S
-        NOTICE.wait(self, self._on.key, self._lane, self._number, self._call, self._awaits(self._on.node.rank), self._since)
+        NOTICE.wait(self, self._described())
         if self._rings is not None:
             self.hear()
             if self._differing():
@@ -101,14 +110,13 @@ class Watch:
     def _fail(self, kind: type[TransportError], text: str) -> NoReturn:
         """Raise, and tell the others; what some rank had told before is raised on all."""
         if not self._failures():
-            tell(self._on, kind, text, self._lane, self._number, self._call, self._rings)
+            tell(self._on, kind, text, self._described(), self._rings)
             time.sleep(_LOOK_S)  # another may have begun to tell
         found = self._failures()
         if found:
             kind, text = _KINDS.get(found[0]["kind"], TransportError), found[0]["text"]
             lane, number = found[0]["lane"], found[0]["number"]
-            mine = (lane, number) == (self._lane, self._number)
-            tell(self._on, kind, text, lane, number, self._call if mine else "", self._rings)
+            tell(self._on, kind, text, self._described(), self._rings)
             text = text or self._difference(lane, number)
         raise kind(text)
 
@@ -245,18 +253,16 @@ class Watch:
         return f"is in no collective since {_clock(1e-9 * when)}, after call {ended}" if ended else "has called no collective yet"
 
 
-def tell(
-    on: Resources, kind: type[TransportError], text: str, lane: int = 0, number: int = 0, what: str = "", rings: Rings | None = None
-) -> None:  # fmt: skip
+def tell(on: Resources, kind: type[TransportError], text: str, call: Call | None = None, rings: Rings | None = None) -> None:
     """Let the other ranks of the node give up, too, in this call or their next; of several such errors the first counts.
 
     Args:
         on: Resources of the communicator.
         kind, text: The error that they are to raise; no text: they say what each rank called.
-        lane, number: Of the call, and ``what`` it is.
+        call: That failed; None: no call that others know.
         rings: On which it runs, if not the communicator's own.
     """
-    NOTICE.fail(on.key, kind.__name__, text, lane, number, what)
+    NOTICE.fail(kind.__name__, text, call or {"key": on.key, "lane": 0, "number": 0, "what": "", "awaits": [], "step": "", "since": 0.0})
     for one in (rings, *(each.rings for each in on.every_message_context())):
         if one is not None:
             one.alarm[0] = 1

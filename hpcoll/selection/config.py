@@ -64,6 +64,7 @@ class Config:
         shm_copy: `STAGED` or `CMA`, or None for what pays.
         cuda_path: One of `CUDA_PATHS` that GPU arrays must take, or None.
         warn: Seconds after which a collective that does not end is warned about; 0: never.
+        record: Folder for flight records, or None.
         timeout: Seconds after which it is given up; None: never.
         levels: The cost model's constants that the tuning file has for the communicator at hand, or None; a level that was not
             measured has those of `hpcoll.selection.networks`.
@@ -82,6 +83,7 @@ class Config:
     cuda_path: str | None = None
     warn: float = 60.0
     timeout: float | None = None
+    record: str | None = None
     levels: Levels | None = None
 
     def agreement(self) -> dict[str, object]:
@@ -217,6 +219,10 @@ VARIABLES = (
     Variable(
         "HPCOLL_TIMEOUT", f"{_DURATION}; `0` for never",
         "after how long a collective that does not end raises `CollectiveTimeout` on all ranks", "never", "timeout", _limit,
+    ),
+    Variable(
+        "HPCOLL_RECORD", "a folder", "where each rank writes what it has called, for `hpcoll inspect`, when a call fails and at SIGUSR2",
+        "nothing is written", "record", _file_name,
     ),
     Variable(
         "HPCOLL_DEBUG", ", ".join(f"`{name.lower()}`" for name in _LEVELS),

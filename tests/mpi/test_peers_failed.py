@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from mpi4py import MPI
@@ -105,7 +107,7 @@ def test_a_rank_is_killed(form: str) -> None:
     assert [text for rank in (0, 2) for text in said[rank] if "PeerFailed" not in text] == []
 
 
-@pytest.mark.parametrize("form", [pytest.param("blocking", marks=pytest.mark.full), "in flight", pytest.param("persistent", marks=pytest.mark.full)])
+@pytest.mark.parametrize("form", ["in flight", *(pytest.param(form, marks=pytest.mark.full) for form in FORMS)])
 def test_a_rank_that_does_not_come(form: str) -> None:
     """Warned about once, then given up by all with one text; whoever comes later hears it, too."""
     said, errors, _, _ = job(form, "time.sleep(3)", after="pass", HPCOLL_WARN="500ms", HPCOLL_TIMEOUT="1.5s")
@@ -161,3 +163,24 @@ def test_one_rank_gives_up(end: str) -> None:
     assert said[1] == ["gave up"] or "MismatchError" in said[0][0], (said, errors)
     for rank in (0, 2):
         assert re.search(r"PeerFailed .*rank 1 gave up|MismatchError", said[rank][0]), said
+
+
+def test_records(tmp_path: Path) -> None:
+    """Each rank leaves one when a call fails and at SIGUSR2, and ``hpcoll inspect`` says of them what happened."""
+    victim = """
+    os.kill(os.getpid(), signal.SIGUSR2)
+    try:
+        comm.Bcast(x)
+        comm.Allreduce(x, y)
+    except hpcoll.MismatchError:
+        say("told")
+        os._exit(0)
+    """
+    said, errors, _, _ = job("blocking", victim, after="time.sleep(1); os._exit(0)", HPCOLL_RECORD=str(tmp_path))
+    assert said[1] == ["told"], (said, errors)
+    assert f"rank 1: its calls are recorded in {tmp_path}/rank1.json" in errors
+    shown = subprocess.run([sys.executable, "-m", "hpcoll", "inspect", *tmp_path.iterdir()], capture_output=True, text=True, check=False)
+    assert shown.returncode == 1, shown.stderr
+    last = shown.stdout.rstrip().rpartition("\n\n")[2].replace("\n  ", " ")
+    assert re.fullmatch(r"rank 1 called Bcast where the others called Allreduce, their \d+th call on MPI_COMM_WORLD", last), shown.stdout
+    assert re.search(r"ranks 0, 2 +Allreduce\(float64\[8\], op=sum\) by \w+ +waiting +<string>:\d+", shown.stdout), shown.stdout

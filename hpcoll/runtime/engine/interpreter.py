@@ -54,7 +54,7 @@ def begin(address, input_address, output_address):  # type: ignore[no-untyped-de
     """Set a call's buffers and put the first lanes into their window slots; False where another rank's call has failed."""
     state = pointer(address)
     window_slots, lanes = pointer(state[f.WINDOW_SLOTS]), pointer(state[f.LANES])
-    state[f.INPUT], state[f.OUTPUT], state[f.ENDED] = input_address, output_address, 0
+    state[f.INPUT], state[f.OUTPUT], state[f.ENDED], state[f.STARTED] = input_address, output_address, 0, nanoseconds(address)
     if state[f.COPY_NBYTES]:
         copy(state, state[f.COPY], input_address, state[f.COPY_NBYTES])
         state[f.INPUT] = state[f.COPY]
@@ -141,10 +141,7 @@ def run_locked(address, input_address, output_address, counts):  # type: ignore[
     if status != f.DONE:
         store_release(state[f.LOCK], 0)
         return status
-    if not begin(address, input_address, output_address):
-        return f.FAILED
-    state[f.STARTED] = nanoseconds(address)
-    return _go_on(address)
+    return _go_on(address) if begin(address, input_address, output_address) else f.FAILED
 
 
 @njit(nogil=True)

@@ -257,6 +257,8 @@ def begin_shm(address):  # type: ignore[no-untyped-def]
     line[f.NUMBER], line[f.ITS_FINGERPRINT] = rings[f.CALLS], state[f.FINGERPRINT]
     line[f.ITS_SIGNATURE], line[f.ITS_COUNT] = state[f.SIGNATURE], state[f.ELEMENTS]
     store_release(rings[f.HISTORY], rings[f.CALLS])
+    record = pointer(rings[f.RECORDED] + rings[f.CALLS] % f.RECORDS_KEPT * 8 * f.RECORD_NFIELDS)
+    record[0], record[1], record[f.ITS_BEGIN], record[f.ITS_END] = state[f.SIGNATURE], state[f.ELEMENTS], state[f.STARTED], 0
     return pointer(rings[f.ALARM])[0] == 0
 
 
@@ -266,6 +268,7 @@ def note_end(state, when):  # type: ignore[no-untyped-def]
     if state[f.RINGS]:
         rings = pointer(state[f.RINGS])
         pointer(rings[f.HISTORY])[f.ENDED_AT] = when
+        pointer(rings[f.RECORDED] + rings[f.CALLS] % f.RECORDS_KEPT * 8 * f.RECORD_NFIELDS)[f.ITS_END] = when
         store_release(rings[f.HISTORY] + 8 * f.CALLS_ENDED, rings[f.CALLS])
 
 

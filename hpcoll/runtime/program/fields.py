@@ -54,12 +54,13 @@ READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes i
 # READ_FROM: messages of so many bytes and more are read where they lie in their sender's own memory; it is one of READ_FROM_USUALLY and
 # READ_FROM_SLOW, the latter while writes are slow and that is faster; PIDS: address of the process of each local rank; PIECES_AT: of
 # PIECES_NBYTES of room. HISTORY: address of what this rank tells of its latest calls, ALARM: of a word that is not 0 once a call failed;
-# CHAIN: of all fingerprints so far, so that a call which was another on some rank shows in all messages from then on.
+# CHAIN: of all fingerprints so far, so that a call which was another on some rank shows in all messages from then on;
+# RECORDED: address of what is known of the last RECORDS_KEPT calls, in this process alone.
 (
     SLOTS_AT, ACKS_AT, STAGING_AT, STAGING_WHERE, CAPACITY, NLOCAL, LOCAL_RANK, SENT, TAKEN, ACKED, USED, CALLS, STAGED,
     SLOW_WRITES, BASES, NRANGES, RANGES, POPULATED_AT_ONCE, READ_FROM, READ_FROM_USUALLY, READ_FROM_SLOW, PIDS, PIECES_AT, HISTORY, ALARM,
-    CHAIN, RINGS_NFIELDS,
-) = range(27)  # fmt: skip
+    CHAIN, RECORDED, RINGS_NFIELDS,
+) = range(28)  # fmt: skip
 OFFSET_BITS = 48  # "where" is the number of a window and an offset in it
 OWN_MEMORY = 1 << 13  # in place of that number: the sender's own memory, and an address in its process
 PIECES_NBYTES = 64 << 10  # of messages that are combined, read piece by piece so that they stay in the cache
@@ -73,6 +74,9 @@ MISMATCH, ALARMED, GIVEN_UP = FULL + 1, FULL + 2, FULL + 3
 BEGUN, CALLS_ENDED, ENDED_AT = range(3)
 NUMBER, ITS_FINGERPRINT, ITS_SIGNATURE, ITS_COUNT = range(4)
 REMEMBERED, HISTORY_NBYTES = 15, 16 * 64
+# Of such a record, by the call's number: signature, count, and nanoseconds at its begin and end, 0 while it has not ended.
+ITS_BEGIN, ITS_END, RECORD_NFIELDS = 2, 3, 4
+RECORDS_KEPT = 256
 # Where fields of a signature are that calls may differ in (`hpcoll.comm.signature`): the element type, if nothing is combined.
 ELEMENT_AT, ELEMENT_BITS, OP_AT, OP_BITS = 6, 6, 12, 16
 ANY_ELEMENT = 1  # that and 0 go with all others: bytes, and types that hpcoll does not know

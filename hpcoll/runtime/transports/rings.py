@@ -85,6 +85,7 @@ class Rings:
         staging: Address and bytes of the staging slots of each local rank.
         window: Memory of all local ranks, which other rings may have a share in.
         histories: What each local rank says of its latest calls (`hpcoll.runtime.program.fields`).
+        records: What is known of this rank's last calls, by their number.
         alarm: Not 0 once a call has failed on any of these ranks: none begins after that.
     """
 
@@ -99,6 +100,7 @@ class Rings:
         self.histories = window.mapping.array(lines, nlocal * HISTORY_NBYTES).view(np.int64).reshape(nlocal, 1 + REMEMBERED, -1)
         self.alarm = window.mapping.array(lines + nlocal * HISTORY_NBYTES, 8).view(np.int64)
         self.staging = [(window.address + window.part(local) + offset, STAGING_SLOTS * capacity) for local in range(nlocal)]
+        self.records = np.zeros((f.RECORDS_KEPT, f.RECORD_NFIELDS), np.int64)
         ncounters = STAGING_SLOTS * nlocal
         self.fields = np.zeros(f.RINGS_NFIELDS + 3 * ncounters + 3 * STAGING_SLOTS, np.int64)
         self.address: int = self.fields.ctypes.data
@@ -113,6 +115,7 @@ class Rings:
             f.BASES: BASES_AT, f.NRANGES: ranges.addresses[0], f.RANGES: ranges.addresses[1],
             f.POPULATED_AT_ONCE: max(PAGE, _POPULATED_AT_ONCE), f.READ_FROM: NEVER, f.READ_FROM_USUALLY: NEVER, f.READ_FROM_SLOW: NEVER,
             f.HISTORY: self.histories[rank].ctypes.data, f.ALARM: self.alarm.ctypes.data,
+            f.RECORDED: self.records.ctypes.data,
         }  # fmt: skip
         if own_memory is not None:
             self._own_memory, room = own_memory, np.empty(f.PIECES_NBYTES + CACHE_LINE_NBYTES, np.uint8)
