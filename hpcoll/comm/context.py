@@ -13,22 +13,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.errors import ArgumentError, DeviceError, PeerFailed, TransportError
+from hpcoll.base.errors import ArgumentError, TransportError
 from hpcoll.comm import entries
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.methods import FOUND_BY, METHODS, Method
 from hpcoll.comm.calls.native import as_native
 from hpcoll.comm.cut import ledger_nbytes
+from hpcoll.comm.endings import Closing, check_others, end_badly, go_on
 from hpcoll.comm.engines import BlockingEngines
 from hpcoll.comm.ledger import Ledger
 from hpcoll.comm.plan import Plan
 from hpcoll.comm.planner import Planner, refusal
 from hpcoll.comm.prepared import Asked, Prepared
 from hpcoll.comm.progress_thread import abandon, drain
-from hpcoll.comm.recorder import write_record
 from hpcoll.comm.requests import Persistent
 from hpcoll.comm.resources import Resources
-from hpcoll.comm.watch import Watch, tell
+from hpcoll.comm.watch import Watch
 from hpcoll.runtime.engine import call_cache
 from hpcoll.runtime.engine.entry import UNPACK_RESULTS, call_compiled, run_cached
 from hpcoll.runtime.engine.host_engine import HostEngine
@@ -122,9 +122,9 @@ class Context:
         for one in (self.tables, *self.started, self.planned):
             one.forget()
 
-    def closing(self, what: str) -> "_Closing":
-        """Where the GPU may fail on this rank alone, before its part of a collective begins: refuse further use then."""
-        return _Closing(self, what)
+    def closing(self, what: str) -> Closing:
+        """Where the GPU may fail on this rank alone."""
+        return Closing(self, what)
 
     def check(self) -> None:
         """Refuse a communicator that cannot be used any more.
@@ -133,11 +133,11 @@ class Context:
             ArgumentError: says why.
             MismatchError, PeerFailed, CollectiveTimeout: a call of another rank has failed.
         """
-        if not self.closed and self.resources.alarmed:
+        if not self.closed:
             try:
-                Watch(self.resources, None).hear()
+                check_others(self.resources)
             except TransportError as error:
-                self.interrupted("no call yet", error)
+                self.interrupted("a call that did not begin", error)
         if self.closed or MPI.Is_finalized():
             why = "MPI is finalised" if MPI.Is_finalized() else self.closed
             raise ArgumentError(f"rank {self.rank}: this communicator cannot be used: {why}")
@@ -262,7 +262,7 @@ class Context:
     def _go_on(self, plan: Plan, engine: HostEngine, status: int, call: Call | None = None) -> None:
         try:
             if status:
-                self._watched(engine, status)
+                go_on(self.resources, engine, status, self.limit_s)
             if call is not None and call.finish is not None:
                 call.finish()
         except BaseException as error:
@@ -271,47 +271,13 @@ class Context:
             self.interrupted(plan.named(engine.elements), error)
             raise
 
-    def _watched(self, engine: HostEngine, status: int) -> None:
-        """Run to the end what has not ended at once, and see why where it does not end."""
-        watch = self.watch(engine)
-        try:
-            engine.go_on(status, watch.look, self.limit_s)
-        except TransportError as error:
-            watch.explain(error)
-            raise
-        finally:
-            watch.end()
-
     def watch(self, engine: HostEngine, called_at: str | None = None) -> Watch:
         """A watch over a run that does not end; called from where the program called, or told where that was."""
         return Watch(self.resources, engine, called_at)
 
     def interrupted(self, what: str, error: BaseException) -> None:
-        """A collective that stopped half-way leaves messages under way: say where, tell the others, and refuse further use."""
-        where = f"rank {self.rank}: {what}, {self.nranks} ranks"
-        tell(self.resources, PeerFailed, f"rank {self.rank} gave up: {type(error).__name__}: {error}")
-        self.close(f"an earlier collective did not end ({where})")
-        if self.resources.config.record is not None:
-            write_record(self.resources.config.record, f"{type(error).__name__}: {error}")
-        if isinstance(error, DeviceError):
-            raise DeviceError(f"{where}: {error}", code=error.code) from None
-        if isinstance(error, TransportError):
-            raise type(error)(f"{where}: {error}", code=error.code) from None
-
-
-class _Closing:
-    """What `Context.closing` gives; entered at each call, and `contextlib.contextmanager` costs four times as much."""
-
-    __slots__ = ("_context", "_what")
-
-    def __init__(self, context: Context, what: str) -> None:
-        self._context, self._what = context, what
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, DeviceError):
-            self._context.interrupted(self._what, error)
+        """A collective stopped half-way; raises the error with where, if it is ours."""
+        end_badly(self, what, error)
 
 
 def free(parts: Parts) -> None:

@@ -22,7 +22,8 @@ from hpcoll.comm.plan import MAX_WINDOW, MOST_ENGINES, MessageContext, addressed
 from hpcoll.comm.signature import Signature, signed_nbytes
 from hpcoll.kernels import WIDE_NBYTES
 from hpcoll.kernels.host import kernel_address
-from hpcoll.runtime.engine.host_engine import Binding, HostEngine, Shape, WaitPolicy
+from hpcoll.runtime.engine.host_engine import Binding, HostEngine, Shape
+from hpcoll.runtime.engine.wait_policy import WaitPolicy
 from hpcoll.runtime.program.fields import STAGING_SLOTS
 from hpcoll.runtime.program.lowering import lower
 from hpcoll.runtime.program.opcodes import Program

@@ -16,7 +16,8 @@ from hpcoll.comm.plan import MessageContext
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.turns import Turn
 from hpcoll.runtime.engine.gpu_engine import GpuEngine
-from hpcoll.runtime.engine.host_engine import Binding, Shape, WaitPolicy
+from hpcoll.runtime.engine.host_engine import Binding, Shape
+from hpcoll.runtime.engine.wait_policy import WaitPolicy
 from hpcoll.runtime.gpu.arrays import DeviceArray
 from hpcoll.runtime.gpu.cuda_aware import takes_gpu_memory
 from hpcoll.runtime.gpu.device import Gpu, Memory, kernels

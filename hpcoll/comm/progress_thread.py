@@ -12,19 +12,20 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.errors import ArgumentError, HpcollError, TransportError
+from hpcoll.base.errors import ArgumentError, TransportError
 from hpcoll.comm.caller import in_words, place_of_caller
 from hpcoll.comm.calls.call import Call
+from hpcoll.comm.owner import Owner, Watching
 from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.watch_thread import WatchThread
 from hpcoll.runtime.engine.c_library import function_address
 from hpcoll.runtime.engine.entry import ACTIVATE, SERVE, WAIT, call_compiled
-from hpcoll.runtime.engine.host_engine import HostEngine, WaitPolicy
+from hpcoll.runtime.engine.host_engine import HostEngine
+from hpcoll.runtime.engine.wait_policy import WaitPolicy
 from hpcoll.runtime.program import progress_fields as progress
 from hpcoll.runtime.program.fields import ERROR, GIVEN_UP
 from hpcoll.runtime.transports.mpi import library
@@ -45,31 +46,6 @@ def abandon(engine: HostEngine, call: Call) -> None:
     """Keep the GPU memory of a collective that stopped half-way: its GPU, and other ranks, may work on it yet."""
     if call.exported is not None:
         _abandoned.append((engine, call))
-
-
-class Watching(Protocol):
-    """What `Owner.watch` gives."""
-
-    def look(self) -> None:
-        """Raises TransportError when it is to be given up."""
-
-    def explain(self, error: HpcollError) -> None:
-        """Raises another error instead of one of the engine's, where ranks know more."""
-
-    def end(self) -> None:
-        """It is over."""
-
-
-class Owner(Protocol):
-    """What an operation needs of its communicator's context."""
-
-    rank: int
-
-    def watch(self, engine: HostEngine, called_at: str) -> "Watching | None":
-        """A watch over a run that does not end, if anybody can know more of it."""
-
-    def interrupted(self, what: str, error: BaseException) -> None:
-        """Called when an operation failed half-way."""
 
 
 class _Board:

@@ -5,33 +5,21 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import cache
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, DeviceError, TransportError
 from hpcoll.comm.calls.call import Call
+from hpcoll.comm.owner import Owner, PlanningOwner
 from hpcoll.comm.plan import MessageContext, Plan
-from hpcoll.comm.progress_thread import Operation, Owner
+from hpcoll.comm.progress_thread import Operation
 from hpcoll.runtime.engine.entry import START, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program import progress_fields as progress
 from hpcoll.runtime.program.fields import DONE, FAILED, PENDING
 from hpcoll.runtime.transports.mpi import handle
-
-
-class PlanningOwner(Owner, Protocol):
-    """What a persistent request needs besides."""
-
-    persistent: "weakref.WeakValueDictionary[int, Persistent]"
-
-    def check(self) -> None:
-        """Raises ArgumentError when the communicator cannot be used."""
-
-    def closing(self, what: str) -> AbstractContextManager[None]:
-        """Names errors of the GPU that are raised within, and makes them the communicator's last."""
 
 
 def _say_nothing(status: MPI.Status) -> None:

@@ -3,7 +3,7 @@
 import os
 
 from hpcoll.base.launchers import gives_cores_away, local_nranks
-from hpcoll.runtime.engine.host_engine import OWN_CORE, SHARED_CORE, TWO_CORES, WaitPolicy
+from hpcoll.runtime.engine.wait_policy import OWN_CORE, SHARED_CORE, TWO_CORES, WaitPolicy
 
 
 def wait_policy(nranks: int, ncores: int) -> WaitPolicy:

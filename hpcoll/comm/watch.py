@@ -43,7 +43,7 @@ class Watch:
             self._signature = Signature.unpacked(int(engine.state[f.SIGNATURE]))
         self._in_flight, self._where = called_at is not None, in_words(place_of_caller()) if called_at is None else called_at
         self._next_look = self._next_search = self._since
-        self._warned = False
+        self._warned, self._code = False, 0
 
     @property
     def _call(self) -> str:
@@ -55,8 +55,7 @@ class Watch:
 
     def _described(self) -> Call:
         """The call, for notices."""
-        rows, awaits = (self._engine.waiting_rows(), self._awaits(self._on.node.rank)) if self._engine else ([], [])
-        step = f"row {rows[0][0] + 1} of {len(self._engine.program.rows)}" if rows and self._engine else ""
+        awaits, step = awaited(self._engine, self._on.node.ranks) if self._engine else ([], "")
         return {
             "key": self._on.key, "lane": self._lane, "number": self._number, "what": self._call, "awaits": awaits, "step": step,
             "since": self._since,
@@ -118,7 +117,7 @@ class Watch:
             lane, number = found[0]["lane"], found[0]["number"]
             tell(self._on, kind, text, self._described(), self._rings)
             text = text or self._difference(lane, number)
-        raise kind(text)
+        raise kind(text, code=self._code)
 
     def explain(self, error: HpcollError) -> None:
         """Raise another error instead of one of the engine's, where ranks know more."""
@@ -129,6 +128,7 @@ class Watch:
         if error.code == f.ALARMED:
             self.hear()
         if self._engine is not None and error.code and error.code == self._engine.state[f.TRUNCATED]:
+            self._code = error.code
             self._fail(MismatchError, f"{self._call} on rank {self._on.rank}: {error}")
 
     def _notice(self, local: int) -> dict[str, Any]:
@@ -230,7 +230,7 @@ class Watch:
         if state_of(self._on.node.pids[local]) != RUNNING:
             return []
         if local == self._on.node.rank:
-            return [] if self._engine is None else awaited(self._engine, self._on.node.ranks)
+            return [] if self._engine is None else awaited(self._engine, self._on.node.ranks)[0]
         waits = self._notice(local).get("waits", ())
         same = (self._on.key, self._lane, self._number)
         return next((one["awaits"] for one in waits if (one["key"], one["lane"], one["number"]) == same), [])

@@ -16,7 +16,7 @@ from reference import agreed
 
 import hpcoll
 from hpcoll.runtime.engine.gpu_engine import GpuEngine
-from hpcoll.runtime.engine.host_engine import OWN_CORE, SHARED_CORE, WaitPolicy
+from hpcoll.runtime.engine.wait_policy import OWN_CORE, SHARED_CORE, WaitPolicy
 from hpcoll.runtime.gpu import device
 from hpcoll.runtime.program.fields import STAYS, YIELDS
 

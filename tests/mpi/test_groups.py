@@ -14,7 +14,7 @@ from reference import agreed, communicator
 import hpcoll
 from hpcoll.comm import attach, registry
 from hpcoll.comm.waiting import wait_policy
-from hpcoll.runtime.engine.host_engine import OWN_CORE, SHARED_CORE, TWO_CORES
+from hpcoll.runtime.engine.wait_policy import OWN_CORE, SHARED_CORE, TWO_CORES
 
 pytestmark = [pytest.mark.mpi, pytest.mark.smoke]
 

@@ -28,7 +28,8 @@ from hpcoll.cli.tune.fit import LARGE_NBYTES, Errors, fit_network, largest_error
 from hpcoll.comm.engine_builder import past_the_caches
 from hpcoll.kernels.host import kernel_address
 from hpcoll.runtime.engine.entry import RUN, call_compiled
-from hpcoll.runtime.engine.host_engine import OWN_CORE, SHARED_CORE, Binding, HostEngine, WaitPolicy
+from hpcoll.runtime.engine.host_engine import Binding, HostEngine
+from hpcoll.runtime.engine.wait_policy import OWN_CORE, SHARED_CORE, WaitPolicy
 from hpcoll.runtime.program.chunk_layout import vector_segments
 from hpcoll.runtime.program.fields import READ_FROM_SLOW, READ_FROM_USUALLY, STAGING_SLOTS
 from hpcoll.runtime.program.lowering import lower

@@ -6,7 +6,8 @@ import numpy as np
 
 from hpcoll.base.errors import DeviceError, HpcollError
 from hpcoll.kernels import MAX_DESTINATIONS, MAX_SOURCES
-from hpcoll.runtime.engine.host_engine import Binding, HostEngine, WaitPolicy
+from hpcoll.runtime.engine.host_engine import Binding, HostEngine
+from hpcoll.runtime.engine.wait_policy import WaitPolicy
 from hpcoll.runtime.gpu.device import Gpu, Memory, Temporary, kernels, release
 from hpcoll.runtime.gpu.ipc import Directory
 from hpcoll.runtime.program import fields as f

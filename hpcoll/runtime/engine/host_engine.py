@@ -9,41 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.analysis.cost import NEVER
 from hpcoll.base.errors import CollectiveTimeout, HpcollError, TransportError
 from hpcoll.base.sizes import Number, Size, Sizes, int_value
 from hpcoll.runtime.engine.c_library import function_address
 from hpcoll.runtime.engine.entry import RESIZE, RUN, advance_address, call_compiled
+from hpcoll.runtime.engine.wait_policy import WaitPolicy
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.fields import DONE, FAILED, GO_ON, PENDING
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, Code, Program, aligned
 from hpcoll.runtime.program.traffic import Traffic, memory_traffic
 from hpcoll.runtime.transports.mpi import Library, last_tag
 from hpcoll.runtime.transports.rings import Rings
-
-
-class WaitPolicy(NamedTuple):
-    """How a rank waits, in passes without progress.
-
-    Attributes:
-        spins: In which it does nothing else; after them it lets the MPI library move, too.
-        stays: After which it yields the processor in each. A process that does not wait, were it another user's, keeps it for milliseconds.
-        yields: So many; then it sleeps.
-        eager: Bytes of a call in flight up to which who starts it makes its first turns. Longer ones are left to the helper thread where
-            that has a core of its own; where it has none, it would get one only when the others let go of theirs.
-        lingers: After which who starts a call in flight leaves the rest to the helper thread.
-    """
-
-    spins: int
-    stays: int
-    yields: int
-    eager: int
-    lingers: int
-
-
-OWN_CORE = WaitPolicy(200, 200_000, 2000, NEVER, 2000)  # a core of its own, for 5 to 7 ms
-TWO_CORES = OWN_CORE._replace(eager=16 << 10, lingers=260)  # and one for the helper thread
-SHARED_CORE = WaitPolicy(5, 5, 200, NEVER, 65)  # more ranks than cores: whoever is waited for may need this core
 
 
 class Shape(NamedTuple):
@@ -219,7 +195,7 @@ class HostEngine:
         """What the latest call moved on this rank."""
         nrows, nlanes, copied = len(self.program.rows), int(self.state[f.NLANES]), int(self.state[f.COPY_NBYTES])
         least = self._least_in_place(f.WHERE_INPUT), self._least_in_place(f.WHERE_OUTPUT)
-        found = memory_traffic(self._numbers(f.ROWS, nrows, f.NCOLUMNS), self._numbers(f.LANES, nlanes, 3), least)
+        found = memory_traffic(self.numbers(f.ROWS, nrows, f.NCOLUMNS), self.numbers(f.LANES, nlanes, 3), least)
         more = copied + int(self.state[f.REREAD])
         return Traffic(found.read + more, found.written + more, found.given)
 
@@ -229,19 +205,8 @@ class HostEngine:
             return None
         return int(self.rings.fields[f.READ_FROM]) if self.state[where] >= f.OWN_MEMORY << f.OFFSET_BITS else 0
 
-    def waiting_rows(self) -> list[tuple[int, np.ndarray]]:
-        """Position and content of the rows at which lanes in flight are."""
-        slots = self._numbers(f.WINDOW_SLOTS, int(self.state[f.WINDOW]), 2).tolist()
-        rows = self._numbers(f.ROWS, len(self.program.rows), f.NCOLUMNS)
-        return [(row, rows[row]) for lane, row in slots if lane < self.state[f.NLANES] and row < len(rows)]
-
-    def peer_of(self, wait: np.ndarray) -> int:
-        """The rank with which a WAIT's message is exchanged; -1 where no row says."""
-        rows = self._numbers(f.ROWS, len(self.program.rows), f.NCOLUMNS)
-        begun = np.isin(rows[:, f.CODE], (Code.SEND, Code.RECV)) & (rows[:, f.REQUEST] == wait[f.REQUEST])
-        return int(rows[begun, f.PEER][0]) if begun.any() else -1
-
-    def _numbers(self, field: int, nrows: int, ncolumns: int) -> np.ndarray:
+    def numbers(self, field: int, nrows: int, ncolumns: int) -> np.ndarray:
+        """A table of its memory, whose address a field has."""
         at = (int(self.state[field]) - self.address) // 8
         return self._words[at : at + nrows * ncolumns].reshape(nrows, ncolumns)
 

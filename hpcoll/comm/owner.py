@@ -1,0 +1,45 @@
+"""What calls in flight need of the context of their communicator."""
+
+import weakref
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from hpcoll.base.errors import HpcollError
+from hpcoll.runtime.engine.host_engine import HostEngine
+
+
+class Watching(Protocol):
+    """What `Owner.watch` gives."""
+
+    def look(self) -> None:
+        """Raises TransportError when it is to be given up."""
+
+    def explain(self, error: HpcollError) -> None:
+        """Raises another error instead of one of the engine's, where ranks know more."""
+
+    def end(self) -> None:
+        """It is over."""
+
+
+class Owner(Protocol):
+    """What an operation needs of its communicator's context."""
+
+    rank: int
+
+    def watch(self, engine: HostEngine, called_at: str) -> "Watching | None":
+        """A watch over a run that does not end, if anybody can know more of it."""
+
+    def interrupted(self, what: str, error: BaseException) -> None:
+        """Called when an operation failed half-way."""
+
+
+class PlanningOwner(Owner, Protocol):
+    """What a persistent request needs besides."""
+
+    persistent: weakref.WeakValueDictionary[int, Any]
+
+    def check(self) -> None:
+        """Raises ArgumentError when the communicator cannot be used."""
+
+    def closing(self, what: str) -> AbstractContextManager[None]:
+        """Names errors of the GPU that are raised within, and makes them the communicator's last."""
