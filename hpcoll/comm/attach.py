@@ -6,10 +6,10 @@ from typing import Any
 
 from mpi4py import MPI
 
-from hpcoll.base.errors import ArgumentError
+from hpcoll.base.errors import ArgumentError, TransportError
 from hpcoll.comm.context import Context
 from hpcoll.comm.ledger import Ledger
-from hpcoll.comm.progress_thread import stop_helper
+from hpcoll.comm.progress_thread import give_up_all, stop_helper
 from hpcoll.comm.recorder import LIVE, record_on_signal
 from hpcoll.comm.registry import Registry
 
@@ -75,6 +75,23 @@ def context_of(comm: MPI.Intracomm, mixed: bool | None = None, ledger: Ledger | 
     if mixed is not None and mixed != asked:
         raise ArgumentError(f"rank {context.rank}: the communicator was made with mixed={asked}, got mixed={mixed}")
     return context
+
+
+def renewed(comm: MPI.Intracomm, old: Context) -> Context:
+    """A new context for a communicator whose calls have failed, with the old one's ledger; collective.
+
+    Raises:
+        TransportError: on every rank, where ranks are not all on one node: messages of the MPI library may be under way.
+    """
+    resources = old.resources
+    if not resources.one_node:
+        raise TransportError(f"rank {old.rank}: a communicator of several nodes cannot be recovered: messages may be under way")
+    give_up_all(old, TransportError(f"rank {old.rank}: given up: the communicator was recovered"))
+    old.close("it was recovered: this is another object over the same communicator")
+    MPI.Intracomm(comm).Delete_attr(_KEYVALS[0])
+    made = context_of(comm, resources.asked_mixed, old.ledger)
+    _registry.lose(resources)
+    return made
 
 
 class _MadeOnce:

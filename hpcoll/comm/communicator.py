@@ -5,6 +5,7 @@ reductions, neighbourhood collectives, pickled objects, windows, files) is inher
 so where it takes them, and through host memory elsewhere (`hpcoll.comm.point_to_point`).
 """
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm import symmetric
-from hpcoll.comm.attach import context_of
+from hpcoll.comm.attach import context_of, renewed
 from hpcoll.comm.blocking import Blocking
 from hpcoll.comm.context import Context
 from hpcoll.comm.nonblocking import NonBlocking
@@ -158,6 +159,28 @@ class Communicator(Blocking, NonBlocking, PersistentCollectives, Messages):
         resources, near = self._context.resources, _neighbours(self._context)
         with resources.alone():
             return symmetric.share(resources.native, near, array, root)
+
+    def recover(self) -> None:
+        """Make it usable again after a collective has failed; all ranks call it, and all are alive.
+
+        What was in flight is given up: its requests raise `TransportError`, and persistent ones must be made anew. Other objects over the
+        same MPI communicator stay as they are. Data of the call that failed are undefined.
+
+        Raises:
+            TransportError: on every rank, where ranks are on several nodes.
+        """
+        self._context = renewed(self, self._context)
+
+    def shrink(self) -> "Communicator":
+        """A communicator of the ranks that are alive, in their order; all of them call it, after `PeerFailed`.
+
+        Raises:
+            ArgumentError: the MPI library, or the way in which it was started, knows no failures of ranks: Open MPI 5 does, started by
+                ``mpirun --with-ft ulfm``.
+        """
+        if MPI.ERR_PROC_FAILED == MPI.ERR_REVOKED or "OMPI_MCA_mpi_ft_enable" not in os.environ:
+            raise ArgumentError(f"rank {self.rank}: shrink needs Open MPI 5 and mpirun --with-ft ulfm")
+        return self._keep(MPI.Intracomm(self).Shrink())
 
     def Dup(self, info: MPI.Info | None = None) -> "Communicator":
         """A duplicate, of the same class."""

@@ -158,6 +158,14 @@ class Operation:
             self._given_up = error
             self.engine.state[ERROR] = self.engine.state[ERROR] or GIVEN_UP
 
+    def give_up(self, error: TransportError) -> None:
+        """End it, if it has not ended."""
+        if self.state < progress.ENDED_WELL:
+            self._given_up = error
+            self.engine.state[ERROR] = GIVEN_UP
+            self.wait()
+            self.end()
+
     def activate(self, handle: int, *, begun: bool) -> None:
         """Let it be given turns.
 
@@ -276,6 +284,12 @@ def stop_helper() -> None:
     """
     for one in _boards:
         one.stop(_FINALIZE_S)
+
+
+def give_up_all(context: Owner, error: TransportError) -> None:
+    """End all operations of a communicator; who waits for one of them gets the error."""
+    for operation in [one for one in _boards[0].operations.values() if one.context is context] if _boards else ():
+        operation.give_up(error)
 
 
 def drain(context: Owner, limit_s: float = math.inf) -> bool:

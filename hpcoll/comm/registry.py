@@ -127,6 +127,10 @@ class Registry:
             free(parts)
         self._gone(resources.group, resources.number)
 
+    def lose(self, resources: Resources) -> None:
+        """A communicator has got other resources, because messages may be left in these."""
+        self._gone(resources.group, resources.number)
+
     def _drop(self, most: int) -> None:
         """Free what was kept for longest, but so many."""
         while len(self._spare) > most:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable
@@ -176,3 +177,25 @@ def test_signatures_are_read_back() -> None:
     for field in most._fields:
         one = most._replace(**{field: 0})
         assert Signature.unpacked(one.word) == one
+
+
+def test_recover() -> None:
+    """All ranks may go on with the same communicator; what was in flight is given up, and what was planned is refused."""
+    comm, total = sharing(), np.zeros(1)
+    for turn in range(3):
+        left = comm.Ireduce(x(3), x(3), root=turn % comm.size) if comm.rank else None  # rank 0 never calls it
+        planned = comm.Allreduce_init(x(3), x(3))
+        caught(comm, lambda: comm.Allreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM))
+        comm.recover()
+        for _ in range(10):
+            comm.Allreduce(np.ones(1), total)
+            assert total[0] == comm.size
+            comm.Iallreduce(np.ones(1), total).Wait()
+        with pytest.raises(ArgumentError, match="it was recovered"):
+            planned.Start()
+        if left is not None and comm.rank == turn % comm.size:
+            with pytest.raises(hpcoll.TransportError):
+                left.Wait()
+        elif left is not None:
+            with contextlib.suppress(hpcoll.TransportError):
+                left.Wait()

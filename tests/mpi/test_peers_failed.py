@@ -55,7 +55,7 @@ ENDINGS = {
 
 
 def job(
-    form: str, victim: str, after: str = "raise", count: int = 8, before: str = "", **variables: str
+    form: str, victim: str, after: str = "raise", count: int = 8, before: str = "", options: tuple[str, ...] = (), **variables: str
 ) -> tuple[dict[int, list[str]], str, int, float]:  # fmt: skip
     """What each rank said, what was complained of, the exit status, and seconds until the job's end.
 
@@ -65,12 +65,13 @@ def job(
         after: What a rank does with an error.
         count: Elements.
         before: What all ranks do first.
+        options: Of the launcher.
         variables: Of the environment.
     """
     script = f"FORM, COUNT = {form!r}, {count}\n{before}\n" + CALLS.replace("VICTIM", victim).replace("AFTER", after)
-    begun = time.monotonic()
+    begun, (launcher, *rest) = time.monotonic(), command(NRANKS, script)
     done = subprocess.run(
-        command(NRANKS, script), env=environment(variables), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        [launcher, *options, *rest], env=environment(variables), stdin=subprocess.DEVNULL, capture_output=True, text=True,
         timeout=LIMIT_S, check=False,
     )  # fmt: skip
     said: dict[int, list[str]] = {rank: [] for rank in range(NRANKS)}
@@ -184,3 +185,31 @@ def test_records(tmp_path: Path) -> None:
     last = shown.stdout.rstrip().rpartition("\n\n")[2].replace("\n  ", " ")
     assert re.fullmatch(r"rank 1 called Bcast where the others called Allreduce, their \d+th call on MPI_COMM_WORLD", last), shown.stdout
     assert re.search(r"ranks 0, 2 +Allreduce\(float64\[8\], op=sum\) by \w+ +waiting +<string>:\d+", shown.stdout), shown.stdout
+
+
+@pytest.mark.skipif(MPI.ERR_PROC_FAILED == MPI.ERR_REVOKED, reason="the MPI library knows no failures of ranks")
+def test_survivors_go_on() -> None:
+    """Under ULFM the others of a rank that is killed raise soon, and shrink: new shared memory, topology, plans."""
+    after = """
+    begun = time.monotonic()
+    rest = comm.shrink()
+    for count in (8, 40_000):
+        x, y = np.ones(count), np.zeros(count)
+        for _ in range(20):
+            rest.Allreduce(x, y)
+            assert (y == rest.size).all()
+            rest.Iallreduce(x, y).Wait()
+            rest.Bcast(y, root=rest.size - 1)
+    say("shrunk to", rest.size, rest.rank, rest._context.resources.shares_memory, time.monotonic() - begun < 10)
+    """
+    said, errors, _, seconds = job("blocking", "os.kill(os.getpid(), signal.SIGKILL)", after, options=("--with-ft", "ulfm"))
+    for rank, place in ((0, 0), (2, 1)):
+        assert len(said[rank]) == 2, (said, errors[-2000:])
+        assert re.match(r"[01]\.\d\d PeerFailed .*rank 1 \(process \d+ on .*\) has ended: it was killed", said[rank][0]), said[rank]
+        assert said[rank][1] == f"shrunk to 2 {place} True True"
+    assert seconds < LIMIT_S / 2
+
+
+def test_nobody_shrinks_without_ulfm() -> None:
+    said, errors, _, _ = job("blocking", "pass", before="try:\n    comm.shrink()\nexcept hpcoll.ArgumentError as error:\n    say(error)")
+    assert all("shrink needs Open MPI 5 and mpirun --with-ft ulfm" in texts[0] for texts in said.values()), (said, errors)

@@ -1,0 +1,171 @@
+"""A soak: random collectives of random sizes on several communicators, in all forms, with ranks that are late, and faults thrown in.
+
+Every call ends with the right answer or with the right error on every rank, in time. What is called follows from a seed, the same on all
+ranks; a fault is one rank's call that differs. Started under mpirun: ``python tests/mpi/soak.py SECONDS SEED``; rank 0 prints the counts.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import hpcoll
+from hpcoll import MismatchError
+from hpcoll.runtime.program import fields
+
+WORLD = MPI.COMM_WORLD
+SIZES = (0, 1, 5, 7, 64, 511, 4096, 40_001, 300_000)
+METHODS = ("Allreduce", "Reduce", "Bcast", "Allgather", "Alltoall", "Scan", "Reduce_scatter_block", "Gather", "Scatter")
+FORMS = ("blocking", "blocking", "in flight", "persistent")
+FAULTS = ("count", "type", "operator", "collective", "root", "bit")
+FAULT_EVERY = 40  # calls
+SOON_S = 10.0
+
+
+class Case:
+    """One call that all ranks make, and what it must give."""
+
+    def __init__(self, comm: Any, chance: random.Random) -> None:
+        self.comm, self.method, self.count = comm, chance.choice(METHODS), chance.choice(SIZES)
+        self.root = chance.randrange(comm.size) if self.method in ("Reduce", "Bcast", "Gather", "Scatter") else None
+        self.op, self.dtype, self.turn = chance.choice((MPI.SUM, MPI.MAX)), chance.choice(("f8", "f4", "i8")), chance.randrange(100)
+        self.form, self.late = chance.choice(FORMS), chance.randrange(comm.size) if chance.random() < 0.03 else None
+        self.algorithm = chance.choice(hpcoll.algorithms(self.method.removesuffix("_block").lower()))  # the library's own checks nothing
+
+    def vector(self, rank: int, nblocks: int = 1) -> np.ndarray:
+        """A rank's contribution: small numbers, so that sums are exact."""
+        return ((np.arange(nblocks * self.count) + 3 * rank + self.turn) % 50).astype(self.dtype)
+
+    def buffers(self) -> tuple[np.ndarray, np.ndarray]:
+        """What this rank gives, and where it receives."""
+        n, wide = self.comm.size, self.method in ("Alltoall", "Reduce_scatter_block", "Scatter")
+        gathers = self.method in ("Allgather", "Gather", "Alltoall")
+        return self.vector(self.comm.rank, n if wide else 1), np.full((n if gathers else 1) * self.count, 77, self.dtype)
+
+    def expected(self) -> np.ndarray | None:
+        """What this rank must receive; None: nothing."""
+        comm, n, me = self.comm, self.comm.size, self.comm.rank
+        fold = np.add if self.op == MPI.SUM else np.maximum
+        mine = slice(me * self.count, (me + 1) * self.count)
+        if self.method in ("Reduce", "Gather") and comm.rank != self.root:
+            return None
+        if self.method in ("Allreduce", "Reduce", "Scan"):
+            return fold.reduce([self.vector(rank) for rank in range(me + 1 if self.method == "Scan" else n)]).astype(self.dtype)
+        if self.method == "Reduce_scatter_block":
+            return fold.reduce([self.vector(rank, n)[mine] for rank in range(n)]).astype(self.dtype)
+        if self.method == "Alltoall":
+            return np.concatenate([self.vector(rank, n)[mine] for rank in range(n)])
+        if self.method == "Scatter":
+            return self.vector(self.root or 0, n)[mine]
+        return self.vector(self.root or 0) if self.method == "Bcast" else np.concatenate([self.vector(rank) for rank in range(n)])
+
+    def changed(self, fault: str) -> Case:
+        """The same call with one thing that is another."""
+        other: Case = object.__new__(Case)
+        other.__dict__ |= vars(self)
+        if fault == "count":
+            other.count = self.count + 1
+        elif fault == "type":
+            other.dtype = "i8" if self.dtype == "f8" else "f8"
+        elif fault == "operator":
+            other.op = MPI.PROD
+        elif fault == "root":
+            other.root = (self.root + 1) % self.comm.size if self.root is not None else None
+        elif fault == "collective":
+            other.algorithm = "direct"
+            other.method, other.root = ("Allreduce", None) if self.method != "Allreduce" else ("Bcast", 0)
+        return other
+
+    def run(self) -> bool:
+        """Call; whether the answer is right."""
+        given, got = self.buffers()
+        if self.method == "Bcast":
+            got = self.vector(self.comm.rank) if self.comm.rank == self.root else got
+        arguments = [got] if self.method == "Bcast" else [given, got]
+        arguments += [self.op] if self.method in ("Allreduce", "Reduce", "Scan", "Reduce_scatter_block") else []
+        arguments += [] if self.root is None else [self.root]
+        name = {"blocking": self.method, "in flight": f"I{self.method.lower()}", "persistent": f"{self.method}_init"}[self.form]
+        request = getattr(self.comm, name)(*arguments, algorithm=self.algorithm)
+        if self.form == "persistent":
+            request.Start()
+        if request is not None:
+            request.Wait()
+        wanted = self.expected()
+        return wanted is None or np.array_equal(got, wanted)
+
+
+def differs(case: Case, fault: str) -> bool:
+    """Whether a fault changes anything that ranks must agree in."""
+    if fault == "operator":
+        return case.method in ("Allreduce", "Reduce", "Scan", "Reduce_scatter_block")
+    return fault != "root" or (case.root is not None and case.comm.size > 1)
+
+
+def provoke(case: Case, fault: str, victim: int) -> float:
+    """Let one rank call something else: seconds until this rank knew; raises where it did not, or data came."""
+    me, begun = case.comm.rank == victim, time.monotonic()
+    call = case.changed(fault) if me else case.changed("")
+    call.form = "blocking"
+    if fault == "bit" and me:  # of all that was called so far
+        case.comm._context.resources.message_contexts[0].rings.fields[fields.CHAIN] ^= 1 << case.turn % 63
+    try:
+        call.run()
+        for _ in range(4):  # whoever had its share already hears it in its next call
+            case.comm.Allreduce(np.ones(1), np.zeros(1), algorithm="recursive_doubling")
+    except MismatchError:
+        return time.monotonic() - begun
+    raise AssertionError(f"rank {case.comm.rank} did not notice: {fault} in {vars(call)}")
+
+
+def be_late(*, stopped: bool) -> None:
+    """Come later than the others, who wait; or be stopped for a while in the middle of what comes next."""
+    if stopped:
+        me = os.getpid()
+        subprocess.Popen(["sh", "-c", f"kill -STOP {me}; sleep 0.2; kill -CONT {me}"], stderr=subprocess.DEVNULL)
+    else:
+        time.sleep(0.02)
+
+
+def soak(seconds: float, seed: int) -> Counter[str]:
+    """Call until the time is over, which rank 0 decides; returns counts."""
+    chance, counts, slowest = random.Random(seed), Counter[str](), 0.0
+    comms = [hpcoll.Communicator(WORLD.Dup()), hpcoll.Communicator(WORLD.Split(0, -WORLD.rank))]
+    end = time.monotonic() + seconds
+    while WORLD.bcast(time.monotonic() < end):
+        for _ in range(FAULT_EVERY):
+            case = Case(chance.choice(comms), chance)
+            if case.late == case.comm.rank:
+                be_late(stopped=case.turn < 30)
+            counts["calls"] += 1
+            counts["wrong"] += not case.run()
+        at, fault, victim = chance.randrange(len(comms)), chance.choice(FAULTS), chance.randrange(WORLD.size)
+        case = Case(comms[at], chance)
+        if differs(case, fault) and WORLD.size > 1:
+            counts["faults"] += 1
+            WORLD.Barrier()  # else who is late hears of it in a call before
+            slowest = max(slowest, provoke(case, fault, victim))
+            if chance.random() < 0.5:
+                comms[at].recover()
+            else:
+                comms[at] = hpcoll.Communicator((WORLD.Dup if at == 0 else lambda: WORLD.Split(0, -WORLD.rank))())
+    counts["late"] = int(slowest > SOON_S)
+    counts["slowest ms"] = int(1e3 * slowest)
+    return counts
+
+
+if __name__ == "__main__":
+    faulthandler.dump_traceback_later(float(sys.argv[1]) + 20, exit=True)
+    found = soak(float(sys.argv[1]), int(sys.argv[2]))
+    every = WORLD.gather(found)
+    if every is not None:
+        sums = {name: max(one[name] for one in every) for name in ("calls", "faults", "slowest ms")}
+        print("soak:", sums | {name: sum(one[name] for one in every) for name in ("wrong", "late")}, flush=True)
