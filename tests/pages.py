@@ -18,6 +18,7 @@ LANGUAGES = ("python", "sh", "console", "text")  # console: commands after "$ ",
 REASONS = {  # why a block is not run: what each of its commands, or a Python block, must hold for that
     "needs a GPU": r"cupy|gpu|device",
     "needs PyTorch": r"torch",
+    "kills a rank": r"--kill",
     "needs Slurm": r"^(sbatch|srun|salloc) ",
     "needs root": r"^tests/cluster/hosts.sh ",
     "installs into a new environment": r"^(jobs/local.sh|tests/run.sh|pip install|python3 -m venv)\b",

@@ -18,6 +18,7 @@ from hpcoll.comm import entries
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.methods import FOUND_BY, METHODS, Method
 from hpcoll.comm.calls.native import as_native
+from hpcoll.comm.compare import compare
 from hpcoll.comm.cut import ledger_nbytes
 from hpcoll.comm.endings import Closing, check_others, end_badly, go_on
 from hpcoll.comm.engines import BlockingEngines
@@ -36,7 +37,7 @@ from hpcoll.runtime.engine.mpi_collectives import MpiCall
 from hpcoll.runtime.program.call_fields import MISS
 from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
 from hpcoll.runtime.program.fields import BUSY, DONE
-from hpcoll.selection.config import NATIVE
+from hpcoll.selection.config import EVERY_CALL, NATIVE
 
 _BUSY = np.array([0, 1], np.int64)  # as `hpcoll.comm.plan.MessageContext.tickets`: what must wait is found and not started
 
@@ -211,16 +212,18 @@ class Context:
         self.check()
         method, _, algorithm, segment = key
         arguments = METHODS[method].meant(arguments, self.rank)
+        if self.resources.config.check == EVERY_CALL:
+            compare(self, METHODS[method], arguments, key[1])
         with self.closing(method):
             prepared = self.prepare(method, arguments, Asked(algorithm, segment, stream))
         call, plan = prepared.call, prepared.plan
         if call is None or plan.algorithm == NATIVE:
             theirs = self._run_natively(method, prepared)
-            if table is not None and all(map(_same, theirs, arguments)):
+            if table is not None and self.resources.config.check != EVERY_CALL and all(map(_same, theirs, arguments)):
                 entries.enter_native(self.planner, table, method, arguments, buffers, prepared)
             return
         engine = self._run_engine(key, arguments, prepared)
-        if table is not None and entries.may_enter(table, call, plan, buffers[0]):
+        if table is not None and self.resources.config.check != EVERY_CALL and entries.may_enter(table, call, plan, buffers[0]):
             entries.enter(self.planner, table, method, arguments, buffers, call, call_cache.Served(engine, plan))
 
     def _run_engine(self, key: call_cache.Key, arguments: tuple[Any, ...], prepared: Prepared) -> HostEngine:

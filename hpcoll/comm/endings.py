@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from hpcoll.base.errors import DeviceError, PeerFailed, TransportError
+from hpcoll.base.errors import CollectiveTimeout, DeviceError, PeerFailed, TransportError
 from hpcoll.comm.recorder import write_record
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.watch import Watch, tell
@@ -44,7 +44,8 @@ class Interrupted(Protocol):
 def end_badly(context: Interrupted, what: str, error: BaseException) -> None:
     """A collective that stopped half-way leaves messages under way: say where, tell the others, and refuse further use."""
     on, where = context.resources, f"rank {context.rank}: {what}, {context.nranks} ranks"
-    tell(on, PeerFailed, f"rank {context.rank} gave up: {type(error).__name__}: {error}")
+    kind = CollectiveTimeout if isinstance(error, CollectiveTimeout) else PeerFailed
+    tell(on, kind, f"rank {context.rank} gave up: {type(error).__name__}: {error}")
     context.close(f"an earlier collective did not end ({where})")
     if on.config.record is not None:
         write_record(on.config.record, f"{type(error).__name__}: {error}")

@@ -5,7 +5,6 @@ not noted. Files are written into the folder that ``HPCOLL_RECORD`` names: when 
 """
 
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -34,6 +33,8 @@ def write_record(folder: str, why: str) -> Path | None:
         folder: Made if it is not there.
         why: For what reason.
     """
+    import json
+
     world, contexts = MPI.COMM_WORLD, sorted(LIVE, key=lambda one: str(one.resources.key))
     record = {
         "format": FORMAT, "program": sys.argv, "host": os.uname().nodename, "pid": os.getpid(), "world_rank": world.rank,

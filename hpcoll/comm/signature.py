@@ -48,11 +48,11 @@ class Signature(NamedTuple):
     root: int
 
     @classmethod
-    def of(cls, call: Call, algorithm: str, segment: int) -> "Signature":
-        """That of a call."""
+    def of(cls, call: Call, algorithm: str | None = None, segment: int = 0) -> "Signature":
+        """That of a call, by whatever algorithm where none is named."""
         return cls(
-            _COLLECTIVES.index(call.collective), int(call.blocks is not None), _position(_name(call.element), _ELEMENTS),
-            _op(call.op), _ALGORITHMS[call.collective].index(algorithm), min(segment.bit_length(), 63), call.root,
+            _COLLECTIVES.index(call.collective), int(call.blocks is not None), _position(_name(call.element), _ELEMENTS), _op(call.op),
+            0 if algorithm is None else _ALGORITHMS[call.collective].index(algorithm), min(segment.bit_length(), 63), call.root,
         )  # fmt: skip
 
     @classmethod

@@ -186,7 +186,7 @@ class Watch:
             text = said[rank] or (found[0].text(found[1]) if found else self._doing(local))
             text += f", algorithm {found[0].algorithm_name}" if found and only_how else ""
             calls.setdefault(text, []).append(rank)
-        each = "; ".join(f"{_ranks(ranks)}: {text}" for text, ranks in calls.items())
+        each = "; ".join(f"{ranks_in_words(ranks)}: {text}" for text, ranks in calls.items())
         return f"ranks do not call the same, in call {number} on {self._on.title}: {each}"
 
     def _said(self, local: int, lane: int, number: int) -> str:
@@ -218,7 +218,7 @@ class Watch:
             waits = [] if local is None else self._awaits(local)
             if not waits:
                 return "; ".join([*parts, f"rank {rank} {'is on another node' if local is None else self._doing(local)}"])
-            parts.append(f"rank {rank} waits for {_ranks(waits)}")
+            parts.append(f"rank {rank} waits for {ranks_in_words(waits)}")
             rank = next((one for one in waits if one not in seen), waits[0])
         return "; ".join(parts)
 
@@ -273,7 +273,7 @@ def _clock(monotonic_s: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(time.time() - time.monotonic() + monotonic_s))
 
 
-def _ranks(ranks: list[int]) -> str:
+def ranks_in_words(ranks: list[int]) -> str:
     """``rank 3`` or ``ranks 0-2, 5``."""
     spans: list[list[int]] = []
     for rank in sorted(ranks):

@@ -17,6 +17,7 @@ from hpcoll.runtime.transports.cross_memory import COPIES
 from hpcoll.schedules.catalogue import find
 from hpcoll.schedules.collectives import COLLECTIVES
 
+EVERY_CALL = "all"  # is compared by a message of its own
 NATIVE = "native"  # the MPI library's own collective, a candidate like any other
 _LEVELS = {"WARN": logging.WARNING, "INFO": logging.INFO, "TRACE": logging.DEBUG}
 PREFIX = "HPCOLL_"
@@ -63,6 +64,7 @@ class Config:
         table: What that file says about the communicator at hand; empty when it says nothing.
         shm_copy: `STAGED` or `CMA`, or None for what pays.
         cuda_path: One of `CUDA_PATHS` that GPU arrays must take, or None.
+        check: `EVERY_CALL`, or None for what messages on a node carry.
         warn: Seconds after which a collective that does not end is warned about; 0: never.
         record: Folder for flight records, or None.
         timeout: Seconds after which it is given up; None: never.
@@ -81,6 +83,7 @@ class Config:
     domains: tuple[int, ...] | None = None
     table: Table = field(default_factory=dict)
     cuda_path: str | None = None
+    check: str | None = None
     warn: float = 60.0
     timeout: float | None = None
     record: str | None = None
@@ -213,6 +216,10 @@ VARIABLES = (
         "picked per peer", "cuda_path", partial(_one_of, CUDA_PATHS),
     ),
     Variable(
+        "HPCOLL_CHECK", f"`{EVERY_CALL}`", "every blocking collective is compared on all ranks before it runs: takes some 100 us per call",
+        "ranks of a node compare what hpcoll runs itself", "check", partial(_one_of, (EVERY_CALL,)),
+    ),
+    Variable(
         "HPCOLL_WARN", f"{_DURATION}; `0` for never", "after how long a collective that does not end is warned about: who waits for whom",
         "`60s`", "warn", parse_seconds,
     ),
@@ -232,7 +239,8 @@ VARIABLES = (
 )  # fmt: skip
 _BY_NAME = {variable.name: variable for variable in VARIABLES}
 _AGREED = (
-    "HPCOLL_SEGMENT", TUNING, "HPCOLL_SHM", "HPCOLL_SHM_RANKS", "HPCOLL_SHM_COPY", "HPCOLL_DOMAINS", "HPCOLL_CUDA_PATH", "HPCOLL_TIMEOUT",
+    "HPCOLL_SEGMENT", TUNING, "HPCOLL_SHM", "HPCOLL_SHM_RANKS", "HPCOLL_SHM_COPY", "HPCOLL_DOMAINS", "HPCOLL_CUDA_PATH", "HPCOLL_CHECK",
+    "HPCOLL_TIMEOUT",
 )  # fmt: skip
 
 

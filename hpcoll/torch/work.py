@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
-from hpcoll.base.errors import CollectiveTimeout
+from hpcoll.base.errors import CollectiveTimeout, TransportError
 from hpcoll.comm.requests import Request
 from hpcoll.torch.futures import END_S, Depths, Future, in_callback, run_callbacks
 from hpcoll.torch.tensors import Store
@@ -103,7 +103,10 @@ class Work(dist.Work):
         self._end_with(None)
 
     def _fail(self, error: Exception) -> None:
-        self._end_with(dist.DistBackendError(str(error)) if isinstance(error, CollectiveTimeout | MPI.Exception) else error)
+        if isinstance(error, TransportError | MPI.Exception):
+            text = str(error)
+            error = dist.DistBackendError(text if text.startswith(self._what) else f"{self._what}: {text}")
+        self._end_with(error)
 
     def _end_with(self, error: Exception | None) -> None:
         self._error, self._requests, self._stores, self._done = error, [], (), True

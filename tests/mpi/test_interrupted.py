@@ -32,7 +32,7 @@ def test_a_message_too_long() -> None:
     if comm.rank == 0:
         comm.Bcast(np.ones(8), algorithm="direct")
     else:
-        with pytest.raises(TransportError, match=f"rank {comm.rank}: bcast/direct of 32 elements of uint8, {comm.size} ranks: ") as caught:
+        with pytest.raises(TransportError, match=f"^rank {comm.rank}: .*, {comm.size} ranks: ") as caught:
             comm.Bcast(np.ones(4), algorithm="direct")
         assert caught.value.__suppress_context__, "one traceback, not two"
         shares = comm._context.resources.shares_memory

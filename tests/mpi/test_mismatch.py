@@ -22,6 +22,7 @@ pytestmark = pytest.mark.mpi(min_size=2)
 
 Call = tuple[str, tuple[Any, ...]]  # method and arguments
 SOON_S = 5  # a second where every rank has a core
+ALL = list(range(1, MPI.COMM_WORLD.size + 1))
 COUNTS = (8, 40_000)  # elements that travel in a ring slot, and long ones
 
 
@@ -177,6 +178,35 @@ def test_signatures_are_read_back() -> None:
     for field in most._fields:
         one = most._replace(**{field: 0})
         assert Signature.unpacked(one.word) == one
+
+
+COMPARED: dict[str, tuple[Call, Call, str]] = {  # what the library serves, and what travels by MPI messages alone
+    "native operator": (
+        ("Allreduce", (x(8), x(8), MPI.SUM)), ("Allreduce", (x(8), x(8), MPI.MAX)), "Allreduce(float64[8], op=MAX)",
+    ),
+    "root": (("Bcast", (x(8), 0)), ("Bcast", (x(8), 1)), "Bcast(float64[8], root=1)"),
+    "derived": (("Bcast", ([x(8), 1, MPI.DOUBLE.Create_vector(4, 1, 2).Commit()], 0)), ("Barrier", ()), "Barrier()"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_every_call_is_compared(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``HPCOLL_CHECK=all``, without shared memory, and by the library's own algorithm too."""
+    monkeypatch.setenv("HPCOLL_CHECK", "all")
+    monkeypatch.setenv("HPCOLL_SHM", "0")
+    comm, total = fresh(), x(8)
+    for algorithm in (None, "native"):
+        for root in range(comm.size):
+            comm.Bcast([total, MPI.BYTE] if comm.rank == 1 else total, root, algorithm=algorithm)
+            comm.Reduce(x(8), total if comm.rank == root else None, root=root, algorithm=algorithm)
+            comm.Alltoallv([x(comm.size * (comm.rank + 1)), [comm.rank + 1] * comm.size], [x(sum(ALL)), ALL])
+    most, last, quoted = COMPARED[name]
+    method, arguments = last if comm.rank == comm.size - 1 else most
+    with pytest.raises(MismatchError) as error:
+        getattr(comm, method)(*arguments, algorithm="native" if name == "native operator" else None)
+    assert agreed([] if quoted in str(error.value) and "test_mismatch.py:" in str(error.value) else [str(error.value)]) == []
+    with pytest.raises(ArgumentError, match="cannot be used: ranks did not call the same"):
+        comm.Barrier()
 
 
 def test_recover() -> None:

@@ -210,6 +210,19 @@ def test_survivors_go_on() -> None:
     assert seconds < LIMIT_S / 2
 
 
+@pytest.mark.skipif(MPI.ERR_PROC_FAILED == MPI.ERR_REVOKED, reason="the MPI library knows no failures of ranks")
+def test_a_training_goes_on() -> None:
+    """The example, of which rank 0 is killed: the result is that of an undisturbed run."""
+    launcher, *rest = command(4, "")[:3]
+    program = [str(Path(__file__).parents[2] / "examples" / "survivors.py"), "--kill", "0"]
+    done = subprocess.run(
+        [launcher, "--with-ft", "ulfm", *rest, sys.executable, *program], env=environment({}), stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert re.search(r"rank 0 \(process \d+ on .*\) has ended: it was killed", done.stdout), done.stdout + done.stderr[-2000:]
+    assert re.search(r"3 ranks: accuracy (0\.9\d+), alone \1, parameters differ by \d\.\de-1\d", done.stdout), done.stdout
+
+
 def test_nobody_shrinks_without_ulfm() -> None:
     said, errors, _, _ = job("blocking", "pass", before="try:\n    comm.shrink()\nexcept hpcoll.ArgumentError as error:\n    say(error)")
     assert all("shrink needs Open MPI 5 and mpirun --with-ft ulfm" in texts[0] for texts in said.values()), (said, errors)

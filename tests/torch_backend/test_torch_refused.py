@@ -124,7 +124,7 @@ def test_late_rank(in_flight: bool) -> None:
         begun, by = time.monotonic(), Caller(in_flight, torch.device("cpu"))
         with pytest.raises(dist.DistBackendError, match=f"rank {RANK}: all_reduce"):
             by(dist.all_reduce, torch.ones(3), group=group)
-        assert LIMIT_S <= time.monotonic() - begun < LIMIT_S + 20
+        assert LIMIT_S - 0.2 <= time.monotonic() - begun < LIMIT_S + 20  # of whoever began first
         world.Barrier()
 
 

@@ -4,7 +4,6 @@ Written and read in Python, by ranks that wait already. A notice has its length 
 taken for whole.
 """
 
-import json
 import zlib
 from typing import Any
 
@@ -28,6 +27,8 @@ class Notices:
 
     def write(self, notice: dict[str, Any]) -> None:
         """Replace this rank's notice; what is too long for it is left out, the first parts of its lists first."""
+        import json  # what no program needs that never waits
+
         text = json.dumps(notice).encode()
         while len(text) > NOTICE_NBYTES - _HEAD_NBYTES and any(notice.values()):
             longest = max(notice, key=lambda name: len(json.dumps(notice[name])))
@@ -40,6 +41,8 @@ class Notices:
 
     def read(self, local_rank: int) -> dict[str, Any]:
         """A rank's notice; nothing where there is none, or it is being written."""
+        import json
+
         theirs = self._all[local_rank]
         nbytes, checksum = theirs[:_HEAD_NBYTES].view(np.int64).tolist()
         text = theirs[_HEAD_NBYTES : _HEAD_NBYTES + nbytes].tobytes()
