@@ -9,6 +9,7 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError, TransportError
 from hpcoll.comm.context import Context
 from hpcoll.comm.ledger import Ledger
+from hpcoll.comm.notice import NOTICE
 from hpcoll.comm.progress_thread import give_up_all, stop_helper
 from hpcoll.comm.recorder import LIVE, record_on_signal
 from hpcoll.comm.registry import Registry
@@ -18,6 +19,7 @@ _registry = Registry()
 
 def _after_fork() -> None:
     _registry.forget()
+    NOTICE.forget()
     for context in LIVE:
         context.close("this process is a fork: MPI belongs to its parent")
 

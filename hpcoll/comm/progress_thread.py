@@ -299,4 +299,3 @@ def drain(context: Owner, limit_s: float = math.inf) -> bool:
             return False
         operation.end()
     return True
-

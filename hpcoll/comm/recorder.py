@@ -97,4 +97,3 @@ def record_on_signal(folder: str) -> None:
 def _say(path: Path | None) -> None:
     if path is not None:
         log.warning("rank %d: its calls are recorded in %s", MPI.COMM_WORLD.rank, path)
-

@@ -196,9 +196,11 @@ class Watch:
         return next((one["what"] for one in calls if (one["key"], one["lane"], one["number"]) == (self._on.key, lane, number)), "")
 
     def _search(self) -> None:
-        """Raise where a rank that has yet to take part never will."""
+        """Raise where a rank that has yet to take part never will; who shares no memory may be a process that is not seen here."""
+        if self._rings is None:
+            return
         for local, rank in self._others():
-            if self._rings is not None and self._rings.histories[local, 0, f.CALLS_ENDED] >= self._number:
+            if self._rings.histories[local, 0, f.CALLS_ENDED] >= self._number:
                 continue
             pid, left = self._on.node.pids[local], self._notice(local).get("left", "")
             if left or state_of(pid) == GONE:
@@ -283,5 +285,3 @@ def ranks_in_words(ranks: list[int]) -> str:
             spans.append([rank, rank])
     text = ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in spans)
     return f"rank{'s' if len(ranks) > 1 else ''} {text}"
-
-

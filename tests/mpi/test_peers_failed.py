@@ -129,6 +129,20 @@ def test_a_slow_rank_is_waited_for() -> None:
     assert len([line for line in errors.splitlines() if "waits for" in line]) == 1
 
 
+def test_a_child_that_ends_is_no_rank() -> None:
+    """A fork runs what is left to do at the end of a program, while its parent computes."""
+    victim = """
+    child = os.fork()
+    if not child:
+        __import__("atexit")._run_exitfuncs()
+        os._exit(0)
+    os.waitpid(child, 0)
+    time.sleep(1.5)
+    """
+    said, errors, status, _ = job("blocking", victim)
+    assert (said, status) == ({rank: ["right True"] for rank in range(NRANKS)}, 0), errors
+
+
 def test_a_stopped_rank_is_named() -> None:
     """SIGSTOP, as under a debugger; it goes on, and hears that it was given up."""
     victim = "os.system(f'(sleep 3; kill -CONT {os.getpid()}) &'); os.kill(os.getpid(), signal.SIGSTOP)"
