@@ -43,7 +43,7 @@ class Watch:
             self._signature = Signature.unpacked(int(engine.state[f.SIGNATURE]))
         self._in_flight, self._where = called_at is not None, in_words(place_of_caller()) if called_at is None else called_at
         self._next_look = self._next_search = self._since
-        self._warned, self._code = False, 0
+        self._warned, self._doubts, self._code = False, False, 0
 
     @property
     def _call(self) -> str:
@@ -74,7 +74,8 @@ class Watch:
         NOTICE.wait(self, self._described())
         if self._rings is not None:
             self.hear()
-            if self._differing():
+            doubted, self._doubts = self._doubts, self._differing()
+            if doubted and self._doubts:  # what is seen once may have been read while it was written
                 self._fail(MismatchError, "")
         if now >= self._next_search:
             self._next_search = now + _SEARCH_S
@@ -93,7 +94,7 @@ class Watch:
 
     def hear(self) -> None:
         """Raise what another rank has raised."""
-        if self._rings is None or not self._rings.alarm[0]:
+        if self._rings is None or not (self._rings.alarm[0] or self._on.alarmed):
             return
         end = time.monotonic() + _ANSWER_S
         while not self._failures() and time.monotonic() < end:
