@@ -142,4 +142,20 @@ MUTANTS = (
         "in-place call reads what it has overwritten", f"{ENGINE}/interpreter.py",
         "        state[f.INPUT] = state[f.COPY]\n", "", "openmpi 2 test_symmetric.py",
     ),
+    Mutant(
+        "messages of other calls are taken", f"{ENGINE}/shm_ops.py",
+        "if announced & _CHECK != state[f.CHECKED] and not", "if announced & _CHECK < 0 and not", "openmpi 2 test_mismatch.py",
+    ),
+    Mutant(
+        "calls before are forgotten", f"{ENGINE}/shm_ops.py",
+        "rings[f.CHAIN] = (rings[f.CHAIN] ^ kept) * f.SPREAD", "rings[f.CHAIN] = 0", "openmpi 2 test_mismatch.py",
+    ),
+    Mutant(
+        "calls whose messages do not meet are not compared", f"{COMM}/watch.py",
+        "if doubted and self._doubts:", "if False:", "openmpi 2 test_mismatch.py",
+    ),
+    Mutant(
+        "who leaves says nothing", f"{COMM}/notice.py",
+        "    NOTICE.leave(", "    _ = (", "openmpi 1 test_peers_failed.py",
+    ),
 )  # fmt: skip
