@@ -15,7 +15,7 @@ from mpi4py import MPI
 from reference import agreed
 
 import hpcoll
-from hpcoll.base.errors import ArgumentError, DeviceError
+from hpcoll.base.errors import ArgumentError, DeviceError, PeerFailed
 from hpcoll.runtime.engine import host_engine
 
 pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double(forgives=("failures",)), pytest.mark.once]
@@ -48,6 +48,11 @@ FAILURES = [
 ]
 
 
+def heard(error: Exception | None) -> bool:
+    """Whether it is that of another rank, which was faster."""
+    return isinstance(error, PeerFailed) and " gave up: DeviceError: " in str(error)
+
+
 @pytest.mark.parametrize(("name", "algorithm", "count", "start"), FAILURES)
 def test_an_error_of_the_driver(name: str, algorithm: str | None, count: int, start: str, failing: Any) -> None:
     """It is named with the rank and the collective, and ends the communicator."""
@@ -61,8 +66,8 @@ def test_an_error_of_the_driver(name: str, algorithm: str | None, count: int, st
     failing.fail(name, 719 if name == "cuLaunchKernel" else 700)
     error = raised(lambda: call(comm, start, send, recv, algorithm=algorithm))
     text = f"rank {comm.rank}: [Aa]llreduce.*, {comm.size} ranks: .*"
-    found = isinstance(error, DeviceError) and error.code in (700, 719)
-    wrong = [] if found and re.match(text, str(error)) else [repr(error)]
+    found = isinstance(error, DeviceError) and error.code in (700, 719) and re.match(text, str(error))
+    wrong = [] if found or heard(error) else [repr(error)]
     again = raised(lambda: comm.Allreduce(np.ones(3), np.ones(3)))
     wrong += [] if isinstance(again, ArgumentError) and "cannot be used" in str(again) else [repr(again)]
     assert agreed(wrong) == []
@@ -77,8 +82,7 @@ def test_an_error_at_the_end(start: str, failing: Any) -> None:
     send, recv = failing.Array(LONG).fill(1), failing.Array(LONG)
     failing.fail("cuEventSynchronize", 700)
     error = raised(lambda: call(comm, start, send, recv, hpcoll.AVG))
-    assert isinstance(error, DeviceError)
-    assert str(error).startswith(f"rank {comm.rank}: allreduce/")
+    assert heard(error) or (isinstance(error, DeviceError) and str(error).startswith(f"rank {comm.rank}: allreduce/"))
     with pytest.raises(ArgumentError, match="cannot be used"):
         comm.Barrier()
 
@@ -119,7 +123,8 @@ def test_memory_of_a_call_that_failed_is_not_used_again(failing: Any) -> None:
     send, recv = failing.Array(LONG).fill(1), failing.Array(LONG)
     assert allreduce(comms[1], failing)
     failing.fail("cuEventQuery", 700, after=2 * (WORLD.size > 1))
-    assert isinstance(raised(lambda: comms[0].Allreduce(send, recv, hpcoll.premul_sum(2), algorithm="direct")), DeviceError)
+    error = raised(lambda: comms[0].Allreduce(send, recv, hpcoll.premul_sum(2), algorithm="direct"))
+    assert isinstance(error, DeviceError) or heard(error)
     failing.races.clear()
     other, there = failing.Array(LONG).fill(1), failing.Array(LONG)
     comms[1].Allreduce(other, there, hpcoll.premul_sum(3))
@@ -134,7 +139,7 @@ def test_mapping_fails(failing: Any) -> None:
     send, recv = failing.Array(LONG + 1).fill(1), failing.Array(LONG + 1)
     failing.fail("cuIpcOpenMemHandle_v2", 2)
     why = "cuIpcOpenMemHandle_v2 failed with CUDA_ERROR_OUT_OF_MEMORY"
-    with pytest.raises(DeviceError, match=f"rank {comm.rank}: .*cannot be mapped: {why}"):
+    with pytest.raises((DeviceError, PeerFailed), match=f"rank {comm.rank}: .*cannot be mapped: {why}"):
         comm.Allreduce(send, recv, algorithm="direct")
 
 

@@ -122,6 +122,7 @@ def test_a_rank_that_does_not_come(form: str) -> None:
     assert re.search(r"I?[aA]llreduce\(float64\[8\], op=SUM\) at .*:\d+ on MPI_COMM_WORLD waits for 1 s: rank 0 waits for", warned[0])
 
 
+@pytest.mark.full
 def test_a_slow_rank_is_waited_for() -> None:
     """Without a limit nothing is given up; a warning is all."""
     said, errors, status, _ = job("blocking", "time.sleep(2)", HPCOLL_WARN="500ms")
@@ -129,6 +130,7 @@ def test_a_slow_rank_is_waited_for() -> None:
     assert len([line for line in errors.splitlines() if "waits for" in line]) == 1
 
 
+@pytest.mark.full
 def test_a_child_that_ends_is_no_rank() -> None:
     """A fork runs what is left to do at the end of a program, while its parent computes."""
     victim = """
@@ -151,6 +153,7 @@ def test_a_stopped_rank_is_named() -> None:
     assert "rank 1 is stopped" in said[0][0]
 
 
+@pytest.mark.full
 def test_each_waits_for_the_other() -> None:
     """In two communicators: each is told what the other waits in."""
     before, after = "other = hpcoll.Communicator(world.Dup())\nother.Barrier(algorithm='dissemination')", "os._exit(0)"
