@@ -148,7 +148,7 @@ MUTANTS = (
     ),
     Mutant(
         "calls before are forgotten", f"{ENGINE}/shm_ops.py",
-        "rings[f.CHAIN] = (rings[f.CHAIN] ^ kept) * f.SPREAD", "rings[f.CHAIN] = 0", "openmpi 2 test_mismatch.py",
+        "rings[f.CHAIN] = _spread(rings[f.CHAIN] ^ kept)", "rings[f.CHAIN] = 0", "openmpi 2 test_mismatch.py",
     ),
     Mutant(
         "calls whose messages do not meet are not compared", f"{COMM}/watch.py",

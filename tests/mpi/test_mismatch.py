@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import re
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import hpcoll
 from hpcoll import ArgumentError, MismatchError
 from hpcoll.comm.group import IN_FLIGHT
 from hpcoll.comm.signature import Signature
+from hpcoll.runtime.engine.shm_ops import _CHECK, _spread
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -229,3 +231,21 @@ def test_recover() -> None:
         elif left is not None:
             with contextlib.suppress(hpcoll.TransportError):
                 left.Wait()
+
+
+def test_every_bit_shows() -> None:
+    """Of a fingerprint, in the check that messages carry, whatever the other bits are; and of calls before, for long."""
+
+    def spread(word: int) -> int:
+        return (_spread.py_func(word) + 2**63) % 2**64 - 2**63  # as compiled code counts
+
+    chance = random.Random(1)
+    for bit in range(64):
+        for _ in range(50):
+            one = chance.getrandbits(64) - 2**63
+            other = one ^ (-(2**63) if bit == 63 else 1 << bit)
+            differing = 0
+            for _ in range(20):
+                one, other = spread(one), spread(other)
+                differing += one >> 8 & _CHECK != other >> 8 & _CHECK
+            assert differing >= 18, (bit, differing)

@@ -111,8 +111,14 @@ def _tolerates(state, rings, peer, checked):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
+def _spread(word):  # type: ignore[no-untyped-def]
+    """A word in which every bit of another has changed some of the middle: a product alone takes no bit downwards."""
+    return (word ^ word >> 32) * f.SPREAD
+
+
+@njit(nogil=True)
 def _check_of(fingerprint):  # type: ignore[no-untyped-def]
-    return (fingerprint * f.SPREAD >> 8) & _CHECK
+    return (_spread(fingerprint) >> 8) & _CHECK
 
 
 @njit(nogil=True)
@@ -252,7 +258,7 @@ def begin_shm(address):  # type: ignore[no-untyped-def]
     state[f.FINGERPRINT] = state[f.SIGNATURE] ^ state[f.ELEMENTS] * state[f.SIGNED] * f.SPREAD
     state[f.CHAIN_BEFORE], state[f.CHECKED] = rings[f.CHAIN], _check_of(state[f.FINGERPRINT] ^ rings[f.CHAIN])
     kept = state[f.FINGERPRINT] if state[f.SIGNATURE] & _COMBINES else state[f.FINGERPRINT] & ~_ELEMENT
-    rings[f.CHAIN] = (rings[f.CHAIN] ^ kept) * f.SPREAD
+    rings[f.CHAIN] = _spread(rings[f.CHAIN] ^ kept)
     line = pointer(rings[f.HISTORY] + (1 + rings[f.CALLS] % f.REMEMBERED) * CACHE_LINE_NBYTES)
     line[f.NUMBER], line[f.ITS_FINGERPRINT] = rings[f.CALLS], state[f.FINGERPRINT]
     line[f.ITS_SIGNATURE], line[f.ITS_COUNT] = state[f.SIGNATURE], state[f.ELEMENTS]
