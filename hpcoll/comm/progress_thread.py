@@ -133,8 +133,7 @@ class Operation:
             raise ArgumentError(f"rank {context.rank}: {_MAX_SLOTS} collectives are in flight already: wait for some of them")
         self._slot = self.board.free.pop()
         self.board.operations[self._slot] = self
-        self.dropped = self.ended = False
-        self._finished = False
+        self.dropped = self.ended = self._finished = False
         self._error: Exception | None = None
         self.begun, self._called_at = time.monotonic(), place_of_caller()
         self._watch: Watching | None = None
