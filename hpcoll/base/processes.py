@@ -1,4 +1,6 @@
-"""What the system says of a process: running, stopped, gone. Imports nothing of hpcoll."""
+"""What the system says of a process: running, stopped, gone, and how long it has computed. Imports nothing of hpcoll."""
+
+import os
 
 RUNNING, STOPPED, TRACED, GONE = "running", "stopped", "stopped by a debugger", "gone"
 _STATES = {"T": STOPPED, "t": TRACED, "Z": GONE, "X": GONE, "x": GONE}
@@ -14,3 +16,13 @@ def state_of(pid: int) -> str:
     except OSError:
         return RUNNING
     return _STATES.get(text.rpartition(")")[2].split()[0], RUNNING)
+
+
+def cpu_s(pid: int) -> float | None:
+    """Seconds for which a process has had a core, its threads together; None where the system does not say."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            words = file.read().rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")  # in user and in system mode
+    except (OSError, IndexError, ValueError):
+        return None

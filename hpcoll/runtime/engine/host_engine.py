@@ -3,13 +3,12 @@
 import os
 from collections.abc import Callable
 from copy import copy
-from time import monotonic
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.errors import CollectiveTimeout, HpcollError, TransportError
+from hpcoll.base.errors import HpcollError, TransportError
 from hpcoll.base.sizes import Number, Size, Sizes, int_value
 from hpcoll.runtime.engine.c_library import function_address
 from hpcoll.runtime.engine.entry import RESIZE, RUN, advance_address, call_compiled
@@ -18,7 +17,8 @@ from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.fields import DONE, FAILED, GO_ON, PENDING
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, Code, Program, aligned
 from hpcoll.runtime.program.traffic import Traffic, memory_traffic
-from hpcoll.runtime.transports.mpi import Library, last_tag
+from hpcoll.runtime.transports.call_log import CallLog
+from hpcoll.runtime.transports.mpi import Library, Tags, last_tag
 from hpcoll.runtime.transports.rings import Rings
 
 
@@ -58,7 +58,8 @@ class Binding(NamedTuple):
         account: int64: calls, nanoseconds in them, bytes.
         kernel: Address of the reduction kernel, or 0 when the program has no reductions.
         rings: What carries messages to local peers; None when the program has none.
-        tag: First of as many tags as the program has window slots.
+        log: Of the calls on its message context; None: they are not noted.
+        tags: Of that message context.
         uncached: Whether results are written past the caches, because they would not stay there anyway.
     """
 
@@ -67,7 +68,8 @@ class Binding(NamedTuple):
     account: np.ndarray
     kernel: int = 0
     rings: Rings | None = None
-    tag: int = 0
+    log: CallLog | None = None
+    tags: Tags = Tags()
     uncached: bool = False
 
 
@@ -83,7 +85,7 @@ class HostEngine:
 
     Attributes:
         scratch_nbytes: Memory that `bind_scratch` takes, by now.
-        lock, account, rings: As in `Binding`.
+        lock, account, rings, log: As in `Binding`.
         wait_policy: As given.
     """
 
@@ -99,7 +101,7 @@ class HostEngine:
             f.REQUESTS_PER_LANE: program.nrequests, f.REQUEST_NBYTES: library.request_nbytes,
             f.SCRATCH_PER_LANE: int_value(program.scratch_nbytes), f.NMESSAGES: program.nmessages, f.BYTE: library.byte,
             f.STATUS_IGNORE: library.status_ignore, f.ISEND: library.isend, f.IRECV: library.irecv,
-            f.TEST: library.test, f.IPROBE: library.iprobe, f.LAST_TAG: last_tag(),
+            f.TEST: library.test, f.IPROBE: library.iprobe, f.GET_COUNT: library.get_count, f.LAST_TAG: last_tag(),
             f.MEMCPY: function_address("memcpy"), f.MADVISE: function_address("madvise"), f.ADVANCE: advance_address,
             f.SCHED_YIELD: function_address("sched_yield"), f.USLEEP: function_address("usleep"),
             f.CLOCK_GETTIME: function_address("clock_gettime"), f.STAGING_OF_LANE: int_value(program.staging_nbytes),
@@ -147,7 +149,10 @@ class HostEngine:
     def _bind(self, binding: Binding) -> None:
         self.lock, self.account, self.rings, state = binding.lock, binding.account, binding.rings, self.state
         state[f.COMM], state[f.LOCK], state[f.ACCOUNT] = binding.comm, self.lock.ctypes.data, self.account.ctypes.data
-        state[f.KERNEL], state[f.RINGS], state[f.TAG] = binding.kernel, self.rings.address if self.rings else 0, binding.tag
+        state[f.KERNEL], state[f.RINGS] = binding.kernel, self.rings.address if self.rings else 0
+        self.log, state[f.LOG] = binding.log, binding.log.address if binding.log else 0
+        state[f.TAG], state[f.TAG_STEP], state[f.TAG_CHECKS] = binding.tags
+        state[f.CHECKED_TAG] = state[f.TAG]
         self._block = np.empty(f.BLOCK_NBYTES + CACHE_LINE_NBYTES, np.uint8) if binding.uncached else None
         state[f.BLOCK] = 0 if self._block is None else aligned(self._block.ctypes.data)
         self.bind_copy(int(state[f.COPY_NBYTES]))
@@ -248,24 +253,19 @@ class HostEngine:
         """Let the program's WAIT 0 be for a request made elsewhere; addresses of its handle and of what is told of it."""
         self.state[f.REQUESTS], self.state[f.STATUS_IGNORE] = request, status
 
-    def go_on(self, status: int, look: Callable[[], None] = lambda: None, limit_s: float | None = None) -> None:
+    def go_on(self, status: int, look: Callable[[], None] = lambda: None) -> None:
         """Run to the end what has begun.
 
         Args:
             status: What `hpcoll.runtime.engine.interpreter.run` answered, not `DONE`.
             look: Called now and then while nothing moves; what it raises ends the run.
-            limit_s: Seconds that it may take from now on; None: as long as it takes.
         Raises:
-            CollectiveTimeout: it took longer; messages may be left under way.
-            TransportError: the MPI library returned an error; likewise.
+            TransportError: the MPI library returned an error; messages may be left under way.
             DeviceError: the GPU failed; likewise.
         """
-        end = None if limit_s is None else monotonic() + limit_s
         while status == PENDING:
             look()
             status = call_compiled(RUN, self.address, 0, 0, GO_ON)
-            if end is not None and status == PENDING and monotonic() > end:
-                raise CollectiveTimeout(f"it did not end in {limit_s:g} s")
         if status == FAILED:
             raise self.failure()
 
@@ -280,8 +280,14 @@ class HostEngine:
         if self.error in (f.MISMATCH, f.ALARMED, f.GIVEN_UP):
             return TransportError("ranks gave up", code=self.error)
         came, awaited = int(self.state[f.CAME]), int(self.state[f.AWAITED])
-        lengths = f"; from another rank of the node came {came} bytes, expected {awaited}" if came != awaited else ""
+        what = "more bytes than expected," if came == f.MORE else f"{came} bytes, expected"
+        lengths = f"; from another rank came {what} {awaited}" if came != awaited and self.truncated else ""
         return TransportError(MPI.Get_error_string(self.error) + lengths, code=self.error)
+
+    @property
+    def truncated(self) -> bool:
+        """Whether a run failed because a message was of another length."""
+        return 0 < self.error < f.UNMAPPED and MPI.Get_error_class(self.error) == MPI.ERR_TRUNCATE
 
     @property
     def error(self) -> int:

@@ -8,12 +8,13 @@ again, which leaves Python the chance to see a signal. All state is in arrays, s
 
 from numba import njit
 
+from hpcoll.runtime.engine.checks import begin_call, note_end
 from hpcoll.runtime.engine.ffi import INT, LONG, c_function, exchange, pointer, sched_yield, store_release, usleep
 from hpcoll.runtime.engine.gpu_ops import begin_gpu, enter, leave, run_gpu
 from hpcoll.runtime.engine.local_ops import copy, nanoseconds, run_local
 from hpcoll.runtime.engine.mpi_ops import let_mpi_move, run_mpi
 from hpcoll.runtime.engine.resize import resize
-from hpcoll.runtime.engine.shm_ops import begin_shm, end_shm, note_end, run_shm
+from hpcoll.runtime.engine.shm_ops import begin_shm, end_shm, run_shm
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import Code
 
@@ -62,7 +63,9 @@ def begin(address, input_address, output_address):  # type: ignore[no-untyped-de
         window_slots[2 * slot], window_slots[2 * slot + 1] = slot, lanes[3 * slot]
     if state[f.GPU]:
         state[f.ERROR] = -begin_gpu(state)
-    if state[f.RINGS] and not begin_shm(address):
+    if state[f.RINGS]:
+        begin_shm(address)
+    if state[f.LOG] and not begin_call(address):
         state[f.ERROR] = f.ALARMED
         return False
     return True
@@ -76,7 +79,9 @@ def advance(address):  # type: ignore[no-untyped-def]
         return _run_lanes(address)
     moved = -1
     if state[f.ERROR] == 0:
-        state[f.ERROR] = -enter(state)
+        code = enter(state)
+        if code:  # else left alone: another thread may have given it up meanwhile
+            state[f.ERROR] = -code
         moved = -1 if state[f.ERROR] else _run_lanes(address)
         leave(state)
     return moved

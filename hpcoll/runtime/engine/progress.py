@@ -6,6 +6,7 @@ message context run in the order of their tickets. The helper parks on a semapho
 
 from numba import njit
 
+from hpcoll.runtime.engine.checks import note_end
 from hpcoll.runtime.engine.ffi import (
     INT,
     LONG,
@@ -22,7 +23,6 @@ from hpcoll.runtime.engine.ffi import (
 )
 from hpcoll.runtime.engine.interpreter import advance_by_address, begin
 from hpcoll.runtime.engine.local_ops import nanoseconds
-from hpcoll.runtime.engine.shm_ops import note_end
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program import progress_fields as p
 

@@ -2,6 +2,7 @@
 
 from numba import njit
 
+from hpcoll.runtime.engine.checks import CHECK_BITS, tolerates
 from hpcoll.runtime.engine.cross_memory import foreign, lend_own_memory
 from hpcoll.runtime.engine.ffi import fence, load_acquire, madvise, memcpy, pointer, store_release
 from hpcoll.runtime.engine.gpu_ops import address_at, where_of
@@ -22,12 +23,9 @@ from hpcoll.schedules.ir import RING_SLOTS
 _STAGE, _POST, _AWAIT, _ACK, _DRAIN, _UNREAD = (int(c) for c in (Code.STAGE, Code.POST, Code.AWAIT, Code.ACK, Code.DRAIN, Code.UNREAD))
 # The word that announces a message: its number, by which it differs from those that were in the slot before; a check of the call, from its
 # fingerprint; and its length, which a lane never sends more of at once.
-_LENGTH_BITS, _CHECK_BITS = 28, 24
-_CHECK_AT, _NUMBER_AT = _LENGTH_BITS, _LENGTH_BITS + _CHECK_BITS
-_NUMBERS, _CHECK = (1 << 63 - _NUMBER_AT) - 1, (1 << _CHECK_BITS) - 1 << _CHECK_AT
-
-# Of a signature.
-_ELEMENT, _COMBINES = (1 << f.ELEMENT_BITS) - 1 << f.ELEMENT_AT, (1 << f.OP_BITS) - 1 << f.OP_AT
+_LENGTH_BITS = 28
+_NUMBER_AT = _LENGTH_BITS + CHECK_BITS
+_NUMBERS, _CHECKS = (1 << 63 - _NUMBER_AT) - 1, (1 << CHECK_BITS) - 1
 
 # A core writes five times faster to memory than to lines that lie in the cache of a core with which it shares none; where it does share
 # one, the cache is twice as fast. So a writer times what it writes in the caches, and when that was slow, only tries again at times.
@@ -90,35 +88,9 @@ def _post(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
         pointer(ring_slot)[1] = state[f.WHERE_INPUT + row[f.BUFFER]] + pointer(state[f.LANES])[3 * lane + 2] + row[f.DISPL]
     else:
         pointer(ring_slot)[1] = rings[f.STAGING_WHERE] + staging_of(state, lane) + row[f.STAGED_DISPL]
-    store_release(ring_slot, ((number + 1 & _NUMBERS) << _NUMBER_AT) + state[f.CHECKED] + row[f.NBYTES])
+    store_release(ring_slot, ((number + 1 & _NUMBERS) << _NUMBER_AT) + (state[f.CHECKED] << _LENGTH_BITS) + row[f.NBYTES])
     sent[at] = number + 1
     return 1
-
-
-@njit(nogil=True)
-def _tolerates(state, rings, peer, checked):  # type: ignore[no-untyped-def]
-    """Whether a peer's call differs in the element type alone, where nothing is combined and one of the types goes with all others."""
-    mine = (state[f.SIGNATURE] & _ELEMENT) >> f.ELEMENT_AT
-    history = rings[f.HISTORY] + (peer - rings[f.LOCAL_RANK]) * f.HISTORY_NBYTES
-    for i in range(f.REMEMBERED):
-        fingerprint = pointer(history + (1 + i) * CACHE_LINE_NBYTES)[f.ITS_FINGERPRINT]
-        difference = fingerprint ^ state[f.FINGERPRINT]  # counts that are equal leave nothing
-        theirs = mine ^ difference >> f.ELEMENT_AT
-        alike = difference & ~_ELEMENT == 0 and state[f.SIGNATURE] & _COMBINES == 0
-        if alike and min(mine, theirs) <= f.ANY_ELEMENT and checked == _check_of(fingerprint ^ state[f.CHAIN_BEFORE]):
-            return True
-    return False
-
-
-@njit(nogil=True)
-def _spread(word):  # type: ignore[no-untyped-def]
-    """A word in which every bit of another has changed some of the middle: a product alone takes no bit downwards."""
-    return (word ^ word >> 32) * f.SPREAD
-
-
-@njit(nogil=True)
-def _check_of(fingerprint):  # type: ignore[no-untyped-def]
-    return (_spread(fingerprint) >> 8) & _CHECK
 
 
 @njit(nogil=True)
@@ -130,7 +102,8 @@ def _await(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
     announced = load_acquire(ring_slot)
     if announced >> _NUMBER_AT != number + 1 & _NUMBERS:
         return 0
-    if announced & _CHECK != state[f.CHECKED] and not _tolerates(state, rings, row[f.LOCAL_PEER], announced & _CHECK):
+    check = announced >> _LENGTH_BITS & _CHECKS
+    if check != state[f.CHECKED] and not tolerates(state, row[f.LOCAL_PEER], rings[f.LOCAL_RANK], check):
         state[f.ERROR] = f.MISMATCH
         return -1
     nbytes = announced & ((1 << _LENGTH_BITS) - 1)
@@ -233,15 +206,10 @@ def end_shm(state, elapsed):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def begin_shm(address):  # type: ignore[no-untyped-def]
-    """Take the staging slots of a new call, find out whether peers may read its buffers in place, and tell them what it is.
-
-    Returns:
-        Whether no call has failed on any rank before.
-    """
+    """Take the staging slots of a new call, and find out whether peers may read its buffers in place."""
     state = pointer(address)
     rings = pointer(state[f.RINGS])
-    state[f.FIRST_STAGING_SLOT] = rings[f.CALLS] % f.STAGING_SLOTS
-    rings[f.CALLS] += 1
+    state[f.FIRST_STAGING_SLOT] = pointer(state[f.LOG])[f.CALLS] % f.STAGING_SLOTS
     state[f.WHERE_INPUT] = state[f.WHERE_OUTPUT] = -1
     ranges = pointer(rings[f.RANGES])
     for i in range(pointer(rings[f.NRANGES])[0]):
@@ -255,27 +223,6 @@ def begin_shm(address):  # type: ignore[no-untyped-def]
     if state[f.LEDGER_NBYTES] >= rings[f.READ_FROM]:
         lend_own_memory(address)
     state[f.REREAD] = 0
-    state[f.FINGERPRINT] = state[f.SIGNATURE] ^ state[f.ELEMENTS] * state[f.SIGNED] * f.SPREAD
-    state[f.CHAIN_BEFORE], state[f.CHECKED] = rings[f.CHAIN], _check_of(state[f.FINGERPRINT] ^ rings[f.CHAIN])
-    kept = state[f.FINGERPRINT] if state[f.SIGNATURE] & _COMBINES else state[f.FINGERPRINT] & ~_ELEMENT
-    rings[f.CHAIN] = _spread(rings[f.CHAIN] ^ kept)
-    line = pointer(rings[f.HISTORY] + (1 + rings[f.CALLS] % f.REMEMBERED) * CACHE_LINE_NBYTES)
-    line[f.NUMBER], line[f.ITS_FINGERPRINT] = rings[f.CALLS], state[f.FINGERPRINT]
-    line[f.ITS_SIGNATURE], line[f.ITS_COUNT] = state[f.SIGNATURE], state[f.ELEMENTS]
-    store_release(rings[f.HISTORY], rings[f.CALLS])
-    record = pointer(rings[f.RECORDED] + rings[f.CALLS] % f.RECORDS_KEPT * 8 * f.RECORD_NFIELDS)
-    record[0], record[1], record[f.ITS_BEGIN], record[f.ITS_END] = state[f.SIGNATURE], state[f.ELEMENTS], state[f.STARTED], 0
-    return pointer(rings[f.ALARM])[0] == 0
-
-
-@njit(nogil=True)
-def note_end(state, when):  # type: ignore[no-untyped-def]
-    """Tell the others that a call has ended."""
-    if state[f.RINGS]:
-        rings = pointer(state[f.RINGS])
-        pointer(rings[f.HISTORY])[f.ENDED_AT] = when
-        pointer(rings[f.RECORDED] + rings[f.CALLS] % f.RECORDS_KEPT * 8 * f.RECORD_NFIELDS)[f.ITS_END] = when
-        store_release(rings[f.HISTORY] + 8 * f.CALLS_ENDED, rings[f.CALLS])
 
 
 @njit(nogil=True)

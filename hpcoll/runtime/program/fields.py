@@ -5,6 +5,7 @@ RUN, CACHED, START, ACTIVATE, WAIT, SERVE, RESIZE, UNPACK_RESULTS = range(8)
 DONE, PENDING, FAILED, BUSY = 0, 1, 2, 3  # answers of a run
 UNFIT, NO_ROOM = 6, 7  # the program does not hold for these counts, or needs more scratch: nothing has happened
 GO_ON, AS_BEFORE = 0, 1  # in place of the address of a call's counts
+MORE = -1  # bytes than were awaited
 NAPS = 500  # times that a rank sleeps before it returns to Python: some 30 ms
 LOOKS = 8  # passes from one to the next: Open MPI looks at its sockets in every eighth call only
 
@@ -28,14 +29,16 @@ READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes i
 # address of the table below, or 0 when buffers are in host memory. Of symbolic sizes (`hpcoll.base.sizes`): COUNTS: address of the
 # variables, of which NCOUNTS behind the first are the call's; RECORDS, RECORDS_END: what follows from them; ROOM: bytes at SCRATCH,
 # COPY_ROOM: at COPY, NEEDED: what was too much for one of them. ELEMENTS: of the message, for texts; LEDGER_NBYTES: for the ledger. CAME,
-# AWAITED: bytes of a message between local peers that was of another length. HELD: a request has it, which is in flight or has not been
-# waited for. ADVANCE: address of a compiled function. SPINS, STAYS, YIELDS, LINGERS: of the wait policy. PROCESS_VM_READV, ERRNO_LOCATION:
-# of functions of C; LOCAL_VECTOR, REMOTE_VECTOR: address and bytes of what the first one writes and reads; REREAD: bytes of this call that
-# were read from a peer's own memory to be combined; HANDED_OUT: the result of the latest reduction was staged with it; TURNS: calls in
-# which writes were slow, READS: messages of the latest are read in its own memory, STAGED_NS, READ_NS: least time per 4 KiB of the one way
-# and the other. SIGNATURE: what all ranks must call alike but for the count, which counts SIGNED bytes for each element, 0: nothing;
-# FINGERPRINT: of both; CHECKED: what every message has of it and of CHAIN_BEFORE, those of all calls before. From OPERANDS on there is
-# room for the addresses of the widest reduction's sources.
+# AWAITED: bytes of a message that was of another length, or `MORE`. HELD: a request has it, which is in flight or has not been waited for.
+# ADVANCE: address of a compiled function. SPINS, STAYS, YIELDS, LINGERS: of the wait policy. PROCESS_VM_READV, ERRNO_LOCATION: of functions
+# of C; LOCAL_VECTOR, REMOTE_VECTOR: address and bytes of what the first one writes and reads; REREAD: bytes of this call that were read
+# from a peer's own memory to be combined; HANDED_OUT: the result of the latest reduction was staged with it; TURNS: calls in which writes
+# were slow, READS: messages of the latest are read in its own memory, STAGED_NS, READ_NS: least time per 4 KiB of the one way and the
+# other. SIGNATURE: what all ranks must call alike but for the count, which counts SIGNED bytes for each element, 0: nothing; FINGERPRINT:
+# of both; CHECKED: what every message between local peers has of it and of CHAIN_BEFORE, those of all calls before; CHECKED_TAG: the first
+# tag of those of the MPI library, which is TAG and TAG_STEP for each of TAG_CHECKS values of such a check. LOG: address of the array of a
+# `CallLog`. GET_COUNT: address of MPI_Get_count; STATUS: room for a status. From OPERANDS on there is room for
+# the addresses of the widest reduction's sources.
 (
     NLANES, WINDOW, ROWS, SOURCES, LANES, WINDOW_SLOTS, REQUESTS, REQUESTS_PER_LANE, REQUEST_NBYTES, SCRATCH_PER_LANE, INPUT, OUTPUT,
     SCRATCH, WHERE_INPUT, WHERE_OUTPUT, LANDED, NMESSAGES, RINGS, COMM, TAG, BYTE, STATUS_IGNORE, ISEND, IRECV, TEST, IPROBE, LAST_TAG,
@@ -43,24 +46,22 @@ READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes i
     FIRST_STAGING_SLOT, CLOCK, CLOCK_NS, LOCK, ACCOUNT, STARTED, CELL, NULL, STAND_IN, HANDLE_MASK, TRUNCATED, BLOCK, COPY, COPY_NBYTES,
     GPU, COUNTS, NCOUNTS, RECORDS, RECORDS_END, ROOM, COPY_ROOM, NEEDED, ELEMENTS, LEDGER_NBYTES, CAME, AWAITED, HELD, MADVISE, ADVANCE,
     PROCESS_VM_READV, ERRNO_LOCATION, LOCAL_VECTOR, _, REMOTE_VECTOR, _, REREAD, HANDED_OUT, TURNS, READS, STAGED_NS, READ_NS,
-    SIGNATURE, SIGNED, FINGERPRINT, CHECKED, CHAIN_BEFORE, OPERANDS,
-) = range(87)  # fmt: skip
+    SIGNATURE, SIGNED, FINGERPRINT, CHECKED, CHAIN_BEFORE, CHECKED_TAG, TAG_STEP, TAG_CHECKS, LOG, GET_COUNT,
+    STATUS, _, _, _, _, _, _, _, OPERANDS,
+) = range(100)  # fmt: skip
 
 # In the array of a `Rings` (int64). SLOTS_AT, ACKS_AT, STAGING_AT: addresses in the window, the last of this rank's staging slots.
 # SENT, TAKEN, ACKED: addresses of this rank's counters, one per staging slot and peer; USED: per staging slot, bytes of CAPACITY
-# handed out, where the lane at hand has its own, and how many have pages by now, which they are given POPULATED_AT_ONCE. CALLS: so far;
-# STAGED: lanes that staged. SLOW_WRITES: how much oftener staging in the caches was slow than fast. BASES: addresses of what is mapped,
+# handed out, where the lane at hand has its own, and how many have pages by now, which they are given POPULATED_AT_ONCE. STAGED:
+# lanes that staged. SLOW_WRITES: how much oftener staging in the caches was slow than fast. BASES: addresses of what is mapped,
 # by number; NRANGES: address of a number, RANGES: of as many triples (first address, last + 1, where) of memory that all local peers map.
 # READ_FROM: messages of so many bytes and more are read where they lie in their sender's own memory; it is one of READ_FROM_USUALLY and
 # READ_FROM_SLOW, the latter while writes are slow and that is faster; PIDS: address of the process of each local rank; PIECES_AT: of
-# PIECES_NBYTES of room. HISTORY: address of what this rank tells of its latest calls, ALARM: of a word that is not 0 once a call failed;
-# CHAIN: of all fingerprints so far, so that a call which was another on some rank shows in all messages from then on;
-# RECORDED: address of what is known of the last RECORDS_KEPT calls, in this process alone.
+# PIECES_NBYTES of room.
 (
-    SLOTS_AT, ACKS_AT, STAGING_AT, STAGING_WHERE, CAPACITY, NLOCAL, LOCAL_RANK, SENT, TAKEN, ACKED, USED, CALLS, STAGED,
-    SLOW_WRITES, BASES, NRANGES, RANGES, POPULATED_AT_ONCE, READ_FROM, READ_FROM_USUALLY, READ_FROM_SLOW, PIDS, PIECES_AT, HISTORY, ALARM,
-    CHAIN, RECORDED, RINGS_NFIELDS,
-) = range(28)  # fmt: skip
+    SLOTS_AT, ACKS_AT, STAGING_AT, STAGING_WHERE, CAPACITY, NLOCAL, LOCAL_RANK, SENT, TAKEN, ACKED, USED, STAGED,
+    SLOW_WRITES, BASES, NRANGES, RANGES, POPULATED_AT_ONCE, READ_FROM, READ_FROM_USUALLY, READ_FROM_SLOW, PIDS, PIECES_AT, RINGS_NFIELDS,
+) = range(23)  # fmt: skip
 OFFSET_BITS = 48  # "where" is the number of a window and an offset in it
 OWN_MEMORY = 1 << 13  # in place of that number: the sender's own memory, and an address in its process
 PIECES_NBYTES = 64 << 10  # of messages that are combined, read piece by piece so that they stay in the cache
@@ -69,14 +70,19 @@ MADV_POPULATE_WRITE = 23  # of Linux
 FULL = 1 << 41  # error: the system has no more shared memory
 # Errors: a peer calls something else; a call of some rank has failed; it was given up.
 MISMATCH, ALARMED, GIVEN_UP = FULL + 1, FULL + 2, FULL + 3
-# The history of a rank's calls through rings (int64), in shared memory: one cache line with how many have begun and ended, and when the
-# last one has, in nanoseconds; and one for each of the last REMEMBERED calls, by their number: number, fingerprint, signature, count.
+# In the array of a `CallLog` (int64). CALLS: so far; CHAIN: of all fingerprints so far, so that a call which was another on some rank shows
+# in all messages from then on; HISTORY: address of what this rank tells of its latest calls, ALARM: of a word that is not 0 once a call
+# failed; RECORDED: address of what is known of the last calls, in this process alone.
+CALLS, CHAIN, HISTORY, ALARM, RECORDED, LOG_NFIELDS = range(6)
+# The history of a rank's calls (int64), in shared memory where it has local peers: one cache line with how many have begun and ended, and
+# when the last one has, in nanoseconds; and one for each of the last REMEMBERED calls, by their number: number, fingerprint, signature,
+# count.
 BEGUN, CALLS_ENDED, ENDED_AT = range(3)
-NUMBER, ITS_FINGERPRINT, ITS_SIGNATURE, ITS_COUNT = range(4)
+NUMBER, ITS_FINGERPRINT, ITS_SIGNATURE, ITS_COUNT, ITS_CHAIN = range(5)
 REMEMBERED, HISTORY_NBYTES = 15, 16 * 64
 # Of such a record, by the call's number: signature, count, and nanoseconds at its begin and end, 0 while it has not ended.
 ITS_BEGIN, ITS_END, RECORD_NFIELDS = 2, 3, 4
-RECORDS_KEPT = 256
+RECORDS_HOT, RECORD_BLOCKS = 256, 9  # in the block that is written, and how many full ones are kept behind it
 # Where fields of a signature are that calls may differ in (`hpcoll.comm.signature`): the element type, if nothing is combined.
 ELEMENT_AT, ELEMENT_BITS, OP_AT, OP_BITS = 6, 6, 12, 16
 ANY_ELEMENT = 1  # that and 0 go with all others: bytes, and types that hpcoll does not know

@@ -55,7 +55,7 @@ class _Rows:
         self.sources: list[tuple[int, int]] = []
         self.nrequests = 0
         self.reserved = False
-        self.requests: dict[int, list[int]] = {}  # item -> requests of its messages that were not waited for
+        self.requests: dict[int, list[tuple[int, Number]]] = {}  # item -> requests that were not waited for, and bytes received
         self.lent: dict[int, tuple[int, int]] = {}  # item -> peer that it lends to, and the number of that message
         self.nlent: Counter[int] = Counter()  # messages lent to each peer
         self.unread: Counter[int] = Counter()  # how many of these the peer may still read
@@ -185,11 +185,11 @@ class _Rows:
             nbytes = whole if whole <= MAX_MESSAGE_NBYTES else min(MAX_MESSAGE_NBYTES, whole - lo)
             self.owners[len(self.rows)] = item
             self.rows.append((item.code, self.nrequests, item.peer, buffer, displ + lo, nbytes))
-            self.requests.setdefault(i, []).append(self.nrequests)
+            self.requests.setdefault(i, []).append((self.nrequests, nbytes if item.code == Code.RECV else 0))
             self.nrequests += 1
 
     def _wait(self, i: int) -> None:
-        self.rows += [(Code.WAIT, request) for request in self.requests.pop(i, ())]
+        self.rows += [(Code.WAIT, request, 0, 0, 0, nbytes) for request, nbytes in self.requests.pop(i, ())]
         if i in self.lent:
             peer, number = self.lent.pop(i)
             self._wait_unread(peer, self.nlent[peer] - number)

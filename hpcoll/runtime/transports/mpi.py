@@ -5,11 +5,14 @@ MPI libraries on disk, but only one has been initialised.
 """
 
 import ctypes
+import os
 from functools import lru_cache
+from math import isqrt
 from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
+_MOST_CONTEXTS = 512  # message contexts that a communicator of ours serves: the more, the fewer checks a tag can carry
 _POINTER_NBYTES = ctypes.sizeof(ctypes.c_void_p)
 
 
@@ -17,7 +20,7 @@ class Library(NamedTuple):
     """What compiled code needs to call MPI.
 
     Attributes:
-        isend, irecv, test, iprobe: Addresses of ``MPI_Isend``, ``MPI_Irecv``, ``MPI_Test``, ``MPI_Iprobe``.
+        isend, irecv, test, iprobe, get_count: Addresses of ``MPI_Isend``, ``MPI_Irecv``, ``MPI_Test``, ``MPI_Iprobe``, ``MPI_Get_count``.
         grequest_complete: Address of ``MPI_Grequest_complete``.
         request_nbytes: Size of a request handle: 8 in Open MPI (a pointer), 4 in MPICH and its relatives.
         status_ignore: Value of ``MPI_STATUS_IGNORE``: 0 in Open MPI, 1 in MPICH's ABI.
@@ -30,6 +33,7 @@ class Library(NamedTuple):
     irecv: int
     test: int
     iprobe: int
+    get_count: int
     grequest_complete: int
     request_nbytes: int
     status_ignore: int
@@ -41,12 +45,12 @@ class Library(NamedTuple):
 @lru_cache(maxsize=1)
 def library() -> Library:
     """The loaded MPI library; Open MPI, MPICH, or one with MPICH's ABI such as Intel MPI."""
-    names = ("MPI_Isend", "MPI_Irecv", "MPI_Test", "MPI_Iprobe", "MPI_Grequest_complete")
-    isend, irecv, test, iprobe, complete = map(function, names)
+    names = ("MPI_Isend", "MPI_Irecv", "MPI_Test", "MPI_Iprobe", "MPI_Get_count", "MPI_Grequest_complete")
+    isend, irecv, test, iprobe, get_count, complete = map(function, names)
     request_nbytes = MPI._sizeof(MPI.REQUEST_NULL)
     status_ignore = 0 if request_nbytes == _POINTER_NBYTES else 1
     handles = handle(MPI.BYTE), MPI.ERR_TRUNCATE, handle(MPI.REQUEST_NULL)
-    return Library(isend, irecv, test, iprobe, complete, request_nbytes, status_ignore, *handles)
+    return Library(isend, irecv, test, iprobe, get_count, complete, request_nbytes, status_ignore, *handles)
 
 
 @lru_cache(maxsize=1)
@@ -56,10 +60,42 @@ def last_tag() -> int:
     return int(tag)
 
 
+class Tags(NamedTuple):
+    """Tags of a message context.
+
+    Attributes:
+        first: Of as many as it has window slots.
+        step, checks: From one value to the next of the check that a call's tags carry, and how many values there are, a prime.
+    """
+
+    first: int = 0
+    step: int = 0
+    checks: int = 1
+
+
+@lru_cache(maxsize=1)
+def tags_at_once(nslots: int) -> tuple[int, Tags]:
+    """How many message contexts of so many window slots a communicator has tags for, and those of the first; the last two stay free."""
+    ncontexts = min(_MOST_CONTEXTS, control_tag() // nslots)
+    step = ncontexts * nslots
+    checks = next((n for n in range(control_tag() // step, 1, -1) if all(n % i for i in range(2, isqrt(n) + 1))), 1)
+    return ncontexts, Tags(0, step, checks)
+
+
+def control_tag() -> int:
+    """That of messages which are no collective's; `last_tag` is that of none."""
+    return last_tag() - 1
+
+
 @lru_cache
 def function(name: str) -> int:
     """The address of one of the library's functions."""
     return _address(getattr(ctypes.CDLL(MPI.__file__), name))
+
+
+def knows_failures() -> bool:
+    """Whether ranks may go on when others have failed (ULFM): Open MPI 5 lets them, started by ``mpirun --with-ft ulfm``."""
+    return MPI.ERR_PROC_FAILED != MPI.ERR_REVOKED and "OMPI_MCA_mpi_ft_enable" in os.environ
 
 
 def handle(thing: MPI.Comm | MPI.Datatype | MPI.Request | MPI.Op) -> int:

@@ -25,28 +25,45 @@ class Notices:
         self._all = memory.reshape(-1, NOTICE_NBYTES)
         self._rank = rank
 
-    def write(self, notice: dict[str, Any]) -> None:
-        """Replace this rank's notice; what is too long for it is left out, the first parts of its lists first."""
-        import json  # what no program needs that never waits
-
-        text = json.dumps(notice).encode()
-        while len(text) > NOTICE_NBYTES - _HEAD_NBYTES and any(notice.values()):
-            longest = max(notice, key=lambda name: len(json.dumps(notice[name])))
-            notice = notice | {longest: notice[longest][1:]}
-            text = json.dumps(notice).encode()
-        mine = self._all[self._rank]
-        mine[:_HEAD_NBYTES] = 0
-        mine[_HEAD_NBYTES : _HEAD_NBYTES + len(text)] = np.frombuffer(text, np.uint8)
-        mine[:_HEAD_NBYTES].view(np.int64)[:] = len(text), zlib.crc32(text)
+    def write(self, text: bytes) -> None:
+        """Replace this rank's notice, by a `fitting` text."""
+        put(self._all[self._rank], text)
 
     def read(self, local_rank: int) -> dict[str, Any]:
         """A rank's notice; nothing where there is none, or it is being written."""
         import json
 
-        theirs = self._all[local_rank]
-        nbytes, checksum = theirs[:_HEAD_NBYTES].view(np.int64).tolist()
-        text = theirs[_HEAD_NBYTES : _HEAD_NBYTES + nbytes].tobytes()
-        if not text or zlib.crc32(text) != checksum:
-            return {}
-        found: dict[str, Any] = json.loads(text)
+        text = get(self._all[local_rank])
+        found: dict[str, Any] = json.loads(text) if text else {}
         return found
+
+
+def room(nbytes: int) -> int:
+    """Bytes of text that a piece of memory of so many bytes holds."""
+    return nbytes - _HEAD_NBYTES
+
+
+def fitting(notice: dict[str, Any], nbytes: int = NOTICE_NBYTES - _HEAD_NBYTES) -> bytes:
+    """A notice as text of at most so many bytes; what is too long is left out, the first parts of its lists first."""
+    import json  # what no program needs that never waits
+
+    text = json.dumps(notice).encode()
+    while len(text) > nbytes and any(notice.values()):
+        longest = max(notice, key=lambda name: len(json.dumps(notice[name])))
+        notice = notice | {longest: notice[longest][-(-len(notice[longest]) // 4) :]}
+        text = json.dumps(notice).encode()
+    return text
+
+
+def put(memory: np.ndarray, text: bytes) -> None:
+    """Write a text that has `room` into a piece of memory, with its length and checksum, which come last."""
+    memory[:_HEAD_NBYTES] = 0
+    memory[_HEAD_NBYTES : _HEAD_NBYTES + len(text)] = np.frombuffer(text, np.uint8)
+    memory[:_HEAD_NBYTES].view(np.int64)[:] = len(text), zlib.crc32(text)
+
+
+def get(memory: np.ndarray) -> bytes:
+    """The text in a piece of memory; nothing where there is none, or it is being written."""
+    nbytes, checksum = memory[:_HEAD_NBYTES].view(np.int64).tolist()
+    text = memory[_HEAD_NBYTES : _HEAD_NBYTES + nbytes].tobytes() if nbytes > 0 else b""
+    return text if zlib.crc32(text) == checksum else b""

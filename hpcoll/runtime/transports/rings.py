@@ -27,6 +27,7 @@ from hpcoll.runtime.program.items import InPlace, Items
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, INLINE_NBYTES
 from hpcoll.runtime.program.route import Route
 from hpcoll.runtime.program.spans import Pieces, names_of, nbytes_of, spans_of
+from hpcoll.runtime.transports.call_log import CallLog
 from hpcoll.runtime.transports.cross_memory import OwnMemory
 from hpcoll.runtime.transports.symmetric import Ranges
 from hpcoll.runtime.transports.window import BASES_AT, PAGE, Window
@@ -84,9 +85,7 @@ class Rings:
         local_peers: Local rank of each of the others, by its rank in the communicator.
         staging: Address and bytes of the staging slots of each local rank.
         window: Memory of all local ranks, which other rings may have a share in.
-        histories: What each local rank says of its latest calls (`hpcoll.runtime.program.fields`).
-        records: What is known of this rank's last calls, by their number.
-        alarm: Not 0 once a call has failed on any of these ranks: none begins after that.
+        log: What is known of the calls.
     """
 
     def __init__(
@@ -97,10 +96,9 @@ class Rings:
         self.local_peers, self.capacity, self.window, self._ranges = local_peers, capacity, window, ranges
         offset = staging - window.part(rank)
         lines = slots + _slots_nbytes(nlocal) + nlocal * nlocal * CACHE_LINE_NBYTES
-        self.histories = window.mapping.array(lines, nlocal * HISTORY_NBYTES).view(np.int64).reshape(nlocal, 1 + REMEMBERED, -1)
-        self.alarm = window.mapping.array(lines + nlocal * HISTORY_NBYTES, 8).view(np.int64)
+        histories = window.mapping.array(lines, nlocal * HISTORY_NBYTES).view(np.int64).reshape(nlocal, 1 + REMEMBERED, -1)
+        self.log = CallLog(histories, window.mapping.array(lines + nlocal * HISTORY_NBYTES, 8).view(np.int64), rank)
         self.staging = [(window.address + window.part(local) + offset, STAGING_SLOTS * capacity) for local in range(nlocal)]
-        self.records = np.zeros((f.RECORDS_KEPT, f.RECORD_NFIELDS), np.int64)
         ncounters = STAGING_SLOTS * nlocal
         self.fields = np.zeros(f.RINGS_NFIELDS + 3 * ncounters + 3 * STAGING_SLOTS, np.int64)
         self.address: int = self.fields.ctypes.data
@@ -114,8 +112,6 @@ class Rings:
             f.TAKEN: self.address + 8 * taken, f.ACKED: self.address + 8 * acked, f.USED: self.address + 8 * used,
             f.BASES: BASES_AT, f.NRANGES: ranges.addresses[0], f.RANGES: ranges.addresses[1],
             f.POPULATED_AT_ONCE: max(PAGE, _POPULATED_AT_ONCE), f.READ_FROM: NEVER, f.READ_FROM_USUALLY: NEVER, f.READ_FROM_SLOW: NEVER,
-            f.HISTORY: self.histories[rank].ctypes.data, f.ALARM: self.alarm.ctypes.data,
-            f.RECORDED: self.records.ctypes.data,
         }  # fmt: skip
         if own_memory is not None:
             self._own_memory, room = own_memory, np.empty(f.PIECES_NBYTES + CACHE_LINE_NBYTES, np.uint8)

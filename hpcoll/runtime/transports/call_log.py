@@ -1,0 +1,52 @@
+"""The log of the calls on one message context: what this rank notes of its own, and what the ranks of its node say of theirs.
+
+`hpcoll.runtime.engine.checks` is the compiled side, which writes it; it is read by ranks that wait, and for flight records.
+"""
+
+import numpy as np
+
+from hpcoll.runtime.program import fields as f
+
+_KEPT = f.RECORDS_HOT * f.RECORD_BLOCKS
+
+
+class CallLog:
+    """The log of one message context.
+
+    Args:
+        histories: int64 ``(nlocal, 1 + REMEMBERED, 8)``, zeros: what each local rank says of its latest calls, in memory of all of them
+            (`hpcoll.runtime.program.fields`); None: this rank shares none.
+        alarm: int64, one word beside it: not 0 once a call has failed on any of these ranks, so that none begins after that.
+        rank: Local rank.
+    Attributes:
+        address: Of the fields that compiled code reads.
+        histories, alarm: As given.
+        index: Of the message context, alike on all ranks.
+    """
+
+    def __init__(self, histories: np.ndarray | None = None, alarm: np.ndarray | None = None, rank: int = 0) -> None:
+        room = (1, 1 + f.REMEMBERED, f.HISTORY_NBYTES // (1 + f.REMEMBERED) // 8)
+        self.histories = np.zeros(room, np.int64) if histories is None else histories
+        self.alarm = np.zeros(1, np.int64) if alarm is None else alarm
+        self._records = np.zeros((1 + f.RECORD_BLOCKS, f.RECORDS_HOT, f.RECORD_NFIELDS), np.int64)
+        self.fields = np.zeros(f.LOG_NFIELDS, np.int64)
+        self.address: int = self.fields.ctypes.data
+        self.index = 0
+        self.fields[f.HISTORY], self.fields[f.ALARM] = self.histories[rank].ctypes.data, self.alarm.ctypes.data
+        self.fields[f.RECORDED] = self._records.ctypes.data
+
+    @property
+    def ncalls(self) -> int:
+        """How many there have been."""
+        return int(self.fields[f.CALLS])
+
+    def records(self) -> list[tuple[int, ...]]:
+        """What is known of the last calls, in order: number, signature, count, and nanoseconds at begin and end, 0 while it runs."""
+        last = self.ncalls
+        hot = last // f.RECORDS_HOT
+        found = []
+        for number in range(max(1, (hot - f.RECORD_BLOCKS) * f.RECORDS_HOT, last - _KEPT + 1), last + 1):
+            block, at = divmod(number, f.RECORDS_HOT)
+            place = 0 if block == hot else 1 + (block + 1) % f.RECORD_BLOCKS
+            found.append((number, *self._records[place, at].tolist()))
+        return found
