@@ -8,10 +8,12 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, TransportError
 from hpcoll.comm.context import Context
+from hpcoll.comm.contexts import LIVE
+from hpcoll.comm.introduction import INTRODUCTION
 from hpcoll.comm.ledger import Ledger
 from hpcoll.comm.notice import NOTICE
 from hpcoll.comm.progress_thread import give_up_all, stop_helper
-from hpcoll.comm.recorder import LIVE, record_on_signal
+from hpcoll.comm.recorder import record_on_signal
 from hpcoll.comm.registry import Registry
 
 _registry = Registry()
@@ -20,6 +22,7 @@ _registry = Registry()
 def _after_fork() -> None:
     _registry.forget()
     NOTICE.forget()
+    INTRODUCTION.forget()
     for context in LIVE:
         context.close("this process is a fork: MPI belongs to its parent")
 
@@ -33,6 +36,7 @@ def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:
 
 
 def _finalizing(comm: MPI.Comm, keyval: int, nothing: object) -> None:
+    NOTICE.leave("has called MPI_Finalize")
     stop_helper()
     _registry.free()
     for context in list(LIVE):
@@ -66,9 +70,15 @@ def context_of(comm: MPI.Intracomm, mixed: bool | None = None, ledger: Ledger | 
         MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=_finalizing), None)  # MPI_Finalize deletes it first of all
     context = existing_context(comm)
     if context is None:
+        INTRODUCTION.begin()
         resources, parts = _registry.join(comm, bool(mixed))
         resources.serve(comm)
+        INTRODUCTION.meet(resources)
         context = Context(resources, ledger or Ledger(), parts)
+        if len(resources.near) < resources.nranks:
+            from hpcoll.comm.inquiry import attend  # what ranks of one node do not need
+
+            attend(resources)
         LIVE.add(context)
         if resources.config.record is not None:
             record_on_signal(resources.config.record)
@@ -82,12 +92,9 @@ def context_of(comm: MPI.Intracomm, mixed: bool | None = None, ledger: Ledger | 
 def renewed(comm: MPI.Intracomm, old: Context) -> Context:
     """A new context for a communicator whose calls have failed, with the old one's ledger; collective.
 
-    Raises:
-        TransportError: on every rank, where ranks are not all on one node: messages of the MPI library may be under way.
+    Messages that are still under way are left behind: no later call has their tags.
     """
     resources = old.resources
-    if not resources.one_node:
-        raise TransportError(f"rank {old.rank}: a communicator of several nodes cannot be recovered: messages may be under way")
     give_up_all(old, TransportError(f"rank {old.rank}: given up: the communicator was recovered"))
     old.close("it was recovered: this is another object over the same communicator")
     MPI.Intracomm(comm).Delete_attr(_KEYVALS[0])

@@ -5,7 +5,6 @@ reductions, neighbourhood collectives, pickled objects, windows, files) is inher
 so where it takes them, and through host memory elsewhere (`hpcoll.comm.point_to_point`).
 """
 
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -16,7 +15,8 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm import symmetric
 from hpcoll.comm.attach import context_of, renewed
-from hpcoll.comm.blocking import Blocking
+from hpcoll.comm.blocking import BlockingReductions
+from hpcoll.comm.blocking_moves import BlockingMoves
 from hpcoll.comm.context import Context
 from hpcoll.comm.nonblocking import NonBlocking
 from hpcoll.comm.persistent import PersistentCollectives
@@ -25,12 +25,13 @@ from hpcoll.comm.point_to_point import Messages, Neighbours
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.symmetric import Form
 from hpcoll.runtime.transports.local_ranks import LocalRanks
+from hpcoll.runtime.transports.mpi import knows_failures
 from hpcoll.selection.config import log
 
 _NULL: Any = object()  # no argument
 
 
-class Communicator(Blocking, NonBlocking, PersistentCollectives, Messages):
+class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCollectives, Messages):
     """An intracommunicator with hpcoll's collectives; making one is collective.
 
     Args:
@@ -41,9 +42,11 @@ class Communicator(Blocking, NonBlocking, PersistentCollectives, Messages):
     Raises:
         ArgumentError: not an intracommunicator, null, made before with another ``mixed``, or MPI is not initialised or already finalised.
 
-    Every collective takes ``algorithm=`` (a name from ``hpcoll.algorithms(...)`` or ``"native"``; equal on all ranks) and
-    ``segment=`` (bytes, or text such as ``"256K"``), and raises `ArgumentError` before any message leaves, `TransportError` when
-    MPI fails, `KernelError` when an operator does not compile.
+    Every collective takes ``algorithm=`` (a name from ``hpcoll.algorithms(...)`` or ``"native"``), ``segment=`` (bytes, or text such as
+    ``"256K"``) and ``timeout=`` (seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says), all equal on all ranks. It
+    raises `ArgumentError` before any message leaves, `TransportError` when MPI fails, `KernelError` when an operator does not compile,
+    and `CollectiveTimeout` on all ranks when it does not end in ``timeout``: counted from the start of the call, of each start of a
+    persistent one. What the MPI library serves takes as long as it takes.
     """
 
     _constant = False
@@ -165,9 +168,6 @@ class Communicator(Blocking, NonBlocking, PersistentCollectives, Messages):
 
         What was in flight is given up: its requests raise `TransportError`, and persistent ones must be made anew. Other objects over the
         same MPI communicator stay as they are. Data of the call that failed are undefined.
-
-        Raises:
-            TransportError: on every rank, where ranks are on several nodes.
         """
         self._context = renewed(self, self._context)
 
@@ -178,7 +178,7 @@ class Communicator(Blocking, NonBlocking, PersistentCollectives, Messages):
             ArgumentError: the MPI library, or the way in which it was started, knows no failures of ranks: Open MPI 5 does, started by
                 ``mpirun --with-ft ulfm``.
         """
-        if MPI.ERR_PROC_FAILED == MPI.ERR_REVOKED or "OMPI_MCA_mpi_ft_enable" not in os.environ:
+        if not knows_failures():
             raise ArgumentError(f"rank {self.rank}: shrink needs Open MPI 5 and mpirun --with-ft ulfm")
         return self._keep(MPI.Intracomm(self).Shrink())
 

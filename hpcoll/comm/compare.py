@@ -15,10 +15,11 @@ from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.methods import Caller, Method
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.signature import Signature, signed_nbytes
-from hpcoll.comm.watch import ranks_in_words
+from hpcoll.comm.story import ranks_in_words
 
 _NBYTES = 2048  # of what a rank says
 _NAP_S = 20e-6
+_kept: list[object] = []
 
 
 class Comparing(Protocol):
@@ -32,7 +33,7 @@ class Comparing(Protocol):
         """Refuse further use."""
 
 
-def compare(context: Comparing, row: Method, arguments: tuple[Any, ...], root: Any) -> None:
+def compare(context: Comparing, row: Method, arguments: tuple[Any, ...], root: Any, limit_s: float | None = None) -> None:
     """Compare a call that is about to run with those of the other ranks; collective.
 
     Where only the MPI library understands it, or its arrays are in GPU memory, method and root are compared.
@@ -41,10 +42,11 @@ def compare(context: Comparing, row: Method, arguments: tuple[Any, ...], root: A
         context: Of the communicator, which is closed where they differ.
         row: The method.
         arguments: The caller's positional ones; ``root`` among them, or None.
+        limit_s: Seconds that it may take; None: what ``HPCOLL_TIMEOUT`` says.
     Raises:
         ArgumentError: the arguments are wrong.
         MismatchError: on every rank, quoting the call of each.
-        CollectiveTimeout: not all ranks came in the time that ``HPCOLL_TIMEOUT`` gives.
+        CollectiveTimeout: not all ranks came in that time.
     """
     import json
 
@@ -53,9 +55,12 @@ def compare(context: Comparing, row: Method, arguments: tuple[Any, ...], root: A
     sent, every = np.zeros(_NBYTES, np.uint8), np.zeros((on.nranks, _NBYTES), np.uint8)
     text = json.dumps(mine).encode()[:_NBYTES]
     sent[: len(text)] = np.frombuffer(text, np.uint8)
-    if not _ended(on.native.Iallgather(sent, every), on.config.timeout):
+    limit_s = on.config.timeout if limit_s is None else limit_s
+    request = on.native.Iallgather(sent, every)
+    if not _ended(request, limit_s):
+        _kept.append((request, sent, every))  # ranks may come yet
         context.close("not all ranks came to a collective")
-        raise CollectiveTimeout(f"rank {on.rank}: not all ranks of {on.title} came to {mine['what']} in {on.config.timeout:g} s")
+        raise CollectiveTimeout(f"rank {on.rank}: not all ranks of {on.title} came to {mine['what']} in {limit_s:g} s")
     calls = [json.loads(one.tobytes().rstrip(b"\0")) for one in every]
     different = {json.dumps(one["call"]): one["call"] for one in calls}.values()
     if all(_alike(one, other) for one in different for other in different):  # the same answer on all ranks

@@ -20,7 +20,7 @@ from hpcoll.comm.calls.methods import FOUND_BY, METHODS, Method
 from hpcoll.comm.calls.native import as_native
 from hpcoll.comm.compare import compare
 from hpcoll.comm.cut import ledger_nbytes
-from hpcoll.comm.endings import Closing, check_others, end_badly, go_on
+from hpcoll.comm.endings import Closing, check_others, end_badly, go_on, left_alone
 from hpcoll.comm.engines import BlockingEngines
 from hpcoll.comm.ledger import Ledger
 from hpcoll.comm.plan import Plan
@@ -67,7 +67,7 @@ class Context:
         token: The byte that a barrier passes round; ``caller``: what describing a call needs besides.
         persistent: Living persistent requests by message context.
         closed: Why it cannot be used any more; the empty string while it can.
-        limit_s: Seconds that a blocking call may take, alike on all ranks; None: as long as it takes.
+        limit_s: Seconds that a blocking call without ``timeout=`` may take, alike on all ranks; None: what ``HPCOLL_TIMEOUT`` says.
     """
 
     def __init__(self, resources: Resources, ledger: Ledger, parts: Parts | None = None) -> None:
@@ -124,7 +124,7 @@ class Context:
             one.forget()
 
     def closing(self, what: str) -> Closing:
-        """Where the GPU may fail on this rank alone."""
+        """Where the GPU or memory may fail on this rank alone."""
         return Closing(self, what)
 
     def check(self) -> None:
@@ -143,7 +143,9 @@ class Context:
             why = "MPI is finalised" if MPI.Is_finalized() else self.closed
             raise ArgumentError(f"rank {self.rank}: this communicator cannot be used: {why}")
 
-    def run(self, status: int, key: call_cache.Key, arguments: tuple[Any, ...], *buffers: Any, stream: Any = None) -> None:
+    def run(
+        self, status: int, key: call_cache.Key, arguments: tuple[Any, ...], *buffers: Any, stream: Any = None, limit_s: float | None = None
+    ) -> None:
         """Run a call, or end one that was begun.
 
         Args:
@@ -151,7 +153,7 @@ class Context:
             key: Method, root where it tells one call from another, ``algorithm`` and ``segment``.
             arguments: The caller's positional arguments.
             buffers: Those by which `run_cached` finds the call.
-            stream: The caller's ``stream=``.
+            stream: The caller's ``stream=``; ``limit_s``: seconds that its ``timeout=`` gives.
         Raises:
             ArgumentError: the arguments or keywords are wrong, or another thread is inside this communicator.
             KernelError: the operator does not compile.
@@ -174,15 +176,15 @@ class Context:
             why = "another thread is inside a collective on this communicator: give each thread its own Dup()"
             raise ArgumentError(f"rank {self.rank}: {why}")
         if status == MISS:
-            self._run_prepared(key, arguments, stream, table, *buffers)
+            self._run_prepared(key, arguments, Asked(key[2], key[3], stream, limit_s=limit_s), table, *buffers)
             return
         assert table is not None
         served = table.latest
         if isinstance(served.by, MpiCall):
             raise MPI.Exception(served.by.error)
-        self._go_on(served.plan, served.by, status)
+        self._go_on(served.plan, served.by, status, limit_s)
         if served.unpacks:
-            self._go_on(served.plan, served.by, call_compiled(UNPACK_RESULTS, table.address, 0, 0, 0))
+            self._go_on(served.plan, served.by, call_compiled(UNPACK_RESULTS, table.address, 0, 0, 0), limit_s)
 
     def prepare(self, method: str, arguments: tuple[Any, ...], asked: Asked) -> Prepared:
         """Describe a call and find how it runs.
@@ -207,26 +209,26 @@ class Context:
         return Prepared(call, plan, arguments, describe, self.resources)
 
     def _run_prepared(
-        self, key: call_cache.Key, arguments: tuple[Any, ...], stream: Any, table: call_cache.CallTable | None, *buffers: Any
+        self, key: call_cache.Key, arguments: tuple[Any, ...], asked: Asked, table: call_cache.CallTable | None, *buffers: Any
     ) -> None:
         self.check()
-        method, _, algorithm, segment = key
+        method = key[0]
         arguments = METHODS[method].meant(arguments, self.rank)
         if self.resources.config.check == EVERY_CALL:
-            compare(self, METHODS[method], arguments, key[1])
+            compare(self, METHODS[method], arguments, key[1], asked.limit_s)
         with self.closing(method):
-            prepared = self.prepare(method, arguments, Asked(algorithm, segment, stream))
+            prepared = self.prepare(method, arguments, asked)
         call, plan = prepared.call, prepared.plan
         if call is None or plan.algorithm == NATIVE:
             theirs = self._run_natively(method, prepared)
             if table is not None and self.resources.config.check != EVERY_CALL and all(map(_same, theirs, arguments)):
                 entries.enter_native(self.planner, table, method, arguments, buffers, prepared)
             return
-        engine = self._run_engine(key, arguments, prepared)
+        engine = self._run_engine(key, arguments, prepared, asked.limit_s)
         if table is not None and self.resources.config.check != EVERY_CALL and entries.may_enter(table, call, plan, buffers[0]):
             entries.enter(self.planner, table, method, arguments, buffers, call, call_cache.Served(engine, plan))
 
-    def _run_engine(self, key: call_cache.Key, arguments: tuple[Any, ...], prepared: Prepared) -> HostEngine:
+    def _run_engine(self, key: call_cache.Key, arguments: tuple[Any, ...], prepared: Prepared, limit_s: float | None) -> HostEngine:
         """Run a call by its plan's engine."""
         call, plan = prepared.call, prepared.plan
         assert call is not None
@@ -235,7 +237,7 @@ class Context:
         if status == BUSY:
             self.run(status, key, arguments)
         if status or call.finish is not None:
-            self._go_on(plan, engine, status, call)
+            self._go_on(plan, engine, status, limit_s, call)
         prepared.carrier.end()
         return engine
 
@@ -262,21 +264,25 @@ class Context:
         except ArgumentError as error:
             raise refusal(self.rank, call or row.name, error) from None
 
-    def _go_on(self, plan: Plan, engine: HostEngine, status: int, call: Call | None = None) -> None:
+    def _go_on(self, plan: Plan, engine: HostEngine, status: int, limit_s: float | None, call: Call | None = None) -> None:
         try:
             if status:
-                go_on(self.resources, engine, status, self.limit_s)
+                go_on(self.resources, engine, status, self.limit_s if limit_s is None else limit_s)
             if call is not None and call.finish is not None:
                 call.finish()
         except BaseException as error:
-            if call is not None:
-                abandon(engine, call)
+            abandon(engine, call)
             self.interrupted(plan.named(engine.elements), error)
             raise
 
-    def watch(self, engine: HostEngine, called_at: str | None = None) -> Watch:
-        """A watch over a run that does not end; called from where the program called, or told where that was."""
-        return Watch(self.resources, engine, called_at)
+    def left(self, key: call_cache.Key, error: BaseException) -> None:
+        """A blocking call ends with an error: where a signal's handler raised it between compiled code and Python, it stopped half-way."""
+        if self.resources.lock[0] and not self.closed and left_alone(self):
+            self.interrupted(key[0], error)
+
+    def watch(self, engine: HostEngine, called_at: str, limit_s: float | None, begun: float) -> Watch:
+        """A watch over a run in flight that does not end: where the program called it, how long it may take, and since when."""
+        return Watch(self.resources, engine, called_at, limit_s, None if limit_s is None else begun)
 
     def interrupted(self, what: str, error: BaseException) -> None:
         """A collective stopped half-way; raises the error with where, if it is ours."""

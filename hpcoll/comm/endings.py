@@ -1,24 +1,46 @@
 """How calls of a communicator end that do not end well: watched while they wait, told to the other ranks, named, recorded."""
 
+import sys
+import traceback
+from collections.abc import Sequence
 from typing import Protocol
 
 from hpcoll.base.errors import CollectiveTimeout, DeviceError, PeerFailed, TransportError
+from hpcoll.base.processes import GONE
+from hpcoll.comm.contexts import LIVE, WITNESSES
+from hpcoll.comm.knowledge import Knowledge
 from hpcoll.comm.recorder import write_record
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.watch import Watch, tell
 from hpcoll.runtime.engine.host_engine import HostEngine
 
+_METHODS = "hpcoll.comm.blocking"  # how modules begin whose methods programs call; their variable ``context`` tells the communicator
+
 
 def go_on(on: Resources, engine: HostEngine, status: int, limit_s: float | None) -> None:
-    """Run to the end what has not ended at once, and see why where it does not end; arguments and errors as in `HostEngine.go_on`."""
-    watch = Watch(on, engine)
+    """Run to the end what has not ended at once, and see why where it does not end; arguments as in `HostEngine.go_on` and `Watch`."""
+    watch = Watch(on, engine, limit_s=limit_s)
     try:
-        engine.go_on(status, watch.look, limit_s)
+        engine.go_on(status, watch.look)
     except TransportError as error:
         watch.explain(error)
         raise
     finally:
         watch.end()
+
+
+def absent(on: Resources, ranks: Sequence[int]) -> str:
+    """Which of some ranks of COMM_WORLD is known to have ended, and how; the empty string where none is."""
+    for one in on.message_contexts[:1]:
+        known = Knowledge(on, one.log)
+        for rank in known.ranks():
+            left = known.notice(rank).get("left", "") or ("has ended" if known.state(rank) == GONE else "")
+            if left and rank != on.rank and on.group.world_ranks[rank] in ranks:
+                return f"{on.who(rank)} {left}"
+    return ""
+
+
+WITNESSES.append(lambda ranks: next(filter(None, (absent(context.resources, ranks) for context in list(LIVE))), ""))
 
 
 def check_others(on: Resources) -> None:
@@ -51,12 +73,21 @@ def end_badly(context: Interrupted, what: str, error: BaseException) -> None:
         write_record(on.config.record, f"{type(error).__name__}: {error}")
     if isinstance(error, DeviceError):
         raise DeviceError(f"{where}: {error}", code=error.code) from None
+    if isinstance(error, MemoryError):
+        raise MemoryError(f"{where}: {error}") from None
     if isinstance(error, TransportError):
         raise type(error)(f"{where}: {error}", code=error.code) from None
 
 
+def left_alone(context: object) -> bool:
+    """Whether nobody is inside a blocking collective of a context but who calls this: no other thread, and no call further up."""
+    frames = [frame for top in sys._current_frames().values() for frame, _ in traceback.walk_stack(top)]
+    inside = [frame for frame in frames if frame.f_globals.get("__name__", "").startswith(_METHODS)]
+    return sum(frame.f_locals.get("context") is context for frame in inside) == 1
+
+
 class Closing:
-    """Where the GPU may fail on this rank alone, before its part of a collective begins: the communicator then refuses further use.
+    """Where the GPU or memory may fail on this rank alone, before its part of a collective begins: it is given up on all ranks.
 
     Entered at each call, and `contextlib.contextmanager` costs four times as much.
     """
@@ -69,5 +100,5 @@ class Closing:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, DeviceError):
+        if isinstance(error, DeviceError | MemoryError):
             self._context.interrupted(self._what, error)

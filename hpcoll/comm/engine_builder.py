@@ -80,15 +80,14 @@ class EngineBuilder(ABC):
 
     Args:
         topology: Of the communicator.
-        comm: Handle of the communicator for the messages.
         wait_policy: How a rank waits.
         lock: As in `HostEngine`.
     """
 
     on_gpu: ClassVar[bool] = False
 
-    def __init__(self, topology: Topology, comm: int, wait_policy: WaitPolicy, lock: np.ndarray) -> None:
-        self._topology, self._comm, self._wait_policy, self._lock = topology, comm, wait_policy, lock
+    def __init__(self, topology: Topology, wait_policy: WaitPolicy, lock: np.ndarray) -> None:
+        self._topology, self._wait_policy, self._lock = topology, wait_policy, lock
         self._nodes = topology.nodes if self.on_gpu else topology.parts  # that schedules look at
 
     def build(self, choice: Choice, sizes: tuple[int, ...], account: Account, call: Call, message_context: MessageContext) -> HostEngine:
@@ -160,12 +159,12 @@ class HostEngines(EngineBuilder):
     """Makes engines for arrays in host memory.
 
     Args:
-        topology, comm, wait_policy, lock: As in `EngineBuilder`.
+        topology, wait_policy, lock: As in `EngineBuilder`.
         capacity: Bytes of a staging slot where any rank of the communicator has rings, else 0.
     """
 
-    def __init__(self, topology: Topology, comm: int, wait_policy: WaitPolicy, lock: np.ndarray, capacity: int) -> None:
-        super().__init__(topology, comm, wait_policy, lock)
+    def __init__(self, topology: Topology, wait_policy: WaitPolicy, lock: np.ndarray, capacity: int) -> None:
+        super().__init__(topology, wait_policy, lock)
         self._capacity = capacity
         self._who = topology.rank, self._nodes, capacity, wait_policy
         alike = topology.domains.count(topology.domains[topology.rank])
@@ -219,4 +218,6 @@ class HostEngines(EngineBuilder):
         kernel = kernel_address(operator, call.dtype) if operator is not None and len(program.sources) else 0
         nbytes, rooted = message_nbytes(call, len(self._topology.nodes)), COLLECTIVES[call.collective].rooted
         uncached = past_the_caches(nbytes, self._sharing, rooted=rooted)
-        return Binding(self._comm, self._lock, account, kernel, message_context.rings, message_context.tag, uncached)
+        return Binding(
+            message_context.comm, self._lock, account, kernel, message_context.rings, message_context.log, message_context.tags, uncached
+        )

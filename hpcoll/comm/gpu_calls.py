@@ -82,7 +82,7 @@ class GpuCalls:
             return None if anew is None else self._launching(anew, on_gpu, routes, again, asked.stream)
 
         on = self._on
-        engines = GpuEngines(routes, on.topology, on.handle, on.wait_policy, on.lock)
+        engines = GpuEngines(routes, on.topology, on.wait_policy, on.lock)
         plan = self._planner.plan(call, row.name, arguments, asked.algorithm, asked.segment, engines.build)
         return Prepared(call, plan, arguments, describe, routes)
 

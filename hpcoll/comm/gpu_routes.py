@@ -170,7 +170,7 @@ class Gpus:
         if refused:
             log.warning("GPU arrays travel by MPI on this node: %s", refused)
         use = not refused and self._path != DIRECT
-        return [MessageContext(message_context.index, message_context.rings if use else None) for message_context in message_contexts]
+        return message_contexts if use else [message_context.by_mpi() for message_context in message_contexts]
 
     def _pin(self, message_context: MessageContext) -> None:
         """Let GPUs read and write a message context's staging memory, if it has any.
@@ -222,13 +222,13 @@ class GpuEngines(EngineBuilder):
 
     Args:
         gpus: What they can reach of each other.
-        topology, comm, wait_policy, lock: As in `EngineBuilder`.
+        topology, wait_policy, lock: As in `EngineBuilder`.
     """
 
     on_gpu: ClassVar[bool] = True
 
-    def __init__(self, gpus: Gpus, topology: Topology, comm: int, wait_policy: WaitPolicy, lock: np.ndarray) -> None:
-        super().__init__(topology, comm, wait_policy, lock)
+    def __init__(self, gpus: Gpus, topology: Topology, wait_policy: WaitPolicy, lock: np.ndarray) -> None:
+        super().__init__(topology, wait_policy, lock)
         self._gpus = gpus
 
     def _routes(self, call: Call, message_context: MessageContext) -> Routes:
@@ -251,5 +251,5 @@ class GpuEngines(EngineBuilder):
         gpu, function = self._gpus.gpu, 0
         if call.op is not None and len(program.sources):
             function = gpu.function(kernels().fold(call.op, call.dtype, gpu.cc))
-        binding = Binding(self._comm, self._lock, account, 0, message_context.rings, message_context.tag)
+        binding = Binding(message_context.comm, self._lock, account, 0, message_context.rings, message_context.log, message_context.tags)
         return GpuEngine(program, library(), self._wait_policy, binding, function, gpu, message_context.index, self._gpus.directory)

@@ -12,21 +12,25 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
+from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.agreement import agree_on
 from hpcoll.comm.notice import NOTICE
-from hpcoll.comm.plan import MessageContext
+from hpcoll.comm.plan import MAX_WINDOW, MessageContext
 from hpcoll.comm.turns import Turns
 from hpcoll.comm.waiting import wait_policy
 from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.program.route import in_words
+from hpcoll.runtime.transports.call_log import CallLog
 from hpcoll.runtime.transports.cross_memory import STAGED
 from hpcoll.runtime.transports.host_routes import host_routes
 from hpcoll.runtime.transports.local_ranks import FOLDER, LocalRanks
-from hpcoll.runtime.transports.mpi import handle
+from hpcoll.runtime.transports.mpi import handle, tags_at_once
 from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings
 from hpcoll.runtime.transports.window import whole_pages
 from hpcoll.selection.agreement import agree
@@ -49,7 +53,7 @@ class Group:
         world_ranks: Their ranks in COMM_WORLD.
         mixed: Ranks may pass different kinds of memory in one call, says the program.
     Attributes:
-        comm: Private duplicate on which hpcoll's messages travel; ``handle`` is its C handle.
+        comm: Private duplicate on which hpcoll's messages travel, those of the first message contexts at least.
         rank, nranks: In it; ``world_ranks``: of all, in COMM_WORLD.
         config: Settings from the environment, equal on all ranks.
         node: The ranks that share memory with this one.
@@ -62,6 +66,8 @@ class Group:
         wait_policy: How a rank waits.
         alive: How many resources there are, of communicators and of freed ones; ``used``: their numbers, as bits.
         turns: Message contexts of blocking calls on GPU arrays, where these need much staging memory.
+        logs: Of its message contexts, by their index.
+        inquiry: By which ranks that share no memory ask each other (`hpcoll.comm.inquiry`); None: all share it.
         lock: Held by a thread while it makes with the other ranks what is everybody's.
     Raises:
         ArgumentError: on every rank, when the settings of one are wrong or differ from those of another.
@@ -72,15 +78,16 @@ class Group:
     ) -> None:  # fmt: skip
         self.number, self.rank, self.nranks, self.world_ranks = number, comm.Get_rank(), comm.Get_size(), world_ranks
         self.alive, self.used, self.lock, self._indices = 0, 0, threading.Lock(), count()
+        self.inquiry: Any = None
+        self.logs: WeakValueDictionary[int, CallLog] = WeakValueDictionary()
         self.turns = Turns()
-        self.comm = comm.Dup()
-        self.comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self.comm = duplicate(comm)
+        self._comms = [self.comm]
         try:
             self.config, self.processes = agree(self.comm, this_process(cuda.is_likely()), processes)
         except ArgumentError:
             self.comm.Free()
             raise
-        self.handle = handle(self.comm)
         hosts, pids = [one.host for one in self.processes], [one.pid for one in self.processes]
         self.wait_policy = wait_policy(hosts.count(hosts[self.rank]), os.cpu_count() or 1)
         self.node = LocalRanks(self.comm, self.config.shm, self.config.shm_ranks, pids, world_ranks)
@@ -122,7 +129,17 @@ class Group:
             rings = self.node.make_rings(n, capacity or self._staging_nbytes())
             if rings is None and self.node.rank == 0 and not said:
                 log.warning("ranks of this node exchange MPI messages: %s", self.node.refused)
-        return [MessageContext(next(self._indices), one) for one in rings or [None] * n]
+        return [self._message_context(next(self._indices), one) for one in rings or [None] * n]
+
+    def _message_context(self, index: int, rings: Rings | None) -> MessageContext:
+        """A new one; where the communicators so far have no tags left, on a further one, which is made collectively."""
+        ncontexts, first = tags_at_once(MAX_WINDOW)
+        at, place = divmod(index, ncontexts)
+        if at == len(self._comms):
+            self._comms.append(duplicate(self.comm))
+        made = MessageContext(index, rings, handle(self._comms[at]), first._replace(first=place * MAX_WINDOW))
+        self.logs[index] = made.log
+        return made
 
     def _staging_nbytes(self) -> int:
         """Bytes of a staging slot: with very many ranks a lane has very many pieces."""
@@ -131,11 +148,11 @@ class Group:
     @contextmanager
     def alone(self, comm: MPI.Intracomm) -> Iterator[None]:
         """What only one communicator of the group may do at a time, on all ranks the same one; collective over that communicator."""
-        everywhere = np.zeros(1, np.uint8)
         while True:
             ready = self.lock.acquire(blocking=False)
-            try:  # not comm.allreduce, which duplicates the communicator first and lets no other thread run meanwhile
-                comm.Allreduce(np.array([ready], np.uint8), everywhere, MPI.MIN)
+            try:
+                everywhere = np.array([ready], np.uint8)
+                agree_on(comm, everywhere, MPI.MIN, "what all ranks make together: shared memory, or tags")
                 if everywhere[0]:
                     yield
                     return
@@ -148,9 +165,19 @@ class Group:
         """Free the duplicate, and let go of shared memory."""
         self._stock.clear()
         self.turns.free()
+        if self.inquiry is not None:
+            self.inquiry.end()
         if not MPI.Is_finalized():
             self.node.free()
-            self.comm.Free()
+            for comm in self._comms:
+                comm.Free()
+
+
+def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """A duplicate whose errors are told in codes; collective."""
+    made = comm.Dup()
+    made.Set_errhandler(MPI.ERRORS_RETURN)
+    return made
 
 
 def step_aside() -> None:

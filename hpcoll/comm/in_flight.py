@@ -19,6 +19,7 @@ from hpcoll.comm.context import Context
 from hpcoll.comm.cut import ledger_nbytes
 from hpcoll.comm.entries import enter, enter_native, may_enter
 from hpcoll.comm.group import IN_FLIGHT
+from hpcoll.comm.limits import Time, limit_of
 from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.prepared import Asked, Prepared
 from hpcoll.comm.progress_thread import can_be_helped, collect, hurry
@@ -32,15 +33,18 @@ from hpcoll.runtime.program.fields import BUSY, DONE
 from hpcoll.selection.config import NATIVE
 
 
-def issue(comm: WithContext, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any) -> MPI.Request:
+def issue(
+    comm: WithContext, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any, timeout: Time = None
+) -> MPI.Request:
     """Start a non-blocking call; errors as in `Context.run`, those of the transport when the request is waited for.
 
     One like an earlier one, short and of host arrays, makes its first turns in compiled code at once, if nothing is before it.
     """
     context = comm.__dict__.get("_context")
+    limit_s = None if timeout is None else limit_of(timeout, comm if context is None else context)
     if context is None:
         request = _without_context(comm, method, arguments) if algorithm is None and existing_context(comm) is None else None
-        return request or _prepared(comm._context, method, arguments, Asked(algorithm, segment, stream, in_flight=True))
+        return request or _prepared(comm._context, method, arguments, Asked(algorithm, segment, stream, True, limit_s))
     turn = context.turn
     send, recv, op, root = FOUND_BY[method](arguments, context.caller)
     key = method, root, algorithm, segment
@@ -56,19 +60,22 @@ def issue(comm: WithContext, method: str, arguments: tuple[Any, ...], algorithm:
         return _IN_MPI[method](context.resources.native, *arguments)
     meant = METHODS[method].meant(arguments, context.rank) if status == MISS else arguments
     if meant is not arguments:  # it may be known by what it means
-        return issue(comm, method, meant, algorithm, segment, stream)
-    request = None if status == MISS else _under_way(context, key, status, arguments)
-    return request or _prepared(context, method, arguments, Asked(algorithm, segment, stream, in_flight=True))
+        return issue(comm, method, meant, algorithm, segment, stream, limit_s)
+    request = None if status == MISS else _under_way(context, key, status, arguments, limit_s)
+    return request or _prepared(context, method, arguments, Asked(algorithm, segment, stream, True, limit_s))
 
 
-def _under_way(context: Context, key: Key, status: int | None, arguments: tuple[Any, ...]) -> MPI.Request | None:
+def _under_way(
+    context: Context, key: Key, status: int | None, arguments: tuple[Any, ...], limit_s: float | None
+) -> MPI.Request | None:
     """The request of a call like an earlier one that has not ended at once; None where it must wait, and no engine for it is free."""
     turn = context.turn
     table, message_context = context.started[turn].table(key), context.resources.message_contexts[1 + turn]
     plan, engine = table.latest.plan, table.latest.by
     source, target, counts = table.waiting
     if status == BUSY:
-        engine = plan.take_made(message_context, counts)
+        with context.closing(key[0]):
+            engine = plan.take_made(message_context, counts)
         if engine is None:
             return None
         status = begin(message_context, engine, source, target)
@@ -76,7 +83,7 @@ def _under_way(context: Context, key: Key, status: int | None, arguments: tuple[
         plan.claim(message_context, engine)
     context.turn = (turn + 1) % IN_FLIGHT
     call = Call("", source, target, engine.elements, _BYTE, keep=arguments)
-    return go_on(context, message_context, plan, call, engine, status)
+    return go_on(context, message_context, plan, call, engine, status, limit_s=limit_s)
 
 
 def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Asked) -> MPI.Request:
@@ -106,7 +113,7 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Aske
         return _IN_MPI[method](context.resources.native, *theirs)
     context.turn = (turn + 1) % IN_FLIGHT
     with context.closing(plan.named(call.count)):
-        request, engine = start(context, prepared.carrier.in_flight(turn), plan, call)
+        request, engine = start(context, prepared.carrier.in_flight(turn), plan, call, limit_s=asked.limit_s)
     if is_eager(call, engine) and may_enter(table, call, plan, send):
         enter(context.planner, table, method, arguments, (send, recv), call, Served(engine, plan), engine.wait_policy.eager)
     return request
@@ -144,10 +151,12 @@ class _Planned(NamedTuple):
 
 
 def make_persistent(
-    context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any
-) -> MPI.Prequest:  # fmt: skip
+    context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any, timeout: Time = None
+) -> MPI.Prequest:
     """Plan a persistent call; collective, errors as in `Context.run`. One like an earlier one is not described again."""
     context.check()
+    limit_s = None if timeout is None else limit_of(timeout, context)
+    context.resources.agree()
     arguments = _counted(context, method, lasting(METHODS[method].meant(arguments, context.rank)))
     send, recv, op, root = FOUND_BY[method](arguments, context.caller)
     table = context.planned.table((method, root, algorithm, segment))
@@ -167,7 +176,7 @@ def make_persistent(
             enter(context.planner, table, method, arguments, (send, recv), call, Served(planned.engine, (plan, call)))
     request = Persistent()
     with context.closing(planned.plan.named(planned.call.count)):
-        request._bind(context, *planned)
+        request._bind(context, *planned, limit_s)
     return request
 
 
@@ -176,11 +185,12 @@ def _planned_before(context: Context, table: CallTable, method: str, arguments: 
     plan, call = table.latest.plan
     source, target, counts = table.waiting
     message_context = context.resources.message_context()
-    engine = plan.take_made(message_context, counts)
-    if engine is None:
-        described = METHODS[method].describe(context.caller, *arguments)
-        assert described is not None
-        engine = plan.take(message_context, described)
+    with context.closing(plan.named(call.count)):
+        engine = plan.take_made(message_context, counts)
+        if engine is None:
+            described = METHODS[method].describe(context.caller, *arguments)
+            assert described is not None
+            engine = plan.take(message_context, described)
     call = call._replace(send=source, recv=target, count=engine.elements, keep=arguments)
     return _Planned(plan, message_context, engine, call, None, partial(context.resources.give_back, message_context))
 

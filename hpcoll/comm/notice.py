@@ -8,29 +8,44 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from hpcoll.runtime.transports.notices import Notices
+from hpcoll.runtime.transports.live_page import LivePage
+from hpcoll.runtime.transports.notices import Notices, fitting
 
 # A call: ``key`` of its communicator, ``lane``, the index of its message context, and ``number`` on that; ``what`` it is and where it was
 # called; for which ranks it ``awaits``, at which ``step``, ``since`` when, in seconds, monotonic.
 Call: TypeAlias = dict[str, Any]
+_MOST_FAILED = 32  # communicators whose failures are kept, the latest ones
 
 
 class Notice:
-    """The notice of this process, on every page that it has."""
+    """The notice of this process, on every page that it has.
+
+    Attributes:
+        at_end: Called when the process leaves.
+    """
 
     def __init__(self) -> None:
         self._pages: weakref.WeakSet[Notices] = weakref.WeakSet()
+        self._live: LivePage | None = None
         self._waits: dict[int, Call] = {}  # by id of the watch
+        self._seen: dict[int, dict[str, Any]] = {}  # by id of the watch, what only the live page has
         self._failed: dict[str, Call] = {}  # by communicator, the first failure
         self._left = ""
         self._changing = threading.Lock()
+        self.at_end: list[Callable[[], None]] = []
 
     def add_page(self, page: Notices | None) -> None:
         """Write on one more page."""
         if page is not None:
             self._pages.add(page)
+
+    def show(self, page: LivePage | None) -> None:
+        """Write on the live page of this process, too, for those who look from outside."""
+        with self._changing:
+            self._live = page
 
     @property
     def doing(self) -> str:
@@ -42,40 +57,63 @@ class Notice:
         """Calls that wait, or failed while they waited, on a message context."""
         return [one for one in [*self._waits.values(), *self._failed.values()] if (one["key"], one["lane"]) == (key, lane)]
 
-    def wait(self, watch: object, call: Call) -> None:
-        """Say that a call waits; ``watch`` stands for it."""
+    def wait(self, watch: object, call: Call, seen: dict[str, Any] | None = None) -> None:
+        """Say that a call waits; ``watch`` stands for it, and ``seen`` is what it says on the live page alone."""
         with self._changing:
-            if self._waits.get(id(watch)) != call:
-                self._waits[id(watch)] = call
+            told, shown = self._waits.get(id(watch)) == call, self._seen.get(id(watch)) == seen
+            self._waits[id(watch)], self._seen[id(watch)] = call, seen or {}
+            if not told:
                 self._write()
+            elif not shown:
+                self._write_live()
 
     def end(self, watch: object) -> None:
         """A call waits no more."""
         with self._changing:
+            self._seen.pop(id(watch), None)
             if self._waits.pop(id(watch), None):
                 self._write()
 
-    def fail(self, kind: str, text: str, call: Call) -> None:
-        """Say that a call has failed, the first on its communicator, with an error of a kind."""
+    def fail(self, kind: str, text: str, call: Call) -> Call | None:
+        """Say that a call has failed, the first on its communicator, with an error of a kind; returns what is said, if it is the first."""
         with self._changing:
-            if call["key"] not in self._failed:
-                self._failed[call["key"]] = {"kind": kind, "text": text, "at": time.monotonic()} | call
-                self._write()
+            if call["key"] in self._failed:
+                return None
+            while len(self._failed) >= _MOST_FAILED:
+                self._failed.pop(next(iter(self._failed)))
+            self._failed[call["key"]] = {"kind": kind, "text": text, "at": time.time()} | call
+            self._write()
+            return self._failed[call["key"]]
 
     def leave(self, how: str) -> None:
         """Say that this process ends."""
         with self._changing:
             self._left = how
             self._write()
+        for tell in self.at_end:
+            tell()
 
     def forget(self) -> None:
         """Write nowhere: this process is a fork."""
+        if self._live is not None:
+            self._live.close()
         self.__init__()  # type: ignore[misc]
 
+    def text(self) -> dict[str, Any]:
+        """What it says."""
+        return {"waits": list(self._waits.values()), "failed": list(self._failed.values()), "left": self._left}
+
     def _write(self) -> None:
-        notice = {"waits": list(self._waits.values()), "failed": list(self._failed.values()), "left": self._left}
-        for page in list(self._pages):
-            page.write(notice)
+        pages = list(self._pages)
+        text = fitting(self.text()) if pages else b""
+        for page in pages:
+            page.write(text)
+        self._write_live()
+
+    def _write_live(self) -> None:
+        if self._live is not None:
+            waits = [call | self._seen.get(watch, {}) for watch, call in self._waits.items()]
+            self._live.write({"waits": waits, "failed": list(self._failed.values()), "left": self._left})
 
 
 NOTICE = Notice()

@@ -26,8 +26,8 @@ class Owner(Protocol):
 
     rank: int
 
-    def watch(self, engine: HostEngine, called_at: str) -> "Watching | None":
-        """A watch over a run that does not end, if anybody can know more of it."""
+    def watch(self, engine: HostEngine, called_at: str, limit_s: float | None, begun: float) -> "Watching | None":
+        """A watch over a run that does not end, if anybody can know more of it; ``limit_s`` counts from when the call began."""
 
     def interrupted(self, what: str, error: BaseException) -> None:
         """Called when an operation failed half-way."""

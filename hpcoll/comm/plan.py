@@ -11,10 +11,13 @@ from hpcoll.comm.ledger import Account
 from hpcoll.runtime.engine.entry import RESIZE, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.fields import DONE, NO_ROOM
+from hpcoll.runtime.transports.call_log import CallLog
+from hpcoll.runtime.transports.mpi import Tags
 from hpcoll.runtime.transports.rings import Rings
 
 MAX_WINDOW = 128  # of a window, hence tags of a message context
 MOST_ENGINES = 16  # that a plan keeps
+_NO_TAGS = Tags()
 
 
 class MessageContext:
@@ -23,13 +26,16 @@ class MessageContext:
     Attributes:
         index: Number, equal on all ranks.
         rings: For local peers, or None.
-        tag: First of `MAX_WINDOW` tags for the others.
+        comm, tags: Handle of the communicator for messages to the others, and their tags.
+        log: Of its calls.
         tickets: Operations that have ended, and that were issued: int64, read and written by compiled code too.
         last: Slot of the operation that was issued last, on the board of `hpcoll.comm.progress_thread`.
     """
 
-    def __init__(self, index: int, rings: Rings | None) -> None:
-        self.index, self.rings, self.tag = index, rings, index * MAX_WINDOW
+    def __init__(self, index: int, rings: Rings | None, comm: int = 0, tags: Tags = _NO_TAGS) -> None:
+        self.index, self.rings, self.comm, self.tags = index, rings, comm, tags
+        self.log = CallLog() if rings is None else rings.log
+        self.log.index = index
         self.tickets, self.last = np.zeros(2, np.int64), 0
         self._scratch: dict[type, Any] = {}  # by kind of engine
 
@@ -42,6 +48,11 @@ class MessageContext:
     def local_peers(self) -> Mapping[int, int]:
         """Local rank of each peer that the rings reach."""
         return self.rings.local_peers if self.rings else {}
+
+    def by_mpi(self) -> "MessageContext":
+        """The same without rings: all messages are the MPI library's."""
+        self.rings = None
+        return self
 
     def bind_scratch(self, engine: HostEngine, nbytes: int) -> None:
         """Let an engine use the scratch of this message context's engines, ``nbytes`` or more: only one of them runs at a time.

@@ -39,7 +39,7 @@ class Planner:
 
     def __init__(self, resources: Resources, ledger: Ledger, forgotten: Callable[[], None]) -> None:
         self.resources, self._ledger, self._forgotten = resources, ledger, forgotten
-        self._engines = HostEngines(resources.topology, resources.handle, resources.wait_policy, resources.lock, resources.capacity)
+        self._engines = HostEngines(resources.topology, resources.wait_policy, resources.lock, resources.capacity)
         self._ranges = Ranges(resources.config)
         self._plans: dict[tuple[Any, ...], Plan] = {}  # by kind of call and cell of sizes
         self._alike: dict[tuple[Any, ...], Plan] = {}  # by kind of call and choice

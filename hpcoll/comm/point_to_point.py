@@ -172,7 +172,7 @@ class _Owner:
     def __init__(self, rank: int) -> None:
         self.rank = rank
 
-    def watch(self, engine: HostEngine, called_at: str) -> None:
+    def watch(self, engine: HostEngine, called_at: str, limit_s: float | None, begun: float) -> None:
         """Nobody knows more of a message."""
 
     def interrupted(self, what: str, error: BaseException) -> None:

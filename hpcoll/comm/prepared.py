@@ -14,6 +14,7 @@ class Asked(NamedTuple):
     segment: Any
     stream: Any
     in_flight: bool = False
+    limit_s: float | None = None
 
 
 class Carrier(Protocol):

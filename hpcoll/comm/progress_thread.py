@@ -25,6 +25,7 @@ from hpcoll.comm.watch_thread import WatchThread
 from hpcoll.runtime.engine.c_library import function_address
 from hpcoll.runtime.engine.entry import ACTIVATE, SERVE, WAIT, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
+from hpcoll.runtime.engine.stopping import stop
 from hpcoll.runtime.engine.wait_policy import WaitPolicy
 from hpcoll.runtime.program import progress_fields as progress
 from hpcoll.runtime.program.fields import ERROR, GIVEN_UP
@@ -33,18 +34,15 @@ from hpcoll.selection.config import log
 
 _MAX_SLOTS = 1024
 _TURNS = 3000  # rounds without movement after which a wait lets Python see a signal
-_SHORT_WHILE = 300  # such rounds
-_YIELDS_AFTER = 10  # such rounds where others may need this core
-_SEMAPHORE_NBYTES = 64
-_FINALIZE_S = 0.5
-
+_SHORT_WHILE, _YIELDS_AFTER = 300, 10  # such rounds; the second where others may need this core
+_SEMAPHORE_NBYTES, _FINALIZE_S = 64, 0.5
 
 _abandoned: list[object] = []
 
 
-def abandon(engine: HostEngine, call: Call) -> None:
-    """Keep the GPU memory of a collective that stopped half-way: its GPU, and other ranks, may work on it yet."""
-    if call.exported is not None:
+def abandon(engine: HostEngine, call: Call | None) -> None:
+    """Stop the messages of a collective that ended half-way; keep memory on which the library, its GPU, or other ranks may work yet."""
+    if not stop(engine) or (call is not None and call.exported is not None):
         _abandoned.append((engine, call))
 
 
@@ -113,49 +111,55 @@ class Operation:
     """One run of a collective that is in flight.
 
     Attributes:
-        dropped: Nobody will wait for it.
-        ended: It ended in its first turns.
+        over: MPI is finalised: what is in flight stays there.
+        dropped: Nobody will wait for it; ``ended``: it ended in its first turns.
 
     Args:
         context: Its communicator's.
         plan, message_context, engine: What runs.
         call: Addresses, what keeps them valid, and what remains to be done at the end.
         release: Called when the engine is free again.
+        limit_s: Seconds that it may take from now on; None: see `hpcoll.comm.watch.Watch`.
     """
 
+    over = False
+
     def __init__(
-        self, context: Owner, plan: Plan, message_context: MessageContext, engine: HostEngine, call: Call, release: Callable[[], None]
-    ) -> None:
+        self, context: Owner, plan: Plan, message_context: MessageContext, engine: HostEngine, call: Call, release: Callable[[], None],
+        limit_s: float | None = None,
+    ) -> None:  # fmt: skip
         self.context, self.plan, self.message_context, self.engine = context, plan, message_context, engine
-        self.call, self._release = call, release
+        self.call, self._release, self._limit_s = call, release, limit_s
         self.board = board()
         if not self.board.free:
             raise ArgumentError(f"rank {context.rank}: {_MAX_SLOTS} collectives are in flight already: wait for some of them")
         self._slot = self.board.free.pop()
-        self.board.operations[self._slot] = self
         self.dropped = self.ended = self._finished = False
         self._error: Exception | None = None
         self.begun, self._called_at = time.monotonic(), place_of_caller()
         self._watch: Watching | None = None
         self._given_up: Exception | None = None
+        self.board.operations[self._slot] = self  # only now: a thread that watches may look at once
         if not self.board.watch_thread.awake:
             self.board.watch_thread.wake()
 
     def look(self) -> None:
         """See whether it is to be given up; called by a thread that watches."""
         state = self.board.slots[self._slot, progress.STATE]
-        if self._finished or self._given_up is not None or state in (progress.FREE, progress.QUEUED, progress.ENDED_WELL):
+        queued, in_time = state == progress.QUEUED, self._limit_s is None or time.monotonic() - self.begun <= self._limit_s
+        done = self._finished or self._given_up is not None or state in (progress.FREE, progress.ENDED_WELL)
+        if done or (queued and in_time):  # what is before it in the queue looks why
             return
         try:
             if self._watch is None:
-                self._watch = self.context.watch(self.engine, in_words(self._called_at))
+                self._watch = self.context.watch(self.engine, in_words(self._called_at), self._limit_s, self.begun)
             if self._watch is not None and state == progress.ENDED_BADLY:
                 self._watch.explain(self.engine.failure())
             elif self._watch is not None:
                 self._watch.look()
         except TransportError as error:
-            self._given_up = error
-            self.engine.state[ERROR] = self.engine.state[ERROR] or GIVEN_UP
+            if not queued:  # it hears what all were told, once its turn comes
+                self._given_up, self.engine.state[ERROR] = error, self.engine.state[ERROR] or GIVEN_UP
 
     def give_up(self, error: TransportError) -> None:
         """End it, if it has not ended."""
@@ -175,9 +179,7 @@ class Operation:
         tickets = self.message_context.tickets
         slot = self.board.slots[self._slot]  # whose OWNER may still be the helper, on its way out of the last operation
         slot[progress.STATE], slot[progress.ENGINE] = progress.FREE, self.engine.address
-        slot[progress.TICKETS : progress.OUTPUT + 1] = (
-            tickets.ctypes.data, tickets[1], handle, self.call.send, self.call.recv,
-        )  # fmt: skip
+        slot[progress.TICKETS : progress.OUTPUT + 1] = tickets.ctypes.data, tickets[1], handle, self.call.send, self.call.recv
         tickets[1] += 1
         self.message_context.last = self._slot
         if self._slot >= self.board.words[progress.HIGH]:
@@ -277,10 +279,8 @@ def collect() -> None:
 
 
 def stop_helper() -> None:
-    """End the helper before MPI does: it must complete no request of a library that is gone.
-
-    Where MPI_Finalize holds what the helper needs, it is not waited for: it ends behind the call that it is in.
-    """
+    """End the helper before MPI does, whose requests it must not complete then; wait only a moment: MPI_Finalize may hold what it needs."""
+    Operation.over = True
     for one in _boards:
         one.stop(_FINALIZE_S)
 

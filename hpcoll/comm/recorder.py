@@ -1,7 +1,7 @@
 """Flight records: the last calls of every communicator of this process, and where each is, as a file for ``hpcoll inspect``.
 
-Compiled code notes each call that runs on shared memory (`hpcoll.runtime.transports.rings.Rings.records`); what the MPI library serves is
-not noted. Files are written into the folder that ``HPCOLL_RECORD`` names: when a call fails, and at ``SIGUSR2``.
+Compiled code notes each call that hpcoll runs (`hpcoll.runtime.transports.call_log`); what the MPI library serves is not noted. Files are
+written into the folder that ``HPCOLL_RECORD`` names: when a call fails, and at ``SIGUSR2``.
 """
 
 import contextlib
@@ -9,21 +9,19 @@ import os
 import signal
 import sys
 import time
-import weakref
 from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
 
+from hpcoll.comm.contexts import LIVE
 from hpcoll.comm.notice import NOTICE
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.signature import Signature
-from hpcoll.runtime.program import fields as f
-from hpcoll.runtime.transports.rings import Rings
+from hpcoll.runtime.transports.call_log import CallLog
 from hpcoll.selection.config import log
 
 FORMAT = 1
-LIVE: "weakref.WeakSet[Any]" = weakref.WeakSet()  # contexts of this process
 
 
 def write_record(folder: str, why: str) -> Path | None:
@@ -56,23 +54,20 @@ def write_record(folder: str, why: str) -> Path | None:
 def _of_communicator(on: Resources) -> dict[str, Any]:
     calls, dropped = list[dict[str, Any]](), 0
     for place, one in enumerate(on.every_message_context()):
-        if one.rings is not None:
-            lane = "blocking" if place == 0 else f"{'in flight' if place < len(on.message_contexts) else 'persistent'} {place}"
-            found = _of_rings(one.rings, lane, NOTICE.waits_of(on.key, one.index))
-            calls += found
-            dropped += int(one.rings.fields[f.CALLS]) - len(found)
+        lane = "blocking" if place == 0 else f"{'in flight' if place < len(on.message_contexts) else 'persistent'} {place}"
+        found = _of_log(one.log, lane, NOTICE.waits_of(on.key, one.index))
+        calls += found
+        dropped += one.log.ncalls - len(found)
     return {
         "id": on.key, "name": on.title, "rank": on.rank, "ranks": list(on.group.world_ranks), "dropped": dropped,
         "calls": sorted(calls, key=lambda call: float(call["begun"])),
     }  # fmt: skip
 
 
-def _of_rings(rings: Rings, lane: str, waits: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _of_log(found: CallLog, lane: str, waits: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The calls that are remembered of one lane, in order."""
-    last = int(rings.fields[f.CALLS])
     calls = []
-    for number in range(max(1, last - f.RECORDS_KEPT + 1), last + 1):
-        word, count, begun, ended = rings.records[number % f.RECORDS_KEPT].tolist()
+    for number, word, count, begun, ended in found.records():
         wait = next((one for one in waits if one["number"] == number), None)
         calls.append(Signature.unpacked(word).record(count) | {
             "seq": number, "lane": lane, "begun": _time(begun), "ended": _time(ended) if ended else None,

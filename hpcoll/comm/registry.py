@@ -14,9 +14,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from mpi4py import MPI
 
+from hpcoll.comm.agreement import agree_on
 from hpcoll.comm.context import Parts, free
 from hpcoll.comm.group import Group, step_aside
-from hpcoll.comm.resources import Resources
+from hpcoll.comm.resources import Resources, title_of
 from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.transports.mpi import world_ranks
 from hpcoll.selection.config import PREFIX, TUNING
@@ -42,7 +43,7 @@ class _Offer(NamedTuple):
 
     def combined(self, comm: MPI.Intracomm) -> "_Offer":
         words = bytearray(b"".join(word.to_bytes(nbytes, "little", signed=True) for word, nbytes in zip(self, _NBYTES, strict=True)))
-        comm.Allreduce(MPI.IN_PLACE, [words, MPI.BYTE], MPI.BAND)
+        agree_on(comm, [words, MPI.BYTE], MPI.BAND, f"the first collective of hpcoll's on {title_of(comm)}")
         ends = [sum(_NBYTES[: i + 1]) for i in range(len(_NBYTES))]
         return _Offer(*(int.from_bytes(words[end - n : end], "little", signed=True) for end, n in zip(ends, _NBYTES, strict=True)))
 

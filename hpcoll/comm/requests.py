@@ -67,11 +67,16 @@ class _Ours(MPI.Request):
         """Return when the collective is done; at once when it was not started.
 
         Raises:
-            TransportError: the MPI library failed.
+            TransportError: the MPI library failed. ArgumentError: MPI is finalised.
         """
+        self._refuse_at_the_end()
         if self._operation is not None:
             self._operation.wait(let_mpi_move)
         return self._end(status)
+
+    def _refuse_at_the_end(self) -> None:
+        if Operation.over:  # the library would end the program
+            raise ArgumentError(f"{self._what} in flight cannot be waited for: MPI is finalised")
 
     def ended_within(self, limit_s: float) -> bool:
         """Whether the collective ends within so many seconds, so that `Wait` will return at once."""
@@ -86,6 +91,7 @@ class _Ours(MPI.Request):
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Whether the collective is done; raises as `Wait`."""
+        self._refuse_at_the_end()
         if self._operation is None or self._operation.test():
             return self._end(status)
         let_mpi_move()
@@ -116,7 +122,7 @@ class _Ours(MPI.Request):
 
     def __del__(self) -> None:
         operation = self._operation
-        if operation is not None and self != MPI.REQUEST_NULL:
+        if operation is not None and not operation.over and self != MPI.REQUEST_NULL:
             operation.dropped = True
             warnings.warn(f"{operation.title}: its request was dropped and never waited for", ResourceWarning, stacklevel=2)
 
@@ -135,14 +141,14 @@ class Request(_Ours, MPI.Grequest):
 
 
 def start(
-    context: Owner, message_context: MessageContext, plan: Plan, call: Call, kind: type[Request] = Request
+    context: Owner, on: MessageContext, plan: Plan, call: Call, kind: type[Request] = Request, limit_s: float | None = None
 ) -> tuple[Request, HostEngine]:  # fmt: skip
-    """Let a collective run on a message context; the request is of a kind."""
-    engine = plan.take(message_context, call)
+    """Let a collective run on a message context, for so long at most; the request is of a kind."""
+    engine = plan.take(on, call)
     if call.start is not None:
         call.start(engine)
-    status = begin(message_context, engine, call.send, call.recv) if is_eager(call, engine) else None
-    return go_on(context, message_context, plan, call, engine, status, kind), engine
+    status = begin(on, engine, call.send, call.recv) if is_eager(call, engine) else None
+    return go_on(context, on, plan, call, engine, status, kind, limit_s), engine
 
 
 def begin(message_context: MessageContext, engine: HostEngine, send: int, recv: int) -> int | None:
@@ -152,10 +158,10 @@ def begin(message_context: MessageContext, engine: HostEngine, send: int, recv: 
 
 def go_on(
     context: Owner, message_context: MessageContext, plan: Plan, call: Call, engine: HostEngine, status: int | None,
-    kind: type[Request] = Request,
+    kind: type[Request] = Request, limit_s: float | None = None,
 ) -> Request:  # fmt: skip
     """The request of a collective whose first turns ended with a status; None: it has had none."""
-    operation = Operation(context, plan, message_context, engine, call, lambda: plan.give(message_context, engine))
+    operation = Operation(context, plan, message_context, engine, call, lambda: plan.give(message_context, engine), limit_s)
     if status not in (None, PENDING):
         operation.end_at_once(failed=status == FAILED)
     request = kind(MPI.Grequest.Start(_query, _nothing, _nothing, (operation,)))
@@ -186,18 +192,17 @@ class Persistent(_Ours, MPI.Prequest):
     _eager: tuple[int, int, int, int, int] | None = None  # what `call_compiled` takes to start
     _completed: MPI.Grequest | None = None  # the stand-in
     _stale = False  # whether the MPI library has freed it
-    _pid = 0  # of the process that made it
-    _freed = False
+    _pid, _freed = 0, False  # of the process that made it
     _release: Any = None
 
     def _bind(
         self, context: PlanningOwner, plan: Plan, message_context: MessageContext, engine: HostEngine, call: Call,
-        describe: Callable[[], Call | None] | None, give_back: Callable[[], None],
+        describe: Callable[[], Call | None] | None, give_back: Callable[[], None], limit_s: float | None,
     ) -> None:  # fmt: skip
         """Set up; ``describe`` tells the call anew at each start, where what it sends is a copy; ``give_back`` the message context."""
         self._context, self._plan, self._message_context, self._call, self._describe = context, plan, message_context, call, describe
         self._title = plan.named(call.count)
-        self._engine = engine
+        self._engine, self._limit_s = engine, limit_s
         address, nbytes = MPI._addressof(self), MPI._sizeof(MPI.Request)
         self._cell = memoryview(MPI.buffer.fromaddress(address, nbytes)).cast("Q" if nbytes == 8 else "I")  # type: ignore[arg-type]
         self._null = self._cell[0]
@@ -248,7 +253,7 @@ class Persistent(_Ours, MPI.Prequest):
             call = (self._describe() if self._describe else None) or self._call
             if call.start is not None:
                 call.start(self._engine)
-        operation = Operation(self._context, self._plan, self._message_context, self._engine, call, _nothing)
+        operation = Operation(self._context, self._plan, self._message_context, self._engine, call, _nothing, self._limit_s)
         request = MPI.Grequest.Start(_query, _nothing, _nothing, (operation,))
         self._operation, self._cell[0] = operation, handle(request)
         if status == FAILED:

@@ -2,13 +2,16 @@
 
 import zlib
 from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.comm.agreement import agree_on
 from hpcoll.comm.calls.methods import Caller
 from hpcoll.comm.group import Group
 from hpcoll.comm.plan import MessageContext
+from hpcoll.runtime.transports.mpi import knows_failures
 
 _AT_ONCE = 4  # message contexts for persistent requests
 
@@ -25,18 +28,20 @@ class Resources:
         number: In the group; -1: when it is freed, no other communicator gets it.
         message_contexts: For blocking calls, then for non-blocking ones.
         caller: What describing a call needs of all this.
+        near: Ranks with which this one shares memory, itself among them, and their places in what they share; ``pids``: of all ranks.
         lock: 1 while a thread is inside a blocking collective.
     """
 
     def __init__(self, group: Group, number: int) -> None:
         self.group, self.number = group, number
-        self.rank, self.nranks, self.comm, self.handle = group.rank, group.nranks, group.comm, group.handle
+        self.rank, self.nranks, self.comm = group.rank, group.nranks, group.comm
         self.config, self.node, self.topology, self.levels = group.config, group.node, group.topology, group.levels
         self.capacity, self.one_node, self.has_gpus = group.capacity, group.one_node, group.has_gpus
         self.asked_mixed, self.mixed, self.wait_policy = group.asked_mixed, group.mixed, group.wait_policy
         self.message_contexts = group.message_contexts()
         self.key = f"{group.number}.{self.message_contexts[0].index}.{zlib.crc32(repr(group.world_ranks).encode())}"
-        self.host = group.processes[group.rank].host
+        self.host, self.pids = group.processes[group.rank].host, [one.pid for one in group.processes]
+        self.near = {rank: local for local, rank in enumerate(self.node.ranks)} if self.shares_memory else {self.rank: 0}
         self.lock = np.zeros(1, np.int64)
         self._persistent: list[MessageContext] = []
         self._agreed: list[MessageContext] = []
@@ -45,7 +50,7 @@ class Resources:
     def serve(self, comm: MPI.Intracomm) -> None:
         """Be a communicator's."""
         self.native = MPI.Intracomm(comm)
-        self.title = self.native.Get_name() or f"a communicator of {self.nranks} ranks"
+        self.title = title_of(comm)
         self.caller = Caller(self.native, self.rank, self.nranks, np.zeros(1, np.uint8))
 
     def alone(self) -> AbstractContextManager[None]:
@@ -63,9 +68,27 @@ class Resources:
 
     @property
     def alarmed(self) -> bool:
-        """Whether a call has failed on a rank of this node."""
-        rings = self.message_contexts[0].rings if self.message_contexts else None
-        return rings is not None and bool(rings.alarm[0])
+        """Whether it is known here that a call has failed."""
+        return bool(self.message_contexts and self.message_contexts[0].log.alarm[0])
+
+    def failed_ranks(self) -> list[int]:
+        """Of which the MPI library knows that they have failed; none where it knows no failures."""
+        if not knows_failures():
+            return []
+        failed, mine = self.comm.Get_failed(), self.comm.Get_group()
+        ranks = MPI.Group.Translate_ranks(failed, None, mine)
+        failed.Free()
+        mine.Free()
+        return sorted(ranks)
+
+    @property
+    def inquiry(self) -> Any:
+        """As of the group."""
+        return self.group.inquiry
+
+    def who(self, rank: int) -> str:
+        """A rank, for texts."""
+        return f"rank {rank} (process {self.pids[rank]} on {self.group.processes[rank].host})"
 
     def begin(self) -> MessageContext:
         """The message context of blocking calls."""
@@ -80,9 +103,13 @@ class Resources:
 
     def message_context(self) -> MessageContext:
         """A message context for a persistent request, the same on all ranks; collective."""
+        self.agree()
+        return self._agreed.pop(0)
+
+    def agree(self) -> None:
+        """See to it that there is one for the next persistent request; collective. What then fails on one rank alone holds up no other."""
         if not self._agreed:
             self._agree()
-        return self._agreed.pop(0)
 
     def _agree(self) -> None:
         """Find the message contexts that were given back on all ranks, and make some more where these are few; collective.
@@ -91,7 +118,7 @@ class Resources:
         """
         unused = np.array([one.index in self._unused for one in self._persistent], np.uint8)
         if self._persistent:
-            self.native.Allreduce(MPI.IN_PLACE, unused, MPI.MIN)
+            agree_on(self.native, unused, MPI.MIN, f"a persistent request on {self.title}")
         self._agreed = [one for one, everywhere in zip(self._persistent, unused, strict=True) if everywhere]
         self._unused.difference_update(one.index for one in self._agreed)
         missing = (_AT_ONCE if self._persistent else 1) - len(self._agreed)
@@ -110,3 +137,8 @@ class Resources:
         self.message_contexts.clear()
         self._persistent.clear()
         self._agreed.clear()
+
+
+def title_of(comm: MPI.Intracomm) -> str:
+    """A communicator's name, for texts."""
+    return comm.Get_name() or f"a communicator of {comm.size} ranks"

@@ -1,0 +1,139 @@
+"""What a rank knows of the others of its communicator, about one message context: which calls each has begun and ended, in which it waits.
+
+Of ranks with which it shares memory it reads that there, at once; of others it has what they, or their neighbours, have last answered
+(`hpcoll.comm.inquiry`).
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from hpcoll.base.processes import RUNNING, state_of
+from hpcoll.comm.notice import NOTICE, Call
+from hpcoll.comm.resources import Resources
+from hpcoll.comm.signature import Signature
+from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.transports.call_log import CallLog
+
+
+class Begun(NamedTuple):
+    """How far a rank is.
+
+    Attributes:
+        begun, ended: Number of its latest call, and of the latest that has ended.
+        when: That was, in seconds since 1970.
+    """
+
+    begun: int
+    ended: int
+    when: float
+
+
+class Remembered(NamedTuple):
+    """A call as a rank has made it.
+
+    Attributes:
+        signature, ncounted: Of it, its count as the engine has it.
+        chain: Of all calls before it.
+    """
+
+    signature: Signature
+    ncounted: int
+    chain: int
+
+    def alike(self, other: "Remembered") -> bool:
+        """Whether two ranks may go on with these calls."""
+        same = self.ncounted == other.ncounted or not self.signature.counts
+        return same and self.signature.tolerates(other.signature) and self.chain == other.chain
+
+
+class Knowledge:
+    """What is known about one message context.
+
+    Args:
+        on: Resources of the communicator.
+        log: Of the calls on it.
+    Attributes:
+        key, lane: Of the communicator and the message context, alike on all ranks.
+        log: As given.
+    """
+
+    def __init__(self, on: Resources, log: CallLog) -> None:
+        self._on, self.key, self.lane, self.log = on, on.key, log.index, log
+        self._near = on.near if len(log.histories) == len(on.near) else {on.rank: 0}
+
+    def ranks(self) -> list[int]:
+        """Of which anything is known, in order."""
+        return sorted({*self._on.near, *(self._on.inquiry.heard(self.key, self.lane) if self._on.inquiry else ())})
+
+    def of_all(self, holds: Callable[[int], bool]) -> bool:
+        """Whether something is known to hold for all ranks; the first of the others are asked."""
+        others = [rank for rank in range(self._on.nranks) if not holds(rank)]
+        self.ask(others)
+        return not others
+
+    def ask(self, ranks: list[int]) -> None:
+        """Ask those that share no memory; what they answer is known some time later."""
+        far = [rank for rank in ranks if rank not in self._on.near]
+        if far and self._on.inquiry is not None:
+            self._on.inquiry.ask(self.key, self.lane, far)
+
+    def notice(self, rank: int) -> dict[str, Any]:
+        """What a rank says of itself: calls in which it ``waits``, calls that have ``failed`` on it, that it has ``left``."""
+        if rank not in self._on.near:
+            return self._told(rank).get("notice", {})
+        pages, mine = self._on.node.notices, rank == self._on.rank
+        notice = NOTICE.text() if mine or pages is None else pages.read(self._on.near[rank])
+        offset = time.time() - time.monotonic()  # what another machine can read
+        return notice | {"waits": [one | {"since": one["since"] + offset} for one in notice.get("waits", ())]}
+
+    def state(self, rank: int) -> str:
+        """Of its process; the empty string where it is not known."""
+        return state_of(self._on.pids[rank]) if rank in self._on.near else self._told(rank).get("state", "")
+
+    def answers(self, rank: int) -> bool:
+        """Whether anything is known of it."""
+        return rank in self._on.near or bool(self._told(rank))
+
+    def begun(self, rank: int) -> Begun | None:
+        """How far it is; None where that is not known."""
+        if rank not in self._near:
+            return Begun(*self._told(rank)["begun"]) if self._told(rank) else None
+        begun, ended, when = self.log.histories[self._near[rank], 0, : f.ENDED_AT + 1].tolist()
+        return Begun(begun, ended, time.time() - time.monotonic() + 1e-9 * when)
+
+    def remembered(self, rank: int, number: int) -> Remembered | None:
+        """Which call a rank's so-manieth was; None where it has not begun it, has forgotten it, or that is not known."""
+        if rank not in self._near:
+            found = self._told(rank).get("calls", {}).get(str(number))
+            return None if found is None else Remembered(Signature.unpacked(found[0]), *found[1:])
+        history = self.log.histories[self._near[rank]]
+        line = history[1 + number % f.REMEMBERED].tolist()
+        found = Remembered(Signature.unpacked(line[f.ITS_SIGNATURE]), line[f.ITS_COUNT], line[f.ITS_CHAIN])
+        return found if history[0, f.BEGUN] >= number == line[f.NUMBER] else None
+
+    def waiting(self, rank: int, number: int) -> Call | None:
+        """What a rank says of the call with that number, if it waits in it, or failed while it did."""
+        notice = self.notice(rank)
+        calls = [*notice.get("waits", ()), *notice.get("failed", ())]
+        return next((one for one in calls if (one["key"], one["lane"], one["number"]) == (self.key, self.lane, number)), None)
+
+    def failures(self) -> list[Call]:
+        """What ranks say has failed on the communicator, the first one first."""
+        said = [one for rank in self._on.near for one in self.notice(rank).get("failed", ())]
+        said += self._on.inquiry.failed.get(self.key, ()) if self._on.inquiry else ()
+        return sorted((one for one in said if one["key"] == self.key), key=lambda one: (float(one["at"]), one["text"]))
+
+    def _told(self, rank: int) -> dict[str, Any]:
+        return self._on.inquiry.answer(self.key, self.lane, rank) if self._on.inquiry else {}
+
+    def answer(self, rank: int) -> dict[str, Any]:
+        """What is known of a rank that shares memory with this one, for those that do not."""
+        begun = self.begun(rank)
+        assert begun is not None
+        numbers = range(max(1, begun.begun - f.REMEMBERED + 1), begun.begun + 1)
+        found = {number: self.remembered(rank, number) for number in numbers}
+        return {
+            "rank": rank, "state": RUNNING if rank == self._on.rank else self.state(rank), "begun": begun, "notice": self.notice(rank),
+            "calls": {number: [one.signature.word, one.ncounted, one.chain] for number, one in found.items() if one is not None},
+        }  # fmt: skip
