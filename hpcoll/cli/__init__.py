@@ -28,7 +28,7 @@ COMMANDS = (
     Command("bench", "measure collectives under mpirun", "hpcoll.cli.bench.command"),
     Command("bench-torch", "measure the backend of torch.distributed beside gloo, under mpirun", "hpcoll.cli.bench.torch_command"),
     Command("doctor", "say what MPI, GPUs and network this machine offers, and what to change", "hpcoll.cli.doctor.command"),
-    Command("inspect", "say what happened, from the records of ranks that hung or failed", "hpcoll.cli.inspect.command"),
+    Command("inspect", "say what happened, from records of ranks that hung, or who waits for whom now", "hpcoll.cli.inspect.command"),
     Command("warmup", "compile ahead of time what programs need first", "hpcoll.cli.warmup"),
     Command("tune", "measure all algorithms under mpirun and write a table to pick from", "hpcoll.cli.tune.command"),
 )

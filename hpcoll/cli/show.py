@@ -2,7 +2,6 @@
 
 import argparse
 import shutil
-import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from hpcoll.analysis.render import draw
 from hpcoll.analysis.render_svg import render_svg
 from hpcoll.analysis.render_text import render_text
 from hpcoll.base.errors import ArgumentError
-from hpcoll.cli.table import table
+from hpcoll.cli.table import print_lines, table
 from hpcoll.schedules.catalogue import CATALOGUE, algorithms, find
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import parse_nodes
@@ -51,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ArgumentError(f"show needs COLLECTIVE/ALGORITHM to draw, got {arguments.pattern!r}")
     names = algorithms(collective) if collective else ()
     rows = [CATALOGUE[f"{collective}/{name}"] for name in names] if collective else list(CATALOGUE.values())
-    _print(_catalogue(rows, shutil.get_terminal_size().columns))
+    print_lines(_catalogue(rows, shutil.get_terminal_size().columns))
     return 0
 
 
@@ -65,19 +64,12 @@ def _show(row: Algorithm, arguments: argparse.Namespace) -> None:
     nodes = parse_nodes(arguments.nodes or NODES, nranks) if row.placed and nranks > 0 else ()
     drawing = draw(row, nranks, arguments.root, nchunks, nodes)
     if arguments.svg is None:
-        _print([render_text(drawing, max(40, shutil.get_terminal_size().columns))])
+        print_lines([render_text(drawing, max(40, shutil.get_terminal_size().columns))])
         return
     try:
         arguments.svg.write_text(render_svg(drawing), encoding="utf-8")
     except OSError as error:
         raise ArgumentError(f"cannot write {arguments.svg}: {error.strerror}") from error
-
-
-def _print(lines: Iterable[str]) -> None:
-    """Print; what this terminal's encoding lacks becomes a question mark."""
-    encoding = sys.stdout.encoding or "utf-8"
-    for line in lines:
-        print(line.encode(encoding, "replace").decode(encoding))
 
 
 def _catalogue(rows: Sequence[Algorithm], width: int) -> Iterable[str]:

@@ -153,7 +153,8 @@ def _with_mpi(local: list[Finding]) -> Report:
     world, library, launcher = MPI.COMM_WORLD, loaded_library(MPI), find_launcher(os.environ)
     gpus = any(finding.subject == "CUDA" and finding.found != NO_CUDA for finding in local)
     aware = [check_awareness(cuda_awareness(MPI), os.environ.get("HPCOLL_CUDA_PATH", ""), gpus), *(check_ucx() if gpus else ())]
-    mine = [*check_library(library), check_threads(MPI), *aware, check_launch(launcher, world.size, library, os.environ)]
+    mine = [*check_library(library), check_threads(MPI), check_failures(MPI), *aware]
+    mine.append(check_launch(launcher, world.size, library, os.environ))
     if launcher is None:
         mine += check_mpiexec(library)
     yields = gives_cores_away(os.environ)
@@ -216,6 +217,17 @@ def check_threads(mpi: ModuleType) -> Finding:
     means = "threads may not call MPI at once, and non-blocking collectives between hosts progress only inside Test and Wait"
     how = "set mpi4py.rc.thread_level or MPI4PY_RC_THREAD_LEVEL to multiple" if asked != "multiple" else "load a library built for it"
     return Finding(WARN, "threads", text, f"{means}: {how}")
+
+
+def check_failures(mpi: ModuleType) -> Finding:
+    """What the MPI library can do once a rank has failed."""
+    from hpcoll.runtime.transports.mpi import knows_failures
+
+    if knows_failures():
+        return Finding(OK, "failures of ranks", "the others may go on, by comm.shrink()")
+    has = mpi.ERR_PROC_FAILED != mpi.ERR_REVOKED
+    why = "not started by mpirun --with-ft ulfm" if has else "the library has nothing for it, Open MPI 5 would"
+    return Finding(OK, "failures of ranks", f"they end the job, and comm.shrink() is refused: {why}")
 
 
 def cuda_awareness(mpi: ModuleType) -> bool | None:

@@ -1,37 +1,43 @@
-"""``hpcoll inspect``: reads the records that ranks wrote when they hung or failed, and says what happened."""
+"""``hpcoll inspect``: reads the records that ranks wrote when they hung or failed, and says what happened; or looks at those that run."""
 
 import argparse
 import json
-import sys
-import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from hpcoll.base.errors import ArgumentError
 from hpcoll.cli.inspect.flight_records import FORMAT, Flight, read
 from hpcoll.cli.inspect.judgement import judge, summary, well
+from hpcoll.cli.inspect.live import watch_ranks
 from hpcoll.cli.inspect.wording import MAX_ROWS, Finding, cut, duration, ranges
-
-WIDTH = 100  # columns
-NARROWEST = 12  # columns that a cell keeps when a table is too wide
+from hpcoll.cli.table import grid, print_lines, wrapped
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.epilog = "Ranks are those of MPI_COMM_WORLD. Exit code 1: calls differ or have not ended, or a rank left no record."
-    parser.add_argument("files", nargs="+", metavar="FILE", help="a record; one for each rank of one program")
+    parser.epilog = (
+        "Ranks are those of MPI_COMM_WORLD. Exit code 1: calls differ or have not ended, a rank left no record; with --live: none is seen."
+    )
+    parser.add_argument("files", nargs="*", metavar="FILE", help="a record; one for each rank of one program")
+    parser.add_argument("--live", action="store_true", help="show who waits for whom now, of the ranks that run on this node")
+    parser.add_argument("--once", action="store_true", help="show that once; without it, each second until Ctrl-C")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what was found, and return 1 if that is more than how late ranks were."""
+    """Print what was found, and return 1 if that is more than how late ranks were; of ranks that run, print what they wait for."""
+    if arguments.live == bool(arguments.files):
+        raise ArgumentError("inspect needs either records, FILE, or --live")
+    if arguments.live:
+        return watch_ranks(once=arguments.once, as_json=arguments.json)
+    if arguments.once:
+        raise ArgumentError("--once goes with --live")
     flight = read(arguments.files)
     findings = judge(flight)
     if arguments.json:
         print(json.dumps(_document(flight, findings), indent=1))
     else:
-        encoding = sys.stdout.encoding or "utf-8"
-        for line in _lines(flight, findings):
-            print(line.encode(encoding, "replace").decode(encoding))
+        print_lines(_lines(flight, findings))
     return 0 if well(findings) else 1
 
 
@@ -76,24 +82,3 @@ def _head(flight: Flight) -> Iterator[str]:
         yield from wrapped(f"{ranges(ranks)}: {why or 'no reason given'}", "  ")
     if len(reasons) > MAX_ROWS:
         yield f"  and {len(reasons) - MAX_ROWS} more reasons"
-
-
-def wrapped(text: str, indent: str = "") -> list[str]:
-    """A sentence in lines of at most `WIDTH` columns."""
-    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
-
-
-def grid(rows: Sequence[Sequence[str]], width: int = WIDTH) -> Iterable[str]:
-    """Rows in aligned columns, indented by two; no column without content, and where all are too wide, the widest are cut.
-
-    >>> list(grid([["", "call"], ["rank 3", "Barrier()"]]))
-    ['          call', '  rank 3  Barrier()']
-    """
-    filled = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])] if rows else []
-    rows = [[row[i] for i in filled] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    while 2 * len(widths) + sum(widths) > width and max(widths) > NARROWEST:
-        widths[widths.index(max(widths))] -= 1
-    for row in rows:
-        cells = [text if len(text) <= room else f"{text[: room - 1]}…" for text, room in zip(row, widths)]
-        yield "".join(f"  {text:{room}}" for text, room in zip(cells, widths)).rstrip()[:width]

@@ -261,7 +261,9 @@ def _engine(pair: _Pair, build: Callable[[Writer], None], nchunks: int, nbytes: 
     program = lower(schedule, segments * rounds, 1, window, in_place=False, routes=routes)
     lock, account = np.zeros(1, np.int64), np.zeros(2, np.int64)
     uncached = pair.rings is not None and past_the_caches(nbytes, 2, rooted=False)
-    engine = HostEngine(program, library(), pair.wait_policy, Binding(handle(pair.comm), lock, account, 0, pair.rings, 0, uncached))
+    calls = pair.rings.log if pair.rings else None
+    binding = Binding(handle(pair.comm), lock, account, 0, pair.rings, calls, uncached=uncached)
+    engine = HostEngine(program, library(), pair.wait_policy, binding)
     engine.bind_scratch(engine.fresh(engine.scratch_nbytes))
     return engine
 

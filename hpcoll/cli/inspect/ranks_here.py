@@ -1,0 +1,211 @@
+"""Ranks that run on this node, as their live pages and the system show them: which there are, of which jobs, what each waits in.
+
+Reads alone: the files of processes that the system lets this user read. What stands in them is another process's and not trusted.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hpcoll.base.processes import cpu_s, state_of
+from hpcoll.cli.inspect.wording import cut
+from hpcoll.runtime.transports.live_page import LINK, NBYTES, Who, contents
+
+PROC = Path("/proc")
+_AGAIN = 2  # times that a page without a notice is read: it may just be written
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A call in which a rank waits, or has failed.
+
+    Attributes:
+        key: What this call and those of other ranks that belong to it have in common.
+        what: The call, and the line of the program.
+        on: Name of the communicator.
+        step: How far it is.
+        since: When it began to wait, in seconds, monotonic.
+        awaits: Ranks of COMM_WORLD; negative: one of another world.
+        sees: What it sees these do, by rank.
+        failed: Name of the error that it has raised; nothing while it waits.
+    """
+
+    key: tuple[str, int, int]
+    what: str
+    on: str
+    step: str
+    since: float
+    awaits: tuple[int, ...] = ()
+    sees: Mapping[int, str] = field(default_factory=dict)
+    failed: str = ""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A process that has a live page, or that another rank of its job names.
+
+    Attributes:
+        pid: As this process knows it.
+        who: What it says of itself; of a process without a page, what is known.
+        state: What the system says.
+        used_s: For how long it has had a core, in seconds; None: not known.
+        waits, failed: Calls.
+        left: How its program ended, if it has.
+        has_page: It has a page.
+    """
+
+    pid: int
+    who: Who
+    state: str
+    used_s: float | None = None
+    waits: tuple[Wait, ...] = ()
+    failed: tuple[Wait, ...] = ()
+    left: str = ""
+    has_page: bool = True
+
+
+@dataclass(frozen=True)
+class Job:
+    """Ranks of one COMM_WORLD on this node, in their order."""
+
+    ranks: Mapping[int, Rank]
+
+    @property
+    def who(self) -> Who:
+        """What one of them says of all."""
+        return next(iter(self.ranks.values())).who
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is on this node.
+
+    Attributes:
+        jobs: Those that ranks were found of.
+        closed: How many processes may not be looked into.
+        unclear: What is wrong with pages that cannot be understood, one text for each.
+    """
+
+    jobs: tuple[Job, ...]
+    closed: int = 0
+    unclear: tuple[str, ...] = ()
+
+
+def look(proc: Path = PROC) -> Found:
+    """What runs on this node now."""
+    ranks, unclear, closed = list[Rank](), list[str](), 0
+    for folder in proc.iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            text = _page(folder)
+            if text is not None:
+                ranks.append(_rank(int(folder.name), text))
+        except PermissionError:
+            closed += 1
+        except OSError:
+            continue  # it has just ended
+        except ValueError as error:
+            unclear.append(cut(f"process {folder.name}: {error}"))
+    return Found(tuple(_jobs(ranks)), closed, tuple(unclear))
+
+
+def _page(folder: Path) -> bytes | None:
+    """The live page of a process; None where it has none, or only its parent's."""
+    for name in os.listdir(folder / "fd"):
+        try:
+            if os.readlink(folder / "fd" / name) != LINK:
+                continue
+            text = _text(folder / "fd" / name)
+            if contents(text)[0].pid != _own_pid(folder):
+                continue
+            for _ in range(_AGAIN):
+                text = text if contents(text)[1] else _text(folder / "fd" / name)
+        except FileNotFoundError:
+            continue  # closed meanwhile
+        return text
+    return None
+
+
+def _text(file: Path) -> bytes:
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        return os.read(descriptor, NBYTES + 1)
+    finally:
+        os.close(descriptor)
+
+
+def _own_pid(folder: Path) -> int:
+    """Number of a process as it knows it itself, which in a container is another."""
+    lines = (folder / "status").read_text().splitlines()
+    found = next((line.split()[-1] for line in lines if line.startswith("NSpid:")), folder.name)
+    return int(found)
+
+
+def _rank(pid: int, text: bytes) -> Rank:
+    """A rank, from its page.
+
+    Raises:
+        ValueError: it is no page, or one of another version.
+    """
+    who, notice = contents(text)
+    try:
+        waits, failed = (tuple(map(_wait, notice.get(name, ()))) for name in ("waits", "failed"))
+        left = cut(str(notice.get("left", "")))
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"its notice: {type(error).__name__}: {error}") from None
+    return Rank(pid, who, state_of(pid), cpu_s(pid), waits, failed, left)
+
+
+def _wait(one: Mapping[str, Any]) -> Wait:
+    return Wait(
+        key=(str(one["key"]), int(one["lane"]), int(one["number"])),
+        what=cut(str(one["what"])),
+        on=cut(str(one.get("on", ""))),
+        step=cut(str(one["step"])),
+        since=float(one["since"]),
+        awaits=tuple(map(int, one.get("for", ()))),
+        sees={int(rank): cut(str(text)) for rank, text in one.get("sees", {}).items()},
+        failed=cut(str(one.get("kind", ""))),
+    )
+
+
+def _jobs(ranks: Iterable[Rank]) -> Iterator[Job]:
+    """Ranks by jobs: those of one launcher, and those of whom one names the other.
+
+    A launcher may be told by the process that has started a rank, so that with a script around each rank every one has its own: what joins
+    them then is that each names the ranks of its communicators.
+    """
+    groups: list[list[Rank]] = []
+    for rank in sorted(ranks, key=lambda one: (one.who.started, one.pid)):
+        related = [group for group in groups if any(_related(rank, one) for one in group) and _has_no(group, rank.who.rank)]
+        groups = [group for group in groups if group not in related]
+        groups.append([one for group in related for one in group] + [rank])
+    for group in sorted(groups, key=lambda group: min(one.who.started for one in group)):
+        found = {one.who.rank: one for one in _unseen(group)} | {one.who.rank: one for one in group}
+        yield Job(dict(sorted(found.items())))
+
+
+def _related(one: Rank, other: Rank) -> bool:
+    mine, theirs = one.who, other.who
+    if mine.nranks != theirs.nranks or mine.rank == theirs.rank or mine.host != theirs.host:
+        return False
+    named = {theirs.peers.get(mine.rank, mine.pid) == mine.pid, mine.peers.get(theirs.rank, theirs.pid) == theirs.pid}
+    known = mine.rank in theirs.peers or theirs.rank in mine.peers
+    return named == {True} and (known or mine.launcher == theirs.launcher)
+
+
+def _has_no(group: list[Rank], number: int) -> bool:
+    return all(one.who.rank != number for one in group)
+
+
+def _unseen(group: list[Rank]) -> Iterator[Rank]:
+    """Ranks that others name and that have no page that is seen: they have ended, or may not be looked into."""
+    known = {one.who.rank for one in group}
+    for one in group:
+        for rank, pid in one.who.peers.items():
+            if rank not in known and one.pid == one.who.pid:  # else numbers of processes are a container's
+                known.add(rank)
+                yield Rank(pid, replace(one.who, pid=pid, rank=rank, peers={}), state_of(pid), cpu_s(pid), has_page=False)
