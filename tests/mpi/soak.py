@@ -1,7 +1,8 @@
 """A soak: random collectives of random sizes on several communicators, in all forms, with ranks that are late, and faults thrown in.
 
 Every call ends with the right answer or with the right error on every rank, in time. What is called follows from a seed, the same on all
-ranks; a fault is one rank's call that differs. Started under mpirun: ``python tests/mpi/soak.py SECONDS SEED``; rank 0 prints the counts.
+ranks; a fault is one rank's call that differs, or an acknowledgement that is lost, on a communicator whose calls have a limit.
+Started under mpirun: ``python tests/mpi/soak.py SECONDS SEED``; rank 0 prints the counts.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import numpy as np
 from mpi4py import MPI
 
 import hpcoll
-from hpcoll import MismatchError
+from hpcoll import CollectiveTimeout, MismatchError
 from hpcoll.runtime.program import fields
+from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 
 WORLD = MPI.COMM_WORLD
 SIZES = (0, 1, 5, 7, 64, 511, 4096, 40_001, 300_000)
@@ -28,6 +30,8 @@ METHODS = ("Allreduce", "Reduce", "Bcast", "Allgather", "Alltoall", "Scan", "Red
 FORMS = ("blocking", "blocking", "in flight", "persistent")
 FAULTS = ("count", "type", "operator", "collective", "root", "bit")
 FAULT_EVERY = 40  # calls
+LOST_EVERY = 15  # faults
+CALLS_AFTER, LIMIT_S = 40, 2.0  # a lost acknowledgement
 SOON_S = 10.0
 
 
@@ -105,7 +109,8 @@ class Case:
 
 def differs(case: Case, fault: str) -> bool:
     """Whether a fault changes anything that ranks must agree in."""
-    if fault == "operator":
+    shares = case.comm._context.resources.shares_memory
+    if fault == "operator" or (fault == "type" and (case.count == 0 or not shares)):  # what is only moved has no message, or one that fits
         return case.method in ("Allreduce", "Reduce", "Scan", "Reduce_scatter_block")
     return fault != "root" or (case.root is not None and case.comm.size > 1)
 
@@ -116,7 +121,7 @@ def provoke(case: Case, fault: str, victim: int) -> float:
     call = case.changed(fault) if me else case.changed("")
     call.form = "blocking"
     if fault == "bit" and me:  # of all that was called so far
-        case.comm._context.resources.message_contexts[0].rings.fields[fields.CHAIN] ^= 1 << case.turn % 63
+        case.comm._context.resources.message_contexts[0].log.fields[fields.CHAIN] ^= 1 << case.turn % 63
     try:
         call.run()
         for _ in range(4):  # whoever had its share already hears it in its next call
@@ -124,6 +129,50 @@ def provoke(case: Case, fault: str, victim: int) -> float:
     except MismatchError:
         return time.monotonic() - begun
     raise AssertionError(f"rank {case.comm.rank} did not notice: {fault} in {vars(call)}")
+
+
+def limited() -> Any:
+    """A communicator whose calls may take so long."""
+    os.environ["HPCOLL_TIMEOUT"] = f"{LIMIT_S:g}s"
+    try:
+        return hpcoll.Communicator(WORLD.Dup())
+    finally:
+        del os.environ["HPCOLL_TIMEOUT"]
+
+
+def lose(comm: Any, chance: random.Random) -> None:
+    """Set back by one what one rank has acknowledged of another's messages in one staging slot."""
+    reader, writer, slot = *chance.sample(range(comm.size), 2), chance.randrange(fields.STAGING_SLOTS)
+    rings = comm._context.resources.message_contexts[0].rings
+    at = int(rings.fields[fields.ACKS_AT] - rings.window.address) + (reader * comm.size + writer) * CACHE_LINE_NBYTES + 8 * slot
+    acknowledged = rings.window.mapping.array(at, 8).view(np.int64)
+    if comm.rank == reader and acknowledged[0]:
+        acknowledged[0] -= 1
+
+
+def without_acknowledgement(chance: random.Random) -> Counter[str]:
+    """Calls after one is lost: all are right until all ranks time out in the same one, or the next; raises where only some do."""
+    comm, counts, ended = limited(), Counter[str](), 0
+    for i in range(2 * CALLS_AFTER):
+        case = Case(comm, chance)
+        case.form, case.late = "blocking", None
+        if i == CALLS_AFTER:
+            lose(comm, chance)
+        try:
+            counts["calls"] += 1
+            counts["wrong"] += not case.run()
+        except CollectiveTimeout:
+            ended = 1
+            break
+    if not ended:
+        try:
+            comm.Barrier()
+        except CollectiveTimeout:
+            ended = 1
+    assert WORLD.allreduce(ended) in (0, WORLD.size), f"rank {WORLD.rank}: {'timed out' if ended else 'went on'}, and others did not"
+    comm.Free()
+    chance.seed(WORLD.bcast(chance.random()))  # ranks have left at different calls
+    return counts + Counter({"lost": 1, "timed out": ended})
 
 
 def be_late(*, stopped: bool) -> None:
@@ -147,6 +196,9 @@ def soak(seconds: float, seed: int) -> Counter[str]:
                 be_late(stopped=case.turn < 30)
             counts["calls"] += 1
             counts["wrong"] += not case.run()
+        if WORLD.size > 1 and (counts["faults"] + 1) % LOST_EVERY == 0 and comms[0]._context.resources.shares_memory:
+            counts["faults"] += 1
+            counts += without_acknowledgement(chance)
         at, fault, victim = chance.randrange(len(comms)), chance.choice(FAULTS), chance.randrange(WORLD.size)
         case = Case(comms[at], chance)
         if differs(case, fault) and WORLD.size > 1:
@@ -167,5 +219,5 @@ if __name__ == "__main__":
     found = soak(float(sys.argv[1]), int(sys.argv[2]))
     every = WORLD.gather(found)
     if every is not None:
-        sums = {name: max(one[name] for one in every) for name in ("calls", "faults", "slowest ms")}
+        sums = {name: max(one[name] for one in every) for name in ("calls", "faults", "lost", "timed out", "slowest ms")}
         print("soak:", sums | {name: sum(one[name] for one in every) for name in ("wrong", "late")}, flush=True)

@@ -35,8 +35,8 @@ def test_duplicates_cost_no_communicator_of_the_library() -> None:
     made = [communicator().Dup() for _ in range(6)]
     wrong = [comm for comm in made if not right(comm)]
     resources = [comm._context.resources for comm in made]
-    handles = {one.handle for one in resources}
-    tags = [context.tag for one in resources for context in one.message_contexts]
+    handles = {context.comm for one in resources for context in one.message_contexts}
+    tags = [context.tags.first for one in resources for context in one.message_contexts]
     assert (agreed(wrong), len(handles), len(set(tags))) == ([], 1, 3 * 6)
     for comm in made:
         comm.Free()

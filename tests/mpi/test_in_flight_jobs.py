@@ -45,6 +45,26 @@ time.sleep(0.1)
 print("rank", rank, "finalised", flush=True)
 """
 
+# What is used after MPI has ended, though it may be under way on the other rank.
+AFTER = """
+rank, x, y = comm.rank, np.ones(300_000), np.zeros(300_000)
+short, long = comm.Allreduce_init(x[:8], y[:8]), comm.Allreduce_init(x, y, algorithm="ring")
+short.Start(), short.Wait()
+if rank:
+    time.sleep(0.1)
+flying = comm.Iallreduce(x.copy(), y.copy(), algorithm="ring")
+long.Start()
+MPI.Finalize()
+calls = [flying.Wait, flying.Test, long.Wait, long.Start, short.Start, lambda: comm.Iallreduce(x, y), lambda: comm.Allreduce_init(x, y)]
+refused = []
+for call in calls:
+    try:
+        refused.append(f"went on: {call()}")
+    except hpcoll.ArgumentError as error:
+        refused.append("MPI is finalised" in str(error))
+print("rank", rank, refused, flush=True)
+"""
+
 # The helper waits for work; then a bit of it, after which MPI and the interpreter end.
 IDLE = """
 time.sleep(0.5)
@@ -86,6 +106,12 @@ def test_ends_with_requests_left(end: str) -> None:
     said, errors = job(2, LEFT + (FINALIZE if end == "finalize" else ""))
     assert said == dict.fromkeys(range(2), "left\n" + ("finalised\n" if end == "finalize" else ""))
     assert complaints(errors) == []
+
+
+def test_used_after_the_end() -> None:
+    """An error of ours, where the MPI library would end the program, or a wait would never end."""
+    said, errors = job(2, AFTER)
+    assert said == dict.fromkeys(range(2), f"{[True] * 7}\n"), (said, errors)
 
 
 def test_ends_with_an_idle_helper() -> None:

@@ -6,9 +6,10 @@ import threading
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 from reference import agreed, fresh
 
-from hpcoll import ArgumentError, MismatchError, TransportError
+from hpcoll import ArgumentError, MismatchError, PeerFailed, TransportError
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -24,6 +25,40 @@ def test_ctrl_c() -> None:
         with pytest.raises(ArgumentError, match=r"rank 0: .* cannot be used: an earlier collective did not end .*barrier/dissemination"):
             comm.Barrier(algorithm="dissemination")
     assert agreed([]) == []
+
+
+class Alarm(Exception):
+    """What a program's handler raises."""
+
+
+def test_a_signal_before_anybody_looks() -> None:
+    """It comes while compiled code has not yet returned for the first time: the others hear of it, and the communicator is closed."""
+    comm, last = fresh(), MPI.COMM_WORLD.size - 1
+
+    def raise_alarm(*_: object) -> None:
+        raise Alarm("enough")
+
+    for _ in range(3):
+        comm.Allreduce(np.ones(3), np.ones(3))
+    MPI.COMM_WORLD.Barrier()
+    if not comm._context.resources.shares_memory:
+        pytest.skip("needs shared memory")
+    if comm.rank == last:
+        before = signal.signal(signal.SIGALRM, raise_alarm)
+        while not comm._context.closed:  # again where it came before the call began
+            signal.setitimer(signal.ITIMER_REAL, 0.005)
+            with pytest.raises(Alarm):
+                comm.Allreduce(np.ones(3), np.ones(3))
+        signal.signal(signal.SIGALRM, before)
+    MPI.COMM_WORLD.Barrier()
+    error = ""
+    if comm.rank != last:
+        with pytest.raises(PeerFailed) as caught:
+            comm.Allreduce(np.ones(3), np.ones(3))
+        error = str(caught.value)
+    with pytest.raises(ArgumentError, match="cannot be used: an earlier collective did not end"):
+        comm.Barrier()
+    assert agreed([] if comm.rank == last or f"rank {last} gave up: Alarm: enough" in error else [error]) == []
 
 
 def test_a_message_too_long() -> None:

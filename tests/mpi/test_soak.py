@@ -18,16 +18,23 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(("nranks", "seconds"), [(3, 8), *(pytest.param(n, 30, marks=pytest.mark.full) for n in (2, 4, 5))])
-def test_soak(nranks: int, seconds: int) -> None:
+MESSAGES = {"HPCOLL_SHM": "0"}  # as between nodes
+
+
+@pytest.mark.parametrize(
+    ("nranks", "seconds", "way"),
+    [(3, 8, {}), (3, 5, MESSAGES), *(pytest.param(n, 30, way, marks=pytest.mark.full) for n in (2, 4, 5) for way in ({}, MESSAGES))],
+)
+def test_soak(nranks: int, seconds: int, way: dict[str, str]) -> None:
     """All answers are right, every fault is noticed by every rank, soon, and communicators go on after it."""
     starter = command(nranks, "")[:3]
     program = [sys.executable, str(Path(__file__).with_name("soak.py")), str(seconds), str(seconds + nranks)]
     done = subprocess.run(
-        [*starter, *program], env=environment({}), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds + 60,
+        [*starter, *program], env=environment(way), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds + 60,
         check=False,
     )  # fmt: skip
-    found = re.search(r"soak: \{'calls': (\d+), 'faults': (\d+), 'slowest ms': (\d+), 'wrong': 0, 'late': 0\}", done.stdout)
+    counts = r"'calls': (\d+), 'faults': (\d+), 'lost': \d+, 'timed out': \d+, 'slowest ms': (\d+), 'wrong': 0, 'late': 0"
+    found = re.search(rf"soak: \{{{counts}\}}", done.stdout)
     assert found, done.stdout + done.stderr[-3000:]
-    assert int(found[1]) >= 40
+    assert int(found[1]) >= 20
     assert int(found[2]) >= 1

@@ -19,8 +19,8 @@ from hpcoll.cli.doctor.launchers import Library, family_of_mpiexec
 
 ROOT = Path(__file__).resolve().parents[2]
 MPIEXEC = Path(sys.prefix, "bin", "mpiexec")
-SUBJECTS = ["MPI library", "threads", "MPI and CUDA", "launcher", "hosts", "software", "system", "shared memory", "memory", "CUDA",
-            "InfiniBand", "Numba cache", "compile stamps", "settings"]  # fmt: skip
+SUBJECTS = ["MPI library", "threads", "failures of ranks", "MPI and CUDA", "launcher", "hosts", "software", "system", "shared memory",
+            "memory", "CUDA", "InfiniBand", "Numba cache", "compile stamps", "settings"]  # fmt: skip
 LAUNCHED = ("OMPI_COMM", "PMI", "MPI_LOCAL", "SLURM_", "PALS_", "HPCOLL_", "NUMBA_")
 OURS = Library("Open MPI", "5.0.1", "/opt/lib/libmpi.so.40", "3.1", 8, "4.1.0")
 THEIRS = Library("MPICH", "4.2.0", "/opt/lib/libmpi.so.12", "4.1", 4, "4.1.0")
@@ -74,6 +74,7 @@ def test_alone() -> None:
     assert Path(file).name.startswith("libmpi")
     assert ("Open MPI's ABI (handles of 8 bytes)" in library) != ("MPICH's ABI (handles of 4 bytes)" in library)
     assert rows(document, "threads") == [(OK, "multiple asked, multiple provided")]
+    assert rows(document, "failures of ranks")[0][1].startswith("they end the job, and comm.shrink() is refused: ")
     assert rows(document, "launcher") == [(NOTE, "none, one rank")]
     assert rows(document, "settings") == [(OK, "no HPCOLL_* variable is set")]
 
@@ -158,7 +159,7 @@ def test_a_library_that_cannot_be_loaded() -> None:
     (level, found), = rows(document, "MPI library")  # fmt: skip
     assert level == FAIL
     assert found.startswith("mpi4py cannot load it: cannot load MPI library /nowhere/libmpi.so")
-    assert [subject for subject in SUBJECTS[5:] if not rows(document, subject)] == []
+    assert [subject for subject in SUBJECTS[6:] if not rows(document, subject)] == []
 
 
 def test_mpi_that_does_not_start_in_time() -> None:

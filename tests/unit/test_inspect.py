@@ -10,7 +10,7 @@ import pytest
 from flight_cases import BARRIER, BCAST, ROW, START, WORLD, call, part, record, world, write
 
 from hpcoll.cli import main
-from hpcoll.cli.inspect.command import grid
+from hpcoll.cli.table import grid
 
 
 class Inspector:
@@ -243,4 +243,4 @@ def test_communicators_of_one_name_are_told_apart(flight: Inspector) -> None:
 
 
 def test_columns_without_content_are_left_out() -> None:
-    assert list(grid([["", "call", "caller"], ["rank 3", "Barrier()", ""]])) == ["          call", "  rank 3  Barrier()"]
+    assert grid([["", "call", "caller"], ["rank 3", "Barrier()", ""]]) == ["          call", "  rank 3  Barrier()"]

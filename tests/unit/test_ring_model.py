@@ -80,7 +80,7 @@ def test_numbers_are_as_in_the_model() -> None:
     for numbers, slots in ((NUMBERS, SLOTS), (shm_ops._NUMBERS + 1, RING_SLOTS)):
         assert numbers % slots == 0
         assert numbers > slots
-    fields = shm_ops._NUMBERS << shm_ops._NUMBER_AT, shm_ops._CHECK, (1 << shm_ops._LENGTH_BITS) - 1
+    fields = shm_ops._NUMBERS << shm_ops._NUMBER_AT, shm_ops._CHECKS << shm_ops._LENGTH_BITS, (1 << shm_ops._LENGTH_BITS) - 1
     assert sum(fields) == fields[0] | fields[1] | fields[2] < 1 << 63
 
 

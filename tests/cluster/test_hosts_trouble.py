@@ -1,0 +1,114 @@
+"""Between hosts: ranks that do not call the same, that end, stop, or come late; all others are told which, and why."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hosts_run import run
+
+pytestmark = pytest.mark.usefixtures("hosts")
+
+HEAD = """
+import signal, hpcoll
+comm = hpcoll.Communicator(world)
+x, y = np.ones(COUNT), np.zeros(COUNT)
+def right(one):
+    for _ in range(3):
+        one.Allreduce(x, y)
+        assert (y == one.size).all()
+        one.Iallreduce(x, y).Wait()
+        one.Bcast(y, root=one.size - 1)
+right(comm)
+"""
+
+# What the last rank calls otherwise, on a communicator of its own each; then all go on with it.
+MISMATCHES = """
+CASES = {
+    "count": lambda wrong: one.Allreduce(x[: COUNT // 2] if wrong else x, y[: COUNT // 2] if wrong else y),
+    "type": lambda wrong: one.Allreduce(x.view("i8") if wrong else x, y.view("i8") if wrong else y),
+    "operator": lambda wrong: one.Allreduce(x, y, MPI.MAX if wrong else MPI.SUM),
+    "root": lambda wrong: (one.Bcast(x, root=1 if wrong else 0), one.Barrier()),
+    "collective": lambda wrong: one.Bcast(x) if wrong else one.Allreduce(x, y),
+    "in flight": lambda wrong: one.Iallreduce(x, y, MPI.MAX if wrong else MPI.SUM).Wait(),
+}
+for name, call in CASES.items():
+    one = hpcoll.Communicator(world.Dup())
+    right(one)
+    begun = time.monotonic()
+    try:
+        call(comm.rank == comm.size - 1)
+    except hpcoll.MismatchError as error:
+        say(name, f"{time.monotonic() - begun:.2f}", str(error).partition("on a communicator")[2])
+    else:
+        say(name, "NOT NOTICED")
+    one.recover()
+    right(one)
+right(comm)
+say("right")
+"""
+
+LATE = """
+begun = time.monotonic()
+if comm.rank == 1:
+    VICTIM
+try:
+    comm.Allreduce(x, y)
+except hpcoll.HpcollError as error:
+    say(f"{time.monotonic() - begun:.2f}", type(error).__name__, error)
+    END
+say("right", (y == comm.size).all())
+END
+"""
+
+# What rank 1 does, and what the others hear of it, which raise within so many seconds.
+ENDS = {
+    "comes late": ("time.sleep(3)", r"CollectiveTimeout .*rank 1 is in no collective since \d\d:\d\d:\d\d, after call \d+", 2.5),
+    "is stopped": (
+        "os.system(f'(sleep 3; kill -CONT {os.getpid()}) &'); os.kill(os.getpid(), signal.SIGSTOP)",
+        r"CollectiveTimeout .*rank 1 (is stopped|does not answer: it is stopped, or)", 2.5,
+    ),
+    "ends": ("sys.exit(0)", r"PeerFailed .*rank 1 \(process \d+ on host\d\) has ended its program", 1.4),
+}  # fmt: skip
+
+
+def said(text: str) -> dict[str, str]:
+    """What each rank said, in lines."""
+    found: dict[str, str] = {}
+    for rank, line in re.findall(r"^rank (\d+) (.*)$", text, re.MULTILINE):
+        found[rank] = found.get(rank, "") + line + "\n"
+    return found
+
+
+@pytest.mark.parametrize("options", ["-n 2 --ranks-per-host 2", pytest.param("-n 3", marks=pytest.mark.full)])
+@pytest.mark.parametrize("count", [8, pytest.param(40_000, marks=pytest.mark.full)])
+def test_mismatches(options: str, count: int) -> None:
+    """Every rank raises soon, with all calls and their lines; the communicator works again once it is recovered; others do meanwhile."""
+    done = run(options, HEAD.replace("COUNT", str(count)) + MISMATCHES.replace("COUNT", str(count)))
+    assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-3000:]
+    found = said(done.stdout)
+    assert len(found) == (4 if "per" in options else 3), done.stderr[-3000:]
+    for rank, text in found.items():
+        lines = text.splitlines()
+        assert lines[-1] == "right", (rank, text)
+        for line in lines[:-1]:
+            left = "" if line.startswith("root") else r" at <string>:\d+"  # the call, which has ended on some
+            assert re.search(rf" \d\.\d\d .*ranks? 0\S*: \w+\(.*{left}; rank \d: \w+\(", line), (rank, line)
+        assert len(lines) == 7, (rank, text)
+
+
+@pytest.mark.parametrize("options", ["-n 3", pytest.param("-n 2 --ranks-per-host 2", marks=pytest.mark.full)])
+@pytest.mark.parametrize("how", ENDS)
+def test_a_rank_does_not_come(how: str, options: str) -> None:
+    """Named by all others, with what it does."""
+    victim, told, most_s = ENDS[how]
+    script = HEAD.replace("COUNT", "8") + LATE
+    end = "sys.exit(0)" if how == "ends" else "world.Barrier(); os._exit(0)"
+    done = run(options, script.replace("VICTIM", victim).replace("END", end), HPCOLL_TIMEOUT="1.5s")
+    found = said(done.stdout)
+    assert {"0", "2"} <= found.keys(), done.stderr[-2000:]
+    for rank, text in found.items():
+        if rank != "1":
+            seconds, _, error = text.partition(" ")
+            assert re.search(told, error), (rank, text, done.stderr[-2000:])
+            assert float(seconds) < most_s, text

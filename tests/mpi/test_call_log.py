@@ -1,0 +1,49 @@
+"""The log of a message context's calls, and the tags by which messages of one call meet those of no other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from reference import agreed
+
+import hpcoll
+from hpcoll.comm.signature import Signature
+from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.transports import mpi
+
+pytestmark = [pytest.mark.mpi, pytest.mark.smoke]
+
+KEPT = f.RECORDS_HOT * f.RECORD_BLOCKS
+
+
+@pytest.mark.parametrize("ncalls", [1, f.RECORDS_HOT - 1, f.RECORDS_HOT, f.RECORDS_HOT + 1, KEPT + 3 * f.RECORDS_HOT + 5])
+def test_the_last_calls_are_kept(ncalls: int) -> None:
+    """In order, each with its own count and its times, however often the blocks have gone round."""
+    comm = hpcoll.Communicator(MPI.COMM_WORLD.Dup())
+    x, y = np.ones(7), np.zeros(7)
+    log = comm._context.resources.message_contexts[0].log
+    before = log.ncalls  # of a communicator that had it earlier
+    for i in range(ncalls):
+        comm.Allreduce(x[: 1 + i % 7], y[: 1 + i % 7], algorithm="recursive_doubling")
+    found = log.records()
+    wrong = [one for one in found[-ncalls:] if one[2] != 1 + (one[0] - before - 1) % 7 or not 0 < one[3] <= one[4]]
+    wrong += [one for one in found[-ncalls:] if "Allreduce(float64[" not in Signature.unpacked(one[1]).text(one[2])]
+    wrong += [] if [one[0] for one in found] == list(range(log.ncalls - len(found) + 1, log.ncalls + 1)) else [found[0], found[-1]]
+    assert agreed(wrong) == []
+    assert len(found) >= min(log.ncalls, KEPT - f.RECORDS_HOT)
+    comm.Free()
+
+
+@pytest.mark.parametrize("last", [32767, (1 << 20) - 1, (1 << 29) - 1, (1 << 31) - 1])
+def test_tags(last: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all message contexts and checks they differ, and stay below the two that are kept free, whatever the library's highest is."""
+    monkeypatch.setattr(mpi, "last_tag", lambda: last)
+    mpi.tags_at_once.cache_clear()
+    ncontexts, first = mpi.tags_at_once(128)
+    mpi.tags_at_once.cache_clear()
+    assert ncontexts >= 100
+    assert first.step == ncontexts * 128
+    assert (first.checks - 1) * first.step + ncontexts * 128 <= last - 1
+    assert all(first.checks % n for n in range(2, int(first.checks**0.5) + 1))
+    assert first.checks > 8000 or last < 1 << 29

@@ -1,0 +1,155 @@
+"""Jobs that go on for long: very many calls, very many communicators, a clock that jumps; nothing is left of them and all is right.
+
+Each test starts a job of its own, so they run once: where this one has a single rank.
+"""
+
+from __future__ import annotations
+
+import pytest
+from mpi4py import MPI
+from test_memory import OWN
+from test_shm_jobs import job
+
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.smoke,
+    pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
+]
+MOST_GROWTH_MB = 4
+SCATTERED_MB = 48  # 36 were measured, reached after some 20 rounds: memory of many that live is given back in pieces
+MOST_DESCRIPTORS = 2  # more than before: the MPI library's
+FULL = pytest.mark.full
+
+HOLDS = (
+    OWN
+    + """
+import gc
+from hpcoll.comm import attach
+from hpcoll.runtime.transports import window
+def holds():
+    gc.collect()
+    return own(), len(os.listdir("/proc/self/fd")), len(window._mapped), len(window._held)
+def say_growth(before):
+    now = holds()
+    say("growth", *(round(one - other, 1) for one, other in zip(now, before)), "wrong", wrong)
+wrong = 0
+"""
+)
+
+# The number in the word that announces a message has 11 bits: 2048 messages between two ranks in one of four staging slots.
+CALLS = """
+x, y = np.zeros(1), np.zeros(1)
+request = comm.Allreduce_init(x, y)
+def persistent():
+    request.Start()
+    request.Wait()
+FORMS = {"blocking": lambda: comm.Allreduce(x, y), "in flight": lambda: comm.Iallreduce(x, y).Wait(), "persistent": persistent}
+def go(n):
+    global wrong
+    call, base = FORMS[FORM], comm.size * (comm.size - 1) // 2
+    for i in range(n):
+        x[0] = comm.rank + i
+        call()
+        wrong += y[0] != base + i * comm.size
+go(2000)
+before = holds()
+go(CALLS)
+say_growth(before)
+"""
+
+COMMUNICATORS = """
+def use(other):
+    x, y = np.full(100, world.rank + 1.0), np.zeros(100)
+    other.Allreduce(x, y, algorithm="direct")
+    total = sum(range(1, world.size + 1)) if other.size == world.size else None
+    return 0 if y[0] == (total or sum(range(world.rank % 2 + 1, world.size + 1, 2))) else 1
+MAKE = {
+    "Dup": comm.Dup, "Split": lambda: comm.Split(world.rank % 2, world.rank), "reversed": lambda: comm.Split(0, -world.rank),
+    "kept": comm.Dup,
+}[KIND]
+def go(n):
+    global wrong
+    for i in range(n):
+        other = MAKE()
+        wrong += use(other)
+        if i % 7 == 0:
+            other.Allreduce_init(np.ones(3), np.ones(3)).Free()
+            other.Iallreduce(np.ones(3), np.ones(3)).Wait()
+        if KIND == "kept":
+            kept.append(other)
+        else:
+            other.Free()
+    for one in kept:
+        wrong += use(one)
+        one.Free()
+    kept.clear()
+kept = []
+go(200)
+before = holds()
+for _ in range(TIMES):
+    go(COUNT)
+say_growth(before)
+"""
+
+
+def grown(text: str, megabytes: float = MOST_GROWTH_MB) -> list[str]:
+    """What a rank said of more than it may."""
+    words = text.split()
+    private, descriptors, windows, numbers = map(float, words[1:5])
+    good = private < megabytes and descriptors <= MOST_DESCRIPTORS and windows <= 0 and numbers <= 0 and words[5:] == ["wrong", "0"]
+    return [] if good else [text]
+
+
+@pytest.mark.parametrize(
+    ("form", "ncalls"), [("blocking", 20_000), *(pytest.param(form, 10**6, marks=FULL) for form in ("blocking", "in flight", "persistent"))]
+)
+def test_very_many_calls(form: str, ncalls: int) -> None:
+    """All are right when counters begin anew, and none leaves anything."""
+    said, _ = job(2, f"FORM, CALLS = {form!r}, {ncalls}\n" + HOLDS + CALLS)
+    assert [found for text in said.values() for found in grown(text)] == [], said
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "times"),
+    [
+        ("Dup", 300, 1),
+        *(pytest.param(kind, 10_000, 1, marks=FULL) for kind in ("Dup", "Split", "reversed")),
+        pytest.param("kept", 200, 25, marks=FULL),
+    ],
+)  # fmt: skip
+def test_very_many_communicators(kind: str, count: int, times: int) -> None:
+    """Each used once and freed, or all alive at once: no memory, descriptors, windows or contexts of the MPI library are left."""
+    said, _ = job(3, f"KIND, COUNT, TIMES = {kind!r}, {count}, {times}\n" + HOLDS + COMMUNICATORS)
+    most = SCATTERED_MB if kind == "kept" else MOST_GROWTH_MB
+    assert [found for text in said.values() for found in grown(text, most)] == [], said
+
+
+# The clock of the day jumps to and fro; who waits goes by one that does not.
+JUMPS = """
+import itertools
+real, jumps = time.time, itertools.cycle([0, 86_400, -86_400, 3.2e7])
+time.time = lambda: real() + next(jumps)
+x, y = np.ones(8), np.zeros(8)
+for call in (lambda: comm.Allreduce(x, y), lambda: comm.Iallreduce(x, y).Wait()):
+    for _ in range(20):
+        if comm.rank == 1:
+            time.sleep(0.02)
+        call()
+        assert (y == comm.size).all()
+world.Barrier()
+begun = time.monotonic()
+if comm.rank == 1:
+    time.sleep(2.5)
+try:
+    comm.Allreduce(x, y)
+    say("right")
+except hpcoll.CollectiveTimeout as error:
+    say("timed out", 1.4 < time.monotonic() - begun < 6 if comm.rank == 1 else 1.4 < time.monotonic() - begun < 3)
+world.Barrier()
+"""
+
+
+def test_a_clock_that_jumps() -> None:
+    """Limits are neither early nor late."""
+    said, errors = job(2, JUMPS, HPCOLL_TIMEOUT="1.5s", HPCOLL_WARN="500ms")
+    assert said == dict.fromkeys(range(2), "timed out True\n"), (said, errors)

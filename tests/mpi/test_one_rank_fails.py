@@ -1,0 +1,155 @@
+"""What fails on one rank alone, before its part of a call begins or in it: the others are told soon, and nobody gets wrong data."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from mpi4py import MPI
+from reference import agreed
+from test_mismatch import SOON_S, blocking, caught, in_flight, made, persistent, x
+
+import hpcoll
+from hpcoll import ArgumentError, PeerFailed
+from hpcoll.comm.planner import Planner
+from hpcoll.runtime.engine.host_engine import HostEngine
+
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.once]
+
+FORMS = [blocking, in_flight, persistent]
+LAST = MPI.COMM_WORLD.size - 1
+LONG = 40_000  # elements, of whose messages some need scratch memory
+NO_MEMORY = {  # by when: whose method fails, and whether shorter calls of the kind came before
+    "scratch of the first call": (HostEngine, "fresh", False),
+    "scratch of a longer call": (HostEngine, "fresh", True),
+    "a copy of what is sent": (HostEngine, "bind_copy", False),
+    "the plan": (Planner, "_choose", False),
+}
+
+
+def none_left(*_: object) -> None:
+    raise MemoryError("none left")
+
+
+def right(comm: hpcoll.Communicator, form: Callable[..., None], count: int = 3) -> bool:
+    """Whether a sum is right."""
+    got = x(count)
+    form(comm, "Allreduce", (x(count), got))
+    return bool((got == comm.size).all())
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("when", NO_MEMORY)
+def test_no_memory_on_one_rank(when: str, form: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last rank raises MemoryError, the others hear of it soon, in that call or the next; other communicators go on."""
+    comm, (owner, method, before) = made("shared memory"), NO_MEMORY[when]
+    other = hpcoll.Communicator(MPI.COMM_WORLD.Dup())
+    if before:
+        comm.Allreduce(x(3), x(3), algorithm="recursive_doubling")
+        comm.Iallreduce(x(3), x(3), algorithm="recursive_doubling").Wait()
+    else:
+        comm.Barrier()
+    if form is persistent:
+        comm.Barrier_init().Free()  # what ranks agree on for the first of these
+    MPI.COMM_WORLD.Barrier()
+    begun, error, given = time.monotonic(), None, x(LONG)
+    if comm.rank == LAST:
+        monkeypatch.setattr(owner, method, none_left)
+    try:
+        arguments = (MPI.IN_PLACE, given) if "copy" in when else (given, x(LONG))
+        for _ in range(2):
+            form(comm, "Allreduce", arguments)
+    except (MemoryError, hpcoll.HpcollError) as caught_one:
+        error = caught_one
+    seconds = time.monotonic() - begun
+    monkeypatch.undo()
+    told = isinstance(error, PeerFailed) and f"rank {LAST} gave up: MemoryError: none left" in str(error)
+    wrong = [] if (isinstance(error, MemoryError) if comm.rank == LAST else told) and seconds < SOON_S else [(repr(error), seconds)]
+    with pytest.raises(ArgumentError, match="cannot be used"):
+        comm.Barrier()
+    wrong += [] if right(other, form) else ["wrong on the other"]
+    comm.recover()
+    wrong += [] if right(comm, form, LONG) else ["wrong after recover"]
+    assert agreed(wrong) == []
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_refused_on_one_rank(form: Callable[..., None]) -> None:
+    """The others wait; once that rank has called rightly all are right, and where it calls something else all are told."""
+    comm = made("shared memory")
+    if form is not persistent:  # whose making is collective
+        if comm.rank == LAST:
+            with pytest.raises(ArgumentError, match=f"rank {LAST}: recvbuf needs"):
+                form(comm, "Allreduce", (x(8), x(7)))
+        assert agreed([] if right(comm, form, 8) else ["wrong"]) == []
+
+    def mine() -> None:
+        if comm.rank == LAST:
+            with pytest.raises(ArgumentError):
+                form(comm, "Allreduce", (x(8), x(7)))
+            form(comm, "Allreduce", (x(9), x(9)))
+        else:
+            form(comm, "Allreduce", (x(8), x(8)))
+
+    text, seconds = caught(comm, mine, form)
+    assert agreed([] if "float64[8]" in text and "float64[9]" in text and seconds < SOON_S else [(text, seconds)]) == []
+
+
+def in_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    """A thread that runs; and what it gave, or raised."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, found
+
+
+needs_threads = pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="needs MPI_THREAD_MULTIPLE")
+
+
+@needs_threads
+@pytest.mark.parametrize("form", FORMS)
+def test_a_thread_whose_calls_are_right_goes_on(form: Callable[..., None]) -> None:
+    """While another one's, on another communicator of the same ranks, do not match."""
+    comm, other = made("shared memory"), hpcoll.Communicator(MPI.COMM_WORLD.Dup())
+    assert right(other, form)
+    thread, found = in_thread(lambda: [count for count in [3, 5000] * 200 if not right(other, form, count)])
+    text, seconds = caught(comm, lambda: form(comm, "Allreduce", (x(8), x(8), MPI.MAX if comm.rank == LAST else MPI.SUM)), form)
+    thread.join(30)
+    assert agreed([] if found == [[]] and seconds < 2 * SOON_S else [(found, text, seconds)]) == []
+    other.Free()
+
+
+@needs_threads
+def test_a_thread_beside_one_that_fails() -> None:
+    """On one communicator: it is refused while the other one waits, and after that has failed."""
+    comm = made("shared memory")
+    comm.Allreduce(x(3), x(3))
+    refused: list[str] = []
+    if comm.rank == 0:
+        thread, found = in_thread(lambda: comm.Allreduce(x(8), x(8)))
+        while not comm._context.resources.lock[0]:
+            time.sleep(0)
+        with pytest.raises(ArgumentError) as error:
+            comm.Allreduce(x(3), x(3))
+        refused.append(str(error.value))
+        MPI.COMM_WORLD.Barrier()
+        thread.join(30)
+    else:
+        MPI.COMM_WORLD.Barrier()
+        thread, found = in_thread(lambda: comm.Allreduce(x(8), x(8), MPI.MAX))
+        thread.join(30)
+    with pytest.raises(ArgumentError) as error:
+        comm.Allreduce(x(3), x(3))
+    told = [isinstance(one, hpcoll.MismatchError) for one in found] == [True] and "cannot be used" in str(error.value)
+    told = told and (comm.rank > 0 or "another thread is inside a collective on this communicator" in refused[0])
+    assert agreed([] if told else [(found, refused, str(error.value))]) == []

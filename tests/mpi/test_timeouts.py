@@ -1,0 +1,187 @@
+"""``timeout=`` of one call: all ranks raise when one comes late, a generous one changes nothing, a bad one is refused."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from reference import agreed, fresh
+
+import hpcoll
+from hpcoll import ArgumentError, CollectiveTimeout
+from hpcoll.comm.group import IN_FLIGHT
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+LIMIT_S = 0.3
+SOON_S = 5  # a second where every rank has a core
+TEXT = r"rank \d+: .*: it did not end in 0\.3 s: (rank \d+ waits for rank \d+; rank \d+ .*)"
+
+
+def x(count: int = 8) -> np.ndarray:
+    return np.ones(count)
+
+
+def blocking(comm: hpcoll.Communicator, timeout: Any) -> None:
+    total = np.zeros(8)
+    comm.Allreduce(x(), total, timeout=timeout)
+    assert (total == comm.size).all()
+
+
+def barrier(comm: hpcoll.Communicator, timeout: Any) -> None:
+    comm.Barrier(timeout=timeout)
+
+
+def of_blocks(comm: hpcoll.Communicator, timeout: Any) -> None:
+    comm.Alltoallv([x(comm.size), [1] * comm.size], [x(comm.size), [1] * comm.size], timeout=timeout)
+
+
+def long(comm: hpcoll.Communicator, timeout: Any) -> None:
+    comm.Allgather(x(40_000), x(40_000 * comm.size), timeout=timeout)
+
+
+def in_flight(comm: hpcoll.Communicator, timeout: Any) -> None:
+    comm.Iallreduce(x(), np.zeros(8), timeout=timeout).Wait()
+
+
+
+
+def queued(comm: hpcoll.Communicator, timeout: Any) -> None:
+    """The limit of a call that has to wait for others, which have none."""
+    before = [comm.Iallreduce(x(), np.zeros(8)) for _ in range(IN_FLIGHT)]
+    comm.Iallgather(x(), x(8 * comm.size), timeout=timeout).Wait()
+    MPI.Request.Waitall(before)
+
+
+def together(comm: hpcoll.Communicator, timeout: Any) -> None:
+    try:
+        MPI.Request.Waitall([comm.Iallreduce(x(), np.zeros(8), timeout=timeout), comm.Ibarrier(timeout=timeout)])
+    except MPI.Exception:
+        with pytest.raises(ArgumentError, match="cannot be used"):
+            comm.Barrier()
+        raise CollectiveTimeout("told by a code alone") from None
+
+
+def persistent(comm: hpcoll.Communicator, timeout: Any) -> None:
+    request = comm.Allreduce_init(x(), np.zeros(8), timeout=timeout)
+    for start in range(3):
+        if start == 2 and comm.rank == comm.size - 1 and timeout == LIMIT_S:
+            MPI.COMM_WORLD.Barrier()
+        request.Start()
+        request.Wait()
+
+
+FORMS = [blocking, barrier, of_blocks, long, in_flight, queued, together, persistent]
+FULL = (of_blocks, long, barrier)
+
+
+@pytest.mark.parametrize("form", [pytest.param(form, marks=pytest.mark.full) if form in FULL else form for form in FORMS])
+@pytest.mark.parametrize("warm", [True, pytest.param(False, marks=pytest.mark.full)])
+def test_a_rank_comes_late(form: Callable[..., None], *, warm: bool) -> None:
+    """All raise, in the call's time and with one text; the rank that comes when the others have given up, too."""
+    comm = fresh()
+    for _ in range(3 * warm):
+        form(comm, 60)
+    comm.Allreduce(x(), np.zeros(8))
+    MPI.COMM_WORLD.Barrier()
+    late, begun = comm.rank == comm.size - 1, time.monotonic()
+    if late and form is not persistent:
+        MPI.COMM_WORLD.Barrier()
+    with pytest.raises(CollectiveTimeout) as error:
+        form(comm, LIMIT_S)
+    seconds = time.monotonic() - begun
+    if not late:
+        MPI.COMM_WORLD.Barrier()
+    found = re.fullmatch(TEXT, str(error.value))
+    right = (found or form is together) and (late or LIMIT_S <= seconds < SOON_S)
+    assert agreed([] if right else [(seconds, str(error.value))]) == []
+    stories = MPI.COMM_WORLD.allgather(found[1] if found else "")
+    assert form is together or len({*stories}) == 1, stories
+    with pytest.raises(ArgumentError, match="cannot be used"):
+        comm.Barrier()
+
+
+def test_the_call_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that is later than ``HPCOLL_TIMEOUT`` is waited for where the call says so, and only there."""
+    monkeypatch.setenv("HPCOLL_TIMEOUT", "300ms")
+    comm, late = fresh(), MPI.COMM_WORLD.rank == 0
+    for form in (blocking, in_flight):
+        form(comm, None)
+        MPI.COMM_WORLD.Barrier()
+        if late:
+            time.sleep(3 * LIMIT_S)
+        form(comm, "1m")
+    if late:
+        MPI.COMM_WORLD.Barrier()
+    with pytest.raises(CollectiveTimeout, match=r"did not end in 0\.3 s"):
+        blocking(comm, None)
+    if not late:
+        MPI.COMM_WORLD.Barrier()
+
+
+def test_where_calls_are_compared_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message that compares has the limit, too."""
+    monkeypatch.setenv("HPCOLL_CHECK", "all")
+    comm = fresh()
+    blocking(comm, 60)
+    if comm.rank == 0:
+        MPI.COMM_WORLD.Barrier()
+    with pytest.raises(CollectiveTimeout, match=r"in 0\.3 s"):
+        blocking(comm, LIMIT_S)
+    if comm.rank != 0:
+        MPI.COMM_WORLD.Barrier()
+
+
+@pytest.mark.parametrize("timeout", [60, "5m", 0.5e3])
+def test_a_generous_one_costs_no_entry(timeout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call is found where the one without is."""
+    comm = fresh()
+    send, recv, context = x(), np.zeros(8), comm._context
+
+    def entries() -> list[set[Any]]:
+        return [set(one.tables) for one in (context.tables, *context.started, context.planned)]
+
+    def run(**more: Any) -> None:
+        for method in ("Allreduce", "Bcast", "Barrier"):
+            arguments = {"Allreduce": (send, recv), "Bcast": (send,), "Barrier": ()}[method]
+            recv[:] = 0
+            getattr(comm, method)(*arguments, **more)
+            [getattr(comm, f"I{method.lower()}")(*arguments, **more).Wait() for _ in range(IN_FLIGHT)]
+            request = getattr(comm, f"{method}_init")(*arguments, **more)
+            request.Start()
+            request.Wait()
+            request.Free()
+            assert method != "Allreduce" or (recv == comm.size).all()
+
+    for _ in range(2):
+        run()
+    before = entries()
+    monkeypatch.setattr(context, "prepare", lambda *_: pytest.fail("it was planned again"))
+    run(timeout=timeout)
+    assert entries() == before
+
+
+@pytest.mark.parametrize("bad", ["x", *(pytest.param(bad, marks=pytest.mark.full) for bad in (0, -1, "-5s", True, [1]))])
+def test_bad_ones_are_refused(bad: Any) -> None:
+    """On the rank that gives it, before any message leaves: others wait for its next call, which is right."""
+    comm = fresh()
+    expected = rf"rank {comm.rank}: timeout must be a number of seconds above 0, or text such as .*, got {re.escape(repr(bad))}$"
+    for culprit in (0, comm.size - 1):
+        for form in (one for one in FORMS if one is not queued):  # which begins with calls that are right
+            if comm.rank == culprit:
+                with pytest.raises(ArgumentError, match=expected):
+                    form(comm, bad)
+            form(comm, None)
+
+
+def test_bad_ones_of_a_communicator_that_was_not_used() -> None:
+    """Its first call in flight would be the MPI library's."""
+    comm = fresh().Dup()
+    with pytest.raises(ArgumentError, match=rf"rank {comm.rank}: timeout must be"):
+        comm.Iallreduce(x(), np.zeros(8), timeout=0)
+    comm.Iallreduce(x(), np.zeros(8), timeout=60).Wait()

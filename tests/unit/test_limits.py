@@ -1,0 +1,42 @@
+"""``timeout=``: what it takes, what it refuses, and that every collective has it."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from fractions import Fraction
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import hpcoll
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.calls.methods import METHODS
+from hpcoll.comm.limits import limit_of
+
+RANK = SimpleNamespace(rank=3)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [("10s", 10), ("5m", 300), ("500ms", 0.5), (" 2 ", 2), (1.5, 1.5), (7, 7), (np.float32(0.5), 0.5), (np.int64(4), 4)],
+)
+def test_taken(given: object, seconds: float) -> None:
+    assert limit_of(given, RANK) == seconds
+
+
+@pytest.mark.parametrize("given", [0, -1, 0.0, "0", "-5s", "x", "", "5 parsecs", math.inf, math.nan, True, [], b"5s", 1j, Fraction(1, 2)])
+def test_refused(given: object) -> None:
+    with pytest.raises(ArgumentError) as error:
+        limit_of(given, RANK)
+    text = f"rank 3: timeout must be a number of seconds above 0, or text such as '500ms', '10s' or '5m', got {given!r}"
+    assert str(error.value) == text
+
+
+@pytest.mark.parametrize("form", ["{}", "I{}", "{}_init"])
+def test_every_collective_has_it(form: str) -> None:
+    for method in METHODS:
+        name = form.format(method.lower() if form == "I{}" else method)
+        parameter = inspect.signature(getattr(hpcoll.Communicator, name)).parameters["timeout"]
+        assert (parameter.kind, parameter.default) == (inspect.Parameter.KEYWORD_ONLY, None), name
