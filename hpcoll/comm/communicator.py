@@ -25,7 +25,7 @@ from hpcoll.comm.point_to_point import Messages, Neighbours
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.symmetric import Form
 from hpcoll.runtime.transports.local_ranks import LocalRanks
-from hpcoll.runtime.transports.mpi import knows_failures
+from hpcoll.runtime.transports.mpi import end_without_barrier, knows_failures
 from hpcoll.selection.config import log
 
 _NULL: Any = object()  # no argument
@@ -180,6 +180,7 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
         """
         if not knows_failures():
             raise ArgumentError(f"rank {self.rank}: shrink needs Open MPI 5 and mpirun --with-ft ulfm")
+        end_without_barrier()
         return self._keep(MPI.Intracomm(self).Shrink())
 
     def Dup(self, info: MPI.Info | None = None) -> "Communicator":

@@ -13,6 +13,7 @@ from hpcoll.comm.recorder import write_record
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.watch import Watch, tell
 from hpcoll.runtime.engine.host_engine import HostEngine
+from hpcoll.runtime.transports.mpi import end_without_barrier, knows_failures
 
 _METHODS = "hpcoll.comm.blocking"  # how modules begin whose methods programs call; their variable ``context`` tells the communicator
 
@@ -71,6 +72,8 @@ def end_badly(context: Interrupted, what: str, error: BaseException) -> None:
     context.close(f"an earlier collective did not end ({where})")
     if on.config.record is not None:
         write_record(on.config.record, f"{type(error).__name__}: {error}")
+    if isinstance(error, PeerFailed) and knows_failures():
+        end_without_barrier()
     if isinstance(error, DeviceError):
         raise DeviceError(f"{where}: {error}", code=error.code) from None
     if isinstance(error, MemoryError):

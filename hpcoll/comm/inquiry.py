@@ -50,6 +50,7 @@ class Inquiry:
         self._sending: list[tuple[MPI.Request, bytes]] = []
         self.resources: weakref.WeakValueDictionary[str, Resources] = weakref.WeakValueDictionary()
         self.failed: dict[str, list[Call]] = {}
+        self._over = False
         far = [rank for rank in range(on.nranks) if rank not in on.near]
         self._friends = far[:: max(1, -(-len(far) // _FRIENDS))]
         _ALL.add(self)
@@ -98,7 +99,8 @@ class Inquiry:
         text = json.dumps(what).encode()
         try:
             with self._lock:
-                self._sending.append((self._comm.Isend([text, MPI.BYTE], rank, self._tag), text))
+                if not self._over:
+                    self._sending.append((self._comm.Isend([text, MPI.BYTE], rank, self._tag), text))
         except MPI.Exception as error:  # it has failed
             log.debug("nothing can be sent to rank %d: %s", rank, error)
 
@@ -107,6 +109,8 @@ class Inquiry:
         if not self._lock.acquire(blocking=False):
             return
         try:
+            if self._over:  # while this thread was about to look
+                return
             self._sending = [one for one in self._sending if not one[0].Test()]
             status = MPI.Status()
             while self._comm.Iprobe(MPI.ANY_SOURCE, self._tag, status):
@@ -142,6 +146,7 @@ class Inquiry:
         """Its communicator is about to be freed."""
         with self._lock:
             _ALL.discard(self)
+            self._over = True
 
 
 def serve_all() -> None:

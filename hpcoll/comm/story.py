@@ -67,7 +67,7 @@ def difference(known: Knowledge, nranks: int, number: int, title: str) -> str:
     """What each rank called as its so-manieth call."""
     calls: dict[str, list[int]] = {}
     remembered = [known.remembered(rank, number) for rank in range(nranks)]
-    only_how = len({one and (one.signature._replace(algorithm=0, segment=0), one.ncounted) for one in remembered}) == 1
+    only_how = len({(one.signature._replace(algorithm=0, segment=0), one.ncounted) for one in remembered if one}) == 1
     for rank, found in enumerate(remembered):
         call = known.waiting(rank, number)
         text = (call["what"] if call else "") or (found.signature.text(found.ncounted) if found else doing(known, rank, number))

@@ -25,6 +25,7 @@ _LOOK_S, _SEARCH_S = 0.03, 0.25  # between two looks at what is known, and at pr
 _ASK_S = 0.1  # from when on ranks of other nodes are asked
 _FEW = 1024  # ranks
 _ANSWER_S, _SAY_S = 1.0, 0.4  # how long others may take to answer at all, and to say what they call
+_ARRIVE_S = 0.1  # after which a message from another node has arrived
 _KINDS = {kind.__name__: kind for kind in (MismatchError, PeerFailed, CollectiveTimeout)}
 
 
@@ -127,9 +128,11 @@ class Watch:
 
     def _fail(self, kind: type[TransportError], text: str) -> NoReturn:
         """Raise, and tell the others; what some rank had told before is raised on all."""
+        if self._on.inquiry is not None:
+            self._on.inquiry.serve()
         if not self._known.failures():
             tell(self._on, kind, text, self._described(), self._known)
-            time.sleep(_LOOK_S)  # another may have begun to tell
+            self._wait(lambda: False, _LOOK_S if self._on.inquiry is None else _ARRIVE_S)  # another may have begun to tell
         found = self._known.failures()
         if found:
             kind, text = _KINDS.get(found[0]["kind"], TransportError), found[0]["text"]

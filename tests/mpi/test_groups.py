@@ -12,7 +12,7 @@ from mpi4py import MPI
 from reference import agreed, communicator
 
 import hpcoll
-from hpcoll.comm import attach, registry
+from hpcoll.comm import attach, inquiry, registry
 from hpcoll.comm.waiting import wait_policy
 from hpcoll.runtime.engine.wait_policy import OWN_CORE, SHARED_CORE, TWO_CORES
 
@@ -40,6 +40,17 @@ def test_duplicates_cost_no_communicator_of_the_library() -> None:
     assert (agreed(wrong), len(handles), len(set(tags))) == ([], 1, 3 * 6)
     for comm in made:
         comm.Free()
+
+
+def test_freed_while_a_thread_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that share no memory listen to each other's questions; a group that is freed meanwhile is let alone: MPI would end the job."""
+    monkeypatch.setenv("HPCOLL_SHM", "0")
+    monkeypatch.setattr(inquiry, "_EVERY_S", 0)
+    for _ in range(40):
+        comm = hpcoll.Communicator(MPI.COMM_WORLD.Dup())
+        assert right(comm)
+        comm.Free()
+        attach._registry.free()
 
 
 def test_ranks_in_another_order_are_another_group() -> None:

@@ -4,6 +4,7 @@ The library is asked for through mpi4py's own extension module, never by a guess
 MPI libraries on disk, but only one has been initialised.
 """
 
+import contextlib
 import ctypes
 import os
 from functools import lru_cache
@@ -96,6 +97,16 @@ def function(name: str) -> int:
 def knows_failures() -> bool:
     """Whether ranks may go on when others have failed (ULFM): Open MPI 5 lets them, started by ``mpirun --with-ft ulfm``."""
     return MPI.ERR_PROC_FAILED != MPI.ERR_REVOKED and "OMPI_MCA_mpi_ft_enable" in os.environ
+
+
+def end_without_barrier() -> None:
+    """Let MPI_Finalize wait for no other rank, once one has failed.
+
+    Open MPI 5.0.11 waits there for an answer of its launcher's, which in one of 15 jobs or so never comes when a rank was killed shortly
+    before. Its own parameter ``async_mpi_finalize`` does without, but cannot be set any more when MPI runs; this is where its value is.
+    """
+    with contextlib.suppress(ValueError):
+        ctypes.c_bool.in_dll(ctypes.CDLL(MPI.__file__), "ompi_async_mpi_finalize").value = True
 
 
 def handle(thing: MPI.Comm | MPI.Datatype | MPI.Request | MPI.Op) -> int:
