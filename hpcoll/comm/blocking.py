@@ -41,13 +41,9 @@ class BlockingReductions(WithContext):
         if timeout is not None:
             timeout = limit_of(timeout, context)
         key = ("Allreduce", 0, algorithm, segment)
-        try:
-            status = run_cached(context.tables[key], sendbuf, recvbuf, op)
-            if status:
-                context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)
-        except BaseException as error:
-            context.left(key, error)
-            raise
+        status = run_cached(context.tables[key], sendbuf, recvbuf, op)
+        if status:
+            context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)
 
     def Reduce(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, root: int = 0,
@@ -66,13 +62,9 @@ class BlockingReductions(WithContext):
             timeout = limit_of(timeout, context)
         send, recv = (sendbuf, recvbuf) if context.rank == root else (_IN_PLACE, sendbuf)
         key = ("Reduce", root, algorithm, segment)
-        try:
-            status = run_cached(context.tables[key], send, recv, op)
-            if status:
-                context.run(status, key, (sendbuf, recvbuf, op, root), send, recv, stream=stream, limit_s=timeout)
-        except BaseException as error:
-            context.left(key, error)
-            raise
+        status = run_cached(context.tables[key], send, recv, op)
+        if status:
+            context.run(status, key, (sendbuf, recvbuf, op, root), send, recv, stream=stream, limit_s=timeout)
 
     def Reduce_scatter_block(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
@@ -89,13 +81,9 @@ class BlockingReductions(WithContext):
         if timeout is not None:
             timeout = limit_of(timeout, context)
         key = ("Reduce_scatter_block", 0, algorithm, segment)
-        try:
-            status = run_cached(context.tables[key], sendbuf, recvbuf, op)
-            if status:
-                context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)
-        except BaseException as error:
-            context.left(key, error)
-            raise
+        status = run_cached(context.tables[key], sendbuf, recvbuf, op)
+        if status:
+            context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)
 
     def Reduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Op = MPI.SUM,
@@ -108,13 +96,9 @@ class BlockingReductions(WithContext):
         if recvcounts is None and not context.closed:
             recvcounts = every_count(sendbuf, recvbuf, context.rank, context.caller.allgather)
         key, send = ("Reduce_scatter", 0, algorithm, segment), with_counts(sendbuf, recvcounts)
-        try:
-            status = run_cached(context.tables[key], send, recvbuf, op)
-            if status:
-                context.run(status, key, (sendbuf, recvbuf, recvcounts, op), send, recvbuf, stream=stream, limit_s=timeout)
-        except BaseException as error:
-            context.left(key, error)
-            raise
+        status = run_cached(context.tables[key], send, recvbuf, op)
+        if status:
+            context.run(status, key, (sendbuf, recvbuf, recvcounts, op), send, recvbuf, stream=stream, limit_s=timeout)
 
     def Scan(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
@@ -125,13 +109,9 @@ class BlockingReductions(WithContext):
         if timeout is not None:
             timeout = limit_of(timeout, context)
         key = ("Scan", 0, algorithm, segment)
-        try:
-            status = run_cached(context.tables[key], sendbuf, recvbuf, op)
-            if status:
-                context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)
-        except BaseException as error:
-            context.left(key, error)
-            raise
+        status = run_cached(context.tables[key], sendbuf, recvbuf, op)
+        if status:
+            context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)
 
     def Exscan(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
@@ -142,10 +122,6 @@ class BlockingReductions(WithContext):
         if timeout is not None:
             timeout = limit_of(timeout, context)
         key = ("Exscan", 0, algorithm, segment)
-        try:
-            status = run_cached(context.tables[key], sendbuf, recvbuf, op)
-            if status:
-                context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)
-        except BaseException as error:
-            context.left(key, error)
-            raise
+        status = run_cached(context.tables[key], sendbuf, recvbuf, op)
+        if status:
+            context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)

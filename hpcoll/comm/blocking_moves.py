@@ -21,13 +21,9 @@ class BlockingMoves(WithContext):
         if timeout is not None:
             timeout = limit_of(timeout, context)
         key = ("Barrier", 0, algorithm, segment)
-        try:
-            status = run_cached(context.tables[key], _IN_PLACE, context.token, None)
-            if status:
-                context.run(status, key, (), _IN_PLACE, context.token, limit_s=timeout)
-        except BaseException as error:
-            context.left(key, error)
-            raise
+        status = run_cached(context.tables[key], _IN_PLACE, context.token, None)
+        if status:
+            context.run(status, key, (), _IN_PLACE, context.token, limit_s=timeout)
 
     def Bcast(
         self, buf: Any, root: int = 0, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
@@ -43,13 +39,9 @@ class BlockingMoves(WithContext):
         if timeout is not None:
             timeout = limit_of(timeout, context)
         key = ("Bcast", root, algorithm, segment)
-        try:
-            status = run_cached(context.tables[key], _IN_PLACE, buf, None)
-            if status:
-                context.run(status, key, (buf, root), _IN_PLACE, buf, stream=stream, limit_s=timeout)
-        except BaseException as error:
-            context.left(key, error)
-            raise
+        status = run_cached(context.tables[key], _IN_PLACE, buf, None)
+        if status:
+            context.run(status, key, (buf, root), _IN_PLACE, buf, stream=stream, limit_s=timeout)
 
     def Allgather(
         self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
@@ -65,13 +57,9 @@ class BlockingMoves(WithContext):
         if timeout is not None:
             timeout = limit_of(timeout, context)
         key = ("Allgather", 0, algorithm, segment)
-        try:
-            status = run_cached(context.tables[key], sendbuf, recvbuf, None)
-            if status:
-                context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream, limit_s=timeout)
-        except BaseException as error:
-            context.left(key, error)
-            raise
+        status = run_cached(context.tables[key], sendbuf, recvbuf, None)
+        if status:
+            context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream, limit_s=timeout)
 
     def Allgatherv(
         self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
@@ -81,13 +69,9 @@ class BlockingMoves(WithContext):
         if timeout is not None:
             timeout = limit_of(timeout, context)
         key = ("Allgatherv", 0, algorithm, segment)
-        try:
-            status = run_cached(context.tables[key], sendbuf, recvbuf, None)
-            if status:
-                context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream, limit_s=timeout)
-        except BaseException as error:
-            context.left(key, error)
-            raise
+        status = run_cached(context.tables[key], sendbuf, recvbuf, None)
+        if status:
+            context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream, limit_s=timeout)
 
     def Gather(
         self, sendbuf: Any, recvbuf: Any, root: int = 0,
@@ -105,13 +89,9 @@ class BlockingMoves(WithContext):
             timeout = limit_of(timeout, context)
         send, recv = (sendbuf, recvbuf) if context.rank == root else (_IN_PLACE, sendbuf)
         key = ("Gather", root, algorithm, segment)
-        try:
-            status = run_cached(context.tables[key], send, recv, None)
-            if status:
-                context.run(status, key, (sendbuf, recvbuf, root), send, recv, stream=stream, limit_s=timeout)
-        except BaseException as error:
-            context.left(key, error)
-            raise
+        status = run_cached(context.tables[key], send, recv, None)
+        if status:
+            context.run(status, key, (sendbuf, recvbuf, root), send, recv, stream=stream, limit_s=timeout)
 
     def Gatherv(
         self, sendbuf: Any, recvbuf: Any, root: int = 0,
@@ -122,13 +102,9 @@ class BlockingMoves(WithContext):
         if timeout is not None:
             timeout = limit_of(timeout, context)
         key = ("Gatherv", root, algorithm, segment)
-        try:
-            status = run_cached(context.tables[key], sendbuf, recvbuf, None)
-            if status:
-                context.run(status, key, (sendbuf, recvbuf, root), sendbuf, recvbuf, stream=stream, limit_s=timeout)
-        except BaseException as error:
-            context.left(key, error)
-            raise
+        status = run_cached(context.tables[key], sendbuf, recvbuf, None)
+        if status:
+            context.run(status, key, (sendbuf, recvbuf, root), sendbuf, recvbuf, stream=stream, limit_s=timeout)
 
     def Scatter(
         self, sendbuf: Any, recvbuf: Any, root: int = 0,
@@ -148,13 +124,9 @@ class BlockingMoves(WithContext):
         if recv is _IN_PLACE:
             send, recv = _IN_PLACE, sendbuf
         key = ("Scatter", root, algorithm, segment)
-        try:
-            status = run_cached(context.tables[key], send, recv, None)
-            if status:
-                context.run(status, key, (sendbuf, recvbuf, root), send, recv, stream=stream, limit_s=timeout)
-        except BaseException as error:
-            context.left(key, error)
-            raise
+        status = run_cached(context.tables[key], send, recv, None)
+        if status:
+            context.run(status, key, (sendbuf, recvbuf, root), send, recv, stream=stream, limit_s=timeout)
 
     def Scatterv(
         self, sendbuf: Any, recvbuf: Any, root: int = 0,
@@ -165,13 +137,9 @@ class BlockingMoves(WithContext):
         if timeout is not None:
             timeout = limit_of(timeout, context)
         key = ("Scatterv", root, algorithm, segment)
-        try:
-            status = run_cached(context.tables[key], sendbuf, recvbuf, None)
-            if status:
-                context.run(status, key, (sendbuf, recvbuf, root), sendbuf, recvbuf, stream=stream, limit_s=timeout)
-        except BaseException as error:
-            context.left(key, error)
-            raise
+        status = run_cached(context.tables[key], sendbuf, recvbuf, None)
+        if status:
+            context.run(status, key, (sendbuf, recvbuf, root), sendbuf, recvbuf, stream=stream, limit_s=timeout)
 
     def Alltoall(
         self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
@@ -187,13 +155,9 @@ class BlockingMoves(WithContext):
         if timeout is not None:
             timeout = limit_of(timeout, context)
         key = ("Alltoall", 0, algorithm, segment)
-        try:
-            status = run_cached(context.tables[key], sendbuf, recvbuf, None)
-            if status:
-                context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream, limit_s=timeout)
-        except BaseException as error:
-            context.left(key, error)
-            raise
+        status = run_cached(context.tables[key], sendbuf, recvbuf, None)
+        if status:
+            context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream, limit_s=timeout)
 
     def Alltoallv(
         self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
@@ -203,10 +167,6 @@ class BlockingMoves(WithContext):
         if timeout is not None:
             timeout = limit_of(timeout, context)
         key = ("Alltoallv", 0, algorithm, segment)
-        try:
-            status = run_cached(context.tables[key], sendbuf, recvbuf, None)
-            if status:
-                context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream, limit_s=timeout)
-        except BaseException as error:
-            context.left(key, error)
-            raise
+        status = run_cached(context.tables[key], sendbuf, recvbuf, None)
+        if status:
+            context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream, limit_s=timeout)

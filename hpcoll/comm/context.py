@@ -173,6 +173,9 @@ class Context:
             table.latest.plan.account.note(table.nbytes, perf_counter_ns() - begun)
             return
         if status == BUSY:
+            if left_alone(self) and self.resources.lock[0]:  # still
+                self.interrupted(f"a call before {key[0]}", InterruptedError("a signal's handler raised an exception in it"))
+                self.check()
             why = "another thread is inside a collective on this communicator: give each thread its own Dup()"
             raise ArgumentError(f"rank {self.rank}: {why}")
         if status == MISS:
@@ -274,11 +277,6 @@ class Context:
             abandon(engine, call)
             self.interrupted(plan.named(engine.elements), error)
             raise
-
-    def left(self, key: call_cache.Key, error: BaseException) -> None:
-        """A blocking call ends with an error: where a signal's handler raised it between compiled code and Python, it stopped half-way."""
-        if self.resources.lock[0] and not self.closed and left_alone(self):
-            self.interrupted(key[0], error)
 
     def watch(self, engine: HostEngine, called_at: str, limit_s: float | None, begun: float) -> Watch:
         """A watch over a run in flight that does not end: where the program called it, how long it may take, and since when."""

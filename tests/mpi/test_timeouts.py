@@ -49,8 +49,6 @@ def in_flight(comm: hpcoll.Communicator, timeout: Any) -> None:
     comm.Iallreduce(x(), np.zeros(8), timeout=timeout).Wait()
 
 
-
-
 def queued(comm: hpcoll.Communicator, timeout: Any) -> None:
     """The limit of a call that has to wait for others, which have none."""
     before = [comm.Iallreduce(x(), np.zeros(8)) for _ in range(IN_FLIGHT)]
