@@ -58,7 +58,8 @@ class _Board:
         self.words[progress.COMPLETE] = library().grequest_complete
         for field, name in ((progress.SEM_WAIT, "sem_wait"), (progress.SEM_POST, "sem_post"), (progress.SCHED_YIELD, "sched_yield")):
             self.words[field] = function_address(name)
-        self.words[progress.USLEEP] = function_address("usleep")
+        for field, name in ((progress.USLEEP, "usleep"), (progress.CLOCK_GETTIME, "clock_gettime")):
+            self.words[field] = function_address(name)
         self.free = list(range(_MAX_SLOTS - 1, -1, -1))
         self.operations: dict[int, Operation] = {}
         self.watch_thread = WatchThread(lambda: list(self.operations.values()))

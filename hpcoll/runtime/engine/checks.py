@@ -81,6 +81,14 @@ def begin_call(address):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
+def note_begin(state, when):  # type: ignore[no-untyped-def]
+    """Note more exactly when the latest call has begun."""
+    if state[f.LOG]:
+        log = pointer(state[f.LOG])
+        pointer(log[f.RECORDED] + log[f.CALLS] % f.RECORDS_HOT * _RECORD_NBYTES)[f.ITS_BEGIN] = when
+
+
+@njit(nogil=True)
 def note_end(state, when):  # type: ignore[no-untyped-def]
     """Note that a call has ended, and tell the ranks of the node."""
     if state[f.LOG]:

@@ -11,7 +11,7 @@ from numba import njit
 from hpcoll.runtime.engine.checks import begin_call, note_end
 from hpcoll.runtime.engine.ffi import INT, LONG, c_function, exchange, pointer, sched_yield, store_release, usleep
 from hpcoll.runtime.engine.gpu_ops import begin_gpu, enter, leave, run_gpu
-from hpcoll.runtime.engine.local_ops import copy, nanoseconds, run_local
+from hpcoll.runtime.engine.local_ops import copy, last_tick, nanoseconds, run_local
 from hpcoll.runtime.engine.mpi_ops import let_mpi_move, run_mpi
 from hpcoll.runtime.engine.resize import resize
 from hpcoll.runtime.engine.shm_ops import begin_shm, end_shm, run_shm
@@ -51,11 +51,11 @@ def _run_lane(address, lane, row):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def begin(address, input_address, output_address):  # type: ignore[no-untyped-def]
+def begin(address, input_address, output_address, now):  # type: ignore[no-untyped-def]
     """Set a call's buffers and put the first lanes into their window slots; False where another rank's call has failed."""
     state = pointer(address)
     window_slots, lanes = pointer(state[f.WINDOW_SLOTS]), pointer(state[f.LANES])
-    state[f.INPUT], state[f.OUTPUT], state[f.ENDED], state[f.STARTED] = input_address, output_address, 0, nanoseconds(address)
+    state[f.INPUT], state[f.OUTPUT], state[f.ENDED], state[f.STARTED] = input_address, output_address, 0, now
     if state[f.COPY_NBYTES]:
         copy(state, state[f.COPY], input_address, state[f.COPY_NBYTES])
         state[f.INPUT] = state[f.COPY]
@@ -146,24 +146,28 @@ def run_locked(address, input_address, output_address, counts):  # type: ignore[
     if status != f.DONE:
         store_release(state[f.LOCK], 0)
         return status
-    return _go_on(address) if begin(address, input_address, output_address) else f.FAILED
+    return _go_on(address) if begin(address, input_address, output_address, nanoseconds(address)) else f.FAILED
 
 
 @njit(nogil=True)
 def _go_on(address):  # type: ignore[no-untyped-def]
-    state, idle = pointer(address), 0
+    state, idle, since = pointer(address), 0, 0
     while state[f.ENDED] < state[f.NLANES]:
         moved = advance_by_address(address)
         if moved < 0:
             return f.FAILED
-        idle = 0 if moved else idle + 1
+        idle, since = (0, 0) if moved else (idle + 1, since)
         if idle > state[f.SPINS] and idle % f.LOOKS == 0:
             let_mpi_move(address)  # a peer may be late because its message to this rank, or its access to a window here, needs that
         if idle > state[f.YIELDS] and idle % f.LOOKS == 0:
             usleep(state[f.USLEEP], (1,))
         elif idle > state[f.STAYS]:
             sched_yield(state[f.SCHED_YIELD], ())
-        if idle > state[f.YIELDS] + f.NAPS * f.LOOKS:
+        else:
+            continue
+        now = last_tick(state[f.CLOCK_GETTIME], address + 8 * f.CLOCK)  # where others want the core, a yield can take milliseconds
+        since = since or now
+        if now - since > f.STRETCH_NS:
             return f.PENDING
     account, elapsed = pointer(state[f.ACCOUNT]), nanoseconds(address) - state[f.STARTED]
     if state[f.TURNS]:

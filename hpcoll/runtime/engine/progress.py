@@ -6,7 +6,7 @@ message context run in the order of their tickets. The helper parks on a semapho
 
 from numba import njit
 
-from hpcoll.runtime.engine.checks import note_end
+from hpcoll.runtime.engine.checks import note_begin, note_end
 from hpcoll.runtime.engine.ffi import (
     INT,
     LONG,
@@ -22,7 +22,7 @@ from hpcoll.runtime.engine.ffi import (
     usleep,
 )
 from hpcoll.runtime.engine.interpreter import advance_by_address, begin
-from hpcoll.runtime.engine.local_ops import nanoseconds
+from hpcoll.runtime.engine.local_ops import last_tick, nanoseconds
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program import progress_fields as p
 
@@ -44,7 +44,7 @@ def _advance(table, slot):  # type: ignore[no-untyped-def]
     state = load_acquire(at + 8 * p.STATE)
     engine = pointer(fields[p.ENGINE])
     if state == p.QUEUED and load_acquire(fields[p.TICKETS]) == fields[p.TICKET]:
-        begun = begin(fields[p.ENGINE], fields[p.INPUT], fields[p.OUTPUT])
+        begun = begin(fields[p.ENGINE], fields[p.INPUT], fields[p.OUTPUT], nanoseconds(fields[p.ENGINE]))
         state = p.RUNNING
         store_release(at + 8 * p.STATE, p.RUNNING)
     if state == p.RUNNING:
@@ -113,15 +113,24 @@ def activate(table, slot, state):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def wait(table, slot, rounds, yields_after):  # type: ignore[no-untyped-def]
-    """Advance all operations until one has ended, for so many rounds without movement, after some of which it yields; returns its state."""
-    words, at, idle = pointer(table), table + 8 * (p.SLOTS + p.SLOT * slot + p.STATE), 0
+    """Advance all operations until one has ended, for so many rounds without movement, after some of which it yields; returns its state.
+
+    For so long only as compiled code may keep signals from Python.
+    """
+    words, at, idle, since = pointer(table), table + 8 * (p.SLOTS + p.SLOT * slot + p.STATE), 0, 0
     add(table + 8 * p.WAITERS, 1)
     while load_acquire(at) < p.ENDED_WELL and idle < rounds:
-        idle = 0 if _round(table) else idle + 1
+        idle, since = (0, 0) if _round(table) else (idle + 1, since)
         if idle > yields_after + 2000:
             usleep(words[p.USLEEP], (1,))
         elif idle > yields_after:
             sched_yield(words[p.SCHED_YIELD], ())
+        else:
+            continue
+        now = last_tick(words[p.CLOCK_GETTIME], table + 8 * p.CLOCK)
+        since = since or now
+        if now - since > f.STRETCH_NS:
+            break
     add(table + 8 * p.WAITERS, -1)
     return load_acquire(at)
 
@@ -136,7 +145,7 @@ def start(engine, input_address, output_address):  # type: ignore[no-untyped-def
     state = pointer(engine)
     if state[f.CELL] and (pointer(state[f.CELL])[0] ^ state[f.NULL]) & state[f.HANDLE_MASK]:
         return f.BUSY
-    if not begin(engine, input_address, output_address):
+    if not begin(engine, input_address, output_address, last_tick(state[f.CLOCK_GETTIME], engine + 8 * f.CLOCK)):
         return f.FAILED
     idle = 0
     while idle < state[f.LINGERS]:
@@ -144,11 +153,12 @@ def start(engine, input_address, output_address):  # type: ignore[no-untyped-def
         if moved < 0:
             return f.FAILED
         if state[f.ENDED] == state[f.NLANES]:
-            note_end(state, state[f.STARTED])  # more or less: the clock costs a twentieth of a short call
+            note_end(state, state[f.STARTED])
             if state[f.CELL]:
                 memcpy(state[f.MEMCPY], (state[f.CELL], engine + 8 * f.STAND_IN, 8 if state[f.HANDLE_MASK] == -1 else 4))
             return f.DONE
         idle = 0 if moved else idle + 1
         if idle > state[f.STAYS]:
             sched_yield(state[f.SCHED_YIELD], ())
+    note_begin(state, nanoseconds(engine))
     return f.PENDING

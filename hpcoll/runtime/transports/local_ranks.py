@@ -224,6 +224,7 @@ class LocalRanks:
 
     def free(self) -> None:
         """Free the communicator; what was made stays as long as somebody holds it."""
+        self.notices = None
         sweep()
         if self._own:
             self.comm.Free()
