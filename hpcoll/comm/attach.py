@@ -7,7 +7,7 @@ from typing import Any
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, TransportError
-from hpcoll.comm.context import Context
+from hpcoll.comm.context import Context, free
 from hpcoll.comm.contexts import LIVE
 from hpcoll.comm.introduction import INTRODUCTION
 from hpcoll.comm.ledger import Ledger
@@ -25,6 +25,7 @@ def _after_fork() -> None:
     INTRODUCTION.forget()
     for context in LIVE:
         context.close("this process is a fork: MPI belongs to its parent")
+    LIVE.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -33,6 +34,11 @@ os.register_at_fork(after_in_child=_after_fork)
 def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:
     if not context.closed:
         _registry.leave(context.resources, context.free())
+    elif context in LIVE:  # a call has failed
+        give_up_all(context, TransportError(f"rank {context.rank}: given up: the communicator was freed"))
+        free(context.parts)
+        _registry.lose(context.resources)
+    LIVE.discard(context)
 
 
 def _finalizing(comm: MPI.Comm, keyval: int, nothing: object) -> None:
@@ -41,6 +47,7 @@ def _finalizing(comm: MPI.Comm, keyval: int, nothing: object) -> None:
     _registry.free()
     for context in list(LIVE):
         context.close("MPI is finalised")
+    LIVE.clear()
 
 
 _KEYVALS: list[int] = []
@@ -97,6 +104,7 @@ def renewed(comm: MPI.Intracomm, old: Context) -> Context:
     resources = old.resources
     give_up_all(old, TransportError(f"rank {old.rank}: given up: the communicator was recovered"))
     old.close("it was recovered: this is another object over the same communicator")
+    LIVE.discard(old)
     MPI.Intracomm(comm).Delete_attr(_KEYVALS[0])
     made = context_of(comm, resources.asked_mixed, old.ledger)
     _registry.lose(resources)

@@ -7,6 +7,7 @@ calls on GPU arrays, once there are any, a GPU part. It hangs on the communicato
 
 import weakref
 from functools import cached_property, partial
+from operator import is_
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
@@ -72,7 +73,7 @@ class Context:
 
     def __init__(self, resources: Resources, ledger: Ledger, parts: Parts | None = None) -> None:
         self.resources = resources
-        self.rank, self.nranks, self.caller = self.resources.rank, self.resources.nranks, self.resources.caller
+        self.rank, self.nranks, self.caller = resources.rank, resources.nranks, resources.caller
         self.token = self.caller.token
         self.ledger = ledger
         self.engines = BlockingEngines() if parts is None else parts.engines
@@ -103,11 +104,15 @@ class Context:
             return None
         drain(self)
         self.close("the communicator was freed")
-        parts = Parts(self.resources, self.planner, self.engines, self.ledger)
         if self.__dict__.pop("gpu", None) is None:
-            return parts
-        free(parts)
+            return self.parts
+        free(self.parts)
         return None
+
+    @property
+    def parts(self) -> Parts:
+        """What it is made of."""
+        return Parts(self.resources, self.planner, self.engines, self.ledger)
 
     def close(self, why: str) -> None:
         """Refuse further use."""
@@ -224,7 +229,7 @@ class Context:
         call, plan = prepared.call, prepared.plan
         if call is None or plan.algorithm == NATIVE:
             theirs = self._run_natively(method, prepared)
-            if table is not None and self.resources.config.check != EVERY_CALL and all(map(_same, theirs, arguments)):
+            if table is not None and self.resources.config.check != EVERY_CALL and all(map(is_, theirs, arguments)):
                 entries.enter_native(self.planner, table, method, arguments, buffers, prepared)
             return
         engine = self._run_engine(key, arguments, prepared, asked.limit_s)
@@ -292,7 +297,3 @@ def free(parts: Parts) -> None:
     parts.planner.forget()
     parts.engines.free()
     parts.resources.free()
-
-
-def _same(one: object, other: object) -> bool:
-    return one is other

@@ -32,7 +32,7 @@ FAULTS = ("count", "type", "operator", "collective", "root", "bit")
 FAULT_EVERY = 40  # calls
 LOST_EVERY = 15  # faults
 CALLS_AFTER, LIMIT_S = 40, 2.0  # a lost acknowledgement
-SOON_S = 10.0
+SOON_S, NOTED_S = 10.0, 1.0
 
 
 class Case:
@@ -204,10 +204,15 @@ def soak(seconds: float, seed: int) -> Counter[str]:
         if differs(case, fault) and WORLD.size > 1:
             counts["faults"] += 1
             WORLD.Barrier()  # else who is late hears of it in a call before
-            slowest = max(slowest, provoke(case, fault, victim))
+            took = provoke(case, fault, victim)
+            if took > NOTED_S:
+                what = f"{case.method} by {case.algorithm} of {case.count} {case.dtype}"
+                print(f"rank {WORLD.rank}: {fault} in {what} on rank {victim} after {counts['calls']} calls: {took:.2f} s", file=sys.stderr)
+            slowest = max(slowest, took)
             if chance.random() < 0.5:
                 comms[at].recover()
             else:
+                comms[at].Free()
                 comms[at] = hpcoll.Communicator((WORLD.Dup if at == 0 else lambda: WORLD.Split(0, -WORLD.rank))())
     counts["late"] = int(slowest > SOON_S)
     counts["slowest ms"] = int(1e3 * slowest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 import re
 import time
@@ -13,9 +14,11 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 from reference import agreed, fresh
+from test_shm import mappings, open_mappings
 
 import hpcoll
-from hpcoll import ArgumentError, MismatchError
+from hpcoll import ArgumentError, MismatchError, TransportError
+from hpcoll.comm import attach
 from hpcoll.comm.group import IN_FLIGHT
 from hpcoll.comm.signature import Signature
 from hpcoll.runtime.engine.checks import CHECK_BITS, _spread
@@ -172,6 +175,33 @@ def test_bytes_go_with_any_type(way: str) -> None:
         whole = np.zeros(count * comm.size)
         comm.Allgather([data[:count].copy(), MPI.BYTE] if comm.rank == 0 else data[:count].copy(), whole)
         assert np.array_equal(whole, np.tile(data[:count], comm.size))
+
+
+def test_freed_after_it() -> None:
+    """Memory that ranks share goes at once, not when garbage is collected."""
+
+    def fail_and_free() -> None:
+        comm = made("shared memory")
+        request = comm.Iallreduce(x(8), x(8))
+        MPI.COMM_WORLD.Barrier()  # else who is late hears of it earlier
+        try:
+            and_on(comm, lambda: comm.Allreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM), blocking)
+        except MismatchError:
+            comm.Free()
+        with contextlib.suppress(TransportError):
+            request.Wait()
+
+    made("shared memory").Free()
+    attach._registry.free()
+    before = mappings()
+    gc.disable()
+    try:
+        for _ in range(4):
+            fail_and_free()
+        after = open_mappings()
+    finally:
+        gc.enable()
+    assert agreed([] if after == before else [(before, after)]) == []
 
 
 def test_other_communicators_go_on(way: str) -> None:
