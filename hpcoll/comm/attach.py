@@ -23,7 +23,7 @@ def _after_fork() -> None:
     _registry.forget()
     NOTICE.forget()
     INTRODUCTION.forget()
-    for context in LIVE:
+    for context in list(LIVE):
         context.close("this process is a fork: MPI belongs to its parent")
     LIVE.clear()
 
@@ -38,7 +38,7 @@ def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:
         give_up_all(context, TransportError(f"rank {context.rank}: given up: the communicator was freed"))
         free(context.parts)
         _registry.lose(context.resources)
-    LIVE.discard(context)
+    LIVE.pop(context, None)
 
 
 def _finalizing(comm: MPI.Comm, keyval: int, nothing: object) -> None:
@@ -86,7 +86,7 @@ def context_of(comm: MPI.Intracomm, mixed: bool | None = None, ledger: Ledger | 
             from hpcoll.comm.inquiry import attend  # what ranks of one node do not need
 
             attend(resources)
-        LIVE.add(context)
+        LIVE[context] = None
         if resources.config.record is not None:
             record_on_signal(resources.config.record)
         comm.Set_attr(_KEYVALS[0], context)
@@ -104,7 +104,7 @@ def renewed(comm: MPI.Intracomm, old: Context) -> Context:
     resources = old.resources
     give_up_all(old, TransportError(f"rank {old.rank}: given up: the communicator was recovered"))
     old.close("it was recovered: this is another object over the same communicator")
-    LIVE.discard(old)
+    LIVE.pop(old, None)
     MPI.Intracomm(comm).Delete_attr(_KEYVALS[0])
     made = context_of(comm, resources.asked_mixed, old.ledger)
     _registry.lose(resources)

@@ -28,7 +28,7 @@ _AGAIN_S, _MOST_S = 0.1, 2.0  # between two questions to the same rank: at first
 _FRIENDS = 64  # most ranks that one rank tells something by itself
 _FIRST_NAP_S, _LAST_NAP_S = 1e-4, 1e-2
 _NEIGHBOURS = 2  # that are asked about a rank which does not answer
-_ALL: "weakref.WeakSet[Inquiry]" = weakref.WeakSet()
+_ALL: "list[Inquiry]" = []  # copied in one go, while other threads make some
 _parting: list[MPI.Intracomm] = []  # on which all ranks of COMM_WORLD wait for each other at the end
 
 
@@ -53,7 +53,7 @@ class Inquiry:
         self._over = False
         far = [rank for rank in range(on.nranks) if rank not in on.near]
         self._friends = far[:: max(1, -(-len(far) // _FRIENDS))]
-        _ALL.add(self)
+        _ALL.append(self)
         _listener.wake()
 
     def add(self, on: Resources) -> None:
@@ -145,7 +145,8 @@ class Inquiry:
     def end(self) -> None:
         """Its communicator is about to be freed."""
         with self._lock:
-            _ALL.discard(self)
+            if not self._over:
+                _ALL.remove(self)
             self._over = True
 
 

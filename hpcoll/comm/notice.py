@@ -40,7 +40,8 @@ class Notice:
     def add_page(self, page: Notices | None) -> None:
         """Write on one more page."""
         if page is not None:
-            self._pages.add(page)
+            with self._changing:
+                self._pages.add(page)
 
     def show(self, page: LivePage | None) -> None:
         """Write on the live page of this process, too, for those who look from outside."""

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from reference import agreed, fresh
 
 from hpcoll.comm import engine_builder
-from hpcoll.runtime.engine import host_engine
+from hpcoll.runtime.engine import host_engine, local_ops
 from hpcoll.runtime.engine.c_library import function_address
 
 pytestmark = [pytest.mark.mpi, pytest.mark.once]
@@ -41,5 +41,5 @@ def test_compiled_code_reads_a_clock_that_only_goes_forward(monkeypatch: pytest.
         assert (y == comm.size).all()
     request.Free()
     comm.Free()
-    assert agreed([] if set(asked) == {time.CLOCK_MONOTONIC} else [set(asked)]) == []
+    assert agreed([] if set(asked) <= {time.CLOCK_MONOTONIC, local_ops._CLOCK_MONOTONIC_COARSE} else [set(asked)]) == []
     assert MPI.COMM_WORLD.size < 2 or asked

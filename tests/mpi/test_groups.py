@@ -51,6 +51,8 @@ def test_freed_while_a_thread_listens(monkeypatch: pytest.MonkeyPatch) -> None:
         assert right(comm)
         comm.Free()
         attach._registry.free()
+    thread = inquiry._listener._thread
+    assert thread is None or thread.is_alive()
 
 
 def test_ranks_in_another_order_are_another_group() -> None:
