@@ -25,7 +25,7 @@ _LOOK_S, _SEARCH_S = 0.03, 0.25  # between two looks at what is known, and at pr
 _ASK_S = 0.1  # from when on ranks of other nodes are asked
 _FEW = 1024  # ranks
 _ANSWER_S, _SAY_S = 1.0, 0.4  # how long others may take to answer at all, and to say what they call
-_ARRIVE_S = 0.1  # after which a message from another node has arrived
+_SETTLE_S = 0.1  # in which ranks that tell something at the same time see it of each other, so that all take the first
 _KINDS = {kind.__name__: kind for kind in (MismatchError, PeerFailed, CollectiveTimeout)}
 
 
@@ -132,7 +132,7 @@ class Watch:
             self._on.inquiry.serve()
         if not self._known.failures():
             tell(self._on, kind, text, self._described(), self._known)
-            self._wait(lambda: False, _LOOK_S if self._on.inquiry is None else _ARRIVE_S)  # another may have begun to tell
+        self._wait(lambda: False, _SETTLE_S)  # another may have begun to tell earlier
         found = self._known.failures()
         if found:
             kind, text = _KINDS.get(found[0]["kind"], TransportError), found[0]["text"]
