@@ -51,8 +51,10 @@ def test_new_sizes_and_lists(collective: str, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.mpi(min_size=1)
 def test_memory_traffic(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """An allreduce that stages all and combines all in one pass reads and writes p + 3 times its message; the library's is not known."""
-    monkeypatch.setenv("HPCOLL_SHM_COPY", "staged")  # else both ways are tried in turns where writes are slow
+    """An allreduce that stages all and combines all in one pass reads and writes p + 3 times its message; the library's is not known.
+
+    Where a core's writes to shared memory are slow, peers may copy its message from its own memory; out of place only.
+    """
     sizes, copied, copy_rate = ("-b", "64K", "-e", "64K", "-n", "5"), list[int](), traffic._copy_rate
     monkeypatch.setattr(traffic, "_copy_rate", lambda *given: copied.append(given[2]) or copy_rate(*given))
     found = document(capsys, "allreduce", *sizes, "--algorithms", "direct", "--memory-traffic")
@@ -60,7 +62,9 @@ def test_memory_traffic(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     expected = (WORLD.size + 3) * 65536
     assert (moved["native"], copied) == ([None, None], [65536])  # the rate is that of arrays of the message's size
     if SUPPORTED and WORLD.size > 1:
-        assert moved["direct"] == [expected, expected]
+        out_of_place, in_place = moved["direct"]
+        assert in_place == expected
+        assert expected <= out_of_place <= expected + 2 * (WORLD.size - 1) * 65536
         assert all(0 < result["in_place"]["copy_share"] < 100 for result in found["results"] if result["algorithm"] == "direct")
     assert bench("allreduce", *sizes, "--algorithms", "direct", "--memory-traffic") == 0
     assert ("moved / size" in capsys.readouterr().out) == (WORLD.rank == 0 and SUPPORTED)
