@@ -34,7 +34,7 @@ from hpcoll.selection.config import log
 
 _MAX_SLOTS = 1024
 _TURNS = 3000  # rounds without movement after which a wait lets Python see a signal
-_SHORT_WHILE, _YIELDS_AFTER = 300, 10  # such rounds; the second where others may need this core
+_SHORT_WHILE, _YIELDS_AFTER, _SLEEPS = 300, 10, -1  # such rounds; the second where others may need this core, the third after a while
 _SEMAPHORE_NBYTES, _FINALIZE_S = 64, 0.5
 
 _abandoned: list[object] = []
@@ -56,10 +56,8 @@ class _Board:
         self._semaphore = np.zeros(_SEMAPHORE_NBYTES, np.uint8)
         self.words[progress.SEMAPHORE] = self._semaphore.ctypes.data
         self.words[progress.COMPLETE] = library().grequest_complete
-        for field, name in ((progress.SEM_WAIT, "sem_wait"), (progress.SEM_POST, "sem_post"), (progress.SCHED_YIELD, "sched_yield")):
-            self.words[field] = function_address(name)
-        for field, name in ((progress.USLEEP, "usleep"), (progress.CLOCK_GETTIME, "clock_gettime")):
-            self.words[field] = function_address(name)
+        for name in ("sem_wait", "sem_post", "sched_yield", "usleep", "clock_gettime"):
+            self.words[getattr(progress, name.upper())] = function_address(name)
         self.free = list(range(_MAX_SLOTS - 1, -1, -1))
         self.operations: dict[int, Operation] = {}
         self.watch_thread = WatchThread(lambda: list(self.operations.values()))
@@ -207,7 +205,7 @@ class Operation:
         """Give turns until it has ended, for so long at most; ``move`` is called now and then, where nothing else moves."""
         kept, end = self.engine.wait_policy.stays // _TURNS, math.inf if limit_s == math.inf else time.monotonic() + limit_s
         while not self._finished:
-            yields_after = _TURNS if kept > 0 else _YIELDS_AFTER
+            yields_after = _TURNS if kept > 0 else _YIELDS_AFTER if kept == 0 else _SLEEPS
             if call_compiled(WAIT, self.board.address, self._slot, _TURNS, yields_after) >= progress.ENDED_WELL:
                 return True
             kept -= 1

@@ -132,7 +132,7 @@ def run(address, input_address, output_address, counts):  # type: ignore[no-unty
         on what this engine needs alone, or an answer of `resize`: nothing has happened then.
     """
     if counts == f.GO_ON:
-        return _go_on(address)
+        return _go_on(address, pointer(address)[f.YIELDS])  # it has waited for long: sleep between looks, until something moves
     if not exchange(pointer(address)[f.LOCK], 0, 1):
         return f.BUSY
     return run_locked(address, input_address, output_address, counts)
@@ -146,12 +146,12 @@ def run_locked(address, input_address, output_address, counts):  # type: ignore[
     if status != f.DONE:
         store_release(state[f.LOCK], 0)
         return status
-    return _go_on(address) if begin(address, input_address, output_address, nanoseconds(address)) else f.FAILED
+    return _go_on(address, 0) if begin(address, input_address, output_address, nanoseconds(address)) else f.FAILED
 
 
 @njit(nogil=True)
-def _go_on(address):  # type: ignore[no-untyped-def]
-    state, idle, since = pointer(address), 0, 0
+def _go_on(address, idle):  # type: ignore[no-untyped-def]
+    state, since = pointer(address), 0
     while state[f.ENDED] < state[f.NLANES]:
         moved = advance_by_address(address)
         if moved < 0:

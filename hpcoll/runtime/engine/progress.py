@@ -27,6 +27,7 @@ from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program import progress_fields as p
 
 _HURRY, _REST = 50, 150  # rounds without movement after which the helper sleeps between them, and parks if nothing is in flight
+_YIELDS = 2000  # such rounds in which who waits yields, before it sleeps between them
 
 _complete = c_function(INT, LONG)
 _semaphore = c_function(INT, LONG)
@@ -115,19 +116,20 @@ def activate(table, slot, state):  # type: ignore[no-untyped-def]
 def wait(table, slot, rounds, yields_after):  # type: ignore[no-untyped-def]
     """Advance all operations until one has ended, for so many rounds without movement, after some of which it yields; returns its state.
 
-    For so long only as compiled code may keep signals from Python.
+    For so long only as compiled code may keep signals from Python. Below 0 ``yields_after`` means that it sleeps between rounds at once.
     """
-    words, at, idle, since = pointer(table), table + 8 * (p.SLOTS + p.SLOT * slot + p.STATE), 0, 0
+    words, at, since = pointer(table), table + 8 * (p.SLOTS + p.SLOT * slot + p.STATE), 0
+    yields_after, idle = max(0, yields_after), _YIELDS if yields_after < 0 else 0
     add(table + 8 * p.WAITERS, 1)
     while load_acquire(at) < p.ENDED_WELL and idle < rounds:
         idle, since = (0, 0) if _round(table) else (idle + 1, since)
-        if idle > yields_after + 2000:
+        if idle > yields_after + _YIELDS:
             usleep(words[p.USLEEP], (1,))
         elif idle > yields_after:
             sched_yield(words[p.SCHED_YIELD], ())
         else:
             continue
-        now = last_tick(words[p.CLOCK_GETTIME], table + 8 * p.CLOCK)
+        now = last_tick(words[p.CLOCK_GETTIME], table + 8 * p.CLOCK)  # room of all threads: torn, it is wrong by a second, and rounds count
         since = since or now
         if now - since > f.STRETCH_NS:
             break
