@@ -67,7 +67,7 @@ MUTANTS = (
         "openmpi 2 test_collectives.py",
     ),
     Mutant(
-        "missing average: in flight nothing is done at the end", f"{COMM}/progress_thread.py",
+        "missing average: in flight nothing is done at the end", f"{COMM}/operations.py",
         "            if self.call.finish is not None:\n", "            if self.call.finish is not None and self.call.copied:\n",
         "openmpi 2 test_nonblocking.py",
     ),

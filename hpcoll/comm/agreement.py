@@ -6,7 +6,8 @@ They are watched, as calls are: a rank that waits says so, gives up in time, and
 import contextlib
 import os
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from mpi4py import MPI
 
@@ -18,7 +19,11 @@ from hpcoll.selection.config import PREFIX, Config, log
 
 _SPINS, _YIELD_S, _NAP_S = 300, 2e-3, 1e-4
 _LOOK_S, _LOOKS = 0.25, 3
-_WARNING = 2  # ranks, the first ones: who else waits is not known
+
+Limits: TypeAlias = Callable[[], tuple[float | None, float | None]]  # seconds until the warning, and until it is given up; None: never
+
+_left: list[object] = []  # requests that were given up and their memory, in which the library writes when the others come
+_GIVEN_UP: list[int] = []  # key of the attribute of communicators on which that has happened
 
 
 def agree_on(comm: MPI.Intracomm, buffer: Any, op: MPI.Op, what: str) -> None:
@@ -31,30 +36,67 @@ def agree_on(comm: MPI.Intracomm, buffer: Any, op: MPI.Op, what: str) -> None:
     Raises:
         PeerFailed: one of the ranks is known to have ended.
         CollectiveTimeout: not all came in the time that ``HPCOLL_TIMEOUT`` gives.
+        ArgumentError: one of these was raised on this communicator before: ranks are no longer at the same place.
     """
+    if _GIVEN_UP and comm.Get_attr(_GIVEN_UP[0]) is not None:
+        raise ArgumentError(f"rank {comm.rank}: this communicator cannot be used: not all ranks came to {comm.Get_attr(_GIVEN_UP[0])}")
     request = comm.Iallreduce(MPI.IN_PLACE, buffer, op)
-    if any(request.Test() for _ in range(_SPINS)):
-        return
-    begun, warn, limit = time.monotonic(), _seconds("WARN", Config().warn), _seconds("TIMEOUT", None) or None
-    who, next_look, missed = f"rank {comm.rank}", begun + _LOOK_S, 0
+    wait_for_all(comm, request, buffer, what)
+
+
+def _asked() -> tuple[float | None, float | None]:
+    """Limits from the environment, on which ranks may not have agreed yet."""
+    return _seconds("WARN", Config().warn), _seconds("TIMEOUT", None) or None
+
+
+def wait_for_all(
+    comm: MPI.Intracomm, request: MPI.Request, memory: object, what: str, limits: Limits = _asked,
+    look: Callable[[], object] = lambda: None,
+) -> None:  # fmt: skip
+    """Wait for a collective of the MPI library's own.
+
+    Args:
+        comm, request: On which it runs, and its request.
+        memory: Of its buffers; kept where it is given up.
+        what: What all ranks are to call now, for texts.
+        limits: Gives the limits.
+        look: Called now and then; what it raises gives up.
+    Raises:
+        PeerFailed, CollectiveTimeout: as in `agree_on`.
+    """
+    try:
+        if not any(request.Test() for _ in range(_SPINS)):
+            _watched(comm, request, what, limits, look)
+    except BaseException:
+        _left.append((request, memory))
+        if not _GIVEN_UP:
+            _GIVEN_UP.append(MPI.Comm.Create_keyval())
+        comm.Set_attr(_GIVEN_UP[0], what)
+        raise
+
+
+def _watched(comm: MPI.Intracomm, request: MPI.Request, what: str, limits: Limits, look: Callable[[], object]) -> None:
+    (warn, limit), who, begun, missed = limits(), f"rank {comm.rank}", time.monotonic(), 0
+    next_look = begun + _LOOK_S
     while not request.Test():
         now = time.monotonic()
         if now - begun < _YIELD_S:
             os.sched_yield()
             continue
         time.sleep(_NAP_S)
+        if limit is not None and now - begun > limit:
+            raise CollectiveTimeout(f"{who}: not all of {comm.size} ranks came to {what} in {limit:g} s")
         if now < next_look:
             continue
         next_look = now + _LOOK_S
+        look()
         gone = next(filter(None, (tell(world_ranks(comm)) for tell in WITNESSES)), "")
         missed = missed + 1 if gone else 0
         if missed == _LOOKS:  # what it had to say has had the time to come
             raise PeerFailed(f"{who}: not all ranks come to {what}: {gone}")
-        if limit is not None and now - begun > limit:
-            raise CollectiveTimeout(f"{who}: not all of {comm.size} ranks came to {what} in {limit:g} s")
         if warn and now - begun > warn:
             warn = None
-            if comm.rank < _WARNING:
+            if comm.rank & comm.rank - 1 == 0:  # a few ranks say so: who else waits is not known
                 log.warning("%s waits for %.0f s: not all of %d ranks have come to %s", who, now - begun, comm.size, what)
 
 

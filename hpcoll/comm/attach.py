@@ -12,7 +12,7 @@ from hpcoll.comm.contexts import LIVE
 from hpcoll.comm.introduction import INTRODUCTION
 from hpcoll.comm.ledger import Ledger
 from hpcoll.comm.notice import NOTICE
-from hpcoll.comm.progress_thread import give_up_all, stop_helper
+from hpcoll.comm.operations import give_up_all, stop_helper
 from hpcoll.comm.recorder import record_on_signal
 from hpcoll.comm.registry import Registry
 
@@ -32,6 +32,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:
+    if context.resources.lock[0] and not context.closed:
+        context.break_off("a call before the communicator was freed")
     if not context.closed:
         _registry.leave(context.resources, context.free())
     elif context in LIVE:  # a call has failed
@@ -102,6 +104,8 @@ def renewed(comm: MPI.Intracomm, old: Context) -> Context:
     Messages that are still under way are left behind: no later call has their tags.
     """
     resources = old.resources
+    if resources.lock[0] and not old.closed:
+        old.break_off("a call before the communicator was recovered")
     give_up_all(old, TransportError(f"rank {old.rank}: given up: the communicator was recovered"))
     old.close("it was recovered: this is another object over the same communicator")
     LIVE.pop(old, None)

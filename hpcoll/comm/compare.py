@@ -1,25 +1,24 @@
 """``HPCOLL_CHECK=all``: every blocking collective is compared on all ranks before it runs, by a message of its own.
 
-That covers what messages on a node do not: ranks of other nodes, and what the MPI library serves.
+That covers what the checks of messages do not: what the MPI library serves, and element types of data that is only moved between nodes.
 """
 
-import time
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-from mpi4py import MPI
 
-from hpcoll.base.errors import CollectiveTimeout, MismatchError
+from hpcoll.base.errors import MismatchError
+from hpcoll.comm.agreement import wait_for_all
 from hpcoll.comm.caller import in_words, place_of_caller
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.methods import Caller, Method
+from hpcoll.comm.endings import check_others
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.signature import Signature, signed_nbytes
 from hpcoll.comm.story import ranks_in_words
 
 _NBYTES = 2048  # of what a rank says
-_NAP_S = 20e-6
-_kept: list[object] = []
 
 
 class Comparing(Protocol):
@@ -31,6 +30,9 @@ class Comparing(Protocol):
 
     def close(self, why: str) -> None:
         """Refuse further use."""
+
+    def interrupted(self, what: str, error: BaseException) -> None:
+        """It did not end: tell the others, and refuse further use."""
 
 
 def compare(context: Comparing, row: Method, arguments: tuple[Any, ...], root: Any, limit_s: float | None = None) -> None:
@@ -46,7 +48,7 @@ def compare(context: Comparing, row: Method, arguments: tuple[Any, ...], root: A
     Raises:
         ArgumentError: the arguments are wrong.
         MismatchError: on every rank, quoting the call of each.
-        CollectiveTimeout: not all ranks came in that time.
+        CollectiveTimeout: not all ranks came in that time. PeerFailed: one is known to have ended.
     """
     import json
 
@@ -57,10 +59,11 @@ def compare(context: Comparing, row: Method, arguments: tuple[Any, ...], root: A
     sent[: len(text)] = np.frombuffer(text, np.uint8)
     limit_s = on.config.timeout if limit_s is None else limit_s
     request = on.native.Iallgather(sent, every)
-    if not _ended(request, limit_s):
-        _kept.append((request, sent, every))  # ranks may come yet
-        context.close("not all ranks came to a collective")
-        raise CollectiveTimeout(f"rank {on.rank}: not all ranks of {on.title} came to {mine['what']} in {limit_s:g} s")
+    try:
+        wait_for_all(on.native, request, (sent, every), mine["what"], lambda: (on.config.warn, limit_s), partial(check_others, on))
+    except BaseException as error:
+        context.interrupted(row.name, error)
+        raise
     calls = [json.loads(one.tobytes().rstrip(b"\0")) for one in every]
     different = {json.dumps(one["call"]): one["call"] for one in calls}.values()
     if all(_alike(one, other) for one in different for other in different):  # the same answer on all ranks
@@ -89,13 +92,3 @@ def _alike(one: list[Any], other: list[Any]) -> bool:
     if len(one) == 2:
         return one == other
     return bool(one[0] == other[0] and one[-1] == other[-1] and Signature(*one[1:-1]).tolerates(Signature(*other[1:-1])))
-
-
-def _ended(request: MPI.Request, limit_s: float | None) -> bool:
-    """Whether a request ends in time."""
-    begun = time.monotonic()
-    while not request.Test():
-        time.sleep(_NAP_S)
-        if limit_s is not None and time.monotonic() - begun > limit_s:
-            return False
-    return True

@@ -24,11 +24,11 @@ from hpcoll.comm.cut import ledger_nbytes
 from hpcoll.comm.endings import Closing, check_others, end_badly, go_on, left_alone
 from hpcoll.comm.engines import BlockingEngines
 from hpcoll.comm.ledger import Ledger
+from hpcoll.comm.operations import abandon, drain
+from hpcoll.comm.persistent_requests import Persistent
 from hpcoll.comm.plan import Plan
 from hpcoll.comm.planner import Planner, refusal
 from hpcoll.comm.prepared import Asked, Prepared
-from hpcoll.comm.progress_thread import abandon, drain
-from hpcoll.comm.requests import Persistent
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.watch import Watch
 from hpcoll.runtime.engine import call_cache
@@ -179,7 +179,7 @@ class Context:
             return
         if status == BUSY:
             if left_alone(self) and self.resources.lock[0]:  # still
-                self.interrupted(f"a call before {key[0]}", InterruptedError("a signal's handler raised an exception in it"))
+                self.break_off(f"a call before {key[0]}")
                 self.check()
             why = "another thread is inside a collective on this communicator: give each thread its own Dup()"
             raise ArgumentError(f"rank {self.rank}: {why}")
@@ -286,6 +286,12 @@ class Context:
     def watch(self, engine: HostEngine, called_at: str, limit_s: float | None, begun: float) -> Watch:
         """A watch over a run in flight that does not end: where the program called it, how long it may take, and since when."""
         return Watch(self.resources, engine, called_at, limit_s, None if limit_s is None else begun)
+
+    def break_off(self, what: str) -> None:
+        """A signal's handler has left a blocking call before Python could see how far it was: as `interrupted`."""
+        for engine in self.engines.made():
+            abandon(engine, None)
+        self.interrupted(what, InterruptedError("a signal's handler raised an exception in it"))
 
     def interrupted(self, what: str, error: BaseException) -> None:
         """A collective stopped half-way; raises the error with where, if it is ours."""

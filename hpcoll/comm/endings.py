@@ -34,6 +34,7 @@ def absent(on: Resources, ranks: Sequence[int]) -> str:
     """Which of some ranks of COMM_WORLD is known to have ended, and how; the empty string where none is."""
     for one in on.message_contexts[:1]:
         known = Knowledge(on, one.log)
+        known.ask([rank for rank, place in enumerate(on.group.world_ranks) if place in ranks])
         for rank in known.ranks():
             left = known.notice(rank).get("left", "") or ("has ended" if known.state(rank) == GONE else "")
             if left and rank != on.rank and on.group.world_ranks[rank] in ranks:
@@ -68,18 +69,19 @@ def end_badly(context: Interrupted, what: str, error: BaseException) -> None:
     """A collective that stopped half-way leaves messages under way: say where, tell the others, and refuse further use."""
     on, where = context.resources, f"rank {context.rank}: {what}, {context.nranks} ranks"
     kind = CollectiveTimeout if isinstance(error, CollectiveTimeout) else PeerFailed
-    tell(on, kind, f"rank {context.rank} gave up: {type(error).__name__}: {error}")
+    text = str(error).removeprefix(f"rank {context.rank}: ")
+    tell(on, kind, f"rank {context.rank} gave up: {type(error).__name__}: {text}")
     context.close(f"an earlier collective did not end ({where})")
     if on.config.record is not None:
-        write_record(on.config.record, f"{type(error).__name__}: {error}")
+        write_record(on.config.record, f"{type(error).__name__}: {text}")
     if isinstance(error, PeerFailed) and knows_failures():
         end_without_barrier()
     if isinstance(error, DeviceError):
-        raise DeviceError(f"{where}: {error}", code=error.code) from None
+        raise DeviceError(f"{where}: {text}", code=error.code) from None
     if isinstance(error, MemoryError):
-        raise MemoryError(f"{where}: {error}") from None
+        raise MemoryError(f"{where}: {text}") from None
     if isinstance(error, TransportError):
-        raise type(error)(f"{where}: {error}", code=error.code) from None
+        raise type(error)(f"{where}: {text}", code=error.code) from None
 
 
 def left_alone(context: object) -> bool:
@@ -90,7 +92,7 @@ def left_alone(context: object) -> bool:
 
 
 class Closing:
-    """Where the GPU or memory may fail on this rank alone, before its part of a collective begins: it is given up on all ranks.
+    """Where the GPU or memory may fail on this rank alone, or an agreement, before its part of a collective begins: all ranks give it up.
 
     Entered at each call, and `contextlib.contextmanager` costs four times as much.
     """
@@ -103,5 +105,5 @@ class Closing:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, DeviceError | MemoryError):
+        if isinstance(error, DeviceError | MemoryError | TransportError):
             self._context.interrupted(self._what, error)

@@ -60,6 +60,10 @@ class BlockingEngines:
                         other.bind_scratch(memory)
         engine.bind_scratch(memory)
 
+    def made(self) -> list[HostEngine]:
+        """Those there are."""
+        return [engine for engines in self._engines.values() for engine in engines]
+
     def forget(self) -> None:
         """Drop the engines."""
         self._engines.clear()

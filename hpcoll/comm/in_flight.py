@@ -20,10 +20,12 @@ from hpcoll.comm.cut import ledger_nbytes
 from hpcoll.comm.entries import enter, enter_native, may_enter
 from hpcoll.comm.group import IN_FLIGHT
 from hpcoll.comm.limits import Time, limit_of
+from hpcoll.comm.operations import collect, hurry
+from hpcoll.comm.persistent_requests import Persistent
 from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.prepared import Asked, Prepared
-from hpcoll.comm.progress_thread import can_be_helped, collect, hurry
-from hpcoll.comm.requests import Persistent, begin, go_on, is_eager, start
+from hpcoll.comm.progress_thread import can_be_helped
+from hpcoll.comm.requests import begin, is_eager, launch, start
 from hpcoll.runtime.engine.call_cache import CallTable, Key, Served
 from hpcoll.runtime.engine.entry import run_cached
 from hpcoll.runtime.engine.host_engine import HostEngine
@@ -78,12 +80,13 @@ def _under_way(
             engine = plan.take_made(message_context, counts)
         if engine is None:
             return None
-        status = begin(message_context, engine, source, target)
+        first = partial(begin, message_context, engine, source, target)
     else:
         plan.claim(message_context, engine)
+        first = partial(int, status)
     context.turn = (turn + 1) % IN_FLIGHT
     call = Call("", source, target, engine.elements, _BYTE, keep=arguments)
-    return go_on(context, message_context, plan, call, engine, status, limit_s=limit_s)
+    return launch(context, message_context, plan, call, engine, first, limit_s=limit_s)
 
 
 def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Asked) -> MPI.Request:
@@ -156,7 +159,8 @@ def make_persistent(
     """Plan a persistent call; collective, errors as in `Context.run`. One like an earlier one is not described again."""
     context.check()
     limit_s = None if timeout is None else limit_of(timeout, context)
-    context.resources.agree()
+    with context.closing(f"{method}_init"):
+        context.resources.agree()
     arguments = _counted(context, method, lasting(METHODS[method].meant(arguments, context.rank)))
     send, recv, op, root = FOUND_BY[method](arguments, context.caller)
     table = context.planned.table((method, root, algorithm, segment))

@@ -20,15 +20,17 @@ from hpcoll.comm.group import duplicate
 from hpcoll.comm.knowledge import Knowledge
 from hpcoll.comm.notice import NOTICE, Call
 from hpcoll.comm.resources import Resources
-from hpcoll.runtime.transports.mpi import control_tag
+from hpcoll.runtime.transports.mpi import control_tag, may_call
 from hpcoll.selection.config import log
 
 _EVERY_S = 0.2  # between two looks of the thread
 _AGAIN_S, _MOST_S = 0.1, 2.0  # between two questions to the same rank: at first, and at most
-_FRIENDS = 64  # most ranks that one rank tells something by itself
+_MOST_ASKED = 64  # ranks at once
+_BASE = 8  # of the distances at which a rank tells others of a failure: of n ranks it tells 7 log_8 n, and all hear it in log_8 n steps
 _FIRST_NAP_S, _LAST_NAP_S = 1e-4, 1e-2
 _NEIGHBOURS = 2  # that are asked about a rank which does not answer
 _ALL: "list[Inquiry]" = []  # copied in one go, while other threads make some
+_unsent: list[tuple[MPI.Request, bytes]] = []  # of groups that are gone: the library may read them yet
 _parting: list[MPI.Intracomm] = []  # on which all ranks of COMM_WORLD wait for each other at the end
 
 
@@ -39,7 +41,7 @@ class Inquiry:
         on: Resources of one of its communicators.
     Attributes:
         resources: Of all its communicators, by their keys.
-        failed: Calls that failed on other nodes, by the key of their communicator.
+        failed: The first call that failed elsewhere, as far as was heard, by the key of its communicator.
     """
 
     def __init__(self, on: Resources) -> None:
@@ -49,10 +51,9 @@ class Inquiry:
         self._asked: dict[tuple[str, int, int], tuple[float, float]] = {}  # when, and how long until the next time
         self._sending: list[tuple[MPI.Request, bytes]] = []
         self.resources: weakref.WeakValueDictionary[str, Resources] = weakref.WeakValueDictionary()
-        self.failed: dict[str, list[Call]] = {}
+        self.failed: dict[str, Call] = {}
         self._over = False
-        far = [rank for rank in range(on.nranks) if rank not in on.near]
-        self._friends = far[:: max(1, -(-len(far) // _FRIENDS))]
+        self._friends = [(on.rank + distance) % on.nranks for distance in distances(on.nranks)]
         _ALL.append(self)
         _listener.wake()
 
@@ -73,7 +74,7 @@ class Inquiry:
     def ask(self, key: str, lane: int, ranks: Sequence[int]) -> None:
         """Ask far ranks how far they are on a message context, each at growing intervals; of those that are silent their neighbours."""
         now = time.monotonic()
-        for rank in ranks[:_FRIENDS]:
+        for rank in ranks[:_MOST_ASKED]:
             asked, pause = self._asked.get((key, lane, rank), (0.0, _AGAIN_S))
             if now - asked < pause:
                 continue
@@ -84,7 +85,7 @@ class Inquiry:
                 self._send(one, {"ask": [key, lane, rank]})
 
     def tell(self, call: Call) -> None:
-        """Tell other nodes of a call that has failed, and what this rank knows of itself."""
+        """Tell other ranks of a call that has failed, which tell others, and what this rank knows of itself."""
         known = self._known(call["key"], call["lane"], self._comm.rank)
         for rank in self._friends:
             self._send(rank, {"failed": call, "known": [known]})
@@ -93,20 +94,21 @@ class Inquiry:
         """What is known here of a rank of this node."""
         on = self.resources.get(key)
         log_of_calls = on.group.logs.get(lane) if on is not None and rank in on.near else None
-        return key, lane, [] if on is None or log_of_calls is None else [Knowledge(on, log_of_calls).answer(rank)]
+        known = Knowledge(on, log_of_calls) if on is not None and log_of_calls is not None else None
+        return key, lane, [] if known is None or known.begun(rank) is None else [known.answer(rank)]
 
     def _send(self, rank: int, what: dict[str, Any]) -> None:
         text = json.dumps(what).encode()
         try:
             with self._lock:
-                if not self._over:
+                if not self._over and may_call():
                     self._sending.append((self._comm.Isend([text, MPI.BYTE], rank, self._tag), text))
         except MPI.Exception as error:  # it has failed
             log.debug("nothing can be sent to rank %d: %s", rank, error)
 
     def serve(self) -> None:
         """Read what has come, and answer questions; returns at once where another thread does so."""
-        if not self._lock.acquire(blocking=False):
+        if not may_call() or not self._lock.acquire(blocking=False):
             return
         try:
             if self._over:  # while this thread was about to look
@@ -136,18 +138,36 @@ class Inquiry:
         if "ask" in what:
             self._send(source, {"known": [self._known(*what["ask"])]})
         if "failed" in what:
-            key = what["failed"]["key"]
-            self.failed.setdefault(key, []).append(what["failed"])
-            on = self.resources.get(key)
-            for one in on.every_message_context() if on else ():
-                one.log.alarm[0] = 1
+            self._hear_of_failure(what["failed"])
+
+    def _hear_of_failure(self, call: Call) -> None:
+        """Pass on what is new: of several failures of a communicator the first one counts."""
+        key, on = call["key"], self.resources.get(call["key"])
+        known = self.failed.get(key)
+        if known is None or (call["at"], call["text"]) < (known["at"], known["text"]):
+            self.failed[key] = call
+            for rank in self._friends:
+                self._send(rank, {"failed": call})
+        for one in on.every_message_context() if on else ():
+            one.log.alarm[0] = 1
 
     def end(self) -> None:
         """Its communicator is about to be freed."""
         with self._lock:
             if not self._over:
                 _ALL.remove(self)
+                _unsent.extend(self._sending)
             self._over = True
+
+
+def distances(nranks: int) -> list[int]:
+    """From a rank to those that it tells of a failure; any other is reached by some of them, one after another.
+
+    >>> distances(5), distances(20)
+    ([1, 2, 3, 4], [1, 2, 3, 4, 5, 6, 7, 8, 16])
+    """
+    powers = [_BASE**i for i in range(nranks.bit_length())]
+    return [times * power for power in powers for times in range(1, _BASE) if times * power < nranks]
 
 
 def serve_all() -> None:
@@ -171,7 +191,10 @@ class _Listener:
 
     def _run(self) -> None:
         while not self._ends.wait(_EVERY_S):
-            serve_all()
+            try:
+                serve_all()
+            except Exception:
+                log.exception("a question of another rank got no answer")
 
     def end(self) -> None:
         """Stop it, before MPI ends."""

@@ -121,7 +121,7 @@ class Knowledge:
     def failures(self) -> list[Call]:
         """What ranks say has failed on the communicator, the first one first."""
         said = [one for rank in self._on.near for one in self.notice(rank).get("failed", ())]
-        said += self._on.inquiry.failed.get(self.key, ()) if self._on.inquiry else ()
+        said += [self._on.inquiry.failed[self.key]] if self._on.inquiry and self.key in self._on.inquiry.failed else []
         return sorted((one for one in said if one["key"] == self.key), key=lambda one: (float(one["at"]), one["text"]))
 
     def _told(self, rank: int) -> dict[str, Any]:
@@ -129,11 +129,12 @@ class Knowledge:
 
     def answer(self, rank: int) -> dict[str, Any]:
         """What is known of a rank that shares memory with this one, for those that do not."""
-        begun = self.begun(rank)
+        notice, state = self.notice(rank), RUNNING if rank == self._on.rank else self.state(rank)
+        begun = self.begun(rank)  # after what it says: it may have left once this call had ended
         assert begun is not None
         numbers = range(max(1, begun.begun - f.REMEMBERED + 1), begun.begun + 1)
         found = {number: self.remembered(rank, number) for number in numbers}
         return {
-            "rank": rank, "state": RUNNING if rank == self._on.rank else self.state(rank), "begun": begun, "notice": self.notice(rank),
+            "rank": rank, "state": state, "begun": begun, "notice": notice,
             "calls": {number: [one.signature.word, one.ncounted, one.chain] for number, one in found.items() if one is not None},
         }  # fmt: skip

@@ -17,9 +17,9 @@ from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.host_mirror import mirrored
 from hpcoll.comm.calls.native import as_native
 from hpcoll.comm.ledger import Account
+from hpcoll.comm.operations import collect
 from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.point_to_point_buffers import gpu_arrays, is_direct, serve, settle
-from hpcoll.comm.progress_thread import collect
 from hpcoll.comm.requests import Request, start
 from hpcoll.comm.waiting import wait_policy
 from hpcoll.runtime.engine.host_engine import Binding, HostEngine

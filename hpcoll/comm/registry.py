@@ -40,15 +40,20 @@ class _Offer(NamedTuple):
     new: int  # rank 0's number for a new group
     spare: int  # numbers of resources, as bits: freed ones
     vacant: int  # that a new one may get
+    limited: int  # -1: HPCOLL_TIMEOUT is set
 
     def combined(self, comm: MPI.Intracomm) -> "_Offer":
+        what = f"the first collective of hpcoll's on {title_of(comm)}"
         words = bytearray(b"".join(word.to_bytes(nbytes, "little", signed=True) for word, nbytes in zip(self, _NBYTES, strict=True)))
-        agree_on(comm, [words, MPI.BYTE], MPI.BAND, f"the first collective of hpcoll's on {title_of(comm)}")
+        agree_on(comm, [words, MPI.BYTE], MPI.BAND, what)
         ends = [sum(_NBYTES[: i + 1]) for i in range(len(_NBYTES))]
-        return _Offer(*(int.from_bytes(words[end - n : end], "little", signed=True) for end, n in zip(ends, _NBYTES, strict=True)))
+        found = _Offer(*(int.from_bytes(words[end - n : end], "little", signed=True) for end, n in zip(ends, _NBYTES, strict=True)))
+        if found.limited:  # others may have given up before this rank came
+            agree_on(comm, bytearray(1), MPI.BAND, what)
+        return found
 
 
-_NBYTES = (1, 1, 8, 8, 8, 128, 128)  # of an offer's words
+_NBYTES = (1, 1, 8, 8, 8, 128, 128, 1)  # of an offer's words
 
 
 class Registry:
@@ -85,11 +90,11 @@ class Registry:
         ranks, _, settings = key
         mine, me = this_process(cuda.is_likely()), MPI.COMM_WORLD.rank
         known = self._processes.get(me) == (settings, mine) and all(self._processes.get(rank, _NOBODY)[0] == settings for rank in ranks)
-        number, used, spare = -1, 0, 0
+        number, used, spare, limited = -1, 0, 0, -any(name == f"{PREFIX}TIMEOUT" for name, _ in settings)
         if group is not None and group.processes[group.rank] == mine and MPI.UNDEFINED not in ranks:
             with self._changing:
                 number, used, spare = group.number, group.used, sum(1 << n for one, n in self._spare if one is group)
-        return _Offer(-ready, -known, number, ~number, next(self._numbers) if ranks[0] == me else -1, spare, ~used)
+        return _Offer(-ready, -known, number, ~number, next(self._numbers) if ranks[0] == me else -1, spare, ~used, limited)
 
     def _found(self, native: MPI.Intracomm, key: Key, group: Group | None, offer: _Offer) -> tuple[Resources, Parts | None]:
         """What all ranks have for a communicator."""

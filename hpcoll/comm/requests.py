@@ -1,36 +1,33 @@
 """Requests of collectives in flight: usable where mpi4py takes requests."""
 
-import os
-import sys
 import warnings
-import weakref
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
 
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, DeviceError, TransportError
 from hpcoll.comm.calls.call import Call
-from hpcoll.comm.owner import Owner, PlanningOwner
+from hpcoll.comm.operations import Operation
+from hpcoll.comm.owner import Owner
 from hpcoll.comm.plan import MessageContext, Plan
-from hpcoll.comm.progress_thread import Operation
 from hpcoll.runtime.engine.entry import START, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program import progress_fields as progress
-from hpcoll.runtime.program.fields import DONE, FAILED, PENDING
+from hpcoll.runtime.program.fields import FAILED, PENDING
 from hpcoll.runtime.transports.mpi import handle
 
 
-def _say_nothing(status: MPI.Status) -> None:
+def say_nothing(status: MPI.Status) -> None:
     """What the MPI library is told of a collective that is done."""
     status.Set_elements(MPI.BYTE, 0)
     status.Set_cancelled(False)
 
 
-def _query(status: MPI.Status, operation: Operation) -> None:
+def query(status: MPI.Status, operation: Operation) -> None:
     """Called by the MPI library when a generalized request has completed and somebody waits or tests."""
-    (operation.call.report or _say_nothing)(status)
+    (operation.call.report or say_nothing)(status)
     try:
         operation.finish()
     except (DeviceError, TransportError) as error:
@@ -38,7 +35,7 @@ def _query(status: MPI.Status, operation: Operation) -> None:
         raise MPI.Exception(code or MPI.ERR_OTHER) from error
 
 
-def _nothing(*arguments: object) -> None:
+def nothing(*arguments: object) -> None:
     """Nothing is freed with a request, and a collective cannot be cancelled."""
 
 
@@ -57,7 +54,7 @@ def is_eager(call: Call, engine: HostEngine) -> bool:
     return call.exported is None and call.start is None and call.nbytes <= engine.wait_policy.eager
 
 
-class _Ours(MPI.Request):
+class Ours(MPI.Request):
     """What requests of both kinds do alike, while an operation is theirs."""
 
     _operation: Operation | None = None
@@ -127,7 +124,7 @@ class _Ours(MPI.Request):
             warnings.warn(f"{operation.title}: its request was dropped and never waited for", ResourceWarning, stacklevel=2)
 
 
-class Request(_Ours, MPI.Grequest):
+class Request(Ours, MPI.Grequest):
     """A collective in flight; ``MPI.Request.Waitall``, ``Testsome`` and the like take it too.
 
     Buffers belong to the collective until it is done; they are kept alive. Errors of the transport surface in `Wait` and `Test`.
@@ -147,8 +144,8 @@ def start(
     engine = plan.take(on, call)
     if call.start is not None:
         call.start(engine)
-    status = begin(on, engine, call.send, call.recv) if is_eager(call, engine) else None
-    return go_on(context, on, plan, call, engine, status, kind, limit_s), engine
+    first = partial(begin, on, engine, call.send, call.recv) if is_eager(call, engine) else _none
+    return launch(context, on, plan, call, engine, first, kind, limit_s), engine
 
 
 def begin(message_context: MessageContext, engine: HostEngine, send: int, recv: int) -> int | None:
@@ -156,147 +153,27 @@ def begin(message_context: MessageContext, engine: HostEngine, send: int, recv: 
     return call_compiled(START, engine.address, send, recv, 0) if message_context.idle else None
 
 
-def go_on(
-    context: Owner, message_context: MessageContext, plan: Plan, call: Call, engine: HostEngine, status: int | None,
+def _none() -> None:
+    """No turns: the helper thread gives them all."""
+
+
+def launch(
+    context: Owner, message_context: MessageContext, plan: Plan, call: Call, engine: HostEngine, first: Callable[[], int | None],
     kind: type[Request] = Request, limit_s: float | None = None,
 ) -> Request:  # fmt: skip
-    """The request of a collective whose first turns ended with a status; None: it has had none."""
+    """The request of a collective; ``first`` gives the first turns and says how they ended, None where others are before it."""
     operation = Operation(context, plan, message_context, engine, call, lambda: plan.give(message_context, engine), limit_s)
-    if status not in (None, PENDING):
-        operation.end_at_once(failed=status == FAILED)
-    request = kind(MPI.Grequest.Start(_query, _nothing, _nothing, (operation,)))
-    request._operation = operation
-    if operation.ended:
-        MPI.Grequest(request).Complete()
-    else:
-        operation.activate(handle(request), begun=status is not None)
-    return request
-
-
-def _released(plan: Plan, message_context: MessageContext, engine: HostEngine, give_back: Callable[[], None]) -> None:
-    """A persistent request is gone: others may have what it ran on, if it does not run."""
-    if not message_context.idle:
-        return
-    engine.bind_request(0, 0, 0, MPI._sizeof(MPI.REQUEST_NULL))
-    plan.give(message_context, engine)
-    give_back()
-
-
-class Persistent(_Ours, MPI.Prequest):
-    """A collective that is planned once and started again and again.
-
-    A start whose peers are there runs a short message to its end at once; `Wait` then costs next to nothing. Between `Start` and the end,
-    ``MPI.Request.Waitall``, ``Testsome`` and the like take the request too; ``MPI.Prequest.Startall`` does not: start each.
-    """
-
-    _eager: tuple[int, int, int, int, int] | None = None  # what `call_compiled` takes to start
-    _completed: MPI.Grequest | None = None  # the stand-in
-    _stale = False  # whether the MPI library has freed it
-    _pid, _freed = 0, False  # of the process that made it
-    _release: Any = None
-
-    def _bind(
-        self, context: PlanningOwner, plan: Plan, message_context: MessageContext, engine: HostEngine, call: Call,
-        describe: Callable[[], Call | None] | None, give_back: Callable[[], None], limit_s: float | None,
-    ) -> None:  # fmt: skip
-        """Set up; ``describe`` tells the call anew at each start, where what it sends is a copy; ``give_back`` the message context."""
-        self._context, self._plan, self._message_context, self._call, self._describe = context, plan, message_context, call, describe
-        self._title = plan.named(call.count)
-        self._engine, self._limit_s = engine, limit_s
-        address, nbytes = MPI._addressof(self), MPI._sizeof(MPI.Request)
-        self._cell = memoryview(MPI.buffer.fromaddress(address, nbytes)).cast("Q" if nbytes == 8 else "I")  # type: ignore[arg-type]
-        self._null = self._cell[0]
-        context.persistent[message_context.index] = self
-        if call.exported is None:  # what GPU memory has is given back with it
-            self._release = weakref.finalize(self, _released, plan, message_context, self._engine, give_back)
-            self._release.atexit = False
-        if is_eager(call, engine) and describe is None and call.finish is None:
-            self._stand_in()
-            self._eager = START, self._engine.address, call.send, call.recv, 0
-
-    def _stand_in(self) -> None:
-        """A completed request, for those who wait through MPI after a start that ended at once."""
-        me = weakref.ref(self)
-
-        def freed() -> None:
-            persistent = me()
-            if persistent is not None:
-                persistent._stale = True
-
-        self._stale = False
-        self._completed, self._pid = MPI.Grequest.Start(_say_nothing, freed, _nothing), os.getpid()
-        self._completed.Complete()
-        self._engine.bind_request(MPI._addressof(self), self._null, handle(self._completed), MPI._sizeof(MPI.Request))
-
-    def Start(self) -> None:
-        """Begin; the buffers belong to the collective until `Wait` or `Test` says that it is done.
-
-        Raises:
-            ArgumentError: it runs already, was freed, or its communicator was.
-        """
-        status = None
-        if self._eager is not None:
-            if self._stale:
-                self._stand_in()
-            status = call_compiled(*self._eager)
-        if status != DONE:
-            self._begin(status)
-
-    def _begin(self, status: int | None) -> None:
-        """Begin the long way, or go on after the first turns with that ``status``."""
-        if self._freed:
-            self._context.check()
-            raise ArgumentError(f"rank {self._context.rank}: {self._title} was freed")
-        if self._cell[0] != self._null:
-            raise ArgumentError(f"rank {self._context.rank}: {self._title} was started and not waited for yet")
-        with self._context.closing(self._title):
-            call = (self._describe() if self._describe else None) or self._call
-            if call.start is not None:
-                call.start(self._engine)
-        operation = Operation(self._context, self._plan, self._message_context, self._engine, call, _nothing, self._limit_s)
-        request = MPI.Grequest.Start(_query, _nothing, _nothing, (operation,))
-        self._operation, self._cell[0] = operation, handle(request)
-        if status == FAILED:
-            operation.end_at_once(failed=True)
-            request.Complete()
+    try:
+        status = first()
+        if status not in (None, PENDING):
+            operation.end_at_once(failed=status == FAILED)
+        request = kind(MPI.Grequest.Start(query, nothing, nothing, (operation,)))
+        request._operation = operation
+        if operation.ended:
+            MPI.Grequest(request).Complete()
         else:
             operation.activate(handle(request), begun=status is not None)
-
-    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        if self._operation is None:  # it has ended in `Start`
-            self._cell[0] = self._null
-            return True
-        return super().Wait(status)
-
-    def Test(self, status: MPI.Status | None = None) -> bool:
-        return super().Test(status) if self._operation else self.Wait(status)
-
-    def Free(self) -> None:
-        """Give back what the collective holds; it cannot be started any more.
-
-        Raises:
-            ArgumentError: it runs.
-        """
-        if self._cell[0] != self._null:
-            raise ArgumentError(f"rank {self._context.rank}: {self._title} was started and not waited for yet")
-        self.close()
-        self._give_back()
-        if self._release is not None:
-            self._release()
-        for name in ("_plan", "_engine", "_message_context", "_call", "_describe"):  # they have memory that the ranks of the node share
-            self.__dict__.pop(name, None)
-
-    def close(self) -> None:
-        """Refuse further starts."""
-        self._freed, self._eager = True, None
-
-    def _give_back(self) -> None:
-        """Free the completed request, where MPI can still be called."""
-        completed, self._completed = self._completed, None
-        possible = self._pid == os.getpid() and not sys.is_finalizing() and not MPI.Is_finalized()
-        if completed is not None and not self._stale and possible:
-            completed.Free()
-
-    def __del__(self) -> None:
-        super().__del__()
-        self._give_back()
+    except BaseException as error:
+        operation.break_off(error)
+        raise
+    return request

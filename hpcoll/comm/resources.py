@@ -11,7 +11,7 @@ from hpcoll.comm.agreement import agree_on
 from hpcoll.comm.calls.methods import Caller
 from hpcoll.comm.group import Group
 from hpcoll.comm.plan import MessageContext
-from hpcoll.runtime.transports.mpi import knows_failures
+from hpcoll.runtime.transports.mpi import knows_failures, may_call
 
 _AT_ONCE = 4  # message contexts for persistent requests
 
@@ -73,7 +73,7 @@ class Resources:
 
     def failed_ranks(self) -> list[int]:
         """Of which the MPI library knows that they have failed; none where it knows no failures."""
-        if not knows_failures():
+        if not knows_failures() or not may_call():
             return []
         failed, mine = self.comm.Get_failed(), self.comm.Get_group()
         ranks = MPI.Group.Translate_ranks(failed, None, mine)

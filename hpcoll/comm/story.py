@@ -18,7 +18,7 @@ def doing(known: Knowledge, rank: int, number: int) -> str:
         return f"is {state}"
     if notice.get("left"):
         return str(notice["left"])
-    elsewhere = [one for one in notice.get("waits", ()) if (one["key"], one["number"]) != (known.key, number)]
+    elsewhere = [one for one in notice.get("waits", ()) if (one["key"], one["lane"], one["number"]) != (known.key, known.lane, number)]
     if elsewhere:
         return f"waits in {elsewhere[-1]['what']} since {_clock(elsewhere[-1]['since'])}"
     begun, ended, when = known.begun(rank) or (0, 0, 0.0)

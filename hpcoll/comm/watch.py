@@ -170,13 +170,17 @@ class Watch:
     def _search(self) -> None:
         """Raise where a rank that has yet to take part never will."""
         for rank in self._known.ranks():
-            begun = self._known.begun(rank)
-            if rank == self._on.rank or begun is None or begun.ended >= self._number:
+            if rank == self._on.rank or not self._behind(rank):
                 continue
             left = self._known.notice(rank).get("left", "")
-            if left or self._known.state(rank) == GONE:
+            if (left or self._known.state(rank) == GONE) and self._behind(rank):  # it may have ended the call before it left
                 self._fail(PeerFailed, f"{self._on.who(rank)} {left or 'has ended: it was killed, or left without MPI_Finalize'}")
         self._find_failed()
+
+    def _behind(self, rank: int) -> bool:
+        """Whether a rank is known not to have ended this call."""
+        begun = self._known.begun(rank)
+        return begun is not None and begun.ended < self._number
 
     def _find_failed(self) -> None:
         """Raise where the MPI library knows of a rank that has failed."""

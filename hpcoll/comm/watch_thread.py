@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from hpcoll.selection.config import log
+
 _FIRST_S, _EVERY_S = 0.2, 0.05  # until the first look at what is new, and between looks
 _END_S = 0.5
 
@@ -32,14 +34,15 @@ class WatchThread:
     def __init__(self, operations: Callable[[], list[Looked]]) -> None:
         self._operations, self._something, self._ends = operations, threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="hpcoll-watch", daemon=True)
-        self.awake = False
+        self.awake, self._starting = False, threading.Lock()
 
     def wake(self) -> None:
         """Something is in flight; to be called while `awake` is not set."""
         self.awake = True
-        if self._thread.ident is None:
-            atexit.register(self._end)
-            self._thread.start()
+        with self._starting:
+            if self._thread.ident is None:
+                atexit.register(self._end)
+                self._thread.start()
         self._something.set()
 
     def _end(self) -> None:
@@ -63,5 +66,8 @@ class WatchThread:
         """Look at what has been in flight for long; whether there is any."""
         old = [one for one in self._operations() if time.monotonic() - one.begun > _FIRST_S]
         for one in old:
-            one.look()
+            try:
+                one.look()
+            except Exception:
+                log.exception("a collective in flight cannot be watched")
         return bool(old)

@@ -64,7 +64,7 @@ class Config:
         table: What that file says about the communicator at hand; empty when it says nothing.
         shm_copy: `STAGED` or `CMA`, or None for what pays.
         cuda_path: One of `CUDA_PATHS` that GPU arrays must take, or None.
-        check: `EVERY_CALL`, or None for what messages on a node carry.
+        check: `EVERY_CALL`, or None for what messages carry.
         warn: Seconds after which a collective that does not end is warned about; 0: never.
         record: Folder for flight records, or None.
         timeout: Seconds after which it is given up; None: never.
@@ -217,7 +217,7 @@ VARIABLES = (
     ),
     Variable(
         "HPCOLL_CHECK", f"`{EVERY_CALL}`", "every blocking collective is compared on all ranks before it runs, in 0.2 ms or more",
-        "ranks of a node compare what hpcoll runs itself", "check", partial(_one_of, (EVERY_CALL,)),
+        "messages of what hpcoll runs itself carry a check of their call", "check", partial(_one_of, (EVERY_CALL,)),
     ),
     Variable(
         "HPCOLL_WARN", f"{_DURATION}; `0` for never", "after how long a collective that does not end is warned about: who waits for whom",

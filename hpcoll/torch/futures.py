@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from hpcoll.comm.communicator import Communicator
-from hpcoll.comm.progress_thread import drain
+from hpcoll.comm.operations import drain
 
 _Given = tuple["torch.futures.Future[Any]", Callable[..., Any], "torch.futures.Future[Any]"]
 _thread = threading.local()

@@ -45,7 +45,7 @@ def _advance(table, slot):  # type: ignore[no-untyped-def]
     state = load_acquire(at + 8 * p.STATE)
     engine = pointer(fields[p.ENGINE])
     if state == p.QUEUED and load_acquire(fields[p.TICKETS]) == fields[p.TICKET]:
-        begun = begin(fields[p.ENGINE], fields[p.INPUT], fields[p.OUTPUT], nanoseconds(fields[p.ENGINE]))
+        begun = engine[f.ERROR] != f.GIVEN_UP and begin(fields[p.ENGINE], fields[p.INPUT], fields[p.OUTPUT], nanoseconds(fields[p.ENGINE]))
         state = p.RUNNING
         store_release(at + 8 * p.STATE, p.RUNNING)
     if state == p.RUNNING:

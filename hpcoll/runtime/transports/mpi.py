@@ -94,6 +94,11 @@ def function(name: str) -> int:
     return _address(getattr(ctypes.CDLL(MPI.__file__), name))
 
 
+def may_call() -> bool:
+    """Whether the MPI library lets this thread call it while another one may."""
+    return MPI.Query_thread() == MPI.THREAD_MULTIPLE or MPI.Is_thread_main()
+
+
 def knows_failures() -> bool:
     """Whether ranks may go on when others have failed (ULFM): Open MPI 5 lets them, started by ``mpirun --with-ft ulfm``."""
     return MPI.ERR_PROC_FAILED != MPI.ERR_REVOKED and "OMPI_MCA_mpi_ft_enable" in os.environ

@@ -1,0 +1,242 @@
+"""Collectives in flight: each a slot of the table that the helper thread goes through, moved also by whoever waits."""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+
+from hpcoll.base.errors import ArgumentError, TransportError
+from hpcoll.comm.caller import in_words, place_of_caller
+from hpcoll.comm.calls.call import Call
+from hpcoll.comm.owner import Owner, Watching
+from hpcoll.comm.plan import MessageContext, Plan
+from hpcoll.comm.progress_thread import MAX_SLOTS, board, boards, can_be_helped
+from hpcoll.runtime.engine.entry import ACTIVATE, WAIT, call_compiled
+from hpcoll.runtime.engine.host_engine import HostEngine
+from hpcoll.runtime.engine.stopping import stop
+from hpcoll.runtime.engine.wait_policy import WaitPolicy
+from hpcoll.runtime.program import progress_fields as progress
+from hpcoll.runtime.program.fields import ERROR, GIVEN_UP
+
+_TURNS = 3000  # rounds without movement after which a wait lets Python see a signal
+_SHORT_WHILE, _YIELDS_AFTER, _SLEEPS = 300, 10, -1  # such rounds; the second where others may need this core, the third after a while
+_FINALIZE_S = 0.5
+
+_abandoned: list[object] = []
+
+
+def abandon(engine: HostEngine, call: Call | None) -> None:
+    """Stop the messages of a collective that ended half-way; keep memory on which the library, its GPU, or other ranks may work yet."""
+    if not stop(engine) or (call is not None and call.exported is not None):
+        _abandoned.append((engine, call))
+
+
+class Operation:
+    """One run of a collective that is in flight.
+
+    Attributes:
+        over: MPI is finalised: what is in flight stays there.
+        dropped: Nobody will wait for it; ``ended``: it ended in its first turns.
+
+    Args:
+        context: Its communicator's.
+        plan, message_context, engine: What runs.
+        call: Addresses, what keeps them valid, and what remains to be done at the end.
+        release: Called when the engine is free again.
+        limit_s: Seconds that it may take from now on; None: see `hpcoll.comm.watch.Watch`.
+    """
+
+    over = False
+
+    def __init__(
+        self, context: Owner, plan: Plan, message_context: MessageContext, engine: HostEngine, call: Call, release: Callable[[], None],
+        limit_s: float | None = None,
+    ) -> None:  # fmt: skip
+        self.context, self.plan, self.message_context, self.engine = context, plan, message_context, engine
+        self.call, self._release, self._limit_s = call, release, limit_s
+        self.board = board()
+        if not self.board.free:
+            raise ArgumentError(f"rank {context.rank}: {MAX_SLOTS} collectives are in flight already: wait for some of them")
+        self._slot = self.board.free.pop()
+        self.dropped = self.ended = self._finished = False
+        self._error: Exception | None = None
+        self.begun, self._called_at = time.monotonic(), place_of_caller()
+        self._watch: Watching | None = None
+        self._given_up: Exception | None = None
+        self._looking = threading.Lock()
+        self.board.operations[self._slot] = self  # only now: a thread that watches may look at once
+        if not self.board.watch_thread.awake:
+            self.board.watch_thread.wake()
+
+    def look(self) -> None:
+        """See whether it is to be given up; called by a thread that watches, or by who waits where no thread can."""
+        with self._looking:
+            self._look()
+            if self._watch is not None and self.state == progress.ENDED_WELL:  # it waits no more, though nobody may have asked yet
+                self._watch.end()
+
+    def _look(self) -> None:
+        state = self.board.slots[self._slot, progress.STATE]
+        queued, in_time = state == progress.QUEUED, self._limit_s is None or time.monotonic() - self.begun <= self._limit_s
+        done = self._finished or self._given_up is not None or state in (progress.FREE, progress.ENDED_WELL)
+        if done or (queued and in_time):  # what is before it in the queue looks why
+            return
+        try:
+            if self._watch is None:
+                self._watch = self.context.watch(self.engine, in_words(self._called_at), self._limit_s, self.begun)
+            if self._watch is not None and state == progress.ENDED_BADLY:
+                self._watch.explain(self.engine.failure())
+            elif self._watch is not None:
+                self._watch.look()
+        except TransportError as error:
+            if not queued:  # it hears what all were told, once its turn comes
+                self._given_up, self.engine.state[ERROR] = error, self.engine.state[ERROR] or GIVEN_UP
+
+    def give_up(self, error: TransportError) -> None:
+        """End it, if it has not ended."""
+        if self.state < progress.ENDED_WELL:
+            self._given_up = error
+            self.engine.state[ERROR] = GIVEN_UP
+            self.wait()
+            self.end()
+
+    def activate(self, handle: int, *, begun: bool) -> None:
+        """Let it be given turns.
+
+        Args:
+            handle: Of the generalized request to complete at the end.
+            begun: Its first turns were already given.
+        """
+        tickets = self.message_context.tickets
+        slot = self.board.slots[self._slot]  # whose OWNER may still be the helper, on its way out of the last operation
+        self.board.help()
+        slot[progress.STATE], slot[progress.ENGINE] = progress.FREE, self.engine.address
+        slot[progress.TICKETS : progress.OUTPUT + 1] = tickets.ctypes.data, tickets[1], handle, self.call.send, self.call.recv
+        tickets[1] += 1
+        self.message_context.last = self._slot
+        if self._slot >= self.board.words[progress.HIGH]:
+            self.board.words[progress.HIGH] = self._slot + 1
+        call_compiled(ACTIVATE, self.board.address, self._slot, progress.RUNNING if begun else progress.QUEUED, 0)
+
+    def break_off(self, error: BaseException) -> None:
+        """What a signal's handler raised before it was given turns: it never ends, and its communicator cannot be used any more."""
+        if self.state == progress.FREE:
+            self.board.slots[self._slot, progress.STATE] = progress.ENDED_BADLY
+            self._finished = True
+            self.board.operations.pop(self._slot, None)
+            abandon(self.engine, self.call)
+            self.context.interrupted(self.title, error)
+
+    def end_at_once(self, *, failed: bool) -> None:
+        """It has ended in its first turns."""
+        self.ended = True
+        self.board.slots[self._slot, progress.STATE] = progress.ENDED_BADLY if failed else progress.ENDED_WELL
+
+    @property
+    def title(self) -> str:
+        """What it is, for texts."""
+        return self.plan.named(self.call.count)
+
+    @property
+    def state(self) -> int:
+        """State of its slot."""
+        return progress.ENDED_WELL if self._finished else int(self.board.slots[self._slot, progress.STATE])
+
+    def wait(self, move: Callable[[], object] = lambda: None, limit_s: float = math.inf) -> bool:
+        """Give turns until it has ended, for so long at most; ``move`` is called now and then, where nothing else moves."""
+        kept, end = self.engine.wait_policy.stays // _TURNS, math.inf if limit_s == math.inf else time.monotonic() + limit_s
+        while not self._finished:
+            yields_after = _TURNS if kept > 0 else _YIELDS_AFTER if kept == 0 else _SLEEPS
+            if call_compiled(WAIT, self.board.address, self._slot, _TURNS, yields_after) >= progress.ENDED_WELL:
+                return True
+            kept -= 1
+            move()
+            if not can_be_helped():
+                self.look()
+            if time.monotonic() > end:
+                return False
+        return True
+
+    def test(self) -> bool:
+        """Give one turn; whether it has ended."""
+        return self._finished or call_compiled(WAIT, self.board.address, self._slot, 1, 1) >= progress.ENDED_WELL
+
+    def finish(self) -> None:
+        """Bring the result home and give back what was taken, when it has ended.
+
+        Raises:
+            TransportError, DeviceError: the MPI library or the GPU failed; told once.
+        """
+        if not self._finished:
+            self.end()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def end(self) -> None:
+        """`finish` for the first time, but leave an error for whoever waits."""
+        failed = self.state == progress.ENDED_BADLY
+        if failed:
+            self.look()
+        self._finished = True
+        self.board.slots[self._slot, progress.STATE] = progress.FREE
+        self.board.operations.pop(self._slot, None)
+        self.board.free.append(self._slot)
+        try:
+            if failed:
+                raise self._given_up or self.engine.failure()
+            if self.call.finish is not None:
+                self.call.finish()
+            self.plan.account.note(self.engine.ledger_nbytes)
+        except Exception as error:
+            abandon(self.engine, self.call)
+            self._error = self.named(error)
+        finally:
+            if self._watch is not None:
+                self._watch.end()
+            self._release()
+
+    def named(self, error: Exception) -> Exception:
+        """The error with where it happened; its communicator cannot be used any more."""
+        try:
+            self.context.interrupted(self.title, error)
+        except Exception as named:
+            return named
+        return error
+
+
+def hurry(message_context: MessageContext, wait_policy: WaitPolicy) -> bool:
+    """Give turns, for a short while, to what is in flight on a message context; whether it has ended."""
+    yields_after = _SHORT_WHILE if wait_policy.stays > _SHORT_WHILE else _YIELDS_AFTER
+    call_compiled(WAIT, board().address, message_context.last, _SHORT_WHILE, yields_after)
+    return message_context.idle
+
+
+def collect() -> None:
+    """Finish operations that ended without anybody waiting for them."""
+    if boards:
+        for operation in list(boards[0].operations.values()):
+            if operation.state >= progress.ENDED_WELL and operation.dropped:
+                operation.end()
+
+
+def stop_helper() -> None:
+    """End the helper before MPI does, whose requests it must not complete then; wait only a moment: MPI_Finalize may hold what it needs."""
+    Operation.over = True
+    for one in boards:
+        one.stop(_FINALIZE_S)
+
+
+def give_up_all(context: Owner, error: TransportError) -> None:
+    """End all operations of a communicator; who waits for one of them gets the error."""
+    for operation in [one for one in boards[0].operations.values() if one.context is context] if boards else ():
+        operation.give_up(error)
+
+
+def drain(context: Owner, limit_s: float = math.inf) -> bool:
+    """Wait for all operations of a communicator that is about to be freed, for so long at most each; whether they have ended."""
+    for operation in [one for one in boards[0].operations.values() if one.context is context] if boards else ():
+        if not operation.wait(limit_s=limit_s):
+            return False
+        operation.end()
+    return True

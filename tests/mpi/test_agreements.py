@@ -1,0 +1,86 @@
+"""What ranks agree on before hpcoll runs a call: who gives up and who comes late both get an error, and nobody hangs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from reference import agreed, fresh
+
+import hpcoll
+from hpcoll import ArgumentError, CollectiveTimeout
+from hpcoll.comm.inquiry import distances
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+WORLD = MPI.COMM_WORLD
+LATE = WORLD.rank == WORLD.size - 1
+LIMIT = "300ms"
+
+
+@pytest.fixture(params=["shared memory", "messages"])
+def limited(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit for all that follows, as on a node and as between nodes."""
+    if request.param == "messages":
+        monkeypatch.setenv("HPCOLL_SHM", "0")
+    fresh()  # what a group needs is made without a limit
+    monkeypatch.setenv("HPCOLL_TIMEOUT", LIMIT)
+
+
+def errors_of(comm: MPI.Intracomm) -> list[str]:
+    """What a call raises, on the last rank after all others have given up; and what raises then the next one."""
+    found = []
+    for turn in range(2):
+        if LATE and not turn:
+            WORLD.Barrier()
+        try:
+            hpcoll.Communicator(comm).Allreduce(np.ones(3), np.zeros(3))
+            found.append("went on")
+        except hpcoll.HpcollError as error:
+            found.append(f"{type(error).__name__}: {error}")
+        if not LATE and not turn:
+            WORLD.Barrier()
+    return found
+
+
+@pytest.mark.usefixtures("limited")
+def test_who_comes_late_to_a_first_use_is_told() -> None:
+    """Instead of waiting for ever, in the MPI library, for those who gave up."""
+    first, second = errors_of(WORLD.Dup())
+    wrong = [] if first.startswith("CollectiveTimeout: ") and "not all of" in first else [first]
+    wrong += [] if second.startswith("ArgumentError: ") and "cannot be used: not all ranks came to the first" in second else [second]
+    assert agreed(wrong) == []
+    total = np.zeros(3)
+    fresh().Allreduce(np.ones(3), total, timeout=60)
+    assert agreed([] if (total == WORLD.size).all() else [total]) == []
+
+
+def test_who_comes_late_to_a_comparison_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``HPCOLL_CHECK=all``: by the others, at once."""
+    monkeypatch.setenv("HPCOLL_CHECK", "all")
+    comm = fresh()
+    comm.Barrier()
+    error = ""
+    if LATE:
+        WORLD.Barrier()
+    try:
+        comm.Allreduce(np.ones(3), np.zeros(3), timeout=0.3)
+    except CollectiveTimeout as caught:
+        error = str(caught)
+    if not LATE:
+        WORLD.Barrier()
+    told = "gave up: CollectiveTimeout: not all of" if LATE else f"Allreduce, {WORLD.size} ranks: not all of"
+    assert agreed([] if told in error else [error]) == []
+    with pytest.raises(ArgumentError, match="cannot be used"):
+        comm.Barrier()
+
+
+@pytest.mark.parametrize("nranks", [2, 3, 8, 9, 100, 1000, 4097])
+def test_every_rank_hears_of_a_failure(nranks: int) -> None:
+    """In a few steps, each of which tells a few ranks."""
+    told, steps = {0}, 0
+    while len(told) < nranks:
+        told |= {(rank + distance) % nranks for rank in told for distance in distances(nranks)}
+        steps += 1
+    assert steps <= 1 + np.log(nranks) / np.log(8)
+    assert len(distances(nranks)) <= 7 * (1 + np.log(nranks) / np.log(8))
