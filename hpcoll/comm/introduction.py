@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import time
 
 from mpi4py import MPI
@@ -13,37 +14,43 @@ from hpcoll.selection.config import log
 
 
 class Introduction:
-    """The live page of this process, and whom it names there: ranks of its communicators on this host."""
+    """The live page of this process, and whom it names there: ranks of its communicators on this host.
+
+    Threads that make communicators wait for each other here: until there is a page, and while one writes on it.
+    """
 
     def __init__(self) -> None:
         self._page: LivePage | None = None
         self._peers: dict[int, int] = {}
         self._started = 0.0
+        self._changing = threading.Lock()
 
     def begin(self) -> None:
         """Make the page, if there is none and the system lets us."""
-        if self._started:
-            return
-        self._started = time.time()
-        try:
-            self._page = LivePage()
-        except (AttributeError, OSError) as error:  # AttributeError: not Linux
-            log.info("hpcoll inspect --live will not see this process: %s", error)
-            return
-        self._peers = {MPI.COMM_WORLD.rank: os.getpid()}
-        self._write()
-        NOTICE.show(self._page)
+        with self._changing:
+            if self._started:
+                return
+            self._started = time.time()
+            try:
+                self._page = LivePage()
+            except (AttributeError, OSError) as error:  # AttributeError: not Linux
+                log.info("hpcoll inspect --live will not see this process: %s", error)
+                return
+            self._peers = {MPI.COMM_WORLD.rank: os.getpid()}
+            self._write()
+            NOTICE.show(self._page)
 
     def meet(self, on: Resources) -> None:
         """Name the ranks of a communicator."""
         world, node = on.group.world_ranks, on.node
         found = {world[rank]: pid for rank, pid in zip(node.ranks, node.pids, strict=True) if world[rank] != MPI.UNDEFINED}
-        if self._page is not None and not found.items() <= self._peers.items():
-            self._peers |= found
-            self._write()
+        with self._changing:
+            if self._page is not None and not found.items() <= self._peers.items():
+                self._peers |= found
+                self._write()
 
     def forget(self) -> None:
-        """This process is a fork, which has none of its own."""
+        """This process is a fork, which has none of its own; nor the thread of its parent that may have had the lock."""
         self.__init__()  # type: ignore[misc]
 
     def _write(self) -> None:

@@ -1,4 +1,4 @@
-"""``hpcoll inspect --live``: pages made by hand, as processes would have them, and what is shown of them."""
+"""``hpcoll inspect --live``: what is shown of pages made by hand, as processes would have them."""
 
 from __future__ import annotations
 
@@ -6,20 +6,17 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from hpcoll.cli import main
 from hpcoll.cli.inspect import live
 from hpcoll.cli.inspect.live import document, lines, stories
 from hpcoll.cli.inspect.ranks_here import Found, Rank, look
-from hpcoll.comm.notice import Notice
-from hpcoll.runtime.transports.live_page import LINK, NBYTES, LivePage, Who, contents
+from hpcoll.runtime.transports.live_page import LINK, LivePage, Who
 
 NOW = 1000.0
 SUM, BARRIER = "Allreduce(float64[8], op=SUM) at /home/me/train.py:9", "Barrier() at /home/me/train.py:12"
@@ -40,10 +37,12 @@ class Machine:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
         self.states: dict[int, str] = {}
+        self.begun: dict[int, float] = {}
         self._links: dict[str, str] = {}
         self._readlink = os.readlink
         monkeypatch.setattr("hpcoll.cli.inspect.ranks_here.os.readlink", lambda path: self._links.get(str(path)) or self._readlink(path))
         monkeypatch.setattr("hpcoll.cli.inspect.ranks_here.state_of", lambda pid: self.states.get(pid, "gone"))
+        monkeypatch.setattr("hpcoll.cli.inspect.ranks_here._begun", lambda pid: self.begun.get(pid, 0.0))
         monkeypatch.setattr("hpcoll.cli.inspect.ranks_here.cpu_s", lambda pid: 1.5 if pid in self.states else None)
 
     def process(self, pid: int, page: bytes | None, own_pid: int | None = None) -> Path:
@@ -58,27 +57,29 @@ class Machine:
             self._links[str(files / "7")] = LINK
         return files / "7"
 
-    def rank(self, rank: int, *waits: dict[str, Any], nranks: int = 3, pid: int = 0, left: str = "", **who: Any) -> None:
+    def rank(self, rank: int, *waits: dict[str, Any], nranks: int = 3, pid: int = 0, **more: Any) -> None:
         pid = pid or 100 + rank
-        self.process(pid, page(rank, *waits, nranks=nranks, pid=pid, left=left, **who))
+        self.process(pid, page(rank, *waits, nranks=nranks, pid=pid, **more))
 
-    def text(self) -> str:
-        return "\n".join(lines(look(self.folder), {}, NOW))
+    def text(self, width: int = 120) -> str:
+        return "\n".join(lines(look(self.folder), {}, NOW, width))
 
 
-def said(machine: Machine) -> str:
+def said(machine: Machine, width: int = 120) -> str:
     """The text in one line."""
-    return " ".join(machine.text().split())
+    return " ".join(machine.text(width).split())
 
 
-def page(rank: int, *waits: dict[str, Any], nranks: int = 3, pid: int = 0, left: str = "", **who: Any) -> bytes:
+def page(
+    rank: int, *waits: dict[str, Any], nranks: int = 3, pid: int = 0, failed: Sequence[dict[str, Any]] = (), left: str = "", **who: Any
+) -> bytes:  # fmt: skip
     """A page, written as processes do."""
     one = LivePage()
     about = {"pid": pid, "rank": rank, "nranks": nranks, "launcher": "one", "host": "node1", "started": 50.0, "peers": {rank: pid},
              "program": ["train.py", "--x"]} | who  # fmt: skip
     one.introduce(Who(**about))
-    if waits or left:
-        one.write({"waits": list(waits), "failed": [], "left": left})
+    if waits or failed or left:
+        one.write({"waits": list(waits), "failed": list(failed), "left": left})
     text = one._memory.tobytes()
     one.close()
     return text
@@ -104,6 +105,30 @@ def test_a_rank_that_does_not_come(machine: Machine) -> None:
         "Allreduce(float64[8], op=SUM) at /home/me/train.py:9 on MPI_COMM_WORLD waits for 2.5 s: rank 0 waits for rank 1; rank 1",
         "  is in no collective since 12:03:07, after call 40 on MPI_COMM_WORLD",
     ]
+
+
+@pytest.mark.parametrize(
+    ("width", "table"),
+    [
+        (80, ["  rank  process  state    waits in                       for    waits for",
+              "  0     100      running  Allreduce(float64[8], op=SUM)  2.5 s  rank 1",
+              "  1     101      running  in no collective since 12:03:07, after call 40 on MPI…",
+              "  2     102      running  Allreduce(float64[8], op=SUM)  2.5 s  rank 1"]),
+        (40, ["  rank  process  state    waits in     …",
+              "  0     100      running  Allreduce(f… …",
+              "  1     101      running  in no collect…",
+              "  2     102      running  Allreduce(f… …"]),
+    ],
+)  # fmt: skip
+def test_narrow_terminals(machine: Machine, width: int, table: list[str]) -> None:
+    """The table does without what the sentences have, and no line is too long."""
+    for rank in (0, 2):
+        machine.rank(rank, call([1], sees={"1": AFTER_40}))
+    machine.rank(1)
+    shown = machine.text(width).splitlines()
+    assert shown[shown.index(table[0]) :][:4] == table
+    assert max(map(len, shown)) <= width
+    assert said(machine, width).endswith(f"waits for 2.5 s: rank 0 waits for rank 1; rank 1 {AFTER_40} on MPI_COMM_WORLD")
 
 
 def test_a_rank_that_is_stopped(machine: Machine) -> None:
@@ -139,6 +164,23 @@ def test_what_the_ranks_of_a_call_see(machine: Machine) -> None:
     assert f"rank 0 waits for rank 1; rank 1 {AFTER_40} on MPI_COMM_WORLD" in said(machine)
 
 
+@pytest.mark.parametrize(
+    ("key", "sees", "ends", "shown"),
+    [
+        ("0.0.7", {"1": AFTER_40}, f"{AFTER_40} on MPI_COMM_WORLD", "in no collective since"),
+        ("0.0.7", {}, f"has raised PeerFailed in {BARRIER}", "has raised PeerFailed"),
+        ("1.0.9", {"1": AFTER_40}, f"{AFTER_40} on MPI_COMM_WORLD", "in no collective since"),
+        ("1.0.9", {}, "waits in no collective", "has raised PeerFailed"),
+    ],
+)
+def test_a_rank_that_has_failed_before(machine: Machine, key: str, sees: dict[str, str], ends: str, shown: str) -> None:
+    """What others see it do now counts more; and in a sentence, a failure on another communicator counts nothing."""
+    machine.rank(0, call([1], sees=sees), nranks=2)
+    machine.rank(1, nranks=2, failed=[call([0], what=BARRIER, key=key, number=3, kind="PeerFailed")])
+    assert said(machine).endswith(f"rank 0 waits for rank 1; rank 1 {ends}")
+    assert f"1 101 running {shown}" in said(machine)
+
+
 def test_a_circle_ends(machine: Machine) -> None:
     machine.rank(0, call([1]), nranks=2)
     machine.rank(1, call([0], what=BARRIER, key="1.0.9", number=3), nranks=2)
@@ -158,70 +200,21 @@ def test_a_rank_that_is_gone(machine: Machine, state: str, left: str, text: str)
     assert text in said(machine)
 
 
+@pytest.mark.parametrize(("later", "text"), [(9.0, "shows nothing of itself"), (11.0, "has ended")])
+def test_another_process_has_its_number(machine: Machine, later: float, text: str) -> None:
+    """A process that began when the job had long begun is not the rank of it that had this number."""
+    machine.rank(0, call([1]), nranks=2, peers={0: 100, 1: 101}, started=50.0)
+    machine.states[101], machine.begun[101] = "running", 50.0 + later
+    assert said(machine).endswith(f"rank 1 {text}")
+    shares = document(look(machine.folder), {100: 0.5})["jobs"][0]["ranks"]
+    assert [one["state"] for one in shares] == ["running", "gone" if later > 10 else "running"]
+
+
 def test_ranks_elsewhere(machine: Machine) -> None:
     """Of another node, or of another world."""
     machine.rank(0, call([7, -1]), nranks=8)
     assert "1 of 8 ranks on node1" in machine.text()
     assert "rank 0 waits for rank 7 and ranks of another program; rank 7 is not seen on this node" in said(machine)
-
-
-def test_jobs_are_told_apart(machine: Machine) -> None:
-    """By launcher; and with a launcher for each rank, by whom they name."""
-    machine.rank(0, nranks=2)
-    machine.rank(1, nranks=2)
-    machine.rank(0, call([1]), nranks=2, pid=200, launcher="a", started=60.0, peers={0: 200, 1: 201})
-    machine.rank(1, nranks=2, pid=201, launcher="b", started=61.0, peers={1: 201, 0: 200})
-    machine.rank(0, nranks=2, pid=300, started=62.0, peers={0: 300, 1: 301})  # the first one's launcher, another world
-    jobs = look(machine.folder).jobs
-    seen = [[(rank.pid, rank.has_page) for rank in job.ranks.values()] for job in jobs]
-    assert seen == [[(100, True), (101, True)], [(200, True), (201, True)], [(300, True), (301, False)]]
-    assert machine.text().count("train.py --x: 2 ranks") == 3
-
-
-def test_a_fork_is_no_rank(machine: Machine) -> None:
-    """That still has its parent's files; and a rank in a container is one, whatever number it has there."""
-    machine.rank(0, nranks=1)
-    machine.process(150, page(0, nranks=1, pid=100))
-    machine.process(160, page(0, nranks=1, pid=12, launcher="container"), own_pid=12)
-    assert [[rank.pid for rank in job.ranks.values()] for job in look(machine.folder).jobs] == [[100], [160]]
-
-
-@pytest.mark.parametrize(
-    ("changed", "text"),
-    [
-        (b"", "a live page has 16384 bytes, got 0"),
-        (bytes(NBYTES), "format 1 was expected, got ''"),
-        (page(0)[:16] + b"9" + page(0)[17:], "format 1 was expected"),
-    ],
-)
-def test_pages_that_cannot_be_read(machine: Machine, changed: bytes, text: str) -> None:
-    """Empty, just being made, or not whole: named, and the others are shown."""
-    machine.rank(0, nranks=2)
-    machine.process(101, changed)
-    assert f"not shown: process 101: {text}" in machine.text()
-    assert "2 ranks" in machine.text()
-
-
-@pytest.mark.parametrize("wait", [7, {"key": "x"}, call([1]) | {"since": "now"}, call([1]) | {"for": 3}, call([1]) | {"number": 1e400}])
-def test_notices_that_are_wrong(machine: Machine, wait: Any) -> None:
-    """They are other processes' and may hold anything."""
-    machine.rank(0, wait)
-    assert look(machine.folder).jobs == ()
-    assert "process 100: " in look(machine.folder).unclear[0]
-
-
-def test_a_notice_that_is_being_written(machine: Machine) -> None:
-    """Is read again, and taken for none if it stays so: never for a half of one."""
-    whole = page(0, call([1]), nranks=1, pid=100)
-    torn = bytearray(whole)
-    torn[4096 + 40] ^= 1
-    file = machine.process(100, bytes(torn))
-    assert contents(bytes(torn))[1] == {}
-    (job,) = look(machine.folder).jobs
-    assert job.ranks[0].waits == ()
-    file.write_bytes(whole)
-    (job,) = look(machine.folder).jobs
-    assert job.ranks[0].waits[0].what == SUM
 
 
 def test_who_may_not_be_asked(machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -260,6 +253,13 @@ def test_json(machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert job["ranks"][1]["doing"] == f"{AFTER_40} on MPI_COMM_WORLD"
 
 
+def test_json_where_nobody_is_seen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(live, "look", lambda: Found((), 2, ("process 100: x",)))
+    assert main(["inspect", "--live", "--once", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["jobs"], told["closed"], told["unclear"]) == ([], 2, ["process 100: x"])
+
+
 def test_it_ends_with_the_ranks(machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """And with Ctrl-C; what is no terminal is not cleared."""
     machine.rank(0, nranks=1)
@@ -289,67 +289,6 @@ def test_shares_of_a_core() -> None:
     assert "running 50 %" in "\n".join(lines(Found((live.Job(now),)), {1: 0.5}, NOW))
 
 
-def test_what_has_no_room_is_left_out() -> None:
-    """Long arguments, very many ranks, notices that are too long: the page stays whole."""
-    calls = (call([1], what=f"Bcast(x) at {'y' * 900}:{i}") for i in range(20))
-    one = page(0, *calls, peers={i: i for i in range(9000)}, program=["z" * 9000])
-    who, notice = contents(one)
-    assert who.peers[0] == 0
-    assert len(who.peers) > 100
-    assert 5 < len(notice["waits"]) < 20
-    assert notice["waits"][-1]["what"].endswith(":19")
-
-
-@pytest.fixture
-def own_page() -> Iterator[LivePage]:
-    one = LivePage()
-    yield one
-    one.close()
-
-
-def test_a_real_process(own_page: LivePage) -> None:
-    """Found by its file among all that run here, and not found in a fork, which closes it, nor when it is closed."""
-    own_page.introduce(Who(os.getpid(), 0, 1, "test", "h", time.time(), {}, ["this test"]))
-    notice = Notice()
-    notice.show(own_page)
-    notice.wait(notice, call([0]) | {"what": "first"}, {"sees": {"0": "x"}})
-    mine = [rank for job in look().jobs for rank in job.ranks.values() if rank.pid == os.getpid()]
-    assert [wait.what for wait in mine[0].waits] == ["first"]
-    child = os.fork()
-    if not child:
-        notice.forget()
-        notice.wait(notice, call([0]) | {"what": "the child's"})
-        links = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{name}")]
-        os._exit(LINK in links)
-    assert os.waitpid(child, 0)[1] == 0
-    assert contents(own_page._memory.tobytes())[1]["waits"][0]["what"] == "first"
-    own_page.close()
-    assert [rank for job in look().jobs for rank in job.ranks.values() if rank.pid == os.getpid()] == []
-
-
-def test_the_page_alone_is_written_when_only_what_is_seen_changes(own_page: LivePage) -> None:
-    class Counted:
-        written = 0
-
-        def write(self, _: Any) -> None:
-            self.written += 1
-
-    notice, others = Notice(), Counted()
-    own_page.introduce(Who(1, 0, 1, "", "h", 0.0, {}, []))
-    notice.show(own_page)
-    notice._pages.add(others)  # type: ignore[arg-type]
-    for seen in ("a", "a", "b"):
-        notice.wait(others, call([1]), {"sees": {"1": seen}})
-    assert others.written == 1
-    assert contents(own_page._memory.tobytes())[1]["waits"][0]["sees"] == {"1": "b"}
-    notice.end(others)
-    assert contents(own_page._memory.tobytes())[1]["waits"] == []
-
-
 def test_it_needs_no_mpi() -> None:
     program = "import sys, hpcoll.cli.inspect.command; print(*sorted(set(sys.modules) & {'mpi4py', 'numba'}))"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip() == ""
-
-
-def test_pages_are_arrays_of_bytes(own_page: LivePage) -> None:
-    assert (own_page._memory.nbytes, own_page._memory.dtype) == (NBYTES, np.uint8)

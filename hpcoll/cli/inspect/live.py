@@ -21,6 +21,7 @@ _CLEAR = "\033[H\033[2J"
 _MOST_STORIES = 8
 _COLUMN = "waits in"
 _NOTHING = "waits in no collective"
+_NARROW, _LEFT_OUT = 110, ("at", "row", "communicator")  # columns of terminals below which the table does without these
 
 Used = Mapping[int, float]  # shares of a core by process
 Key = tuple[str, int, int]  # what a call and those of other ranks that belong to it have in common
@@ -32,7 +33,7 @@ def watch_ranks(*, once: bool, as_json: bool) -> int:
         raise ArgumentError("--json goes with --live --once")
     found, then = look(), time.monotonic()
     if not found.jobs:
-        print_lines(wrapped(_nobody(found), width=_WIDTH))
+        print_lines([_json(found, {})] if as_json else wrapped(_nobody(found), width=_WIDTH))
         return 1
     try:
         time.sleep(_FIRST_S)
@@ -41,7 +42,7 @@ def watch_ranks(*, once: bool, as_json: bool) -> int:
             elapsed, then = time.monotonic() - then, time.monotonic()
             shares = _shares(before, found, elapsed)
             if as_json:
-                print(json.dumps(document(found, shares), indent=1))
+                print(_json(found, shares))
             else:
                 _print(found, shares, once)
             if once or not found.jobs:
@@ -123,10 +124,12 @@ def _table(job: Job, shares: Used, now: float, width: int) -> list[str]:
         if not rank.waits:
             instead[len(rows)] = "" if rank.state not in (RUNNING, GONE) else doing(job, number).removeprefix("is ")
             rows.append([*first, *[""] * (len(rows[0]) - len(first))])
-    found = grid(rows, width)
+    kept = [i for i, name in enumerate(rows[0]) if width >= _NARROW or name not in _LEFT_OUT]
+    found = grid([[row[i] for i in kept] for row in rows], width)
     column = found[0].find(_COLUMN)
     column = column if column >= 0 else max(map(len, found)) + 2
-    return [f"{line:{column}}{instead[i]}".rstrip()[:width] if i in instead else line for i, line in enumerate(found)]
+    texts = [f"{line:{column}}{instead.get(i, '')}".rstrip() for i, line in enumerate(found)]
+    return [text if len(text) <= width else f"{text[: width - 1]}…" for text in texts]
 
 
 def _call(wait: Wait) -> str:
@@ -151,12 +154,11 @@ def doing(job: Job, number: int, key: Key | None = None) -> str:
         return f"is {rank.state}"
     if not rank.has_page:
         return "shows nothing of itself"
-    if rank.failed:
-        last = rank.failed[-1]
-        return f"has raised {last.failed}" + (f" in {last.what}" if last.what else "")
+    failed = [one for one in rank.failed if key is None or one.key[0] == key[0]]
+    raised = [f"has raised {one.failed}" + (f" in {one.what}" if one.what else "") for one in failed[-1:]]
     waits = [wait for one in job.ranks.values() for wait in one.waits if wait.sees.get(number, "").startswith("is in")]
     seen = [f"{wait.sees[number]} on {wait.on}" for wait in [one for one in waits if one.key == key] or waits]
-    return max(seen, default=_NOTHING)  # the latest, by the time of day
+    return max(seen, default=raised[0] if raised else _NOTHING)  # the latest, by the time of day
 
 
 def stories(job: Job, now: float) -> list[str]:
@@ -200,10 +202,15 @@ def _wait_of(job: Job, number: int, key: Key) -> Wait | None:
     return next((wait for wait in rank.waits if wait.key == key), rank.waits[-1] if rank.waits else None)
 
 
+def _json(found: Found, shares: Used) -> str:
+    return json.dumps(document(found, shares), indent=1)
+
+
 def document(found: Found, shares: Used) -> dict[str, Any]:
     """What there is to show, for programs."""
     now, here = time.monotonic(), time.time()
-    return {"format": FORMAT, "seen": here, "jobs": [_job(job, shares, now) for job in found.jobs], "unclear": list(found.unclear)}
+    jobs = [_job(job, shares, now) for job in found.jobs]
+    return {"format": FORMAT, "seen": here, "jobs": jobs, "closed": found.closed, "unclear": list(found.unclear)}
 
 
 def _job(job: Job, shares: Used, now: float) -> dict[str, Any]:

@@ -3,18 +3,21 @@
 Reads alone: the files of processes that the system lets this user read. What stands in them is another process's and not trusted.
 """
 
+import contextlib
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hpcoll.base.processes import cpu_s, state_of
+from hpcoll.base.processes import GONE, cpu_s, state_of
 from hpcoll.cli.inspect.wording import cut
-from hpcoll.runtime.transports.live_page import LINK, NBYTES, Who, contents
+from hpcoll.runtime.transports.live_page import LINK, NBYTES, Who, contents, seconds
 
 PROC = Path("/proc")
-_AGAIN = 2  # times that a page without a notice is read: it may just be written
+_AGAIN = 2  # more times that a page is read that is not whole, or has no notice: it may just be written
+_LATER_S = 10.0  # after its job began a process may seem to have begun: clocks are set, and ranks start one by one
 
 
 @dataclass(frozen=True)
@@ -100,9 +103,9 @@ def look(proc: Path = PROC) -> Found:
         if not folder.name.isdigit():
             continue
         try:
-            text = _page(folder)
-            if text is not None:
-                ranks.append(_rank(int(folder.name), text))
+            page = _page(folder)
+            if page is not None:
+                ranks.append(_rank(int(folder.name), *page))
         except PermissionError:
             closed += 1
         except OSError:
@@ -112,21 +115,28 @@ def look(proc: Path = PROC) -> Found:
     return Found(tuple(_jobs(ranks)), closed, tuple(unclear))
 
 
-def _page(folder: Path) -> bytes | None:
-    """The live page of a process; None where it has none, or only its parent's."""
+def _page(folder: Path) -> tuple[Who, dict[str, Any]] | None:
+    """What stands in the live page of a process; None where it has none, or only its parent's."""
     for name in os.listdir(folder / "fd"):
         try:
             if os.readlink(folder / "fd" / name) != LINK:
                 continue
-            text = _text(folder / "fd" / name)
-            if contents(text)[0].pid != _own_pid(folder):
-                continue
-            for _ in range(_AGAIN):
-                text = text if contents(text)[1] else _text(folder / "fd" / name)
+            who, notice = _read(folder / "fd" / name)
+            if who.pid == _own_pid(folder):
+                return who, notice
         except FileNotFoundError:
             continue  # closed meanwhile
-        return text
     return None
+
+
+def _read(file: Path) -> tuple[Who, dict[str, Any]]:
+    """What stands in a page, read anew while it is not whole."""
+    for _ in range(_AGAIN):
+        with contextlib.suppress(ValueError):
+            who, notice = contents(_text(file))
+            if notice:
+                return who, notice
+    return contents(_text(file))
 
 
 def _text(file: Path) -> bytes:
@@ -144,13 +154,12 @@ def _own_pid(folder: Path) -> int:
     return int(found)
 
 
-def _rank(pid: int, text: bytes) -> Rank:
-    """A rank, from its page.
+def _rank(pid: int, who: Who, notice: Mapping[str, Any]) -> Rank:
+    """A rank, from what stands in its page.
 
     Raises:
-        ValueError: it is no page, or one of another version.
+        ValueError: that is no notice.
     """
-    who, notice = contents(text)
     try:
         waits, failed = (tuple(map(_wait, notice.get(name, ()))) for name in ("waits", "failed"))
         left = cut(str(notice.get("left", "")))
@@ -165,7 +174,7 @@ def _wait(one: Mapping[str, Any]) -> Wait:
         what=cut(str(one["what"])),
         on=cut(str(one.get("on", ""))),
         step=cut(str(one["step"])),
-        since=float(one["since"]),
+        since=seconds(one["since"]),
         awaits=tuple(map(int, one.get("for", ()))),
         sees={int(rank): cut(str(text)) for rank, text in one.get("sees", {}).items()},
         failed=cut(str(one.get("kind", ""))),
@@ -208,4 +217,14 @@ def _unseen(group: list[Rank]) -> Iterator[Rank]:
         for rank, pid in one.who.peers.items():
             if rank not in known and one.pid == one.who.pid:  # else numbers of processes are a container's
                 known.add(rank)
-                yield Rank(pid, replace(one.who, pid=pid, rank=rank, peers={}), state_of(pid), cpu_s(pid), has_page=False)
+                who, gone = replace(one.who, pid=pid, rank=rank, peers={}), _begun(pid) > one.who.started + _LATER_S
+                yield Rank(pid, who, GONE if gone else state_of(pid), None if gone else cpu_s(pid), has_page=False)
+
+
+def _begun(pid: int) -> float:
+    """When a process began, in seconds since 1970, 0 where that is not known: one that is younger than its job has a dead rank's number."""
+    try:
+        ticks = int((PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return 0.0
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")

@@ -21,6 +21,7 @@ LINK = f"/memfd:{NAME} (deleted)"  # what the system calls it
 FORMAT = 1
 NBYTES, _WHO_NBYTES = 16 << 10, 4 << 10
 _PEERS_NBYTES = 2 << 10
+_MOST_S = 1e11  # the year 5138: what is later is no time
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Who:
         pid, rank, nranks, launcher, host, started, peers, *program = words
         known = dict(pair.split(":") for pair in peers.split())
         return cls(
-            int(pid), int(rank), int(nranks), launcher, host, float(started), {int(one): int(its) for one, its in known.items()}, program
+            int(pid), int(rank), int(nranks), launcher, host, seconds(started), {int(one): int(its) for one, its in known.items()}, program
         )  # fmt: skip
 
 
@@ -100,6 +101,18 @@ class LivePage:
         self._memory = np.zeros(NBYTES, np.uint8)
         with contextlib.suppress(BufferError):  # another thread was writing when the process forked
             self._mapped.close()
+
+
+def seconds(found: str | float) -> float:
+    """A time that stands in a page, in seconds.
+
+    Raises:
+        ValueError: it is none that can be: negative, infinite, or thousands of years off.
+    """
+    time = float(found)
+    if not 0 <= time <= _MOST_S:  # NaN is not between them
+        raise ValueError(f"a time in seconds was expected, got {found!r:.20}")
+    return time
 
 
 def contents(page: bytes) -> tuple[Who, dict[str, Any]]:
