@@ -9,6 +9,7 @@ from hosts_run import run
 
 pytestmark = pytest.mark.usefixtures("hosts")
 
+SOON_S = 4  # for what is promised in about one: all hosts share this machine's cores
 HEAD = """
 import signal, hpcoll
 comm = hpcoll.Communicator(world)
@@ -68,7 +69,7 @@ ENDS = {
         "os.system(f'(sleep 3; kill -CONT {os.getpid()}) &'); os.kill(os.getpid(), signal.SIGSTOP)",
         r"CollectiveTimeout .*rank 1 (is stopped|does not answer: it is stopped, or)", 2.5,
     ),
-    "ends": ("sys.exit(0)", r"PeerFailed .*rank 1 \(process \d+ on host\d\) has ended its program", 1.4),
+    "ends": ("sys.exit(0)", r"PeerFailed .*rank 1 \(process \d+ on host\d\) has ended its program", 2.5),
 }  # fmt: skip
 
 
@@ -93,7 +94,9 @@ def test_mismatches(options: str, count: int) -> None:
         assert lines[-1] == "right", (rank, text)
         for line in lines[:-1]:
             left = "" if line.startswith("root") else r" at <string>:\d+"  # the call, which has ended on some
-            assert re.search(rf" \d\.\d\d .*ranks? 0\S*: \w+\(.*{left}; rank \d: \w+\(", line), (rank, line)
+            told = re.search(rf" (\d+\.\d\d) .*ranks? 0\S*: \w+\(.*{left}; rank \d: \w+\(", line)
+            assert told, (rank, line)
+            assert float(told[1]) < SOON_S, (rank, line)
         assert len(lines) == 7, (rank, text)
 
 

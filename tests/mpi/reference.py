@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -30,6 +31,14 @@ REDUCING = ("allreduce", "reduce", "reduce_scatter", "scan", "exscan")
 REDUCTIONS = [(collective, name) for collective, name in ALGORITHMS if collective in REDUCING and name != "native"]
 
 
+def soon_s(nranks: int) -> float:
+    """Most seconds for what is promised in about one, where so many ranks run here: other programs may use the cores."""
+    return 3 if nranks <= (os.cpu_count() or 1) else 4
+
+
+SOON_S = soon_s(MPI.COMM_WORLD.size)
+
+
 def representative(cases: Iterable[tuple[str, str]]) -> list[Any]:
     """Collectives and algorithms for `parametrize`, of which the short run has a few: the engine knows no names."""
     return [case if "/".join(case) in REPRESENTATIVE else pytest.param(*case, marks=pytest.mark.full) for case in cases]
@@ -53,6 +62,15 @@ def fresh() -> hpcoll.Communicator:
 def agreed(wrong: list[Any]) -> list[Any]:
     """What went wrong on any rank, with the rank: the same list everywhere, so that all ranks fail the same test."""
     return [(rank, what) for rank, found in enumerate(MPI.COMM_WORLD.allgather(wrong)) for what in found]
+
+
+def raised(run: Callable[[], Any]) -> BaseException | None:
+    """What a call raises, for ranks that have to meet the others before they fail; None where it raises nothing."""
+    try:
+        run()
+    except BaseException as error:  # what a signal's handler raises is none of Exception
+        return error
+    return None
 
 
 def roots(collective: str, nranks: int) -> range:

@@ -33,8 +33,10 @@ def test_soak(nranks: int, seconds: int, way: dict[str, str]) -> None:
         [*starter, *program], env=environment(way), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds + 60,
         check=False,
     )  # fmt: skip
-    counts = r"'calls': (\d+), 'faults': (\d+), 'lost': \d+, 'timed out': \d+, 'slowest ms': (\d+), 'wrong': 0, 'late': 0"
+    counts = r"'calls': (\d+), 'faults': (\d+), 'lost': (\d+), 'timed out': \d+, 'slowest ms': (\d+), 'wrong': 0, 'late': 0"
     found = re.search(rf"soak: \{{{counts}\}}", done.stdout)
     assert found, done.stdout + done.stderr[-3000:]
-    assert int(found[1]) >= 20
-    assert int(found[2]) >= 1
+    ncalls, nfaults, nlost, _ = map(int, found.groups())
+    assert ncalls >= 20
+    assert nfaults > nlost
+    assert nlost >= 1 or way
