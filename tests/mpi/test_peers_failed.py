@@ -128,10 +128,10 @@ def test_a_rank_that_does_not_come(form: str, way: dict[str, str]) -> None:
     assert len(texts) == 1, said
     assert re.search(r"did not end in 1\.5 s: rank [02] waits for rank 1; rank 1 is in no collective since \d\d:\d\d:\d\d", texts.pop())
     seconds = [float(said[rank][0].split()[0]) for rank in (0, 2)]
-    assert all(1.4 < one < 2.5 for one in seconds), seconds
+    assert all(1.4 < one < 1.5 + SOON_S for one in seconds), seconds
     warned = [line for line in errors.splitlines() if " on MPI_COMM_WORLD waits for" in line and "CollectiveTimeout" not in line]
     assert len(warned) == 1, errors
-    assert re.search(r"I?[aA]llreduce\(float64\[8\], op=SUM\) at .*:\d+ on MPI_COMM_WORLD waits for 1 s: rank 0 waits for", warned[0])
+    assert re.search(r"I?[aA]llreduce\(float64\[8\], op=SUM\) at .*:\d+ on MPI_COMM_WORLD waits for [12] s: rank 0 waits for", warned[0])
 
 
 @pytest.mark.full
@@ -256,7 +256,7 @@ def test_a_training_goes_on() -> None:
     assert re.search(r"3 ranks: accuracy (0\.9\d+), alone \1, parameters differ by \d\.\de-1\d", done.stdout), done.stdout
 
 
-@pytest.mark.parametrize("way", [{}, pytest.param(MESSAGES, marks=pytest.mark.full)])
+@pytest.mark.parametrize("way", [MESSAGES, pytest.param({}, marks=pytest.mark.full)])
 def test_an_agreement_is_watched(way: dict[str, str]) -> None:
     """What ranks agree on before hpcoll runs anything: a rank that does not come is warned about, and given up; if it comes, it is told."""
     after = "time.sleep(0 if comm.rank == 1 else 5); os._exit(0)"  # they are still there when rank 1 comes
