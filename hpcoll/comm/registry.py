@@ -43,6 +43,7 @@ class _Offer(NamedTuple):
     limited: int  # -1: HPCOLL_TIMEOUT is set
 
     def combined(self, comm: MPI.Intracomm) -> "_Offer":
+        """What is left when all ranks have combined theirs; collective, errors as in `agree_on`."""
         what = f"the first collective of hpcoll's on {title_of(comm)}"
         words = bytearray(b"".join(word.to_bytes(nbytes, "little", signed=True) for word, nbytes in zip(self, _NBYTES, strict=True)))
         agree_on(comm, [words, MPI.BYTE], MPI.BAND, what)
