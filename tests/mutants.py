@@ -148,8 +148,8 @@ MUTANTS = (
     ),
     Mutant(
         "calls before are forgotten", f"{ENGINE}/checks.py",
-        "log[f.CHAIN] = _spread(log[f.CHAIN] ^ (state[f.FINGERPRINT] if combines else state[f.FINGERPRINT] & ~_ELEMENT))",
-        "log[f.CHAIN] = 0", "openmpi 2 test_mismatch.py",
+        "log[f.CALLS], log[f.CHAIN] = number, _spread(chain ^ combined ^ count * state[f.SIGNED] * f.SPREAD)",
+        "log[f.CALLS] = number", "openmpi 2 test_mismatch.py",
     ),
     Mutant(
         "calls whose messages do not meet are not compared", f"{COMM}/watch.py",

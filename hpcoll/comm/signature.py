@@ -1,6 +1,6 @@
 """Signatures: what all ranks must call alike, packed into a word that travels with every message on a node.
 
-Counts are not in it: compiled code combines both to the fingerprint of a call (`hpcoll.runtime.engine.shm_ops.begin_shm`). What may
+Counts are not in it: compiled code combines both to the fingerprint of a call (`hpcoll.runtime.engine.checks.sign_messages`). What may
 differ between ranks is in neither: buffers, in place or not, kinds of memory, and counts that only some ranks know.
 """
 
@@ -73,7 +73,7 @@ class Signature(NamedTuple):
         return word
 
     def tolerates(self, other: "Signature") -> bool:
-        """Whether calls are alike; where nothing is combined, bytes go with all types (`hpcoll.runtime.engine.shm_ops`)."""
+        """Whether calls are alike; where nothing is combined, bytes go with all types (`hpcoll.runtime.engine.checks.tolerates`)."""
         alike = self._replace(element=0) == other._replace(element=0)
         return alike and (self.element == other.element or (not self.op and min(self.element, other.element) <= ANY_ELEMENT))
 

@@ -10,8 +10,10 @@ from hpcoll.runtime.engine.ffi import memcpy, pointer, store_release
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 
-CHECK_BITS = 24
+_HASH_BITS = 24
+CHECK_BITS = _HASH_BITS + f.ELEMENT_BITS  # the element type is in them as it is
 
+_HASH = (1 << _HASH_BITS) - 1
 # Of a signature.
 _ELEMENT, _COMBINES = (1 << f.ELEMENT_BITS) - 1 << f.ELEMENT_AT, (1 << f.OP_BITS) - 1 << f.OP_AT
 
@@ -27,57 +29,52 @@ def _spread(word):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def check_of(fingerprint):  # type: ignore[no-untyped-def]
-    """`CHECK_BITS` of a fingerprint, as the word that announces a message has them."""
-    return (_spread(fingerprint) >> 8) & (1 << CHECK_BITS) - 1
+def _hash(fingerprint):  # type: ignore[no-untyped-def]
+    return _spread(fingerprint) >> 8 & _HASH
 
 
 @njit(nogil=True)
-def tolerates(state, local_peer, local_rank, checked):  # type: ignore[no-untyped-def]
-    """Whether a peer's call differs in the element type alone, where nothing is combined and one of the types goes with all others."""
-    mine = (state[f.SIGNATURE] & _ELEMENT) >> f.ELEMENT_AT
-    history = pointer(state[f.LOG])[f.HISTORY] + (local_peer - local_rank) * f.HISTORY_NBYTES
-    for i in range(f.REMEMBERED):
-        fingerprint = pointer(history + (1 + i) * CACHE_LINE_NBYTES)[f.ITS_FINGERPRINT]
-        difference = fingerprint ^ state[f.FINGERPRINT]  # counts that are equal leave nothing
-        theirs = mine ^ difference >> f.ELEMENT_AT
-        alike = difference & ~_ELEMENT == 0 and state[f.SIGNATURE] & _COMBINES == 0
-        if alike and min(mine, theirs) <= f.ANY_ELEMENT and checked == check_of(fingerprint ^ state[f.CHAIN_BEFORE]):
-            return True
-    return False
+def tolerates(state, check):  # type: ignore[no-untyped-def]
+    """Whether a check is of a call that differs in the element type alone, where nothing is combined and one of the types goes with all."""
+    mine = state[f.CHECKED]
+    alike = (check ^ mine) & _HASH == 0 and state[f.SIGNATURE] & _COMBINES == 0
+    return alike and min(check, mine) >> _HASH_BITS <= f.ANY_ELEMENT
 
 
 @njit(nogil=True)
-def begin_call(address):  # type: ignore[no-untyped-def]
-    """Note a new call, tell the ranks of the node what it is, and find what its messages are to carry.
+def sign_messages(state):  # type: ignore[no-untyped-def]
+    """Find what the messages of a new call are to carry.
 
     A tag has few bits, so its check is a remainder by a prime: calls that differ in one field, or in their counts, never have the same.
 
     Returns:
         Whether no call has failed on any rank of the node before.
     """
-    state = pointer(address)
-    log = pointer(state[f.LOG])
-    log[f.CALLS] += 1
-    number, counted = log[f.CALLS], state[f.ELEMENTS] * state[f.SIGNED]
-    state[f.FINGERPRINT] = state[f.SIGNATURE] ^ counted * f.SPREAD
-    state[f.CHAIN_BEFORE], state[f.CHECKED] = log[f.CHAIN], check_of(state[f.FINGERPRINT] ^ log[f.CHAIN])
-    combines = state[f.SIGNATURE] & _COMBINES
+    log, signature, counted = pointer(state[f.LOG]), state[f.SIGNATURE], state[f.ELEMENTS] * state[f.SIGNED]
+    moved = signature & ~_ELEMENT
+    state[f.CHECKED] = (signature & _ELEMENT) << _HASH_BITS - f.ELEMENT_AT | _hash(moved ^ counted * f.SPREAD ^ log[f.CHAIN])
     if state[f.REQUESTS_PER_LANE]:
-        signature = state[f.SIGNATURE] if combines else state[f.SIGNATURE] & ~_ELEMENT
+        signature = signature if signature & _COMBINES else moved
         check = ((signature & _MOST) + (counted & _MOST) + (log[f.CHAIN] & _MOST)) % state[f.TAG_CHECKS]
         state[f.CHECKED_TAG] = state[f.TAG] + check * state[f.TAG_STEP]
-    log[f.CHAIN] = _spread(log[f.CHAIN] ^ (state[f.FINGERPRINT] if combines else state[f.FINGERPRINT] & ~_ELEMENT))
+    return pointer(log[f.ALARM])[0] == 0
+
+
+@njit(nogil=True)
+def note_call(state):  # type: ignore[no-untyped-def]
+    """Note a new call, and tell the ranks of the node what it is."""
+    log, signature, count = pointer(state[f.LOG]), state[f.SIGNATURE], state[f.ELEMENTS]
+    number, chain = log[f.CALLS] + 1, log[f.CHAIN]
     line = pointer(log[f.HISTORY] + (1 + number % f.REMEMBERED) * CACHE_LINE_NBYTES)
-    line[f.NUMBER], line[f.ITS_FINGERPRINT] = number, state[f.FINGERPRINT]
-    line[f.ITS_SIGNATURE], line[f.ITS_COUNT], line[f.ITS_CHAIN] = state[f.SIGNATURE], state[f.ELEMENTS], state[f.CHAIN_BEFORE]
+    line[f.NUMBER], line[f.ITS_SIGNATURE], line[f.ITS_COUNT], line[f.ITS_CHAIN] = number, signature, count, chain
     store_release(log[f.HISTORY], number)
     if number % f.RECORDS_HOT == 0:  # one block of records stays in the cache
         block = number // f.RECORDS_HOT % f.RECORD_BLOCKS
         memcpy(state[f.MEMCPY], (log[f.RECORDED] + (1 + block) * _HOT_NBYTES, log[f.RECORDED], _HOT_NBYTES))
     record = pointer(log[f.RECORDED] + number % f.RECORDS_HOT * _RECORD_NBYTES)
-    record[0], record[1], record[f.ITS_BEGIN], record[f.ITS_END] = state[f.SIGNATURE], state[f.ELEMENTS], state[f.STARTED], 0
-    return pointer(log[f.ALARM])[0] == 0
+    record[0], record[1], record[f.ITS_BEGIN], record[f.ITS_END] = signature, count, state[f.STARTED], 0
+    combined = signature if signature & _COMBINES else signature & ~_ELEMENT
+    log[f.CALLS], log[f.CHAIN] = number, _spread(chain ^ combined ^ count * state[f.SIGNED] * f.SPREAD)
 
 
 @njit(nogil=True)

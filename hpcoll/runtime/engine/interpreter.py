@@ -6,12 +6,14 @@ operation is a module, and `_execute` finds it. The interpreter never blocks: it
 again, which leaves Python the chance to see a signal. All state is in arrays, so that a collective may be left and taken up again.
 """
 
+from time import CLOCK_MONOTONIC
+
 from numba import njit
 
-from hpcoll.runtime.engine.checks import begin_call, note_end
+from hpcoll.runtime.engine.checks import note_call, note_end, sign_messages
 from hpcoll.runtime.engine.ffi import INT, LONG, c_function, exchange, pointer, sched_yield, store_release, usleep
 from hpcoll.runtime.engine.gpu_ops import begin_gpu, enter, leave, run_gpu
-from hpcoll.runtime.engine.local_ops import copy, last_tick, nanoseconds, run_local
+from hpcoll.runtime.engine.local_ops import clock, copy, last_tick, nanoseconds, run_local
 from hpcoll.runtime.engine.mpi_ops import let_mpi_move, run_mpi
 from hpcoll.runtime.engine.resize import resize
 from hpcoll.runtime.engine.shm_ops import begin_shm, end_shm, run_shm
@@ -19,6 +21,7 @@ from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import Code
 
 _COPY, _STAGE, _RECORD, _SYNC = int(Code.COPY), int(Code.STAGE), int(Code.RECORD), int(Code.SYNC)
+_SHORT_NBYTES = 4096  # up to which what is copied before the first messages takes no time worth noting
 _advance = c_function(INT, LONG)
 
 
@@ -48,27 +51,6 @@ def _run_lane(address, lane, row):  # type: ignore[no-untyped-def]
             return row
         row += 1
     return row
-
-
-@njit(nogil=True)
-def begin(address, input_address, output_address, now):  # type: ignore[no-untyped-def]
-    """Set a call's buffers and put the first lanes into their window slots; False where another rank's call has failed."""
-    state = pointer(address)
-    window_slots, lanes = pointer(state[f.WINDOW_SLOTS]), pointer(state[f.LANES])
-    state[f.INPUT], state[f.OUTPUT], state[f.ENDED], state[f.STARTED] = input_address, output_address, 0, now
-    if state[f.COPY_NBYTES]:
-        copy(state, state[f.COPY], input_address, state[f.COPY_NBYTES])
-        state[f.INPUT] = state[f.COPY]
-    for slot in range(state[f.WINDOW]):
-        window_slots[2 * slot], window_slots[2 * slot + 1] = slot, lanes[3 * slot]
-    if state[f.GPU]:
-        state[f.ERROR] = -begin_gpu(state)
-    if state[f.RINGS]:
-        begin_shm(address)
-    if state[f.LOG] and not begin_call(address):
-        state[f.ERROR] = f.ALARMED
-        return False
-    return True
 
 
 @njit(nogil=True)
@@ -120,6 +102,43 @@ def _run_lanes(address):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
+def begin(address, input_address, output_address, which):  # type: ignore[no-untyped-def]
+    """Set a call's buffers, put the first lanes into their window slots, and run them as far as they go.
+
+    Noted is a call when its first messages are under way, which would have to wait for that. So its time counts from then on, but where
+    much may have been copied by then.
+
+    Args:
+        address, input_address, output_address: As in `run`.
+        which: Clock that tells when it began.
+    Returns:
+        As in `advance`; -1 also where another rank's call has failed.
+    """
+    state = pointer(address)
+    window_slots, lanes = pointer(state[f.WINDOW_SLOTS]), pointer(state[f.LANES])
+    state[f.INPUT], state[f.OUTPUT], state[f.ENDED], state[f.STARTED] = input_address, output_address, 0, 0
+    if state[f.LEDGER_NBYTES] > _SHORT_NBYTES:
+        state[f.STARTED] = clock(state[f.CLOCK_GETTIME], address + 8 * f.CLOCK, which)
+    if state[f.COPY_NBYTES]:
+        copy(state, state[f.COPY], input_address, state[f.COPY_NBYTES])
+        state[f.INPUT] = state[f.COPY]
+    for slot in range(state[f.WINDOW]):
+        window_slots[2 * slot], window_slots[2 * slot + 1] = slot, lanes[3 * slot]
+    if state[f.GPU]:
+        state[f.ERROR] = -begin_gpu(state)
+    if state[f.RINGS]:
+        begin_shm(address)
+    good = state[f.LOG] == 0 or sign_messages(state)
+    if not good:
+        state[f.ERROR] = f.ALARMED
+    moved = advance_by_address(address) if good else -1
+    state[f.STARTED] = state[f.STARTED] or clock(state[f.CLOCK_GETTIME], address + 8 * f.CLOCK, which)
+    if state[f.LOG]:
+        note_call(state)
+    return moved
+
+
+@njit(nogil=True)
 def run(address, input_address, output_address, counts):  # type: ignore[no-untyped-def]
     """Run a program's lanes; the GIL is released while messages travel.
 
@@ -146,7 +165,7 @@ def run_locked(address, input_address, output_address, counts):  # type: ignore[
     if status != f.DONE:
         store_release(state[f.LOCK], 0)
         return status
-    return _go_on(address, 0) if begin(address, input_address, output_address, nanoseconds(address)) else f.FAILED
+    return _go_on(address, 0) if begin(address, input_address, output_address, CLOCK_MONOTONIC) >= 0 else f.FAILED
 
 
 @njit(nogil=True)

@@ -4,6 +4,8 @@ Each operation has a slot. Whoever advances it takes its OWNER word first, so th
 message context run in the order of their tickets. The helper parks on a semaphore while nothing is in flight.
 """
 
+from time import CLOCK_MONOTONIC
+
 from numba import njit
 
 from hpcoll.runtime.engine.checks import note_begin, note_end
@@ -22,7 +24,7 @@ from hpcoll.runtime.engine.ffi import (
     usleep,
 )
 from hpcoll.runtime.engine.interpreter import advance_by_address, begin
-from hpcoll.runtime.engine.local_ops import last_tick, nanoseconds
+from hpcoll.runtime.engine.local_ops import CLOCK_MONOTONIC_COARSE, last_tick, nanoseconds
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program import progress_fields as p
 
@@ -41,15 +43,18 @@ def _advance(table, slot):  # type: ignore[no-untyped-def]
     state = load_acquire(at + 8 * p.STATE)
     if (state != p.QUEUED and state != p.RUNNING) or not exchange(at + 8 * p.OWNER, 0, 1):
         return 0
-    moved, begun = 0, True
+    moved = 0
     state = load_acquire(at + 8 * p.STATE)
     engine = pointer(fields[p.ENGINE])
-    if state == p.QUEUED and load_acquire(fields[p.TICKETS]) == fields[p.TICKET]:
-        begun = engine[f.ERROR] != f.GIVEN_UP and begin(fields[p.ENGINE], fields[p.INPUT], fields[p.OUTPUT], nanoseconds(fields[p.ENGINE]))
-        state = p.RUNNING
-        store_release(at + 8 * p.STATE, p.RUNNING)
-    if state == p.RUNNING:
-        moved = advance_by_address(fields[p.ENGINE]) if begun and engine[f.ERROR] != f.GIVEN_UP else -1
+    first = state == p.QUEUED and load_acquire(fields[p.TICKETS]) == fields[p.TICKET]
+    if first or state == p.RUNNING:
+        if engine[f.ERROR] == f.GIVEN_UP:
+            moved = -1
+        elif first:
+            moved = begin(fields[p.ENGINE], fields[p.INPUT], fields[p.OUTPUT], CLOCK_MONOTONIC)
+            store_release(at + 8 * p.STATE, p.RUNNING)
+        else:
+            moved = advance_by_address(fields[p.ENGINE])
         if moved < 0 or engine[f.ENDED] == engine[f.NLANES]:
             if moved >= 0:
                 note_end(engine, nanoseconds(fields[p.ENGINE]))
@@ -147,11 +152,8 @@ def start(engine, input_address, output_address):  # type: ignore[no-untyped-def
     state = pointer(engine)
     if state[f.CELL] and (pointer(state[f.CELL])[0] ^ state[f.NULL]) & state[f.HANDLE_MASK]:
         return f.BUSY
-    if not begin(engine, input_address, output_address, last_tick(state[f.CLOCK_GETTIME], engine + 8 * f.CLOCK)):
-        return f.FAILED
-    idle = 0
-    while idle < state[f.LINGERS]:
-        moved = advance_by_address(engine)
+    moved, idle = begin(engine, input_address, output_address, CLOCK_MONOTONIC_COARSE), 0
+    while True:
         if moved < 0:
             return f.FAILED
         if state[f.ENDED] == state[f.NLANES]:
@@ -160,7 +162,9 @@ def start(engine, input_address, output_address):  # type: ignore[no-untyped-def
                 memcpy(state[f.MEMCPY], (state[f.CELL], engine + 8 * f.STAND_IN, 8 if state[f.HANDLE_MASK] == -1 else 4))
             return f.DONE
         idle = 0 if moved else idle + 1
+        if idle >= state[f.LINGERS]:
+            note_begin(state, nanoseconds(engine))
+            return f.PENDING
         if idle > state[f.STAYS]:
             sched_yield(state[f.SCHED_YIELD], ())
-    note_begin(state, nanoseconds(engine))
-    return f.PENDING
+        moved = advance_by_address(engine)

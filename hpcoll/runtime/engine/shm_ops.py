@@ -21,8 +21,8 @@ from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, INLINE_NBYTES, STA
 from hpcoll.schedules.ir import RING_SLOTS
 
 _STAGE, _POST, _AWAIT, _ACK, _DRAIN, _UNREAD = (int(c) for c in (Code.STAGE, Code.POST, Code.AWAIT, Code.ACK, Code.DRAIN, Code.UNREAD))
-# The word that announces a message: its number, by which it differs from those that were in the slot before; a check of the call, from its
-# fingerprint; and its length, which a lane never sends more of at once.
+# The word that announces a message: its number, by which it differs from those that were in the slot before; a check of the call; and its
+# length, which a lane never sends more of at once.
 _LENGTH_BITS = 28
 _NUMBER_AT = _LENGTH_BITS + CHECK_BITS
 _NUMBERS, _CHECKS = (1 << 63 - _NUMBER_AT) - 1, (1 << CHECK_BITS) - 1
@@ -103,7 +103,7 @@ def _await(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
     if announced >> _NUMBER_AT != number + 1 & _NUMBERS:
         return 0
     check = announced >> _LENGTH_BITS & _CHECKS
-    if check != state[f.CHECKED] and not tolerates(state, row[f.LOCAL_PEER], rings[f.LOCAL_RANK], check):
+    if check != state[f.CHECKED] and not tolerates(state, check):
         state[f.ERROR] = f.MISMATCH
         return -1
     nbytes = announced & ((1 << _LENGTH_BITS) - 1)
