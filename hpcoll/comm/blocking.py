@@ -40,7 +40,7 @@ class BlockingReductions(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context)
-        key = ("Allreduce", 0, algorithm, segment)
+        key = "Allreduce" if algorithm is None and segment is None else ("Allreduce", 0, algorithm, segment)
         status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)
@@ -61,7 +61,7 @@ class BlockingReductions(WithContext):
         if timeout is not None:
             timeout = limit_of(timeout, context)
         send, recv = (sendbuf, recvbuf) if context.rank == root else (_IN_PLACE, sendbuf)
-        key = ("Reduce", root, algorithm, segment)
+        key = "Reduce" if root == 0 and algorithm is None and segment is None else ("Reduce", root, algorithm, segment)
         status = run_cached(context.tables[key], send, recv, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op, root), send, recv, stream=stream, limit_s=timeout)
@@ -80,7 +80,7 @@ class BlockingReductions(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context)
-        key = ("Reduce_scatter_block", 0, algorithm, segment)
+        key = "Reduce_scatter_block" if algorithm is None and segment is None else ("Reduce_scatter_block", 0, algorithm, segment)
         status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)
@@ -95,7 +95,8 @@ class BlockingReductions(WithContext):
             timeout = limit_of(timeout, context)
         if recvcounts is None and not context.closed:
             recvcounts = every_count(sendbuf, recvbuf, context.rank, context.caller.allgather)
-        key, send = ("Reduce_scatter", 0, algorithm, segment), with_counts(sendbuf, recvcounts)
+        send = with_counts(sendbuf, recvcounts)
+        key = "Reduce_scatter" if algorithm is None and segment is None else ("Reduce_scatter", 0, algorithm, segment)
         status = run_cached(context.tables[key], send, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, recvcounts, op), send, recvbuf, stream=stream, limit_s=timeout)
@@ -108,7 +109,7 @@ class BlockingReductions(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context)
-        key = ("Scan", 0, algorithm, segment)
+        key = "Scan" if algorithm is None and segment is None else ("Scan", 0, algorithm, segment)
         status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)
@@ -121,7 +122,7 @@ class BlockingReductions(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context)
-        key = ("Exscan", 0, algorithm, segment)
+        key = "Exscan" if algorithm is None and segment is None else ("Exscan", 0, algorithm, segment)
         status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
             context.run(status, key, (sendbuf, recvbuf, op), sendbuf, recvbuf, stream=stream, limit_s=timeout)

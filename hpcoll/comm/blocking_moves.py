@@ -20,7 +20,7 @@ class BlockingMoves(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context)
-        key = ("Barrier", 0, algorithm, segment)
+        key = "Barrier" if algorithm is None and segment is None else ("Barrier", 0, algorithm, segment)
         status = run_cached(context.tables[key], _IN_PLACE, context.token, None)
         if status:
             context.run(status, key, (), _IN_PLACE, context.token, limit_s=timeout)
@@ -38,7 +38,7 @@ class BlockingMoves(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context)
-        key = ("Bcast", root, algorithm, segment)
+        key = "Bcast" if root == 0 and algorithm is None and segment is None else ("Bcast", root, algorithm, segment)
         status = run_cached(context.tables[key], _IN_PLACE, buf, None)
         if status:
             context.run(status, key, (buf, root), _IN_PLACE, buf, stream=stream, limit_s=timeout)
@@ -56,7 +56,7 @@ class BlockingMoves(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context)
-        key = ("Allgather", 0, algorithm, segment)
+        key = "Allgather" if algorithm is None and segment is None else ("Allgather", 0, algorithm, segment)
         status = run_cached(context.tables[key], sendbuf, recvbuf, None)
         if status:
             context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream, limit_s=timeout)
@@ -68,7 +68,7 @@ class BlockingMoves(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context)
-        key = ("Allgatherv", 0, algorithm, segment)
+        key = "Allgatherv" if algorithm is None and segment is None else ("Allgatherv", 0, algorithm, segment)
         status = run_cached(context.tables[key], sendbuf, recvbuf, None)
         if status:
             context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream, limit_s=timeout)
@@ -88,7 +88,7 @@ class BlockingMoves(WithContext):
         if timeout is not None:
             timeout = limit_of(timeout, context)
         send, recv = (sendbuf, recvbuf) if context.rank == root else (_IN_PLACE, sendbuf)
-        key = ("Gather", root, algorithm, segment)
+        key = "Gather" if root == 0 and algorithm is None and segment is None else ("Gather", root, algorithm, segment)
         status = run_cached(context.tables[key], send, recv, None)
         if status:
             context.run(status, key, (sendbuf, recvbuf, root), send, recv, stream=stream, limit_s=timeout)
@@ -101,7 +101,7 @@ class BlockingMoves(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context)
-        key = ("Gatherv", root, algorithm, segment)
+        key = "Gatherv" if root == 0 and algorithm is None and segment is None else ("Gatherv", root, algorithm, segment)
         status = run_cached(context.tables[key], sendbuf, recvbuf, None)
         if status:
             context.run(status, key, (sendbuf, recvbuf, root), sendbuf, recvbuf, stream=stream, limit_s=timeout)
@@ -123,7 +123,7 @@ class BlockingMoves(WithContext):
         send, recv = (sendbuf, recvbuf) if context.rank == root else (_IN_PLACE, recvbuf)
         if recv is _IN_PLACE:
             send, recv = _IN_PLACE, sendbuf
-        key = ("Scatter", root, algorithm, segment)
+        key = "Scatter" if root == 0 and algorithm is None and segment is None else ("Scatter", root, algorithm, segment)
         status = run_cached(context.tables[key], send, recv, None)
         if status:
             context.run(status, key, (sendbuf, recvbuf, root), send, recv, stream=stream, limit_s=timeout)
@@ -136,7 +136,7 @@ class BlockingMoves(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context)
-        key = ("Scatterv", root, algorithm, segment)
+        key = "Scatterv" if root == 0 and algorithm is None and segment is None else ("Scatterv", root, algorithm, segment)
         status = run_cached(context.tables[key], sendbuf, recvbuf, None)
         if status:
             context.run(status, key, (sendbuf, recvbuf, root), sendbuf, recvbuf, stream=stream, limit_s=timeout)
@@ -154,7 +154,7 @@ class BlockingMoves(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context)
-        key = ("Alltoall", 0, algorithm, segment)
+        key = "Alltoall" if algorithm is None and segment is None else ("Alltoall", 0, algorithm, segment)
         status = run_cached(context.tables[key], sendbuf, recvbuf, None)
         if status:
             context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream, limit_s=timeout)
@@ -166,7 +166,7 @@ class BlockingMoves(WithContext):
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context)
-        key = ("Alltoallv", 0, algorithm, segment)
+        key = "Alltoallv" if algorithm is None and segment is None else ("Alltoallv", 0, algorithm, segment)
         status = run_cached(context.tables[key], sendbuf, recvbuf, None)
         if status:
             context.run(status, key, (sendbuf, recvbuf), sendbuf, recvbuf, stream=stream, limit_s=timeout)

@@ -165,26 +165,26 @@ class Context:
             TransportError, DeviceError: the MPI library or the GPU failed; the communicator cannot be used any more.
             mpi4py.MPI.Exception: the MPI library's own collective failed.
         """
-        table = self.tables.tables[key] if buffers else None
-        if status == MISS and table is not None and (meant := METHODS[key[0]].meant(arguments, self.rank)) is not arguments:
+        table, (method, _, algorithm, segment) = self.tables.table(key) if buffers else None, call_cache.whole(key)
+        if status == MISS and table is not None and (meant := METHODS[method].meant(arguments, self.rank)) is not arguments:
             arguments = meant  # it may be known by what it means
-            *buffers, op, _ = FOUND_BY[key[0]](arguments, self.caller)  # type: ignore[assignment]
+            *buffers, op, _ = FOUND_BY[method](arguments, self.caller)  # type: ignore[assignment]
             status = run_cached(table.address, *buffers, op)
             if status == DONE:
                 return
         if status == NO_CALL and table is not None:
             begun = perf_counter_ns()
-            getattr(self.resources.native, key[0])(*arguments)
+            getattr(self.resources.native, method)(*arguments)
             table.latest.plan.account.note(table.nbytes, perf_counter_ns() - begun)
             return
         if status == BUSY:
             if left_alone(self) and self.resources.lock[0]:  # still
-                self.break_off(f"a call before {key[0]}")
+                self.break_off(f"a call before {method}")
                 self.check()
             why = "another thread is inside a collective on this communicator: give each thread its own Dup()"
             raise ArgumentError(f"rank {self.rank}: {why}")
         if status == MISS:
-            self._run_prepared(key, arguments, Asked(key[2], key[3], stream, limit_s=limit_s), table, *buffers)
+            self._run_prepared(key, arguments, Asked(algorithm, segment, stream, limit_s=limit_s), table, *buffers)
             return
         assert table is not None
         served = table.latest
@@ -220,10 +220,10 @@ class Context:
         self, key: call_cache.Key, arguments: tuple[Any, ...], asked: Asked, table: call_cache.CallTable | None, *buffers: Any
     ) -> None:
         self.check()
-        method = key[0]
+        method, root, *_ = call_cache.whole(key)
         arguments = METHODS[method].meant(arguments, self.rank)
         if self.resources.config.check == EVERY_CALL:
-            compare(self, METHODS[method], arguments, key[1], asked.limit_s)
+            compare(self, METHODS[method], arguments, root, asked.limit_s)
         with self.closing(method):
             prepared = self.prepare(method, arguments, asked)
         call, plan = prepared.call, prepared.plan

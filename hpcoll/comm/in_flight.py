@@ -49,7 +49,7 @@ def issue(
         return request or _prepared(comm._context, method, arguments, Asked(algorithm, segment, stream, True, limit_s))
     turn = context.turn
     send, recv, op, root = FOUND_BY[method](arguments, context.caller)
-    key = method, root, algorithm, segment
+    key = method if root == 0 and algorithm is None and segment is None else (method, root, algorithm, segment)
     status = run_cached(context.started[turn][key], send, recv, op)
     if status == BUSY and hurry(context.resources.message_contexts[1 + turn], context.resources.wait_policy):
         status = run_cached(context.started[turn][key], send, recv, op)
@@ -63,12 +63,12 @@ def issue(
     meant = METHODS[method].meant(arguments, context.rank) if status == MISS else arguments
     if meant is not arguments:  # it may be known by what it means
         return issue(comm, method, meant, algorithm, segment, stream, limit_s)
-    request = None if status == MISS else _under_way(context, key, status, arguments, limit_s)
+    request = None if status == MISS else _under_way(context, method, key, status, arguments, limit_s)
     return request or _prepared(context, method, arguments, Asked(algorithm, segment, stream, True, limit_s))
 
 
 def _under_way(
-    context: Context, key: Key, status: int | None, arguments: tuple[Any, ...], limit_s: float | None
+    context: Context, method: str, key: Key, status: int | None, arguments: tuple[Any, ...], limit_s: float | None
 ) -> MPI.Request | None:
     """The request of a call like an earlier one that has not ended at once; None where it must wait, and no engine for it is free."""
     turn = context.turn
@@ -76,7 +76,7 @@ def _under_way(
     plan, engine = table.latest.plan, table.latest.by
     source, target, counts = table.waiting
     if status == BUSY:
-        with context.closing(key[0]):
+        with context.closing(method):
             engine = plan.take_made(message_context, counts)
         if engine is None:
             return None

@@ -19,6 +19,8 @@ from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.fields import DONE, FAILED
 from hpcoll.runtime.transports.mpi import handle
 
+_NULL = handle(MPI.REQUEST_NULL)
+
 
 def _released(plan: Plan, message_context: MessageContext, engine: HostEngine, give_back: Callable[[], None]) -> None:
     """A persistent request is gone: others may have what it ran on, if it does not run."""
@@ -52,28 +54,28 @@ class Persistent(Ours, MPI.Prequest):
         self._engine, self._limit_s = engine, limit_s
         address, nbytes = MPI._addressof(self), MPI._sizeof(MPI.Request)
         self._cell = memoryview(MPI.buffer.fromaddress(address, nbytes)).cast("Q" if nbytes == 8 else "I")  # type: ignore[arg-type]
-        self._null = self._cell[0]
         context.persistent[message_context.index] = self
         if call.exported is None:  # what GPU memory has is given back with it
             self._release = weakref.finalize(self, _released, plan, message_context, self._engine, give_back)
             self._release.atexit = False
         if is_eager(call, engine) and describe is None and call.finish is None:
             self._stand_in()
-            self._eager = START, self._engine.address, call.send, call.recv, 0
 
-    def _stand_in(self) -> None:
-        """A completed request, for those who wait through MPI after a start that ended at once."""
+    def _stand_in(self) -> tuple[int, int, int, int, int]:
+        """Let starts make their first turns at once, with a completed request for those who wait through MPI after one that has ended."""
         me = weakref.ref(self)
 
         def freed() -> None:
             persistent = me()
             if persistent is not None:
-                persistent._stale = True
+                persistent._stale, persistent._eager = True, None
 
         self._stale = False
         self._completed, self._pid = MPI.Grequest.Start(say_nothing, freed, nothing), os.getpid()
         self._completed.Complete()
-        self._engine.bind_request(MPI._addressof(self), self._null, handle(self._completed), MPI._sizeof(MPI.Request))
+        self._engine.bind_request(MPI._addressof(self), _NULL, handle(self._completed), MPI._sizeof(MPI.Request))
+        self._eager = START, self._engine.address, self._call.send, self._call.recv, 0
+        return self._eager
 
     def Start(self) -> None:
         """Begin; the buffers belong to the collective until `Wait` or `Test` says that it is done.
@@ -81,11 +83,8 @@ class Persistent(Ours, MPI.Prequest):
         Raises:
             ArgumentError: it runs already, was freed, or its communicator was.
         """
-        status = None
-        if self._eager is not None:
-            if self._stale:
-                self._stand_in()
-            status = call_compiled(*self._eager)
+        eager = self._eager or (self._stand_in() if self._stale and not self._freed else None)
+        status = call_compiled(*eager) if eager else None
         if status != DONE:
             self._begin(status)
 
@@ -94,7 +93,7 @@ class Persistent(Ours, MPI.Prequest):
         if self._freed:
             self._context.check()
             raise ArgumentError(f"rank {self._context.rank}: {self._title} was freed")
-        if self._cell[0] != self._null:
+        if self._cell[0] != _NULL:
             raise ArgumentError(f"rank {self._context.rank}: {self._title} was started and not waited for yet")
         with self._context.closing(self._title):
             call = (self._describe() if self._describe else None) or self._call
@@ -115,7 +114,7 @@ class Persistent(Ours, MPI.Prequest):
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         if self._operation is None:  # it has ended in `Start`
-            self._cell[0] = self._null
+            self._cell[0] = _NULL
             return True
         return super().Wait(status)
 
@@ -128,7 +127,7 @@ class Persistent(Ours, MPI.Prequest):
         Raises:
             ArgumentError: it runs.
         """
-        if self._cell[0] != self._null:
+        if self._cell[0] != _NULL:
             raise ArgumentError(f"rank {self._context.rank}: {self._title} was started and not waited for yet")
         self.close()
         self._give_back()

