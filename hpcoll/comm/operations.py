@@ -119,7 +119,11 @@ class Operation:
         call_compiled(ACTIVATE, self.board.address, self._slot, progress.RUNNING if begun else progress.QUEUED, 0)
 
     def break_off(self, error: BaseException) -> None:
-        """What a signal's handler raised before it was given turns: it never ends, and its communicator cannot be used any more."""
+        """What a signal's handler raised before it was given turns: it never ends, and its communicator cannot be used any more.
+
+        Nobody will wait for one that has ended by then, or goes on.
+        """
+        self.dropped = True
         if self.state == progress.FREE:
             self.board.slots[self._slot, progress.STATE] = progress.ENDED_BADLY
             self._finished = True

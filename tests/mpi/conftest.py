@@ -1,14 +1,16 @@
-"""Tests of messages on GPU arrays: they leave its memory by way of the host, or directly."""
+"""Fixtures that several files use: communicators and doubles for GPU arrays, how ranks exchange what they say, which calls are planned."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from cuda_double import Double, installed
 from mpi4py import MPI
 
 import hpcoll
+from hpcoll.comm.context import Context
 
 
 @pytest.fixture(params=[False, True], ids=["by way of the host", "directly"])
@@ -16,6 +18,28 @@ def either(request: pytest.FixtureRequest) -> Iterator[Double]:
     """The double of the CUDA driver, whose memory the MPI library takes or not."""
     with installed(takes=request.param) as one:
         yield one
+
+
+@pytest.fixture(params=["shared memory", "messages"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How ranks exchange what they have to say: as on a node, and as between nodes."""
+    if request.param == "messages":
+        monkeypatch.setenv("HPCOLL_SHM", "0")
+    return str(request.param)
+
+
+@pytest.fixture
+def described(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The methods of calls that took the long way."""
+    found: list[str] = []
+    prepare = Context.prepare
+
+    def noted(self: Context, method: str, *arguments: Any) -> Any:
+        found.append(method)
+        return prepare(self, method, *arguments)
+
+    monkeypatch.setattr(Context, "prepare", noted)
+    return found
 
 
 @pytest.fixture

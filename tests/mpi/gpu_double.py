@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,14 +26,6 @@ def allreduce(comm: hpcoll.Communicator, double: Any, count: int = LONG, **optio
     recv = double.Array(count, **options).fill(0)
     comm.Allreduce(send, recv)
     return bool((read(recv) == comm.size * (comm.size + 1) / 2).all())
-
-
-def raised(action: Callable[[], Any]) -> Exception | None:
-    try:
-        action()
-    except Exception as error:
-        return error
-    return None
 
 
 def around(comm: MPI.Intracomm) -> tuple[int, int]:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from cuda_double import installed
 from gpu_cases import read
-from gpu_double import LONG, SHORT, WORLD, allreduce, communicator, raised
+from gpu_double import LONG, SHORT, WORLD, allreduce, communicator
 from mpi4py import MPI
-from reference import agreed
+from reference import agreed, raised
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError, DeviceError, PeerFailed
@@ -48,7 +48,7 @@ FAILURES = [
 ]
 
 
-def heard(error: Exception | None) -> bool:
+def heard(error: BaseException | None) -> bool:
     """Whether it is that of another rank, which was faster."""
     return isinstance(error, PeerFailed) and " gave up: DeviceError: " in str(error)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from failed_calls import blocking, caught, in_flight, persistent
 from gpu_cases import read
-from gpu_double import LONG, SHORT, WORLD, allreduce, communicator, raised
+from gpu_double import LONG, SHORT, WORLD, allreduce, communicator
 from mpi4py import MPI
-from reference import SOON_S, agreed, soon_s
-from test_mismatch import blocking, caught, in_flight, persistent
+from reference import SOON_S, agreed, raised, soon_s
 from test_shm_jobs import LIMIT_S, command, environment
 
 import hpcoll
@@ -64,8 +64,8 @@ def test_memory_that_is_freed_in_flight(form: Callable[..., None], double: Any) 
 GONE = f"""
 sys.path[:0] = [{str(Path(__file__).parents[1])!r}, {str(Path(__file__).parent)!r}]
 from cuda_double import installed
+from failed_calls import blocking, in_flight, persistent
 from gpu_cases import read
-from test_mismatch import blocking, in_flight, persistent
 place = installed(forgives=("races", "failures"))
 double = place.__enter__()
 comm = hpcoll.Communicator(world.Dup())

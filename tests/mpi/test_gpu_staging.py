@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from gpu_cases import read
-from gpu_double import LONG, WORLD, allreduce, communicator, raised
+from gpu_double import LONG, WORLD, allreduce, communicator
 from mpi4py import MPI
-from reference import agreed
+from reference import agreed, raised
 
 import hpcoll
 from hpcoll.base.errors import DeviceError

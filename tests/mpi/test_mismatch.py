@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import random
 import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import failed_calls
 import numpy as np
 import pytest
+from failed_calls import blocking, caught, in_flight, made, not_refused, persistent, x
 from mpi4py import MPI
 from reference import SOON_S, agreed, fresh, raised
-from test_shm import mappings, open_mappings
 
-import hpcoll
-from hpcoll import ArgumentError, MismatchError, TransportError
-from hpcoll.comm import attach
-from hpcoll.comm.group import IN_FLIGHT
+from hpcoll import MismatchError
 from hpcoll.comm.signature import Signature
 from hpcoll.runtime.engine.checks import _HASH, _spread
 
@@ -28,11 +25,7 @@ pytestmark = pytest.mark.mpi(min_size=2)
 Call = tuple[str, tuple[Any, ...]]  # method and arguments
 ALL = list(range(1, MPI.COMM_WORLD.size + 1))
 COUNTS = (8, 40_000)  # elements that travel in a ring slot, and long ones
-
-
-def x(count: int, dtype: str = "f8") -> np.ndarray:
-    return np.ones(count, dtype)
-
+PLACE = rf" at \S+{Path(failed_calls.__file__).name}:\d+"  # of a call in one of the forms
 
 # What the last rank calls otherwise: by name, the calls of the others and its own, given a count; and how the text quotes both.
 MISMATCHES: dict[str, tuple[Callable[[int], tuple[Call, Call]], str, str]] = {
@@ -63,61 +56,6 @@ MISMATCHES: dict[str, tuple[Callable[[int], tuple[Call, Call]], str, str]] = {
 }  # fmt: skip
 
 
-def blocking(comm: hpcoll.Communicator, method: str, arguments: tuple[Any, ...]) -> None:
-    getattr(comm, method)(*arguments)
-
-
-def in_flight(comm: hpcoll.Communicator, method: str, arguments: tuple[Any, ...]) -> None:
-    getattr(comm, f"I{method.lower()}")(*arguments).Wait()
-
-
-def persistent(comm: hpcoll.Communicator, method: str, arguments: tuple[Any, ...]) -> None:
-    request = getattr(comm, f"{method}_init")(*arguments)
-    request.Start()
-    request.Wait()
-
-
-def caught(comm: hpcoll.Communicator, run: Callable[[], None], form: Callable[..., None] = blocking) -> tuple[str, float]:
-    """Text of the error of a call, or of a later one where this rank had its share before anybody saw it, and how long that took.
-
-    Collective: all ranks fail where it is another error on any.
-    """
-    begun = time.monotonic()
-    error = raised(lambda: and_on(comm, run, in_flight if form is in_flight else blocking))
-    seconds = time.monotonic() - begun
-    assert agreed([] if isinstance(error, MismatchError) else [repr(error)]) == []
-    assert agreed(not_refused(raised(comm.Barrier))) == []
-    return str(error), seconds
-
-
-def not_refused(error: BaseException | None) -> list[str]:
-    """What is wrong with the answer to a call after one that has failed."""
-    return [] if isinstance(error, ArgumentError) and "cannot be used" in str(error) else [f"not refused: {error!r}"]
-
-
-def and_on(comm: hpcoll.Communicator, run: Callable[[], None], form: Callable[..., None]) -> None:
-    """Run, and make calls that are right until one comes the same way as the first."""
-    run()
-    for _ in range(IN_FLIGHT):
-        form(comm, "Allreduce", (x(1), x(1)))
-
-
-@pytest.fixture(params=["shared memory", "messages"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How ranks exchange what they have to say: as on a node, and as between nodes."""
-    if request.param == "messages":
-        monkeypatch.setenv("HPCOLL_SHM", "0")
-    return str(request.param)
-
-
-def made(way: str) -> hpcoll.Communicator:
-    comm = fresh()
-    comm.Barrier()
-    if way == "shared memory" and not comm._context.resources.shares_memory:
-        pytest.skip("needs shared memory")
-    return comm
-
-
 @pytest.mark.parametrize("form", [blocking, in_flight, persistent])
 @pytest.mark.parametrize("name", MISMATCHES)
 @pytest.mark.parametrize("count", [COUNTS[0], pytest.param(COUNTS[1], marks=pytest.mark.once)])
@@ -135,8 +73,7 @@ def test_every_rank_raises(count: int, name: str, form: Callable[..., None], way
     text, seconds = caught(comm, lambda: form(comm, method, arguments), form)
     quoted = [call.format(n=count, half=count // 2) for call in (theirs, mine)]
     wrong = [one for one in quoted if one[1:] not in text] + [seconds] * (seconds > SOON_S)  # Allreduce, Iallreduce
-    here = re.findall(r" at \S+test_mismatch.py:\d+", text)
-    wrong += [] if here or (comm.size == 2 and name == "root") else ["no place"]  # of those who wait in it
+    wrong += [] if re.search(PLACE, text) or (comm.size == 2 and name == "root") else ["no place"]  # of those who wait in it
     assert agreed([(one, text) for one in wrong]) == []
 
 
@@ -175,55 +112,17 @@ def test_waitall_raises(way: str) -> None:
 
 def test_bytes_go_with_any_type(way: str) -> None:
     """Where nothing is combined, as MPI libraries let them."""
-    comm, data = made(way), np.arange(40_000.0)
+    comm, data, wrong = made(way), np.arange(40_000.0), []
     for count in COUNTS:
         for root in range(comm.size):
             got = data[:count].copy() if comm.rank == root else np.zeros(count)
             comm.Bcast([got, MPI.BYTE] if comm.rank == comm.size - 1 else got, root)
             comm.Ibcast(got.view(np.uint8) if comm.rank == 0 else got, root).Wait()
-            assert np.array_equal(got, data[:count])
+            wrong += [] if np.array_equal(got, data[:count]) else [(count, root)]
         whole = np.zeros(count * comm.size)
         comm.Allgather([data[:count].copy(), MPI.BYTE] if comm.rank == 0 else data[:count].copy(), whole)
-        assert np.array_equal(whole, np.tile(data[:count], comm.size))
-
-
-def test_freed_after_it() -> None:
-    """Memory that ranks share goes at once, not when garbage is collected."""
-
-    def fail_and_free() -> None:
-        comm = made("shared memory")
-        request = comm.Iallreduce(x(8), x(8))
-        MPI.COMM_WORLD.Barrier()  # else who is late hears of it earlier
-        try:
-            and_on(comm, lambda: comm.Allreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM), blocking)
-        except MismatchError:
-            comm.Free()
-        with contextlib.suppress(TransportError):
-            request.Wait()
-
-    made("shared memory").Free()
-    attach._registry.free()
-    before = mappings()
-    gc.disable()
-    try:
-        for _ in range(4):
-            fail_and_free()
-        after = open_mappings()
-    finally:
-        gc.enable()
-    assert agreed([] if after == before else [(before, after)]) == []
-
-
-def test_other_communicators_go_on(way: str) -> None:
-    """Also one of the same ranks, and one made after it."""
-    comm, other = made(way), None
-    other = hpcoll.Communicator(MPI.COMM_WORLD.Dup())
-    caught(comm, lambda: comm.Allreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM))
-    total = np.zeros(1)
-    for one in (other, fresh()):
-        one.Allreduce(np.ones(1), total)
-        assert total[0] == comm.size
-        one.Iallreduce(np.ones(1), total).Wait()
+        wrong += [] if np.array_equal(whole, np.tile(data[:count], comm.size)) else [count]
+    assert agreed(wrong) == []
 
 
 def test_signatures_are_read_back() -> None:
@@ -258,33 +157,10 @@ def test_every_call_is_compared(name: str, monkeypatch: pytest.MonkeyPatch) -> N
             comm.Alltoallv([x(comm.size * (comm.rank + 1)), [comm.rank + 1] * comm.size], [x(sum(ALL)), ALL])
     most, last, quoted = COMPARED[name]
     method, arguments = last if comm.rank == comm.size - 1 else most
-    with pytest.raises(MismatchError) as error:
-        getattr(comm, method)(*arguments, algorithm="native" if name == "native operator" else None)
-    assert agreed([] if quoted in str(error.value) and "test_mismatch.py:" in str(error.value) else [str(error.value)]) == []
-    with pytest.raises(ArgumentError, match="cannot be used: ranks did not call the same"):
-        comm.Barrier()
-
-
-def test_recover(way: str) -> None:
-    """All ranks may go on with the same communicator; what was in flight is given up, and what was planned is refused."""
-    comm, total = made(way), np.zeros(1)
-    for turn in range(3):
-        left = comm.Ireduce(x(3), x(3), root=turn % comm.size) if comm.rank else None  # rank 0 never calls it
-        planned = comm.Allreduce_init(x(3), x(3))
-        caught(comm, lambda: comm.Allreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM))
-        comm.recover()
-        for _ in range(10):
-            comm.Allreduce(np.ones(1), total)
-            assert total[0] == comm.size
-            comm.Iallreduce(np.ones(1), total).Wait()
-        with pytest.raises(ArgumentError, match="it was recovered"):
-            planned.Start()
-        if left is not None and comm.rank == turn % comm.size:
-            with pytest.raises(hpcoll.TransportError):
-                left.Wait()
-        elif left is not None:
-            with contextlib.suppress(hpcoll.TransportError):
-                left.Wait()
+    error = raised(lambda: getattr(comm, method)(*arguments, algorithm="native" if name == "native operator" else None))
+    right = isinstance(error, MismatchError) and quoted in str(error) and f"{Path(__file__).name}:" in str(error)
+    assert agreed([] if right else [repr(error)]) == []
+    assert agreed(not_refused(raised(comm.Barrier), "ranks did not call the same")) == []
 
 
 def test_every_bit_shows() -> None:

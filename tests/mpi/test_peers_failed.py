@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from mpi4py import MPI
 from reference import soon_s
-from test_shm_jobs import LIMIT_S, command, environment
+from test_shm_jobs import LIMIT_S, MESSAGES, command, environment
 
 pytestmark = [
     pytest.mark.mpi,
@@ -81,9 +81,6 @@ def job(
     for rank, text in re.findall(r"^rank (\d+) (.*)$", done.stdout, re.MULTILINE):
         said[int(rank)].append(text)
     return said, done.stderr, done.returncode, time.monotonic() - begun
-
-
-MESSAGES = {"HPCOLL_SHM": "0"}  # as between nodes
 
 
 @pytest.mark.parametrize(

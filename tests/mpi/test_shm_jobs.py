@@ -27,6 +27,7 @@ pytestmark = [
 LAUNCHER = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPI_", "MPIR_", "HPCOLL_")  # what a job hands to its ranks
 NAMED_BY_MPI = ("sm_segment", "vader_segment", "mpich_shm", "ucx_shm", "psm", "sem.", "cma_shm")
 LIMIT_S = 60  # most seconds of one job
+MESSAGES = {"HPCOLL_SHM": "0"}  # variables of a job whose ranks exchange messages, as between nodes
 
 HEAD = """
 import os, sys, threading, time
@@ -159,7 +160,7 @@ def warnings(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("nranks", "variables", "local_peers", "warned"),
     [
-        (2, {"HPCOLL_SHM": "0"}, [[1], [0]], 0),
+        (2, MESSAGES, [[1], [0]], 0),
         (2, {"HPCOLL_SHM": "1"}, [[1], [0]], 1),
         (5, {"HPCOLL_SHM_RANKS": "2"}, [[1], [0], [3], [2], []], 0),
     ],

@@ -9,16 +9,13 @@ from pathlib import Path
 
 import pytest
 from mpi4py import MPI
-from test_shm_jobs import command, environment
+from test_shm_jobs import MESSAGES, command, environment
 
 pytestmark = [
     pytest.mark.mpi,
     pytest.mark.smoke,
     pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
 ]
-
-
-MESSAGES = {"HPCOLL_SHM": "0"}  # as between nodes
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from failed_calls import not_refused
 from mpi4py import MPI
 from reference import SOON_S, agreed, fresh, raised
 
@@ -64,12 +65,17 @@ def together(comm: hpcoll.Communicator, timeout: Any) -> None:
 
 
 def persistent(comm: hpcoll.Communicator, timeout: Any) -> None:
-    request = comm.Allreduce_init(x(), np.zeros(8), timeout=timeout)
-    for start in range(3):
-        if start == 2 and comm.rank == comm.size - 1 and timeout == LIMIT_S:
+    """The last rank is late for the third start; whatever it has met before, it comes to where the others wait for it then."""
+    try:
+        request = comm.Allreduce_init(x(), np.zeros(8), timeout=timeout)
+        for _ in range(2):
+            request.Start()
+            request.Wait()
+    finally:
+        if comm.rank == comm.size - 1 and timeout == LIMIT_S:
             MPI.COMM_WORLD.Barrier()
-        request.Start()
-        request.Wait()
+    request.Start()
+    request.Wait()
 
 
 FORMS = [blocking, barrier, of_blocks, long, in_flight, queued, together, persistent]
@@ -110,8 +116,7 @@ def test_a_rank_comes_late(form: Callable[..., None], *, warm: bool) -> None:
     assert agreed(wrong(error, seconds, ".*" if form is together else TEXT, late=late)) == []
     stories = MPI.COMM_WORLD.allgather(str(error).partition("0.3 s: ")[2])
     assert form is together or len({*stories}) == 1, stories
-    with pytest.raises(ArgumentError, match="cannot be used"):
-        comm.Barrier()
+    assert agreed(not_refused(raised(comm.Barrier))) == []
 
 
 def test_the_call_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,14 +178,19 @@ def test_a_generous_one_costs_no_entry(timeout: Any, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("bad", ["x", *(pytest.param(bad, marks=pytest.mark.full) for bad in (0, -1, "-5s", True, [1]))])
 def test_bad_ones_are_refused(bad: Any) -> None:
     """On the rank that gives it, before any message leaves: others wait for its next call, which is right."""
-    comm = fresh()
+    comm, found = fresh(), []
     expected = rf"rank {comm.rank}: timeout must be a number of seconds above 0, or text such as .*, got {re.escape(repr(bad))}$"
     for culprit in (0, comm.size - 1):
         for form in (one for one in FORMS if one is not queued):  # which begins with calls that are right
             if comm.rank == culprit:
-                with pytest.raises(ArgumentError, match=expected):
-                    form(comm, bad)
-            form(comm, None)
+                refused = raised(lambda form=form: form(comm, bad))
+                right = isinstance(refused, ArgumentError) and re.search(expected, str(refused))
+                found += [] if right else [(form.__name__, repr(refused))]
+                if refused is None:  # it has called
+                    continue
+            error = raised(lambda form=form: form(comm, None))
+            found += [(form.__name__, repr(error))] if error else []
+    assert agreed(found) == []
 
 
 def test_bad_ones_of_a_communicator_that_was_not_used() -> None:

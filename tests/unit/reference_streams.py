@@ -13,7 +13,8 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 
 import numpy as np
-from reference_engine import SCRATCH, Call, Operands, Position, Reach, Setting, World, operands_of
+from reference_calls import SCRATCH, Call, Reach, Setting, operands_of
+from reference_engine import Operands, Position, World
 from reference_memory import STAGING_SLOTS, Area, Message
 
 from hpcoll.runtime.program import fields as f

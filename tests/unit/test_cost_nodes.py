@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_schedules_hierarchical import is_even, traffic
+from placed_schedules import is_even, traffic
 
 from hpcoll.analysis.cost import STREAMS, Levels, Network, apart, seconds, seconds_on_nodes
 from hpcoll.analysis.prove import placements

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from lowering_cases import programs_of
+from lowering_cases_gpu import gpu_case, rows_of
+from lowering_play import programs_of
 from pages import between
-from test_lowering_gpu import gpu_case, rows_of
 
 from hpcoll.analysis.cost import ALIKE, seconds
 from hpcoll.analysis.gpu_cost import H200, Prediction, predict, predict_by_host

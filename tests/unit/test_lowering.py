@@ -7,8 +7,9 @@ import random
 import zlib
 
 import pytest
-from lowering_cases import Case, add_floats, check, every_row, in_place_modes, play, random_nodes, random_setting
-from reference_engine import Operator
+from lowering_cases import Case, add_floats, every_row, in_place_modes, random_nodes, random_setting
+from lowering_play import check, play
+from reference_calls import Operator
 
 from hpcoll.runtime.program import lowering
 from hpcoll.schedules.catalogue import CATALOGUE

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from lowering_cases import Case, check, every_row, in_place_modes, operator_of, pairs, play, programs_of, random_nodes
-from reference_engine import Setting, operands_of
+from lowering_cases import Case, every_row, in_place_modes, operator_of, pairs, random_nodes
+from lowering_play import check, play, programs_of
+from reference_calls import Setting, operands_of
 from reference_memory import STAGING_SLOTS
 
 from hpcoll.runtime.program.fields import BUFFER, CODE, DISPL, IN_PLACE, LOCAL_PEER, MESSAGE_SLOT, NBYTES, STAGED_DISPL

@@ -13,8 +13,9 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from lowering_cases import Case, every_row, in_place_modes, operator_of, pairs, play, programs_of
-from reference_engine import Setting, operands_of
+from lowering_cases import Case, every_row, in_place_modes, operator_of, pairs
+from lowering_play import play, programs_of
+from reference_calls import Setting, operands_of
 
 from hpcoll.runtime.program import call_fields, fields, lowering, progress_fields
 from hpcoll.runtime.program.chunk_layout import Layout

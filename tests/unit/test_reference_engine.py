@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from lowering_cases import add
-from reference_engine import Call, Operator, Setting, World
+from reference_calls import Call, Operator, Setting
+from reference_engine import World
 from reference_memory import STAGING_SLOTS, Memory
 
 from hpcoll.runtime.program.fields import NCOLUMNS

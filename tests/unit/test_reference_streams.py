@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from lowering_cases import add
-from reference_engine import Call, Operator, Reach, Setting
+from reference_calls import Call, Operator, Reach, Setting
 from reference_memory import Memory
 from reference_streams import GpuWorld
 

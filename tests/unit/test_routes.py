@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from lowering_cases import Case, operator_of, play, programs_of
-from reference_engine import Setting
+from lowering_cases import Case, operator_of
+from lowering_play import play, programs_of
+from reference_calls import Setting
 
 from hpcoll.analysis.cost import Levels, Network
 from hpcoll.runtime.gpu.routes import CudaAwareRoute, IpcRoute, PinnedMpiRoute, PinnedRingRoute, gpu_routes

@@ -1,25 +1,20 @@
-"""Schedules that look at nodes: proven for placements of all kinds; what leaves a node is what their docstrings say.
-
-Bytes between nodes are counted in chunks, or in blocks, from the steps alone.
-"""
+"""Schedules that look at nodes: proven for placements of all kinds; what leaves a node is what their docstrings say."""
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
-from typing import NamedTuple
 
 import pytest
+from placed_schedules import Crossing, crossings, is_even, placements_of, schedules, sizes, some_roots, traffic
 
-from hpcoll.analysis.prove import placements, prove
+from hpcoll.analysis.prove import prove
 from hpcoll.analysis.verify import Proof
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
-from hpcoll.schedules.ir import Op, Schedule
-from hpcoll.schedules.placement import Nodes, members, numbered, parse_nodes
-from hpcoll.schedules.row import Algorithm, schedule
+from hpcoll.schedules.placement import Nodes, members, parse_nodes
+from hpcoll.schedules.row import Algorithm
 
 ROWS = [row for row in CATALOGUE.values() if row.hierarchical]
 NRANKS = range(2, 17)
@@ -31,24 +26,6 @@ SENT_LESS = {"bcast/hierarchical", "reduce/hierarchical"}  # who sends most in t
 every_row = pytest.mark.parametrize("row", ROWS, ids=[row.key for row in ROWS])
 
 
-def placements_of(nranks: int) -> list[Nodes]:
-    """Blocks, cyclic, uneven, one node, a node for each rank, and random ones."""
-    rng = random.Random(nranks)
-    drawn = [numbered(rng.randrange(rng.choice((2, 3, nranks))) for _ in range(nranks)) for _ in range(4)]
-    return list(dict.fromkeys([*placements(nranks), *drawn]))
-
-
-def some_roots(row: Algorithm, nranks: int) -> set[int]:
-    if not COLLECTIVES[row.collective].rooted:
-        return {0}
-    return set(range(nranks)) if nranks < 10 else {0, 1, nranks // 2, nranks - 1}
-
-
-@cache
-def schedules(key: str, nodes: Nodes, root: int = 0) -> tuple[Schedule, ...]:
-    return tuple(schedule(CATALOGUE[key], len(nodes), rank, root, nodes=nodes) for rank in range(len(nodes)))
-
-
 @cache
 def proofs(key: str) -> list[tuple[Nodes, int, Proof]]:
     """Every placement and some roots, each proven out of place and in place."""
@@ -57,38 +34,6 @@ def proofs(key: str) -> list[tuple[Nodes, int, Proof]]:
         (nodes, root, prove(row, nranks, root, nodes=nodes))
         for nranks in NRANKS for nodes in placements_of(nranks) for root in some_roots(row, nranks)
     ]  # fmt: skip
-
-
-def sizes(nodes: Nodes) -> list[int]:
-    return [len(ranks) for ranks in members(nodes)]
-
-
-def is_even(nodes: Nodes) -> bool:
-    return len(set(sizes(nodes))) == 1
-
-
-class Crossing(NamedTuple):
-    """A message from one node to another."""
-
-    source: int
-    target: int
-    nchunks: int
-
-
-def crossings(key: str, nodes: Nodes, root: int = 0) -> Iterator[Crossing]:
-    for one in schedules(key, nodes, root):
-        for step in (step for steps in one.channels for step in steps if step.op == Op.SEND and nodes[step.peer] != nodes[one.rank]):
-            yield Crossing(one.rank, step.peer, step.srcs[0].n)
-
-
-def traffic(key: str, nodes: Nodes, root: int = 0) -> tuple[Counter[int], Counter[int]]:
-    """Chunks that each node sends to others, and receives from them."""
-    sent: Counter[int] = Counter()
-    received: Counter[int] = Counter()
-    for one in crossings(key, nodes, root):
-        sent[nodes[one.source]] += one.nchunks
-        received[nodes[one.target]] += one.nchunks
-    return sent, received
 
 
 def settings(row: Algorithm) -> Iterator[tuple[Nodes, int]]:

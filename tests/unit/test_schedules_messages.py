@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import pytest
-from test_schedules_hierarchical import is_even, placements_of, some_roots
+from placed_schedules import is_even, placements_of, some_roots
 
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES

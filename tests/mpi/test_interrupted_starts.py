@@ -1,0 +1,71 @@
+"""A signal's handler that raises between the start of a call in flight and its first turn: all ranks give the communicator up."""
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+import numpy as np
+import pytest
+from failed_calls import not_refused
+from mpi4py import MPI
+from reference import agreed, fresh, raised
+
+import hpcoll
+from hpcoll import PeerFailed
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+class Alarm(Exception):
+    """What a program's handler raises."""
+
+
+def interrupted(run: Callable[[], object], function: str) -> BaseException | None:
+    """What a call raises when a handler raises as that function of hpcoll's is about to run: any function may be the one."""
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code.co_name == function and frame.f_globals["__name__"] == "hpcoll.comm.operations":
+            sys.setprofile(None)
+            raise Alarm
+
+    sys.setprofile(profile)
+    try:
+        return raised(run)
+    finally:
+        sys.setprofile(None)
+
+
+def prepared(comm: hpcoll.Communicator, persistent: bool) -> Callable[[], MPI.Request]:
+    """What starts an allreduce, time and again; collective."""
+    x, y = np.ones(5), np.empty(5)
+    if not persistent:
+        return lambda: comm.Iallreduce(x, y)
+    request = comm.Allreduce_init(x, y)
+
+    def start() -> MPI.Request:
+        request.Start()
+        return request
+
+    return start
+
+
+@pytest.mark.parametrize("persistent", [False, True], ids=["in flight", "persistent"])
+def test_a_start_that_is_left(persistent: bool) -> None:
+    """The rank's next call is refused, the others are told, and neither `Free` nor another communicator waits for what never began."""
+    comm, last, wrong = fresh(), MPI.COMM_WORLD.size - 1, list[str]()
+    start = prepared(comm, persistent)
+    start().Wait()
+    MPI.COMM_WORLD.Barrier()
+    if comm.rank == last:
+        error = interrupted(start, "activate")
+        wrong = [] if isinstance(error, Alarm) else [repr(error)]
+    MPI.COMM_WORLD.Barrier()  # before the others start: it cannot end in its first turns
+    if comm.rank != last:
+        error = raised(lambda: start().Wait()) or raised(comm.Barrier)  # messages of the first turns may have left
+        told = isinstance(error, PeerFailed) and f"rank {last} gave up: Alarm" in str(error)
+        wrong = [] if told else [repr(error)]
+    wrong += not_refused(raised(comm.Barrier), "an earlier collective did not end")
+    comm.Free()
+    other, total = fresh(), np.zeros(3)
+    other.Iallreduce(np.ones(3), total).Wait()
+    wrong += [] if (total == MPI.COMM_WORLD.size).all() else [f"{total} on another communicator"]
+    assert agreed(wrong) == []

@@ -1,0 +1,79 @@
+"""After ranks did not call the same: memory goes, other communicators go on, and all ranks may recover this one."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+
+import numpy as np
+import pytest
+from failed_calls import and_on, blocking, caught, made, x
+from mpi4py import MPI
+from reference import agreed, fresh, raised
+from test_shm import mappings, open_mappings
+
+import hpcoll
+from hpcoll import ArgumentError, MismatchError, TransportError
+from hpcoll.comm import attach
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+
+def test_freed_after_it() -> None:
+    """Memory that ranks share goes at once, not when garbage is collected."""
+
+    def fail_and_free() -> None:
+        comm = made("shared memory")
+        request = comm.Iallreduce(x(8), x(8))
+        MPI.COMM_WORLD.Barrier()  # else who is late hears of it earlier
+        try:
+            and_on(comm, lambda: comm.Allreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM), blocking)
+        except MismatchError:
+            comm.Free()
+        with contextlib.suppress(TransportError):
+            request.Wait()
+
+    made("shared memory").Free()
+    attach._registry.free()
+    before = mappings()
+    gc.disable()
+    try:
+        for _ in range(4):
+            fail_and_free()
+        after = open_mappings()
+    finally:
+        gc.enable()
+    assert agreed([] if after == before else [(before, after)]) == []
+
+
+def test_other_communicators_go_on(way: str) -> None:
+    """Also one of the same ranks, and one made after it."""
+    comm, other = made(way), hpcoll.Communicator(MPI.COMM_WORLD.Dup())
+    caught(comm, lambda: comm.Allreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM))
+    total, wrong = np.zeros(1), []
+    for one in (other, fresh()):
+        one.Allreduce(np.ones(1), total)
+        wrong += [] if total[0] == comm.size else [total[0]]
+        one.Iallreduce(np.ones(1), total).Wait()
+    assert agreed(wrong) == []
+
+
+def test_recover(way: str) -> None:
+    """All ranks may go on with the same communicator; what was in flight is given up, and what was planned is refused."""
+    comm, total, wrong = made(way), np.zeros(1), []
+    for turn in range(3):
+        left = comm.Ireduce(x(3), x(3), root=turn % comm.size) if comm.rank else None  # rank 0 never calls it
+        planned = comm.Allreduce_init(x(3), x(3))
+        caught(comm, lambda: comm.Allreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM))
+        comm.recover()
+        for _ in range(10):
+            comm.Allreduce(np.ones(1), total)
+            wrong += [] if total[0] == comm.size else [(turn, total[0])]
+            comm.Iallreduce(np.ones(1), total).Wait()
+        refused = raised(planned.Start)
+        wrong += [] if isinstance(refused, ArgumentError) and "it was recovered" in str(refused) else [(turn, repr(refused))]
+        if left is not None:
+            given_up = raised(left.Wait)  # others than its root may have been done before
+            done = given_up is None and comm.rank != turn % comm.size
+            wrong += [] if done or isinstance(given_up, TransportError) else [(turn, repr(given_up))]
+    assert agreed(wrong) == []

@@ -1,0 +1,133 @@
+"""What a parameter server refuses: parameters, arguments, gradients and calls, with the rank; a good one can follow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_double import Double
+from reference import agreed, raised
+from trained import NRANKS, RANK, WORLD, differences, initial
+
+import hpcoll
+from hpcoll.base.errors import ArgumentError
+from hpcoll.training.optimizers import SGD
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda p: p.pop("bias"), "lacks parameter 'bias'"),
+        (lambda p: p.update(more=np.zeros(3)), "has parameter 'more'"),
+        (lambda p: p.update(bias=np.zeros(12)), "'bias' needs float64 of shape (11,), got float64 of shape (12,)"),
+        (lambda p: p.update(bias=np.zeros(11, "f4")), "'bias' needs float64 of shape (11,), got float32"),
+        (lambda p: p.update(bias=np.zeros(11, "i4")), "'bias' needs floating-point numbers, got int32"),
+        (lambda p: p.update(bias=p.pop("bias"), weights=p.pop("weights")), "in another order"),
+    ],
+)
+def test_parameters_that_differ(change: Callable[[dict[str, Any]], Any], text: str) -> None:
+    """All ranks raise, and name parameter and rank, of which the last one is wrong."""
+    mine = initial()
+    if RANK == NRANKS - 1:
+        change(mine)
+    if NRANKS == 1 and "floating" not in text:
+        return
+    error = raised(lambda: hpcoll.ParameterServer(WORLD, mine))
+    good = isinstance(error, ArgumentError) and text in str(error) and str(error).startswith(f"rank {NRANKS - 1}: ")
+    assert agreed([] if good else [repr(error)]) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"servers": [NRANKS]}, "needs distinct servers among"),
+        ({"servers": [0, 0]}, "needs distinct servers among"),
+        ({"servers": []}, "needs distinct servers among"),
+        ({"dedicated": True}, "with dedicated servers needs a rank that is none"),
+        ({"mode": "bounded"}, "needs mode 'synchronous' or 'asynchronous', got 'bounded'"),
+        ({"staleness": 1}, "needs staleness >= 0 and mode 'asynchronous'"),
+        ({"mode": "asynchronous", "staleness": -1}, "needs staleness >= 0"),
+        ({"timeout": 0}, "needs a timeout > 0 s, got 0"),
+        ({"optimizer": 0.1}, "needs an optimizer that can be called, got 0.1"),
+    ],
+)
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_arguments(options: dict[str, Any], text: str, everywhere: bool) -> None:
+    """Wrong ones, on all ranks or on one: all raise."""
+    mine = options if everywhere or RANK == NRANKS - 1 else {}
+    error = raised(lambda: hpcoll.ParameterServer(WORLD, initial(), **mine))
+    assert agreed([] if isinstance(error, ArgumentError) and text in str(error) else [repr(error)]) == []
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("options", [{"mode": "asynchronous"}, {"servers": [1]}, {"split": False}], ids=str)
+def test_arguments_that_differ(options: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match=f"rank {NRANKS - 1}: {next(iter(options))} must be equal on all ranks"):
+        hpcoll.ParameterServer(WORLD, initial(), **(options if RANK == NRANKS - 1 else {}))
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda g: g.pop("bias"), "gradient lacks parameter 'bias'"),
+        (lambda g: g.update(more=np.zeros(3)), "gradient has parameter 'more', which there is not"),
+        (lambda g: g.update(bias=np.zeros(12)), "gradient of parameter 'bias' needs float64 of shape (11,), got float64 of shape (12,)"),
+        (lambda g: g.update(bias=np.zeros(11, "f4")), "gradient of parameter 'bias' needs float64 of shape (11,), got float32"),
+        (lambda g: g.update(bias="eleven"), "gradient of parameter 'bias' needs floating-point numbers"),
+        (lambda g: g["weights"].__setitem__((3, 4), np.nan), "gradient of parameter 'weights' has 1 NaN, the first at (3, 4)"),
+    ],
+)
+def test_gradients_are_refused_before_they_are_sent(change: Callable[[dict[str, Any]], Any], text: str) -> None:
+    """With parameter and rank; a good one can follow, and is the first."""
+    with hpcoll.ParameterServer(WORLD, initial(), optimizer=SGD(1.0), check_nan=True) as server:
+        bad = initial()
+        change(bad)
+        error = raised(lambda: server.push(bad))
+        server.push(initial())
+        wrong = differences(server.pull(), {name: array * 0 for name, array in initial().items()})
+    told = isinstance(error, ArgumentError) and str(error).startswith(f"rank {RANK}: {text}")
+    assert agreed(wrong if told else [repr(error)]) == []
+
+
+def test_calls_out_of_order() -> None:
+    """A push without a pull, arrays that cannot be written, what is no dict of them, and calls after the end."""
+    frozen = initial()
+    frozen["bias"].flags.writeable = False
+    with hpcoll.ParameterServer(WORLD, initial(), mode="asynchronous", staleness=2) as server:
+        given = [
+            (raised(lambda: server.push(initial())), "needs a pull since the push before it"),
+            (raised(lambda: server.pull(frozen)), "array for parameter 'bias' needs contiguous memory that can be written"),
+            (raised(lambda: server.pull([])), "needs a dict of arrays by name, got list"),
+            (raised(lambda: server.pull({})), "array to pull to lacks parameter 'weights'"),
+        ]
+        server.barrier()
+    server.close()
+    given.append((raised(server.pull), f"rank {RANK}: pull needs a parameter server that this rank has not left"))
+    assert agreed([repr(error) for error, text in given if not isinstance(error, ArgumentError) or text not in str(error)]) == []
+
+
+@pytest.mark.mpi(min_size=2)
+def test_dedicated_servers_push_nothing() -> None:
+    """It is refused, and there are no versions of what such a rank would have pulled."""
+    wrong: list[Any] = []
+    with hpcoll.ParameterServer(WORLD, initial(), servers=[0], dedicated=True) as server:
+        if RANK == 0:
+            error = raised(lambda: server.push(initial()))
+            told = isinstance(error, ArgumentError) and "rank 0: push is for workers" in str(error)
+            wrong = [] if told and server.versions == {} else [repr(error), server.versions]
+    assert agreed(wrong) == []
+
+
+@pytest.mark.once
+def test_arrays_on_another_gpu(double: Double) -> None:
+    """Rank, parameter and both GPUs are named."""
+    with hpcoll.ParameterServer(WORLD, {"w": np.zeros(10)}) as server:
+        elsewhere = double.Array(10, np.float64, ordinal=1)
+        error = raised(lambda: server.push({"w": elsewhere}))
+    text = f"rank {RANK}: gradient of parameter 'w' .*it lies on GPU 1, and this thread uses GPU 0"
+    assert agreed([] if isinstance(error, ArgumentError) and re.search(text, str(error)) else [repr(error)]) == []

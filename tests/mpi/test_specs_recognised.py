@@ -1,0 +1,146 @@
+"""Buffer specs as programs write them: right, and recognised when they come again; what only looks like them is refused."""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from reference import agreed, fresh
+from specs import Dlpack
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.runtime.engine.object_layout import SUPPORTED
+
+pytestmark = pytest.mark.mpi
+
+
+SPECS: dict[str, Callable[[Any], Any]] = {
+    "bare": lambda x: x, "type": lambda x: [x, MPI.DOUBLE], "tuple": lambda x: (x, MPI.DOUBLE), "code": lambda x: [x, "d"],
+    "count": lambda x: [x, x.size, MPI.DOUBLE], "count alone": lambda x: [x, x.size], "pair": lambda x: [x, (x.size, 0), MPI.DOUBLE],
+    "displacement": lambda x: [np.concatenate((x, x)), x.size, x.size, MPI.DOUBLE], "none": lambda x: [x, None, MPI.DOUBLE],
+    "other type": lambda x: [x.view(np.int64), MPI.DOUBLE], "longer": lambda x: [np.concatenate((x, x)), x.size, MPI.DOUBLE],
+    "large count": lambda x: [np.resize(x, 3_000_000), 3_000_000, MPI.DOUBLE],
+    "array.array": lambda x: array.array("d", x), "of a type": lambda x: [array.array("d", x), "d"], "DLPack": lambda x: [Dlpack(x), "d"],
+}  # fmt: skip
+
+
+@pytest.mark.once
+@pytest.mark.skipif(not SUPPORTED, reason="objects are laid out otherwise")
+@pytest.mark.parametrize("algorithm", ["direct", "native"])
+@pytest.mark.parametrize("name", SPECS)
+def test_specs_are_recognised(name: str, algorithm: str, described: list[str]) -> None:
+    comm, wrong = fresh(), []
+    for turn in range(4):
+        x = np.full(100 + turn % 2, comm.rank + 1.0)
+        spec = SPECS[name](x)
+        y = np.zeros(3_000_000 if name == "large count" else x.size)
+        comm.Allreduce(spec, [y, MPI.DOUBLE], algorithm=algorithm)
+        wrong += [] if (y == comm.size * (comm.size + 1) / 2).all() else [(turn, y)]
+    wrong += [] if len(described) < 3 else [described]  # two programs where a count is cut into blocks that differ
+    assert agreed(wrong) == []
+    comm.Free()
+
+
+@pytest.mark.once
+@pytest.mark.skipif(not SUPPORTED, reason="objects are laid out otherwise")
+@pytest.mark.parametrize("blocking", [True, False])
+def test_arrays_of_the_standard_library_are_told_apart_by_their_elements(blocking: bool) -> None:
+    """They are objects of one type, and those of 8 bytes of one length."""
+    comm, wrong = fresh(), []
+    for turn in range(6):
+        code = "dqfi"[turn % 4]
+        x, y = array.array(code, [comm.rank + 1] * 3), array.array(code, [0] * 3)
+        if blocking:
+            comm.Allreduce(x, y, algorithm="direct")
+        else:
+            comm.Iallreduce(x, y, algorithm="direct").Wait()
+        wrong += [] if y.tolist() == [comm.size * (comm.size + 1) / 2] * 3 else [(turn, code, y)]
+    assert agreed(wrong) == []
+    comm.Free()
+
+
+BLOCKS: dict[str, tuple[int, Callable[[Any, int], Any]]] = {  # elements between the blocks of a rank and the next; a spec for blocks of n
+    "one count": (0, lambda x, n: [x, n]),
+    "one count, one stride": (2, lambda x, n: (x, (n, n + 2), MPI.DOUBLE)),
+    "counts, one stride": (2, lambda x, n: [x, [n] * (x.size // (n + 2)), n + 2, MPI.DOUBLE]),
+    "nothing": (0, lambda x, n: x),
+    "type": (0, lambda x, n: (x, MPI.DOUBLE)),
+    "memory": (0, lambda x, n: [MPI.memory.frombuffer(x), n, "d"]),
+}
+
+
+@pytest.mark.skipif(not SUPPORTED, reason="objects are laid out otherwise")
+@pytest.mark.parametrize("name", BLOCKS)
+def test_blocks_without_lists_are_recognised(name: str, described: list[str]) -> None:
+    """One number for all blocks, or none."""
+    comm, wrong = fresh(), []
+    gap, spec = BLOCKS[name]
+    for turn in range(6):
+        n = 3 + turn
+        x, y = np.full(n, comm.rank + 1.0), np.zeros(comm.size * (n + gap))
+        comm.Allgatherv(x, spec(y, n), algorithm="direct")
+        found = y.reshape(comm.size, n + gap)
+        right = (found[:, :n] == np.arange(1, comm.size + 1)[:, None]).all() and not found[:, n:].any()
+        wrong += [] if right else [(turn, y)]
+        z = np.zeros(n * comm.size)
+        comm.Alltoallv(spec(y, n), z, algorithm="direct")
+        wrong += [] if (z == comm.rank + 1).all() else [(turn, z)]
+    assert agreed(wrong) == []
+    assert agreed([] if len(described) < 5 else [len(described)]) == []  # of 12 calls
+    comm.Free()
+
+
+@pytest.mark.once
+@pytest.mark.skipif(not SUPPORTED, reason="objects are laid out otherwise")
+def test_an_uneven_split_is_recognised(described: list[str]) -> None:
+    """Of an array without counts the first blocks have the rest."""
+    comm, wrong = fresh(), []
+    for turn in range(4):
+        n = 3 * comm.size + 1 + turn
+        sizes = [n // comm.size + (rank < n % comm.size) for rank in range(comm.size)]
+        x, y = np.full(sizes[comm.rank], comm.rank + 1.0), np.zeros(n)
+        comm.Allgatherv(x, y, algorithm="direct")
+        wrong += [] if y.tolist() == [rank + 1.0 for rank, size in enumerate(sizes) for _ in range(size)] else [(turn, y)]
+    wrong += [] if len(described) < 3 else [described]
+    assert agreed(wrong) == []
+    comm.Free()
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("what", ["count", "displacement", "type", "short"])
+def test_what_only_looks_like_an_earlier_call_is_refused(what: str) -> None:
+    """Behind calls that were recognised."""
+    comm, y = fresh(), np.zeros(50)
+    for _ in range(3):
+        comm.Allreduce([np.ones(50), 50, MPI.DOUBLE], y)
+        comm.Allgatherv(np.ones(5), [np.zeros(5 * comm.size), [5] * comm.size, None, MPI.DOUBLE])
+    counts = [5] * comm.size
+    calls = {
+        "count": lambda: comm.Allreduce([np.ones(50), 51, MPI.DOUBLE], np.zeros(51)),
+        "displacement": lambda: comm.Allgatherv(np.ones(5), [np.zeros(5 * comm.size), counts, [5 * comm.size] * comm.size, MPI.DOUBLE]),
+        "type": lambda: comm.Allreduce([np.ones(50), 50, MPI.FLOAT], y),
+        "short": lambda: comm.Allgatherv(np.ones(6), [np.zeros(5 * comm.size), counts, None, MPI.DOUBLE]),
+    }
+    with pytest.raises(ArgumentError):
+        calls[what]()
+    comm.Free()
+
+
+@pytest.mark.once
+@pytest.mark.skipif(not SUPPORTED, reason="objects are laid out otherwise")
+def test_calls_that_only_the_library_understands(described: list[str]) -> None:
+    """MINLOC is described once."""
+    comm, wrong = fresh(), []
+    pairs = np.zeros(4, np.dtype([("a", "f8"), ("b", "i4")], align=True))
+    for turn in range(4):
+        pairs["a"], pairs["b"] = comm.rank + turn, comm.rank
+        found = pairs.copy()
+        comm.Allreduce([pairs, 4, MPI.DOUBLE_INT], [found, 4, MPI.DOUBLE_INT], MPI.MINLOC)
+        wrong += [] if (found["a"] == turn).all() and (found["b"] == 0).all() else [found]
+    wrong += [] if len(described) == 1 else [described]
+    assert agreed(wrong) == []
+    comm.Free()
