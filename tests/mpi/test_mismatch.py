@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 import time
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from reference import SOON_S, agreed, fresh, raised
 
 from hpcoll import MismatchError
 from hpcoll.comm.signature import Signature
-from hpcoll.runtime.engine.checks import _HASH, _spread
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -161,21 +159,3 @@ def test_every_call_is_compared(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     right = isinstance(error, MismatchError) and quoted in str(error) and f"{Path(__file__).name}:" in str(error)
     assert agreed([] if right else [repr(error)]) == []
     assert agreed(not_refused(raised(comm.Barrier), "ranks did not call the same")) == []
-
-
-def test_every_bit_shows() -> None:
-    """Of a fingerprint, in the check that messages carry, whatever the other bits are; and of calls before, for long."""
-
-    def spread(word: int) -> int:
-        return (_spread.py_func(word) + 2**63) % 2**64 - 2**63  # as compiled code counts
-
-    chance = random.Random(1)
-    for bit in range(64):
-        for _ in range(50):
-            one = chance.getrandbits(64) - 2**63
-            other = one ^ (-(2**63) if bit == 63 else 1 << bit)
-            differing = 0
-            for _ in range(20):
-                one, other = spread(one), spread(other)
-                differing += (one ^ other) >> 8 & _HASH != 0
-            assert differing >= 18, (bit, differing)

@@ -29,8 +29,20 @@ def _spread(word):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def _hash(fingerprint):  # type: ignore[no-untyped-def]
-    return _spread(fingerprint) >> 8 & _HASH
+def _hash(word):  # type: ignore[no-untyped-def]
+    """The highest bits of a product, which all bits of a word have changed."""
+    return word * f.SPREAD >> 64 - _HASH_BITS & _HASH
+
+
+@njit(nogil=True)
+def _fingerprint(state, signature):  # type: ignore[no-untyped-def]
+    return signature ^ state[f.ELEMENTS] * state[f.SIGNED] * f.SPREAD
+
+
+@njit(nogil=True)
+def _combined(signature):  # type: ignore[no-untyped-def]
+    """A signature without the element type, if nothing is combined."""
+    return signature if signature & _COMBINES else signature & ~_ELEMENT
 
 
 @njit(nogil=True)
@@ -42,22 +54,24 @@ def tolerates(state, check):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
+def alarmed(state):  # type: ignore[no-untyped-def]
+    """Whether a call has failed on any rank of the node."""
+    return pointer(pointer(state[f.LOG])[f.ALARM])[0] != 0
+
+
+@njit(nogil=True)
 def sign_messages(state):  # type: ignore[no-untyped-def]
     """Find what the messages of a new call are to carry.
 
     A tag has few bits, so its check is a remainder by a prime: calls that differ in one field, or in their counts, never have the same.
-
-    Returns:
-        Whether no call has failed on any rank of the node before.
     """
-    log, signature, counted = pointer(state[f.LOG]), state[f.SIGNATURE], state[f.ELEMENTS] * state[f.SIGNED]
-    moved = signature & ~_ELEMENT
-    state[f.CHECKED] = (signature & _ELEMENT) << _HASH_BITS - f.ELEMENT_AT | _hash(moved ^ counted * f.SPREAD ^ log[f.CHAIN])
+    chain, signature = pointer(state[f.LOG])[f.CHAIN], state[f.SIGNATURE]
+    element = (signature & _ELEMENT) >> f.ELEMENT_AT
+    state[f.CHECKED] = element << _HASH_BITS | _hash(_fingerprint(state, signature & ~_ELEMENT) ^ chain)
     if state[f.REQUESTS_PER_LANE]:
-        signature = signature if signature & _COMBINES else moved
-        check = ((signature & _MOST) + (counted & _MOST) + (log[f.CHAIN] & _MOST)) % state[f.TAG_CHECKS]
+        counted = state[f.ELEMENTS] * state[f.SIGNED]
+        check = ((_combined(signature) & _MOST) + (counted & _MOST) + (chain & _MOST)) % state[f.TAG_CHECKS]
         state[f.CHECKED_TAG] = state[f.TAG] + check * state[f.TAG_STEP]
-    return pointer(log[f.ALARM])[0] == 0
 
 
 @njit(nogil=True)
@@ -73,8 +87,7 @@ def note_call(state):  # type: ignore[no-untyped-def]
         memcpy(state[f.MEMCPY], (log[f.RECORDED] + (1 + block) * _HOT_NBYTES, log[f.RECORDED], _HOT_NBYTES))
     record = pointer(log[f.RECORDED] + number % f.RECORDS_HOT * _RECORD_NBYTES)
     record[0], record[1], record[f.ITS_BEGIN], record[f.ITS_END] = signature, count, state[f.STARTED], 0
-    combined = signature if signature & _COMBINES else signature & ~_ELEMENT
-    log[f.CALLS], log[f.CHAIN] = number, _spread(chain ^ combined ^ count * state[f.SIGNED] * f.SPREAD)
+    log[f.CALLS], log[f.CHAIN] = number, _spread(chain ^ _fingerprint(state, _combined(signature)))
 
 
 @njit(nogil=True)

@@ -10,7 +10,7 @@ from time import CLOCK_MONOTONIC
 
 from numba import njit
 
-from hpcoll.runtime.engine.checks import note_call, note_end, sign_messages
+from hpcoll.runtime.engine.checks import alarmed, note_call, note_end, sign_messages
 from hpcoll.runtime.engine.ffi import INT, LONG, c_function, exchange, pointer, sched_yield, store_release, usleep
 from hpcoll.runtime.engine.gpu_ops import begin_gpu, enter, leave, run_gpu
 from hpcoll.runtime.engine.local_ops import clock, copy, last_tick, nanoseconds, run_local
@@ -21,7 +21,7 @@ from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import Code
 
 _COPY, _STAGE, _RECORD, _SYNC = int(Code.COPY), int(Code.STAGE), int(Code.RECORD), int(Code.SYNC)
-_SHORT_NBYTES = 4096  # up to which what is copied before the first messages takes no time worth noting
+_SHORT_NBYTES = 4096  # of a call whose time counts from its first messages on
 _advance = c_function(INT, LONG)
 
 
@@ -105,8 +105,8 @@ def _run_lanes(address):  # type: ignore[no-untyped-def]
 def begin(address, input_address, output_address, which):  # type: ignore[no-untyped-def]
     """Set a call's buffers, put the first lanes into their window slots, and run them as far as they go.
 
-    Noted is a call when its first messages are under way, which would have to wait for that. So its time counts from then on, but where
-    much may have been copied by then.
+    Then only is the call noted, or its first messages would wait for that. A short one's time counts from there, too; that of a longer
+    one, which may have copied much by then, from the start.
 
     Args:
         address, input_address, output_address: As in `run`.
@@ -125,13 +125,14 @@ def begin(address, input_address, output_address, which):  # type: ignore[no-unt
     for slot in range(state[f.WINDOW]):
         window_slots[2 * slot], window_slots[2 * slot + 1] = slot, lanes[3 * slot]
     if state[f.GPU]:
-        state[f.ERROR] = -begin_gpu(state)
+        state[f.ERROR] = state[f.ERROR] or -begin_gpu(state)  # another thread may have given it up
     if state[f.RINGS]:
         begin_shm(address)
-    good = state[f.LOG] == 0 or sign_messages(state)
-    if not good:
-        state[f.ERROR] = f.ALARMED
-    moved = advance_by_address(address) if good else -1
+    if state[f.LOG]:
+        sign_messages(state)
+        if alarmed(state):
+            state[f.ERROR] = f.ALARMED
+    moved = -1 if state[f.ERROR] == f.ALARMED else advance_by_address(address)
     state[f.STARTED] = state[f.STARTED] or clock(state[f.CLOCK_GETTIME], address + 8 * f.CLOCK, which)
     if state[f.LOG]:
         note_call(state)
@@ -189,7 +190,7 @@ def _go_on(address, idle):  # type: ignore[no-untyped-def]
         if now - since > f.STRETCH_NS:
             return f.PENDING
     account, elapsed = pointer(state[f.ACCOUNT]), nanoseconds(address) - state[f.STARTED]
-    if state[f.TURNS]:
+    if state[f.TURNS] and state[f.LEDGER_NBYTES] > _SHORT_NBYTES:
         end_shm(state, elapsed)
     note_end(state, state[f.STARTED] + elapsed)
     account[0] += 1
