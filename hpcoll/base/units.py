@@ -1,9 +1,12 @@
-"""Byte counts and times as people write them. Imports errors only."""
+"""Byte counts, times and ranks as people write them. Imports errors only."""
+
+from collections.abc import Iterable
 
 from hpcoll.base.errors import ArgumentError
 
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+_MOST_RUNS = 8  # of ranks that a text names
 
 
 def parse_nbytes(text: str | int) -> int:
@@ -58,3 +61,20 @@ def parse_seconds(text: str | float) -> float:
         return seconds
     except ValueError:
         raise ArgumentError(f"time must be a number of seconds such as 60s, 10m or 500ms, got {text!r}") from None
+
+
+def ranks_in_words(ranks: Iterable[int]) -> str:
+    """Ranks in ascending order, runs of them as ranges, of which the first are named.
+
+    >>> ranks_in_words([5, 0, 1, 2]), ranks_in_words([3])
+    ('ranks 0-2, 5', 'rank 3')
+    """
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs[:_MOST_RUNS]]
+    beyond, several = sum(map(len, runs[_MOST_RUNS:])), sum(map(len, runs)) != 1
+    return f"rank{'s' if several else ''} {', '.join(texts) or 'none'}" + (f" and {beyond} more" if beyond else "")

@@ -12,7 +12,7 @@ from hpcoll.comm.contexts import LIVE
 from hpcoll.comm.introduction import INTRODUCTION
 from hpcoll.comm.ledger import Ledger
 from hpcoll.comm.notice import NOTICE
-from hpcoll.comm.operations import give_up_all, stop_helper
+from hpcoll.comm.operations import drain, give_up_all, stop_helper
 from hpcoll.comm.recorder import record_on_signal
 from hpcoll.comm.registry import Registry
 
@@ -34,6 +34,8 @@ os.register_at_fork(after_in_child=_after_fork)
 def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:
     if context.resources.lock[0] and not context.closed:
         context.break_off("a call before the communicator was freed")
+    if not context.closed:
+        drain(context)  # in which a call may fail
     if not context.closed:
         _registry.leave(context.resources, context.free())
     elif context in LIVE:  # a call has failed

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpcoll.base.errors import MismatchError
+from hpcoll.base.units import ranks_in_words
 from hpcoll.comm.agreement import wait_for_all
 from hpcoll.comm.caller import in_words, place_of_caller
 from hpcoll.comm.calls.call import Call
@@ -16,7 +17,6 @@ from hpcoll.comm.calls.methods import Caller, Method
 from hpcoll.comm.endings import check_others
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.signature import Signature, signed_nbytes
-from hpcoll.comm.story import ranks_in_words
 
 _NBYTES = 2048  # of what a rank says
 
@@ -53,7 +53,7 @@ def compare(context: Comparing, row: Method, arguments: tuple[Any, ...], root: A
     import json
 
     on, call = context.resources, None if row.gpu_arrays(arguments, context.rank) else row.describe(context.caller, *arguments)
-    mine = _said(row.name, call, root)
+    mine = _said(row.name, call, root if root is None else context.caller.root(root))
     sent, every = np.zeros(_NBYTES, np.uint8), np.zeros((on.nranks, _NBYTES), np.uint8)
     text = json.dumps(mine).encode()[:_NBYTES]
     sent[: len(text)] = np.frombuffer(text, np.uint8)

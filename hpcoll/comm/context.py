@@ -24,7 +24,7 @@ from hpcoll.comm.cut import ledger_nbytes
 from hpcoll.comm.endings import Closing, check_others, end_badly, go_on, left_alone
 from hpcoll.comm.engines import BlockingEngines
 from hpcoll.comm.ledger import Ledger
-from hpcoll.comm.operations import abandon, drain
+from hpcoll.comm.operations import abandon
 from hpcoll.comm.persistent_requests import Persistent
 from hpcoll.comm.plan import Plan
 from hpcoll.comm.planner import Planner, refusal
@@ -99,10 +99,7 @@ class Context:
         return GpuCalls(self.resources, self.planner)
 
     def free(self) -> Parts | None:
-        """End it; returns what another communicator of the same ranks can use, once this is called on all ranks."""
-        if self.closed:
-            return None
-        drain(self)
+        """End it, with nothing in flight; returns what another communicator of the same ranks can use, once all ranks have called this."""
         self.close("the communicator was freed")
         if self.__dict__.pop("gpu", None) is None:
             return self.parts
@@ -223,7 +220,7 @@ class Context:
         method, root, *_ = call_cache.whole(key)
         arguments = METHODS[method].meant(arguments, self.rank)
         if self.resources.config.check == EVERY_CALL:
-            compare(self, METHODS[method], arguments, root, asked.limit_s)
+            compare(self, METHODS[method], arguments, root, self.limit_s if asked.limit_s is None else asked.limit_s)
         with self.closing(method):
             prepared = self.prepare(method, arguments, asked)
         call, plan = prepared.call, prepared.plan

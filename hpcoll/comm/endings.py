@@ -13,6 +13,7 @@ from hpcoll.comm.recorder import write_record
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.watch import Watch, tell
 from hpcoll.runtime.engine.host_engine import HostEngine
+from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.transports.mpi import end_without_barrier, knows_failures
 
 _METHODS = "hpcoll.comm.blocking"  # how modules begin whose methods programs call; their variable ``context`` tells the communicator
@@ -20,7 +21,7 @@ _METHODS = "hpcoll.comm.blocking"  # how modules begin whose methods programs ca
 
 def go_on(on: Resources, engine: HostEngine, status: int, limit_s: float | None) -> None:
     """Run to the end what has not ended at once, and see why where it does not end; arguments as in `HostEngine.go_on` and `Watch`."""
-    watch = Watch(on, engine, limit_s=limit_s)
+    watch = Watch(on, engine, limit_s=limit_s, since=1e-9 * float(engine.state[f.STARTED]))
     try:
         engine.go_on(status, watch.look)
     except TransportError as error:

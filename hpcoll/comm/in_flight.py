@@ -84,9 +84,10 @@ def _under_way(
     else:
         plan.claim(message_context, engine)
         first = partial(int, status)
-    context.turn = (turn + 1) % IN_FLIGHT
     call = Call("", source, target, engine.elements, _BYTE, keep=arguments)
-    return launch(context, message_context, plan, call, engine, first, limit_s=limit_s)
+    request = launch(context, message_context, plan, call, engine, first, limit_s=limit_s, begun=status != BUSY)
+    context.turn = (turn + 1) % IN_FLIGHT
+    return request
 
 
 def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Asked) -> MPI.Request:
@@ -114,9 +115,9 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Aske
             enter_native(context.planner, table, method, arguments, (send, recv), prepared._replace(plan=plan))
         plan.account.note(ledger_nbytes(call, context.nranks))
         return _IN_MPI[method](context.resources.native, *theirs)
-    context.turn = (turn + 1) % IN_FLIGHT
     with context.closing(plan.named(call.count)):
         request, engine = start(context, prepared.carrier.in_flight(turn), plan, call, limit_s=asked.limit_s)
+    context.turn = (turn + 1) % IN_FLIGHT
     if is_eager(call, engine) and may_enter(table, call, plan, send):
         enter(context.planner, table, method, arguments, (send, recv), call, Served(engine, plan), engine.wait_policy.eager)
     return request

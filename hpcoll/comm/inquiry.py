@@ -62,6 +62,8 @@ class Inquiry:
         self.resources[on.key] = on
         self._answers = {about: one for about, one in list(self._answers.items()) if about[0] in self.resources}
         self._asked = {about: one for about, one in list(self._asked.items()) if about[0] in self.resources}
+        if on.key in self.failed:  # another rank's first call, before this one was ready
+            _alarm(on)
 
     def answer(self, key: str, lane: int, rank: int) -> dict[str, Any]:
         """What was last heard of a rank; nothing where nothing was."""
@@ -148,8 +150,8 @@ class Inquiry:
             self.failed[key] = call
             for rank in self._friends:
                 self._send(rank, {"failed": call})
-        for one in on.every_message_context() if on else ():
-            one.log.alarm[0] = 1
+        if on is not None:
+            _alarm(on)
 
     def end(self) -> None:
         """Its communicator is about to be freed."""
@@ -168,6 +170,11 @@ def distances(nranks: int) -> list[int]:
     """
     powers = [_BASE**i for i in range(nranks.bit_length())]
     return [times * power for power in powers for times in range(1, _BASE) if times * power < nranks]
+
+
+def _alarm(on: Resources) -> None:
+    for one in on.every_message_context():
+        one.log.alarm[0] = 1
 
 
 def serve_all() -> None:
@@ -225,7 +232,7 @@ def leave() -> None:
     if MPI.Is_finalized() or not _parting:
         return
     with contextlib.suppress(MPI.Exception):
-        request, nap_s = _parting[0].Ibarrier(), _FIRST_NAP_S
+        request, nap_s = _parting.pop().Ibarrier(), _FIRST_NAP_S
         while not request.Test():
             serve_all()
             time.sleep(nap_s)

@@ -103,7 +103,7 @@ class Knowledge:
         return Begun(begun, ended, time.time() - time.monotonic() + 1e-9 * when)
 
     def remembered(self, rank: int, number: int) -> Remembered | None:
-        """Which call a rank's so-manieth was; None where it has not begun it, has forgotten it, or that is not known."""
+        """The call that a rank began with that number; None where it has not begun it, has forgotten it, or that is not known."""
         if rank not in self._near:
             found = self._told(rank).get("calls", {}).get(str(number))
             return None if found is None else Remembered(Signature.unpacked(found[0]), *found[1:])

@@ -13,7 +13,7 @@ from hpcoll.comm.calls.call import Call
 from hpcoll.comm.operations import Operation
 from hpcoll.comm.owner import PlanningOwner
 from hpcoll.comm.plan import MessageContext, Plan
-from hpcoll.comm.requests import Ours, is_eager, nothing, query, say_nothing
+from hpcoll.comm.requests import Ours, is_eager, nothing, query, refused, say_nothing
 from hpcoll.runtime.engine.entry import START, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.fields import DONE, FAILED
@@ -99,7 +99,12 @@ class Persistent(Ours, MPI.Prequest):
             call = (self._describe() if self._describe else None) or self._call
             if call.start is not None:
                 call.start(self._engine)
-        operation = Operation(self._context, self._plan, self._message_context, self._engine, call, nothing, self._limit_s)
+        try:
+            operation = Operation(self._context, self._plan, self._message_context, self._engine, call, nothing, self._limit_s)
+        except ArgumentError as error:
+            if status is not None:
+                refused(self._context, self._plan, self._engine, call, error)
+            raise
         try:
             request = MPI.Grequest.Start(query, nothing, nothing, (operation,))
             self._operation, self._cell[0] = operation, handle(request)

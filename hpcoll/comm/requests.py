@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, DeviceError, TransportError
 from hpcoll.comm.calls.call import Call
-from hpcoll.comm.operations import Operation
+from hpcoll.comm.operations import Operation, abandon
 from hpcoll.comm.owner import Owner
 from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.runtime.engine.entry import START, call_compiled
@@ -144,7 +144,7 @@ def start(
     engine = plan.take(on, call)
     if call.start is not None:
         call.start(engine)
-    first = partial(begin, on, engine, call.send, call.recv) if is_eager(call, engine) else _none
+    first = partial(begin, on, engine, call.send, call.recv) if is_eager(call, engine) else _no_turns
     return launch(context, on, plan, call, engine, first, kind, limit_s), engine
 
 
@@ -153,16 +153,31 @@ def begin(message_context: MessageContext, engine: HostEngine, send: int, recv: 
     return call_compiled(START, engine.address, send, recv, 0) if message_context.idle else None
 
 
-def _none() -> None:
+def refused(context: Owner, plan: Plan, engine: HostEngine, call: Call, error: ArgumentError) -> None:
+    """A collective that has begun cannot be in flight: its communicator cannot be used any more."""
+    abandon(engine, call)
+    context.interrupted(plan.named(call.count), error)
+
+
+def _no_turns() -> None:
     """No turns: the helper thread gives them all."""
 
 
 def launch(
     context: Owner, message_context: MessageContext, plan: Plan, call: Call, engine: HostEngine, first: Callable[[], int | None],
-    kind: type[Request] = Request, limit_s: float | None = None,
+    kind: type[Request] = Request, limit_s: float | None = None, begun: bool = False,
 ) -> Request:  # fmt: skip
-    """The request of a collective; ``first`` gives the first turns and says how they ended, None where others are before it."""
-    operation = Operation(context, plan, message_context, engine, call, lambda: plan.give(message_context, engine), limit_s)
+    """The request of a collective; ``first`` gives the first turns and says how they ended, None where others are before it.
+
+    Raises:
+        ArgumentError: too many are in flight. Where this one has ``begun``, without being known to be one, the others are told.
+    """
+    release = partial(plan.give, message_context, engine)
+    try:
+        operation = Operation(context, plan, message_context, engine, call, release, limit_s)
+    except ArgumentError as error:
+        refused(context, plan, engine, call, error) if begun else release()
+        raise
     try:
         status = first()
         if status not in (None, PENDING):

@@ -3,10 +3,12 @@
 import time
 
 from hpcoll.base.processes import RUNNING
+from hpcoll.base.units import ranks_in_words
 from hpcoll.comm.knowledge import Knowledge
 from hpcoll.runtime.program import fields as f
 
 _MOST = 64  # ranks that are followed
+_LINKS = 4  # that are told from either end
 
 
 def doing(known: Knowledge, rank: int, number: int) -> str:
@@ -34,10 +36,16 @@ def story(known: Knowledge, rank: int, number: int) -> str:
         seen.append(rank)
         waits = awaits(known, rank, number)
         if not waits:
-            return "; ".join([*parts, f"rank {rank} {doing(known, rank, number)}"])
+            return "; ".join([*_ends(parts), f"rank {rank} {doing(known, rank, number)}"])
         parts.append(f"rank {rank} waits for {ranks_in_words(waits)}")
         rank = next((one for one in waits if one not in seen), waits[0])
-    return "; ".join(parts)
+    return "; ".join(_ends(parts))
+
+
+def _ends(parts: list[str]) -> list[str]:
+    """The first and the last of many."""
+    left_out = len(parts) - 2 * _LINKS
+    return [*parts[:_LINKS], f"{left_out} more in between", *parts[-_LINKS:]] if left_out > 1 else parts
 
 
 def awaits(known: Knowledge, rank: int, number: int) -> list[int]:
@@ -80,15 +88,3 @@ def difference(known: Knowledge, nranks: int, number: int, title: str) -> str:
 def _clock(seconds: float) -> str:
     """Time of day."""
     return time.strftime("%H:%M:%S", time.localtime(seconds))
-
-
-def ranks_in_words(ranks: list[int]) -> str:
-    """``rank 3`` or ``ranks 0-2, 5``."""
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and spans[-1][1] == rank - 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    text = ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in spans)
-    return f"rank{'s' if len(ranks) > 1 else ''} {text}"

@@ -12,13 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from failed_calls import not_refused
 from forms import every, issue
 from mpi4py import MPI
-from reference import agreed, communicator, fresh
+from reference import agreed, communicator, fresh, raised
 from test_nonblocking import FINISH
 
 import hpcoll
-from hpcoll.base.errors import ArgumentError, TransportError
+from hpcoll.base.errors import ArgumentError, PeerFailed, TransportError
+from hpcoll.comm.group import IN_FLIGHT
 from hpcoll.comm.progress_thread import board
 from hpcoll.runtime.program import progress_fields as progress
 
@@ -127,6 +129,31 @@ def test_too_many() -> None:
     comm.Iallreduce(MPI.IN_PLACE, x, algorithm="direct").Wait()
     assert agreed([] if (x == comm.size).all() else [x]) == []
     comm.Free()
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size != 2, reason="thousands of messages: enough between two ranks")
+def test_too_many_on_one_rank() -> None:
+    """What has not begun can be called again; of what has begun, which others may have got messages of, all ranks are told."""
+    full, begun, new = fresh(), fresh(), hpcoll.Communicator(MPI.COMM_WORLD.Dup())
+    x, y, wrong = np.ones(3), np.zeros(3), list[str]()
+    for comm in (full, begun, new):
+        comm.Ibarrier().Wait()
+    for _ in range(2 * IN_FLIGHT):
+        begun.Iallreduce(x, y).Wait()
+    requests = [full.Ibarrier(algorithm="dissemination") for _ in range(len(board().free) if full.rank == 0 else 0)]
+    if full.rank == 0:
+        errors = [raised(lambda to=comm: to.Iallreduce(x, y).Wait()) for comm in (begun, new)]
+        wrong += [repr(one) for one in errors if not isinstance(one, ArgumentError) or "are in flight already" not in str(one)]
+    MPI.COMM_WORLD.Barrier()
+    if full.rank == 1:
+        error = raised(lambda: begun.Iallreduce(x, y).Wait())
+        wrong += [] if isinstance(error, PeerFailed) and "rank 0 gave up: ArgumentError" in str(error) else [repr(error)]
+        requests = [full.Ibarrier(algorithm="dissemination") for _ in range(len(board().free))]
+    MPI.Request.Waitall(requests)
+    wrong += not_refused(raised(begun.Barrier), "an earlier collective did not end")
+    new.Iallreduce(x, y).Wait()
+    wrong += [] if (y == 2).all() else [repr(y)]
+    assert agreed(wrong) == []
 
 
 @SEVERAL

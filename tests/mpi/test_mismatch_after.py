@@ -46,6 +46,22 @@ def test_freed_after_it() -> None:
     assert agreed([] if after == before else [(before, after)]) == []
 
 
+def test_freed_with_it_in_flight(way: str) -> None:
+    """Where `Free` finds it out, what is shared does not go to the next communicator of these ranks, either."""
+    comm, wrong, total = made(way), list[str](), np.zeros(1)
+    comm.Iallreduce(x(1), x(1)).Wait()
+    request = comm.Iallreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM)
+    comm.Free()
+    error = raised(request.Wait)
+    wrong += [] if isinstance(error, MismatchError) else [repr(error)]
+    for _ in range(2):
+        other = hpcoll.Communicator(MPI.COMM_WORLD.Dup())
+        error = raised(lambda to=other: to.Allreduce(np.ones(1), total))
+        wrong += [] if error is None and total[0] == MPI.COMM_WORLD.size else [f"{total}, {error!r}"]
+        other.Free()
+    assert agreed(wrong) == []
+
+
 def test_other_communicators_go_on(way: str) -> None:
     """Also one of the same ranks, and one made after it."""
     comm, other = made(way), hpcoll.Communicator(MPI.COMM_WORLD.Dup())

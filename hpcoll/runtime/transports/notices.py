@@ -44,15 +44,24 @@ def room(nbytes: int) -> int:
 
 
 def fitting(notice: dict[str, Any], nbytes: int = NOTICE_NBYTES - _HEAD_NBYTES) -> bytes:
-    """A notice as text of at most so many bytes; what is too long is left out, the first parts of its lists first."""
+    """A notice as text of at most so many bytes; what is too long is left out, first of all what was noted first."""
     import json  # what no program needs that never waits
 
     text = json.dumps(notice).encode()
     while len(text) > nbytes and any(notice.values()):
         longest = max(notice, key=lambda name: len(json.dumps(notice[name])))
-        notice = notice | {longest: notice[longest][-(-len(notice[longest]) // 4) :]}
+        notice = notice | {longest: _shortened(notice[longest])}
         text = json.dumps(notice).encode()
     return text
+
+
+def _shortened(part: Any) -> Any:
+    """Without the first quarter; of a list's only entry, a table, the longest field is cut in half."""
+    if len(part) > 1 or not isinstance(part, list):
+        return part[-(-len(part) // 4) :]
+    field = max(part[0], key=lambda name: len(str(part[0][name])))
+    value = part[0][field]
+    return [part[0] | {field: value[: len(value) // 2]}] if isinstance(value, str | list) and value else []
 
 
 def put(memory: np.ndarray, text: bytes) -> None:
