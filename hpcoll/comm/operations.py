@@ -90,7 +90,7 @@ class Operation:
                 self._watch.look()
         except TransportError as error:
             if not queued:  # it hears what all were told, once its turn comes
-                self._given_up, self.engine.state[ERROR] = error, self.engine.state[ERROR] or GIVEN_UP
+                self._given_up, self.engine.state[ERROR] = error.with_traceback(None), self.engine.state[ERROR] or GIVEN_UP
 
     def give_up(self, error: TransportError) -> None:
         """End it, if it has not ended."""
@@ -125,9 +125,9 @@ class Operation:
         """
         self.dropped = True
         if self.state == progress.FREE:
-            self.board.slots[self._slot, progress.STATE] = progress.ENDED_BADLY
             self._finished = True
             self.board.operations.pop(self._slot, None)
+            self.board.free.append(self._slot)
             abandon(self.engine, self.call)
             self.context.interrupted(self.title, error)
 
@@ -196,6 +196,7 @@ class Operation:
             abandon(self.engine, self.call)
             self._error = self.named(error)
         finally:
+            self._given_up = None  # whose traceback has frames of the program, with all its variables
             if self._watch is not None:
                 self._watch.end()
             self._release()

@@ -133,12 +133,13 @@ def test_signatures_are_read_back() -> None:
         assert Signature.unpacked(one.word) == one
 
 
+SPREAD = MPI.DOUBLE.Create_vector(4, 1, 2).Commit()
 COMPARED: dict[str, tuple[Call, Call, str]] = {  # what the library serves, and what travels by MPI messages alone
     "native operator": (
         ("Allreduce", (x(8), x(8), MPI.SUM)), ("Allreduce", (x(8), x(8), MPI.MAX)), "Allreduce(float64[8], op=MAX)",
     ),
     "root": (("Bcast", (x(8), 0)), ("Bcast", (x(8), 1)), "Bcast(float64[8], root=1)"),
-    "derived": (("Bcast", ([x(8), 1, MPI.DOUBLE.Create_vector(4, 1, 2).Commit()], 0)), ("Barrier", ()), "Barrier()"),
+    "derived": (("Bcast", ([x(8), 1, SPREAD], 0)), ("Barrier", ()), "Barrier()"),
 }  # fmt: skip
 
 
@@ -152,6 +153,7 @@ def test_every_call_is_compared(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         for root in range(comm.size):
             comm.Bcast([total, MPI.BYTE] if comm.rank == 1 else total, root, algorithm=algorithm)
             comm.Reduce(x(8), total if comm.rank == root else None, root=root, algorithm=algorithm)
+            comm.Bcast([total, 1, SPREAD], np.int64(root) if comm.rank == 1 else root, algorithm=algorithm)
             comm.Alltoallv([x(comm.size * (comm.rank + 1)), [comm.rank + 1] * comm.size], [x(sum(ALL)), ALL])
     most, last, quoted = COMPARED[name]
     method, arguments = last if comm.rank == comm.size - 1 else most

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +18,7 @@ from reference import SOON_S, agreed, fresh, raised
 import hpcoll
 from hpcoll import ArgumentError, CollectiveTimeout
 from hpcoll.comm.group import IN_FLIGHT
+from hpcoll.comm.progress_thread import board
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -190,6 +193,22 @@ def test_bad_ones_are_refused(bad: Any) -> None:
                     continue
             error = raised(lambda form=form: form(comm, None))
             found += [(form.__name__, repr(error))] if error else []
+    assert agreed(found) == []
+
+
+def test_places_are_given_back() -> None:
+    """Of calls that were given up and that nobody waits for any more: only so many may be in flight."""
+    comm, late = fresh(), MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1
+    comm.Iallgather(x(), x(8 * comm.size)).Wait()
+    free = len(board().free)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        error, _ = given_up(queued, comm, LIMIT_S, late=late)
+        found = [] if isinstance(error, CollectiveTimeout) else [repr(error)]
+        del error  # and with it what the call had
+        gc.collect()
+    fresh().Iallgather(x(), x(8 * comm.size)).Wait()  # a start sees to what ended before it
+    found += [f"{len(board().free)} places are free, {free} were"] if len(board().free) != free else []
     assert agreed(found) == []
 
 
