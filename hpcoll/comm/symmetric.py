@@ -12,6 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, DeviceError
+from hpcoll.comm.agreement import allgather_objects
 from hpcoll.comm.calls.call import check_root
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 from hpcoll.runtime.transports.local_ranks import LocalRanks
@@ -56,7 +57,7 @@ def symmetric(comm: MPI.Intracomm, allocate: Callable[[Form], Any], method: str,
         array = allocate(form)
     except (ArgumentError, DeviceError, MemoryError) as error:
         problem = str(error) if isinstance(error, ArgumentError) else f"rank {comm.rank}: {method} with {form}: {error}"
-    problem = _first_problem(comm, problem)
+    problem = _first_problem(comm, problem, f"{method} with {form}")
     if problem or array is None:
         array = None  # the traceback must not keep it
         raise ArgumentError(problem)
@@ -98,7 +99,7 @@ def share(comm: MPI.Intracomm, node: LocalRanks | None, array: Any, root: Any) -
         memory = mapping.array(0, form.nbytes) if mapping else _ordinary(form.nbytes)
     except (ArgumentError, MemoryError) as error:
         problem = str(error) if isinstance(error, ArgumentError) else f"rank {comm.rank}: share with {form}: {error}"
-    problem = _first_problem(comm, problem)
+    problem = _first_problem(comm, problem, f"share with root {root}")
     if problem or memory is None:
         memory = mapping = None
         raise ArgumentError(problem)
@@ -155,7 +156,7 @@ def _agree(comm: MPI.Intracomm, problem: str, call: str, more: Any = None) -> li
     Raises:
         ArgumentError: on every rank, when one has a problem or makes another call than rank 0.
     """
-    found = comm.allgather((problem, call, more))
+    found = allgather_objects(comm, (problem, call, more), call)
     problems = [text for text, _, _ in found if text]
     if problems:
         raise ArgumentError(problems[0])
@@ -165,8 +166,8 @@ def _agree(comm: MPI.Intracomm, problem: str, call: str, more: Any = None) -> li
     return [one for _, _, one in found]
 
 
-def _first_problem(comm: MPI.Intracomm, problem: str) -> str:
-    return next(filter(None, comm.allgather(problem)), "")
+def _first_problem(comm: MPI.Intracomm, problem: str, call: str) -> str:
+    return next(filter(None, allgather_objects(comm, problem, f"the end of {call}")), "")
 
 
 def _ordinary(nbytes: int) -> np.ndarray:

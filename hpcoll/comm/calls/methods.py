@@ -6,11 +6,13 @@ rank, compiled calls of the MPI library ask for the arguments of the C function,
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.comm.agreement import complete, end_call, refuse_given_up
 from hpcoll.comm.calls import data_movement, reductions
 from hpcoll.comm.calls.call import Call, check_root
 from hpcoll.comm.calls.exporters import as_array, find_gpu_array
@@ -40,11 +42,27 @@ class Caller:
         """``root`` as an int in ``[0, nranks)``; raises `hpcoll.base.errors.ArgumentError`."""
         return check_root(root, self.nranks, self.rank)
 
-    def allgather(self, number: int) -> np.ndarray:
-        """Every rank's number; collective."""
-        numbers = np.empty(self.nranks, np.int64)
-        self.comm.Allgather(np.array([number], np.int64), numbers)
-        return numbers
+    def allgather(self, number: int) -> list[int]:
+        """Every rank's count for a Reduce_scatter, whose call it ends where not all come; collective, errors as `complete`."""
+        try:
+            return self.allgather_in_closing(number)
+        except BaseException as error:
+            end_call(self.comm, "Reduce_scatter", error)
+            raise
+
+    def allgather_in_closing(self, number: int) -> list[int]:
+        """`allgather` in a `hpcoll.comm.endings.Closing`, which ends the call."""
+        refuse_given_up(self.comm)
+        sent, every = self._counts
+        sent[0] = number
+        complete(self.comm, self.comm.Iallgather(sent, every), self._counts, "Reduce_scatter, for which each rank tells its count")
+        found: list[int] = every.tolist()
+        return found
+
+    @cached_property
+    def _counts(self) -> tuple[np.ndarray, np.ndarray]:
+        """This rank's count and all; made once, which saves 0.5 us of a call. What is given up keeps them: then there is no next one."""
+        return np.empty(1, np.int64), np.empty(self.nranks, np.int64)
 
 
 Describe = Callable[..., Call | None]
@@ -134,7 +152,7 @@ def _exscan(me: Caller, *given: Any) -> Call | None:
 
 
 def _reduce_scatter(me: Caller, send: Any, recv: Any, counts: Any, op: Any) -> Call | None:
-    return reductions.reduction_of_blocks(send, recv, counts, op, me.rank, me.nranks, me.allgather)
+    return reductions.reduction_of_blocks(send, recv, counts, op, me.rank, me.nranks, me.allgather_in_closing)
 
 
 def _barrier(me: Caller) -> Call:

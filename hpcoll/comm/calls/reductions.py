@@ -16,6 +16,7 @@ from hpcoll.comm.calls.buffers import Resolved, resolve
 from hpcoll.comm.calls.call import Call, Reduction, factor_of, is_in_place, view
 from hpcoll.comm.calls.operators import to_ours
 from hpcoll.comm.calls.overlap import check_overlap, check_same_order
+from hpcoll.comm.calls.specs import LAYOUTS
 
 
 def reduction(
@@ -54,7 +55,7 @@ def reduction(
 
 
 def reduction_of_blocks(
-    sendbuf: Any, recvbuf: Any, recvcounts: Any, op: Any, rank: int, nranks: int, allgather: Callable[[int], np.ndarray]
+    sendbuf: Any, recvbuf: Any, recvcounts: Any, op: Any, rank: int, nranks: int, allgather: Callable[[int], list[int]]
 ) -> Call | None:
     """Reduce_scatter, whose blocks vary; arguments as `reduction`, ``allgather`` for the counts that the caller leaves out."""
     recvcounts = every_count(sendbuf, recvbuf, rank, allgather) if recvcounts is None else recvcounts
@@ -84,8 +85,10 @@ def reduction_of_blocks(
     return _call(Reduction("reduce_scatter", ours, 0, sum(counts), send, recv, in_place, nranks, blocks))
 
 
-def every_count(sendbuf: Any, recvbuf: Any, rank: int, allgather: Callable[[int], np.ndarray]) -> np.ndarray | None:
+def every_count(sendbuf: Any, recvbuf: Any, rank: int, allgather: Callable[[int], list[int]]) -> list[int] | None:
     """The counts that a Reduce_scatter leaves out, one per rank: each tells its own. None where only the MPI library can tell."""
+    if type(recvbuf) is np.ndarray and LAYOUTS.get(recvbuf.dtype) and (flags := recvbuf.flags).c_contiguous and flags.writeable:
+        return None if is_in_place(sendbuf) else allgather(recvbuf.size)  # `resolve` takes 0.8 us
     own = None if is_in_place(sendbuf) else resolve(recvbuf, name="recvbuf", rank=rank, writable=True)
     return None if own is None else allgather(own.count)
 
