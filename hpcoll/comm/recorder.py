@@ -34,6 +34,7 @@ def write_record(folder: str, why: str) -> Path | None:
     import json
 
     world, contexts = MPI.COMM_WORLD, sorted(LIVE, key=lambda one: str(one.resources.key))
+    contexts = [one for one in contexts if min(one.resources.group.world_ranks) >= 0]  # else ranks of another program are in it
     record = {
         "format": FORMAT, "program": sys.argv, "host": os.uname().nodename, "pid": os.getpid(), "world_rank": world.rank,
         "world_size": world.size, "written": time.time(), "why": why, "doing": NOTICE.doing,
@@ -72,7 +73,7 @@ def _of_log(found: CallLog, lane: str, waits: list[dict[str, Any]]) -> list[dict
         calls.append(Signature.unpacked(word).record(count) | {
             "seq": number, "lane": lane, "begun": _time(begun), "ended": _time(ended) if ended else None,
             "state": "ended" if ended else "waiting", "step": wait["step"] if wait else "", "awaits": wait["awaits"] if wait else [],
-            "caller": wait["what"].rpartition(" at ")[2] if wait else "",
+            "caller": wait["what"].partition(") at ")[2] if wait else "",
         })  # fmt: skip
     return calls
 

@@ -86,19 +86,24 @@ class Signature(NamedTuple):
         collective = _COLLECTIVES[self.collective]
         given = [] if collective == "barrier" else [f"{self._element}[{self._elements(count) if self.counts else '...'}]"]
         if self.op and collective != "barrier":
-            given.append(f"op={'a function' if self.op >= _USERS else _OPS[self.op - 1].upper()}")
+            given.append(f"op={self._operator}")
         if COLLECTIVES[collective].rooted:
             given.append(f"root={self.root}")
         return f"{method(collective, varies=bool(self.varies))}({', '.join(given)})"
 
     def record(self, count: int) -> dict[str, object]:
         """The call as flight records have it; ``count`` as in `text`."""
-        collective = _COLLECTIVES[self.collective]
+        collective, moves = _COLLECTIVES[self.collective], self.collective != _COLLECTIVES.index("barrier")
         return {
-            "collective": collective + ("v" if self.varies else ""), "count": self._elements(count) if self.counts else None,
-            "element": self._element, "op": "" if not self.op else "a function" if self.op >= _USERS else _OPS[self.op - 1],
-            "root": self.root if COLLECTIVES[collective].rooted else None, "algorithm": self.algorithm_name,
+            "collective": method(collective, varies=bool(self.varies)).lower(),
+            "count": self._elements(count) if self.counts and moves else None, "element": self._element if moves else "",
+            "op": self._operator if moves else "", "root": self.root if COLLECTIVES[collective].rooted else None,
+            "algorithm": self.algorithm_name,
         }  # fmt: skip
+
+    @property
+    def _operator(self) -> str:
+        return "" if not self.op else "a function" if self.op >= _USERS else _OPS[self.op - 1].upper()
 
     @property
     def _element(self) -> str:

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.units import ranks_in_words as ranges
 from hpcoll.cli.inspect.flight_records import FORMAT, Flight, read
 from hpcoll.cli.inspect.judgement import judge, summary, well
 from hpcoll.cli.inspect.live import watch_ranks
-from hpcoll.cli.inspect.wording import MAX_ROWS, Finding, cut, duration, ranges
+from hpcoll.cli.inspect.wording import MAX_ROWS, Finding, cut, duration
 from hpcoll.cli.table import grid, print_lines, wrapped
 
 

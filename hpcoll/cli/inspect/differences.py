@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 
+from hpcoll.base.units import ranks_in_words as ranges
 from hpcoll.cli.inspect.flight_records import ENDED, Call, Communicator, Flight, Record
-from hpcoll.cli.inspect.wording import MAX_ROWS, Finding, cut, duration, first_rows, numbered, ordinal, ranges, spelled, verb
+from hpcoll.cli.inspect.wording import MAX_ROWS, Finding, cut, duration, first_rows, numbered, ordinal, spelled, verb
 
 DIFFERS, ABSENT = "calls differ", "call not begun"
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
+from hpcoll.base.units import ranks_in_words as ranges
 from hpcoll.cli.inspect.differences import ABSENT, DIFFERS, differences
 from hpcoll.cli.inspect.flight_records import ENDED, Call, Flight
 from hpcoll.cli.inspect.lateness import SLOW, lateness
 from hpcoll.cli.inspect.who_waits import CIRCLE, CROSSING, DEAD, LOST, WAITS, roots, waiting, who_waits
-from hpcoll.cli.inspect.wording import Finding, cut, first_rows, numbered, ranges, spelled, verb
+from hpcoll.cli.inspect.wording import Finding, cut, first_rows, numbered, spelled, verb
 
 UNFINISHED = "not ended"
 _TELLING = (DIFFERS, DEAD, CIRCLE, ABSENT, WAITS, CROSSING, UNFINISHED)  # kinds; the first that was found is the cause

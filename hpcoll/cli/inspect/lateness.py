@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from statistics import median
 
+from hpcoll.base.units import ranks_in_words as ranges
 from hpcoll.cli.inspect.flight_records import Call, Communicator, Flight
-from hpcoll.cli.inspect.wording import MAX_ROWS, Finding, duration, numbered, ranges, spelled
+from hpcoll.cli.inspect.wording import MAX_ROWS, Finding, duration, numbered, spelled
 
 SLOW = "lateness"
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.processes import GONE, RUNNING
+from hpcoll.base.units import ranks_in_words as ranges
 from hpcoll.cli.inspect.ranks_here import Found, Job, Rank, Wait, look
-from hpcoll.cli.inspect.wording import MAX_ROWS, cut, duration, ordinal, ranges
+from hpcoll.cli.inspect.wording import MAX_ROWS, cut, duration, ordinal
 from hpcoll.cli.table import grid, print_lines, wrapped
 
 FORMAT = 1
@@ -117,9 +118,9 @@ def _table(job: Job, shares: Used, now: float, width: int) -> list[str]:
         core = f" {100 * shares[rank.pid]:.0f} %" if rank.pid in shares and rank.state == RUNNING else ""
         first = [str(number), str(rank.pid), f"{rank.state}{core}"]
         for wait in rank.waits:
-            call, _, place = wait.what.rpartition(" at ")
+            call, ends, place = wait.what.partition(") at ")
             step = wait.step.removeprefix("row ")
-            rows.append([*first, call or place, Path(place).name, duration(now - wait.since), _names(wait.awaits), step, wait.on])
+            rows.append([*first, f"{call}{ends[:1]}", Path(place).name, duration(now - wait.since), _names(wait.awaits), step, wait.on])
             first = [""] * len(first)
         if not rank.waits:
             instead[len(rows)] = "" if rank.state not in (RUNNING, GONE) else doing(job, number).removeprefix("is ")

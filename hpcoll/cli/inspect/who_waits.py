@@ -5,9 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+from hpcoll.base.units import ranks_in_words as ranges
 from hpcoll.cli.inspect.differences import DIFFERS, doing
 from hpcoll.cli.inspect.flight_records import BLOCKING, ENDED, Call, Flight
-from hpcoll.cli.inspect.wording import MAX_ROWS, Finding, cut, first_rows, numbered, ranges, spelled, verb
+from hpcoll.cli.inspect.wording import MAX_ROWS, Finding, cut, first_rows, numbered, spelled, verb
 
 WAITS, CIRCLE, CROSSING, DEAD, LOST = "who waits for whom", "wait for each other", "wait in one call", "left no record", "record missing"
 

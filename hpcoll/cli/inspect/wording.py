@@ -1,11 +1,10 @@
 """A finding and the words for what is in it: ranks, calls, their numbers, times. Judges nothing."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hpcoll.cli.inspect.flight_records import BLOCKING, Call
 
-MAX_RANGES = 8  # of ranks that a text names
 MAX_ROWS = 12  # of a table, and sentences of one kind
 LONGEST = 200  # characters of a text of a record
 
@@ -35,24 +34,6 @@ class Finding:
     seq: int | None = None
     rows: list[list[str]] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
-
-
-def ranges(ranks: Iterable[int]) -> str:
-    """Ranks in ascending order, runs of them as ranges.
-
-    >>> ranges([5, 0, 1, 2]), ranges([3])
-    ('ranks 0-2, 5', 'rank 3')
-    """
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs[:MAX_RANGES]]
-    beyond = sum(map(len, runs[MAX_RANGES:]))
-    plural = len(runs) > 1 or len(runs[0]) > 1
-    return f"rank{'s' * plural} {', '.join(texts)}" + (f" and {beyond} more" if beyond else "")
 
 
 def verb(ranks: Sequence[int], one: str, several: str) -> str:
