@@ -211,7 +211,7 @@ def test_records(tmp_path: Path) -> None:
     assert shown.returncode == 1, shown.stderr
     last = shown.stdout.rstrip().rpartition("\n\n")[2].replace("\n  ", " ")
     assert re.fullmatch(r"rank 1 called Bcast where the others called Allreduce, their \d+th call on MPI_COMM_WORLD", last), shown.stdout
-    assert re.search(r"ranks 0, 2 +Allreduce\(float64\[8\], op=sum\) by \w+ +waiting +<string>:\d+", shown.stdout), shown.stdout
+    assert re.search(r"ranks 0, 2 +Allreduce\(float64\[8\], op=SUM\) by \w+ +waiting +<string>:\d+", shown.stdout), shown.stdout
 
 
 @pytest.mark.skipif(MPI.ERR_PROC_FAILED == MPI.ERR_REVOKED, reason="the MPI library knows no failures of ranks")
