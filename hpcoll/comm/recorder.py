@@ -34,7 +34,6 @@ def write_record(folder: str, why: str) -> Path | None:
     import json
 
     world, contexts = MPI.COMM_WORLD, sorted(LIVE, key=lambda one: str(one.resources.key))
-    contexts = [one for one in contexts if min(one.resources.group.world_ranks) >= 0]  # else ranks of another program are in it
     record = {
         "format": FORMAT, "program": sys.argv, "host": os.uname().nodename, "pid": os.getpid(), "world_rank": world.rank,
         "world_size": world.size, "written": time.time(), "why": why, "doing": NOTICE.doing,

@@ -9,7 +9,7 @@ from typing import Any
 
 START = 1700000000.0
 WORLD, ROW = "MPI_COMM_WORLD", "row"
-CALL: dict[str, Any] = {"lane": "blocking", "collective": "allreduce", "count": 4096, "element": "float64", "op": "sum", "root": None,
+CALL: dict[str, Any] = {"lane": "blocking", "collective": "allreduce", "count": 4096, "element": "float64", "op": "SUM", "root": None,
         "algorithm": "two_shot", "step": "", "awaits": [], "caller": "train.py:12"}  # fmt: skip
 BCAST: dict[str, Any] = {"collective": "bcast", "count": 8, "op": "", "root": 0, "caller": "train.py:20"}
 BARRIER: dict[str, Any] = {"collective": "barrier", "count": None, "element": "", "op": "", "caller": "train.py:30"}

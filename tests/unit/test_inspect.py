@@ -48,7 +48,7 @@ DIFFERENT = """\
 
 the 2nd call on MPI_COMM_WORLD: calls differ
                 call                              state   caller
-  ranks 0, 2-3  Allreduce(float64[4096], op=sum)  failed  train.py:12
+  ranks 0, 2-3  Allreduce(float64[4096], op=SUM)  failed  train.py:12
   rank 1        Bcast(float64[8], root=0)         failed  train.py:20
 
 rank 1 called Bcast where the others called Allreduce, their 2nd call on MPI_COMM_WORLD
@@ -64,11 +64,11 @@ def test_calls_that_differ(flight: Inspector) -> None:
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        ({"count": 10}, "rank 1 called Allreduce(float64[10], op=sum) where the others called Allreduce(float64[4096], op=sum), their 3rd"),
-        ({"element": "int32"}, "Allreduce(int32[4096], op=sum)"),
-        ({"op": "max"}, "Allreduce(float64[4096], op=max)"),
-        ({"root": 2}, "Allreduce(float64[4096], op=sum, root=2)"),
-        ({"algorithm": "ring"}, "rank 1 called Allreduce(float64[4096], op=sum) by ring where"),
+        ({"count": 10}, "rank 1 called Allreduce(float64[10], op=SUM) where the others called Allreduce(float64[4096], op=SUM), their 3rd"),
+        ({"element": "int32"}, "Allreduce(int32[4096], op=SUM)"),
+        ({"op": "MAX"}, "Allreduce(float64[4096], op=MAX)"),
+        ({"root": 2}, "Allreduce(float64[4096], op=SUM, root=2)"),
+        ({"algorithm": "ring"}, "rank 1 called Allreduce(float64[4096], op=SUM) by ring where"),
         ({"count": None}, ""),
         ({"caller": "other.py:1"}, ""),
     ],
@@ -82,10 +82,10 @@ def test_what_makes_calls_differ(flight: Inspector, changed: dict[str, Any], tex
 
 def test_the_first_difference_of_a_lane_counts(flight: Inspector) -> None:
     found, summary = flight.found(
-        world([call(4), call(5), call(6)], [call(5, op="max"), call(6, op="min"), call(7, "waiting", awaits=[0])])
+        world([call(4), call(5), call(6)], [call(5, op="MAX"), call(6, op="MIN"), call(7, "waiting", awaits=[0])])
     )
     assert (found["calls differ"]["seq"], found["calls differ"]["ranks"]) == (5, [1])
-    assert "rank 1 called Allreduce(float64[4096], op=max) where rank 0 called" in summary
+    assert "rank 1 called Allreduce(float64[4096], op=MAX) where rank 0 called" in summary
     assert "call not begun" not in found, "what follows a difference is no news"
 
 
@@ -97,14 +97,14 @@ def test_a_rank_that_never_began(flight: Inspector) -> None:
     never = found["call not begun"]
     assert (never["communicator"], never["lane"], never["seq"], never["ranks"]) == (WORLD, "blocking", 2, [2])
     assert never["remarks"] == [
-        "rank 2: last ended there Allreduce(float64[4096], op=sum), the 1st, 8.5 s before the record; now in no collective; "
+        "rank 2: last ended there Allreduce(float64[4096], op=SUM), the 1st, 8.5 s before the record; now in no collective; "
         "record written for SIGUSR2"
     ]
-    assert summary.startswith("rank 2 never began Allreduce(float64[4096], op=sum), the 2nd call on MPI_COMM_WORLD, which ranks 0-1 are in")
+    assert summary.startswith("rank 2 never began Allreduce(float64[4096], op=SUM), the 2nd call on MPI_COMM_WORLD, which ranks 0-1 are in")
 
 
 def test_a_rank_that_never_began_calls_that_differ(flight: Inspector) -> None:
-    usual, odd = call(1, "waiting", awaits=[1]), call(1, "waiting", awaits=[0], op="max")
+    usual, odd = call(1, "waiting", awaits=[1]), call(1, "waiting", awaits=[0], op="MAX")
     found, summary = flight.found(world([usual], [odd], [usual], []))
     assert (found["calls differ"]["ranks"], found["call not begun"]["ranks"]) == ([1], [3])
     assert "where ranks 0, 2 called Allreduce" in summary, "rank 3 called nothing: it is none of the others"
@@ -125,7 +125,7 @@ CIRCLE = """\
 
 the 1st call on MPI_COMM_WORLD: not begun by all
               call                              state      caller
-  ranks 0, 2  Allreduce(float64[4096], op=sum)  waiting    train.py:12
+  ranks 0, 2  Allreduce(float64[4096], op=SUM)  waiting    train.py:12
   rank 1                                        not begun
   rank 1: no call there has ended; now waits in Barrier at train.py:30, on row; record written for
     SIGUSR2
@@ -139,14 +139,14 @@ the 1st call on row: not begun by all
 
 who waits for whom
               waits in                                                      step         for
-  ranks 0, 2  Allreduce(float64[4096], op=sum), 1st call on MPI_COMM_WORLD  row 5 of 14  rank 1
+  ranks 0, 2  Allreduce(float64[4096], op=SUM), 1st call on MPI_COMM_WORLD  row 5 of 14  rank 1
   rank 1      Barrier(), 1st call on row                                                 rank 0
 
 ranks 0 and 1 wait for each other
-  rank 0 waits in Allreduce(float64[4096], op=sum), the 1st call on MPI_COMM_WORLD, for rank 1
+  rank 0 waits in Allreduce(float64[4096], op=SUM), the 1st call on MPI_COMM_WORLD, for rank 1
   rank 1 waits in Barrier(), the 1st call on row, for rank 0
 
-ranks 0 and 1 wait for each other: rank 0 in Allreduce(float64[4096], op=sum) on MPI_COMM_WORLD;
+ranks 0 and 1 wait for each other: rank 0 in Allreduce(float64[4096], op=SUM) on MPI_COMM_WORLD;
   rank 1 in Barrier() on row
 """
 
@@ -187,7 +187,7 @@ def test_calls_in_flight_keep_no_rank_that_is_elsewhere(flight: Inspector) -> No
         found, summary = flight.found(records)
         assert ("who waits for whom" in found) == chained
         assert "call not begun" not in found
-        assert chained or "ranks 0-1 are in Allreduce(float64[4096], op=sum), 1st call on MPI_COMM_WORLD (lane 'in flight 1')" in summary
+        assert chained or "ranks 0-1 are in Iallreduce(float64[4096], op=SUM), 1st call on MPI_COMM_WORLD (lane 'in flight 1')" in summary
 
 
 def test_a_blocking_call_is_what_a_rank_waits_in(flight: Inspector) -> None:
@@ -210,7 +210,7 @@ def test_a_circle_across_calls_is_preferred(flight: Inspector) -> None:
 def test_a_circle_in_one_call(flight: Inspector) -> None:
     found, summary = flight.found(world(*([call(1, "waiting", awaits=[(rank + 1) % 3])] for rank in range(3)), doing="waits"))
     assert found["wait in one call"]["ranks"] == [0, 1, 2]
-    assert summary.startswith("ranks 0-2 wait for each other in Allreduce(float64[4096], op=sum), the 1st call on MPI_COMM_WORLD: messages")
+    assert summary.startswith("ranks 0-2 wait for each other in Allreduce(float64[4096], op=SUM), the 1st call on MPI_COMM_WORLD: messages")
 
 
 def test_a_rank_without_a_record(flight: Inspector) -> None:
@@ -231,7 +231,7 @@ def test_all_is_well_but_one_is_late(flight: Inspector) -> None:
     usual, late = [call(seq) for seq in range(4)], [call(1, late=0.01), call(2, late=0.25), call(3, late=0.02)]
     found, summary = flight.found(world(usual, late, [call(0, late=0.4), *usual[1:]]), code=0)
     assert found["lateness"]["rows"] == [["rank 1", "3", "20 ms", "250 ms"], *([f"rank {rank}", "3", "0 us", "0 us"] for rank in (0, 2))]
-    assert summary.startswith("nothing differs; the largest spread of begin times is in Allreduce(float64[4096], op=sum), the 2nd call on")
+    assert summary.startswith("nothing differs; the largest spread of begin times is in Allreduce(float64[4096], op=SUM), the 2nd call on")
     assert summary.endswith("which rank 1 began last, 250 ms after the first")
 
 
@@ -240,6 +240,24 @@ def test_communicators_of_one_name_are_told_apart(flight: Inspector) -> None:
     ours = (([0, 1], 5), ([1, 0], 3))
     records = [record(rank, 2, *(part(rank, ranks, [call(seq, op=str(rank))]) for ranks, seq in ours)) for rank in range(2)]
     assert flight.found(records)[1].endswith("their 3rd call on MPI_COMM_WORLD (no. 2)")
+
+
+def test_ranks_of_another_program(flight: Inspector) -> None:
+    """In a communicator that was merged with one of theirs: shown as such, and nothing else is lost."""
+    undefined = -32766
+    merged = [part(rank, [0, 1, undefined, undefined], [call(1, "waiting", awaits=[2, 3])], name="merged") for rank in range(2)]
+    found, summary = flight.found([record(rank, 2, part(rank, [0, 1], [call(1)]), merged[rank], doing="waits") for rank in range(2)])
+    assert [row[-1] for row in found["who waits for whom"]["rows"]] == ["ranks of another program"]
+    assert summary == "nothing differs; ranks 0-1 wait for ranks of another program"
+
+
+def test_a_rank_of_this_program_where_there_are_others(flight: Inspector) -> None:
+    """All hangs on rank 1, which waits for nobody, and on ranks that nothing is known of."""
+    merged = [part(rank, [0, 1, -1], [call(1, "waiting", awaits=[1, 2])][rank:], name="merged") for rank in range(2)]
+    found, summary = flight.found([record(rank, 2, merged[rank], doing="waits" * (1 - rank)) for rank in range(2)])
+    assert found["who waits for whom"]["ranks"] == [1]
+    assert found["who waits for whom"]["rows"][0][-1] == "rank 1 and ranks of another program"
+    assert summary.startswith("rank 1 never began Allreduce(float64[4096], op=SUM), the 1st call on merged, which rank 0 is in")
 
 
 def test_columns_without_content_are_left_out() -> None:

@@ -21,6 +21,7 @@ from hpcoll.runtime.transports.live_page import LINK, LivePage, Who
 NOW = 1000.0
 SUM, BARRIER = "Allreduce(float64[8], op=SUM) at /home/me/train.py:9", "Barrier() at /home/me/train.py:12"
 AFTER_40 = "is in no collective since 12:03:07, after call 40"
+SEES = {"1": [5000.0, AFTER_40]}
 
 
 def call(
@@ -93,7 +94,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 def test_a_rank_that_does_not_come(machine: Machine) -> None:
     """Has a line that says what the others see it do, across the columns; it is what the sentence ends with."""
     for rank in (0, 2):
-        machine.rank(rank, call([1], sees={"1": AFTER_40}))
+        machine.rank(rank, call([1], sees=SEES))
     machine.rank(1)
     head, *rest = machine.text().splitlines()
     assert head.startswith("train.py --x: 3 ranks on node1, since ")
@@ -105,6 +106,12 @@ def test_a_rank_that_does_not_come(machine: Machine) -> None:
         "Allreduce(float64[8], op=SUM) at /home/me/train.py:9 on MPI_COMM_WORLD waits for 2.5 s: rank 0 waits for rank 1; rank 1",
         "  is in no collective since 12:03:07, after call 40 on MPI_COMM_WORLD",
     ]
+
+
+def test_a_folder_whose_name_looks_like_a_place(machine: Machine) -> None:
+    """The place begins where the call ends."""
+    machine.rank(0, call([1], what="Allreduce(float64[8], op=SUM) at /home/runs (2) at night/train at 9.py:9"), nranks=2)
+    assert "0 100 running Allreduce(float64[8], op=SUM) train at 9.py:9 2.5 s rank 1" in said(machine)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +130,7 @@ def test_a_rank_that_does_not_come(machine: Machine) -> None:
 def test_narrow_terminals(machine: Machine, width: int, table: list[str]) -> None:
     """The table does without what the sentences have, and no line is too long."""
     for rank in (0, 2):
-        machine.rank(rank, call([1], sees={"1": AFTER_40}))
+        machine.rank(rank, call([1], sees=SEES))
     machine.rank(1)
     shown = machine.text(width).splitlines()
     assert shown[shown.index(table[0]) :][:4] == table
@@ -154,26 +161,27 @@ def test_across_calls(machine: Machine) -> None:
     )
 
 
-def test_what_the_ranks_of_a_call_see(machine: Machine) -> None:
-    """Stands in its sentence; in the table, what was seen last."""
-    rows = {"what": BARRIER, "key": "1.0.9", "number": 3, "on": "rows", "sees": {"1": "is in no collective since 12:05:00, after call 2"}}
-    machine.rank(0, call([1], sees={"1": AFTER_40}))
+@pytest.mark.parametrize("later", ["is in no collective since 12:05:00, after call 2", "is in no collective since 00:00:02, after call 2",
+                                   "is in call 3", "has called no collective yet"])  # fmt: skip
+def test_what_the_ranks_of_a_call_see(machine: Machine, later: str) -> None:
+    """Stands in its sentence; in the table, what happened last, by its time and not by its words: midnight may lie between."""
+    machine.rank(0, call([1], sees=SEES))
     machine.rank(1)
-    machine.rank(2, call([1], **rows))
-    assert "1 101 running in no collective since 12:05:00, after call 2 on rows 2" in said(machine)
+    machine.rank(2, call([1], what=BARRIER, key="1.0.9", number=3, on="rows", sees={"1": [5001.0, later]}))
+    assert f"1 101 running {later.removeprefix('is ')} on rows 2" in said(machine)
     assert f"rank 0 waits for rank 1; rank 1 {AFTER_40} on MPI_COMM_WORLD" in said(machine)
 
 
 @pytest.mark.parametrize(
     ("key", "sees", "ends", "shown"),
     [
-        ("0.0.7", {"1": AFTER_40}, f"{AFTER_40} on MPI_COMM_WORLD", "in no collective since"),
+        ("0.0.7", SEES, f"{AFTER_40} on MPI_COMM_WORLD", "in no collective since"),
         ("0.0.7", {}, f"has raised PeerFailed in {BARRIER}", "has raised PeerFailed"),
-        ("1.0.9", {"1": AFTER_40}, f"{AFTER_40} on MPI_COMM_WORLD", "in no collective since"),
+        ("1.0.9", SEES, f"{AFTER_40} on MPI_COMM_WORLD", "in no collective since"),
         ("1.0.9", {}, "waits in no collective", "has raised PeerFailed"),
     ],
 )
-def test_a_rank_that_has_failed_before(machine: Machine, key: str, sees: dict[str, str], ends: str, shown: str) -> None:
+def test_a_rank_that_has_failed_before(machine: Machine, key: str, sees: dict[str, Any], ends: str, shown: str) -> None:
     """What others see it do now counts more; and in a sentence, a failure on another communicator counts nothing."""
     machine.rank(0, call([1], sees=sees), nranks=2)
     machine.rank(1, nranks=2, failed=[call([0], what=BARRIER, key=key, number=3, kind="PeerFailed")])
@@ -243,7 +251,7 @@ def test_options_that_do_not_go_together(arguments: list[str], text: str, capsys
 
 
 def test_json(machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    machine.rank(0, call([1], sees={"1": AFTER_40}), nranks=2)
+    machine.rank(0, call([1], sees=SEES), nranks=2)
     machine.rank(1, nranks=2)
     monkeypatch.setattr(live, "look", lambda: look(machine.folder))
     assert main(["inspect", "--live", "--once", "--json"]) == 0

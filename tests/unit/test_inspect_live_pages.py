@@ -22,9 +22,11 @@ mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
 
 from hpcoll.cli.inspect import ranks_here  # noqa: E402
 from hpcoll.cli.inspect.ranks_here import look  # noqa: E402
-from hpcoll.comm import introduction  # noqa: E402
+from hpcoll.comm import introduction, sight  # noqa: E402
 from hpcoll.comm.introduction import Introduction  # noqa: E402
+from hpcoll.comm.knowledge import Begun  # noqa: E402
 from hpcoll.comm.notice import Notice  # noqa: E402
+from hpcoll.comm.sight import Sight  # noqa: E402
 from hpcoll.runtime.transports.live_page import LINK, NBYTES, LivePage, Who, contents  # noqa: E402
 
 
@@ -90,7 +92,8 @@ def test_times_that_are_none(machine: Machine, started: float) -> None:
 @pytest.mark.parametrize(
     "wait",
     [7, {"key": "x"}, call([1]) | {"for": 3}, call([1]) | {"number": 1e400},
-     *(call([1]) | {"since": since} for since in ("now", math.inf, math.nan, 1e300, 10**400, -1))],
+     call([1]) | {"sees": {"1": "x"}},
+     call([1]) | {"sees": {"1": [-1, "x"]}}, *(call([1]) | {"since": since} for since in ("now", math.inf, math.nan, 1e300, 10**400, -1))],
 )  # fmt: skip
 def test_notices_that_are_wrong(machine: Machine, wait: Any) -> None:
     """They are other processes' and may hold anything."""
@@ -149,8 +152,9 @@ def test_a_real_process(own_page: LivePage) -> None:
     own_page.introduce(Who(os.getpid(), 0, 1, "test", "h", time.time(), {}, ["this test"]))
     notice = Notice()
     notice.show(own_page)
-    notice.wait(notice, call([0]) | {"what": "first"}, {"sees": {"0": "x"}})
+    notice.wait(notice, call([0]) | {"what": "first"}, {"sees": {0: (7.5, "x")}})
     mine = [rank for job in look().jobs for rank in job.ranks.values() if rank.pid == os.getpid()]
+    assert [wait.sees for wait in mine[0].waits] == [{0: (7.5, "x")}]
     assert [wait.what for wait in mine[0].waits] == ["first"]
     child = os.fork()
     if not child:
@@ -185,6 +189,40 @@ def test_the_page_alone_is_written_when_only_what_is_seen_changes(own_page: Live
     assert contents(own_page._memory.tobytes())[1]["waits"][0]["sees"] == {"1": "b"}
     notice.end(others)
     assert contents(own_page._memory.tobytes())[1]["waits"] == []
+
+
+class Peers:
+    """What is known of three ranks: the first waits itself, the second has ended calls, the third is in a blocking one."""
+
+    seen = ({"waits": [{}]}, {}, {})
+    begun_ended = ({0: (2, 1, 5.0), 1: (0, 0, 1.0)}, {0: (9, 9, 5.0), 1: (4, 3, 8.0)}, {0: (3, 2, 5.0), 1: (0, 0, 1.0)})
+
+    def __init__(self, _: Any, lane: int) -> None:
+        self.lane = lane
+
+    def notice(self, rank: int) -> dict[str, Any]:
+        return self.seen[rank]
+
+    def state(self, rank: int) -> str:
+        return "running"
+
+    def begun(self, rank: int) -> Begun:
+        return Begun(*self.begun_ended[rank][self.lane])
+
+
+def test_what_a_rank_that_waits_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that do not show it themselves, what they do and since when, by their ranks in the world; looked for once a second."""
+    monkeypatch.setattr(sight, "Knowledge", Peers)
+    lanes = [SimpleNamespace(log=lane) for lane in range(2)]
+    group = SimpleNamespace(world_ranks=[3, 5, 7])
+    one = Sight(SimpleNamespace(group=group, title="rows", message_contexts=lanes, every_message_context=lambda: lanes))  # type: ignore[arg-type]
+    before = time.time()
+    shown = one.of([0, 1, 2], lambda rank: f"does {rank}")
+    assert (shown["on"], shown["for"]) == ("rows", [3, 5, 7])
+    (now, text), (ended, other) = shown["sees"].pop(7), shown["sees"].pop(5)
+    assert (text, ended, other, shown["sees"]) == ("does 2", 8.0, "does 1", {})
+    assert before <= now <= time.time()
+    assert one.of([1], lambda _: "something else")["sees"] == {}, "not yet again"
 
 
 def test_pages_are_arrays_of_bytes(own_page: LivePage) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from hpcoll.base.units import ranks_in_words as ranges
 from hpcoll.cli.inspect.flight_records import ENDED, Call, Communicator, Flight, Record
-from hpcoll.cli.inspect.wording import MAX_ROWS, Finding, cut, duration, first_rows, numbered, ordinal, spelled, verb
+from hpcoll.cli.inspect.wording import MAX_ROWS, Finding, cut, duration, first_rows, method, numbered, ordinal, spelled, verb
 
 DIFFERS, ABSENT = "calls differ", "call not begun"
 
@@ -58,8 +58,8 @@ def _rows(calls: Mapping[int, Call], algorithms: bool = False) -> list[list[str]
 
 
 def _contrast(groups: Mapping[str, list[int]], calls: Mapping[int, Call], communicator: Communicator) -> str:
-    """Who called what where the others called what; collectives alone where they tell the calls apart."""
-    short = {text: calls[ranks[0]].collective.capitalize() for text, ranks in groups.items()}
+    """Who called what where the others called what; methods alone where they tell the calls apart."""
+    short = {text: method(calls[ranks[0]]) for text, ranks in groups.items()}
     names = short if len(set(short.values())) == len(short) else {text: text for text in groups}
     usual = max(groups, key=lambda text: len(groups[text]))
     odd = [f"{ranges(ranks)} called {names[text]}" for text, ranks in groups.items() if text != usual]

@@ -15,6 +15,8 @@ from hpcoll.base.json_fields import integer, member, number
 FORMAT = 1
 ENDED, WAITING, FAILED = "ended", "waiting", "failed"  # states of a call
 BLOCKING = "blocking"  # the lane of calls that return when they have ended
+IN_FLIGHT, PERSISTENT = "in flight", "persistent"  # how the names of the others begin
+ELSEWHERE = -1  # a rank of another program, in a communicator that has some
 _TEXTS = ("lane", "collective", "element", "op", "algorithm", "state", "step", "caller")
 
 
@@ -31,7 +33,7 @@ class Call:
         begun, ended: Seconds since 1970; ``ended`` is None for a call that has not.
         state: ``ended``, ``waiting`` or ``failed``.
         step: How far it came, or empty.
-        awaits: Ranks that it waits for.
+        awaits: Ranks that it waits for, `ELSEWHERE` among them for those of another program.
         caller: File and line, or empty.
     """
 
@@ -53,7 +55,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Part:
-    """What one rank did on one communicator; ``dropped`` calls, older than those here, are not known any more."""
+    """What one rank did on one communicator, of ``ranks`` as in `Communicator`; of ``dropped`` calls, the oldest, nothing is known."""
 
     id: str
     name: str
@@ -84,7 +86,7 @@ class Communicator:
     Attributes:
         id: Tells it from all others.
         label: Its name, made longer where another has the same.
-        ranks: Its members, in order.
+        ranks: Its members, in order; `ELSEWHERE` for each of another program.
         calls: Of each lane, by number and rank.
     """
 
@@ -160,7 +162,7 @@ def _record(content: Any, file: str) -> Record:
 
 
 def _part(content: Any, where: str, rank: int, nranks: int) -> Part:
-    ranks = _ranks(content, "ranks", where, nranks)
+    ranks = tuple(max(rank, ELSEWHERE) for rank in _ranks(content, "ranks", where, nranks, least=-(2**31)))
     own = integer(content, "rank", where, least=0)
     if list(ranks[own : own + 1]) != [rank]:
         raise ArgumentError(f"field {where}.rank: expected where world rank {rank} is in {list(ranks)}, got {own}")
@@ -182,14 +184,14 @@ def _call(content: Any, where: str, ranks: Sequence[int]) -> Call:
     seq, begun = integer(content, "seq", where, least=0), _time(content, "begun", where)
     count, root = (_if_any(content, key, where, least) for key, least in (("count", 0), ("root", -(2**31))))
     ended = _time(content, "ended", where) if content.get("ended") is not None else None
-    awaits = tuple(sorted(ranks[peer] for peer in _ranks(content, "awaits", where, len(ranks))))
+    awaits = tuple(sorted({ranks[peer] for peer in _ranks(content, "awaits", where, len(ranks))}))
     return Call(seq, lane, collective, count, element, op, root, algorithm, begun, ended, state, step, awaits, caller)
 
 
-def _ranks(content: Any, key: str, where: str, nranks: int) -> tuple[int, ...]:
+def _ranks(content: Any, key: str, where: str, nranks: int, least: int = 0) -> tuple[int, ...]:
     found = member(content, key, list, where)
     for rank in found:
-        if not isinstance(rank, int) or not 0 <= rank < nranks:
+        if not isinstance(rank, int) or not least <= rank < nranks:
             raise ArgumentError(f"field {where}.{key}: expected ranks below {nranks}, got {rank!r}")
     return tuple(found)
 

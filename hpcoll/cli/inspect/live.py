@@ -4,15 +4,14 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.processes import GONE, RUNNING
-from hpcoll.base.units import ranks_in_words as ranges
 from hpcoll.cli.inspect.ranks_here import Found, Job, Rank, Wait, look
-from hpcoll.cli.inspect.wording import MAX_ROWS, cut, duration, ordinal
+from hpcoll.cli.inspect.wording import MAX_ROWS, cut, duration, names, ordinal
 from hpcoll.cli.table import grid, print_lines, wrapped
 
 FORMAT = 1
@@ -120,7 +119,7 @@ def _table(job: Job, shares: Used, now: float, width: int) -> list[str]:
         for wait in rank.waits:
             call, ends, place = wait.what.partition(") at ")
             step = wait.step.removeprefix("row ")
-            rows.append([*first, f"{call}{ends[:1]}", Path(place).name, duration(now - wait.since), _names(wait.awaits), step, wait.on])
+            rows.append([*first, f"{call}{ends[:1]}", Path(place).name, duration(now - wait.since), names(wait.awaits), step, wait.on])
             first = [""] * len(first)
         if not rank.waits:
             instead[len(rows)] = "" if rank.state not in (RUNNING, GONE) else doing(job, number).removeprefix("is ")
@@ -137,13 +136,6 @@ def _call(wait: Wait) -> str:
     return f"{wait.what or 'a call'} on {wait.on or 'a communicator'}, {ordinal(wait.key[2])} call"
 
 
-def _names(awaits: Sequence[int]) -> str:
-    """Ranks, in words; those of another world have no number here."""
-    own = [rank for rank in awaits if rank >= 0]
-    texts = [ranges(own)] if own else []
-    return " and ".join(texts + ["ranks of another program"] * (len(own) < len(awaits)))
-
-
 def doing(job: Job, number: int, key: Key | None = None) -> str:
     """What a rank does that waits in no call, in words that follow its name; as ranks see it that wait in one call, if some do."""
     rank = job.ranks.get(number)
@@ -157,9 +149,9 @@ def doing(job: Job, number: int, key: Key | None = None) -> str:
         return "shows nothing of itself"
     failed = [one for one in rank.failed if key is None or one.key[0] == key[0]]
     raised = [f"has raised {one.failed}" + (f" in {one.what}" if one.what else "") for one in failed[-1:]]
-    waits = [wait for one in job.ranks.values() for wait in one.waits if wait.sees.get(number, "").startswith("is in")]
-    seen = [f"{wait.sees[number]} on {wait.on}" for wait in [one for one in waits if one.key == key] or waits]
-    return max(seen, default=raised[0] if raised else _NOTHING)  # the latest, by the time of day
+    waits = [wait for one in job.ranks.values() for wait in one.waits if number in wait.sees]
+    last = max([one for one in waits if one.key == key] or waits, key=lambda one: one.sees[number].since, default=None)
+    return f"{last.sees[number].text} on {last.on}" if last is not None else raised[0] if raised else _NOTHING
 
 
 def stories(job: Job, now: float) -> list[str]:
@@ -183,7 +175,7 @@ def _chain(job: Job, number: int, wait: Wait) -> Iterator[str]:
     while True:
         seen.append(number)
         what = "waits" if wait.key == key else f"waits in {_call(wait)}"
-        yield f"rank {number} {what} for {_names(wait.awaits) or 'nobody that is known'}"
+        yield f"rank {number} {what} for {names(wait.awaits) or 'nobody that is known'}"
         unseen = [rank for rank in wait.awaits if rank not in seen]
         if not unseen:
             return

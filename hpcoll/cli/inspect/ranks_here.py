@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcoll.base.processes import GONE, cpu_s, state_of
 from hpcoll.cli.inspect.wording import cut
@@ -18,6 +18,13 @@ from hpcoll.runtime.transports.live_page import LINK, NBYTES, Who, contents, sec
 PROC = Path("/proc")
 _AGAIN = 2  # more times that a page is read that is not whole, or has no notice: it may just be written
 _LATER_S = 10.0  # after its job began a process may seem to have begun: clocks are set, and ranks start one by one
+
+
+class Seen(NamedTuple):
+    """What one rank sees another do on a communicator: since when, in seconds since 1970, and in words that follow its name."""
+
+    since: float
+    text: str
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,7 @@ class Wait:
         step: How far it is.
         since: When it began to wait, in seconds, monotonic.
         awaits: Ranks of COMM_WORLD; negative: one of another world.
-        sees: What it sees these do, by rank.
+        sees: What it sees these do, by rank of those that wait in nothing.
         failed: Name of the error that it has raised; nothing while it waits.
     """
 
@@ -41,7 +48,7 @@ class Wait:
     step: str
     since: float
     awaits: tuple[int, ...] = ()
-    sees: Mapping[int, str] = field(default_factory=dict)
+    sees: Mapping[int, Seen] = field(default_factory=dict)
     failed: str = ""
 
 
@@ -176,7 +183,7 @@ def _wait(one: Mapping[str, Any]) -> Wait:
         step=cut(str(one["step"])),
         since=seconds(one["since"]),
         awaits=tuple(map(int, one.get("for", ()))),
-        sees={int(rank): cut(str(text)) for rank, text in one.get("sees", {}).items()},
+        sees={int(rank): Seen(seconds(last), cut(str(text))) for rank, (last, text) in one.get("sees", {}).items()},
         failed=cut(str(one.get("kind", ""))),
     )
 

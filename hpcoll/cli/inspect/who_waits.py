@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from hpcoll.base.units import ranks_in_words as ranges
 from hpcoll.cli.inspect.differences import DIFFERS, doing
-from hpcoll.cli.inspect.flight_records import BLOCKING, ENDED, Call, Flight
-from hpcoll.cli.inspect.wording import MAX_ROWS, Finding, cut, first_rows, numbered, spelled, verb
+from hpcoll.cli.inspect.flight_records import BLOCKING, ELSEWHERE, ENDED, Call, Flight
+from hpcoll.cli.inspect.wording import MAX_ROWS, Finding, cut, first_rows, names, numbered, spelled, verb
 
 WAITS, CIRCLE, CROSSING, DEAD, LOST = "who waits for whom", "wait for each other", "wait in one call", "left no record", "record missing"
 
@@ -87,7 +87,7 @@ def roots(waits: Waits) -> dict[int, list[int]]:
 
 
 def _awaited(found: Iterable[Wait]) -> set[int]:
-    return {peer for wait in found for peer in wait.call.awaits if peer != wait.rank}
+    return {peer for wait in found for peer in wait.call.awaits if peer not in (wait.rank, ELSEWHERE)}
 
 
 def _reached(start: int, edges: Mapping[int, set[int]]) -> set[int]:
@@ -104,7 +104,7 @@ def _chains(flight: Flight, waits: Waits) -> Finding:
     for rank, found in waits.items():
         for wait in found:
             which = numbered(wait.call.lane, wait.call.seq, wait.label)
-            row = f"{spelled(wait.call)}, {which}", cut(wait.call.step), ranges(wait.call.awaits)
+            row = f"{spelled(wait.call)}, {which}", cut(wait.call.step), names(wait.call.awaits)
             groups.setdefault(row, []).append(rank)
     rows = first_rows([["", "waits in", "step", "for"], *([ranges(ranks), *row] for row, ranks in groups.items())])
     found_roots = roots(waits)
@@ -118,7 +118,10 @@ def _chains(flight: Flight, waits: Waits) -> Finding:
         remarks[MAX_ROWS:] = [f"and {len(remarks) - MAX_ROWS} more"]
     ranks = tuple(found_roots)
     behind = {rank for theirs in found_roots.values() for rank in theirs}
-    who = f"{ranges(behind)} {verb([*behind], 'waits', 'wait')} in the end for {ranges(ranks)}" if ranks else f"{ranges(waits)} wait"
+    others = sorted({ELSEWHERE for found in waits.values() for wait in found if ELSEWHERE in wait.call.awaits})
+    who = f"{ranges(waits)} {verb([*waits], 'waits', 'wait')}" + (f" for {names(others)}" if others else "")
+    if ranks:
+        who = f"{ranges(behind)} {verb([*behind], 'waits', 'wait')} in the end for {ranges(ranks)}"
     begun = min(wait.call.begun for found in waits.values() for wait in found)
     return Finding(WAITS, WAITS, who, ranks, begun, rows=rows, remarks=remarks)
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hpcoll.cli.inspect.flight_records import BLOCKING, Call
+from hpcoll.base.units import ranks_in_words
+from hpcoll.cli.inspect.flight_records import BLOCKING, IN_FLIGHT, PERSISTENT, Call
 
 MAX_ROWS = 12  # of a table, and sentences of one kind
 LONGEST = 200  # characters of a text of a record
@@ -41,17 +42,35 @@ def verb(ranks: Sequence[int], one: str, several: str) -> str:
     return one if len(ranks) == 1 else several
 
 
+def names(ranks: Sequence[int]) -> str:
+    """Ranks, in words; those of another program, which are negative, have no number here.
+
+    >>> names([0, 1, -1]), names([-1])
+    ('ranks 0-1 and ranks of another program', 'ranks of another program')
+    """
+    own = [rank for rank in ranks if rank >= 0]
+    texts = [ranks_in_words(own)] if own else []
+    return " and ".join(texts + ["ranks of another program"] * (len(own) < len(ranks)))
+
+
+def method(call: Call) -> str:
+    """The method that the program called: ``Bcast``; in flight ``Ibcast``, and of a persistent request ``Bcast_init``."""
+    if call.lane.startswith(IN_FLIGHT):
+        return f"I{call.collective}"
+    return call.collective.capitalize() + ("_init" if call.lane.startswith(PERSISTENT) else "")
+
+
 def spelled(call: Call, algorithm: bool = False) -> str:
-    """A call as the program might have written it; with the algorithm where that is asked for.
+    """A call as the program wrote it; with the algorithm where that is asked for.
 
     >>> call = Call(1, "blocking", "bcast", 8, "float64", "", 0, "binomial", 0.0, None, "waiting", "", (), "")
     >>> spelled(call), spelled(call, algorithm=True)
     ('Bcast(float64[8], root=0)', 'Bcast(float64[8], root=0) by binomial')
     """
-    what = call.element + (f"[{call.count}]" if call.count is not None and call.element else "")
+    what = f"{call.element}[{'...' if call.count is None else call.count}]" if call.element else ""
     operator, root = f"op={call.op}" if call.op else "", f"root={call.root}" if call.root is not None else ""
     inside = ", ".join(text for text in (what, operator, root) if text)
-    return cut(f"{call.collective.capitalize()}({inside})" + (f" by {call.algorithm or 'no algorithm'}" if algorithm else ""))
+    return cut(f"{method(call)}({inside})" + (f" by {call.algorithm or 'no algorithm'}" if algorithm else ""))
 
 
 def ordinal(number: int) -> str:
