@@ -1,20 +1,31 @@
-"""Where a program called hpcoll: noted at little cost, and put into words when somebody asks."""
+"""Where a program called hpcoll, noted at little cost, and put into words when somebody asks; and what such a call holds up."""
 
 import sys
+import threading
 from types import CodeType, FrameType
 from typing import TypeAlias
 
 Place: TypeAlias = tuple[CodeType, int] | None  # and the offset of an instruction in it
 
+PROCESS, COMMUNICATOR = "process", "communicator"  # what cannot call anything before a call has ended in which a thread waits
+
 _PACKAGE = __name__.partition(".")[0]
+_OUR_THREADS = f"{_PACKAGE}-"  # how their names begin
 
 
 def place_of_caller() -> Place:
-    """The innermost place that is not hpcoll's."""
+    """The innermost place that is not hpcoll's, nor of a context manager that hpcoll has entered."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+    while frame is not None and frame.f_globals.get("__name__", "").startswith((_PACKAGE, "contextlib")):
         frame = frame.f_back
     return None if frame is None else (frame.f_code, frame.f_lasti)
+
+
+def holds() -> str:
+    """What can begin no collective before the one in which this thread waits has ended: the process, where it is the program's only one."""
+    main = threading.main_thread()
+    only = all(one is main or one.name.startswith(_OUR_THREADS) for one in threading.enumerate())
+    return PROCESS if only else COMMUNICATOR
 
 
 def in_words(place: Place) -> str:

@@ -142,7 +142,7 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
             allocate = context.gpu.array
         else:
             raise ArgumentError(f"rank {context.rank}: {method} needs device 'cpu' or 'cuda', got {device!r}")
-        return symmetric.symmetric(context.resources.native, allocate, method, shape, dtype)
+        return symmetric.symmetric(context.resources.agreements, allocate, method, shape, dtype)
 
     def share(self, array: Any, root: int = 0) -> np.ndarray:
         """A read-only copy of the root's array, one for all ranks of a node: for tables that many ranks read and none changes.
@@ -160,8 +160,8 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
             ArgumentError: on every rank, as `empty`.
         """
         resources, near = self._context.resources, _neighbours(self._context)
-        with resources.alone():
-            return symmetric.share(resources.native, near, array, root)
+        with resources.alone("share"):
+            return symmetric.share(resources.agreements, near, array, root)
 
     def recover(self) -> None:
         """Make it usable again after a collective has failed; all ranks call it, and all are alive.
@@ -233,7 +233,7 @@ def _typed(comm: MPI.Comm) -> Any:
 
 
 def _zeros(resources: Resources, near: LocalRanks | None, form: Form) -> np.ndarray:
-    with resources.alone():
+    with resources.alone(f"an array with {form}"):
         return symmetric.zeros(near, form)
 
 

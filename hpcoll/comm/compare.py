@@ -3,18 +3,15 @@
 That covers what the checks of messages do not: what the MPI library serves, and element types of data that is only moved between nodes.
 """
 
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from hpcoll.base.errors import MismatchError
 from hpcoll.base.units import ranks_in_words
-from hpcoll.comm.agreement import wait_for_all
 from hpcoll.comm.caller import in_words, place_of_caller
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.methods import Caller, Method
-from hpcoll.comm.endings import check_others
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.signature import Signature, signed_nbytes
 
@@ -57,10 +54,9 @@ def compare(context: Comparing, row: Method, arguments: tuple[Any, ...], root: A
     sent, every = np.zeros(_NBYTES, np.uint8), np.zeros((on.nranks, _NBYTES), np.uint8)
     text = json.dumps(mine).encode()[:_NBYTES]
     sent[: len(text)] = np.frombuffer(text, np.uint8)
-    limit_s = on.config.timeout if limit_s is None else limit_s
     request = on.native.Iallgather(sent, every)
     try:
-        wait_for_all(on.native, request, (sent, every), mine["what"], lambda: (on.config.warn, limit_s), partial(check_others, on))
+        on.agreements.complete(request, (sent, every), mine["what"].rpartition(" at ")[0], limit_s)
     except BaseException as error:
         context.interrupted(row.name, error)
         raise

@@ -17,7 +17,7 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError, TransportError
 from hpcoll.comm import entries
 from hpcoll.comm.calls.call import Call
-from hpcoll.comm.calls.methods import FOUND_BY, METHODS, Method
+from hpcoll.comm.calls.methods import FOUND_BY, METHODS, NUMBERS, Method
 from hpcoll.comm.calls.native import as_native
 from hpcoll.comm.compare import compare
 from hpcoll.comm.cut import ledger_nbytes
@@ -25,6 +25,7 @@ from hpcoll.comm.endings import Closing, check_others, end_badly, go_on, left_al
 from hpcoll.comm.engines import BlockingEngines
 from hpcoll.comm.ledger import Ledger
 from hpcoll.comm.operations import abandon
+from hpcoll.comm.owner import Form
 from hpcoll.comm.persistent_requests import Persistent
 from hpcoll.comm.plan import Plan
 from hpcoll.comm.planner import Planner, refusal
@@ -170,9 +171,7 @@ class Context:
             if status == DONE:
                 return
         if status == NO_CALL and table is not None:
-            begun = perf_counter_ns()
-            getattr(self.resources.native, method)(*arguments)
-            table.latest.plan.account.note(table.nbytes, perf_counter_ns() - begun)
+            table.latest.plan.account.note(table.nbytes, self._call_library(method, arguments))
             return
         if status == BUSY:
             if left_alone(self) and self.resources.lock[0]:  # still
@@ -249,13 +248,21 @@ class Context:
     def _run_natively(self, method: str, prepared: Prepared) -> tuple[Any, ...]:
         """Let the MPI library serve a call; returns the arguments it got."""
         arguments = self.natively(METHODS[method], prepared)
-        begun = perf_counter_ns()
-        getattr(self.resources.native, method)(*arguments)
-        prepared.plan.account.note(ledger_nbytes(prepared.call, self.nranks), perf_counter_ns() - begun)
+        prepared.plan.account.note(ledger_nbytes(prepared.call, self.nranks), self._call_library(method, arguments))
         if prepared.after_native is not None:
             with self.closing(method):
                 prepared.after_native()
         return arguments
+
+    def _call_library(self, method: str, arguments: tuple[Any, ...]) -> int:
+        """Call mpi4py's own method, noting that this rank is in it; returns nanoseconds."""
+        log, begun = self.resources.log, perf_counter_ns()
+        log.begin_library(NUMBERS[method])
+        try:
+            getattr(self.resources.native, method)(*arguments)
+        finally:
+            log.end_library()
+        return perf_counter_ns() - begun
 
     def natively(self, row: Method, prepared: Prepared) -> tuple[Any, ...]:
         """Arguments for the MPI library's own method.
@@ -280,9 +287,13 @@ class Context:
             self.interrupted(plan.named(engine.elements), error)
             raise
 
-    def watch(self, engine: HostEngine, called_at: str, limit_s: float | None, begun: float) -> Watch:
-        """A watch over a run in flight that does not end: where the program called it, how long it may take, and since when."""
-        return Watch(self.resources, engine, called_at, limit_s, None if limit_s is None else begun)
+    def watch(self, engine: HostEngine, form: Form, called_at: str, limit_s: float | None, begun: float) -> Watch:
+        """A watch over a run in flight that does not end: its form, where the program called it, how long it may take, and since when."""
+        return Watch(self.resources, engine, form, called_at, limit_s, None if limit_s is None else begun)
+
+    def hear(self) -> None:
+        """Raise what a call of another rank has failed with."""
+        check_others(self.resources)
 
     def break_off(self, what: str) -> None:
         """A signal's handler has left a blocking call before Python could see how far it was: as `interrupted`."""

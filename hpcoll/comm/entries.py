@@ -85,7 +85,7 @@ def enter_native(
     if call is not None and call.aliased and buffers[0] is not MPI.IN_PLACE:
         return
     found = sides(row, arguments, buffers, on.rank, on.nranks) if call is not None or op is not None else None
-    by = None if table.starts or found is None else compiled(row, arguments, on.native, found, plan.account.sums, nparts)
+    by = None if table.starts or found is None else compiled(row, arguments, on.native, found, plan.account.sums, nparts, on.log)
     if call is not None and found is not None:
         _enter(table, row, arguments, found, call, Served(by, plan), planner.cell(call), (on.rank, on.nranks))
     elif found is not None and by is not None:

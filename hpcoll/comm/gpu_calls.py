@@ -177,7 +177,7 @@ class GpuCalls:
         """
         on = self._on
         found = cuda.driver() if cuda.is_likely() else None
-        if not all(on.native.allgather(found is not None)):
+        if not all(on.agreements.allgather_objects(found is not None, f"an array in GPU memory with {form}")):
             raise ArgumentError(f"rank {on.rank}: device 'cuda' needs a GPU on every rank" + ("" if found else ", got none here"))
         assert found is not None
         ordinal = found.current_ordinal()

@@ -19,7 +19,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.agreement import agree_on
+from hpcoll.comm.agreement import Agreements
 from hpcoll.comm.notice import NOTICE
 from hpcoll.comm.plan import MAX_WINDOW, MessageContext
 from hpcoll.comm.turns import Turns
@@ -146,13 +146,18 @@ class Group:
         return whole_pages(max(CAPACITY_NBYTES, 256 * self.nranks))
 
     @contextmanager
-    def alone(self, comm: MPI.Intracomm) -> Iterator[None]:
-        """What only one communicator of the group may do at a time, on all ranks the same one; collective over that communicator."""
+    def alone(self, agreements: Agreements, what: str) -> Iterator[None]:
+        """What only one communicator of the group may do at a time, on all ranks the same one; collective over that communicator.
+
+        Args:
+            agreements: Of the communicator.
+            what: What its ranks are to call now, for texts.
+        """
         while True:
             ready = self.lock.acquire(blocking=False)
             try:
                 everywhere = np.array([ready], np.uint8)
-                agree_on(comm, everywhere, MPI.MIN, "what all ranks make together: shared memory, or tags")
+                agreements.agree_on(everywhere, MPI.MIN, what)
                 if everywhere[0]:
                     yield
                     return

@@ -201,8 +201,8 @@ def _planned_before(context: Context, table: CallTable, method: str, arguments: 
 
 
 def _plan_first(context: Context, prepared: Prepared, call: Call) -> _Planned:
-    message_context = prepared.carrier.message_context()
     with context.closing(prepared.plan.named(call.count)):
+        message_context = prepared.carrier.message_context()
         engine = prepared.plan.take(message_context, call)
     describe = None if call.as_given else prepared.describe
     return _Planned(prepared.plan, message_context, engine, call, describe, partial(prepared.carrier.give_back, message_context))

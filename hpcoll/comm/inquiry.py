@@ -218,7 +218,7 @@ def attend(on: Resources) -> None:
     if on.group.inquiry is None:
         on.group.inquiry = Inquiry(on)
         if not _parting and on.group.world_ranks == tuple(range(MPI.COMM_WORLD.size)):
-            with on.alone():
+            with on.alone("the first collective of hpcoll's between nodes"):
                 _parting.append(duplicate(on.comm))
     on.group.inquiry.add(on)
 

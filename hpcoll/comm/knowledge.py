@@ -9,11 +9,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hpcoll.base.processes import RUNNING, state_of
+from hpcoll.comm.calls.methods import NUMBERS
 from hpcoll.comm.notice import NOTICE, Call
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.signature import Signature
 from hpcoll.runtime.program import fields as f
-from hpcoll.runtime.transports.call_log import CallLog
+from hpcoll.runtime.transports.call_log import AGREEMENT, CallLog, InLibrary
+
+_NAMES = {number: name for name, number in NUMBERS.items()}
 
 
 class Begun(NamedTuple):
@@ -102,6 +105,21 @@ class Knowledge:
         begun, ended, when = self.log.histories[self._near[rank], 0, : f.ENDED_AT + 1].tolist()
         return Begun(begun, ended, time.time() - time.monotonic() + 1e-9 * when)
 
+    def in_library(self, rank: int) -> InLibrary | None:
+        """How far it is with blocking collectives of the MPI library's own on the communicator; None where that is not known."""
+        if rank not in self._on.near:
+            return InLibrary(*self._told(rank)["library"]) if self._told(rank) else None
+        return self._on.log.in_library(self._on.near[rank])
+
+    def served(self, rank: int) -> str:
+        """In which collective of the MPI library's own it is, in words; the empty string where in none that is known."""
+        library = self.in_library(rank)
+        if library is None or library.begun == library.ended:
+            return ""
+        if library.method == AGREEMENT:
+            return "what ranks agree on before a call"
+        return f"{_NAMES[library.method]}, which the MPI library serves"
+
     def remembered(self, rank: int, number: int) -> Remembered | None:
         """The call that a rank began with that number; None where it has not begun it, has forgotten it, or that is not known."""
         if rank not in self._near:
@@ -135,6 +153,6 @@ class Knowledge:
         numbers = range(max(1, begun.begun - f.REMEMBERED + 1), begun.begun + 1)
         found = {number: self.remembered(rank, number) for number in numbers}
         return {
-            "rank": rank, "state": state, "begun": begun, "notice": notice,
+            "rank": rank, "state": state, "begun": begun, "notice": notice, "library": self.in_library(rank),
             "calls": {number: [one.signature.word, one.ncounted, one.chain] for number, one in found.items() if one is not None},
         }  # fmt: skip

@@ -15,8 +15,10 @@ from hpcoll.runtime.transports.live_page import LivePage
 from hpcoll.runtime.transports.notices import Notices, fitting
 
 # A call: ``key`` of its communicator, ``lane``, the index of its message context, and ``number`` on that; ``what`` it is and where it was
-# called; for which ranks it ``awaits``, at which ``step``, ``since`` when, in seconds, monotonic.
+# called; for which ranks it ``awaits``, at which ``step``, ``since`` when, in seconds, monotonic; what it ``holds`` up meanwhile
+# (`hpcoll.comm.caller.holds`), the empty string where the program has not come to its end yet.
 Call: TypeAlias = dict[str, Any]
+IN_LIBRARY = -1  # in place of a lane, of a blocking collective of the MPI library's own (`hpcoll.runtime.transports.call_log.InLibrary`)
 _MOST_FAILED = 32  # communicators whose failures are kept, the latest ones
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hpcoll.base.errors import ArgumentError, TransportError
 from hpcoll.comm.caller import in_words, place_of_caller
 from hpcoll.comm.calls.call import Call
-from hpcoll.comm.owner import Owner, Watching
+from hpcoll.comm.owner import Form, Owner, Watching
 from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.progress_thread import MAX_SLOTS, board, boards, can_be_helped
 from hpcoll.runtime.engine.entry import ACTIVATE, WAIT, call_compiled
@@ -44,21 +44,22 @@ class Operation:
         call: Addresses, what keeps them valid, and what remains to be done at the end.
         release: Called when the engine is free again.
         limit_s: Seconds that it may take from now on; None: see `hpcoll.comm.watch.Watch`.
+        form: In which it was called.
     """
 
     over = False
 
     def __init__(
         self, context: Owner, plan: Plan, message_context: MessageContext, engine: HostEngine, call: Call, release: Callable[[], None],
-        limit_s: float | None = None,
+        limit_s: float | None = None, form: Form = "in flight",
     ) -> None:  # fmt: skip
         self.context, self.plan, self.message_context, self.engine = context, plan, message_context, engine
-        self.call, self._release, self._limit_s = call, release, limit_s
+        self.call, self._release, self._limit_s, self._form = call, release, limit_s, form
         self.board = board()
         if not self.board.free:
             raise ArgumentError(f"rank {context.rank}: {MAX_SLOTS} collectives are in flight already: wait for some of them")
         self._slot = self.board.free.pop()
-        self.dropped = self.ended = self._finished = False
+        self.dropped = self.ended = self._finished = self._held = False
         self._error: Exception | None = None
         self.begun, self._called_at = time.monotonic(), place_of_caller()
         self._watch: Watching | None = None
@@ -83,11 +84,11 @@ class Operation:
             return
         try:
             if self._watch is None:
-                self._watch = self.context.watch(self.engine, in_words(self._called_at), self._limit_s, self.begun)
+                self._watch = self.context.watch(self.engine, self._form, in_words(self._called_at), self._limit_s, self.begun)
             if self._watch is not None and state == progress.ENDED_BADLY:
                 self._watch.explain(self.engine.failure())
             elif self._watch is not None:
-                self._watch.look()
+                self._watch.look(held=self._held)
         except TransportError as error:
             if not queued:  # it hears what all were told, once its turn comes
                 self._given_up, self.engine.state[ERROR] = error.with_traceback(None), self.engine.state[ERROR] or GIVEN_UP
@@ -149,17 +150,20 @@ class Operation:
     def wait(self, move: Callable[[], object] = lambda: None, limit_s: float = math.inf) -> bool:
         """Give turns until it has ended, for so long at most; ``move`` is called now and then, where nothing else moves."""
         kept, end = self.engine.wait_policy.stays // _TURNS, math.inf if limit_s == math.inf else time.monotonic() + limit_s
-        while not self._finished:
-            yields_after = _TURNS if kept > 0 else _YIELDS_AFTER if kept == 0 else _SLEEPS
-            if call_compiled(WAIT, self.board.address, self._slot, _TURNS, yields_after) >= progress.ENDED_WELL:
-                return True
-            kept -= 1
-            move()
-            if not can_be_helped():
-                self.look()
-            if time.monotonic() > end:
-                return False
-        return True
+        try:
+            while not self._finished:
+                yields_after = _TURNS if kept > 0 else _YIELDS_AFTER if kept == 0 else _SLEEPS
+                if call_compiled(WAIT, self.board.address, self._slot, _TURNS, yields_after) >= progress.ENDED_WELL:
+                    return True
+                kept, self._held = kept - 1, end == math.inf
+                move()
+                if not can_be_helped():
+                    self.look()
+                if time.monotonic() > end:
+                    return False
+            return True
+        finally:
+            self._held = False
 
     def test(self) -> bool:
         """Give one turn; whether it has ended."""

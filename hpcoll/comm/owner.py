@@ -2,17 +2,19 @@
 
 import weakref
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 from hpcoll.base.errors import HpcollError
 from hpcoll.runtime.engine.host_engine import HostEngine
+
+Form: TypeAlias = Literal["blocking", "in flight", "persistent"]  # in which a program calls a collective
 
 
 class Watching(Protocol):
     """What `Owner.watch` gives."""
 
-    def look(self) -> None:
-        """Raises TransportError when it is to be given up."""
+    def look(self, *, held: bool) -> None:
+        """Raises TransportError when it is to be given up; whether the program waits for its end just now."""
 
     def explain(self, error: HpcollError) -> None:
         """Raises another error instead of one of the engine's, where ranks know more."""
@@ -26,7 +28,7 @@ class Owner(Protocol):
 
     rank: int
 
-    def watch(self, engine: HostEngine, called_at: str, limit_s: float | None, begun: float) -> "Watching | None":
+    def watch(self, engine: HostEngine, form: Form, called_at: str, limit_s: float | None, begun: float) -> "Watching | None":
         """A watch over a run that does not end, if anybody can know more of it; ``limit_s`` counts from when the call began."""
 
     def interrupted(self, what: str, error: BaseException) -> None:

@@ -100,7 +100,9 @@ class Persistent(Ours, MPI.Prequest):
             if call.start is not None:
                 call.start(self._engine)
         try:
-            operation = Operation(self._context, self._plan, self._message_context, self._engine, call, nothing, self._limit_s)
+            operation = Operation(
+                self._context, self._plan, self._message_context, self._engine, call, nothing, self._limit_s, "persistent"
+            )  # fmt: skip
         except ArgumentError as error:
             if status is not None:
                 refused(self._context, self._plan, self._engine, call, error)

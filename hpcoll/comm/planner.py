@@ -10,7 +10,6 @@ import numpy as np
 from hpcoll.analysis.cost import NEVER
 from hpcoll.base.dtypes import type_class
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.agreement import complete, refuse_given_up
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.methods import METHODS
 from hpcoll.comm.calls.native import only_native
@@ -141,10 +140,10 @@ class Planner:
         sizes = np.zeros(self.resources.nranks, np.int64)
         if self.resources.rank == call.root:
             sizes[:] = call.blocks[2]
-        native = self.resources.native
-        refuse_given_up(native)
+        agreements = self.resources.agreements
+        agreements.refuse_given_up()
         what = f"{call.collective.capitalize()}v, for which rank {call.root} tells the sizes of blocks"
-        complete(native, native.Ibcast(sizes, root=call.root), sizes, what)
+        agreements.complete(agreements.comm.Ibcast(sizes, root=call.root), sizes, what)
         return tuple(sizes.tolist())
 
     def forget(self) -> None:

@@ -18,6 +18,7 @@ from hpcoll.comm.calls.host_mirror import mirrored
 from hpcoll.comm.calls.native import as_native
 from hpcoll.comm.ledger import Account
 from hpcoll.comm.operations import collect
+from hpcoll.comm.owner import Form
 from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.point_to_point_buffers import gpu_arrays, is_direct, serve, settle
 from hpcoll.comm.requests import Request, start
@@ -172,7 +173,7 @@ class _Owner:
     def __init__(self, rank: int) -> None:
         self.rank = rank
 
-    def watch(self, engine: HostEngine, called_at: str, limit_s: float | None, begun: float) -> None:
+    def watch(self, engine: HostEngine, form: Form, called_at: str, limit_s: float | None, begun: float) -> None:
         """Nobody knows more of a message."""
 
     def interrupted(self, what: str, error: BaseException) -> None:

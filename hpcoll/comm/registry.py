@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from mpi4py import MPI
 
-from hpcoll.comm.agreement import agree_on
+from hpcoll.comm.agreement import Agreements
 from hpcoll.comm.context import Parts, free
 from hpcoll.comm.group import Group, step_aside
-from hpcoll.comm.resources import Resources, title_of
+from hpcoll.comm.resources import Resources
 from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.transports.mpi import world_ranks
 from hpcoll.selection.config import PREFIX, TUNING
@@ -43,14 +43,14 @@ class _Offer(NamedTuple):
     limited: int  # -1: HPCOLL_TIMEOUT is set
 
     def combined(self, comm: MPI.Intracomm) -> "_Offer":
-        """What is left when all ranks have combined theirs; collective, errors as in `agree_on`."""
-        what = f"the first collective of hpcoll's on {title_of(comm)}"
+        """What is left when all ranks have combined theirs; collective, errors as in `Agreements.agree_on`."""
+        agreements, what = Agreements(comm), "the first collective of hpcoll's"
         words = bytearray(b"".join(word.to_bytes(nbytes, "little", signed=True) for word, nbytes in zip(self, _NBYTES, strict=True)))
-        agree_on(comm, [words, MPI.BYTE], MPI.BAND, what)
+        agreements.agree_on([words, MPI.BYTE], MPI.BAND, what)
         ends = [sum(_NBYTES[: i + 1]) for i in range(len(_NBYTES))]
         found = _Offer(*(int.from_bytes(words[end - n : end], "little", signed=True) for end, n in zip(ends, _NBYTES, strict=True)))
         if found.limited:  # others may have given up before this rank came
-            agree_on(comm, bytearray(1), MPI.BAND, what)
+            agreements.agree_on(bytearray(1), MPI.BAND, what)
         return found
 
 

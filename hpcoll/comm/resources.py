@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.comm.agreement import agree_on
+from hpcoll.comm.agreement import Agreements
 from hpcoll.comm.calls.methods import Caller
 from hpcoll.comm.group import Group
 from hpcoll.comm.plan import MessageContext
-from hpcoll.runtime.transports.mpi import knows_failures, may_call
+from hpcoll.runtime.transports.call_log import CallLog
+from hpcoll.runtime.transports.mpi import knows_failures, may_call, title_of
 
 _AT_ONCE = 4  # message contexts for persistent requests
+_PERSISTENT = "a persistent request"
 
 
 class Resources:
@@ -27,6 +29,7 @@ class Resources:
         group: Of its ranks; what it knows is repeated here.
         number: In the group; -1: when it is freed, no other communicator gets it.
         message_contexts: For blocking calls, then for non-blocking ones.
+        agreements: Of its ranks.
         caller: What describing a call needs of all this.
         near: Ranks with which this one shares memory, itself among them, and their places in what they share; ``pids``: of all ranks.
         lock: 1 while a thread is inside a blocking collective.
@@ -51,11 +54,17 @@ class Resources:
         """Be a communicator's."""
         self.native = MPI.Intracomm(comm)
         self.title = title_of(comm)
-        self.caller = Caller(self.native, self.rank, self.nranks, np.zeros(1, np.uint8))
+        self.agreements = Agreements(self.native, self.log, self.key)
+        self.caller = Caller(self.native, self.rank, self.nranks, np.zeros(1, np.uint8), self.agreements)
 
-    def alone(self) -> AbstractContextManager[None]:
-        """While the group makes with all ranks what is not this communicator's only; collective."""
-        return self.group.alone(self.native)
+    def alone(self, what: str) -> AbstractContextManager[None]:
+        """While the group makes with all ranks what is not this communicator's only; ``what`` they are to call now. Collective."""
+        return self.group.alone(self.agreements, what)
+
+    @property
+    def log(self) -> CallLog:
+        """Of blocking calls."""
+        return self.message_contexts[0].log
 
     @property
     def shares_memory(self) -> bool:
@@ -118,12 +127,12 @@ class Resources:
         """
         unused = np.array([one.index in self._unused for one in self._persistent], np.uint8)
         if self._persistent:
-            agree_on(self.native, unused, MPI.MIN, f"a persistent request on {self.title}")
+            self.agreements.agree_on(unused, MPI.MIN, _PERSISTENT)
         self._agreed = [one for one, everywhere in zip(self._persistent, unused, strict=True) if everywhere]
         self._unused.difference_update(one.index for one in self._agreed)
         missing = (_AT_ONCE if self._persistent else 1) - len(self._agreed)
         if missing > 0:
-            with self.alone():
+            with self.alone(_PERSISTENT):
                 made = self.group.new_message_contexts(missing)
             self._persistent += made
             self._agreed += made
@@ -134,11 +143,7 @@ class Resources:
 
     def free(self) -> None:
         """Let go of shared memory."""
+        self.agreements.free()
         self.message_contexts.clear()
         self._persistent.clear()
         self._agreed.clear()
-
-
-def title_of(comm: MPI.Intracomm) -> str:
-    """A communicator's name, for texts."""
-    return comm.Get_name() or f"a communicator of {comm.size} ranks"

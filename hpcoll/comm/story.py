@@ -26,6 +26,8 @@ def doing(known: Knowledge, rank: int, number: int) -> str:
     begun, ended, when = known.begun(rank) or (0, 0, 0.0)
     if begun > ended:
         return f"is in call {begun}"
+    if known.served(rank):
+        return f"is in {known.served(rank)}"
     return f"is in no collective since {_clock(when)}, after call {ended}" if ended else "has called no collective yet"
 
 

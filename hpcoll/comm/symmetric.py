@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, DeviceError
-from hpcoll.comm.agreement import allgather_objects
+from hpcoll.comm.agreement import Agreements
 from hpcoll.comm.calls.call import check_root
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 from hpcoll.runtime.transports.local_ranks import LocalRanks
@@ -35,29 +35,29 @@ class Form(NamedTuple):
         return f"shape {self.shape} of {self.dtype}"
 
 
-def symmetric(comm: MPI.Intracomm, allocate: Callable[[Form], Any], method: str, shape: Any, dtype: Any) -> Any:
+def symmetric(agreements: Agreements, allocate: Callable[[Form], Any], method: str, shape: Any, dtype: Any) -> Any:
     """An array for each rank, which its peers on the node read in place; collective.
 
     Args:
-        comm: Of all ranks that make the call.
+        agreements: Of all ranks that make the call.
         allocate: Makes the array; collective. It raises ArgumentError, DeviceError or MemoryError.
         method: What was called.
         shape, dtype: As NumPy takes them, equal on all ranks.
     Raises:
         ArgumentError: on every rank, when one cannot have its array or asked for another.
     """
-    problem, form = "", Form((), np.dtype(np.uint8))
+    problem, form, rank = "", Form((), np.dtype(np.uint8)), agreements.comm.rank
     try:
-        form = _form(comm.rank, method, shape, dtype)
+        form = _form(rank, method, shape, dtype)
     except ArgumentError as error:
         problem = str(error)
-    _agree(comm, problem, f"{method} with {form}")
+    _agree(agreements, problem, f"{method} with {form}")
     array: Any = None
     try:
         array = allocate(form)
     except (ArgumentError, DeviceError, MemoryError) as error:
-        problem = str(error) if isinstance(error, ArgumentError) else f"rank {comm.rank}: {method} with {form}: {error}"
-    problem = _first_problem(comm, problem, f"{method} with {form}")
+        problem = str(error) if isinstance(error, ArgumentError) else f"rank {rank}: {method} with {form}: {error}"
+    problem = _first_problem(agreements, problem, f"{method} with {form}")
     if problem or array is None:
         array = None  # the traceback must not keep it
         raise ArgumentError(problem)
@@ -70,17 +70,18 @@ def zeros(node: LocalRanks | None, form: Form) -> np.ndarray:
     return memory.view(form.dtype).reshape(form.shape)
 
 
-def share(comm: MPI.Intracomm, node: LocalRanks | None, array: Any, root: Any) -> np.ndarray:
+def share(agreements: Agreements, node: LocalRanks | None, array: Any, root: Any) -> np.ndarray:
     """A read-only copy of the root's array, one for all ranks of a node; collective.
 
     Args:
-        comm, node: As in `symmetric`.
+        agreements: As in `symmetric`.
+        node: As in `zeros`.
         array: Of numbers; ignored but at the root.
         root: Equal on all ranks.
     Raises:
         ArgumentError: on every rank, when one cannot have it.
     """
-    problem, form, source = "", Form((), np.dtype(np.uint8)), np.empty(0)
+    problem, form, source, comm = "", Form((), np.dtype(np.uint8)), np.empty(0), agreements.comm
     try:
         root = check_root(root, comm.size, comm.rank)
         if comm.rank == root:
@@ -88,7 +89,7 @@ def share(comm: MPI.Intracomm, node: LocalRanks | None, array: Any, root: Any) -
             form = _form(comm.rank, "share", source.shape, source.dtype)
     except ArgumentError as error:
         problem = str(error)
-    form = _agree(comm, problem, f"share with root {root}", form)[root]
+    form = _agree(agreements, problem, f"share with root {root}", form)[root]
     if form.nbytes == 0:
         return _read_only(np.empty(0, np.uint8), form)
     writer = 0 if node is None else node.rank if comm.rank == root else node.local_peers.get(root, 0)
@@ -99,7 +100,7 @@ def share(comm: MPI.Intracomm, node: LocalRanks | None, array: Any, root: Any) -
         memory = mapping.array(0, form.nbytes) if mapping else _ordinary(form.nbytes)
     except (ArgumentError, MemoryError) as error:
         problem = str(error) if isinstance(error, ArgumentError) else f"rank {comm.rank}: share with {form}: {error}"
-    problem = _first_problem(comm, problem, f"share with root {root}")
+    problem = _first_problem(agreements, problem, f"share with root {root}")
     if problem or memory is None:
         memory = mapping = None
         raise ArgumentError(problem)
@@ -150,13 +151,13 @@ def _source(rank: int, array: Any) -> np.ndarray:
         raise ArgumentError(f"rank {rank}: share needs an array, got a {type(array).__name__}: {error}") from None
 
 
-def _agree(comm: MPI.Intracomm, problem: str, call: str, more: Any = None) -> list[Any]:
+def _agree(agreements: Agreements, problem: str, call: str, more: Any = None) -> list[Any]:
     """Every rank's ``more``.
 
     Raises:
         ArgumentError: on every rank, when one has a problem or makes another call than rank 0.
     """
-    found = allgather_objects(comm, (problem, call, more), call)
+    found = agreements.allgather_objects((problem, call, more), call)
     problems = [text for text, _, _ in found if text]
     if problems:
         raise ArgumentError(problems[0])
@@ -166,8 +167,8 @@ def _agree(comm: MPI.Intracomm, problem: str, call: str, more: Any = None) -> li
     return [one for _, _, one in found]
 
 
-def _first_problem(comm: MPI.Intracomm, problem: str, call: str) -> str:
-    return next(filter(None, allgather_objects(comm, problem, f"the end of {call}")), "")
+def _first_problem(agreements: Agreements, problem: str, call: str) -> str:
+    return next(filter(None, agreements.allgather_objects(problem, f"the end of {call}")), "")
 
 
 def _ordinary(nbytes: int) -> np.ndarray:

@@ -5,14 +5,16 @@ What ranks know of each other (`hpcoll.comm.knowledge`) is looked at only by a r
 
 import time
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hpcoll.base.errors import CollectiveTimeout, HpcollError, MismatchError, PeerFailed, TransportError
 from hpcoll.base.processes import GONE
 from hpcoll.comm import story
-from hpcoll.comm.caller import in_words, place_of_caller
+from hpcoll.comm.caller import holds, in_words, place_of_caller
+from hpcoll.comm.deadlock import deadlock, text_of
 from hpcoll.comm.knowledge import Knowledge
 from hpcoll.comm.notice import NOTICE, Call
+from hpcoll.comm.owner import Form
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.sight import Sight
 from hpcoll.comm.signature import NO_CALL, Signature
@@ -35,23 +37,24 @@ class Watch:
     Args:
         resources: Of its communicator.
         engine: That runs it; None: no call waits, others are listened to.
-        called_at: Where the program started it to be in flight; None: it called in a frame above this one, and waits there.
+        form: In which it was called.
+        called_at: Where the program started it; None: it called in a frame above this one, and waits there.
         limit_s: Seconds that it may take, alike on all ranks; None: what ``HPCOLL_TIMEOUT`` says.
         since: When these began, on the clock `time.monotonic`; None: now.
     """
 
     def __init__(
-        self, resources: Resources, engine: HostEngine | None, called_at: str | None = None, limit_s: float | None = None,
-        since: float | None = None,
+        self, resources: Resources, engine: HostEngine | None, form: Form = "blocking", called_at: str | None = None,
+        limit_s: float | None = None, since: float | None = None,
     ) -> None:  # fmt: skip
         self._on, self._engine, self._since = resources, engine, time.monotonic() if since is None else since
         calls = engine.log if engine is not None and engine.log is not None else resources.message_contexts[0].log
         self._known, self._number = Knowledge(resources, calls), calls.ncalls if engine is not None else 0
         self._signature = Signature.unpacked(int(engine.state[f.SIGNATURE])) if engine is not None else NO_CALL
         self._limit_s = resources.config.timeout if limit_s is None else limit_s
-        self._in_flight, self._where = called_at is not None, in_words(place_of_caller()) if called_at is None else called_at
+        self._form, self._where = form, in_words(place_of_caller()) if called_at is None else called_at
         self._next_look = self._next_search = self._since
-        self._warned, self._doubts, self._code = False, False, 0
+        self._warned, self._doubts, self._code, self._held, self._stuck = False, False, 0, True, list[Any]()
         self._sight = Sight(resources)
 
     @property
@@ -60,26 +63,31 @@ class Watch:
         if self._engine is None:
             return ""
         text = self._signature.text(self._engine.elements)
-        return f"{f'I{text[0].lower()}{text[1:]}' if self._in_flight else text} at {self._where}"
+        text = f"I{text[0].lower()}{text[1:]}" if self._form == "in flight" else text
+        text = text.replace("(", "_init(", 1) if self._form == "persistent" else text
+        text = text.replace("]", "] on the GPU", 1) if self._engine.state[f.GPU] else text
+        return f"{text} at {self._where}"
 
     def _described(self) -> Call:
         """The call, for notices."""
         awaits, step = awaited(self._engine, self._on.node.ranks) if self._engine else ([], "")
         return {
             "key": self._on.key, "lane": self._known.lane, "number": self._number, "what": self._call, "awaits": awaits, "step": step,
-            "since": self._since,
+            "since": self._since, "holds": holds() if self._held else "",
         }  # fmt: skip
 
-    def look(self) -> None:
+    def look(self, *, held: bool = True) -> None:
         """See whether it is to be given up.
 
+        Args:
+            held: The program waits for its end just now.
         Raises:
             MismatchError, PeerFailed, CollectiveTimeout: it is, on all ranks.
         """
         now = time.monotonic()
         if now < self._next_look:
             return
-        self._next_look = now + _LOOK_S
+        self._next_look, self._held = now + _LOOK_S, held
         call = self._described()
         NOTICE.wait(self, call, self._sight.of(call["awaits"], self._doing))
         if self._on.inquiry is not None:
@@ -90,7 +98,7 @@ class Watch:
             self._fail(MismatchError, "")
         if now >= self._next_search:
             self._next_search = now + _SEARCH_S
-            self._search()
+            self._search(call)
         if self._limit_s is not None and now - self._since > self._limit_s:
             self._fail(CollectiveTimeout, f"it did not end in {self._limit_s:g} s: {self._story()}")
         warn = self._on.config.warn
@@ -167,8 +175,17 @@ class Watch:
         self._wait(lambda: known.of_all(lambda rank: known.waiting(rank, number) is not None), _SAY_S)
         return story.difference(known, nranks, number, self._on.title)
 
-    def _search(self) -> None:
+    def _search(self, call: Call) -> None:
         """Raise where a rank that has yet to take part never will."""
+        waits = deadlock(self._on, call) if call["holds"] else []
+        before, self._stuck = self._stuck, [one.place for one in waits]
+        if waits and self._stuck == before:
+            text = text_of(waits)
+            for on in {one.on for one in waits} - {self._on}:
+                tell(on, MismatchError, text)
+            self._fail(MismatchError, text)
+        if waits:  # what is seen once may have been read while it was written
+            self._next_search = self._next_look
         for rank in self._known.ranks():
             if rank == self._on.rank or not self._behind(rank):
                 continue
@@ -203,7 +220,7 @@ def tell(on: Resources, kind: type[TransportError], text: str, call: Call | None
         call: That failed; None: no call that others know.
         known: Of the message context on which it runs, if that is not one of the communicator's.
     """
-    none: Call = {"key": on.key, "lane": 0, "number": 0, "what": "", "awaits": [], "step": "", "since": 0.0}
+    none: Call = {"key": on.key, "lane": 0, "number": 0, "what": "", "awaits": [], "step": "", "since": 0.0, "holds": ""}
     told = NOTICE.fail(kind.__name__, text, call or none)
     if told is not None and on.inquiry is not None:
         on.inquiry.tell(told)

@@ -86,7 +86,8 @@ def test_what_the_library_refuses_is_raised_and_leaves_the_communicator_as_it_is
     bare.Set_errhandler(MPI.ERRORS_RETURN)
     comm.Allreduce(MPI.IN_PLACE, x, MPI.SUM, algorithm="native")
     table = comm._context.tables.tables["Allreduce", 0, "native", None]
-    call = MpiCall("MPI_Allreduce", METHODS["Allreduce"].c_arguments, "", bare, 0, MPI.DOUBLE, MPI.BAND, True, np.zeros(3, np.int64), 8)
+    sums, log = np.zeros(3, np.int64), comm._context.resources.log
+    call = MpiCall("MPI_Allreduce", METHODS["Allreduce"].c_arguments, "", bare, 0, MPI.DOUBLE, MPI.BAND, True, sums, 8, log, 1)
     table.enter(MPI.BAND, Side(ALIASED), Side(ONE, x.nbytes, True, x, element=8), Served(call, table.calls[0].plan, (3, 3), 3, 24))
     wrong = []
     try:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.comm.agreement import complete, end_call, refuse_given_up
+from hpcoll.comm.agreement import Agreements
 from hpcoll.comm.calls import data_movement, reductions
 from hpcoll.comm.calls.call import Call, check_root
 from hpcoll.comm.calls.exporters import as_array, find_gpu_array
@@ -29,6 +29,7 @@ class Caller:
         comm: The MPI library's communicator.
         rank, nranks: Of the communicator.
         token: The byte that a barrier passes round.
+        agreements: Of the communicator's ranks; None: none are needed.
         one_fold: An algorithm will be picked that combines all contributions in one reduction on the GPU.
     """
 
@@ -36,6 +37,7 @@ class Caller:
     rank: int
     nranks: int
     token: np.ndarray
+    agreements: Agreements | None = None
     one_fold: bool = False
 
     def root(self, root: Any) -> int:
@@ -47,17 +49,22 @@ class Caller:
         try:
             return self.allgather_in_closing(number)
         except BaseException as error:
-            end_call(self.comm, "Reduce_scatter", error)
+            self._asking.end_call("Reduce_scatter", error)
             raise
 
     def allgather_in_closing(self, number: int) -> list[int]:
         """`allgather` in a `hpcoll.comm.endings.Closing`, which ends the call."""
-        refuse_given_up(self.comm)
+        self._asking.refuse_given_up()
         sent, every = self._counts
         sent[0] = number
-        complete(self.comm, self.comm.Iallgather(sent, every), self._counts, "Reduce_scatter, for which each rank tells its count")
+        self._asking.complete(self.comm.Iallgather(sent, every), self._counts, "Reduce_scatter, for which each rank tells its count")
         found: list[int] = every.tolist()
         return found
+
+    @property
+    def _asking(self) -> Agreements:
+        assert self.agreements is not None
+        return self.agreements
 
     @cached_property
     def _counts(self) -> tuple[np.ndarray, np.ndarray]:
@@ -235,6 +242,7 @@ def _found_by(row: Method) -> Callable[[tuple[Any, ...], Caller], tuple[Any, ...
 
 
 FOUND_BY = {name: _found_by(row) for name, row in METHODS.items()}
+NUMBERS = {name: number for number, name in enumerate(METHODS, 1)}  # by which compiled code knows them
 
 
 def _only_native(*arguments: Any) -> None:

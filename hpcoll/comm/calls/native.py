@@ -11,13 +11,14 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import ReduceOp
 from hpcoll.comm.calls.call import is_in_place
 from hpcoll.comm.calls.exporters import memory
-from hpcoll.comm.calls.methods import Method
+from hpcoll.comm.calls.methods import NUMBERS, Method
 from hpcoll.comm.calls.operators import to_native, to_ours
 from hpcoll.comm.calls.recognised import Sides
 from hpcoll.comm.calls.specs import Layout, layout_of, split
 from hpcoll.runtime.engine.call_cache import Side
 from hpcoll.runtime.engine.mpi_collectives import MpiCall
 from hpcoll.runtime.program.call_fields import ALIASED, MANY
+from hpcoll.runtime.transports.call_log import CallLog
 
 
 def as_native(arguments: tuple[Any, ...], in_place_at: int | None = None) -> tuple[Any, ...]:
@@ -58,7 +59,9 @@ def _whole(item: Any) -> Any:
     return int(item) if isinstance(item, float) else item
 
 
-def compiled(row: Method, arguments: Sequence[Any], comm: MPI.Intracomm, found: Sides, sums: np.ndarray, nparts: int) -> MpiCall | None:
+def compiled(
+    row: Method, arguments: Sequence[Any], comm: MPI.Intracomm, found: Sides, sums: np.ndarray, nparts: int, log: CallLog
+) -> MpiCall | None:
     """What serves calls like one without mpi4py, or None where that must look at the arguments each time.
 
     Args:
@@ -67,6 +70,7 @@ def compiled(row: Method, arguments: Sequence[Any], comm: MPI.Intracomm, found: 
         found: Its two sides, as `hpcoll.runtime.engine.call_lookup.run_cached` finds them.
         sums: Line of the ledger.
         nparts: Of how many counts this rank's message is, for the ledger.
+        log: Where it is noted that this rank is in one.
     """
     sent, received = found
     op, datatype, root = row.find("op", arguments), _datatype(received), row.find("root", arguments, 0)
@@ -74,7 +78,8 @@ def compiled(row: Method, arguments: Sequence[Any], comm: MPI.Intracomm, found: 
     if not row.c_arguments or not alike or not received.size or datatype is None or not (op is None or isinstance(op, MPI.Op)):
         return None
     nbytes, in_place = received.size * nparts, sent.kind == ALIASED
-    return MpiCall(f"MPI_{row.name}", row.c_arguments, row.at_root, comm, root, datatype, op, in_place, sums, nbytes)
+    name, number = f"MPI_{row.name}", NUMBERS[row.name]
+    return MpiCall(name, row.c_arguments, row.at_root, comm, root, datatype, op, in_place, sums, nbytes, log, number)
 
 
 def _datatype(side: Side) -> MPI.Datatype | None:

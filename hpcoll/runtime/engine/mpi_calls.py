@@ -2,10 +2,10 @@
 
 from numba import njit
 
-from hpcoll.runtime.engine.ffi import INT, LONG, c_function, pointer
+from hpcoll.runtime.engine.ffi import INT, LONG, c_function, pointer, store_release
 from hpcoll.runtime.engine.local_ops import clock
 from hpcoll.runtime.program import call_fields as c
-from hpcoll.runtime.program.fields import DONE, FAILED
+from hpcoll.runtime.program import fields as f
 
 _call = c_function(INT, *[LONG] * c.NARGUMENTS)
 
@@ -23,6 +23,9 @@ def _argument(words, i, source, target, count):  # type: ignore[no-untyped-def]
 def call_mpi(address, source, target, count):  # type: ignore[no-untyped-def]
     """Call the MPI library; `DONE`, or `FAILED` with its code in the array."""
     words = pointer(address)
+    history = words[c.HISTORY]
+    pointer(history)[f.LIBRARY_METHOD] = words[c.METHOD]
+    store_release(history + 8 * f.LIBRARY_BEGUN, pointer(history)[f.LIBRARY_BEGUN] + 1)
     room = address + 8 * c.CLOCK
     start = clock(words[c.CLOCK_GETTIME], room)
     arguments = (
@@ -32,10 +35,11 @@ def call_mpi(address, source, target, count):  # type: ignore[no-untyped-def]
         _argument(words, 6, source, target, count), _argument(words, 7, source, target, count),
     )  # fmt: skip
     words[c.ERROR] = _call(words[c.FUNCTION], arguments)
+    store_release(history + 8 * f.LIBRARY_ENDED, pointer(history)[f.LIBRARY_BEGUN])
     if words[c.ERROR] != 0:
-        return FAILED
+        return f.FAILED
     account = pointer(words[c.ACCOUNT])
     account[0] += 1
     account[1] += clock(words[c.CLOCK_GETTIME], room) - start
     account[2] += count * words[c.ELEMENT_NBYTES]
-    return DONE
+    return f.DONE

@@ -9,6 +9,8 @@ from mpi4py import MPI
 
 from hpcoll.runtime.engine.c_library import function_address
 from hpcoll.runtime.program import call_fields as c
+from hpcoll.runtime.program.fields import HISTORY
+from hpcoll.runtime.transports.call_log import CallLog
 from hpcoll.runtime.transports.mpi import function, handle
 
 MAX_COUNT = 2**31 - 1  # of a vector or of one block
@@ -23,7 +25,7 @@ class MpiCall:
 
     def __init__(
         self, function_name: str, arguments: str, at_root: str, comm: MPI.Intracomm, root: int, datatype: MPI.Datatype,
-        op: MPI.Op | None, in_place: bool, account: np.ndarray, nbytes: int,
+        op: MPI.Op | None, in_place: bool, account: np.ndarray, nbytes: int, log: CallLog, method: int,
     ) -> None:  # fmt: skip
         """Bind a C function.
 
@@ -35,6 +37,7 @@ class MpiCall:
             in_place: Whether what is sent is ``MPI.IN_PLACE``.
             account: A line of the ledger.
             nbytes: What an element counts there.
+            log, method: Where it is noted that this rank is in it, and by which number of that table.
         """
         send, recv = _roles(at_root, comm.Get_rank() == root, in_place)
         values = {
@@ -42,9 +45,10 @@ class MpiCall:
             "comm": handle(comm), "send": send if isinstance(send, int) else 0, "recv": recv if isinstance(recv, int) else 0,
         }  # fmt: skip
         names = arguments.split()
-        self._account = account
+        self._account, self._log = account, log
         self._words = np.zeros(c.FIRST + c.NARGUMENTS, np.int64)
         self._words[c.FUNCTION], self._words[c.ACCOUNT] = function(function_name), account.ctypes.data
+        self._words[c.HISTORY], self._words[c.METHOD] = log.fields[HISTORY], method
         self._words[c.CLOCK_GETTIME] = function_address("clock_gettime")
         self._words[c.FIRST : c.FIRST + len(names)] = [values[name] for name in names]
         places = {role: names.index(name) for name, role in (("send", send), ("recv", recv)) if name in names}

@@ -40,8 +40,9 @@ CONTIGUOUS, ALIGNED, WRITEABLE = 0x1, 0x100, 0x400
 
 # In a call's array (int64), which calls only read but for ERROR and CLOCK, two words. SOURCE_AT, TARGET_AT: which arguments `run_cached`
 # finds, or -1; COUNTS_AT: which ones are the count, as bits; ACCOUNT: as in `hpcoll.runtime.program.fields`, to which
-# each element of the count adds ELEMENT_NBYTES; from FIRST on the arguments.
-FUNCTION, SOURCE_AT, TARGET_AT, COUNTS_AT, ERROR, ACCOUNT, ELEMENT_NBYTES, CLOCK_GETTIME, CLOCK, _, FIRST = range(11)
+# each element of the count adds ELEMENT_NBYTES; HISTORY: address of where the rank says that it is in it, as METHOD; from FIRST on the
+# arguments.
+FUNCTION, SOURCE_AT, TARGET_AT, COUNTS_AT, ERROR, ACCOUNT, ELEMENT_NBYTES, CLOCK_GETTIME, CLOCK, _, HISTORY, METHOD, FIRST = range(13)
 # A function is given eight arguments, and does not look at those that it does not have: with the calling conventions of Linux on x86-64
 # and ARM the caller alone takes care of them.
 NARGUMENTS = 8

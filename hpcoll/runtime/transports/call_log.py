@@ -3,11 +3,27 @@
 `hpcoll.runtime.engine.checks` is the compiled side, which writes it; it is read by ranks that wait, and for flight records.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from hpcoll.runtime.program import fields as f
 
 _KEPT = f.RECORDS_HOT * f.RECORD_BLOCKS
+AGREEMENT = 0  # in place of a method's number: what ranks find out before hpcoll can run a call (`hpcoll.comm.agreement`)
+
+
+class InLibrary(NamedTuple):
+    """How far a rank is with blocking collectives of the MPI library's own, those that hpcoll lets it serve.
+
+    Attributes:
+        begun, ended: How many.
+        method: Number of the last one in the table of methods, from 1 on, or `AGREEMENT`.
+    """
+
+    begun: int
+    ended: int
+    method: int
 
 
 class CallLog:
@@ -20,7 +36,7 @@ class CallLog:
         rank: Local rank.
     Attributes:
         address: Of the fields that compiled code reads.
-        histories, alarm: As given.
+        histories, alarm, rank: As given.
         index: Of the message context, alike on all ranks.
     """
 
@@ -32,13 +48,29 @@ class CallLog:
         self.fields = np.zeros(f.LOG_NFIELDS, np.int64)
         self.address: int = self.fields.ctypes.data
         self.index = 0
+        self.rank = rank
         self.fields[f.HISTORY], self.fields[f.ALARM] = self.histories[rank].ctypes.data, self.alarm.ctypes.data
         self.fields[f.RECORDED] = self._records.ctypes.data
+        self._own = memoryview(self.histories[rank, 0])  # the same numbers, at a third of the price
 
     @property
     def ncalls(self) -> int:
         """How many there have been."""
         return int(self.fields[f.CALLS])
+
+    def begin_library(self, method: int) -> None:
+        """A blocking collective of the MPI library's own begins on the caller's communicator; ``method`` as in `InLibrary`."""
+        self._own[f.LIBRARY_METHOD] = method
+        self._own[f.LIBRARY_BEGUN] += 1
+
+    def end_library(self) -> None:
+        """It has ended, or was given up."""
+        self._own[f.LIBRARY_ENDED] = self._own[f.LIBRARY_BEGUN]
+
+    def in_library(self, local_rank: int | None = None) -> InLibrary:
+        """How far a local rank is with these, or this one."""
+        local_rank = self.rank if local_rank is None else local_rank
+        return InLibrary(*self.histories[local_rank, 0, f.LIBRARY_BEGUN : f.LIBRARY_METHOD + 1].tolist())
 
     def records(self) -> list[tuple[int, ...]]:
         """What is known of the last calls, in order: number, signature, count, and nanoseconds at begin and end, 0 while it runs."""

@@ -128,6 +128,11 @@ def world_ranks(comm: MPI.Comm) -> tuple[int, ...]:
     return ranks
 
 
+def title_of(comm: MPI.Comm) -> str:
+    """A communicator's name, for texts."""
+    return comm.Get_name() or f"a communicator of {comm.size} ranks"
+
+
 def _address(function: Any) -> int:
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None

@@ -1,0 +1,92 @@
+"""Calls that have no messages for each other: ranks that wait in such for one another raise, soon and all.
+
+One blocking and one in flight or persistent, one that makes an array, one with an array in GPU memory.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from failed_calls import blocking, caught, in_flight, made, persistent, x
+from gpu_double import LONG
+from gpu_double import communicator as over_double
+from mpi4py import MPI
+from reference import SOON_S, agreed
+
+import hpcoll
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+WORLD = MPI.COMM_WORLD
+LAST = WORLD.rank == WORLD.size - 1
+
+
+def allreduce(form: Callable[..., None]) -> Callable[[hpcoll.Communicator], None]:
+    return lambda comm: form(comm, "Allreduce", (x(8), x(8)))
+
+
+FORMS: dict[str, tuple[Callable[[hpcoll.Communicator], object], str]] = {
+    "blocking": (allreduce(blocking), r"Allreduce\(float64\[8\], op=SUM\) at "),
+    "in flight": (allreduce(in_flight), r"Iallreduce\(float64\[8\], op=SUM\) at "),
+    "persistent": (allreduce(persistent), r"Allreduce_init\(float64\[8\], op=SUM\) at "),
+    "zeros": (lambda comm: comm.zeros(3), r"zeros with shape \(3,\) of float64 at "),
+}
+
+
+FEW = "blocking-in flight", "in flight-persistent", "zeros-blocking"
+MORE = "persistent-blocking", "in flight-zeros", "in flight-blocking"
+
+
+@pytest.mark.parametrize("pair", [*FEW, *(pytest.param(one, marks=pytest.mark.full) for one in MORE)])
+def test_every_rank_raises(pair: str, way: str) -> None:
+    """With what each calls, and the line."""
+    comm, (others, last) = made(way), pair.split("-")
+    for run, _ in FORMS.values():
+        for _ in range(2):
+            run(comm)
+    text, seconds = caught(comm, lambda: FORMS[last if LAST else others][0](comm))
+    wrong = [name for name in (others, last) if not re.search(rf"ranks? [^;]*: {FORMS[name][1]}\S+\.py:\d+", text)]
+    assert agreed([(wrong, text, seconds)] if wrong or seconds > SOON_S else []) == []
+
+
+def test_a_first_persistent_request(way: str) -> None:
+    """What ranks agree on before it is such a call, too."""
+    comm = made(way)
+    text, seconds = caught(comm, lambda: FORMS["persistent" if LAST else "blocking"][0](comm))
+    right = re.search(rf"rank {WORLD.size - 1}: a persistent request at \S+\.py:\d+", text) and "Allreduce(float64[8], op=SUM)" in text
+    assert agreed([] if right and seconds < SOON_S else [(text, seconds)]) == []
+
+
+@pytest.mark.double(forgives=("races", "failures"))
+@pytest.mark.once
+@pytest.mark.parametrize("form", [blocking, in_flight, persistent])
+@pytest.mark.parametrize("warm", [True, pytest.param(False, marks=pytest.mark.full)])
+def test_kinds_of_memory(form: Callable[..., None], double: Any, *, warm: bool) -> None:
+    """One rank passes an array in GPU memory where the others' are on the host, on a communicator that was not made for that."""
+    comm = over_double()
+    host, gpu = (np.ones(LONG, np.float32), np.zeros(LONG, np.float32)), (double.Array(LONG).fill(1), double.Array(LONG).fill(0))
+    comm.Barrier()
+    for arrays in (host, gpu) * (2 * warm):
+        form(comm, "Allreduce", arrays)
+    text, seconds = caught(comm, lambda: form(comm, "Allreduce", gpu if LAST else host))
+    right = re.search("on the GPU|arrays in GPU memory at", text) and re.search(rf"llreduce\w*\(float32\[{LONG}\], op", text)
+    assert agreed([] if right and seconds < SOON_S else [(text, seconds)]) == []
+
+
+def test_in_flight_that_nobody_waits_for_yet(way: str) -> None:
+    """A rank that computes while its call is in flight comes to the others' blocking one later: nothing is wrong."""
+    comm = made(way)
+    total, sums = np.zeros(8), np.zeros(8)
+    if LAST:
+        request = comm.Iallreduce(x(8), total)
+        time.sleep(1)
+    comm.Allreduce(x(8), sums)
+    if not LAST:
+        request = comm.Iallreduce(x(8), total)
+    request.Wait()
+    assert agreed([] if (total == comm.size).all() and (sums == comm.size).all() else [(total, sums)]) == []
