@@ -1,179 +1,119 @@
-"""Agreements: short collectives of the MPI library's own, in which ranks find out what all of them have before hpcoll can run a call.
+"""Agreements: what the ranks of a communicator find out of each other before a call can run.
 
-They are watched, as calls are: a rank that waits says so, gives up in time, and hears of ranks that are gone. On a communicator that has a
-context already, it also hears of calls there that have failed.
+They are collectives of hpcoll's own, on the message context of blocking calls. So they are checked, watched and given up as calls are;
+their signatures say what they are for, and they meet no call of the program's. The ledger does not count them.
 """
 
-import contextlib
-import os
-import time
-from itertools import accumulate
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.errors import ArgumentError, CollectiveTimeout, PeerFailed
-from hpcoll.base.units import parse_seconds
-from hpcoll.comm.caller import holds, in_words, place_of_caller
-from hpcoll.comm.contexts import LIVE, WITNESSES
-from hpcoll.comm.notice import IN_LIBRARY, NOTICE
-from hpcoll.runtime.transports.call_log import AGREEMENT, CallLog
-from hpcoll.runtime.transports.mpi import title_of, world_ranks
-from hpcoll.selection.config import PREFIX, Config, log
+from hpcoll.base.errors import ArgumentError, TransportError
+from hpcoll.base.ops import BOR
+from hpcoll.comm.calls.call import Call
+from hpcoll.comm.endings import go_on
+from hpcoll.comm.engines import BlockingEngines
+from hpcoll.comm.ledger import Account
+from hpcoll.comm.operations import abandon
+from hpcoll.comm.plan import MessageContext, Plan
+from hpcoll.comm.resources import Resources
+from hpcoll.comm.signature import Purpose
+from hpcoll.runtime.engine.host_engine import HostEngine
+from hpcoll.runtime.program.fields import BUSY, DONE
+from hpcoll.selection.choose import Choice
 
-_SPINS, _YIELD_S, _NAP_S = 300, 2e-3, 1e-4
-_LOOK_S, _LOOKS = 0.1, 8
+BuildEngine: TypeAlias = Callable[[Choice, tuple[int, ...], Account, Call, MessageContext], HostEngine]  # sizes of blocks
 
-_left: list[object] = []  # requests that were given up and their memory, in which the library writes when the others come
-_GIVEN_UP: list[int] = []  # key of the attribute of communicators on which that has happened
+_BYTE = np.dtype(np.uint8)
+_ALGORITHMS = {"allreduce": "recursive_doubling", "allgather": "circulant"}  # few rounds, on any number of nodes
+_WHOLE = 1 << 30  # bytes of a segment
+
+
+class Owner(Protocol):
+    """What they need of their communicator's context."""
+
+    rank: int
+    limit_s: float | None
+
+    def interrupted(self, what: str, error: BaseException) -> None:
+        """A collective stopped half-way."""
 
 
 class Agreements:
-    """The agreements of one communicator's ranks.
+    """Those of one communicator's ranks. All of them make the same, in the same order.
+
+    Each raises MismatchError, PeerFailed and CollectiveTimeout as a call does, to be named by a `hpcoll.comm.endings.Closing`.
 
     Args:
-        comm: On which they run.
-        log: Of the blocking calls on it, in which it is noted that this rank is in one.
-        key: Of the communicator's resources; the empty string where it has none yet.
-    Attributes:
-        comm: As given.
+        on: Resources of the communicator.
+        build: Makes engines for arrays in host memory.
     """
 
-    def __init__(self, comm: MPI.Intracomm, log: CallLog | None = None, key: str = "") -> None:
-        self.comm, self._log, self._key = comm, CallLog() if log is None else log, key
+    def __init__(self, on: Resources, build: BuildEngine) -> None:
+        self._on, self._build, self._engines = on, build, BlockingEngines()
+        self._plans: dict[tuple[str, Purpose], Plan] = {}
+        self._owner: Owner | None = None
 
-    def free(self) -> None:
-        """Let go of shared memory: its communicator is gone."""
-        self._log = CallLog()
+    def serve(self, owner: Owner) -> None:
+        """Be those of a context."""
+        self._owner = owner
 
-    def agree_on(self, buffer: Any, op: MPI.Op, what: str) -> None:
-        """``Allreduce`` in place.
+    def everywhere(self, flags: np.ndarray, purpose: Purpose, what: str = "") -> np.ndarray:
+        """Which of some flags are set on all ranks; ``what`` all ranks are to call now, for texts."""
+        missing = np.logical_not(flags).view(np.uint8)
+        self.combine(missing, purpose, what)
+        return missing == 0
 
-        Args:
-            buffer, op: As mpi4py has them.
-            what: What all ranks are to call now, for texts.
-        Raises:
-            As `complete`, and ArgumentError as `refuse_given_up`.
-        """
-        self.refuse_given_up()
-        self.complete(self.comm.Iallreduce(MPI.IN_PLACE, buffer, op), buffer, what)
+    def combine(self, words: np.ndarray, purpose: Purpose, what: str = "") -> None:
+        """Set the bits of an array, equally long everywhere, that are set on any rank."""
+        self._run(Call("allreduce", words.ctypes.data, words.ctypes.data, words.nbytes, _BYTE, BOR, in_place=True), purpose, what)
 
-    def allgather_objects(self, mine: object, method: str) -> list[Any]:
-        """Every rank's object, in a call that is no `hpcoll.comm.endings.Closing`; collective, errors as `agree_on`."""
-        self.refuse_given_up()
-        pickled, comm = MPI.pickle.dumps(mine), self.comm
-        sent, every = np.array([len(pickled)], np.int64), np.empty(comm.size, np.int64)
-        try:
-            self.complete(comm.Iallgather(sent, every), (sent, every), method)
-            counts = every.tolist()
-            found = memoryview(bytearray(sum(counts)))
-            self.complete(comm.Iallgatherv(pickled, (found, counts)), (pickled, found), method)
-        except BaseException as error:
-            self.end_call(method, error)
-            raise
-        return [MPI.pickle.loads(found[end - count : end]) for count, end in zip(counts, accumulate(counts), strict=True)]
-
-    def refuse_given_up(self) -> None:
-        """Raise ArgumentError where one was given up on this communicator before: ranks are no longer at the same place."""
-        if _GIVEN_UP and (what := self.comm.Get_attr(_GIVEN_UP[0])) is not None:
-            raise ArgumentError(f"rank {self.comm.rank}: this communicator cannot be used: not all ranks came to {what}")
-
-    def complete(self, request: MPI.Request, memory: object, what: str, limit_s: float | None = None) -> None:
-        """Wait for a collective of the MPI library's own.
-
-        Where the caller is no `hpcoll.comm.endings.Closing`, it calls `end_call` with what this raises.
+    def gather(self, mine: np.ndarray, every: np.ndarray, purpose: Purpose, what: str = "", limit_s: float | None = None) -> None:
+        """Every rank's array, one after another.
 
         Args:
-            request, memory: Of the collective, and of its buffers, which is kept where it is given up.
-            what: What all ranks are to call now, for texts.
+            mine: Equally long everywhere; ``every``: Room for all.
+            purpose, what: What it is for, and what all ranks are to call now, for texts.
             limit_s: Seconds that it may take; None: those of the communicator's calls.
-        Raises:
-            PeerFailed: one of the ranks is known to have ended.
-            CollectiveTimeout: not all came in time.
-            MismatchError, PeerFailed, CollectiveTimeout: a call of another rank on the communicator has failed.
         """
-        self._log.begin_library(AGREEMENT)
+        self._run(Call("allgather", mine.ctypes.data, every.ctypes.data, mine.nbytes, _BYTE), purpose, what, limit_s)
+
+    def gather_objects(self, mine: object, purpose: Purpose, what: str) -> list[Any]:
+        """Every rank's object."""
+        pickled = MPI.pickle.dumps(mine)
+        length, lengths = np.array([len(pickled)], np.int64), np.empty(self._on.nranks, np.int64)
+        self.gather(length, lengths, purpose, what)
+        room = int(lengths.max())
+        every = np.empty((self._on.nranks, room), np.uint8)
+        self.gather(np.frombuffer(pickled.ljust(room, b"\0"), np.uint8), every, purpose, what)
+        return [MPI.pickle.loads(one[:n]) for one, n in zip(every, lengths.tolist(), strict=True)]
+
+    def _run(self, call: Call, purpose: Purpose, what: str, limit_s: float | None = None) -> None:
+        owner, key = self._owner, (call.collective, purpose)
+        assert owner is not None
+        if key not in self._plans:
+            self._plans[key] = self._plan(*key)
+        plan, call = self._plans[key], call._replace(purpose=purpose)
+        engine, status = self._engines.run(plan, call, self._on.message_contexts[0])
+        if status == DONE:
+            return
+        if status == BUSY:
+            why = "another thread is inside a collective on this communicator: give each thread its own Dup()"
+            raise ArgumentError(f"rank {owner.rank}: {why}")
+        what = what or purpose.text
         try:
-            if not _ended_soon(request):
-                where = in_words(place_of_caller())
-                called, what = f"{what} at {where}", f"{what}, on {title_of(self.comm)} at {where}"
-                self._watched(request, called, what, limit_s)
-        except BaseException:
-            _left.append((request, memory))
-            if not _GIVEN_UP:
-                _GIVEN_UP.append(MPI.Comm.Create_keyval())
-            self.comm.Set_attr(_GIVEN_UP[0], what)
+            go_on(self._on, engine, status, owner.limit_s if limit_s is None else limit_s, what)
+        except BaseException as error:
+            abandon(engine, None)
+            if not isinstance(error, TransportError):  # what a signal's handler raised
+                owner.interrupted(what, error)
             raise
-        finally:
-            NOTICE.end(self)
-            self._log.end_library()
 
-    def end_call(self, method: str, error: BaseException) -> None:
-        """A call's agreement was given up: tell the other ranks, refuse further use, and raise the error with the call, if it is ours."""
-        for context in self._contexts():
-            if not context.closed and not isinstance(error, ArgumentError):
-                context.interrupted(method, error)
-
-    def _contexts(self) -> list[Any]:
-        """The communicator's context, where it has one."""
-        return [context for context in list(LIVE) if context.resources.native == self.comm]
-
-    def _limits(self) -> tuple[float | None, float | None]:
-        """Seconds until the warning, and until it is given up; None: never. Ranks may not have agreed yet on those of the environment."""
-        for context in self._contexts():
-            config = context.resources.config
-            return config.warn, config.timeout if context.limit_s is None else context.limit_s
-        return _seconds("WARN", Config().warn), _seconds("TIMEOUT", None) or None
-
-    def _watched(self, request: MPI.Request, called: str, what: str, limit_s: float | None) -> None:
-        comm, begun, missed = self.comm, time.monotonic(), 0
-        warn, limit = self._limits()
-        limit, who, next_look = limit if limit_s is None else limit_s, f"rank {comm.rank}", begun + _LOOK_S
-        while not request.Test():
-            now = time.monotonic()
-            time.sleep(_NAP_S)
-            if limit is not None and now - begun > limit:
-                raise CollectiveTimeout(f"{who}: not all of {comm.size} ranks came to {what} in {limit:g} s")
-            if now < next_look:
-                continue
-            next_look = now + _LOOK_S
-            self._look(called, begun)
-            gone = next(filter(None, (tell(world_ranks(comm)) for tell in WITNESSES)), "")
-            missed = missed + 1 if gone else 0
-            if missed == _LOOKS:  # what it had to say has had the time to come
-                raise PeerFailed(f"{who}: not all ranks come to {what}: {gone}")
-            if warn and now - begun > warn:
-                warn = None
-                if comm.rank & comm.rank - 1 == 0:  # a few ranks say so: who else waits is not known
-                    log.warning("%s waits for %.0f s: not all of %d ranks have come to %s", who, now - begun, comm.size, what)
-
-    def _look(self, called: str, begun: float) -> None:
-        """Say what this rank waits in, and raise what a call of another rank on the communicator has failed with."""
-        call = {
-            "key": self._key, "lane": IN_LIBRARY, "number": self._log.in_library().begun, "what": called, "awaits": [], "step": "",
-            "since": begun, "holds": holds(),
-        }  # fmt: skip
-        NOTICE.wait(self, call, {"on": title_of(self.comm), "for": [], "sees": {}})
-        for context in self._contexts():
-            context.hear()
-
-
-def _ended_soon(request: MPI.Request) -> bool:
-    test = request.Test
-    for _ in range(_SPINS):  # `any` of a generator takes 0.3 us more
-        if test():
-            return True
-    end = time.monotonic() + _YIELD_S
-    while time.monotonic() < end:
-        os.sched_yield()
-        if test():
-            return True
-    return False
-
-
-def _seconds(name: str, default: float | None) -> float | None:
-    """A setting, of which ranks may not have agreed yet."""
-    with contextlib.suppress(ArgumentError):
-        return parse_seconds(os.environ[PREFIX + name]) if PREFIX + name in os.environ else default
-    return default
+    def _plan(self, collective: str, purpose: Purpose) -> Plan:
+        algorithm, account = _ALGORITHMS[collective], Account()
+        choice = Choice(algorithm, _WHOLE, "")
+        plan = Plan(purpose.text, algorithm, account, lambda call, on: self._build(choice, (), account, call, on))
+        plan.kept = True
+        return plan

@@ -94,7 +94,8 @@ class BlockingReductions(WithContext):
         if timeout is not None:
             timeout = limit_of(timeout, context)
         if recvcounts is None and not context.closed:
-            recvcounts = every_count(sendbuf, recvbuf, context.rank, context.caller.allgather)
+            with context.closing("Reduce_scatter"):
+                recvcounts = every_count(sendbuf, recvbuf, context.rank, context.caller.allgather)
         send = with_counts(sendbuf, recvcounts)
         key = "Reduce_scatter" if algorithm is None and segment is None else ("Reduce_scatter", 0, algorithm, segment)
         status = run_cached(context.tables[key], send, recvbuf, op)

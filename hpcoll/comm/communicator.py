@@ -23,6 +23,7 @@ from hpcoll.comm.persistent import PersistentCollectives
 from hpcoll.comm.pickling import is_constant, name_of, restored
 from hpcoll.comm.point_to_point import Messages, Neighbours
 from hpcoll.comm.resources import Resources
+from hpcoll.comm.signature import Purpose
 from hpcoll.comm.symmetric import Form
 from hpcoll.runtime.transports.local_ranks import LocalRanks
 from hpcoll.runtime.transports.mpi import end_without_barrier, knows_failures
@@ -142,7 +143,9 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
             allocate = context.gpu.array
         else:
             raise ArgumentError(f"rank {context.rank}: {method} needs device 'cpu' or 'cuda', got {device!r}")
-        return symmetric.symmetric(context.resources.agreements, allocate, method, shape, dtype)
+        on = context.resources
+        with context.closing(method):
+            return symmetric.symmetric(on.native, on.agreements, allocate, method, shape, dtype)
 
     def share(self, array: Any, root: int = 0) -> np.ndarray:
         """A read-only copy of the root's array, one for all ranks of a node: for tables that many ranks read and none changes.
@@ -159,9 +162,10 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
         Raises:
             ArgumentError: on every rank, as `empty`.
         """
-        resources, near = self._context.resources, _neighbours(self._context)
-        with resources.alone("share"):
-            return symmetric.share(resources.agreements, near, array, root)
+        context, near = self._context, _neighbours(self._context)
+        on = context.resources
+        with context.closing("share"), on.alone(Purpose.ARRAY, "share"):
+            return symmetric.share(on.native, on.agreements, near, array, root)
 
     def recover(self) -> None:
         """Make it usable again after a collective has failed; all ranks call it, and all are alive.
@@ -233,7 +237,7 @@ def _typed(comm: MPI.Comm) -> Any:
 
 
 def _zeros(resources: Resources, near: LocalRanks | None, form: Form) -> np.ndarray:
-    with resources.alone(f"an array with {form}"):
+    with resources.alone(Purpose.ARRAY, f"an array with {form}"):
         return symmetric.zeros(near, form)
 
 

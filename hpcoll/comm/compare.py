@@ -7,13 +7,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpcoll.base.errors import MismatchError
+from hpcoll.base.errors import MismatchError, TransportError
 from hpcoll.base.units import ranks_in_words
 from hpcoll.comm.caller import in_words, place_of_caller
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.methods import Caller, Method
 from hpcoll.comm.resources import Resources
-from hpcoll.comm.signature import Signature, signed_nbytes
+from hpcoll.comm.signature import Purpose, Signature, signed_nbytes
 
 _NBYTES = 2048  # of what a rank says
 
@@ -54,10 +54,9 @@ def compare(context: Comparing, row: Method, arguments: tuple[Any, ...], root: A
     sent, every = np.zeros(_NBYTES, np.uint8), np.zeros((on.nranks, _NBYTES), np.uint8)
     text = json.dumps(mine).encode()[:_NBYTES]
     sent[: len(text)] = np.frombuffer(text, np.uint8)
-    request = on.native.Iallgather(sent, every)
     try:
-        on.agreements.complete(request, (sent, every), mine["what"].rpartition(" at ")[0], limit_s)
-    except BaseException as error:
+        on.agreements.gather(sent, every, Purpose.COMPARISON, mine["what"].rpartition(" at ")[0], limit_s)
+    except TransportError as error:
         context.interrupted(row.name, error)
         raise
     calls = [json.loads(one.tobytes().rstrip(b"\0")) for one in every]

@@ -86,6 +86,7 @@ class Context:
         if parts is not None:
             ledger.take_over(parts.ledger)
             self.planner.serve(ledger, self._forget)
+        self.resources.agreements.serve(self)
         self.closed = ""
         self.limit_s: float | None = None
         self.persistent: weakref.WeakValueDictionary[int, Persistent] = weakref.WeakValueDictionary()

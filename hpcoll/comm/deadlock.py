@@ -14,7 +14,6 @@ from hpcoll.comm.knowledge import Knowledge
 from hpcoll.comm.notice import IN_LIBRARY, Call
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.story import doing
-from hpcoll.runtime.transports.call_log import AGREEMENT
 
 _MOST = 8  # ranks of a circle
 
@@ -109,5 +108,5 @@ def _held_from(on: Resources, rank: int, call: Call) -> Iterator[Wait]:
             for where in [one.resources for one in list(LIVE) if one.resources.key == theirs["key"]]:
                 yield Wait(where, where.group.world_ranks.index(world), theirs)
     library = known.in_library(rank)
-    if library is not None and library.begun > library.ended and library.method != AGREEMENT:
+    if library is not None and library.begun > library.ended:
         yield Wait(on, rank, {"key": on.key, "lane": IN_LIBRARY, "number": library.begun, "what": known.served(rank), "awaits": []})

@@ -19,9 +19,9 @@ from hpcoll.runtime.transports.mpi import end_without_barrier, knows_failures
 _METHODS = "hpcoll.comm.blocking"  # how modules begin whose methods programs call; their variable ``context`` tells the communicator
 
 
-def go_on(on: Resources, engine: HostEngine, status: int, limit_s: float | None) -> None:
+def go_on(on: Resources, engine: HostEngine, status: int, limit_s: float | None, what: str = "") -> None:
     """Run to the end what has not ended at once, and see why where it does not end; arguments as in `HostEngine.go_on` and `Watch`."""
-    watch = Watch(on, engine, limit_s=limit_s, since=1e-9 * float(engine.state[f.STARTED]))
+    watch = Watch(on, engine, limit_s=limit_s, since=1e-9 * float(engine.state[f.STARTED]), what=what)
     try:
         engine.go_on(status, watch.look)
     except TransportError as error:

@@ -10,6 +10,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.calls import gpu_staging
 from hpcoll.comm.calls.call import Call
@@ -20,6 +22,7 @@ from hpcoll.comm.gpu_routes import GpuEngines, Gpus
 from hpcoll.comm.planner import Planner
 from hpcoll.comm.prepared import Asked, Prepared
 from hpcoll.comm.resources import Resources
+from hpcoll.comm.signature import Purpose
 from hpcoll.comm.symmetric import Form
 from hpcoll.kernels import MAX_SOURCES
 from hpcoll.runtime.gpu import cuda
@@ -177,7 +180,7 @@ class GpuCalls:
         """
         on = self._on
         found = cuda.driver() if cuda.is_likely() else None
-        if not all(on.agreements.allgather_objects(found is not None, f"an array in GPU memory with {form}")):
+        if not on.agreements.everywhere(np.array([found is not None]), Purpose.GPU, f"an array in GPU memory with {form}")[0]:
             raise ArgumentError(f"rank {on.rank}: device 'cuda' needs a GPU on every rank" + ("" if found else ", got none here"))
         assert found is not None
         ordinal = found.current_ordinal()

@@ -14,6 +14,7 @@ from hpcoll.comm.engine_builder import EngineBuilder
 from hpcoll.comm.group import IN_FLIGHT
 from hpcoll.comm.plan import MessageContext
 from hpcoll.comm.resources import Resources
+from hpcoll.comm.signature import Purpose
 from hpcoll.comm.turns import Turn
 from hpcoll.runtime.engine.gpu_engine import GpuEngine
 from hpcoll.runtime.engine.host_engine import Binding, Shape
@@ -58,7 +59,7 @@ class Gpus:
         self._turn: Turn | None = None
         self._blocking: MessageContext | None = None
         self._in_flight: list[MessageContext] = []
-        with on.alone("the first call of arrays in GPU memory"):
+        with on.alone(Purpose.GPU, "the first call of arrays in GPU memory"):
             self._find(on.native)
             self._stages = bool(self._capacity and on.capacity)
             if not self._stages:
@@ -123,7 +124,7 @@ class Gpus:
         """The message context of a blocking call that begins; collective. Where staging memory is large, the group's take turns with it."""
         on, turns = self._on, self._on.group.turns
         if self._stages and (self._turn is None or not turns.begin(self._turn, self._me)):
-            with on.alone("a blocking call of arrays in GPU memory"):
+            with on.alone(Purpose.GPU, "a blocking call of arrays in GPU memory"):
                 self._turn, self._blocking = turns.take(self._me, self.gpu, on.native) or self._new_turn()
         assert self._blocking is not None
         return self._blocking
@@ -141,13 +142,13 @@ class Gpus:
     def in_flight(self, turn: int) -> MessageContext:
         """That of a non-blocking call; collective at the first one."""
         if not self._in_flight:
-            with self._on.alone("the first call in flight of arrays in GPU memory"):
+            with self._on.alone(Purpose.GPU, "the first call in flight of arrays in GPU memory"):
                 self._in_flight = self._new_message_contexts(IN_FLIGHT)
         return self._in_flight[turn]
 
     def message_context(self) -> MessageContext:
         """A message context for a persistent request; collective."""
-        with self._on.alone("a persistent request of arrays in GPU memory"):
+        with self._on.alone(Purpose.GPU, "a persistent request of arrays in GPU memory"):
             (found,) = self._new_message_contexts(1)
         return found
 
@@ -210,7 +211,7 @@ class Gpus:
         except DeviceError as error:
             problem = str(error)
         if self.directory is not None:
-            with self._on.alone("an array in GPU memory"):
+            with self._on.alone(Purpose.GPU, "an array in GPU memory"):
                 self.directory.share(memory.address if memory else 0)
         if memory is None:
             raise DeviceError(problem)

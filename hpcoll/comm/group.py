@@ -9,7 +9,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
@@ -19,7 +19,6 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.agreement import Agreements
 from hpcoll.comm.notice import NOTICE
 from hpcoll.comm.plan import MAX_WINDOW, MessageContext
 from hpcoll.comm.turns import Turns
@@ -41,6 +40,7 @@ from hpcoll.selection.topology import Process, find_topology, this_process
 IN_FLIGHT = 2  # message contexts for non-blocking calls
 CALLS_AT_ONCE = 1 + IN_FLIGHT  # message contexts of a communicator
 _RETRY_S = 1e-3  # most between two attempts of threads that are in each other's way
+_IN_TURN, _ANYWAY = 3, 0.25  # attempts in which they keep their order, and the share of later ones in which they do not
 
 
 class Group:
@@ -52,6 +52,7 @@ class Group:
         processes: What is known of the ranks; None: they ask each other.
         world_ranks: Their ranks in COMM_WORLD.
         mixed: Ranks may pass different kinds of memory in one call, says the program.
+        all_share: It is known on all of them that they share memory.
     Attributes:
         comm: Private duplicate on which hpcoll's messages travel, those of the first message contexts at least.
         rank, nranks: In it; ``world_ranks``: of all, in COMM_WORLD.
@@ -74,10 +75,12 @@ class Group:
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, number: int, processes: Sequence[Process] | None, world_ranks: tuple[int, ...], mixed: bool
+        self, comm: MPI.Intracomm, number: int, processes: Sequence[Process] | None, world_ranks: tuple[int, ...], *, mixed: bool,
+        all_share: bool,
     ) -> None:  # fmt: skip
         self.number, self.rank, self.nranks, self.world_ranks = number, comm.Get_rank(), comm.Get_size(), world_ranks
         self.alive, self.used, self.lock, self._indices = 0, 0, threading.Lock(), count()
+        self._waiting: list[int] = []  # communicators that want to be `alone`
         self.inquiry: Any = None
         self.logs: WeakValueDictionary[int, CallLog] = WeakValueDictionary()
         self.turns = Turns()
@@ -90,7 +93,7 @@ class Group:
             raise
         hosts, pids = [one.host for one in self.processes], [one.pid for one in self.processes]
         self.wait_policy = wait_policy(hosts.count(hosts[self.rank]), os.cpu_count() or 1)
-        self.node = LocalRanks(self.comm, self.config.shm, self.config.shm_ranks, pids, world_ranks)
+        self.node = LocalRanks(self.comm, self.config.shm, self.config.shm_ranks, pids, world_ranks, all_share=all_share)
         if self.node.nranks > 1 and self.config.shm_copy != STAGED:
             measured = self.config.levels.node.read_from if self.config.levels else None
             unreadable = self.node.read_own_memory([one.word for one in self.processes], self.config.shm_copy, measured)
@@ -146,25 +149,28 @@ class Group:
         return whole_pages(max(CAPACITY_NBYTES, 256 * self.nranks))
 
     @contextmanager
-    def alone(self, agreements: Agreements, what: str) -> Iterator[None]:
+    def alone(self, everywhere: Callable[[np.ndarray], np.ndarray], turn: int) -> Iterator[None]:
         """What only one communicator of the group may do at a time, on all ranks the same one; collective over that communicator.
 
         Args:
-            agreements: Of the communicator.
-            what: What its ranks are to call now, for texts.
+            everywhere: Finds out which flags are set on all of its ranks.
+            turn: A number of the communicator, alike on all of them: of several that want this at once the lowest is first.
         """
-        while True:
-            ready = self.lock.acquire(blocking=False)
-            try:
-                everywhere = np.array([ready], np.uint8)
-                agreements.agree_on(everywhere, MPI.MIN, what)
-                if everywhere[0]:
-                    yield
-                    return
-            finally:
-                if ready:
-                    self.lock.release()
-            step_aside()
+        self._waiting.append(turn)
+        try:
+            for attempt in count():
+                mine = turn == min(self._waiting) or (attempt > _IN_TURN and random.random() < _ANYWAY)  # the first may be late elsewhere
+                ready = mine and self.lock.acquire(blocking=False)
+                try:
+                    if everywhere(np.array([ready]))[0]:
+                        yield
+                        return
+                finally:
+                    if ready:
+                        self.lock.release()
+                step_aside()
+        finally:
+            self._waiting.remove(turn)
 
     def free(self) -> None:
         """Free the duplicate, and let go of shared memory."""

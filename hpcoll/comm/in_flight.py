@@ -212,4 +212,5 @@ def _counted(context: Context, method: str, arguments: tuple[Any, ...]) -> tuple
     """Arguments with the counts that a Reduce_scatter may leave out, so that describing it again asks no other rank; collective."""
     if method != "Reduce_scatter" or arguments[2] is not None:
         return arguments
-    return *arguments[:2], every_count(arguments[0], arguments[1], context.rank, context.caller.allgather), arguments[3]
+    with context.closing("Reduce_scatter_init"):
+        return *arguments[:2], every_count(arguments[0], arguments[1], context.rank, context.caller.allgather), arguments[3]

@@ -14,7 +14,7 @@ from hpcoll.comm.notice import NOTICE, Call
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.signature import Signature
 from hpcoll.runtime.program import fields as f
-from hpcoll.runtime.transports.call_log import AGREEMENT, CallLog, InLibrary
+from hpcoll.runtime.transports.call_log import CallLog, InLibrary
 
 _NAMES = {number: name for name, number in NUMBERS.items()}
 
@@ -116,8 +116,6 @@ class Knowledge:
         library = self.in_library(rank)
         if library is None or library.begun == library.ended:
             return ""
-        if library.method == AGREEMENT:
-            return "what ranks agree on before a call"
         return f"{_NAMES[library.method]}, which the MPI library serves"
 
     def remembered(self, rank: int, number: int) -> Remembered | None:

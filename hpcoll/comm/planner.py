@@ -3,29 +3,29 @@
 import logging
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from hpcoll.analysis.cost import NEVER
 from hpcoll.base.dtypes import type_class
 from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.agreement import Agreements, BuildEngine
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.methods import METHODS
 from hpcoll.comm.calls.native import only_native
 from hpcoll.comm.cut import message_nbytes
 from hpcoll.comm.engine_builder import HostEngines
-from hpcoll.comm.ledger import Account, Ledger, named
+from hpcoll.comm.ledger import Ledger, named
 from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.resources import Resources
+from hpcoll.comm.signature import Purpose
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.selection.choose import Choice, Need
 from hpcoll.selection.config import HOST, NATIVE, log, positive_segment
 from hpcoll.selection.ranges import Ranges
 
 _MAX_PLANS = 1024
-
-BuildEngine: TypeAlias = Callable[[Choice, tuple[int, ...], Account, Call, MessageContext], HostEngine]  # sizes of blocks
 
 
 class Planner:
@@ -41,6 +41,7 @@ class Planner:
         self.resources, self._ledger, self._forgotten = resources, ledger, forgotten
         self._engines = HostEngines(resources.topology, resources.wait_policy, resources.lock, resources.capacity)
         self._ranges = Ranges(resources.config)
+        resources.agreements = Agreements(resources, self._engines.build)
         self._plans: dict[tuple[Any, ...], Plan] = {}  # by kind of call and cell of sizes
         self._alike: dict[tuple[Any, ...], Plan] = {}  # by kind of call and choice
 
@@ -140,10 +141,8 @@ class Planner:
         sizes = np.zeros(self.resources.nranks, np.int64)
         if self.resources.rank == call.root:
             sizes[:] = call.blocks[2]
-        agreements = self.resources.agreements
-        agreements.refuse_given_up()
         what = f"{call.collective.capitalize()}v, for which rank {call.root} tells the sizes of blocks"
-        agreements.complete(agreements.comm.Ibcast(sizes, root=call.root), sizes, what)
+        self.resources.agreements.combine(sizes, Purpose.SIZES, what)
         return tuple(sizes.tolist())
 
     def forget(self) -> None:

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 from mpi4py import MPI
 
-from hpcoll.comm.agreement import Agreements
 from hpcoll.comm.context import Parts, free
+from hpcoll.comm.first_use import agree_on
 from hpcoll.comm.group import Group, step_aside
 from hpcoll.comm.resources import Resources
 from hpcoll.runtime.gpu import cuda
+from hpcoll.runtime.transports.local_ranks import known_to_share
 from hpcoll.runtime.transports.mpi import world_ranks
 from hpcoll.selection.config import PREFIX, TUNING
 from hpcoll.selection.topology import Process, this_process
@@ -41,20 +42,21 @@ class _Offer(NamedTuple):
     spare: int  # numbers of resources, as bits: freed ones
     vacant: int  # that a new one may get
     limited: int  # -1: HPCOLL_TIMEOUT is set
+    sharing: int  # -1: these ranks are known to share memory
 
     def combined(self, comm: MPI.Intracomm) -> "_Offer":
-        """What is left when all ranks have combined theirs; collective, errors as in `Agreements.agree_on`."""
-        agreements, what = Agreements(comm), "the first collective of hpcoll's"
+        """What is left when all ranks have combined theirs; collective, errors as in `agree_on`."""
+        what = "the first collective of hpcoll's"
         words = bytearray(b"".join(word.to_bytes(nbytes, "little", signed=True) for word, nbytes in zip(self, _NBYTES, strict=True)))
-        agreements.agree_on([words, MPI.BYTE], MPI.BAND, what)
+        agree_on(comm, [words, MPI.BYTE], MPI.BAND, what)
         ends = [sum(_NBYTES[: i + 1]) for i in range(len(_NBYTES))]
         found = _Offer(*(int.from_bytes(words[end - n : end], "little", signed=True) for end, n in zip(ends, _NBYTES, strict=True)))
         if found.limited:  # others may have given up before this rank came
-            agreements.agree_on(bytearray(1), MPI.BAND, what)
+            agree_on(comm, bytearray(1), MPI.BAND, what)
         return found
 
 
-_NBYTES = (1, 1, 8, 8, 8, 128, 128, 1)  # of an offer's words
+_NBYTES = (1, 1, 8, 8, 8, 128, 128, 1, 1)  # of an offer's words
 
 
 class Registry:
@@ -95,7 +97,8 @@ class Registry:
         if group is not None and group.processes[group.rank] == mine and MPI.UNDEFINED not in ranks:
             with self._changing:
                 number, used, spare = group.number, group.used, sum(1 << n for one, n in self._spare if one is group)
-        return _Offer(-ready, -known, number, ~number, next(self._numbers) if ranks[0] == me else -1, spare, ~used, limited)
+        new = next(self._numbers) if ranks[0] == me else -1
+        return _Offer(-ready, -known, number, ~number, new, spare, ~used, limited, -known_to_share(ranks))
 
     def _found(self, native: MPI.Intracomm, key: Key, group: Group | None, offer: _Offer) -> tuple[Resources, Parts | None]:
         """What all ranks have for a communicator."""
@@ -116,7 +119,7 @@ class Registry:
     def _new_group(self, native: MPI.Intracomm, key: Key, offer: _Offer) -> Group:
         ranks, mixed, settings = key
         known = [self._processes[rank][1] for rank in ranks] if offer.known else None
-        group = Group(native, offer.new, known, ranks, mixed)
+        group = Group(native, offer.new, known, ranks, mixed=mixed, all_share=bool(offer.sharing))
         for rank, process in zip(ranks, group.processes, strict=True):
             if rank != MPI.UNDEFINED:
                 self._processes[rank] = settings, process

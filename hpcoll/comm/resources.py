@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.comm.agreement import Agreements
 from hpcoll.comm.calls.methods import Caller
 from hpcoll.comm.group import Group
 from hpcoll.comm.plan import MessageContext
+from hpcoll.comm.signature import Purpose
 from hpcoll.runtime.transports.call_log import CallLog
 from hpcoll.runtime.transports.mpi import knows_failures, may_call, title_of
 
 _AT_ONCE = 4  # message contexts for persistent requests
-_PERSISTENT = "a persistent request"
 
 
 class Resources:
@@ -29,7 +28,7 @@ class Resources:
         group: Of its ranks; what it knows is repeated here.
         number: In the group; -1: when it is freed, no other communicator gets it.
         message_contexts: For blocking calls, then for non-blocking ones.
-        agreements: Of its ranks.
+        agreements: Of its ranks, `hpcoll.comm.agreement.Agreements`.
         caller: What describing a call needs of all this.
         near: Ranks with which this one shares memory, itself among them, and their places in what they share; ``pids``: of all ranks.
         lock: 1 while a thread is inside a blocking collective.
@@ -46,6 +45,7 @@ class Resources:
         self.host, self.pids = group.processes[group.rank].host, [one.pid for one in group.processes]
         self.near = {rank: local for local, rank in enumerate(self.node.ranks)} if self.shares_memory else {self.rank: 0}
         self.lock = np.zeros(1, np.int64)
+        self.agreements: Any = None
         self._persistent: list[MessageContext] = []
         self._agreed: list[MessageContext] = []
         self._unused = set[int]()
@@ -54,12 +54,18 @@ class Resources:
         """Be a communicator's."""
         self.native = MPI.Intracomm(comm)
         self.title = title_of(comm)
-        self.agreements = Agreements(self.native, self.log, self.key)
-        self.caller = Caller(self.native, self.rank, self.nranks, np.zeros(1, np.uint8), self.agreements)
+        self.caller = Caller(self.native, self.rank, self.nranks, np.zeros(1, np.uint8), self._counts)
 
-    def alone(self, what: str) -> AbstractContextManager[None]:
-        """While the group makes with all ranks what is not this communicator's only; ``what`` they are to call now. Collective."""
-        return self.group.alone(self.agreements, what)
+    def alone(self, purpose: Purpose, what: str = "") -> AbstractContextManager[None]:
+        """While the group makes with all ranks what is not this communicator's only; arguments as of an agreement. Collective."""
+        return self.group.alone(lambda ready: self.agreements.everywhere(ready, purpose, what), self.message_contexts[0].index)
+
+    def _counts(self, count: int) -> list[int]:
+        """Every rank's count; collective."""
+        every = np.empty(self.nranks, np.int64)
+        self.agreements.gather(np.array([count], np.int64), every, Purpose.COUNTS, "Reduce_scatter, for which each rank tells its count")
+        found: list[int] = every.tolist()
+        return found
 
     @property
     def log(self) -> CallLog:
@@ -125,14 +131,14 @@ class Resources:
 
         All ranks then take them in one order without a word, so that a request that is made costs no wait for the others.
         """
-        unused = np.array([one.index in self._unused for one in self._persistent], np.uint8)
+        unused = np.array([one.index in self._unused for one in self._persistent], np.bool_)
         if self._persistent:
-            self.agreements.agree_on(unused, MPI.MIN, _PERSISTENT)
+            unused = self.agreements.everywhere(unused, Purpose.PERSISTENT)
         self._agreed = [one for one, everywhere in zip(self._persistent, unused, strict=True) if everywhere]
         self._unused.difference_update(one.index for one in self._agreed)
         missing = (_AT_ONCE if self._persistent else 1) - len(self._agreed)
         if missing > 0:
-            with self.alone(_PERSISTENT):
+            with self.alone(Purpose.PERSISTENT):
                 made = self.group.new_message_contexts(missing)
             self._persistent += made
             self._agreed += made
@@ -143,7 +149,7 @@ class Resources:
 
     def free(self) -> None:
         """Let go of shared memory."""
-        self.agreements.free()
+        self.agreements = None
         self.message_contexts.clear()
         self._persistent.clear()
         self._agreed.clear()

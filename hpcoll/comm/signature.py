@@ -5,6 +5,7 @@ differ between ranks is in neither: buffers, in place or not, kinds of memory, a
 """
 
 import zlib
+from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,23 @@ _USERS = 1 << 15  # of an operator's field: the rest is of a hash of its name
 _PARTLY_KNOWN = ("gather", "scatter", "alltoall")  # whose varying counts not all ranks know
 
 
+class Purpose(IntEnum):
+    """What ranks agree on before a call can run (`hpcoll.comm.agreement`); NONE: nothing, it is a call itself."""
+
+    NONE = 0
+    PERSISTENT = 1
+    COUNTS = 2
+    SIZES = 3
+    ARRAY = 4
+    GPU = 5
+    COMPARISON = 6
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        return ("", "a persistent request", "each rank's count", "sizes of blocks", "an array", "arrays on the GPU", "a comparison")[self]
+
+
 class Signature(NamedTuple):
     """Fields of a signature, as numbers.
 
@@ -36,7 +54,7 @@ class Signature(NamedTuple):
         element: Position among `_ELEMENTS`, from 1 on; 0: another type.
         op: Position among `_OPS`, from 1 on; 0: none.
         segment: Number of binary digits of the segment's size.
-        root: Root, 0 where there is none.
+        root: Root; where there is none, the `Purpose`.
     """
 
     collective: int
@@ -52,7 +70,8 @@ class Signature(NamedTuple):
         """That of a call, by whatever algorithm where none is named."""
         return cls(
             _COLLECTIVES.index(call.collective), int(call.blocks is not None), _position(_name(call.element), _ELEMENTS), _op(call.op),
-            0 if algorithm is None else _ALGORITHMS[call.collective].index(algorithm), min(segment.bit_length(), 63), call.root,
+            0 if algorithm is None else _ALGORITHMS[call.collective].index(algorithm), min(segment.bit_length(), 63),
+            call.root or call.purpose,
         )  # fmt: skip
 
     @classmethod
@@ -83,6 +102,8 @@ class Signature(NamedTuple):
         Args:
             count: As the engine counts: bytes where nothing is combined.
         """
+        if self.purpose:
+            return self.purpose.text
         collective = _COLLECTIVES[self.collective]
         given = [] if collective == "barrier" else [f"{self._element}[{self._elements(count) if self.counts else '...'}]"]
         if self.op and collective != "barrier":
@@ -100,6 +121,11 @@ class Signature(NamedTuple):
             "op": self._operator if moves else "", "root": self.root if COLLECTIVES[collective].rooted else None,
             "algorithm": self.algorithm_name,
         }  # fmt: skip
+
+    @property
+    def purpose(self) -> Purpose:
+        """What it is for, where it is no call of the program's."""
+        return Purpose.NONE if COLLECTIVES[_COLLECTIVES[self.collective]].rooted else Purpose(self.root)
 
     @property
     def _operator(self) -> str:

@@ -14,6 +14,7 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError, DeviceError
 from hpcoll.comm.agreement import Agreements
 from hpcoll.comm.calls.call import check_root
+from hpcoll.comm.signature import Purpose
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 from hpcoll.runtime.transports.local_ranks import LocalRanks
 
@@ -35,18 +36,18 @@ class Form(NamedTuple):
         return f"shape {self.shape} of {self.dtype}"
 
 
-def symmetric(agreements: Agreements, allocate: Callable[[Form], Any], method: str, shape: Any, dtype: Any) -> Any:
+def symmetric(comm: MPI.Intracomm, agreements: Agreements, allocate: Callable[[Form], Any], method: str, shape: Any, dtype: Any) -> Any:
     """An array for each rank, which its peers on the node read in place; collective.
 
     Args:
-        agreements: Of all ranks that make the call.
+        comm, agreements: Of all ranks that make the call.
         allocate: Makes the array; collective. It raises ArgumentError, DeviceError or MemoryError.
         method: What was called.
         shape, dtype: As NumPy takes them, equal on all ranks.
     Raises:
         ArgumentError: on every rank, when one cannot have its array or asked for another.
     """
-    problem, form, rank = "", Form((), np.dtype(np.uint8)), agreements.comm.rank
+    problem, form, rank = "", Form((), np.dtype(np.uint8)), comm.rank
     try:
         form = _form(rank, method, shape, dtype)
     except ArgumentError as error:
@@ -70,18 +71,18 @@ def zeros(node: LocalRanks | None, form: Form) -> np.ndarray:
     return memory.view(form.dtype).reshape(form.shape)
 
 
-def share(agreements: Agreements, node: LocalRanks | None, array: Any, root: Any) -> np.ndarray:
+def share(comm: MPI.Intracomm, agreements: Agreements, node: LocalRanks | None, array: Any, root: Any) -> np.ndarray:
     """A read-only copy of the root's array, one for all ranks of a node; collective.
 
     Args:
-        agreements: As in `symmetric`.
+        comm, agreements: As in `symmetric`.
         node: As in `zeros`.
         array: Of numbers; ignored but at the root.
         root: Equal on all ranks.
     Raises:
         ArgumentError: on every rank, when one cannot have it.
     """
-    problem, form, source, comm = "", Form((), np.dtype(np.uint8)), np.empty(0), agreements.comm
+    problem, form, source = "", Form((), np.dtype(np.uint8)), np.empty(0)
     try:
         root = check_root(root, comm.size, comm.rank)
         if comm.rank == root:
@@ -157,7 +158,7 @@ def _agree(agreements: Agreements, problem: str, call: str, more: Any = None) ->
     Raises:
         ArgumentError: on every rank, when one has a problem or makes another call than rank 0.
     """
-    found = agreements.allgather_objects((problem, call, more), call)
+    found = agreements.gather_objects((problem, call, more), Purpose.ARRAY, call)
     problems = [text for text, _, _ in found if text]
     if problems:
         raise ArgumentError(problems[0])
@@ -168,7 +169,7 @@ def _agree(agreements: Agreements, problem: str, call: str, more: Any = None) ->
 
 
 def _first_problem(agreements: Agreements, problem: str, call: str) -> str:
-    return next(filter(None, agreements.allgather_objects(problem, f"the end of {call}")), "")
+    return next(filter(None, agreements.gather_objects(problem, Purpose.ARRAY, f"the end of {call}")), "")
 
 
 def _ordinary(nbytes: int) -> np.ndarray:

@@ -41,18 +41,19 @@ class Watch:
         called_at: Where the program started it; None: it called in a frame above this one, and waits there.
         limit_s: Seconds that it may take, alike on all ranks; None: what ``HPCOLL_TIMEOUT`` says.
         since: When these began, on the clock `time.monotonic`; None: now.
+        what: In words, where it is no call of the program's.
     """
 
     def __init__(
         self, resources: Resources, engine: HostEngine | None, form: Form = "blocking", called_at: str | None = None,
-        limit_s: float | None = None, since: float | None = None,
+        limit_s: float | None = None, since: float | None = None, what: str = "",
     ) -> None:  # fmt: skip
         self._on, self._engine, self._since = resources, engine, time.monotonic() if since is None else since
         calls = engine.log if engine is not None and engine.log is not None else resources.message_contexts[0].log
         self._known, self._number = Knowledge(resources, calls), calls.ncalls if engine is not None else 0
         self._signature = Signature.unpacked(int(engine.state[f.SIGNATURE])) if engine is not None else NO_CALL
         self._limit_s = resources.config.timeout if limit_s is None else limit_s
-        self._form, self._where = form, in_words(place_of_caller()) if called_at is None else called_at
+        self._form, self._what, self._where = form, what, in_words(place_of_caller()) if called_at is None else called_at
         self._next_look = self._next_search = self._since
         self._warned, self._doubts, self._code, self._held, self._stuck = False, False, 0, True, list[Any]()
         self._sight = Sight(resources)
@@ -62,7 +63,7 @@ class Watch:
         """As the program wrote it, and where."""
         if self._engine is None:
             return ""
-        text = self._signature.text(self._engine.elements)
+        text = self._what or self._signature.text(self._engine.elements)
         text = f"I{text[0].lower()}{text[1:]}" if self._form == "in flight" else text
         text = text.replace("(", "_init(", 1) if self._form == "persistent" else text
         text = text.replace("]", "] on the GPU", 1) if self._engine.state[f.GPU] else text

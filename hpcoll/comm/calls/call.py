@@ -49,6 +49,7 @@ class Call(NamedTuple):
         one_fold: Contributions must be combined in one reduction, because their type is a half type.
         element: Element type as the caller gave it, an `numpy.dtype` or the name of a derived datatype, for the log and the ledger.
         mirrored: Arrays in GPU memory are served by way of host memory.
+        purpose: A `hpcoll.comm.signature.Purpose`.
         report: Tells a status what came, where that is a message; None: there is nothing to tell.
     """
 
@@ -77,6 +78,7 @@ class Call(NamedTuple):
     report: Callable[[MPI.Status], None] | None = None
     element: np.dtype | str = ""
     mirrored: bool = False
+    purpose: int = 0
 
     @property
     def nbytes(self) -> int:

@@ -6,13 +6,11 @@ rank, compiled calls of the MPI library ask for the arguments of the C function,
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.comm.agreement import Agreements
 from hpcoll.comm.calls import data_movement, reductions
 from hpcoll.comm.calls.call import Call, check_root
 from hpcoll.comm.calls.exporters import as_array, find_gpu_array
@@ -29,7 +27,7 @@ class Caller:
         comm: The MPI library's communicator.
         rank, nranks: Of the communicator.
         token: The byte that a barrier passes round.
-        agreements: Of the communicator's ranks; None: none are needed.
+        allgather: Every rank's count, for a Reduce_scatter that leaves them out; collective.
         one_fold: An algorithm will be picked that combines all contributions in one reduction on the GPU.
     """
 
@@ -37,39 +35,12 @@ class Caller:
     rank: int
     nranks: int
     token: np.ndarray
-    agreements: Agreements | None = None
+    allgather: Callable[[int], list[int]] = lambda count: [count]
     one_fold: bool = False
 
     def root(self, root: Any) -> int:
         """``root`` as an int in ``[0, nranks)``; raises `hpcoll.base.errors.ArgumentError`."""
         return check_root(root, self.nranks, self.rank)
-
-    def allgather(self, number: int) -> list[int]:
-        """Every rank's count for a Reduce_scatter, whose call it ends where not all come; collective, errors as `complete`."""
-        try:
-            return self.allgather_in_closing(number)
-        except BaseException as error:
-            self._asking.end_call("Reduce_scatter", error)
-            raise
-
-    def allgather_in_closing(self, number: int) -> list[int]:
-        """`allgather` in a `hpcoll.comm.endings.Closing`, which ends the call."""
-        self._asking.refuse_given_up()
-        sent, every = self._counts
-        sent[0] = number
-        self._asking.complete(self.comm.Iallgather(sent, every), self._counts, "Reduce_scatter, for which each rank tells its count")
-        found: list[int] = every.tolist()
-        return found
-
-    @property
-    def _asking(self) -> Agreements:
-        assert self.agreements is not None
-        return self.agreements
-
-    @cached_property
-    def _counts(self) -> tuple[np.ndarray, np.ndarray]:
-        """This rank's count and all; made once, which saves 0.5 us of a call. What is given up keeps them: then there is no next one."""
-        return np.empty(1, np.int64), np.empty(self.nranks, np.int64)
 
 
 Describe = Callable[..., Call | None]
@@ -159,7 +130,7 @@ def _exscan(me: Caller, *given: Any) -> Call | None:
 
 
 def _reduce_scatter(me: Caller, send: Any, recv: Any, counts: Any, op: Any) -> Call | None:
-    return reductions.reduction_of_blocks(send, recv, counts, op, me.rank, me.nranks, me.allgather_in_closing)
+    return reductions.reduction_of_blocks(send, recv, counts, op, me.rank, me.nranks, me.allgather)
 
 
 def _barrier(me: Caller) -> Call:

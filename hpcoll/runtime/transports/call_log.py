@@ -10,7 +10,6 @@ import numpy as np
 from hpcoll.runtime.program import fields as f
 
 _KEPT = f.RECORDS_HOT * f.RECORD_BLOCKS
-AGREEMENT = 0  # in place of a method's number: what ranks find out before hpcoll can run a call (`hpcoll.comm.agreement`)
 
 
 class InLibrary(NamedTuple):
@@ -18,7 +17,7 @@ class InLibrary(NamedTuple):
 
     Attributes:
         begun, ended: How many.
-        method: Number of the last one in the table of methods, from 1 on, or `AGREEMENT`.
+        method: Number of the last one in the table of methods.
     """
 
     begun: int
@@ -36,7 +35,7 @@ class CallLog:
         rank: Local rank.
     Attributes:
         address: Of the fields that compiled code reads.
-        histories, alarm, rank: As given.
+        histories, alarm: As given.
         index: Of the message context, alike on all ranks.
     """
 
@@ -48,7 +47,6 @@ class CallLog:
         self.fields = np.zeros(f.LOG_NFIELDS, np.int64)
         self.address: int = self.fields.ctypes.data
         self.index = 0
-        self.rank = rank
         self.fields[f.HISTORY], self.fields[f.ALARM] = self.histories[rank].ctypes.data, self.alarm.ctypes.data
         self.fields[f.RECORDED] = self._records.ctypes.data
         self._own = memoryview(self.histories[rank, 0])  # the same numbers, at a third of the price
@@ -64,12 +62,11 @@ class CallLog:
         self._own[f.LIBRARY_BEGUN] += 1
 
     def end_library(self) -> None:
-        """It has ended, or was given up."""
+        """It has ended."""
         self._own[f.LIBRARY_ENDED] = self._own[f.LIBRARY_BEGUN]
 
-    def in_library(self, local_rank: int | None = None) -> InLibrary:
-        """How far a local rank is with these, or this one."""
-        local_rank = self.rank if local_rank is None else local_rank
+    def in_library(self, local_rank: int) -> InLibrary:
+        """How far a local rank is with these."""
         return InLibrary(*self.histories[local_rank, 0, f.LIBRARY_BEGUN : f.LIBRARY_METHOD + 1].tolist())
 
     def records(self) -> list[tuple[int, ...]]:

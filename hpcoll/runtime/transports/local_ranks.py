@@ -49,13 +49,15 @@ class LocalRanks:
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, limit: int | None, most: int | None, pids: Sequence[int], ranks: tuple[int, ...] | None = None
+        self, comm: MPI.Intracomm, limit: int | None, most: int | None, pids: Sequence[int], ranks: tuple[int, ...] | None = None,
+        *, all_share: bool = False,
     ) -> None:  # fmt: skip
         """``limit``: most bytes of shared memory on the node for all communicators, None for half of what others leave;
-        ``most``: ranks that share memory, in groups of neighbours; ``pids``: of all ranks; ``ranks``: their ranks in COMM_WORLD.
+        ``most``: ranks that share memory, in groups of neighbours; ``pids``: of all ranks; ``ranks``: their ranks in COMM_WORLD;
+        ``all_share``: `known_to_share` says so on all of them.
         """
         ranks = world_ranks(comm) if ranks is None else ranks
-        self.comm = comm if not most and _all_share(ranks) else _split(comm, most, ranks)
+        self.comm = comm if not most and all_share else _split(comm, most, ranks)
         self._own = self.comm is not comm
         self.rank, self.nranks = self.comm.rank, self.comm.size
         self.refused, self._limit, self.memory_alone = "", limit, False
@@ -79,13 +81,14 @@ class LocalRanks:
         """
         mine = [words[rank] for rank in self.ranks]
         problem = f"{self.nranks} ranks are more than {MOST_RANKS}" if self.nranks > MOST_RANKS else ""
-        if not problem and not any(known.issuperset(mine) for known in _reading):
-            me = f"rank {self.ranks[self.rank]} not that of rank"
-            problem = next((f"{me} {rank}: {text}" for rank, one in zip(self.ranks, mine) if (text := refusal(one))), "")
-            fails = np.array([bool(problem)], np.uint8)
+        if not problem:
+            me, known = f"rank {self.ranks[self.rank]} not that of rank", any(known.issuperset(mine) for known in list(_reading))
+            found = () if known else ((rank, refusal(one)) for rank, one in zip(self.ranks, mine))
+            problem = next((f"{me} {rank}: {text}" for rank, text in found if text), "")
+            fails = np.array([bool(problem)], np.uint8)  # others may not know, where several threads find it out
             self.comm.Allreduce(MPI.IN_PLACE, fails, MPI.MAX)
             problem = next(filter(None, self.comm.allgather(problem))) if fails[0] else ""
-            _reading.extend([] if problem else [frozenset(mine)])
+            _reading.extend([] if problem or known else [frozenset(mine)])
         if not problem:
             self.own_memory = own_memory(mine, copy, measured)
         return problem
@@ -248,10 +251,10 @@ def _split(comm: MPI.Intracomm, most: int | None, ranks: tuple[int, ...]) -> MPI
     return group
 
 
-def _all_share(ranks: tuple[int, ...]) -> bool:
-    """Whether it is known that all ranks share memory, without a message: who knows it of some ranks has found it out with them all."""
+def known_to_share(ranks: tuple[int, ...]) -> bool:
+    """Whether it is known on this rank that some ranks of COMM_WORLD share memory, itself among them."""
     everyone = frozenset(ranks)
-    return any(everyone <= known for known in _sharing) and MPI.UNDEFINED not in everyone
+    return any(everyone <= known for known in list(_sharing)) and MPI.UNDEFINED not in everyone
 
 
 def _identity(file: int | str) -> tuple[int, int]:
