@@ -37,6 +37,9 @@ from hpcoll.selection.config import log
 from hpcoll.selection.networks import levels
 from hpcoll.selection.topology import Process, find_topology, this_process
 
+# By number of a group: on which all ranks of COMM_WORLD wait for each other at the end, where not all share memory. Never freed.
+PARTING: dict[int, MPI.Intracomm] = {}
+
 IN_FLIGHT = 2  # message contexts for non-blocking calls
 CALLS_AT_ONCE = 1 + IN_FLIGHT  # message contexts of a communicator
 _RETRY_S = 1e-3  # most between two attempts of threads that are in each other's way
@@ -53,6 +56,7 @@ class Group:
         world_ranks: Their ranks in COMM_WORLD.
         mixed: Ranks may pass different kinds of memory in one call, says the program.
         all_share: It is known on all of them that they share memory.
+        may_part: All of them have something in `PARTING`.
     Attributes:
         comm: Private duplicate on which hpcoll's messages travel, those of the first message contexts at least.
         rank, nranks: In it; ``world_ranks``: of all, in COMM_WORLD.
@@ -76,7 +80,7 @@ class Group:
 
     def __init__(
         self, comm: MPI.Intracomm, number: int, processes: Sequence[Process] | None, world_ranks: tuple[int, ...], *, mixed: bool,
-        all_share: bool,
+        all_share: bool, may_part: bool,
     ) -> None:  # fmt: skip
         self.number, self.rank, self.nranks, self.world_ranks = number, comm.Get_rank(), comm.Get_size(), world_ranks
         self.alive, self.used, self.lock, self._indices = 0, 0, threading.Lock(), count()
@@ -107,6 +111,8 @@ class Group:
         shares, near = self._stock[0].rings is not None, self.node.nranks == self.nranks
         found = [(0, shares)] * self.nranks if near else self.comm.allgather((self.node.first, shares))
         self.one_node = near and shares
+        if not self.one_node and not may_part and world_ranks == tuple(range(MPI.COMM_WORLD.size)):
+            PARTING[number] = duplicate(self.comm)
         self.capacity = self._staging_nbytes() if any(theirs for _, theirs in found) else 0
         self.topology = find_topology(self.rank, self.processes, found, self.config.domains or ())
         self.levels = levels(hosts, self.config.levels).on_parts(self.topology.nodes, self.topology.domains)

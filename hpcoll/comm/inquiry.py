@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.comm.group import PARTING
 from hpcoll.comm.knowledge import Knowledge
 from hpcoll.comm.notice import NOTICE, Call
 from hpcoll.comm.resources import Resources
@@ -39,15 +40,12 @@ class Inquiry:
     Args:
         on: Resources of one of its communicators.
     Attributes:
-        comm: The group's private communicator.
-        number: Of the group, where it has all ranks of COMM_WORLD; else -1.
         resources: Of all its communicators, by their keys.
         failed: The first call that failed elsewhere, as far as was heard, by the key of its communicator.
     """
 
     def __init__(self, on: Resources) -> None:
-        self.comm, self._hosts = on.comm, [one.host for one in on.group.processes]
-        self.number = on.group.number if on.group.world_ranks == tuple(range(MPI.COMM_WORLD.size)) else -1
+        self._comm, self._hosts = on.comm, [one.host for one in on.group.processes]
         self._tag, self._lock = control_tag(), threading.RLock()
         self._answers: dict[tuple[str, int, int], dict[str, Any]] = {}
         self._asked: dict[tuple[str, int, int], tuple[float, float]] = {}  # when, and how long until the next time
@@ -90,7 +88,7 @@ class Inquiry:
 
     def tell(self, call: Call) -> None:
         """Tell other ranks of a call that has failed, which tell others, and what this rank knows of itself."""
-        known = self._known(call["key"], call["lane"], self.comm.rank)
+        known = self._known(call["key"], call["lane"], self._comm.rank)
         for rank in self._friends:
             self._send(rank, {"failed": call, "known": [known]})
 
@@ -106,7 +104,7 @@ class Inquiry:
         try:
             with self._lock:
                 if not self._over and may_call():
-                    self._sending.append((self.comm.Isend([text, MPI.BYTE], rank, self._tag), text))
+                    self._sending.append((self._comm.Isend([text, MPI.BYTE], rank, self._tag), text))
         except MPI.Exception as error:  # it has failed
             log.debug("nothing can be sent to rank %d: %s", rank, error)
 
@@ -119,19 +117,19 @@ class Inquiry:
                 return
             self._sending = [one for one in self._sending if not one[0].Test()]
             status = MPI.Status()
-            while self.comm.Iprobe(MPI.ANY_SOURCE, self._tag, status):
+            while self._comm.Iprobe(MPI.ANY_SOURCE, self._tag, status):
                 text = np.empty(status.Get_count(MPI.BYTE), np.uint8)
-                self.comm.Recv([text, MPI.BYTE], status.source, self._tag)
+                self._comm.Recv([text, MPI.BYTE], status.source, self._tag)
                 self._hear(status.source, json.loads(text.tobytes()))
         except MPI.Exception as error:  # a rank has failed: the library receives nothing from anybody before it is told that this is known
-            if hasattr(self.comm, "Ack_failed") and error.Get_error_class() != MPI.ERR_COMM:
+            if hasattr(self._comm, "Ack_failed") and error.Get_error_class() != MPI.ERR_COMM:
                 self._acknowledge()
         finally:
             self._lock.release()
 
     def _acknowledge(self) -> None:
         try:
-            self.comm.Ack_failed()
+            self._comm.Ack_failed()
         except (MPI.Exception, NotImplementedError) as error:
             log.debug("failures of ranks cannot be acknowledged: %s", error)
 
@@ -231,9 +229,9 @@ def leave() -> None:
     _listener.end()
     if MPI.Is_finalized():
         return
-    for one in sorted((one for one in _ALL if one.number >= 0), key=lambda one: one.number):
+    for _, comm in sorted(PARTING.items()):  # threads may have made them in another order
         with contextlib.suppress(MPI.Exception):
-            request, nap_s = one.comm.Ibarrier(), _FIRST_NAP_S
+            request, nap_s = comm.Ibarrier(), _FIRST_NAP_S
             while not request.Test():
                 serve_all()
                 time.sleep(nap_s)

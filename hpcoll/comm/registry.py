@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from hpcoll.comm.context import Parts, free
 from hpcoll.comm.first_use import agree_on
-from hpcoll.comm.group import Group, step_aside
+from hpcoll.comm.group import PARTING, Group, step_aside
 from hpcoll.comm.resources import Resources
 from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.transports.local_ranks import known_to_share
@@ -43,6 +43,7 @@ class _Offer(NamedTuple):
     vacant: int  # that a new one may get
     limited: int  # -1: HPCOLL_TIMEOUT is set
     sharing: int  # -1: these ranks are known to share memory
+    parting: int  # -1: this rank can wait for all others of COMM_WORLD at the end
 
     def combined(self, comm: MPI.Intracomm) -> "_Offer":
         """What is left when all ranks have combined theirs; collective, errors as in `agree_on`."""
@@ -56,7 +57,7 @@ class _Offer(NamedTuple):
         return found
 
 
-_NBYTES = (1, 1, 8, 8, 8, 128, 128, 1, 1)  # of an offer's words
+_NBYTES = (1, 1, 8, 8, 8, 128, 128, 1, 1, 1)  # of an offer's words
 
 
 class Registry:
@@ -98,7 +99,7 @@ class Registry:
             with self._changing:
                 number, used, spare = group.number, group.used, sum(1 << n for one, n in self._spare if one is group)
         new = next(self._numbers) if ranks[0] == me else -1
-        return _Offer(-ready, -known, number, ~number, new, spare, ~used, limited, -known_to_share(ranks))
+        return _Offer(-ready, -known, number, ~number, new, spare, ~used, limited, -known_to_share(ranks), -bool(PARTING))
 
     def _found(self, native: MPI.Intracomm, key: Key, group: Group | None, offer: _Offer) -> tuple[Resources, Parts | None]:
         """What all ranks have for a communicator."""
@@ -119,7 +120,7 @@ class Registry:
     def _new_group(self, native: MPI.Intracomm, key: Key, offer: _Offer) -> Group:
         ranks, mixed, settings = key
         known = [self._processes[rank][1] for rank in ranks] if offer.known else None
-        group = Group(native, offer.new, known, ranks, mixed=mixed, all_share=bool(offer.sharing))
+        group = Group(native, offer.new, known, ranks, mixed=mixed, all_share=bool(offer.sharing), may_part=bool(offer.parting))
         for rank, process in zip(ranks, group.processes, strict=True):
             if rank != MPI.UNDEFINED:
                 self._processes[rank] = settings, process
