@@ -217,7 +217,7 @@ def _cheapest(need: Need) -> Choice:
             found.append((cost, row.name, segment))
     if not not_chosen(need, NATIVE):
         found.append((_native_seconds(need), NATIVE, max(1, need.nbytes)))
-    cost, name, segment = min(found)
+    cost, name, segment = min(found, key=lambda one: (one[0], one[1] == NATIVE, one))  # of two alike the one that is checked
     if need.gpu:  # of those alike, one with the fewest rounds
         rounds = {name: find(need.collective, name).cost("rounds", need.nranks) for _, name, _ in found}
         cost, name, segment = min((one for one in found if one[0] <= ALIKE * cost), key=lambda one: (rounds[one[1]], one))
