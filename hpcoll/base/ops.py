@@ -4,11 +4,14 @@ An operator is a name, an identity and two promises (commutative, and which elem
 to elements lives in `hpcoll.kernels`; a user's operator carries its own Python function.
 """
 
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.function_digest import parts_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +36,11 @@ class ReduceOp:
     function: Callable[[Any, Any], Any] | None = None
     premultiplier: float | complex | None = None
     average: bool = False
+
+    @cached_property
+    def digest(self) -> int:
+        """32 bits of all that decides what a user's operator does: equal on all ranks of a program for one and the same operator."""
+        return zlib.crc32("\0".join((self.name, str(self.commutative), *parts_of(self.identity), *parts_of(self.function))).encode())
 
     def __repr__(self) -> str:
         return f"hpcoll.{self.name.upper()}" if self.function is None and self.premultiplier is None else f"<ReduceOp {self.name}>"

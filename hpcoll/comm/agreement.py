@@ -68,7 +68,8 @@ class Agreements:
 
     def combine(self, words: np.ndarray, purpose: Purpose, what: str = "") -> None:
         """Set the bits of an array, equally long everywhere, that are set on any rank."""
-        self._run(Call("allreduce", words.ctypes.data, words.ctypes.data, words.nbytes, _BYTE, BOR, in_place=True), purpose, what)
+        at = words.ctypes.data
+        self._run(Call("allreduce", at, at, words.nbytes, _BYTE, BOR, in_place=True, keep=(words,)), purpose, what)
 
     def gather(self, mine: np.ndarray, every: np.ndarray, purpose: Purpose, what: str = "", limit_s: float | None = None) -> None:
         """Every rank's array, one after another.
@@ -78,7 +79,8 @@ class Agreements:
             purpose, what: What it is for, and what all ranks are to call now, for texts.
             limit_s: Seconds that it may take; None: those of the communicator's calls.
         """
-        self._run(Call("allgather", mine.ctypes.data, every.ctypes.data, mine.nbytes, _BYTE), purpose, what, limit_s)
+        call = Call("allgather", mine.ctypes.data, every.ctypes.data, mine.nbytes, _BYTE, keep=(mine, every))
+        self._run(call, purpose, what, limit_s)
 
     def gather_objects(self, mine: object, purpose: Purpose, what: str) -> list[Any]:
         """Every rank's object."""
@@ -89,6 +91,10 @@ class Agreements:
         every = np.empty((self._on.nranks, room), np.uint8)
         self.gather(np.frombuffer(pickled.ljust(room, b"\0"), np.uint8), every, purpose, what)
         return [MPI.pickle.loads(one[:n]) for one, n in zip(every, lengths.tolist(), strict=True)]
+
+    def made(self) -> list[HostEngine]:
+        """Engines that there are."""
+        return self._engines.made()
 
     def _run(self, call: Call, purpose: Purpose, what: str, limit_s: float | None = None) -> None:
         owner, key = self._owner, (call.collective, purpose)
@@ -106,9 +112,11 @@ class Agreements:
         try:
             go_on(self._on, engine, status, owner.limit_s if limit_s is None else limit_s, what)
         except BaseException as error:
-            abandon(engine, None)
-            if not isinstance(error, TransportError):  # what a signal's handler raised
-                owner.interrupted(what, error)
+            try:
+                if not isinstance(error, TransportError):  # what a signal's handler raised
+                    owner.interrupted(what, error)
+            finally:
+                abandon(engine, call)
             raise
 
     def _plan(self, collective: str, purpose: Purpose) -> Plan:

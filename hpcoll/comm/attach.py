@@ -12,9 +12,11 @@ from hpcoll.comm.contexts import LIVE
 from hpcoll.comm.introduction import INTRODUCTION
 from hpcoll.comm.ledger import Ledger
 from hpcoll.comm.notice import NOTICE
-from hpcoll.comm.operations import drain, give_up_all, stop_helper
+from hpcoll.comm.operations import Operation, drain, give_up_all, stop_helper
 from hpcoll.comm.recorder import record_on_signal
 from hpcoll.comm.registry import Registry
+
+_FORK = "this process is a fork: MPI belongs to its parent"
 
 _registry = Registry()
 
@@ -23,8 +25,9 @@ def _after_fork() -> None:
     _registry.forget()
     NOTICE.forget()
     INTRODUCTION.forget()
+    Operation.over = _FORK
     for context in list(LIVE):
-        context.close("this process is a fork: MPI belongs to its parent")
+        context.close(_FORK)
     LIVE.clear()
 
 
@@ -105,6 +108,9 @@ def renewed(comm: MPI.Intracomm, old: Context) -> Context:
 
     Messages that are still under way are left behind: no later call has their tags.
     """
+    if MPI.Is_finalized() or comm == MPI.COMM_NULL or not old.resources.message_contexts:
+        why = "MPI is finalised" if MPI.Is_finalized() else old.closed
+        raise ArgumentError(f"rank {old.rank}: this communicator cannot be recovered: {why}")
     resources = old.resources
     if resources.lock[0] and not old.closed:
         old.break_off("a call before the communicator was recovered")

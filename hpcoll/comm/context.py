@@ -8,19 +8,16 @@ calls on GPU arrays, once there are any, a GPU part. It hangs on the communicato
 import weakref
 from functools import cached_property, partial
 from operator import is_
-from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, TransportError
-from hpcoll.comm import entries
+from hpcoll.comm import entries, library_calls
 from hpcoll.comm.calls.call import Call
-from hpcoll.comm.calls.methods import FOUND_BY, METHODS, NUMBERS, Method
-from hpcoll.comm.calls.native import as_native
+from hpcoll.comm.calls.methods import FOUND_BY, METHODS
 from hpcoll.comm.compare import compare
-from hpcoll.comm.cut import ledger_nbytes
 from hpcoll.comm.endings import Closing, check_others, end_badly, go_on, left_alone
 from hpcoll.comm.engines import BlockingEngines
 from hpcoll.comm.ledger import Ledger
@@ -28,7 +25,7 @@ from hpcoll.comm.operations import abandon
 from hpcoll.comm.owner import Form
 from hpcoll.comm.persistent_requests import Persistent
 from hpcoll.comm.plan import Plan
-from hpcoll.comm.planner import Planner, refusal
+from hpcoll.comm.planner import Planner
 from hpcoll.comm.prepared import Asked, Prepared
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.watch import Watch
@@ -172,7 +169,7 @@ class Context:
             if status == DONE:
                 return
         if status == NO_CALL and table is not None:
-            table.latest.plan.account.note(table.nbytes, self._call_library(method, arguments))
+            table.latest.plan.account.note(table.nbytes, library_calls.call(self, method, arguments))
             return
         if status == BUSY:
             if left_alone(self) and self.resources.lock[0]:  # still
@@ -186,10 +183,10 @@ class Context:
         assert table is not None
         served = table.latest
         if isinstance(served.by, MpiCall):
-            raise MPI.Exception(served.by.error)
-        self._go_on(served.plan, served.by, status, limit_s)
+            library_calls.failed(self, method, MPI.Exception(served.by.error))
+        self._go_on(served.plan, served.by, status, limit_s, arguments)
         if served.unpacks:
-            self._go_on(served.plan, served.by, call_compiled(UNPACK_RESULTS, table.address, 0, 0, 0), limit_s)
+            self._go_on(served.plan, served.by, call_compiled(UNPACK_RESULTS, table.address, 0, 0, 0), limit_s, arguments)
 
     def prepare(self, method: str, arguments: tuple[Any, ...], asked: Asked) -> Prepared:
         """Describe a call and find how it runs.
@@ -225,7 +222,7 @@ class Context:
             prepared = self.prepare(method, arguments, asked)
         call, plan = prepared.call, prepared.plan
         if call is None or plan.algorithm == NATIVE:
-            theirs = self._run_natively(method, prepared)
+            theirs = library_calls.run(self, method, prepared)
             if table is not None and self.resources.config.check != EVERY_CALL and all(map(is_, theirs, arguments)):
                 entries.enter_native(self.planner, table, method, arguments, buffers, prepared)
             return
@@ -242,55 +239,29 @@ class Context:
         if status == BUSY:
             self.run(status, key, arguments)
         if status or call.finish is not None:
-            self._go_on(plan, engine, status, limit_s, call)
+            self._go_on(plan, engine, status, limit_s, arguments, call)
         prepared.carrier.end()
         return engine
 
-    def _run_natively(self, method: str, prepared: Prepared) -> tuple[Any, ...]:
-        """Let the MPI library serve a call; returns the arguments it got."""
-        arguments = self.natively(METHODS[method], prepared)
-        prepared.plan.account.note(ledger_nbytes(prepared.call, self.nranks), self._call_library(method, arguments))
-        if prepared.after_native is not None:
-            with self.closing(method):
-                prepared.after_native()
-        return arguments
-
-    def _call_library(self, method: str, arguments: tuple[Any, ...]) -> int:
-        """Call mpi4py's own method, noting that this rank is in it; returns nanoseconds."""
-        log, begun = self.resources.log, perf_counter_ns()
-        log.begin_library(NUMBERS[method])
-        try:
-            getattr(self.resources.native, method)(*arguments)
-        finally:
-            log.end_library()
-        return perf_counter_ns() - begun
-
-    def natively(self, row: Method, prepared: Prepared) -> tuple[Any, ...]:
-        """Arguments for the MPI library's own method.
-
-        Raises:
-            ArgumentError: it does not have the operator.
-        """
-        call = prepared.call
-        try:
-            return as_native(prepared.arguments, row.in_place_at if call is not None and call.aliased else None)
-        except ArgumentError as error:
-            raise refusal(self.rank, call or row.name, error) from None
-
-    def _go_on(self, plan: Plan, engine: HostEngine, status: int, limit_s: float | None, call: Call | None = None) -> None:
+    def _go_on(
+        self, plan: Plan, engine: HostEngine, status: int, limit_s: float | None, arguments: tuple[Any, ...], call: Call | None = None
+    ) -> None:  # fmt: skip
+        """Run to the end what has not ended at once; ``arguments`` are the caller's, which it may let go of when this fails."""
         try:
             if status:
                 go_on(self.resources, engine, status, self.limit_s if limit_s is None else limit_s)
             if call is not None and call.finish is not None:
                 call.finish()
         except BaseException as error:
-            abandon(engine, call)
-            self.interrupted(plan.named(engine.elements), error)
+            try:
+                self.interrupted(plan.named(engine.elements), error)
+            finally:
+                abandon(engine, call, arguments)
             raise
 
     def watch(self, engine: HostEngine, form: Form, called_at: str, limit_s: float | None, begun: float) -> Watch:
         """A watch over a run in flight that does not end: its form, where the program called it, how long it may take, and since when."""
-        return Watch(self.resources, engine, form, called_at, limit_s, None if limit_s is None else begun)
+        return Watch(self.resources, engine, form, called_at, limit_s, begun)
 
     def hear(self) -> None:
         """Raise what a call of another rank has failed with."""
@@ -298,9 +269,11 @@ class Context:
 
     def break_off(self, what: str) -> None:
         """A signal's handler has left a blocking call before Python could see how far it was: as `interrupted`."""
-        for engine in self.engines.made():
-            abandon(engine, None)
-        self.interrupted(what, InterruptedError("a signal's handler raised an exception in it"))
+        try:
+            self.interrupted(what, InterruptedError("a signal's handler raised an exception in it"))
+        finally:
+            for engine in self.engines.made() + self.resources.agreements.made():
+                abandon(engine, None)
 
     def interrupted(self, what: str, error: BaseException) -> None:
         """A collective stopped half-way; raises the error with where, if it is ours."""

@@ -19,6 +19,7 @@ from hpcoll.comm.context import Context
 from hpcoll.comm.cut import ledger_nbytes
 from hpcoll.comm.entries import enter, enter_native, may_enter
 from hpcoll.comm.group import IN_FLIGHT
+from hpcoll.comm.library_calls import arguments_of
 from hpcoll.comm.limits import Time, limit_of
 from hpcoll.comm.operations import collect, hurry
 from hpcoll.comm.persistent_requests import Persistent
@@ -110,7 +111,7 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Aske
     send, recv, _, root = FOUND_BY[method](arguments, context.caller)
     table = context.started[turn].table((method, root, asked.algorithm, asked.segment))
     if call is None or plan.algorithm == NATIVE:
-        theirs = context.natively(row, prepared)
+        theirs = arguments_of(context, row, prepared)
         if all(map(operator.is_, theirs, given)):
             enter_native(context.planner, table, method, arguments, (send, recv), prepared._replace(plan=plan))
         plan.account.note(ledger_nbytes(call, context.nranks))
@@ -173,7 +174,7 @@ def make_persistent(
             prepared = context.prepare(method, arguments, asked)
         call, plan = prepared.call, prepared.plan
         if call is None or plan.algorithm == NATIVE:
-            theirs = context.natively(METHODS[method], prepared._replace(arguments=arguments))
+            theirs = arguments_of(context, METHODS[method], prepared._replace(arguments=arguments))
             plan.account.note(ledger_nbytes(call, context.nranks))
             return getattr(context.resources.native, f"{method}_init")(*theirs)
         planned = _plan_first(context, prepared, call)

@@ -25,17 +25,22 @@ _FINALIZE_S = 0.5
 _abandoned: list[object] = []
 
 
-def abandon(engine: HostEngine, call: Call | None) -> None:
-    """Stop the messages of a collective that ended half-way; keep memory on which the library, its GPU, or other ranks may work yet."""
+def abandon(engine: HostEngine, call: Call | None, *keep: object) -> None:
+    """Stop the messages of a collective that ended half-way; keep memory on which the library, its GPU, or other ranks may work yet.
+
+    Args:
+        engine, call: That ran it, and what it ran, if that was described.
+        keep: Whatever else owns the caller's memory.
+    """
     if not stop(engine) or (call is not None and call.exported is not None):
-        _abandoned.append((engine, call))
+        _abandoned.append((engine, call, keep))
 
 
 class Operation:
     """One run of a collective that is in flight.
 
     Attributes:
-        over: MPI is finalised: what is in flight stays there.
+        over: Why what is in flight stays there: MPI is finalised, or this process a fork; the empty string before that.
         dropped: Nobody will wait for it; ``ended``: it ended in its first turns.
 
     Args:
@@ -47,7 +52,7 @@ class Operation:
         form: In which it was called.
     """
 
-    over = False
+    over = ""
 
     def __init__(
         self, context: Owner, plan: Plan, message_context: MessageContext, engine: HostEngine, call: Call, release: Callable[[], None],
@@ -59,13 +64,17 @@ class Operation:
         if not self.board.free:
             raise ArgumentError(f"rank {context.rank}: {MAX_SLOTS} collectives are in flight already: wait for some of them")
         self._slot = self.board.free.pop()
+        self.board.slots[self._slot, progress.STATE] = progress.FREE
         self.dropped = self.ended = self._finished = self._held = False
         self._error: Exception | None = None
         self.begun, self._called_at = time.monotonic(), place_of_caller()
         self._watch: Watching | None = None
         self._given_up: Exception | None = None
         self._looking = threading.Lock()
-        self.board.operations[self._slot] = self  # only now: a thread that watches may look at once
+
+    def register(self) -> None:
+        """Be among the operations that are looked after. A signal's handler may leave this; then it is to be broken off."""
+        self.board.operations[self._slot] = self
         if not self.board.watch_thread.awake:
             self.board.watch_thread.wake()
 
@@ -77,6 +86,8 @@ class Operation:
                 self._watch.end()
 
     def _look(self) -> None:
+        if self.over:  # the library may not be called any more
+            return
         state = self.board.slots[self._slot, progress.STATE]
         queued, in_time = state == progress.QUEUED, self._limit_s is None or time.monotonic() - self.begun <= self._limit_s
         done = self._finished or self._given_up is not None or state in (progress.FREE, progress.ENDED_WELL)
@@ -129,8 +140,10 @@ class Operation:
             self._finished = True
             self.board.operations.pop(self._slot, None)
             self.board.free.append(self._slot)
-            abandon(self.engine, self.call)
-            self.context.interrupted(self.title, error)
+            try:
+                self.context.interrupted(self.title, error)
+            finally:
+                abandon(self.engine, self.call)
 
     def end_at_once(self, *, failed: bool) -> None:
         """It has ended in its first turns."""
@@ -197,8 +210,8 @@ class Operation:
                 self.call.finish()
             self.plan.account.note(self.engine.ledger_nbytes)
         except Exception as error:
-            abandon(self.engine, self.call)
             self._error = self.named(error)
+            abandon(self.engine, self.call)
         finally:
             self._given_up = None  # whose traceback has frames of the program, with all its variables
             if self._watch is not None:
@@ -231,7 +244,7 @@ def collect() -> None:
 
 def stop_helper() -> None:
     """End the helper before MPI does, whose requests it must not complete then; wait only a moment: MPI_Finalize may hold what it needs."""
-    Operation.over = True
+    Operation.over = "MPI is finalised"
     for one in boards:
         one.stop(_FINALIZE_S)
 

@@ -108,6 +108,7 @@ class Persistent(Ours, MPI.Prequest):
                 refused(self._context, self._plan, self._engine, call, error)
             raise
         try:
+            operation.register()
             request = MPI.Grequest.Start(query, nothing, nothing, (operation,))
             self._operation, self._cell[0] = operation, handle(request)
             if status == FAILED:

@@ -73,7 +73,7 @@ class Ours(MPI.Request):
 
     def _refuse_at_the_end(self) -> None:
         if Operation.over:  # the library would end the program
-            raise ArgumentError(f"{self._what} in flight cannot be waited for: MPI is finalised")
+            raise ArgumentError(f"{self._what} in flight cannot be waited for: {Operation.over}")
 
     def ended_within(self, limit_s: float) -> bool:
         """Whether the collective ends within so many seconds, so that `Wait` will return at once."""
@@ -155,8 +155,10 @@ def begin(message_context: MessageContext, engine: HostEngine, send: int, recv: 
 
 def refused(context: Owner, plan: Plan, engine: HostEngine, call: Call, error: ArgumentError) -> None:
     """A collective that has begun cannot be in flight: its communicator cannot be used any more."""
-    abandon(engine, call)
-    context.interrupted(plan.named(call.count), error)
+    try:
+        context.interrupted(plan.named(call.count), error)
+    finally:
+        abandon(engine, call)
 
 
 def _no_turns() -> None:
@@ -179,6 +181,7 @@ def launch(
         refused(context, plan, engine, call, error) if begun else release()
         raise
     try:
+        operation.register()
         status = first()
         if status not in (None, PENDING):
             operation.end_at_once(failed=status == FAILED)

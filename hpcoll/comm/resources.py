@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.base.errors import TransportError
 from hpcoll.comm.calls.methods import Caller
 from hpcoll.comm.group import Group
 from hpcoll.comm.plan import MessageContext
@@ -32,6 +33,7 @@ class Resources:
         caller: What describing a call needs of all this.
         near: Ranks with which this one shares memory, itself among them, and their places in what they share; ``pids``: of all ranks.
         lock: 1 while a thread is inside a blocking collective.
+        settled: What all ranks raise since a call has failed: the kind of error, and its text; None before that is known here.
     """
 
     def __init__(self, group: Group, number: int) -> None:
@@ -46,6 +48,7 @@ class Resources:
         self.near = {rank: local for local, rank in enumerate(self.node.ranks)} if self.shares_memory else {self.rank: 0}
         self.lock = np.zeros(1, np.int64)
         self.agreements: Any = None
+        self.settled: tuple[type[TransportError], str] | None = None
         self._persistent: list[MessageContext] = []
         self._agreed: list[MessageContext] = []
         self._unused = set[int]()

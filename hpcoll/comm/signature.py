@@ -4,7 +4,6 @@ Counts are not in it: compiled code combines both to the fingerprint of a call (
 differ between ranks is in neither: buffers, in place or not, kinds of memory, and counts that only some ranks know.
 """
 
-import zlib
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -24,7 +23,7 @@ _OPS = (*BUILTIN, AVG.name, "premul_sum")
 _COLLECTIVES = tuple(COLLECTIVES)
 _ALGORITHMS = {name: tuple(sorted(row.name for row in CATALOGUE.values() if row.collective == name)) for name in COLLECTIVES}
 _BITS = (5, 1, ELEMENT_BITS, OP_BITS, 7, 6, 20)  # of a signature's fields, in their order
-_USERS = 1 << 15  # of an operator's field: the rest is of a hash of its name
+_USERS = 1 << 15  # of an operator's field: the rest is of its digest
 _PARTLY_KNOWN = ("gather", "scatter", "alltoall")  # whose varying counts not all ranks know
 
 
@@ -177,7 +176,7 @@ def _size(element: str) -> int:
 def _op(op: ReduceOp | None) -> int:
     if op is None:
         return 0
-    return _position(op.name, _OPS) if op.function is None else _USERS + zlib.crc32(op.name.encode()) % _USERS
+    return _position(op.name, _OPS) if op.function is None else _USERS + op.digest % _USERS
 
 
 def _position(name: str, names: tuple[str, ...]) -> int:

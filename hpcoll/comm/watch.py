@@ -137,6 +137,8 @@ class Watch:
 
     def _fail(self, kind: type[TransportError], text: str) -> NoReturn:
         """Raise, and tell the others; what some rank had told before is raised on all."""
+        if self._on.settled is not None:
+            raise self._on.settled[0](self._on.settled[1], code=self._code)
         if self._on.inquiry is not None:
             self._on.inquiry.serve()
         if not self._known.failures():
@@ -147,6 +149,7 @@ class Watch:
             kind, text = _KINDS.get(found[0]["kind"], TransportError), found[0]["text"]
             tell(self._on, kind, text, self._described(), self._known)
             text = text or self._difference(found[0]["lane"], found[0]["number"])
+            self._on.settled = kind, text  # which all calls in flight raise, too
         raise kind(text, code=self._code)
 
     def explain(self, error: HpcollError) -> None:

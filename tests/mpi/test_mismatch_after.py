@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import time
+import weakref
 
 import numpy as np
 import pytest
@@ -13,10 +15,12 @@ from reference import agreed, fresh, raised
 from test_shm import mappings, open_mappings
 
 import hpcoll
-from hpcoll import ArgumentError, MismatchError, TransportError
+from hpcoll import ArgumentError, CollectiveTimeout, MismatchError, TransportError
 from hpcoll.comm import attach
 
 pytestmark = pytest.mark.mpi(min_size=2)
+
+MANY_S = 15  # for 200 errors; where each is looked into, they take a minute
 
 
 def test_freed_after_it() -> None:
@@ -94,3 +98,36 @@ def test_recover(way: str) -> None:
             done = given_up is None and comm.rank != turn % comm.size
             wrong += [] if done or isinstance(given_up, TransportError) else [(turn, repr(given_up))]
     assert agreed(wrong) == []
+
+
+def test_many_in_flight(way: str) -> None:
+    """Each of them raises, and all together soon: what has happened is found out once."""
+    comm, requests = made(way), list[MPI.Request]()
+    comm.Iallreduce(x(1), x(1)).Wait()
+    with contextlib.suppress(MismatchError):  # who is late is told as it starts one
+        for _ in range(200):
+            requests.append(comm.Iallreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM))
+    begun = time.monotonic()
+    wrong = [error for error in map(raised, [request.Wait for request in requests]) if not isinstance(error, MismatchError)]
+    seconds = time.monotonic() - begun
+    assert agreed([*map(repr, wrong[:3])] if wrong else [seconds] if seconds > MANY_S else []) == []
+
+
+def test_memory_of_messages_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the MPI library has yet to send of a call that was given up stays, though the program lets go of it."""
+    monkeypatch.setenv("HPCOLL_SHM", "0")
+    comm, late = fresh(), MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1
+    arrays = [np.ones(1 << 20)]
+    for _ in range(3):  # found by its arguments alone from the second one on
+        comm.Bcast(arrays[0])
+    MPI.COMM_WORLD.Barrier()
+    if late:
+        MPI.COMM_WORLD.Barrier()
+    error = raised(lambda: comm.Bcast(arrays[0], timeout=0.3))
+    if not late:
+        MPI.COMM_WORLD.Barrier()
+    wrong, there = [] if isinstance(error, CollectiveTimeout) else [repr(error)], weakref.ref(arrays.pop())
+    del error
+    gc.collect()
+    assert agreed(wrong) == []
+    assert any(MPI.COMM_WORLD.allgather(there() is not None))

@@ -78,6 +78,15 @@ def test_kinds_of_memory(form: Callable[..., None], double: Any, *, warm: bool) 
     assert agreed([] if right and seconds < SOON_S else [(text, seconds)]) == []
 
 
+def test_functions_as_operators(way: str) -> None:
+    """Told apart by what they do: both have the name that every lambda has."""
+    comm, total = made(way), np.zeros(8)
+    comm.Allreduce(x(8), total, hpcoll.reduce_op(lambda a, b: a + b))
+    op = hpcoll.reduce_op(lambda a, b: a * b) if LAST else hpcoll.reduce_op(lambda a, b: a + b)
+    text, seconds = caught(comm, lambda: comm.Allreduce(x(8), total, op))
+    assert agreed([] if "op=a function" in text and seconds < SOON_S else [(text, seconds)]) == []
+
+
 def test_in_flight_that_nobody_waits_for_yet(way: str) -> None:
     """A rank that computes while its call is in flight comes to the others' blocking one later: nothing is wrong."""
     comm = made(way)

@@ -1,6 +1,7 @@
-"""Messages of the MPI library that a run which ended badly has left under way: stopped, so that they write nowhere any more."""
+"""Messages of the MPI library that a run which ended badly has left under way: stopped where they can be, so that they write nowhere."""
 
 import contextlib
+import time
 
 import numpy as np
 from mpi4py import MPI
@@ -10,7 +11,7 @@ from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import Code
 from hpcoll.runtime.transports.mpi import library
 
-_TRIES = 1000  # of a message that is about to end
+_MOST_S = 0.05  # for messages that are about to end
 
 
 def stop(engine: HostEngine) -> bool:
@@ -21,16 +22,21 @@ def stop(engine: HostEngine) -> bool:
         return True
     nbytes = engine.program.window * nrequests * library().request_nbytes
     handles = engine.numbers(f.REQUESTS, -(-nbytes // 8), 1).ravel().view(f"u{library().request_nbytes}")
-    for place in np.flatnonzero(handles != library().request_null).tolist():
-        if _ends(MPI.Request.fromhandle(int(handles[place])), receives=kinds.get(place % nrequests) == Code.RECV):
+    left = {place: MPI.Request.fromhandle(int(handles[place])) for place in np.flatnonzero(handles != library().request_null).tolist()}
+    for place, request in left.items():
+        if kinds.get(place % nrequests) == Code.RECV:  # cancelled, unless it has begun
+            with contextlib.suppress(MPI.Exception):
+                request.Cancel()
+    end = time.monotonic() + _MOST_S
+    while True:
+        for place in [place for place, request in left.items() if _ended(request)]:
             handles[place] = library().request_null
-    return bool((handles == library().request_null).all())
+            del left[place]
+        if not left or time.monotonic() > end:
+            return not left
 
 
-def _ends(request: MPI.Request, *, receives: bool) -> bool:
-    """Whether a message has ended; a receive is cancelled, unless it has begun."""
+def _ended(request: MPI.Request) -> bool:
     with contextlib.suppress(MPI.Exception):
-        if receives:
-            request.Cancel()
-        return any(request.Test() for _ in range(_TRIES))
+        return request.Test()
     return False

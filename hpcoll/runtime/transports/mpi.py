@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
+# Classes of errors that say that a rank has failed, where the library tells them apart from others.
+FAILURES = tuple(getattr(MPI, name, MPI.ERR_LASTCODE) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED"))
 _MOST_CONTEXTS = 512  # message contexts that a communicator of ours serves: the more, the fewer checks a tag can carry
 _POINTER_NBYTES = ctypes.sizeof(ctypes.c_void_p)
 
