@@ -1,12 +1,14 @@
 """Contexts on MPI communicators: found or made, closed when the process forks or MPI ends."""
 
+import contextlib
 import os
 import threading
+import weakref
 from typing import Any
 
 from mpi4py import MPI
 
-from hpcoll.base.errors import ArgumentError, TransportError
+from hpcoll.base.errors import ArgumentError, HpcollError, TransportError
 from hpcoll.comm.context import Context, free
 from hpcoll.comm.contexts import LIVE
 from hpcoll.comm.introduction import INTRODUCTION
@@ -15,10 +17,12 @@ from hpcoll.comm.notice import NOTICE
 from hpcoll.comm.operations import Operation, drain, give_up_all, stop_helper
 from hpcoll.comm.recorder import record_on_signal
 from hpcoll.comm.registry import Registry
+from hpcoll.runtime.transports.mpi import handle
 
 _FORK = "this process is a fork: MPI belongs to its parent"
 
 _registry = Registry()
+_making: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # locks by handle: two objects may be one communicator
 
 
 def _after_fork() -> None:
@@ -82,24 +86,29 @@ def context_of(comm: MPI.Intracomm, mixed: bool | None = None, ledger: Ledger | 
     if not _KEYVALS:
         _KEYVALS.append(MPI.Comm.Create_keyval(delete_fn=_deleted))
         MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=_finalizing), None)  # MPI_Finalize deletes it first of all
-    context = existing_context(comm)
-    if context is None:
-        INTRODUCTION.begin()
-        resources, parts = _registry.join(comm, bool(mixed))
-        resources.serve(comm)
-        INTRODUCTION.meet(resources)
-        context = Context(resources, ledger or Ledger(), parts)
-        if len(resources.near) < resources.nranks:
-            from hpcoll.comm.inquiry import attend  # what ranks of one node do not need
-
-            attend(resources)
-        LIVE[context] = None
-        if resources.config.record is not None:
-            record_on_signal(resources.config.record)
-        comm.Set_attr(_KEYVALS[0], context)
+    with _making.setdefault(handle(comm), threading.Lock()):
+        context = existing_context(comm) or _new_context(comm, bool(mixed), ledger)
     asked = context.resources.asked_mixed
     if mixed is not None and mixed != asked:
         raise ArgumentError(f"rank {context.rank}: the communicator was made with mixed={asked}, got mixed={mixed}")
+    return context
+
+
+def _new_context(comm: MPI.Intracomm, mixed: bool, ledger: Ledger | None) -> Context:
+    """A context for a communicator that has none."""
+    INTRODUCTION.begin()
+    resources, parts = _registry.join(comm, mixed)
+    resources.serve(comm)
+    INTRODUCTION.meet(resources)
+    context = Context(resources, ledger or Ledger(), parts)
+    if len(resources.near) < resources.nranks:
+        from hpcoll.comm.inquiry import attend  # what ranks of one node do not need
+
+        attend(resources)
+    LIVE[context] = None
+    if resources.config.record is not None:
+        record_on_signal(resources.config.record)
+    comm.Set_attr(_KEYVALS[0], context)
     return context
 
 
@@ -133,7 +142,16 @@ class _MadeOnce:
         attributes = vars(comm)
         with attributes.setdefault("_making", threading.Lock()):
             if "_context" not in attributes:
-                attributes["_context"] = context_of(comm, comm._mixed, attributes.get("_ledger"))
+                starts = attributes.get("_starts")  # `hpcoll.comm.deferred.Starts`
+                try:
+                    context = context_of(comm, comm._mixed, attributes.get("_ledger"))
+                except BaseException as error:
+                    if starts is not None:
+                        starts.fail(error)
+                    raise
+                if starts is not None:
+                    starts.begin(context)
+                attributes["_context"] = context
         return attributes["_context"]
 
 
@@ -142,6 +160,13 @@ class WithContext(MPI.Intracomm):
 
     _mixed: bool | None = None  # of a communicator that was made of another
     _context: Any = _MadeOnce()
+
+    def Free(self) -> None:
+        """Free it, once what was in flight on it has ended."""
+        if "_starts" in vars(self) and "_context" not in vars(self):
+            with contextlib.suppress(HpcollError):  # who waits is told
+                self._context  # noqa: B018
+        super().Free()
 
     @property
     def ledger(self) -> Ledger:

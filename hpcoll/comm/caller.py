@@ -2,6 +2,8 @@
 
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import TypeAlias
 
@@ -11,10 +13,24 @@ PROCESS, COMMUNICATOR = "process", "communicator"  # what cannot call anything b
 
 _PACKAGE = __name__.partition(".")[0]
 _OUR_THREADS = f"{_PACKAGE}-"  # how their names begin
+_here = threading.local()
+
+
+@contextmanager
+def standing_in(place: Place) -> Iterator[None]:
+    """While this thread does what the program called elsewhere."""
+    before, _here.place = getattr(_here, "place", None), place
+    try:
+        yield
+    finally:
+        _here.place = before
 
 
 def place_of_caller() -> Place:
     """The innermost place that is not hpcoll's, nor of a context manager that hpcoll has entered."""
+    elsewhere: Place = getattr(_here, "place", None)
+    if elsewhere is not None:
+        return elsewhere
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").startswith((_PACKAGE, "contextlib")):
         frame = frame.f_back
@@ -25,7 +41,7 @@ def holds() -> str:
     """What can begin no collective before the one in which this thread waits has ended: the process, where it is the program's only one."""
     main = threading.main_thread()
     only = all(one is main or one.name.startswith(_OUR_THREADS) for one in threading.enumerate())
-    return PROCESS if only else COMMUNICATOR
+    return PROCESS if only and threading.current_thread() is main else COMMUNICATOR
 
 
 def in_words(place: Place) -> str:

@@ -17,7 +17,9 @@ from hpcoll.comm.calls.native import as_native, only_native
 from hpcoll.comm.calls.reductions import every_count
 from hpcoll.comm.context import Context
 from hpcoll.comm.cut import ledger_nbytes
+from hpcoll.comm.deferred import defer
 from hpcoll.comm.entries import enter, enter_native, may_enter
+from hpcoll.comm.following import follow
 from hpcoll.comm.group import IN_FLIGHT
 from hpcoll.comm.library_calls import arguments_of
 from hpcoll.comm.limits import Time, limit_of
@@ -26,7 +28,7 @@ from hpcoll.comm.persistent_requests import Persistent
 from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.prepared import Asked, Prepared
 from hpcoll.comm.progress_thread import can_be_helped
-from hpcoll.comm.requests import begin, is_eager, launch, start
+from hpcoll.comm.requests import Make, Request, begin, is_eager, launch, start
 from hpcoll.runtime.engine.call_cache import CallTable, Key, Served
 from hpcoll.runtime.engine.entry import run_cached
 from hpcoll.runtime.engine.host_engine import HostEngine
@@ -46,8 +48,9 @@ def issue(
     context = comm.__dict__.get("_context")
     limit_s = None if timeout is None else limit_of(timeout, comm if context is None else context)
     if context is None:
-        request = _without_context(comm, method, arguments) if algorithm is None and existing_context(comm) is None else None
-        return request or _prepared(comm._context, method, arguments, Asked(algorithm, segment, stream, True, limit_s))
+        asked = Asked(algorithm, segment, stream, True, limit_s)
+        request = _first(comm, method, arguments, asked) if existing_context(comm) is None else None
+        return request or _prepared(comm._context, method, arguments, asked)
     turn = context.turn
     send, recv, op, root = FOUND_BY[method](arguments, context.caller)
     key = method if root == 0 and algorithm is None and segment is None else (method, root, algorithm, segment)
@@ -91,8 +94,8 @@ def _under_way(
     return request
 
 
-def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Asked) -> MPI.Request:
-    """The request of a call that is described and planned."""
+def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Asked, make: Make | None = None) -> MPI.Request:
+    """The request of a call that is described and planned; where ``make`` is given it makes it, whoever serves the call."""
     context.check()
     collect()
     row, algorithm, turn = METHODS[method], asked.algorithm, context.turn
@@ -115,23 +118,33 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Aske
         if all(map(operator.is_, theirs, given)):
             enter_native(context.planner, table, method, arguments, (send, recv), prepared._replace(plan=plan))
         plan.account.note(ledger_nbytes(call, context.nranks))
-        return _IN_MPI[method](context.resources.native, *theirs)
+        request = _IN_MPI[method](context.resources.native, *theirs)
+        return request if make is None else follow(context.rank, f"I{method.lower()}", request, make)
     with context.closing(plan.named(call.count)):
-        request, engine = start(context, prepared.carrier.in_flight(turn), plan, call, limit_s=asked.limit_s)
+        request, engine = start(context, prepared.carrier.in_flight(turn), plan, call, make or Request.of, asked.limit_s)
     context.turn = (turn + 1) % IN_FLIGHT
     if is_eager(call, engine) and may_enter(table, call, plan, send):
         enter(context.planner, table, method, arguments, (send, recv), call, Served(engine, plan), engine.wait_policy.eager)
     return request
 
 
-def _without_context(comm: WithContext, method: str, arguments: tuple[Any, ...]) -> MPI.Request | None:
-    """The library's own request: making a context waits for all ranks, which a call in flight must not. None: only hpcoll can serve it."""
+def _first(comm: WithContext, method: str, arguments: tuple[Any, ...], asked: Asked) -> MPI.Request | None:
+    """The request of a call on a communicator without a context, which only all ranks together can make, and no call in flight waits for.
+
+    Where no thread can do so meanwhile, the library's own serves. None where it cannot, or there is a context by now.
+    """
     row, native = METHODS[method], MPI.Intracomm(comm)
-    if native == MPI.COMM_NULL or (method == "Reduce_scatter" and arguments[2] is None):  # describing it asks the others
+    if native == MPI.COMM_NULL:
         return None
     arguments = row.meant(arguments, native.rank)
-    call = row.describe(Caller(native, native.rank, native.size, np.zeros(1, np.uint8)), *arguments)
-    if call is not None and (call.strict or not call.native):
+    if row.gpu_arrays(arguments, native.rank):
+        return None
+    asks = method == "Reduce_scatter" and arguments[2] is None  # to describe it asks the others
+    call = None if asks else row.describe(Caller(native, native.rank, native.size, np.zeros(1, np.uint8)), *arguments)
+    if can_be_helped():
+        given = lasting(arguments)
+        return defer(comm, lambda context, make: _prepared(context, method, given, asked, make))
+    if asks or asked.algorithm is not None or (call is not None and (call.strict or not call.native)):
         return None
     theirs = as_native(lasting(arguments), row.in_place_at if call is not None and call.aliased else None)
     element, why = only_native(row, arguments, native.rank) if call is None else (str(call.element), "in flight before a blocking call")

@@ -42,6 +42,7 @@ class Operation:
     Attributes:
         over: Why what is in flight stays there: MPI is finalised, or this process a fork; the empty string before that.
         dropped: Nobody will wait for it; ``ended``: it ended in its first turns.
+        begun, called_at: When, on the clock `time.monotonic`, and where the program called.
 
     Args:
         context: Its communicator's.
@@ -67,7 +68,7 @@ class Operation:
         self.board.slots[self._slot, progress.STATE] = progress.FREE
         self.dropped = self.ended = self._finished = self._held = False
         self._error: Exception | None = None
-        self.begun, self._called_at = time.monotonic(), place_of_caller()
+        self.begun, self.called_at = time.monotonic(), place_of_caller()
         self._watch: Watching | None = None
         self._given_up: Exception | None = None
         self._looking = threading.Lock()
@@ -95,7 +96,7 @@ class Operation:
             return
         try:
             if self._watch is None:
-                self._watch = self.context.watch(self.engine, self._form, in_words(self._called_at), self._limit_s, self.begun)
+                self._watch = self.context.watch(self.engine, self._form, in_words(self.called_at), self._limit_s, self.begun)
             if self._watch is not None and state == progress.ENDED_BADLY:
                 self._watch.explain(self.engine.failure())
             elif self._watch is not None:

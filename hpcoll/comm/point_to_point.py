@@ -4,29 +4,19 @@ Host buffers go to the MPI library as they are. GPU arrays go there too where it
 they go through page-locked host memory. A call is one message in any case, so that its peer may have any buffer and need not know hpcoll.
 """
 
-import os
 from collections.abc import Callable
-from functools import cache, partial, wraps
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.errors import ArgumentError, TransportError
-from hpcoll.comm.calls.call import Call
+from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.calls.host_mirror import mirrored
 from hpcoll.comm.calls.native import as_native
-from hpcoll.comm.ledger import Account
-from hpcoll.comm.operations import collect
-from hpcoll.comm.owner import Form
-from hpcoll.comm.plan import MessageContext, Plan
+from hpcoll.comm.following import follow
 from hpcoll.comm.point_to_point_buffers import gpu_arrays, is_direct, serve, settle
-from hpcoll.comm.requests import Request, start
-from hpcoll.comm.waiting import wait_policy
-from hpcoll.runtime.engine.host_engine import Binding, HostEngine
-from hpcoll.runtime.program.fields import NCOLUMNS
-from hpcoll.runtime.program.opcodes import Code, Program
-from hpcoll.runtime.transports.mpi import library
+from hpcoll.comm.requests import Request
 
 _Array, _Comm, _Message = np.ndarray, MPI.Comm, MPI.Message
 _BYTE = np.dtype(np.uint8)
@@ -167,35 +157,8 @@ def _begin_receive(comm: MPI.Comm, post: Callable[[Any], MPI.Request], buf: Any,
     return posted if store is None else _watched(comm.Get_rank(), posted, store)
 
 
-class _Owner:
-    """What an operation needs of a communicator; a message that fails leaves collectives alone."""
-
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-
-    def watch(self, engine: HostEngine, form: Form, called_at: str, limit_s: float | None, begun: float) -> None:
-        """Nobody knows more of a message."""
-
-    def interrupted(self, what: str, error: BaseException) -> None:
-        """Say whose message failed."""
-        if isinstance(error, TransportError):
-            raise TransportError(f"rank {self.rank}: {what}: {error}", code=error.code) from None
-
-
-@cache
-def _plan() -> Plan:
-    """A program of one operation, which tests a request of the MPI library's."""
-    row = np.zeros((1, NCOLUMNS), np.int64)
-    row[0, 0] = Code.WAIT
-    program = Program(row, np.zeros((0, 2), np.int64), np.array([[0, 1, 0]], np.int64), 1, 0, 0, 0, 0)
-    lock, account = np.zeros(1, np.int64), Account()
-    build = partial(HostEngine, program, library(), wait_policy(1, os.cpu_count() or 1), Binding(0, lock, account.sums))
-    return Plan(Receive._what, "", account, lambda call, message_context: build())
-
-
-def _watched(rank: int, posted: MPI.Request, store: Callable[[MPI.Status], None]) -> Request:
+def _watched(rank: int, posted: MPI.Request, store: Callable[[MPI.Status], None]) -> MPI.Request:
     """A request that is done when another one is, and its data on the GPU."""
-    collect()
     status = MPI.Status()
 
     def report(theirs: MPI.Status) -> None:
@@ -204,12 +167,8 @@ def _watched(rank: int, posted: MPI.Request, store: Callable[[MPI.Status], None]
         theirs.Set_elements(MPI.BYTE, max(0, status.Get_count(MPI.BYTE)))
         theirs.Set_cancelled(False)
 
-    def bind(engine: HostEngine) -> None:
-        engine.bind_watched(MPI._addressof(posted), MPI._addressof(status))
-
-    call = Call("receive", 0, 0, 0, _BYTE, start=bind, finish=lambda: store(status), keep=(posted, status), report=report)
     try:
-        return start(_Owner(rank), MessageContext(0, None), _plan(), call, Receive)[0]
+        return follow(rank, Receive._what, posted, Receive.of, status=status, finish=lambda: store(status), report=report)
     except BaseException:  # it must not write to memory that nobody keeps
         posted.Cancel()
         posted.Wait()

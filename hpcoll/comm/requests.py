@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from mpi4py import MPI
 
@@ -31,8 +31,12 @@ def query(status: MPI.Status, operation: Operation) -> None:
     try:
         operation.finish()
     except (DeviceError, TransportError) as error:
-        code = error.code if isinstance(error, TransportError) else 0
-        raise MPI.Exception(code or MPI.ERR_OTHER) from error
+        raise failed(error) from error
+
+
+def failed(error: BaseException) -> MPI.Exception:
+    """What the MPI library is told of an error: a code alone."""
+    return MPI.Exception((error.code if isinstance(error, TransportError) else 0) or MPI.ERR_OTHER)
 
 
 def nothing(*arguments: object) -> None:
@@ -130,6 +134,13 @@ class Request(Ours, MPI.Grequest):
     Buffers belong to the collective until it is done; they are kept alive. Errors of the transport surface in `Wait` and `Test`.
     """
 
+    @classmethod
+    def of(cls, operation: Operation) -> "Request":
+        """That of an operation."""
+        request = cls(MPI.Grequest.Start(query, nothing, nothing, (operation,)))
+        request._operation = operation
+        return request
+
     def Free(self) -> None:
         """Refused while the collective runs: MPI wants it waited for."""
         if self._operation is not None and self._operation.state < progress.ENDED_WELL:
@@ -137,15 +148,18 @@ class Request(Ours, MPI.Grequest):
         super().Free()
 
 
+Make: TypeAlias = Callable[[Operation], MPI.Grequest]
+
+
 def start(
-    context: Owner, on: MessageContext, plan: Plan, call: Call, kind: type[Request] = Request, limit_s: float | None = None
-) -> tuple[Request, HostEngine]:  # fmt: skip
-    """Let a collective run on a message context, for so long at most; the request is of a kind."""
+    context: Owner, on: MessageContext, plan: Plan, call: Call, make: Make = Request.of, limit_s: float | None = None
+) -> tuple[MPI.Grequest, HostEngine]:  # fmt: skip
+    """Let a collective run on a message context, for so long at most; ``make`` makes the request."""
     engine = plan.take(on, call)
     if call.start is not None:
         call.start(engine)
     first = partial(begin, on, engine, call.send, call.recv) if is_eager(call, engine) else _no_turns
-    return launch(context, on, plan, call, engine, first, kind, limit_s), engine
+    return launch(context, on, plan, call, engine, first, make, limit_s), engine
 
 
 def begin(message_context: MessageContext, engine: HostEngine, send: int, recv: int) -> int | None:
@@ -167,8 +181,8 @@ def _no_turns() -> None:
 
 def launch(
     context: Owner, message_context: MessageContext, plan: Plan, call: Call, engine: HostEngine, first: Callable[[], int | None],
-    kind: type[Request] = Request, limit_s: float | None = None, begun: bool = False,
-) -> Request:  # fmt: skip
+    make: Make = Request.of, limit_s: float | None = None, begun: bool = False,
+) -> MPI.Grequest:  # fmt: skip
     """The request of a collective; ``first`` gives the first turns and says how they ended, None where others are before it.
 
     Raises:
@@ -185,8 +199,7 @@ def launch(
         status = first()
         if status not in (None, PENDING):
             operation.end_at_once(failed=status == FAILED)
-        request = kind(MPI.Grequest.Start(query, nothing, nothing, (operation,)))
-        request._operation = operation
+        request = make(operation)
         if operation.ended:
             MPI.Grequest(request).Complete()
         else:

@@ -19,9 +19,13 @@ def lasting(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _lasting(spec: Any) -> Any:
-    if not any(isinstance(item, MPI.Datatype) and item != MPI.DATATYPE_NULL and not item.is_predefined for item in spec):
-        return spec
-    return [_copy(item) if isinstance(item, MPI.Datatype) and not item.is_predefined else item for item in spec]
+    return [_copy(item) if _may_go(item) else item for item in spec] if any(map(_may_go, spec)) else spec
+
+
+def _may_go(item: Any) -> bool:
+    """Whether it is a datatype that the program may free; one of ours stays."""
+    mine = not isinstance(item, MPI.Datatype) or isinstance(item, _Lasting)
+    return not (mine or item == MPI.DATATYPE_NULL or item.is_predefined)
 
 
 def _copy(datatype: MPI.Datatype) -> MPI.Datatype:
