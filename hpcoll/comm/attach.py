@@ -163,10 +163,14 @@ class WithContext(MPI.Intracomm):
 
     def Free(self) -> None:
         """Free it, once what was in flight on it has ended."""
+        self._begin_all()
+        super().Free()
+
+    def _begin_all(self) -> None:
+        """Begin calls in flight that have not."""
         if "_starts" in vars(self) and "_context" not in vars(self):
             with contextlib.suppress(HpcollError):  # who waits is told
                 self._context  # noqa: B018
-        super().Free()
 
     @property
     def ledger(self) -> Ledger:

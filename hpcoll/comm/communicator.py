@@ -100,8 +100,9 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
 
     def free(self) -> None:
         """`Free` unless it is null, or stands for one of mpi4py's constants, which cannot be freed."""
-        if not self._constant and self != MPI.COMM_NULL:
-            self.Free()
+        if not self._constant:
+            self._begin_all()
+            super().free()
 
     def empty(self, shape: int | Sequence[int], dtype: Any = np.float64, device: str = "cpu") -> Any:
         """An array in symmetric memory, which ranks of the same node read in place: collectives do not copy it on its way out.

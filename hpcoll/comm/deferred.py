@@ -7,6 +7,7 @@ where the program does neither, a thread does.
 import contextlib
 import threading
 import time
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -97,6 +98,11 @@ class Deferred(Request):
             return False
         return super().Test(status)
 
+    def __del__(self) -> None:
+        if not self._start.begun and not Operation.over:
+            warnings.warn(f"{self._what}: its request was dropped and never waited for", ResourceWarning, stacklevel=2)
+        super().__del__()
+
     def _end(self, status: MPI.Status | None) -> Literal[True]:
         error, self._start.error = self._start.error, None
         super()._end(status)
@@ -179,12 +185,13 @@ def _come(comm: Any) -> None:
 _starter = _Starter()
 
 
-def defer(comm: Any, begin: Callable[[Any, Callable[[Operation], MPI.Grequest]], object]) -> Deferred | None:
-    """The request of a call on a communicator without a context; None where it has one by now."""
+def defer(comm: Any, what: str, begin: Callable[[Any, Callable[[Operation], MPI.Grequest]], object]) -> Deferred | None:
+    """The request of a call on a communicator without a context, and what that is; None where it has one by now."""
     starts, start = vars(comm).setdefault("_starts", Starts()), Start(begin)
     request = Deferred(start.grequest)
-    request._start, request._comm, start.request = start, comm, weakref.ref(request)
+    request._start, request._comm, request._what, start.request = start, comm, what, weakref.ref(request)
     if not starts.add(start):
+        start.begun = True
         start.grequest.Complete()
         MPI.Grequest.Wait(request)
         return None

@@ -143,7 +143,7 @@ def _first(comm: WithContext, method: str, arguments: tuple[Any, ...], asked: As
     call = None if asks else row.describe(Caller(native, native.rank, native.size, np.zeros(1, np.uint8)), *arguments)
     if can_be_helped():
         given = lasting(arguments)
-        return defer(comm, lambda context, make: _prepared(context, method, given, asked, make))
+        return defer(comm, f"I{method.lower()}", lambda context, make: _prepared(context, method, given, asked, make))
     if asks or asked.algorithm is not None or (call is not None and (call.strict or not call.native)):
         return None
     theirs = as_native(lasting(arguments), row.in_place_at if call is not None and call.aliased else None)

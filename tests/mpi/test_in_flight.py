@@ -41,6 +41,7 @@ def late(comm: Any) -> bool:
 def test_dropped(length: int, way: str) -> None:
     """The root forgets request and array, both die, and the memory is used again: everybody gets what was there, and it warns."""
     comm = communicator().Dup()
+    comm.Barrier()
     x = np.full(length, 7.0 if comm.rank == 0 else 0.0)
     if comm.rank:
         late(comm)
