@@ -22,7 +22,7 @@ _TURNS = 3000  # rounds without movement after which a wait lets Python see a si
 _SHORT_WHILE, _YIELDS_AFTER, _SLEEPS = 300, 10, -1  # such rounds; the second where others may need this core, the third after a while
 _FINALIZE_S = 0.5
 
-_abandoned: list[object] = []
+_abandoned: list[tuple[HostEngine, Call | None, tuple[object, ...]]] = []
 
 
 def abandon(engine: HostEngine, call: Call | None, *keep: object) -> None:
@@ -32,8 +32,13 @@ def abandon(engine: HostEngine, call: Call | None, *keep: object) -> None:
         engine, call: That ran it, and what it ran, if that was described.
         keep: Whatever else owns the caller's memory.
     """
-    if not stop(engine) or (call is not None and call.exported is not None):
+    _abandoned[:] = [(one, its, kept) for one, its, kept in _abandoned if _on_gpu(its) or not stop(one, 0)]
+    if not stop(engine) or _on_gpu(call):
         _abandoned.append((engine, call, keep))
+
+
+def _on_gpu(call: Call | None) -> bool:
+    return call is not None and call.exported is not None
 
 
 class Operation:

@@ -14,8 +14,8 @@ from hpcoll.runtime.transports.mpi import library
 _MOST_S = 0.05  # for messages that are about to end
 
 
-def stop(engine: HostEngine) -> bool:
-    """Stop the messages of an engine that does not run; whether none is under way."""
+def stop(engine: HostEngine, most_s: float = _MOST_S) -> bool:
+    """Stop the messages of an engine that does not run, and wait for them for so long at most; whether none is under way."""
     rows, nrequests = engine.numbers(f.ROWS, len(engine.program.rows), f.NCOLUMNS), engine.program.nrequests
     kinds = {int(row[f.REQUEST]): int(row[f.CODE]) for row in rows if row[f.CODE] in (Code.SEND, Code.RECV)}
     if not kinds or MPI.Is_finalized():
@@ -27,7 +27,7 @@ def stop(engine: HostEngine) -> bool:
         if kinds.get(place % nrequests) == Code.RECV:  # cancelled, unless it has begun
             with contextlib.suppress(MPI.Exception):
                 request.Cancel()
-    end = time.monotonic() + _MOST_S
+    end = time.monotonic() + most_s
     while True:
         for place in [place for place, request in left.items() if _ended(request)]:
             handles[place] = library().request_null
