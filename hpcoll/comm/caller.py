@@ -10,13 +10,14 @@ Place: TypeAlias = tuple[CodeType, int] | None  # and the offset of an instructi
 PROCESS, COMMUNICATOR = "process", "communicator"  # what cannot call anything before a call has ended in which a thread waits
 
 _PACKAGE = __name__.partition(".")[0]
+_PASSED_OVER = (_PACKAGE, "contextlib")
 _OUR_THREADS = f"{_PACKAGE}-"  # how their names begin
 
 
 def place_of_caller() -> Place:
     """The innermost place that is not hpcoll's, nor of a context manager that hpcoll has entered."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").startswith((_PACKAGE, "contextlib")):
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _PASSED_OVER:
         frame = frame.f_back
     return None if frame is None else (frame.f_code, frame.f_lasti)
 
