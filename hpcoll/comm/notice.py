@@ -36,14 +36,15 @@ class Notice:
         self._seen: dict[int, dict[str, Any]] = {}  # by id of the watch, what only the live page has
         self._failed: dict[str, Call] = {}  # by communicator, the first failure
         self._left = ""
-        self._changing = threading.Lock()
+        self._changing = threading.RLock()  # the handler of a signal may call a collective while one that it interrupts is noted
+        self._changes = self._written = 0
         self.at_end: list[Callable[[], None]] = []
 
     def add_page(self, page: Notices | None) -> None:
         """Write on one more page."""
         if page is not None:
             with self._changing:
-                self._pages.add(page)
+                self._pages = weakref.WeakSet([*self._pages, page])
 
     def show(self, page: LivePage | None) -> None:
         """Write on the live page of this process, too, for those who look from outside."""
@@ -68,7 +69,7 @@ class Notice:
             if not told:
                 self._write()
             elif not shown:
-                self._write_live()
+                self._write(live=True)
 
     def end(self, watch: object) -> None:
         """A call waits no more."""
@@ -106,17 +107,19 @@ class Notice:
         """What it says."""
         return {"waits": list(self._waits.values()), "failed": list(self._failed.values()), "left": self._left}
 
-    def _write(self) -> None:
-        pages = list(self._pages)
-        text = fitting(self.text()) if pages else b""
-        for page in pages:
-            page.write(text)
-        self._write_live()
-
-    def _write_live(self) -> None:
-        if self._live is not None:
-            waits = [call | self._seen.get(watch, {}) for watch, call in self._waits.items()]
-            self._live.write({"waits": waits, "failed": list(self._failed.values()), "left": self._left})
+    def _write(self, *, live: bool = False) -> None:
+        """Write on the pages, the live one alone where so asked; once more where a signal's handler has changed something meanwhile."""
+        self._changes += 1
+        while self._written != self._changes:
+            changes, pages = self._changes, [] if live else list(self._pages)
+            text = fitting(self.text()) if pages else b""
+            for page in pages:
+                page.write(text)
+            if self._live is not None:
+                waits = [call | self._seen.get(watch, {}) for watch, call in list(self._waits.items())]
+                self._live.write(self.text() | {"waits": waits})
+            self._written = changes
+            live = False
 
 
 NOTICE = Notice()
