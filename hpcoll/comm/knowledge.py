@@ -123,10 +123,14 @@ class Knowledge:
         if rank not in self._near:
             found = self._told(rank).get("calls", {}).get(str(number))
             return None if found is None else Remembered(Signature.unpacked(found[0]), *found[1:])
+        if number < 1:
+            return None
         history = self.log.histories[self._near[rank]]
+        before = int(history[0, f.BEGUN])  # for each reading Python takes longer than a processor looks ahead: they are in this order
         line = history[1 + number % f.REMEMBERED].tolist()
+        overwritten = number + f.REMEMBERED <= int(history[0, f.BEGUN]) + 1  # or being so, which is told when it is done
         found = Remembered(Signature.unpacked(line[f.ITS_SIGNATURE]), line[f.ITS_COUNT], line[f.ITS_CHAIN])
-        return found if history[0, f.BEGUN] >= number == line[f.NUMBER] else None
+        return found if before >= number == line[f.NUMBER] and not overwritten else None
 
     def waiting(self, rank: int, number: int) -> Call | None:
         """What a rank says of the call with that number, if it waits in it, or failed while it did."""
