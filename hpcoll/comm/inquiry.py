@@ -18,7 +18,7 @@ from mpi4py import MPI
 
 from hpcoll.comm.group import PARTING
 from hpcoll.comm.knowledge import Knowledge
-from hpcoll.comm.notice import NOTICE, Call
+from hpcoll.comm.notice import NOTICE, Call, order
 from hpcoll.comm.resources import Resources
 from hpcoll.runtime.transports.mpi import control_tag, may_call
 from hpcoll.selection.config import log
@@ -146,7 +146,7 @@ class Inquiry:
         """Pass on what is new: of several failures of a communicator the first one counts."""
         key, on = call["key"], self.resources.get(call["key"])
         known = self.failed.get(key)
-        if known is None or (call["at"], call["text"]) < (known["at"], known["text"]):
+        if known is None or order(call) < order(known):
             self.failed[key] = call
             for rank in self._friends:
                 self._send(rank, {"failed": call})

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from hpcoll.base.processes import RUNNING, state_of
 from hpcoll.comm.calls.methods import NUMBERS
-from hpcoll.comm.notice import NOTICE, Call
+from hpcoll.comm.notice import NOTICE, Call, order
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.signature import Signature
 from hpcoll.runtime.program import fields as f
@@ -142,7 +142,7 @@ class Knowledge:
         """What ranks say has failed on the communicator, the first one first."""
         said = [one for rank in self._on.near for one in self.notice(rank).get("failed", ())]
         said += [self._on.inquiry.failed[self.key]] if self._on.inquiry and self.key in self._on.inquiry.failed else []
-        return sorted((one for one in said if one["key"] == self.key), key=lambda one: (float(one["at"]), one["text"]))
+        return sorted((one for one in said if one["key"] == self.key), key=order)
 
     def _told(self, rank: int) -> dict[str, Any]:
         return self._on.inquiry.answer(self.key, self.lane, rank) if self._on.inquiry else {}

@@ -12,14 +12,18 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from hpcoll.runtime.transports.live_page import LivePage
-from hpcoll.runtime.transports.notices import Notices, fitting
+from hpcoll.runtime.transports.notices import NOTICE_NBYTES, Notices, fitting
 
 # A call: ``key`` of its communicator, ``lane``, the index of its message context, and ``number`` on that; ``what`` it is and where it was
 # called; for which ranks it ``awaits``, at which ``step``, ``since`` when, in seconds, monotonic; what it ``holds`` up meanwhile
-# (`hpcoll.comm.caller.holds`), the empty string where the program has not come to its end yet.
+# (`hpcoll.comm.caller.holds`), the empty string where the program has not come to its end yet. One that has failed has the `FAILURE`, too.
 Call: TypeAlias = dict[str, Any]
 IN_LIBRARY = -1  # in place of a lane, of a blocking collective of the MPI library's own (`hpcoll.runtime.transports.call_log.InLibrary`)
+# Of a failure, alike on all ranks that pass it on with calls of their own: its ``kind`` of error and ``text``, ``at`` what time it was told
+# first, by that rank's clock, and of which ``lane`` and ``number``.
+FAILURE = ("at", "text", "of", "kind")
 _MOST_FAILED = 32  # communicators whose failures are kept, the latest ones
+_MOST_TOLD = NOTICE_NBYTES // 2  # bytes of one: ranks that read it and those that are sent it have the same text
 
 
 class Notice:
@@ -78,14 +82,24 @@ class Notice:
             if self._waits.pop(id(watch), None):
                 self._write()
 
-    def fail(self, kind: str, text: str, call: Call) -> Call | None:
-        """Say that a call has failed, the first on its communicator, with an error of a kind; returns what is said, if it is the first."""
+    def fail(self, kind: str, text: str, call: Call, first: Call | None = None) -> Call | None:
+        """Say that a call has failed, the first on its communicator; returns what is said, if it is.
+
+        Args:
+            kind, text: The error.
+            call: What this rank calls there.
+            first: Of another rank, with which it failed: what it says of that is passed on as it is.
+        """
+        import json  # what no program needs that never waits
+
+        mine = {"kind": kind, "text": text, "at": time.time(), "of": [call["lane"], call["number"]]}
+        said = call | (mine if first is None else {name: first[name] for name in FAILURE})
         with self._changing:
             if call["key"] in self._failed:
                 return None
             while len(self._failed) >= _MOST_FAILED:
                 self._failed.pop(next(iter(self._failed)))
-            self._failed[call["key"]] = {"kind": kind, "text": text, "at": time.time()} | call
+            self._failed[call["key"]] = json.loads(fitting({"failed": [said]}, _MOST_TOLD))["failed"][0]
             self._write()
             return self._failed[call["key"]]
 
@@ -120,6 +134,11 @@ class Notice:
                 self._live.write(self.text() | {"waits": waits})
             self._written = changes
             live = False
+
+
+def order(failure: Call) -> list[Any]:
+    """By which the first of several failures of a communicator is the same on all ranks, whatever their clocks say."""
+    return [failure[name] for name in FAILURE]
 
 
 NOTICE = Notice()

@@ -145,8 +145,8 @@ class Watch:
         found = self._known.failures()
         if found:
             kind, text = _KINDS.get(found[0]["kind"], TransportError), found[0]["text"]
-            tell(self._on, kind, text, self._described(), self._known)
-            text = text or self._difference(found[0]["lane"], found[0]["number"])
+            tell(self._on, kind, text, self._described(), self._known, first=found[0])
+            text = text or self._difference(*found[0]["of"])
         raise kind(text, code=self._code)
 
     def explain(self, error: HpcollError) -> None:
@@ -212,7 +212,10 @@ class Watch:
         return story.story(self._known, self._on.rank, self._number)
 
 
-def tell(on: Resources, kind: type[TransportError], text: str, call: Call | None = None, known: Knowledge | None = None) -> None:
+def tell(
+    on: Resources, kind: type[TransportError], text: str, call: Call | None = None, known: Knowledge | None = None,
+    first: Call | None = None,
+) -> None:  # fmt: skip
     """Let the other ranks give up, too, in this call or their next; of several such errors the first counts.
 
     Args:
@@ -220,9 +223,10 @@ def tell(on: Resources, kind: type[TransportError], text: str, call: Call | None
         kind, text: The error that they are to raise; no text: they say what each rank called.
         call: That failed; None: no call that others know.
         known: Of the message context on which it runs, if that is not one of the communicator's.
+        first: Call of another rank that has failed first, of which this is passed on.
     """
     none: Call = {"key": on.key, "lane": 0, "number": 0, "what": "", "awaits": [], "step": "", "since": 0.0, "holds": ""}
-    told = NOTICE.fail(kind.__name__, text, call or none)
+    told = NOTICE.fail(kind.__name__, text, call or none, first)
     if told is not None and on.inquiry is not None:
         on.inquiry.tell(told)
     for log_of_calls in ([known.log] if known else []) + [one.log for one in on.every_message_context()]:
