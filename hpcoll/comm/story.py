@@ -57,9 +57,11 @@ def awaits(known: Knowledge, rank: int, number: int) -> list[int]:
 
 
 def behind(known: Knowledge, ranks: list[int], number: int) -> list[int]:
-    """Some ranks, and those that they wait for, and so on, as far as that is known."""
+    """Some ranks, and those that they wait for, and so on, as far as that is known and there are few."""
     found = list(ranks)
     for rank in found:
+        if len(found) >= _MOST:
+            break
         found += [one for one in awaits(known, rank, number) if one not in found][: _MOST - len(found)]
     return found
 
