@@ -15,6 +15,7 @@ from hpcoll.comm.resources import Resources
 from hpcoll.comm.signature import Signature
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.transports.call_log import CallLog, InLibrary
+from hpcoll.runtime.transports.notices import fitting
 
 _NAMES = {number: name for name, number in NUMBERS.items()}
 
@@ -84,7 +85,7 @@ class Knowledge:
     def notice(self, rank: int) -> dict[str, Any]:
         """What a rank says of itself: calls in which it ``waits``, calls that have ``failed`` on it, that it has ``left``."""
         if rank not in self._on.near:
-            return self._told(rank).get("notice", {})
+            return self._heard_of(rank).get("notice", {})
         pages, mine = self._on.node.notices, rank == self._on.rank
         notice = NOTICE.text() if mine or pages is None else pages.read(self._on.near[rank])
         offset = time.time() - time.monotonic()  # what another machine can read
@@ -92,7 +93,7 @@ class Knowledge:
 
     def state(self, rank: int) -> str:
         """Of its process; the empty string where it is not known."""
-        return state_of(self._on.pids[rank]) if rank in self._on.near else self._told(rank).get("state", "")
+        return state_of(self._on.pids[rank]) if rank in self._on.near else self._heard_of(rank).get("state", "")
 
     def answers(self, rank: int) -> bool:
         """Whether anything is known of it."""
@@ -101,14 +102,14 @@ class Knowledge:
     def begun(self, rank: int) -> Begun | None:
         """How far it is; None where that is not known."""
         if rank not in self._near:
-            return Begun(*self._told(rank)["begun"]) if self._told(rank) else None
+            return Begun(*self._told(rank)["begun"]) if "begun" in self._told(rank) else None
         begun, ended, when = self.log.histories[self._near[rank], 0, : f.ENDED_AT + 1].tolist()
         return Begun(begun, ended, time.time() - time.monotonic() + 1e-9 * when)
 
     def in_library(self, rank: int) -> InLibrary | None:
         """How far it is with blocking collectives of the MPI library's own on the communicator; None where that is not known."""
         if rank not in self._on.near:
-            return InLibrary(*self._told(rank)["library"]) if self._told(rank) else None
+            return InLibrary(*self._told(rank)["library"]) if "library" in self._told(rank) else None
         return self._on.log.in_library(self._on.near[rank])
 
     def served(self, rank: int) -> str:
@@ -147,11 +148,18 @@ class Knowledge:
     def _told(self, rank: int) -> dict[str, Any]:
         return self._on.inquiry.answer(self.key, self.lane, rank) if self._on.inquiry else {}
 
+    def _heard_of(self, rank: int) -> dict[str, Any]:
+        """The latest that it has said on whatever message context of the communicator."""
+        return self._on.inquiry.answer(self.key, None, rank) if self._on.inquiry else {}
+
     def answer(self, rank: int) -> dict[str, Any]:
         """What is known of a rank that shares memory with this one, for those that do not."""
+        import json  # what ranks of one node do not need
+
         notice, state = self.notice(rank), RUNNING if rank == self._on.rank else self.state(rank)
         begun = self.begun(rank)  # after what it says: it may have left once this call had ended
         assert begun is not None
+        notice = json.loads(fitting(notice))  # as those of others are, which are read where they have little room
         numbers = range(max(1, begun.begun - f.REMEMBERED + 1), begun.begun + 1)
         found = {number: self.remembered(rank, number) for number in numbers}
         return {
