@@ -66,6 +66,11 @@ class Inquiry:
         if on.key in self.failed:  # another rank's first call, before this one was ready
             _alarm(on)
 
+    @property
+    def listened(self) -> bool:
+        """Whether ranks answer while they compute, too."""
+        return MPI.Query_thread() == MPI.THREAD_MULTIPLE
+
     def answer(self, key: str, lane: int | None, rank: int) -> dict[str, Any]:
         """What was last heard of a rank, on a message context or on whichever; nothing where nothing was."""
         found, end = self._answers.get((key, lane, rank), {}), self._ends.get(rank)

@@ -14,9 +14,10 @@ from typing import Any, TypeAlias
 from hpcoll.runtime.transports.live_page import LivePage
 from hpcoll.runtime.transports.notices import NOTICE_NBYTES, Notices, fitting
 
-# A call: ``key`` of its communicator, ``lane``, the index of its message context, and ``number`` on that; ``what`` it is and where it was
-# called; for which ranks it ``awaits``, at which ``step``, ``since`` when, in seconds, monotonic; what it ``holds`` up meanwhile
-# (`hpcoll.comm.caller.holds`), the empty string where the program has not come to its end yet. One that has failed has the `FAILURE`, too.
+# A call: ``key`` of its communicator, which it is ``on``, by name, ``lane``, the index of its message context, and ``number`` on that;
+# ``what`` it is and where it was called; for which ranks it ``awaits``, at which ``step``, ``since`` when, in seconds, monotonic; what it
+# ``holds`` up meanwhile (`hpcoll.comm.caller.holds`), the empty string where the program has not come to its end yet. One that has failed
+# has what belongs to a `FAILURE`, too.
 Call: TypeAlias = dict[str, Any]
 IN_LIBRARY = -1  # in place of a lane, of a blocking collective of the MPI library's own (`hpcoll.runtime.transports.call_log.InLibrary`)
 # Of a failure, alike on all ranks that pass it on with calls of their own: its ``kind`` of error and ``text``, ``at`` what time it was told

@@ -59,7 +59,7 @@ def write_record(folder: str, why: str) -> Path | None:
 def _of_communicator(on: Resources) -> dict[str, Any]:
     calls, dropped = list[dict[str, Any]](), 0
     for place, one in enumerate(on.every_message_context()):
-        lane = "blocking" if place == 0 else f"{'in flight' if place < len(on.message_contexts) else 'persistent'} {place}"
+        lane = f"{on.form(one.index)} {place}".removesuffix(" 0")
         found = _of_log(one.log, lane, NOTICE.waits_of(on.key, one.index))
         calls += found
         dropped += one.log.ncalls - len(found)

@@ -179,7 +179,10 @@ def test_every_rank_is_asked_in_its_turn(clock: SimpleNamespace) -> None:
 
 def test_who_waits_for_very_many() -> None:
     """Follows no others, and none of those for whom it waits is left out."""
-    known: Any = SimpleNamespace(waiting=lambda rank, number: {"awaits": list(range(1000, 1100))}, state=lambda rank: "")
+    waiting = {"awaits": list(range(1000, 1100))}
+    known: Any = SimpleNamespace(
+        key="", lane=0, waiting=lambda rank, number: waiting, state=lambda rank: "", notice=lambda rank: {},
+    )  # fmt: skip
     assert behind(known, list(range(100)), 1) == list(range(100))
     assert behind(known, [1], 1) == [1, *range(1000, 1063)]
 
