@@ -128,7 +128,7 @@ def test_a_rank_that_does_not_come(form: str, way: dict[str, str]) -> None:
     assert all(1.4 < one < 1.5 + SOON_S for one in seconds), seconds
     warned = [line for line in errors.splitlines() if " on MPI_COMM_WORLD waits for" in line and "CollectiveTimeout" not in line]
     assert len(warned) == 1, errors
-    assert re.search(r"I?[aA]llreduce(_init)?\(float64\[8\], op=SUM\) at .*:\d+ on MPI_COMM_WORLD waits for [12] s: rank 0 waits", warned[0])
+    assert re.search(r"I?[aA]llreduce(_init)?\(float64\[8\], op=SUM\) at .*:\d+ on MPI_COMM_WORLD waits for [12] s: rank 0 ", warned[0])
 
 
 @pytest.mark.full
@@ -170,7 +170,7 @@ def test_a_rank_waits_on_another_communicator() -> None:
     other.Reduce(x, y, root=1)
     """
     said, errors, _, _ = job("blocking", victim, "os._exit(0)", before=before, HPCOLL_WARN="500ms", HPCOLL_TIMEOUT="2s")
-    chain = r"rank 1 waits in Reduce\(float64\[8\], op=SUM, root=1\) at <string>:\d+ on the other since \d\d:\d\d:\d\d for ranks? (0|2|0, 2)"
+    chain = r"rank 1 waits in Reduce\(float64\[8\], op=SUM, root=1\) at <string>:\d+ on the other since [\d:]+ for ranks? (0|2|0, 2)"
     assert re.search(rf"rank 0 waits for rank 1; {chain}; rank [02] ", errors + str(said)), (said, errors)
     assert "MismatchError" not in errors + str(said)
 
