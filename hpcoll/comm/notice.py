@@ -17,7 +17,7 @@ from hpcoll.runtime.transports.notices import NOTICE_NBYTES, Notices, fitting
 # A call: ``key`` of its communicator, which it is ``on``, by name, ``lane``, the index of its message context, and ``number`` on that;
 # ``what`` it is and where it was called; for which ranks it ``awaits``, at which ``step``, ``since`` when, in seconds, monotonic; what it
 # ``holds`` up meanwhile (`hpcoll.comm.caller.holds`), the empty string where the program has not come to its end yet. One that has failed
-# has what belongs to a `FAILURE`, too.
+# has what belongs to a `FAILURE`, too; others on its communicator, which may be in flight yet, are ``over``: nobody will wait for them.
 Call: TypeAlias = dict[str, Any]
 IN_LIBRARY = -1  # in place of a lane, of a blocking collective of the MPI library's own (`hpcoll.runtime.transports.call_log.InLibrary`)
 # Of a failure, alike on all ranks that pass it on with calls of their own: its ``kind`` of error and ``text``, ``at`` what time it was told
@@ -120,7 +120,8 @@ class Notice:
 
     def text(self) -> dict[str, Any]:
         """What it says."""
-        return {"waits": list(self._waits.values()), "failed": list(self._failed.values()), "left": self._left}
+        waits = [one | {"over": True} if one["key"] in self._failed else one for one in list(self._waits.values())]
+        return {"waits": waits, "failed": list(self._failed.values()), "left": self._left}
 
     def _write(self, *, live: bool = False) -> None:
         """Write on the pages, the live one alone where so asked; once more where a signal's handler has changed something meanwhile."""

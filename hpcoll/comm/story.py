@@ -37,10 +37,11 @@ def doing(known: Knowledge, rank: int, number: int) -> str:
 
 
 def elsewhere(known: Knowledge, rank: int, number: int) -> Call | None:
-    """Another call in which a rank waits, the latest one; None where none is known, or it does not run."""
+    """Another call in which a rank waits, the latest one, if there is one that its program waits for; None where none is known."""
     notice, here = known.notice(rank), (known.key, known.lane, number)
-    calls = [one for one in notice.get("waits", ()) if (one["key"], one["lane"], one["number"]) != here]
-    return calls[-1] if calls and not notice.get("left") and known.state(rank) in (RUNNING, "") else None
+    calls = [one for one in notice.get("waits", ()) if (one["key"], one["lane"], one["number"]) != here and not one.get("over")]
+    running = not notice.get("left") and known.state(rank) in (RUNNING, "")
+    return next(iter([*(one for one in reversed(calls) if one["holds"]), *reversed(calls)]), None) if running else None
 
 
 def story(known: Knowledge, rank: int, number: int) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from types import SimpleNamespace
+from typing import Any
 
 import mpi4py
 import numpy as np
 import pytest
 
 mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
-
-from mpi4py import MPI  # noqa: E402
 
 from hpcoll.base.ops import reduce_op  # noqa: E402
 from hpcoll.comm import knowledge, resources  # noqa: E402
@@ -58,10 +57,20 @@ class Communicator:
         if ended:
             history[0, f.CALLS_ENDED], history[0, f.ENDED_AT] = number, 1_000_000_000 * number
 
-    def wait(self, rank: int, what: str, awaits: list[int], lane: int = 0, number: int = 1) -> None:
-        """Have a rank of the node say that it waits."""
-        call = {"key": self.on.key, "on": self.on.title, "lane": lane, "number": number, "what": what, "awaits": awaits, "since": 1.0}
-        Notices(self.pages._all, rank).write(fitting({"waits": [call]}))
+    def call(self, what: str, awaits: list[int], lane: int = 0, holds: str = "process") -> dict[str, Any]:
+        """A rank's first call on a message context, in which it waits."""
+        return {
+            "key": self.on.key, "on": self.on.title, "lane": lane, "number": 1, "what": what, "awaits": awaits, "since": 1.0,
+            "holds": holds,
+        }  # fmt: skip
+
+    def wait(self, rank: int, what: str, awaits: list[int], lane: int = 0) -> None:
+        """Have another rank of the node say that it waits."""
+        say(self.pages, rank, waits=[self.call(what, awaits, lane)])
+
+
+def say(pages: Notices, rank: int, **notice: Any) -> None:
+    Notices(pages._all, rank).write(fitting(notice))
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +114,7 @@ def test_a_story_goes_on_in_another_call(rows: Communicator, monkeypatch: pytest
     """On another message context, and another communicator: to the rank on which all others wait."""
     other = Communicator(rows.pages, "columns")
     monkeypatch.setattr(knowledge, "LIVE", [SimpleNamespace(resources=one.on) for one in (rows, other)])
-    knowledge.NOTICE.wait(rows, {"key": "rows", "lane": 0, "number": 1, "what": "Barrier()", "on": "rows", "awaits": [1], "since": 1.0})
+    knowledge.NOTICE.wait(rows, rows.call("Barrier()", [1]))
     rows.wait(1, "Iscatterv(x) at x.py:3", [2], lane=1)
     other.wait(2, "Barrier() at x.py:4", [3])
     text = re.sub(r" since \d\d:\d\d:\d\d", "", story(rows.known(), 0, 1))
@@ -118,9 +127,24 @@ def test_a_story_goes_on_in_another_call(rows: Communicator, monkeypatch: pytest
     assert text.endswith("on columns for rank 3 of columns; rank 3 of columns has called no collective yet")
 
 
+def test_of_several_calls_the_one_that_the_program_waits_for(rows: Communicator) -> None:
+    """Not one in flight for which it does not, nor one on a communicator whose calls are given up."""
+    other = Communicator(rows.pages, "columns")
+    held, flies = rows.call("Barrier()", [3], 1), rows.call("Ibcast()", [3], 2, "")
+    say(rows.pages, 1, waits=[held, flies])
+    assert doing(rows.known(), 1, 1).startswith("waits in Barrier() since ")
+    say(rows.pages, 1, waits=[flies])
+    assert doing(rows.known(), 1, 1).startswith("waits in Ibcast() since ")
+    notice, page = Notice(), Notices(rows.pages._all, 1)
+    notice.add_page(page)
+    notice.wait(rows, other.call("Ibarrier()", [0], 1, ""))
+    notice.fail("PeerFailed", "rank 3 has ended", other.call("Barrier()", [0]))
+    assert doing(rows.known(), 1, 1) == "has called no collective yet"
+
+
 def test_a_story_that_comes_back(rows: Communicator) -> None:
     """Ends where it began."""
-    knowledge.NOTICE.wait(rows, {"key": "rows", "lane": 0, "number": 1, "what": "Barrier()", "on": "rows", "awaits": [1], "since": 1.0})
+    knowledge.NOTICE.wait(rows, rows.call("Barrier()", [1]))
     rows.wait(1, "Barrier()", [2])
     rows.wait(2, "Barrier()", [0])
     assert story(rows.known(), 0, 1) == "rank 0 waits for rank 1; rank 1 waits for rank 2; rank 2 waits for rank 0"
@@ -179,7 +203,3 @@ def test_names_that_are_given_later(rows: Communicator, monkeypatch: pytest.Monk
     rows.on.forget_name()
     named.Get_name = lambda: 1 / 0  # type: ignore[assignment, return-value]
     assert rows.on.title == "rows of B"
-
-
-def test_no_mpi_was_started() -> None:
-    assert not MPI.Is_initialized()
