@@ -39,6 +39,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:
+    context.resources.forget_name()
     if context.resources.lock[0] and not context.closed:
         context.break_off("a call before the communicator was freed")
     if not context.closed:

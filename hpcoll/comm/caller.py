@@ -12,6 +12,7 @@ Place: TypeAlias = tuple[CodeType, int] | None  # and the offset of an instructi
 PROCESS, COMMUNICATOR = "process", "communicator"  # what cannot call anything before a call has ended in which a thread waits
 
 _PACKAGE = __name__.partition(".")[0]
+_PASSED_OVER = (_PACKAGE, "contextlib")
 _OUR_THREADS = f"{_PACKAGE}-"  # how their names begin
 _here = threading.local()
 
@@ -32,7 +33,7 @@ def place_of_caller() -> Place:
     if elsewhere is not None:
         return elsewhere
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").startswith((_PACKAGE, "contextlib")):
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _PASSED_OVER:
         frame = frame.f_back
     return None if frame is None else (frame.f_code, frame.f_lasti)
 

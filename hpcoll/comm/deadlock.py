@@ -68,8 +68,8 @@ def _circle(path: list[Wait]) -> list[Wait]:
     on, _, call = path[-1]
     for other in call["awaits"]:
         for wait in _held_from(on, other, call):
-            here = wait.on.rank
-            if (_awaits_all(wait.call) or here in wait.call["awaits"]) and _absent(wait.on, here, wait.call):
+            here, held = wait.on.rank, path[0].call["holds"] == PROCESS or path[0].call["key"] == wait.call["key"]
+            if held and (_awaits_all(wait.call) or here in wait.call["awaits"]) and _absent(wait.on, here, wait.call):
                 return [*path, wait]
             seen = any(wait.world_rank == one.world_rank for one in path)
             found = [] if seen or len(path) == _MOST else _circle([*path, wait])

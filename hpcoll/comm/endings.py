@@ -31,19 +31,27 @@ def go_on(on: Resources, engine: HostEngine, status: int, limit_s: float | None,
         watch.end()
 
 
-def absent(on: Resources, ranks: Sequence[int]) -> str:
+def absent(ranks: Sequence[int]) -> str:
     """Which of some ranks of COMM_WORLD is known to have ended, and how; the empty string where none is."""
-    for one in on.message_contexts[:1]:
-        known = Knowledge(on, one.log)
-        known.ask([rank for rank, place in enumerate(on.group.world_ranks) if place in ranks])
-        for rank in known.ranks():
-            left = known.notice(rank).get("left", "") or ("has ended" if known.state(rank) == GONE else "")
-            if left and rank != on.rank and on.group.world_ranks[rank] in ranks:
-                return f"{on.who(rank)} {left}"
+    sought, seen = {rank for rank in ranks if rank >= 0}, set[int]()
+    groups = {one.resources.group: one.resources for one in reversed(list(LIVE))}  # of each, what its oldest communicator knows
+    for on in groups.values():
+        places = [(rank, place) for rank, place in enumerate(on.group.world_ranks) if place in sought and rank != on.rank]
+        for one in on.message_contexts[:1]:
+            known = Knowledge(on, one.log)
+            known.ask([rank for rank, _ in places])
+            for rank, place in places:
+                if place in seen:  # what it says in shared memory it says in all that it has
+                    continue
+                left = known.notice(rank).get("left", "") or ("has ended" if known.state(rank) == GONE else "")
+                if left:
+                    return f"{on.who(rank)} {left}"
+                if rank in on.near:
+                    seen.add(place)
     return ""
 
 
-WITNESSES.append(lambda ranks: next(filter(None, (absent(context.resources, ranks) for context in list(LIVE))), ""))
+WITNESSES.append(absent)
 
 
 def check_others(on: Resources) -> None:

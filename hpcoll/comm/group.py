@@ -37,8 +37,8 @@ from hpcoll.selection.config import log
 from hpcoll.selection.networks import levels
 from hpcoll.selection.topology import Process, find_topology, this_process
 
-# By number of a group: on which all ranks of COMM_WORLD wait for each other at the end, where not all share memory. Never freed.
-PARTING: dict[int, MPI.Intracomm] = {}
+# By number and ranks of a group: on which all of COMM_WORLD wait for each other at the end, where not all share memory. Never freed.
+PARTING: dict[tuple[int, tuple[int, ...]], MPI.Intracomm] = {}
 
 IN_FLIGHT = 2  # message contexts for non-blocking calls
 CALLS_AT_ONCE = 1 + IN_FLIGHT  # message contexts of a communicator
@@ -111,8 +111,8 @@ class Group:
         shares, near = self._stock[0].rings is not None, self.node.nranks == self.nranks
         found = [(0, shares)] * self.nranks if near else self.comm.allgather((self.node.first, shares))
         self.one_node = near and shares
-        if not self.one_node and not may_part and world_ranks == tuple(range(MPI.COMM_WORLD.size)):
-            PARTING[number] = duplicate(self.comm)
+        if not self.one_node and not may_part and sorted(world_ranks) == list(range(MPI.COMM_WORLD.size)):
+            PARTING[number, world_ranks] = duplicate(self.comm)
         self.capacity = self._staging_nbytes() if any(theirs for _, theirs in found) else 0
         self.topology = find_topology(self.rank, self.processes, found, self.config.domains or ())
         self.levels = levels(hosts, self.config.levels).on_parts(self.topology.nodes, self.topology.domains)

@@ -2,35 +2,36 @@
 
 They travel on a tag of their own of the group's private communicator. A rank answers while it waits in a call of hpcoll's itself, and five
 times a second by a thread otherwise, where the MPI library lets several threads call it: for itself, and for the ranks of its node, so that
-it is known of one that is stopped, or gone. Nothing travels while all goes well.
+it is known of one that is stopped, or gone. Nothing travels while all goes well, until ranks end.
 """
 
 import contextlib
-import json
+import heapq
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 from mpi4py import MPI
 
 from hpcoll.comm.group import PARTING
 from hpcoll.comm.knowledge import Knowledge
-from hpcoll.comm.notice import NOTICE, Call
+from hpcoll.comm.letters import Letters
+from hpcoll.comm.notice import NOTICE, Call, order
 from hpcoll.comm.resources import Resources
 from hpcoll.runtime.transports.mpi import control_tag, may_call
 from hpcoll.selection.config import log
 
-_EVERY_S = 0.2  # between two looks of the thread
+_EVERY_S = 0.2  # between two looks of the thread, and least from one time that others are told who has ended to the next
 _AGAIN_S, _MOST_S = 0.1, 2.0  # between two questions to the same rank: at first, and at most
 _MOST_ASKED = 64  # ranks at once
 _BASE = 8  # of the distances at which a rank tells others of a failure: of n ranks it tells 7 log_8 n, and all hear it in log_8 n steps
 _FIRST_NAP_S, _LAST_NAP_S = 1e-4, 1e-2
+_FAREWELL_S = 1.0  # most that a rank waits at its end until what it has told is on its way, and for the thread
+_MOST_HOW = 500  # characters of what many ranks are told of how one has ended
 _NEIGHBOURS = 2  # that are asked about a rank which does not answer
 _ALL: "list[Inquiry]" = []  # copied in one go, while other threads make some
-_unsent: list[tuple[MPI.Request, bytes]] = []  # of groups that are gone: the library may read them yet
 _attending = threading.Lock()
 
 
@@ -45,15 +46,15 @@ class Inquiry:
     """
 
     def __init__(self, on: Resources) -> None:
-        self._comm, self._hosts = on.comm, [one.host for one in on.group.processes]
-        self._tag, self._lock = control_tag(), threading.RLock()
-        self._answers: dict[tuple[str, int, int], dict[str, Any]] = {}
+        self._comm, self._logs, self._hosts = on.comm, on.group.logs, [one.host for one in on.group.processes]
+        self._letters, self._lock = Letters(on.comm, control_tag()), threading.RLock()
+        self._answers: dict[tuple[str, int | None, int], dict[str, Any]] = {}  # the latest on a message context, and on any
         self._asked: dict[tuple[str, int, int], tuple[float, float]] = {}  # when, and how long until the next time
-        self._sending: list[tuple[MPI.Request, bytes]] = []
+        self._ends: dict[int, dict[str, Any]] = {}  # of ranks that have ended, what is said of that
+        self._news, self._told_at = list[dict[str, Any]](), 0.0  # of these, not yet passed on
         self.resources: weakref.WeakValueDictionary[str, Resources] = weakref.WeakValueDictionary()
         self.failed: dict[str, Call] = {}
-        self._over = False
-        self._friends = [(on.rank + distance) % on.nranks for distance in distances(on.nranks)]
+        self._over = self._serving = False
         _ALL.append(self)
         _listener.wake()
 
@@ -65,21 +66,29 @@ class Inquiry:
         if on.key in self.failed:  # another rank's first call, before this one was ready
             _alarm(on)
 
-    def answer(self, key: str, lane: int, rank: int) -> dict[str, Any]:
-        """What was last heard of a rank; nothing where nothing was."""
-        return self._answers.get((key, lane, rank), {})
+    @property
+    def listened(self) -> bool:
+        """Whether ranks answer while they compute, too."""
+        return MPI.Query_thread() == MPI.THREAD_MULTIPLE
+
+    def answer(self, key: str, lane: int | None, rank: int) -> dict[str, Any]:
+        """What was last heard of a rank, on a message context or on whichever; nothing where nothing was."""
+        found, end = self._answers.get((key, lane, rank), {}), self._ends.get(rank)
+        if end is None:
+            return found
+        calls = [{"begun": (begun, ended, end["when"])} for index, begun, ended in end["calls"] if index == lane]
+        return found | {"rank": rank, "state": "", "notice": {"left": end["how"]}} | (calls[0] if calls else {})
 
     def heard(self, key: str, lane: int) -> list[int]:
         """Ranks of whom anything was heard; another thread may be hearing more."""
-        return [rank for *about, rank in list(self._answers) if about == [key, lane]]
+        return [*self._ends, *(rank for *about, rank in list(self._answers) if about == [key, lane] and rank not in self._ends)]
 
     def ask(self, key: str, lane: int, ranks: Sequence[int]) -> None:
         """Ask far ranks how far they are on a message context, each at growing intervals; of those that are silent their neighbours."""
-        now = time.monotonic()
-        for rank in ranks[:_MOST_ASKED]:
-            asked, pause = self._asked.get((key, lane, rank), (0.0, _AGAIN_S))
-            if now - asked < pause:
-                continue
+        now, never = time.monotonic(), (0.0, _AGAIN_S)
+        asked_before = [(*self._asked.get((key, lane, rank), never), rank) for rank in dict.fromkeys(ranks) if rank not in self._ends]
+        due = (one for one in asked_before if now - one[0] >= one[1])
+        for asked, pause, rank in heapq.nsmallest(_MOST_ASKED, due):  # those that were asked longest ago
             self._asked[key, lane, rank] = now, min(2 * pause, _MOST_S)
             silent = pause > _AGAIN_S and self._answers.get((key, lane, rank), {}).get("heard", 0.0) < asked
             neighbours = [one for one, host in enumerate(self._hosts) if host == self._hosts[rank] and one != rank] if silent else []
@@ -89,8 +98,26 @@ class Inquiry:
     def tell(self, call: Call) -> None:
         """Tell other ranks of a call that has failed, which tell others, and what this rank knows of itself."""
         known = self._known(call["key"], call["lane"], self._comm.rank)
-        for rank in self._friends:
+        for rank in self._friends():
             self._send(rank, {"failed": call, "known": [known]})
+
+    def leave(self, how: str) -> None:
+        """Tell other ranks, which tell others, that this one ends, how far it is, and who else has ended, as far as it knows."""
+        calls = [(lane, *log.begun_and_ended) for lane, log in list(self._logs.items())]
+        self._hear_of_ends([{"rank": self._comm.rank, "how": how[:_MOST_HOW], "when": time.time(), "calls": calls}])
+        self._pass_on()
+
+    def said(self) -> bool:
+        """Whether all that it had to tell is on its way."""
+        with self._lock:
+            return self._over or self._letters.all_sent()
+
+    def _friends(self) -> list[int]:
+        """Those that this rank tells what all shall hear; instead of one that has ended the next that has not."""
+        mine, n = self._comm.rank, len(self._hosts)
+        beyond = (range(mine + distance, mine + n) for distance in distances(n))
+        found = (next((one % n for one in ranks if one % n not in self._ends), mine) for ranks in beyond)
+        return [rank for rank in dict.fromkeys(found) if rank != mine]
 
     def _known(self, key: str, lane: int, rank: int) -> tuple[str, int, list[dict[str, Any]]]:
         """What is known here of a rank of this node."""
@@ -100,32 +127,33 @@ class Inquiry:
         return key, lane, [] if known is None or known.begun(rank) is None else [known.answer(rank)]
 
     def _send(self, rank: int, what: dict[str, Any]) -> None:
-        text = json.dumps(what).encode()
-        try:
-            with self._lock:
-                if not self._over and may_call():
-                    self._sending.append((self._comm.Isend([text, MPI.BYTE], rank, self._tag), text))
-        except MPI.Exception as error:  # it has failed
-            log.debug("nothing can be sent to rank %d: %s", rank, error)
+        with self._lock:
+            if not self._over and may_call():
+                self._letters.send(rank, what)
 
     def serve(self) -> None:
-        """Read what has come, and answer questions; returns at once where another thread does so."""
+        """Read what has come, and answer questions; returns at once where that is being done, by another thread or further up in this."""
         if not may_call() or not self._lock.acquire(blocking=False):
             return
         try:
-            if self._over:  # while this thread was about to look
-                return
-            self._sending = [one for one in self._sending if not one[0].Test()]
-            status = MPI.Status()
-            while self._comm.Iprobe(MPI.ANY_SOURCE, self._tag, status):
-                text = np.empty(status.Get_count(MPI.BYTE), np.uint8)
-                self._comm.Recv([text, MPI.BYTE], status.source, self._tag)
-                self._hear(status.source, json.loads(text.tobytes()))
+            if not (self._over or self._serving):  # while this thread was about to look
+                self._serve()
+        finally:
+            self._lock.release()
+
+    def _serve(self) -> None:
+        self._serving = True
+        try:
+            self._letters.all_sent()
+            for source, what in self._letters.come():
+                self._hear(source, what)
         except MPI.Exception as error:  # a rank has failed: the library receives nothing from anybody before it is told that this is known
             if hasattr(self._comm, "Ack_failed") and error.Get_error_class() != MPI.ERR_COMM:
                 self._acknowledge()
         finally:
-            self._lock.release()
+            self._serving = False
+        if self._news and time.monotonic() - self._told_at >= _EVERY_S:
+            self._pass_on()
 
     def _acknowledge(self) -> None:
         try:
@@ -136,19 +164,33 @@ class Inquiry:
     def _hear(self, source: int, what: dict[str, Any]) -> None:
         for key, lane, found in what.get("known", ()):
             for one in found:
-                self._answers[key, lane, one["rank"]] = one | {"heard": time.monotonic()}
+                heard = one | {"heard": time.monotonic()}
+                self._answers[key, lane, one["rank"]] = self._answers[key, None, one["rank"]] = heard
         if "ask" in what:
             self._send(source, {"known": [self._known(*what["ask"])]})
         if "failed" in what:
             self._hear_of_failure(what["failed"])
+        self._hear_of_ends(what.get("ended", ()))
+
+    def _hear_of_ends(self, ends: Sequence[dict[str, Any]]) -> None:
+        """Note what is new of ranks that have ended."""
+        new = [one for one in ends if one["rank"] not in self._ends]
+        self._ends |= {one["rank"]: one for one in new}
+        self._news += new
+
+    def _pass_on(self) -> None:
+        """Tell others what is new of ranks that have ended; where many end at once, many are told of in one go."""
+        news, self._news, self._told_at = self._news, [], time.monotonic()
+        for rank in self._friends() if news else ():
+            self._send(rank, {"ended": news})
 
     def _hear_of_failure(self, call: Call) -> None:
         """Pass on what is new: of several failures of a communicator the first one counts."""
         key, on = call["key"], self.resources.get(call["key"])
         known = self.failed.get(key)
-        if known is None or (call["at"], call["text"]) < (known["at"], known["text"]):
+        if known is None or order(call) < order(known):
             self.failed[key] = call
-            for rank in self._friends:
+            for rank in self._friends():
                 self._send(rank, {"failed": call})
         if on is not None:
             _alarm(on)
@@ -158,7 +200,7 @@ class Inquiry:
         with self._lock:
             if not self._over:
                 _ALL.remove(self)
-                _unsent.extend(self._sending)
+                self._letters.close()
             self._over = True
 
 
@@ -204,10 +246,10 @@ class _Listener:
                 log.exception("a question of another rank got no answer")
 
     def end(self) -> None:
-        """Stop it, before MPI ends."""
+        """Stop it, before MPI ends; where the library holds it, that is not waited for."""
         self._ends.set()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(_FAREWELL_S)
 
 
 _listener = _Listener()
@@ -222,20 +264,32 @@ def attend(on: Resources) -> None:
 
 
 def leave() -> None:
-    """Leave no earlier than all others of COMM_WORLD: whoever waits for this rank hears until then that it has left.
+    """Let whoever waits for this rank, or will, hear that it has left.
 
-    MPI_Finalize, which comes next, waits for them as well. Where hpcoll serves only communicators of some ranks, nobody is waited for.
+    Where hpcoll serves all ranks of COMM_WORLD together, this one answers until all others leave, too, for whom MPI_Finalize, which comes
+    next, waits as well. Elsewhere it tells some of the ranks of each group, which tell the others.
     """
     _listener.end()
     if MPI.Is_finalized():
         return
     for _, comm in sorted(PARTING.items()):  # threads may have made them in another order
         with contextlib.suppress(MPI.Exception):
-            request, nap_s = comm.Ibarrier(), _FIRST_NAP_S
-            while not request.Test():
-                serve_all()
-                time.sleep(nap_s)
-                nap_s = min(2 * nap_s, _LAST_NAP_S)
+            _serve_until(comm.Ibarrier().Test)
+    if PARTING:
+        return
+    serve_all()
+    for one in list(_ALL):
+        one.leave(NOTICE.text()["left"])
+    end = time.monotonic() + _FAREWELL_S
+    _serve_until(lambda: all(one.said() for one in list(_ALL)) or time.monotonic() > end)
+
+
+def _serve_until(over: Callable[[], bool]) -> None:
+    nap_s = _FIRST_NAP_S
+    while not over():
+        serve_all()
+        time.sleep(nap_s)
+        nap_s = min(2 * nap_s, _LAST_NAP_S)
 
 
 NOTICE.at_end.append(leave)

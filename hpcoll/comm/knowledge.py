@@ -10,11 +10,14 @@ from typing import Any, NamedTuple
 
 from hpcoll.base.processes import RUNNING, state_of
 from hpcoll.comm.calls.methods import NUMBERS
-from hpcoll.comm.notice import NOTICE, Call
+from hpcoll.comm.contexts import LIVE
+from hpcoll.comm.notice import NOTICE, Call, order
+from hpcoll.comm.owner import Form
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.signature import Signature
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.transports.call_log import CallLog, InLibrary
+from hpcoll.runtime.transports.notices import fitting
 
 _NAMES = {number: name for name, number in NUMBERS.items()}
 
@@ -84,7 +87,7 @@ class Knowledge:
     def notice(self, rank: int) -> dict[str, Any]:
         """What a rank says of itself: calls in which it ``waits``, calls that have ``failed`` on it, that it has ``left``."""
         if rank not in self._on.near:
-            return self._told(rank).get("notice", {})
+            return self._heard_of(rank).get("notice", {})
         pages, mine = self._on.node.notices, rank == self._on.rank
         notice = NOTICE.text() if mine or pages is None else pages.read(self._on.near[rank])
         offset = time.time() - time.monotonic()  # what another machine can read
@@ -92,23 +95,57 @@ class Knowledge:
 
     def state(self, rank: int) -> str:
         """Of its process; the empty string where it is not known."""
-        return state_of(self._on.pids[rank]) if rank in self._on.near else self._told(rank).get("state", "")
+        return state_of(self._on.pids[rank]) if rank in self._on.near else self._heard_of(rank).get("state", "")
 
-    def answers(self, rank: int) -> bool:
-        """Whether anything is known of it."""
-        return rank in self._on.near or bool(self._told(rank))
+    def answers(self, rank: int, *, anywhere: bool = False) -> bool:
+        """Whether anything is known of it, on this message context or on whichever."""
+        return rank in self._on.near or bool(self._heard_of(rank) if anywhere else self._told(rank))
+
+    @property
+    def listened(self) -> bool:
+        """Whether ranks that share no memory answer while they compute."""
+        return self._on.inquiry is None or bool(self._on.inquiry.listened)
+
+    @property
+    def title(self) -> str:
+        """Name of the communicator."""
+        return self._on.title
+
+    @property
+    def form(self) -> Form:
+        """In which a program calls what runs on the message context."""
+        return self._on.form(self.lane)
+
+    @property
+    def world_ranks(self) -> tuple[int, ...]:
+        """Of the communicator's ranks, in COMM_WORLD."""
+        return self._on.group.world_ranks
+
+    def of(self, call: Call) -> "Knowledge | None":
+        """What is known about the message context of another call; None where this rank has none of it."""
+        served = [self._on] if call["key"] == self.key else [one.resources for one in list(LIVE) if one.resources.key == call["key"]]
+        logs = [(on, on.group.logs.get(call["lane"])) for on in served]
+        return next((Knowledge(on, log) for on, log in logs if log is not None), None)
 
     def begun(self, rank: int) -> Begun | None:
         """How far it is; None where that is not known."""
         if rank not in self._near:
-            return Begun(*self._told(rank)["begun"]) if self._told(rank) else None
+            return Begun(*self._told(rank)["begun"]) if "begun" in self._told(rank) else None
         begun, ended, when = self.log.histories[self._near[rank], 0, : f.ENDED_AT + 1].tolist()
         return Begun(begun, ended, time.time() - time.monotonic() + 1e-9 * when)
+
+    def overall(self, rank: int) -> Begun | None:
+        """How far it is on all message contexts of the communicator together: how many calls; None where that is not known."""
+        if rank not in self._on.near:
+            return Begun(*self._heard_of(rank)["overall"]) if "overall" in self._heard_of(rank) else None
+        logs = {one.log.index: one.log for one in self._on.every_message_context()} | {self.lane: self.log}
+        found = [one for one in (Knowledge(self._on, log).begun(rank) for log in logs.values()) if one is not None]
+        return Begun(sum(one.begun for one in found), sum(one.ended for one in found), max((one.when for one in found), default=0.0))
 
     def in_library(self, rank: int) -> InLibrary | None:
         """How far it is with blocking collectives of the MPI library's own on the communicator; None where that is not known."""
         if rank not in self._on.near:
-            return InLibrary(*self._told(rank)["library"]) if self._told(rank) else None
+            return InLibrary(*self._told(rank)["library"]) if "library" in self._told(rank) else None
         return self._on.log.in_library(self._on.near[rank])
 
     def served(self, rank: int) -> str:
@@ -123,10 +160,14 @@ class Knowledge:
         if rank not in self._near:
             found = self._told(rank).get("calls", {}).get(str(number))
             return None if found is None else Remembered(Signature.unpacked(found[0]), *found[1:])
+        if number < 1:
+            return None
         history = self.log.histories[self._near[rank]]
+        before = int(history[0, f.BEGUN])  # for each reading Python takes longer than a processor looks ahead: they are in this order
         line = history[1 + number % f.REMEMBERED].tolist()
+        overwritten = number + f.REMEMBERED <= int(history[0, f.BEGUN]) + 1  # or being so, which is told when it is done
         found = Remembered(Signature.unpacked(line[f.ITS_SIGNATURE]), line[f.ITS_COUNT], line[f.ITS_CHAIN])
-        return found if history[0, f.BEGUN] >= number == line[f.NUMBER] else None
+        return found if before >= number == line[f.NUMBER] and not overwritten else None
 
     def waiting(self, rank: int, number: int) -> Call | None:
         """What a rank says of the call with that number, if it waits in it, or failed while it did."""
@@ -138,19 +179,26 @@ class Knowledge:
         """What ranks say has failed on the communicator, the first one first."""
         said = [one for rank in self._on.near for one in self.notice(rank).get("failed", ())]
         said += [self._on.inquiry.failed[self.key]] if self._on.inquiry and self.key in self._on.inquiry.failed else []
-        return sorted((one for one in said if one["key"] == self.key), key=lambda one: (float(one["at"]), one["text"]))
+        return sorted((one for one in said if one["key"] == self.key), key=order)
 
     def _told(self, rank: int) -> dict[str, Any]:
         return self._on.inquiry.answer(self.key, self.lane, rank) if self._on.inquiry else {}
 
+    def _heard_of(self, rank: int) -> dict[str, Any]:
+        """The latest that it has said on whatever message context of the communicator."""
+        return self._on.inquiry.answer(self.key, None, rank) if self._on.inquiry else {}
+
     def answer(self, rank: int) -> dict[str, Any]:
         """What is known of a rank that shares memory with this one, for those that do not."""
+        import json  # what ranks of one node do not need
+
         notice, state = self.notice(rank), RUNNING if rank == self._on.rank else self.state(rank)
-        begun = self.begun(rank)  # after what it says: it may have left once this call had ended
+        begun, overall = self.begun(rank), self.overall(rank)  # after what it says: it may have left once this call had ended
         assert begun is not None
+        notice = json.loads(fitting(notice))  # as those of others are, which are read where they have little room
         numbers = range(max(1, begun.begun - f.REMEMBERED + 1), begun.begun + 1)
         found = {number: self.remembered(rank, number) for number in numbers}
         return {
-            "rank": rank, "state": state, "begun": begun, "notice": notice, "library": self.in_library(rank),
+            "rank": rank, "state": state, "begun": begun, "overall": overall, "notice": notice, "library": self.in_library(rank),
             "calls": {number: [one.signature.word, one.ncounted, one.chain] for number, one in found.items() if one is not None},
         }  # fmt: skip

@@ -12,14 +12,19 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from hpcoll.runtime.transports.live_page import LivePage
-from hpcoll.runtime.transports.notices import Notices, fitting
+from hpcoll.runtime.transports.notices import NOTICE_NBYTES, Notices, fitting
 
-# A call: ``key`` of its communicator, ``lane``, the index of its message context, and ``number`` on that; ``what`` it is and where it was
-# called; for which ranks it ``awaits``, at which ``step``, ``since`` when, in seconds, monotonic; what it ``holds`` up meanwhile
-# (`hpcoll.comm.caller.holds`), the empty string where the program has not come to its end yet.
+# A call: ``key`` of its communicator, which it is ``on``, by name, ``lane``, the index of its message context, and ``number`` on that;
+# ``what`` it is and where it was called; for which ranks it ``awaits``, at which ``step``, ``since`` when, in seconds, monotonic; what it
+# ``holds`` up meanwhile (`hpcoll.comm.caller.holds`), the empty string where the program has not come to its end yet. One that has failed
+# has what belongs to a `FAILURE`, too; others on its communicator, which may be in flight yet, are ``over``: nobody will wait for them.
 Call: TypeAlias = dict[str, Any]
 IN_LIBRARY = -1  # in place of a lane, of a blocking collective of the MPI library's own (`hpcoll.runtime.transports.call_log.InLibrary`)
+# Of a failure, alike on all ranks that pass it on with calls of their own: its ``kind`` of error and ``text``, ``at`` what time it was told
+# first, by that rank's clock, and of which ``lane`` and ``number``.
+FAILURE = ("at", "text", "of", "kind")
 _MOST_FAILED = 32  # communicators whose failures are kept, the latest ones
+_MOST_TOLD = NOTICE_NBYTES // 2  # bytes of one: ranks that read it and those that are sent it have the same text
 
 
 class Notice:
@@ -36,14 +41,15 @@ class Notice:
         self._seen: dict[int, dict[str, Any]] = {}  # by id of the watch, what only the live page has
         self._failed: dict[str, Call] = {}  # by communicator, the first failure
         self._left = ""
-        self._changing = threading.Lock()
+        self._changing = threading.RLock()  # the handler of a signal may call a collective while one that it interrupts is noted
+        self._changes = self._written = 0
         self.at_end: list[Callable[[], None]] = []
 
     def add_page(self, page: Notices | None) -> None:
         """Write on one more page."""
         if page is not None:
             with self._changing:
-                self._pages.add(page)
+                self._pages = weakref.WeakSet([*self._pages, page])
 
     def show(self, page: LivePage | None) -> None:
         """Write on the live page of this process, too, for those who look from outside."""
@@ -68,7 +74,7 @@ class Notice:
             if not told:
                 self._write()
             elif not shown:
-                self._write_live()
+                self._write(live=True)
 
     def end(self, watch: object) -> None:
         """A call waits no more."""
@@ -77,14 +83,24 @@ class Notice:
             if self._waits.pop(id(watch), None):
                 self._write()
 
-    def fail(self, kind: str, text: str, call: Call) -> Call | None:
-        """Say that a call has failed, the first on its communicator, with an error of a kind; returns what is said, if it is the first."""
+    def fail(self, kind: str, text: str, call: Call, first: Call | None = None) -> Call | None:
+        """Say that a call has failed, the first on its communicator; returns what is said, if it is.
+
+        Args:
+            kind, text: The error.
+            call: What this rank calls there.
+            first: Of another rank, with which it failed: what it says of that is passed on as it is.
+        """
+        import json  # what no program needs that never waits
+
+        mine = {"kind": kind, "text": text, "at": time.time(), "of": [call["lane"], call["number"]]}
+        said = call | (mine if first is None else {name: first[name] for name in FAILURE})
         with self._changing:
             if call["key"] in self._failed:
                 return None
             while len(self._failed) >= _MOST_FAILED:
                 self._failed.pop(next(iter(self._failed)))
-            self._failed[call["key"]] = {"kind": kind, "text": text, "at": time.time()} | call
+            self._failed[call["key"]] = json.loads(fitting({"failed": [said]}, _MOST_TOLD))["failed"][0]
             self._write()
             return self._failed[call["key"]]
 
@@ -104,19 +120,27 @@ class Notice:
 
     def text(self) -> dict[str, Any]:
         """What it says."""
-        return {"waits": list(self._waits.values()), "failed": list(self._failed.values()), "left": self._left}
+        waits = [one | {"over": True} if one["key"] in self._failed else one for one in list(self._waits.values())]
+        return {"waits": waits, "failed": list(self._failed.values()), "left": self._left}
 
-    def _write(self) -> None:
-        pages = list(self._pages)
-        text = fitting(self.text()) if pages else b""
-        for page in pages:
-            page.write(text)
-        self._write_live()
+    def _write(self, *, live: bool = False) -> None:
+        """Write on the pages, the live one alone where so asked; once more where a signal's handler has changed something meanwhile."""
+        self._changes += 1
+        while self._written != self._changes:
+            changes, pages = self._changes, [] if live else list(self._pages)
+            text = fitting(self.text()) if pages else b""
+            for page in pages:
+                page.write(text)
+            if self._live is not None:
+                waits = [call | self._seen.get(watch, {}) for watch, call in list(self._waits.items())]
+                self._live.write(self.text() | {"waits": waits})
+            self._written = changes
+            live = False
 
-    def _write_live(self) -> None:
-        if self._live is not None:
-            waits = [call | self._seen.get(watch, {}) for watch, call in self._waits.items()]
-            self._live.write({"waits": waits, "failed": list(self._failed.values()), "left": self._left})
+
+def order(failure: Call) -> list[Any]:
+    """By which the first of several failures of a communicator is the same on all ranks, whatever their clocks say."""
+    return [failure[name] for name in FAILURE]
 
 
 NOTICE = Notice()

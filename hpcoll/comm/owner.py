@@ -10,6 +10,17 @@ from hpcoll.runtime.engine.host_engine import HostEngine
 Form: TypeAlias = Literal["blocking", "in flight", "persistent"]  # in which a program calls a collective
 
 
+def written(call: str, form: Form) -> str:
+    """A call as a program writes it in some form.
+
+    >>> written("Bcast(x)", "in flight"), written("Bcast(x)", "persistent")
+    ('Ibcast(x)', 'Bcast_init(x)')
+    """
+    if form == "in flight":
+        return f"I{call[0].lower()}{call[1:]}"
+    return call.replace("(", "_init(", 1) if form == "persistent" else call
+
+
 class Watching(Protocol):
     """What `Owner.watch` gives."""
 

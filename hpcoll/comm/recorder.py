@@ -5,6 +5,7 @@ written into the folder that ``HPCOLL_RECORD`` names: when a call fails, and at 
 """
 
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -23,6 +24,8 @@ from hpcoll.selection.config import log
 
 FORMAT = 1
 
+_parts = itertools.count()  # a signal may come, or another call fail in another thread, while a record is being written
+
 
 def write_record(folder: str, why: str) -> Path | None:
     """Write the record of this process; None where the system does not let us, which is logged.
@@ -40,12 +43,14 @@ def write_record(folder: str, why: str) -> Path | None:
         "communicators": [_of_communicator(one.resources) for one in contexts],
     }  # fmt: skip
     path = Path(folder, f"rank{world.rank}.json")
+    part = path.with_suffix(f".{os.getpid()}.{next(_parts)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
         part.write_text(json.dumps(record))
         part.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
         log.warning("rank %d: no record of its calls: %s", world.rank, error)
         return None
     return path
@@ -54,7 +59,7 @@ def write_record(folder: str, why: str) -> Path | None:
 def _of_communicator(on: Resources) -> dict[str, Any]:
     calls, dropped = list[dict[str, Any]](), 0
     for place, one in enumerate(on.every_message_context()):
-        lane = "blocking" if place == 0 else f"{'in flight' if place < len(on.message_contexts) else 'persistent'} {place}"
+        lane = f"{on.form(one.index)} {place}".removesuffix(" 0")
         found = _of_log(one.log, lane, NOTICE.waits_of(on.key, one.index))
         calls += found
         dropped += one.log.ncalls - len(found)

@@ -10,6 +10,7 @@ from mpi4py import MPI
 from hpcoll.base.errors import TransportError
 from hpcoll.comm.calls.methods import Caller
 from hpcoll.comm.group import Group
+from hpcoll.comm.owner import Form
 from hpcoll.comm.plan import MessageContext
 from hpcoll.comm.signature import Purpose
 from hpcoll.runtime.transports.call_log import CallLog
@@ -23,7 +24,6 @@ class Resources:
 
     Attributes:
         key: Tells the communicator from all others, alike on all ranks.
-        title: Its name, for texts.
         native: The caller's communicator, as plain mpi4py object. What its ranks ask each other travels on it, so that threads with
             communicators of one group need not wait for each other.
         group: Of its ranks; what it knows is repeated here.
@@ -52,12 +52,29 @@ class Resources:
         self._persistent: list[MessageContext] = []
         self._agreed: list[MessageContext] = []
         self._unused = set[int]()
+        self._title, self._has_name = "", False
 
     def serve(self, comm: MPI.Intracomm) -> None:
         """Be a communicator's."""
         self.native = MPI.Intracomm(comm)
-        self.title = title_of(comm)
+        self._title, self._has_name = title_of(comm), True
         self.caller = Caller(self.native, self.rank, self.nranks, np.zeros(1, np.uint8), self._counts)
+
+    @property
+    def title(self) -> str:
+        """The communicator's name, for texts: the one that it has now, where this thread may ask."""
+        if self._has_name and not MPI.Is_finalized() and may_call():
+            self._title = title_of(self.native)
+        return self._title
+
+    def forget_name(self) -> None:
+        """The communicator is about to be freed: texts have the name that it had."""
+        self._title, self._has_name = self.title, False
+
+    def form(self, index: int) -> Form:
+        """In which form a program calls what runs on a message context."""
+        place = next((place for place, one in enumerate(self.every_message_context()) if one.index == index), 0)
+        return "blocking" if place == 0 else "in flight" if place < len(self.message_contexts) else "persistent"
 
     def alone(self, purpose: Purpose, what: str = "") -> AbstractContextManager[None]:
         """While the group makes with all ranks what is not this communicator's only; arguments as of an agreement. Collective."""

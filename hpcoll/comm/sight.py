@@ -1,4 +1,4 @@
-"""What a rank that waits shows on its live page: on which communicator, for which ranks of COMM_WORLD, and what it sees these do."""
+"""What a rank that waits shows on its live page besides its notice: for which ranks of COMM_WORLD it waits, and what it sees these do."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ class Sight:
             self._next = now + _EVERY_S
             seen = ((rank, doing(rank)) for rank in awaits[:_MOST] if not self._shows_itself(rank))
             self._seen = {world[rank]: (self._since(rank), text) for rank, text in seen if text}
-        return {"on": self._on.title, "for": [world[rank] for rank in awaits], "sees": self._seen}
+        return {"for": [world[rank] for rank in awaits], "sees": self._seen}
 
     def _shows_itself(self, rank: int) -> bool:
         """Whether what a rank does is seen without this one: on its own page, or by what the system says of it."""

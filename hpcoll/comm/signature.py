@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcoll.base.ops import AVG, BUILTIN, ReduceOp
+from hpcoll.base.units import format_nbytes
 from hpcoll.comm.calls.call import Call
 from hpcoll.runtime.program.fields import ANY_ELEMENT, ELEMENT_BITS, OP_BITS
 from hpcoll.schedules.catalogue import CATALOGUE
@@ -128,7 +129,9 @@ class Signature(NamedTuple):
 
     @property
     def _operator(self) -> str:
-        return "" if not self.op else "a function" if self.op >= _USERS else _OPS[self.op - 1].upper()
+        if self.op >= _USERS:
+            return f"a function ({self.op - _USERS:04x})"  # two of them are told apart by that
+        return _OPS[self.op - 1].upper() if self.op else ""
 
     @property
     def _element(self) -> str:
@@ -143,6 +146,11 @@ class Signature(NamedTuple):
     def counts(self) -> bool:
         """Whether ranks must have the same counts."""
         return not (self.varies and _COLLECTIVES[self.collective] in _PARTLY_KNOWN)
+
+    @property
+    def segment_text(self) -> str:
+        """How long its segments are, as far as that is in it."""
+        return f"segments of {format_nbytes(1 << self.segment >> 1)} or more"
 
     @property
     def algorithm_name(self) -> str:

@@ -14,7 +14,7 @@ from hpcoll.comm.caller import holds, in_words, place_of_caller
 from hpcoll.comm.deadlock import deadlock, text_of
 from hpcoll.comm.knowledge import Knowledge
 from hpcoll.comm.notice import NOTICE, Call
-from hpcoll.comm.owner import Form
+from hpcoll.comm.owner import Form, written
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.sight import Sight
 from hpcoll.comm.signature import NO_CALL, Signature
@@ -63,9 +63,7 @@ class Watch:
         """As the program wrote it, and where."""
         if self._engine is None:
             return ""
-        text = self._what or self._signature.text(self._engine.elements)
-        text = f"I{text[0].lower()}{text[1:]}" if self._form == "in flight" else text
-        text = text.replace("(", "_init(", 1) if self._form == "persistent" else text
+        text = self._what or written(self._signature.text(self._engine.elements), self._form)
         text = text.replace("]", "] on the GPU", 1) if self._engine.state[f.GPU] else text
         return f"{text} at {self._where}"
 
@@ -73,8 +71,8 @@ class Watch:
         """The call, for notices."""
         awaits, step = awaited(self._engine, self._on.node.ranks) if self._engine else ([], "")
         return {
-            "key": self._on.key, "lane": self._known.lane, "number": self._number, "what": self._call, "awaits": awaits, "step": step,
-            "since": self._since, "holds": holds() if self._held else "",
+            "key": self._on.key, "lane": self._known.lane, "number": self._number, "what": self._call, "on": self._on.title,
+            "awaits": awaits, "step": step, "since": self._since, "holds": holds() if self._held else "",
         }  # fmt: skip
 
     def look(self, *, held: bool = True) -> None:
@@ -147,8 +145,8 @@ class Watch:
         found = self._known.failures()
         if found:
             kind, text = _KINDS.get(found[0]["kind"], TransportError), found[0]["text"]
-            tell(self._on, kind, text, self._described(), self._known)
-            text = text or self._difference(found[0]["lane"], found[0]["number"])
+            tell(self._on, kind, text, self._described(), self._known, first=found[0])
+            text = text or self._difference(*found[0]["of"])
             self._on.settled = kind, text  # which all calls in flight raise, too
         raise kind(text, code=self._code)
 
@@ -215,7 +213,10 @@ class Watch:
         return story.story(self._known, self._on.rank, self._number)
 
 
-def tell(on: Resources, kind: type[TransportError], text: str, call: Call | None = None, known: Knowledge | None = None) -> None:
+def tell(
+    on: Resources, kind: type[TransportError], text: str, call: Call | None = None, known: Knowledge | None = None,
+    first: Call | None = None,
+) -> None:  # fmt: skip
     """Let the other ranks give up, too, in this call or their next; of several such errors the first counts.
 
     Args:
@@ -223,9 +224,10 @@ def tell(on: Resources, kind: type[TransportError], text: str, call: Call | None
         kind, text: The error that they are to raise; no text: they say what each rank called.
         call: That failed; None: no call that others know.
         known: Of the message context on which it runs, if that is not one of the communicator's.
+        first: Call of another rank that has failed first, of which this is passed on.
     """
-    none: Call = {"key": on.key, "lane": 0, "number": 0, "what": "", "awaits": [], "step": "", "since": 0.0, "holds": ""}
-    told = NOTICE.fail(kind.__name__, text, call or none)
+    none: Call = {"key": on.key, "lane": 0, "number": 0, "what": "", "on": on.title, "awaits": [], "step": "", "since": 0.0, "holds": ""}
+    told = NOTICE.fail(kind.__name__, text, call or none, first)
     if told is not None and on.inquiry is not None:
         on.inquiry.tell(told)
     for log_of_calls in ([known.log] if known else []) + [one.log for one in on.every_message_context()]:

@@ -215,10 +215,10 @@ def test_what_a_rank_that_waits_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sight, "Knowledge", Peers)
     lanes = [SimpleNamespace(log=lane) for lane in range(2)]
     group = SimpleNamespace(world_ranks=[3, 5, 7])
-    one = Sight(SimpleNamespace(group=group, title="rows", message_contexts=lanes, every_message_context=lambda: lanes))  # type: ignore[arg-type]
+    one = Sight(SimpleNamespace(group=group, message_contexts=lanes, every_message_context=lambda: lanes))  # type: ignore[arg-type]
     before = time.time()
     shown = one.of([0, 1, 2], lambda rank: f"does {rank}")
-    assert (shown["on"], shown["for"]) == ("rows", [3, 5, 7])
+    assert shown["for"] == [3, 5, 7]
     (now, text), (ended, other) = shown["sees"].pop(7), shown["sees"].pop(5)
     assert (text, ended, other, shown["sees"]) == ("does 2", 8.0, "does 1", {})
     assert before <= now <= time.time()

@@ -56,6 +56,11 @@ class CallLog:
         """How many there have been."""
         return int(self.fields[f.CALLS])
 
+    @property
+    def begun_and_ended(self) -> tuple[int, int]:
+        """Numbers of this rank's latest call, and of the latest that has ended."""
+        return self._own[f.BEGUN], self._own[f.CALLS_ENDED]
+
     def begin_library(self, method: int) -> None:
         """A blocking collective of the MPI library's own begins on the caller's communicator; ``method`` as in `InLibrary`."""
         self._own[f.LIBRARY_METHOD] = method

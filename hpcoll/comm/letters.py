@@ -1,0 +1,76 @@
+"""Letters: short messages between the ranks of a communicator, which travel in their own time.
+
+Nobody waits for one, so that a peer which is stopped half-way, or gone, holds up none of the others.
+"""
+
+import json
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.selection.config import log
+
+_MOST_AT_ONCE = 256  # that are taken in before those which have come are read
+
+_left: list[object] = []  # under way when their communicator was freed: the library may read and write them yet
+
+
+class Letters:
+    """Those of one rank, which one thread at a time takes in.
+
+    Args:
+        comm: On which they travel.
+        tag: That no other messages have.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, tag: int) -> None:
+        self._comm, self._tag = comm, tag
+        self._sent: list[tuple[MPI.Request, bytes]] = []
+        self._coming: list[tuple[MPI.Request, np.ndarray, int]] = []
+
+    def send(self, rank: int, what: dict[str, Any]) -> None:
+        """Begin to send one."""
+        text = json.dumps(what).encode()
+        try:
+            self._sent.append((self._comm.Isend([text, MPI.BYTE], rank, self._tag), text))
+        except MPI.Exception as error:
+            log.debug("nothing can be sent to rank %d: %s", rank, error)
+
+    def all_sent(self) -> bool:
+        """Whether those that were sent are out of this process."""
+        _ended(self._sent)
+        return not self._sent
+
+    def come(self) -> list[tuple[int, dict[str, Any]]]:
+        """Those that are there as a whole by now, and from which ranks.
+
+        Raises:
+            MPI.Exception: a rank has failed; those of others are there the next time.
+        """
+        status = MPI.Status()
+        for _ in range(_MOST_AT_ONCE):
+            message = self._comm.Improbe(MPI.ANY_SOURCE, self._tag, status)
+            if message is None:
+                break
+            text = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+            self._coming.append((message.Irecv([text, MPI.BYTE]), text, status.source))
+        return [(source, json.loads(text.tobytes())) for _, text, source in _ended(self._coming)]
+
+    def close(self) -> None:
+        """Leave those that are under way: the communicator is about to be freed."""
+        _left.extend([*self._sent, *self._coming])
+
+
+def _ended(under_way: list[Any]) -> list[Any]:
+    """Those of some messages that are under way no more; they are taken out, and so are those that a rank's failure has ended."""
+    found = []
+    for one in list(under_way):
+        try:
+            if not one[0].Test():
+                continue
+            found.append(one)
+        except MPI.Exception as error:
+            log.debug("a message is lost: %s", error)
+        under_way.remove(one)
+    return found

@@ -1,0 +1,102 @@
+"""Ranks that share no memory and end: the others hear it where hpcoll serves communicators of some ranks only, and in whatever order.
+
+Each test starts a job of its own, so they run once: where this one has a single rank.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+
+import pytest
+from mpi4py import MPI
+from reference import soon_s
+from test_shm_jobs import LIMIT_S, MESSAGES, command, environment
+
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.smoke,
+    pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
+]
+
+NRANKS = 4  # of which the last one leaves
+SOON_S = soon_s(NRANKS)
+JOB = """
+import sys, time
+import mpi4py
+mpi4py.rc.thread_level = LEVEL
+import numpy as np
+from mpi4py import MPI
+import hpcoll
+world = MPI.COMM_WORLD
+def say(*words):
+    sys.stdout.write(" ".join(map(str, ("rank", world.rank, *words))) + "\\n")
+    sys.stdout.flush()
+found = [world.Split(color, key) for color, key in COMMS(world.rank)]
+comms = [hpcoll.Communicator(one) for one in found if one != MPI.COMM_NULL]
+x, y = np.ones(8), np.zeros(8)
+for comm in comms:
+    for _ in range(3):
+        comm.Allreduce(x, y)
+        assert (y == comm.size).all()
+if world.rank == world.size - 1:
+    END
+time.sleep(LATE)
+for comm in comms:
+    begun = time.monotonic()
+    try:
+        comm.Allreduce(x, y)
+        say("went on")
+    except hpcoll.HpcollError as error:
+        say(f"{time.monotonic() - begun:.2f}", type(error).__name__, error)
+"""
+COMMS = {  # what each rank splits the world by, once and again
+    "reversed": "lambda rank: [(0, -rank)]",
+    "all but the first": "lambda rank: [(0 if rank else MPI.UNDEFINED, rank), (0 if rank != 1 else MPI.UNDEFINED, rank)]",
+}
+
+
+def job(comms: str, end: str, late_s: float = 0, level: str = "multiple") -> tuple[dict[int, list[str]], str, int, float]:
+    """What each rank said, what was complained of, the exit status, and seconds until the job's end."""
+    script = f"COMMS, LATE, LEVEL = {COMMS[comms]}, {late_s}, {level!r}\n" + JOB.replace("END", end)
+    begun = time.monotonic()
+    done = subprocess.run(
+        [*command(NRANKS, "")[:-1], script], env=environment(MESSAGES), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    said: dict[int, list[str]] = {rank: [] for rank in range(NRANKS)}
+    for rank, text in re.findall(r"^rank (\d+) (.*)$", done.stdout, re.MULTILINE):
+        said[int(rank)].append(text)
+    return said, done.stderr, done.returncode, time.monotonic() - begun
+
+
+@pytest.mark.parametrize(
+    ("comms", "end", "late_s", "level"),
+    [
+        ("reversed", "sys.exit(0)", 0, "multiple"),
+        ("all but the first", "raise ValueError('mine')", 0, "multiple"),
+        ("all but the first", "sys.exit(0)", 1.5, "funneled"),
+        pytest.param("reversed", "raise ValueError('mine')", 1.5, "funneled", marks=pytest.mark.full),
+        pytest.param("all but the first", "sys.exit(0)", 1.5, "multiple", marks=pytest.mark.full),
+    ],
+)
+def test_the_others_are_told(comms: str, end: str, late_s: float, level: str) -> None:
+    """Soon, those that wait when it ends, and those that wait for it only later, in each communicator that it belongs to."""
+    said, errors, _, _ = job(comms, end, late_s, level)
+    how = r"was ended by ValueError: mine" if "raise" in end else "has ended its program"
+    for rank in range(NRANKS - 1):
+        assert len(said[rank]) == (2 if rank == 2 and comms != "reversed" else 1), (said, errors)
+        for text in said[rank]:
+            found = re.fullmatch(rf"(\d+\.\d\d) PeerFailed .*: rank \d \(process \d+ on \S+\) {how}", text)
+            assert found, (said, errors)
+            assert float(found[1]) < SOON_S, said
+    assert said[NRANKS - 1] == []
+
+
+@pytest.mark.parametrize("comms", COMMS)
+def test_all_leave(comms: str) -> None:
+    """At once, or nearly: nobody is held up, and nobody is told."""
+    said, errors, status, seconds = job(comms, "pass")
+    assert (status, {text for texts in said.values() for text in texts}) == (0, {"went on"}), (said, errors)
+    assert seconds < LIMIT_S / 2

@@ -1,0 +1,260 @@
+"""Ranks that share no memory: whom they ask, how they take in what others send, and how all hear that one has ended."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import mpi4py
+import numpy as np
+import pytest
+
+mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
+
+from mpi4py import MPI  # noqa: E402
+
+from hpcoll.comm import endings, inquiry, knowledge, letters  # noqa: E402
+from hpcoll.comm.inquiry import Inquiry  # noqa: E402
+from hpcoll.comm.knowledge import Knowledge  # noqa: E402
+from hpcoll.comm.letters import Letters  # noqa: E402
+from hpcoll.comm.story import behind  # noqa: E402
+from hpcoll.runtime.transports.call_log import CallLog  # noqa: E402
+from hpcoll.runtime.transports.notices import NOTICE_NBYTES, Notices  # noqa: E402
+
+KEY = "1.2.3"
+
+
+class Request:
+    """Of a message, of which each test is asked for in turn."""
+
+    def __init__(self, *over: bool | Exception) -> None:
+        self._over = deque(over)
+
+    def Test(self) -> bool:
+        over = self._over.popleft() if len(self._over) > 1 else self._over[0]
+        if isinstance(over, Exception):
+            raise over
+        return over
+
+
+class Group(SimpleNamespace):
+    """Told from others by what it is, as the library's."""
+
+    __hash__ = object.__hash__
+
+
+class Comm:
+    """A communicator of ranks in one process, whose messages are there at once."""
+
+    def __init__(self, rank: int, boxes: list[deque[tuple[int, bytes]]]) -> None:
+        self.rank, self._boxes = rank, boxes
+        self.nsent = 0
+
+    def Isend(self, buffer: list[Any], rank: int, tag: int) -> Request:
+        self._boxes[rank].append((self.rank, buffer[0]))
+        self.nsent += 1
+        return Request(True)
+
+    def Improbe(self, source: int, tag: int, status: Any) -> Any:
+        if not self._boxes[self.rank]:
+            return None
+        status.source, text = self._boxes[self.rank].popleft()
+        status.Get_count = lambda _: len(text)
+        return SimpleNamespace(Irecv=lambda buffer: (buffer[0].__setitem__(slice(None), np.frombuffer(text, np.uint8)), Request(True))[1])
+
+
+@pytest.fixture(autouse=True)
+def no_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inquiry, "may_call", lambda: True)
+    monkeypatch.setattr(inquiry, "control_tag", lambda: 7)
+    monkeypatch.setattr(inquiry, "_ALL", [])
+    monkeypatch.setattr(inquiry, "_listener", SimpleNamespace(wake=lambda: None))
+    monkeypatch.setattr(letters, "MPI", SimpleNamespace(Status=SimpleNamespace, ANY_SOURCE=-1, BYTE=None, Exception=MPI.Exception))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    one = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(inquiry, "time", SimpleNamespace(monotonic=lambda: one.now, time=lambda: one.now))
+    return one
+
+
+def ranks(n: int) -> list[Any]:
+    """Resources of each of them, on a host of its own, with an inquiry and the log of one message context."""
+    boxes: list[deque[tuple[int, bytes]]] = [deque() for _ in range(n)]
+    found = []
+    for rank in range(n):
+        log = CallLog()
+        on: Any = SimpleNamespace(
+            key=KEY, rank=rank, nranks=n, comm=Comm(rank, boxes), near={rank: 0}, message_contexts=[SimpleNamespace(log=log)], log=log,
+            every_message_context=lambda log=log: [SimpleNamespace(log=log)], node=SimpleNamespace(notices=None), pids=[0] * n,
+            who=lambda rank: f"rank {rank} (process 1)",
+        )  # fmt: skip
+        on.group = Group(logs={0: log}, processes=[SimpleNamespace(host=str(one)) for one in range(n)], world_ranks=range(n))
+        on.inquiry = Inquiry(on)
+        on.inquiry.resources = {KEY: on}
+        found.append(on)
+    return found
+
+
+def settled(job: list[Any], clock: SimpleNamespace) -> None:
+    """Let those that are there look, until nothing is new."""
+    for _ in range(8):
+        clock.now += 1
+        for on in job:
+            on.inquiry.serve()
+
+
+def begin(on: Any, begun: int, ended: int) -> None:
+    on.log.histories[0, 0, :2] = begun, ended
+
+
+@pytest.mark.parametrize("nranks", [2, 9, 100])
+def test_all_hear_that_a_rank_has_ended(nranks: int, clock: SimpleNamespace) -> None:
+    """How, and how far it was, so that who waits for it in a later call can tell."""
+    job = ranks(nranks)
+    begin(job[1], 4, 3)
+    job[1].inquiry.leave("was ended by ValueError: mine")
+    others = [on for on in job if on.rank != 1]
+    settled(others, clock)
+    for on in others:
+        known = Knowledge(on, on.log)
+        begun = known.begun(1)
+        assert known.notice(1) == {"left": "was ended by ValueError: mine"}
+        assert begun is not None
+        assert (begun.begun, begun.ended) == (4, 3)
+        assert 1 in known.ranks()
+        assert known.in_library(1) is None
+
+
+def test_the_last_ones_hear_it_when_most_others_have_ended(clock: SimpleNamespace) -> None:
+    """Those whom a rank would tell may have ended before it: it tells the next ones."""
+    job, order = ranks(60), list(range(60))
+    random.Random(3).shuffle(order)
+    for rank in order[:57]:
+        job[rank].inquiry.leave("has ended its program")
+        settled([job[one] for one in order if one not in order[: order.index(rank) + 1]], clock)
+    for on in (job[rank] for rank in order[57:]):
+        assert {rank for rank in Knowledge(on, on.log).ranks() if Knowledge(on, on.log).notice(rank).get("left")} == set(order[:57])
+
+
+def test_the_end_of_a_large_job_costs_little(clock: SimpleNamespace) -> None:
+    """All ranks end, a few at a time: each sends some letters, however many of the others have ended."""
+    job = ranks(200)
+    for first in range(0, 200, 20):
+        clock.now += 0.01
+        for on in job[first : first + 20]:
+            on.inquiry.serve()
+            on.inquiry.leave("has ended its program")
+        for on in job[first + 20 :]:
+            on.inquiry.serve()
+    assert max(on.comm.nsent for on in job) < 3 * len(inquiry.distances(200))
+
+
+def test_a_rank_without_the_message_context_may_have_ended_its_calls(clock: SimpleNamespace) -> None:
+    """It has freed that communicator: nobody can say that it is behind."""
+    job = ranks(2)
+    job[1].group.logs.clear()
+    job[1].inquiry.leave("has ended its program")
+    settled(job[:1], clock)
+    known = Knowledge(job[0], job[0].log)
+    assert known.notice(1)["left"] == "has ended its program"
+    assert known.begun(1) is None
+
+
+def test_every_rank_is_asked_in_its_turn(clock: SimpleNamespace) -> None:
+    """However many there are, and whatever place it has among them."""
+    on, asked = ranks(1000)[0], set[int]()
+    on.inquiry._send = lambda rank, what: asked.add(what["ask"][2])
+    for _ in range(100):
+        clock.now += 0.05
+        before = len(asked)
+        on.inquiry.ask(KEY, 0, range(1, 1000))
+        assert len(asked) <= before + 64
+    assert asked == set(range(1, 1000))
+
+
+def test_who_waits_for_very_many() -> None:
+    """Follows no others, and none of those for whom it waits is left out."""
+    waiting = {"awaits": list(range(1000, 1100))}
+    known: Any = SimpleNamespace(
+        key="", lane=0, waiting=lambda rank, number: waiting, state=lambda rank: "", notice=lambda rank: {},
+    )  # fmt: skip
+    assert behind(known, list(range(100)), 1) == list(range(100))
+    assert behind(known, [1], 1) == [1, *range(1000, 1063)]
+
+
+class Groups:
+    """Several groups of ranks of one node, each with pages of its own; how often a page was read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, nranks: int) -> None:
+        self.nread = 0
+        self.page = Notices(np.zeros(NOTICE_NBYTES * nranks, np.uint8), 1)
+        self.on = [self._group(nranks) for _ in range(5)]
+        monkeypatch.setattr(endings, "LIVE", [SimpleNamespace(resources=on) for on in self.on for _ in range(4)])
+        monkeypatch.setattr(knowledge, "state_of", lambda pid: "running")
+
+    def _group(self, nranks: int) -> Any:
+        on = ranks(nranks)[0]
+        on.near, on.node.notices = {rank: rank for rank in range(nranks)}, self
+        return on
+
+    def read(self, local_rank: int) -> dict[str, Any]:
+        self.nread += 1
+        return self.page.read(local_rank)
+
+
+def test_pages_are_read_once_in_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many communicators their ranks have."""
+    groups = Groups(monkeypatch, 10)
+    assert endings.absent(range(1, 10)) == ""
+    assert groups.nread == 9
+    assert endings.absent([-32766, 5, 6]) == ""
+    groups.page.write(json.dumps({"left": "has ended its program"}).encode())
+    assert endings.absent([0, 1, 7]) == "rank 1 (process 1) has ended its program"
+
+
+def test_a_message_that_stays_half_way_holds_up_nobody() -> None:
+    """Its sender is stopped: what others send is read meanwhile, and the rest of it when it comes."""
+    boxes: list[deque[tuple[int, bytes]]] = [deque()]
+    comm = Comm(0, boxes)
+    one = Letters(comm, 7)  # type: ignore[arg-type]
+    boxes[0].extend([(1, b'{"long": 1}'), (2, b'{"short": 2}')])
+    probe, slow = comm.Improbe, Request(False, False, True)
+
+    def improbe(source: int, tag: int, status: Any) -> Any:
+        message = probe(source, tag, status)
+        if message is not None and status.source == 1:
+            receive = message.Irecv
+            message.Irecv = lambda buffer: (receive(buffer), slow)[1]
+        return message
+
+    comm.Improbe = improbe  # type: ignore[method-assign]
+    assert one.come() == [(2, {"short": 2})]
+    assert one.come() == []
+    assert one.come() == [(1, {"long": 1})]
+
+
+def test_messages_of_ranks_that_have_failed() -> None:
+    """Are lost, and nothing else is."""
+    comm = Comm(0, [deque(), deque()])
+    one, requests = Letters(comm, 7), iter([Request(MPI.Exception(MPI.ERR_OTHER)), Request(True), Request(False, True)])  # type: ignore[arg-type]
+    comm.Isend = lambda *_: next(requests)  # type: ignore[method-assign]
+    for _ in range(3):
+        one.send(1, {})
+    assert not one.all_sent()
+    assert one.all_sent()
+    assert one.come() == []
+
+
+def test_what_is_sent_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that waits for thousands says so as briefly as in shared memory."""
+    on = ranks(1)[0]
+    wait = {"key": KEY, "lane": 0, "number": 1, "what": "Gather(x)", "awaits": list(range(5000)), "step": "", "since": 1.0}
+    monkeypatch.setattr(knowledge, "NOTICE", SimpleNamespace(text=lambda: {"waits": [wait], "failed": [], "left": ""}))
+    answer = Knowledge(on, on.log).answer(0)
+    assert len(json.dumps(answer)) < NOTICE_NBYTES + 100
+    assert answer["notice"]["waits"][0]["what"] == "Gather(x)"

@@ -1,0 +1,108 @@
+"""The notice of a process: written while a signal comes, in a fork, and what stays of a failure that it passes on."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import mpi4py
+import numpy as np
+import pytest
+
+mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
+
+from hpcoll.comm import notice as module  # noqa: E402
+from hpcoll.comm.notice import FAILURE, Notice, order  # noqa: E402
+from hpcoll.runtime.transports.notices import NOTICE_NBYTES, Notices  # noqa: E402
+
+CALL: dict[str, Any] = {"key": "1.2.3", "lane": 0, "number": 7, "what": "Barrier() at train.py:5", "awaits": [1], "step": "", "since": 1.0}
+
+
+class Interrupted(Notices):
+    """A page of which one write is interrupted, when part of it is written."""
+
+    def __init__(self, handler: Callable[[], None]) -> None:
+        super().__init__(np.zeros(NOTICE_NBYTES, np.uint8), 0)
+        self._handler: Callable[[], None] | None = handler
+
+    def write(self, text: bytes) -> None:
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            self._all[0, 16:40] = 1
+            handler()
+            self._all[0, 40:100] = 1
+        super().write(text)
+
+
+def finished(run: Callable[[], None]) -> bool:
+    """Whether it ends, in a thread that may wait for ever."""
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(20)
+    return not thread.is_alive()
+
+
+def test_a_signal_whose_handler_calls() -> None:
+    """While the notice is written: it waits for nobody, and all that waits is said, whoever wrote last."""
+    notice = Notice()
+    page = Interrupted(lambda: notice.wait("the handler's", CALL | {"what": "second"}))
+    notice.add_page(page)
+    assert finished(lambda: notice.wait("the program's", CALL | {"what": "first"}))
+    assert [one["what"] for one in page.read(0)["waits"]] == ["first", "second"]
+
+
+def test_a_signal_whose_handler_ends_what_waits() -> None:
+    notice = Notice()
+    page = Interrupted(lambda: notice.end("the program's"))
+    notice.add_page(page)
+    assert finished(lambda: notice.wait("the program's", CALL))
+    assert page.read(0)["waits"] == []
+
+
+def test_a_fork_while_another_thread_writes() -> None:
+    """The thread that had the lock is not there: its notices are its own."""
+    notice, being_written, may_go_on = Notice(), threading.Event(), threading.Event()
+    page = Interrupted(lambda: (being_written.set(), may_go_on.wait(60)))  # type: ignore[arg-type, return-value]
+    notice.add_page(page)
+    thread = threading.Thread(target=notice.wait, args=("the program's", CALL), daemon=True)
+    thread.start()
+    assert being_written.wait(60)
+    notice.forget()  # as a fork does
+    assert finished(lambda: notice.wait("the child's", CALL))
+    may_go_on.set()
+    thread.join(60)
+    assert json.loads(json.dumps(notice.text()))["waits"] == [CALL]
+
+
+def at(when: float, monkeypatch: pytest.MonkeyPatch) -> Notice:
+    """A rank whose clock shows some time."""
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: when))
+    return Notice()
+
+
+def test_clocks_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who passes a failure on tells it as it was told, whatever time it is there, and what itself called."""
+    first = at(1000.0, monkeypatch).fail("MismatchError", "", CALL | {"lane": 2, "number": 9})
+    later = at(1000.5, monkeypatch).fail("PeerFailed", "rank 3 has left", CALL)
+    assert first is not None
+    assert later is not None
+    behind = at(400.0, monkeypatch).fail("MismatchError", "", CALL | {"number": 0, "what": "its own"}, first)
+    assert behind is not None
+    assert {name: behind[name] for name in FAILURE} == {"at": 1000.0, "text": "", "of": [2, 9], "kind": "MismatchError"}
+    assert (behind["number"], behind["what"]) == (0, "its own")
+    assert sorted([later, behind, first], key=order)[-1] == later
+    assert min([later, first], key=order)["of"] == min([behind, later], key=order)["of"] == [2, 9]
+
+
+def test_a_long_text_is_the_same_everywhere() -> None:
+    """For ranks that read it beside much else, for those that are sent it, and for the one that tells it."""
+    notice, page = Notice(), Notices(np.zeros(NOTICE_NBYTES, np.uint8), 0)
+    notice.add_page(page)
+    notice.wait(notice, CALL | {"awaits": list(range(5000))})
+    told = notice.fail("PeerFailed", "no memory " * 1000, CALL)
+    assert told is not None
+    assert told["text"].startswith("no memory no memory")
+    assert page.read(0)["failed"] == notice.text()["failed"] == [told]

@@ -1,0 +1,205 @@
+"""What texts say of ranks of a node: what each does, on whatever communicator and message context, and in what calls differ."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import mpi4py
+import numpy as np
+import pytest
+
+mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
+
+from hpcoll.base.ops import reduce_op  # noqa: E402
+from hpcoll.comm import knowledge, resources  # noqa: E402
+from hpcoll.comm.calls.call import Call  # noqa: E402
+from hpcoll.comm.knowledge import Knowledge  # noqa: E402
+from hpcoll.comm.notice import Notice  # noqa: E402
+from hpcoll.comm.resources import Resources  # noqa: E402
+from hpcoll.comm.signature import _COLLECTIVES, Signature  # noqa: E402
+from hpcoll.comm.story import difference, doing, story  # noqa: E402
+from hpcoll.comm.watch import Watch  # noqa: E402
+from hpcoll.runtime.program import fields as f  # noqa: E402
+from hpcoll.runtime.transports.call_log import CallLog  # noqa: E402
+from hpcoll.runtime.transports.notices import NOTICE_NBYTES, Notices, fitting  # noqa: E402
+
+NRANKS = 4
+BCAST = Signature(_COLLECTIVES.index("bcast"), 0, 4, 0, 0, 0, 0)
+
+
+class Communicator:
+    """Of ranks that share memory, with message contexts for blocking calls, two in flight, and a persistent request."""
+
+    def __init__(self, pages: Notices, title: str = "rows", nlanes: int = 4) -> None:
+        self.pages, room = pages, (NRANKS, 1 + f.REMEMBERED, 8)
+        self.logs = [CallLog(np.zeros(room, np.int64)) for _ in range(nlanes)]
+        contexts = [SimpleNamespace(log=log, index=index) for index, log in enumerate(self.logs)]
+        for one in contexts:
+            one.log.index = one.index
+        self.on = Resources.__new__(Resources)
+        group = SimpleNamespace(world_ranks=tuple(range(NRANKS)), logs=dict(enumerate(self.logs)), inquiry=None)
+        self.on.__dict__.update(
+            key=title, rank=0, nranks=NRANKS, near={rank: rank for rank in range(NRANKS)}, group=group, node=SimpleNamespace(notices=pages),
+            pids=[0] * NRANKS, message_contexts=contexts[:3], _persistent=contexts[3:], _title=title, _has_name=False,
+        )  # fmt: skip
+
+    def known(self, lane: int = 0) -> Knowledge:
+        return Knowledge(self.on, self.logs[lane])
+
+    def begin(self, rank: int, signature: Signature, *, lane: int = 0, ended: bool = False, count: int = 64) -> None:
+        """A rank's next call."""
+        history = self.logs[lane].histories[rank]
+        number = int(history[0, f.BEGUN]) + 1
+        history[1 + number % f.REMEMBERED, :3] = number, signature.word, count
+        history[0, f.BEGUN] = number
+        if ended:
+            history[0, f.CALLS_ENDED], history[0, f.ENDED_AT] = number, 1_000_000_000 * number
+
+    def call(self, what: str, awaits: list[int], lane: int = 0, holds: str = "process") -> dict[str, Any]:
+        """A rank's first call on a message context, in which it waits."""
+        return {
+            "key": self.on.key, "on": self.on.title, "lane": lane, "number": 1, "what": what, "awaits": awaits, "since": 1.0,
+            "holds": holds,
+        }  # fmt: skip
+
+    def wait(self, rank: int, what: str, awaits: list[int], lane: int = 0) -> None:
+        """Have another rank of the node say that it waits."""
+        say(self.pages, rank, waits=[self.call(what, awaits, lane)])
+
+
+def say(pages: Notices, rank: int, **notice: Any) -> None:
+    Notices(pages._all, rank).write(fitting(notice))
+
+
+@pytest.fixture(autouse=True)
+def no_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(knowledge, "state_of", lambda pid: "running")
+    monkeypatch.setattr(knowledge, "NOTICE", Notice())
+
+
+@pytest.fixture
+def rows() -> Communicator:
+    return Communicator(Notices(np.zeros(NOTICE_NBYTES * NRANKS, np.uint8), 0))
+
+
+def test_calls_on_another_message_context(rows: Communicator) -> None:
+    """Are calls: how many have ended on the communicator, and when the latest has."""
+    assert doing(rows.known(), 1, 1) == "has called no collective yet"
+    for lane in (1, 2, 1, 3):
+        rows.begin(1, BCAST, lane=lane, ended=True)
+    texts = {doing(rows.known(lane), 1, 5) for lane in range(4)}
+    assert len(texts) == 1
+    assert re.fullmatch(r"is in no collective since \d\d:\d\d:\d\d, after call 4", texts.pop())
+    latest = rows.known(1).begun(1)
+    assert latest is not None
+    overall = rows.known().overall(1)
+    assert overall is not None
+    assert abs(overall.when - latest.when) < 0.1
+    rows.begin(1, BCAST)
+    assert doing(rows.known(), 1, 2) == "is in call 5"
+
+
+def test_calls_on_another_communicator(rows: Communicator) -> None:
+    """Are told with its name; those of the same communicator go without."""
+    other = Communicator(rows.pages, "columns")
+    other.wait(1, "Barrier() at x.py:12", [2])
+    rows.wait(2, "Barrier() at x.py:12", [3])
+    assert doing(rows.known(), 1, 1).startswith("waits in Barrier() at x.py:12 on columns since ")
+    assert doing(rows.known(1), 2, 1).startswith("waits in Barrier() at x.py:12 since ")
+
+
+def test_a_story_goes_on_in_another_call(rows: Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On another message context, and another communicator: to the rank on which all others wait."""
+    other = Communicator(rows.pages, "columns")
+    monkeypatch.setattr(knowledge, "LIVE", [SimpleNamespace(resources=one.on) for one in (rows, other)])
+    knowledge.NOTICE.wait(rows, rows.call("Barrier()", [1]))
+    rows.wait(1, "Iscatterv(x) at x.py:3", [2], lane=1)
+    other.wait(2, "Barrier() at x.py:4", [3])
+    text = re.sub(r" since \d\d:\d\d:\d\d", "", story(rows.known(), 0, 1))
+    assert text == (
+        "rank 0 waits for rank 1; rank 1 waits in Iscatterv(x) at x.py:3 for rank 2;"
+        " rank 2 waits in Barrier() at x.py:4 on columns for rank 3; rank 3 has called no collective yet"
+    )
+    other.on.group.world_ranks = (3, 2, 1, 0)
+    text = re.sub(r" since \d\d:\d\d:\d\d", "", story(rows.known(), 0, 1))
+    assert text.endswith("on columns for rank 3 of columns; rank 3 of columns has called no collective yet")
+
+
+def test_of_several_calls_the_one_that_the_program_waits_for(rows: Communicator) -> None:
+    """Not one in flight for which it does not, nor one on a communicator whose calls are given up."""
+    other = Communicator(rows.pages, "columns")
+    held, flies = rows.call("Barrier()", [3], 1), rows.call("Ibcast()", [3], 2, "")
+    say(rows.pages, 1, waits=[held, flies])
+    assert doing(rows.known(), 1, 1).startswith("waits in Barrier() since ")
+    say(rows.pages, 1, waits=[flies])
+    assert doing(rows.known(), 1, 1).startswith("waits in Ibcast() since ")
+    notice, page = Notice(), Notices(rows.pages._all, 1)
+    notice.add_page(page)
+    notice.wait(rows, other.call("Ibarrier()", [0], 1, ""))
+    notice.fail("PeerFailed", "rank 3 has ended", other.call("Barrier()", [0]))
+    assert doing(rows.known(), 1, 1) == "has called no collective yet"
+
+
+def test_a_story_that_comes_back(rows: Communicator) -> None:
+    """Ends where it began."""
+    knowledge.NOTICE.wait(rows, rows.call("Barrier()", [1]))
+    rows.wait(1, "Barrier()", [2])
+    rows.wait(2, "Barrier()", [0])
+    assert story(rows.known(), 0, 1) == "rank 0 waits for rank 1; rank 1 waits for rank 2; rank 2 waits for rank 0"
+
+
+@pytest.mark.parametrize(("lane", "quoted"), [(0, "Bcast("), (1, "Ibcast("), (2, "Ibcast("), (3, "Bcast_init(")])
+def test_calls_that_have_ended_are_quoted_as_they_were_called(rows: Communicator, lane: int, quoted: str) -> None:
+    for rank in range(NRANKS):
+        rows.begin(rank, BCAST._replace(root=rank // 3), lane=lane, ended=True)
+    text = difference(rows.known(lane), NRANKS, 1, "rows")
+    assert text == (
+        f"ranks do not call the same, in call 1 on rows: ranks 0-2: {quoted}float64[8], root=0); rank 3: {quoted}float64[8], root=1)"
+    )
+
+
+def test_segments_that_differ(rows: Communicator) -> None:
+    """Are told where nothing else does."""
+    for rank in range(NRANKS):
+        rows.begin(rank, BCAST._replace(segment=(4096 << 2 * (rank == 3)).bit_length()), ended=True)
+    text = difference(rows.known(), NRANKS, 1, "rows")
+    assert "ranks 0-2: Bcast(float64[8], root=0), algorithm " in text
+    assert ", segments of 4 KiB or more; rank 3: " in text
+    assert text.endswith(", segments of 16 KiB or more")
+
+
+def test_functions_that_differ(rows: Communicator) -> None:
+    """As operators: two of them are told apart."""
+    ops = [reduce_op(function, name=name) for name, function in {"a": lambda x, y: x, "b": lambda x, y: y}.items()]
+    for rank in range(NRANKS):
+        call = Call("allreduce", 0, 0, 8, np.dtype("f8"), ops[rank == 3])
+        rows.begin(rank, Signature.of(call, "ring", 1), ended=True, count=8)
+    text = difference(rows.known(), NRANKS, 1, "rows")
+    found = re.search(r"ranks 0-2: Allreduce\(.*, op=a function \((\w{4})\)\).*; rank 3: .*op=a function \((\w{4})\)\)", text)
+    assert found, text
+    assert found[1] != found[2]
+
+
+@pytest.mark.parametrize(("listened", "text"), [(True, "it is stopped, or in code that"), (False, "it does so only while it waits")])
+def test_a_far_rank_that_does_not_answer(rows: Communicator, listened: bool, text: str) -> None:
+    """May merely compute, where nobody answers then."""
+    rows.on.near, rows.on.group.inquiry = {0: 0}, SimpleNamespace(listened=listened, answer=lambda key, lane, rank: {})
+    assert text in doing(rows.known(), 1, 1)
+
+
+def test_names_that_are_given_later(rows: Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Are what texts and notices have from then on; of a communicator that is freed, the last one."""
+    named = SimpleNamespace(size=NRANKS, Get_name=lambda: "")
+    monkeypatch.setattr(resources, "may_call", lambda: True)
+    monkeypatch.setattr(resources, "MPI", SimpleNamespace(Is_finalized=lambda: False))
+    rows.on._has_name, rows.on.native = True, named  # type: ignore[assignment]
+    assert rows.on.title == "a communicator of 4 ranks"
+    named.Get_name = lambda: "rows of B"
+    assert rows.on.title == "rows of B"
+    rows.on.__dict__["config"] = SimpleNamespace(timeout=None)
+    assert Watch(rows.on, None, called_at="")._described()["on"] == "rows of B"
+    rows.on.forget_name()
+    named.Get_name = lambda: 1 / 0  # type: ignore[assignment, return-value]
+    assert rows.on.title == "rows of B"
