@@ -51,7 +51,7 @@ def run(script: str, nranks: int, **variables: str) -> tuple[dict[int, str], str
 
 @pytest.mark.parametrize(("nranks", "way"), [(2, {}), (2, MESSAGES), pytest.param(3, {}, marks=pytest.mark.full)])
 def test_two_communicators_in_another_order(nranks: int, way: dict[str, str]) -> None:
-    said, errors = run("caught(*((a,), (b,)) if comm.rank else ((b,), (a,)))\ntime.sleep(2)\nos._exit(0)", nranks, **way)
+    said, errors = run("caught(*((a,), (b,)) if comm.rank else ((b,), (a,)))\nworld.Barrier()\nos._exit(0)", nranks, **way)
     for rank in (0, nranks - 1):
         found = re.match(r"(\d+\.\d\d) MismatchError .*: ranks wait for each other, each in a call to which .*", said[rank])
         assert found, (said, errors)

@@ -52,7 +52,7 @@ def go(n):
         x[0] = comm.rank + i
         call()
         wrong += y[0] != base + i * comm.size
-go(2000)
+go(1000)
 before = holds()
 go(CALLS)
 say_growth(before)
@@ -85,7 +85,7 @@ def go(n):
         one.Free()
     kept.clear()
 kept = []
-go(200)
+go(80)
 before = holds()
 for _ in range(TIMES):
     go(COUNT)
@@ -102,7 +102,7 @@ def grown(text: str, megabytes: float = MOST_GROWTH_MB) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("form", "ncalls"), [("blocking", 20_000), *(pytest.param(form, 10**6, marks=FULL) for form in ("blocking", "in flight", "persistent"))]
+    ("form", "ncalls"), [("blocking", 5000), *(pytest.param(form, 10**6, marks=FULL) for form in ("blocking", "in flight", "persistent"))]
 )
 def test_very_many_calls(form: str, ncalls: int) -> None:
     """All are right when counters begin anew, and none leaves anything."""
@@ -113,7 +113,7 @@ def test_very_many_calls(form: str, ncalls: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "count", "times"),
     [
-        ("Dup", 300, 1),
+        ("Dup", 120, 1),
         *(pytest.param(kind, 10_000, 1, marks=FULL) for kind in ("Dup", "Split", "reversed")),
         pytest.param("kept", 200, 25, marks=FULL),
     ],
