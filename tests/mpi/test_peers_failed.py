@@ -174,8 +174,9 @@ def test_a_child_that_ends_is_no_rank() -> None:
 def test_a_stopped_rank_is_named() -> None:
     """SIGSTOP, as under a debugger; it goes on when the others have given it up, and hears that."""
     before = f"""
+import signal
 pids = world.allgather(os.getpid())
-goes_on = threading.Timer({LIMIT_S - 30}, os.kill, (pids[1], 18))  # in any case
+goes_on = threading.Timer({LIMIT_S - 30}, os.kill, (pids[1], signal.SIGCONT))  # in any case
 goes_on.daemon = True
 goes_on.start()
 """
