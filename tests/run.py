@@ -105,6 +105,7 @@ def short(arguments: tuple[str, ...]) -> list[Stage]:
     """What a change must pass."""
     base = LIBRARIES[0]
     mpi_stages = [mpi(library, nranks, ("-m", markers, *arguments), files(markers)) for library, nranks, markers in SHORT]
+    mpi_stages = [one._replace(cores=0) if one.nranks == 1 else one for one in mpi_stages]  # jobs of their own, which mostly wait
     fast = ("-m", "not full", *arguments)
     return [*lint(base), cluster(base, fast), unit(base, fast), *mpi_stages]
 

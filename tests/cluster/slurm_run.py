@@ -23,7 +23,7 @@ JOB_LIMIT_S = 100
 EXITED, EXITS_WITHIN_S, STUCK = "prterun has exited", 20, "stuck"  # said, and on busy cores not always done: tried again
 ATTEMPTS = 3
 NODES = {"node1": [0, 1], "node2": [2, 3]}  # hosts and their ranks
-SMALL = {"BENCH_ARGS": "-n 3 -w 1 -m 1", "MAXBYTES": "4K", "STEPFACTOR": "512", "EPOCHS": "2", "LIMIT_S": "2"}
+SMALL = {"BENCH_ARGS": "-n 3 -w 1 -m 1", "MAXBYTES": "4K", "STEPFACTOR": "512", "EPOCHS": "2", "LIMIT_S": "15"}
 ROOT_RUNS = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_mpi_yield_when_idle": "1"}
 SHORT_ADDRESSES = {"MPIR_CVAR_CH4_NETMOD": "ofi"}  # jobs/README.md says why
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -31,12 +32,7 @@ REDUCING = ("allreduce", "reduce", "reduce_scatter", "scan", "exscan")
 REDUCTIONS = [(collective, name) for collective, name in ALGORITHMS if collective in REDUCING and name != "native"]
 
 
-def soon_s(nranks: int) -> float:
-    """Most seconds for what is promised in about one, where so many ranks run here: other programs may use the cores."""
-    return 3 if nranks <= (os.cpu_count() or 1) else 4
-
-
-SOON_S = soon_s(MPI.COMM_WORLD.size)
+SOON_S = 15.0  # most seconds for what is promised in about one: other programs may use the cores, and what would hang hangs for ever
 
 
 def representative(cases: Iterable[tuple[str, str]]) -> list[Any]:
@@ -57,6 +53,20 @@ def fresh() -> hpcoll.Communicator:
     """A duplicate of the world that has nothing of one that was freed, with settings as they are now; collective."""
     attach._registry.free()
     return hpcoll.Communicator(MPI.COMM_WORLD.Dup())
+
+
+def set_from_here(comm: hpcoll.Communicator, **settings: Any) -> None:
+    """Settings for the calls that follow, as if the environment said so: what is made and compiled before has no limit."""
+    on = comm._context.resources
+    on.config = replace(on.config, **settings)
+
+
+def comes(what: Callable[[], bool], most_s: float = SOON_S) -> bool:
+    """Wait for what others do; whether it came."""
+    end = time.monotonic() + most_s
+    while not what() and time.monotonic() < end:
+        time.sleep(0.01)
+    return what()
 
 
 def agreed(wrong: list[Any]) -> list[Any]:

@@ -32,7 +32,7 @@ FAULTS = ("count", "type", "operator", "collective", "root", "bit")
 FAULT_EVERY = 40  # calls
 LOST_EVERY = 15  # faults, of which the first is one
 CALLS_AFTER, LIMIT_S = 40, 2.0  # a lost acknowledgement
-SOON_S, NOTED_S = 4.0, 1.0
+SOON_S, NOTED_S = 15.0, 1.0
 
 
 class Case:
@@ -220,7 +220,7 @@ def soak(seconds: float, seed: int) -> Counter[str]:
 
 
 if __name__ == "__main__":
-    faulthandler.dump_traceback_later(float(sys.argv[1]) + 20, exit=True)
+    faulthandler.dump_traceback_later(float(sys.argv[1]) + 40, exit=True)
     found = soak(float(sys.argv[1]), int(sys.argv[2]))
     every = WORLD.gather(found)
     if every is not None:

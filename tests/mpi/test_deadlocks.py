@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 from mpi4py import MPI
-from reference import soon_s
+from reference import SOON_S
 from test_shm_jobs import LIMIT_S, MESSAGES, command, environment
 
 pytestmark = [
@@ -50,11 +51,11 @@ def run(script: str, nranks: int, **variables: str) -> tuple[dict[int, str], str
 
 @pytest.mark.parametrize(("nranks", "way"), [(2, {}), (2, MESSAGES), pytest.param(3, {}, marks=pytest.mark.full)])
 def test_two_communicators_in_another_order(nranks: int, way: dict[str, str]) -> None:
-    said, errors = run("caught(*((a,), (b,)) if comm.rank else ((b,), (a,)))\ntime.sleep(2)\nos._exit(0)", nranks, **way)
+    said, errors = run("caught(*((a,), (b,)) if comm.rank else ((b,), (a,)))\nworld.Barrier()\nos._exit(0)", nranks, **way)
     for rank in (0, nranks - 1):
         found = re.match(r"(\d+\.\d\d) MismatchError .*: ranks wait for each other, each in a call to which .*", said[rank])
         assert found, (said, errors)
-        assert float(found[1]) < soon_s(nranks)
+        assert float(found[1]) < SOON_S
         assert re.search(r"rank 0 of MPI_COMM_WORLD in Allreduce\(float64\[3\], op=SUM\) at <string>:\d+ on b", said[rank])
         assert re.search(r"rank \d of MPI_COMM_WORLD in Allreduce\(float64\[3\], op=SUM\) at <string>:\d+ on a", said[rank])
 
@@ -79,10 +80,23 @@ thread.join()
 
 
 @pytest.mark.parametrize("way", [{}, MESSAGES])
-def test_the_library_serves_one_of_them(way: dict[str, str]) -> None:
+def test_the_library_serves_one_of_them(way: dict[str, str], tmp_path: Path) -> None:
     """Who waits in hpcoll raises and says which call it is; who waits in the library cannot be told."""
-    script = 'caught((comm, ("algorithm", "native")) if comm.rank else (comm,))'
-    said, errors = run(f"threading.Timer({3 * soon_s(2)}, os._exit, (0,)).start() if comm.rank else None\n{script}\nos._exit(0)", 2, **way)
+    said, errors = run(
+        f"""
+def until_told():
+    while not os.path.exists(told):
+        time.sleep(0.05)
+    os._exit(0)
+told = {str(tmp_path / "told")!r}
+if comm.rank:
+    threading.Thread(target=until_told).start()
+caught((comm, ("algorithm", "native")) if comm.rank else (comm,))
+open(told, "w").close()
+os._exit(0)
+""",
+        2, **way,
+    )  # fmt: skip
     found = re.match(r"(\d+\.\d\d) MismatchError .*: rank 0: Allreduce\(.*; rank 1: Allreduce, which the MPI library serves$", said[0])
     assert found, (said, errors)
-    assert float(found[1]) < soon_s(2)
+    assert float(found[1]) < SOON_S

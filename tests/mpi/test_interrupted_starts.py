@@ -15,12 +15,13 @@ from hpcoll import PeerFailed
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
+
 class Alarm(Exception):
     """What a program's handler raises."""
 
 
 def interrupted(run: Callable[[], object], function: str) -> BaseException | None:
-    """What a call raises when a handler raises as that function of hpcoll's is about to run: any function may be the one."""
+    """What a call raises when a handler raises as that function of `hpcoll.comm.operations` is about to run."""
 
     def profile(frame: FrameType, event: str, argument: object) -> None:
         if event == "call" and frame.f_code.co_name == function and frame.f_globals["__name__"] == "hpcoll.comm.operations":
@@ -50,7 +51,10 @@ def prepared(comm: hpcoll.Communicator, persistent: bool) -> Callable[[], MPI.Re
 
 @pytest.mark.parametrize("persistent", [False, True], ids=["in flight", "persistent"])
 def test_a_start_that_is_left(persistent: bool) -> None:
-    """The rank's next call is refused, the others are told, and neither `Free` nor another communicator waits for what never began."""
+    """As `activate` is about to run, which hands the call to those who give it turns: messages may have left already.
+
+    The rank's next call is refused, the others are told, and neither `Free` nor another communicator waits for what never began.
+    """
     comm, last, wrong = fresh(), MPI.COMM_WORLD.size - 1, list[str]()
     start = prepared(comm, persistent)
     start().Wait()

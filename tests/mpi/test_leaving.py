@@ -11,7 +11,7 @@ import time
 
 import pytest
 from mpi4py import MPI
-from reference import soon_s
+from reference import SOON_S
 from test_shm_jobs import LIMIT_S, MESSAGES, command, environment
 
 pytestmark = [
@@ -21,7 +21,6 @@ pytestmark = [
 ]
 
 NRANKS = 4  # of which the last one leaves
-SOON_S = soon_s(NRANKS)
 JOB = """
 import sys, time
 import mpi4py

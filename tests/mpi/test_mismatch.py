@@ -54,9 +54,20 @@ MISMATCHES: dict[str, tuple[Callable[[int], tuple[Call, Call]], str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", [blocking, in_flight, persistent])
-@pytest.mark.parametrize("name", MISMATCHES)
-@pytest.mark.parametrize("count", [COUNTS[0], pytest.param(COUNTS[1], marks=pytest.mark.once)])
+# In the short run all of these in blocking calls with few elements, and of the other forms and of many elements those that are noticed
+# in another way: by what a message carries, by its length, and by what ranks know of each other.
+FEW = ("operator", "count", "barrier")
+
+
+def marks(count: int, name: str, form: Callable[..., None]) -> list[pytest.MarkDecorator]:
+    usual = name in FEW or (count == COUNTS[0] and form is blocking)
+    return [pytest.mark.once] * (count > COUNTS[0]) + [pytest.mark.full] * (not usual)
+
+
+CASES = [(count, name, form) for count in COUNTS for name in MISMATCHES for form in (blocking, in_flight, persistent)]
+
+
+@pytest.mark.parametrize(("count", "name", "form"), [pytest.param(*case, marks=marks(*case)) for case in CASES])
 def test_every_rank_raises(count: int, name: str, form: Callable[..., None], way: str) -> None:
     """Soon, on all ranks, with both calls and the line of each."""
     if way == "messages" and (count != COUNTS[0] or name == "type of what is moved"):

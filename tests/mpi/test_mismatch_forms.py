@@ -42,6 +42,10 @@ FEW = "blocking-in flight", "in flight-persistent", "zeros-blocking"
 MORE = "persistent-blocking", "in flight-zeros", "in flight-blocking"
 
 
+either_way = pytest.mark.parametrize("way", ["shared memory", pytest.param("messages", marks=pytest.mark.once)], indirect=True)
+
+
+@either_way
 @pytest.mark.parametrize("pair", [*FEW, *(pytest.param(one, marks=pytest.mark.full) for one in MORE)])
 def test_every_rank_raises(pair: str, way: str) -> None:
     """With what each calls, and the line."""
@@ -54,6 +58,7 @@ def test_every_rank_raises(pair: str, way: str) -> None:
     assert agreed([(wrong, text, seconds)] if wrong or seconds > SOON_S else []) == []
 
 
+@either_way
 def test_a_first_persistent_request(way: str) -> None:
     """What ranks agree on before it is such a call, too."""
     comm = made(way)
@@ -78,6 +83,7 @@ def test_kinds_of_memory(form: Callable[..., None], double: Any, *, warm: bool) 
     assert agreed([] if right and seconds < SOON_S else [(text, seconds)]) == []
 
 
+@either_way
 def test_functions_as_operators(way: str) -> None:
     """Told apart by what they do: both have the name that every lambda has."""
     comm, total = made(way), np.zeros(8)
@@ -87,6 +93,7 @@ def test_functions_as_operators(way: str) -> None:
     assert agreed([] if "op=a function" in text and seconds < SOON_S else [(text, seconds)]) == []
 
 
+@either_way
 def test_in_flight_that_nobody_waits_for_yet(way: str) -> None:
     """A rank that computes while its call is in flight comes to the others' blocking one later: nothing is wrong."""
     comm = made(way)

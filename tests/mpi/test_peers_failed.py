@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from mpi4py import MPI
-from reference import soon_s
+from reference import SOON_S
 from test_shm_jobs import LIMIT_S, MESSAGES, command, environment
 
 pytestmark = [
@@ -23,9 +22,8 @@ pytestmark = [
 ]
 
 NRANKS = 3
-SOON_S = soon_s(NRANKS)
 CALLS = """
-import signal
+import dataclasses, signal
 x, y = np.ones(COUNT), np.zeros(COUNT)
 FORMS = {
     "blocking": lambda: comm.Allreduce(x, y),
@@ -38,6 +36,9 @@ for _ in range(3):
     FORMS[FORM]()
     assert (y == comm.size).all()
 comm.Barrier()
+on = comm._context.resources
+on.config = dataclasses.replace(on.config, **SETTINGS)  # not earlier: ranks take their time to start, and to compile
+world.Barrier()
 begun = time.monotonic()
 if comm.rank == 1:
     VICTIM
@@ -57,10 +58,17 @@ ENDINGS = {
 }
 
 
+# What ranks do when others have yet to come, or to hear of it: the one that is waited for, and the others. All that is sent to the first
+# may be there when it comes, but not the news that the others have given up: then it hears that in its next call.
+UNTIL_GIVEN_UP = "world.Barrier(); once = FORMS[FORM]; FORMS[FORM] = lambda: [once() for _ in range(4)]"
+GIVEN_UP = "comm.rank == 1 or world.Barrier(); world.Barrier(); os._exit(0)"
+
+
 def job(
-    form: str, victim: str, after: str = "raise", count: int = 8, before: str = "", options: tuple[str, ...] = (), **variables: str
-) -> tuple[dict[int, list[str]], str, int, float]:  # fmt: skip
-    """What each rank said, what was complained of, the exit status, and seconds until the job's end.
+    form: str, victim: str, after: str = "raise", count: int = 8, before: str = "", options: tuple[str, ...] = (),
+    settings: dict[str, float] | None = None, **variables: str,
+) -> tuple[dict[int, list[str]], str, int]:  # fmt: skip
+    """What each rank said, what was complained of, and the exit status.
 
     Args:
         form: Of the call.
@@ -69,18 +77,24 @@ def job(
         count: Elements.
         before: What all ranks do first.
         options: Of the launcher.
+        settings: Of hpcoll, for the calls from the victim's on.
         variables: Of the environment.
     """
-    script = f"FORM, COUNT = {form!r}, {count}\n{before}\n" + CALLS.replace("VICTIM", victim).replace("AFTER", after)
-    begun, (launcher, *rest) = time.monotonic(), command(NRANKS, script)
+    script = f"FORM, COUNT, SETTINGS = {form!r}, {count}, {settings or {}}\n{before}\n"
+    script += CALLS.replace("VICTIM", victim).replace("AFTER", after)
+    launcher, *rest = command(NRANKS, script)
     done = subprocess.run(
         [launcher, *options, *rest], env=environment(variables), stdin=subprocess.DEVNULL, capture_output=True, text=True,
         timeout=LIMIT_S, check=False,
     )  # fmt: skip
     said: dict[int, list[str]] = {rank: [] for rank in range(NRANKS)}
-    for rank, text in re.findall(r"^rank (\d+) (.*)$", done.stdout, re.MULTILINE):
-        said[int(rank)].append(text)
-    return said, done.stderr, done.returncode, time.monotonic() - begun
+    others = done.stderr  # and what the launcher says where ranks speak
+    for line in done.stdout.splitlines(keepends=True):
+        if found := re.fullmatch(r"rank (\d+) (.*)\n", line):
+            said[int(found[1])].append(found[2])
+        else:
+            others += line
+    return said, others, done.returncode
 
 
 @pytest.mark.parametrize(
@@ -93,7 +107,7 @@ def job(
 def test_a_rank_leaves(ending: str, form: str, way: dict[str, str]) -> None:
     """In Python, by whatever way, without ``-m mpi4py``: the others raise soon, and the job ends with an error."""
     victim, told = ENDINGS[ending]
-    said, errors, status, _ = job(form, victim, count=8 if form == "blocking" or way else 40_000, **way)
+    said, errors, status = job(form, victim, count=8 if form == "blocking" or way else 40_000, **way)
     for rank in (0, 2):
         assert len(said[rank]) == 1, (said, errors)
         found = re.fullmatch(rf"(\d+\.\d+) PeerFailed rank {rank}: .*rank 1 \(process \d+ on .*\) {told}", said[rank][0])
@@ -104,11 +118,13 @@ def test_a_rank_leaves(ending: str, form: str, way: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("form", ["blocking", pytest.param("in flight", marks=pytest.mark.full)])
 def test_a_rank_is_killed(form: str) -> None:
-    """Where the launcher leaves the others alive they raise; else it ends them: nobody hangs, and no status says that all is well."""
-    said, _, status, seconds = job(form, "os.kill(os.getpid(), signal.SIGKILL)")
+    """Where the launcher leaves the others alive they raise; else it ends them and says why: nobody hangs, and the status is no success."""
+    said, others, status = job(form, "os.kill(os.getpid(), signal.SIGKILL)")
     assert status != 0
-    assert seconds < LIMIT_S / 2
-    assert [text for rank in (0, 2) for text in said[rank] if "PeerFailed" not in text] == []
+    told = [text for rank in (0, 2) for text in said[rank]]
+    assert [text for text in told if "PeerFailed" not in text] == []
+    assert said[1] == []
+    assert told or re.search(r"signal 9|SIGKILL|Killed|KILLED|EXIT CODE: 9", others), others
 
 
 @pytest.mark.parametrize(
@@ -119,24 +135,25 @@ def test_a_rank_is_killed(form: str) -> None:
     ],
 )  # fmt: skip
 def test_a_rank_that_does_not_come(form: str, way: dict[str, str]) -> None:
-    """Warned about once, then given up by all with one text; whoever comes later hears it, too."""
-    said, errors, _, _ = job(form, "time.sleep(3)", after="pass", HPCOLL_WARN="500ms", HPCOLL_TIMEOUT="1.5s", **way)
+    """Warned about, then given up by all with one text; whoever comes later hears it, too."""
+    said, errors, _ = job(form, UNTIL_GIVEN_UP, GIVEN_UP, settings={"warn": 0.5, "timeout": 1.5}, **way)
     texts = {re.sub(r"^\S+ CollectiveTimeout rank \d+: ", "", text) for rank in said for text in said[rank]}
+    assert [len(said[rank]) for rank in range(NRANKS)] == [1] * NRANKS, (said, errors)
     assert len(texts) == 1, said
     assert re.search(r"did not end in 1\.5 s: rank [02] waits for rank 1; rank 1 is in no collective since \d\d:\d\d:\d\d", texts.pop())
     seconds = [float(said[rank][0].split()[0]) for rank in (0, 2)]
-    assert all(1.4 < one < 1.5 + SOON_S for one in seconds), seconds
+    assert all(1.4 < one < SOON_S for one in seconds), seconds
     warned = [line for line in errors.splitlines() if " on MPI_COMM_WORLD waits for" in line and "CollectiveTimeout" not in line]
-    assert len(warned) == 1, errors
-    assert re.search(r"I?[aA]llreduce(_init)?\(float64\[8\], op=SUM\) at .*:\d+ on MPI_COMM_WORLD waits for [12] s: rank 0 ", warned[0])
+    assert 1 <= len(warned) <= 2, errors  # one, where rank 2 hears in time that rank 0 waits
+    assert re.search(r"I?[aA]llreduce(_init)?\(float64\[8\], op=SUM\) at .*:\d+ on MPI_COMM_WORLD waits for \d+ s: rank [02] ", warned[0])
 
 
 @pytest.mark.full
 def test_a_slow_rank_is_waited_for() -> None:
     """Without a limit nothing is given up; a warning is all."""
-    said, errors, status, _ = job("blocking", "time.sleep(2)", HPCOLL_WARN="500ms")
+    said, errors, status = job("blocking", "time.sleep(2)", settings={"warn": 0.5})
     assert (said, status) == ({rank: ["right True"] for rank in range(NRANKS)}, 0), errors
-    assert len([line for line in errors.splitlines() if "waits for" in line]) == 1
+    assert len([line for line in errors.splitlines() if "waits for" in line]) in (1, 2)
 
 
 @pytest.mark.full
@@ -150,14 +167,21 @@ def test_a_child_that_ends_is_no_rank() -> None:
     os.waitpid(child, 0)
     time.sleep(1.5)
     """
-    said, errors, status, _ = job("blocking", victim)
+    said, errors, status = job("blocking", victim)
     assert (said, status) == ({rank: ["right True"] for rank in range(NRANKS)}, 0), errors
 
 
 def test_a_stopped_rank_is_named() -> None:
-    """SIGSTOP, as under a debugger; it goes on, and hears that it was given up."""
-    victim = "os.system(f'(sleep 3; kill -CONT {os.getpid()}) &'); os.kill(os.getpid(), signal.SIGSTOP)"
-    said, errors, _, _ = job("blocking", victim, after="pass", HPCOLL_TIMEOUT="1s")
+    """SIGSTOP, as under a debugger; it goes on when the others have given it up, and hears that."""
+    before = f"""
+import signal
+pids = world.allgather(os.getpid())
+goes_on = threading.Timer({LIMIT_S - 30}, os.kill, (pids[1], signal.SIGCONT))  # in any case
+goes_on.daemon = True
+goes_on.start()
+"""
+    victim, after = "goes_on.cancel(); os.kill(os.getpid(), signal.SIGSTOP)", "os.kill(pids[1], signal.SIGCONT)"
+    said, errors, _ = job("blocking", victim, after, before=before, settings={"timeout": 1})
     assert all(len(texts) == 1 and "CollectiveTimeout" in texts[0] for texts in said.values()), (said, errors)
     assert "rank 1 is stopped" in said[0][0]
 
@@ -169,7 +193,7 @@ def test_a_rank_waits_on_another_communicator() -> None:
     threading.Thread(target=time.sleep, args=(20,), daemon=True).start()
     other.Reduce(x, y, root=1)
     """
-    said, errors, _, _ = job("blocking", victim, "os._exit(0)", before=before, HPCOLL_WARN="500ms", HPCOLL_TIMEOUT="2s")
+    said, errors, _ = job("blocking", victim, "os._exit(0)", before=before, settings={"warn": 0.5, "timeout": 2})
     chain = r"rank 1 waits in Reduce\(float64\[8\], op=SUM, root=1\) at <string>:\d+ on the other since [\d:]+ for ranks? (0|2|0, 2)"
     assert re.search(rf"rank 0 waits for rank 1; {chain}; rank [02] ", errors + str(said)), (said, errors)
     assert "MismatchError" not in errors + str(said)
@@ -182,18 +206,21 @@ def test_one_rank_gives_up(end: str) -> None:
     def give_up(*_):
         raise {end}
     signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, 0.5)
     try:
-        comm.Allreduce(np.ones(3), np.zeros(3), algorithm="ring")
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        FORMS["blocking"]()
     except {end}:
         say("gave up")
+        world.send(None, 2)
         world.Barrier()
         os._exit(0)
+elif comm.rank == 2:
+    world.recv(source=1)
     """
-    said, errors, _, _ = job("blocking", victim, after="world.Barrier(); os._exit(0)", HPCOLL_WARN="0")
-    assert said[1] == ["gave up"] or "MismatchError" in said[0][0], (said, errors)
+    said, errors, _ = job("blocking", victim, after="world.Barrier(); os._exit(0)")
+    assert said[1] == ["gave up"], (said, errors)
     for rank in (0, 2):
-        assert re.search(r"PeerFailed .*rank 1 gave up|MismatchError", said[rank][0]), said
+        assert re.search(r"PeerFailed .*rank 1 gave up", said[rank][0]), (said, errors)
 
 
 def test_records(tmp_path: Path) -> None:
@@ -205,10 +232,10 @@ def test_records(tmp_path: Path) -> None:
         comm.Allreduce(x, y)
     except hpcoll.MismatchError:
         say("told")
-        time.sleep(1)
+        world.Barrier()
         os._exit(0)
     """
-    said, errors, _, _ = job("blocking", victim, after="time.sleep(1); os._exit(0)", HPCOLL_RECORD=str(tmp_path))
+    said, errors, _ = job("blocking", victim, after="world.Barrier(); os._exit(0)", HPCOLL_RECORD=str(tmp_path))
     assert said[1] == ["told"], (said, errors)
     assert f"rank 1: its calls are recorded in {tmp_path}/rank1.json" in errors
     shown = subprocess.run([sys.executable, "-m", "hpcoll", "inspect", *tmp_path.iterdir()], capture_output=True, text=True, check=False)
@@ -234,21 +261,20 @@ def test_survivors_go_on(way: dict[str, str]) -> None:
             rest.Bcast(y, root=rest.size - 1)
     say("shrunk to", rest.size, rest.rank, rest._context.resources.shares_memory, time.monotonic() - begun < {SOON_S})
     """
-    said, errors, _, seconds = job("blocking", "os.kill(os.getpid(), signal.SIGKILL)", after, options=("--with-ft", "ulfm"), **way)
+    said, errors, _ = job("blocking", "os.kill(os.getpid(), signal.SIGKILL)", after, options=("--with-ft", "ulfm"), **way)
     for rank, place in ((0, 0), (2, 1)):
         assert len(said[rank]) == 2, (said, errors[-2000:])
         found = re.match(r"(\d+\.\d\d) PeerFailed .*rank 1 \(process \d+ on .*\) has (ended: it was killed|failed)", said[rank][0])
         assert found, said
         assert float(found[1]) < SOON_S
         assert said[rank][1] == f"shrunk to 2 {place} {not way} True"
-    assert seconds < LIMIT_S / 2
 
 
 @pytest.mark.skipif(MPI.ERR_PROC_FAILED == MPI.ERR_REVOKED, reason="the MPI library knows no failures of ranks")
 def test_a_training_goes_on() -> None:
     """The example, of which rank 0 is killed: the result is that of an undisturbed run."""
     launcher, *rest = command(4, "")[:3]
-    program = [str(Path(__file__).parents[2] / "examples" / "survivors.py"), "--kill", "0"]
+    program = [str(Path(__file__).parents[2] / "examples" / "survivors.py"), "--kill", "0", "--steps", "40"]
     done = subprocess.run(
         [launcher, "--with-ft", "ulfm", *rest, sys.executable, *program], env=environment({}), stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=LIMIT_S, check=False,
@@ -260,15 +286,14 @@ def test_a_training_goes_on() -> None:
 @pytest.mark.parametrize("way", [MESSAGES, pytest.param({}, marks=pytest.mark.full)])
 def test_an_agreement_is_watched(way: dict[str, str]) -> None:
     """What ranks agree on before hpcoll runs anything: a rank that does not come is warned about, and given up; if it comes, it is told."""
-    after = "time.sleep(0 if comm.rank == 1 else 5); os._exit(0)"  # they are still there when rank 1 comes
-    said, errors, _, _ = job("planned", "time.sleep(3)", after, HPCOLL_WARN="500ms", HPCOLL_TIMEOUT="1.5s", **way)
-    for rank, seconds in ((0, "[12]"), (1, "[345]"), (2, "[12]")):
-        told = rf"{seconds}\.\d+ CollectiveTimeout rank {rank}: .*, 3 ranks: it did not end in 1\.5 s: .*; rank 1 is in no collective"
+    said, errors, _ = job("planned", UNTIL_GIVEN_UP, GIVEN_UP, settings={"warn": 0.2, "timeout": 1.5}, **way)
+    for rank in range(NRANKS):
+        told = rf"\S+ CollectiveTimeout rank {rank}: .*, 3 ranks: it did not end in 1\.5 s: .*; rank 1 is in no collective"
         assert len(said[rank]) == 1, (said, errors)
         assert re.match(told, said[rank][0]), said
     assert re.search(r"a persistent request at \S+:\d+ on MPI_COMM_WORLD waits for \d+ s: rank \d waits for", errors), errors
 
 
 def test_nobody_shrinks_without_ulfm() -> None:
-    said, errors, _, _ = job("blocking", "pass", before="try:\n    comm.shrink()\nexcept hpcoll.ArgumentError as error:\n    say(error)")
+    said, errors, _ = job("blocking", "pass", before="try:\n    comm.shrink()\nexcept hpcoll.ArgumentError as error:\n    say(error)")
     assert all("shrink needs Open MPI 5 and mpirun --with-ft ulfm" in texts[0] for texts in said.values()), (said, errors)

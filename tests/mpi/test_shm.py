@@ -165,20 +165,21 @@ MAKERS: dict[str, Callable[[hpcoll.Communicator], hpcoll.Communicator]] = {
 }
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", [name if name == "Split" else pytest.param(name, marks=pytest.mark.once) for name in MAKERS])
 def test_freed_communicators_leave_no_mapping(name: str) -> None:
-    comm, found = communicator(), []
+    comm, found, wrong = communicator(), list[int](), list[Any]()
     for _ in range(3):
-        for _ in range(4):
+        for _ in range(2):
             made = MAKERS[name](comm)
             x = np.ones(100)
             made.Allreduce(MPI.IN_PLACE, x, algorithm="direct")
-            assert x[0] == made.size
+            wrong += [] if x[0] == made.size else [x[0]]
             made.Free()
         found.append(mappings())
-    assert agreed([] if len(set(found)) == 1 else [found]) == []
+    assert agreed(wrong + ([] if len(set(found)) == 1 else [found])) == []
 
 
+@pytest.mark.once
 def test_a_live_communicator_has_a_mapping_without_a_name() -> None:
     """What the count of the test above counts."""
     attach._registry.free()

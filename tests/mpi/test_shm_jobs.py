@@ -26,7 +26,7 @@ pytestmark = [
 
 LAUNCHER = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPI_", "MPIR_", "HPCOLL_")  # what a job hands to its ranks
 NAMED_BY_MPI = ("sm_segment", "vader_segment", "mpich_shm", "ucx_shm", "psm", "sem.", "cma_shm")
-LIMIT_S = 60  # most seconds of one job
+LIMIT_S = 90  # most seconds of one job
 MESSAGES = {"HPCOLL_SHM": "0"}  # variables of a job whose ranks exchange messages, as between nodes
 
 HEAD = """
@@ -231,7 +231,7 @@ def test_memory_that_is_lent_and_lost(ends: bool, cause: str, tmp_path: Path) ->
 
 @pytest.mark.usefixtures("_nothing_remains")
 def test_eight_ranks_on_few_cores() -> None:
-    """Ranks that wait let the others run: a second where it is right, minutes where it is not."""
+    """Ranks that wait let the others run: a second or two where it is right, minutes where it is not."""
     said, _ = job(8, CROWD)
     seconds = [float(text.removeprefix("took ")) for text in said.values()]
-    assert max(seconds) < 15
+    assert max(seconds) < LIMIT_S / 3

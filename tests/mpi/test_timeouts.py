@@ -24,16 +24,22 @@ pytestmark = pytest.mark.mpi(min_size=2)
 
 LIMIT_S = 0.3
 TEXT = r"rank \d+: .*: it did not end in 0\.3 s: (rank \d+ waits for ranks? [\d, -]+; )+rank \d+ [^;]+"
+LATE = MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1
 
 
 def x(count: int = 8) -> np.ndarray:
     return np.ones(count)
 
 
+class Wrong(Exception):
+    """A call gave what it must not: raised where callers look for errors of calls."""
+
+
 def blocking(comm: hpcoll.Communicator, timeout: Any) -> None:
     total = np.zeros(8)
     comm.Allreduce(x(), total, timeout=timeout)
-    assert (total == comm.size).all()
+    if (total != comm.size).any():
+        raise Wrong(total)
 
 
 def barrier(comm: hpcoll.Communicator, timeout: Any) -> None:
@@ -75,7 +81,7 @@ def persistent(comm: hpcoll.Communicator, timeout: Any) -> None:
             request.Start()
             request.Wait()
     finally:
-        if comm.rank == comm.size - 1 and timeout == LIMIT_S:
+        if LATE and timeout == LIMIT_S:
             MPI.COMM_WORLD.Barrier()
     request.Start()
     request.Wait()
@@ -114,13 +120,12 @@ def wrong(error: BaseException | None, seconds: float, text: str, *, late: bool)
 @pytest.mark.parametrize("warm", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_a_rank_comes_late(form: Callable[..., None], *, warm: bool) -> None:
     """All raise, in the call's time and with one text; the rank that comes when the others have given up, too."""
-    comm, late = fresh(), MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1
-    for _ in range(3 * warm):
-        form(comm, 60)
+    comm = fresh()
+    errors = [raised(lambda: form(comm, 60)) for _ in range(3 * warm)]
     comm.Allreduce(x(), np.zeros(8))
-    MPI.COMM_WORLD.Barrier()
-    error, seconds = given_up(form, comm, LIMIT_S, late=late)
-    assert wrong(error, seconds, ".*" if form is together else TEXT, late=late) == []
+    assert agreed([repr(one) for one in errors if one]) == []
+    error, seconds = given_up(form, comm, LIMIT_S, late=LATE)
+    assert wrong(error, seconds, ".*" if form is together else TEXT, late=LATE) == []
     stories = MPI.COMM_WORLD.allgather(str(error).partition("0.3 s: ")[2])
     assert form is together or len({*stories}) == 1, stories
     assert agreed(not_refused(raised(comm.Barrier))) == []
@@ -128,17 +133,16 @@ def test_a_rank_comes_late(form: Callable[..., None], *, warm: bool) -> None:
 
 def test_the_call_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that is later than ``HPCOLL_TIMEOUT`` is waited for where the call says so, and only there."""
+    fresh()  # what a group needs is made without a limit
     monkeypatch.setenv("HPCOLL_TIMEOUT", "300ms")
-    comm, late = fresh(), MPI.COMM_WORLD.rank == 0
-    for form in (blocking, in_flight):
-        MPI.COMM_WORLD.Barrier()
-        form(comm, "1m")  # the first one, which makes and compiles what it needs
-        MPI.COMM_WORLD.Barrier()
-        form(comm, None)
-        MPI.COMM_WORLD.Barrier()
-        if late:
+    MPI.COMM_WORLD.Barrier()
+    comm, late, errors = fresh(), MPI.COMM_WORLD.rank == 0, list[BaseException | None]()
+    for turn in range(2):
+        if late and turn:
             time.sleep(3 * LIMIT_S)
-        form(comm, "1m")
+        flying = comm.Iallreduce(x(), np.zeros(8), timeout="1m")
+        errors += [raised(lambda: blocking(comm, "1m")), raised(flying.Wait)]
+    assert agreed([repr(one) for one in errors if one]) == []
     error, seconds = given_up(blocking, comm, None, late=late)
     assert wrong(error, seconds, TEXT, late=late) == []
 
@@ -172,14 +176,16 @@ def test_a_generous_one_costs_no_entry(timeout: Any, monkeypatch: pytest.MonkeyP
             request.Start()
             request.Wait()
             request.Free()
-            assert method != "Allreduce" or (recv == comm.size).all()
+            found.extend([] if method != "Allreduce" or (recv == comm.size).all() else [recv.copy()])
 
+    found, prepare = list[Any](), context.prepare
     for _ in range(2):
         run()
     before = entries()
-    monkeypatch.setattr(context, "prepare", lambda *_: pytest.fail("it was planned again"))
+    monkeypatch.setattr(context, "prepare", lambda *one: (found.append("it was planned again"), prepare(*one))[1])
     run(timeout=timeout)
-    assert entries() == before
+    found += [] if entries() == before else ["more entries"]
+    assert agreed(found) == []
 
 
 @pytest.mark.parametrize("bad", ["x", *(pytest.param(bad, marks=pytest.mark.full) for bad in (0, -1, "-5s", True, [1]))])
@@ -202,13 +208,13 @@ def test_bad_ones_are_refused(bad: Any) -> None:
 
 def test_places_are_given_back() -> None:
     """Of calls that were given up and that nobody waits for any more: only so many may be in flight."""
-    comm, late = fresh(), MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1
+    comm = fresh()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()  # what tests before this one have left
         comm.Iallgather(x(), x(8 * comm.size)).Wait()
         free = len(board().free)
-        error, _ = given_up(queued, comm, LIMIT_S, late=late)
+        error, _ = given_up(queued, comm, LIMIT_S, late=LATE)
         found = [] if isinstance(error, CollectiveTimeout) else [repr(error)]
         del error  # and with it what the call had
         gc.collect()
@@ -220,6 +226,7 @@ def test_places_are_given_back() -> None:
 def test_bad_ones_of_a_communicator_that_was_not_used() -> None:
     """Its first call in flight would be the MPI library's."""
     comm = fresh().Dup()
-    with pytest.raises(ArgumentError, match=rf"rank {comm.rank}: timeout must be"):
-        comm.Iallreduce(x(), np.zeros(8), timeout=0)
+    error = raised(lambda: comm.Iallreduce(x(), np.zeros(8), timeout=0))
     comm.Iallreduce(x(), np.zeros(8), timeout=60).Wait()
+    right = isinstance(error, ArgumentError) and f"rank {comm.rank}: timeout must be" in str(error)
+    assert agreed([] if right else [repr(error)]) == []

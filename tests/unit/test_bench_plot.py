@@ -70,7 +70,7 @@ def strokes(svg: str) -> set[tuple[str, bool, float]]:
     return found
 
 
-@pytest.mark.parametrize("suffix", [*MAGIC, ".PNG"])
+@pytest.mark.parametrize("suffix", [".svg", ".PNG", *(pytest.param(one, marks=pytest.mark.full) for one in (".png", ".pdf"))])
 def test_the_extension_picks_the_type(suffix: str, tmp_path: Path) -> None:
     target = tmp_path / f"picture{suffix}"
     plot.check_target(target)

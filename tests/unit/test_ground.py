@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import pickle
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -184,6 +185,7 @@ def test_errors_cross_processes(error: HpcollError) -> None:
 # --- examples in docstrings
 
 
+@cache
 def needs_mpi() -> set[str]:
     """Modules that import mpi4py or PyTorch, themselves or through others."""
     found = {importer for importer, imported in edges() if imported.split(".")[0] in ("mpi4py", "torch")}

@@ -3,87 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from live_machine import AFTER_40, BARRIER, NOW, SEES, Machine, call, page, said
 
 from hpcoll.cli import main
 from hpcoll.cli.inspect import live
 from hpcoll.cli.inspect.live import document, lines, stories
 from hpcoll.cli.inspect.ranks_here import Found, Rank, look
-from hpcoll.runtime.transports.live_page import LINK, LivePage, Who
-
-NOW = 1000.0
-SUM, BARRIER = "Allreduce(float64[8], op=SUM) at /home/me/train.py:9", "Barrier() at /home/me/train.py:12"
-AFTER_40 = "is in no collective since 12:03:07, after call 40"
-SEES = {"1": [5000.0, AFTER_40]}
-
-
-def call(
-    awaits: list[int], *, what: str = SUM, key: str = "0.0.7", number: int = 41, on: str = "MPI_COMM_WORLD", **more: Any
-) -> dict[str, Any]:  # fmt: skip
-    """A wait as it stands in a page."""
-    return {"key": key, "lane": 0, "number": number, "what": what, "awaits": awaits, "step": "row 6 of 11", "since": NOW - 2.5,
-            "on": on, "for": awaits, "sees": {}} | more  # fmt: skip
-
-
-class Machine:
-    """A folder like /proc, with processes and their pages; what processes are numbered as is what this test's system does not have."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder = folder
-        self.states: dict[int, str] = {}
-        self.begun: dict[int, float] = {}
-        self._links: dict[str, str] = {}
-        self._readlink = os.readlink
-        monkeypatch.setattr("hpcoll.cli.inspect.ranks_here.os.readlink", lambda path: self._links.get(str(path)) or self._readlink(path))
-        monkeypatch.setattr("hpcoll.cli.inspect.ranks_here.state_of", lambda pid: self.states.get(pid, "gone"))
-        monkeypatch.setattr("hpcoll.cli.inspect.ranks_here._begun", lambda pid: self.begun.get(pid, 0.0))
-        monkeypatch.setattr("hpcoll.cli.inspect.ranks_here.cpu_s", lambda pid: 1.5 if pid in self.states else None)
-
-    def process(self, pid: int, page: bytes | None, own_pid: int | None = None) -> Path:
-        """One process; the file of its page."""
-        self.states[pid] = "running"
-        files = self.folder / str(pid) / "fd"
-        files.mkdir(parents=True)
-        (files.parent / "status").write_text(f"Name:\tpython\nNSpid:\t{pid}\t{own_pid or pid}\n")
-        (files / "0").symlink_to("/dev/null")
-        if page is not None:
-            (files / "7").write_bytes(page)
-            self._links[str(files / "7")] = LINK
-        return files / "7"
-
-    def rank(self, rank: int, *waits: dict[str, Any], nranks: int = 3, pid: int = 0, **more: Any) -> None:
-        pid = pid or 100 + rank
-        self.process(pid, page(rank, *waits, nranks=nranks, pid=pid, **more))
-
-    def text(self, width: int = 120) -> str:
-        return "\n".join(lines(look(self.folder), {}, NOW, width))
-
-
-def said(machine: Machine, width: int = 120) -> str:
-    """The text in one line."""
-    return " ".join(machine.text(width).split())
-
-
-def page(
-    rank: int, *waits: dict[str, Any], nranks: int = 3, pid: int = 0, failed: Sequence[dict[str, Any]] = (), left: str = "", **who: Any
-) -> bytes:  # fmt: skip
-    """A page, written as processes do."""
-    one = LivePage()
-    about = {"pid": pid, "rank": rank, "nranks": nranks, "launcher": "one", "host": "node1", "started": 50.0, "peers": {rank: pid},
-             "program": ["train.py", "--x"]} | who  # fmt: skip
-    one.introduce(Who(**about))
-    if waits or failed or left:
-        one.write({"waits": list(waits), "failed": list(failed), "left": left})
-    text = one._memory.tobytes()
-    one.close()
-    return text
+from hpcoll.runtime.transports.live_page import Who
 
 
 @pytest.fixture

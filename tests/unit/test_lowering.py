@@ -24,7 +24,7 @@ def test_results(row: Algorithm) -> None:
         counts = sorted({0, 1, nranks - 1, nranks, nranks + 1, 37}) if row.collective != "barrier" else [1]
         for count, window in itertools.product(counts, (1, 2, 5)):
             for in_place in in_place_modes(row, nranks, rng):
-                if rng.random() < (0.85 if nranks > 6 else 0.3):
+                if rng.random() < (0.9 if nranks > 6 else 0.6):
                     continue
                 case = Case(row, nranks, count, in_place, random_setting(rng), window=window)
                 case = case._replace(

@@ -59,7 +59,7 @@ def random_case(row: Algorithm, nranks: int, setting: Setting, rng: random.Rando
 @every_row
 def test_results(row: Algorithm, where: str) -> None:
     rng = random.Random(row.key + where)
-    for nranks, _ in itertools.product((2, 3, 4, 5, 6, 7, 9), range(6)):
+    for nranks, _ in itertools.product((2, 3, 4, 5, 6, 7, 9), range(3)):
         check(random_case(row, nranks, node_setting(rng, NODES[where], nranks), rng))
 
 

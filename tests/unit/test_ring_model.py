@@ -18,16 +18,24 @@ ROWS = {
     "2 ranks exchange": in_a_ring(2, ALL_KINDS),
     "2 ranks, one sends": from_one(2, ("staged", *ALL_KINDS)),
     "2 ranks, only staged": in_a_ring(2, ("staged",) * 4),
-    "3 ranks, one sends": from_one(3, ALL_KINDS),
-    "3 ranks in a ring": in_a_ring(3, ("staged", "inline")),
+    "3 ranks, one sends all kinds": from_one(3, ALL_KINDS),
+    "3 ranks, one sends": from_one(3, ("staged",) * 3),
+    "3 ranks in a ring, two messages": in_a_ring(3, ("staged", "inline")),
+    "3 ranks in a ring": in_a_ring(3, ("staged",)),
 }
+LARGE = ("3 ranks, one sends all kinds", "3 ranks in a ring, two messages")  # where stores may overtake: some 200,000 states
 OTHERS, SLOT = "a receiver reads what is not its message", "a ring slot is written before its message was read"
 NOT_ACKED = "memory is written before all readers have acknowledged"
 
 
 @pytest.mark.parametrize("near", [1, 2])
-@pytest.mark.parametrize("memory", ["arm", "x86", "x86 past the caches"])
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize(
+    ("name", "memory"),
+    [
+        pytest.param(name, memory, marks=pytest.mark.full if name in LARGE and memory == "arm" else ())
+        for name in ROWS for memory in ("arm", "x86", "x86 past the caches")
+    ],
+)  # fmt: skip
 def test_every_interleaving_is_right(name: str, memory: str, near: int) -> None:
     nstates = explore(Model(ROWS[name], arm=memory == "arm", near=near, uncached="caches" in memory))
     assert 100 < nstates < 200_000

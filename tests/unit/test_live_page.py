@@ -1,0 +1,203 @@
+"""The live page of a process: what it writes there, when, and by how many threads at once."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import mpi4py
+import numpy as np
+import pytest
+from live_machine import call
+
+mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
+
+from hpcoll.cli.inspect.ranks_here import look  # noqa: E402
+from hpcoll.comm import introduction, sight  # noqa: E402
+from hpcoll.comm.introduction import Introduction  # noqa: E402
+from hpcoll.comm.knowledge import Begun  # noqa: E402
+from hpcoll.comm.notice import Notice  # noqa: E402
+from hpcoll.comm.sight import Sight  # noqa: E402
+from hpcoll.runtime.transports.live_page import LINK, NBYTES, LivePage, Who, contents  # noqa: E402
+
+
+@pytest.fixture
+def own_page() -> Iterator[LivePage]:
+    one = LivePage()
+    yield one
+    one.close()
+
+
+def test_a_real_process(own_page: LivePage) -> None:
+    """Found by its file among all that run here, and not found in a fork, which closes it, nor when it is closed."""
+    own_page.introduce(Who(os.getpid(), 0, 1, "test", "h", time.time(), {}, ["this test"]))
+    notice = Notice()
+    notice.show(own_page)
+    notice.wait(notice, call([0]) | {"what": "first"}, {"sees": {0: (7.5, "x")}})
+    mine = [rank for job in look().jobs for rank in job.ranks.values() if rank.pid == os.getpid()]
+    assert [wait.sees for wait in mine[0].waits] == [{0: (7.5, "x")}]
+    assert [wait.what for wait in mine[0].waits] == ["first"]
+    child = os.fork()
+    if not child:
+        status = 2
+        try:
+            notice.forget()
+            notice.wait(notice, call([0]) | {"what": "the child's"})
+            names = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+            status = int(LINK in [os.readlink(name) for name in names if os.path.lexists(name)])
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert contents(own_page._memory.tobytes())[1]["waits"][0]["what"] == "first"
+    own_page.close()
+    assert [rank for job in look().jobs for rank in job.ranks.values() if rank.pid == os.getpid()] == []
+
+
+def test_the_page_alone_is_written_when_only_what_is_seen_changes(own_page: LivePage) -> None:
+    class Counted:
+        written = 0
+
+        def write(self, _: Any) -> None:
+            self.written += 1
+
+    notice, others = Notice(), Counted()
+    own_page.introduce(Who(1, 0, 1, "", "h", 0.0, {}, []))
+    notice.show(own_page)
+    notice._pages.add(others)  # type: ignore[arg-type]
+    for seen in ("a", "a", "b"):
+        notice.wait(others, call([1]), {"sees": {"1": seen}})
+    assert others.written == 1
+    assert contents(own_page._memory.tobytes())[1]["waits"][0]["sees"] == {"1": "b"}
+    notice.end(others)
+    assert contents(own_page._memory.tobytes())[1]["waits"] == []
+
+
+class Peers:
+    """What is known of three ranks: the first waits itself, the second has ended calls, the third is in a blocking one."""
+
+    seen = ({"waits": [{}]}, {}, {})
+    begun_ended = ({0: (2, 1, 5.0), 1: (0, 0, 1.0)}, {0: (9, 9, 5.0), 1: (4, 3, 8.0)}, {0: (3, 2, 5.0), 1: (0, 0, 1.0)})
+
+    def __init__(self, _: Any, lane: int) -> None:
+        self.lane = lane
+
+    def notice(self, rank: int) -> dict[str, Any]:
+        return self.seen[rank]
+
+    def state(self, rank: int) -> str:
+        return "running"
+
+    def begun(self, rank: int) -> Begun:
+        return Begun(*self.begun_ended[rank][self.lane])
+
+
+def test_what_a_rank_that_waits_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that do not show it themselves, what they do and since when, by their ranks in the world; looked for once a second."""
+    monkeypatch.setattr(sight, "Knowledge", Peers)
+    lanes = [SimpleNamespace(log=lane) for lane in range(2)]
+    group = SimpleNamespace(world_ranks=[3, 5, 7])
+    one = Sight(SimpleNamespace(group=group, message_contexts=lanes, every_message_context=lambda: lanes))  # type: ignore[arg-type]
+    before = time.time()
+    shown = one.of([0, 1, 2], lambda rank: f"does {rank}")
+    assert shown["for"] == [3, 5, 7]
+    (now, text), (ended, other) = shown["sees"].pop(7), shown["sees"].pop(5)
+    assert (text, ended, other, shown["sees"]) == ("does 2", 8.0, "does 1", {})
+    assert before <= now <= time.time()
+    assert one.of([1], lambda _: "something else")["sees"] == {}, "not yet again"
+
+
+def test_pages_are_arrays_of_bytes(own_page: LivePage) -> None:
+    assert (own_page._memory.nbytes, own_page._memory.dtype) == (NBYTES, np.uint8)
+
+
+class SlowPage:
+    """A page that is made when it may be, and written slowly: whom it names, and by how many threads it was written at once."""
+
+    def __init__(self) -> None:
+        self.being_made, self.may_be_made = threading.Event(), threading.Event()
+        self.named: list[set[int]] = []
+        self.threads: list[threading.Thread] = []
+        self.most_at_once = self._at_once = 0
+
+    def start(self, call: Callable[..., None], *arguments: int) -> threading.Thread:
+        self.threads.append(threading.Thread(target=call, args=arguments))
+        self.threads[-1].start()
+        return self.threads[-1]
+
+    def join(self) -> None:
+        """Let the page be made, and wait for the threads."""
+        self.may_be_made.set()
+        for thread in self.threads:
+            thread.join(60)
+
+    def make(self) -> SlowPage:
+        self.being_made.set()
+        assert self.may_be_made.wait(60)
+        return self
+
+    def introduce(self, who: Who) -> None:
+        self._at_once += 1
+        self.most_at_once = max(self.most_at_once, self._at_once)
+        time.sleep(0.1)
+        self.named.append(set(who.peers))
+        self._at_once -= 1
+
+
+class Lock:
+    """A lock that counts those who have come to it."""
+
+    def __init__(self) -> None:
+        self._lock, self.ncame = threading.Lock(), 0
+
+    def __enter__(self) -> None:
+        self.ncame += 1
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowPage]:
+    """Where the introductions of a rank 0 of three write."""
+    one = SlowPage()
+    monkeypatch.setattr(introduction, "LivePage", one.make)
+    monkeypatch.setattr(introduction, "NOTICE", SimpleNamespace(show=lambda _: None))
+    monkeypatch.setattr(introduction, "MPI", SimpleNamespace(COMM_WORLD=SimpleNamespace(rank=0, size=3), UNDEFINED=-1))
+    yield one
+    one.join()
+
+
+def test_threads_that_make_their_first_communicators(slow: SlowPage) -> None:
+    """The page names the ranks of all, whichever thread makes it, and one thread writes at a time."""
+    one = Introduction()
+
+    def first_communicator(peer: int) -> None:
+        one.begin()
+        node = SimpleNamespace(ranks=[0, peer], pids=[100, 100 + peer])
+        one.meet(SimpleNamespace(group=SimpleNamespace(world_ranks=[0, 1, 2]), node=node))  # type: ignore[arg-type]
+
+    one._changing = lock = Lock()  # type: ignore[assignment]
+    slow.start(first_communicator, 1)
+    assert slow.being_made.wait(60)
+    second = slow.start(first_communicator, 2)
+    while lock.ncame < 2 and second.is_alive():  # until it waits for the page, or is through without one
+        time.sleep(1e-3)
+    slow.join()
+    assert slow.named[-1] == {0, 1, 2}
+    assert slow.most_at_once == 1
+
+
+def test_a_fork_while_another_thread_makes_the_page(slow: SlowPage) -> None:
+    """The child, which has not that thread, makes one of its own and does not wait."""
+    one = Introduction()
+    slow.start(one.begin)
+    assert slow.being_made.wait(60)
+    slow.being_made.clear()
+    one.forget()
+    slow.start(one.begin)
+    assert slow.being_made.wait(10)
