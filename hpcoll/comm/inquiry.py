@@ -17,10 +17,10 @@ from mpi4py import MPI
 
 from hpcoll.comm.group import PARTING
 from hpcoll.comm.knowledge import Knowledge
-from hpcoll.comm.letters import Letters
+from hpcoll.comm.letters import LETTERS, Letters
 from hpcoll.comm.notice import NOTICE, Call, order
 from hpcoll.comm.resources import Resources
-from hpcoll.runtime.transports.mpi import control_tag, may_call
+from hpcoll.runtime.transports.mpi import control_tag, knows_failures, may_call
 from hpcoll.selection.config import log
 
 _EVERY_S = 0.2  # between two looks of the thread, and least from one time that others are told who has ended to the next
@@ -47,7 +47,7 @@ class Inquiry:
 
     def __init__(self, on: Resources) -> None:
         self._comm, self._logs, self._hosts = on.comm, on.group.logs, [one.host for one in on.group.processes]
-        self._letters, self._lock = Letters(on.comm, control_tag()), threading.RLock()
+        self._letters = Letters(on.comm, control_tag())
         self._answers: dict[tuple[str, int | None, int], dict[str, Any]] = {}  # the latest on a message context, and on any
         self._asked: dict[tuple[str, int, int], tuple[float, float]] = {}  # when, and how long until the next time
         self._ends: dict[int, dict[str, Any]] = {}  # of ranks that have ended, what is said of that
@@ -109,7 +109,7 @@ class Inquiry:
 
     def said(self) -> bool:
         """Whether all that it had to tell is on its way."""
-        with self._lock:
+        with LETTERS:
             return self._over or self._letters.all_sent()
 
     def _friends(self) -> list[int]:
@@ -127,19 +127,19 @@ class Inquiry:
         return key, lane, [] if known is None or known.begun(rank) is None else [known.answer(rank)]
 
     def _send(self, rank: int, what: dict[str, Any]) -> None:
-        with self._lock:
+        with LETTERS:
             if not self._over and may_call():
                 self._letters.send(rank, what)
 
     def serve(self) -> None:
         """Read what has come, and answer questions; returns at once where that is being done, by another thread or further up in this."""
-        if not may_call() or not self._lock.acquire(blocking=False):
+        if not may_call() or not LETTERS.acquire(blocking=False):
             return
         try:
             if not (self._over or self._serving):  # while this thread was about to look
                 self._serve()
         finally:
-            self._lock.release()
+            LETTERS.release()
 
     def _serve(self) -> None:
         self._serving = True
@@ -197,7 +197,7 @@ class Inquiry:
 
     def end(self) -> None:
         """Its communicator is about to be freed."""
-        with self._lock:
+        with LETTERS:
             if not self._over:
                 _ALL.remove(self)
                 self._letters.close()
@@ -272,7 +272,8 @@ def leave() -> None:
     _listener.end()
     if MPI.Is_finalized():
         return
-    for _, comm in sorted(PARTING.items()):  # threads may have made them in another order
+    whole = not knows_failures() or not MPI.COMM_WORLD.Get_failed().size  # else the library complains of the one that is gone
+    for _, comm in sorted(PARTING.items()) if whole else ():  # threads may have made them in another order
         with contextlib.suppress(MPI.Exception):
             _serve_until(comm.Ibarrier().Test)
     if PARTING:

@@ -20,7 +20,7 @@ from hpcoll.runtime.program.fields import ERROR, GIVEN_UP
 
 _TURNS = 3000  # rounds without movement after which a wait lets Python see a signal
 _SHORT_WHILE, _YIELDS_AFTER, _SLEEPS = 300, 10, -1  # such rounds; the second where others may need this core, the third after a while
-_FINALIZE_S = 0.5
+_FINALIZE_S, _STOP_S = 0.5, 0.05  # the second for messages that are about to end
 
 _abandoned: list[tuple[HostEngine, Call | None, tuple[object, ...]]] = []
 
@@ -28,13 +28,17 @@ _abandoned: list[tuple[HostEngine, Call | None, tuple[object, ...]]] = []
 def abandon(engine: HostEngine, call: Call | None, *keep: object) -> None:
     """Stop the messages of a collective that ended half-way; keep memory on which the library, its GPU, or other ranks may work yet.
 
+    Where a receive is cancelled while another thread is in Open MPI 5.0.11, messages of later calls get lost.
+
     Args:
         engine, call: That ran it, and what it ran, if that was described.
         keep: Whatever else owns the caller's memory.
     """
-    _abandoned[:] = [(one, its, kept) for one, its, kept in _abandoned if _on_gpu(its) or not stop(one, 0)]
-    if not stop(engine) or _on_gpu(call):
-        _abandoned.append((engine, call, keep))
+    _abandoned.append((engine, call, keep))
+    if Operation.over:
+        return
+    with board().held():
+        _abandoned[:] = [one for one in _abandoned if not stop(one[0], _STOP_S if one[0] is engine else 0) or _on_gpu(one[1])]
 
 
 def _on_gpu(call: Call | None) -> bool:

@@ -16,6 +16,7 @@ from hpcoll.comm.calls.host_mirror import mirrored
 from hpcoll.comm.calls.native import as_native
 from hpcoll.comm.following import follow
 from hpcoll.comm.point_to_point_buffers import gpu_arrays, is_direct, serve, settle
+from hpcoll.comm.progress_thread import board
 from hpcoll.comm.requests import Request
 
 _Array, _Comm, _Message = np.ndarray, MPI.Comm, MPI.Message
@@ -170,8 +171,9 @@ def _watched(rank: int, posted: MPI.Request, store: Callable[[MPI.Status], None]
     try:
         return follow(rank, Receive._what, posted, Receive.of, status=status, finish=lambda: store(status), report=report)
     except BaseException:  # it must not write to memory that nobody keeps
-        posted.Cancel()
-        posted.Wait()
+        with board().held():  # see `hpcoll.comm.operations.abandon`
+            posted.Cancel()
+            posted.Wait()
         raise
 
 

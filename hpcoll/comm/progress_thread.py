@@ -6,17 +6,20 @@ waited for.
 """
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.comm.letters import LETTERS
 from hpcoll.comm.watch_thread import WatchThread
 from hpcoll.runtime.engine.c_library import function_address
-from hpcoll.runtime.engine.entry import SERVE, call_compiled
+from hpcoll.runtime.engine.entry import HOLD, LET_GO, SERVE, call_compiled
 from hpcoll.runtime.program import progress_fields as progress
 from hpcoll.runtime.transports.mpi import library
 from hpcoll.selection.config import log
@@ -53,6 +56,16 @@ class Board:
                 thread.start()
                 atexit.register(self.stop)
                 self._thread = thread
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """No other thread of hpcoll's is in the MPI library meanwhile: none advances operations, and none reads or sends letters."""
+        with LETTERS:
+            held = call_compiled(HOLD, self.address, 0, 0, 0)
+            try:
+                yield
+            finally:
+                call_compiled(LET_GO, self.address, held, 0, 0)
 
     def stop(self, seconds: float | None = None) -> None:
         """End the helper; wait for that, for so long at most."""

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.communicator import Communicator
+from hpcoll.comm.progress_thread import board
 from hpcoll.torch.tensors import array_of, contiguous
 from hpcoll.torch.work import Work, ended_within
 
@@ -85,8 +86,9 @@ class MonitoredBarrier:
         while answer[0] != call[0]:  # an earlier one may have been answered late
             request = self._comm.Irecv(answer, 0, _BARRIER_TAG)
             if not ended_within(request, end - time.monotonic()):
-                request.Cancel()
-                request.Wait()
+                with board().held():  # see `hpcoll.comm.operations.abandon`
+                    request.Cancel()
+                    request.Wait()
                 self.left_messages = True
                 text = "successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0"
                 raise RuntimeError(f"Rank {self._comm.rank} {text}: it did not answer in {1e3 * limit_s:g} ms")

@@ -6,6 +6,8 @@ import contextlib
 import gc
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +18,11 @@ from test_shm import mappings, open_mappings
 
 import hpcoll
 from hpcoll import ArgumentError, CollectiveTimeout, MismatchError, TransportError
-from hpcoll.comm import attach
+from hpcoll.comm import attach, operations
+from hpcoll.comm.letters import LETTERS
+from hpcoll.comm.progress_thread import board
+from hpcoll.runtime.engine.stopping import stop
+from hpcoll.runtime.program import progress_fields as progress
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -131,3 +137,31 @@ def test_memory_of_messages_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()
     assert agreed(wrong) == []
     assert any(MPI.COMM_WORLD.allgather(there() is not None))
+
+
+def test_receives_are_cancelled_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Meanwhile no thread of hpcoll's advances what is in flight elsewhere, or takes in letters: Open MPI loses messages then."""
+    monkeypatch.setenv("HPCOLL_SHM", "0")
+    comm, other, total, found = fresh(), fresh(), np.zeros(1), list[tuple[bool, bool]]()
+    late, error = comm.rank == comm.size - 1, None
+    for one in (comm, other):
+        one.Iallreduce(np.ones(1), total).Wait()
+        one.Barrier()
+    request = None if late else other.Iallreduce(np.ones(1), total)
+
+    def noted(engine: Any, most_s: float) -> bool:
+        slots = board().slots[: board().words[progress.HIGH], progress.OWNER]
+        with ThreadPoolExecutor(1) as pool:
+            found.append((bool((slots == 1).all()), not pool.submit(LETTERS.acquire, blocking=False).result()))
+        return stop(engine, most_s)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(operations, "stop", noted)
+        if not late:
+            error = raised(lambda: comm.Barrier(timeout=0.3))
+        MPI.COMM_WORLD.Barrier()
+    if request is None:
+        request = other.Iallreduce(np.ones(1), total)
+    request.Wait()
+    wrong = [] if late or (found and all(map(all, found)) and isinstance(error, CollectiveTimeout)) else [(found, repr(error))]
+    assert agreed(wrong if total[0] == comm.size else [*wrong, total]) == []

@@ -4,10 +4,11 @@ from hpcoll.kernels.object_code import object_file
 from hpcoll.runtime.engine import call_lookup, interpreter, progress
 from hpcoll.runtime.engine.packed_calls import unpack
 from hpcoll.runtime.engine.resize import resize
-from hpcoll.runtime.program.fields import ACTIVATE, CACHED, RESIZE, RUN, START, UNPACK_RESULTS, WAIT
+from hpcoll.runtime.program.fields import ACTIVATE, CACHED, HOLD, LET_GO, RESIZE, RUN, START, UNPACK_RESULTS, WAIT
 
 run_cached, run = call_lookup.run_cached, interpreter.run
 start, activate, wait, serve = progress.start, progress.activate, progress.wait, progress.serve
+hold, let_go = progress.hold, progress.let_go
 
 
 def _call(what, a, b, c, d):  # type: ignore[no-untyped-def]
@@ -26,6 +27,10 @@ def _call(what, a, b, c, d):  # type: ignore[no-untyped-def]
         return resize(a, b)
     if what == UNPACK_RESULTS:
         return unpack(a)
+    if what == HOLD:
+        return hold(a)
+    if what == LET_GO:
+        return let_go(a, b)
     return serve(a)
 
 

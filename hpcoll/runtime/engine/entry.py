@@ -9,6 +9,8 @@ from pathlib import Path
 
 from hpcoll.kernels.machine_code import load_all, python_function
 from hpcoll.runtime.program.fields import ACTIVATE as ACTIVATE
+from hpcoll.runtime.program.fields import HOLD as HOLD
+from hpcoll.runtime.program.fields import LET_GO as LET_GO
 from hpcoll.runtime.program.fields import RESIZE as RESIZE
 from hpcoll.runtime.program.fields import RUN as RUN
 from hpcoll.runtime.program.fields import SERVE as SERVE

@@ -143,6 +143,24 @@ def wait(table, slot, rounds, yields_after):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
+def hold(table):  # type: ignore[no-untyped-def]
+    """Keep all threads from advancing operations until `let_go`; of how many slots."""
+    words, held = pointer(table), load_acquire(table + 8 * p.HIGH)
+    for slot in range(held):
+        while not exchange(table + 8 * (p.SLOTS + p.SLOT * slot + p.OWNER), 0, 1):
+            sched_yield(words[p.SCHED_YIELD], ())
+    return held
+
+
+@njit(nogil=True)
+def let_go(table, held):  # type: ignore[no-untyped-def]
+    """Let threads advance them again."""
+    for slot in range(held):
+        store_release(table + 8 * (p.SLOTS + p.SLOT * slot + p.OWNER), 0)
+    return 0
+
+
+@njit(nogil=True)
 def start(engine, input_address, output_address):  # type: ignore[no-untyped-def]
     """Begin, and go on while that moves: `DONE` for what is short and whose peers are there, else `PENDING`, or `FAILED`.
 

@@ -11,10 +11,8 @@ from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import Code
 from hpcoll.runtime.transports.mpi import library
 
-_MOST_S = 0.05  # for messages that are about to end
 
-
-def stop(engine: HostEngine, most_s: float = _MOST_S) -> bool:
+def stop(engine: HostEngine, most_s: float) -> bool:
     """Stop the messages of an engine that does not run, and wait for them for so long at most; whether none is under way."""
     rows, nrequests = engine.numbers(f.ROWS, len(engine.program.rows), f.NCOLUMNS), engine.program.nrequests
     kinds = {int(row[f.REQUEST]): int(row[f.CODE]) for row in rows if row[f.CODE] in (Code.SEND, Code.RECV)}

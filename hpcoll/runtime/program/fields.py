@@ -1,7 +1,7 @@
 """Where things are in the arrays that Python fills and compiled code works on."""
 
 # Functions that Python calls: see `hpcoll.runtime.engine.dispatch`.
-RUN, CACHED, START, ACTIVATE, WAIT, SERVE, RESIZE, UNPACK_RESULTS = range(8)
+RUN, CACHED, START, ACTIVATE, WAIT, SERVE, RESIZE, UNPACK_RESULTS, HOLD, LET_GO = range(10)
 DONE, PENDING, FAILED, BUSY = 0, 1, 2, 3  # answers of a run
 UNFIT, NO_ROOM = 6, 7  # the program does not hold for these counts, or needs more scratch: nothing has happened
 GO_ON, AS_BEFORE = 0, 1  # in place of the address of a call's counts
