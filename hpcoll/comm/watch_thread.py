@@ -39,11 +39,15 @@ class WatchThread:
     def wake(self) -> None:
         """Something is in flight; to be called while `awake` is not set."""
         self.awake = True
-        with self._starting:
-            if self._thread.ident is None:
-                atexit.register(self._end)
-                self._thread.start()
-        self._something.set()
+        try:
+            with self._starting:
+                if self._thread.ident is None:
+                    self._thread.start()
+                    atexit.register(self._end)
+            self._something.set()
+        except BaseException:  # of a signal's handler, or no more threads: the next call in flight tries again
+            self.awake = False
+            raise
 
     def _end(self) -> None:
         self._ends = True
