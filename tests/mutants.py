@@ -172,4 +172,8 @@ MUTANTS = (
         "who leaves says nothing", f"{COMM}/notice.py",
         "    NOTICE.leave(", "    _ = (", "openmpi 1 test_peers_failed.py",
     ),
+    Mutant(
+        "receives of a failed call cancelled while other threads are in the library", f"{COMM}/operations.py",
+        "with board().held():", "with threading.Lock():", "openmpi 2 test_mismatch_after.py",
+    ),
 )  # fmt: skip
