@@ -17,8 +17,9 @@ from mpi4py import MPI
 
 from hpcoll.comm.group import PARTING
 from hpcoll.comm.knowledge import Knowledge
-from hpcoll.comm.letters import LETTERS, Letters
+from hpcoll.comm.letters import Letters
 from hpcoll.comm.notice import NOTICE, Call, order
+from hpcoll.comm.progress_thread import LETTERS
 from hpcoll.comm.resources import Resources
 from hpcoll.runtime.transports.mpi import control_tag, knows_failures, may_call
 from hpcoll.selection.config import log

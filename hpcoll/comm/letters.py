@@ -4,7 +4,6 @@ Nobody waits for one, so that a peer which is stopped half-way, or gone, holds u
 """
 
 import json
-import threading
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from mpi4py import MPI
 
 from hpcoll.selection.config import log
 
-LETTERS = threading.RLock()  # of the thread that sends or takes in any
 _MOST_AT_ONCE = 256  # that are taken in before those which have come are read
 
 _left: list[object] = []  # under way when their communicator was freed: the library may read and write them yet

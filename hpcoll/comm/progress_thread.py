@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.comm.letters import LETTERS
 from hpcoll.comm.watch_thread import WatchThread
 from hpcoll.runtime.engine.c_library import function_address
 from hpcoll.runtime.engine.entry import HOLD, LET_GO, SERVE, call_compiled
@@ -25,6 +24,7 @@ from hpcoll.runtime.transports.mpi import library
 from hpcoll.selection.config import log
 
 MAX_SLOTS = 1024
+LETTERS = threading.RLock()  # of the thread that sends or takes in messages of `hpcoll.comm.letters`
 _SEMAPHORE_NBYTES = 64
 
 

@@ -19,8 +19,7 @@ from test_shm import mappings, open_mappings
 import hpcoll
 from hpcoll import ArgumentError, CollectiveTimeout, MismatchError, TransportError
 from hpcoll.comm import attach, operations
-from hpcoll.comm.letters import LETTERS
-from hpcoll.comm.progress_thread import board
+from hpcoll.comm.progress_thread import LETTERS, board
 from hpcoll.runtime.engine.stopping import stop
 from hpcoll.runtime.program import progress_fields as progress
 
