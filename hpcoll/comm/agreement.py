@@ -20,8 +20,9 @@ from hpcoll.comm.operations import abandon
 from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.signature import Purpose
+from hpcoll.runtime.engine.entry import RUN, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
-from hpcoll.runtime.program.fields import BUSY, DONE
+from hpcoll.runtime.program.fields import AS_BEFORE, BUSY, DONE
 from hpcoll.selection.choose import Choice
 
 BuildEngine: TypeAlias = Callable[[Choice, tuple[int, ...], Account, Call, MessageContext], HostEngine]  # sizes of blocks
@@ -54,6 +55,7 @@ class Agreements:
     def __init__(self, on: Resources, build: BuildEngine) -> None:
         self._on, self._build, self._engines = on, build, BlockingEngines()
         self._plans: dict[tuple[str, Purpose], Plan] = {}
+        self._kept: dict[Purpose, tuple[np.ndarray, np.ndarray, Call, HostEngine]] = {}
         self._owner: Owner | None = None
 
     def serve(self, owner: Owner) -> None:
@@ -92,19 +94,39 @@ class Agreements:
         self.gather(np.frombuffer(pickled.ljust(room, b"\0"), np.uint8), every, purpose, what)
         return [MPI.pickle.loads(one[:n]) for one, n in zip(every, lengths.tolist(), strict=True)]
 
+    def gather_number(self, mine: int, purpose: Purpose, what: str) -> list[int]:
+        """Every rank's number; this purpose has no other gathers. The engine and its memory are kept, for whom it is a part of each call."""
+        kept = self._kept.pop(purpose, None)  # not while another thread has it
+        if kept is None:
+            one, every = np.array([mine], np.int64), np.empty(self._on.nranks, np.int64)
+            call = Call("allgather", one.ctypes.data, every.ctypes.data, one.nbytes, _BYTE, keep=(one, every))
+            kept = one, every, call, self._run(call, purpose, what)
+        else:
+            (one, every, call, engine), one[0] = kept, mine
+            self._end(call, engine, call_compiled(RUN, engine.address, call.send, call.recv, AS_BEFORE), purpose, what)
+        numbers: list[int] = every.tolist()
+        self._kept[purpose] = kept
+        return numbers
+
     def made(self) -> list[HostEngine]:
         """Engines that there are."""
         return self._engines.made()
 
-    def _run(self, call: Call, purpose: Purpose, what: str, limit_s: float | None = None) -> None:
-        owner, key = self._owner, (call.collective, purpose)
-        assert owner is not None
+    def _run(self, call: Call, purpose: Purpose, what: str, limit_s: float | None = None) -> HostEngine:
+        key = call.collective, purpose
         if key not in self._plans:
             self._plans[key] = self._plan(*key)
         plan, call = self._plans[key], call._replace(purpose=purpose)
         engine, status = self._engines.run(plan, call, self._on.message_contexts[0])
+        self._end(call, engine, status, purpose, what, limit_s)
+        return engine
+
+    def _end(self, call: Call, engine: HostEngine, status: int, purpose: Purpose, what: str, limit_s: float | None = None) -> None:
+        """Run to the end what has begun, and see why where it does not end."""
         if status == DONE:
             return
+        owner = self._owner
+        assert owner is not None
         if status == BUSY:
             why = "another thread is inside a collective on this communicator: give each thread its own Dup()"
             raise ArgumentError(f"rank {owner.rank}: {why}")

@@ -19,7 +19,7 @@ from hpcoll.comm.caller import place_of_caller, standing_in
 from hpcoll.comm.operations import Operation
 from hpcoll.comm.requests import Request, failed, let_mpi_move, nothing, query
 
-_SOON_S = 1e-4  # after which a thread begins what the program has not
+_SOON_S = 5e-4  # after which a thread begins what the program has not
 
 
 class Start:

@@ -82,10 +82,9 @@ class Resources:
 
     def _counts(self, count: int) -> list[int]:
         """Every rank's count; collective."""
-        every = np.empty(self.nranks, np.int64)
-        self.agreements.gather(np.array([count], np.int64), every, Purpose.COUNTS, "Reduce_scatter, for which each rank tells its count")
-        found: list[int] = every.tolist()
-        return found
+        what = "Reduce_scatter, for which each rank tells its count"
+        numbers: list[int] = self.agreements.gather_number(count, Purpose.COUNTS, what)
+        return numbers
 
     @property
     def log(self) -> CallLog:
