@@ -95,7 +95,7 @@ class Agreements:
         return [MPI.pickle.loads(one[:n]) for one, n in zip(every, lengths.tolist(), strict=True)]
 
     def gather_number(self, mine: int, purpose: Purpose, what: str) -> list[int]:
-        """Every rank's number; this purpose has no other gathers. The engine and its memory are kept, for whom it is a part of each call."""
+        """Every rank's number; this purpose has no other gathers. Engine and memory are kept: it is a part of every such call."""
         kept = self._kept.pop(purpose, None)  # not while another thread has it
         if kept is None:
             one, every = np.array([mine], np.int64), np.empty(self._on.nranks, np.int64)
