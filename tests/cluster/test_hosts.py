@@ -50,7 +50,7 @@ def token() -> Iterator[str]:
     """Something for the environment of a job, of which nothing may be left afterwards: processes, files, mounts, links."""
     one, before, name = uuid.uuid4().hex, traces(), os.uname().nodename
     yield one
-    end = time.monotonic() + 5
+    end = time.monotonic() + LIMIT_S
     while processes(one) and time.monotonic() < end:
         time.sleep(0.05)
     assert processes(one) == []
