@@ -1,12 +1,11 @@
 """A signal's handler that raises between the start of a call in flight and its first turn: all ranks give the communicator up."""
 
-import sys
 from collections.abc import Callable
-from types import FrameType
 
 import numpy as np
 import pytest
 from failed_calls import not_refused
+from handlers import Alarm, raising
 from mpi4py import MPI
 from reference import agreed, fresh, raised
 
@@ -14,25 +13,6 @@ import hpcoll
 from hpcoll import PeerFailed
 
 pytestmark = pytest.mark.mpi(min_size=2)
-
-
-class Alarm(Exception):
-    """What a program's handler raises."""
-
-
-def interrupted(run: Callable[[], object], function: str) -> BaseException | None:
-    """What a call raises when a handler raises as that function of `hpcoll.comm.operations` is about to run."""
-
-    def profile(frame: FrameType, event: str, argument: object) -> None:
-        if event == "call" and frame.f_code.co_name == function and frame.f_globals["__name__"] == "hpcoll.comm.operations":
-            sys.setprofile(None)
-            raise Alarm
-
-    sys.setprofile(profile)
-    try:
-        return raised(run)
-    finally:
-        sys.setprofile(None)
 
 
 def prepared(comm: hpcoll.Communicator, persistent: bool) -> Callable[[], MPI.Request]:
@@ -60,7 +40,8 @@ def test_a_start_that_is_left(persistent: bool) -> None:
     start().Wait()
     MPI.COMM_WORLD.Barrier()
     if comm.rank == last:
-        error = interrupted(start, "activate")
+        with raising("activate", "hpcoll.comm.operations"):
+            error = raised(start)
         wrong = [] if isinstance(error, Alarm) else [repr(error)]
     MPI.COMM_WORLD.Barrier()  # before the others start: it cannot end in its first turns
     if comm.rank != last:

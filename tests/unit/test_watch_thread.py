@@ -1,21 +1,16 @@
 """The thread that looks after calls in flight: a signal's handler that leaves its first waking does not put it to sleep for good."""
 
-import sys
 import threading
-from types import FrameType
 
 import mpi4py
 import pytest
+from handlers import Alarm, raising
 
 mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
 
 from hpcoll.comm.watch_thread import WatchThread  # noqa: E402
 
 LIMIT_S = 60
-
-
-class Alarm(Exception):
-    """What a program's handler raises."""
 
 
 class Waiting:
@@ -36,18 +31,8 @@ def test_a_waking_that_is_left(function: str) -> None:
     one = Waiting()
     calls = [one]
     thread = WatchThread(lambda: calls)  # type: ignore[arg-type, return-value]
-
-    def profile(frame: FrameType, event: str, argument: object) -> None:
-        if event == "call" and frame.f_code.co_name == function and frame.f_globals["__name__"] == "threading":
-            sys.setprofile(None)
-            raise Alarm
-
-    sys.setprofile(profile)
-    try:
-        with pytest.raises(Alarm):
-            thread.wake()
-    finally:
-        sys.setprofile(None)
+    with raising(function, "threading"), pytest.raises(Alarm):
+        thread.wake()
     assert not thread.awake
     thread.wake()
     assert one.looked.wait(LIMIT_S)
