@@ -12,7 +12,7 @@ import time
 import pytest
 from mpi4py import MPI
 from reference import SOON_S
-from test_shm_jobs import LIMIT_S, MESSAGES, command, environment
+from test_shm_jobs import LIMIT_S, MESSAGES, command, environment, spoken
 
 pytestmark = [
     pytest.mark.mpi,
@@ -64,10 +64,7 @@ def job(comms: str, end: str, late_s: float = 0, level: str = "multiple") -> tup
         [*command(NRANKS, "")[:-1], script], env=environment(MESSAGES), stdin=subprocess.DEVNULL, capture_output=True, text=True,
         timeout=LIMIT_S, check=False,
     )  # fmt: skip
-    said: dict[int, list[str]] = {rank: [] for rank in range(NRANKS)}
-    for rank, text in re.findall(r"^rank (\d+) (.*)$", done.stdout, re.MULTILINE):
-        said[int(rank)].append(text)
-    return said, done.stderr, done.returncode, time.monotonic() - begun
+    return spoken(NRANKS, done.stdout), done.stderr, done.returncode, time.monotonic() - begun
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from mpi4py import MPI
 from reference import SOON_S
-from test_shm_jobs import LIMIT_S, MESSAGES, command, environment
+from test_shm_jobs import LIMIT_S, MESSAGES, command, environment, spoken
 
 pytestmark = [
     pytest.mark.mpi,
@@ -90,14 +90,8 @@ def job(
         [launcher, *options, *rest], env=environment(variables), stdin=subprocess.DEVNULL, capture_output=True, text=True,
         timeout=LIMIT_S, check=False,
     )  # fmt: skip
-    said: dict[int, list[str]] = {rank: [] for rank in range(NRANKS)}
-    others = done.stderr  # and what the launcher says where ranks speak
-    for line in done.stdout.splitlines(keepends=True):
-        if found := re.fullmatch(r"rank (\d+) (.*)\n", line):
-            said[int(found[1])].append(found[2])
-        else:
-            others += line
-    return said, others, done.returncode
+    launcher_said = re.sub(r"^rank \d+ .*\n", "", done.stdout, flags=re.MULTILINE)
+    return spoken(NRANKS, done.stdout), done.stderr + launcher_said, done.returncode
 
 
 @pytest.mark.parametrize(

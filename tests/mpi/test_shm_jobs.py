@@ -126,6 +126,14 @@ def environment(variables: dict[str, str]) -> dict[str, str]:
     return OPEN_MPI | (OPEN_MPI_ROOT if os.geteuid() == 0 else {}) | outside | variables
 
 
+def spoken(nranks: int, text: str) -> dict[int, list[str]]:
+    """Of what a job has printed, what each rank said."""
+    said: dict[int, list[str]] = {rank: [] for rank in range(nranks)}
+    for rank, words in re.findall(r"^rank (\d+) (.*)$", text, re.MULTILINE):
+        said[int(rank)].append(words)
+    return said
+
+
 def job(nranks: int, script: str, **variables: str) -> tuple[dict[int, str], str]:
     """Run a job to its end: what each rank said, and what all of them complained about."""
     done = subprocess.run(
@@ -133,10 +141,7 @@ def job(nranks: int, script: str, **variables: str) -> tuple[dict[int, str], str
         timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    said = dict.fromkeys(range(nranks), "")
-    for rank, text in re.findall(r"^rank (\d+) (.*)$", done.stdout, re.MULTILINE):
-        said[int(rank)] += text + "\n"
-    return said, done.stderr
+    return {rank: "".join(f"{words}\n" for words in said) for rank, said in spoken(nranks, done.stdout).items()}, done.stderr
 
 
 @pytest.fixture
