@@ -176,4 +176,12 @@ MUTANTS = (
         "receives of a failed call cancelled while other threads are in the library", f"{COMM}/operations.py",
         "with board().held():", "with threading.Lock():", "openmpi 2 test_mismatch_after.py",
     ),
+    Mutant(
+        "a group's communicator freed while letters are under way", f"{COMM}/group.py",
+        "not self.inquiry.has_ended()", "self.inquiry.has_ended() is None", "openmpi 3 test_freed.py",
+    ),
+    Mutant(
+        "a group's communicator freed after a call has failed", f"{COMM}/registry.py",
+        "resources.group.failed = resources.group.uses_mpi", "resources.group.failed = False", "mpich 3 test_freed.py",
+    ),
 )  # fmt: skip

@@ -44,9 +44,10 @@ def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:
         context.break_off("a call before the communicator was freed")
     if not context.closed:
         drain(context)  # in which a call may fail
-    if not context.closed:
+    if not context.closed and not context.resources.alarmed:
         _registry.leave(context.resources, context.free())
     elif context in LIVE:  # a call has failed
+        context.close(context.closed or "the communicator was freed")
         give_up_all(context, TransportError(f"rank {context.rank}: given up: the communicator was freed"))
         free(context.parts)
         _registry.lose(context.resources)

@@ -171,6 +171,7 @@ class Gpus:
         if refused:
             log.warning("GPU arrays travel by MPI on this node: %s", refused)
         use = not refused and self._path != DIRECT
+        self._on.group.uses_mpi |= not use
         return message_contexts if use else [message_context.by_mpi() for message_context in message_contexts]
 
     def _pin(self, message_context: MessageContext) -> None:

@@ -70,6 +70,8 @@ class Group:
         has_gpus: Some rank is likely to have a GPU.
         wait_policy: How a rank waits.
         alive: How many resources there are, of communicators and of freed ones; ``used``: their numbers, as bits.
+        uses_mpi: Some of its messages are the MPI library's.
+        failed: Messages of a call that failed may come at any time: it is never closed, and serves later communicators of its ranks.
         turns: Message contexts of blocking calls on GPU arrays, where these need much staging memory.
         logs: Of its message contexts, by their index.
         inquiry: By which ranks that share no memory ask each other (`hpcoll.comm.inquiry`); None: all share it.
@@ -84,6 +86,7 @@ class Group:
     ) -> None:  # fmt: skip
         self.number, self.rank, self.nranks, self.world_ranks = number, comm.Get_rank(), comm.Get_size(), world_ranks
         self.alive, self.used, self.lock, self._indices = 0, 0, threading.Lock(), count()
+        self.uses_mpi = self.failed = False
         self._waiting: list[int] = []  # communicators that want to be `alone`
         self.inquiry: Any = None
         self.logs: WeakValueDictionary[int, CallLog] = WeakValueDictionary()
@@ -142,6 +145,7 @@ class Group:
 
     def _message_context(self, index: int, rings: Rings | None) -> MessageContext:
         """A new one; where the communicators so far have no tags left, on a further one, which is made collectively."""
+        self.uses_mpi |= rings is None or len(rings.local_peers) < self.nranks - 1
         ncontexts, first = tags_at_once(MAX_WINDOW)
         at, place = divmod(index, ncontexts)
         if at == len(self._comms):
@@ -178,16 +182,25 @@ class Group:
         finally:
             self._waiting.remove(turn)
 
-    def free(self) -> None:
-        """Free the duplicate, and let go of shared memory."""
+    def close(self) -> None:
+        """Let go of shared memory, and send nothing more. All ranks call this, and nobody waits."""
         self._stock.clear()
         self.turns.free()
-        if self.inquiry is not None:
-            self.inquiry.end()
         if not MPI.Is_finalized():
+            if self.inquiry is not None:
+                self.inquiry.end()
             self.node.free()
-            for comm in self._comms:
-                comm.Free()
+
+    def free(self) -> bool:
+        """Free the duplicates of a group that was closed, if nothing is under way on them any more; whether that was so.
+
+        MPI libraries give their context id to a communicator that is made later, and a message that comes for the old one to the new one.
+        """
+        if MPI.Is_finalized() or (self.inquiry is not None and not self.inquiry.has_ended()):
+            return False
+        for comm in self._comms:
+            comm.Free()
+        return True
 
 
 def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:

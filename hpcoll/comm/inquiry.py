@@ -197,12 +197,17 @@ class Inquiry:
             _alarm(on)
 
     def end(self) -> None:
-        """Its communicator is about to be freed."""
+        """Its communicator is about to be freed: send no more. All ranks call this, and nobody waits."""
         with LETTERS:
             if not self._over:
                 _ALL.remove(self)
                 self._letters.close()
             self._over = True
+
+    def has_ended(self) -> bool:
+        """Whether all ranks have called that, and nothing is under way any more."""
+        with LETTERS:
+            return self._letters.all_came()
 
 
 def distances(nranks: int) -> list[int]:

@@ -3,7 +3,9 @@
 Nobody waits for one, so that a peer which is stopped half-way, or gone, holds up none of the others.
 """
 
+import contextlib
 import json
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,6 @@ from mpi4py import MPI
 from hpcoll.selection.config import log
 
 _MOST_AT_ONCE = 256  # that are taken in before those which have come are read
-
-_left: list[object] = []  # under way when their communicator was freed: the library may read and write them yet
 
 
 class Letters:
@@ -28,12 +28,16 @@ class Letters:
         self._comm, self._tag = comm, tag
         self._sent: list[tuple[MPI.Request, bytes]] = []
         self._coming: list[tuple[MPI.Request, np.ndarray, int]] = []
+        self._nsent, self._ntaken = Counter[int](), 0
+        self._counts = np.empty(0, np.int64), np.zeros(1, np.int64)  # of letters to each rank, and of those from all to this one
+        self._counting: MPI.Request | None = None  # that too once a rank has failed
 
     def send(self, rank: int, what: dict[str, Any]) -> None:
         """Begin to send one."""
         text = json.dumps(what).encode()
         try:
             self._sent.append((self._comm.Isend([text, MPI.BYTE], rank, self._tag), text))
+            self._nsent[rank] += 1
         except MPI.Exception as error:
             log.debug("nothing can be sent to rank %d: %s", rank, error)
 
@@ -53,13 +57,27 @@ class Letters:
             message = self._comm.Improbe(MPI.ANY_SOURCE, self._tag, status)
             if message is None:
                 break
+            self._ntaken += 1
             text = np.empty(status.Get_count(MPI.BYTE), np.uint8)
             self._coming.append((message.Irecv([text, MPI.BYTE]), text, status.source))
         return [(source, json.loads(text.tobytes())) for _, text, source in _ended(self._coming)]
 
     def close(self) -> None:
-        """Leave those that are under way: the communicator is about to be freed."""
-        _left.extend([*self._sent, *self._coming])
+        """Send no more: the communicator is about to be freed. All ranks call this, and nobody waits."""
+        self._counts = np.array([self._nsent[rank] for rank in range(self._comm.size)], np.int64), self._counts[1]
+        with contextlib.suppress(MPI.Exception):
+            self._counting = self._comm.Ireduce_scatter_block(*self._counts)
+
+    def all_came(self) -> bool:
+        """Whether all ranks have closed theirs and none is under way to this rank or from it; never, once a rank has failed."""
+        try:
+            if self._counting is None or not self._counting.Test():
+                return False
+            self.come()
+        except MPI.Exception:
+            self._counting = None
+            return False
+        return self.all_sent() and not self._coming and self._ntaken == self._counts[1][0]
 
 
 def _ended(under_way: list[Any]) -> list[Any]:

@@ -28,7 +28,8 @@ _abandoned: list[tuple[HostEngine, Call | None, tuple[object, ...]]] = []
 def abandon(engine: HostEngine, call: Call | None, *keep: object) -> None:
     """Stop the messages of a collective that ended half-way; keep memory on which the library, its GPU, or other ranks may work yet.
 
-    Where a receive is cancelled, Open MPI 5.0.11 may lose messages of later calls: less often while no other thread is in it.
+    No other thread of hpcoll's is in the MPI library meanwhile: where one is just matching a receive that another one cancels, Open MPI
+    5.0.11 takes it out of its list of receives twice.
 
     Args:
         engine, call: That ran it, and what it ran, if that was described.

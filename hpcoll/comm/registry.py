@@ -67,6 +67,7 @@ class Registry:
         self._groups: dict[Key, Group] = {}
         self._spare: OrderedDict[tuple[Group, int], Parts] = OrderedDict()  # by number, too; the latest last
         self._processes: dict[int, tuple[Settings, Process]] = {}  # by rank in COMM_WORLD, and with what settings all agreed
+        self._closed: list[Group] = []  # that wait for messages which may be under way
         self._numbers, self._changing = count(), threading.Lock()
 
     def join(self, comm: MPI.Intracomm, mixed: bool) -> tuple[Resources, Parts | None]:
@@ -119,6 +120,7 @@ class Registry:
 
     def _new_group(self, native: MPI.Intracomm, key: Key, offer: _Offer) -> Group:
         ranks, mixed, settings = key
+        self._free_closed()
         known = [self._processes[rank][1] for rank in ranks] if offer.known else None
         group = Group(native, offer.new, known, ranks, mixed=mixed, all_share=bool(offer.sharing), may_part=bool(offer.parting))
         for rank, process in zip(ranks, group.processes, strict=True):
@@ -139,7 +141,8 @@ class Registry:
         self._gone(resources.group, resources.number)
 
     def lose(self, resources: Resources) -> None:
-        """A communicator has got other resources, because messages may be left in these."""
+        """A call has failed on these resources, which nobody uses any more: messages may be left."""
+        resources.group.failed = resources.group.uses_mpi
         self._gone(resources.group, resources.number)
 
     def _drop(self, most: int) -> None:
@@ -155,16 +158,27 @@ class Registry:
             self._gone(group, number)
 
     def _gone(self, group: Group, number: int) -> None:
-        """Resources are gone; a group that has no others is freed, unless another thread is about to join it."""
+        """Resources are gone; a group that has no others is closed, unless a call has failed or another thread is about to join it."""
         with self._changing:
             group.alive -= 1
             group.used &= ~(1 << number) if number >= 0 else -1
-        if not group.alive and group.lock.acquire(blocking=False):
+        if not group.alive and not group.failed and group.lock.acquire(blocking=False):
             try:
                 self._groups = {key: one for key, one in self._groups.items() if one is not group}
-                group.free()
+                group.close()
+                with self._changing:
+                    self._closed.append(group)
             finally:
                 group.lock.release()
+            self._free_closed()
+
+    def _free_closed(self) -> None:
+        """Free the groups that were closed on all their ranks."""
+        with self._changing:
+            closed, self._closed = self._closed, []
+        left = [group for group in closed if not group.free()]
+        with self._changing:
+            self._closed += left
 
     def free(self) -> None:
         """Free what is kept, before MPI ends."""
