@@ -67,6 +67,11 @@ class Inquiry:
         if on.key in self.failed:  # another rank's first call, before this one was ready
             _alarm(on)
 
+    def remove(self, on: Resources) -> None:
+        """A communicator is gone, of which others may ask yet: no thread looks at it any more."""
+        with LETTERS:
+            self.resources.pop(on.key, None)
+
     @property
     def listened(self) -> bool:
         """Whether ranks answer while they compute, too."""

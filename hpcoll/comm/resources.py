@@ -168,6 +168,8 @@ class Resources:
 
     def free(self) -> None:
         """Let go of shared memory."""
+        if self.inquiry is not None:
+            self.inquiry.remove(self)
         self.agreements = None
         self.message_contexts.clear()
         self._persistent.clear()

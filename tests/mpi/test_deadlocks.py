@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from mpi4py import MPI
 from reference import SOON_S
-from test_shm_jobs import LIMIT_S, MESSAGES, command, environment
+from test_shm_jobs import LIMIT_S, MESSAGES, command, environment, spoken
 
 pytestmark = [
     pytest.mark.mpi,
@@ -46,7 +46,7 @@ def run(script: str, nranks: int, **variables: str) -> tuple[dict[int, str], str
         command(nranks, HEAD + script), env=environment({"HPCOLL_WARN": "1s", **variables}), stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
-    return {int(rank): text for rank, text in re.findall(r"^rank (\d+) (.*)$", done.stdout, re.MULTILINE)}, done.stderr
+    return {rank: words[-1] for rank, words in spoken(nranks, done.stdout).items() if words}, done.stderr
 
 
 @pytest.mark.parametrize(("nranks", "way"), [(2, {}), (2, MESSAGES), pytest.param(3, {}, marks=pytest.mark.full)])

@@ -37,6 +37,11 @@ def comm(monkeypatch: pytest.MonkeyPatch) -> hpcoll.Communicator:
     return made
 
 
+def fail(comm: hpcoll.Communicator) -> None:
+    error = raised(lambda: and_on(comm, lambda: comm.Allreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM), blocking))
+    assert agreed([] if isinstance(error, MismatchError) else [repr(error)]) == []
+
+
 def freed_while(comm: hpcoll.Communicator, send: Any) -> Group:
     """Freed by its rank 0 before the others send to it, which then free it, too."""
     group: Group = comm._context.resources.group
@@ -73,8 +78,7 @@ def strayed() -> list[str]:
 
 def test_what_a_failed_call_has_sent(comm: hpcoll.Communicator) -> None:
     """A rank that has given up frees it while another one sends yet."""
-    error = raised(lambda: and_on(comm, lambda: comm.Allreduce(x(8), x(8), MPI.MAX if comm.rank else MPI.SUM), blocking))
-    assert agreed([] if isinstance(error, MismatchError) else [repr(error)]) == []
+    fail(comm)
     sent = list[tuple[MPI.Request, np.ndarray]]()
 
     def send(group: Group) -> None:
@@ -101,6 +105,19 @@ def test_what_ranks_ask_each_other(comm: hpcoll.Communicator) -> None:
         return group.comm == MPI.COMM_NULL
 
     assert agreed([] if comes(gone) else ["it stays"]) == []
+
+
+def test_a_question_about_one_that_is_gone(comm: hpcoll.Communicator) -> None:
+    """Raises nothing in whatever call this rank reads it in, though something holds what there was of it."""
+    other, on = hpcoll.Communicator(reversed_ranks()), comm._context.resources
+    other.Barrier()
+    question = {"ask": [on.key, on.message_contexts[0].index, on.rank]}
+    fail(comm)
+    comm.Free()
+    error = raised(lambda: on.group.inquiry._hear((on.rank + 1) % on.nranks, question))
+    other.Barrier()
+    other.Free()
+    assert agreed([] if error is None else [repr(error)]) == []
 
 
 def test_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
