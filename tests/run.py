@@ -114,7 +114,8 @@ def chosen(
     parts: list[str], nranks: tuple[int, ...], libraries: tuple[str, ...], names: list[str], arguments: tuple[str, ...]
 ) -> list[Stage]:  # fmt: skip
     """Everything of some parts, and of some clients."""
-    its_own = [(library, n, name) for library in libraries for name in names for n in CLIENTS[name].runs if n in nranks]
+    every = [(library, n, name) for library in libraries for name in names for n in CLIENTS[name].runs if n in nranks]
+    its_own = [(library, n, name) for library, n, name in every if (library, n) not in CLIENTS[name].too_much]
     found = []
     for part in parts:
         found += {
