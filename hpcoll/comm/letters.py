@@ -29,8 +29,8 @@ class Letters:
         self._sent: list[tuple[MPI.Request, bytes]] = []
         self._coming: list[tuple[MPI.Request, np.ndarray, int]] = []
         self._nsent, self._ntaken = Counter[int](), 0
-        self._counts = np.empty(0, np.int64), np.zeros(1, np.int64)  # of letters to each rank, and of those from all to this one
-        self._counting: MPI.Request | None = None  # that too once a rank has failed
+        self._due = np.zeros(1, np.int64)  # letters that all ranks have sent to this one, once all have closed theirs
+        self._counting: tuple[MPI.Request, np.ndarray] | None = None  # what finds that out, of what this rank has sent to each
 
     def send(self, rank: int, what: dict[str, Any]) -> None:
         """Begin to send one."""
@@ -64,20 +64,20 @@ class Letters:
 
     def close(self) -> None:
         """Send no more: the communicator is about to be freed. All ranks call this, and nobody waits."""
-        self._counts = np.array([self._nsent[rank] for rank in range(self._comm.size)], np.int64), self._counts[1]
+        nsent = np.array([self._nsent[rank] for rank in range(self._comm.size)], np.int64)
         with contextlib.suppress(MPI.Exception):
-            self._counting = self._comm.Ireduce_scatter_block(*self._counts)
+            self._counting = self._comm.Ireduce_scatter_block(nsent, self._due), nsent
 
     def all_came(self) -> bool:
         """Whether all ranks have closed theirs and none is under way to this rank or from it; never, once a rank has failed."""
         try:
-            if self._counting is None or not self._counting.Test():
+            if self._counting is None or not self._counting[0].Test():
                 return False
             self.come()
         except MPI.Exception:
             self._counting = None
             return False
-        return self.all_sent() and not self._coming and self._ntaken == self._counts[1][0]
+        return self.all_sent() and not self._coming and self._ntaken == self._due[0]
 
 
 def _ended(under_way: list[Any]) -> list[Any]:
