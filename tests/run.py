@@ -115,7 +115,7 @@ def chosen(
 ) -> list[Stage]:  # fmt: skip
     """Everything of some parts, and of some clients."""
     every = [(library, n, name) for library in libraries for name in names for n in CLIENTS[name].runs if n in nranks]
-    its_own = [(library, n, name) for library, n, name in every if (library, n) not in CLIENTS[name].too_much]
+    its_own = [(library, n, name) for library, n, name in every if (library, n) not in CLIENTS[name].exhausts]
     found = []
     for part in parts:
         found += {

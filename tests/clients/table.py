@@ -26,7 +26,7 @@ class Client(NamedTuple):
         mocked: Packages that it imports, and none of these tests uses.
         left_out: Patterns of cases that do not run, and why.
         differs: Patterns of cases that may fail with hpcoll only, and why.
-        too_much: For which MPI library and number of ranks it runs out of something without hpcoll as well, and what.
+        exhausts: What it runs out of without hpcoll as well, by MPI library and number of ranks, with which it does not run.
     """
 
     package: str
@@ -39,7 +39,7 @@ class Client(NamedTuple):
     mocked: tuple[str, ...] = ()
     left_out: Mapping[str, str] = NOTHING
     differs: Mapping[str, str] = NOTHING
-    too_much: Mapping[tuple[str, int], str] = NOTHING
+    exhausts: Mapping[tuple[str, int], str] = NOTHING
 
 
 COLLECTIVES = ("test_cco_*.py", "test_comm*.py")
@@ -81,7 +81,7 @@ CLIENTS = {
         most=1.2,
         installs=(CPU_TORCH, *("sympy", "networkx", "jinja2", "filelock", "fsspec", "mpmath", "markupsafe")),
         mocked=("torchvision", "torchvision.transforms"),
-        too_much={("mpich", 3): "context ids, of which MPICH has 2048: it makes some 2000 communicators and frees none"},
+        exhausts={("mpich", 3): "context ids, of which MPICH has 2048: it makes some 2000 communicators and frees none"},
     ),
     "pylops-mpi": Client(
         package="pylops-mpi==0.8.0",
