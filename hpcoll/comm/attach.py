@@ -104,7 +104,7 @@ def _new_context(comm: MPI.Intracomm, mixed: bool, ledger: Ledger | None) -> Con
     INTRODUCTION.meet(resources)
     context = Context(resources, ledger or Ledger(), parts)
     if len(resources.near) < resources.nranks:
-        from hpcoll.comm.inquiry import attend  # what ranks of one node do not need
+        from hpcoll.comm.listener import attend  # what ranks of one node do not need
 
         attend(resources)
     LIVE[context] = None

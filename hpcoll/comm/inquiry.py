@@ -5,35 +5,29 @@ times a second by a thread otherwise, where the MPI library lets several threads
 it is known of one that is stopped, or gone. Nothing travels while all goes well, until ranks end.
 """
 
-import contextlib
 import heapq
-import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mpi4py import MPI
 
-from hpcoll.comm.group import PARTING
 from hpcoll.comm.knowledge import Knowledge
 from hpcoll.comm.letters import Letters
-from hpcoll.comm.notice import NOTICE, Call, order
+from hpcoll.comm.notice import Call, order
 from hpcoll.comm.progress_thread import LETTERS
 from hpcoll.comm.resources import Resources
-from hpcoll.runtime.transports.mpi import control_tag, knows_failures, may_call
+from hpcoll.runtime.transports.mpi import control_tag, may_call
 from hpcoll.selection.config import log
 
-_EVERY_S = 0.2  # between two looks of the thread, and least from one time that others are told who has ended to the next
+_NEWS_S = 0.2  # least from one time that others are told who has ended to the next
 _AGAIN_S, _MOST_S = 0.1, 2.0  # between two questions to the same rank: at first, and at most
 _MOST_ASKED = 64  # ranks at once
 _BASE = 8  # of the distances at which a rank tells others of a failure: of n ranks it tells 7 log_8 n, and all hear it in log_8 n steps
-_FIRST_NAP_S, _LAST_NAP_S = 1e-4, 1e-2
-_FAREWELL_S = 1.0  # most that a rank waits at its end until what it has told is on its way, and for the thread
 _MOST_HOW = 500  # characters of what many ranks are told of how one has ended
 _NEIGHBOURS = 2  # that are asked about a rank which does not answer
-_ALL: "list[Inquiry]" = []  # copied in one go, while other threads make some
-_attending = threading.Lock()
+INQUIRIES: "list[Inquiry]" = []  # that have not ended; copied in one go, while other threads make some
 
 
 class Inquiry:
@@ -56,8 +50,7 @@ class Inquiry:
         self.resources: weakref.WeakValueDictionary[str, Resources] = weakref.WeakValueDictionary()
         self.failed: dict[str, Call] = {}
         self._over = self._serving = False
-        _ALL.append(self)
-        _listener.wake()
+        INQUIRIES.append(self)
 
     def add(self, on: Resources) -> None:
         """One more communicator; what is known about those that are gone is forgotten."""
@@ -158,7 +151,7 @@ class Inquiry:
                 self._acknowledge()
         finally:
             self._serving = False
-        if self._news and time.monotonic() - self._told_at >= _EVERY_S:
+        if self._news and time.monotonic() - self._told_at >= _NEWS_S:
             self._pass_on()
 
     def _acknowledge(self) -> None:
@@ -205,7 +198,7 @@ class Inquiry:
         """Its communicator is about to be freed: send no more. All ranks call this, and nobody waits."""
         with LETTERS:
             if not self._over:
-                _ALL.remove(self)
+                INQUIRIES.remove(self)
                 self._letters.close()
             self._over = True
 
@@ -228,80 +221,3 @@ def distances(nranks: int) -> list[int]:
 def _alarm(on: Resources) -> None:
     for one in on.every_message_context():
         one.log.alarm[0] = 1
-
-
-def serve_all() -> None:
-    """Answer what ranks of other nodes ask, of whatever group."""
-    for one in list(_ALL):
-        one.serve()
-
-
-class _Listener:
-    """The thread that answers while the program computes."""
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._ends = threading.Event()
-
-    def wake(self) -> None:
-        """Start it, once, where the library lets it call."""
-        if self._thread is None and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-            self._thread = threading.Thread(target=self._run, name="hpcoll-listener", daemon=True)
-            self._thread.start()
-
-    def _run(self) -> None:
-        while not self._ends.wait(_EVERY_S):
-            try:
-                serve_all()
-            except Exception:
-                log.exception("a question of another rank got no answer")
-
-    def end(self) -> None:
-        """Stop it, before MPI ends; where the library holds it, that is not waited for."""
-        self._ends.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(_FAREWELL_S)
-
-
-_listener = _Listener()
-
-
-def attend(on: Resources) -> None:
-    """Let a communicator's ranks ask each other, where some share no memory."""
-    with _attending:
-        if on.group.inquiry is None:
-            on.group.inquiry = Inquiry(on)
-    on.group.inquiry.add(on)
-
-
-def leave() -> None:
-    """Let whoever waits for this rank, or will, hear that it has left.
-
-    Where hpcoll serves all ranks of COMM_WORLD together, this one answers until all others leave, too, for whom MPI_Finalize, which comes
-    next, waits as well. Elsewhere it tells some of the ranks of each group, which tell the others.
-    """
-    _listener.end()
-    if MPI.Is_finalized():
-        return
-    whole = not knows_failures() or not MPI.COMM_WORLD.Get_failed().size  # else the library complains of the one that is gone
-    for _, comm in sorted(PARTING.items()) if whole else ():  # threads may have made them in another order
-        with contextlib.suppress(MPI.Exception):
-            _serve_until(comm.Ibarrier().Test)
-    if PARTING:
-        return
-    serve_all()
-    for one in list(_ALL):
-        one.leave(NOTICE.text()["left"])
-    end = time.monotonic() + _FAREWELL_S
-    _serve_until(lambda: all(one.said() for one in list(_ALL)) or time.monotonic() > end)
-
-
-def _serve_until(over: Callable[[], bool]) -> None:
-    nap_s = _FIRST_NAP_S
-    while not over():
-        serve_all()
-        time.sleep(nap_s)
-        nap_s = min(2 * nap_s, _LAST_NAP_S)
-
-
-NOTICE.at_end.append(leave)

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from reference import agreed, communicator
 
 import hpcoll
-from hpcoll.comm import attach, inquiry, registry
+from hpcoll.comm import attach, listener, registry
 from hpcoll.comm.waiting import wait_policy
 from hpcoll.runtime.engine.wait_policy import OWN_CORE, SHARED_CORE, TWO_CORES
 
@@ -45,13 +45,13 @@ def test_duplicates_cost_no_communicator_of_the_library() -> None:
 def test_freed_while_a_thread_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks that share no memory listen to each other's questions; a group that is freed meanwhile is let alone: MPI would end the job."""
     monkeypatch.setenv("HPCOLL_SHM", "0")
-    monkeypatch.setattr(inquiry, "_EVERY_S", 0)
+    monkeypatch.setattr(listener, "_EVERY_S", 0)
     for _ in range(15):
         comm = hpcoll.Communicator(MPI.COMM_WORLD.Dup())
         assert right(comm)
         comm.Free()
         attach._registry.free()
-    thread, needed = inquiry._listener._thread, MPI.COMM_WORLD.size > 1 and MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    thread, needed = listener._listener._thread, MPI.COMM_WORLD.size > 1 and MPI.Query_thread() == MPI.THREAD_MULTIPLE
     assert thread.is_alive() if thread is not None else not needed
 
 

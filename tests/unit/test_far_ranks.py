@@ -70,8 +70,7 @@ class Comm:
 def no_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inquiry, "may_call", lambda: True)
     monkeypatch.setattr(inquiry, "control_tag", lambda: 7)
-    monkeypatch.setattr(inquiry, "_ALL", [])
-    monkeypatch.setattr(inquiry, "_listener", SimpleNamespace(wake=lambda: None))
+    monkeypatch.setattr(inquiry, "INQUIRIES", [])
     monkeypatch.setattr(letters, "MPI", SimpleNamespace(Status=SimpleNamespace, ANY_SOURCE=-1, BYTE=None, Exception=MPI.Exception))
 
 
