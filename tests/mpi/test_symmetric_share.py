@@ -8,7 +8,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from mpi4py import MPI
 from reference import agreed, communicator
 from symmetry import barrier, holdings, mapping_of, shares
 
