@@ -16,7 +16,7 @@ mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
 
 from hpcoll.comm import notice as module  # noqa: E402
 from hpcoll.comm.notice import FAILURE, Notice, order  # noqa: E402
-from hpcoll.runtime.transports.notices import NOTICE_NBYTES, Notices  # noqa: E402
+from hpcoll.runtime.transports.notices import PAGE_NBYTES, Notices  # noqa: E402
 
 CALL: dict[str, Any] = {"key": "1.2.3", "lane": 0, "number": 7, "what": "Barrier() at train.py:5", "awaits": [1], "step": "", "since": 1.0}
 
@@ -25,15 +25,16 @@ class Interrupted(Notices):
     """A page of which one write is interrupted, when part of it is written."""
 
     def __init__(self, handler: Callable[[], None]) -> None:
-        super().__init__(np.zeros(NOTICE_NBYTES, np.uint8), 0)
+        super().__init__(np.zeros(PAGE_NBYTES, np.uint8), 0)
         self._handler: Callable[[], None] | None = handler
 
     def write(self, text: bytes) -> None:
         handler, self._handler = self._handler, None
         if handler is not None:
-            self._all[0, 16:40] = 1
+            place = self._place(0, int(self._turns[0]) + 1)
+            place[:40] = 1
             handler()
-            self._all[0, 40:100] = 1
+            place[40:100] = 1
         super().write(text)
 
 
@@ -60,6 +61,17 @@ def test_a_signal_whose_handler_ends_what_waits() -> None:
     notice.add_page(page)
     assert finished(lambda: notice.wait("the program's", CALL))
     assert page.read(0)["waits"] == []
+
+
+def test_what_was_said_holds_while_more_is_written() -> None:
+    """A failure that a rank has told is never unknown to those who look just then, or find it stopped or killed there."""
+    seen: list[dict[str, Any]] = []
+    notice, page = Notice(), Interrupted(lambda: seen.append(page.read(0)))
+    Notices.write(page, b'{"failed": ["first"]}')
+    notice.add_page(page)
+    notice.fail("PeerFailed", "rank 3 has left", CALL)
+    assert seen == [{"failed": ["first"]}]
+    assert [one["text"] for one in page.read(0)["failed"]] == ["rank 3 has left"]
 
 
 def test_a_fork_while_another_thread_writes() -> None:
@@ -99,7 +111,7 @@ def test_clocks_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_long_text_is_the_same_everywhere() -> None:
     """For ranks that read it beside much else, for those that are sent it, and for the one that tells it."""
-    notice, page = Notice(), Notices(np.zeros(NOTICE_NBYTES, np.uint8), 0)
+    notice, page = Notice(), Notices(np.zeros(PAGE_NBYTES, np.uint8), 0)
     notice.add_page(page)
     notice.wait(notice, CALL | {"awaits": list(range(5000))})
     told = notice.fail("PeerFailed", "no memory " * 1000, CALL)

@@ -23,7 +23,7 @@ from hpcoll.comm.story import difference, doing, story  # noqa: E402
 from hpcoll.comm.watch import Watch  # noqa: E402
 from hpcoll.runtime.program import fields as f  # noqa: E402
 from hpcoll.runtime.transports.call_log import CallLog  # noqa: E402
-from hpcoll.runtime.transports.notices import NOTICE_NBYTES, Notices, fitting  # noqa: E402
+from hpcoll.runtime.transports.notices import PAGE_NBYTES, Notices, fitting  # noqa: E402
 
 NRANKS = 4
 BCAST = Signature(_COLLECTIVES.index("bcast"), 0, 4, 0, 0, 0, 0)
@@ -81,7 +81,7 @@ def no_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def rows() -> Communicator:
-    return Communicator(Notices(np.zeros(NOTICE_NBYTES * NRANKS, np.uint8), 0))
+    return Communicator(Notices(np.zeros(PAGE_NBYTES * NRANKS, np.uint8), 0))
 
 
 def test_calls_on_another_message_context(rows: Communicator) -> None:

@@ -20,7 +20,7 @@ from hpcoll.runtime.program.fields import STAGING_SLOTS
 from hpcoll.runtime.transports import window as windows
 from hpcoll.runtime.transports.cross_memory import MOST_RANKS, OwnMemory, Word, own_memory, refusal
 from hpcoll.runtime.transports.mpi import world_ranks
-from hpcoll.runtime.transports.notices import NOTICE_NBYTES, Notices
+from hpcoll.runtime.transports.notices import PAGE_NBYTES, Notices
 from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings, rings_nbytes
 from hpcoll.runtime.transports.symmetric import Ranges, Symmetric, sweep, symmetric_array
 from hpcoll.runtime.transports.window import MAX_WINDOWS, Mapping, Number, Window, whole_pages
@@ -213,7 +213,7 @@ class LocalRanks:
             capacity: Bytes of a staging slot, whole cache lines.
         """
         head, part, reserved = rings_nbytes(self.nranks), STAGING_SLOTS * capacity, not windows.populates()
-        noted = 0 if self.notices else self.nranks * NOTICE_NBYTES
+        noted = 0 if self.notices else self.nranks * PAGE_NBYTES
         try:
             window = self.window(n * head + noted, n * part, reserved=reserved)
         except ArgumentError as error:

@@ -1,7 +1,7 @@
 """Notices: a piece of shared memory for each rank of a node, on which it says what it waits for, or why it has stopped.
 
-Written and read in Python, by ranks that wait already. A notice has its length and a checksum, so that one which is being written is not
-taken for whole.
+Written and read in Python, by ranks that wait already. A rank has room for two: while one is written the other holds, so that what was
+said is never gone in between. A notice has its length and a checksum, so that one which is being written is not taken for whole.
 """
 
 import zlib
@@ -10,31 +10,41 @@ from typing import Any
 import numpy as np
 
 NOTICE_NBYTES = 4096
+_TURN_NBYTES = 64  # how many there were, which says where the last one is
+PAGE_NBYTES = _TURN_NBYTES + 2 * NOTICE_NBYTES  # of a rank
 _HEAD_NBYTES = 16
+_READS = 5  # of one that is written again meanwhile
 
 
 class Notices:
     """Those of the local ranks of a communicator.
 
     Args:
-        memory: `NOTICE_NBYTES` for each local rank, zeros at first.
+        memory: `PAGE_NBYTES` for each local rank, zeros at first.
         rank: Local rank of this process.
     """
 
     def __init__(self, memory: np.ndarray, rank: int) -> None:
-        self._all = memory.reshape(-1, NOTICE_NBYTES)
+        self._all = memory.reshape(-1, PAGE_NBYTES)
+        self._turns = self._all[:, :8].view(np.int64)[:, 0]
         self._rank = rank
+
+    def _place(self, local_rank: int, turn: int) -> np.ndarray:
+        begin = _TURN_NBYTES + turn % 2 * NOTICE_NBYTES
+        return self._all[local_rank, begin : begin + NOTICE_NBYTES]
 
     def write(self, text: bytes) -> None:
         """Replace this rank's notice, by a `fitting` text."""
-        put(self._all[self._rank], text)
+        turn = int(self._turns[self._rank]) + 1
+        put(self._place(self._rank, turn), text)
+        self._turns[self._rank] = turn
 
     def read(self, local_rank: int) -> dict[str, Any]:
-        """A rank's notice; nothing where there is none, or it is being written."""
+        """A rank's latest notice; nothing where there is none."""
         import json
 
-        text = get(self._all[local_rank])
-        found: dict[str, Any] = json.loads(text) if text else {}
+        texts = (get(self._place(local_rank, int(self._turns[local_rank]))) for _ in range(_READS))
+        found: dict[str, Any] = json.loads(next(filter(None, texts), b"{}"))
         return found
 
 
