@@ -3,6 +3,7 @@
 import os
 
 RUNNING, STOPPED, TRACED, GONE = "running", "stopped", "stopped by a debugger", "gone"
+HOW_GONE = "has ended: it was killed, or left without MPI_Finalize"  # what is said of a rank whose process is gone without a word
 _STATES = {"T": STOPPED, "t": TRACED, "Z": GONE, "X": GONE, "x": GONE}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from hpcoll.base.errors import CollectiveTimeout, DeviceError, PeerFailed, TransportError
-from hpcoll.base.processes import GONE
+from hpcoll.base.processes import GONE, HOW_GONE
 from hpcoll.comm.contexts import LIVE, WITNESSES
 from hpcoll.comm.knowledge import Knowledge
 from hpcoll.comm.recorder import write_record
@@ -31,8 +31,8 @@ def go_on(on: Resources, engine: HostEngine, status: int, limit_s: float | None,
         watch.end()
 
 
-def absent(ranks: Sequence[int]) -> str:
-    """Which of some ranks of COMM_WORLD is known to have ended, and how; the empty string where none is."""
+def absent(ranks: Sequence[int]) -> tuple[int, str] | None:
+    """Which of some ranks of COMM_WORLD is known to have ended, and its process and how, as text; None where none is."""
     sought, seen = {rank for rank in ranks if rank >= 0}, set[int]()
     groups = {one.resources.group: one.resources for one in reversed(list(LIVE))}  # of each, what its oldest communicator knows
     for on in groups.values():
@@ -43,12 +43,12 @@ def absent(ranks: Sequence[int]) -> str:
             for rank, place in places:
                 if place in seen:  # what it says in shared memory it says in all that it has
                     continue
-                left = known.notice(rank).get("left", "") or ("has ended" if known.state(rank) == GONE else "")
+                left = known.notice(rank).get("left", "") or (HOW_GONE if known.state(rank) == GONE else "")
                 if left:
-                    return f"{on.who(rank)} {left}"
+                    return place, f"({on.process(rank)}) {left}"
                 if rank in on.near:
                     seen.add(place)
-    return ""
+    return None
 
 
 WITNESSES.append(absent)

@@ -6,6 +6,7 @@ It is watched, as calls are: a rank that waits says so, gives up in time, and he
 import contextlib
 import os
 import time
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
@@ -16,7 +17,7 @@ from hpcoll.base.units import parse_seconds
 from hpcoll.comm.caller import holds, in_words, place_of_caller
 from hpcoll.comm.contexts import WITNESSES
 from hpcoll.comm.notice import NOTICE
-from hpcoll.runtime.transports.mpi import title_of, world_ranks
+from hpcoll.runtime.transports.mpi import KNOWN_S, failed_ranks, knows_failures, tells_of_failure, title_of, world_ranks
 from hpcoll.selection.config import PREFIX, Config, log
 
 _SPINS, _SOON_S, _NAP_S = 300, 2e-3, 1e-4
@@ -50,6 +51,40 @@ def agree_on(comm: MPI.Intracomm, buffer: Any, op: MPI.Op, what: str) -> None:
             _GIVEN_UP.append(MPI.Comm.Create_keyval())
         comm.Set_attr(_GIVEN_UP[0], what)
         raise
+
+
+@contextlib.contextmanager
+def together(comm: MPI.Intracomm, what: str) -> Iterator[None]:
+    """Calls of the MPI library's own on a communicator, and on what is made of it: where one tells of a rank that has failed, all end.
+
+    Args:
+        comm: Of the ranks; where one has failed nobody can use it any more, but to shrink it.
+        what: As in `agree_on`.
+    Raises:
+        PeerFailed: on all ranks that live, where the library knows of such failures.
+    """
+    try:
+        yield
+    except PeerFailed:
+        if knows_failures():
+            comm.Revoke()
+        raise
+    except MPI.Exception as error:
+        if not tells_of_failure(error, comm):
+            raise
+        comm.Revoke()
+        gone = _gone(comm, KNOWN_S) or "one of them has failed, says the MPI library"
+        text = f"rank {comm.rank}: not all ranks come to {what}, on {title_of(comm)} at {in_words(place_of_caller())}: {gone}"
+        raise PeerFailed(text, code=error.Get_error_code()) from None
+
+
+def _gone(comm: MPI.Intracomm, limit_s: float = 0.0) -> str:
+    """Which rank is known to have ended, and how; the empty string where none is. Arguments as in `failed_ranks`."""
+    failed, world = failed_ranks(comm, limit_s), world_ranks(comm)
+    told = next(filter(None, (tell(world) for tell in WITNESSES)), None)
+    if told is not None:
+        return f"rank {world.index(told[0])} {told[1]}"
+    return f"rank {failed[0]} has failed, says the MPI library" if failed else ""
 
 
 def _ended_soon(request: MPI.Request, begun: float) -> bool:
@@ -108,7 +143,7 @@ class _Waiting:
             "since": self._begun, "holds": holds(),
         }  # fmt: skip
         NOTICE.wait(self, call)
-        gone = next(filter(None, (tell(world_ranks(self._comm)) for tell in WITNESSES)), "")
+        gone = _gone(self._comm)
         self._missed = self._missed + 1 if gone else 0
         if self._missed == _LOOKS:  # what it had to say has had the time to come
             raise PeerFailed(f"{self._who}: not all ranks come to {self._called}: {gone}")

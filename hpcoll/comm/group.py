@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
@@ -29,7 +29,7 @@ from hpcoll.runtime.transports.call_log import CallLog
 from hpcoll.runtime.transports.cross_memory import STAGED
 from hpcoll.runtime.transports.host_routes import host_routes
 from hpcoll.runtime.transports.local_ranks import FOLDER, LocalRanks
-from hpcoll.runtime.transports.mpi import handle, tags_at_once
+from hpcoll.runtime.transports.mpi import handle, revoking, tags_at_once
 from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings
 from hpcoll.runtime.transports.window import whole_pages
 from hpcoll.selection.agreement import agree
@@ -93,14 +93,29 @@ class Group:
         self.turns = Turns()
         self.comm = duplicate(comm)
         self._comms = [self.comm]
-        try:
-            self.config, self.processes = agree(self.comm, this_process(cuda.is_likely()), processes)
-        except ArgumentError:
-            self.comm.Free()
-            raise
-        hosts, pids = [one.host for one in self.processes], [one.pid for one in self.processes]
+        with revoking(self._comms):
+            try:
+                self.config, self.processes = agree(self.comm, this_process(cuda.is_likely()), processes)
+            except ArgumentError:
+                self.comm.Free()
+                raise
+            pids = [one.pid for one in self.processes]
+            self.node = LocalRanks(self.comm, self.config.shm, self.config.shm_ranks, pids, world_ranks, all_share=all_share)
+        with self._together():
+            self._meet(may_part=may_part)
+        self.has_gpus = any(one.has_gpu for one in self.processes)
+        self.asked_mixed, self.mixed = mixed, mixed or not all(one.has_gpu for one in self.processes)
+        if self.rank == 0:
+            log.info("ranks: %s", self.topology)
+            peers = [rank for rank in range(self.nranks) if rank != self.rank]
+            log.info("messages of rank 0: %s", in_words(host_routes(self._stock[0].local_peers), peers, self.levels))
+            if self.node.own_memory is not None:
+                log.info("long messages of ranks of a node: %s", self.node.own_memory)
+
+    def _meet(self, *, may_part: bool) -> None:
+        """Find out how these ranks exchange messages, and make the first message contexts; collective."""
+        hosts = [one.host for one in self.processes]
         self.wait_policy = wait_policy(hosts.count(hosts[self.rank]), os.cpu_count() or 1)
-        self.node = LocalRanks(self.comm, self.config.shm, self.config.shm_ranks, pids, world_ranks, all_share=all_share)
         if self.node.nranks > 1 and self.config.shm_copy != STAGED:
             measured = self.config.levels.node.read_from if self.config.levels else None
             unreadable = self.node.read_own_memory([one.word for one in self.processes], self.config.shm_copy, measured)
@@ -114,24 +129,21 @@ class Group:
         shares, near = self._stock[0].rings is not None, self.node.nranks == self.nranks
         found = [(0, shares)] * self.nranks if near else self.comm.allgather((self.node.first, shares))
         self.one_node = near and shares
-        if not self.one_node and not may_part and sorted(world_ranks) == list(range(MPI.COMM_WORLD.size)):
-            PARTING[number, world_ranks] = duplicate(self.comm)
+        if not self.one_node and not may_part and sorted(self.world_ranks) == list(range(MPI.COMM_WORLD.size)):
+            PARTING[self.number, self.world_ranks] = duplicate(self.comm)
         self.capacity = self._staging_nbytes() if any(theirs for _, theirs in found) else 0
         self.topology = find_topology(self.rank, self.processes, found, self.config.domains or ())
         self.levels = levels(hosts, self.config.levels).on_parts(self.topology.nodes, self.topology.domains)
-        self.has_gpus = any(one.has_gpu for one in self.processes)
-        self.asked_mixed, self.mixed = mixed, mixed or not all(one.has_gpu for one in self.processes)
-        if self.rank == 0:
-            log.info("ranks: %s", self.topology)
-            peers = [rank for rank in range(self.nranks) if rank != self.rank]
-            log.info("messages of rank 0: %s", in_words(host_routes(self._stock[0].local_peers), peers, self.levels))
-            if self.node.own_memory is not None:
-                log.info("long messages of ranks of a node: %s", self.node.own_memory)
+
+    def _together(self) -> AbstractContextManager[None]:
+        """What all ranks make by calls of the MPI library's own."""
+        return revoking([*self._comms, self.node.comm])
 
     def message_contexts(self) -> list[MessageContext]:
         """Those of a further communicator; collective, while this thread is `alone`."""
         found, self._stock = self._stock, []
-        return found or self.new_message_contexts(CALLS_AT_ONCE)
+        with self._together():
+            return found or self.new_message_contexts(CALLS_AT_ONCE)
 
     def new_message_contexts(self, n: int, capacity: int | None = None) -> list[MessageContext]:
         """``n`` message contexts, with so many bytes in each staging slot; collective, while this thread is `alone`."""
@@ -173,7 +185,8 @@ class Group:
                 ready = mine and self.lock.acquire(blocking=False)
                 try:
                     if everywhere(np.array([ready]))[0]:
-                        yield
+                        with self._together():
+                            yield
                         return
                 finally:
                     if ready:

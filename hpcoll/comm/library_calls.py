@@ -6,14 +6,14 @@ from typing import Any, NoReturn, Protocol
 
 from mpi4py import MPI
 
-from hpcoll.base.errors import ArgumentError, PeerFailed
+from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.calls.methods import METHODS, NUMBERS, Method
 from hpcoll.comm.calls.native import as_native
 from hpcoll.comm.cut import ledger_nbytes
 from hpcoll.comm.planner import refusal
 from hpcoll.comm.prepared import Prepared
 from hpcoll.comm.resources import Resources
-from hpcoll.runtime.transports.mpi import FAILURES, knows_failures
+from hpcoll.runtime.transports.mpi import tells_of_failure
 
 
 class Calling(Protocol):
@@ -60,11 +60,9 @@ def call(context: Calling, method: str, arguments: tuple[Any, ...]) -> int:
 def failed(context: Calling, method: str, error: MPI.Exception) -> NoReturn:
     """Raise what a call has failed with; where the library knows of a rank that has failed, all others get to know."""
     on = context.resources
-    if knows_failures() and error.Get_error_class() in FAILURES:
+    if tells_of_failure(error, on.native):
         on.native.Revoke()  # others may wait in it
-        ranks = on.failed_ranks()
-        who = on.who(ranks[0]) if ranks else "a rank"
-        context.interrupted(method, PeerFailed(f"{who} has failed, says the MPI library", code=error.Get_error_code()))
+        context.interrupted(method, on.peer_failed(error))
     raise error
 
 

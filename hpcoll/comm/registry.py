@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 from mpi4py import MPI
 
 from hpcoll.comm.context import Parts, free
-from hpcoll.comm.first_use import agree_on
+from hpcoll.comm.first_use import agree_on, together
 from hpcoll.comm.group import PARTING, Group, step_aside
 from hpcoll.comm.resources import Resources
 from hpcoll.runtime.gpu import cuda
@@ -26,6 +26,8 @@ from hpcoll.selection.topology import Process, this_process
 
 MOST = 4  # freed communicators of which parts are kept; a few MB of shared memory each
 _MOST_NUMBERED = 1000  # communicators of a group whose parts another may get
+
+_FIRST = "the first collective of hpcoll's"
 
 Settings: TypeAlias = tuple[tuple[str, str], ...]
 Key: TypeAlias = tuple[tuple[int, ...], bool, Settings]  # ranks in COMM_WORLD in order, mixed, settings
@@ -47,13 +49,12 @@ class _Offer(NamedTuple):
 
     def combined(self, comm: MPI.Intracomm) -> "_Offer":
         """What is left when all ranks have combined theirs; collective, errors as in `agree_on`."""
-        what = "the first collective of hpcoll's"
         words = bytearray(b"".join(word.to_bytes(nbytes, "little", signed=True) for word, nbytes in zip(self, _NBYTES, strict=True)))
-        agree_on(comm, [words, MPI.BYTE], MPI.BAND, what)
+        agree_on(comm, [words, MPI.BYTE], MPI.BAND, _FIRST)
         ends = [sum(_NBYTES[: i + 1]) for i in range(len(_NBYTES))]
         found = _Offer(*(int.from_bytes(words[end - n : end], "little", signed=True) for end, n in zip(ends, _NBYTES, strict=True)))
         if found.limited:  # others may have given up before this rank came
-            agree_on(comm, bytearray(1), MPI.BAND, what)
+            agree_on(comm, bytearray(1), MPI.BAND, _FIRST)
         return found
 
 
@@ -75,8 +76,13 @@ class Registry:
 
         Raises:
             ArgumentError: on every rank, when the settings differ or are wrong.
+            PeerFailed: a rank has ended, or failed.
         """
-        native, key = MPI.Intracomm(comm), _key_of(comm, mixed)
+        native = MPI.Intracomm(comm)
+        with together(native, _FIRST):
+            return self._join(native, _key_of(comm, mixed))
+
+    def _join(self, native: MPI.Intracomm, key: Key) -> tuple[Resources, Parts | None]:
         while True:
             group = self._groups.get(key)
             lock = group.lock if group else threading.Lock()

@@ -1,20 +1,21 @@
 """What a communicator has for its collectives: its group's, and message contexts of its own."""
 
 import zlib
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.errors import TransportError
+from hpcoll.base.errors import PeerFailed, TransportError
 from hpcoll.comm.calls.methods import Caller
 from hpcoll.comm.group import Group
 from hpcoll.comm.owner import Form
 from hpcoll.comm.plan import MessageContext
 from hpcoll.comm.signature import Purpose
 from hpcoll.runtime.transports.call_log import CallLog
-from hpcoll.runtime.transports.mpi import knows_failures, may_call, title_of
+from hpcoll.runtime.transports.mpi import KNOWN_S, failed_ranks, may_call, tells_of_failure, title_of
 
 _AT_ONCE = 4  # message contexts for persistent requests
 
@@ -76,9 +77,18 @@ class Resources:
         place = next((place for place, one in enumerate(self.every_message_context()) if one.index == index), 0)
         return "blocking" if place == 0 else "in flight" if place < len(self.message_contexts) else "persistent"
 
-    def alone(self, purpose: Purpose, what: str = "") -> AbstractContextManager[None]:
-        """While the group makes with all ranks what is not this communicator's only; arguments as of an agreement. Collective."""
-        return self.group.alone(lambda ready: self.agreements.everywhere(ready, purpose, what), self.message_contexts[0].index)
+    @contextmanager
+    def alone(self, purpose: Purpose, what: str = "") -> Iterator[None]:
+        """While the group makes with all ranks what is not this communicator's only; arguments as of an agreement. Collective.
+
+        Raises:
+            PeerFailed: what is made there ended because a rank has failed.
+        """
+        try:
+            with self.group.alone(lambda ready: self.agreements.everywhere(ready, purpose, what), self.message_contexts[0].index):
+                yield
+        except MPI.Exception as error:
+            raise self.peer_failed(error) if tells_of_failure(error, self.comm) else error from None
 
     def _counts(self, count: int) -> list[int]:
         """Every rank's count; collective."""
@@ -105,15 +115,15 @@ class Resources:
         """Whether it is known here that a call has failed."""
         return bool(self.message_contexts and self.message_contexts[0].log.alarm[0])
 
-    def failed_ranks(self) -> list[int]:
-        """Of which the MPI library knows that they have failed; none where it knows no failures."""
-        if not knows_failures() or not may_call():
-            return []
-        failed, mine = self.comm.Get_failed(), self.comm.Get_group()
-        ranks = MPI.Group.Translate_ranks(failed, None, mine)
-        failed.Free()
-        mine.Free()
-        return sorted(ranks)
+    def failed_ranks(self, limit_s: float = 0.0) -> list[int]:
+        """Of which the MPI library knows that they have failed, as `hpcoll.runtime.transports.mpi.failed_ranks` has it."""
+        return failed_ranks(self.comm, limit_s)
+
+    def peer_failed(self, error: MPI.Exception) -> PeerFailed:
+        """What to raise where the MPI library's own call has ended because a rank has failed."""
+        ranks = self.failed_ranks(KNOWN_S)
+        who = self.who(ranks[0]) if ranks else "a rank"
+        return PeerFailed(f"{who} has failed, says the MPI library", code=error.Get_error_code())
 
     @property
     def inquiry(self) -> Any:
@@ -122,7 +132,11 @@ class Resources:
 
     def who(self, rank: int) -> str:
         """A rank, for texts."""
-        return f"rank {rank} (process {self.pids[rank]} on {self.group.processes[rank].host})"
+        return f"rank {rank} ({self.process(rank)})"
+
+    def process(self, rank: int) -> str:
+        """That of a rank, for texts."""
+        return f"process {self.pids[rank]} on {self.group.processes[rank].host}"
 
     def begin(self) -> MessageContext:
         """The message context of blocking calls."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from hpcoll.base.errors import CollectiveTimeout, HpcollError, MismatchError, PeerFailed, TransportError
-from hpcoll.base.processes import GONE
+from hpcoll.base.processes import GONE, HOW_GONE
 from hpcoll.comm import story
 from hpcoll.comm.caller import holds, in_words, place_of_caller
 from hpcoll.comm.deadlock import deadlock, text_of
@@ -21,6 +21,7 @@ from hpcoll.comm.signature import NO_CALL, Signature
 from hpcoll.comm.waits import awaited
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.transports.mpi import KNOWN_S
 from hpcoll.selection.config import log
 
 _LOOK_S, _SEARCH_S = 0.03, 0.25  # between two looks at what is known, and at processes
@@ -161,7 +162,7 @@ class Watch:
         if self._engine is not None and self._engine.truncated:
             self._code = error.code
             self._fail(MismatchError, f"{self._call} on rank {self._on.rank}: {error}")
-        self._find_failed()
+        self._find_failed(KNOWN_S if 0 < error.code < f.UNMAPPED else 0)  # the library's own; where it knows failures it may be of one
 
     def _differing(self) -> bool:
         """Whether another rank has called something else where this one waits, or before."""
@@ -193,7 +194,7 @@ class Watch:
                 continue
             left = self._known.notice(rank).get("left", "")
             if (left or self._known.state(rank) == GONE) and self._behind(rank):  # it may have ended the call before it left
-                self._fail(PeerFailed, f"{self._on.who(rank)} {left or 'has ended: it was killed, or left without MPI_Finalize'}")
+                self._fail(PeerFailed, f"{self._on.who(rank)} {left or HOW_GONE}")
         self._find_failed()
 
     def _behind(self, rank: int) -> bool:
@@ -201,9 +202,9 @@ class Watch:
         begun = self._known.begun(rank)
         return begun is not None and begun.ended < self._number
 
-    def _find_failed(self) -> None:
-        """Raise where the MPI library knows of a rank that has failed."""
-        for rank in self._on.failed_ranks()[:1]:
+    def _find_failed(self, limit_s: float = 0.0) -> None:
+        """Raise where the MPI library knows of a rank that has failed; arguments as in `Resources.failed_ranks`."""
+        for rank in self._on.failed_ranks(limit_s)[:1]:
             self._fail(PeerFailed, f"{self._on.who(rank)} has failed, says the MPI library")
 
     def _doing(self, rank: int) -> str:

@@ -29,6 +29,7 @@ FORMS = {
     "blocking": lambda: comm.Allreduce(x, y),
     "in flight": lambda: comm.Iallreduce(x, y).Wait(),
     "persistent": lambda: (request.Start(), request.Wait()),
+    "first use": lambda: hpcoll.Communicator(others.pop()).Allreduce(x, y),
     "planned": lambda: (y.fill(comm.size), [comm.Allreduce_init(np.ones(n), np.zeros(n)) for n in range(1, 9)]),
 }
 request = comm.Allreduce_init(x, y)
@@ -242,44 +243,6 @@ def test_records(tmp_path: Path) -> None:
     assert re.search(r"ranks 0, 2 +Allreduce\(float64\[8\], op=SUM\) by \w+ +waiting +<string>:\d+", shown.stdout), shown.stdout
 
 
-@pytest.mark.skipif(MPI.ERR_PROC_FAILED == MPI.ERR_REVOKED, reason="the MPI library knows no failures of ranks")
-@pytest.mark.parametrize("way", [{}, MESSAGES])
-def test_survivors_go_on(way: dict[str, str]) -> None:
-    """Under ULFM the others of a rank that is killed raise soon, and shrink: new shared memory, topology, plans."""
-    after = f"""
-    begun = time.monotonic()
-    rest = comm.shrink()
-    for count in (8, 40_000):
-        x, y = np.ones(count), np.zeros(count)
-        for _ in range(20):
-            rest.Allreduce(x, y)
-            assert (y == rest.size).all()
-            rest.Iallreduce(x, y).Wait()
-            rest.Bcast(y, root=rest.size - 1)
-    say("shrunk to", rest.size, rest.rank, rest._context.resources.shares_memory, time.monotonic() - begun < {SOON_S})
-    """
-    said, errors, _ = job("blocking", "os.kill(os.getpid(), signal.SIGKILL)", after, options=("--with-ft", "ulfm"), **way)
-    for rank, place in ((0, 0), (2, 1)):
-        assert len(said[rank]) == 2, (said, errors[-2000:])
-        found = re.match(r"(\d+\.\d\d) PeerFailed .*rank 1 \(process \d+ on .*\) has (ended: it was killed|failed)", said[rank][0])
-        assert found, said
-        assert float(found[1]) < SOON_S
-        assert said[rank][1] == f"shrunk to 2 {place} {not way} True"
-
-
-@pytest.mark.skipif(MPI.ERR_PROC_FAILED == MPI.ERR_REVOKED, reason="the MPI library knows no failures of ranks")
-def test_a_training_goes_on() -> None:
-    """The example, of which rank 0 is killed: the result is that of an undisturbed run."""
-    launcher, *rest = command(4, "")[:3]
-    program = [str(Path(__file__).parents[2] / "examples" / "survivors.py"), "--kill", "0", "--steps", "40"]
-    done = subprocess.run(
-        [launcher, "--with-ft", "ulfm", *rest, sys.executable, *program], env=environment({}), stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
-    assert re.search(r"rank 0 \(process \d+ on .*\) has ended: it was killed", done.stdout), done.stdout + done.stderr[-2000:]
-    assert re.search(r"3 ranks: accuracy (0\.9\d+), alone \1, parameters differ by \d\.\de-1\d", done.stdout), done.stdout
-
-
 @pytest.mark.parametrize("way", [MESSAGES, pytest.param({}, marks=pytest.mark.full)])
 def test_an_agreement_is_watched(way: dict[str, str]) -> None:
     """What ranks agree on before hpcoll runs anything: a rank that does not come is warned about, and given up; if it comes, it is told."""
@@ -289,8 +252,3 @@ def test_an_agreement_is_watched(way: dict[str, str]) -> None:
         assert len(said[rank]) == 1, (said, errors)
         assert re.match(told, said[rank][0]), said
     assert re.search(r"a persistent request at \S+:\d+ on MPI_COMM_WORLD waits for \d+ s: rank \d waits for", errors), errors
-
-
-def test_nobody_shrinks_without_ulfm() -> None:
-    said, errors, _ = job("blocking", "pass", before="try:\n    comm.shrink()\nexcept hpcoll.ArgumentError as error:\n    say(error)")
-    assert all("shrink needs Open MPI 5 and mpirun --with-ft ulfm" in texts[0] for texts in said.values()), (said, errors)

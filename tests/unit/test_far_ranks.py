@@ -22,7 +22,7 @@ from hpcoll.comm.knowledge import Knowledge  # noqa: E402
 from hpcoll.comm.letters import Letters  # noqa: E402
 from hpcoll.comm.story import behind  # noqa: E402
 from hpcoll.runtime.transports.call_log import CallLog  # noqa: E402
-from hpcoll.runtime.transports.notices import NOTICE_NBYTES, Notices  # noqa: E402
+from hpcoll.runtime.transports.notices import NOTICE_NBYTES, PAGE_NBYTES, Notices  # noqa: E402
 
 KEY = "1.2.3"
 
@@ -90,7 +90,7 @@ def ranks(n: int) -> list[Any]:
         on: Any = SimpleNamespace(
             key=KEY, rank=rank, nranks=n, comm=Comm(rank, boxes), near={rank: 0}, message_contexts=[SimpleNamespace(log=log)], log=log,
             every_message_context=lambda log=log: [SimpleNamespace(log=log)], node=SimpleNamespace(notices=None), pids=[0] * n,
-            who=lambda rank: f"rank {rank} (process 1)",
+            who=lambda rank: f"rank {rank} (process 1)", process=lambda rank: "process 1",
         )  # fmt: skip
         on.group = Group(logs={0: log}, processes=[SimpleNamespace(host=str(one)) for one in range(n)], world_ranks=range(n))
         on.inquiry = Inquiry(on)
@@ -191,7 +191,7 @@ class Groups:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, nranks: int) -> None:
         self.nread = 0
-        self.page = Notices(np.zeros(NOTICE_NBYTES * nranks, np.uint8), 1)
+        self.page = Notices(np.zeros(PAGE_NBYTES * nranks, np.uint8), 1)
         self.on = [self._group(nranks) for _ in range(5)]
         monkeypatch.setattr(endings, "LIVE", [SimpleNamespace(resources=on) for on in self.on for _ in range(4)])
         monkeypatch.setattr(knowledge, "state_of", lambda pid: "running")
@@ -209,11 +209,11 @@ class Groups:
 def test_pages_are_read_once_in_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many communicators their ranks have."""
     groups = Groups(monkeypatch, 10)
-    assert endings.absent(range(1, 10)) == ""
+    assert endings.absent(range(1, 10)) is None
     assert groups.nread == 9
-    assert endings.absent([-32766, 5, 6]) == ""
+    assert endings.absent([-32766, 5, 6]) is None
     groups.page.write(json.dumps({"left": "has ended its program"}).encode())
-    assert endings.absent([0, 1, 7]) == "rank 1 (process 1) has ended its program"
+    assert endings.absent([0, 1, 7]) == (1, "(process 1) has ended its program")
 
 
 def test_a_message_that_stays_half_way_holds_up_nobody() -> None:

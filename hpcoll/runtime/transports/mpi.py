@@ -7,14 +7,18 @@ MPI libraries on disk, but only one has been initialised.
 import contextlib
 import ctypes
 import os
+import time
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import isqrt
 from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
+KNOWN_S = 1.0  # most until all ranks know which one has failed, once one of them does
+
 # Classes of errors that say that a rank has failed, where the library tells them apart from others.
-FAILURES = tuple(getattr(MPI, name, MPI.ERR_LASTCODE) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED"))
+_FAILURES = tuple(getattr(MPI, name, MPI.ERR_LASTCODE) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED"))
 _MOST_CONTEXTS = 512  # message contexts that a communicator of ours serves: the more, the fewer checks a tag can carry
 _POINTER_NBYTES = ctypes.sizeof(ctypes.c_void_p)
 
@@ -104,6 +108,42 @@ def may_call() -> bool:
 def knows_failures() -> bool:
     """Whether ranks may go on when others have failed (ULFM): Open MPI 5 lets them, started by ``mpirun --with-ft ulfm``."""
     return MPI.ERR_PROC_FAILED != MPI.ERR_REVOKED and "OMPI_MCA_mpi_ft_enable" in os.environ
+
+
+def tells_of_failure(error: MPI.Exception, comm: MPI.Comm) -> bool:
+    """Whether the library has ended a call on a communicator because a rank has failed; collectives may say so by any code."""
+    return knows_failures() and (error.Get_error_class() in _FAILURES or bool(failed_ranks(comm, KNOWN_S)))
+
+
+@contextlib.contextmanager
+def revoking(comms: Sequence[MPI.Comm]) -> Iterator[None]:
+    """Calls of the library's own on some communicators: where one ends because a rank has failed, those of all other ranks end, too."""
+    try:
+        yield
+    except MPI.Exception as error:
+        for comm in comms if tells_of_failure(error, comms[0]) else ():
+            comm.Revoke()
+        raise
+
+
+def failed_ranks(comm: MPI.Comm, limit_s: float = 0.0) -> list[int]:
+    """Of which the library knows by now that they have failed; none where it knows no failures.
+
+    Args:
+        comm: Of the ranks, which are as it counts them.
+        limit_s: Most seconds until it is to know of one: a call has ended because of that, but maybe another rank was told first.
+    """
+    if not knows_failures() or not may_call():
+        return []
+    end = time.monotonic() + limit_s
+    while True:
+        failed, mine = comm.Get_failed(), comm.Get_group()
+        ranks = MPI.Group.Translate_ranks(failed, None, mine)
+        failed.Free()
+        mine.Free()
+        if ranks or time.monotonic() > end:
+            return sorted(ranks)
+        MPI.COMM_SELF.Iprobe()  # the library looks what has come
 
 
 def end_without_barrier() -> None:
