@@ -150,9 +150,18 @@ def lose(comm: Any, chance: random.Random) -> None:
         acknowledged[0] -= 1
 
 
+def gives_up(comm: Any) -> bool:
+    """Whether one more call does."""
+    try:
+        comm.Barrier()
+    except CollectiveTimeout:
+        return True
+    return False
+
+
 def without_acknowledgement(chance: random.Random) -> Counter[str]:
     """Calls after one is lost: all are right until all ranks time out in the same one, or the next; raises where only some do."""
-    comm, counts, ended = limited(), Counter[str](), 0
+    comm, counts, ended = limited(), Counter[str](), False
     for i in range(2 * CALLS_AFTER):
         case = Case(comm, chance)
         case.form, case.late = "blocking", None
@@ -162,17 +171,15 @@ def without_acknowledgement(chance: random.Random) -> Counter[str]:
             counts["calls"] += 1
             counts["wrong"] += not case.run()
         except CollectiveTimeout:
-            ended = 1
+            ended = True
             break
-    if not ended:
-        try:
-            comm.Barrier()
-        except CollectiveTimeout:
-            ended = 1
-    assert WORLD.allreduce(ended) in (0, WORLD.size), f"rank {WORLD.rank}: {'timed out' if ended else 'went on'}, and others did not"
+    ended = ended or gives_up(comm)
+    WORLD.Barrier()
+    ended = ended or (comm._context.resources.alarmed and gives_up(comm))  # who was through when others gave up hears it in its next call
+    assert WORLD.allreduce(int(ended)) in (0, WORLD.size), f"rank {WORLD.rank}: {'timed out' if ended else 'went on'}, and others did not"
     comm.Free()
     chance.seed(WORLD.bcast(chance.random()))  # ranks have left at different calls
-    return counts + Counter({"lost": 1, "timed out": ended})
+    return counts + Counter({"lost": 1, "timed out": int(ended)})
 
 
 def be_late(*, stopped: bool) -> None:

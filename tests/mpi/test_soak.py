@@ -1,4 +1,4 @@
-"""The soak as a job of its own: a few seconds in the short run, a minute in the long one."""
+"""Soaks as jobs of their own: a few seconds in the short run, minutes in the long one."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mpi4py import MPI
+from reference import SOON_S
 from test_shm_jobs import MESSAGES, command, environment
 
 pytestmark = [
@@ -17,6 +19,8 @@ pytestmark = [
     pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
 ]
 
+KILLED_S = 60
+
 
 @pytest.mark.parametrize(
     ("nranks", "seconds", "way"),
@@ -24,12 +28,7 @@ pytestmark = [
 )
 def test_soak(nranks: int, seconds: int, way: dict[str, str]) -> None:
     """All answers are right, every fault is noticed by every rank, soon, and communicators go on after it."""
-    starter = command(nranks, "")[:3]
-    program = [sys.executable, str(Path(__file__).with_name("soak.py")), str(seconds), str(seconds + nranks)]
-    done = subprocess.run(
-        [*starter, *program], env=environment(way), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds + 60,
-        check=False,
-    )  # fmt: skip
+    done = job("soak.py", nranks, [seconds, seconds + nranks], way, seconds + 60)
     counts = r"'calls': (\d+), 'faults': (\d+), 'lost': (\d+), 'timed out': \d+, 'slowest ms': (\d+), 'wrong': 0, 'late': 0"
     found = re.search(rf"soak: \{{{counts}\}}", done.stdout)
     assert found, done.stdout + done.stderr[-3000:]
@@ -37,3 +36,37 @@ def test_soak(nranks: int, seconds: int, way: dict[str, str]) -> None:
     assert ncalls >= 20
     assert nfaults > nlost
     assert nlost >= 1 or way
+
+
+@pytest.mark.skipif(MPI.ERR_PROC_FAILED == MPI.ERR_REVOKED, reason="the MPI library knows no failures of ranks")
+@pytest.mark.parametrize(
+    ("nranks", "seed", "way"),
+    [(4, 1, {}), (4, 2, MESSAGES), *(pytest.param(n, 10 + n, way, marks=pytest.mark.full) for n in (2, 3, 5) for way in ({}, MESSAGES))],
+)
+def test_killed(nranks: int, seed: int, way: dict[str, str]) -> None:
+    """Under ULFM all others raise, soon, name the rank, and go on without it, until one is left."""
+    done = job("soak_killed.py", nranks, [seed], way, KILLED_S, "--with-ft", "ulfm")
+    found = re.search(rf"killed: {nranks - 1}, calls: \d+, slowest: (\d+\.\d+) s", done.stdout)
+    assert found, done.stdout + done.stderr[-3000:]
+    assert float(found[1]) < SOON_S
+
+
+@pytest.mark.parametrize(
+    ("seed", "way"),
+    [(1, {}), (2, MESSAGES), *(pytest.param(seed, way, marks=pytest.mark.full) for seed in (3, 4) for way in ({}, MESSAGES))],
+)
+def test_killed_for_good(seed: int, way: dict[str, str]) -> None:
+    """Without ULFM the job ends by itself, with an error, and no answer was wrong."""
+    done = job("soak_killed.py", 3, [seed], way, KILLED_S)
+    assert done.returncode != 0
+    assert "AssertionError" not in done.stderr, done.stderr[-3000:]
+    assert "Timeout (" not in done.stderr, done.stderr[-3000:]
+    assert "killed: " not in done.stdout
+
+
+def job(program: str, nranks: int, arguments: list[int], way: dict[str, str], limit_s: float, *options: str) -> Any:
+    """Run a program of this folder to its end."""
+    launcher, *rest = command(nranks, "")[:3]
+    started = [launcher, *options, *rest, sys.executable, str(Path(__file__).with_name(program)), *map(str, arguments)]
+    pipes: Any = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    return subprocess.run(started, env=environment(way), timeout=limit_s, check=False, **pipes)
