@@ -17,18 +17,18 @@ pytestmark = [
     pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
 ]
 MOST_GROWTH_MB = 4
-SCATTERED_MB = 48  # 36 were measured, reached after some 20 rounds: memory of many that live is given back in pieces
 MOST_DESCRIPTORS = 2  # more than before: the MPI library's
 FULL = pytest.mark.full
 
 HOLDS = (
     OWN
     + """
-import gc
+import ctypes, gc
 from hpcoll.comm import attach
 from hpcoll.runtime.transports import window
 def holds():
     gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what malloc keeps of freed memory is no leak: 100 MB were seen after 200 communicators at once
     return own(), len(os.listdir("/proc/self/fd")), len(window._mapped), len(window._held)
 def say_growth(before):
     now = holds()
@@ -85,7 +85,8 @@ def go(n):
         one.Free()
     kept.clear()
 kept = []
-go(80)
+for _ in range(3):
+    go(min(COUNT, 200))
 before = holds()
 for _ in range(TIMES):
     go(COUNT)
@@ -93,11 +94,11 @@ say_growth(before)
 """
 
 
-def grown(text: str, megabytes: float = MOST_GROWTH_MB) -> list[str]:
+def grown(text: str) -> list[str]:
     """What a rank said of more than it may."""
     words = text.split()
     private, descriptors, windows, numbers = map(float, words[1:5])
-    good = private < megabytes and descriptors <= MOST_DESCRIPTORS and windows <= 0 and numbers <= 0 and words[5:] == ["wrong", "0"]
+    good = private < MOST_GROWTH_MB and descriptors <= MOST_DESCRIPTORS and windows <= 0 and numbers <= 0 and words[5:] == ["wrong", "0"]
     return [] if good else [text]
 
 
@@ -121,8 +122,7 @@ def test_very_many_calls(form: str, ncalls: int) -> None:
 def test_very_many_communicators(kind: str, count: int, times: int) -> None:
     """Each used once and freed, or all alive at once: no memory, descriptors, windows or contexts of the MPI library are left."""
     said, _ = job(3, f"KIND, COUNT, TIMES = {kind!r}, {count}, {times}\n" + HOLDS + COMMUNICATORS)
-    most = SCATTERED_MB if kind == "kept" else MOST_GROWTH_MB
-    assert [found for text in said.values() for found in grown(text, most)] == [], said
+    assert [found for text in said.values() for found in grown(text)] == [], said
 
 
 # The clock of the day jumps to and fro; who waits goes by one that does not.
