@@ -184,4 +184,16 @@ MUTANTS = (
         "a group's communicator freed after a call has failed", f"{COMM}/registry.py",
         "resources.group.failed = resources.group.uses_mpi", "resources.group.failed = False", "mpich 3 test_freed.py",
     ),
+    Mutant(
+        "a rank that failed is named by its rank in COMM_WORLD", f"{COMM}/first_use.py",
+        'return f"rank {world.index(told[0])} {told[1]}"', 'return f"rank {told[0]} {told[1]}"', "openmpi 1 test_survivors.py",
+    ),
+    Mutant(
+        "what the library says of a failed rank is no PeerFailed at a first use", f"{COMM}/first_use.py",
+        "if not tells_of_failure(error, comm):", "if True:", "openmpi 1 test_survivors.py",
+    ),
+    Mutant(
+        "a notice written over the one that holds", "hpcoll/runtime/transports/notices.py",
+        "begin = _TURN_NBYTES + turn % 2 * NOTICE_NBYTES", "begin = _TURN_NBYTES", "unit test_notices.py",
+    ),
 )  # fmt: skip
