@@ -44,7 +44,7 @@ def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:
         context.break_off("a call before the communicator was freed")
     if not context.closed:
         drain(context)  # in which a call may fail
-    if not context.closed and not context.resources.alarmed:
+    if not context.closed and context.resources.alarmed_by is None:
         _registry.leave(context.resources, context.free())
     elif context in LIVE:  # a call has failed
         context.close(context.closed or "the communicator was freed")

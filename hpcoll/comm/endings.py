@@ -56,7 +56,7 @@ WITNESSES.append(absent)
 
 def check_others(on: Resources) -> None:
     """Raise what a call of another rank has failed with, before this rank calls."""
-    if on.alarmed:
+    if on.alarmed_by is not None:
         Watch(on, None).hear()
 
 

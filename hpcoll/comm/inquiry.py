@@ -220,4 +220,4 @@ def distances(nranks: int) -> list[int]:
 
 def _alarm(on: Resources) -> None:
     for one in on.every_message_context():
-        one.log.alarm[0] = 1
+        one.log.sound_alarm(on.rank)

@@ -111,9 +111,9 @@ class Resources:
         return [*self.message_contexts, *self._persistent]
 
     @property
-    def alarmed(self) -> bool:
-        """Whether it is known here that a call has failed."""
-        return bool(self.message_contexts and self.message_contexts[0].log.alarm[0])
+    def alarmed_by(self) -> int | None:
+        """Which rank says that a call has failed; None where that is not known here."""
+        return self.log.alarmed_by if self.message_contexts else None
 
     def failed_ranks(self, limit_s: float = 0.0) -> list[int]:
         """Of which the MPI library knows that they have failed, as `hpcoll.runtime.transports.mpi.failed_ranks` has it."""

@@ -121,10 +121,12 @@ class Watch:
 
     def hear(self) -> None:
         """Raise what another rank has raised."""
-        if not (self._known.log.alarm[0] or self._on.alarmed):
+        by = self._known.log.alarmed_by
+        by = self._on.alarmed_by if by is None else by
+        if by is None:
             return
         self._wait(lambda: bool(self._known.failures()))
-        self._fail(TransportError, "a call of another rank has failed")
+        self._fail(PeerFailed, f"{self._on.who(by)} says that a call has failed, and not why")
 
     def _wait(self, known: Callable[[], bool], most_s: float = _ANSWER_S) -> None:
         """Give others some time to say something."""
@@ -232,4 +234,4 @@ def tell(
     if told is not None and on.inquiry is not None:
         on.inquiry.tell(told)
     for log_of_calls in ([known.log] if known else []) + [one.log for one in on.every_message_context()]:
-        log_of_calls.alarm[0] = 1
+        log_of_calls.sound_alarm(on.rank)

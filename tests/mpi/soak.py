@@ -175,7 +175,8 @@ def without_acknowledgement(chance: random.Random) -> Counter[str]:
             break
     ended = ended or gives_up(comm)
     WORLD.Barrier()
-    ended = ended or (comm._context.resources.alarmed and gives_up(comm))  # who was through when others gave up hears it in its next call
+    if not ended and comm._context.resources.alarmed_by is not None:  # who was through when others gave up hears it in its next call
+        ended = gives_up(comm)
     assert WORLD.allreduce(int(ended)) in (0, WORLD.size), f"rank {WORLD.rank}: {'timed out' if ended else 'went on'}, and others did not"
     comm.Free()
     chance.seed(WORLD.bcast(chance.random()))  # ranks have left at different calls

@@ -12,8 +12,9 @@ import pytest
 
 mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
 
+from hpcoll.base.errors import PeerFailed  # noqa: E402
 from hpcoll.base.ops import reduce_op  # noqa: E402
-from hpcoll.comm import knowledge, resources  # noqa: E402
+from hpcoll.comm import knowledge, resources, watch  # noqa: E402
 from hpcoll.comm.calls.call import Call  # noqa: E402
 from hpcoll.comm.knowledge import Knowledge  # noqa: E402
 from hpcoll.comm.notice import Notice  # noqa: E402
@@ -203,3 +204,16 @@ def test_names_that_are_given_later(rows: Communicator, monkeypatch: pytest.Monk
     rows.on.forget_name()
     named.Get_name = lambda: 1 / 0  # type: ignore[assignment, return-value]
     assert rows.on.title == "rows of B"
+
+
+def test_who_gives_up_and_says_nothing_is_named(rows: Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By those that find out that a call has failed, and not why."""
+    monkeypatch.setattr(watch, "_ANSWER_S", 0.05)
+    monkeypatch.setattr(watch, "NOTICE", knowledge.NOTICE)
+    rows.on.__dict__["config"] = SimpleNamespace(timeout=None)
+    rows.on.group.processes = [SimpleNamespace(host="node")] * NRANKS
+    rows.on.settled = None
+    rows.logs[0].sound_alarm(2)
+    with pytest.raises(PeerFailed, match=r"^rank 2 \(process 0 on node\) says that a call has failed, and not why$"):
+        Watch(rows.on, None, called_at="").hear()
+    assert [one["kind"] for one in rows.known().failures()] == ["PeerFailed"]

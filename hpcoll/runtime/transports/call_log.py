@@ -31,7 +31,8 @@ class CallLog:
     Args:
         histories: int64 ``(nlocal, 1 + REMEMBERED, 8)``, zeros: what each local rank says of its latest calls, in memory of all of them
             (`hpcoll.runtime.program.fields`); None: this rank shares none.
-        alarm: int64, one word beside it: not 0 once a call has failed on any of these ranks, so that none begins after that.
+        alarm: int64, one word beside it: 0 until a call has failed on any of these ranks, so that none begins after that; then 1 and the
+            rank that says so.
         rank: Local rank.
     Attributes:
         address: Of the fields that compiled code reads.
@@ -60,6 +61,15 @@ class CallLog:
     def begun_and_ended(self) -> tuple[int, int]:
         """Numbers of this rank's latest call, and of the latest that has ended."""
         return self._own[f.BEGUN], self._own[f.CALLS_ENDED]
+
+    def sound_alarm(self, rank: int) -> None:
+        """Let no call begin any more: one has failed, says a rank of the communicator."""
+        self.alarm[0] = 1 + rank
+
+    @property
+    def alarmed_by(self) -> int | None:
+        """The rank that has sounded the alarm, the last one; None while there is none."""
+        return int(self.alarm[0]) - 1 if self.alarm[0] else None
 
     def begin_library(self, method: int) -> None:
         """A blocking collective of the MPI library's own begins on the caller's communicator; ``method`` as in `InLibrary`."""
