@@ -6,13 +6,12 @@ Each test starts a job of its own, because the tests' own threads would count.
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
+from launching import MESSAGES, command, finished, spoken
 from mpi4py import MPI
 from reference import SOON_S
-from test_shm_jobs import LIMIT_S, MESSAGES, command, environment, spoken
 
 pytestmark = [
     pytest.mark.mpi,
@@ -20,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
 ]
 
-HEAD = """
+BEFORE = """
 def works(one):
     one.Allreduce(np.ones(3), total)
     assert (total == one.size).all()
@@ -42,10 +41,7 @@ world.Barrier()
 
 def run(script: str, nranks: int, **variables: str) -> tuple[dict[int, str], str]:
     """What each rank says; a job may end badly."""
-    done = subprocess.run(
-        command(nranks, HEAD + script), env=environment({"HPCOLL_WARN": "1s", **variables}), stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+    done = finished(command(nranks, BEFORE + script), {"HPCOLL_WARN": "1s", **variables})
     return {rank: words[-1] for rank, words in spoken(nranks, done.stdout).items() if words}, done.stderr
 
 

@@ -6,10 +6,10 @@ Each test starts a job of its own, so they run once: where this one has a single
 from __future__ import annotations
 
 import pytest
+from launching import job
 from mpi4py import MPI
 from reference import SOON_S
 from test_memory import OWN
-from test_shm_jobs import job
 
 pytestmark = [
     pytest.mark.mpi,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ import pytest
 from failed_calls import blocking, caught, in_flight, persistent
 from gpu_cases import read
 from gpu_double import LONG, SHORT, WORLD, allreduce, communicator
+from launching import command, finished
 from mpi4py import MPI
 from reference import SOON_S, agreed, raised
-from test_shm_jobs import LIMIT_S, command, environment
 
 import hpcoll
 
@@ -99,10 +98,7 @@ say("went on")
 )
 def test_a_rank_leaves(form: str, count: int) -> None:
     """The others raise soon, with its error, and the job ends."""
-    done = subprocess.run(
-        command(3, f"COUNT = {count}\n" + GONE.replace("FORM", form)), env=environment({}), capture_output=True, text=True,
-        timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+    done = finished(command(3, f"COUNT = {count}\n" + GONE.replace("FORM", form)), {})
     told = r"PeerFailed .*rank 1 \(process \d+ on .*\) was ended by OSError: no such file"
     said = re.findall(rf"^rank [02] (\d+\.\d+) {told}$", done.stdout, re.MULTILINE)
     assert len(said) == 2, done.stdout + done.stderr[-3000:]

@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 
 import pytest
+from launching import job
 from mpi4py import MPI
-from test_shm_jobs import job
 
 pytestmark = [
     pytest.mark.mpi,

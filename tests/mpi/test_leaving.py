@@ -6,13 +6,12 @@ Each test starts a job of its own, so they run once: where this one has a single
 from __future__ import annotations
 
 import re
-import subprocess
 import time
 
 import pytest
+from launching import LIMIT_S, MESSAGES, command, finished, spoken
 from mpi4py import MPI
 from reference import SOON_S
-from test_shm_jobs import LIMIT_S, MESSAGES, command, environment, spoken
 
 pytestmark = [
     pytest.mark.mpi,
@@ -60,10 +59,7 @@ def job(comms: str, end: str, late_s: float = 0, level: str = "multiple") -> tup
     """What each rank said, what was complained of, the exit status, and seconds until the job's end."""
     script = f"COMMS, LATE, LEVEL = {COMMS[comms]}, {late_s}, {level!r}\n" + JOB.replace("END", end)
     begun = time.monotonic()
-    done = subprocess.run(
-        [*command(NRANKS, "")[:-1], script], env=environment(MESSAGES), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+    done = finished(command(NRANKS, script, head=""), MESSAGES)
     return spoken(NRANKS, done.stdout), done.stderr, done.returncode, time.monotonic() - begun
 
 

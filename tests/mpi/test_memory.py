@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from launching import job
 from mpi4py import MPI
-from test_shm_jobs import job
 
 pytestmark = [
     pytest.mark.mpi,

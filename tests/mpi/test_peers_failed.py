@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from launching import LIMIT_S, MESSAGES, command, finished, spoken
 from mpi4py import MPI
 from reference import SOON_S
-from test_shm_jobs import LIMIT_S, MESSAGES, command, environment, spoken
 
 pytestmark = [
     pytest.mark.mpi,
@@ -86,11 +86,7 @@ def job(
     """
     script = f"FORM, COUNT, SETTINGS = {form!r}, {count}, {settings or {}}\n{before}\n"
     script += CALLS.replace("VICTIM", victim).replace("AFTER", after)
-    launcher, *rest = command(NRANKS, script)
-    done = subprocess.run(
-        [launcher, *options, *rest], env=environment(variables), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+    done = finished(command(NRANKS, script, options=options), variables)
     launcher_said = re.sub(r"^rank \d+ .*\n", "", done.stdout, flags=re.MULTILINE)
     return spoken(NRANKS, done.stdout), done.stderr + launcher_said, done.returncode
 

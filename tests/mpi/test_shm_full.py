@@ -10,10 +10,10 @@ import re
 import subprocess
 
 import pytest
+from launching import command, finished
 from mpi4py import MPI
 from mpi_run import OPEN_MPI_ROOT
 from reference import SOON_S
-from test_shm_jobs import LIMIT_S, command, environment
 
 ISOLATED = ["unshare", "--mount" if os.geteuid() == 0 else "-rm"]
 
@@ -97,10 +97,7 @@ def test_full_in_the_middle() -> None:
     launched = command(3, f"SOON_S = {SOON_S}\n" + FULL)
     inside = ["sh", "-c", 'mount -t tmpfs -o size=160m tmpfs /dev/shm && exec "$@"', "sh", *launched]
     theirs = OPEN_MPI_ROOT | {"OMPI_MCA_btl_sm_backing_directory": "/tmp"}  # Open MPI's own memory is there, too, and is not asked for
-    done = subprocess.run(
-        [*ISOLATED, *inside], env=environment(theirs), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
-        check=False,
-    )  # fmt: skip
+    done = finished([*ISOLATED, *inside], theirs)
     wanted = {
         **dict.fromkeys(WORKS, "right"), **{f"long, {form}": NO_MORE for form in ("blocking", "in flight", "persistent")},
         "empty": REFUSED, "share": REFUSED, "shares": "1000",

@@ -9,14 +9,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from launching import LIMIT_S, MESSAGES, command, environment, finished, job
 from mpi4py import MPI
-from mpi_run import OPEN_MPI, OPEN_MPI_ROOT
 
 pytestmark = [
     pytest.mark.mpi,
@@ -24,23 +23,7 @@ pytestmark = [
     pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
 ]
 
-LAUNCHER = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPI_", "MPIR_", "HPCOLL_")  # what a job hands to its ranks
 NAMED_BY_MPI = ("sm_segment", "vader_segment", "mpich_shm", "ucx_shm", "psm", "sem.", "cma_shm")
-LIMIT_S = 90  # most seconds of one job
-MESSAGES = {"HPCOLL_SHM": "0"}  # variables of a job whose ranks exchange messages, as between nodes
-
-HEAD = """
-import os, sys, threading, time
-import numpy as np
-from mpi4py import MPI
-import hpcoll
-world = MPI.COMM_WORLD
-comm = hpcoll.Communicator(world)
-node, nrings = comm._context.resources.node, sum(one.rings is not None for one in comm._context.resources.message_contexts)
-def say(*words):
-    sys.stdout.write(" ".join(map(str, ("rank", comm.rank, *words))) + "\\n")
-    sys.stdout.flush()
-"""
 
 # Algorithms with messages of all kinds, in place and not; what was wrong.
 MANY = f"""
@@ -114,34 +97,6 @@ else:
         world.send("done", 0)
 os._exit(0)
 """
-
-
-def command(nranks: int, script: str) -> list[str]:
-    mpiexec = Path(sys.executable).with_name("mpiexec")
-    return [str(mpiexec) if mpiexec.exists() else "mpiexec", "-n", str(nranks), sys.executable, "-c", HEAD + script]
-
-
-def environment(variables: dict[str, str]) -> dict[str, str]:
-    outside = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER)}
-    return OPEN_MPI | (OPEN_MPI_ROOT if os.geteuid() == 0 else {}) | outside | variables
-
-
-def spoken(nranks: int, text: str) -> dict[int, list[str]]:
-    """Of what a job has printed, what each rank said."""
-    said: dict[int, list[str]] = {rank: [] for rank in range(nranks)}
-    for rank, words in re.findall(r"^rank (\d+) (.*)$", text, re.MULTILINE):
-        said[int(rank)].append(words)
-    return said
-
-
-def job(nranks: int, script: str, **variables: str) -> tuple[dict[int, str], str]:
-    """Run a job to its end: what each rank said, and what all of them complained about."""
-    done = subprocess.run(
-        command(nranks, script), env=environment(variables), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=LIMIT_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return {rank: "".join(f"{words}\n" for words in said) for rank, said in spoken(nranks, done.stdout).items()}, done.stderr
 
 
 @pytest.fixture
@@ -226,10 +181,7 @@ def test_killed_in_the_middle_of_collectives(killed: str) -> None:
 def test_memory_that_is_lent_and_lost(ends: bool, cause: str, tmp_path: Path) -> None:
     """Who reads a message in the memory of a process that has ended, or has given that memory back, gets an error and does not crash."""
     told = tmp_path / "told"
-    done = subprocess.run(
-        command(2, f"ENDS, TOLD = {ends}, {str(told)!r}\n{LOST}"), env=environment({"HPCOLL_SHM_COPY": "cma"}), stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+    done = finished(command(2, f"ENDS, TOLD = {ends}, {str(told)!r}\n{LOST}"), {"HPCOLL_SHM_COPY": "cma"})
     assert told.exists(), done.stdout + done.stderr[-2000:]
     assert f": the memory of local rank 0 cannot be read ({cause})" in told.read_text()
 

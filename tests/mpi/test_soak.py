@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from launching import MESSAGES, finished, launch
 from mpi4py import MPI
 from reference import SOON_S
-from test_shm_jobs import MESSAGES, command, environment
 
 pytestmark = [
     pytest.mark.mpi,
@@ -66,7 +64,4 @@ def test_killed_for_good(seed: int, way: dict[str, str]) -> None:
 
 def job(program: str, nranks: int, arguments: list[int], way: dict[str, str], limit_s: float, *options: str) -> Any:
     """Run a program of this folder to its end."""
-    launcher, *rest = command(nranks, "")[:3]
-    started = [launcher, *options, *rest, sys.executable, str(Path(__file__).with_name(program)), *map(str, arguments)]
-    pipes: Any = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
-    return subprocess.run(started, env=environment(way), timeout=limit_s, check=False, **pipes)
+    return finished(launch(nranks, [str(Path(__file__).with_name(program)), *map(str, arguments)], options), way, limit_s)

@@ -6,15 +6,13 @@ Each test starts a job of its own, so they run once: where this one has a single
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from launching import MESSAGES, finished, launch
 from mpi4py import MPI
 from reference import SOON_S
 from test_peers_failed import job
-from test_shm_jobs import LIMIT_S, MESSAGES, command, environment
 
 pytestmark = [
     pytest.mark.mpi,
@@ -68,12 +66,8 @@ def test_survivors_of_a_first_use(way: dict[str, str]) -> None:
 @ULFM
 def test_a_training_goes_on() -> None:
     """The example, of which rank 0 is killed: the result is that of an undisturbed run."""
-    launcher, *rest = command(4, "")[:3]
     program = [str(Path(__file__).parents[2] / "examples" / "survivors.py"), "--kill", "0", "--steps", "40"]
-    done = subprocess.run(
-        [launcher, "--with-ft", "ulfm", *rest, sys.executable, *program], env=environment({}), stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+    done = finished(launch(4, program, ("--with-ft", "ulfm")), {})
     assert re.search(r"rank 0 \(process \d+ on .*\) has ended: it was killed", done.stdout), done.stdout + done.stderr[-2000:]
     assert re.search(r"3 ranks: accuracy (0\.9\d+), alone \1, parameters differ by \d\.\de-1\d", done.stdout), done.stdout
 

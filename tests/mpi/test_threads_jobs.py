@@ -5,11 +5,9 @@ Each test starts a job of its own, in which nothing is known yet.
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
+from launching import command, finished
 from mpi4py import MPI
-from test_shm_jobs import LIMIT_S, command, environment
 
 pytestmark = [
     pytest.mark.mpi,
@@ -41,9 +39,6 @@ print("rank", world.rank, "wrong", wrong, flush=True)
 @pytest.mark.parametrize("ranks_of_node", [4, 2])
 def test_first_communicators(ranks_of_node: int) -> None:
     """On a node, and on two: all are made, and the job ends."""
-    done = subprocess.run(
-        [*command(4, "")[:-1], FIRST], env=environment({"HPCOLL_SHM_RANKS": str(ranks_of_node)}), stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+    done = finished(command(4, FIRST, head=""), {"HPCOLL_SHM_RANKS": str(ranks_of_node)})
     assert sorted(done.stdout.splitlines()) == [f"rank {rank} wrong []" for rank in range(4)], done.stdout + done.stderr[-2000:]
     assert done.returncode == 0
