@@ -25,6 +25,9 @@ OPEN_MPI = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",  # Open MPI 4
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",  # Open MPI 5
 }
+# Where Open MPI has its shared memory. It names that by 16 bits of a job's name: of two jobs that run at once and have the same ones, both
+# crash or hang, so each stage has a folder of its own.
+SEGMENTS = "OMPI_MCA_btl_sm_backing_directory"
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(128 << 10)}  # glibc: arrays go back to the system when they are freed, however many there were
 OPEN_MPI_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from typing import IO, NamedTuple
 
 import outcomes
 from environments import ROOT
+from mpi_run import SEGMENTS
 from outcomes import FAILED, PASSED, SKIPPED, Case
 
 TICK_S = 30.0  # between lines that say how far it is
@@ -37,13 +40,14 @@ class Stage(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A stage that runs, or has run: where its output and its cases are."""
+    """A stage that runs, or has run: where its output and its cases are, and its jobs' shared memory of Open MPI."""
 
     stage: Stage
     process: subprocess.Popen[bytes]
     folder: Path
     log: IO[bytes]
     since: float
+    segments: Path
 
 
 class Ended(NamedTuple):
@@ -93,6 +97,7 @@ def run(stages: list[Stage], logs: Path) -> int:
         for one in running:  # those that started processes end them
             one.process.terminate()
             one.process.wait()
+            shutil.rmtree(one.segments, ignore_errors=True)
     return _sum_up(ended)
 
 
@@ -101,16 +106,18 @@ def _start(stage: Stage, logs: Path) -> Running:
     folder.mkdir(parents=True, exist_ok=True)
     outcomes.clear(folder)
     log = (folder / "log").open("wb")
-    environment = {**os.environ, outcomes.TOKENS: str(folder)} if stage.nranks else None
+    segments = Path(tempfile.mkdtemp(prefix="sm_segments-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
+    environment = {**os.environ, SEGMENTS: str(segments)} | ({outcomes.TOKENS: str(folder)} if stage.nranks else {})
     print(f"{elapsed()}    {stage.title}: begins", flush=True)
     process = subprocess.Popen(
         stage.command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
     )
-    return Running(stage, process, folder, log, time.monotonic())
+    return Running(stage, process, folder, log, time.monotonic(), segments)
 
 
 def _end(one: Running) -> Ended:
     one.log.close()
+    shutil.rmtree(one.segments, ignore_errors=True)
     title, status = one.stage.title, one.process.returncode
     cases = outcomes.merge(one.folder, one.stage.nranks)
     if not one.stage.nranks:

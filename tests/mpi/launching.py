@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mpi_run import OPEN_MPI, OPEN_MPI_ROOT
+from mpi_run import OPEN_MPI, OPEN_MPI_ROOT, SEGMENTS
 
 LIMIT_S = 90  # most seconds of one job
 MESSAGES = {"HPCOLL_SHM": "0"}  # variables of a job whose ranks exchange messages, as between nodes
@@ -42,7 +42,7 @@ def command(nranks: int, script: str, *, head: str = HEAD, options: Sequence[str
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
     """That of a job, with some variables of its own."""
-    outside = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHER)}
+    outside = {name: value for name, value in os.environ.items() if name == SEGMENTS or not name.startswith(_LAUNCHER)}
     return OPEN_MPI | (OPEN_MPI_ROOT if os.geteuid() == 0 else {}) | outside | dict(variables)
 
 

@@ -12,7 +12,7 @@ import subprocess
 import pytest
 from launching import command, finished
 from mpi4py import MPI
-from mpi_run import OPEN_MPI_ROOT
+from mpi_run import OPEN_MPI_ROOT, SEGMENTS
 from reference import SOON_S
 
 ISOLATED = ["unshare", "--mount" if os.geteuid() == 0 else "-rm"]
@@ -96,7 +96,7 @@ def test_full_in_the_middle() -> None:
     """What has its pages goes on, what needs more fails on all ranks and says why, and new communicators do without."""
     launched = command(3, f"SOON_S = {SOON_S}\n" + FULL)
     inside = ["sh", "-c", 'mount -t tmpfs -o size=160m tmpfs /dev/shm && exec "$@"', "sh", *launched]
-    theirs = OPEN_MPI_ROOT | {"OMPI_MCA_btl_sm_backing_directory": "/tmp"}  # Open MPI's own memory is there, too, and is not asked for
+    theirs = OPEN_MPI_ROOT | {SEGMENTS: "/tmp"}  # Open MPI's own memory is there, too, and is not asked for
     done = finished([*ISOLATED, *inside], theirs)
     wanted = {
         **dict.fromkeys(WORKS, "right"), **{f"long, {form}": NO_MORE for form in ("blocking", "in flight", "persistent")},
