@@ -19,7 +19,8 @@ from pages import BLOCKS, ROOT, Block
 
 from hpcoll.cli import _parser
 
-LIMIT_S = 100
+LIMIT_S = 300  # of a block's commands; a tenth of that where no other program uses the cores
+pytestmark = pytest.mark.timeout(LIMIT_S + 30)
 ENVIRONMENT = (OPEN_MPI | OPEN_MPI_ROOT | os.environ) | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "80"}
 SHELL = [block for block in BLOCKS if block.language == "sh" and not block.reason]
 FIRST = {command: block for block in reversed(SHELL) for command in block.commands}  # what stands in several blocks is run in the first
