@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[2]
 SLURM = Path(__file__).with_name("slurm.sh")
 SKIPPED = 77  # status of slurm.sh on a machine that cannot do it
 JOB_LIMIT_S = 100
-EXITED, EXITS_WITHIN_S, STUCK = "prterun has exited", 20, "stuck"  # said, and on busy cores not always done: tried again
+EXITED = re.compile("prterun has exited|MPI_ABORT was invoked")  # said, and on busy cores not always done, whatever was run: tried again
+EXITS_WITHIN_S, STUCK = 20, "stuck"
 ATTEMPTS = 3
 NODES = {"node1": [0, 1], "node2": [2, 3]}  # hosts and their ranks
 SMALL = {"BENCH_ARGS": "-n 3 -w 1 -m 1", "MAXBYTES": "4K", "STEPFACTOR": "512", "EPOCHS": "2", "LIMIT_S": "15"}
@@ -76,7 +77,7 @@ class Slurm:
                 assert seconds, text
                 hours, minutes, rest = map(int, seconds.groups())
                 return Job(state[1], output.read_text(), 3600 * hours + 60 * minutes + rest, list(self.folder.glob(f"*-{number}.jsonl")))
-            said_so = output.exists() and EXITED in output.read_text()
+            said_so = output.exists() and EXITED.search(output.read_text())
             exited = (exited or time.monotonic()) if said_so else None
             if exited and time.monotonic() > exited + EXITS_WITHIN_S:
                 self.run(["scancel", number])
