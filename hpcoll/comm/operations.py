@@ -3,7 +3,8 @@
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from hpcoll.base.errors import ArgumentError, TransportError
 from hpcoll.comm.caller import in_words, place_of_caller
@@ -89,14 +90,18 @@ class Operation:
         if not self.board.watch_thread.awake:
             self.board.watch_thread.wake()
 
-    def look(self) -> None:
-        """See whether it is to be given up; called by a thread that watches, or by who waits where no thread can."""
+    def look(self, waited_for: Sequence[Any] = ()) -> None:
+        """See whether it is to be given up; called by a thread that watches, or by who waits where no thread can.
+
+        Args:
+            waited_for: Requests for which the program waits in the MPI library.
+        """
         with self._looking:
-            self._look()
+            self._look(self._held or any(getattr(one, "_operation", None) is self for one in waited_for))
             if self._watch is not None and self.state == progress.ENDED_WELL:  # it waits no more, though nobody may have asked yet
                 self._watch.end()
 
-    def _look(self) -> None:
+    def _look(self, held: bool) -> None:
         if self.over:  # the library may not be called any more
             return
         state = self.board.slots[self._slot, progress.STATE]
@@ -110,7 +115,7 @@ class Operation:
             if self._watch is not None and state == progress.ENDED_BADLY:
                 self._watch.explain(self.engine.failure())
             elif self._watch is not None:
-                self._watch.look(held=self._held)
+                self._watch.look(held=held)
         except TransportError as error:
             if not queued:  # it hears what all were told, once its turn comes
                 self._given_up, self.engine.state[ERROR] = error.with_traceback(None), self.engine.state[ERROR] or GIVEN_UP

@@ -6,9 +6,10 @@ It wakes only while something is in flight that has been so for a while.
 import atexit
 import threading
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
+from hpcoll.comm.waitall import waited_for
 from hpcoll.selection.config import log
 
 _FIRST_S, _EVERY_S = 0.2, 0.05  # until the first look at what is new, and between looks
@@ -20,8 +21,8 @@ class Looked(Protocol):
 
     begun: float
 
-    def look(self) -> None:
-        """See whether it is to be given up."""
+    def look(self, waited_for: Sequence[Any]) -> None:
+        """See whether it is to be given up; for which requests the program waits where these do not know it."""
 
 
 class WatchThread:
@@ -69,9 +70,10 @@ class WatchThread:
     def _looks(self) -> bool:
         """Look at what has been in flight for long; whether there is any."""
         old = [one for one in self._operations() if time.monotonic() - one.begun > _FIRST_S]
+        requests = waited_for() if old else []
         for one in old:
             try:
-                one.look()
+                one.look(requests)
             except Exception:
                 log.exception("a collective in flight cannot be watched")
         return bool(old)

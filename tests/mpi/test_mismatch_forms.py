@@ -6,19 +6,22 @@ One blocking and one in flight or persistent, one that makes an array, one with 
 from __future__ import annotations
 
 import re
+import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from failed_calls import blocking, caught, in_flight, made, persistent, x
+from failed_calls import blocking, caught, in_flight, made, not_refused, persistent, x
 from gpu_double import LONG
 from gpu_double import communicator as over_double
 from mpi4py import MPI
-from reference import SOON_S, agreed
+from reference import SOON_S, agreed, raised
 
 import hpcoll
+from hpcoll import MismatchError
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -93,14 +96,40 @@ def test_functions_as_operators(way: str) -> None:
     assert agreed([] if "op=a function" in text and seconds < SOON_S else [(text, seconds)]) == []
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="the source of what a frame executes is known from Python 3.11 on")
 @either_way
-def test_in_flight_that_nobody_waits_for_yet(way: str) -> None:
-    """A rank that computes while its call is in flight comes to the others' blocking one later: nothing is wrong."""
+@pytest.mark.parametrize("form", ["in flight", "persistent"])
+def test_waitall(form: str, way: str) -> None:
+    """A rank in the MPI library's own wait, which says nothing of itself."""
+    comm = made(way)
+    planned = comm.Allreduce_init(x(8), x(8)) if form == "persistent" else None
+    begun = time.monotonic()
+    if LAST:
+        if planned is not None:
+            planned.Start()
+        requests = [comm.Iallreduce(x(8), x(8)) if planned is None else planned]
+        error, expected = raised(lambda: MPI.Request.Waitall(requests)), MPI.Exception
+    else:
+        error, expected = raised(lambda: comm.Bcast(x(8), WORLD.size - 1)), MismatchError
+    seconds, quoted = time.monotonic() - begun, LAST or re.search(FORMS[form][1], str(error))
+    assert agreed([] if isinstance(error, expected) and quoted and seconds < SOON_S else [(repr(error), seconds)]) == []
+    assert agreed(not_refused(raised(comm.Barrier))) == []
+
+
+@either_way
+@pytest.mark.parametrize("meanwhile", ["computes", "waits for something else"])
+def test_in_flight_that_nobody_waits_for_yet(meanwhile: str, way: str) -> None:
+    """A rank that does something else while its call is in flight comes to the others' blocking one later: nothing is wrong."""
     comm = made(way)
     total, sums = np.zeros(8), np.zeros(8)
     if LAST:
         request = comm.Iallreduce(x(8), total)
-        time.sleep(1)
+        if meanwhile == "computes":
+            time.sleep(1)
+        else:
+            threading.Timer(1, lambda: MPI.COMM_SELF.Send(x(1), 0)).start()
+            requests = [MPI.COMM_SELF.Irecv(x(1))]
+            MPI.Request.Waitall(requests)
     comm.Allreduce(x(8), sums)
     if not LAST:
         request = comm.Iallreduce(x(8), total)

@@ -21,7 +21,7 @@ class Waiting:
     def __init__(self) -> None:
         self.looked = threading.Event()
 
-    def look(self) -> None:
+    def look(self, waited_for: object) -> None:
         self.looked.set()
 
 
