@@ -50,7 +50,7 @@ class Remembered(NamedTuple):
     def alike(self, other: "Remembered") -> bool:
         """Whether two ranks may go on with these calls."""
         same = self.ncounted == other.ncounted or not self.signature.counts
-        return same and self.signature.tolerates(other.signature) and self.chain == other.chain
+        return same and self.signature.compared == other.signature.compared and self.chain == other.chain
 
 
 class Knowledge:

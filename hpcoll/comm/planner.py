@@ -14,6 +14,7 @@ from hpcoll.comm.agreement import Agreements, BuildEngine
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.methods import METHODS
 from hpcoll.comm.calls.native import only_native
+from hpcoll.comm.calls.specs import Element
 from hpcoll.comm.cut import message_nbytes
 from hpcoll.comm.engine_builder import HostEngines
 from hpcoll.comm.ledger import Ledger, named
@@ -153,7 +154,7 @@ class Planner:
 
 
 @lru_cache(maxsize=256)
-def _text_of(element: np.dtype | str) -> str:
+def _text_of(element: Element) -> str:
     """An element type in texts; NumPy takes longer for that than for a short message."""
     return str(element)
 

@@ -12,7 +12,8 @@ import numpy as np
 from hpcoll.base.ops import AVG, BUILTIN, ReduceOp
 from hpcoll.base.units import format_nbytes
 from hpcoll.comm.calls.call import Call
-from hpcoll.runtime.program.fields import ANY_ELEMENT, ELEMENT_BITS, OP_BITS
+from hpcoll.comm.calls.specs import Derived, Element
+from hpcoll.runtime.program.fields import ELEMENT_BITS, ONE_BYTE, OP_BITS
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 
@@ -51,7 +52,7 @@ class Signature(NamedTuple):
     Attributes:
         collective, algorithm: Positions among those that there are.
         varies: Blocks have sizes of their own.
-        element: Position among `_ELEMENTS`, from 1 on; 0: another type.
+        element: Position among `_ELEMENTS`, from 1 on; 0: another type, or several.
         op: Position among `_OPS`, from 1 on; 0: none.
         segment: Number of binary digits of the segment's size.
         root: Root; where there is none, the `Purpose`.
@@ -91,10 +92,10 @@ class Signature(NamedTuple):
             word = (word << bits) + field
         return word
 
-    def tolerates(self, other: "Signature") -> bool:
-        """Whether calls are alike; where nothing is combined, bytes go with all types (`hpcoll.runtime.engine.checks.tolerates`)."""
-        alike = self._replace(element=0) == other._replace(element=0)
-        return alike and (self.element == other.element or (not self.op and min(self.element, other.element) <= ANY_ELEMENT))
+    @property
+    def compared(self) -> "Signature":
+        """That by which calls are compared: types of one byte are one where nothing is combined, as in `hpcoll.runtime.engine.checks`."""
+        return self if self.op or self.element > ONE_BYTE else self._replace(element=0)
 
     def text(self, count: int) -> str:
         """The call as a program writes it.
@@ -139,7 +140,7 @@ class Signature(NamedTuple):
 
     def _elements(self, count: int) -> int:
         """Elements of a count, which is of bytes where nothing is combined."""
-        moved = not COLLECTIVES[_COLLECTIVES[self.collective]].reduces and self.element > ANY_ELEMENT
+        moved = not COLLECTIVES[_COLLECTIVES[self.collective]].reduces and self.element > ONE_BYTE
         return count // _size(self._element) if moved else count
 
     @property
@@ -173,8 +174,8 @@ def method(collective: str, *, varies: bool) -> str:
     return collective.capitalize() + ("v" if varies else "")
 
 
-def _name(element: np.dtype | str) -> str:
-    return element if isinstance(element, str) else element.name
+def _name(element: Element) -> str:
+    return element if isinstance(element, str) else element.of if isinstance(element, Derived) else element.name
 
 
 def _size(element: str) -> int:

@@ -10,7 +10,7 @@ from hpcoll.runtime.engine.checks import _hash, _spread
 
 @pytest.fixture
 def chance(request: pytest.FixtureRequest) -> random.Random:
-    """A test's own, always the same, whatever ran before: of very many cases, 24 bits let some collide."""
+    """A test's own, always the same, whatever ran before: of very many cases, 30 bits let some collide."""
     return random.Random(request.node.name)
 
 

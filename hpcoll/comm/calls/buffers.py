@@ -11,7 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.comm.calls.exporters import memory
-from hpcoll.comm.calls.specs import LAYOUTS, element_of, layout_of, place_blocks, place_one, split
+from hpcoll.comm.calls.specs import LAYOUTS, Element, element_of, layout_of, place_blocks, place_one, split
 from hpcoll.runtime.gpu.arrays import DeviceArray
 
 _get_address = MPI.Get_address
@@ -37,7 +37,7 @@ class Resolved(NamedTuple):
     gpu: DeviceArray | None = None  # None for host memory
 
     @property
-    def element(self) -> np.dtype[Any] | str:
+    def element(self) -> Element:
         """As in `hpcoll.comm.calls.call.Call`."""
         return element_of(self.dtype, self.datatype)
 

@@ -16,6 +16,7 @@ from hpcoll.base.errors import ArgumentError, ArgumentTypeError
 from hpcoll.base.ops import MAX, MIN, ReduceOp
 from hpcoll.comm.calls.buffers import Resolved
 from hpcoll.comm.calls.operators import to_native
+from hpcoll.comm.calls.specs import Element
 from hpcoll.schedules.placement import Nodes
 
 Blocks = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...], tuple[int, ...]]  # INPUT, OUTPUT (displ, count); sizes
@@ -47,7 +48,7 @@ class Call(NamedTuple):
         exported: For arrays in GPU memory, whether peers may map INPUT and OUTPUT; None for arrays in host memory.
         gpus: For those, number of each rank's GPU where all ranks map each other's GPU memory, else empty.
         one_fold: Contributions must be combined in one reduction, because their type is a half type.
-        element: Element type as the caller gave it, an `numpy.dtype` or the name of a derived datatype, for the log and the ledger.
+        element: Element type as the caller gave it, for the check, the log and the ledger; the empty string in a barrier.
         mirrored: Arrays in GPU memory are served by way of host memory.
         purpose: A `hpcoll.comm.signature.Purpose`.
         report: Tells a status what came, where that is a message; None: there is nothing to tell.
@@ -76,7 +77,7 @@ class Call(NamedTuple):
     gpus: Nodes = ()
     one_fold: bool = False
     report: Callable[[MPI.Status], None] | None = None
-    element: np.dtype | str = ""
+    element: Element = ""
     mirrored: bool = False
     purpose: int = 0
 

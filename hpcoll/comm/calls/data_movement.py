@@ -1,7 +1,7 @@
 """Arguments of the collectives that move data, checked and described as plain bytes.
 
-Ranks of one call may describe the same bytes differently (a root gathers into columns what others send as rows), so
-nothing here depends on element types: derived datatypes are packed on the rank that has them.
+Ranks of one call may describe the same elements differently (a root gathers into columns what others send as rows), so
+nothing here depends on how they lie: derived datatypes are packed on the rank that has them.
 """
 
 from collections.abc import Callable
@@ -16,6 +16,7 @@ from hpcoll.comm.calls.buffers import Resolved, resolve
 from hpcoll.comm.calls.call import Call, is_in_place
 from hpcoll.comm.calls.overlap import check_overlap, check_same_order
 from hpcoll.comm.calls.packing import pack, unpack
+from hpcoll.comm.calls.specs import Element
 from hpcoll.runtime.gpu.device import gpu_of
 
 _BYTE = np.dtype(np.uint8)
@@ -32,7 +33,7 @@ class _Bytes(NamedTuple):
     nbytes: int
     places: _Places
     keep: object
-    element: np.dtype | str
+    element: Element
     finish: Callable[[], None] | None = None
     copied: bool = False
     packed: bool = False

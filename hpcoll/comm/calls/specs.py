@@ -24,6 +24,24 @@ _CHARACTERS: dict[str, np.dtype[Any]] = {"S1": np.dtype("u1"), "U1": np.dtype("u
 _MAX_ITEMSIZE = 2**31 - 1  # of a NumPy dtype, and what MPI_Pack of Open MPI 5 can count
 
 
+class Derived(NamedTuple):
+    """A derived datatype as an element type.
+
+    Attributes:
+        name: That it was given, or "derived".
+        of: NumPy's name of the type of all numbers in it; empty where there are several, or another.
+    """
+
+    name: str
+    of: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Element: TypeAlias = np.dtype[Any] | Derived | str
+
+
 class Layout(NamedTuple):
     """How elements lie in memory: extent and true bounds of one, in bytes; trusted ones may reach beyond the memory that is named."""
 
@@ -36,7 +54,7 @@ class Layout(NamedTuple):
     trusted: bool = False
 
     @property
-    def element(self) -> np.dtype[Any] | str:
+    def element(self) -> Element:
         """As in `hpcoll.comm.calls.call.Call`."""
         return element_of(self.dtype, self.datatype)
 
@@ -55,9 +73,25 @@ class Layout(NamedTuple):
             raise ArgumentError(f"{subject} needs {needs} of {self.label}, got {nbytes // self.extent}")
 
 
-def element_of(dtype: np.dtype[Any], datatype: MPI.Datatype | None) -> np.dtype[Any] | str:
-    """Element type as the caller gave it: that of plain elements, or the name of a derived datatype."""
-    return dtype if datatype is None else datatype.name or "derived"
+def element_of(dtype: np.dtype[Any], datatype: MPI.Datatype | None) -> Element:
+    """Element type as the caller gave it: that of plain elements, or a derived datatype."""
+    if datatype is None:
+        return dtype
+    found = _types(datatype)
+    return Derived(datatype.name or "derived", found.pop() if len(found) == 1 else "")
+
+
+def _types(datatype: MPI.Datatype) -> set[str]:
+    """NumPy's names of the types of all numbers in a datatype; among them the empty string for what has none."""
+    if datatype.is_predefined:
+        layout = _basic_datatypes().get(MPI._handleof(datatype))
+        return {"" if layout is None else layout.label}
+    found = set[str]()
+    for one in datatype.Get_contents()[-1]:
+        found |= _types(one)
+        if not one.is_predefined:  # a handle of our own
+            one.Free()
+    return found
 
 
 def _plain(dtype: np.dtype[Any]) -> Layout | None:

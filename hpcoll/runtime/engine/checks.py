@@ -10,10 +10,9 @@ from hpcoll.runtime.engine.ffi import memcpy, pointer, store_release
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 
-_HASH_BITS = 24
-CHECK_BITS = _HASH_BITS + f.ELEMENT_BITS  # the element type is in them as it is
+CHECK_BITS = 30
 
-_HASH = (1 << _HASH_BITS) - 1
+_CHECK = (1 << CHECK_BITS) - 1
 # Of a signature.
 _ELEMENT, _COMBINES = (1 << f.ELEMENT_BITS) - 1 << f.ELEMENT_AT, (1 << f.OP_BITS) - 1 << f.OP_AT
 
@@ -31,7 +30,7 @@ def _spread(word):  # type: ignore[no-untyped-def]
 @njit(nogil=True)
 def _hash(word):  # type: ignore[no-untyped-def]
     """The highest bits of a product, which all bits of a word have changed."""
-    return word * f.SPREAD >> 64 - _HASH_BITS & _HASH
+    return word * f.SPREAD >> 64 - CHECK_BITS & _CHECK
 
 
 @njit(nogil=True)
@@ -40,17 +39,11 @@ def _fingerprint(state, signature):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def _combined(signature):  # type: ignore[no-untyped-def]
-    """A signature without the element type, if nothing is combined."""
-    return signature if signature & _COMBINES else signature & ~_ELEMENT
-
-
-@njit(nogil=True)
-def tolerates(state, check):  # type: ignore[no-untyped-def]
-    """Whether a check is of a call that differs in the element type alone, where nothing is combined and one of the types goes with all."""
-    mine = state[f.CHECKED]
-    alike = (check ^ mine) & _HASH == 0 and state[f.SIGNATURE] & _COMBINES == 0
-    return alike and min(check, mine) >> _HASH_BITS <= f.ANY_ELEMENT
+def _compared(signature):  # type: ignore[no-untyped-def]
+    """A signature without its element type, if that has one byte and nothing is combined."""
+    if signature & _COMBINES or signature & _ELEMENT > f.ONE_BYTE << f.ELEMENT_AT:
+        return signature
+    return signature & ~_ELEMENT
 
 
 @njit(nogil=True)
@@ -65,12 +58,11 @@ def sign_messages(state):  # type: ignore[no-untyped-def]
 
     A tag has few bits, so its check is a remainder by a prime: calls that differ in one field, or in their counts, never have the same.
     """
-    chain, signature = pointer(state[f.LOG])[f.CHAIN], state[f.SIGNATURE]
-    element = (signature & _ELEMENT) >> f.ELEMENT_AT
-    state[f.CHECKED] = element << _HASH_BITS | _hash(_fingerprint(state, signature & ~_ELEMENT) ^ chain)
+    chain, compared = pointer(state[f.LOG])[f.CHAIN], _compared(state[f.SIGNATURE])
+    state[f.CHECKED] = _hash(_fingerprint(state, compared) ^ chain)
     if state[f.REQUESTS_PER_LANE]:
         counted = state[f.ELEMENTS] * state[f.SIGNED]
-        check = ((_combined(signature) & _MOST) + (counted & _MOST) + (chain & _MOST)) % state[f.TAG_CHECKS]
+        check = ((compared & _MOST) + (counted & _MOST) + (chain & _MOST)) % state[f.TAG_CHECKS]
         state[f.CHECKED_TAG] = state[f.TAG] + check * state[f.TAG_STEP]
 
 
@@ -87,7 +79,7 @@ def note_call(state):  # type: ignore[no-untyped-def]
         memcpy(state[f.MEMCPY], (log[f.RECORDED] + (1 + block) * _HOT_NBYTES, log[f.RECORDED], _HOT_NBYTES))
     record = pointer(log[f.RECORDED] + number % f.RECORDS_HOT * _RECORD_NBYTES)
     record[0], record[1], record[f.ITS_BEGIN], record[f.ITS_END] = signature, count, state[f.STARTED], 0
-    log[f.CALLS], log[f.CHAIN] = number, _spread(chain ^ _fingerprint(state, _combined(signature)))
+    log[f.CALLS], log[f.CHAIN] = number, _spread(chain ^ _fingerprint(state, _compared(signature)))
 
 
 @njit(nogil=True)

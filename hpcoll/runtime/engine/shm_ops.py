@@ -2,7 +2,7 @@
 
 from numba import njit
 
-from hpcoll.runtime.engine.checks import CHECK_BITS, tolerates
+from hpcoll.runtime.engine.checks import CHECK_BITS
 from hpcoll.runtime.engine.cross_memory import foreign, lend_own_memory
 from hpcoll.runtime.engine.ffi import fence, load_acquire, madvise, memcpy, pointer, store_release
 from hpcoll.runtime.engine.gpu_ops import address_at, where_of
@@ -103,7 +103,7 @@ def _await(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
     if announced >> _NUMBER_AT != number + 1 & _NUMBERS:
         return 0
     check = announced >> _LENGTH_BITS & _CHECKS
-    if check != state[f.CHECKED] and not tolerates(state, check):
+    if check != state[f.CHECKED]:
         state[f.ERROR] = f.MISMATCH
         return -1
     nbytes = announced & ((1 << _LENGTH_BITS) - 1)

@@ -83,9 +83,9 @@ REMEMBERED, HISTORY_NBYTES = 15, 16 * 64
 # Of such a record, by the call's number: signature, count, and nanoseconds at its begin and end, 0 while it has not ended.
 ITS_BEGIN, ITS_END, RECORD_NFIELDS = 2, 3, 4
 RECORDS_HOT, RECORD_BLOCKS = 256, 9  # in the block that is written, and how many full ones are kept behind it
-# Where fields of a signature are that calls may differ in (`hpcoll.comm.signature`): the element type, if nothing is combined.
+# Where fields of a signature are (`hpcoll.comm.signature`) by which it is seen whether calls may differ in the element type.
 ELEMENT_AT, ELEMENT_BITS, OP_AT, OP_BITS = 6, 6, 12, 16
-ANY_ELEMENT = 1  # that and 0 go with all others: bytes, and types that hpcoll does not know
+ONE_BYTE = 3  # element types up to that one, of one byte or not known, are alike if nothing is combined
 SPREAD = -7046029254386353131  # an odd number, by which counts that differ a little give fingerprints that differ much
 STAGING_SLOTS = 8  # of rings: as many acknowledgements fill a cache line
 BLOCK_NBYTES = 8192  # of a result that goes past the caches
