@@ -29,11 +29,19 @@ MISMATCHES = """
 CASES = {
     "count": lambda wrong: one.Allreduce(x[: COUNT // 2] if wrong else x, y[: COUNT // 2] if wrong else y),
     "type": lambda wrong: one.Allreduce(x.view("i8") if wrong else x, y.view("i8") if wrong else y),
+    "moved type": lambda wrong: one.Allgather(x.view("i8") if wrong else x, z.view("i8") if wrong else z),
+    "bytes": lambda wrong: (one.Bcast([x, MPI.BYTE] if wrong else x), one.Barrier()),
     "operator": lambda wrong: one.Allreduce(x, y, MPI.MAX if wrong else MPI.SUM),
     "root": lambda wrong: (one.Bcast(x, root=1 if wrong else 0), one.Barrier()),
     "collective": lambda wrong: one.Bcast(x) if wrong else one.Allreduce(x, y),
     "in flight": lambda wrong: one.Iallreduce(x, y, MPI.MAX if wrong else MPI.SUM).Wait(),
+    "persistent": lambda wrong: persistent(x, y, MPI.MAX if wrong else MPI.SUM),
 }
+def persistent(*arguments):
+    request = one.Allreduce_init(*arguments)
+    request.Start()
+    request.Wait()
+z = np.zeros(COUNT * comm.size)
 for name, call in CASES.items():
     one = hpcoll.Communicator(world.Dup())
     right(one)
@@ -99,11 +107,11 @@ def test_mismatches(options: str, count: int) -> None:
         lines = text.splitlines()
         assert lines[-1] == "right", (rank, text)
         for line in lines[:-1]:
-            left = "" if line.startswith("root") else r" at <string>:\d+"  # the call, which has ended on some: theirs has no line
+            left = "" if line.startswith(("root", "bytes")) else r" at <string>:\d+"  # the call, which has ended on some: theirs has no line
             told = re.search(rf" (\d+\.\d\d) .*ranks? 0[-, \d]*: \w+\(.*{left}; rank \d: \w+\(", line)
             assert told, (rank, line)
             assert float(told[1]) < SOON_S, (rank, line)
-        assert len(lines) == 7, (rank, text)
+        assert len(lines) == 10, (rank, text)
 
 
 @pytest.mark.parametrize("options", ["-n 3", pytest.param("-n 2 --ranks-per-host 2", marks=pytest.mark.full)])
