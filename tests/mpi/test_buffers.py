@@ -114,13 +114,31 @@ def test_memory_of_other_devices() -> None:
 def test_same_order() -> None:
     c, f = np.zeros((2, 3)), np.zeros((2, 3), order="F")
     for send, recv in ((c, f), ((c, MPI.DOUBLE), [f, MPI.DOUBLE])):
-        with pytest.raises(ArgumentError, match=r"rank 3: sendbuf and recvbuf of shape \(2, 3\) need one memory order, got C and Fortran"):
+        text = r"rank 3: sendbuf of shape \(2, 3\) and recvbuf of shape \(2, 3\) need one memory order, got C and Fortran"
+        with pytest.raises(ArgumentError, match=text):
             check_same_order(send, recv, 3)
     with pytest.raises(ArgumentError, match="got Fortran and C"):
         check_same_order(f, c, 3)
     flat, thin = np.zeros(6), np.zeros((1, 3), order="F")
     allowed = ((c, c), (f, f), (flat, f), (thin, np.zeros((1, 3))), (np.zeros((3, 2)), f), (MPI.IN_PLACE, f), (b"", f), ([], f))
     assert [check_same_order(send, recv, 3) for send, recv in allowed] == [None] * len(allowed)
+
+
+def test_same_order_of_blocks() -> None:
+    """Four blocks of two rows and three columns, however many axes they have together."""
+    c, f = np.zeros((2, 3)), np.zeros((2, 3), order="F")
+    rows, columns = [np.zeros(shape) for shape in ((4, 2, 3), (8, 3))], [np.zeros(shape, order="F") for shape in ((2, 3, 4), (2, 12))]
+    others = [np.zeros((4, 3, 2)), np.zeros((2, 3, 4)), np.zeros(24), np.zeros((4, 2, 3), order="F")]  # transposed, or of no such blocks
+    for block, good, bad in ((c, rows, columns), (f, columns, rows)):
+        for many in good + others:
+            check_same_order(block, many, 3, received=4)
+            check_same_order(many, block, 3, sent=4)
+        for many in bad:
+            with pytest.raises(ArgumentError, match="need one memory order"):
+                check_same_order(block, many, 3, received=4)
+            with pytest.raises(ArgumentError, match="need one memory order"):
+                check_same_order(many, block, 3, sent=4)
+    check_same_order(np.zeros((1, 3)), np.zeros((1, 3, 4), order="F"), 3, received=4)  # one row has both orders
 
 
 def test_overlap() -> None:

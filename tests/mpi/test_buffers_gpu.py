@@ -125,7 +125,7 @@ def test_refused(double: Double) -> None:
 
 def test_same_order(double: Double) -> None:
     c, f, host = double.Array((2, 3)), fortran(double, (2, 3)), np.zeros((2, 3), np.float32)
-    text = r"rank 3: sendbuf and recvbuf of shape \(2, 3\) need one memory order, got C and Fortran: copy one of them"
+    text = r"rank 3: sendbuf of shape \(2, 3\) and recvbuf of shape \(2, 3\) need one memory order, got C and Fortran: copy one of them"
     gaps = double.Array((2, 6))[:, ::2]
     for send, recv in ((c, f), (host, f), ([c, 6], (f, MPI.FLOAT)), (c, np.asfortranarray(host)), (gaps, f)):
         with pytest.raises(ArgumentError, match=text):

@@ -95,6 +95,8 @@ def _gathered(collective: str, sendbuf: Any, recvbuf: Any, root: int, rank: int,
     block = send.nbytes if send is not None else recv.nbytes // nranks  # type: ignore[union-attr]
     if recv is not None and recv.nbytes != block * nranks:
         raise ArgumentError(f"rank {rank}: recvbuf needs {nranks} blocks of {block} bytes, got {recv.nbytes} bytes")
+    if send is not None and recv is not None:
+        check_same_order(sendbuf, recvbuf, rank, received=nranks)
     if send is not None and recv is not None and recv.datatype is None and send.datatype is None:
         in_place = _is_own_block(send, recv, recv.address + rank * block, rank)
     target = _plain(recv, sends=in_place, receives=True) if recv is not None else _NOTHING
@@ -114,6 +116,8 @@ def scatter(sendbuf: Any, recvbuf: Any, root: int, rank: int, nranks: int) -> Ca
     block = recv.nbytes if recv is not None else send.nbytes // nranks  # type: ignore[union-attr]
     if send is not None and send.nbytes != block * nranks:
         raise ArgumentError(f"rank {rank}: sendbuf needs {nranks} blocks of {block} bytes, got {send.nbytes} bytes")
+    if send is not None and recv is not None:
+        check_same_order(sendbuf, recvbuf, rank, sent=nranks)
     if send is not None and recv is not None and recv.datatype is None and send.datatype is None:
         in_place = _is_own_block(recv, send, send.address + rank * block, rank)
     source = _plain(send, sends=True) if send is not None else _NOTHING

@@ -1,7 +1,7 @@
 """Whether the two buffers of a call are one memory, share none, or must be refused."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -10,27 +10,53 @@ from hpcoll.comm.calls.buffers import Resolved
 from hpcoll.comm.calls.exporters import find_gpu_array
 from hpcoll.runtime.gpu.arrays import DeviceArray
 
-
-def check_same_order(send: object, recv: object, rank: int) -> None:
-    """Raise ArgumentError for a C-ordered and a Fortran-ordered array of one shape: memory order would permute in silence."""
-    (shape, one), (other_shape, other) = _order(send), _order(recv)
-    if one and other and one != other and shape == other_shape:
-        names = {"C": "C", "F": "Fortran"}
-        got = f"{names[one]} and {names[other]}"
-        raise ArgumentError(f"rank {rank}: sendbuf and recvbuf of shape {shape} need one memory order, got {got}: copy one of them")
+_NAMES = {"C": "C", "F": "Fortran"}
+_Order: TypeAlias = tuple[tuple[int, ...], str]
 
 
-def _order(spec: Any) -> tuple[tuple[int, ...], str]:
-    """Shape and memory order of an array of two or more axes; contiguous arrays without two long axes have both orders, told as C."""
+def check_same_order(send: object, recv: object, rank: int, *, sent: int = 1, received: int = 1) -> None:
+    """Refuse a C-ordered and a Fortran-ordered array where memory order would permute elements in silence.
+
+    That is where the blocks of both have one shape: those of C-ordered arrays lie along the first axis, of others along the last one.
+
+    Args:
+        send, recv: Buffers, or the caller's specs.
+        rank: Of this process, for texts.
+        sent, received: How many blocks each of them has.
+    Raises:
+        ArgumentError: that is so.
+    """
+    one, other = _order(send), _order(recv)
+    if one[1] and other[1] and not _shapes(one, sent).isdisjoint(_shapes(other, received)) and set(one[1]).isdisjoint(other[1]):
+        shapes, got = f"sendbuf of shape {one[0]} and recvbuf of shape {other[0]}", f"{_NAMES[one[1]]} and {_NAMES[other[1]]}"
+        raise ArgumentError(f"rank {rank}: {shapes} need one memory order, got {got}: copy one of them")
+
+
+def _order(spec: Any) -> _Order:
+    """Shape of an array of two or more axes, and its memory order, or both orders where no two of these axes are long."""
     buffer = spec[0] if isinstance(spec, list | tuple) and spec else spec
     if len(getattr(buffer, "shape", (0, 0))) < 2:
         return (), ""
     array = buffer if isinstance(buffer, np.ndarray) else find_gpu_array(buffer)
     if array is None or len(array.shape) < 2:
         return (), ""
+    if sum(length > 1 for length in array.shape) < 2:
+        return array.shape, "CF"
     if isinstance(array, DeviceArray):
         return array.shape, array.order or "C"  # what has gaps is packed in C order
     return array.shape, "C" if array.flags.c_contiguous else "F"
+
+
+def _shapes(array: _Order, nblocks: int) -> set[tuple[int, ...]]:
+    """Shapes that each of so many equal blocks of an array may be thought to have."""
+    shape, order = array
+    found = set[tuple[int, ...]]()
+    for axis in {"C": (0,), "F": (-1,)}.get(order, (0, -1)):
+        length, rest = shape[axis], shape[1:] if axis == 0 else shape[:-1]
+        found |= {rest} if length == nblocks else set()
+        if length % nblocks == 0:
+            found.add((length // nblocks, *rest) if axis == 0 else (*rest, length // nblocks))
+    return found
 
 
 def check_overlap(send: Resolved, recv: Resolved, rank: int) -> bool:
