@@ -68,6 +68,11 @@ class Watch:
         text = text.replace("]", "] on the GPU", 1) if self._engine.state[f.GPU] else text
         return f"{text} at {self._where}"
 
+    @property
+    def _numbered(self) -> str:
+        """As the program wrote it, where, and which one on its message context it is."""
+        return f"{self._call}, call {self._number} on {self._on.title},"
+
     def _described(self) -> Call:
         """The call, for notices."""
         awaits, step = awaited(self._engine, self._on.node.ranks) if self._engine else ([], "")
@@ -100,12 +105,12 @@ class Watch:
             self._next_search = now + _SEARCH_S
             self._search(call)
         if self._limit_s is not None and now - self._since > self._limit_s:
-            self._fail(CollectiveTimeout, f"it did not end in {self._limit_s:g} s: {self._story()}")
+            self._fail(CollectiveTimeout, f"{self._numbered} did not end in {self._limit_s:g} s{_at(call)}: {self._story()}")
         warn = self._on.config.warn
         if warn and now - self._since > warn and not self._warned:
             self._warned = True
             if not any(rank < self._on.rank and self._known.waiting(rank, self._number) for rank in self._known.ranks()):
-                log.warning("%s on %s waits for %.0f s: %s", self._call, self._on.title, now - self._since, self._story())
+                log.warning("%s waits for %.0f s%s: %s", self._numbered, now - self._since, _at(call), self._story())
 
     def _inquire(self, now: float, awaits: list[int]) -> None:
         """Answer ranks that share no memory, and ask those that it takes to know why this one waits."""
@@ -214,6 +219,11 @@ class Watch:
 
     def _story(self) -> str:
         return story.story(self._known, self._on.rank, self._number)
+
+
+def _at(call: Call) -> str:
+    """How far a call is."""
+    return f" at {call['step']}" if call["step"] else ""
 
 
 def tell(

@@ -23,7 +23,8 @@ from hpcoll.comm.progress_thread import board
 pytestmark = pytest.mark.mpi(min_size=2)
 
 LIMIT_S = 0.3
-TEXT = r"rank \d+: .*: it did not end in 0\.3 s: (rank \d+ waits for ranks? [\d, -]+; )+rank \d+ [^;]+"
+TEXT = r"rank \d+: .*\) at \S+:\d+, call \d+ on .*, did not end in 0\.3 s( at row \d+ of \d+)?: "
+TEXT += r"(rank \d+ waits for ranks? [\d, -]+; )+rank \d+ [^;]+"
 LATE = MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1
 
 
