@@ -9,6 +9,9 @@ What needs MPI or a compiler is imported when it is first asked for, so that alg
 where neither is installed. ``__all__`` is the public face.
 """
 
+import atexit
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +65,16 @@ _WITH_MPI = {
     "GradientBuckets": "hpcoll.training.gradient_buckets",
     "ParameterServer": "hpcoll.training.parameter_server",
 }
+
+
+_pid = os.getpid()
+
+
+@atexit.register
+def _ending() -> None:
+    """Tell the other ranks, where no communicator of this one has anything to tell; not of a fork."""
+    if "mpi4py.MPI" in sys.modules and os.getpid() == _pid:
+        import_module("hpcoll.comm.early_end").say()
 
 
 def __getattr__(name: str) -> Any:

@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, CollectiveTimeout, PeerFailed
 from hpcoll.base.units import parse_seconds
+from hpcoll.comm import early_end
 from hpcoll.comm.caller import holds, in_words, place_of_caller
 from hpcoll.comm.contexts import WITNESSES
 from hpcoll.comm.notice import NOTICE
@@ -22,6 +23,7 @@ from hpcoll.selection.config import PREFIX, Config, log
 
 _SPINS, _SOON_S, _NAP_S = 300, 2e-3, 1e-4
 _LOOK_S, _LOOKS = 0.25, 3
+_SEARCH_S, _MOST_S = 0.5, 10.0  # between two searches for ranks that have no communicator: at first, and at most
 
 _left: list[object] = []  # requests that were given up and their memory, in which the library writes when the others come
 _GIVEN_UP: list[int] = []  # key of the attribute of communicators on which that has happened
@@ -113,6 +115,7 @@ class _Waiting:
         self._comm, self._begun, self._where = comm, begun, in_words(place_of_caller())
         self._title, self._what, self._who = title_of(comm), what, f"rank {comm.rank}"
         self._missed = 0
+        self._ended_early, self._next_search, self._pause = "", begun + _SEARCH_S, _SEARCH_S
 
     @property
     def _called(self) -> str:
@@ -143,10 +146,19 @@ class _Waiting:
             "since": self._begun, "holds": holds(),
         }  # fmt: skip
         NOTICE.wait(self, call)
-        gone = _gone(self._comm)
+        gone = _gone(self._comm) or self._early()
         self._missed = self._missed + 1 if gone else 0
         if self._missed == _LOOKS:  # what it had to say has had the time to come
             raise PeerFailed(f"{self._who}: not all ranks come to {self._called}: {gone}")
+
+    def _early(self) -> str:
+        """As `_gone`, of ranks of this node that have made no communicator; at growing intervals, because all processes are looked at."""
+        now, world = time.monotonic(), world_ranks(self._comm)
+        if not self._ended_early and now > self._next_search:
+            self._next_search, self._pause = now + self._pause, min(2 * self._pause, _MOST_S)
+            found = early_end.find(world)
+            self._ended_early = "" if found is None else f"rank {world.index(found[0])} {found[1]}"
+        return self._ended_early
 
     def _warn(self, waited: float) -> None:
         if self._comm.rank & self._comm.rank - 1 == 0:  # a few ranks say so: who else waits is not known

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from hpcoll.comm.notice import NOTICE
 from hpcoll.comm.resources import Resources
-from hpcoll.runtime.transports.live_page import LivePage, Who
+from hpcoll.runtime.transports.live_page import LivePage, Who, launcher
 from hpcoll.selection.config import log
 
 
@@ -55,9 +55,8 @@ class Introduction:
 
     def _write(self) -> None:
         assert self._page is not None
-        world, launcher = MPI.COMM_WORLD, os.environ.get("PMIX_NAMESPACE") or str(os.getppid())
-        host, program = os.uname().nodename, getattr(sys, "argv", [])
-        self._page.introduce(Who(os.getpid(), world.rank, world.size, launcher, host, self._started, self._peers, program))
+        world, host, program = MPI.COMM_WORLD, os.uname().nodename, getattr(sys, "argv", [])
+        self._page.introduce(Who(os.getpid(), world.rank, world.size, launcher(), host, self._started, self._peers, program))
 
 
 INTRODUCTION = Introduction()

@@ -4,13 +4,13 @@ The same for all communicators, so that ranks of one see that this one waits in 
 """
 
 import atexit
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from hpcoll.base.processes import how_it_ends
 from hpcoll.runtime.transports.live_page import LivePage
 from hpcoll.runtime.transports.notices import NOTICE_NBYTES, Notices, fitting
 
@@ -148,5 +148,4 @@ NOTICE = Notice()
 
 @atexit.register  # before MPI_Finalize, which waits for the others
 def _leaving() -> None:
-    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    NOTICE.leave("has ended its program" if error is None else f"was ended by {type(error).__name__}: {error}"[:1000])
+    NOTICE.leave(how_it_ends())

@@ -36,7 +36,8 @@ class Machine:
         self.begun: dict[int, float] = {}
         self._links: dict[str, str] = {}
         self._readlink = os.readlink
-        monkeypatch.setattr("hpcoll.cli.inspect.ranks_here.os.readlink", lambda path: self._links.get(str(path)) or self._readlink(path))
+        read = "hpcoll.runtime.transports.live_page.os.readlink"
+        monkeypatch.setattr(read, lambda path: self._links.get(str(path)) or self._readlink(path))
         monkeypatch.setattr("hpcoll.cli.inspect.ranks_here.state_of", lambda pid: self.states.get(pid, "gone"))
         monkeypatch.setattr("hpcoll.cli.inspect.ranks_here._begun", lambda pid: self.begun.get(pid, 0.0))
         monkeypatch.setattr("hpcoll.cli.inspect.ranks_here.cpu_s", lambda pid: 1.5 if pid in self.states else None)

@@ -14,6 +14,7 @@ from live_machine import SUM, Machine, call, page
 
 from hpcoll.cli.inspect import ranks_here
 from hpcoll.cli.inspect.ranks_here import look
+from hpcoll.runtime.transports import live_page
 from hpcoll.runtime.transports.live_page import NBYTES, contents
 
 
@@ -96,7 +97,7 @@ def test_a_page_that_is_being_written(machine: Machine, monkeypatch: pytest.Monk
     whole = page(0, call([1]), nranks=1, pid=100)
     machine.process(100, whole)
     reads = iter([torn(whole, where)] * times + [whole])
-    monkeypatch.setattr(ranks_here, "_text", lambda _: next(reads))
+    monkeypatch.setattr(live_page, "_text", lambda _: next(reads))
     (job,) = look(machine.folder).jobs
     assert job.ranks[0].waits[0].what == SUM
 

@@ -3,7 +3,6 @@
 Reads alone: the files of processes that the system lets this user read. What stands in them is another process's and not trusted.
 """
 
-import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,12 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcoll.base.processes import GONE, cpu_s, state_of
+from hpcoll.base.processes import GONE, PROC, cpu_s, state_of
 from hpcoll.cli.inspect.wording import cut
-from hpcoll.runtime.transports.live_page import LINK, NBYTES, Who, contents, seconds
+from hpcoll.runtime.transports.live_page import Who, page_of, seconds
 
-PROC = Path("/proc")
-_AGAIN = 2  # more times that a page is read that is not whole, or has no notice: it may just be written
 _LATER_S = 10.0  # after its job began a process may seem to have begun: clocks are set, and ranks start one by one
 
 
@@ -110,7 +107,7 @@ def look(proc: Path = PROC) -> Found:
         if not folder.name.isdigit():
             continue
         try:
-            page = _page(folder)
+            page = page_of(folder)
             if page is not None:
                 ranks.append(_rank(int(folder.name), *page))
         except PermissionError:
@@ -120,45 +117,6 @@ def look(proc: Path = PROC) -> Found:
         except ValueError as error:
             unclear.append(cut(f"process {folder.name}: {error}"))
     return Found(tuple(_jobs(ranks)), closed, tuple(unclear))
-
-
-def _page(folder: Path) -> tuple[Who, dict[str, Any]] | None:
-    """What stands in the live page of a process; None where it has none, or only its parent's."""
-    for name in os.listdir(folder / "fd"):
-        try:
-            if os.readlink(folder / "fd" / name) != LINK:
-                continue
-            who, notice = _read(folder / "fd" / name)
-            if who.pid == _own_pid(folder):
-                return who, notice
-        except FileNotFoundError:
-            continue  # closed meanwhile
-    return None
-
-
-def _read(file: Path) -> tuple[Who, dict[str, Any]]:
-    """What stands in a page, read anew while it is not whole."""
-    for _ in range(_AGAIN):
-        with contextlib.suppress(ValueError):
-            who, notice = contents(_text(file))
-            if notice:
-                return who, notice
-    return contents(_text(file))
-
-
-def _text(file: Path) -> bytes:
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        return os.read(descriptor, NBYTES + 1)
-    finally:
-        os.close(descriptor)
-
-
-def _own_pid(folder: Path) -> int:
-    """Number of a process as it knows it itself, which in a container is another."""
-    lines = (folder / "status").read_text().splitlines()
-    found = next((line.split()[-1] for line in lines if line.startswith("NSpid:")), folder.name)
-    return int(found)
 
 
 def _rank(pid: int, who: Who, notice: Mapping[str, Any]) -> Rank:

@@ -10,6 +10,7 @@ import mmap
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ FORMAT = 1
 NBYTES, _WHO_NBYTES = 16 << 10, 4 << 10
 _PEERS_NBYTES = 2 << 10
 _MOST_S = 1e11  # the year 5138: what is later is no time
+_AGAIN = 2  # more times that a page is read that is not whole, or has no notice: it may just be written
 
 
 @dataclass(frozen=True)
@@ -75,18 +77,26 @@ class Who:
 class LivePage:
     """That of this process, which it may write; a fork must `close` it.
 
+    Args:
+        stays: It is there until the process ends, which may wait in MPI_Finalize after Python has ended.
+    Attributes:
+        made: This process has made one.
     Raises:
         OSError: the system makes no such files.
     """
 
-    def __init__(self) -> None:
+    made = False
+
+    def __init__(self, *, stays: bool = False) -> None:
         file = os.memfd_create(NAME, os.MFD_CLOEXEC)
         try:
             os.ftruncate(file, NBYTES)
             self._mapped = mmap.mmap(file, NBYTES)  # has a descriptor of its own, by which the page is found
         finally:
-            os.close(file)
+            if not stays:
+                os.close(file)
         self._memory = np.frombuffer(self._mapped, np.uint8)
+        LivePage.made = True
 
     def introduce(self, who: Who) -> None:
         """Say who this process is."""
@@ -101,6 +111,11 @@ class LivePage:
         self._memory = np.zeros(NBYTES, np.uint8)
         with contextlib.suppress(BufferError):  # another thread was writing when the process forked
             self._mapped.close()
+
+
+def launcher() -> str:
+    """What tells the ranks that the launcher of this process has started from others."""
+    return os.environ.get("PMIX_NAMESPACE") or str(os.getppid())
 
 
 def seconds(found: str | float) -> float:
@@ -134,3 +149,42 @@ def contents(page: bytes) -> tuple[Who, dict[str, Any]]:
     if not isinstance(notice, dict):
         raise ValueError(f"a notice was expected, got {notice!r:.20}")
     return who, notice
+
+
+def page_of(folder: Path) -> tuple[Who, dict[str, Any]] | None:
+    """What stands in the live page of a process; None where it has none, or only its parent's."""
+    for name in os.listdir(folder / "fd"):
+        try:
+            if os.readlink(folder / "fd" / name) != LINK:
+                continue
+            who, notice = _read(folder / "fd" / name)
+            if who.pid == _own_pid(folder):
+                return who, notice
+        except FileNotFoundError:
+            continue  # closed meanwhile
+    return None
+
+
+def _read(file: Path) -> tuple[Who, dict[str, Any]]:
+    """What stands in a page, read anew while it is not whole."""
+    for _ in range(_AGAIN):
+        with contextlib.suppress(ValueError):
+            who, notice = contents(_text(file))
+            if notice:
+                return who, notice
+    return contents(_text(file))
+
+
+def _text(file: Path) -> bytes:
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        return os.read(descriptor, NBYTES + 1)
+    finally:
+        os.close(descriptor)
+
+
+def _own_pid(folder: Path) -> int:
+    """Number of a process as it knows it itself, which in a container is another."""
+    lines = (folder / "status").read_text().splitlines()
+    found = next((line.split()[-1] for line in lines if line.startswith("NSpid:")), folder.name)
+    return int(found)
