@@ -134,6 +134,11 @@ class Knowledge:
         begun, ended, when = self.log.histories[self._near[rank], 0, : f.ENDED_AT + 1].tolist()
         return Begun(begun, ended, time.time() - time.monotonic() + 1e-9 * when)
 
+    def through(self, rank: int, number: int) -> bool:
+        """Whether it is known to have ended the call with that number."""
+        begun = self.begun(rank)
+        return begun is not None and begun.ended >= number
+
     def overall(self, rank: int) -> Begun | None:
         """How far it is on all message contexts of the communicator together: how many calls; None where that is not known."""
         if rank not in self._on.near:

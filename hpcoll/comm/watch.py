@@ -182,7 +182,7 @@ class Watch:
         known, nranks = Knowledge(self._on, self._on.group.logs.get(lane, self._known.log)), self._on.nranks
         self._wait(lambda: known.of_all(known.answers))
         number = story.first_difference(known, nranks, number)
-        self._wait(lambda: known.of_all(lambda rank: known.waiting(rank, number) is not None), _SAY_S)
+        self._wait(lambda: known.of_all(lambda rank: known.waiting(rank, number) is not None or known.through(rank, number)), _SAY_S)
         return story.difference(known, nranks, number, self._on.title)
 
     def _search(self, call: Call) -> None:
@@ -206,8 +206,7 @@ class Watch:
 
     def _behind(self, rank: int) -> bool:
         """Whether a rank is known not to have ended this call."""
-        begun = self._known.begun(rank)
-        return begun is not None and begun.ended < self._number
+        return self._known.begun(rank) is not None and not self._known.through(rank, self._number)
 
     def _find_failed(self, limit_s: float = 0.0) -> None:
         """Raise where the MPI library knows of a rank that has failed; arguments as in `Resources.failed_ranks`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import random
+import statistics
 import subprocess
 import sys
 import time
@@ -26,8 +27,11 @@ from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 
 WORLD = MPI.COMM_WORLD
 SIZES = (0, 1, 5, 7, 64, 511, 4096, 40_001, 300_000)
-METHODS = ("Allreduce", "Reduce", "Bcast", "Allgather", "Alltoall", "Scan", "Reduce_scatter_block", "Gather", "Scatter")
+VARYING = ("Allgatherv", "Alltoallv", "Reduce_scatter")  # whose blocks have sizes of their own
+METHODS = ("Allreduce", "Reduce", "Bcast", "Allgather", "Alltoall", "Scan", "Reduce_scatter_block", "Gather", "Scatter", *VARYING)
+COMBINE = ("Allreduce", "Reduce", "Scan", "Reduce_scatter_block", "Reduce_scatter")
 FORMS = ("blocking", "blocking", "in flight", "persistent")
+BURST_EVERY, BURST = 20, (2, 6)  # calls after which several are in flight at once, and how many
 FAULTS = ("count", "type", "operator", "collective", "root", "bit")
 FAULT_EVERY = 40  # calls
 LOST_EVERY = 15  # faults, of which the first is one
@@ -43,11 +47,35 @@ class Case:
         self.root = chance.randrange(comm.size) if self.method in ("Reduce", "Bcast", "Gather", "Scatter") else None
         self.op, self.dtype, self.turn = chance.choice((MPI.SUM, MPI.MAX)), chance.choice(("f8", "f4", "i8")), chance.randrange(100)
         self.form, self.late = chance.choice(FORMS), chance.randrange(comm.size) if chance.random() < 0.03 else None
-        self.algorithm = chance.choice(hpcoll.algorithms(self.method.removesuffix("_block").lower()))  # the library's own checks nothing
+        collective = {"Reduce_scatter_block": "reduce_scatter", "Allgatherv": "allgather", "Alltoallv": "alltoall"}.get(self.method)
+        every = hpcoll.algorithms(collective or self.method.lower())  # the library's own checks nothing
+        self.algorithm = chance.choice([name for name in every if self.method != "Alltoallv" or name in ("pairwise", "direct")])
 
     def vector(self, rank: int, nblocks: int = 1) -> np.ndarray:
         """A rank's contribution: small numbers, so that sums are exact."""
         return ((np.arange(nblocks * self.count) + 3 * rank + self.turn) % 50).astype(self.dtype)
+
+    def sizes(self, sender: int = 0) -> list[int]:
+        """Elements of each block that a rank gives: to whom, or of whom, it is."""
+        return [(self.count + sender + 2 * other) % (self.count + 5) for other in range(self.comm.size)]
+
+    def block(self, sender: int, receiver: int) -> np.ndarray:
+        """The one that a rank gives to another, where sizes vary."""
+        sizes = self.sizes(sender if self.method == "Alltoallv" else 0)
+        begin, end = sum(sizes[:receiver]), sum(sizes[: receiver + 1])
+        return ((np.arange(begin, end) + 3 * sender + self.turn) % 50).astype(self.dtype)
+
+    def blocks(self) -> list[Any]:
+        """Arguments of a call whose sizes vary, where this rank receives first."""
+        me, every = self.comm.rank, range(self.comm.size)
+        if self.method == "Allgatherv":
+            sizes, given = self.sizes(), self.block(me, me)
+            return [np.full(sum(sizes), 77, self.dtype), given, sizes]
+        given = np.concatenate([self.block(me, other) for other in every])
+        if self.method == "Reduce_scatter":
+            return [np.full(self.sizes()[me], 77, self.dtype), given, self.sizes()]
+        sizes = [self.sizes(other)[me] for other in every]
+        return [np.full(sum(sizes), 77, self.dtype), [given, self.sizes(me)], sizes]
 
     def buffers(self) -> tuple[np.ndarray, np.ndarray]:
         """What this rank gives, and where it receives."""
@@ -59,6 +87,10 @@ class Case:
         """What this rank must receive; None: nothing."""
         comm, n, me = self.comm, self.comm.size, self.comm.rank
         fold = np.add if self.op == MPI.SUM else np.maximum
+        if self.method == "Reduce_scatter":
+            return fold.reduce([self.block(rank, me) for rank in range(n)]).astype(self.dtype)
+        if self.method in VARYING:
+            return np.concatenate([self.block(rank, me if self.method == "Alltoallv" else rank) for rank in range(n)])
         mine = slice(me * self.count, (me + 1) * self.count)
         if self.method in ("Reduce", "Gather") and comm.rank != self.root:
             return None
@@ -89,29 +121,45 @@ class Case:
             other.method, other.root = ("Allreduce", None) if self.method != "Allreduce" else ("Bcast", 0)
         return other
 
-    def run(self) -> bool:
-        """Call; whether the answer is right."""
+    def arguments(self) -> tuple[np.ndarray, list[Any]]:
+        """Where this rank receives, and what it calls with."""
+        if self.method in VARYING:
+            got, given, sizes = self.blocks()
+            return got, [given, got, sizes, self.op] if self.method == "Reduce_scatter" else [given, [got, sizes]]
         given, got = self.buffers()
         if self.method == "Bcast":
             got = self.vector(self.comm.rank) if self.comm.rank == self.root else got
-        arguments = [got] if self.method == "Bcast" else [given, got]
-        arguments += [self.op] if self.method in ("Allreduce", "Reduce", "Scan", "Reduce_scatter_block") else []
-        arguments += [] if self.root is None else [self.root]
+        found = [got] if self.method == "Bcast" else [given, got]
+        return got, [*found, *([self.op] if self.method in COMBINE else []), *([] if self.root is None else [self.root])]
+
+    def start(self) -> MPI.Request | None:
+        """Call; what there is to wait for."""
+        self.got, arguments = self.arguments()
         name = {"blocking": self.method, "in flight": f"I{self.method.lower()}", "persistent": f"{self.method}_init"}[self.form]
-        request = getattr(self.comm, name)(*arguments, algorithm=self.algorithm)
-        if self.form == "persistent":
+        request: MPI.Request | None = getattr(self.comm, name)(*arguments, algorithm=self.algorithm)
+        if isinstance(request, MPI.Prequest):
             request.Start()
+        return request
+
+    def right(self) -> bool:
+        """Whether the answer is."""
+        wanted = self.expected()
+        return wanted is None or np.array_equal(self.got, wanted)
+
+    def run(self) -> bool:
+        """Call; whether the answer is right."""
+        request = self.start()
         if request is not None:
             request.Wait()
-        wanted = self.expected()
-        return wanted is None or np.array_equal(got, wanted)
+        return self.right()
 
 
 def differs(case: Case, fault: str) -> bool:
     """Whether a fault changes anything that ranks must agree in."""
-    shares = case.comm._context.resources.shares_memory
-    if fault == "operator" or (fault == "type" and (case.count == 0 or not shares)):  # what is only moved has no message, or one that fits
-        return case.method in ("Allreduce", "Reduce", "Scan", "Reduce_scatter_block")
+    if fault == "operator" or (fault == "type" and case.count == 0):  # what is only moved has no message then
+        return case.method in COMBINE
+    if case.method in VARYING and fault == "count":  # of other blocks than those that are looked at
+        return False
     return fault != "root" or (case.root is not None and case.comm.size > 1)
 
 
@@ -119,12 +167,14 @@ def provoke(case: Case, fault: str, victim: int) -> float:
     """Let one rank call something else: seconds until this rank knew; raises where it did not, or data came."""
     me, begun = case.comm.rank == victim, time.monotonic()
     call = case.changed(fault) if me else case.changed("")
-    call.form = "blocking"
+    nothing = case.form == "persistent" and case.count == 0  # no message, and none that comes the same way later
+    call.form = "blocking" if fault == "bit" or nothing else case.form
     if fault == "bit" and me:  # of all that was called so far
         case.comm._context.resources.message_contexts[0].log.fields[fields.CHAIN] ^= 1 << case.turn % 63
     try:
         call.run()
-        for _ in range(4):  # whoever had its share already hears it in its next call
+        for _ in range(4):  # whoever had its share already hears it in its next call, or in the next one that comes the same way
+            case.comm.Iallreduce(np.ones(1), np.zeros(1), algorithm="recursive_doubling").Wait()
             case.comm.Allreduce(np.ones(1), np.zeros(1), algorithm="recursive_doubling")
     except MismatchError:
         return time.monotonic() - begun
@@ -192,13 +242,30 @@ def be_late(*, stopped: bool) -> None:
         time.sleep(0.02)
 
 
+def burst(comms: list[Any], chance: random.Random) -> Counter[str]:
+    """Several calls in flight at once, on whichever communicators."""
+    cases = [Case(chance.choice(comms), chance) for _ in range(chance.randint(*BURST))]
+    for case in cases:
+        case.form = "in flight"
+    requests, one_by_one = [case.start() for case in cases], chance.random() < 0.5
+    if one_by_one:
+        chance.shuffle(requests)
+        for request in requests:
+            request.Wait()
+    else:
+        MPI.Request.Waitall(requests)
+    return Counter({"calls": len(cases), "wrong": sum(not case.right() for case in cases)})
+
+
 def soak(seconds: float, seed: int) -> Counter[str]:
     """Call until the time is over, which rank 0 decides, and ranks have called different things once; returns counts."""
-    chance, counts, slowest = random.Random(seed), Counter[str](), 0.0
+    chance, counts, all_s = random.Random(seed), Counter[str](), [0.0]
     comms = [hpcoll.Communicator(WORLD.Dup()), hpcoll.Communicator(WORLD.Split(0, -WORLD.rank))]
     end = time.monotonic() + seconds
     while WORLD.bcast(time.monotonic() < end or (WORLD.size > 1 and counts["faults"] == counts["lost"])):
-        for _ in range(FAULT_EVERY):
+        for i in range(FAULT_EVERY):
+            if i % BURST_EVERY == 0:
+                counts += burst(comms, chance)
             case = Case(chance.choice(comms), chance)
             if case.late == case.comm.rank:
                 be_late(stopped=case.turn < 30)
@@ -216,14 +283,14 @@ def soak(seconds: float, seed: int) -> Counter[str]:
             if took > NOTED_S:
                 what = f"{case.method} by {case.algorithm} of {case.count} {case.dtype}"
                 print(f"rank {WORLD.rank}: {fault} in {what} on rank {victim} after {counts['calls']} calls: {took:.2f} s", file=sys.stderr)
-            slowest = max(slowest, took)
+            all_s.append(took)
             if chance.random() < 0.5:
                 comms[at].recover()
             else:
                 comms[at].Free()
                 comms[at] = hpcoll.Communicator((WORLD.Dup if at == 0 else lambda: WORLD.Split(0, -WORLD.rank))())
-    counts["late"] = int(slowest > SOON_S)
-    counts["slowest ms"] = int(1e3 * slowest)
+    counts["late"] = int(max(all_s) > SOON_S)
+    counts |= {"median ms": int(1e3 * statistics.median(all_s)), "slowest ms": int(1e3 * max(all_s))}
     return counts
 
 
@@ -232,5 +299,5 @@ if __name__ == "__main__":
     found = soak(float(sys.argv[1]), int(sys.argv[2]))
     every = WORLD.gather(found)
     if every is not None:
-        sums = {name: max(one[name] for one in every) for name in ("calls", "faults", "lost", "timed out", "slowest ms")}
+        sums = {name: max(one[name] for one in every) for name in ("calls", "faults", "lost", "timed out", "median ms", "slowest ms")}
         print("soak:", sums | {name: sum(one[name] for one in every) for name in ("wrong", "late")}, flush=True)
