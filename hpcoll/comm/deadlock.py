@@ -15,7 +15,7 @@ from hpcoll.comm.notice import IN_LIBRARY, Call
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.story import doing
 
-_MOST = 8  # ranks of a circle
+_MOST = 256  # waits that are looked at
 
 
 class Wait(NamedTuple):
@@ -45,7 +45,16 @@ def deadlock(on: Resources, call: Call) -> list[Wait]:
         on: Resources of a communicator.
         call: In which this rank waits there, and holds up something.
     """
-    return _circle([Wait(on, on.rank, call)])
+    start = Wait(on, on.rank, call)
+    paths, seen = [[start]], {start.place}
+    for path in paths:  # which get longer
+        for wait in _next(path):
+            if _closes(start, wait):
+                return [*path, wait]
+            if wait.place not in seen and len(seen) < _MOST:
+                seen.add(wait.place)
+                paths.append([*path, wait])
+    return []
 
 
 def text_of(waits: list[Wait]) -> str:
@@ -63,19 +72,27 @@ def text_of(waits: list[Wait]) -> str:
     return f"ranks do not call the same on {on.title}: {each}"
 
 
-def _circle(path: list[Wait]) -> list[Wait]:
-    """The path from this rank on, prolonged until it comes back to it."""
+def _next(path: list[Wait]) -> Iterator[Wait]:
+    """On what the last wait hangs: waits of ranks that it awaits, in calls that keep these from coming to its own, or in its own.
+
+    In the same call a rank may just have sent what another still waits for. No circle comes of that where ranks make their calls on one
+    communicator in one order: then whatever keeps a rank from coming to a call comes before that.
+    """
     on, _, call = path[-1]
-    for other in call["awaits"]:
-        for wait in _held_from(on, other, call):
-            here, held = wait.on.rank, path[0].call["holds"] == PROCESS or path[0].call["key"] == wait.call["key"]
-            if held and (_awaits_all(wait.call) or here in wait.call["awaits"]) and _absent(wait.on, here, wait.call):
-                return [*path, wait]
-            seen = any(wait.world_rank == one.world_rank for one in path)
-            found = [] if seen or len(path) == _MOST else _circle([*path, wait])
-            if found:
-                return found
-    return []
+    known, alone = Knowledge(on, on.group.logs.get(call["lane"], on.log)), all(one.on is on for one in path)
+    if call["lane"] != IN_LIBRARY:
+        known.ask(call["awaits"])
+    for rank in call["awaits"]:
+        if _absent(on, rank, call):
+            yield from _held_from(on, rank, call, known)
+        elif alone and (theirs := known.waiting(rank, call["number"])) is not None:
+            yield Wait(on, rank, theirs)
+
+
+def _closes(start: Wait, wait: Wait) -> bool:
+    """Whether a wait hangs on the first one: this process has yet to come to its call, and is held up."""
+    here, held = wait.on.rank, start.call["holds"] == PROCESS or start.call["key"] == wait.call["key"]
+    return held and (_awaits_all(wait.call) or here in wait.call["awaits"]) and _absent(wait.on, here, wait.call)
 
 
 def _awaits_all(call: Call) -> bool:
@@ -95,11 +112,8 @@ def _absent(on: Resources, rank: int, call: Call) -> bool:
     return begun is not None and begun.begun == begun.ended < call["number"]
 
 
-def _held_from(on: Resources, rank: int, call: Call) -> Iterator[Wait]:
-    """In what a rank waits, so that it cannot come to a call."""
-    if not _absent(on, rank, call):
-        return
-    known = Knowledge(on, on.group.logs.get(call["lane"], on.log))  # of other nodes' ranks only what was asked for this call is known
+def _held_from(on: Resources, rank: int, call: Call, known: Knowledge) -> Iterator[Wait]:
+    """In what a rank waits that has yet to come to a call, so that it cannot."""
     for theirs in known.notice(rank).get("waits", ()):
         if theirs["key"] == call["key"]:
             if theirs["holds"] in (PROCESS, COMMUNICATOR):

@@ -21,16 +21,21 @@ def awaited(engine: HostEngine, local_ranks: Sequence[int]) -> tuple[list[int], 
     nrows = len(engine.program.rows)
     rows = engine.numbers(f.ROWS, nrows, f.NCOLUMNS)
     slots = engine.numbers(f.WINDOW_SLOTS, int(engine.state[f.WINDOW]), 2).tolist()
-    waiting = [row for lane, row in slots if lane < engine.state[f.NLANES] and row < nrows]
-    peers = {_peer(rows, rows[row], local_ranks) for row in waiting} - {-1}
-    return sorted(peers), f"row {waiting[0] + 1} of {nrows}" if waiting else ""
+    waiting = [(lane, row) for lane, row in slots if lane < engine.state[f.NLANES] and row < nrows]
+    found = set[int]()
+    for lane, row in waiting:
+        if rows[row][f.CODE] == Code.RESERVE and engine.rings is not None:
+            slot = (lane % int(engine.state[f.WINDOW]) + int(engine.state[f.FIRST_STAGING_SLOT])) % f.STAGING_SLOTS
+            found |= {local_ranks[local] for local in engine.rings.unread(slot)}
+        found |= _peers(rows, rows[row], local_ranks)
+    return sorted(found), f"row {waiting[0][1] + 1} of {nrows}" if waiting else ""
 
 
-def _peer(rows: np.ndarray, row: np.ndarray, local_ranks: Sequence[int]) -> int:
-    """The rank that a row waits for, -1 for none."""
+def _peers(rows: np.ndarray, row: np.ndarray, local_ranks: Sequence[int]) -> set[int]:
+    """The rank that a row names for which it waits, if it names one."""
     if row[f.CODE] in _LOCAL:
-        return local_ranks[int(row[f.LOCAL_PEER])]
+        return {local_ranks[int(row[f.LOCAL_PEER])]}
     if row[f.CODE] != Code.WAIT:
-        return -1
+        return set()
     begun = np.isin(rows[:, f.CODE], (Code.SEND, Code.RECV)) & (rows[:, f.REQUEST] == row[f.REQUEST])
-    return int(rows[begun, f.PEER][0]) if begun.any() else -1
+    return set(rows[begun, f.PEER][:1].tolist())

@@ -190,6 +190,7 @@ class Watch:
         waits = deadlock(self._on, call) if call["holds"] else []
         before, self._stuck = self._stuck, [one.place for one in waits]
         if waits and self._stuck == before:
+            self._wait(lambda: self._known.of_all(self._known.answers))  # for the text, which has them all
             text = text_of(waits)
             for on in {one.on for one in waits} - {self._on}:
                 tell(on, MismatchError, text)

@@ -1,7 +1,8 @@
 """A soak: random collectives of random sizes on several communicators, in all forms, with ranks that are late, and faults thrown in.
 
 Every call ends with the right answer or with the right error on every rank, in time. What is called follows from a seed, the same on all
-ranks; a fault is one rank's call that differs, or an acknowledgement that is lost, on a communicator whose calls have a limit.
+ranks; a fault is one rank's call that differs, or another call in another form on some ranks, or an acknowledgement that is lost, on a
+communicator whose calls have a limit.
 Started under mpirun: ``python tests/mpi/soak.py SECONDS SEED``; rank 0 prints the counts.
 """
 
@@ -32,7 +33,7 @@ METHODS = ("Allreduce", "Reduce", "Bcast", "Allgather", "Alltoall", "Scan", "Red
 COMBINE = ("Allreduce", "Reduce", "Scan", "Reduce_scatter_block", "Reduce_scatter")
 FORMS = ("blocking", "blocking", "in flight", "persistent")
 BURST_EVERY, BURST = 20, (2, 6)  # calls after which several are in flight at once, and how many
-FAULTS = ("count", "type", "operator", "collective", "root", "bit")
+FAULTS = ("count", "type", "operator", "collective", "root", "bit", "form")
 FAULT_EVERY = 40  # calls
 LOST_EVERY = 15  # faults, of which the first is one
 CALLS_AFTER, LIMIT_S = 40, 2.0  # a lost acknowledgement
@@ -163,12 +164,22 @@ def differs(case: Case, fault: str) -> bool:
     return fault != "root" or (case.root is not None and case.comm.size > 1)
 
 
-def provoke(case: Case, fault: str, victim: int) -> float:
-    """Let one rank call something else: seconds until this rank knew; raises where it did not, or data came."""
+def in_another_form(case: Case, chance: random.Random) -> tuple[Case, set[int]]:
+    """Another call, which has no messages for those of a case, and some ranks that make it, but not all."""
+    other = Case(case.comm, chance)
+    other.form = chance.choice([form for form in FORMS if form != case.form])
+    return other, set(chance.sample(range(case.comm.size), chance.randrange(1, case.comm.size)))
+
+
+def provoke(case: Case, fault: str, victim: int, chance: random.Random) -> float:
+    """Let one rank call something else, or some: seconds until this rank knew; raises where it did not, or data came."""
     me, begun = case.comm.rank == victim, time.monotonic()
     call = case.changed(fault) if me else case.changed("")
-    nothing = case.form == "persistent" and case.count == 0  # no message, and none that comes the same way later
-    call.form = "blocking" if fault == "bit" or nothing else case.form
+    if fault == "form":
+        other, parted = in_another_form(case, chance)
+        call = other if case.comm.rank in parted else case
+    nothing = call.form == "persistent" and call.count == 0 and fault != "form"  # no message, and none that comes the same way later
+    call.form = "blocking" if fault == "bit" or nothing else call.form
     if fault == "bit" and me:  # of all that was called so far
         case.comm._context.resources.message_contexts[0].log.fields[fields.CHAIN] ^= 1 << case.turn % 63
     try:
@@ -279,7 +290,7 @@ def soak(seconds: float, seed: int) -> Counter[str]:
         if differs(case, fault) and WORLD.size > 1:
             counts["faults"] += 1
             WORLD.Barrier()  # else who is late hears of it in a call before
-            took = provoke(case, fault, victim)
+            took = provoke(case, fault, victim, chance)
             if took > NOTED_S:
                 what = f"{case.method} by {case.algorithm} of {case.count} {case.dtype}"
                 print(f"rank {WORLD.rank}: {fault} in {what} on rank {victim} after {counts['calls']} calls: {took:.2f} s", file=sys.stderr)

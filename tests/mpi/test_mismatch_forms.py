@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,16 @@ def test_functions_as_operators(way: str) -> None:
     op = hpcoll.reduce_op(lambda a, b: a * b) if LAST else hpcoll.reduce_op(lambda a, b: a + b)
     text, seconds = caught(comm, lambda: comm.Allreduce(x(8), total, op))
     assert agreed([] if "op=a function" in text and seconds < SOON_S else [(text, seconds)]) == []
+
+
+@either_way
+def test_a_root_without_room(way: str) -> None:
+    """That has sent what there is room for, and can send no more before the others come to its call."""
+    comm = made(way)
+    others = partial(in_flight, comm, "Allreduce", (x(8), x(8)))
+    text, seconds = caught(comm, others if comm.rank else lambda: comm.Bcast(x(300_000), algorithm="binomial"))
+    right = "Bcast(float64[300000], root=0)" in text and "Iallreduce(float64[8], op=SUM)" in text
+    assert agreed([] if right and seconds < SOON_S else [(text, seconds)]) == []
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="the source of what a frame executes is known from Python 3.11 on")

@@ -123,6 +123,12 @@ class Rings:
         for field, value in values.items():
             self.fields[field] = value
 
+    def unread(self, staging_slot: int) -> list[int]:
+        """Local ranks that have not used all that was posted to them from a staging slot, as far as compiled code has seen."""
+        nlocal, ncounters = len(self.local_peers) + 1, STAGING_SLOTS * (len(self.local_peers) + 1)
+        sent, _, acked = self.fields[f.RINGS_NFIELDS : f.RINGS_NFIELDS + 3 * ncounters].reshape(3, STAGING_SLOTS, nlocal)
+        return np.flatnonzero(acked[staging_slot] < sent[staging_slot]).tolist()
+
 
 def _slots_nbytes(nlocal: int) -> int:
     return STAGING_SLOTS * nlocal * nlocal * RING_SLOTS * CACHE_LINE_NBYTES
