@@ -94,16 +94,21 @@ class Agreements:
         self.gather(np.frombuffer(pickled.ljust(room, b"\0"), np.uint8), every, purpose, what)
         return [MPI.pickle.loads(one[:n]) for one, n in zip(every, lengths.tolist(), strict=True)]
 
-    def gather_number(self, mine: int, purpose: Purpose, what: str) -> list[int]:
-        """Every rank's number; this purpose has no other gathers. Engine and memory are kept: it is a part of every such call."""
+    def gather_number(self, mine: int, purpose: Purpose, what: Callable[[], str]) -> list[int]:
+        """Every rank's number; this purpose has no other gathers. Engine and memory are kept: it is a part of every such call.
+
+        ``what`` says what all ranks are to call now; called where it takes long.
+        """
         kept = self._kept.pop(purpose, None)  # not while another thread has it
         if kept is None:
             one, every = np.array([mine], np.int64), np.empty(self._on.nranks, np.int64)
             call = Call("allgather", one.ctypes.data, every.ctypes.data, one.nbytes, _BYTE, keep=(one, every))
-            kept = one, every, call, self._run(call, purpose, what)
+            kept = one, every, call, self._run(call, purpose, what())
         else:
             (one, every, call, engine), one[0] = kept, mine
-            self._end(call, engine, call_compiled(RUN, engine.address, call.send, call.recv, AS_BEFORE), purpose, what)
+            status = call_compiled(RUN, engine.address, call.send, call.recv, AS_BEFORE)
+            if status != DONE:
+                self._end(call, engine, status, purpose, what())
         numbers: list[int] = every.tolist()
         self._kept[purpose] = kept
         return numbers

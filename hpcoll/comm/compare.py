@@ -1,6 +1,7 @@
-"""``HPCOLL_CHECK=all``: every blocking collective is compared on all ranks before it runs, by a message of its own.
+"""Calls that are compared on all ranks before they run, by messages of their own: what the checks of their messages cannot show.
 
-That covers what the checks of messages do not: what the MPI library serves.
+With ``HPCOLL_CHECK=all`` those are all blocking collectives, the MPI library's own too; and always persistent requests, as they are made:
+their messages are theirs alone, so that those of a wrong root might never be read.
 """
 
 from typing import Any, Protocol
@@ -10,10 +11,12 @@ import numpy as np
 from hpcoll.base.errors import MismatchError, TransportError
 from hpcoll.base.units import ranks_in_words
 from hpcoll.comm.caller import in_words, place_of_caller
-from hpcoll.comm.calls.call import Call
-from hpcoll.comm.calls.methods import Caller, Method
+from hpcoll.comm.calls.methods import METHODS, NUMBERS, Caller, Method
+from hpcoll.comm.owner import written
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.signature import Purpose, Signature, signed_nbytes
+from hpcoll.runtime.engine.host_engine import HostEngine
+from hpcoll.schedules.collectives import COLLECTIVES
 
 _NBYTES = 2048  # of what a rank says
 
@@ -47,38 +50,83 @@ def compare(context: Comparing, row: Method, arguments: tuple[Any, ...], root: A
         MismatchError: on every rank, quoting the call of each.
         CollectiveTimeout: not all ranks came in that time. PeerFailed: one is known to have ended.
     """
+    root = root if root is None else context.caller.root(root)
+    call = None if row.gpu_arrays(arguments, context.rank) else row.describe(context.caller, *arguments)
+    if call is None:
+        mine = _said([row.name, root], _named(row.name, root))
+    else:
+        signature = Signature.of(call)
+        mine = _said([row.name, *signature, call.count if signed_nbytes(call) else 0], signature.text(call.count))
+    _tell(context, _every(context, row.name, mine, limit_s))
+
+
+def compare_requests(context: Comparing, method: str, root: Any, engine: HostEngine | None) -> None:
+    """Compare a persistent request that is being made with those of the other ranks; collective, errors as of `compare`.
+
+    Args:
+        context: Of the communicator, which is closed where they differ.
+        method: mpi4py's name of the blocking method; ``root`` of the call, where it has one.
+        engine: What is to run it; None: the MPI library.
+    """
+    said: tuple[Any, ...] = (-1, root) if engine is None else engine.signed
+
+    def what() -> str:
+        if engine is None:
+            rooted = COLLECTIVES[METHODS[method].collective].rooted
+            return f"{_named(f'{method}_init', root if rooted else None)} by the MPI library"
+        return written(Signature.unpacked(said[0]).text(engine.elements), "persistent")
+
+    try:
+        numbers = context.resources.agreements.gather_number(hash((NUMBERS[method], *said)), Purpose.PERSISTENT, what)
+    except TransportError as error:
+        context.interrupted(f"{method}_init", error)
+        raise
+    if len(set(numbers)) == 1:
+        return
+    if engine is None:
+        mine = _said([f"{method}_init", root], what())
+    else:
+        signature = Signature.unpacked(said[0])
+        mine = _said([method, *signature, said[1]], what(), f", algorithm {signature.algorithm_name}, {signature.segment_text}")
+    _tell(context, _every(context, method, mine))
+
+
+def _every(context: Comparing, method: str, mine: dict[str, Any], limit_s: float | None = None) -> list[dict[str, Any]]:
+    """What every rank says of its call; the call ends badly where not all do."""
     import json
 
-    on, call = context.resources, None if row.gpu_arrays(arguments, context.rank) else row.describe(context.caller, *arguments)
-    mine = _said(row.name, call, root if root is None else context.caller.root(root))
+    on = context.resources
     sent, every = np.zeros(_NBYTES, np.uint8), np.zeros((on.nranks, _NBYTES), np.uint8)
     text = json.dumps(mine).encode()[:_NBYTES]
     sent[: len(text)] = np.frombuffer(text, np.uint8)
     try:
-        on.agreements.gather(sent, every, Purpose.COMPARISON, mine["what"].rpartition(" at ")[0], limit_s)
+        on.agreements.gather(sent, every, Purpose.COMPARISON, mine["what"], limit_s)
     except TransportError as error:
-        context.interrupted(row.name, error)
+        context.interrupted(method, error)
         raise
-    calls = [json.loads(one.tobytes().rstrip(b"\0")) for one in every]
-    different = {json.dumps(one["call"]): one["call"] for one in calls}.values()
-    if all(_alike(one, other) for one in different for other in different):  # the same answer on all ranks
+    return [json.loads(one.tobytes().rstrip(b"\0")) for one in every]
+
+
+def _tell(context: Comparing, calls: list[dict[str, Any]]) -> None:
+    """Raise MismatchError, on all ranks alike, if their calls differ."""
+    different = [one["call"] for at, one in enumerate(calls) if one["call"] not in [other["call"] for other in calls[:at]]]
+    if all(_alike(one, other) for one in different for other in different):
         return
-    found: dict[str, list[int]] = {}
+    only_how, found = len({one["what"] for one in calls}) == 1, dict[str, list[int]]()
     for rank, one in enumerate(calls):
-        found.setdefault(one["what"], []).append(rank)
+        found.setdefault(f"{one['what']}{one['how'] if only_how else ''} at {one['where']}", []).append(rank)
     each = "; ".join(f"{ranks_in_words(ranks)}: {what}" for what, ranks in found.items())
     context.close("ranks did not call the same")
-    raise MismatchError(f"rank {on.rank}: ranks do not call the same on {on.title}: {each}")
+    raise MismatchError(f"rank {context.rank}: ranks do not call the same on {context.resources.title}: {each}")
 
 
-def _said(method: str, call: Call | None, root: Any) -> dict[str, Any]:
-    """What a rank says of its call: what is compared, and in words."""
-    where = in_words(place_of_caller())
-    if call is None:
-        return {"call": [method, root], "what": f"{method}({'' if root is None else f'root={root}'}) at {where[-200:]}"}
-    signature = Signature.of(call)
-    counted = call.count if signed_nbytes(call) else 0
-    return {"call": [method, *signature, counted], "what": f"{signature.text(call.count)} at {where[-200:]}"}
+def _said(call: list[Any], what: str, how: str = "") -> dict[str, Any]:
+    """What a rank says of its call: what is compared, and in words; ``how`` it runs is told where nothing else differs."""
+    return {"call": call, "what": what, "how": how, "where": in_words(place_of_caller())[-200:]}
+
+
+def _named(method: str, root: Any) -> str:
+    return f"{method}({'' if root is None else f'root={root}'})"
 
 
 def _alike(one: list[Any], other: list[Any]) -> bool:

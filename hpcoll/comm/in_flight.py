@@ -15,6 +15,7 @@ from hpcoll.comm.calls.lasting import lasting
 from hpcoll.comm.calls.methods import FOUND_BY, METHODS, Caller
 from hpcoll.comm.calls.native import as_native, only_native
 from hpcoll.comm.calls.reductions import every_count
+from hpcoll.comm.compare import compare_requests
 from hpcoll.comm.context import Context
 from hpcoll.comm.cut import ledger_nbytes
 from hpcoll.comm.deferred import defer
@@ -188,11 +189,17 @@ def make_persistent(
         call, plan = prepared.call, prepared.plan
         if call is None or plan.algorithm == NATIVE:
             theirs = arguments_of(context, METHODS[method], prepared._replace(arguments=arguments))
+            compare_requests(context, method, root, None)
             plan.account.note(ledger_nbytes(call, context.nranks))
             return getattr(context.resources.native, f"{method}_init")(*theirs)
         planned = _plan_first(context, prepared, call)
         if may_enter(table, call, plan, send):
             enter(context.planner, table, method, arguments, (send, recv), call, Served(planned.engine, (plan, call)))
+    try:
+        compare_requests(context, method, root, planned.engine)
+    except BaseException:
+        planned.give_back()
+        raise
     request = Persistent()
     with context.closing(planned.plan.named(planned.call.count)):
         request._bind(context, *planned, limit_s)

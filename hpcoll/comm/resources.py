@@ -93,7 +93,7 @@ class Resources:
     def _counts(self, count: int) -> list[int]:
         """Every rank's count; collective."""
         what = "Reduce_scatter, for which each rank tells its count"
-        numbers: list[int] = self.agreements.gather_number(count, Purpose.COUNTS, what)
+        numbers: list[int] = self.agreements.gather_number(count, Purpose.COUNTS, lambda: what)
         return numbers
 
     @property

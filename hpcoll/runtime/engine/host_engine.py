@@ -192,6 +192,11 @@ class HostEngine:
         return int(self.state[f.ELEMENTS])
 
     @property
+    def signed(self) -> tuple[int, int]:
+        """What the checks of its messages are made of: the signature, and the size of the latest call's message as that is compared."""
+        return int(self.state[f.SIGNATURE]), int(self.state[f.ELEMENTS] * self.state[f.SIGNED])
+
+    @property
     def ledger_nbytes(self) -> int:
         """Of that message, for the ledger."""
         return int(self.state[f.LEDGER_NBYTES])
