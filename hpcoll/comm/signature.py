@@ -24,7 +24,8 @@ _ELEMENTS = (
 _OPS = (*BUILTIN, AVG.name, "premul_sum")
 _COLLECTIVES = tuple(COLLECTIVES)
 _ALGORITHMS = {name: tuple(sorted(row.name for row in CATALOGUE.values() if row.collective == name)) for name in COLLECTIVES}
-_BITS = (5, 1, ELEMENT_BITS, OP_BITS, 7, 6, 20)  # of a signature's fields, in their order
+_BITS = (5, 1, ELEMENT_BITS, OP_BITS, 5, 10, 20)  # of a signature's fields, in their order
+_DIGITS = 1 << 5  # of a segment: numbers of binary digits; the rest of the field is of its digest
 _USERS = 1 << 15  # of an operator's field: the rest is of its digest
 _PARTLY_KNOWN = ("gather", "scatter", "alltoall")  # whose varying counts not all ranks know
 
@@ -54,7 +55,7 @@ class Signature(NamedTuple):
         varies: Blocks have sizes of their own.
         element: Position among `_ELEMENTS`, from 1 on; 0: another type, or several.
         op: Position among `_OPS`, from 1 on; 0: none.
-        segment: Number of binary digits of the segment's size.
+        segment: Number of binary digits of the segment's size, and a digest of that.
         root: Root; where there is none, the `Purpose`.
     """
 
@@ -71,7 +72,7 @@ class Signature(NamedTuple):
         """That of a call, by whatever algorithm where none is named."""
         return cls(
             _COLLECTIVES.index(call.collective), int(call.blocks is not None), _position(_name(call.element), _ELEMENTS), _op(call.op),
-            0 if algorithm is None else _ALGORITHMS[call.collective].index(algorithm), min(segment.bit_length(), 63),
+            0 if algorithm is None else _ALGORITHMS[call.collective].index(algorithm), _segment(segment),
             call.root or call.purpose,
         )  # fmt: skip
 
@@ -86,7 +87,7 @@ class Signature(NamedTuple):
 
     @property
     def word(self) -> int:
-        """All fields in one number below 2**61; never 0, which is no signature."""
+        """All fields in one number below 2**63; never 0, which is no signature."""
         word = 0
         for bits, field in zip(reversed(_BITS), reversed(self), strict=True):
             word = (word << bits) + field
@@ -151,7 +152,7 @@ class Signature(NamedTuple):
     @property
     def segment_text(self) -> str:
         """How long its segments are, as far as that is in it."""
-        return f"segments of {format_nbytes(1 << self.segment >> 1)} or more"
+        return f"segments of {format_nbytes(1 << self.segment % _DIGITS >> 1)} or more"
 
     @property
     def algorithm_name(self) -> str:
@@ -186,6 +187,11 @@ def _op(op: ReduceOp | None) -> int:
     if op is None:
         return 0
     return _position(op.name, _OPS) if op.function is None else _USERS + op.digest % _USERS
+
+
+def _segment(nbytes: int) -> int:
+    """As in a signature: segments of other sizes are told apart with few exceptions."""
+    return min(nbytes.bit_length(), _DIGITS - 1) + _DIGITS * (nbytes * 2654435769 % 2**32 >> 27)
 
 
 def _position(name: str, names: tuple[str, ...]) -> int:
