@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from failed_calls import blocking, caught, in_flight, persistent
 from gpu_cases import read
@@ -23,18 +24,96 @@ FORMS = [blocking, in_flight, persistent]
 several = pytest.mark.mpi(min_size=2)
 
 
+# What the last rank calls otherwise, given the number of elements and what makes arrays: the others' call and its own, and how texts quote
+# both.
+MISMATCHES: dict[str, tuple[Callable[[int, Any], tuple[Any, Any]], str, str]] = {
+    "operator": (
+        lambda n, x: (("Allreduce", (x(n), x(n), MPI.SUM)), ("Allreduce", (x(n), x(n), MPI.MAX))),
+        "llreduce(float32[{n}], op=SUM)", "llreduce(float32[{n}], op=MAX)",
+    ),
+    "count": (
+        lambda n, x: (("Allreduce", (x(n), x(n))), ("Allreduce", (x(n - 1), x(n - 1)))),
+        "llreduce(float32[{n}], op=SUM)", "llreduce(float32[{less}], op=SUM)",
+    ),
+    "type of what is moved": (
+        lambda n, x: (("Allgather", (x(n), x(n * WORLD.size))), ("Allgather", (x(n, "i4"), x(n * WORLD.size, "i4")))),
+        "llgather(float32[{n}])", "llgather(int32[{n}])",
+    ),
+    "root": (
+        lambda n, x: (("Bcast", (x(n), 0)), ("Bcast", (x(n), WORLD.size - 1))), "cast(float32[{n}], root=0)", "cast(float32[{n}], root=",
+    ),
+    "collective": (
+        lambda n, x: (("Allreduce", (x(n), x(n))), ("Bcast", (x(n), 0))), "llreduce(float32[{n}], op=SUM)", "cast(float32[{n}], root=0)",
+    ),
+}  # fmt: skip
+FEW = ("operator", "type of what is moved")
+KINDS = [(name, count, form) for name in MISMATCHES for count in (LONG, SHORT) for form in FORMS]
+
+
+def rare(name: str, count: int, form: Callable[..., None]) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.full] * (count == SHORT or (form is not blocking and name != FEW[0]) or name not in FEW)
+
+
 @several
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("count", [LONG, pytest.param(SHORT, marks=pytest.mark.full)])
-def test_every_rank_is_told_of_a_mismatch(count: int, form: Callable[..., None], double: Any) -> None:
-    """Soon, on all ranks; other communicators go on."""
+@pytest.mark.parametrize(("name", "count", "form"), [pytest.param(*case, marks=rare(*case)) for case in KINDS])
+def test_every_rank_is_told_of_a_mismatch(name: str, count: int, form: Callable[..., None], double: Any) -> None:
+    """Soon, on all ranks; other communicators go on, and this one once it is recovered."""
     comm, other = communicator(), communicator()
     assert allreduce(comm, double, count)
-    send, recv = double.Array(count).fill(1), double.Array(count)
-    op = MPI.MAX if comm.rank == comm.size - 1 else MPI.SUM
-    text, seconds = caught(comm, lambda: form(comm, "Allreduce", (send, recv, op)), form)
-    wrong = [] if "op=SUM" in text and "op=MAX" in text and seconds < SOON_S else [(text, seconds)]
+    calls, theirs, mine = MISMATCHES[name]
+    if comm.size == 2 and name == "root" and form is not persistent:
+        pytest.skip("both are roots, and are done")
+    method, arguments = calls(count, lambda n, dtype="f4": double.Array(n, np.dtype(dtype)).fill(1))[comm.rank == comm.size - 1]
+    text, seconds = caught(comm, lambda: form(comm, method, arguments), form)
+    quoted = [call.format(n=count, less=count - 1).replace("(", "_init(" if form is persistent else "(", 1) for call in (theirs, mine)]
+    plain = text.replace("] on the GPU", "]")
+    wrong = [] if all(one in plain for one in quoted) and seconds < SOON_S else [(text, seconds)]
     wrong += [] if allreduce(other, double, count) else ["wrong"]
+    comm.recover()
+    wrong += [] if allreduce(comm, double, count) else ["wrong after it"]
+    assert agreed(wrong) == []
+
+
+@several
+@pytest.mark.parametrize("form", [blocking, pytest.param(in_flight, marks=pytest.mark.full)])
+def test_a_rank_comes_late(form: Callable[..., None], double: Any) -> None:
+    """All raise with one text, whoever comes when the others have given up too, and go on once they have recovered."""
+    comm, late = communicator(), WORLD.rank == WORLD.size - 1
+    assert allreduce(comm, double)
+    send, recv = double.Array(LONG).fill(1), double.Array(LONG)
+    method = comm.Allreduce if form is blocking else lambda *given, timeout: comm.Iallreduce(*given, timeout=timeout).Wait()
+    if late:
+        WORLD.Barrier()
+    error = raised(lambda: method(send, recv, timeout=0.5))
+    if not late:
+        WORLD.Barrier()
+    told = rf"did not end in 0\.5 s.*: rank \d waits for .*; rank {WORLD.size - 1} is in no collective since"
+    wrong = [] if isinstance(error, hpcoll.CollectiveTimeout) and re.search(told, str(error)) else [repr(error)]
+    comm.recover()
+    wrong += [] if allreduce(comm, double) else ["wrong after it"]
+    assert agreed(wrong) == []
+
+
+@several
+@pytest.mark.parametrize("name", ["cuEventQuery", "cuLaunchKernel", "cuEventRecord"])
+def test_the_driver_fails_on_one_rank(name: str, double: Any) -> None:
+    """That raises its error, the others one that names it; all go on once they have recovered."""
+    comm, mine = communicator(), WORLD.rank == WORLD.size - 1
+    assert allreduce(comm, double)
+    send, recv = double.Array(LONG).fill(1), double.Array(LONG)
+    WORLD.Barrier()
+    if mine:
+        double.fail(name, 700)
+
+    def call() -> None:
+        for _ in range(3):  # who was through hears it in the next one
+            comm.Allreduce(send, recv, algorithm="two_shot")
+
+    error = raised(call)
+    gave_up = isinstance(error, hpcoll.PeerFailed) and f"rank {WORLD.size - 1} gave up: DeviceError" in str(error)
+    wrong = [] if (isinstance(error, hpcoll.DeviceError) if mine else gave_up) else [repr(error)]
+    comm.recover()
+    wrong += [] if allreduce(comm, double) else ["wrong after it"]
     assert agreed(wrong) == []
 
 

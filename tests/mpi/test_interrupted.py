@@ -18,8 +18,8 @@ pytestmark = pytest.mark.mpi(min_size=2)
 NOT_ENDED = "an earlier collective did not end"
 
 
-def test_ctrl_c() -> None:
-    """Rank 0 waits alone in a barrier and is interrupted."""
+def test_ctrl_c(way: str) -> None:
+    """Rank 0 waits alone in a barrier and is interrupted; all go on when they have recovered."""
     comm, wrong = fresh(), list[str]()
 
     def interrupted_call() -> None:
@@ -34,6 +34,10 @@ def test_ctrl_c() -> None:
         again = raised(lambda: comm.Barrier(algorithm="dissemination", timeout=SOON_S))
         wrong += not_refused(again, f"{NOT_ENDED} .*barrier/dissemination")
     assert agreed(wrong) == []
+    comm.recover()
+    total = np.zeros(3)
+    comm.Allreduce(np.ones(3), total, timeout=SOON_S)
+    assert agreed([] if (total == comm.size).all() else [total]) == []
 
 
 class Alarm(Exception):

@@ -8,12 +8,13 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 from mpi4py import MPI
-from reference import agreed, communicator
+from reference import agreed, communicator, fresh
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError
@@ -113,7 +114,9 @@ def test_freed(by_mpi: bool) -> None:
     comm = hpcoll.Communicator(original)
     assert works(comm)
     (original if by_mpi else comm).Free()
-    for call in (lambda: comm.Allreduce(MPI.IN_PLACE, np.ones(3)), lambda: comm.Bcast(np.ones(3)), comm.Barrier):
+    calls = (lambda: comm.Allreduce(MPI.IN_PLACE, np.ones(3)), lambda: comm.Bcast(np.ones(3)), comm.Barrier)
+    later = (lambda: comm.Iallreduce(MPI.IN_PLACE, np.ones(3)), lambda: comm.Allreduce_init(MPI.IN_PLACE, np.ones(3)))
+    for call in (*calls, *later):
         with pytest.raises(
             ArgumentError, match=r"^rank \d: this communicator cannot be used: the communicator was freed$"
         ):
@@ -143,9 +146,10 @@ def test_many_communicators() -> None:
         one.Free()
 
 
-def test_messages_of_the_application() -> None:
+@pytest.mark.parametrize("algorithm", ["direct", "recursive_doubling"])
+def test_messages_of_the_application(algorithm: str, way: str) -> None:
     """An open receive for anything gets the application's message, none of ours; one sent before is still there after."""
-    comm = communicator()
+    comm = fresh()
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     early = comm.isend("early", right, tag=0)
     box = np.zeros(1000, np.uint8)
@@ -157,6 +161,14 @@ def test_messages_of_the_application() -> None:
     anything = comm.Irecv(box, MPI.ANY_SOURCE, MPI.ANY_TAG)
     assert works(comm)
     assert works(comm.Split(0, -comm.rank))
+    total = np.zeros(8)
+    request = comm.Allreduce_init(np.ones(8), total, algorithm=algorithm)
+    if comm.rank == 0:
+        time.sleep(0.4)  # the others wait and ask, by messages
+    for run in (lambda: comm.Iallreduce(np.ones(8), total, algorithm=algorithm).Wait(), lambda: (request.Start(), request.Wait())):
+        total[:] = 0
+        run()
+        assert (total == comm.size).all()
     taken = anything.Test()
     comm.Barrier(algorithm="dissemination")
     comm.Send(np.full(3, 7, np.uint8), right, tag=5)
