@@ -74,8 +74,11 @@ def unit(library: str, arguments: tuple[str, ...]) -> Stage:
     return Stage("tests/unit", command, nranks=1, cores=cores)
 
 
-def cluster(library: str, arguments: tuple[str, ...]) -> Stage:
-    return Stage("tests/cluster", (python(library), "-m", "pytest", "-q", "tests/cluster", *arguments), nranks=1, cores=0)
+def cluster(library: str, arguments: tuple[str, ...], where: str = "") -> Stage:
+    """Emulated hosts; with the first library Slurm too, which starts jobs of both."""
+    pattern = where or ("test_*.py" if library == LIBRARIES[0] else "test_hosts*.py")
+    files = sorted(str(file.relative_to(ROOT)) for file in ROOT.glob(f"tests/cluster/{pattern}"))
+    return Stage(f"tests/cluster, {library}", (python(library), "-m", "pytest", "-q", *files, *arguments), nranks=1, cores=0)
 
 
 def files(markers: str) -> tuple[str, ...]:
@@ -107,7 +110,8 @@ def short(arguments: tuple[str, ...]) -> list[Stage]:
     mpi_stages = [mpi(library, nranks, ("-m", markers, *arguments), files(markers)) for library, nranks, markers in SHORT]
     mpi_stages = [one._replace(cores=0) if one.nranks == 1 else one for one in mpi_stages]  # jobs of their own, which mostly wait
     fast = ("-m", "not full", *arguments)
-    return [*lint(base), cluster(base, fast), unit(base, fast), *mpi_stages]
+    emulated = [cluster(base, fast), *(cluster(one, fast, "test_hosts_trouble.py") for one in LIBRARIES[1:])]
+    return [*lint(base), *emulated, unit(base, fast), *mpi_stages]
 
 
 def chosen(
@@ -121,7 +125,7 @@ def chosen(
         found += {
             "lint": lambda: lint(libraries[0]),
             "unit": lambda: [unit(libraries[0], arguments)],
-            "cluster": lambda: [cluster(libraries[0], arguments)],
+            "cluster": lambda: [cluster(library, arguments) for library in libraries],
             "mpi": lambda: [mpi(library, n, arguments) for library in libraries for n in nranks],
             "clients": lambda: [clients(*one, arguments) for one in its_own],
             "torch": lambda: [torch(n, folder, arguments) for folder, n in TORCH_RUNS if n in nranks],

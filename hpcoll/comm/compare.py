@@ -14,7 +14,7 @@ from hpcoll.comm.caller import in_words, place_of_caller
 from hpcoll.comm.calls.methods import METHODS, NUMBERS, Caller, Method
 from hpcoll.comm.owner import written
 from hpcoll.comm.resources import Resources
-from hpcoll.comm.signature import Purpose, Signature, signed_nbytes
+from hpcoll.comm.signature import Purpose, Signature, counted, differing, signed_nbytes
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.schedules.collectives import COLLECTIVES
 
@@ -56,7 +56,8 @@ def compare(context: Comparing, row: Method, arguments: tuple[Any, ...], root: A
         mine = _said([row.name, root], _named(row.name, root))
     else:
         signature = Signature.of(call)
-        mine = _said([row.name, *signature, call.count if signed_nbytes(call) else 0], signature.text(call.count))
+        said = [row.name, *signature, counted(call) * signed_nbytes(call)]
+        mine = _said(said, signature.text(call.count), signature.how(said[-1]))
     _tell(context, _every(context, row.name, mine, limit_s))
 
 
@@ -87,7 +88,7 @@ def compare_requests(context: Comparing, method: str, root: Any, engine: HostEng
         mine = _said([f"{method}_init", root], what())
     else:
         signature = Signature.unpacked(said[0])
-        mine = _said([method, *signature, said[1]], what(), f", algorithm {signature.algorithm_name}, {signature.segment_text}")
+        mine = _said([method, *signature, said[1]], what(), signature.how(said[1]))
     _tell(context, _every(context, method, mine))
 
 
@@ -113,15 +114,16 @@ def _tell(context: Comparing, calls: list[dict[str, Any]]) -> None:
     if all(_alike(one, other) for one in different for other in different):
         return
     only_how, found = len({one["what"] for one in calls}) == 1, dict[str, list[int]]()
+    how = differing([one["how"] if only_how else None for one in calls])
     for rank, one in enumerate(calls):
-        found.setdefault(f"{one['what']}{one['how'] if only_how else ''} at {one['where']}", []).append(rank)
+        found.setdefault(", ".join([f"{one['what']} at {one['where']}", *how[rank]]), []).append(rank)
     each = "; ".join(f"{ranks_in_words(ranks)}: {what}" for what, ranks in found.items())
     context.close("ranks did not call the same")
     raise MismatchError(f"rank {context.rank}: ranks do not call the same on {context.resources.title}: {each}")
 
 
-def _said(call: list[Any], what: str, how: str = "") -> dict[str, Any]:
-    """What a rank says of its call: what is compared, and in words; ``how`` it runs is told where nothing else differs."""
+def _said(call: list[Any], what: str, how: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What a rank says of its call: what is compared, and in words; of ``how`` it runs is told what differs, where nothing else does."""
     return {"call": call, "what": what, "how": how, "where": in_words(place_of_caller())[-200:]}
 
 

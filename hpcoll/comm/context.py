@@ -6,6 +6,7 @@ calls on GPU arrays, once there are any, a GPU part. It hangs on the communicato
 """
 
 import weakref
+from contextlib import suppress
 from functools import cached_property, partial
 from operator import is_
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.errors import ArgumentError, TransportError
+from hpcoll.base.errors import ArgumentError, HpcollError, TransportError
 from hpcoll.comm import entries, library_calls
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.calls.methods import FOUND_BY, METHODS
@@ -22,12 +23,13 @@ from hpcoll.comm.endings import Closing, check_others, end_badly, go_on, left_al
 from hpcoll.comm.engines import BlockingEngines
 from hpcoll.comm.ledger import Ledger
 from hpcoll.comm.operations import abandon
-from hpcoll.comm.owner import Form
+from hpcoll.comm.owner import Form, written
 from hpcoll.comm.persistent_requests import Persistent
 from hpcoll.comm.plan import Plan
 from hpcoll.comm.planner import Planner
 from hpcoll.comm.prepared import Asked, Prepared
 from hpcoll.comm.resources import Resources
+from hpcoll.comm.signature import Signature
 from hpcoll.comm.watch import Watch
 from hpcoll.runtime.engine import call_cache
 from hpcoll.runtime.engine.entry import UNPACK_RESULTS, call_compiled, run_cached
@@ -128,21 +130,32 @@ class Context:
         """Where the GPU or memory may fail on this rank alone."""
         return Closing(self, what)
 
-    def check(self) -> None:
+    def check(self, method: str = "", arguments: tuple[Any, ...] = (), form: Form = "blocking") -> None:
         """Refuse a communicator that cannot be used any more.
 
+        Args:
+            method, arguments, form: Of the call that is about to begin, by mpi4py's name, if any is.
         Raises:
             ArgumentError: says why.
             MismatchError, PeerFailed, CollectiveTimeout: a call of another rank has failed.
         """
         if not self.closed:
             try:
-                check_others(self.resources)
+                place = 1 + self.turn if form == "in flight" else 0
+                check_others(self.resources, place, partial(self._about_to, method, arguments, form))
             except TransportError as error:
                 self.interrupted("a call that did not begin", error)
         if self.closed or MPI.Is_finalized():
             why = "MPI is finalised" if MPI.Is_finalized() else self.closed
             raise ArgumentError(f"rank {self.rank}: this communicator cannot be used: {why}")
+
+    def _about_to(self, method: str, arguments: tuple[Any, ...], form: Form) -> str:
+        """A call that has not begun, as the program wrote it, as far as that can be said without asking anybody."""
+        call = None
+        with suppress(HpcollError):
+            if method and not METHODS[method].gpu_arrays(arguments, self.rank) and (method != "Reduce_scatter" or arguments[2] is not None):
+                call = METHODS[method].describe(self.caller, *arguments)
+        return method and written(f"{method}()" if call is None else Signature.of(call).text(call.count), form)
 
     def run(
         self, status: int, key: call_cache.Key, arguments: tuple[Any, ...], *buffers: Any, stream: Any = None, limit_s: float | None = None
@@ -213,9 +226,9 @@ class Context:
     def _run_prepared(
         self, key: call_cache.Key, arguments: tuple[Any, ...], asked: Asked, table: call_cache.CallTable | None, *buffers: Any
     ) -> None:
-        self.check()
         method, root, *_ = call_cache.whole(key)
         arguments = METHODS[method].meant(arguments, self.rank)
+        self.check(method, arguments)
         if self.resources.config.check == EVERY_CALL:
             compare(self, METHODS[method], arguments, root, self.limit_s if asked.limit_s is None else asked.limit_s)
         with self.closing(method):

@@ -2,7 +2,7 @@
 
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from hpcoll.base.errors import CollectiveTimeout, DeviceError, PeerFailed, TransportError
@@ -54,10 +54,16 @@ def absent(ranks: Sequence[int]) -> tuple[int, str] | None:
 WITNESSES.append(absent)
 
 
-def check_others(on: Resources) -> None:
-    """Raise what a call of another rank has failed with, before this rank calls."""
+def check_others(on: Resources, place: int = 0, what: Callable[[], str] = str) -> None:
+    """Raise what a call of another rank has failed with, before this rank calls.
+
+    Args:
+        on: Resources of the communicator.
+        place: Of the message context on which it would call, among those of the resources.
+        what: It would call, which the others quote.
+    """
     if on.alarmed_by is not None:
-        Watch(on, None).hear()
+        Watch(on, None, what=what(), calls=on.message_contexts[place].log).hear()
 
 
 class Interrupted(Protocol):

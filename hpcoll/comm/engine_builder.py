@@ -19,7 +19,7 @@ from hpcoll.comm.calls.call import Call
 from hpcoll.comm.cut import cut, lane_nbytes, ledger_nbytes, message_nbytes, window
 from hpcoll.comm.ledger import Account, named
 from hpcoll.comm.plan import MAX_WINDOW, MOST_ENGINES, MessageContext, addressed
-from hpcoll.comm.signature import Signature, signed_nbytes
+from hpcoll.comm.signature import Signature, counted, signed_nbytes
 from hpcoll.kernels import WIDE_NBYTES
 from hpcoll.kernels.host import kernel_address
 from hpcoll.runtime.engine.host_engine import Binding, HostEngine, Shape
@@ -72,7 +72,7 @@ def symbolic(call: Call, nranks: int) -> tuple[Call, Shape]:
         count = sum(blocks[2] if every else [n for _, n in blocks[0] or blocks[1]])
     copied = call.copied and (count * (call.copied // call.count) if call.blocks is None else count * call.dtype.itemsize)
     call = call._replace(count=count, blocks=blocks, copied=copied)
-    return call, Shape(sizes, count, ledger_nbytes(call, nranks), copied)
+    return call, Shape(sizes, count, ledger_nbytes(call, nranks), counted(call), copied)
 
 
 class EngineBuilder(ABC):
@@ -120,7 +120,7 @@ class EngineBuilder(ABC):
         )  # fmt: skip
         engine = self._engine(program, call, account.sums, message_context, shape)
         if shape is None:
-            engine.bind_counts(call.count, ledger_nbytes(call, len(self._topology.nodes)), call.copied)
+            engine.bind_counts(call.count, ledger_nbytes(call, len(self._topology.nodes)), counted(call), call.copied)
         return engine, Counter(route.name for route in routes.values())  # lowering has asked for no others
 
     def _signed(self, engine: HostEngine, choice: Choice, account: Account, call: Call, ways: Ways) -> HostEngine:

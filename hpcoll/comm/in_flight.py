@@ -97,10 +97,10 @@ def _under_way(
 
 def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Asked, make: Make | None = None) -> MPI.Request:
     """The request of a call that is described and planned; where ``make`` is given it makes it, whoever serves the call."""
-    context.check()
     collect()
     row, algorithm, turn = METHODS[method], asked.algorithm, context.turn
     arguments = lasting(row.meant(given, context.rank))
+    context.check(method, arguments, "in flight")
     if method in ("Gatherv", "Scatterv"):  # others would have to ask the root for sizes first, and wait
         algorithm = algorithm or "direct"
         if algorithm not in ("direct", NATIVE):
@@ -173,11 +173,12 @@ def make_persistent(
     context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any, timeout: Time = None
 ) -> MPI.Prequest:
     """Plan a persistent call; collective, errors as in `Context.run`. One like an earlier one is not described again."""
-    context.check()
+    arguments = METHODS[method].meant(arguments, context.rank)
+    context.check(method, arguments, "persistent")
     limit_s = None if timeout is None else limit_of(timeout, context)
     with context.closing(f"{method}_init"):
         context.resources.agree()
-    arguments = _counted(context, method, lasting(METHODS[method].meant(arguments, context.rank)))
+    arguments = _counted(context, method, lasting(arguments))
     send, recv, op, root = FOUND_BY[method](arguments, context.caller)
     table = context.planned.table((method, root, algorithm, segment))
     if run_cached(table.address, send, recv, op) == BUSY:

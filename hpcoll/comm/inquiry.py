@@ -55,8 +55,9 @@ class Inquiry:
     def add(self, on: Resources) -> None:
         """One more communicator; what is known about those that are gone is forgotten."""
         self.resources[on.key] = on
-        self._answers = {about: one for about, one in list(self._answers.items()) if about[0] in self.resources}
-        self._asked = {about: one for about, one in list(self._asked.items()) if about[0] in self.resources}
+        # Copies: for a list of items there are tuples to make, at which other threads may run, and may hear of ranks.
+        self._answers = {about: one for about, one in self._answers.copy().items() if about[0] in self.resources}
+        self._asked = {about: one for about, one in self._asked.copy().items() if about[0] in self.resources}
         if on.key in self.failed:  # another rank's first call, before this one was ready
             _alarm(on)
 

@@ -41,15 +41,17 @@ class Remembered(NamedTuple):
     Attributes:
         signature, ncounted: Of it, its count as the engine has it.
         chain: Of all calls before it.
+        counted: What stands for all its counts.
     """
 
     signature: Signature
     ncounted: int
     chain: int
+    counted: int
 
     def alike(self, other: "Remembered") -> bool:
         """Whether two ranks may go on with these calls."""
-        same = self.ncounted == other.ncounted or not self.signature.counts
+        same = self.counted == other.counted or not self.signature.counts
         return same and self.signature.compared == other.signature.compared and self.chain == other.chain
 
 
@@ -171,7 +173,7 @@ class Knowledge:
         before = int(history[0, f.BEGUN])  # for each reading Python takes longer than a processor looks ahead: they are in this order
         line = history[1 + number % f.REMEMBERED].tolist()
         overwritten = number + f.REMEMBERED <= int(history[0, f.BEGUN]) + 1  # or being so, which is told when it is done
-        found = Remembered(Signature.unpacked(line[f.ITS_SIGNATURE]), line[f.ITS_COUNT], line[f.ITS_CHAIN])
+        found = Remembered(Signature.unpacked(line[f.ITS_SIGNATURE]), line[f.ITS_COUNT], line[f.ITS_CHAIN], line[f.ITS_COUNTED])
         return found if before >= number == line[f.NUMBER] and not overwritten else None
 
     def waiting(self, rank: int, number: int) -> Call | None:
@@ -202,8 +204,8 @@ class Knowledge:
         assert begun is not None
         notice = json.loads(fitting(notice))  # as those of others are, which are read where they have little room
         numbers = range(max(1, begun.begun - f.REMEMBERED + 1), begun.begun + 1)
-        found = {number: self.remembered(rank, number) for number in numbers}
+        found = [(number, self.remembered(rank, number)) for number in numbers]
         return {
             "rank": rank, "state": state, "begun": begun, "overall": overall, "notice": notice, "library": self.in_library(rank),
-            "calls": {number: [one.signature.word, one.ncounted, one.chain] for number, one in found.items() if one is not None},
+            "calls": {number: [one.signature.word, *one[1:]] for number, one in found if one is not None},
         }  # fmt: skip

@@ -4,8 +4,9 @@ Counts are not in it: compiled code combines both to the fingerprint of a call (
 differ between ranks is in neither: buffers, in place or not, kinds of memory, and counts that only some ranks know.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +26,7 @@ _OPS = (*BUILTIN, AVG.name, "premul_sum")
 _COLLECTIVES = tuple(COLLECTIVES)
 _ALGORITHMS = {name: tuple(sorted(row.name for row in CATALOGUE.values() if row.collective == name)) for name in COLLECTIVES}
 _BITS = (5, 1, ELEMENT_BITS, OP_BITS, 5, 10, 20)  # of a signature's fields, in their order
+_GOLDEN = 2654435769  # of 2**32: products whose highest bits differ where the factors do a little
 _DIGITS = 1 << 5  # of a segment: numbers of binary digits; the rest of the field is of its digest
 _USERS = 1 << 15  # of an operator's field: the rest is of its digest
 _PARTLY_KNOWN = ("gather", "scatter", "alltoall")  # whose varying counts not all ranks know
@@ -149,10 +151,11 @@ class Signature(NamedTuple):
         """Whether ranks must have the same counts."""
         return not (self.varies and _COLLECTIVES[self.collective] in _PARTLY_KNOWN)
 
-    @property
-    def segment_text(self) -> str:
-        """How long its segments are, as far as that is in it."""
-        return f"segments of {format_nbytes(1 << self.segment % _DIGITS >> 1)} or more"
+    def how(self, counted: int) -> tuple[str, ...]:
+        """What calls that are written alike may differ in, in words; ``counted`` stands for its counts. Digests tell two of them apart."""
+        digest, digits = divmod(self.segment, _DIGITS)
+        segments = f"segments of {format_nbytes(1 << digits >> 1)} or more ({digest:02x})"
+        return f"algorithm {self.algorithm_name}", segments, f"blocks of other sizes ({counted % 2**16:04x})"
 
     @property
     def algorithm_name(self) -> str:
@@ -168,11 +171,25 @@ def signed_nbytes(call: Call) -> int:
     return 0 if call.blocks is not None and call.collective in _PARTLY_KNOWN else call.dtype.itemsize
 
 
+def counted(call: Call) -> Any:
+    """What stands for a call's counts where ranks compare them: the count, or the sum of blocks that all ranks know, each with a weight."""
+    if call.blocks is None or not call.blocks[2]:
+        return call.count
+    return sum(_weight(rank) * size for rank, size in enumerate(call.blocks[2]))
+
+
 def method(collective: str, *, varies: bool) -> str:
     """mpi4py's name of a collective."""
     if collective == "reduce_scatter":
         return "Reduce_scatter" if varies else "Reduce_scatter_block"
     return collective.capitalize() + ("v" if varies else "")
+
+
+def differing(every: Sequence[Sequence[str] | None]) -> list[list[str]]:
+    """Of what each rank says of its call, if that is known, the parts that are not the same everywhere."""
+    known = [one for one in every if one is not None]
+    parts = [at for at, found in enumerate(zip(*known, strict=True)) if len(set(found)) > 1]
+    return [[one[at] for at in parts] if one is not None else [] for one in every]
 
 
 def _name(element: Element) -> str:
@@ -189,9 +206,14 @@ def _op(op: ReduceOp | None) -> int:
     return _position(op.name, _OPS) if op.function is None else _USERS + op.digest % _USERS
 
 
+def _weight(rank: int) -> int:
+    """An odd number below 2**16."""
+    return rank * _GOLDEN % 2**32 >> 16 | 1
+
+
 def _segment(nbytes: int) -> int:
     """As in a signature: segments of other sizes are told apart with few exceptions."""
-    return min(nbytes.bit_length(), _DIGITS - 1) + _DIGITS * (nbytes * 2654435769 % 2**32 >> 27)
+    return min(nbytes.bit_length(), _DIGITS - 1) + _DIGITS * (nbytes * _GOLDEN % 2**32 >> 27)
 
 
 def _position(name: str, names: tuple[str, ...]) -> int:

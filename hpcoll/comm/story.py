@@ -8,6 +8,7 @@ from hpcoll.base.units import ranks_in_words
 from hpcoll.comm.knowledge import Knowledge
 from hpcoll.comm.notice import Call
 from hpcoll.comm.owner import written
+from hpcoll.comm.signature import differing
 from hpcoll.runtime.program import fields as f
 
 _MOST = 64  # ranks that are followed
@@ -110,15 +111,13 @@ def difference(known: Knowledge, nranks: int, number: int, title: str) -> str:
     """What each rank called as its so-manieth call."""
     calls: dict[str, list[int]] = {}
     remembered = [known.remembered(rank, number) for rank in range(nranks)]
-    signatures = [one.signature for one in remembered if one is not None]
     only_how = len({(one.signature._replace(algorithm=0, segment=0), one.ncounted) for one in remembered if one}) == 1
-    segments = only_how and len({one.segment for one in signatures}) > 1
+    told = differing([found.signature.how(found.counted) if found and only_how else None for found in remembered])
     for rank, found in enumerate(remembered):
         call = known.waiting(rank, number)
         text = call["what"] if call else ""
         text = text or (written(found.signature.text(found.ncounted), known.form) if found else doing(known, rank, number))
-        text += f", algorithm {found.signature.algorithm_name}" if found and only_how else ""
-        text += f", {found.signature.segment_text}" if found and segments else ""
+        text = ", ".join([text, *told[rank]])
         calls.setdefault(text, []).append(rank)
     each = "; ".join(f"{ranks_in_words(ranks)}: {text}" for text, ranks in calls.items())
     return f"ranks do not call the same, in call {number} on {title}: {each}"

@@ -21,6 +21,7 @@ from hpcoll.comm.signature import NO_CALL, Signature
 from hpcoll.comm.waits import awaited
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.transports.call_log import CallLog
 from hpcoll.runtime.transports.mpi import KNOWN_S
 from hpcoll.selection.config import log
 
@@ -37,21 +38,23 @@ class Watch:
 
     Args:
         resources: Of its communicator.
-        engine: That runs it; None: no call waits, others are listened to.
+        engine: That runs it; None: no call waits, others are listened to before one begins.
         form: In which it was called.
         called_at: Where the program started it; None: it called in a frame above this one, and waits there.
         limit_s: Seconds that it may take, alike on all ranks; None: what ``HPCOLL_TIMEOUT`` says.
         since: When these began, on the clock `time.monotonic`; None: now.
-        what: In words, where it is no call of the program's.
+        what: In words, where it is no call of the program's, or has not begun.
+        calls: Log of the message context on which it would begin; None: of blocking calls.
     """
 
     def __init__(
         self, resources: Resources, engine: HostEngine | None, form: Form = "blocking", called_at: str | None = None,
-        limit_s: float | None = None, since: float | None = None, what: str = "",
+        limit_s: float | None = None, since: float | None = None, what: str = "", calls: CallLog | None = None,
     ) -> None:  # fmt: skip
         self._on, self._engine, self._since = resources, engine, time.monotonic() if since is None else since
-        calls = engine.log if engine is not None and engine.log is not None else resources.message_contexts[0].log
-        self._known, self._number = Knowledge(resources, calls), calls.ncalls if engine is not None else 0
+        calls = calls or (engine and engine.log) or resources.message_contexts[0].log
+        self._known = Knowledge(resources, calls)
+        self._number = calls.ncalls if engine is not None else calls.ncalls + 1 if what else 0
         self._signature = Signature.unpacked(int(engine.state[f.SIGNATURE])) if engine is not None else NO_CALL
         self._limit_s = resources.config.timeout if limit_s is None else limit_s
         self._form, self._what, self._where = form, what, in_words(place_of_caller()) if called_at is None else called_at
@@ -63,7 +66,7 @@ class Watch:
     def _call(self) -> str:
         """As the program wrote it, and where."""
         if self._engine is None:
-            return ""
+            return f"{self._what} at {self._where}" if self._what else ""
         text = self._what or written(self._signature.text(self._engine.elements), self._form)
         text = text.replace("]", "] on the GPU", 1) if self._engine.state[f.GPU] else text
         return f"{text} at {self._where}"

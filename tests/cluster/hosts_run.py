@@ -48,18 +48,21 @@ def missing() -> str:
     return "" if tried.returncode == 0 else f"namespaces and links of its own: {tried.stderr.strip()}"
 
 
-def command(options: str, script: str) -> list[str]:
-    return [str(HOSTS), *options.split(), "--", sys.executable, "-m", "mpi4py", "-c", HEAD + script]
+def command(options: str, script: str, *, aborts: bool = True) -> list[str]:
+    """Of a job; ``aborts``: an exception on one rank ends it, as ``-m mpi4py`` does."""
+    return [str(HOSTS), *options.split(), "--", sys.executable, *("-m", "mpi4py") * aborts, "-c", HEAD + script]
 
 
 def environment(variables: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER)} | variables
 
 
-def run(options: str, script: str, limit_s: float = LIMIT_S, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Runs a script on every rank, to its end."""
+def run(
+    options: str, script: str, limit_s: float = LIMIT_S, *, aborts: bool = True, **variables: str
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    """Runs a script on every rank, to its end; ``aborts`` as for `command`."""
     return subprocess.run(
-        command(options, script), env=environment(variables), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        command(options, script, aborts=aborts), env=environment(variables), stdin=subprocess.DEVNULL, capture_output=True, text=True,
         timeout=limit_s, check=False,
     )  # fmt: skip
 

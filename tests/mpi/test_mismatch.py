@@ -144,6 +144,22 @@ def test_both_ends_of_a_pair_disagree(awaited: int, way: str) -> None:
     assert agreed([] if found and seconds < SOON_S else [(text, seconds)]) == []
 
 
+@pytest.mark.parametrize("method", ["Reduce_scatter", "Allgatherv"])
+@pytest.mark.parametrize("form", [blocking, pytest.param(in_flight, marks=pytest.mark.full), persistent])
+def test_sizes_of_blocks_that_differ(method: str, form: Callable[..., None], way: str) -> None:
+    """And have the same sum."""
+    comm = made(way)
+    sizes = [2] * comm.size
+    if comm.rank == comm.size - 1:
+        sizes[:2] = 1, 3
+    mine, whole = x(sizes[comm.rank]), x(2 * comm.size)
+    text, seconds = caught(comm, lambda: form(comm, method, (whole, mine, sizes) if method == "Reduce_scatter" else (mine, [whole, sizes])))
+    init = "_init" if form is persistent else ""
+    right = re.search(rf"; rank {comm.size - 1}: I?{method}{init}\(float64\[{2 * comm.size}\]", text, re.IGNORECASE)
+    right = right and len(set(re.findall(r", blocks of other sizes \((\w{4})\)", text))) == 2
+    assert agreed([] if right and seconds < SOON_S else [(text, seconds)]) == []
+
+
 def test_different_algorithms(way: str) -> None:
     """Forced on one rank by a keyword: their messages would never meet."""
     comm = made(way)

@@ -20,7 +20,7 @@ from hpcoll.comm.knowledge import Knowledge  # noqa: E402
 from hpcoll.comm.notice import Notice  # noqa: E402
 from hpcoll.comm.resources import Resources  # noqa: E402
 from hpcoll.comm.signature import _COLLECTIVES, Signature  # noqa: E402
-from hpcoll.comm.story import difference, doing, story  # noqa: E402
+from hpcoll.comm.story import difference, doing, first_difference, story  # noqa: E402
 from hpcoll.comm.watch import Watch  # noqa: E402
 from hpcoll.runtime.program import fields as f  # noqa: E402
 from hpcoll.runtime.transports.call_log import CallLog  # noqa: E402
@@ -49,11 +49,11 @@ class Communicator:
     def known(self, lane: int = 0) -> Knowledge:
         return Knowledge(self.on, self.logs[lane])
 
-    def begin(self, rank: int, signature: Signature, *, lane: int = 0, ended: bool = False, count: int = 64) -> None:
+    def begin(self, rank: int, signature: Signature, *, lane: int = 0, ended: bool = False, count: int = 64, counted: int = 64) -> None:
         """A rank's next call."""
         history = self.logs[lane].histories[rank]
         number = int(history[0, f.BEGUN]) + 1
-        history[1 + number % f.REMEMBERED, :3] = number, signature.word, count
+        history[1 + number % f.REMEMBERED, : f.ITS_COUNTED + 1] = number, signature.word, count, 0, counted
         history[0, f.BEGUN] = number
         if ended:
             history[0, f.CALLS_ENDED], history[0, f.ENDED_AT] = number, 1_000_000_000 * number
@@ -166,9 +166,17 @@ def test_segments_that_differ(rows: Communicator) -> None:
     for rank in range(NRANKS):
         rows.begin(rank, BCAST._replace(segment=(4096 << 2 * (rank == 3)).bit_length()), ended=True)
     text = difference(rows.known(), NRANKS, 1, "rows")
-    assert "ranks 0-2: Bcast(float64[8], root=0), algorithm " in text
-    assert ", segments of 4 KiB or more; rank 3: " in text
-    assert text.endswith(", segments of 16 KiB or more")
+    assert "ranks 0-2: Bcast(float64[8], root=0), segments of 4 KiB or more (00); rank 3: " in text
+    assert text.endswith(", segments of 16 KiB or more (00)")
+
+
+def test_sizes_of_blocks_that_differ(rows: Communicator) -> None:
+    """Where their sum does not."""
+    for rank in range(NRANKS):
+        rows.begin(rank, BCAST, ended=True, counted=(17, 18)[rank == 3])
+    assert first_difference(rows.known(), NRANKS, 2) == 1
+    text = difference(rows.known(), NRANKS, 1, "rows")
+    assert text.endswith(": Bcast(float64[8], root=0), blocks of other sizes (0012)")
 
 
 def test_functions_that_differ(rows: Communicator) -> None:

@@ -35,7 +35,7 @@ def _hash(word):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _fingerprint(state, signature):  # type: ignore[no-untyped-def]
-    return signature ^ state[f.ELEMENTS] * state[f.SIGNED] * f.SPREAD
+    return signature ^ state[f.COUNTED] * state[f.SIGNED] * f.SPREAD
 
 
 @njit(nogil=True)
@@ -61,7 +61,7 @@ def sign_messages(state):  # type: ignore[no-untyped-def]
     chain, compared = pointer(state[f.LOG])[f.CHAIN], _compared(state[f.SIGNATURE])
     state[f.CHECKED] = _hash(_fingerprint(state, compared) ^ chain)
     if state[f.REQUESTS_PER_LANE]:
-        counted = state[f.ELEMENTS] * state[f.SIGNED]
+        counted = state[f.COUNTED] * state[f.SIGNED]
         check = ((compared & _MOST) + (counted & _MOST) + (chain & _MOST)) % state[f.TAG_CHECKS]
         state[f.CHECKED_TAG] = state[f.TAG] + check * state[f.TAG_STEP]
 
@@ -73,6 +73,7 @@ def note_call(state):  # type: ignore[no-untyped-def]
     number, chain = log[f.CALLS] + 1, log[f.CHAIN]
     line = pointer(log[f.HISTORY] + (1 + number % f.REMEMBERED) * CACHE_LINE_NBYTES)
     line[f.NUMBER], line[f.ITS_SIGNATURE], line[f.ITS_COUNT], line[f.ITS_CHAIN] = number, signature, count, chain
+    line[f.ITS_COUNTED] = state[f.COUNTED]
     store_release(log[f.HISTORY], number)
     if number % f.RECORDS_HOT == 0:  # one block of records stays in the cache
         block = number // f.RECORDS_HOT % f.RECORD_BLOCKS

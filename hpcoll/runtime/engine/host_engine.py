@@ -28,12 +28,14 @@ class Shape(NamedTuple):
     Attributes:
         sizes: The variables.
         elements, nbytes: Of the message, for texts and for the ledger.
+        counted: What stands for all counts where ranks compare them.
         copied: Bytes of INPUT that are copied at the start of each run.
     """
 
     sizes: Sizes
     elements: Number
     nbytes: Number
+    counted: Number
     copied: Number = 0
 
 
@@ -45,7 +47,7 @@ def _sized(program: Program, shape: Shape) -> dict[int, Number]:
     """What in an engine's state depends on counts, by field."""
     return {
         f.SCRATCH_PER_LANE: program.scratch_nbytes, f.STAGING_OF_LANE: program.staging_nbytes, f.ELEMENTS: shape.elements,
-        f.LEDGER_NBYTES: shape.nbytes, f.COPY_NBYTES: shape.copied,
+        f.LEDGER_NBYTES: shape.nbytes, f.COUNTED: shape.counted, f.COPY_NBYTES: shape.copied,
     }  # fmt: skip
 
 
@@ -173,9 +175,9 @@ class HostEngine:
     def scratch_nbytes(self) -> int:
         return int(self.program.window * self.state[f.SCRATCH_PER_LANE]) + CACHE_LINE_NBYTES
 
-    def bind_counts(self, elements: int, nbytes: int, copied: int) -> None:
+    def bind_counts(self, elements: int, nbytes: int, counted: int, copied: int) -> None:
         """What `Shape` says, of a program that is for one call's counts."""
-        self.state[f.ELEMENTS], self.state[f.LEDGER_NBYTES] = elements, nbytes
+        self.state[f.ELEMENTS], self.state[f.LEDGER_NBYTES], self.state[f.COUNTED] = elements, nbytes, counted
         self.bind_copy(copied)
 
     def make_room(self) -> int:
@@ -193,8 +195,8 @@ class HostEngine:
 
     @property
     def signed(self) -> tuple[int, int]:
-        """What the checks of its messages are made of: the signature, and the size of the latest call's message as that is compared."""
-        return int(self.state[f.SIGNATURE]), int(self.state[f.ELEMENTS] * self.state[f.SIGNED])
+        """What the checks of its messages are made of: the signature, and what stands for the latest call's counts."""
+        return int(self.state[f.SIGNATURE]), int(self.state[f.COUNTED] * self.state[f.SIGNED])
 
     @property
     def ledger_nbytes(self) -> int:

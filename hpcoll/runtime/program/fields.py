@@ -34,7 +34,8 @@ READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes i
 # of C; LOCAL_VECTOR, REMOTE_VECTOR: address and bytes of what the first one writes and reads; REREAD: bytes of this call that were read
 # from a peer's own memory to be combined; HANDED_OUT: the result of the latest reduction was staged with it; TURNS: calls in which writes
 # were slow, READS: messages of the latest are read in its own memory, STAGED_NS, READ_NS: least time per 4 KiB of the one way and the
-# other. SIGNATURE: what all ranks must call alike but for the count, which counts SIGNED bytes for each element, 0: nothing; CHECKED: what
+# other. SIGNATURE: what all ranks must call alike but for the count; COUNTED: what stands for that, or for all counts, in units of SIGNED
+# bytes, 0 where ranks may have others; CHECKED: what
 # every message between local peers has of both and of all calls before; CHECKED_TAG: the first tag of those of the MPI library, which is
 # TAG and TAG_STEP for each of TAG_CHECKS values of such a check. LOG: address of the array of a `CallLog`. GET_COUNT: address of
 # MPI_Get_count; STATUS: room for a status. From OPERANDS on there is room for the addresses of the widest reduction's sources.
@@ -45,9 +46,9 @@ READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes i
     FIRST_STAGING_SLOT, CLOCK, CLOCK_NS, LOCK, ACCOUNT, STARTED, CELL, NULL, STAND_IN, HANDLE_MASK, TRUNCATED, BLOCK, COPY, COPY_NBYTES,
     GPU, COUNTS, NCOUNTS, RECORDS, RECORDS_END, ROOM, COPY_ROOM, NEEDED, ELEMENTS, LEDGER_NBYTES, CAME, AWAITED, HELD, MADVISE, ADVANCE,
     PROCESS_VM_READV, ERRNO_LOCATION, LOCAL_VECTOR, _, REMOTE_VECTOR, _, REREAD, HANDED_OUT, TURNS, READS, STAGED_NS, READ_NS,
-    SIGNATURE, SIGNED, CHECKED, CHECKED_TAG, TAG_STEP, TAG_CHECKS, LOG, GET_COUNT,
+    SIGNATURE, SIGNED, COUNTED, CHECKED, CHECKED_TAG, TAG_STEP, TAG_CHECKS, LOG, GET_COUNT,
     STATUS, _, _, _, _, _, _, _, OPERANDS,
-) = range(98)  # fmt: skip
+) = range(99)  # fmt: skip
 
 # In the array of a `Rings` (int64). SLOTS_AT, ACKS_AT, STAGING_AT: addresses in the window, the last of this rank's staging slots.
 # SENT, TAKEN, ACKED: addresses of this rank's counters, one per staging slot and peer; USED: per staging slot, bytes of CAPACITY
@@ -76,9 +77,9 @@ CALLS, CHAIN, HISTORY, ALARM, RECORDED, LOG_NFIELDS = range(6)
 # The history of a rank's calls (int64), in shared memory where it has local peers: one cache line with how many have begun and ended, and
 # when the last one has, in nanoseconds; on the message context of blocking calls also how many blocking collectives of the MPI library's
 # own hpcoll has begun and ended on the caller's communicator, and which one the last is; and one line for each of the last REMEMBERED
-# calls, by their number: number, signature, count, and what the calls before it were.
+# calls, by their number: number, signature, count, what the calls before it were, and what stands for all counts.
 BEGUN, CALLS_ENDED, ENDED_AT, LIBRARY_BEGUN, LIBRARY_ENDED, LIBRARY_METHOD = range(6)
-NUMBER, ITS_SIGNATURE, ITS_COUNT, ITS_CHAIN = range(4)
+NUMBER, ITS_SIGNATURE, ITS_COUNT, ITS_CHAIN, ITS_COUNTED = range(5)
 REMEMBERED, HISTORY_NBYTES = 15, 16 * 64
 # Of such a record, by the call's number: signature, count, and nanoseconds at its begin and end, 0 while it has not ended.
 ITS_BEGIN, ITS_END, RECORD_NFIELDS = 2, 3, 4
