@@ -6,6 +6,7 @@ it is known of one that is stopped, or gone. Nothing travels while all goes well
 """
 
 import heapq
+import math
 import time
 import weakref
 from collections.abc import Sequence
@@ -77,19 +78,22 @@ class Inquiry:
         if end is None:
             return found
         calls = [{"begun": (begun, ended, end["when"])} for index, begun, ended in end["calls"] if index == lane]
-        return found | {"rank": rank, "state": "", "notice": {"left": end["how"]}} | (calls[0] if calls else {})
+        return found | {"rank": rank, "state": "", "notice": {"left": end["how"]}, "heard": math.inf} | (calls[0] if calls else {})
 
     def heard(self, key: str, lane: int) -> list[int]:
         """Ranks of whom anything was heard; another thread may be hearing more."""
         return [*self._ends, *(rank for *about, rank in list(self._answers) if about == [key, lane] and rank not in self._ends)]
 
-    def ask(self, key: str, lane: int, ranks: Sequence[int]) -> None:
-        """Ask far ranks how far they are on a message context, each at growing intervals; of those that are silent their neighbours."""
+    def ask(self, key: str, lane: int, ranks: Sequence[int], since: float = 0.0) -> None:
+        """Ask far ranks how far they are on a message context, of those that are silent their neighbours.
+
+        Each is asked at growing intervals, which begin again where it was not asked since a time, on the clock `time.monotonic`.
+        """
         now, never = time.monotonic(), (0.0, _AGAIN_S)
         asked_before = [(*self._asked.get((key, lane, rank), never), rank) for rank in dict.fromkeys(ranks) if rank not in self._ends]
-        due = (one for one in asked_before if now - one[0] >= one[1])
+        due = (one for one in asked_before if now - one[0] >= one[1] or one[0] < since)
         for asked, pause, rank in heapq.nsmallest(_MOST_ASKED, due):  # those that were asked longest ago
-            self._asked[key, lane, rank] = now, min(2 * pause, _MOST_S)
+            self._asked[key, lane, rank] = now, _AGAIN_S if asked < since else min(2 * pause, _MOST_S)
             silent = pause > _AGAIN_S and self._answers.get((key, lane, rank), {}).get("heard", 0.0) < asked
             neighbours = [one for one, host in enumerate(self._hosts) if host == self._hosts[rank] and one != rank] if silent else []
             for one in (rank, *neighbours[:_NEIGHBOURS]):

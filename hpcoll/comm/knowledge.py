@@ -74,17 +74,26 @@ class Knowledge:
         """Of which anything is known, in order."""
         return sorted({*self._on.near, *(self._on.inquiry.heard(self.key, self.lane) if self._on.inquiry else ())})
 
-    def of_all(self, holds: Callable[[int], bool]) -> bool:
-        """Whether something is known to hold for all ranks; the first of the others are asked."""
+    def of_all(self, holds: Callable[[int], bool], since: float = 0.0) -> bool:
+        """Whether something is known to hold for all ranks; the first of the others are asked, as in `ask`."""
         others = [rank for rank in range(self._on.nranks) if not holds(rank)]
-        self.ask(others)
+        self.ask(others, since)
         return not others
 
-    def ask(self, ranks: list[int]) -> None:
-        """Ask those that share no memory; what they answer is known some time later."""
+    def ask(self, ranks: list[int], since: float = 0.0) -> None:
+        """Ask those that share no memory; what they answer is known some time later.
+
+        Args:
+            ranks: Each is asked now and then.
+            since: Who was not asked since then is at once; on the clock `time.monotonic`.
+        """
         far = [rank for rank in ranks if rank not in self._on.near]
         if far and self._on.inquiry is not None:
-            self._on.inquiry.ask(self.key, self.lane, far)
+            self._on.inquiry.ask(self.key, self.lane, far, since)
+
+    def since(self, rank: int, when: float) -> bool:
+        """Whether what is known of it was so later than a time, on the clock `time.monotonic`."""
+        return rank in self._on.near or bool(self._heard_of(rank).get("heard", 0.0) > when)
 
     def notice(self, rank: int) -> dict[str, Any]:
         """What a rank says of itself: calls in which it ``waits``, calls that have ``failed`` on it, that it has ``left``."""
@@ -149,6 +158,13 @@ class Knowledge:
         found = [one for one in (Knowledge(self._on, log).begun(rank) for log in logs.values()) if one is not None]
         return Begun(sum(one.begun for one in found), sum(one.ended for one in found), max((one.when for one in found), default=0.0))
 
+    def in_blocking_call(self, rank: int) -> bool:
+        """Whether it is known to be in one, which no other message context tells."""
+        if rank not in self._on.near:
+            return bool(self._heard_of(rank).get("blocking"))
+        begun = Knowledge(self._on, self._on.log).begun(rank)
+        return begun is not None and begun.begun > begun.ended
+
     def in_library(self, rank: int) -> InLibrary | None:
         """How far it is with blocking collectives of the MPI library's own on the communicator; None where that is not known."""
         if rank not in self._on.near:
@@ -206,6 +222,7 @@ class Knowledge:
         numbers = range(max(1, begun.begun - f.REMEMBERED + 1), begun.begun + 1)
         found = [(number, self.remembered(rank, number)) for number in numbers]
         return {
-            "rank": rank, "state": state, "begun": begun, "overall": overall, "notice": notice, "library": self.in_library(rank),
+            "rank": rank, "state": state, "begun": begun, "overall": overall, "blocking": self.in_blocking_call(rank),
+            "notice": notice, "library": self.in_library(rank),
             "calls": {number: [one.signature.word, *one[1:]] for number, one in found if one is not None},
         }  # fmt: skip

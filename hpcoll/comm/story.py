@@ -30,7 +30,7 @@ def doing(known: Knowledge, rank: int, number: int) -> str:
         on = "" if call["key"] == known.key else f" on {call['on']}"
         return f"waits in {call['what']}{on} since {_clock(call['since'])}"
     here, (begun, ended, when) = known.begun(rank), known.overall(rank) or (0, 0, 0.0)
-    if here is not None and here.begun > here.ended:
+    if known.in_blocking_call(rank) or (here is not None and here.begun > here.ended):
         return f"is in call {begun}"
     if known.served(rank):
         return f"is in {known.served(rank)}"

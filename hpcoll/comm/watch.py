@@ -182,10 +182,10 @@ class Watch:
 
     def _difference(self, lane: int, number: int) -> str:
         """What each rank called in a call, once they have said so."""
-        known, nranks = Knowledge(self._on, self._on.group.logs.get(lane, self._known.log)), self._on.nranks
-        self._wait(lambda: known.of_all(known.answers))
+        known, nranks, now = Knowledge(self._on, self._on.group.logs.get(lane, self._known.log)), self._on.nranks, time.monotonic()
+        self._wait(lambda: known.of_all(known.answers, now))
         number = story.first_difference(known, nranks, number)
-        self._wait(lambda: known.of_all(lambda rank: known.waiting(rank, number) is not None or known.through(rank, number)), _SAY_S)
+        self._wait(lambda: known.of_all(lambda rank: known.waiting(rank, number) is not None or known.through(rank, number), now), _SAY_S)
         return story.difference(known, nranks, number, self._on.title)
 
     def _search(self, call: Call) -> None:
@@ -193,7 +193,9 @@ class Watch:
         waits = deadlock(self._on, call) if call["holds"] else []
         before, self._stuck = self._stuck, [one.place for one in waits]
         if waits and self._stuck == before:
-            self._wait(lambda: self._known.of_all(self._known.answers))  # for the text, which has them all
+            now = time.monotonic()  # for the text, which has them all
+            self._wait(lambda: self._known.of_all(self._known.answers, now))
+            self._wait(lambda: self._known.of_all(lambda rank: self._known.since(rank, now), now), _SAY_S)
             text = text_of(waits)
             for on in {one.on for one in waits} - {self._on}:
                 tell(on, MismatchError, text)

@@ -176,6 +176,28 @@ def test_every_rank_is_asked_in_its_turn(clock: SimpleNamespace) -> None:
     assert asked == set(range(1, 1000))
 
 
+def test_a_rank_is_asked_anew_for_a_text(clock: SimpleNamespace) -> None:
+    """At once, though it has been asked so often that its next turn is far, and what is told is what it answers then."""
+    job = ranks(2)
+    known = Knowledge(job[0], job[0].log)
+    for _ in range(40):
+        clock.now += 0.1
+        known.ask([1])
+        job[1].inquiry.serve()
+        job[0].inquiry.serve()
+    before, now = job[0].comm.nsent, clock.now
+    known.ask([1])
+    assert job[0].comm.nsent == before < 10
+    begin(job[1], 1, 0)
+    assert not known.of_all(lambda rank: known.since(rank, now), now + 0.1)
+    assert job[0].comm.nsent == before + 1
+    clock.now += 0.1
+    settled(job[::-1], clock)
+    assert known.since(1, now)
+    assert known.begun(1) is not None
+    assert known.in_blocking_call(1)
+
+
 def test_who_waits_for_very_many() -> None:
     """Follows no others, and none of those for whom it waits is left out."""
     waiting = {"awaits": list(range(1000, 1100))}

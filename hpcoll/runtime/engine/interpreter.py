@@ -177,15 +177,17 @@ def _go_on(address, idle):  # type: ignore[no-untyped-def]
         if moved < 0:
             return f.FAILED
         idle, since = (0, 0) if moved else (idle + 1, since)
-        if idle > state[f.SPINS] and idle % f.LOOKS == 0:
+        looks = idle > state[f.SPINS] and idle % f.LOOKS == 0
+        if looks:
             let_mpi_move(address)  # a peer may be late because its message to this rank, or its access to a window here, needs that
-        if idle > state[f.YIELDS] and idle % f.LOOKS == 0:
+        if looks and idle > state[f.YIELDS]:
             usleep(state[f.USLEEP], (1,))
         elif idle > state[f.STAYS]:
             sched_yield(state[f.SCHED_YIELD], ())
-        else:
+        elif not looks:
             continue
-        now = last_tick(state[f.CLOCK_GETTIME], address + 8 * f.CLOCK)  # where others want the core, a yield can take milliseconds
+        # A yield can take milliseconds where others want the core, and a look, of some MPI libraries between hosts, a hundred times a pass.
+        now = last_tick(state[f.CLOCK_GETTIME], address + 8 * f.CLOCK)
         since = since or now
         if now - since > f.STRETCH_NS:
             return f.PENDING

@@ -6,7 +6,7 @@ DONE, PENDING, FAILED, BUSY = 0, 1, 2, 3  # answers of a run
 UNFIT, NO_ROOM = 6, 7  # the program does not hold for these counts, or needs more scratch: nothing has happened
 GO_ON, AS_BEFORE = 0, 1  # in place of the address of a call's counts
 MORE = -1  # bytes than were awaited
-STRETCH_NS = 30_000_000  # in which a rank that yields or sleeps sees nothing move, until it returns to Python
+STRETCH_NS = 30_000_000  # in which a rank sees nothing move, until it returns to Python
 LOOKS = 8  # passes from one to the next: Open MPI looks at its sockets in every eighth call only
 
 # Columns of a program's row; `hpcoll.runtime.program.opcodes.Code` says which ones an operation has. BUFFER, DISPL, NBYTES: what is sent,
