@@ -17,6 +17,7 @@ from hpcoll.comm.endings import go_on
 from hpcoll.comm.engines import BlockingEngines
 from hpcoll.comm.ledger import Account
 from hpcoll.comm.operations import abandon
+from hpcoll.comm.owner import OTHER_THREAD
 from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.signature import Purpose
@@ -133,8 +134,7 @@ class Agreements:
         owner = self._owner
         assert owner is not None
         if status == BUSY:
-            why = "another thread is inside a collective on this communicator: give each thread its own Dup()"
-            raise ArgumentError(f"rank {owner.rank}: {why}")
+            raise ArgumentError(f"rank {owner.rank}: {OTHER_THREAD}")
         what = what or purpose.text
         try:
             go_on(self._on, engine, status, owner.limit_s if limit_s is None else limit_s, what)

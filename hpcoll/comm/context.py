@@ -23,7 +23,7 @@ from hpcoll.comm.endings import Closing, check_others, end_badly, go_on, left_al
 from hpcoll.comm.engines import BlockingEngines
 from hpcoll.comm.ledger import Ledger
 from hpcoll.comm.operations import abandon
-from hpcoll.comm.owner import Form, written
+from hpcoll.comm.owner import OTHER_THREAD, Form, written
 from hpcoll.comm.persistent_requests import Persistent
 from hpcoll.comm.plan import Plan
 from hpcoll.comm.planner import Planner
@@ -64,7 +64,7 @@ class Context:
         resources, planner, engines, ledger: Its parts.
         tables: The call cache: addresses of tables of earlier calls, blocking ones.
         started: The same of calls in flight, for each of their message contexts; ``planned``: of persistent ones.
-        turn: Which of these the next call in flight takes, alike on all ranks.
+        turn: Which of these the next call in flight takes, alike on all ranks; ``starting``: a thread starts one.
         token: The byte that a barrier passes round; ``caller``: what describing a call needs besides.
         persistent: Living persistent requests by message context.
         closed: Why it cannot be used any more; the empty string while it can.
@@ -89,7 +89,7 @@ class Context:
         self.closed = ""
         self.limit_s: float | None = None
         self.persistent: weakref.WeakValueDictionary[int, Persistent] = weakref.WeakValueDictionary()
-        self.turn = 0
+        self.turn, self.starting = 0, False
         self.planned = call_cache.CallCache(self.rank, self.nranks, _BUSY.ctypes.data)
 
     @cached_property
@@ -188,8 +188,7 @@ class Context:
             if left_alone(self) and self.resources.lock[0]:  # still
                 self.break_off(f"a call before {method}")
                 self.check()
-            why = "another thread is inside a collective on this communicator: give each thread its own Dup()"
-            raise ArgumentError(f"rank {self.rank}: {why}")
+            raise ArgumentError(f"rank {self.rank}: {OTHER_THREAD}")
         if status == MISS:
             self._run_prepared(key, arguments, Asked(algorithm, segment, stream, limit_s=limit_s), table, *buffers)
             return

@@ -25,6 +25,7 @@ from hpcoll.comm.group import IN_FLIGHT
 from hpcoll.comm.library_calls import arguments_of
 from hpcoll.comm.limits import Time, limit_of
 from hpcoll.comm.operations import collect, hurry
+from hpcoll.comm.owner import OTHER_THREAD
 from hpcoll.comm.persistent_requests import Persistent
 from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.prepared import Asked, Prepared
@@ -51,7 +52,21 @@ def issue(
     if context is None:
         asked = Asked(algorithm, segment, stream, True, limit_s)
         request = _first(comm, method, arguments, asked) if existing_context(comm) is None else None
-        return request or _prepared(comm._context, method, arguments, asked)
+        if request is not None:
+            return request
+        context = comm._context
+    if context.starting:
+        raise ArgumentError(f"rank {context.rank}: {OTHER_THREAD}")
+    context.starting = True  # no thread runs between these two
+    try:
+        return _issue(context, method, arguments, algorithm, segment, stream, limit_s)
+    finally:
+        context.starting = False
+
+
+def _issue(
+    context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any, limit_s: float | None
+) -> MPI.Request:
     turn = context.turn
     send, recv, op, root = FOUND_BY[method](arguments, context.caller)
     key = method if root == 0 and algorithm is None and segment is None else (method, root, algorithm, segment)
@@ -67,7 +82,7 @@ def issue(
         return _IN_MPI[method](context.resources.native, *arguments)
     meant = METHODS[method].meant(arguments, context.rank) if status == MISS else arguments
     if meant is not arguments:  # it may be known by what it means
-        return issue(comm, method, meant, algorithm, segment, stream, limit_s)
+        return _issue(context, method, meant, algorithm, segment, stream, limit_s)
     request = None if status == MISS else _under_way(context, method, key, status, arguments, limit_s)
     return request or _prepared(context, method, arguments, Asked(algorithm, segment, stream, True, limit_s))
 

@@ -7,6 +7,8 @@ from typing import Any, Literal, Protocol, TypeAlias
 from hpcoll.base.errors import HpcollError
 from hpcoll.runtime.engine.host_engine import HostEngine
 
+OTHER_THREAD = "another thread is inside a collective on this communicator: give each thread its own Dup()"
+
 Form: TypeAlias = Literal["blocking", "in flight", "persistent"]  # in which a program calls a collective
 
 

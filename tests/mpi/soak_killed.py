@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from mpi4py import MPI
-from soak import Case
+from soak_case import Case
 
 import hpcoll
 from hpcoll import PeerFailed

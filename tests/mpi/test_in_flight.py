@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 import time
 import warnings
@@ -14,10 +15,10 @@ import numpy as np
 import pytest
 from forms import Case, issue, prepare
 from mpi4py import MPI
-from reference import agreed, communicator
+from reference import SOON_S, agreed, communicator
 from test_nonblocking import FINISH, started
 
-from hpcoll.base.errors import ArgumentError
+from hpcoll.base.errors import ArgumentError, HpcollError
 from hpcoll.comm import requests
 from hpcoll.comm.progress_thread import board
 from hpcoll.runtime.program import progress_fields as progress
@@ -184,6 +185,38 @@ def test_two_threads() -> None:
         comm.Free()
     assert agreed(wrong) == []
     assert board().words[progress.WAITERS] == 0
+
+
+@SEVERAL
+def test_threads_that_start_on_one_communicator() -> None:
+    """Who comes while another thread starts a call is refused before anything leaves; ranks stay in step, and all answers are right."""
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        pytest.skip("needs MPI.THREAD_MULTIPLE")
+    comm, wrong = communicator().Dup(), list[Any]()
+    comm.Iallreduce(np.ones(3), np.zeros(3)).Wait()
+
+    def work() -> None:
+        left = 300
+        while left and not wrong:
+            total = np.zeros(3)
+            try:
+                comm.Iallreduce(np.ones(3), total, timeout=SOON_S).Wait()
+                left -= 1
+                wrong.extend([] if (total == comm.size).all() else [total])
+            except ArgumentError as error:
+                wrong.extend([] if "another thread is inside a collective" in str(error) else [error])
+            except HpcollError as error:
+                wrong.append(error)
+
+    threads, before = [threading.Thread(target=work) for _ in range(4)], sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(before)
+    assert agreed(wrong) == []
+    comm.Free()
 
 
 def test_fork() -> None:
