@@ -59,32 +59,35 @@ def issue(
         raise ArgumentError(f"rank {context.rank}: {OTHER_THREAD}")
     context.starting = True  # no thread runs between these two
     try:
-        return _issue(context, method, arguments, algorithm, segment, stream, limit_s)
+        send, recv, op, root = FOUND_BY[method](arguments, context.caller)
+        key = method if root == 0 and algorithm is None and segment is None else (method, root, algorithm, segment)
+        turn = context.turn
+        status = run_cached(context.started[turn][key], send, recv, op)
+        if status == DONE:
+            context.turn = (turn + 1) % IN_FLIGHT
+            return _to_self(None, _NOBODY)  # a request that is complete
+        return _go_on(context, method, arguments, key, status, (algorithm, segment, stream, True, limit_s))
     finally:
         context.starting = False
 
 
-def _issue(
-    context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any, limit_s: float | None
-) -> MPI.Request:
-    turn = context.turn
-    send, recv, op, root = FOUND_BY[method](arguments, context.caller)
-    key = method if root == 0 and algorithm is None and segment is None else (method, root, algorithm, segment)
-    status = run_cached(context.started[turn][key], send, recv, op)
-    if status == BUSY and hurry(context.resources.message_contexts[1 + turn], context.resources.wait_policy):
+def _go_on(context: Context, method: str, arguments: tuple[Any, ...], key: Key, status: int | None, asked: tuple[Any, ...]) -> MPI.Request:
+    """The request of a call that did not end in its first turns, or had none; ``asked`` has what `Asked` takes."""
+    turn, meant = context.turn, METHODS[method].meant(arguments, context.rank) if status == MISS else arguments
+    late = status == BUSY and hurry(context.resources.message_contexts[1 + turn], context.resources.wait_policy)
+    if late or meant is not arguments:  # it may be known by what it means
+        arguments = meant
+        send, recv, op, _ = FOUND_BY[method](arguments, context.caller)
         status = run_cached(context.started[turn][key], send, recv, op)
-    if status == DONE:
-        context.turn = (turn + 1) % IN_FLIGHT
-        return _to_self(None, _NOBODY)  # a request that is complete
+        if status == DONE:
+            context.turn = (turn + 1) % IN_FLIGHT
+            return _to_self(None, _NOBODY)
     if status == NO_CALL:
         table = context.started[turn].table(key)
         table.latest.plan.account.note(table.nbytes)
         return _IN_MPI[method](context.resources.native, *arguments)
-    meant = METHODS[method].meant(arguments, context.rank) if status == MISS else arguments
-    if meant is not arguments:  # it may be known by what it means
-        return _issue(context, method, meant, algorithm, segment, stream, limit_s)
-    request = None if status == MISS else _under_way(context, method, key, status, arguments, limit_s)
-    return request or _prepared(context, method, arguments, Asked(algorithm, segment, stream, True, limit_s))
+    request = None if status == MISS else _under_way(context, method, key, status, arguments, asked[-1])
+    return request or _prepared(context, method, arguments, Asked(*asked))
 
 
 def _under_way(
