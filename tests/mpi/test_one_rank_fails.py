@@ -42,10 +42,17 @@ def right(comm: hpcoll.Communicator, form: Callable[..., None], count: int = 3) 
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("when", NO_MEMORY)
-def test_no_memory_on_one_rank(when: str, form: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("when", "way"),
+    [
+        *((when, "shared memory") for when in NO_MEMORY), ("the plan", "messages"),
+        *(pytest.param(when, "messages", marks=pytest.mark.full) for when in NO_MEMORY if when != "the plan"),
+    ],
+    indirect=["way"],
+)  # fmt: skip
+def test_no_memory_on_one_rank(when: str, way: str, form: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     """The last rank raises MemoryError, the others hear of it soon, in that call or the next; other communicators go on."""
-    comm, (owner, method, before) = made("shared memory"), NO_MEMORY[when]
+    comm, (owner, method, before) = made(way), NO_MEMORY[when]
     other = hpcoll.Communicator(MPI.COMM_WORLD.Dup())
     if before:
         comm.Allreduce(x(3), x(3), algorithm="recursive_doubling")
