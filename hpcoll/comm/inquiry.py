@@ -10,7 +10,7 @@ import math
 import time
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from mpi4py import MPI
 
@@ -24,10 +24,13 @@ from hpcoll.selection.config import log
 
 _NEWS_S = 0.2  # least from one time that others are told who has ended to the next
 _AGAIN_S, _MOST_S = 0.1, 2.0  # between two questions to the same rank: at first, and at most
+_SILENT_S = 1.0  # from a question on in which a rank that runs answers
 _MOST_ASKED = 64  # ranks at once
+_MOST_KEPT = 16  # communicators that are gone
 _BASE = 8  # of the distances at which a rank tells others of a failure: of n ranks it tells 7 log_8 n, and all hear it in log_8 n steps
 _MOST_HOW = 500  # characters of what many ranks are told of how one has ended
 _NEIGHBOURS = 2  # that are asked about a rank which does not answer
+Known: TypeAlias = tuple[str, int, list[dict[str, Any]]]  # the key of a communicator, one of its message contexts, and answers about ranks
 INQUIRIES: "list[Inquiry]" = []  # that have not ended; copied in one go, while other threads make some
 
 
@@ -46,6 +49,8 @@ class Inquiry:
         self._letters = Letters(on.comm, control_tag())
         self._answers: dict[tuple[str, int | None, int], dict[str, Any]] = {}  # the latest on a message context, and on any
         self._asked: dict[tuple[str, int, int], tuple[float, float]] = {}  # when, and how long until the next time
+        self._kept: dict[str, dict[int, Known]] = {}  # what was known of this rank on communicators that are gone
+        self._unanswered: dict[int, float] = {}  # of ranks of which nothing was heard since: when they were asked first
         self._ends: dict[int, dict[str, Any]] = {}  # of ranks that have ended, what is said of that
         self._news, self._told_at = list[dict[str, Any]](), 0.0  # of these, not yet passed on
         self.resources: weakref.WeakValueDictionary[str, Resources] = weakref.WeakValueDictionary()
@@ -63,8 +68,13 @@ class Inquiry:
             _alarm(on)
 
     def remove(self, on: Resources) -> None:
-        """A communicator is gone, of which others may ask yet: no thread looks at it any more."""
+        """A communicator is gone, of which others may ask yet, if a call has failed there: no thread looks at it any more."""
         with LETTERS:
+            if on.alarmed_by is not None:
+                logs = [one.log for one in on.every_message_context()]
+                self._kept[on.key] = {log.index: self._known(on.key, log.index, on.rank) for log in logs}
+            while len(self._kept) > _MOST_KEPT:
+                self._kept.pop(next(iter(self._kept)))
             self.resources.pop(on.key, None)
 
     @property
@@ -93,17 +103,24 @@ class Inquiry:
         asked_before = [(*self._asked.get((key, lane, rank), never), rank) for rank in dict.fromkeys(ranks) if rank not in self._ends]
         due = (one for one in asked_before if now - one[0] >= one[1] or one[0] < since)
         for asked, pause, rank in heapq.nsmallest(_MOST_ASKED, due):  # those that were asked longest ago
+            self._unanswered.setdefault(rank, now)
             self._asked[key, lane, rank] = now, _AGAIN_S if asked < since else min(2 * pause, _MOST_S)
             silent = pause > _AGAIN_S and self._answers.get((key, lane, rank), {}).get("heard", 0.0) < asked
             neighbours = [one for one, host in enumerate(self._hosts) if host == self._hosts[rank] and one != rank] if silent else []
             for one in (rank, *neighbours[:_NEIGHBOURS]):
                 self._send(one, {"ask": [key, lane, rank]})
 
+    def silent(self, rank: int) -> bool:
+        """Whether it was asked, has not answered, and nobody else has for it, for longer than one that runs would take."""
+        asked = self._unanswered.get(rank) if self.listened and rank not in self._ends else None
+        return asked is not None and time.monotonic() - asked > _SILENT_S
+
     def tell(self, call: Call) -> None:
         """Tell other ranks of a call that has failed, which tell others, and what this rank knows of itself."""
-        known = self._known(call["key"], call["lane"], self._comm.rank)
+        lanes = {call["lane"], call["of"][0]}  # on which it has failed here, and on which the first one has
+        known = [self._known(call["key"], lane, self._comm.rank) for lane in lanes]
         for rank in self._friends():
-            self._send(rank, {"failed": call, "known": [known]})
+            self._send(rank, {"failed": call, "known": known})
 
     def leave(self, how: str) -> None:
         """Tell other ranks, which tell others, that this one ends, how far it is, and who else has ended, as far as it knows."""
@@ -123,9 +140,11 @@ class Inquiry:
         found = (next((one % n for one in ranks if one % n not in self._ends), mine) for ranks in beyond)
         return [rank for rank in dict.fromkeys(found) if rank != mine]
 
-    def _known(self, key: str, lane: int, rank: int) -> tuple[str, int, list[dict[str, Any]]]:
+    def _known(self, key: str, lane: int, rank: int) -> Known:
         """What is known here of a rank of this node."""
-        on = self.resources.get(key)
+        on, kept = self.resources.get(key), self._kept.get(key, {})
+        if on is None and lane in kept and rank == self._comm.rank:
+            return kept[lane]
         log_of_calls = on.group.logs.get(lane) if on is not None and rank in on.near else None
         known = Knowledge(on, log_of_calls) if on is not None and log_of_calls is not None else None
         return key, lane, [] if known is None or known.begun(rank) is None else [known.answer(rank)]
@@ -166,9 +185,11 @@ class Inquiry:
             log.debug("failures of ranks cannot be acknowledged: %s", error)
 
     def _hear(self, source: int, what: dict[str, Any]) -> None:
+        self._unanswered.pop(source, None)
         for key, lane, found in what.get("known", ()):
             for one in found:
                 heard = one | {"heard": time.monotonic()}
+                self._unanswered.pop(one["rank"], None)
                 self._answers[key, lane, one["rank"]] = self._answers[key, None, one["rank"]] = heard
         if "ask" in what:
             self._send(source, {"known": [self._known(*what["ask"])]})

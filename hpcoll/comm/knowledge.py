@@ -112,6 +112,15 @@ class Knowledge:
         """Whether anything is known of it, on this message context or on whichever."""
         return rank in self._on.near or bool(self._heard_of(rank) if anywhere else self._told(rank))
 
+    def silent(self, rank: int) -> bool:
+        """Whether it does not answer though it should."""
+        return rank not in self._on.near and self._on.inquiry is not None and bool(self._on.inquiry.silent(rank))
+
+    def heard_at(self, rank: int) -> float | None:
+        """When it has last answered, or another for it, in seconds since 1970; None: never."""
+        heard = self._heard_of(rank).get("heard")
+        return None if heard is None else time.time() - time.monotonic() + heard
+
     @property
     def listened(self) -> bool:
         """Whether ranks that share no memory answer while they compute."""

@@ -17,9 +17,10 @@ _LINKS = 4  # that are told from either end
 
 def doing(known: Knowledge, rank: int, number: int) -> str:
     """What a rank does that is not known to wait in a call."""
-    if not known.answers(rank, anywhere=True):
-        unheard = "it is stopped, or in code that lets no thread of Python run"
-        return f"does not answer: {unheard if known.listened else 'without MPI_THREAD_MULTIPLE it does so only while it waits'}"
+    if known.silent(rank) or not known.answers(rank, anywhere=True):
+        heard_at, unheard = known.heard_at(rank), "it is stopped, or in code that lets no thread of Python run"
+        since = "" if heard_at is None else f" since {_clock(heard_at)}"
+        return f"does not answer{since}: {unheard if known.listened else 'without MPI_THREAD_MULTIPLE it does so only while it waits'}"
     state, notice = known.state(rank), known.notice(rank)
     if state not in (RUNNING, ""):
         return f"is {state}"
@@ -41,8 +42,13 @@ def elsewhere(known: Knowledge, rank: int, number: int) -> Call | None:
     """Another call in which a rank waits, the latest one, if there is one that its program waits for; None where none is known."""
     notice, here = known.notice(rank), (known.key, known.lane, number)
     calls = [one for one in notice.get("waits", ()) if (one["key"], one["lane"], one["number"]) != here and not one.get("over")]
-    running = not notice.get("left") and known.state(rank) in (RUNNING, "")
+    running = not notice.get("left") and _runs(known, rank)
     return next(iter([*(one for one in reversed(calls) if one["holds"]), *reversed(calls)]), None) if running else None
+
+
+def _runs(known: Knowledge, rank: int) -> bool:
+    """Whether nothing says that it does not."""
+    return known.state(rank) in (RUNNING, "") and not known.silent(rank)
 
 
 def story(known: Knowledge, rank: int, number: int) -> str:
@@ -83,7 +89,7 @@ def _ends(parts: list[str]) -> list[str]:
 def awaits(known: Knowledge, rank: int, number: int) -> list[int]:
     """Ranks that a rank waits for in a call; none where it is not in it, waits for nobody, or that is not known."""
     call = known.waiting(rank, number)
-    return call["awaits"] if call is not None and known.state(rank) in (RUNNING, "") else []
+    return call["awaits"] if call is not None and _runs(known, rank) else []
 
 
 def behind(known: Knowledge, ranks: list[int], number: int) -> list[int]:

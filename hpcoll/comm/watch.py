@@ -121,7 +121,9 @@ class Watch:
         if now - self._since > _ASK_S:
             warn = self._on.config.warn
             lowest = [0] if warn and now - self._since > warn / 2 and self._on.nranks <= _FEW else []  # of those known the lowest warns
-            self._known.ask([*story.behind(self._known, awaits, self._number), *lowest])
+            texts_at = [self._since + seconds - _SAY_S for seconds in (warn, self._limit_s) if seconds]
+            anew = max((one for one in texts_at if one <= now), default=0.0)
+            self._known.ask([*story.behind(self._known, awaits, self._number), *lowest], anew)
 
     def end(self) -> None:
         """It is over."""

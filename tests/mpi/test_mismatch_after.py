@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import re
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from failed_calls import and_on, blocking, caught, made, x
 from mpi4py import MPI
-from reference import agreed, fresh, raised
+from reference import SOON_S, agreed, fresh, raised
 from test_shm import mappings, open_mappings
 
 import hpcoll
@@ -70,6 +71,29 @@ def test_freed_with_it_in_flight(way: str) -> None:
         wrong += [] if error is None and total[0] == MPI.COMM_WORLD.size else [f"{total}, {error!r}"]
         other.Free()
     assert agreed(wrong) == []
+
+
+def test_freed_by_who_is_told_first(way: str) -> None:
+    """Who is through with the call hears of it in a later one, in another form: it quotes ranks that have freed the communicator."""
+
+    def call(comm: hpcoll.Communicator) -> None:
+        comm.Bcast(x(2 if comm.rank == 1 else 1), algorithm="direct")
+        for _ in range(4):
+            comm.Iallreduce(x(1), x(1), algorithm="recursive_doubling").Wait()
+            comm.Allreduce(x(1), x(1), algorithm="recursive_doubling")
+
+    for _ in range(3):
+        comm = made(way)
+        comm.Iallreduce(x(1), x(1)).Wait()
+        comm.Bcast(x(1), algorithm="direct")
+        MPI.COMM_WORLD.Barrier()
+        begun = time.monotonic()
+        text = str(raised(lambda on=comm: call(on)))
+        seconds = time.monotonic() - begun
+        comm.Free()
+        calls = re.sub(r" at \S+:\d+", "", text.partition(" ranks: ")[2]).split("; ")  # not all know their lines any more
+        right = all("Bcast(float64[1], root=0)" in one for one in calls[::2]) and calls[1:2] == ["rank 1: Bcast(float64[2], root=0)"]
+        assert agreed([] if right and len(calls) in (2, 3) and seconds < SOON_S else [(text, seconds)]) == []
 
 
 def test_other_communicators_go_on(way: str) -> None:

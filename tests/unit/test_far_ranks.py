@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from hpcoll.comm import endings, inquiry, knowledge, letters  # noqa: E402
 from hpcoll.comm.inquiry import Inquiry  # noqa: E402
 from hpcoll.comm.knowledge import Knowledge  # noqa: E402
 from hpcoll.comm.letters import Letters  # noqa: E402
-from hpcoll.comm.story import behind  # noqa: E402
+from hpcoll.comm.story import behind, doing  # noqa: E402
 from hpcoll.runtime.transports.call_log import CallLog  # noqa: E402
 from hpcoll.runtime.transports.notices import NOTICE_NBYTES, PAGE_NBYTES, Notices  # noqa: E402
 
@@ -198,11 +199,34 @@ def test_a_rank_is_asked_anew_for_a_text(clock: SimpleNamespace) -> None:
     assert known.in_blocking_call(1)
 
 
+def test_a_rank_that_answers_no_more(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it said before, it is told of that it does not, until it does again; without a thread that answers it says nothing of it."""
+    monkeypatch.setattr(Inquiry, "listened", True)
+    job = ranks(2)
+    known = Knowledge(job[0], job[0].log)
+    begin(job[1], 1, 1)
+    known.ask([1])
+    settled(job[::-1], clock)
+    assert re.fullmatch(r"is in no collective since \S+, after call 1", doing(known, 1, 2))
+    clock.now += 5
+    known.ask([1])
+    clock.now += 0.9
+    assert not known.silent(1)
+    clock.now += 0.2
+    told = r"does not answer since \d\d:\d\d:\d\d: it is stopped, or in code that lets no thread of Python run"
+    assert re.fullmatch(told, doing(known, 1, 2))
+    monkeypatch.setattr(Inquiry, "listened", False)
+    assert not known.silent(1)
+    monkeypatch.setattr(Inquiry, "listened", True)
+    settled(job[::-1], clock)
+    assert not known.silent(1)
+
+
 def test_who_waits_for_very_many() -> None:
     """Follows no others, and none of those for whom it waits is left out."""
     waiting = {"awaits": list(range(1000, 1100))}
     known: Any = SimpleNamespace(
-        key="", lane=0, waiting=lambda rank, number: waiting, state=lambda rank: "", notice=lambda rank: {},
+        key="", lane=0, waiting=lambda rank, number: waiting, state=lambda rank: "", silent=lambda rank: False, notice=lambda rank: {},
     )  # fmt: skip
     assert behind(known, list(range(100)), 1) == list(range(100))
     assert behind(known, [1], 1) == [1, *range(1000, 1063)]

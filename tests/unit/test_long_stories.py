@@ -38,8 +38,9 @@ def test_a_notice_is_shortened(notice: dict[str, Any]) -> None:
 def test_a_ring_of_many() -> None:
     """The text names the first and the last of those that wait for each other."""
     known: Any = SimpleNamespace(
-        state=lambda rank: RUNNING, waiting=lambda rank, number: {"awaits": [rank + 1]} if rank < NRANKS else None, key="", lane=0,
-        answers=lambda rank, anywhere: True, notice=lambda rank: {"left": "has left"}, world_ranks=range(NRANKS + 1),
+        waiting=lambda rank, number: {"awaits": [rank + 1]} if rank < NRANKS else None, key="", lane=0,
+        state=lambda rank: RUNNING, silent=lambda rank: False, answers=lambda rank, anywhere: True,
+        notice=lambda rank: {"left": "has left"}, world_ranks=range(NRANKS + 1),
     )  # fmt: skip
     text = story(known, 0, 7)
     assert text.startswith("rank 0 waits for rank 1; rank 1 waits for rank 2; ")

@@ -194,7 +194,9 @@ def test_functions_that_differ(rows: Communicator) -> None:
 @pytest.mark.parametrize(("listened", "text"), [(True, "it is stopped, or in code that"), (False, "it does so only while it waits")])
 def test_a_far_rank_that_does_not_answer(rows: Communicator, listened: bool, text: str) -> None:
     """May merely compute, where nobody answers then."""
-    rows.on.near, rows.on.group.inquiry = {0: 0}, SimpleNamespace(listened=listened, answer=lambda key, lane, rank: {})
+    rows.on.near, rows.on.group.inquiry = {0: 0}, SimpleNamespace(
+        listened=listened, answer=lambda key, lane, rank: {}, silent=lambda rank: False
+    )
     assert text in doing(rows.known(), 1, 1)
 
 
