@@ -75,7 +75,7 @@ begun = time.monotonic()
 if comm.rank == 1:
     VICTIM
 try:
-    comm.Allreduce(x, y, timeout=1.5)
+    comm.Allreduce(x, y, timeout=LIMIT)
 except hpcoll.HpcollError as error:
     say(f"{time.monotonic() - begun:.2f}", type(error).__name__, error)
     END
@@ -83,16 +83,17 @@ say("right", (y == comm.size).all())
 END
 """
 
-# What rank 1 does, until the others have given it up; what these hear of it; and what all do then.
+# What rank 1 does, until the others have given it up; what these hear of it; what all do then; and the limit in seconds.
+STOP = "os.system(f'(until [ -e GIVEN_UP ]; do sleep 0.1; done; kill -CONT {os.getpid()}) &'); os.kill(os.getpid(), signal.SIGSTOP)"
+GO_ON = "open('GIVEN_UP', 'w').close(); world.Barrier(); os._exit(0)"
 LIVES = {
     "comes late": (
         "world.Barrier()", r"CollectiveTimeout .*rank 1 is in no collective since \d\d:\d\d:\d\d, after call \d+",
-        "comm.rank == 1 or world.Barrier(); world.Barrier(); os._exit(0)",
+        "comm.rank == 1 or world.Barrier(); world.Barrier(); os._exit(0)", 1.5,
     ),
-    "is stopped": (
-        "os.system(f'(until [ -e GIVEN_UP ]; do sleep 0.1; done; kill -CONT {os.getpid()}) &'); os.kill(os.getpid(), signal.SIGSTOP)",
-        r"CollectiveTimeout .*rank 1 (is stopped|does not answer: it is stopped, or)",
-        "open('GIVEN_UP', 'w').close(); world.Barrier(); os._exit(0)",
+    "is stopped": (STOP, r"CollectiveTimeout .*rank 1 (is stopped|does not answer: it is stopped, or)", GO_ON, 1.5),
+    "is stopped once it has answered": (
+        f"time.sleep(1); {STOP}", r"CollectiveTimeout .*rank 1 (is stopped|does not answer since [\d:]+: it is stopped, or)", GO_ON, 4,
     ),
 }  # fmt: skip
 
@@ -140,8 +141,8 @@ def test_mismatches(options: str, count: int) -> None:
 @pytest.mark.parametrize("how", LIVES)
 def test_a_rank_does_not_come(how: str, options: str, tmp_path: Path) -> None:
     """Named by all others, with what it does."""
-    victim, told, end = LIVES[how]
-    script = HEAD.replace("COUNT", "8") + LATE.replace("VICTIM", victim).replace("END", end)
+    victim, told, end, limit_s = LIVES[how]
+    script = HEAD.replace("COUNT", "8") + LATE.replace("VICTIM", victim).replace("END", end).replace("LIMIT", str(limit_s))
     done = run(options, script.replace("GIVEN_UP", str(tmp_path / "given_up")))
     found = said(done.stdout)
     assert {"0", "2"} <= found.keys(), done.stderr[-2000:]
@@ -157,7 +158,7 @@ def test_a_rank_does_not_come(how: str, options: str, tmp_path: Path) -> None:
 def test_a_rank_ends(how: str, options: str) -> None:
     """The others hear of it soon, and the job ends with an error, by itself."""
     victim, told, everyone = ENDS[how]
-    script = HEAD.replace("COUNT", "8") + LATE.replace("VICTIM", victim).replace("END", "raise").replace(", timeout=1.5", "")
+    script = HEAD.replace("COUNT", "8") + LATE.replace("VICTIM", victim).replace("END", "raise").replace(", timeout=LIMIT", "")
     done = run(options, script, aborts=False)
     assert done.returncode != 0, done.stdout
     found = {rank: text for rank, text in said(done.stdout).items() if rank != "1"}
