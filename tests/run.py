@@ -39,6 +39,7 @@ TORCH_RUNS = (("tests/torch_backend", 2), ("tests/torch_backend", 4), ("tests/to
 
 # The short run of tests/mpi: library, ranks, and pytest's choice of markers (README.md here).
 SMOKE = "smoke and not full"
+JOBS = ("tests/mpi/test_peers_failed.py", "tests/mpi/test_leaving.py")  # of ranks that end: launchers differ in what they do then
 SHORT = (
     ("openmpi", 2, "not full"),
     ("openmpi", 4, "not full and not once"),
@@ -111,7 +112,8 @@ def short(arguments: tuple[str, ...]) -> list[Stage]:
     mpi_stages = [one._replace(cores=0) if one.nranks == 1 else one for one in mpi_stages]  # jobs of their own, which mostly wait
     fast = ("-m", "not full", *arguments)
     emulated = [cluster(base, fast), *(cluster(one, fast, "test_hosts_trouble.py") for one in LIBRARIES[1:])]
-    return [*lint(base), *emulated, unit(base, fast), *mpi_stages]
+    jobs = [mpi(one, 1, fast, JOBS)._replace(cores=0) for one in LIBRARIES[1:]]
+    return [*lint(base), *emulated, *jobs, unit(base, fast), *mpi_stages]
 
 
 def chosen(
