@@ -13,14 +13,22 @@ from hpcoll.runtime.program import fields as f
 
 _MOST = 64  # ranks that are followed
 _LINKS = 4  # that are told from either end
+_UNHEARD = "it is stopped, or in code that lets no thread of Python run"
+_THEN = {"is": "was", "has": "had"}
 
 
 def doing(known: Knowledge, rank: int, number: int) -> str:
     """What a rank does that is not known to wait in a call."""
-    if known.silent(rank) or not known.answers(rank, anywhere=True):
-        heard_at, unheard = known.heard_at(rank), "it is stopped, or in code that lets no thread of Python run"
-        since = "" if heard_at is None else f" since {_clock(heard_at)}"
-        return f"does not answer{since}: {unheard if known.listened else 'without MPI_THREAD_MULTIPLE it does so only while it waits'}"
+    if not known.answers(rank, anywhere=True):
+        return f"does not answer: {_UNHEARD if known.listened else 'without MPI_THREAD_MULTIPLE it does so only while it waits'}"
+    last = _last_heard(known, rank, number)
+    if not known.silent(rank):
+        return last
+    word, _, others = last.partition(" ")
+    return f"does not answer since {_clock(known.heard_at(rank) or 0.0)}, when it {_THEN.get(word, word)} {others}: {_UNHEARD}"
+
+
+def _last_heard(known: Knowledge, rank: int, number: int) -> str:
     state, notice = known.state(rank), known.notice(rank)
     if state not in (RUNNING, ""):
         return f"is {state}"

@@ -93,7 +93,7 @@ LIVES = {
     ),
     "is stopped": (STOP, r"CollectiveTimeout .*rank 1 (is stopped|does not answer: it is stopped, or)", GO_ON, 1.5),
     "is stopped once it has answered": (
-        f"time.sleep(1); {STOP}", r"CollectiveTimeout .*rank 1 (is stopped|does not answer since [\d:]+: it is stopped, or)", GO_ON, 4,
+        f"time.sleep(1); {STOP}", r"CollectiveTimeout .*rank 1 (is stopped|does not answer since .*: it is stopped, or)", GO_ON, 4,
     ),
 }  # fmt: skip
 

@@ -213,7 +213,8 @@ def test_a_rank_that_answers_no_more(clock: SimpleNamespace, monkeypatch: pytest
     clock.now += 0.9
     assert not known.silent(1)
     clock.now += 0.2
-    told = r"does not answer since \d\d:\d\d:\d\d: it is stopped, or in code that lets no thread of Python run"
+    then, why = r"when it was in no collective since \S+, after call 1", "it is stopped, or in code that lets no thread of Python run"
+    told = rf"does not answer since \d\d:\d\d:\d\d, {then}: {why}"
     assert re.fullmatch(told, doing(known, 1, 2))
     monkeypatch.setattr(Inquiry, "listened", False)
     assert not known.silent(1)
