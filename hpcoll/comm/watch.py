@@ -25,7 +25,7 @@ from hpcoll.runtime.transports.call_log import CallLog
 from hpcoll.runtime.transports.mpi import KNOWN_S
 from hpcoll.selection.config import log
 
-_LOOK_S, _SEARCH_S = 0.03, 0.25  # between two looks at what is known, and at processes
+_LOOK_S, _DEADLOCK_S, _SEARCH_S = 0.03, 0.1, 0.25  # between two looks at what is known, at who waits for whom, and at processes
 _ASK_S = 0.1  # from when on ranks of other nodes are asked
 _FEW = 1024  # ranks
 _ANSWER_S, _SAY_S = 1.0, 0.4  # how long others may take to answer at all, and to say what they call
@@ -58,7 +58,7 @@ class Watch:
         self._signature = Signature.unpacked(int(engine.state[f.SIGNATURE])) if engine is not None else NO_CALL
         self._limit_s = resources.config.timeout if limit_s is None else limit_s
         self._form, self._what, self._where = form, what, in_words(place_of_caller()) if called_at is None else called_at
-        self._next_look = self._next_search = self._since
+        self._next_look = self._next_deadlock = self._next_search = self._since
         self._warned, self._doubts, self._code, self._held, self._stuck = False, False, 0, True, list[Any]()
         self._sight = Sight(resources)
 
@@ -104,9 +104,12 @@ class Watch:
         doubted, self._doubts = self._doubts, self._differing()
         if doubted and self._doubts:  # what is seen once may have been read while it was written
             self._fail(MismatchError, "")
+        if now >= self._next_deadlock:
+            self._next_deadlock = now + _DEADLOCK_S
+            self._find_deadlock(call)
         if now >= self._next_search:
             self._next_search = now + _SEARCH_S
-            self._search(call)
+            self._find_absent()
         if self._limit_s is not None and now - self._since > self._limit_s:
             self._fail(CollectiveTimeout, f"{self._numbered} did not end in {self._limit_s:g} s{_at(call)}: {self._story()}")
         warn = self._on.config.warn
@@ -190,8 +193,8 @@ class Watch:
         self._wait(lambda: known.of_all(lambda rank: known.waiting(rank, number) is not None or known.through(rank, number), now), _SAY_S)
         return story.difference(known, nranks, number, self._on.title)
 
-    def _search(self, call: Call) -> None:
-        """Raise where a rank that has yet to take part never will."""
+    def _find_deadlock(self, call: Call) -> None:
+        """Raise where ranks wait for each other."""
         waits = deadlock(self._on, call) if call["holds"] else []
         before, self._stuck = self._stuck, [one.place for one in waits]
         if waits and self._stuck == before:
@@ -203,7 +206,10 @@ class Watch:
                 tell(on, MismatchError, text)
             self._fail(MismatchError, text)
         if waits:  # what is seen once may have been read while it was written
-            self._next_search = self._next_look
+            self._next_deadlock = self._next_look
+
+    def _find_absent(self) -> None:
+        """Raise where a rank that has yet to take part never will."""
         for rank in self._known.ranks():
             if rank == self._on.rank or not self._behind(rank):
                 continue

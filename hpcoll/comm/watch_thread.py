@@ -58,7 +58,7 @@ class WatchThread:
     def _run(self) -> None:
         while not self._ends:
             self._something.wait()
-            time.sleep(_FIRST_S)
+            time.sleep(self._until_first())
             while not self._ends and self._looks():
                 time.sleep(_EVERY_S)
             if not self._operations():
@@ -66,6 +66,11 @@ class WatchThread:
                 self.awake = False
                 if self._operations():  # begun just before, when it was still awake
                     self.wake()
+
+    def _until_first(self) -> float:
+        """Seconds until what has been in flight for longest is to be looked at."""
+        now = time.monotonic()
+        return max(_EVERY_S, _FIRST_S - max((now - one.begun for one in self._operations()), default=0.0))
 
     def _looks(self) -> bool:
         """Look at what has been in flight for long; whether there is any."""
