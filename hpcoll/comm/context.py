@@ -64,7 +64,7 @@ class Context:
         resources, planner, engines, ledger: Its parts.
         tables: The call cache: addresses of tables of earlier calls, blocking ones.
         started: The same of calls in flight, for each of their message contexts; ``planned``: of persistent ones.
-        turn: Which of these the next call in flight takes, alike on all ranks; ``starting``: a thread starts one.
+        turn: Which of these the next call in flight takes, alike on all ranks; ``starting``: a thread starts one, or makes a request.
         token: The byte that a barrier passes round; ``caller``: what describing a call needs besides.
         persistent: Living persistent requests by message context.
         closed: Why it cannot be used any more; the empty string while it can.

@@ -191,6 +191,18 @@ def make_persistent(
     context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any, timeout: Time = None
 ) -> MPI.Prequest:
     """Plan a persistent call; collective, errors as in `Context.run`. One like an earlier one is not described again."""
+    if context.starting:
+        raise ArgumentError(f"rank {context.rank}: {OTHER_THREAD}")
+    context.starting = True
+    try:
+        return _made_persistent(context, method, arguments, algorithm, segment, stream, timeout)
+    finally:
+        context.starting = False
+
+
+def _made_persistent(
+    context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any, timeout: Time
+) -> MPI.Prequest:
     arguments = METHODS[method].meant(arguments, context.rank)
     context.check(method, arguments, "persistent")
     limit_s = None if timeout is None else limit_of(timeout, context)

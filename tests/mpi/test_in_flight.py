@@ -188,7 +188,8 @@ def test_two_threads() -> None:
 
 
 @SEVERAL
-def test_threads_that_start_on_one_communicator() -> None:
+@pytest.mark.parametrize(("form", "ncalls"), [("in flight", 300), ("persistent", 60)])
+def test_threads_that_start_on_one_communicator(form: str, ncalls: int) -> None:
     """Who comes while another thread starts a call is refused before anything leaves; ranks stay in step, and all answers are right."""
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         pytest.skip("needs MPI.THREAD_MULTIPLE")
@@ -196,11 +197,17 @@ def test_threads_that_start_on_one_communicator() -> None:
     comm.Iallreduce(np.ones(3), np.zeros(3)).Wait()
 
     def work() -> None:
-        left = 300
+        left = ncalls
         while left and not wrong:
             total = np.zeros(3)
             try:
-                comm.Iallreduce(np.ones(3), total, timeout=SOON_S).Wait()
+                if form == "persistent":
+                    request = comm.Allreduce_init(np.ones(3), total, timeout=SOON_S)
+                    request.Start()
+                    request.Wait()
+                    request.Free()
+                else:
+                    comm.Iallreduce(np.ones(3), total, timeout=SOON_S).Wait()
                 left -= 1
                 wrong.extend([] if (total == comm.size).all() else [total])
             except ArgumentError as error:
