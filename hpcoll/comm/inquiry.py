@@ -117,10 +117,9 @@ class Inquiry:
 
     def tell(self, call: Call) -> None:
         """Tell other ranks of a call that has failed, which tell others, and what this rank knows of itself."""
-        lanes = {call["lane"], call["of"][0]}  # on which it has failed here, and on which the first one has
-        known = [self._known(call["key"], lane, self._comm.rank) for lane in lanes]
+        known = self._known(call["key"], call["lane"], self._comm.rank)
         for rank in self._friends():
-            self._send(rank, {"failed": call, "known": known})
+            self._send(rank, {"failed": call, "known": [known]})
 
     def leave(self, how: str) -> None:
         """Tell other ranks, which tell others, that this one ends, how far it is, and who else has ended, as far as it knows."""
