@@ -95,7 +95,7 @@ class Inquiry:
         return [*self._ends, *(rank for *about, rank in list(self._answers) if about == [key, lane] and rank not in self._ends)]
 
     def ask(self, key: str, lane: int, ranks: Sequence[int], since: float = 0.0) -> None:
-        """Ask far ranks how far they are on a message context, of those that are silent their neighbours.
+        """Ask far ranks how far they are on a message context, of those that are late with an answer their neighbours.
 
         Each is asked at growing intervals, which begin again where it was not asked since a time, on the clock `time.monotonic`.
         """
@@ -103,10 +103,9 @@ class Inquiry:
         asked_before = [(*self._asked.get((key, lane, rank), never), rank) for rank in dict.fromkeys(ranks) if rank not in self._ends]
         due = (one for one in asked_before if now - one[0] >= one[1] or one[0] < since)
         for asked, pause, rank in heapq.nsmallest(_MOST_ASKED, due):  # those that were asked longest ago
-            self._unanswered.setdefault(rank, now)
             self._asked[key, lane, rank] = now, _AGAIN_S if asked < since else min(2 * pause, _MOST_S)
-            silent = pause > _AGAIN_S and self._answers.get((key, lane, rank), {}).get("heard", 0.0) < asked
-            neighbours = [one for one, host in enumerate(self._hosts) if host == self._hosts[rank] and one != rank] if silent else []
+            late = now - self._unanswered.setdefault(rank, now) >= _AGAIN_S
+            neighbours = [one for one, host in enumerate(self._hosts) if host == self._hosts[rank] and one != rank] if late else []
             for one in (rank, *neighbours[:_NEIGHBOURS]):
                 self._send(one, {"ask": [key, lane, rank]})
 
