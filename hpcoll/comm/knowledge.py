@@ -4,6 +4,7 @@ Of ranks with which it shares memory it reads that there, at once; of others it 
 (`hpcoll.comm.inquiry`).
 """
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,6 +21,11 @@ from hpcoll.runtime.transports.call_log import CallLog, InLibrary
 from hpcoll.runtime.transports.notices import fitting
 
 _NAMES = {number: name for name, number in NUMBERS.items()}
+
+
+def since_1970(monotonic_s: float) -> float:
+    """What another machine can read of a time on the clock `time.monotonic`, in seconds."""
+    return monotonic_s + time.time() - time.monotonic()
 
 
 class Begun(NamedTuple):
@@ -91,9 +97,9 @@ class Knowledge:
         if far and self._on.inquiry is not None:
             self._on.inquiry.ask(self.key, self.lane, far, since)
 
-    def since(self, rank: int, when: float) -> bool:
-        """Whether what is known of it was so later than a time, on the clock `time.monotonic`."""
-        return rank in self._on.near or bool(self._heard_of(rank).get("heard", 0.0) > when)
+    def heard_at(self, rank: int) -> float:
+        """When it has last answered, or another for it, on the clock `time.monotonic`; 0: never, infinity: what it does is seen."""
+        return math.inf if rank in self._on.near else float(self._heard_of(rank).get("heard", 0.0))
 
     def notice(self, rank: int) -> dict[str, Any]:
         """What a rank says of itself: calls in which it ``waits``, calls that have ``failed`` on it, that it has ``left``."""
@@ -101,8 +107,7 @@ class Knowledge:
             return self._heard_of(rank).get("notice", {})
         pages, mine = self._on.node.notices, rank == self._on.rank
         notice = NOTICE.text() if mine or pages is None else pages.read(self._on.near[rank])
-        offset = time.time() - time.monotonic()  # what another machine can read
-        return notice | {"waits": [one | {"since": one["since"] + offset} for one in notice.get("waits", ())]}
+        return notice | {"waits": [one | {"since": since_1970(one["since"])} for one in notice.get("waits", ())]}
 
     def state(self, rank: int) -> str:
         """Of its process; the empty string where it is not known."""
@@ -115,11 +120,6 @@ class Knowledge:
     def silent(self, rank: int) -> bool:
         """Whether it does not answer though it should."""
         return rank not in self._on.near and self._on.inquiry is not None and bool(self._on.inquiry.silent(rank))
-
-    def heard_at(self, rank: int) -> float | None:
-        """When it has last answered, or another for it, in seconds since 1970; None: never."""
-        heard = self._heard_of(rank).get("heard")
-        return None if heard is None else time.time() - time.monotonic() + heard
 
     @property
     def listened(self) -> bool:
@@ -152,7 +152,7 @@ class Knowledge:
         if rank not in self._near:
             return Begun(*self._told(rank)["begun"]) if "begun" in self._told(rank) else None
         begun, ended, when = self.log.histories[self._near[rank], 0, : f.ENDED_AT + 1].tolist()
-        return Begun(begun, ended, time.time() - time.monotonic() + 1e-9 * when)
+        return Begun(begun, ended, since_1970(1e-9 * when))
 
     def through(self, rank: int, number: int) -> bool:
         """Whether it is known to have ended the call with that number."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from hpcoll.base.processes import RUNNING
 from hpcoll.base.units import ranks_in_words
-from hpcoll.comm.knowledge import Knowledge
+from hpcoll.comm.knowledge import Knowledge, since_1970
 from hpcoll.comm.notice import Call
 from hpcoll.comm.owner import written
 from hpcoll.comm.signature import differing
@@ -21,14 +21,15 @@ def doing(known: Knowledge, rank: int, number: int) -> str:
     """What a rank does that is not known to wait in a call."""
     if not known.answers(rank, anywhere=True):
         return f"does not answer: {_UNHEARD if known.listened else 'without MPI_THREAD_MULTIPLE it does so only while it waits'}"
-    last = _last_heard(known, rank, number)
+    last = _activity(known, rank, number)
     if not known.silent(rank):
         return last
     word, _, others = last.partition(" ")
-    return f"does not answer since {_clock(known.heard_at(rank) or 0.0)}, when it {_THEN.get(word, word)} {others}: {_UNHEARD}"
+    return f"does not answer since {_clock(since_1970(known.heard_at(rank)))}, when it {_THEN.get(word, word)} {others}: {_UNHEARD}"
 
 
-def _last_heard(known: Knowledge, rank: int, number: int) -> str:
+def _activity(known: Knowledge, rank: int, number: int) -> str:
+    """What it does as far as that is known, or did when it was last heard."""
     state, notice = known.state(rank), known.notice(rank)
     if state not in (RUNNING, ""):
         return f"is {state}"

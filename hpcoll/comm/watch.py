@@ -200,7 +200,7 @@ class Watch:
         if waits and self._stuck == before:
             now = time.monotonic()  # for the text, which has them all
             self._wait(lambda: self._known.of_all(self._known.answers, now))
-            self._wait(lambda: self._known.of_all(lambda rank: self._known.since(rank, now), now), _SAY_S)
+            self._wait(lambda: self._known.of_all(lambda rank: self._known.heard_at(rank) > now, now), _SAY_S)
             text = text_of(waits)
             for on in {one.on for one in waits} - {self._on}:
                 tell(on, MismatchError, text)

@@ -190,11 +190,11 @@ def test_a_rank_is_asked_anew_for_a_text(clock: SimpleNamespace) -> None:
     known.ask([1])
     assert job[0].comm.nsent == before < 10
     begin(job[1], 1, 0)
-    assert not known.of_all(lambda rank: known.since(rank, now), now + 0.1)
+    assert not known.of_all(lambda rank: known.heard_at(rank) > now, now + 0.1)
     assert job[0].comm.nsent == before + 1
     clock.now += 0.1
     settled(job[::-1], clock)
-    assert known.since(1, now)
+    assert known.heard_at(1) > now
     assert known.begun(1) is not None
     assert known.in_blocking_call(1)
 
