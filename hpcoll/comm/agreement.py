@@ -10,14 +10,14 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.errors import ArgumentError, TransportError
+from hpcoll.base.errors import TransportError
 from hpcoll.base.ops import BOR
 from hpcoll.comm.calls.call import Call
 from hpcoll.comm.endings import go_on
 from hpcoll.comm.engines import BlockingEngines
 from hpcoll.comm.ledger import Account
 from hpcoll.comm.operations import abandon
-from hpcoll.comm.owner import OTHER_THREAD
+from hpcoll.comm.owner import other_thread
 from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.resources import Resources
 from hpcoll.comm.signature import Purpose
@@ -134,7 +134,7 @@ class Agreements:
         owner = self._owner
         assert owner is not None
         if status == BUSY:
-            raise ArgumentError(f"rank {owner.rank}: {OTHER_THREAD}")
+            raise other_thread(owner.rank)
         what = what or purpose.text
         try:
             go_on(self._on, engine, status, owner.limit_s if limit_s is None else limit_s, what)

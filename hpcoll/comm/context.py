@@ -23,7 +23,7 @@ from hpcoll.comm.endings import Closing, check_others, end_badly, go_on, left_al
 from hpcoll.comm.engines import BlockingEngines
 from hpcoll.comm.ledger import Ledger
 from hpcoll.comm.operations import abandon
-from hpcoll.comm.owner import OTHER_THREAD, Form, written
+from hpcoll.comm.owner import Form, other_thread, written
 from hpcoll.comm.persistent_requests import Persistent
 from hpcoll.comm.plan import Plan
 from hpcoll.comm.planner import Planner
@@ -188,7 +188,7 @@ class Context:
             if left_alone(self) and self.resources.lock[0]:  # still
                 self.break_off(f"a call before {method}")
                 self.check()
-            raise ArgumentError(f"rank {self.rank}: {OTHER_THREAD}")
+            raise other_thread(self.rank)
         if status == MISS:
             self._run_prepared(key, arguments, Asked(algorithm, segment, stream, limit_s=limit_s), table, *buffers)
             return

@@ -25,7 +25,7 @@ from hpcoll.comm.group import IN_FLIGHT
 from hpcoll.comm.library_calls import arguments_of
 from hpcoll.comm.limits import Time, limit_of
 from hpcoll.comm.operations import collect, hurry
-from hpcoll.comm.owner import OTHER_THREAD
+from hpcoll.comm.owner import other_thread
 from hpcoll.comm.persistent_requests import Persistent
 from hpcoll.comm.plan import MessageContext, Plan
 from hpcoll.comm.prepared import Asked, Prepared
@@ -56,7 +56,7 @@ def issue(
             return request
         context = comm._context
     if context.starting:
-        raise ArgumentError(f"rank {context.rank}: {OTHER_THREAD}")
+        raise other_thread(context.rank)
     context.starting = True  # no thread runs between these two
     try:
         send, recv, op, root = FOUND_BY[method](arguments, context.caller)
@@ -192,7 +192,7 @@ def make_persistent(
 ) -> MPI.Prequest:
     """Plan a persistent call; collective, errors as in `Context.run`. One like an earlier one is not described again."""
     if context.starting:
-        raise ArgumentError(f"rank {context.rank}: {OTHER_THREAD}")
+        raise other_thread(context.rank)
     context.starting = True
     try:
         return _made_persistent(context, method, arguments, algorithm, segment, stream, timeout)

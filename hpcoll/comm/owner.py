@@ -4,10 +4,8 @@ import weakref
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol, TypeAlias
 
-from hpcoll.base.errors import HpcollError
+from hpcoll.base.errors import ArgumentError, HpcollError
 from hpcoll.runtime.engine.host_engine import HostEngine
-
-OTHER_THREAD = "another thread is inside a collective on this communicator: give each thread its own Dup()"
 
 Form: TypeAlias = Literal["blocking", "in flight", "persistent"]  # in which a program calls a collective
 
@@ -21,6 +19,11 @@ def written(call: str, form: Form) -> str:
     if form == "in flight":
         return f"I{call[0].lower()}{call[1:]}"
     return call.replace("(", "_init(", 1) if form == "persistent" else call
+
+
+def other_thread(rank: int) -> ArgumentError:
+    """What a thread gets while another one is inside the communicator."""
+    return ArgumentError(f"rank {rank}: another thread is inside a collective on this communicator: give each thread its own Dup()")
 
 
 class Watching(Protocol):
