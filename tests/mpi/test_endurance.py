@@ -85,7 +85,7 @@ def go(n):
         one.Free()
     kept.clear()
 kept = []
-for _ in range(12 if KIND == "kept" else 3):  # many at once leave memory in pieces at first: 5 MB; then 100 bytes each, plain mpi4py 150
+for _ in range(12 if KIND == "kept" else 3):  # memory in pieces: 5 MB at first, then little
     go(min(COUNT, 200))
 before = holds()
 for _ in range(TIMES):
