@@ -105,7 +105,6 @@ ENDS = {
     "killed": ("os.kill(os.getpid(), signal.SIGKILL)", "has ended", False),
 }
 
-
 NRANKS = {"-n 3": 3, "-n 2 --ranks-per-host 2": 4, "--slots 3,2": 5}
 
 

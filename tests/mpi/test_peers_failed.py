@@ -127,35 +127,6 @@ def test_a_rank_is_gone(end: str, form: str, way: dict[str, str]) -> None:
     assert status != 0 or ("_exit" in end and "MPICH" in MPI.Get_library_version())  # whose launcher believes a rank that leaves with 0
 
 
-@pytest.mark.parametrize(
-    ("form", "way"), [("in flight", MESSAGES), *(pytest.param(form, {}, marks=pytest.mark.full) for form in ("blocking", "in flight"))]
-)
-def test_all_are_interrupted(form: str, way: dict[str, str]) -> None:
-    """By Ctrl-C, which some launchers hand to every rank, in a call or before it: all end soon, and so does the job, with an error."""
-    call = {"blocking": "comm.Allreduce(x, y)", "in flight": "comm.Iallreduce(x, y).Wait()"}[form]
-    script = f"""
-import signal
-x, y = np.ones(8), np.zeros(8)
-{call}
-world.Barrier()
-begun, pid = time.monotonic(), os.getpid()
-threading.Timer(0.5, os.kill, (pid, signal.SIGINT)).start()
-try:
-    comm.rank == 1 and time.sleep({SOON_S})
-    {call}
-except (KeyboardInterrupt, hpcoll.PeerFailed) as error:
-    say(f"{{time.monotonic() - begun:.2f}}", type(error).__name__)
-    raise
-"""
-    done = finished(command(NRANKS, script), way)
-    said = spoken(NRANKS, done.stdout)
-    for rank in range(NRANKS):
-        found = re.fullmatch(r"(\d+\.\d+) (KeyboardInterrupt|PeerFailed)", "".join(said[rank]))  # the second: of another rank's
-        assert found, said
-        assert float(found[1]) < SOON_S
-    assert done.returncode != 0
-
-
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_rank_ends_before_its_first_communicator(ending: str) -> None:
     """Which others of its node make: there is nothing yet by which it could tell them."""

@@ -21,7 +21,7 @@ from hpcoll.comm import endings, inquiry, knowledge, letters  # noqa: E402
 from hpcoll.comm.inquiry import Inquiry  # noqa: E402
 from hpcoll.comm.knowledge import Knowledge  # noqa: E402
 from hpcoll.comm.letters import Letters  # noqa: E402
-from hpcoll.comm.story import behind, doing  # noqa: E402
+from hpcoll.comm.story import doing  # noqa: E402
 from hpcoll.runtime.transports.call_log import CallLog  # noqa: E402
 from hpcoll.runtime.transports.notices import NOTICE_NBYTES, PAGE_NBYTES, Notices  # noqa: E402
 
@@ -221,16 +221,6 @@ def test_a_rank_that_answers_no_more(clock: SimpleNamespace, monkeypatch: pytest
     monkeypatch.setattr(Inquiry, "listened", True)
     settled(job[::-1], clock)
     assert not known.silent(1)
-
-
-def test_who_waits_for_very_many() -> None:
-    """Follows no others, and none of those for whom it waits is left out."""
-    waiting = {"awaits": list(range(1000, 1100))}
-    known: Any = SimpleNamespace(
-        key="", lane=0, waiting=lambda rank, number: waiting, state=lambda rank: "", silent=lambda rank: False, notice=lambda rank: {},
-    )  # fmt: skip
-    assert behind(known, list(range(100)), 1) == list(range(100))
-    assert behind(known, [1], 1) == [1, *range(1000, 1063)]
 
 
 class Groups:

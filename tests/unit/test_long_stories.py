@@ -8,7 +8,7 @@ import pytest
 
 from hpcoll.base.processes import RUNNING
 from hpcoll.base.units import ranks_in_words
-from hpcoll.comm.story import story
+from hpcoll.comm.story import behind, story
 from hpcoll.runtime.transports.notices import NOTICE_NBYTES, fitting, room
 
 NRANKS = 5000
@@ -46,6 +46,16 @@ def test_a_ring_of_many() -> None:
     assert text.startswith("rank 0 waits for rank 1; rank 1 waits for rank 2; ")
     assert text.endswith(f"; rank {NRANKS - 1} waits for rank {NRANKS}; rank {NRANKS} has left")
     assert f"; {NRANKS - 7} more in between; " in text
+
+
+def test_who_waits_for_very_many() -> None:
+    """Follows no others, and none of those for whom it waits is left out."""
+    waiting = {"awaits": list(range(1000, 1100))}
+    known: Any = SimpleNamespace(
+        key="", lane=0, waiting=lambda rank, number: waiting, state=lambda rank: "", silent=lambda rank: False, notice=lambda rank: {},
+    )  # fmt: skip
+    assert behind(known, list(range(100)), 1) == list(range(100))
+    assert behind(known, [1], 1) == [1, *range(1000, 1063)]
 
 
 def test_ranks_in_words() -> None:
