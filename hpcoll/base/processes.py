@@ -7,6 +7,7 @@ from pathlib import Path
 PROC = Path("/proc")
 RUNNING, STOPPED, TRACED, GONE = "running", "stopped", "stopped by a debugger", "gone"
 HOW_GONE = "has ended: it was killed, or left without MPI_Finalize"  # what is said of a rank whose process is gone without a word
+ENDED_BY = "was ended by "  # and an exception
 _STATES = {"T": STOPPED, "t": TRACED, "Z": GONE, "X": GONE, "x": GONE}
 
 
@@ -25,7 +26,7 @@ def state_of(pid: int) -> str:
 def how_it_ends() -> str:
     """How the program of this process ends, which is about to: what is said of its rank."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    return "has ended its program" if error is None else f"was ended by {type(error).__name__}: {error}"[:1000]
+    return "has ended its program" if error is None else f"{ENDED_BY}{type(error).__name__}: {error}"[:1000]
 
 
 def cpu_s(pid: int) -> float | None:

@@ -9,6 +9,7 @@ from typing import Any
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, HpcollError, TransportError
+from hpcoll.comm import hard_exit
 from hpcoll.comm.context import Context, free
 from hpcoll.comm.contexts import LIVE
 from hpcoll.comm.introduction import INTRODUCTION
@@ -36,6 +37,7 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+hard_exit.install()
 
 
 def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:

@@ -104,11 +104,15 @@ class Notice:
             self._write()
             return self._failed[call["key"]]
 
-    def leave(self, how: str) -> None:
-        """Say that this process ends."""
+    def say_left(self, how: str) -> None:
+        """Say that this process ends, on the pages alone."""
         with self._changing:
             self._left = how
             self._write()
+
+    def leave(self, how: str) -> None:
+        """Say that this process ends."""
+        self.say_left(how)
         for tell in self.at_end:
             tell()
 
