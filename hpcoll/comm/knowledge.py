@@ -207,6 +207,17 @@ class Knowledge:
         calls = [*notice.get("waits", ()), *notice.get("failed", ())]
         return next((one for one in calls if (one["key"], one["lane"], one["number"]) == (self.key, self.lane, number)), None)
 
+    def said_of(self, rank: int, number: int, since: float = 0.0) -> bool:
+        """Whether a rank has said of the call with that number what it can: what it is, that it has ended, or which other one keeps it.
+
+        The last only by what it has said since then, on the clock `time.monotonic`.
+        """
+        if self.waiting(rank, number) is not None or self.through(rank, number):
+            return True
+        begun, notice = self.begun(rank), self.notice(rank)
+        kept = bool(notice.get("waits") or notice.get("failed")) and begun is not None and begun.begun < number
+        return kept and self.heard_at(rank) > since
+
     def failures(self) -> list[Call]:
         """What ranks say has failed on the communicator, the first one first."""
         said = [one for rank in self._on.near for one in self.notice(rank).get("failed", ())]

@@ -59,7 +59,8 @@ class Watch:
         self._limit_s = resources.config.timeout if limit_s is None else limit_s
         self._form, self._what, self._where = form, what, in_words(place_of_caller()) if called_at is None else called_at
         self._next_look = self._next_deadlock = self._next_search = self._since
-        self._warned, self._doubts, self._code, self._held, self._stuck = False, False, 0, True, list[Any]()
+        self._warned, self._doubts, self._code, self._held = False, False, 0, True
+        self._stuck, self._stuck_since = list[Any](), 0.0
         self._sight = Sight(resources)
 
     @property
@@ -190,7 +191,7 @@ class Watch:
         known, nranks, now = Knowledge(self._on, self._on.group.logs.get(lane, self._known.log)), self._on.nranks, time.monotonic()
         self._wait(lambda: known.of_all(known.answers, now))
         number = story.first_difference(known, nranks, number)
-        self._wait(lambda: known.of_all(lambda rank: known.waiting(rank, number) is not None or known.through(rank, number), now), _SAY_S)
+        self._wait(lambda: known.of_all(lambda rank: known.said_of(rank, number, now), now), _SAY_S)
         return story.difference(known, nranks, number, self._on.title)
 
     def _find_deadlock(self, call: Call) -> None:
@@ -198,15 +199,16 @@ class Watch:
         waits = deadlock(self._on, call) if call["holds"] else []
         before, self._stuck = self._stuck, [one.place for one in waits]
         if waits and self._stuck == before:
-            now = time.monotonic()  # for the text, which has them all
-            self._wait(lambda: self._known.of_all(self._known.answers, now))
-            self._wait(lambda: self._known.of_all(lambda rank: self._known.heard_at(rank) > now, now), _SAY_S)
+            since = self._stuck_since
+            self._wait(lambda: self._known.of_all(self._known.answers, since))
+            self._wait(lambda: self._known.of_all(lambda rank: self._known.heard_at(rank) > since, since), _SAY_S)
             text = text_of(waits)
             for on in {one.on for one in waits} - {self._on}:
                 tell(on, MismatchError, text)
             self._fail(MismatchError, text)
         if waits:  # what is seen once may have been read while it was written
-            self._next_deadlock = self._next_look
+            self._next_deadlock, self._stuck_since = self._next_look, time.monotonic()
+            self._known.ask(list(range(self._on.nranks)), self._stuck_since)  # for the text, which has them all
 
     def _find_absent(self) -> None:
         """Raise where a rank that has yet to take part never will."""

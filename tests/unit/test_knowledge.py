@@ -72,3 +72,22 @@ def test_a_line_that_was_overwritten_while_it_was_read() -> None:
     """The call after it had begun by then: half of the line may be another's."""
     history = History(20, 1)
     assert known(history).remembered(0, 22 - f.REMEMBERED) is None
+
+
+SAID = [  # what a rank that has begun 4 calls and ended 3 says, and of which of calls 3, 4 and 5 it then has no more to say
+    ({}, [3]),
+    ({"waits": [{"key": "1.2.3", "lane": 0, "number": 4, "since": 0.0}]}, [3, 4, 5]),
+    ({"waits": [{"key": "1.2.3", "lane": 1, "number": 1, "since": 0.0}]}, [3, 5]),
+    ({"failed": [{"key": "4.5.6", "lane": 0, "number": 4}]}, [3, 5]),
+]
+
+
+@pytest.mark.parametrize(("notice", "expected"), SAID)
+def test_a_rank_has_said_what_it_can_of_a_call(notice: dict[str, Any], expected: list[int]) -> None:
+    """Once it waits elsewhere, too: those that quote it would else wait for what never comes."""
+    histories = np.zeros((1, 1 + f.REMEMBERED, 8), np.int64)
+    histories[0, 0, [f.BEGUN, f.CALLS_ENDED]] = 4, 3
+    pages: Any = SimpleNamespace(read=lambda rank: notice)
+    on: Any = SimpleNamespace(key="1.2.3", near={0: 0}, rank=1, node=SimpleNamespace(notices=pages), inquiry=None)
+    log: Any = SimpleNamespace(histories=histories, index=0)
+    assert [number for number in (3, 4, 5) if Knowledge(on, log).said_of(0, number)] == expected
