@@ -101,7 +101,7 @@ LIVES = {
 ENDS = {
     "its program": ("sys.exit(0)", "has ended its program", True),
     "by an exception": ("raise OSError('no such file')", "was ended by OSError: no such file", True),
-    "in the middle": ("os._exit(0)", "has ended", False),
+    "in the middle": ("os._exit(0)", r"has (ended|left by os\._exit)", False),
     "killed": ("os.kill(os.getpid(), signal.SIGKILL)", "has ended", False),
 }
 
