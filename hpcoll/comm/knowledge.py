@@ -207,7 +207,7 @@ class Knowledge:
         calls = [*notice.get("waits", ()), *notice.get("failed", ())]
         return next((one for one in calls if (one["key"], one["lane"], one["number"]) == (self.key, self.lane, number)), None)
 
-    def said_of(self, rank: int, number: int, since: float = 0.0) -> bool:
+    def said_of(self, rank: int, number: int, since: float) -> bool:
         """Whether a rank has said of the call with that number what it can: what it is, that it has ended, or which other one keeps it.
 
         The last only by what it has said since then, on the clock `time.monotonic`.

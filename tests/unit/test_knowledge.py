@@ -90,4 +90,4 @@ def test_a_rank_has_said_what_it_can_of_a_call(notice: dict[str, Any], expected:
     pages: Any = SimpleNamespace(read=lambda rank: notice)
     on: Any = SimpleNamespace(key="1.2.3", near={0: 0}, rank=1, node=SimpleNamespace(notices=pages), inquiry=None)
     log: Any = SimpleNamespace(histories=histories, index=0)
-    assert [number for number in (3, 4, 5) if Knowledge(on, log).said_of(0, number)] == expected
+    assert [number for number in (3, 4, 5) if Knowledge(on, log).said_of(0, number, 0.0)] == expected
