@@ -1,4 +1,4 @@
-"""Ranks that share no memory and end: the others hear it where hpcoll serves communicators of some ranks only, and in whatever order.
+"""Ranks that leave, all of them, or the last one: of that the others hear without shared memory, too, on communicators of some ranks.
 
 Each test starts a job of its own, so they run once: where this one has a single rank.
 """
@@ -92,3 +92,40 @@ def test_all_leave(comms: str) -> None:
     said, errors, status, seconds = job(comms, "pass")
     assert (status, {text for texts in said.values() for text in texts}) == (0, {"went on"}), (said, errors)
     assert seconds < LIMIT_S / 2
+
+
+@pytest.mark.skipif("MPICH" not in MPI.Get_library_version(), reason="mpirun of Open MPI ends with 1 where a rank leaves by os._exit")
+def test_all_leave_by_os_exit() -> None:
+    """One after the other, without an error: none is lost, and none ends the job."""
+    done = finished(command(NRANKS, "comm.Barrier()\ntime.sleep(0.2 * comm.rank)\nsay('leaves')\nos._exit(0)"), {})
+    assert spoken(NRANKS, done.stdout) == {rank: ["leaves"] for rank in range(NRANKS)}
+    assert "MPI_Abort" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("form", "way"), [("in flight", MESSAGES), *(pytest.param(form, {}, marks=pytest.mark.full) for form in ("blocking", "in flight"))]
+)
+def test_all_are_interrupted(form: str, way: dict[str, str]) -> None:
+    """As some launchers hand it to all, in a call or before it: all end soon, and so does the job, with an error."""
+    call = {"blocking": "comm.Allreduce(x, y)", "in flight": "comm.Iallreduce(x, y).Wait()"}[form]
+    script = f"""
+import signal
+x, y = np.ones(8), np.zeros(8)
+{call}
+world.Barrier()
+begun, pid = time.monotonic(), os.getpid()
+threading.Timer(0.5, os.kill, (pid, signal.SIGINT)).start()
+try:
+    comm.rank == 1 and time.sleep({SOON_S})
+    {call}
+except (KeyboardInterrupt, hpcoll.PeerFailed) as error:
+    say(f"{{time.monotonic() - begun:.2f}}", type(error).__name__)
+    raise
+"""
+    done = finished(command(NRANKS, script), way)
+    said = spoken(NRANKS, done.stdout)
+    for rank in range(NRANKS):
+        found = re.fullmatch(r"(\d+\.\d+) (KeyboardInterrupt|PeerFailed)", "".join(said[rank]))  # the second: of another rank's
+        assert found, said
+        assert float(found[1]) < SOON_S
+    assert done.returncode != 0

@@ -122,18 +122,11 @@ def test_a_rank_is_gone(end: str, form: str, way: dict[str, str]) -> None:
     told = [text for rank in (0, 2) for text in said[rank]]
     assert [text for text in told if "PeerFailed" not in text] == []
     assert said[1] == []
+    if "_exit" in end and "MPICH" in MPI.Get_library_version():  # hpcoll lets them hear of it before its launcher ends them
+        assert len([one for one in told if re.search(r"rank 1 .* has left by os\._exit\(0\)", one)]) == 2, (told, others)
     if "_exit" not in end:
         assert told or re.search(r"signal 9|SIGKILL|Killed|KILLED|EXIT CODE: 9", others), others
     assert status != 0
-
-
-@pytest.mark.skipif("MPICH" not in MPI.Get_library_version(), reason="mpirun of Open MPI ends with 1 where a rank leaves by os._exit")
-def test_all_ranks_leave_by_os_exit() -> None:
-    """One after the other, without an error: no rank is lost, and the job ends well."""
-    script = "comm.Barrier()\ntime.sleep(0.2 * comm.rank)\nsay('leaves')\nos._exit(0)"
-    done = finished(command(NRANKS, "import os, sys, time\n" + script), {})
-    assert spoken(NRANKS, done.stdout) == {rank: ["leaves"] for rank in range(NRANKS)}
-    assert "MPI_Abort" not in done.stderr
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
