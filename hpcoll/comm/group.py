@@ -28,9 +28,10 @@ from hpcoll.runtime.program.route import in_words
 from hpcoll.runtime.transports.call_log import CallLog
 from hpcoll.runtime.transports.cross_memory import STAGED
 from hpcoll.runtime.transports.host_routes import host_routes
-from hpcoll.runtime.transports.local_ranks import FOLDER, LocalRanks
+from hpcoll.runtime.transports.local_ranks import LocalRanks
 from hpcoll.runtime.transports.mpi import handle, revoking, tags_at_once
 from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings
+from hpcoll.runtime.transports.shared_file import FOLDER
 from hpcoll.runtime.transports.window import whole_pages
 from hpcoll.selection.agreement import agree
 from hpcoll.selection.config import log
@@ -150,7 +151,8 @@ class Group:
         rings: Sequence[Rings | None] | None = None
         if self.node.nranks > 1 and self.config.shm != 0:
             said = self.node.refused
-            rings = self.node.make_rings(n, capacity or self._staging_nbytes())
+            make = self.node.make_rings if capacity else self.node.rings
+            rings = make(n, capacity or self._staging_nbytes())
             if rings is None and self.node.rank == 0 and not said:
                 log.warning("ranks of this node exchange MPI messages: %s", self.node.refused)
         return [self._message_context(next(self._indices), one) for one in rings or [None] * n]

@@ -187,8 +187,10 @@ class Registry:
             self._closed += left
 
     def free(self) -> None:
-        """Free what is kept, before MPI ends."""
+        """Free what is kept for later communicators, on all ranks alike."""
         self._drop(0)
+        for group in self._groups.values():
+            group.node.drop_ahead()
 
     def forget(self) -> None:
         """Drop everything: this process is a fork."""

@@ -50,7 +50,7 @@ def communicator(name: str = "world") -> hpcoll.Communicator:
 
 
 def fresh() -> hpcoll.Communicator:
-    """A duplicate of the world that has nothing of one that was freed, with settings as they are now; collective."""
+    """A duplicate of the world that has nothing of others, freed or yet to come, with settings as they are now; collective."""
     attach._registry.free()
     return hpcoll.Communicator(MPI.COMM_WORLD.Dup())
 

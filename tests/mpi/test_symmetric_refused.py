@@ -22,7 +22,7 @@ from symmetry import holdings, shares
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError
-from hpcoll.runtime.transports import local_ranks, window
+from hpcoll.runtime.transports import local_ranks, shared_file, window
 
 pytestmark = [pytest.mark.mpi, pytest.mark.once]
 WORLD = MPI.COMM_WORLD
@@ -182,7 +182,7 @@ def test_a_stranger_with_the_same_number(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_folder_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Communicators made then use MPI messages; those that share memory refuse to make more."""
     comm = communicator()
-    monkeypatch.setattr(local_ranks, "FOLDER", "/dev/shm/none such")
+    monkeypatch.setattr(shared_file, "FOLDER", "/dev/shm/none such")
     text = error_of(lambda: comm.empty(1000))
     copy = fresh()
     x = copy.zeros(1000)

@@ -1,13 +1,11 @@
 """Ranks that share memory: their communicator, and the memory that they make together.
 
 What processes share is a window, or a copy that only one may write (`hpcoll.runtime.transports.window`), made of a file that local rank 0
-opens and the others map: a file without a name, in /dev/shm, or of memory alone where file systems make none (gVisor).
+opens and the others map (`hpcoll.runtime.transports.shared_file`).
 """
 
-import contextlib
-import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -17,6 +15,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.base.memory import left_nbytes
 from hpcoll.base.units import format_nbytes
 from hpcoll.runtime.program.fields import STAGING_SLOTS
+from hpcoll.runtime.transports import shared_file
 from hpcoll.runtime.transports import window as windows
 from hpcoll.runtime.transports.cross_memory import MOST_RANKS, OwnMemory, Word, own_memory, refusal
 from hpcoll.runtime.transports.mpi import world_ranks
@@ -25,9 +24,8 @@ from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings, rings_nbytes
 from hpcoll.runtime.transports.symmetric import Ranges, Symmetric, sweep, symmetric_array
 from hpcoll.runtime.transports.window import MAX_WINDOWS, Mapping, Number, Window, whole_pages
 
-FOLDER = "/dev/shm"
+_MOST_AHEAD, _AHEAD_NBYTES = 24, 4 << 20  # rings that are made before they are asked for, and bytes of their heads
 _ALL_AT_ONCE = "; before Linux 5.14, or where the system gives no pages when asked, all of it is taken at once"
-_NONE_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS)  # what a file system says that makes no such files
 
 _T = TypeVar("_T")
 
@@ -63,6 +61,7 @@ class LocalRanks:
         self.refused, self._limit, self.memory_alone = "", limit, False
         self.notices: Notices | None = None
         self.own_memory: OwnMemory | None = None
+        self._ahead, self._nasked = list[Rings](), 0
         found = self.comm.allgather((comm.rank, pids[comm.rank])) if self._own else list(enumerate(pids))
         self.ranks = [rank for rank, _ in found]
         self.first = self.ranks[0]
@@ -154,18 +153,18 @@ class LocalRanks:
         file, made = -1, None
         try:
             if self.rank == 0 and not problem:
-                with _noted() as notes:
-                    file = self._new_file()
+                with shared_file.noted() as notes:
+                    file, self.memory_alone = shared_file.new()
                     problem = self._no_room(nbytes, mapped)
                     os.ftruncate(file, 0 if problem else nbytes)
                 problem = problem or "".join(notes)
-            told = np.array([bool(problem), os.getpid(), file, *_identity(file)], np.int64)
+            told = np.array([bool(problem), os.getpid(), file, *shared_file.identity(file)], np.int64)
             self.comm.Bcast(told)
             failed, pid, number, device, inode = told.tolist()
             if not failed:
-                with _noted() as notes:
+                with shared_file.noted() as notes:
                     if self.rank:
-                        file = _open_theirs(f"/proc/{pid}/fd/{number}", (device, inode))
+                        file = shared_file.open_theirs(f"/proc/{pid}/fd/{number}", (device, inode))
                     made = mine(file)
                 problem = "".join(notes)
             told[0] = failed or bool(problem)
@@ -180,27 +179,37 @@ class LocalRanks:
             raise ArgumentError(f"rank {rank}: {format_nbytes(nbytes)} of shared memory cannot be had: {text}")
         return made
 
-    def _new_file(self) -> int:
-        """Descriptor of a file without a name."""
-        try:
-            return os.open(FOLDER, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            if error.errno not in _NONE_NAMELESS:
-                raise OSError(f"{FOLDER}: {error.strerror}") from None
-        self.memory_alone = True
-        return os.memfd_create("hpcoll", os.MFD_CLOEXEC)
-
     def _no_room(self, nbytes: int, mapped: int) -> str:
         """Why there is no room for so many bytes more; the empty string where there is."""
         if self.memory_alone:
             where, free = "the machine or its control group", left_nbytes()
         else:
-            room = os.statvfs(FOLDER)
-            where, free = FOLDER, room.f_bavail * room.f_frsize
+            room = os.statvfs(shared_file.FOLDER)
+            where, free = shared_file.FOLDER, room.f_bavail * room.f_frsize
         limit = self._limit if self._limit is not None else (free + mapped) // 2
         if nbytes > limit - mapped:
             return f"{format_nbytes(mapped)} are in use, the limit is {format_nbytes(limit)} (HPCOLL_SHM)"
         return f"{where} has {format_nbytes(free)} left" if nbytes > free else ""
+
+    def rings(self, n: int, capacity: int) -> list[Rings] | None:
+        """As `make_rings`, with one capacity for all calls; some are made ahead, because a window takes time of all ranks. Collective."""
+        said = self.refused
+        missing, self._nasked = n - len(self._ahead), self._nasked + n
+        if missing > 0:
+            more = min((self._nasked - n) // 2, _MOST_AHEAD, _AHEAD_NBYTES // rings_nbytes(self.nranks)) if windows.populates() else 0
+            made = self.make_rings(missing + more, capacity)
+            if made is None and more:
+                self.refused = said
+                made = self.make_rings(missing, capacity)
+            if made is None:
+                return None
+            self._ahead += made
+        found, self._ahead = self._ahead[:n], self._ahead[n:]
+        return found
+
+    def drop_ahead(self) -> None:
+        """Let go of rings that were made ahead, on all ranks alike."""
+        self._ahead.clear()
 
     def make_rings(self, n: int, capacity: int = CAPACITY_NBYTES) -> list[Rings] | None:
         """``n`` rings in one window; None on every rank, with ``refused`` set, where it cannot be had. Collective.
@@ -228,6 +237,7 @@ class LocalRanks:
     def free(self) -> None:
         """Free the communicator; what was made stays as long as somebody holds it."""
         self.notices = None
+        self.drop_ahead()
         sweep()
         if self._own:
             self.comm.Free()
@@ -255,28 +265,3 @@ def known_to_share(ranks: tuple[int, ...]) -> bool:
     """Whether it is known on this rank that some ranks of COMM_WORLD share memory, itself among them."""
     everyone = frozenset(ranks)
     return any(everyone <= known for known in list(_sharing)) and MPI.UNDEFINED not in everyone
-
-
-def _identity(file: int | str) -> tuple[int, int]:
-    """What tells a file from all others."""
-    if file == -1:
-        return -1, -1
-    found = os.stat(file)
-    return found.st_dev, found.st_ino % 2**63
-
-
-def _open_theirs(path: str, identity: tuple[int, int]) -> int:
-    """Open a file of another process; in another namespace its number may be that of a stranger, whose files are none of ours."""
-    if _identity(path) != identity:
-        raise OSError(f"{path} is another file here: the ranks are in containers of their own")
-    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
-
-
-@contextlib.contextmanager
-def _noted() -> Iterator[list[str]]:
-    """Catch what the operating system refuses, as text."""
-    notes: list[str] = []
-    try:
-        yield notes
-    except (OSError, OverflowError) as error:
-        notes.append(str(error))
