@@ -228,6 +228,7 @@ def test_where_nothing_more_can_be_made_ahead_the_last_communicator_has_memory_y
     if agreed([] if node.nranks > 1 else ["alone"]):
         pytest.skip("needs all ranks on nodes with others")
     one = kept[0]._context.resources.message_contexts[0].rings.staging[0][1] * node.nranks + rings.rings_nbytes(node.nranks)
+    monkeypatch.setattr(node, "refused", "")  # afterwards, too: it is said once
     monkeypatch.setattr(node, "_limit", node.comm.allreduce(mine, MPI.MAX) + 4 * one)  # of three message contexts, with whole pages
     found = list[bool]()
     for _ in range(2):
