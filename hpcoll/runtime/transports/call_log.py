@@ -3,6 +3,7 @@
 `hpcoll.runtime.engine.checks` is the compiled side, which writes it; it is read by ranks that wait, and for flight records.
 """
 
+import mmap
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from hpcoll.runtime.program import fields as f
 
 _KEPT = f.RECORDS_HOT * f.RECORD_BLOCKS
+_RECORDS_NBYTES = 8 * (1 + f.RECORD_BLOCKS) * f.RECORDS_HOT * f.RECORD_NFIELDS
 
 
 class InLibrary(NamedTuple):
@@ -41,10 +43,11 @@ class CallLog:
     """
 
     def __init__(self, histories: np.ndarray | None = None, alarm: np.ndarray | None = None, rank: int = 0) -> None:
-        room = (1, 1 + f.REMEMBERED, f.HISTORY_NBYTES // (1 + f.REMEMBERED) // 8)
-        self.histories = np.zeros(room, np.int64) if histories is None else histories
+        shape = (1, 1 + f.REMEMBERED, f.HISTORY_NBYTES // (1 + f.REMEMBERED) // 8)
+        self.histories = np.zeros(shape, np.int64) if histories is None else histories
         self.alarm = np.zeros(1, np.int64) if alarm is None else alarm
-        self._records = np.zeros((1 + f.RECORD_BLOCKS, f.RECORDS_HOT, f.RECORD_NFIELDS), np.int64)
+        room = mmap.mmap(-1, _RECORDS_NBYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # no memory before there is something to record
+        self._records = np.frombuffer(room, np.int64).reshape(1 + f.RECORD_BLOCKS, f.RECORDS_HOT, f.RECORD_NFIELDS)
         self.fields = np.zeros(f.LOG_NFIELDS, np.int64)
         self.address: int = self.fields.ctypes.data
         self.index = 0
