@@ -193,13 +193,13 @@ class LocalRanks:
 
     def rings(self, n: int, capacity: int) -> list[Rings] | None:
         """As `make_rings`, with one capacity for all calls; some are made ahead, because a window takes time of all ranks. Collective."""
-        said = self.refused
         missing, self._nasked = n - len(self._ahead), self._nasked + n
         if missing > 0:
-            more = min((self._nasked - n) // 2, _MOST_AHEAD, _AHEAD_NBYTES // rings_nbytes(self.nranks)) if windows.populates() else 0
+            most = min((self._nasked - n) // 2, _MOST_AHEAD, _AHEAD_NBYTES // rings_nbytes(self.nranks))
+            more = most if windows.populates() and not self.refused else 0
             made = self.make_rings(missing + more, capacity)
             if made is None and more:
-                self.refused = said
+                self.refused = ""
                 made = self.make_rings(missing, capacity)
             if made is None:
                 return None
