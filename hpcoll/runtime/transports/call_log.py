@@ -3,7 +3,6 @@
 `hpcoll.runtime.engine.checks` is the compiled side, which writes it; it is read by ranks that wait, and for flight records.
 """
 
-import mmap
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +10,6 @@ import numpy as np
 from hpcoll.runtime.program import fields as f
 
 _KEPT = f.RECORDS_HOT * f.RECORD_BLOCKS
-_RECORDS_NBYTES = 8 * (1 + f.RECORD_BLOCKS) * f.RECORDS_HOT * f.RECORD_NFIELDS
 
 
 class InLibrary(NamedTuple):
@@ -46,8 +44,8 @@ class CallLog:
         shape = (1, 1 + f.REMEMBERED, f.HISTORY_NBYTES // (1 + f.REMEMBERED) // 8)
         self.histories = np.zeros(shape, np.int64) if histories is None else histories
         self.alarm = np.zeros(1, np.int64) if alarm is None else alarm
-        room = mmap.mmap(-1, _RECORDS_NBYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # no memory before there is something to record
-        self._records = np.frombuffer(room, np.int64).reshape(1 + f.RECORD_BLOCKS, f.RECORDS_HOT, f.RECORD_NFIELDS)
+        records = (1 + f.RECORD_BLOCKS, f.RECORDS_HOT, f.RECORD_NFIELDS)
+        self._records = np.empty(records, np.int64)  # not zeros: memory is touched where there is something to record
         self.fields = np.zeros(f.LOG_NFIELDS, np.int64)
         self.address: int = self.fields.ctypes.data
         self.index = 0
