@@ -1,70 +1,146 @@
-"""What was compiled or found out, kept on disk for the user's later processes."""
+"""The disk cache: what was compiled or found out, kept for the user's later processes, and made by one process of a node at a time.
+
+Files are kept in a folder of the user's. A site may offer folders of its own, which are looked into first and only read. No file or folder
+that another user may have written is used (`hpcoll.base.files.OwnedFolder`). Locks are files of the node and not messages, so that ranks of
+any program meet.
+"""
 
 import os
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
-from hpcoll.base.compile_once import once_per_node
+from hpcoll.base.files import OwnedFolder, UntrustedError
+from hpcoll.base.launchers import local_rank
 
-_PATIENCE_S = 1.0
+SITE = "HPCOLL_CACHE"  # variable that names a site's folders
+_MODE, _SHARED_MODE = 0o700, 0o755  # of folders that are made
+_SAID_AFTER_S, _WAIT_SAID_AFTER_S = 1.0, 30.0
+_PATIENCE_S = 120.0  # with another process that makes a file
 _TEXT = "hpcoll: compiling for this machine, once"
+_WAITS = f"hpcoll: waiting for another process of this node that compiles, for {_PATIENCE_S:.0f} s at most"
 _spoken: list[str] = []  # what was said, by this process or by one that it found at work
+_chosen: list[Path] = []  # the folder that `keep_in` was given
 
 
 def folder() -> Path:
-    """Where files are kept; no folder can be made there for a user without a home."""
-    chosen = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
-    if chosen:
-        return Path(chosen, "hpcoll")
+    """Folder in which this user's files are kept; of a user without a home it is the node's."""
+    above = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
+    if _chosen or above:
+        return _chosen[0] if _chosen else Path(above or "", "hpcoll")
     try:
         return Path.home() / ".cache" / "hpcoll"
     except RuntimeError:
-        return Path(os.devnull, "hpcoll")
+        return node_folder()
 
 
-def kept(name: str, source: str, make: Callable[[], bytes], text: str = _TEXT) -> bytes:
-    """A kept file; made where there is none, by one process of a node at a time.
+def node_folder() -> Path:
+    """Folder of this user on this node."""
+    return Path(tempfile.gettempdir(), f"hpcoll-{os.geteuid()}")
+
+
+def own_folder() -> OwnedFolder:
+    """Open the folder in which files are kept, and make it where it is missing.
+
+    Raises:
+        OSError: Nothing can be kept; says why.
+    """
+    return OwnedFolder(folder(), _SHARED_MODE if _chosen else _MODE)
+
+
+def lock_folder() -> OwnedFolder:
+    """Open this user's folder on this node as `own_folder`, in which the locks are."""
+    return OwnedFolder(node_folder(), _MODE)
+
+
+def keep_in(path: Path) -> None:
+    """From now on look for files in one folder only, and keep them there so that other users can read them."""
+    _chosen[:] = [path]
+
+
+def kept(name: str, make: Callable[[], bytes], text: str = _TEXT) -> bytes:
+    """Return a kept file; one process of the node makes it where there is none.
 
     Args:
-        name: Of the file; holds a digest of all that it is made from.
-        source: File that it is compiled from.
-        make: What makes its content.
-        text: Said when that takes longer than a second.
+        name: Name of the file. It holds a digest of all that the file is made from.
+        make: Makes its content.
+        text: Is said when that takes longer than a second.
     """
-    return _kept(name, source, make, text, waits=True)
+    return _kept(name, make, text, waits=True) or b""
 
 
-def kept_all(makers: Mapping[str, Callable[[], bytes]], source: str) -> list[bytes]:
-    """Several files as `kept`, by name. Processes of a node share the work: each leaves those that others are making for last."""
-    found = {name: _kept(name, source, make, _TEXT, waits=False) for name, make in makers.items()}
-    return [found[name] or _kept(name, source, make, _TEXT, waits=True) for name, make in makers.items()]
+def kept_all(makers: Mapping[str, Callable[[], bytes]]) -> list[bytes]:
+    """Return several files as `kept`, by name. Processes of a node share the work: each leaves those that others are making for last."""
+    found = {name: _kept(name, make, _TEXT, waits=False) for name, make in makers.items()}
+    return [kept(name, makers[name]) if content is None else content for name, content in found.items()]
 
 
-def _kept(name: str, source: str, make: Callable[[], bytes], text: str, *, waits: bool) -> bytes:
-    path = folder() / name
-    with suppress(OSError):
-        return path.read_bytes()
-    with once_per_node(name, source, waits=waits) as mine:
-        if not mine:
-            _spoken.append(text)
-            return b""
-        with suppress(OSError):  # another process wrote it while this one waited
-            return path.read_bytes()
+def _kept(name: str, make: Callable[[], bytes], text: str, *, waits: bool) -> bytes | None:
+    """A file as `kept`; None where another process is making it and this one does not wait."""
+    content = _found(name)
+    if content is not None:
+        return content
+    with ExitStack() as stack:
+        keeper = None
+        with suppress(OSError):  # nothing can be kept: everybody compiles
+            keeper = stack.enter_context(closing(own_folder()))
+        if keeper is not None:
+            lock = stack.enter_context(ExitStack())
+            held = lock.enter_context(_lock(name, 0.0))
+            if not (held or waits):
+                _spoken.append(text)
+                return None
+            if not held:
+                with _said(_WAITS, _WAIT_SAID_AFTER_S, among=2):  # one of the node's first two is not the one that compiles
+                    lock.enter_context(_lock(name, _PATIENCE_S))
+            content = _found(name)  # another process made it meanwhile
+            if content is not None:
+                return content
+            if not held:  # another process made it and could not keep it: now all do, and wait for nobody
+                lock.close()
         with _said(text):
             content = make()
-        with suppress(OSError):  # nowhere to keep it: everybody compiles
-            _write(path, content)
+        if keeper is not None:
+            with suppress(OSError):  # the disk is full
+                keeper.write(name, content)
     return content
 
 
+def _found(name: str) -> bytes | None:
+    """A file of the site's folders or the user's, if it is whole and nobody else's."""
+    site = () if _chosen else (Path(one) for one in os.environ.get(SITE, "").split(os.pathsep) if one)
+    for path in (*site, folder()):
+        try:
+            with closing(OwnedFolder(path)) as one:
+                return one.read(name)
+        except UntrustedError as error:
+            _say(f"hpcoll: {error}; it is not used, and what it should hold is compiled again", among=1)
+        except OSError:
+            continue
+    return None
+
+
 @contextmanager
-def _said(text: str) -> Iterator[None]:
-    """Say something on stderr when what happens within takes longer than a second; once per process."""
-    timer = threading.Timer(_PATIENCE_S, _say, (text,))
+def _lock(name: str, patience_s: float) -> Iterator[bool]:
+    """Hold the node's lock of a file; yield False where another process keeps it. Without a folder for locks everybody goes on."""
+    with ExitStack() as stack:
+        try:
+            node = stack.enter_context(closing(lock_folder()))
+            held = stack.enter_context(node.lock(name, patience_s))
+        except OSError as error:
+            if isinstance(error, UntrustedError):
+                _say(f"hpcoll: {error}; the processes of this node do not share the work of compiling", among=1)
+            held = True
+        yield held
+
+
+@contextmanager
+def _said(text: str, after_s: float | None = None, among: int | None = None) -> Iterator[None]:
+    """Say something on stderr when what happens within takes longer than a second, or than ``after_s``."""
+    timer = threading.Timer(_SAID_AFTER_S if after_s is None else after_s, _say, (text, among))
     timer.daemon = True
     timer.start()
     try:
@@ -73,15 +149,8 @@ def _said(text: str) -> Iterator[None]:
         timer.cancel()
 
 
-def _say(text: str) -> None:
-    if text not in _spoken:
+def _say(text: str, among: int | None = None) -> None:
+    """Say something on stderr once, of the first ``among`` processes of a node only, as far as a launcher numbers them."""
+    if text not in _spoken and (among is None or (local_rank(os.environ) or 0) < among):
         _spoken.append(text)
         print(text, file=sys.stderr, flush=True)
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all, whoever else writes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(content)
-    Path(file.name).replace(path)

@@ -56,6 +56,23 @@ def local_nranks(environment: Mapping[str, str]) -> int:
     return max((int(text) for name in _LOCAL_NRANKS if (text := environment.get(name, "")).isdecimal()), default=0)
 
 
+def local_rank(environment: Mapping[str, str], nranks: int | None = None) -> int | None:
+    """Rank of this process among those of its node, None where no launcher says it; what may be left over from a shell comes last.
+
+    Args:
+        environment: Variables of the process.
+        nranks: Ranks of the program, where they are known: a launcher that speaks of another number does not count.
+
+    >>> local_rank({"SLURM_LOCALID": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}), local_rank({}), local_rank({"SLURM_LOCALID": "x"})
+    (1, None, None)
+    """
+    for one in sorted(LAUNCHERS, key=lambda one: one.inherited):
+        text = environment.get(one.local_rank, "")
+        if text.isdecimal() and (nranks is None or environment.get(one.nranks) in (None, str(nranks))):
+            return int(text)
+    return None
+
+
 def gives_cores_away(environment: Mapping[str, str]) -> bool:
     """Whether a user, or a launcher that has more ranks than it was given cores, says that ranks give their core away while they wait.
 

@@ -20,7 +20,7 @@ from hpcoll.cli.doctor.launchers import Library, family_of_mpiexec
 ROOT = Path(__file__).resolve().parents[2]
 MPIEXEC = Path(sys.prefix, "bin", "mpiexec")
 SUBJECTS = ["MPI library", "threads", "failures of ranks", "MPI and CUDA", "launcher", "hosts", "software", "system", "shared memory",
-            "memory", "CUDA", "InfiniBand", "Numba cache", "compile stamps", "settings"]  # fmt: skip
+            "memory", "CUDA", "InfiniBand", "Numba cache", "compile locks", "settings"]  # fmt: skip
 LAUNCHED = ("OMPI_COMM", "PMI", "MPI_LOCAL", "SLURM_", "PALS_", "HPCOLL_", "NUMBA_")
 OURS = Library("Open MPI", "5.0.1", "/opt/lib/libmpi.so.40", "3.1", 8, "4.1.0")
 THEIRS = Library("MPICH", "4.2.0", "/opt/lib/libmpi.so.12", "4.1", 4, "4.1.0")
@@ -190,7 +190,7 @@ def test_settings_that_mean_nothing_or_little() -> None:
     document = report(HPCOLL_SEGMENT="64K", HPCOLL_ALLREDUSE="ring", HPCOLL_TUNING="/nowhere/table", **odd)
     assert rows(document, "threads") == [(WARN, "funneled asked, funneled provided")]
     level, where = rows(document, "Numba cache")[0]
-    assert (level, where.startswith("/proc/nowhere/hpcoll cannot be written: ")) == (WARN, True)
+    assert (level, where.startswith("/proc/nowhere/hpcoll cannot be used: ")) == (WARN, True)
     found = rows(document, "settings")
     assert found[0][0] == OK
     assert "HPCOLL_SEGMENT=64K" in found[0][1]

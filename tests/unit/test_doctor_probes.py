@@ -132,6 +132,10 @@ def test_network_devices_of_which_none_works(tmp_path: Path) -> None:
     assert probes.infiniband(tmp_path / "none") == [Finding(OK, "InfiniBand", "no InfiniBand or RoCE device")]
 
 
-def test_stamps(tmp_path: Path) -> None:
-    assert probes.stamps(lambda: tmp_path)[0].level == OK
-    assert probes.stamps(lambda: tmp_path / "absent")[0].level == WARN
+def test_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = tmp_path / f"hpcoll-{os.geteuid()}"
+    assert probes.locks() == [Finding(OK, "compile locks", f"{folder} is writable, and yours alone")]
+    folder.chmod(0o777)
+    (found,) = probes.locks()
+    assert (found.level, found.found.startswith(f"{folder} can be written by other users")) == (WARN, True)

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -53,9 +52,8 @@ every_cc = each_of(CCS, (9, 0))
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """A folder of its own for every test, and no lock between tests."""
+    """A folder of its own for every test."""
     monkeypatch.setattr(disk_cache, "folder", lambda: tmp_path / "kept")
-    monkeypatch.setattr(disk_cache, "once_per_node", lambda what, source, waits: nullcontext(True))
     forget()
     yield tmp_path / "kept"
     forget()
@@ -259,7 +257,7 @@ def test_texts_are_kept_on_disk(cache: Path, monkeypatch: pytest.MonkeyPatch) ->
     forget()
     assert device.pack(8, (9, 0)) == first
     assert compiled == ["pack_8"]
-    assert [path.read_bytes() for path in cache.iterdir()] == [first.ptx]
+    assert [path.read_bytes().endswith(first.ptx) for path in cache.iterdir()] == [True]
     forget()
     assert b"sm_80" in device.pack(8, (8, 0)).ptx
     monkeypatch.setattr(device, "_digest", lambda: "of another source or compiler")
@@ -282,13 +280,3 @@ def test_without_a_place_to_keep_texts_everybody_compiles(monkeypatch: pytest.Mo
     (tmp_path / "file").touch()
     monkeypatch.setattr(disk_cache, "folder", lambda: tmp_path / "file" / "below")
     assert device.pack(4, (9, 0)).name == "pack_4"
-
-
-def test_a_kernel_that_another_process_is_compiling_is_waited_for(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def meanwhile(what: str, source: str, *, waits: bool) -> Any:
-        cache.mkdir()
-        (cache / what).write_bytes(b"theirs")
-        return nullcontext(True)
-
-    monkeypatch.setattr(disk_cache, "once_per_node", meanwhile)
-    assert device.pack(4, (9, 0)).ptx == b"theirs"

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import hpcoll
-from hpcoll.base import compile_once, disk_cache
+from hpcoll.base import disk_cache
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.files import OwnedFolder
 from hpcoll.base.memory import CGROUP, MEMBERSHIP, MEMINFO, cgroups, limits, machine_nbytes
 from hpcoll.base.units import format_nbytes
 from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding, one_line, read
@@ -37,7 +38,7 @@ _REINSTALL = "pip install --force-reinstall hpcoll"
 
 def examine(rank: int) -> list[Finding]:
     """All probes, in the order of the report; rank 0 also looks for the tuning file, which no other rank reads."""
-    mine = [*software(), *system(), *shared_memory(), *memory(), *cuda(), *infiniband(), *numba_cache(), *stamps(), *settings(os.environ)]
+    mine = [*software(), *system(), *shared_memory(), *memory(), *cuda(), *infiniband(), *numba_cache(), *locks(), *settings(os.environ)]
     return mine if rank else [*mine, *tuning_file(os.environ)]
 
 
@@ -191,25 +192,23 @@ def numba_cache() -> list[Finding]:
         return [Finding(FAIL, subject, f"numba cannot be imported: {one_line(error)}", _REINSTALL)]
     if config.DISABLE_JIT:
         return [Finding(FAIL, subject, "NUMBA_DISABLE_JIT is set: nothing is compiled", "unset NUMBA_DISABLE_JIT")]
-    folder = disk_cache.folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        what = "every process compiles: set NUMBA_CACHE_DIR to a folder that you may write to"
-        return [Finding(WARN, subject, f"{folder} cannot be written: {one_line(error)}", what)]
-    return [Finding(OK, subject, f"{folder} is writable")]
+    return [_owned(subject, disk_cache.own_folder, disk_cache.folder(), "set NUMBA_CACHE_DIR to a folder in which you may make one")]
 
 
-def stamps(folder: Callable[[], Path] = compile_once._folder) -> list[Finding]:
-    """Whether ranks of a node can tell each other that something is compiled."""
+def locks() -> list[Finding]:
+    """Whether ranks of a node can share the work of compiling."""
+    what = "set TMPDIR to a folder of the node in which you may make one"
+    return [_owned("compile locks", disk_cache.lock_folder, disk_cache.node_folder(), what)]
+
+
+def _owned(subject: str, opened: Callable[[], OwnedFolder], path: Path, what: str) -> Finding:
+    """A folder that must be this user's alone."""
     try:
-        path = folder()
-        tempfile.TemporaryFile(dir=path).close()
+        opened().close()
     except OSError as error:
-        what = "every rank compiles: set TMPDIR to a folder of the node that you may write to"
-        return [Finding(WARN, "compile stamps", f"no folder: {one_line(error)}", what)]
-    return [Finding(OK, "compile stamps", f"{path} is writable")]
+        text = f"{path} cannot be used: {error.strerror}" if error.strerror else one_line(error)
+        return Finding(WARN, subject, text, f"every process compiles: {what}")
+    return Finding(OK, subject, f"{path} is writable, and yours alone")
 
 
 def settings(environment: Mapping[str, str]) -> list[Finding]:

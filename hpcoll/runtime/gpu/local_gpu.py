@@ -2,11 +2,10 @@
 
 import os
 import sys
-from collections.abc import Mapping
 from typing import Any
 
+from hpcoll.base import launchers
 from hpcoll.base.errors import ArgumentError, DeviceError
-from hpcoll.base.launchers import LAUNCHERS
 from hpcoll.runtime.gpu.cuda import driver
 
 
@@ -42,7 +41,7 @@ def local_rank(comm: Any = None) -> int:
     """Rank among those of the node; arguments and errors as `local_device`."""
     world = _world()
     if comm is None:
-        told = _told(os.environ, world and world.size)
+        told = launchers.local_rank(os.environ, world and world.size)
         if told is not None:
             return told
     if (comm := comm or world) is None:
@@ -57,11 +56,3 @@ def _world() -> Any:
     """``MPI.COMM_WORLD`` while MPI runs, else None."""
     mpi = sys.modules.get("mpi4py.MPI")
     return mpi.COMM_WORLD if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() else None
-
-
-def _told(environ: Mapping[str, str], nranks: int | None) -> int | None:
-    """Rank on the node by the first launcher whose number of ranks is MPI's, where both are known; what may be left over comes last."""
-    for one in sorted(LAUNCHERS, key=lambda one: one.inherited):
-        if one.local_rank in environ and (nranks is None or environ.get(one.nranks) in (None, str(nranks))):
-            return int(environ[one.local_rank])
-    return None

@@ -1,0 +1,202 @@
+"""Files that are written whole or not at all, and folders that nobody but this user, or root, can have written to.
+
+Other users may write to the folders around. So the names of temporary files cannot be guessed, no link is followed, and the files of an
+owned folder are opened relative to that folder. Imports nothing of hpcoll.
+"""
+
+import errno
+import fcntl
+import os
+import stat
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import source_hash
+from pathlib import Path
+
+_STREAMS = ("/dev", "/dev/fd", "/proc/self/fd")  # folders whose entries are written as they are: nothing can take their place
+_SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # opens no link, and waits for no other end of a pipe
+_HEAD = struct.Struct("<8sQ8s")  # of a file in an owned folder: format, bytes of the content, digest of name and content
+_FORMAT = b"hpcoll 1"
+_TICK_S = 0.02  # between looks at a lock that another process has
+
+
+class UntrustedError(OSError):
+    """A file or folder is refused because another user may have written it. The text names it and says why."""
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Replace a file as a whole: a reader finds the old content or the new one.
+
+    A link is replaced, not followed. Streams such as ``/dev/stdout`` are written as they are.
+
+    Args:
+        path: File, in a folder that exists.
+        content: Bytes, or text, which becomes UTF-8.
+    Raises:
+        OSError: The file is as it was, and no temporary file is left.
+    """
+    content = content.encode() if isinstance(content, str) else content
+    if _is_stream(path):
+        path.write_bytes(content)
+        return
+    with _searched(path.parent) as folder:
+        _replace(folder, path.name, content, 0o666)
+
+
+def check_writable(path: Path) -> None:
+    """Try that `write_file` can write a file; the file stays as it is.
+
+    Raises:
+        OSError: It cannot.
+    """
+    if _is_stream(path):
+        return
+    if path.is_dir() and not path.is_symlink():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    with _searched(path.parent) as folder:
+        name, descriptor = _temporary(folder, 0o600)
+        os.close(descriptor)
+        os.unlink(name, dir_fd=folder)
+
+
+class OwnedFolder:
+    """A folder to which only this user, or root, can write; open until `close`.
+
+    Files in it hold their length and a digest of their name and content, by which `read` notices one that is not whole.
+
+    Args:
+        path: Folder.
+        mode: With which the folder is made where it is missing, after those above it; 0 where it is only to be read. Its files can be read
+            by whoever can read the folder.
+    Raises:
+        UntrustedError: The folder is a link, belongs to another user, or others may write to it.
+        OSError: It cannot be opened, or made and written where ``mode`` is given.
+    """
+
+    def __init__(self, path: Path, mode: int = 0) -> None:
+        self._path, self._mode = path, mode & 0o644
+        if mode and not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                path.mkdir(mode)
+        self._descriptor = _opened(path, os.O_RDONLY | os.O_DIRECTORY, stat.S_ISDIR)
+        if mode and not os.access(path, os.W_OK):
+            self.close()
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    def close(self) -> None:
+        """Close the folder."""
+        os.close(self._descriptor)
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file.
+
+        Raises:
+            UntrustedError: It is a link, belongs to another user, or others may write to it.
+            OSError: There is none, or it is not whole.
+        """
+        with self._file(name, os.O_RDONLY) as file, open(file, "rb", closefd=False) as stream:
+            head, content = stream.read(_HEAD.size), stream.read()
+        if head != _head(name, content):
+            raise OSError(errno.EIO, "is not whole", str(self._path / name))
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace a file as a whole.
+
+        Raises:
+            OSError: The file is as it was, and no temporary file is left.
+        """
+        _replace(self._descriptor, name, _head(name, content) + content, self._mode)
+
+    @contextmanager
+    def lock(self, name: str, patience_s: float = 0.0) -> Iterator[bool]:
+        """Hold the lock of a name; yield False where another process has kept it for as long as this one waits.
+
+        Raises:
+            UntrustedError: As of `read`, for the lock's file.
+            OSError: The lock's file cannot be made, or the file system has no locks.
+        """
+        end = time.monotonic() + patience_s
+        with self._file(name, os.O_RDWR | os.O_CREAT) as file:
+            while not (held := _try_lock(file)) and time.monotonic() < end:
+                time.sleep(_TICK_S)
+            yield held
+
+    @contextmanager
+    def _file(self, name: str, flags: int) -> Iterator[int]:
+        descriptor = _opened(self._path / name, flags, stat.S_ISREG, self._descriptor)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def _opened(path: Path, flags: int, fits: Callable[[int], bool], folder: int | None = None) -> int:
+    """Descriptor of a file of ``folder``, or of any, once it is known to be of the right kind and nobody else's."""
+    try:
+        descriptor = os.open(path if folder is None else path.name, flags | _SAFE, 0o600, dir_fd=folder)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise UntrustedError(f"{path} is a link, or not of the expected kind") from None
+        raise
+    found = os.fstat(descriptor)
+    reason = ""
+    if not fits(found.st_mode):
+        reason = "is not of the expected kind"
+    elif found.st_uid not in (0, os.geteuid()):
+        reason = f"belongs to user {found.st_uid}, and this is user {os.geteuid()}"
+    elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        reason = f"can be written by other users (mode {stat.S_IMODE(found.st_mode):04o}); chmod go-w makes it yours alone"
+    if reason:
+        os.close(descriptor)
+        raise UntrustedError(f"{path} {reason}")
+    return descriptor
+
+
+def _try_lock(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _head(name: str, content: bytes) -> bytes:
+    """What stands before a content; the digest needs no more than to notice damage, and no import of a library for cryptography."""
+    return _HEAD.pack(_FORMAT, len(content), source_hash(name.encode() + b"\0" + content))
+
+
+def _is_stream(path: Path) -> bool:
+    return os.path.abspath(path.parent) in _STREAMS
+
+
+@contextmanager
+def _searched(folder: Path) -> Iterator[int]:
+    """Descriptor by which files of a folder are named, which needs no right to list them."""
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _temporary(folder: int, mode: int) -> tuple[str, int]:
+    """A new file with a name that nobody can guess, and its descriptor."""
+    name = f".hpcoll-{os.urandom(8).hex()}"
+    return name, os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE, mode, dir_fd=folder)
+
+
+def _replace(folder: int, name: str, content: bytes, mode: int) -> None:
+    temporary, descriptor = _temporary(folder, mode)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        os.unlink(temporary, dir_fd=folder)
+        raise

@@ -1,0 +1,195 @@
+"""Files that are written whole or not at all, and folders of which nobody else's files are read."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from hpcoll.base import files
+from hpcoll.base.files import OwnedFolder, UntrustedError, check_writable, write_file
+
+NAME = "kept"
+
+
+@contextmanager
+def files_of_at_most(nbytes: int) -> Iterator[None]:
+    """As on a disk that is full: writes beyond fail."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def owned(path: Path) -> closing[OwnedFolder]:
+    return closing(OwnedFolder(path, 0o700))
+
+
+def keep(path: Path, content: bytes) -> None:
+    with owned(path) as folder:
+        folder.write(NAME, content)
+
+
+def kept(path: Path) -> bytes:
+    with closing(OwnedFolder(path)) as folder:
+        return folder.read(NAME)
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "result"
+    for content in ("first", "é"):
+        write_file(path, content)
+        assert path.read_text(encoding="utf-8") == content
+    mask = os.umask(0)
+    os.umask(mask)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~mask
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "result"
+    write_file(path, "old")
+    with files_of_at_most(1000), pytest.raises(OSError, match="File too large"):
+        write_file(path, bytes(5000))
+    assert (path.read_text(), list(tmp_path.iterdir())) == ("old", [path])
+
+
+def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    """A link that another user has planted may lead to a private file."""
+    private, path = tmp_path / "private", tmp_path / "result"
+    private.write_text("private")
+    path.symlink_to(private)
+    write_file(path, "new")
+    assert (private.read_text(), path.read_text(), path.is_symlink()) == ("private", "new", False)
+
+
+def test_a_planted_temporary_file_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were the name guessed after all, the link that waits there would not be followed."""
+    monkeypatch.setattr(os, "urandom", bytes)
+    private = tmp_path / "private"
+    private.write_text("private")
+    (tmp_path / f".hpcoll-{bytes(8).hex()}").symlink_to(private)
+    with pytest.raises(FileExistsError):
+        write_file(tmp_path / "result", "new")
+    assert private.read_text() == "private"
+
+
+def test_streams_are_written_as_they_are() -> None:
+    program = "from pathlib import Path; from hpcoll.base.files import *; p = Path('/dev/stdout'); check_writable(p); write_file(p, 'text')"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"text"
+
+
+@pytest.mark.parametrize("there", ["nothing", "a file", "a link to nothing"])
+def test_trying_to_write_changes_nothing(tmp_path: Path, there: str) -> None:
+    path = tmp_path / "result"
+    if there == "a file":
+        path.write_text(there)
+    elif there == "a link to nothing":
+        path.symlink_to(tmp_path / "missing")
+    before = [(one.name, one.lstat()) for one in tmp_path.iterdir()]
+    check_writable(path)
+    assert [(one.name, one.lstat()) for one in tmp_path.iterdir()] == before
+
+
+@pytest.mark.parametrize("path", ["missing/result", "folder", "file/result"])
+def test_what_cannot_be_written_is_refused_before(tmp_path: Path, path: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"No such|Is a|Not a"):
+        check_writable(tmp_path / path)
+
+
+def test_an_owned_folder_keeps_files_for_its_user_alone(tmp_path: Path) -> None:
+    path = tmp_path / "above" / "cache"
+    keep(path, b"content")
+    assert kept(path) == b"content"
+    assert [one.stat().st_mode & 0o777 for one in (path, path / NAME)] == [0o700, 0o600]
+
+
+def test_one_that_is_only_read_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        OwnedFolder(tmp_path / "cache")
+    assert not list(tmp_path.iterdir())
+
+
+def cut(content: bytes) -> bytes:
+    return content[:-1]
+
+
+def zeroed(content: bytes) -> bytes:
+    return bytes(len(content))
+
+
+def flipped(content: bytes) -> bytes:
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
+@pytest.mark.parametrize("damage", [lambda content: b"", cut, zeroed, flipped], ids=["empty", "cut", "zeroed", "flipped"])
+def test_a_file_that_is_not_whole_is_not_read(tmp_path: Path, damage: object) -> None:
+    keep(tmp_path / "cache", b"content")
+    path = tmp_path / "cache" / NAME
+    path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
+    with pytest.raises(OSError, match="is not whole"):
+        kept(tmp_path / "cache")
+
+
+def test_a_file_under_the_name_of_another_is_not_read(tmp_path: Path) -> None:
+    with owned(tmp_path / "cache") as folder:
+        folder.write("other", b"content")
+    (tmp_path / "cache" / "other").rename(tmp_path / "cache" / NAME)
+    with pytest.raises(OSError, match="is not whole"):
+        kept(tmp_path / "cache")
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702, 0o777])
+@pytest.mark.parametrize("name", ["", NAME], ids=["folder", "file"])
+def test_what_others_may_write_is_refused(tmp_path: Path, mode: int, name: str) -> None:
+    keep(tmp_path / "cache", b"content")
+    (tmp_path / "cache" / name).chmod(mode)
+    with pytest.raises(UntrustedError, match=rf"cache/?{name} can be written by other users \(mode 0{mode:o}\)"):
+        kept(tmp_path / "cache")
+
+
+@pytest.mark.parametrize("name", ["", NAME], ids=["folder", "file"])
+def test_links_are_refused(tmp_path: Path, name: str) -> None:
+    keep(tmp_path / "cache", b"content")
+    path = tmp_path / "cache" / name
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UntrustedError, match="is a link"):
+        kept(tmp_path / "cache")
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    keep(tmp_path / "cache", b"content")
+    (tmp_path / "cache" / NAME).unlink()
+    os.mkfifo(tmp_path / "cache" / NAME, 0o600)
+    with pytest.raises(UntrustedError, match="is not of the expected kind"):
+        kept(tmp_path / "cache")
+
+
+def test_a_lock_is_waited_for_within_bounds(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    with owned(tmp_path) as one, owned(tmp_path) as other, one.lock("lock") as first, other.lock("lock", 0.1) as second:
+        assert (first, second) == (True, False)
+    assert time.monotonic() - begun >= 0.1
+    with owned(tmp_path) as one, one.lock("lock") as held:
+        assert held
+
+
+def test_a_lock_that_is_let_go_of_is_had_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with owned(tmp_path) as one, owned(tmp_path) as other:
+        first = one.lock("lock")
+        first.__enter__()
+        monkeypatch.setattr(files.time, "sleep", lambda seconds: first.__exit__(None, None, None))
+        with other.lock("lock", 60.0) as second:
+            assert second
