@@ -1,4 +1,4 @@
-"""Discrete-event LogGP simulation of an event table: plain loops over arrays, which Numba compiles as they are.
+"""Discrete-event LogGP simulation of an event table: plain loops over arrays, which are compiled as they are and allocate nothing.
 
 A rank has a send port, a receive port and a processor, which work at the same time; a node has a link out and a link in, which its
 ranks share, and so has a cache domain. A lone message of ``b`` bytes arrives ``alpha + beta b`` after it was sent, ``handshake`` later
@@ -14,7 +14,6 @@ Sends queue for the send port and block nobody; receives block their lane; a ste
 what is sent from it. Events happen in order of time and, at one time, in the order in which they were caused.
 """
 
-from heapq import heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +42,7 @@ from hpcoll.base.errors import ArgumentError
 ALPHA, OVERHEAD, BETA, GAMMA, EAGER, HANDSHAKE, STREAMS = range(7)  # columns of `costs`
 OUT, IN, LEFT, TAKEN, PROCESSOR = range(5)  # of `clocks`: ports; all that was sent has left, all that came is taken; OUT and IN of `links`
 ROW, LANE, WAITS = range(3)  # of `active`: the row that a lane is at, which lane it is (-1: none is left), whether it waits for a message
+TIME, ORDER, WHAT = range(3)  # of `heap`
 
 
 class Simulation(NamedTuple):
@@ -56,6 +56,8 @@ class Simulation(NamedTuple):
         times: float64 (segments, rows): when a receive's message was there, or what a send sent had left; 0: not yet.
         spans: float64 (rows, 4): when each row kept a port busy, from and to, and its processor; (0, 4) where nobody wants to know.
         active: int64 (ranks * window, 3): the lanes in flight.
+        heap: float64 (events, 3): a binary heap of the events that are to come, with room for all that there can be at once. WHAT is an
+            active lane that goes on, as ``~i``, or the message to a row that arrives, as ``segment * nrows + row``.
         chunk: Bytes of a chunk.
         nchannels: As in `EventTable`.
         window: Lanes that a rank has in flight.
@@ -69,6 +71,7 @@ class Simulation(NamedTuple):
     times: np.ndarray
     spans: np.ndarray
     active: np.ndarray
+    heap: np.ndarray
     chunk: float
     nchannels: int
     window: int
@@ -93,7 +96,8 @@ def prepare(table: EventTable, levels: Levels, nbytes: float, segments: int, win
     return Simulation(
         table.rows, table.first, np.array([_costs(level, nbytes) for level in (*levels[:2], levels.across())]), np.zeros((table.nbuilt, 5)),
         np.zeros((table.nlinks, 2)), np.zeros((segments, nrows)), np.zeros((nrows * spans, 4)),
-        np.stack((rows, lanes, np.zeros_like(lanes)), axis=1), nbytes / table.nchunks, table.nchannels, window,
+        np.stack((rows, lanes, np.zeros_like(lanes)), axis=1), np.zeros((len(lanes) + segments * table.nmessages, 3)),
+        nbytes / table.nchunks, table.nchannels, window,
     )  # fmt: skip
 
 
@@ -107,11 +111,13 @@ def _costs(level: Network, nbytes: float) -> list[float]:
 
 def simulate(s: Simulation) -> float:
     """Seconds until the last event ends; -1 where a lane waits for ever."""
-    rows, first, costs, clocks, links, times, spans, active, chunk, nchannels, window = s
-    heap = [(0.0, i, ~i) for i in range(len(active))]  # time, order, and an active lane that goes on as ~i, or a message that arrives
-    order, nrows = len(heap), len(rows)
-    while heap:
-        now, _, what = heappop(heap)
+    rows, first, costs, clocks, links, times, spans, active, heap, chunk, nchannels, window = s
+    nevents, order, nrows = 0, 0, len(rows)
+    for i in range(len(active)):
+        nevents, order = push(heap, nevents, 0.0, order, ~i)
+    while nevents:
+        now, what = heap[0, TIME], int(heap[0, WHAT])
+        nevents = pop(heap, nevents)
         i = ~what
         if what >= 0:
             segment, row = what // nrows, what % nrows
@@ -123,9 +129,8 @@ def simulate(s: Simulation) -> float:
             if not (active[i, WAITS] and active[i, ROW] == row and active[i, LANE] == lane):
                 continue
             active[i, WAITS] = 0
-            if heap and heap[0][0] <= now:
-                heappush(heap, (now, order, ~i))
-                order += 1
+            if nevents and heap[0, TIME] <= now:
+                nevents, order = push(heap, nevents, now, order, ~i)
                 continue
         rank, row, lane = i // window, active[i, ROW], active[i, LANE]
         while lane >= 0:  # until another event comes first, a message is missing, or no lane is left
@@ -136,8 +141,9 @@ def simulate(s: Simulation) -> float:
                 record(spans, row, 0, start, end)
                 if guard >= 0:
                     times[segment, row] = clocks[rank, LEFT]
-                heappush(heap, (first_byte(costs, level, nbytes, start), order, segment * nrows + rows[row, OTHER]))
-                order, row = order + 1, row + 1
+                arrives = first_byte(costs, level, nbytes, start)
+                nevents, order = push(heap, nevents, arrives, order, segment * nrows + rows[row, OTHER])
+                row += 1
                 continue
             ready = times[segment, guard] if guard >= 0 else 0.0
             if op in (RECV, RECV_REDUCE):
@@ -152,13 +158,50 @@ def simulate(s: Simulation) -> float:
             if ready <= now:
                 ready = execute(costs, clocks, spans, rank, row, op, level, nbytes, now)
                 row += 1
-            if ready > now and heap and heap[0][0] <= ready:
-                heappush(heap, (ready, order, ~i))
-                order += 1
+            if ready > now and nevents and heap[0, TIME] <= ready:
+                nevents, order = push(heap, nevents, ready, order, ~i)
                 break
             now = ready
         active[i, ROW], active[i, LANE] = row, lane
-    return clocks.max() if active[:, LANE].max() < 0 else -1.0
+    end = 0.0
+    for i in range(len(active)):
+        if active[i, LANE] >= 0:
+            return -1.0
+        for clock in range(PROCESSOR + 1):
+            end = max(end, clocks[i // window, clock])
+    return end
+
+
+def push(heap: np.ndarray, nevents: int, time: float, order: int, what: int) -> tuple[int, int]:
+    """Add an event to a heap of so many: return how many there are then, and the order of the next one."""
+    at = nevents
+    while at > 0:
+        parent = (at - 1) >> 1
+        if heap[parent, TIME] < time or (heap[parent, TIME] == time and heap[parent, ORDER] < order):
+            break
+        heap[at, TIME], heap[at, ORDER], heap[at, WHAT] = heap[parent, TIME], heap[parent, ORDER], heap[parent, WHAT]
+        at = parent
+    heap[at, TIME], heap[at, ORDER], heap[at, WHAT] = time, order, what
+    return nevents + 1, order + 1
+
+
+def pop(heap: np.ndarray, nevents: int) -> int:
+    """Take the first event out of a heap of so many: return how many are left."""
+    left, at = nevents - 1, 0
+    time, order, what = heap[left, TIME], heap[left, ORDER], heap[left, WHAT]
+    while 2 * at + 1 < left:
+        child = 2 * at + 1
+        if child + 1 < left and (
+            heap[child + 1, TIME] < heap[child, TIME]
+            or (heap[child + 1, TIME] == heap[child, TIME] and heap[child + 1, ORDER] < heap[child, ORDER])
+        ):
+            child += 1
+        if time < heap[child, TIME] or (time == heap[child, TIME] and order < heap[child, ORDER]):
+            break
+        heap[at, TIME], heap[at, ORDER], heap[at, WHAT] = heap[child, TIME], heap[child, ORDER], heap[child, WHAT]
+        at = child
+    heap[at, TIME], heap[at, ORDER], heap[at, WHAT] = time, order, what
+    return left
 
 
 def occupy(
@@ -206,34 +249,26 @@ def record(spans: np.ndarray, row: int, column: int, start: float, end: float) -
         spans[row, column], spans[row, column + 1] = start, end
 
 
-def simulate_in_lockstep(s: Simulation, levels: np.ndarray, links_of: np.ndarray, distances: np.ndarray) -> float:
-    """Seconds of a schedule whose ranks all run the same steps relative to themselves: every rank by itself, step by step.
+def step_all(
+    costs: np.ndarray, clocks: np.ndarray, links: np.ndarray, link: np.ndarray, level: np.ndarray, op: int, nbytes: float, now: np.ndarray,
+    arrives: np.ndarray,
+) -> None:  # fmt: skip
+    """Have every rank run the same step, each at its own time.
 
     Args:
-        s: One segment; rows of rank 0 with one channel, clocks of all ranks, links of all nodes.
-        levels, links_of: int (rows, nranks): LEVEL and LINK of each rank's message.
-        distances: int (rows,): how far behind a send's peer is in rank order.
+        costs, clocks, links: As in `Simulation`.
+        link, level: int64 (nranks,): LINK and LEVEL of each rank's message.
+        op, nbytes: Of the step.
+        now: float64 (nranks,): when each rank begins; written is when it ends. A send takes a rank no time.
+        arrives: float64 (nranks,): when the first byte of each rank's message is there; a send writes it, a receive reads it.
     """
-    rows, costs, clocks, links, nranks = s.rows, s.costs, s.clocks, s.links, len(s.clocks)
-    now, arrivals, left = np.zeros(nranks), {-1: np.zeros(0)}, {-1: np.zeros(0)}  # by rank; of the last two by row
-    for row in range(len(rows)):
-        op, nbytes, guard, level, link = rows[row, OP], rows[row, AMOUNT] * s.chunk, rows[row, GUARD], levels[row], links_of[row]
+    for rank in range(len(now)):
         if op == SEND:
-            found = np.zeros(nranks)
-            for rank in range(nranks):
-                start, _ = occupy(costs, clocks, links, rank, link[rank], level[rank], OUT, nbytes, now[rank])
-                found[rank] = first_byte(costs, level[rank], nbytes, start)
-            arrivals[rows[row, OTHER]] = np.roll(found, distances[row])
-            if guard >= 0:
-                left[row] = clocks[:, LEFT].copy()
-            continue
-        if guard >= 0:
-            now = np.maximum(now, left[guard])
+            start, _ = occupy(costs, clocks, links, rank, link[rank], level[rank], OUT, nbytes, now[rank])
+            arrives[rank] = first_byte(costs, level[rank], nbytes, start)
         if op in (RECV, RECV_REDUCE):
-            found = arrivals.pop(row)
-            for rank in range(nranks):
-                now[rank] = max(now[rank], occupy(costs, clocks, links, rank, link[rank], level[rank], IN, nbytes, found[rank])[1])
+            _, end = occupy(costs, clocks, links, rank, link[rank], level[rank], IN, nbytes, arrives[rank])
+            now[rank] = max(now[rank], end)
         if op in (RECV_REDUCE, REDUCE):
-            for rank in range(nranks):
-                now[rank] = clocks[rank, PROCESSOR] = max(now[rank], clocks[rank, PROCESSOR]) + costs[level[rank], GAMMA] * nbytes
-    return max(now.max(), clocks.max())
+            clocks[rank, PROCESSOR] = max(now[rank], clocks[rank, PROCESSOR]) + costs[level[rank], GAMMA] * nbytes
+            now[rank] = clocks[rank, PROCESSOR]

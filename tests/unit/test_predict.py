@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import random
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hpcoll.analysis.cost import Levels, Network
+from hpcoll.analysis.event_loop import pop, push
 from hpcoll.analysis.timeline import simulate
 from hpcoll.base.errors import ArgumentError
 from hpcoll.cli import main
@@ -39,6 +42,21 @@ def test_compiled_code_agrees_with_plain_python(row: Algorithm, nbytes: int) -> 
         expected = simulate([schedule(row, nranks, rank, 0, nchunks) for rank in range(nranks)], nbytes, NETWORK).total
         found = predict(subject(row, alone(nranks), 0, nchunks, exact=True), nbytes, Levels(NETWORK, NETWORK), window=9).seconds
         assert found == pytest.approx(expected, rel=tolerance), nranks
+
+
+def test_events_leave_the_heap_in_order_of_time_and_cause() -> None:
+    """The heap is an array, so that nothing is allocated; its order is that of Python's."""
+    chance, heap, nevents, order = random.Random(7), np.zeros((200, 3)), 0, 0
+    expected: list[tuple[float, int, int]] = []
+    for _ in range(2000):
+        if nevents == 200 or (nevents and chance.random() < 0.5):
+            assert heap[0].tolist() == list(heapq.heappop(expected))
+            nevents = pop(heap, nevents)
+        else:
+            event = float(chance.randrange(9)), order, chance.randrange(-99, 99)
+            heapq.heappush(expected, event)
+            nevents, order = push(heap, nevents, *event)
+        assert nevents == len(expected)
 
 
 @pytest.mark.parametrize("key", SYMMETRIC)

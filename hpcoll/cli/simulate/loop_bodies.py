@@ -1,0 +1,63 @@
+"""The loops of `hpcoll.analysis.event_loop`, compiled by Numba. Imported only where they have to be compiled."""
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from numba import carray, njit
+from numba.types import CPointer, float64, int32, int64
+
+from hpcoll.analysis import event_loop
+from hpcoll.analysis.event_loop import PROCESSOR, STREAMS
+from hpcoll.analysis.event_table import NCOLUMNS
+from hpcoll.kernels.object_code import object_file
+
+_HELPERS = ("push", "pop", "record", "execute", "first_byte", "occupy")
+_REALS, _INTEGERS, _SHORT_INTEGERS = ((CPointer(element), int64) for element in (float64, int64, int32))  # arrays, with their lengths
+
+
+def _compiled(name: str, helpers: dict[str, Callable[..., Any]], inline: str = "never") -> Any:
+    """A function of the event loop, compiled, that calls helpers instead of the plain functions of the same names."""
+    code = getattr(event_loop, name).__code__
+    return njit(error_model="numpy", inline=inline)(FunctionType(code, vars(event_loop) | helpers))
+
+
+_helpers: dict[str, Callable[..., Any]] = {}
+for _name in _HELPERS:
+    _helpers[_name] = _compiled(_name, _helpers, "always")
+_run, _step = (_compiled(name, _helpers) for name in ("simulate", "step_all"))
+
+
+def _simulate(  # type: ignore[no-untyped-def]
+    rows, nrows, first, nfirst, costs, ncosts, clocks, nranks, links, nlinks, times, nsegments, spans, nspans, active, nactive, heap, nheap,
+    chunk, nchannels, window,
+):  # fmt: skip
+    return _run((
+        carray(rows, (nrows, NCOLUMNS)), carray(first, (nfirst,)), carray(costs, (ncosts, STREAMS + 1)),
+        carray(clocks, (nranks, PROCESSOR + 1)), carray(links, (nlinks, 2)), carray(times, (nsegments, nrows)), carray(spans, (nspans, 4)),
+        carray(active, (nactive, 3)), carray(heap, (nheap, 3)), chunk, nchannels, window,
+    ))  # fmt: skip
+
+
+def _step_all(  # type: ignore[no-untyped-def]
+    costs, ncosts, clocks, nranks, links, nlinks, link, nlink, level, nlevel, op, nbytes, now, nnow, arrives, narrives
+):
+    _step(
+        carray(costs, (ncosts, STREAMS + 1)), carray(clocks, (nranks, PROCESSOR + 1)), carray(links, (nlinks, 2)), carray(link, (nlink,)),
+        carray(level, (nlevel,)), op, nbytes, carray(now, (nnow,)), carray(arrives, (narrives,)),
+    )  # fmt: skip
+    return 0.0
+
+
+_LOOPS: dict[str, tuple[Callable[..., float], tuple[Any, ...]]] = {
+    "simulate": (_simulate, (
+        *_SHORT_INTEGERS, *_SHORT_INTEGERS, *_REALS, *_REALS, *_REALS, *_REALS, *_REALS, *_INTEGERS, *_REALS, float64, int64, int64
+    )),
+    "step_all": (_step_all, (*_REALS, *_REALS, *_REALS, *_INTEGERS, *_INTEGERS, int64, float64, *_REALS, *_REALS)),
+}  # fmt: skip
+
+
+def loop_file(name: str, symbol: str) -> bytes:
+    """Object file of a loop."""
+    function, parameters = _LOOPS[name]
+    return object_file(function, float64(*parameters), symbol)
