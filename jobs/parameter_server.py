@@ -28,6 +28,7 @@ import hpcoll  # noqa: E402
 from hpcoll.base.errors import HpcollError  # noqa: E402
 from hpcoll.cli.bench.plot import check_target  # noqa: E402
 from hpcoll.cli.curves import colours, label_ends  # noqa: E402
+from hpcoll.cli.output import write_figure  # noqa: E402
 from hpcoll.schedules.catalogue import CATALOGUE  # noqa: E402
 from hpcoll.schedules.ir import Op  # noqa: E402
 from hpcoll.schedules.partition import chunk_bounds  # noqa: E402
@@ -188,7 +189,7 @@ def draw(path: Path, options: argparse.Namespace, found: dict[str, list[Result]]
         axes.set_ylabel("test accuracy (%)")
         axes.grid(alpha=0.3)
         label_ends(axes, ends)
-    figure.savefig(path)
+    write_figure(path, figure, figure.dpi)
 
 
 def main() -> int:

@@ -10,6 +10,7 @@ from hpcoll.analysis.render import draw
 from hpcoll.analysis.render_svg import render_svg
 from hpcoll.analysis.render_text import render_text
 from hpcoll.base.errors import ArgumentError
+from hpcoll.cli import output
 from hpcoll.cli.table import print_lines, table
 from hpcoll.schedules.catalogue import CATALOGUE, algorithms, find
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -66,10 +67,7 @@ def _show(row: Algorithm, arguments: argparse.Namespace) -> None:
     if arguments.svg is None:
         print_lines([render_text(drawing, max(40, shutil.get_terminal_size().columns))])
         return
-    try:
-        arguments.svg.write_text(render_svg(drawing), encoding="utf-8")
-    except OSError as error:
-        raise ArgumentError(f"cannot write {arguments.svg}: {error.strerror}") from error
+    output.write(arguments.svg, render_svg(drawing))
 
 
 def _catalogue(rows: Sequence[Algorithm], width: int) -> Iterable[str]:

@@ -5,7 +5,6 @@ written into the folder that ``HPCOLL_RECORD`` names: when a call fails, and at 
 """
 
 import contextlib
-import itertools
 import os
 import signal
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from hpcoll.base.files import write_file
 from hpcoll.comm.contexts import LIVE
 from hpcoll.comm.notice import NOTICE
 from hpcoll.comm.resources import Resources
@@ -23,8 +23,6 @@ from hpcoll.runtime.transports.call_log import CallLog
 from hpcoll.selection.config import log
 
 FORMAT = 1
-
-_parts = itertools.count()  # a signal may come, or another call fail in another thread, while a record is being written
 
 
 def write_record(folder: str, why: str) -> Path | None:
@@ -43,14 +41,10 @@ def write_record(folder: str, why: str) -> Path | None:
         "communicators": [_of_communicator(one.resources) for one in contexts],
     }  # fmt: skip
     path = Path(folder, f"rank{world.rank}.json")
-    part = path.with_suffix(f".{os.getpid()}.{next(_parts)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(record))
-        part.replace(path)
+        write_file(path, json.dumps(record))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
         log.warning("rank %d: no record of its calls: %s", world.rank, error)
         return None
     return path

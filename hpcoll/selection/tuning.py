@@ -8,15 +8,14 @@ matter of how many ranks there are.
 
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcoll.analysis.cost import Network
 from hpcoll.base.dtypes import BYTES
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.files import write_file
 from hpcoll.base.json_fields import checked, integer, member, number
 from hpcoll.schedules.catalogue import algorithms
 from hpcoll.selection.config import Entry, Table, check_algorithm
@@ -165,23 +164,8 @@ def merge_constants(old: Iterable[Constants], new: Iterable[Constants]) -> tuple
 
 
 def write(path: Path, document: Document) -> None:
-    """Replace a file as a whole: whoever reads it, and whatever stops this process, finds the old or the new one.
-
-    Raises:
-        OSError: nothing was changed.
-    """
-    path = path.resolve()  # a link stays one
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with beside.open("w", encoding="utf-8") as file:
-            file.write(as_text(document))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except BaseException:
-        with suppress(OSError):
-            beside.unlink()
-        raise
+    """Replace a file as `write_file`."""
+    write_file(path, as_text(document))
 
 
 def as_text(document: Document) -> str:

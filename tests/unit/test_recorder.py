@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -42,11 +43,10 @@ def test_a_signal_while_a_record_is_written(folder: Path, monkeypatch: pytest.Mo
 def test_a_record_that_finds_no_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves nothing that is no record."""
 
-    def full(self: Path, text: str) -> int:
-        self.touch()
+    def full(descriptor: int) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(os, "fsync", full)
     assert recorder.write_record(str(folder), "") is None
     assert list(folder.iterdir()) == []
 

@@ -50,34 +50,6 @@ def _umask() -> int:
     return mask
 
 
-def test_a_link_to_a_table_stays_one(tmp_path: Path) -> None:
-    write(tmp_path / "table", DOCUMENT)
-    (tmp_path / "link").symlink_to("table")
-    write(tmp_path / "link", Document(FORMAT, "other", ()))
-    assert (tmp_path / "link").is_symlink()
-    assert read(tmp_path / "table").version == "other"
-
-
-class Interrupting(dict[str, tuple[Entry, ...]]):
-    """Entries whose writing is stopped by Ctrl-C."""
-
-    def items(self) -> Any:
-        raise KeyboardInterrupt
-
-
-def test_a_write_that_fails_changes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "table.json"
-    write(path, DOCUMENT)
-    with pytest.raises(KeyboardInterrupt):
-        write(path, Document(FORMAT, "", (*DOCUMENT.sections, Section(HERE, "f8", Interrupting()))))
-    (tmp_path / "folder").mkdir()
-    for nowhere in ("folder", "missing/table"):
-        with pytest.raises(OSError, match=r"folder|missing"):
-            write(tmp_path / nowhere, DOCUMENT)
-    assert read(path) == DOCUMENT
-    assert sorted(os.listdir(tmp_path)) == ["folder", "table.json"]
-
-
 def test_the_same_site_and_class_again_replaces_collective_by_collective() -> None:
     new = Section(HERE, "f4", {"reduce": MOVED[:1], "allreduce": SIZES[:1]})
     elsewhere = Section(HERE._replace(nranks=4), "f4", {"allreduce": SIZES[1:]})

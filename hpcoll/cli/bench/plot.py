@@ -15,6 +15,7 @@ from typing import Any
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import format_nbytes
+from hpcoll.cli import output
 from hpcoll.cli.bench.modes import BLOCKING, ORDINARY
 from hpcoll.cli.bench.results import AUTO
 from hpcoll.cli.bench.values import find_dtype
@@ -70,22 +71,7 @@ def check_target(path: Path) -> None:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
         raise ArgumentError(f"plot needs matplotlib ({error}): pip install 'hpcoll[plot]'") from None
-    check_writable(path)
-
-
-def check_writable(path: Path) -> None:
-    """Find out whether a file can be written, without leaving one or changing one.
-
-    Raises:
-        ArgumentError: it cannot.
-    """
-    existed = path.exists()
-    try:
-        path.open("a").close()
-    except OSError as error:
-        raise ArgumentError(f"cannot write {path}: {error.strerror}") from None
-    if not existed:
-        path.unlink()
+    output.check(path)
 
 
 def read_run(path: Path) -> Run:
@@ -167,10 +153,7 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     figure.legend(handles=_legend(runs, labels), loc="outside lower center", ncols=4, frameon=False)
     for axes, kind in zip(panels, kinds):
         label_ends(axes, ends[kind])
-    try:
-        figure.savefig(path, dpi=_DPI)
-    except OSError as error:
-        raise ArgumentError(f"cannot write {path}: {error.strerror}") from None
+    output.write_figure(path, figure, _DPI)
 
 
 def _line(results: Sequence[Mapping[str, Any]], algorithm: str, side: str) -> Line:

@@ -18,11 +18,11 @@ import hpcoll
 from hpcoll.base.dtypes import check_op
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import parse_nbytes
-from hpcoll.cli import ERROR
+from hpcoll.cli import ERROR, output
 from hpcoll.cli.abort import ending_all_ranks
 from hpcoll.cli.bench.measure import Pace
 from hpcoll.cli.bench.modes import BARE, BLOCKING, ORDINARY, SAME
-from hpcoll.cli.bench.plot import check_target, check_writable, draw, run_of
+from hpcoll.cli.bench.plot import check_target, draw, run_of
 from hpcoll.cli.bench.report import FORMATS, Report, document
 from hpcoll.cli.bench.request import Request, check
 from hpcoll.cli.bench.results import AUTO, total_wrong
@@ -111,7 +111,7 @@ def _check_files(arguments: argparse.Namespace, world: MPI.Intracomm) -> None:
     if world.rank == 0:
         try:
             if arguments.output is not None:
-                check_writable(arguments.output)
+                output.check(arguments.output)
             if arguments.plot is not None:
                 check_target(arguments.plot)
         except ArgumentError as error:
@@ -194,4 +194,8 @@ def _write(text: str, path: Path | None) -> None:
     if path is None:
         print(text, end="")
     else:
-        path.write_text(text, encoding="utf-8")
+        try:
+            output.write(path, text)
+        except ArgumentError:
+            print(text, end="")  # what was measured is not lost
+            raise

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from hpcoll.analysis.cost import Levels, Network, best_segment, seconds_on_nodes
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import format_nbytes, parse_nbytes
-from hpcoll.cli.bench.plot import check_target, check_writable
+from hpcoll.cli import output
+from hpcoll.cli.bench.plot import check_target
 from hpcoll.cli.simulate.predict import Subject, in_lockstep, predict, predict_in_lockstep, subject
 from hpcoll.cli.table import table
 from hpcoll.schedules.catalogue import algorithms, find
@@ -96,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ArgumentError(f"simulate needs 2 or more ranks and a root among them, got {arguments.nranks} ranks, root {arguments.root}")
     place, levels, sizes = _place(arguments.nodes, arguments.domains, arguments.nranks), _levels(arguments), _sizes(arguments.bytes)
     if arguments.json:
-        check_writable(arguments.json)
+        output.check(arguments.json)
     if arguments.plot:
         check_target(arguments.plot)
     start, cells, left_out = time.perf_counter(), [], {}
@@ -109,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
             cells += found
     _print(arguments, place, levels, sizes, cells, left_out, time.perf_counter() - start)
     if arguments.json:
-        _write(arguments.json, _document(arguments, place, levels, cells, left_out))
+        output.write(arguments.json, json.dumps(_document(arguments, place, levels, cells, left_out), indent=1) + "\n")
     if arguments.plot:
         from hpcoll.cli.simulate.plot import draw
 
@@ -281,10 +282,3 @@ def _document(arguments: argparse.Namespace, place: Place, levels: Levels, cells
         "cells": [cell._asdict() for cell in cells],
         "left_out": left_out,
     }
-
-
-def _write(path: Path, document: dict[str, Any]) -> None:
-    try:
-        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ArgumentError(f"cannot write {path}: {error.strerror}") from error

@@ -5,6 +5,7 @@ from typing import Any
 
 from hpcoll.base.units import format_nbytes
 from hpcoll.cli.curves import colours, label_ends
+from hpcoll.cli.output import write_figure
 
 _SIZE, _DPI = (12, 5), 150  # inches; dots per inch of a PNG
 
@@ -38,4 +39,4 @@ def draw(path: Path, title: str, cells: list[Any], against_nranks: dict[str, lis
         axes.grid(alpha=0.3)
     for axes, found in zip((left, right), ends):
         label_ends(axes, found)
-    figure.savefig(path, dpi=_DPI)
+    write_figure(path, figure, _DPI)

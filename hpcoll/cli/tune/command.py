@@ -5,7 +5,6 @@ import math
 import os
 import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from hpcoll.base.dtypes import check_op, type_class, working_dtype
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import SUM
 from hpcoll.base.units import format_nbytes, parse_nbytes
-from hpcoll.cli import ERROR
+from hpcoll.cli import ERROR, output
 from hpcoll.cli.abort import ending_all_ranks
 from hpcoll.cli.bench.sizes import sizes
 from hpcoll.cli.bench.values import find_dtype
@@ -132,12 +131,10 @@ def _old_document(path: Path, world: MPI.Intracomm) -> Document:
     old = Document(tuning.FORMAT, "", ())
     if world.rank == 0:
         try:
-            with tempfile.TemporaryFile(dir=path.resolve().parent):
-                old = _read(path) if path.exists() else old
+            output.check(path)
+            old = _read(path) if path.exists() else old
         except ArgumentError as error:
             problem = str(error)
-        except OSError as error:
-            problem = f"cannot write {path}: {error.strerror}"
     problem = world.bcast(problem)
     if problem:
         raise ArgumentError(problem)
