@@ -22,6 +22,7 @@ from hpcoll.comm.introduction import Introduction  # noqa: E402
 from hpcoll.comm.knowledge import Begun  # noqa: E402
 from hpcoll.comm.notice import Notice  # noqa: E402
 from hpcoll.comm.sight import Sight  # noqa: E402
+from hpcoll.runtime.transports import shared_file  # noqa: E402
 from hpcoll.runtime.transports.live_page import LINK, NBYTES, LivePage, Who, contents  # noqa: E402
 
 
@@ -55,6 +56,17 @@ def test_a_real_process(own_page: LivePage) -> None:
     assert contents(own_page._memory.tobytes())[1]["waits"][0]["what"] == "first"
     own_page.close()
     assert [rank for job in look().jobs for rank in job.ranks.values() if rank.pid == os.getpid()] == []
+
+
+def test_other_users_may_not_open_it(own_page: LivePage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system gives files of memory alone to everybody; so it would rings where /dev/shm makes none without a name."""
+    monkeypatch.setattr(shared_file, "FOLDER", "/proc")
+    file, of_memory = shared_file.new()
+    names = ("hpcoll-live", "hpcoll")
+    modes = {name: os.stat(f"/proc/self/fd/{one}").st_mode & 0o777 for one in os.listdir("/proc/self/fd") for name in names
+             if os.path.lexists(f"/proc/self/fd/{one}") and os.readlink(f"/proc/self/fd/{one}") == f"/memfd:{name} (deleted)"}  # fmt: skip
+    os.close(file)
+    assert (of_memory, modes) == (True, {"hpcoll-live": 0o600, "hpcoll": 0o600})
 
 
 def test_the_page_alone_is_written_when_only_what_is_seen_changes(own_page: LivePage) -> None:

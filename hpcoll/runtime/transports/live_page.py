@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from hpcoll.runtime.transports.notices import fitting, get, put, room
+from hpcoll.runtime.transports.shared_file import memory_file
 
 NAME = "hpcoll-live"
 LINK = f"/memfd:{NAME} (deleted)"  # what the system calls it
@@ -88,7 +89,7 @@ class LivePage:
     made = False
 
     def __init__(self, *, stays: bool = False) -> None:
-        file = os.memfd_create(NAME, os.MFD_CLOEXEC)
+        file = memory_file(NAME)
         try:
             os.ftruncate(file, NBYTES)
             self._mapped = mmap.mmap(file, NBYTES)  # has a descriptor of its own, by which the page is found

@@ -23,7 +23,14 @@ def new() -> tuple[int, bool]:
     except OSError as error:
         if error.errno not in _NONE_NAMELESS:
             raise OSError(f"{FOLDER}: {error.strerror}") from None
-    return os.memfd_create("hpcoll", os.MFD_CLOEXEC), True
+    return memory_file("hpcoll"), True
+
+
+def memory_file(name: str) -> int:
+    """Descriptor of a new file of memory alone, which other users may not open; the system would let them."""
+    file = os.memfd_create(name, os.MFD_CLOEXEC)
+    os.fchmod(file, 0o600)
+    return file
 
 
 def identity(file: int | str) -> tuple[int, int]:
