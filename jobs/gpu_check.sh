@@ -30,7 +30,7 @@
 #   WHEELS            folder of wheels; default: the package index
 #   PACKAGES          what to install: all, the MPI library and what tests and kernels need
 #   OUT               where results go: jobs/results
-#   VENV, WORK        the environment, and what steps leave for later ones: folders in TMPDIR
+#   VENV, WORK        the environment, and what steps leave for later ones: build/gpu_check/venv, build/gpu_check/work
 #   STEPS             numbers of steps; arguments are stronger
 #   LIMIT_S           seconds for all: 530; LIMITS="5=300 6=90": for single steps
 #   PROBES            names of probes, see jobs/gpu_check/probes.py: all

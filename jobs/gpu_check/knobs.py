@@ -7,7 +7,6 @@ import os
 import shlex
 import shutil
 import sys
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,7 +28,8 @@ def _numbers(name: str, default: str) -> tuple[int, ...]:
 
 
 def _scratch(name: str) -> str:
-    return str(Path(tempfile.gettempdir(), f"hpcoll-gpu-{os.getuid()}{name}"))
+    """A folder of the checkout, where later calls find it; one in the folder for temporary files could be another user's."""
+    return str(ROOT / "build" / "gpu_check" / name)
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Knobs:
     wheels: str = field(default_factory=lambda: _text("WHEELS", ""))
     packages: tuple[str, ...] = field(default_factory=lambda: _words("PACKAGES", "all"))
     out: Path = field(default_factory=lambda: Path(_text("OUT", "") or "jobs/results").absolute())
-    venv: Path = field(default_factory=lambda: Path(_text("VENV", "") or _scratch("")).absolute())
-    work: Path = field(default_factory=lambda: Path(_text("WORK", "") or _scratch("-work")).absolute())
+    venv: Path = field(default_factory=lambda: Path(_text("VENV", "") or _scratch("venv")).absolute())
+    work: Path = field(default_factory=lambda: Path(_text("WORK", "") or _scratch("work")).absolute())
     probes: tuple[str, ...] = field(default_factory=lambda: _words("PROBES", "all"))
     copy_sizes: str = field(default_factory=lambda: _text("COPY_SIZES", "4K 64K 1M 16M 256M"))
     small: tuple[str, ...] = field(default_factory=lambda: _words("SMALL", "64K 64M"))

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import tarfile
+import tempfile
 import traceback
 from pathlib import Path
 from typing import Any
@@ -101,9 +102,10 @@ def try_to_write(work: Path, out: Path) -> Path | None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    new.write_bytes(content)
-    new.replace(path)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(content)
+    os.chmod(file.name, 0o644)
+    os.replace(file.name, path)
 
 
 def archive(work: Path) -> bytes:
