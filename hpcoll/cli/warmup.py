@@ -2,10 +2,13 @@
 
 import argparse
 import importlib
+import os
 from itertools import product
+from pathlib import Path
 
-from hpcoll.base.disk_cache import folder
+from hpcoll.base.disk_cache import SITE, folder, keep_in, own_folder
 from hpcoll.base.dtypes import check_op, working_dtype
+from hpcoll.base.errors import ArgumentError
 from hpcoll.cli.bench.values import find_dtype, find_op
 from hpcoll.kernels.host import kernel_address
 
@@ -17,6 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = f"What is compiled is kept in {folder()}, for this kind of processor: run it on a compute node."
     parser.add_argument("--types", default=TYPES, metavar="LIST", help=f"element types as in bench, with commas; default {TYPES}")
     parser.add_argument("--ops", default=OPERATORS, metavar="LIST", help=f"operators as in bench, with commas; default {OPERATORS}")
+    parser.add_argument("--to", type=Path, metavar="FOLDER", help=f"keep it in FOLDER, for all users who name that in {SITE}")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -24,8 +28,20 @@ def run(arguments: argparse.Namespace) -> int:
     wanted = list(product(map(find_op, arguments.ops.split(",")), map(find_dtype, arguments.types.split(","))))
     for op, dtype in wanted:
         check_op(op, dtype, 0)
+    if arguments.to:
+        os.umask(0o022)
+        keep_in(arguments.to.absolute())
+    _check_folder()
     importlib.import_module("hpcoll.runtime.engine.entry")
     for op, dtype in wanted:
         kernel_address(op, working_dtype(dtype))
     print(f"the engine and {len(wanted)} kernels are in {folder()}")
     return 0
+
+
+def _check_folder() -> None:
+    """Refuse to compile what cannot be kept."""
+    try:
+        own_folder().close()
+    except OSError as error:
+        raise ArgumentError(f"nothing can be kept: {error}") from None

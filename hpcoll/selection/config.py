@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from hpcoll.analysis.cost import Levels
+from hpcoll.base.disk_cache import SITE
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import parse_nbytes, parse_seconds
 from hpcoll.runtime.transports.cross_memory import COPIES
@@ -67,6 +68,7 @@ class Config:
         check: `EVERY_CALL`, or None for what messages carry.
         warn: Seconds after which a collective that does not end is warned about; 0: never.
         record: Folder for flight records, or None.
+        cache: Folders of compiled code that `hpcoll.base.disk_cache` looks into, or None.
         timeout: Seconds after which it is given up; None: never.
         levels: The cost model's constants that the tuning file has for the communicator at hand, or None; a level that was not
             measured has those of `hpcoll.selection.networks`.
@@ -87,6 +89,7 @@ class Config:
     warn: float = 60.0
     timeout: float | None = None
     record: str | None = None
+    cache: str | None = None
     levels: Levels | None = None
 
     def agreement(self) -> dict[str, object]:
@@ -230,6 +233,11 @@ VARIABLES = (
     Variable(
         "HPCOLL_RECORD", "a folder", "where each rank writes what it has called, for `hpcoll inspect`, when a call fails and at SIGUSR2",
         "nothing is written", "record", _file_name,
+    ),
+    Variable(
+        SITE, f"folders, with `{os.pathsep}` between them",
+        "compiled code that a site offers, made by `hpcoll warmup --to`; looked into before the user's own cache, and never written",
+        "the user's own cache alone", "cache", _file_name,
     ),
     Variable(
         "HPCOLL_DEBUG", ", ".join(f"`{name.lower()}`" for name in _LEVELS),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -183,3 +184,18 @@ def test_warmup(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("the engine and 4 kernels are in ")
     assert main(["warmup", "--types", "float", "--ops", "band"]) == 2
     assert "band" in capsys.readouterr().err
+
+
+def test_warmup_of_a_site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Other users can read what it makes and use it; where nothing can be kept it does not compile in vain."""
+    site, mine = tmp_path / "site", tmp_path / "mine"
+    command = [sys.executable, "-m", "hpcoll", "warmup", "--types", "float"]
+    subprocess.run([*command, "--to", str(site)], check=True, env={**os.environ, "NUMBA_CACHE_DIR": str(mine)})
+    modes = {path.stat().st_mode & 0o777 for path in site.iterdir()}
+    assert (site.stat().st_mode & 0o777, modes, len(list(site.iterdir()))) == (0o755, {0o644}, 3)  # two of the engine, a kernel
+    subprocess.run(command, check=True, env={**os.environ, "NUMBA_CACHE_DIR": str(mine), "HPCOLL_CACHE": str(site)})
+    assert not list(mine.rglob("*.o"))
+    site.chmod(0o777)
+    done = subprocess.run([*command, "--to", str(site)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith(f"hpcoll: error: nothing can be kept: {site} can be written by other users")
