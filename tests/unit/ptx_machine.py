@@ -150,6 +150,9 @@ class Machine:
         if name == "mad":
             assert words[0] == "lo"
             return _encode(values[0] * values[1] + values[2], kind)
+        if name == "fma":
+            assert words[0] == "rn"
+            return _encode(type(values[0])(np.longdouble(values[0]) * values[1] + values[2]), kind)
         found = _BINARY[name](values[0], values[1])
         return _encode(found, f"{kind[0]}{2 * int(kind[1:])}" if "wide" in words else kind)
 
