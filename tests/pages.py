@@ -20,7 +20,7 @@ REASONS = {  # why a block is not run: what each of its commands, or a Python bl
     "needs PyTorch": r"torch",
     "kills a rank": r"--kill",
     "needs Slurm": r"^(sbatch|srun|salloc) ",
-    "needs root": r"^tests/cluster/hosts.sh ",
+    "needs root": r"^tests/cluster/hosts.sh |^hpcoll warmup --to /opt/|^export HPCOLL_CACHE=/opt/",
     "installs into a new environment": r"^(jobs/local.sh|tests/run.sh|pip install|python3 -m venv)\b",
     "takes minutes": r"^hpcoll simulate .*-n 24756|^mpirun .*hpcoll tune\b|HPCOLL_TUNING=hpcoll-tuning.json |^tests/run.sh\b",
 }
