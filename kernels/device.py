@@ -119,7 +119,7 @@ def _kernel(name: str, body: Callable[[], tuple[Any, Any]], cc: Capability, *, k
     known = _known(cc)
     if not keep:
         return Kernel(name, _compile(name, body, known))
-    text = kept(f"{name}-{known[0]}{known[1]}-{_digest()}.ptx", lambda: _compile(name, body, known))
+    text = kept(f"{name}-{known[0]}{known[1]}-{_digest()}.gpu", lambda: _compile(name, body, known))
     return Kernel(name, text)
 
 

@@ -50,7 +50,7 @@ def load_all(makers: Mapping[str, Callable[[str], bytes]], sources: Sequence[Pat
     symbols = {f"{name}_{digest}": make for name, make in makers.items()}
     with _lock:
         missing = [symbol for symbol in symbols if symbol not in _loaded]
-        files = kept_all({f"{symbol}.o": partial(symbols[symbol], symbol) for symbol in missing})
+        files = kept_all({f"{symbol}.code": partial(symbols[symbol], symbol) for symbol in missing})
         for symbol, file in zip(missing, files, strict=True):
             _loaded[symbol] = placed(file, symbol) or _placed_by_llvm(file, symbol)
     return [_loaded[symbol] for symbol in symbols]

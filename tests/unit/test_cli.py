@@ -194,7 +194,7 @@ def test_warmup_of_a_site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     modes = {path.stat().st_mode & 0o777 for path in site.iterdir()}
     assert (site.stat().st_mode & 0o777, modes, len(list(site.iterdir()))) == (0o755, {0o644}, 3)  # two of the engine, a kernel
     subprocess.run(command, check=True, env={**os.environ, "NUMBA_CACHE_DIR": str(mine), "HPCOLL_CACHE": str(site)})
-    assert not list(mine.rglob("*.o"))
+    assert not list(mine.rglob("*.code"))
     site.chmod(0o777)
     done = subprocess.run([*command, "--to", str(site)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)

@@ -55,7 +55,7 @@ def takes_gpu_memory(gpu: Gpu) -> bool:
 
     Tried once per host, GPU, driver, MPI library and settings of it; the answer is kept beside what was compiled.
     """
-    return kept(f"takes-gpu-memory-{_digest(gpu)}", lambda: _tried(gpu.ordinal), _TEXT) == _TAKES
+    return kept(f"gpu-memory-{_digest(gpu)}", lambda: _tried(gpu.ordinal), _TEXT) == _TAKES
 
 
 def _digest(gpu: Gpu) -> str:
