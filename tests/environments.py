@@ -1,7 +1,7 @@
 """The virtual environments that tests run in: one for each MPI library, since their files collide, and one with PyTorch, which is large.
 
 The first has everything else. Others have their MPI library, mpi4py and hpcoll, and take all else from the first: but for PyTorch, which
-takes minutes and five gigabytes, they are made in seconds.
+takes minutes and five gigabytes, they are made in seconds. What is fetched is what the lock files say (`lock.py`), by hash.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("mpi4py",)  # it looks for the MPI library beside itself
+LOCKS = ROOT / "requirements"
 TORCH = "torch"  # instead of an MPI library: the first one's, and PyTorch
-TORCH_TESTS = ("expecttest",)  # what PyTorch's own suite imports
 LINKED = "nvidia"  # CUDA's compiler, which is looked for in folders of packages only
 
 
@@ -39,18 +38,30 @@ def make(libraries: tuple[str, ...]) -> str:
 
 def _stamp(library: str, base: str) -> str:
     """What an environment depends on."""
-    return "\n".join([sys.version, str(ROOT), library, base, *((ROOT / name).read_text() for name in ("setup.cfg", "pyproject.toml"))])
+    files = (ROOT / "setup.cfg", ROOT / "pyproject.toml", *_locks(library, base))
+    return "\n".join([sys.version, str(ROOT), library, base, *(file.read_text() for file in files)])
+
+
+def _locks(library: str, base: str) -> list[Path]:
+    """The lock files of what is in an environment itself; an MPI library's has mpi4py, too, which looks for the library beside itself."""
+    names = ("run", "dev", library) if library == base else (base, TORCH) if library == TORCH else (library,)
+    return [LOCKS / f"{name}.txt" for name in names]
 
 
 def _run(*command: str | Path) -> None:
     subprocess.run(command, check=True, cwd=ROOT, stdin=subprocess.DEVNULL)
 
 
+def _install(library: str, base: str, *options: str) -> None:
+    """What is locked, and then this checkout, for which pip takes no hash. Python compiles what it imports, which is a small part."""
+    pip = (folder(library) / "bin/python", "-m", "pip", "install", "-qq", "--no-compile", "--no-deps", *options)
+    _run(*pip, "--require-hashes", "--only-binary", ":all:", *(f"--requirement={file}" for file in _locks(library, base)))
+    _run(*pip, "--no-build-isolation", "--editable", ".")
+
+
 def _whole(library: str, base: str) -> None:
-    """Python compiles what it imports, which is a small part."""
-    where = folder(library)
-    _run(sys.executable, "-m", "venv", "--clear", where)
-    _run(where / "bin/pip", "install", "-qq", "--no-compile", "--editable", f".[dev,{library}]")
+    _run(sys.executable, "-m", "venv", "--clear", folder(library))
+    _install(library, base)
 
 
 def _on_top(library: str, base: str) -> None:
@@ -58,9 +69,6 @@ def _on_top(library: str, base: str) -> None:
     _run(sys.executable, "-m", "venv", "--clear", "--without-pip", where)
     (packages,), (theirs,) = (list((one / "lib").glob("python3*/site-packages")) for one in (where, folder(base)))
     (packages / "base.pth").write_text(f"import site; site.addsitedir({str(theirs)!r})\n")
-    pip = (where / "bin/python", "-m", "pip", "install", "-qq", "--no-compile")  # the other environment's
-    _run(*pip, "--no-deps", "--ignore-installed", *COPIED, base if library == TORCH else library, "--editable", ".")
-    if library == TORCH:
-        _run(*pip, "--editable", ".[torch]", *TORCH_TESTS)
-    else:
+    _install(library, base, "--ignore-installed")  # by the other environment's pip
+    if library != TORCH:
         (packages / LINKED).symlink_to(theirs / LINKED)

@@ -33,7 +33,8 @@ PART_S = 900  # most seconds of a part of the run
 CASE_S = 45  # of a case: hangs end sooner than elsewhere, first calls compile
 MARKERS = {(library, nranks): markers for library, nranks, markers in run.SHORT}
 ALLOWED = 1  # that may be missed
-COPIED = ("hpcoll", "kernels", "jobs", "examples", "tests", "setup.cfg", "pyproject.toml", "README.md", "CHANGES.md", "docs", ".ci")
+FOLDERS = ("hpcoll", "kernels", "jobs", "examples", "tests", "requirements", "docs", ".ci")
+COPIED = (*FOLDERS, "setup.cfg", "pyproject.toml", "README.md", "CHANGES.md")
 WHOLE = ("tests/unit",)
 CACHE = "cache"  # what was compiled, in the copy
 

@@ -10,6 +10,7 @@
                                        tests of other people's packages, with hpcoll in the place of MPI.COMM_WORLD and without (25 minutes)
   tests/run.sh torch [NRANKS]          the backend of torch.distributed, by our tests and by torch's own (10 minutes, 5 GB from the index)
   tests/run.sh mutations               whether the short run notices a runtime that was broken on purpose (15 minutes)
+  tests/run.sh lock [UV ARGUMENTS]     makes the lock files in requirements/ anew, see tests/lock.py
 
 All other arguments go to pytest: tests/run.sh mpi 3 openmpi -x -k ring
 """
@@ -171,6 +172,6 @@ def main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["mutations"]:
-        os.execv(sys.executable, [sys.executable, str(Path(__file__).with_name("mutations.py"))])
+    if sys.argv[1:2] in (["mutations"], ["lock"]):
+        os.execv(sys.executable, [sys.executable, str(Path(__file__).with_name(f"{sys.argv[1]}.py")), *sys.argv[2:]])
     sys.exit(main(sys.argv[1:]))

