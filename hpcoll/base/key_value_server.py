@@ -1,0 +1,231 @@
+"""A key-value store that a process keeps for others: its server, and connections to it for whoever knows its key.
+
+Other users of the machine can connect too. A connection that has not shown the key costs the server one descriptor, for ten seconds at
+most; up to 64 bytes of it are read, and none are unpickled.
+
+The handshake: the server sends 32 random bytes; the client sends 32 of its own and a proof; the server sends a proof. A proof is an
+HMAC-SHA256 of both sides' bytes and of who proves, so that neither side's proof is the other's.
+"""
+
+import hmac
+import os
+import secrets
+import selectors
+import socket
+import threading
+import time
+import weakref
+from contextlib import suppress
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+from hpcoll.base.key_value_table import Table
+
+Address = tuple[str, int]
+
+LOOPBACK = "127.0.0.1"
+_HANDSHAKE_S = 10.0
+_CONNECT_S = 3.0
+_MOST_PENDING = 64
+_PAUSE_S = 0.1  # where the process has no descriptor or memory for one more connection
+_AGAIN_S = 0.01
+_NBYTES = 32  # of a nonce and of a proof
+_SERVER, _CLIENT = b"server", b"client"
+_REFUSED = bytes(_NBYTES)
+
+
+class Server:
+    """A server of a key-value store, until it is dropped.
+
+    Args:
+        host: IPv4 address of this host, the only one that the server listens at.
+
+    Attributes:
+        address: Host and port.
+        key: 32 bytes that clients must know.
+
+    Raises:
+        OSError: this host does not have the address.
+    """
+
+    def __init__(self, host: str = LOOPBACK) -> None:
+        listener = socket.create_server((host, 0), backlog=1024)
+        self.address: Address = listener.getsockname()
+        self.key = secrets.token_bytes(32)
+        ours, its = socket.socketpair()
+        threading.Thread(target=_Acceptor(listener, its, self.key).run, name="hpcoll-store", daemon=True).start()
+        weakref.finalize(self, _stop, ours, os.getpid()).atexit = False
+
+
+def _stop(waking: socket.socket, pid: int) -> None:
+    """Let the server's thread end, unless this is a child that a fork made: it has but a copy of the server."""
+    with waking, suppress(OSError):
+        if os.getpid() == pid:
+            waking.send(b"\0")
+
+
+class _Pending(NamedTuple):
+    """A connection that has not shown the key yet."""
+
+    nonce: bytes
+    said: bytearray
+    end: float  # of its time
+
+
+class _Acceptor:
+    """The thread that accepts connections, and a thread for each that has shown the key."""
+
+    def __init__(self, listener: socket.socket, woken: socket.socket, key: bytes) -> None:
+        self._listener, self._woken, self._key, self._table = listener, woken, key, Table()
+        self._pending: dict[socket.socket, _Pending] = {}  # oldest first
+        self._clients: set[socket.socket] = set()
+        self._leaving = threading.Lock()
+        self._selector = selectors.DefaultSelector()
+        for one in (listener, woken):
+            one.setblocking(False)
+            self._selector.register(one, selectors.EVENT_READ)
+
+    def run(self) -> None:
+        """Accept connections until woken, then end all for whoever has copies of them: children that a fork made."""
+        with self._selector, self._woken, self._listener:
+            while self._woken not in (ready := self._ready()):
+                for sock in ready - {self._listener}:  # before one more is accepted: a rank answers soon
+                    self._read(sock)
+                while self._pending and self._oldest_end() <= time.monotonic():
+                    self._drop_oldest()
+                if self._listener in ready:
+                    self._accept()
+            while self._pending:
+                self._drop_oldest()
+            self._table.end()
+            with self._leaving:
+                for sock in (self._listener, *self._clients):
+                    _shut(sock)
+
+    def _ready(self) -> set[socket.socket]:
+        left_s = max(0.0, self._oldest_end() - time.monotonic()) if self._pending else None
+        return {key.fileobj for key, _ in self._selector.select(left_s) if isinstance(key.fileobj, socket.socket)}
+
+    def _oldest_end(self) -> float:
+        return next(iter(self._pending.values())).end
+
+    def _drop_oldest(self) -> None:
+        with self._released(next(iter(self._pending))) as sock:
+            _shut(sock)
+
+    def _released(self, sock: socket.socket) -> socket.socket:
+        del self._pending[sock]
+        self._selector.unregister(sock)
+        return sock
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+            self._selector.register(sock, selectors.EVENT_READ)
+        except OSError:  # no descriptor or no memory: pending ones give theirs, or it is waited for
+            if self._pending:
+                self._drop_oldest()
+            else:
+                time.sleep(_PAUSE_S)
+            return
+        if len(self._pending) == _MOST_PENDING:
+            self._drop_oldest()
+        sock.setblocking(False)
+        self._pending[sock] = _Pending(nonce := secrets.token_bytes(_NBYTES), bytearray(), time.monotonic() + _HANDSHAKE_S)
+        with suppress(OSError):  # it has gone, as will be read
+            sock.send(nonce)
+
+    def _read(self, sock: socket.socket) -> None:
+        """Read more of a client's nonce and proof, and serve it where the proof is right."""
+        pending, heard = self._pending[sock], b""
+        with suppress(OSError):
+            heard = sock.recv(2 * _NBYTES - len(pending.said))
+        pending.said.extend(heard)
+        if not heard:
+            self._released(sock).close()
+        elif len(pending.said) == 2 * _NBYTES:
+            self._released(sock)
+            nonces, proof = pending.nonce + pending.said[:_NBYTES], pending.said[_NBYTES:]
+            if hmac.compare_digest(proof, _proof(self._key, _CLIENT, nonces)):
+                self._start(sock, _proof(self._key, _SERVER, nonces))
+            else:
+                with sock, suppress(OSError):
+                    sock.send(_REFUSED)
+
+    def _start(self, sock: socket.socket, proof: bytes) -> None:
+        self._clients.add(sock)
+        try:
+            threading.Thread(target=self._serve, args=(sock, proof), name="hpcoll-store", daemon=True).start()
+        except RuntimeError:  # no more threads: the client, which hears no proof, tries again
+            self._clients.remove(sock)
+            sock.close()
+
+    def _serve(self, sock: socket.socket, proof: bytes) -> None:
+        """Answer one client until it goes."""
+        sock.setblocking(True)
+        connection = Connection(sock.fileno())
+        try:
+            with suppress(EOFError, OSError):
+                sock.sendall(proof)
+                while True:
+                    name, *arguments = connection.recv()
+                    connection.send(getattr(self._table, name)(*arguments))
+        finally:
+            with self._leaving:
+                self._clients.remove(sock)
+                sock.detach()
+                connection.close()
+
+
+def connect(address: Address, key: bytes) -> Connection:
+    """Return a connection to a server, which has shown that it knows the key.
+
+    What is sent is a method of the table and its arguments, what is received is its result.
+
+    Raises:
+        OSError: nobody listens there, or the handshake does not end in time.
+        EOFError: the server has no room.
+        AuthenticationError: one side does not know the other's key.
+    """
+    end = time.monotonic() + _HANDSHAKE_S
+    while True:
+        with socket.create_connection(address, _CONNECT_S) as sock:
+            try:
+                _authenticate(sock, key, end)
+                sock.settimeout(None)
+                return Connection(sock.detach())
+            except (EOFError, ConnectionError):  # the server made room for others
+                if time.monotonic() > end:
+                    raise
+        time.sleep(_AGAIN_S)
+
+
+def _authenticate(sock: socket.socket, key: bytes, end: float) -> None:
+    """The client's side of the handshake."""
+    nonces = _received(sock, _NBYTES, end) + secrets.token_bytes(_NBYTES)
+    sock.sendall(nonces[_NBYTES:] + _proof(key, _CLIENT, nonces))
+    if not hmac.compare_digest(_received(sock, _NBYTES, end), _proof(key, _SERVER, nonces)):
+        raise AuthenticationError("it has another key")
+
+
+def _received(sock: socket.socket, nbytes: int, end: float) -> bytes:
+    """Return so many bytes, however they come."""
+    found = b""
+    while len(found) < nbytes:
+        sock.settimeout(max(_AGAIN_S, end - time.monotonic()))
+        found += (more := sock.recv(nbytes - len(found)))
+        if not more:
+            raise EOFError
+    return found
+
+
+def _proof(key: bytes, side: bytes, nonces: bytes) -> bytes:
+    """Return what shows that a side, the server or the client, knows the key."""
+    return hmac.digest(key, side + nonces, "sha256")
+
+
+def _shut(sock: socket.socket) -> None:
+    """End a connection for all who have a copy of it."""
+    with suppress(OSError):  # it has ended
+        sock.shutdown(socket.SHUT_RDWR)
