@@ -14,12 +14,11 @@ from mpi4py import MPI
 from torch.distributed.rendezvous import _rendezvous_handlers
 
 from hpcoll.base.errors import ArgumentError, TransportError
-from hpcoll.torch.store import Server, Store
+from hpcoll.base.key_value_server import LOOPBACK, Server
+from hpcoll.torch.store import Store
 
 _SCHEME = "env"  # of `init_process_group` that is told nothing
-_CONNECT_S = 3.0
 _UNKNOWN = -1
-_HERE = "127.0.0.1"
 _SIOCGIFADDR = 0x8915  # of Linux: an interface's address
 
 Rendezvous = Iterator[tuple[dist.Store, int, int]]
@@ -69,43 +68,64 @@ def check_world(rank: int, nranks: int) -> None:
 
 
 def store(world: MPI.Intracomm, timeout: timedelta) -> Store:
-    """The key-value store that rank 0 keeps and all ranks reach; collective.
+    """Return a key-value store that rank 0 keeps and all ranks reach; collective.
+
+    It listens at one address: of loopback where all ranks are on one host, or else the first of rank 0's that all ranks reach.
 
     Raises:
-        TransportError: on every rank, when one of them reaches rank 0 by none of its addresses.
+        TransportError: on every rank, when there is no such address.
     """
-    server = Server() if world.rank == 0 else None
-    told = (server.port, server.key, socket.gethostname(), _addresses()) if server else None
-    port, key, host, addresses = world.bcast(told)
-    candidates = [_HERE] if host == socket.gethostname() else [host, *addresses]
-    made, problem = None, ""
-    try:
-        made = Store((_reached(candidates, port, world.rank), port), key, timeout, server)
-    except (TransportError, dist.DistStoreError) as error:
-        problem = str(error)
-    problem = next(filter(None, world.allgather(problem)), "")
-    if made is None or problem:
-        raise TransportError(problem)
-    _latest[:] = [made]
-    return made
+    problems = []
+    for host in _candidates(world):
+        made, problem = _meet(world, host, timeout)
+        if made and not problem:
+            _latest[:] = [made]
+            return made
+        problems.append(problem)
+    told = "; ".join(problems) or "rank 0 has no IPv4 address but loopback"
+    raise TransportError(f"rank {world.rank}: ranks do not meet: {told}: set MASTER_ADDR and MASTER_PORT")
+
+
+def _candidates(world: MPI.Intracomm) -> list[str]:
+    """Return addresses of rank 0: as other hosts know its name, then those of its interfaces. Collective; the same on all ranks."""
+    facts = world.allgather((socket.gethostname(), _addresses()))
+    (first, addresses), names = facts[0], {name for name, _ in facts}
+    if len(names) == 1:
+        return [LOOPBACK]
+    known = world.allgather(_known_as(first) if socket.gethostname() != first else "")
+    return [address for address in dict.fromkeys([*known, *addresses]) if address and not address.startswith("127.")]
+
+
+def _known_as(name: str) -> str:
+    """Return the address of a host's name as this host knows it, or an empty text."""
+    with suppress(OSError, UnicodeError):
+        return socket.gethostbyname(name)
+    return ""
 
 
 def _addresses() -> list[str]:
-    """IPv4 addresses of this host's network interfaces but loopback."""
+    """Return IPv4 addresses of this host's network interfaces."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
             with suppress(OSError):  # it has none
                 answer = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()))
                 found.append(socket.inet_ntoa(answer[20:24]))
-    return [address for address in found if not address.startswith("127.")]
+    return found
 
 
-def _reached(candidates: list[str], port: int, rank: int) -> str:
-    """The first address at which rank 0 listens."""
-    if len(candidates) == 1:
-        return candidates[0]
-    for address in candidates:
-        with suppress(OSError), socket.create_connection((address, port), _CONNECT_S):
-            return address
-    raise TransportError(f"rank {rank}: rank 0 cannot be reached at {', '.join(candidates)}, port {port}: set MASTER_ADDR and MASTER_PORT")
+def _meet(world: MPI.Intracomm, host: str, timeout: timedelta) -> tuple[Store | None, str]:
+    """Return a store whose server listens at an address of rank 0's, and why a rank does not reach it; collective."""
+    server, made, problem = None, None, ""
+    try:
+        if world.rank == 0:
+            server = Server(host)
+    except OSError as error:
+        problem = f"rank 0: {host}: {error}"
+    address, key = world.bcast((server.address, server.key) if server else (None, b""))
+    try:
+        if address:
+            made = Store(address, key, timeout, server)
+    except dist.DistStoreError as error:
+        problem = f"rank {world.rank}: {error}"
+    return made, next(filter(None, world.allgather(problem)), "")

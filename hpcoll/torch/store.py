@@ -4,110 +4,16 @@ torch's own TCPStore asks the name service for the names of all who connect, one
 not come; this one asks nothing.
 """
 
-import secrets
 import threading
 import time
-import weakref
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import timedelta
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
 from typing import Any
 
 import torch.distributed as dist
 
-Address = tuple[str, int]
-
-
-class _Table:
-    """Keys and values, and whoever waits for them; used by many threads."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, bytes] = {}
-        self._changed = threading.Condition()
-
-    def set(self, key: str, value: bytes) -> None:
-        with self._changed:
-            self._values[key] = value
-            self._changed.notify_all()
-
-    def get(self, keys: Sequence[str], limit_s: float) -> list[bytes] | None:
-        """Values of keys, once there are all; None when there are not in time."""
-        with self._changed:
-            found = self._changed.wait_for(lambda: self._values.keys() >= set(keys), limit_s)
-            return [self._values[key] for key in keys] if found else None
-
-    def has(self, keys: Sequence[str]) -> bool:
-        return self.get(keys, 0) is not None
-
-    def add(self, key: str, amount: int) -> int:
-        with self._changed:
-            total = int(self._values.get(key, b"0")) + amount
-            self.set(key, str(total).encode())
-            return total
-
-    def append(self, key: str, value: bytes) -> None:
-        with self._changed:
-            self.set(key, self._values.get(key, b"") + value)
-
-    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
-        """What the key has then: what is desired where it had what is expected, or nothing was expected of a key that is not there."""
-        with self._changed:
-            found = self._values.get(key)
-            if found == expected or (found is None and not expected):
-                self.set(key, desired)
-            return self._values.get(key, expected)
-
-    def delete(self, key: str) -> bool:
-        with self._changed:
-            return self._values.pop(key, None) is not None
-
-    def size(self) -> int:
-        return len(self._values)
-
-
-class Server:
-    """Serves a table to whoever knows the key, until it is dropped.
-
-    Attributes:
-        port: On all of this host's addresses.
-        key: That clients must know.
-    """
-
-    def __init__(self) -> None:
-        self.key, listener = secrets.token_bytes(32), Listener(("0.0.0.0", 0), backlog=1024)
-        self.port: int = listener.address[1]
-        threading.Thread(target=_accept, args=(listener, _Table(), self.key), name="hpcoll-torch-store", daemon=True).start()
-        weakref.finalize(self, _stop, self.port, self.key).atexit = False
-
-
-def _accept(listener: Listener, table: _Table, key: bytes) -> None:
-    stop = threading.Event()
-    while not stop.is_set():
-        with suppress(OSError):  # whoever connected has gone
-            connection = listener.accept()
-            threading.Thread(target=_serve, args=(connection, table, key, stop), name="hpcoll-torch-store", daemon=True).start()
-    listener.close()
-
-
-def _serve(connection: Connection, table: _Table, key: bytes, stop: threading.Event) -> None:
-    """Answer one client until it goes."""
-    with connection, suppress(EOFError, OSError, AuthenticationError):
-        deliver_challenge(connection, key)
-        answer_challenge(connection, key)
-        while not stop.is_set():
-            name, *arguments = connection.recv()
-            if name == "stop":
-                stop.set()
-            else:
-                connection.send(getattr(table, name)(*arguments))
-
-
-def _stop(port: int, key: bytes) -> None:
-    with suppress(OSError, EOFError):
-        Client(("127.0.0.1", port), authkey=key).send(("stop",))
-        Client(("127.0.0.1", port))  # the next to be accepted is the last
+from hpcoll.base.key_value_server import Address, Server, connect
 
 
 class Store(dist.Store):
@@ -130,10 +36,10 @@ class Store(dist.Store):
         """The server's answer."""
         try:
             if not hasattr(self._mine, "connection"):
-                self._mine.connection = Client(self._address, authkey=self._key)
+                self._mine.connection = connect(self._address, self._key)
             self._mine.connection.send((name, *arguments))
             return self._mine.connection.recv()
-        except (EOFError, OSError) as error:
+        except (EOFError, OSError, AuthenticationError) as error:
             where = "{}:{}".format(*self._address)
             raise dist.DistStoreError(f"the key-value store of rank 0 at {where} does not answer: {error or 'it has ended'}") from None
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
 from itertools import chain
-from multiprocessing import AuthenticationError
 
 import pytest
 import torch.distributed as dist
 from mpi4py import MPI
 from operations import NRANKS, RANK
 
+from hpcoll.base.errors import TransportError
+from hpcoll.base.key_value_server import LOOPBACK, Server
 from hpcoll.torch import rendezvous
-from hpcoll.torch.store import Server, Store
+from hpcoll.torch.store import Store
 
 LIMIT = timedelta(seconds=20)
+FAR = "255.255.255.255"  # of no host
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_one_wins(shared: dist.Store) -> None:
 
 def test_kept_and_removed() -> None:
     server = Server()
-    ours = Store(("127.0.0.1", server.port), server.key, LIMIT)  # as long as it is used: torch holds on to its C++ half alone
+    ours = Store(server.address, server.key, LIMIT)  # as long as it is used: torch holds on to its C++ half alone
     store = dist.PrefixStore("mine", ours)
     store.append("text", "ab")
     store.append("text", "cd")
@@ -74,22 +75,50 @@ def test_kept_and_removed() -> None:
 
 
 def test_only_who_has_the_key() -> None:
-    """Who has another key is refused; who connects and says nothing is in nobody's way."""
     server = Server()
-    with socket.create_connection(("127.0.0.1", server.port)):
-        with pytest.raises(AuthenticationError):
-            Store(("127.0.0.1", server.port), b"another", LIMIT)
-        assert Store(("127.0.0.1", server.port), server.key, LIMIT).add("n", 1) == 1
+    with pytest.raises(dist.DistStoreError, match="does not answer: it has another key"):
+        Store(server.address, b"another", LIMIT)
+    assert Store(server.address, server.key, LIMIT).add("n", 1) == 1
 
 
 def test_goes_with_rank_0() -> None:
     """Who asks a server that is gone is told, soon."""
     server = Server()
-    address, key = ("127.0.0.1", server.port), server.key
-    store = Store(address, key, LIMIT)
+    store = Store(server.address, server.key, LIMIT)
     del server
     with pytest.raises(dist.DistStoreError, match="does not answer"):
         ask_often(store)
+
+
+def test_one_host_meets_on_loopback() -> None:
+    assert rendezvous._candidates(MPI.COMM_WORLD) == [LOOPBACK]
+
+
+def test_hosts_meet_at_an_address_that_others_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of rank 0's alone: as its name is known on other hosts, and then those of its interfaces; never loopback."""
+    monkeypatch.setattr(rendezvous.socket, "gethostname", lambda: f"host{RANK}")
+    monkeypatch.setattr(rendezvous.socket, "gethostbyname", lambda name: {"host0": "198.51.100.1"}[name])
+    monkeypatch.setattr(rendezvous, "_addresses", lambda: [LOOPBACK, f"203.0.113.{RANK}", "198.51.100.1"])
+    assert rendezvous._candidates(MPI.COMM_WORLD) == ([LOOPBACK] if NRANKS == 1 else ["198.51.100.1", "203.0.113.0"])
+
+
+@pytest.mark.mpi(min_size=2)
+def test_ranks_meet_where_all_of_them_get(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Addresses that rank 0 does not have, or a rank does not get to, are passed over; where no other is left all ranks are told."""
+
+    def far_store(address: tuple[str, int], *others: object) -> Store:
+        return Store((FAR, 1) if address[0] == "127.0.0.2" else address, *others)
+
+    if RANK == NRANKS - 1:
+        monkeypatch.setattr(rendezvous, "Store", far_store)
+    hosts = [FAR, "127.0.0.2"]
+    monkeypatch.setattr(rendezvous, "_candidates", lambda world: hosts)
+    monkeypatch.setattr(rendezvous, "_latest", [])
+    with pytest.raises(TransportError, match=f"rank 0: .*{FAR}.*; rank {NRANKS - 1}: .* does not answer.*MASTER_ADDR"):
+        rendezvous.store(MPI.COMM_WORLD, LIMIT)
+    hosts.append(LOOPBACK)
+    assert rendezvous.store(MPI.COMM_WORLD, LIMIT)._address[0] == LOOPBACK
+    MPI.COMM_WORLD.Barrier()
 
 
 def ask_often(store: dist.Store) -> None:
