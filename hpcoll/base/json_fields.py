@@ -1,19 +1,50 @@
-"""Checked members of JSON objects: what is wrong is named by its path in the file. Imports errors only."""
+"""JSON files that others may have written, and checked members of what is in them: what is wrong is named by its path in the file."""
 
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.text import LINE, VALUE, printable
+from hpcoll.base.units import format_nbytes
 
-_MAX_INTEGER = 2**63 - 1
-_SHOWN = 100  # characters of a value in a text
+MAX_NBYTES, MAX_MARKS = 64 << 20, 8_000_000  # of a file, and of what is between values: Python makes less than 1 GB of that, whatever it is
+_MARKS = (b",", b":", b"[", b"{")
+MAX_INTEGER = 2**63 - 1
 _NAMES = {int: "an integer", str: "text", list: "a list", dict: "an object", (int, float): "a number"}
 
 
+def read_json(file: str | Path, subject: str) -> Any:
+    """What a JSON file has.
+
+    Args:
+        file: Its name.
+        subject: The same, for texts.
+    Raises:
+        ArgumentError: it cannot be read, is too large, or is no JSON.
+    """
+    subject = printable(subject, LINE)
+    try:
+        with open(file, "rb") as opened:
+            found = opened.read(MAX_NBYTES + 1)
+    except OSError as error:
+        raise ArgumentError(f"cannot read {subject}: {error.strerror}") from None
+    if len(found) > MAX_NBYTES:
+        raise ArgumentError(f"{subject}: expected at most {format_nbytes(MAX_NBYTES)}, got more")
+    if sum(map(found.count, _MARKS)) > MAX_MARKS:
+        raise ArgumentError(f"{subject}: expected at most {MAX_MARKS:,} commas, colons and brackets, got more")
+    try:
+        return json.loads(found.decode())
+    except json.JSONDecodeError as error:
+        raise ArgumentError(f"{subject}, line {error.lineno}: expected JSON, got {error.msg}") from None
+    except (ValueError, RecursionError) as error:
+        raise ArgumentError(f"{subject}: expected JSON, got {error}") from None
+
+
 def member(content: Any, key: str, wanted: Any, where: str) -> Any:
-    """A member of a JSON object, of one type.
+    """A member of a JSON object, of one type; ``true`` and ``false`` are no numbers.
 
     Args:
         content: What should be the object.
@@ -24,27 +55,27 @@ def member(content: Any, key: str, wanted: Any, where: str) -> Any:
         ArgumentError: not an object, no such member, or of another type.
     """
     if not isinstance(content, dict):
-        raise ArgumentError(f"{f'field {where}' if where else 'the whole'}: expected an object, got {_short(content)}")
+        raise refused(where, "an object", content)
     if key not in content:
-        raise ArgumentError(f"field {_path(where, key)}: expected {_NAMES[wanted]}, got none")
-    if not isinstance(content[key], wanted):
-        raise ArgumentError(f"field {_path(where, key)}: expected {_NAMES[wanted]}, got {_short(content[key])}")
+        raise ArgumentError(f"field {printable(_path(where, key))}: expected {_NAMES[wanted]}, got none")
+    if not isinstance(content[key], wanted) or isinstance(content[key], bool):
+        raise refused(_path(where, key), _NAMES[wanted], content[key])
     return content[key]
 
 
-def integer(content: Any, key: str, where: str, least: int = 1) -> int:
-    """A member that is an integer from ``least`` to 2**63 - 1; raises as `member`."""
+def integer(content: Any, key: str, where: str, least: int = 1, most: int = MAX_INTEGER) -> int:
+    """A member that is an integer from ``least`` to ``most``; raises as `member`."""
     value = member(content, key, int, where)
-    if isinstance(value, bool) or not least <= value <= _MAX_INTEGER:
-        raise ArgumentError(f"field {_path(where, key)}: expected an integer from {least} to 2**63 - 1, got {value!r}")
+    if not least <= value <= most:
+        raise refused(_path(where, key), f"an integer from {least} to {most}", value)
     return int(value)
 
 
 def number(content: Any, key: str, where: str, fits: Callable[[float], bool], expected: str) -> float:
     """A member that is a finite number and fits, which ``expected`` says in words; raises as `member`."""
     value = member(content, key, (int, float), where)
-    if isinstance(value, bool) or not abs(value) <= sys.float_info.max or not fits(value):
-        raise ArgumentError(f"field {_path(where, key)}: expected {expected}, got {value!r}")
+    if not abs(value) <= sys.float_info.max or not fits(value):
+        raise refused(_path(where, key), expected, value)
     return float(value)
 
 
@@ -53,13 +84,20 @@ def checked(check: Callable[..., object], where: str, *arguments: str) -> None:
     try:
         check(*arguments)
     except ArgumentError as error:
-        raise ArgumentError(f"field {where}: {error}") from None
+        raise ArgumentError(f"field {printable(where)}: {error}") from None
 
 
 def _path(where: str, key: str) -> str:
+    """That of a member of the object at a path."""
     return f"{where}.{key}" if where else key
 
 
-def _short(content: Any) -> str:
-    text = json.dumps(content)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+def refused(where: str, expected: str, content: Any) -> ArgumentError:
+    """The error that says what a field should have, and how what it has begins: of what is nested deeply, no more is looked at."""
+    got = ""
+    for piece in json.JSONEncoder().iterencode(content):
+        got += piece
+        if len(got) > VALUE:
+            got = f"{got[: VALUE - 1]}…"
+            break
+    return ArgumentError(f"{f'field {printable(where)}' if where else 'the whole'}: expected {expected}, got {got}")

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from hpcoll.base.units import is_count
+
 OPEN_MPI, MPICH, ANY = "Open MPI", "MPICH", ""  # families: whose libraries a launcher serves
 # Beginnings of all their variables. A child without any is an MPI program of one process.
 PREFIXES = ("OMPI_COMM", "PMIX_", "PMI_", "PMI2_", "PRTE_", "SLURM_", "MPI_LOCAL", "HYDRA_", "HYDI_", "PALS_", "ALPS_", "FLUX_")
@@ -53,7 +55,17 @@ def local_nranks(environment: Mapping[str, str]) -> int:
     >>> local_nranks({"MPI_LOCALNRANKS": "4"}), local_nranks({"OMPI_COMM_WORLD_LOCAL_SIZE": "2(x3)"}), local_nranks({})
     (4, 0, 0)
     """
-    return max((int(text) for name in _LOCAL_NRANKS if (text := environment.get(name, "")).isdecimal()), default=0)
+    return max(number_in(environment, name) for name in _LOCAL_NRANKS)
+
+
+def number_in(environment: Mapping[str, str], name: str) -> int:
+    """The rank or the number of ranks that a variable says; 0 where it says none.
+
+    >>> number_in({"PMI_RANK": "3"}, "PMI_RANK"), number_in({"PMI_RANK": "9" * 5000}, "PMI_RANK"), number_in({}, "PMI_RANK")
+    (3, 0, 0)
+    """
+    text = environment.get(name, "")
+    return int(text) if is_count(text) else 0
 
 
 def local_rank(environment: Mapping[str, str], nranks: int | None = None) -> int | None:

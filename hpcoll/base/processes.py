@@ -1,8 +1,10 @@
-"""What the system says of a process: running, stopped, gone, and how long it has computed. Imports nothing of hpcoll."""
+"""What the system says of a process: running, stopped, gone, and how long it has computed."""
 
 import os
 import sys
 from pathlib import Path
+
+from hpcoll.base.text import printable
 
 PROC = Path("/proc")
 RUNNING, STOPPED, TRACED, GONE = "running", "stopped", "stopped by a debugger", "gone"
@@ -26,7 +28,7 @@ def state_of(pid: int) -> str:
 def how_it_ends() -> str:
     """How the program of this process ends, which is about to: what is said of its rank."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    return "has ended its program" if error is None else f"{ENDED_BY}{type(error).__name__}: {error}"[:1000]
+    return "has ended its program" if error is None else printable(f"{ENDED_BY}{type(error).__name__}: {error}", 1000)
 
 
 def cpu_s(pid: int) -> float | None:

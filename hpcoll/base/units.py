@@ -1,12 +1,21 @@
-"""Byte counts, times and ranks as people write them. Imports errors only."""
+"""Byte counts, times and ranks as people write them, and how many ranks there may be. Imports errors and text only."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.text import quoted
+
+MAX_RANKS = 2**31 - 1  # as MPI counts them
+MAX_BUILT, MAX_SIMULATED = 1024, 1 << 18  # whose schedules one process holds, to draw or prove them; whose times it simulates
+MAX_CHUNKS = 1 << 16  # of a schedule that one process draws or simulates; segments of a message that a tuning table may ask for
+
+Runs: TypeAlias = Sequence[range]  # of ranks that follow each other, ascending
 
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 _MOST_RUNS = 8  # of ranks that a text names
+_DIGITS = len(str(MAX_RANKS))
 
 
 def parse_nbytes(text: str | int) -> int:
@@ -26,7 +35,7 @@ def parse_nbytes(text: str | int) -> int:
             raise ValueError
         return int(nbytes)
     except ValueError:
-        raise ArgumentError(f"size must be a number of bytes such as 8, 64K or 1.5M, got {text!r}") from None
+        raise ArgumentError(f"size must be a number of bytes such as 8, 64K or 1.5M, got {quoted(text)}") from None
 
 
 def format_nbytes(nbytes: float) -> str:
@@ -60,7 +69,41 @@ def parse_seconds(text: str | float) -> float:
             raise ValueError
         return seconds
     except ValueError:
-        raise ArgumentError(f"time must be a number of seconds such as 60s, 10m or 500ms, got {text!r}") from None
+        raise ArgumentError(f"time must be a number of seconds such as 60s, 10m or 500ms, got {quoted(text)}") from None
+
+
+def is_count(text: str) -> bool:
+    """Whether a text is a number of ranks: from 1 to `MAX_RANKS`, in decimal digits.
+
+    >>> is_count("12"), is_count("0"), is_count("9" * 5000), is_count("²"), is_count("1e3")
+    (True, False, False, False, False)
+    """
+    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS and 1 <= int(text) <= MAX_RANKS
+
+
+def runs_of(ranks: Iterable[int]) -> list[range]:
+    """Ranks in ascending order, those that follow each other as one range.
+
+    >>> runs_of([5, 0, 1, 2])
+    [range(0, 3), range(5, 6)]
+    """
+    runs: list[range] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1].stop:
+            runs[-1] = range(runs[-1].start, rank + 1)
+        else:
+            runs.append(range(rank, rank + 1))
+    return runs
+
+
+def gaps(ranks: Sequence[int], nranks: int) -> list[range]:
+    """Ranks below ``nranks`` that are none of these, which ascend.
+
+    >>> gaps([0, 2], 2**31 - 1)
+    [range(1, 2), range(3, 2147483647)]
+    """
+    found = (range(before + 1, rank) for before, rank in zip([-1, *ranks], [*ranks, nranks]))
+    return [gap for gap in found if gap]
 
 
 def ranks_in_words(ranks: Iterable[int]) -> str:
@@ -69,12 +112,11 @@ def ranks_in_words(ranks: Iterable[int]) -> str:
     >>> ranks_in_words([5, 0, 1, 2]), ranks_in_words([3])
     ('ranks 0-2, 5', 'rank 3')
     """
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
+    return runs_in_words(runs_of(ranks))
+
+
+def runs_in_words(runs: Runs) -> str:
+    """The same of runs, however long."""
     texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs[:_MOST_RUNS]]
     beyond, several = sum(map(len, runs[_MOST_RUNS:])), sum(map(len, runs)) != 1
     return f"rank{'s' if several else ''} {', '.join(texts) or 'none'}" + (f" and {beyond} more" if beyond else "")

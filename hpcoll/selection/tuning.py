@@ -16,7 +16,9 @@ from hpcoll.analysis.cost import Network
 from hpcoll.base.dtypes import BYTES
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.files import write_file
-from hpcoll.base.json_fields import checked, integer, member, number
+from hpcoll.base.json_fields import checked, integer, member, number, read_json, refused
+from hpcoll.base.text import LINE, printable, quoted
+from hpcoll.base.units import MAX_RANKS
 from hpcoll.schedules.catalogue import algorithms
 from hpcoll.selection.config import Entry, Table, check_algorithm
 
@@ -25,6 +27,7 @@ NODE, NETWORK = LEVELS = ("node", "network")  # fields of `hpcoll.analysis.cost.
 _MEASURED = Network._fields[:-1]  # constants that are: all but how many streams a link carries
 _LAST_RESORT = "f4"
 _SHOWN = 100  # characters of a value in a warning
+_MOST_S, _MOST_US, _MOST_SPILL = 1e3, 1e9, 1e3  # of one message, or of a byte; of one call; times as much
 
 
 class Site(NamedTuple):
@@ -200,14 +203,8 @@ def read(path: Path) -> Document:
     Raises:
         ArgumentError: it cannot be read, or something in it is wrong; names the file with the line or the field.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ArgumentError(f"tuning file {path} cannot be read: {error.strerror}") from None
-    except json.JSONDecodeError as error:
-        raise ArgumentError(f"tuning file {path}, line {error.lineno}: expected JSON, got {error.msg}") from None
-    except (ValueError, RecursionError) as error:
-        raise ArgumentError(f"tuning file {path}: expected JSON, got {error}") from None
+    subject = f"tuning file {printable(str(path), LINE)}"
+    content = read_json(path, subject)
     try:
         version = integer(content, "format", "")
         if version != FORMAT:
@@ -218,13 +215,13 @@ def read(path: Path) -> Document:
         constants = [_constants(line, f"levels[{index}]") for index, line in enumerate(levels)]
         return Document(version, member(content, "hpcoll", str, ""), merge((), parsed), merge_constants((), constants))
     except ArgumentError as error:
-        raise ArgumentError(f"tuning file {path}, {error}") from None
+        raise ArgumentError(f"{subject}, {error}") from None
 
 
 def _site(content: Any, where: str) -> Site:
     hosts = member(content, "hosts", dict, where)
-    counts = tuple(sorted((host, integer(hosts, host, f"{where}.hosts")) for host in hosts))
-    return Site(member(content, "mpi", str, where), integer(content, "nranks", where), counts)
+    counts = tuple(sorted((host, integer(hosts, host, f"{where}.hosts", most=MAX_RANKS)) for host in hosts))
+    return Site(member(content, "mpi", str, where), integer(content, "nranks", where, most=MAX_RANKS), counts)
 
 
 def _section(content: Any, where: str) -> Section:
@@ -238,25 +235,27 @@ def _section(content: Any, where: str) -> Section:
         found[collective] = tuple(_entry(line, collective, f"{path}[{index}]") for index, line in enumerate(lines))
         sizes = [entry.nbytes for entry in found[collective]]
         if sizes != sorted(sizes):
-            raise ArgumentError(f"field {path}: expected ascending nbytes, got {sizes}")
+            raise ArgumentError(f"field {path}: expected ascending nbytes, got {quoted(sizes)}")
     return Section(site, name, found)
 
 
 def _entry(content: Any, collective: str, where: str) -> Entry:
     algorithm = member(content, "algorithm", str, where)
     checked(check_algorithm, f"{where}.algorithm", collective, algorithm)
-    times = [number(content, field, where, lambda us: us > 0, "microseconds above 0") for field in ("us", "native_us")]
-    return Entry(integer(content, "nbytes", where, 0), algorithm, integer(content, "segment", where), *times)
+    expected = f"microseconds above 0, at most {_MOST_US:g}"
+    us, native_us = (number(content, field, where, lambda us: 0 < us <= _MOST_US, expected) for field in ("us", "native_us"))
+    return Entry(integer(content, "nbytes", where, 0), algorithm, integer(content, "segment", where), us, native_us)
 
 
 def _constants(content: Any, where: str) -> Constants:
     site, level = _site(content, where), member(content, "level", str, where)
     if level not in LEVELS:
-        raise ArgumentError(f"field {where}.level: expected one of {', '.join(LEVELS)}, got {level!r}")
-    alpha, beta = (number(content, field, where, lambda s: s > 0, "seconds above 0") for field in ("alpha", "beta"))
-    gamma, handshake = (number(content, field, where, lambda s: s >= 0, "seconds, at least 0") for field in ("gamma", "handshake"))
+        raise refused(f"{where}.level", f"one of {', '.join(LEVELS)}", level)
+    above, least = f"seconds above 0, at most {_MOST_S:g}", f"seconds, at least 0 and at most {_MOST_S:g}"
+    alpha, beta = (number(content, field, where, lambda s: 0 < s <= _MOST_S, above) for field in ("alpha", "beta"))
+    gamma, handshake = (number(content, field, where, lambda s: 0 <= s <= _MOST_S, least) for field in ("gamma", "handshake"))
     overhead = number(content, "overhead", where, lambda s: 0 <= s <= alpha, f"seconds from 0 to alpha, which is {alpha!r}")
-    spill = number(content, "spill", where, lambda factor: factor >= 1, "a factor of at least 1")
+    spill = number(content, "spill", where, lambda factor: 1 <= factor <= _MOST_SPILL, f"a factor from 1 to {_MOST_SPILL:g}")
     eager, cache = integer(content, "eager", where, 0), integer(content, "cache", where)
     read_from = integer(content, "read_from", where) if "read_from" in content else None
     return Constants(site, level, Network(alpha, beta, gamma, overhead, eager, handshake, cache, spill, read_from))

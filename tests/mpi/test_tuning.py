@@ -165,9 +165,9 @@ def test_another_format_is_refused_by_name(file: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ('{"format": 1,\n "hpcoll": oops}', "table.json, line 2: expected JSON, got Expecting value"),
-        ('{"format": 1, "hpcoll": "", "sections": [{}]}', r"table.json, field sections\[0\].hosts: expected an object, got none"),
-        (None, "table.json cannot be read: No such file or directory"),
+        ('{"format": 1,\n "hpcoll": oops}', "tuning file .*table.json, line 2: expected JSON, got Expecting value"),
+        ('{"format": 1, "hpcoll": "", "sections": [{}]}', r"tuning file .*json, field sections\[0\].hosts: expected an object, got none"),
+        (None, "cannot read tuning file .*table.json: No such file or directory"),
     ],
 )
 def test_a_file_that_is_wrong_is_an_error_on_every_rank(
@@ -175,7 +175,7 @@ def test_a_file_that_is_wrong_is_an_error_on_every_rank(
 ) -> None:
     if content is not None and WORLD.rank == 0:
         file.write_text(content)
-    with pytest.raises(ArgumentError, match=f"^rank 0: tuning file .*{text}"):
+    with pytest.raises(ArgumentError, match=f"^rank 0: {text}"):
         made(monkeypatch, file)
     monkeypatch.delenv(VARIABLE)
     hpcoll.Communicator(WORLD).Barrier()
