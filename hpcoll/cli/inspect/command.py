@@ -6,12 +6,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.text import printable
+from hpcoll.base.units import Runs
 from hpcoll.base.units import ranks_in_words as ranges
-from hpcoll.cli.inspect.flight_records import FORMAT, Flight, read
+from hpcoll.cli.inspect.flight_records import Flight, read
 from hpcoll.cli.inspect.judgement import judge, summary, well
 from hpcoll.cli.inspect.live import watch_ranks
-from hpcoll.cli.inspect.wording import MAX_ROWS, Finding, cut, duration
+from hpcoll.cli.inspect.wording import MAX_ROWS, Finding, duration
 from hpcoll.cli.table import grid, print_lines, wrapped
+
+FORMAT = 2  # of what --json prints
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -44,15 +48,23 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _document(flight: Flight, findings: Sequence[Finding]) -> dict[str, Any]:
     first = next(iter(flight.records.values()))
-    told = [{**vars(finding), "rows": finding.rows[1:], "columns": finding.rows[0] if finding.rows else []} for finding in findings]
+    told = [
+        {**vars(finding), "ranks": _ends(finding.ranks), "rows": finding.rows[1:], "columns": finding.rows[0] if finding.rows else []}
+        for finding in findings
+    ]
     return {
         "format": FORMAT,
         "program": list(first.program),
-        "world_size": first.nranks,
-        "missing": list(flight.missing),
+        "world_size": flight.nranks,
+        "missing": _ends(flight.missing),
         "findings": told,
         "summary": summary(flight, findings),
     }
+
+
+def _ends(runs: Runs) -> list[list[int]]:
+    """The first and the last rank of each run: short however many ranks there are."""
+    return [[run[0], run[-1]] for run in runs]
 
 
 def _lines(flight: Flight, findings: Sequence[Finding]) -> Iterator[str]:
@@ -73,12 +85,13 @@ def _head(flight: Flight) -> Iterator[str]:
     first = next(iter(records))
     written = [record.written for record in records]
     hosts = len({record.host for record in records})
-    nouns = ((len(records), "record"), (first.nranks, "rank"), (hosts, "host"))
+    nouns = ((len(records), "record"), (flight.nranks, "rank"), (hosts, "host"))
     held, of, on = (f"{number} {noun}{'s' * (number > 1)}" for number, noun in nouns)
-    yield from wrapped(f"{held} of {of} on {on}, written within {duration(max(written) - min(written))}: {cut(' '.join(first.program))}")
+    program = printable(" ".join(first.program))
+    yield from wrapped(f"{held} of {of} on {on}, written within {duration(max(written) - min(written))}: {program}")
     reasons: dict[str, list[int]] = {}
     for record in records:
-        reasons.setdefault(cut(record.why), []).append(record.rank)
+        reasons.setdefault(record.why, []).append(record.rank)
     for why, ranks in list(reasons.items())[:MAX_ROWS]:
         yield from wrapped(f"{ranges(ranks)}: {why or 'no reason given'}", "  ")
     if len(reasons) > MAX_ROWS:

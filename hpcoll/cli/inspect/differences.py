@@ -1,10 +1,11 @@
 """Differences between ranks, by number of the call: calls that differ, and ranks that never began what others are in."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from hpcoll.base.units import ranks_in_words as ranges
+from hpcoll.base.units import runs_of
 from hpcoll.cli.inspect.flight_records import ENDED, Call, Communicator, Flight, Record
-from hpcoll.cli.inspect.wording import MAX_ROWS, Finding, cut, duration, first_rows, method, numbered, ordinal, spelled, verb
+from hpcoll.cli.inspect.wording import MAX_ROWS, Finding, duration, first_rows, method, numbered, ordinal, spelled, verb
 
 DIFFERS, ABSENT = "calls differ", "call not begun"
 
@@ -14,11 +15,12 @@ Lane = Mapping[int, Mapping[int, Call]]  # calls by number and rank
 def differences(flight: Flight) -> Iterator[Finding]:
     """The first call that differs of each lane, and up to there the first that others are in and ranks never began."""
     for communicator in flight.communicators:
+        members = [flight.records[rank] for rank in communicator.ranks if rank in flight.records]
         for lane, calls in communicator.calls.items():
             seq = next((seq for seq, by_rank in calls.items() if differ(by_rank)), None)
             if seq is not None:
                 yield _differing(communicator, lane, seq)
-            yield from _absent(flight, communicator, calls, seq)
+            yield from _absent(flight, communicator, members, calls, seq)
 
 
 def differ(calls: Mapping[int, Call]) -> bool:
@@ -40,7 +42,7 @@ def _differing(communicator: Communicator, lane: str, seq: int) -> Finding:
         DIFFERS,
         f"the {which}: calls differ",
         f"{_contrast(groups, calls, communicator)}, their {which}",
-        odd,
+        runs_of(odd),
         min(call.begun for call in calls.values()),
         communicator.label,
         lane,
@@ -53,7 +55,7 @@ def _rows(calls: Mapping[int, Call], algorithms: bool = False) -> list[list[str]
     """Calls of one number as a table; ranks with the same share a row."""
     rows: dict[tuple[str, str, str], list[int]] = {}
     for rank, call in sorted(calls.items()):
-        rows.setdefault((spelled(call, algorithms), call.state, cut(call.caller)), []).append(rank)
+        rows.setdefault((spelled(call, algorithms), call.state, call.caller), []).append(rank)
     return [["", "call", "state", "caller"], *([ranges(ranks), *row] for row, ranks in rows.items())]
 
 
@@ -70,7 +72,7 @@ def _contrast(groups: Mapping[str, list[int]], calls: Mapping[int, Call], commun
     return f"{', '.join(odd)} where {others} called {names[usual]}"
 
 
-def _absent(flight: Flight, communicator: Communicator, calls: Lane, until: int | None) -> Iterator[Finding]:
+def _absent(flight: Flight, communicator: Communicator, members: Sequence[Record], calls: Lane, until: int | None) -> Iterator[Finding]:
     """Of the first call of a lane that ranks are in and others have not begun: who has not; of later ones than ``until``, nobody."""
     last: dict[int, int] = {}
     for seq, by_rank in calls.items():
@@ -80,7 +82,6 @@ def _absent(flight: Flight, communicator: Communicator, calls: Lane, until: int 
         if not inside or (until is not None and seq > until):
             continue
         begun = min(by_rank[rank].begun for rank in inside)
-        members = [flight.records[rank] for rank in communicator.ranks if rank in flight.records]
         absent = [one for one in members if (last[one.rank] < seq if one.rank in last else _never(one, communicator.id, begun))]
         if absent:
             yield _not_begun(flight, communicator, by_rank, sorted(absent, key=lambda one: one.rank))
@@ -100,10 +101,11 @@ def _not_begun(flight: Flight, communicator: Communicator, calls: Mapping[int, C
     ranks = tuple(record.rank for record in absent)
     groups: dict[tuple[str, str, str], list[tuple[int, float]]] = {}
     for record in absent:
-        before = _last_ended(record, communicator.id)
+        part = record.parts.get(communicator.id)
+        before = part.last_ended if part else None
         text = f"{spelled(before)}, the {ordinal(before.seq)}" if before else ""
         age = record.written - (before.ended or 0.0) if before else 0.0
-        groups.setdefault((text, doing(flight, record.rank), cut(record.why)), []).append((record.rank, age))
+        groups.setdefault((text, doing(flight, record.rank), record.why), []).append((record.rank, age))
     remarks = []
     for (text, now, why), alike in groups.items():
         ages = sorted(age for _, age in alike)
@@ -117,7 +119,7 @@ def _not_begun(flight: Flight, communicator: Communicator, calls: Mapping[int, C
         ABSENT,
         f"the {which}: not begun by all",
         f"{never}, which {ranges(inside)} {verb(inside, 'is', 'are')} in; {_now_of_all(flight, ranks)}",
-        ranks,
+        runs_of(ranks),
         call.begun,
         communicator.label,
         call.lane,
@@ -132,20 +134,10 @@ def _now_of_all(flight: Flight, ranks: tuple[int, ...]) -> str:
     return texts[0] if len(texts) == 1 else f"{ranges(ranks[:1])} {texts[0].removeprefix('now ')}"
 
 
-def _last_ended(record: Record, id: str) -> Call | None:
-    part = record.parts.get(id)
-    ended = [call for call in part.calls if call.ended is not None and call.state == ENDED] if part else []
-    return max(ended, key=lambda call: (call.ended or 0.0, call.lane, call.seq), default=None)
-
-
 def doing(flight: Flight, rank: int) -> str:
     """What a rank did when it wrote its record, with the communicator where that is known."""
     record = flight.records[rank]
     if not record.doing:
         return "now in no collective"
-    open_on = [
-        communicator.label
-        for communicator in flight.communicators
-        if communicator.id in record.parts and any(call.state != ENDED for call in record.parts[communicator.id].calls)
-    ]
-    return f"now {cut(record.doing)}" + (f", on {' and '.join(open_on[:2])}" if open_on else "")
+    open_on = flight.unfinished[rank]
+    return f"now {record.doing}" + (f", on {' and '.join(open_on[:2])}" if open_on else "")

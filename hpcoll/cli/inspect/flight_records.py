@@ -3,20 +3,25 @@
 Of what went wrong it knows nothing. Ranks are those of MPI_COMM_WORLD, also those that a call awaits.
 """
 
-import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.json_fields import integer, member, number
+from hpcoll.base.json_fields import integer, member, number, read_json, refused
+from hpcoll.base.text import LINE, printable, quoted
+from hpcoll.base.units import MAX_RANKS, Runs, gaps
 
 FORMAT = 1
 ENDED, WAITING, FAILED = "ended", "waiting", "failed"  # states of a call
 BLOCKING = "blocking"  # the lane of calls that return when they have ended
 IN_FLIGHT, PERSISTENT = "in flight", "persistent"  # how the names of the others begin
 ELSEWHERE = -1  # a rank of another program, in a communicator that has some
+_LOWEST = -(2**31)  # of the numbers by which MPI libraries say that a rank is none of this world's, or none at all
+_LATEST_S = 1e11  # the year 5138
+_MOST_AWAITED = 1 << 20  # ranks, by all calls of a record together
 _TEXTS = ("lane", "collective", "element", "op", "algorithm", "state", "step", "caller")
 
 
@@ -63,6 +68,12 @@ class Part:
     dropped: int
     calls: tuple[Call, ...]
 
+    @cached_property
+    def last_ended(self) -> Call | None:
+        """The call that ended last; None where none has."""
+        ended = [call for call in self.calls if call.ended is not None and call.state == ENDED]
+        return max(ended, key=lambda call: (call.ended or 0.0, call.lane, call.seq), default=None)
+
 
 @dataclass(frozen=True)
 class Record:
@@ -98,11 +109,22 @@ class Communicator:
 
 @dataclass(frozen=True)
 class Flight:
-    """The records of a program by rank, with the ranks that left none, and its communicators, the largest first."""
+    """The records of a program by rank, of how many, the ranks that left none, and its communicators, the largest first."""
 
     records: dict[int, Record]
-    missing: tuple[int, ...]
+    nranks: int
+    missing: Runs
     communicators: tuple[Communicator, ...]
+
+    @cached_property
+    def unfinished(self) -> dict[int, list[str]]:
+        """Of each rank, labels of the communicators on which it has calls that have not ended."""
+        found: dict[int, list[str]] = {rank: [] for rank in self.records}
+        for communicator in self.communicators:
+            open_calls = (calls for lane in communicator.calls.values() for calls in lane.values())
+            for rank in {rank for calls in open_calls for rank, call in calls.items() if call.state != ENDED}:
+                found[rank].append(communicator.label)
+        return found
 
 
 def read(files: Sequence[str]) -> Flight:
@@ -116,73 +138,75 @@ def read(files: Sequence[str]) -> Flight:
         record = _read(file)
         if record.rank in records:
             other = records[record.rank].file
-            raise ArgumentError(f"{file}: expected a rank that no other file is of, got rank {record.rank}, as in {other}")
+            raise ArgumentError(f"{record.file}: expected a rank that no other file is of, got rank {record.rank}, as in {other}")
         first = next(iter(records.values()), record)
         for what, expected, got in (
             ("program", list(first.program), list(record.program)),
             ("world_size", first.nranks, record.nranks),
         ):
             if expected != got:
-                raise ArgumentError(f"{file}: {what}: expected {expected} as in {first.file}, got {got}")
+                raise ArgumentError(f"{record.file}: {what}: expected {quoted(expected)} as in {first.file}, got {quoted(got)}")
         records[record.rank] = record
     records = dict(sorted(records.items()))
-    missing = tuple(rank for rank in range(next(iter(records.values())).nranks) if rank not in records)
-    return Flight(records, missing, _merge(records))
+    nranks = next(iter(records.values())).nranks
+    return Flight(records, nranks, gaps([*records], nranks), _merge(records))
 
 
 def _read(file: str) -> Record:
-    try:
-        content = json.loads(Path(file).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ArgumentError(f"cannot read {file}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise ArgumentError(f"{file}: expected JSON, got {error}") from None
+    content, name = read_json(file, file), printable(file, LINE)
     try:
         version = integer(content, "format", "", least=0)
         if version != FORMAT:
             raise ArgumentError(f"field format: expected {FORMAT}, got {version}")
-        return _record(content, file)
+        return _record(content, name)
     except ArgumentError as error:
-        raise ArgumentError(f"{file}: {error}") from None
+        raise ArgumentError(f"{name}: {error}") from None
 
 
 def _record(content: Any, file: str) -> Record:
-    nranks, rank = integer(content, "world_size", ""), integer(content, "world_rank", "", least=0)
-    if rank >= nranks:
-        raise ArgumentError(f"field world_rank: expected less than {nranks}, got {rank}")
+    nranks = integer(content, "world_size", "", most=MAX_RANKS)
+    rank = integer(content, "world_rank", "", least=0, most=nranks - 1)
     parts: dict[str, Part] = {}
     for i, found in enumerate(member(content, "communicators", list, "")):
         part = _part(found, f"communicators[{i}]", rank, nranks)
         if part.id in parts:
-            raise ArgumentError(f"field communicators[{i}].id: expected one that no other has, got {part.id!r} again")
+            raise ArgumentError(f"field communicators[{i}].id: expected one that no other has, got {quoted(part.id)} again")
         parts[part.id] = part
-    program = tuple(str(word) for word in member(content, "program", list, ""))
-    host, why, doing = (str(member(content, key, str, "")) for key in ("host", "why", "doing"))
+    awaited = sum(len(call.awaits) for part in parts.values() for call in part.calls)
+    if awaited > _MOST_AWAITED:
+        raise ArgumentError(f"field communicators: expected calls that await at most {_MOST_AWAITED} ranks together, got {awaited}")
+    program = tuple(member(content, "program", list, ""))
+    if not all(isinstance(word, str) for word in program):
+        raise refused("program", "a list of texts", content["program"])
+    host, why, doing = (_text(content, key, "") for key in ("host", "why", "doing"))
     return Record(file, program, host, rank, nranks, _time(content, "written", ""), why, doing, parts)
 
 
 def _part(content: Any, where: str, rank: int, nranks: int) -> Part:
-    ranks = tuple(max(rank, ELSEWHERE) for rank in _ranks(content, "ranks", where, nranks, least=-(2**31)))
+    ranks = tuple(max(rank, ELSEWHERE) for rank in _ranks(content, "ranks", where, nranks, least=_LOWEST))
+    if len({*ranks} - {ELSEWHERE}) != len(ranks) - ranks.count(ELSEWHERE):
+        raise refused(f"{where}.ranks", "each rank once", list(ranks))
     own = integer(content, "rank", where, least=0)
     if list(ranks[own : own + 1]) != [rank]:
-        raise ArgumentError(f"field {where}.rank: expected where world rank {rank} is in {list(ranks)}, got {own}")
+        raise ArgumentError(f"field {where}.rank: expected where world rank {rank} is in {quoted(list(ranks))}, got {own}")
     found = [_call(call, f"{where}.calls[{i}]", ranks) for i, call in enumerate(member(content, "calls", list, where))]
     seen: set[tuple[str, int]] = set()
     for i, call in enumerate(found):
         if (call.lane, call.seq) in seen:
-            raise ArgumentError(f"field {where}.calls[{i}].seq: expected one that lane {call.lane!r} has not had, got {call.seq} again")
+            lane = f"lane {quoted(call.lane)}"
+            raise ArgumentError(f"field {where}.calls[{i}].seq: expected one that {lane} has not had, got {call.seq} again")
         seen.add((call.lane, call.seq))
-    name, id = (str(member(content, key, str, where)) for key in ("name", "id"))
-    return Part(id, name, ranks, integer(content, "dropped", where, least=0), tuple(found))
+    id, dropped = member(content, "id", str, where), integer(content, "dropped", where, least=0)
+    return Part(id, _text(content, "name", where), ranks, dropped, tuple(found))
 
 
 def _call(content: Any, where: str, ranks: Sequence[int]) -> Call:
-    texts = {key: str(member(content, key, str, where)) for key in _TEXTS}
+    texts = {key: _text(content, key, where) for key in _TEXTS}
     if texts["state"] not in (ENDED, WAITING, FAILED):
-        raise ArgumentError(f"field {where}.state: expected {ENDED}, {WAITING} or {FAILED}, got {texts['state']!r}")
+        raise ArgumentError(f"field {where}.state: expected {ENDED}, {WAITING} or {FAILED}, got {quoted(texts['state'])}")
     lane, collective, element, op, algorithm, state, step, caller = texts.values()
     seq, begun = integer(content, "seq", where, least=0), _time(content, "begun", where)
-    count, root = (_if_any(content, key, where, least) for key, least in (("count", 0), ("root", -(2**31))))
+    count, root = (_if_any(content, key, where, least) for key, least in (("count", 0), ("root", _LOWEST)))
     ended = _time(content, "ended", where) if content.get("ended") is not None else None
     awaits = tuple(sorted({ranks[peer] for peer in _ranks(content, "awaits", where, len(ranks))}))
     return Call(seq, lane, collective, count, element, op, root, algorithm, begun, ended, state, step, awaits, caller)
@@ -191,8 +215,8 @@ def _call(content: Any, where: str, ranks: Sequence[int]) -> Call:
 def _ranks(content: Any, key: str, where: str, nranks: int, least: int = 0) -> tuple[int, ...]:
     found = member(content, key, list, where)
     for rank in found:
-        if not isinstance(rank, int) or not least <= rank < nranks:
-            raise ArgumentError(f"field {where}.{key}: expected ranks below {nranks}, got {rank!r}")
+        if not isinstance(rank, int) or isinstance(rank, bool) or not least <= rank < nranks:
+            raise refused(f"{where}.{key}", f"ranks below {nranks}", rank)
     return tuple(found)
 
 
@@ -201,7 +225,12 @@ def _if_any(content: Any, key: str, where: str, least: int) -> int | None:
 
 
 def _time(content: Any, key: str, where: str) -> float:
-    return number(content, key, where, lambda seconds: seconds >= 0, "seconds since 1970")
+    return number(content, key, where, lambda seconds: 0 <= seconds <= _LATEST_S, "seconds since 1970")
+
+
+def _text(content: Any, key: str, where: str) -> str:
+    """A member that is text, as it may be shown."""
+    return printable(member(content, key, str, where))
 
 
 def _merge(records: dict[int, Record]) -> tuple[Communicator, ...]:
@@ -211,8 +240,8 @@ def _merge(records: dict[int, Record]) -> tuple[Communicator, ...]:
         for part in record.parts.values():
             other, known = first.setdefault(part.id, (record, part))
             if part.ranks != known.ranks:
-                expected = f"{list(known.ranks)} as in {other.file}"
-                raise ArgumentError(f"{record.file}: ranks of communicator {part.id!r}: expected {expected}, got {list(part.ranks)}")
+                ranks, expected, got = f"ranks of communicator {quoted(part.id)}", quoted(list(known.ranks)), quoted(list(part.ranks))
+                raise ArgumentError(f"{record.file}: {ranks}: expected {expected} as in {other.file}, got {got}")
             lanes = calls.setdefault(part.id, {})
             for call in part.calls:
                 lanes.setdefault(call.lane, {}).setdefault(call.seq, {})[rank] = call
@@ -227,5 +256,6 @@ def _merge(records: dict[int, Record]) -> tuple[Communicator, ...]:
 
 def _labels(parts: Sequence[Part]) -> list[str]:
     """Names of communicators, with their number among all where two have the same."""
-    names = [" ".join(part.name.split()) or "a communicator without a name" for part in parts]
-    return [f"{name} (no. {i + 1})" if names.count(name) > 1 else name for i, name in enumerate(names)]
+    names = [part.name or "a communicator without a name" for part in parts]
+    having = Counter(names)
+    return [f"{name} (no. {i + 1})" if having[name] > 1 else name for i, name in enumerate(names)]

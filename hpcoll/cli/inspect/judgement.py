@@ -1,13 +1,15 @@
 """The judgement on a flight: all findings in their order, and the one sentence that says what happened."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from hpcoll.base.units import ranks_in_words as ranges
+from hpcoll.base.units import runs_of
 from hpcoll.cli.inspect.differences import ABSENT, DIFFERS, differences
 from hpcoll.cli.inspect.flight_records import ENDED, Call, Flight
 from hpcoll.cli.inspect.lateness import SLOW, lateness
 from hpcoll.cli.inspect.who_waits import CIRCLE, CROSSING, DEAD, LOST, WAITS, roots, waiting, who_waits
-from hpcoll.cli.inspect.wording import Finding, cut, first_rows, numbered, spelled, verb
+from hpcoll.cli.inspect.wording import MOST_FINDINGS, Finding, first_rows, numbered, spelled, verb
 
 UNFINISHED = "not ended"
 _TELLING = (DIFFERS, DEAD, CIRCLE, ABSENT, WAITS, CROSSING, UNFINISHED)  # kinds; the first that was found is the cause
@@ -15,7 +17,7 @@ _TELLING = (DIFFERS, DEAD, CIRCLE, ABSENT, WAITS, CROSSING, UNFINISHED)  # kinds
 
 def judge(flight: Flight) -> list[Finding]:
     """What was found, in the order of the report."""
-    found = list(differences(flight))
+    found = list(islice(differences(flight), MOST_FINDINGS))
     found += who_waits(flight, found)
     open_calls = list(_open(flight))
     if all(finding.kind == LOST for finding in found):
@@ -33,8 +35,9 @@ def summary(flight: Flight, findings: Sequence[Finding]) -> str:
     for kind in _TELLING:
         alike = sorted((finding for finding in findings if finding.kind == kind and finding.ranks), key=lambda finding: finding.begun)
         if alike:
-            at_end = set(roots(waiting(flight)))
-            return next((finding for finding in alike if kind == ABSENT and at_end & set(finding.ranks)), alike[0]).sentence
+            at_end = {rank for ranks, _ in roots(waiting(flight)) for rank in ranks if rank in flight.records}
+            telling = (one for one in alike if kind == ABSENT and any(rank in at_end for run in one.ranks for rank in run))
+            return next(telling, alike[0]).sentence
     told = "; ".join(finding.sentence for finding in findings)
     return f"nothing differs; {told}" if told else "nothing differs"
 
@@ -51,9 +54,9 @@ def _unfinished(flight: Flight, open_calls: Sequence[tuple[str, int, Call]]) -> 
     groups: dict[tuple[str, str, str, str], list[int]] = {}
     for label, rank, call in open_calls:
         text = f"{spelled(call)}, {numbered(call.lane, call.seq, label)}"
-        groups.setdefault((text, call.state, cut(call.caller), cut(flight.records[rank].why)), []).append(rank)
+        groups.setdefault((text, call.state, call.caller, flight.records[rank].why), []).append(rank)
     (text, state, _, why), first = next(iter(groups.items()))
-    ranks = tuple(sorted({rank for _, rank, _ in open_calls}))
+    ranks = runs_of({rank for _, rank, _ in open_calls})
     how = f"{ranges(first)} {verb(first, 'is', 'are')} in {text} ({state})"
     written = f"; {verb(first, 'its record was', 'their records were')} written for {why}" if why else ""
     rows = first_rows([["", "call", "state", "caller"], *([ranges(theirs), *key[:3]] for key, theirs in groups.items())])

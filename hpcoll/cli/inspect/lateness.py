@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from hpcoll.base.units import ranks_in_words as ranges
+from hpcoll.base.units import runs_of
 from hpcoll.cli.inspect.flight_records import Call, Communicator, Flight
 from hpcoll.cli.inspect.wording import MAX_ROWS, Finding, duration, numbered, spelled
 
@@ -34,7 +35,7 @@ def lateness(flight: Flight) -> Iterator[Finding]:
         rows.append([f"and {len(order) - MAX_ROWS} less late", "", "", ""])
     told = f"{spelled(call)}, the {which}, which rank {last} began last, {spread} after the first"
     heading, sentence = f"largest spread of begin times: {told}", f"the largest spread of begin times is in {told}"
-    yield Finding(SLOW, heading, sentence, (last,), call.begun, communicator.label, call.lane, call.seq, rows)
+    yield Finding(SLOW, heading, sentence, runs_of([last]), call.begun, communicator.label, call.lane, call.seq, rows)
 
 
 def _shared(flight: Flight) -> Iterator[tuple[Communicator, dict[int, Call]]]:

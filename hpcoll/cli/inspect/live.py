@@ -10,8 +10,9 @@ from typing import Any
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.processes import GONE, RUNNING
+from hpcoll.base.text import printable
 from hpcoll.cli.inspect.ranks_here import Found, Job, Rank, Wait, look
-from hpcoll.cli.inspect.wording import MAX_ROWS, cut, duration, names, ordinal
+from hpcoll.cli.inspect.wording import MAX_ROWS, duration, names, ordinal
 from hpcoll.cli.table import grid, print_lines, wrapped
 
 FORMAT = 1
@@ -107,7 +108,8 @@ def _head(job: Job) -> str:
     nranks = f"{who.nranks} rank{'s' * (who.nranks > 1)}"
     several = nranks if here == who.nranks else f"{here} of {nranks}"
     begun = time.strftime("%H:%M:%S", time.localtime(who.started))
-    return f"{cut(' '.join(who.program)) or 'a program'}: {several} on {cut(who.host)}, since {begun}, seen at {time.strftime('%H:%M:%S')}"
+    program, host = printable(" ".join(who.program)) or "a program", printable(who.host)
+    return f"{program}: {several} on {host}, since {begun}, seen at {time.strftime('%H:%M:%S')}"
 
 
 def _table(job: Job, shares: Used, now: float, width: int) -> list[str]:

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hpcoll.base.json_fields import MAX_INTEGER
 from hpcoll.base.processes import GONE, PROC, cpu_s, state_of
-from hpcoll.cli.inspect.wording import cut
+from hpcoll.base.text import printable
+from hpcoll.base.units import MAX_RANKS
 from hpcoll.runtime.transports.live_page import Who, page_of, seconds
 
 _LATER_S = 10.0  # after its job began a process may seem to have begun: clocks are set, and ranks start one by one
@@ -115,7 +117,7 @@ def look(proc: Path = PROC) -> Found:
         except OSError:
             continue  # it has just ended
         except ValueError as error:
-            unclear.append(cut(f"process {folder.name}: {error}"))
+            unclear.append(printable(f"process {folder.name}: {error}"))
     return Found(tuple(_jobs(ranks)), closed, tuple(unclear))
 
 
@@ -123,27 +125,36 @@ def _rank(pid: int, who: Who, notice: Mapping[str, Any]) -> Rank:
     """A rank, from what stands in its page.
 
     Raises:
-        ValueError: that is no notice.
+        ValueError: that is no notice, or ranks and processes have numbers that none can have.
     """
+    if not 0 <= who.rank < who.nranks <= MAX_RANKS or not all(0 <= one <= MAX_RANKS for pair in who.peers.items() for one in pair):
+        raise ValueError(f"ranks and processes up to {MAX_RANKS} were expected")
     try:
         waits, failed = (tuple(map(_wait, notice.get(name, ()))) for name in ("waits", "failed"))
-        left = cut(str(notice.get("left", "")))
-    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        left = printable(str(notice.get("left", "")))
+    except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"its notice: {type(error).__name__}: {error}") from None
     return Rank(pid, who, state_of(pid), cpu_s(pid), waits, failed, left)
 
 
 def _wait(one: Mapping[str, Any]) -> Wait:
     return Wait(
-        key=(str(one["key"]), int(one["lane"]), int(one["number"])),
-        what=cut(str(one["what"])),
-        on=cut(str(one.get("on", ""))),
-        step=cut(str(one["step"])),
+        key=(str(one["key"]), _number(one["lane"]), _number(one["number"])),
+        what=printable(str(one["what"])),
+        on=printable(str(one.get("on", ""))),
+        step=printable(str(one["step"])),
         since=seconds(one["since"]),
-        awaits=tuple(map(int, one.get("for", ()))),
-        sees={int(rank): Seen(seconds(last), cut(str(text))) for rank, (last, text) in one.get("sees", {}).items()},
-        failed=cut(str(one.get("kind", ""))),
+        awaits=tuple(map(_number, one.get("for", ()))),
+        sees={_number(rank): Seen(seconds(last), printable(str(text))) for rank, (last, text) in one.get("sees", {}).items()},
+        failed=printable(str(one.get("kind", ""))),
     )
+
+
+def _number(found: Any) -> int:
+    number = int(found)
+    if abs(number) > MAX_INTEGER:
+        raise ValueError("a number of 64 bits was expected")
+    return number
 
 
 def _jobs(ranks: Iterable[Rank]) -> Iterator[Job]:

@@ -1,14 +1,15 @@
 """Who waits for whom: from every rank that waits along what it awaits to ranks that wait for nobody, and circles on the way."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 
+from hpcoll.base.units import gaps, runs_in_words, runs_of
 from hpcoll.base.units import ranks_in_words as ranges
 from hpcoll.cli.inspect.differences import DIFFERS, doing
 from hpcoll.cli.inspect.flight_records import BLOCKING, ELSEWHERE, ENDED, Call, Flight
-from hpcoll.cli.inspect.wording import MAX_ROWS, Finding, cut, first_rows, names, numbered, spelled, verb
+from hpcoll.cli.inspect.wording import MAX_ROWS, MOST_FINDINGS, Finding, first_rows, names, numbered, spelled, verb
 
 WAITS, CIRCLE, CROSSING, DEAD, LOST = "who waits for whom", "wait for each other", "wait in one call", "left no record", "record missing"
 
@@ -51,14 +52,13 @@ def who_waits(flight: Flight, earlier: Iterable[Finding]) -> Iterator[Finding]:
     for circle in _circles(waits):
         if any(wait.key not in explained for wait in circle):
             yield _circle(circle)
-    for rank in flight.missing:
-        theirs = sorted(waiter for waiter, found in waits.items() if any(rank in wait.call.awaits for wait in found))
-        if theirs:
-            yield _dead(rank, theirs, waits)
-    unneeded = [rank for rank in flight.missing if not any(rank in wait.call.awaits for found in waits.values() for wait in found)]
+    awaited = sorted(_awaiting(waits).items(), key=lambda one: one[1][0])
+    dead = (_dead([rank for rank in ranks if rank not in flight.records], waiters, waits) for waiters, ranks in awaited)
+    yield from islice(chain.from_iterable(dead), MOST_FINDINGS)
+    unneeded = gaps(sorted({*flight.records, *(rank for _, ranks in awaited for rank in ranks)}), flight.nranks)
     if unneeded:
-        text = f"{ranges(unneeded)} left no record"
-        yield Finding(LOST, f"{text}, and nobody is known to wait for {verb(unneeded, 'it', 'them')}", text, tuple(unneeded))
+        text, it = f"{runs_in_words(unneeded)} left no record", "it" if sum(map(len, unneeded)) == 1 else "them"
+        yield Finding(LOST, f"{text}, and nobody is known to wait for {it}", text, unneeded)
 
 
 def waiting(flight: Flight) -> Waits:
@@ -77,21 +77,38 @@ def waiting(flight: Flight) -> Waits:
     return found
 
 
-def roots(waits: Waits) -> dict[int, list[int]]:
-    """Ranks that others wait for and that wait for nobody, with those that do so directly or through others."""
-    backward: dict[int, set[int]] = {}
-    for rank, found in waits.items():
-        for peer in _awaited(found):
-            backward.setdefault(peer, set()).add(rank)
-    return {root: sorted(_reached(root, backward) - {root}) for root in sorted(set(backward) - set(waits))}
+def roots(waits: Waits) -> list[tuple[list[int], set[int]]]:
+    """Ranks that others wait for and that wait for nobody, with those that do so directly or through others; alike ones together."""
+    backward: dict[int, set[int]] = {rank: set() for rank in waits}
+    at_end: dict[tuple[int, ...], list[int]] = {}
+    for waiters, ranks in _awaiting(waits).items():
+        for rank in ranks:
+            if rank in waits:
+                backward[rank] = set(waiters)
+            else:
+                at_end.setdefault(waiters, []).append(rank)
+    return [(ranks, _reached(waiters, backward)) for waiters, ranks in sorted(at_end.items(), key=lambda one: one[1][0])]
+
+
+def _awaiting(waits: Waits) -> dict[tuple[int, ...], list[int]]:
+    """Ranks that others wait for, by who does; both ascend."""
+    waiters: dict[int, list[int]] = {}
+    for rank in sorted(waits):
+        for peer in _awaited(waits[rank]):
+            waiters.setdefault(peer, []).append(rank)
+    found: dict[tuple[int, ...], list[int]] = {}
+    for peer in sorted(waiters):
+        found.setdefault(tuple(waiters[peer]), []).append(peer)
+    return found
 
 
 def _awaited(found: Iterable[Wait]) -> set[int]:
     return {peer for wait in found for peer in wait.call.awaits if peer not in (wait.rank, ELSEWHERE)}
 
 
-def _reached(start: int, edges: Mapping[int, set[int]]) -> set[int]:
-    reached, left = {start}, [start]
+def _reached(start: Iterable[int], edges: Mapping[int, set[int]]) -> set[int]:
+    """Where edges lead to from some ranks, these among them."""
+    reached, left = set(start), list(start)
     while left:
         new = edges.get(left.pop(), set()) - reached
         reached |= new
@@ -104,24 +121,22 @@ def _chains(flight: Flight, waits: Waits) -> Finding:
     for rank, found in waits.items():
         for wait in found:
             which = numbered(wait.call.lane, wait.call.seq, wait.label)
-            row = f"{spelled(wait.call)}, {which}", cut(wait.call.step), names(wait.call.awaits)
+            row = f"{spelled(wait.call)}, {which}", wait.call.step, names(wait.call.awaits)
             groups.setdefault(row, []).append(rank)
     rows = first_rows([["", "waits in", "step", "for"], *([ranges(ranks), *row] for row, ranks in groups.items())])
     found_roots = roots(waits)
     remarks = []
-    for root, waiters in found_roots.items():
-        if root in flight.missing:
-            continue
-        now, why = doing(flight, root), f"; record written for {cut(flight.records[root].why)}"
-        remarks.append(f"rank {root} waits for nobody known, and {ranges(waiters)} {verb(waiters, 'waits', 'wait')} for it: {now}{why}")
+    for root, waiters in sorted((root, waiters) for ranks, waiters in found_roots for root in ranks if root in flight.records):
+        now, why = doing(flight, root), f"; record written for {flight.records[root].why}"
+        remarks.append(f"rank {root} waits for nobody known, and {ranges(waiters)} {verb([*waiters], 'waits', 'wait')} for it: {now}{why}")
     if len(remarks) > MAX_ROWS:
         remarks[MAX_ROWS:] = [f"and {len(remarks) - MAX_ROWS} more"]
-    ranks = tuple(found_roots)
-    behind = {rank for theirs in found_roots.values() for rank in theirs}
+    ranks = runs_of(rank for ranks, _ in found_roots for rank in ranks)
+    behind = {rank for _, waiters in found_roots for rank in waiters}
     others = sorted({ELSEWHERE for found in waits.values() for wait in found if ELSEWHERE in wait.call.awaits})
     who = f"{ranges(waits)} {verb([*waits], 'waits', 'wait')}" + (f" for {names(others)}" if others else "")
     if ranks:
-        who = f"{ranges(behind)} {verb([*behind], 'waits', 'wait')} in the end for {ranges(ranks)}"
+        who = f"{ranges(behind)} {verb([*behind], 'waits', 'wait')} in the end for {runs_in_words(ranks)}"
     begun = min(wait.call.begun for found in waits.values() for wait in found)
     return Finding(WAITS, WAITS, who, ranks, begun, rows=rows, remarks=remarks)
 
@@ -150,7 +165,7 @@ def _mutual(edges: Mapping[int, set[int]]) -> list[set[int]]:
         left -= ends
     for rank in sorted(left):
         if rank in left:
-            ranks = _reached(rank, edges) & _reached(rank, backward)
+            ranks = _reached([rank], edges) & _reached([rank], backward)
             left -= ranks
             if len(ranks) > 1:
                 found.append(ranks)
@@ -177,19 +192,23 @@ def _circle(circle: list[Wait]) -> Finding:
     together = (f"ranks {ranks[0]} and {ranks[1]}" if len(ranks) == 2 else ranges(ranks)) + " wait for each other"
     if len(keys) == 1:
         inside = f"{together} in {circle[0].text}: messages were lost, or records written at different times"
-        return Finding(CROSSING, f"{together} in one call", inside, ranks, begun, *circle[0].key)
+        return Finding(CROSSING, f"{together} in one call", inside, runs_of(ranks), begun, *circle[0].key)
     others = [*circle[1:], circle[0]]
     steps = [f"rank {wait.rank} waits in {wait.text}, for rank {other.rank}" for wait, other in zip(circle, others)]
     if len(steps) > MAX_ROWS:
         steps[MAX_ROWS:] = [f"and {len(steps) - MAX_ROWS} more"]
     told = "; ".join(f"rank {wait.rank} in {spelled(wait.call)} on {wait.label}" for wait in circle[:MAX_ROWS])
     sentence = f"{together}: {told}" + ("; ..." if len(circle) > MAX_ROWS else "")
-    return Finding(CIRCLE, together, sentence, ranks, begun, remarks=steps)
+    return Finding(CIRCLE, together, sentence, runs_of(ranks), begun, remarks=steps)
 
 
-def _dead(rank: int, waiters: list[int], waits: Waits) -> Finding:
-    wait = next(wait for wait in waits[waiters[0]] if rank in wait.call.awaits)
-    who = f"{ranges(waiters)} {verb(waiters, 'waits', 'wait')} for it"
-    text = f"rank {rank} left no record: probably dead; {who}"
-    begun = min(wait.call.begun for waiter in waiters for wait in waits[waiter])
-    return Finding(DEAD, text, f"{text} in {wait.text}", (rank,), begun, *wait.key)
+def _dead(ranks: list[int], waiters: Sequence[int], waits: Waits) -> Iterator[Finding]:
+    """Ranks without a record for which the same ranks wait, those together that the first of them awaits in one call."""
+    left, begun = set(ranks), min(wait.call.begun for waiter in waiters for wait in waits[waiter])
+    for wait in waits[waiters[0]]:
+        here = left.intersection(wait.call.awaits)
+        left -= here
+        if here:
+            them = "it" if len(here) == 1 else "them"
+            text = f"{ranges(here)} left no record: probably dead; {ranges(waiters)} {verb(waiters, 'waits', 'wait')} for {them}"
+            yield Finding(DEAD, text, f"{text} in {wait.text}", runs_of(here), begun, *wait.key)

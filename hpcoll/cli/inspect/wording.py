@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hpcoll.base.units import ranks_in_words
+from hpcoll.base.text import printable
+from hpcoll.base.units import Runs, ranks_in_words
 from hpcoll.cli.inspect.flight_records import BLOCKING, IN_FLIGHT, PERSISTENT, Call
 
-MAX_ROWS = 12  # of a table, and sentences of one kind
-LONGEST = 200  # characters of a text of a record
+MAX_ROWS, MOST_FINDINGS = 12, 1000  # of a table, and sentences of one kind; of calls, and of ranks without a record
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Finding:
     kind: str
     heading: str
     sentence: str
-    ranks: tuple[int, ...]
+    ranks: Runs
     begun: float = 0.0
     communicator: str = ""
     lane: str = ""
@@ -37,7 +37,7 @@ class Finding:
     remarks: list[str] = field(default_factory=list)
 
 
-def verb(ranks: Sequence[int], one: str, several: str) -> str:
+def verb(ranks: Sequence[object], one: str, several: str) -> str:
     """The form of a verb or pronoun that so many ranks need."""
     return one if len(ranks) == 1 else several
 
@@ -70,7 +70,7 @@ def spelled(call: Call, algorithm: bool = False) -> str:
     what = f"{call.element}[{'...' if call.count is None else call.count}]" if call.element else ""
     operator, root = f"op={call.op}" if call.op else "", f"root={call.root}" if call.root is not None else ""
     inside = ", ".join(text for text in (what, operator, root) if text)
-    return cut(f"{method(call)}({inside})" + (f" by {call.algorithm or 'no algorithm'}" if algorithm else ""))
+    return printable(f"{method(call)}({inside})" + (f" by {call.algorithm or 'no algorithm'}" if algorithm else ""))
 
 
 def ordinal(number: int) -> str:
@@ -99,12 +99,6 @@ def duration(seconds: float) -> str:
         if seconds < limit:
             return f"{seconds * factor:.0f} {unit}" if seconds * factor >= 999.5 or unit == "us" else f"{seconds * factor:.3g} {unit}"
     return f"{seconds:.0f} s"
-
-
-def cut(text: str, length: int = LONGEST) -> str:
-    """A text of a record in one line of printable characters, no longer than some length."""
-    line = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
-    return line if len(line) <= length else f"{line[: length - 1]}…"
 
 
 def first_rows(rows: Sequence[list[str]]) -> list[list[str]]:
