@@ -80,7 +80,7 @@ def local_rank(environment: Mapping[str, str], nranks: int | None = None) -> int
     """
     for one in sorted(LAUNCHERS, key=lambda one: one.inherited):
         text = environment.get(one.local_rank, "")
-        if text.isdecimal() and (nranks is None or environment.get(one.nranks) in (None, str(nranks))):
+        if (text == "0" or is_count(text)) and (nranks is None or environment.get(one.nranks) in (None, str(nranks))):
             return int(text)
     return None
 

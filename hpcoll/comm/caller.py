@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import TypeAlias
 
+from hpcoll.base.text import LINE, printable
+
 Place: TypeAlias = tuple[CodeType, int] | None  # and the offset of an instruction in it
 
 PROCESS, COMMUNICATOR = "process", "communicator"  # what cannot call anything before a call has ended in which a thread waits
@@ -51,4 +53,4 @@ def in_words(place: Place) -> str:
         return "an unknown place"
     code, at = place
     line = next((line for first, end, line in code.co_lines() if first <= at < end and line), code.co_firstlineno)
-    return f"{code.co_filename}:{line}"
+    return f"{printable(code.co_filename, LINE)}:{line}"

@@ -10,6 +10,7 @@ import time
 
 from mpi4py import MPI
 
+from hpcoll.base.launchers import number_in
 from hpcoll.base.processes import ENDED_BY
 from hpcoll.comm import early_end
 from hpcoll.comm.contexts import LIVE
@@ -56,4 +57,4 @@ def _all_leave() -> bool:
 def _nranks() -> int:
     """How many ranks this node has, as far as the launcher says, or those know that share a communicator."""
     near = {on.group.world_ranks[rank] for on in (one.resources for one in list(LIVE)) for rank in on.near}
-    return max(len(near), int(os.environ.get("MPI_LOCALNRANKS", "1")))
+    return max(len(near), number_in(os.environ, "MPI_LOCALNRANKS"), 1)

@@ -206,8 +206,8 @@ def _lowest(bits: int) -> int:
 
 def _key_of(comm: MPI.Intracomm, mixed: bool) -> Key:
     """In what communicators of a group are alike: ranks in order, and settings."""
-    names = [name for name in os.environb if name.startswith(PREFIX.encode())]
-    settings = {name.decode(): os.environ[name.decode()] for name in names}
+    names = [os.fsdecode(name) for name in os.environb if name.startswith(PREFIX.encode())]
+    settings = {name: os.environ[name] for name in names}
     with contextlib.suppress(OSError):
         settings["written"] = str(os.stat(settings.get(TUNING, "")).st_mtime_ns)
     return world_ranks(comm), mixed, tuple(sorted(settings.items()))

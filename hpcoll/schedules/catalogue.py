@@ -6,6 +6,7 @@ message (for block collectives: of all ranks' blocks together). `hpcoll.schedule
 """
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.text import quoted
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.row import Algorithm, OnGpu
 
@@ -171,7 +172,7 @@ def algorithms(collective: str) -> tuple[str, ...]:
         ArgumentError: unknown collective.
     """
     if collective not in COLLECTIVES:
-        raise ArgumentError(f"collective must be one of {', '.join(sorted(COLLECTIVES))}, got {collective!r}")
+        raise ArgumentError(f"collective must be one of {', '.join(sorted(COLLECTIVES))}, got {quoted(collective)}")
     return tuple(row.name for row in CATALOGUE.values() if row.collective == collective)
 
 
@@ -183,5 +184,5 @@ def find(collective: str, algorithm: str) -> Algorithm:
     """
     names = algorithms(collective)
     if algorithm not in names:
-        raise ArgumentError(f"{collective} algorithm must be one of {', '.join(names)}, got {algorithm!r}")
+        raise ArgumentError(f"{collective} algorithm must be one of {', '.join(names)}, got {quoted(algorithm)}")
     return CATALOGUE[f"{collective}/{algorithm}"]

@@ -10,6 +10,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from functools import lru_cache
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.text import quoted
+from hpcoll.base.units import is_count
 
 Nodes = tuple[int, ...]
 
@@ -51,14 +53,14 @@ def parse_nodes(text: str, nranks: int) -> Nodes:
     """
     sizes_text, _, order = text.partition(":")
     parts = sizes_text.split("+")
-    if order not in ("", "block", "cyclic") or not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise ArgumentError(f"nodes must look like 6, 3+1+4 or 2:cyclic, got {text!r}")
+    if order not in ("", "block", "cyclic") or not all(map(is_count, parts)):
+        raise ArgumentError(f"nodes must look like 6, 3+1+4 or 2:cyclic, got {quoted(text)}")
     sizes = [int(part) for part in parts]
     if len(sizes) == 1:
         full, rest = divmod(nranks, sizes[0])
         sizes = [sizes[0]] * full + [rest] * (rest > 0)
     if sum(sizes) != nranks:
-        raise ArgumentError(f"nodes {text!r} have {sum(sizes)} ranks together, expected {nranks}")
+        raise ArgumentError(f"nodes {quoted(text)} have {sum(sizes)} ranks together, expected {nranks}")
     return cyclic(sizes) if order == "cyclic" else blocks(sizes)
 
 
@@ -77,7 +79,11 @@ def cyclic(sizes: Sequence[int]) -> Nodes:
     >>> cyclic([2, 1, 2])
     (0, 1, 2, 0, 2)
     """
-    return numbered(node for turn in range(max(sizes, default=0)) for node, size in enumerate(sizes) if turn < size)
+    found, left, turn = list[int](), list(range(len(sizes))), 0
+    while left := [node for node in left if sizes[node] > turn]:
+        found += left
+        turn += 1
+    return numbered(found)
 
 
 def parts(nodes: Nodes, domains: Nodes) -> Nodes:

@@ -13,7 +13,7 @@ from hpcoll.analysis.cost import ALIKE, SEGMENTS, Levels, apart, best_segment, b
 from hpcoll.analysis.gpu_cost import predict
 from hpcoll.base.dtypes import BYTES
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.units import format_nbytes
+from hpcoll.base.units import MAX_CHUNKS, format_nbytes
 from hpcoll.schedules.catalogue import CATALOGUE, algorithms, find
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import Nodes, members
@@ -142,7 +142,7 @@ def _measured(need: Need, table: Table) -> Choice:
         reason = not_chosen(need, entry.algorithm)
         if not reason:
             whole = entry.segment >= entry.nbytes < SEGMENTS[0]  # longer ones do not get longer than they were measured
-            segment = need.nbytes if whole else min(entry.segment, need.nbytes)
+            segment = need.nbytes if whole else max(min(entry.segment, need.nbytes), need.nbytes // MAX_CHUNKS)
             return Choice(entry.algorithm, max(1, segment), _why(need, name, entry) + over, "tuned: fastest")
         over += f"; {entry.algorithm}, tuned, is passed over: {reason}"
     choice = _cheapest(need)

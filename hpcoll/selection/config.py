@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from hpcoll.analysis.cost import Levels
 from hpcoll.base.disk_cache import SITE
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.units import parse_nbytes, parse_seconds
+from hpcoll.base.text import LINE, printable, quoted
+from hpcoll.base.units import MAX_RANKS, is_count, parse_nbytes, parse_seconds
 from hpcoll.runtime.transports.cross_memory import COPIES
 from hpcoll.schedules.catalogue import find
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -26,6 +27,15 @@ TUNING = f"{PREFIX}TUNING"
 DIRECT, IPC, STAGED, HOST = CUDA_PATHS = ("direct", "ipc", "staged", "host")  # ways for GPU arrays
 
 log = logging.getLogger("hpcoll")
+
+
+def _in_a_line(record: logging.LogRecord) -> bool:
+    """Make what is logged fit for a terminal: it quotes names that others have given. Nothing is held back."""
+    record.msg, record.args = printable(record.getMessage(), LINE), ()
+    return True
+
+
+log.addFilter(_in_a_line)
 
 
 class Entry(NamedTuple):
@@ -141,27 +151,27 @@ def _file_name(value: str) -> str:
 
 
 def _positive_number(value: str) -> int:
-    if not value.isdecimal() or int(value) < 1:
-        raise ArgumentError(f"number of ranks must be at least 1, got {value!r}")
+    if not is_count(value):
+        raise ArgumentError(f"number of ranks must be from 1 to {MAX_RANKS}, got {quoted(value)}")
     return int(value)
 
 
 def _domains(value: str) -> tuple[int, ...]:
     sizes = value.split("+")
-    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
-        raise ArgumentError(f"ranks per cache domain must look like 8 or 3+1+4, got {value!r}")
+    if not all(map(is_count, sizes)):
+        raise ArgumentError(f"ranks per cache domain must look like 8 or 3+1+4, got {quoted(value)}")
     return tuple(map(int, sizes))
 
 
 def _one_of(names: Sequence[str], value: str) -> str:
     if value not in names:
-        raise ArgumentError(f"expected one of {', '.join(names)}, got {value!r}")
+        raise ArgumentError(f"expected one of {', '.join(names)}, got {quoted(value)}")
     return value
 
 
 def _level(value: str) -> int:
     if value.upper() not in _LEVELS:
-        raise ArgumentError(f"level must be one of {', '.join(_LEVELS)}, got {value!r}")
+        raise ArgumentError(f"level must be one of {', '.join(_LEVELS)}, got {quoted(value)}")
     return _LEVELS[value.upper()]
 
 
@@ -173,7 +183,7 @@ def positive_segment(value: str | int) -> int:
     """
     segment = parse_nbytes(value)
     if segment < 1:
-        raise ArgumentError(f"segment must be at least 1 byte, got {value!r}")
+        raise ArgumentError(f"segment must be at least 1 byte, got {quoted(value)}")
     return segment
 
 
@@ -273,7 +283,7 @@ def read_config(environment: Mapping[str, str] | None = None) -> Config:
         try:
             value = variable.parse(environment[name].strip())
         except ArgumentError as error:
-            raise ArgumentError(f"environment variable {name}: {error}") from None
+            raise ArgumentError(f"environment variable {printable(name)}: {error}") from None
         if collective in COLLECTIVES:
             algorithms[collective] = value
         else:

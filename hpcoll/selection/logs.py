@@ -6,6 +6,7 @@ import sys
 
 from mpi4py import MPI
 
+from hpcoll.base.text import printable
 from hpcoll.selection.config import Config, log
 
 _named: set[str] = set()
@@ -15,7 +16,8 @@ def configure_log(config: Config, rank: int) -> None:
     """A handler for more than warnings, unless the program has one; each unknown variable is named once, by rank 0."""
     if config.level < logging.WARNING and not log.handlers:
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter(f"{MPI.Get_processor_name()}:{os.getpid()} [{rank}] HPCOLL %(levelname)s %(message)s"))
+        host = printable(MPI.Get_processor_name()).replace("%", "%%")
+        handler.setFormatter(logging.Formatter(f"{host}:{os.getpid()} [{rank}] HPCOLL %(levelname)s %(message)s"))
         log.addHandler(handler)
         log.setLevel(config.level)
     for name in config.unknown - _named:

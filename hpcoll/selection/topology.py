@@ -1,18 +1,19 @@
 """Where the ranks of a communicator run: which share a node, which of these share a cache, how many GPUs a node has."""
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain, cycle, islice, repeat
 from pathlib import Path
 from typing import NamedTuple
 
 from mpi4py import MPI
 
 from hpcoll.base.caches import CPUS, domain_of
+from hpcoll.base.text import printable
 from hpcoll.runtime.transports.cross_memory import Word, word
-from hpcoll.schedules.placement import Nodes, blocks, describe_all, members, numbered, parts
+from hpcoll.schedules.placement import Nodes, describe_all, members, numbered, parts
 
 _GPUS = Path("/proc/driver/nvidia/gpus")
 UNBOUND = -1  # to one cache domain, or the system does not say
@@ -80,7 +81,8 @@ class Process(NamedTuple):
 
 def this_process(has_gpu: bool) -> Process:
     """This one; MPI must run."""
-    return Process(MPI.Get_processor_name(), os.getpid(), bound_to(frozenset(os.sched_getaffinity(0))), _ngpus(), has_gpu, word())
+    host, domain = printable(MPI.Get_processor_name()), bound_to(frozenset(os.sched_getaffinity(0)))
+    return Process(host, os.getpid(), domain, _ngpus(), has_gpu, word())
 
 
 def find_topology(rank: int, processes: Sequence[Process], found: Sequence[tuple[int, bool]], per_domain: Sequence[int] = ()) -> Topology:
@@ -115,7 +117,7 @@ def dealt(nodes: Nodes, per_domain: Sequence[int]) -> list[int]:
     >>> dealt((0, 0, 0, 0, 0, 1), (3, 1)), dealt((0, 1, 0, 1, 0), (2,))
     ([0, 0, 0, 1, 2, 0], [0, 0, 0, 0, 1])
     """
-    turns = blocks([*per_domain] * math.ceil(len(nodes) / sum(per_domain)))
+    turns = list(islice(chain.from_iterable(repeat(domain, size) for domain, size in enumerate(cycle(per_domain))), len(nodes)))
     found = {rank: turns[turn] for ranks in members(nodes) for turn, rank in enumerate(ranks)}
     return [found[rank] for rank in range(len(nodes))]
 

@@ -120,6 +120,15 @@ def test_persistent_requests_that_are_run_otherwise(way: str) -> None:
         assert agreed([] if re.search(quoted, text) and re.search(PLACE, text) and seconds < SOON_S else [(text, seconds)]) == []
 
 
+@pytest.mark.once
+def test_a_name_that_would_drive_a_terminal(way: str) -> None:
+    """Whoever named the communicator: errors quote what is printable of it."""
+    comm = made(way)
+    comm.Set_name("rows\x1b]0;mine\x07\u202e\nof others")
+    text, _ = caught(comm, lambda: blocking(comm, *(("Bcast", (x(8),)) if comm.rank else ("Allreduce", (x(8), x(8))))))
+    assert agreed([] if "on rows?]0;mine?? of others: " in text and text.isprintable() else [text]) == []
+
+
 @pytest.mark.parametrize("root", [0, 1])
 def test_persistent_requests_that_are_started_in_turn(root: int, way: str) -> None:
     """One on the last rank, another on the others, who wait for it."""

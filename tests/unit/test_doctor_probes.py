@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from hpcoll.cli.doctor import probes
-from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding
+from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding, as_text, merge
+from hpcoll.cli.doctor.gpus import judge
 
 
 def test_a_wrong_setting() -> None:
@@ -25,6 +26,18 @@ def test_a_tuning_file_that_is_there(tmp_path: Path) -> None:
     assert probes.tuning_file({"HPCOLL_TUNING": str(tmp_path / "table")}) == []
     assert probes.tuning_file({"HPCOLL_TUNING": str(tmp_path)})[0].level == FAIL
     assert probes.tuning_file({}) == []
+    assert probes.tuning_file({"HPCOLL_TUNING": "x" * 5000})[0].level == FAIL, "the system takes no such names"
+
+
+def test_values_that_would_drive_a_terminal() -> None:
+    """Are printed, cut, without what a terminal obeys."""
+    evil = "\x1b]0;mine\x07\x1b[2J\udcff"
+    odd = {"HPCOLL_TUNING": evil, f"HPCOLL_{evil}": evil, "HPCOLL_RECORD": "x" * 10_000}
+    found = [*probes.settings(odd), *probes.tuning_file(odd), *judge({}, True, {}, {"CUDA_VISIBLE_DEVICES": evil})]
+    text = as_text(merge([found, []], [evil, "b"]))
+    assert text.replace("\n", "").isprintable()
+    assert "HPCOLL_TUNING=?]0;mine??[2J?" in text
+    assert max(map(len, text.splitlines())) < 1000
 
 
 def test_a_distribution_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

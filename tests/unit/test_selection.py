@@ -60,17 +60,32 @@ def test_levels(text: str, level: int) -> None:
         ("HPCOLL_TUNING", " ", "expected the name of a file, got ''"),
         ("HPCOLL_SHM", "lots", "size must be a number of bytes such as 8, 64K or 1.5M, got 'lots'"),
         ("HPCOLL_SHM", "-1", "size must be a number of bytes"),
-        ("HPCOLL_SHM_RANKS", "0", ".* at least 1.*, got '0'"),
+        ("HPCOLL_SHM_RANKS", "0", "number of ranks must be from 1 to 2147483647, got '0'"),
         ("HPCOLL_SHM_RANKS", "all", ".*, got 'all'"),
         ("HPCOLL_DOMAINS", "0", "ranks per cache domain must look like 8 or 3\\+1\\+4, got '0'"),
         ("HPCOLL_DOMAINS", "2:cyclic", "ranks per cache domain must look like 8 or 3\\+1\\+4, got '2:cyclic'"),
         ("HPCOLL_CUDA_PATH", "nvlink", "expected one of direct, ipc, staged, host, got 'nvlink'"),
         ("HPCOLL_DEBUG", "debug", "level must be one of WARN, INFO, TRACE, got 'debug'"),
+        *(("HPCOLL_SHM_RANKS", value, f".*, got '{value}'$") for value in ("²", "٣", "1e3", "1_0", "2147483648", "9223372036854775807")),
+        *(("HPCOLL_TIMEOUT", value, f".*, got '{value}'$") for value in ("nan", "inf", "1e999", "-1")),
     ],
 )
 def test_values_that_mean_nothing_are_refused_by_name(name: str, value: str, text: str) -> None:
     with pytest.raises(ArgumentError, match=f"^environment variable {name}: {text}"):
         read_config({name: value})
+
+
+@pytest.mark.parametrize("letter", ["9", "x", "\x1b"])
+@pytest.mark.parametrize("name", ["ALLREDUCE", "SEGMENT", "SHM", "SHM_RANKS", "SHM_COPY", "DOMAINS", "CUDA_PATH", "CHECK", "WARN", "DEBUG"])
+def test_values_are_not_repeated_at_length(name: str, letter: str) -> None:
+    with pytest.raises(ArgumentError) as refused:
+        read_config({f"HPCOLL_{name}": letter * 100_000})
+    assert len(str(refused.value)) < 350
+    assert str(refused.value).isprintable()
+
+
+def test_the_most_ranks_of_a_domain_need_no_memory() -> None:
+    assert read_config({"HPCOLL_DOMAINS": f"3+{2**31 - 1}"}).domains == (3, 2**31 - 1)
 
 
 def test_unknown_names_are_kept_to_be_warned_about() -> None:

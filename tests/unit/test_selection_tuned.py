@@ -52,6 +52,12 @@ def test_a_whole_message_stays_whole_and_a_segment_keeps_its_size(nbytes: int, s
     assert choose(need(nbytes), Config(table=TABLE)).segment == segment
 
 
+def test_segments_are_not_very_many() -> None:
+    """However short those are that a table asks for: the schedules of so many would take hours."""
+    config = Config(table={"f4": {"allreduce": (Entry(1 << 20, "ring", 1, 1, 2),)}})
+    assert [choose(need(nbytes), config).segment for nbytes in (1 << 16, 1 << 20, 1 << 30)] == [1, 16, 16384]
+
+
 def test_a_long_whole_message_is_a_segment_for_longer_ones() -> None:
     """Twice as long in one piece, its messages might no longer go at once."""
     config = Config(table={"f4": {"allreduce": (Entry(1 << 17, "two_shot", 1 << 17, 1, 2),)}})

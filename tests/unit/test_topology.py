@@ -117,6 +117,7 @@ def test_ranks_that_share_no_memory_have_no_domains() -> None:
         ((8,), (0,) * 5, (0,) * 5),
         ((2,), (0, 0, 0, 1, 1), (0, 0, 1, 2, 2)),
         ((2,), (0, 1, 0, 1, 0), (0, 1, 0, 1, 2)),
+        ((1, 2**63 - 1, 5), (0,) * 5, (0, 1, 1, 1, 1)),
     ],
 )
 def test_sizes_of_domains_may_be_set(sizes: tuple[int, ...], nodes: Nodes, domains: Nodes) -> None:

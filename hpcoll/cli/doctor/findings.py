@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hpcoll.base.text import LINE, printable
+
 OK, NOTE, WARN, FAIL = "ok", "note", "warn", "FAIL"  # levels: fine, worth knowing, will cost time or answers, does not work
 LEVELS = (OK, NOTE, WARN, FAIL)
 MAX_NAMED = 6  # hosts, or ranges of ranks, that a line names
@@ -67,9 +69,9 @@ def as_text(merged: Iterable[Shared]) -> str:
     lines = []
     for (level, subject, found, remedy), ranks, hosts in merged:
         where = "" if ranks is None else f" ({ranks_text(ranks)} on {named(hosts or [])})"
-        lines.append(f"{level:4}  {subject}: {found}{where}\n")
+        lines.append(f"{level:4}  {printable(f'{subject}: {found}{where}', LINE)}\n")
         if remedy:
-            lines.append(f"      -> {remedy}\n")
+            lines.append(f"      -> {printable(remedy, LINE)}\n")
     return "".join(lines)
 
 
@@ -115,4 +117,4 @@ def read(path: Path) -> str:
 
 def one_line(error: Exception) -> str:
     """An error's text without line breaks."""
-    return " ".join(str(error).split()) or type(error).__name__
+    return printable(str(error), LINE) or type(error).__name__

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcoll.base.errors import DeviceError
+from hpcoll.base.text import printable
 from hpcoll.base.units import format_nbytes
 from hpcoll.cli.doctor.findings import NOTE, OK, WARN, Finding, one_line, read
 from hpcoll.runtime.gpu.cuda import DeviceAttribute, Driver
@@ -99,7 +100,7 @@ def judge(answer: Mapping[str, Any], present: bool, packages: Mapping[str, str],
         what = "start the container with --gpus all (docker) or --nv (apptainer), or install the driver"
         return [Finding(WARN, "CUDA", f"devices, but no driver library: {answer['absent']}", what)]
     visible = environment.get("CUDA_VISIBLE_DEVICES")
-    hidden = "" if visible is None else f", CUDA_VISIBLE_DEVICES={visible}"
+    hidden = "" if visible is None else f", CUDA_VISIBLE_DEVICES={printable(visible)}"
     if not answer.get("devices"):
         error = answer.get("error", _NO_DEVICE)
         level = WARN if present or _NO_DEVICE not in error else NOTE

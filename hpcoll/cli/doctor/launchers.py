@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcoll.base.launchers import ANY, LAUNCHERS, MPICH, OPEN_MPI
+from hpcoll.base.launchers import ANY, LAUNCHERS, MPICH, OPEN_MPI, number_in
 from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding
 
 SUBJECT = "launcher"
@@ -70,7 +70,7 @@ def find_launcher(environment: Mapping[str, str]) -> Launcher | None:
     """
     for one in LAUNCHERS:
         if all(needed in environment for needed in (one.rank, one.nranks, one.also) if needed):
-            return Launcher(one.name, one.family, one.nranks, _number(environment, one.nranks), _number(environment, one.rank))
+            return Launcher(one.name, one.family, one.nranks, number_in(environment, one.nranks), number_in(environment, one.rank))
     return None
 
 
@@ -84,7 +84,7 @@ def check_launch(launcher: Launcher | None, nranks: int, library: Library, envir
         environment: Tells of a Slurm job around a process that no launcher started.
     """
     if launcher is None and nranks == 1:
-        tasks = _number(environment, "SLURM_NTASKS")
+        tasks = number_in(environment, "SLURM_NTASKS")
         if tasks > 1:
             return Finding(NOTE, SUBJECT, f"none, one rank, in a Slurm job of {tasks} tasks", "start programs with srun or mpirun")
         return Finding(NOTE, SUBJECT, "none, one rank", _MORE)
@@ -168,8 +168,3 @@ def family_of_mpiexec(path: str) -> str:
 
 def _ranks(number: int) -> str:
     return f"{number} {'rank' if number == 1 else 'ranks'}"
-
-
-def _number(environment: Mapping[str, str], name: str) -> int:
-    text = environment.get(name, "")
-    return int(text) if text.isdecimal() else 0

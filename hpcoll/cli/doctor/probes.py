@@ -22,6 +22,7 @@ from hpcoll.base import disk_cache
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.files import OwnedFolder
 from hpcoll.base.memory import CGROUP, MEMBERSHIP, MEMINFO, cgroups, limits, machine_nbytes
+from hpcoll.base.text import printable
 from hpcoll.base.units import format_nbytes
 from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding, one_line, read
 from hpcoll.cli.doctor.gpus import judge
@@ -223,15 +224,15 @@ def settings(environment: Mapping[str, str]) -> list[Finding]:
     for name in sorted(unknown):
         close = difflib.get_close_matches(name, meant, 1)
         what = f"did you mean {close[0]}?" if close else "unset it"
-        findings.append(Finding(WARN, "settings", f"{name} means nothing to hpcoll", what))
-    known = [f"{name}={value}" for name, value in ours.items() if name not in unknown]
+        findings.append(Finding(WARN, "settings", f"{printable(name)} means nothing to hpcoll", what))
+    known = [f"{name}={printable(value)}" for name, value in ours.items() if name not in unknown]
     return [Finding(OK, "settings", ", ".join(known) or "no HPCOLL_* variable is set"), *findings]
 
 
 def tuning_file(environment: Mapping[str, str]) -> list[Finding]:
     """Whether the file that ``HPCOLL_TUNING`` names can be read."""
     name = environment.get("HPCOLL_TUNING", "")
-    if not name or (Path(name).is_file() and os.access(name, os.R_OK)):
+    if not name or (os.path.isfile(name) and os.access(name, os.R_OK)):
         return []
     what = "name a file that 'hpcoll tune' wrote, by its absolute path, or unset HPCOLL_TUNING"
-    return [Finding(FAIL, "settings", f"HPCOLL_TUNING={name} is not a file that can be read", what)]
+    return [Finding(FAIL, "settings", f"HPCOLL_TUNING={printable(name)} is not a file that can be read", what)]

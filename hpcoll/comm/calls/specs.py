@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from hpcoll.base.dtypes import is_bfloat16
 from hpcoll.base.errors import ArgumentBufferError, ArgumentError, ArgumentKeyError, ArgumentTypeError
+from hpcoll.base.text import printable
 from hpcoll.comm.calls.exporters import Array
 from hpcoll.runtime.gpu.arrays import DeviceArray
 
@@ -78,7 +79,7 @@ def element_of(dtype: np.dtype[Any], datatype: MPI.Datatype | None) -> Element:
     if datatype is None:
         return dtype
     found = _types(datatype)
-    return Derived(datatype.name or "derived", found.pop() if len(found) == 1 else "")
+    return Derived(printable(datatype.name) or "derived", found.pop() if len(found) == 1 else "")
 
 
 def _types(datatype: MPI.Datatype) -> set[str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from hpcoll.base import launchers
 from hpcoll.base.errors import ArgumentError, DeviceError
+from hpcoll.base.text import quoted
 from hpcoll.runtime.gpu.cuda import driver
 
 
@@ -32,7 +33,7 @@ def local_device(comm: Any = None) -> int:
     found = driver()
     if found is None:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        why = "no CUDA driver or no GPU is here" if visible is None else f"CUDA_VISIBLE_DEVICES is {visible!r}"
+        why = "no CUDA driver or no GPU is here" if visible is None else f"CUDA_VISIBLE_DEVICES is {quoted(visible)}"
         raise DeviceError(f"this process sees no GPU: {why}")
     return local_rank(comm) % found.count
 

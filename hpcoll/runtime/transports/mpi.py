@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
+from hpcoll.base.text import printable
+
 KNOWN_S = 1.0  # most until all ranks know which one has failed, once one of them does
 
 # Classes of errors that say that a rank has failed, where the library tells them apart from others.
@@ -172,7 +174,7 @@ def world_ranks(comm: MPI.Comm) -> tuple[int, ...]:
 
 def title_of(comm: MPI.Comm) -> str:
     """A communicator's name, for texts."""
-    return comm.Get_name() or f"a communicator of {comm.size} ranks"
+    return printable(comm.Get_name()) or f"a communicator of {comm.size} ranks"
 
 
 def _address(function: Any) -> int:
