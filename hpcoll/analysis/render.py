@@ -11,10 +11,13 @@ from dataclasses import dataclass
 
 from hpcoll.analysis.timeline import ROUNDS, Timeline, simulate
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.units import MAX_BUILT, MAX_CHUNKS
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule
 from hpcoll.schedules.placement import Nodes
 from hpcoll.schedules.row import Algorithm, schedule
+
+MAX_STEPS = 1 << 20  # of all ranks
 
 Edge = tuple[int, int]  # sender, receiver
 
@@ -108,16 +111,20 @@ def draw(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: No
 
     Args:
         row: Catalogue row.
-        nranks, root: ``nranks >= 1``, ``0 <= root < nranks``; ``root`` is 0 for collectives without one.
-        nchunks: As in `hpcoll.schedules.row.schedule`, ``>= 1``.
+        nranks, root: 1 to `MAX_BUILT`, ``0 <= root < nranks``; ``root`` is 0 for collectives without one.
+        nchunks: As in `hpcoll.schedules.row.schedule`, 1 to `MAX_CHUNKS`.
         nodes: Placement of the ranks, as there.
     Raises:
-        ArgumentError: a number is outside its range.
+        ArgumentError: a number is outside its range, or there would be more than `MAX_STEPS`.
     """
-    if nranks < 1 or not 0 <= root < nranks or nchunks < 1:
-        raise ArgumentError(f"{row.key} needs nranks >= 1, 0 <= root < nranks and chunks >= 1, got {nranks}, {root}, {nchunks}")
+    if not 1 <= nranks <= MAX_BUILT or not 0 <= root < nranks or not 1 <= nchunks <= MAX_CHUNKS:
+        expected = f"1 to {MAX_BUILT} ranks, 0 <= root < nranks and 1 to {MAX_CHUNKS} chunks"
+        raise ArgumentError(f"{row.key} needs {expected}, got {nranks}, {root}, {nchunks}")
     if root and not COLLECTIVES[row.collective].rooted:
         raise ArgumentError(f"{row.collective} has no root, got root {root}")
+    steps = max(sum(map(len, schedule(row, nranks, rank, root, nchunks, nodes).channels)) for rank in {root, nranks // 2}) * nranks
+    if steps > MAX_STEPS:
+        raise ArgumentError(f"{row.key} has some {steps:,} steps with {nranks} ranks, more than {MAX_STEPS:,}, which is too much to draw")
     schedules = tuple(schedule(row, nranks, rank, root, nchunks, nodes) for rank in range(nranks))
     timeline = simulate(schedules, 0, ROUNDS)
     return Drawing(row, schedules, tuple(_shapes(timeline, nranks)), timeline)

@@ -7,10 +7,11 @@ import argparse
 import importlib
 import os
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from hpcoll import __version__
 from hpcoll.base.errors import HpcollError
+from hpcoll.base.text import LINE, printable, quoted
 
 
 class Command(NamedTuple):
@@ -33,6 +34,29 @@ COMMANDS = (
     Command("tune", "measure all algorithms under mpirun and write a table to pick from", "hpcoll.cli.tune.command"),
 )
 ERROR, INTERRUPTED = 2, 130  # exit codes
+_NUMBERS_BELOW = 2**63  # on the command line
+
+
+class _Parser(argparse.ArgumentParser):
+    """Refuses integers that no count can be, and quotes what it refuses in one printable line."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.register("type", int, _integer)
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and end."""
+        super().error(printable(message, LINE))
+
+
+def _integer(text: str) -> int:
+    try:
+        number = int(text)
+        if abs(number) < _NUMBERS_BELOW:
+            return number
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"expected an integer of at most 64 bits, got {quoted(text)}")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -48,8 +72,8 @@ def main(argv: list[str] | None = None) -> int:
         parsed = _parser(arguments[:1]).parse_args(arguments)
         code: int = parsed.run(parsed)
         sys.stdout.flush()
-    except HpcollError as error:
-        print(f"hpcoll: error: {error}", file=sys.stderr)
+    except (HpcollError, MemoryError) as error:
+        print(line_of(error), file=sys.stderr)
         return ERROR
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -59,9 +83,15 @@ def main(argv: list[str] | None = None) -> int:
     return code
 
 
-def _parser(chosen: list[str]) -> argparse.ArgumentParser:
+def line_of(error: HpcollError | MemoryError) -> str:
+    """What is printed of an error."""
+    text = str(error) if isinstance(error, HpcollError) else f"not enough memory: {str(error) or 'nothing says for what'}"
+    return printable(f"hpcoll: error: {text}", LINE)
+
+
+def _parser(chosen: list[str]) -> _Parser:
     """The parser of all commands; only the chosen one's module is imported."""
-    parser = argparse.ArgumentParser(prog="hpcoll", description="Collectives for MPI programs: draw, prove, measure.")
+    parser = _Parser(prog="hpcoll", description="Collectives for MPI programs: draw, prove, measure.")
     parser.add_argument("--version", action="version", version=f"hpcoll {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from mpi4py import MPI
 
 from hpcoll.base.errors import HpcollError
-from hpcoll.cli import ERROR
+from hpcoll.cli import ERROR, line_of
 
 
 @contextmanager
@@ -18,6 +18,7 @@ def ending_all_ranks(world: MPI.Intracomm) -> Iterator[None]:
         yield
     except Exception as error:
         if world.size > 1:
-            print(f"hpcoll: error: {error}" if isinstance(error, HpcollError) else traceback.format_exc(), file=sys.stderr, flush=True)
+            said = line_of(error) if isinstance(error, HpcollError | MemoryError) else traceback.format_exc()
+            print(said, file=sys.stderr, flush=True)
             world.Abort(ERROR)
         raise

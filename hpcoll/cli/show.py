@@ -10,6 +10,8 @@ from hpcoll.analysis.render import draw
 from hpcoll.analysis.render_svg import render_svg
 from hpcoll.analysis.render_text import render_text
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.text import quoted
+from hpcoll.base.units import MAX_BUILT
 from hpcoll.cli import output
 from hpcoll.cli.table import print_lines, table
 from hpcoll.schedules.catalogue import CATALOGUE, algorithms, find
@@ -48,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         _show(find(collective, algorithm), arguments)
         return 0
     if arguments.svg or arguments.nodes or arguments.nranks is not None or arguments.chunks is not None or arguments.root:
-        raise ArgumentError(f"show needs COLLECTIVE/ALGORITHM to draw, got {arguments.pattern!r}")
+        raise ArgumentError(f"show needs COLLECTIVE/ALGORITHM to draw, got {quoted(arguments.pattern)}")
     names = algorithms(collective) if collective else ()
     rows = [CATALOGUE[f"{collective}/{name}"] for name in names] if collective else list(CATALOGUE.values())
     print_lines(_catalogue(rows, shutil.get_terminal_size().columns))
@@ -60,9 +62,9 @@ def _show(row: Algorithm, arguments: argparse.Namespace) -> None:
         raise ArgumentError(f"{row.key} chooses its number of chunks itself, got --chunks {arguments.chunks}")
     nchunks = CHUNKS if arguments.chunks is None else arguments.chunks
     if arguments.nodes and not row.placed:
-        raise ArgumentError(f"{row.key} does not look at nodes, got --nodes {arguments.nodes}")
+        raise ArgumentError(f"{row.key} does not look at nodes, got --nodes {quoted(arguments.nodes)}")
     nranks = NRANKS if arguments.nranks is None else arguments.nranks
-    nodes = parse_nodes(arguments.nodes or NODES, nranks) if row.placed and nranks > 0 else ()
+    nodes = parse_nodes(arguments.nodes or NODES, nranks) if row.placed and 0 < nranks <= MAX_BUILT else ()
     drawing = draw(row, nranks, arguments.root, nchunks, nodes)
     if arguments.svg is None:
         print_lines([render_text(drawing, max(40, shutil.get_terminal_size().columns))])

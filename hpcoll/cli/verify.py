@@ -9,13 +9,15 @@ from fnmatch import fnmatchcase
 
 from hpcoll.analysis.prove import Summary, prove_catalogue
 from hpcoll.base.errors import ArgumentError, ScheduleError
+from hpcoll.base.text import quoted
+from hpcoll.base.units import MAX_BUILT
 from hpcoll.cli.table import table
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import RING_SLOTS
 from hpcoll.schedules.row import Algorithm
 
-MAX_NRANKS = 64
+MAX_NRANKS, MAX_JOBS = 64, 1024
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,8 +30,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prove, print the table, and return 1 if a schedule is refused."""
-    if arguments.max_nranks < 1 or min(arguments.extra, default=1) < 1 or (arguments.jobs is not None and arguments.jobs < 1):
-        raise ArgumentError("verify needs numbers of ranks >= 1 and jobs >= 1")
+    jobs = 1 if arguments.jobs is None else arguments.jobs
+    if not all(1 <= nranks <= MAX_BUILT for nranks in (arguments.max_nranks, *arguments.extra)) or not 1 <= jobs <= MAX_JOBS:
+        raise ArgumentError(f"verify needs numbers of ranks from 1 to {MAX_BUILT} and 1 to {MAX_JOBS} jobs")
     rows = _matching(arguments.patterns)
     start = time.perf_counter()
     try:
@@ -48,14 +51,14 @@ def _numbers(text: str) -> list[int]:
     try:
         return [int(number) for number in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"expected numbers of ranks with commas, such as 96,128, got {text!r}") from None
+        raise argparse.ArgumentTypeError(f"expected numbers of ranks with commas, such as 96,128, got {quoted(text)}") from None
 
 
 def _matching(patterns: Sequence[str]) -> list[Algorithm]:
     """Rows whose key, or whose collective, matches one of the patterns; all rows if there is none."""
     for pattern in patterns:
         if not any(_matches(row, pattern) for row in CATALOGUE.values()):
-            raise ArgumentError(f"no algorithm matches {pattern!r}; 'hpcoll show' lists them")
+            raise ArgumentError(f"no algorithm matches {quoted(pattern)}; 'hpcoll show' lists them")
     return [row for row in CATALOGUE.values() if not patterns or any(_matches(row, pattern) for pattern in patterns)]
 
 

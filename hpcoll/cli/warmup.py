@@ -9,6 +9,7 @@ from pathlib import Path
 from hpcoll.base.disk_cache import SITE, folder, keep_in, own_folder
 from hpcoll.base.dtypes import check_op, working_dtype
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.text import LINE, printable
 from hpcoll.cli.bench.values import find_dtype, find_op
 from hpcoll.kernels.host import kernel_address
 
@@ -35,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     importlib.import_module("hpcoll.runtime.engine.entry")
     for op, dtype in wanted:
         kernel_address(op, working_dtype(dtype))
-    print(f"the engine and {len(wanted)} kernels are in {folder()}")
+    print(f"the engine and {len(wanted)} kernels are in {printable(str(folder()), LINE)}")
     return 0
 
 

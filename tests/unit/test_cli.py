@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -70,13 +71,13 @@ def test_show_writes_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["show", "allsum"], "collective must be one of"),
         (["show", "allreduce/rings"], "allreduce algorithm must be one of ring"),
         (["show", "allreduce", "-n", "4"], "show needs COLLECTIVE/ALGORITHM to draw, got 'allreduce'"),
-        (["show", "allreduce/ring", "-n", "0"], "needs nranks >= 1"),
+        (["show", "allreduce/ring", "-n", "0"], "needs 1 to 1024 ranks"),
         (["show", "allreduce/ring", "--chunks", "2"], "allreduce/ring chooses its number of chunks itself, got --chunks 2"),
-        (["show", "allreduce/ring", "--nodes", "2"], "allreduce/ring does not look at nodes, got --nodes 2"),
+        (["show", "allreduce/ring", "--nodes", "2"], "allreduce/ring does not look at nodes, got --nodes '2'"),
         (["show", "allreduce", "--nodes", "2"], "show needs COLLECTIVE/ALGORITHM to draw, got 'allreduce'"),
         (["show", "allreduce/hierarchical", "-n", "4", "--nodes", "3+2"], "nodes '3+2' have 5 ranks together, expected 4"),
         (["show", "allreduce/hierarchical", "--nodes", "some"], "nodes must look like 6, 3+1+4 or 2:cyclic, got 'some'"),
-        (["show", "bcast/hierarchical", "-n", "0"], "needs nranks >= 1"),
+        (["show", "bcast/hierarchical", "-n", "0"], "needs 1 to 1024 ranks"),
         (["show", "bcast/binomial", "--root", "8"], "0 <= root < nranks"),
         (["show", "bcast/binomial", "--svg", "/nowhere/picture.svg"], "cannot write /nowhere/picture.svg: No such file"),
     ],
@@ -88,6 +89,66 @@ def test_an_error_is_one_line_and_exit_code_2(arguments: list[str], text: str, c
     assert captured.err.startswith("hpcoll: error: ")
     assert captured.err.count("\n") == 1
     assert text in captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["show", "allreduce/ring", "-n", "99999999999"], "needs 1 to 1024 ranks"),
+        (["show", "allreduce/hierarchical", "-n", "99999999999"], "needs 1 to 1024 ranks"),
+        (["show", "allreduce/ring", "-n", "1000"], "has some 3,996,000 steps with 1000 ranks, more than 1,048,576"),
+        (["show", "bcast/circulant", "--chunks", "999999999"], "1 to 65536 chunks, got 8, 0, 999999999"),
+        (["show", "allreduce/hierarchical", "-n", "8", "--nodes", "9" * 5000], "nodes must look like 6, 3+1+4 or 2:cyclic, got '9"),
+        (["show", "allreduce/hierarchical", "-n", "8", "--nodes", "²"], "nodes must look like 6, 3+1+4 or 2:cyclic, got '²'"),
+        (["verify", "barrier", "--max-nranks", "99999999999"], "verify needs numbers of ranks from 1 to 1024"),
+        (["verify", "barrier", "--extra", "4,99999999999"], "verify needs numbers of ranks from 1 to 1024"),
+        (["verify", "barrier", "--jobs", "99999999999"], "1 to 1024 jobs"),
+        (["bench-torch", "--seconds", "nan"], "seconds must be above 0, got nan"),
+        (["bench-torch", "--seconds", "1e999"], "seconds must be above 0, got inf"),
+        (["bench-torch", "-n", "99999999999"], "iters must be from 1 to 10000000"),
+        (["simulate", "allreduce", "-n", "99999999999"], "simulate needs 2 to 262144 ranks"),
+        (["simulate", "allreduce", "--bytes", "8:1G:999999999"], "at most 1000 sizes, got '8:1G:999999999'"),
+        (["simulate", "allreduce", "-n", "4", "--domains", "9" * 5000], "nodes must look like 6, 3+1+4 or 2:cyclic, got '9"),
+        (["simulate", "allreduce", "-n", "4", "--exact", "--segment", "1", "--bytes", "1T", "--algorithms", "ring"], "too many to simul"),
+        *((["simulate", "allreduce", "--network", f"fast,{name}={value}"], f"network constant {name} must be a number from")
+          for name, value in (("alpha", "nan"), ("beta", "inf"), ("node.gamma", "-1"), ("eager", "nan"), ("streams", "0"), ("alpha", "0"))),
+    ],
+)  # fmt: skip
+def test_numbers_that_nothing_can_be_made_for(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Are refused before memory or time is spent on them, and not repeated at length."""
+    begun = time.process_time()
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert text in error
+    assert len(error) < 300
+    assert time.process_time() - begun < 5
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["show", "-n", value] for value in ("9" * 5000, str(2**63), "1e3", "nan", "x\x1b[2J")),
+        ["verify", "--extra", "9" * 5000],
+        ["show", "\x1b[2J", "--\x1b]0;mine\x07"],
+    ],
+)
+def test_what_is_no_number_is_not_repeated_at_length(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    error = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert len(error) < 600
+    assert error.replace("\n", "").isprintable()
+
+
+def test_memory_that_there_is_not_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def greedy(*arguments: object) -> None:
+        bytearray(1 << 60)
+
+    monkeypatch.setattr("hpcoll.cli.show.draw", greedy)
+    assert main(["show", "allreduce/ring"]) == 2
+    assert capsys.readouterr().err == "hpcoll: error: not enough memory: nothing says for what\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["nonsense"], ["show", "--nonsense"]])
@@ -167,7 +228,7 @@ def test_verify_ends_with_1_when_a_schedule_is_refused(monkeypatch: pytest.Monke
     ("arguments", "text"),
     [
         (["verify", "*/rings"], "no algorithm matches '*/rings'; 'hpcoll show' lists them"),
-        (["verify", "--max-nranks", "0"], "verify needs numbers of ranks >= 1 and jobs >= 1"),
+        (["verify", "--max-nranks", "0"], "verify needs numbers of ranks from 1 to 1024 and 1 to 1024 jobs"),
     ],
 )
 def test_verify_refuses_what_it_cannot_do(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -196,8 +196,8 @@ def test_the_picture_says_what_was_simulated(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-n", "1"], "simulate needs 2 or more ranks"),
-        (["--bytes", "8:64:0"], "bytes must look like 64K, 8,64K,1M, 8:1G or 8:1G:12, got '8:64:0'"),
+        (["-n", "1"], "simulate needs 2 to 262144 ranks"),
+        (["--bytes", "8:64:0"], "bytes must look like 64K, 8,64K,1M, 8:1G or 8:1G:12, at most 1000 sizes, got '8:64:0'"),
         (["--bytes", "8,x"], "size must be a number of bytes such as 8, 64K or 1.5M, got 'x'"),
         (["--bytes", "0"], "bytes must be at least 1, got '0'"),
         (["--bytes", "64:8"], "bytes need 1 <= FROM <= TO"),
@@ -207,7 +207,7 @@ def test_the_picture_says_what_was_simulated(tmp_path: Path) -> None:
         (["--network", "fast,alpha=1e-7"], "network needs 0 <= overhead <= alpha"),
         (["--nodes", "3+3"], "nodes '3+3' have 6 ranks together"),
         (["--nodes", "8", "--domains", "3+3"], "nodes '3+3' have 6 ranks together, expected 8"),
-        (["--nodes", "8", "--domains", "4", "--network", "fast,domains.streams=0"], "spill and streams >= 1"),
+        (["--nodes", "8", "--domains", "4", "--network", "fast,domains.streams=0"], "domains.streams must be a number from 1 to 1e+09"),
         (["--algorithms", "rings"], "allreduce algorithm must be one of"),
     ],
 )

@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcoll.analysis.cost import Levels, Network, best_segment, seconds_on_nodes
+from hpcoll.analysis.cost import NEVER, Levels, Network, best_segment, seconds_on_nodes
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.units import format_nbytes, parse_nbytes
+from hpcoll.base.text import quoted
+from hpcoll.base.units import MAX_SIMULATED, format_nbytes, is_count, parse_nbytes
 from hpcoll.cli import output
 from hpcoll.cli.bench.plot import check_target
 from hpcoll.cli.simulate.predict import Subject, in_lockstep, predict, predict_in_lockstep, subject
@@ -28,7 +29,11 @@ NETWORKS = {
     "ethernet": Levels(NODE, FAST._replace(alpha=30e-6, beta=1 / 125e6, overhead=5e-6, eager=64 << 10, handshake=60e-6)),  # 1 Gbit/s
     "gpus": Levels(NODE._replace(alpha=2e-6, overhead=1e-6), FAST._replace(alpha=12e-6, overhead=3e-6)),  # a launch and a flush per hop
 }
-_CONSTANTS = ("alpha", "beta", "gamma", "overhead", "eager", "handshake", "streams")
+_CONSTANTS = {  # of a level, with the least and the most that each may be
+    "alpha": (1e-15, 1e3), "beta": (0.0, 1e3), "gamma": (0.0, 1e3), "overhead": (0.0, 1e3), "eager": (0, NEVER), "handshake": (0.0, 1e3),
+    "streams": (1, 1e9),
+}  # fmt: skip
+MAX_SIZES = 1000
 _LEVELS = {"": "network", "node": "node", "domains": "domains"}  # fields of `Levels`, by what is before a constant
 
 
@@ -93,8 +98,9 @@ def run(arguments: argparse.Namespace) -> int:
     named = arguments.algorithms not in (None, "all")
     names = tuple(arguments.algorithms.split(",")) if named else algorithms(arguments.collective)
     rows = [find(arguments.collective, name) for name in names]
-    if arguments.nranks < 2 or not 0 <= arguments.root < arguments.nranks:
-        raise ArgumentError(f"simulate needs 2 or more ranks and a root among them, got {arguments.nranks} ranks, root {arguments.root}")
+    if not 2 <= arguments.nranks <= MAX_SIMULATED or not 0 <= arguments.root < arguments.nranks:
+        expected = f"2 to {MAX_SIMULATED} ranks and a root among them"
+        raise ArgumentError(f"simulate needs {expected}, got {arguments.nranks} ranks, root {arguments.root}")
     place, levels, sizes = _place(arguments.nodes, arguments.domains, arguments.nranks), _levels(arguments), _sizes(arguments.bytes)
     if arguments.json:
         output.check(arguments.json)
@@ -186,13 +192,13 @@ def _sizes(text: str) -> list[int]:
     if len(parts) == 1:
         listed = sorted({parse_nbytes(size) for size in text.split(",")})
         if listed[0] < 1:
-            raise ArgumentError(f"bytes must be at least 1, got {text!r}")
+            raise ArgumentError(f"bytes must be at least 1, got {quoted(text)}")
         return listed
-    if len(parts) > 3 or (len(parts) == 3 and not (parts[2].isdecimal() and int(parts[2]) > 0)):
-        raise ArgumentError(f"bytes must look like 64K, 8,64K,1M, 8:1G or 8:1G:12, got {text!r}")
+    if len(parts) > 3 or (len(parts) == 3 and not (is_count(parts[2]) and int(parts[2]) <= MAX_SIZES)):
+        raise ArgumentError(f"bytes must look like 64K, 8,64K,1M, 8:1G or 8:1G:12, at most {MAX_SIZES} sizes, got {quoted(text)}")
     low, high, count = parse_nbytes(parts[0]), parse_nbytes(parts[1]), int(parts[2]) if len(parts) == 3 else COUNT
     if not 1 <= low <= high:
-        raise ArgumentError(f"bytes need 1 <= FROM <= TO, got {text!r}")
+        raise ArgumentError(f"bytes need 1 <= FROM <= TO, got {quoted(text)}")
     exact = [low * (high / low) ** (i / max(1, count - 1)) for i in range(count)]
     return sorted({low, high, *(max(low, round(nbytes / 8) * 8) for nbytes in exact[1:-1])})
 
@@ -201,7 +207,7 @@ def _levels(arguments: argparse.Namespace) -> Levels:
     """What messages cost."""
     name, *changes = arguments.network.split(",")
     if name not in NETWORKS:
-        raise ArgumentError(f"network must be one of {', '.join(NETWORKS)}, got {name!r}")
+        raise ArgumentError(f"network must be one of {', '.join(NETWORKS)}, got {quoted(name)}")
     found = NETWORKS[name]
     if arguments.tuning:
         from hpcoll.selection.tuning import read
@@ -215,11 +221,14 @@ def _levels(arguments: argparse.Namespace) -> Levels:
         key, _, value = change.partition("=")
         level, _, constant = key.rpartition(".")
         if constant not in _CONSTANTS or level not in _LEVELS:
-            raise ArgumentError(f"network constant must be one of {', '.join(_CONSTANTS)}, or node. or domains. and one, got {key!r}")
+            raise ArgumentError(f"network constant must be one of {', '.join(_CONSTANTS)}, or node. or domains. and one, got {quoted(key)}")
         try:
-            number = float(value)
+            number, (least, most) = float(value), _CONSTANTS[constant]
+            if not least <= number <= most:
+                raise ValueError
         except ValueError:
-            raise ArgumentError(f"network constant {key} must be a number, got {value!r}") from None
+            expected = "a number from {:g} to {:g}".format(*_CONSTANTS[constant])
+            raise ArgumentError(f"network constant {key} must be {expected}, got {quoted(value)}") from None
         changed.setdefault(_LEVELS[level], {})[constant] = number
     found = found._replace(**{level: getattr(found, level)._replace(**changed.get(level, {})) for level in ("node", "network")})
     return found._replace(domains=found.across()._replace(**changed.get("domains", {})))
@@ -230,7 +239,7 @@ def _against_nranks(
 ) -> dict[str, list[tuple[int, float]]]:
     """Seconds of the smallest size by algorithm and number of ranks."""
     found: dict[str, list[tuple[int, float]]] = {}
-    per_node = arguments.nodes if arguments.nodes.partition(":")[0].isdecimal() else "1"
+    per_node = arguments.nodes if is_count(arguments.nodes.partition(":")[0]) else "1"
     plain = argparse.Namespace(**{**vars(arguments), "exact": False})
     for row in rows:
         for nranks in counts:

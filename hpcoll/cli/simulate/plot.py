@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from hpcoll.base.text import printable
 from hpcoll.base.units import format_nbytes
 from hpcoll.cli.curves import colours, label_ends
 from hpcoll.cli.output import write_figure
@@ -22,7 +23,7 @@ def draw(path: Path, title: str, cells: list[Any], against_nranks: dict[str, lis
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=_SIZE, layout="constrained")
-    figure.suptitle(title)
+    figure.suptitle(printable(title), parse_math=False)
     left, right = figure.subplots(1, 2)
     ends: list[dict[str, tuple[float, str]]] = [{}, {}]
     for name, colour in colours(dict.fromkeys(cell.algorithm for cell in cells)).items():

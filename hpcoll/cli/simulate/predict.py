@@ -12,12 +12,14 @@ from hpcoll.analysis.cost import Levels
 from hpcoll.analysis.event_loop import prepare
 from hpcoll.analysis.event_table import EventTable, alike, build, levels_of, links_of, period, placed
 from hpcoll.base.errors import ArgumentError, ScheduleError
+from hpcoll.base.units import MAX_CHUNKS
 from hpcoll.cli.simulate.compiled_loop import simulate, simulate_in_lockstep
 from hpcoll.schedules.placement import Nodes, parts
 from hpcoll.schedules.row import Algorithm, schedule
 
 MAX_MESSAGES = 1_500_000  # that one simulation of segments may have; longer pipelines are extrapolated
 MAX_STEPS = 20_000_000  # that are built at most
+MAX_TIMES = 100_000_000  # that one simulation remembers, a step of a segment each
 
 
 class Prediction(NamedTuple):
@@ -60,9 +62,11 @@ def subject(row: Algorithm, nodes: Nodes, root: int = 0, nchunks: int = 1, *, do
         domains: Cache domain of each rank, numbered over all nodes; empty: each node is one.
         exact: Build every rank, also where some would stand for all.
     Raises:
-        ArgumentError: that would be more steps than `MAX_STEPS`; says how many.
+        ArgumentError: that would be more steps than `MAX_STEPS`, or more chunks than `MAX_CHUNKS`; says how many.
     """
     nranks, domains = len(nodes), domains or nodes
+    if nchunks > MAX_CHUNKS:
+        raise ArgumentError(f"{row.key} would have {nchunks:,} chunks, more than {MAX_CHUNKS:,}: segments must be longer")
 
     def one(rank: int) -> Any:
         return schedule(row, nranks, rank, root, nchunks, parts(nodes, domains))
@@ -90,6 +94,8 @@ def predict(subject: Subject, nbytes: float, levels: Levels, segments: int = 1, 
         segments: Parts of the message that follow one another, ``>= 1``.
         window: Lanes that a rank has in flight, ``>= 1``.
         exact: Simulate all segments, however many messages that are.
+    Raises:
+        ArgumentError: these are too many.
     """
     table = subject.table
     per_segment = table.nmessages
@@ -103,6 +109,8 @@ def predict(subject: Subject, nbytes: float, levels: Levels, segments: int = 1, 
         assert found >= 0, f"{subject.row.key} waits for ever"
         return found
 
+    if exact and segments * len(table.rows) > MAX_TIMES:
+        raise ArgumentError(f"{subject.row.key} has {segments:,} segments of {len(table.rows):,} steps, too many to simulate all")
     if exact or segments <= max(most, some):
         return Prediction(seconds(segments), per_segment * segments, stands_for, extrapolated=False)
     long, short = some, some // 2
