@@ -178,7 +178,7 @@ def test_an_input_that_was_written_to_is_found_wrong() -> None:
         (["allreduce", "-o", "xor"], "op must be one of"),
         (["allreduce", "-o", "band"], "operator band takes integer elements, got float32"),
         (["bcast", "-r", "99"], "root must be a rank below"),
-        (["bcast", "-n", "0"], "iters must be at least 1, got 0"),
+        (["bcast", "-n", "0"], "iters must be from 1 to 10000000, got 0"),
         (["bcast", "-b", "0"], "sizes need 1 <= minbytes <= maxbytes, got 0"),
         (["bcast", "-b", "8", "-e", "4"], "sizes need 1 <= minbytes <= maxbytes, got 8 and 4"),
         (["bcast", "-b", "many"], "size must be a number of bytes"),

@@ -20,7 +20,7 @@ import pytest
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.cli import main
-from hpcoll.cli.bench import modes, plot, sizes
+from hpcoll.cli.bench import modes, plot, runs, sizes
 from hpcoll.cli.bench.report import Report, as_csv, as_nccl, as_osu, document
 from hpcoll.cli.bench.results import Row, summarise
 
@@ -51,7 +51,7 @@ def saved(path: Path, **extras: Any) -> Path:
 
 def drawn(path: Path, *documents: Any) -> str:
     """What an SVG of documents says."""
-    plot.draw([plot.run_of(one, f"run{i}") for i, one in enumerate(documents)], path)
+    plot.draw([runs.run_of(one, f"run{i}") for i, one in enumerate(documents)], path)
     return path.read_text()
 
 
@@ -75,7 +75,7 @@ def test_the_extension_picks_the_type(suffix: str, tmp_path: Path) -> None:
     target = tmp_path / f"picture{suffix}"
     plot.check_target(target)
     assert not target.exists()
-    plot.draw([plot.run_of(document(report()), "run")], target)
+    plot.draw([runs.run_of(document(report()), "run")], target)
     assert target.read_bytes().startswith(MAGIC[suffix.lower()])
 
 
@@ -141,7 +141,15 @@ def test_a_target_that_exists_is_kept_until_there_is_a_drawing(tmp_path: Path) -
 
 def test_a_target_that_cannot_be_written_in_the_end(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"cannot write .*a\.png"):
-        plot.draw([plot.run_of(document(report()), "run")], tmp_path / "gone" / "a.png")
+        plot.draw([runs.run_of(document(report()), "run")], tmp_path / "gone" / "a.png")
+
+
+def test_names_that_others_gave_are_drawn_as_they_are(tmp_path: Path) -> None:
+    """Neither formulas nor what no file of pictures can hold; and what is long is cut."""
+    odd = document(report("$\\frac{$", "\ud800\x1b[2J", "x" * 10_000))
+    found = texts(drawn(tmp_path / "a.svg", odd | {"collective": "$\\sqrt{$"}))
+    assert {"$\\frac{$", "??[2J", "x" * 39 + "…"} <= set(found)
+    assert any(text.startswith("$\\sqrt{$, 4 ranks, ") for text in found)
 
 
 def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,16 +163,24 @@ def test_documents_that_are_not_ours() -> None:
     good = document(report())
     for broken in ([], {}, {**good, "results": []}, {**good, "config": {}}, {**good, "nranks": "many"}):
         with pytest.raises(ArgumentError, match="file is not a result of hpcoll bench"):
-            plot.run_of(broken, "file")
+            runs.run_of(broken, "file")
     for key, value in (("type", "quad"), ("size", None), ("in_place", {}), ("out_of_place", {"time": 1})):
         broken = copy.deepcopy(good)
         broken["results"][0][key] = value
         with pytest.raises(ArgumentError, match="file is not a result of hpcoll bench"):
-            plot.run_of(broken, "file")
+            runs.run_of(broken, "file")
+    for key, value in (("time", 0), ("time", float("inf")), ("time", 10**400), ("bus_bw", float("nan")), ("bus_bw", -1), ("hidden", "x")):
+        broken = copy.deepcopy(good)
+        broken["results"][0]["out_of_place"][key] = value
+        with pytest.raises(ArgumentError, match=rf"^file is not a result .*: field results\[0\].out_of_place.{key}: expected "):
+            runs.run_of(broken, "file")
+    many = {**good, "results": [{**good["results"][0], "algorithm": str(i)} for i in range(runs.MOST_ALGORITHMS + 1)]}
+    with pytest.raises(ArgumentError, match="expected at most 100 algorithms, got 101"):
+        runs.run_of(many, "file")
     for row in good["results"]:
         row["size"] = 0
     with pytest.raises(ArgumentError, match="file has messages without bytes"):
-        plot.run_of(good, "file")
+        runs.run_of(good, "file")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +194,7 @@ def test_documents_that_are_not_ours() -> None:
     ],
 )
 def test_names_of_libraries(said: str, name: str) -> None:
-    assert plot.library_name(said) == name
+    assert runs.library_name(said) == name
 
 
 def test_labels_below_an_axis_leave_room() -> None:
@@ -214,7 +230,7 @@ sys.exit(code)
     [
         (["--from", "o.json"], "--from needs --plot FILE"),
         (["--plot", "a.png", "--from", "none.json"], "cannot read none.json: No such file"),
-        (["--plot", "a.png", "--from", "text"], "text is not JSON"),
+        (["--plot", "a.png", "--from", "text"], "text, line 1: expected JSON"),
         (["--plot", "a.gif", "--from", "o.json"], "plot file must end in"),
         (["--plot", "a.png", "--from", "o.json", "--algorithms", "tree,ring"], "no result given with --from has tree"),
         (["bcast", "--plot", "a.png", "--from", "o.json"], "o.json is not of bcast"),

@@ -5,20 +5,17 @@ tell runs apart. Of many algorithms those are faded, and not drawn in place, tha
 It draws JSON documents, of this run or of earlier ones, through matplotlib's objects: no display, no state of pyplot.
 """
 
-import json
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.base.text import quoted
 from hpcoll.base.units import format_nbytes
 from hpcoll.cli import output
-from hpcoll.cli.bench.modes import BLOCKING, ORDINARY
 from hpcoll.cli.bench.results import AUTO
-from hpcoll.cli.bench.values import find_dtype
+from hpcoll.cli.bench.runs import BANDWIDTH, HIDDEN, IN_PLACE, OUT_OF_PLACE, TIME, Line, Run
 from hpcoll.cli.curves import colours, label_ends
 from hpcoll.selection.config import NATIVE
 
@@ -26,37 +23,11 @@ SUFFIXES = (".svg", ".png", ".pdf")
 _SIZE, _DPI = (12, 5), 150  # inches; dots per inch of a PNG
 _TICKS = 8  # labels below an axis, about
 _MARKERS = "osD^vP*X"  # one per run
-_OUT_OF_PLACE = "out_of_place"
-_STYLES = {_OUT_OF_PLACE: {"linewidth": 1.8, "markersize": 4.5}, "in_place": {"linewidth": 0.7, "markersize": 2.2}}
-_TIME, _BANDWIDTH, _HIDDEN = "time", "bus_bw", "hidden"
-_LABELS = {_TIME: "time per call (µs)", _BANDWIDTH: "bus bandwidth (GB/s)", _HIDDEN: "hidden by overlap (%)"}
+_STYLES = {OUT_OF_PLACE: {"linewidth": 1.8, "markersize": 4.5}, IN_PLACE: {"linewidth": 0.7, "markersize": 2.2}}
+_LABELS = {TIME: "time per call (µs)", BANDWIDTH: "bus bandwidth (GB/s)", HIDDEN: "hidden by overlap (%)"}
 _FEW = 6  # algorithms that need no fading
 _FADED = {"alpha": 0.3, "linewidth": 1.0, "markersize": 2.2}
 _HIDDEN_RANGE = -100, 120  # percent; noise at small sizes would spoil the scale
-
-
-@dataclass(frozen=True)
-class Line:
-    """One algorithm in one form: ``values`` has the time (us), busbw (GB/s) and, in overlap mode, hidden share at each size (bytes)."""
-
-    algorithm: str
-    side: str
-    sizes: tuple[int, ...]
-    values: Mapping[str, tuple[float, ...]]
-
-
-@dataclass(frozen=True)
-class Run:
-    """One document: what was measured where, in words that make a title, and the lines."""
-
-    name: str
-    facts: tuple[str, ...]
-    lines: tuple[Line, ...]
-
-    @property
-    def kinds(self) -> set[str]:
-        """Quantities that the lines have."""
-        return {kind for line in self.lines for kind in line.values}
 
 
 def check_target(path: Path) -> None:
@@ -66,60 +37,12 @@ def check_target(path: Path) -> None:
         ArgumentError: no matplotlib, an extension that is not drawn, or a place that cannot be written.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise ArgumentError(f"plot file must end in {', '.join(SUFFIXES)}, got {str(path)!r}")
+        raise ArgumentError(f"plot file must end in {', '.join(SUFFIXES)}, got {quoted(str(path))}")
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
         raise ArgumentError(f"plot needs matplotlib ({error}): pip install 'hpcoll[plot]'") from None
     output.check(path)
-
-
-def read_run(path: Path) -> Run:
-    """A run from a file that ``hpcoll bench --format json`` wrote.
-
-    Raises:
-        ArgumentError: no such file, or not of this format.
-    """
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ArgumentError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise ArgumentError(f"{path} is not JSON: {error}") from None
-    return run_of(document, str(path))
-
-
-def run_of(document: Any, name: str) -> Run:
-    """A run from a document as ``hpcoll.cli.bench.report.document`` makes it; one without sizes (a barrier) cannot be drawn.
-
-    Raises:
-        ArgumentError: not such a document; names the file.
-    """
-    try:
-        config, results = document["config"], document["results"]
-        what = find_dtype(results[0]["type"]).name + ("" if results[0]["redop"] == "none" else f" {results[0]['redop']}")
-        ranks = f"{int(document['nranks'])} ranks"
-        extras = [(config.get("mode", BLOCKING), BLOCKING, ""), (config.get("memory", ORDINARY), ORDINARY, " memory")]
-        named = ["" if found == usual else f"{found}{suffix}" for found, usual, suffix in extras]
-        facts = (str(document["collective"]), ranks, what, library_name(config["mpi"]), *named)
-        lines = tuple(
-            _line(results, algorithm, side) for algorithm in dict.fromkeys(one["algorithm"] for one in results) for side in _STYLES
-        )
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise ArgumentError(f"{name} is not a result of hpcoll bench --format json ({type(error).__name__}: {error})") from None
-    if any(size <= 0 for line in lines for size in line.sizes):
-        raise ArgumentError(f"{name} has messages without bytes ({facts[0]}): nothing to plot against")
-    return Run(name, facts, tuple(line for line in lines if line.sizes))
-
-
-def library_name(version: str) -> str:
-    """Name and number from what ``MPI_Get_library_version`` says.
-
-    >>> library_name("Open MPI v5.0.11, package: Open MPI"), library_name("MPICH Version: 5.0.2")
-    ('Open MPI 5.0.11', 'MPICH 5.0.2')
-    """
-    found = re.match(r"(?:MPI VERSION\s*:\s*)?(.*?)(?:\s+library)?(?:\s+version)?[\s:v]*(\d+(?:\.\d+)+)", version, re.IGNORECASE)
-    return f"{found[1]} {found[2]}" if found else version[:40]
 
 
 def draw(runs: Sequence[Run], path: Path) -> None:
@@ -131,6 +54,13 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     Raises:
         ArgumentError: the file cannot be written.
     """
+    from matplotlib import rc_context
+
+    with rc_context({"text.parse_math": False}):  # names may have dollar signs
+        _draw(runs, path)
+
+
+def _draw(runs: Sequence[Run], path: Path) -> None:
     from matplotlib.figure import Figure
 
     columns = list(zip(*(run.facts for run in runs)))
@@ -141,12 +71,12 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     shades[NATIVE] = "black"
     figure = Figure(figsize=_SIZE, layout="constrained")
     figure.suptitle(", ".join(common))
-    kinds = _TIME, _HIDDEN if all(_HIDDEN in run.kinds for run in runs) else _BANDWIDTH
+    kinds = TIME, HIDDEN if all(HIDDEN in run.kinds for run in runs) else BANDWIDTH
     panels = figure.subplots(1, 2)
     ends: dict[str, dict[str, tuple[float, str]]] = {kind: {} for kind in kinds}
     for axes, kind in zip(panels, kinds):
         for run, marker in zip(runs, _cycle(_MARKERS, len(runs))):
-            for line in (line for line in run.lines if line.algorithm in best or line.side == _OUT_OF_PLACE):
+            for line in (line for line in run.lines if line.algorithm in best or line.side == OUT_OF_PLACE):
                 end = _draw_line(axes, line, kind, shades[line.algorithm], marker, faded=line.algorithm not in best)
                 ends[kind].setdefault(line.algorithm, (end, shades[line.algorithm]))
         _finish(axes, kind, sorted({size for run in runs for line in run.lines for size in line.sizes}))
@@ -156,13 +86,6 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     output.write_figure(path, figure, _DPI)
 
 
-def _line(results: Sequence[Mapping[str, Any]], algorithm: str, side: str) -> Line:
-    rows = [one for one in results if one["algorithm"] == algorithm and one[side] is not None]
-    kinds = [_TIME, _BANDWIDTH, *([_HIDDEN] if rows and rows[0][side].get(_HIDDEN) is not None else [])]
-    values = {kind: tuple(float(one[side][kind]) for one in rows) for kind in kinds}
-    return Line(str(algorithm), side, tuple(int(one["size"]) for one in rows), values)
-
-
 def _best(runs: Sequence[Run]) -> set[str]:
     """Names of the library's own, the automatic choice, and what is the fastest at a size out of place; all names when they are few."""
     names = {line.algorithm for run in runs for line in run.lines}
@@ -170,15 +93,15 @@ def _best(runs: Sequence[Run]) -> set[str]:
         return names
     best = {NATIVE, AUTO}
     for run in runs:
-        lines = [line for line in run.lines if line.side == _OUT_OF_PLACE]
-        cells = sorted((size, us, line.algorithm) for line in lines for size, us in zip(line.sizes, line.values[_TIME]))
+        lines = [line for line in run.lines if line.side == OUT_OF_PLACE]
+        cells = sorted((size, us, line.algorithm) for line in lines for size, us in zip(line.sizes, line.values[TIME]))
         best |= {next(names)[2] for _, names in groupby(cells, key=lambda cell: cell[0])}
     return best
 
 
 def _draw_line(axes: Any, line: Line, kind: str, colour: str, marker: str, *, faded: bool) -> float:
     """Draw a curve; its last value."""
-    scale = 100 if kind == _HIDDEN else 1
+    scale = 100 if kind == HIDDEN else 1
     values = [scale * value for value in line.values[kind]]
     top = 3 if line.algorithm == NATIVE else 2
     style = _FADED if faded else _STYLES[line.side]
@@ -210,12 +133,12 @@ def _finish(axes: Any, kind: str, sizes: Sequence[int]) -> None:
     axes.set_xlabel("message size")
     axes.set_ylabel(_LABELS[kind])
     axes.grid(visible=True, color="0.9")
-    if kind == _TIME:
+    if kind == TIME:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, position: f"{value:,g}"))
-    elif kind == _BANDWIDTH:
+    elif kind == BANDWIDTH:
         axes.set_ylim(bottom=0)
     else:
         low, high = axes.get_ylim()

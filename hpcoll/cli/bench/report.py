@@ -12,6 +12,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
+from hpcoll.base.text import LINE, printable
 from hpcoll.base.units import format_nbytes
 from hpcoll.cli.bench.results import Row, Side, average_bus_bandwidth, total_wrong
 from hpcoll.selection.config import NATIVE
@@ -63,7 +64,7 @@ class Report:
 
 def as_nccl(report: Report) -> str:
     """One table per algorithm with the columns of nccl-tests."""
-    lines = [f"# {text}" for text in (*report.heading, *_METHOD, *report.notes)]
+    lines = [f"# {printable(text, LINE)}" for text in (*report.heading, *_METHOD, *report.notes)]
     natives = {row.size: row for row in report.rows if row.algorithm == NATIVE}
     titles: Sequence[tuple[str, str]] = ()
     more: Callable[[Row], str] = _nothing
@@ -158,7 +159,7 @@ def _picks(rows: Sequence[Row]) -> str:
 def as_osu(report: Report) -> str:
     """One table per algorithm with the columns of the OSU benchmarks (``-f``; nonblocking ones): out of place, bytes per rank or block."""
     overlap = _is_overlap(report.rows)
-    lines = [f"# {text}" for text in (*report.heading, *report.notes)]
+    lines = [f"# {printable(text, LINE)}" for text in (*report.heading, *report.notes)]
     for name, rows in report.blocks():
         lines += ["", f"# hpcoll {report.collective}/{name}{_picks(rows)}: {'overlap' if overlap else 'latency'} test, out of place"]
         lines.append(_OSU.format(*(_OSU_OVERLAP if overlap else _OSU_LATENCY)))

@@ -6,7 +6,9 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, HpcollError
+from hpcoll.base.memory import left_nbytes
 from hpcoll.base.ops import ReduceOp
+from hpcoll.base.units import format_nbytes
 from hpcoll.cli.bench.cases import OUT_OF_PLACE, Case, bind, fill, make_buffers
 from hpcoll.cli.bench.device import own_gpu
 from hpcoll.cli.bench.measure import Pace
@@ -73,6 +75,7 @@ def check(request: Request, world: MPI.Intracomm) -> None:
     Raises:
         ArgumentError: alike on all ranks.
     """
+    check_memory(request.sizes[-1], world)
     problem = native_problem(request, cases(request, world.Get_rank(), world.Get_size())[0], world)
     if problem and not request.algorithms:
         raise ArgumentError(f"nothing is left to measure: {problem}")
@@ -88,6 +91,13 @@ def check(request: Request, world: MPI.Intracomm) -> None:
     if inherited(request) and (named or problem):
         why = problem or "it takes neither algorithm nor segment"
         raise ArgumentError(f"{request.method} is the MPI library's own in this version of hpcoll: {why}")
+
+
+def check_memory(nbytes: int, world: MPI.Intracomm) -> None:
+    """Refuse messages of so many bytes where the memory that is left on some host cannot hold one; collective."""
+    left = world.allreduce(left_nbytes() or nbytes, MPI.MIN)
+    if nbytes > left:
+        raise ArgumentError(f"a message of {format_nbytes(nbytes)} is more than the memory that is left: {format_nbytes(left)}")
 
 
 def _check_gpu(world: MPI.Intracomm) -> None:

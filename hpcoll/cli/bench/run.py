@@ -22,13 +22,14 @@ from hpcoll.cli import ERROR, output
 from hpcoll.cli.abort import ending_all_ranks
 from hpcoll.cli.bench.measure import Pace
 from hpcoll.cli.bench.modes import BARE, BLOCKING, ORDINARY, SAME
-from hpcoll.cli.bench.plot import check_target, draw, run_of
+from hpcoll.cli.bench.plot import check_target, draw
 from hpcoll.cli.bench.report import FORMATS, Report, document
 from hpcoll.cli.bench.request import Request, check
 from hpcoll.cli.bench.results import AUTO, total_wrong
+from hpcoll.cli.bench.runs import run_of
 from hpcoll.cli.bench.session import Findings
 from hpcoll.cli.bench.session import run as measure
-from hpcoll.cli.bench.sizes import sizes_of
+from hpcoll.cli.bench.sizes import MAX_ITERS, sizes_of
 from hpcoll.cli.bench.values import find_dtype, find_op
 from hpcoll.schedules.catalogue import algorithms
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -74,8 +75,8 @@ def _request(arguments: argparse.Namespace, nranks: int) -> Request:
         raise ArgumentError(f"root must be a rank below {nranks}, got {arguments.root}")
     for flag, least in (("iters", 1), ("warmup_iters", 0), ("agg_iters", 1)):
         value = getattr(arguments, flag)
-        if value is not None and value < least:
-            raise ArgumentError(f"{flag} must be at least {least}, got {value}")
+        if value is not None and not least <= value <= MAX_ITERS:
+            raise ArgumentError(f"{flag} must be from {least} to {MAX_ITERS}, got {value}")
     need = Need(collective, nranks, 0, ordered=op is not None and not op.commutative)
     pace = Pace(arguments.iters, arguments.warmup_iters, arguments.agg_iters, average=arguments.average)
     segment = None if arguments.segment is None else positive_segment(arguments.segment)

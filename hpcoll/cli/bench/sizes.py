@@ -6,7 +6,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import parse_nbytes
 
 MINBYTES, MAXBYTES, FACTOR = "8", "16M", 8
-MAX_SIZES = 10_000
+MAX_SIZES, MAX_ITERS = 10_000, 10_000_000
 
 
 def sizes(minbytes: int, maxbytes: int, stepbytes: int = 0, factor: int = 0) -> Iterator[int]:

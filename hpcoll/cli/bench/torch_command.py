@@ -5,9 +5,11 @@ PyTorch is imported only to measure, with `hpcoll.cli.bench.torch_run`.
 
 import argparse
 import importlib.util
+import math
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.cli.bench.sizes import sizes_of
+from hpcoll.base.text import quoted
+from hpcoll.cli.bench.sizes import MAX_ITERS, sizes_of
 
 OPERATIONS = ("all_reduce", "all_gather_into_tensor", "all_gather", "reduce_scatter_tensor", "reduce_scatter", "broadcast")
 
@@ -28,9 +30,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure; rank 0 prints a table."""
     unknown = set(arguments.operations) - set(OPERATIONS)
     if unknown:
-        raise ArgumentError(f"operations are {', '.join(OPERATIONS)}, got {', '.join(sorted(unknown))}")
-    if arguments.iters is not None and arguments.iters < 1:
-        raise ArgumentError(f"iters must be at least 1, got {arguments.iters}")
+        raise ArgumentError(f"operations are {', '.join(OPERATIONS)}, got {quoted(', '.join(sorted(unknown)))}")
+    if arguments.iters is not None and not 1 <= arguments.iters <= MAX_ITERS:
+        raise ArgumentError(f"iters must be from 1 to {MAX_ITERS}, got {arguments.iters}")
+    if not 0 < arguments.seconds < math.inf:
+        raise ArgumentError(f"seconds must be above 0, got {arguments.seconds:g}")
     sizes = sizes_of(arguments.minbytes, arguments.maxbytes, None, arguments.stepfactor)
     if importlib.util.find_spec("torch") is None:
         raise ArgumentError("bench-torch needs PyTorch: pip install 'hpcoll[torch]'")

@@ -14,6 +14,7 @@ from hpcoll.base.ops import SUM
 from hpcoll.cli.abort import ending_all_ranks
 from hpcoll.cli.bench.cases import IN_PLACE, OUT_OF_PLACE, Buffers, Case, calm, fill, make_buffers, room, wrong_elements
 from hpcoll.cli.bench.measure import Pace, measure
+from hpcoll.cli.bench.request import check_memory
 from hpcoll.cli.bench.torch_report import ASYNC, BLOCKING, GLOO, HPCOLL, Result, report
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.torch.group import NAME  # the backend is registered with its package
@@ -77,6 +78,7 @@ def run(names: Sequence[str], sizes: Sequence[int], pace: Pace) -> int:
     """Measure and print a table on rank 0; 1 on every rank if an answer was wrong anywhere."""
     world = MPI.COMM_WORLD
     with ending_all_ranks(world):
+        check_memory(sizes[-1], world)
         here = world.Split_type(MPI.COMM_TYPE_SHARED)
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // here.size))
         here.Free()

@@ -13,6 +13,7 @@ import numpy as np
 from hpcoll.base.dtypes import kind, working_dtype
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import AVG, BUILTIN, ReduceOp
+from hpcoll.base.text import quoted
 
 PERIOD = 1009  # elements
 OPERATORS = BUILTIN | {"avg": AVG}
@@ -37,7 +38,7 @@ def find_dtype(name: str) -> np.dtype:
     (dtype('float32'), dtype('int8'))
     """
     if name not in _TYPES:
-        raise ArgumentError(f"datatype must be one of {', '.join(_TYPES)}, got {name!r}")
+        raise ArgumentError(f"datatype must be one of {', '.join(_TYPES)}, got {quoted(name)}")
     return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else _NICKNAMES.get(name, name))
 
 
@@ -53,7 +54,7 @@ def find_op(name: str) -> ReduceOp:
         ArgumentError: unknown name; lists those there are.
     """
     if name not in OPERATORS:
-        raise ArgumentError(f"op must be one of {', '.join(OPERATORS)}, got {name!r}")
+        raise ArgumentError(f"op must be one of {', '.join(OPERATORS)}, got {quoted(name)}")
     return OPERATORS[name]
 
 

@@ -16,9 +16,11 @@ from hpcoll.analysis.cost import NEVER
 from hpcoll.base.dtypes import check_op, type_class, working_dtype
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import SUM
+from hpcoll.base.text import LINE, printable
 from hpcoll.base.units import format_nbytes, parse_nbytes
 from hpcoll.cli import ERROR, output
 from hpcoll.cli.abort import ending_all_ranks
+from hpcoll.cli.bench.request import check_memory
 from hpcoll.cli.bench.sizes import sizes
 from hpcoll.cli.bench.values import find_dtype
 from hpcoll.cli.table import table
@@ -60,6 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     world = MPI.COMM_WORLD
     try:
         wanted = request(arguments, world.size)
+        check_memory(wanted.sizes[-1], world)
         old = _old_document(arguments.output, world)
     except ArgumentError:  # alike on all ranks: one of them says so
         if world.rank:
@@ -200,7 +203,8 @@ def _report(findings: Findings, wanted: Request, path: Path) -> None:
         print(f"Left out for lack of time ({wanted.seconds:g} s): {', '.join(findings.notes)}")
     for text in findings.wrong:
         print(f"Wrong: {text}")
-    print(f"Written to {path}; use it with {TUNING}={path}")
+    file = printable(str(path), LINE)
+    print(f"Written to {file}; use it with {TUNING}={file}")
 
 
 def _model_row(one: Fit) -> list[str]:
