@@ -15,6 +15,7 @@ from pathlib import Path
 
 from hpcoll.base.files import OwnedFolder, UntrustedError
 from hpcoll.base.launchers import local_rank
+from hpcoll.base.text import LINE, printable
 
 SITE = "HPCOLL_CACHE"  # variable that names a site's folders
 _MODE, _SHARED_MODE = 0o700, 0o755  # of folders that are made
@@ -153,4 +154,4 @@ def _say(text: str, among: int | None = None) -> None:
     """Say something on stderr once, of the first ``among`` processes of a node only, as far as a launcher numbers them."""
     if text not in _spoken and (among is None or (local_rank(os.environ) or 0) < among):
         _spoken.append(text)
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text, LINE), file=sys.stderr, flush=True)

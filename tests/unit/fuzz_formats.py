@@ -16,7 +16,7 @@ from flight_cases import call, world
 from fuzz_mutators import JSON, VARIABLES, Form
 
 from hpcoll.base.errors import HpcollError
-from hpcoll.base.launchers import LAUNCHERS, gives_cores_away, local_nranks
+from hpcoll.base.launchers import LAUNCHERS, gives_cores_away, local_nranks, local_rank
 from hpcoll.base.units import MAX_RANKS
 from hpcoll.cli import ERROR, line_of, main
 from hpcoll.cli.inspect.live import document, lines
@@ -105,7 +105,7 @@ def _environments() -> list[list[bytes]]:
     ours = {
         "HPCOLL_ALLREDUCE": "ring", "HPCOLL_SEGMENT": "64K", "HPCOLL_TUNING": "table.json", "HPCOLL_SHM": "1G", "HPCOLL_SHM_RANKS": "4",
         "HPCOLL_SHM_COPY": "staged", "HPCOLL_DOMAINS": "3+1+4", "HPCOLL_CUDA_PATH": "host", "HPCOLL_CHECK": "all", "HPCOLL_WARN": "10m",
-        "HPCOLL_TIMEOUT": "500ms", "HPCOLL_RECORD": "records", "HPCOLL_DEBUG": "info", "HPCOLL_NONSENSE": "1",
+        "HPCOLL_TIMEOUT": "500ms", "HPCOLL_RECORD": "records", "HPCOLL_CACHE": "cache", "HPCOLL_DEBUG": "info", "HPCOLL_NONSENSE": "1",
     }  # fmt: skip
     theirs = {name: "2" for one in LAUNCHERS for name in (one.rank, one.nranks, one.local_rank) if name}
     more = {"CUDA_VISIBLE_DEVICES": "0,1", "SLURM_NTASKS": "4", "MPI_LOCALNRANKS": "2", "OMPI_MCA_mpi_yield_when_idle": "1"}
@@ -118,12 +118,11 @@ def _environment(files: Sequence[Path], turn: int) -> int:
     from hpcoll.cli.doctor.gpus import judge
     from hpcoll.cli.doctor.launchers import find_launcher
     from hpcoll.cli.doctor.probes import settings, tuning_file
-    from hpcoll.runtime.gpu.local_gpu import _told
     from hpcoll.selection.config import log, read_config
     from hpcoll.selection.topology import dealt
 
     environment = VARIABLES.load(files[0].read_bytes())
-    launcher, told = find_launcher(environment), [local_nranks(environment), _told(environment, None)]
+    launcher, told = find_launcher(environment), [local_nranks(environment), local_rank(environment)]
     assert all(number is None or 0 <= number <= MAX_RANKS for number in [*told, *(launcher[-2:] if launcher else ())])
     gives_cores_away(environment)
     found = [*settings(environment), *tuning_file(environment), *judge({"error": ""}, True, {}, environment)]
