@@ -54,7 +54,7 @@ def odd(file: Path) -> Iterator[dict[str, Path]]:
     ("where", "text"),
     [
         ("nowhere", "cannot write .*missing/table: No such file or directory"),
-        ("folder", "cannot write .*: not a regular file"),
+        ("folder", "cannot write .*: Is a directory"),
         ("broken", "tuning file .*broken, line 1: expected JSON"),
         ("newer", "cannot add to .*newer: its format is 9, this hpcoll writes 1"),
     ],

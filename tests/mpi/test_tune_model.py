@@ -160,8 +160,8 @@ def test_constants_of_another_library_are_refused_by_name(
 @pytest.mark.parametrize(
     ("member", "value", "text"),
     [
-        ("level", "socket", "expected one of node, network, got 'socket'"),
-        ("alpha", -1.0, "expected seconds above 0, got -1.0"),
+        ("level", "socket", "expected one of node, network, got \"socket\""),
+        ("alpha", -1.0, "expected seconds above 0, at most 1000, got -1.0"),
         ("overhead", 1.0, "expected seconds from 0 to alpha, which is 0.001, got 1.0"),
         ("spill", None, "expected a number, got null"),
     ],
