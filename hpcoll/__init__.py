@@ -74,7 +74,7 @@ _pid = os.getpid()
 def _ending() -> None:
     """Tell the other ranks, where no communicator of this one has anything to tell; not of a fork."""
     if "mpi4py.MPI" in sys.modules and os.getpid() == _pid:
-        import_module("hpcoll.comm.early_end").say()
+        import_module("hpcoll.comm.status.early_exit").say()
 
 
 def __getattr__(name: str) -> Any:

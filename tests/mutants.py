@@ -205,7 +205,7 @@ MUTANTS = (
         "if not tells_of_failure(error, comm):", "if True:", "openmpi 1 test_survivors.py",
     ),
     Mutant(
-        "a notice written over the one that holds", "hpcoll/runtime/transports/notices.py",
+        "a notice written over the one that holds", "hpcoll/runtime/telemetry/status_slots.py",
         "begin = _TURN_NBYTES + turn % 2 * NOTICE_NBYTES", "begin = _TURN_NBYTES", "unit test_notices.py",
     ),
 )  # fmt: skip

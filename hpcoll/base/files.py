@@ -61,6 +61,13 @@ def check_writable(path: Path) -> None:
         os.unlink(name, dir_fd=folder)
 
 
+def memory_file(name: str) -> int:
+    """Return the descriptor of a new file of memory alone, which other users may not open; the system would let them."""
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
+    os.fchmod(descriptor, 0o600)
+    return descriptor
+
+
 class OwnedFolder:
     """A folder to which only this user, or root, can write; open until `close`.
 

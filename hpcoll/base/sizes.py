@@ -2,7 +2,7 @@
 
 Arithmetic on a `Size` gives another one. Wherever code decides by a `Size` (compares it, counts to it, uses it as an index), the decision
 is noted as a condition; what was made of sizes holds for all counts for which every decision comes out the same. This is how a tracing
-compiler specialises, with its guards. `Sizes.code` is what compiled code evaluates (`hpcoll.runtime.engine.resize`).
+compiler specialises, with its guards. `Sizes.code` is what compiled code evaluates (`hpcoll.runtime.engine.compiled.resize`).
 """
 
 from __future__ import annotations

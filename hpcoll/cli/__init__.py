@@ -27,7 +27,7 @@ COMMANDS = (
     Command("verify", "prove the algorithms correct", "hpcoll.cli.verify"),
     Command("simulate", "predict times on a network of many nodes", "hpcoll.cli.simulate.command"),
     Command("bench", "measure collectives under mpirun", "hpcoll.cli.bench.command"),
-    Command("bench-torch", "measure the backend of torch.distributed beside gloo, under mpirun", "hpcoll.cli.bench.torch_command"),
+    Command("bench-torch", "measure the backend of torch.distributed beside gloo, under mpirun", "hpcoll.cli.bench_torch.command"),
     Command("doctor", "say what MPI, GPUs and network this machine offers, and what to change", "hpcoll.cli.doctor.command"),
     Command("inspect", "say what happened, from records of ranks that hung, or who waits for whom now", "hpcoll.cli.inspect.command"),
     Command("warmup", "compile ahead of time what programs need first", "hpcoll.cli.warmup"),

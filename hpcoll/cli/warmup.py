@@ -10,7 +10,7 @@ from hpcoll.base.disk_cache import SITE, folder, keep_in, own_folder
 from hpcoll.base.dtypes import check_op, working_dtype
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import LINE, printable
-from hpcoll.cli.bench.values import find_dtype, find_op
+from hpcoll.cli.bench.messages import find_dtype, find_op
 from hpcoll.kernels.host import kernel_address
 
 TYPES, OPERATORS = "double,float", "sum"

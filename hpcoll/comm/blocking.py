@@ -1,6 +1,6 @@
 """The blocking upper-case collectives that combine, with mpi4py's signatures; `hpcoll.comm.blocking_moves` has the others.
 
-A call like an earlier one on plain arrays crosses into compiled code at once; any other is described (`hpcoll.comm.calls.methods`) and
+A call like an earlier one on plain arrays crosses into compiled code at once; any other is described (`hpcoll.comm.arguments.methods`) and
 run by a plan.
 """
 
@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 from mpi4py import MPI
 
 from hpcoll.base.ops import ReduceOp
-from hpcoll.comm.attach import WithContext
-from hpcoll.comm.calls.methods import with_counts
-from hpcoll.comm.calls.reductions import every_count
-from hpcoll.comm.limits import Time, limit_of
+from hpcoll.comm.arguments.methods import with_counts
+from hpcoll.comm.arguments.reductions import every_count
+from hpcoll.comm.arguments.timeout import Time, limit_of
+from hpcoll.comm.context.attach import WithContext
 from hpcoll.runtime.engine.entry import run_cached
 
 Op: TypeAlias = MPI.Op | ReduceOp

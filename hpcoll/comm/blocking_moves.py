@@ -4,9 +4,9 @@ from typing import Any
 
 from mpi4py import MPI
 
-from hpcoll.comm.attach import WithContext
+from hpcoll.comm.arguments.timeout import Time, limit_of
 from hpcoll.comm.blocking import Name, Nbytes
-from hpcoll.comm.limits import Time, limit_of
+from hpcoll.comm.context.attach import WithContext
 from hpcoll.runtime.engine.entry import run_cached
 
 _IN_PLACE = MPI.IN_PLACE

@@ -13,18 +13,18 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm import symmetric
-from hpcoll.comm.attach import context_of, renewed
 from hpcoll.comm.blocking import BlockingReductions
 from hpcoll.comm.blocking_moves import BlockingMoves
-from hpcoll.comm.context import Context
+from hpcoll.comm.context import symmetric_memory
+from hpcoll.comm.context.attach import context_of, renewed
+from hpcoll.comm.context.context import Context
+from hpcoll.comm.context.symmetric_memory import Form
 from hpcoll.comm.nonblocking import NonBlocking
 from hpcoll.comm.persistent import PersistentCollectives
 from hpcoll.comm.pickling import is_constant, name_of, restored
+from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.point_to_point import Messages, Neighbours
-from hpcoll.comm.resources import Resources
-from hpcoll.comm.signature import Purpose
-from hpcoll.comm.symmetric import Form
+from hpcoll.comm.team.resources import Resources
 from hpcoll.runtime.transports.local_ranks import LocalRanks
 from hpcoll.runtime.transports.mpi import end_without_barrier, knows_failures
 from hpcoll.selection.config import log
@@ -146,7 +146,7 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
             raise ArgumentError(f"rank {context.rank}: {method} needs device 'cpu' or 'cuda', got {device!r}")
         on = context.resources
         with context.closing(method):
-            return symmetric.symmetric(on.native, on.agreements, allocate, method, shape, dtype)
+            return symmetric_memory.symmetric(on.native, on.agreements, allocate, method, shape, dtype)
 
     def share(self, array: Any, root: int = 0) -> np.ndarray:
         """A read-only copy of the root's array, one for all ranks of a node: for tables that many ranks read and none changes.
@@ -166,7 +166,7 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
         context, near = self._context, _neighbours(self._context)
         on = context.resources
         with context.closing("share"), on.alone(Purpose.ARRAY, "share"):
-            return symmetric.share(on.native, on.agreements, near, array, root)
+            return symmetric_memory.share(on.native, on.agreements, near, array, root)
 
     def recover(self) -> None:
         """Make it usable again after a collective has failed; all ranks call it, and all are alive.
@@ -239,7 +239,7 @@ def _typed(comm: MPI.Comm) -> Any:
 
 def _zeros(resources: Resources, near: LocalRanks | None, form: Form) -> np.ndarray:
     with resources.alone(Purpose.ARRAY, f"an array with {form}"):
-        return symmetric.zeros(near, form)
+        return symmetric_memory.zeros(near, form)
 
 
 def _neighbours(context: Context) -> LocalRanks | None:

@@ -4,10 +4,10 @@ from typing import Any
 
 from mpi4py import MPI
 
-from hpcoll.comm.attach import WithContext
+from hpcoll.comm.arguments.timeout import Time
 from hpcoll.comm.blocking import Name, Nbytes, Op
-from hpcoll.comm.in_flight import issue
-from hpcoll.comm.limits import Time
+from hpcoll.comm.context.attach import WithContext
+from hpcoll.comm.context.start import issue
 
 
 class NonBlocking(WithContext):

@@ -12,12 +12,12 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.calls.host_mirror import mirrored
-from hpcoll.comm.calls.native import as_native
-from hpcoll.comm.following import follow
-from hpcoll.comm.point_to_point_buffers import gpu_arrays, is_direct, serve, settle
-from hpcoll.comm.progress_thread import board
-from hpcoll.comm.requests import Request
+from hpcoll.comm.arguments.host_mirror import mirrored
+from hpcoll.comm.arguments.native import as_native
+from hpcoll.comm.arguments.point_to_point_buffers import gpu_arrays, is_direct, serve, settle
+from hpcoll.comm.requests.chained import follow
+from hpcoll.comm.requests.progress_thread import board
+from hpcoll.comm.requests.request import Request
 
 _Array, _Comm, _Message = np.ndarray, MPI.Comm, MPI.Message
 _BYTE = np.dtype(np.uint8)
@@ -171,7 +171,7 @@ def _watched(rank: int, posted: MPI.Request, store: Callable[[MPI.Status], None]
     try:
         return follow(rank, Receive._what, posted, Receive.of, status=status, finish=lambda: store(status), report=report)
     except BaseException:  # it must not write to memory that nobody keeps
-        with board().held():  # see `hpcoll.comm.operations.abandon`
+        with board().held():  # see `hpcoll.comm.requests.operation.abandon`
             posted.Cancel()
             posted.Wait()
         raise

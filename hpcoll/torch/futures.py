@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from hpcoll.comm.communicator import Communicator
-from hpcoll.comm.operations import drain
+from hpcoll.comm.requests.operation import drain
 
 _Given = tuple["torch.futures.Future[Any]", Callable[..., Any], "torch.futures.Future[Any]"]
 _thread = threading.local()

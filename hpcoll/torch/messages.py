@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.communicator import Communicator
-from hpcoll.comm.progress_thread import board
+from hpcoll.comm.requests.progress_thread import board
 from hpcoll.torch.tensors import array_of, contiguous
 from hpcoll.torch.work import Work, ended_within
 
@@ -86,7 +86,7 @@ class MonitoredBarrier:
         while answer[0] != call[0]:  # an earlier one may have been answered late
             request = self._comm.Irecv(answer, 0, _BARRIER_TAG)
             if not ended_within(request, end - time.monotonic()):
-                with board().held():  # see `hpcoll.comm.operations.abandon`
+                with board().held():  # see `hpcoll.comm.requests.operation.abandon`
                     request.Cancel()
                     request.Wait()
                 self.left_messages = True

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 from hpcoll.base.errors import CollectiveTimeout, TransportError
-from hpcoll.comm.requests import Request
+from hpcoll.comm.requests.request import Request
 from hpcoll.torch.futures import END_S, Depths, Future, in_callback, run_callbacks
 from hpcoll.torch.tensors import Store
 

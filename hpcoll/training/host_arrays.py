@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.calls.exporters import gpu_memory
-from hpcoll.comm.calls.host_mirror import Mirror
+from hpcoll.comm.arguments.host_mirror import Mirror
+from hpcoll.comm.arguments.memory import gpu_memory
 from hpcoll.runtime.gpu.arrays import stream_of
 from hpcoll.training.agreement import difference
 from hpcoll.training.shards import Layout

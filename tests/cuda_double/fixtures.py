@@ -29,9 +29,10 @@ def installed(ngpus: int = 1, *, takes: bool | None = None, forgives: tuple[str,
     one = install(ngpus, readable=bool(takes), **options)
     with pytest.MonkeyPatch.context() as patch:
         if takes is not None:
-            from hpcoll.comm import gpu_routes, point_to_point_buffers  # need MPI
+            from hpcoll.comm.arguments import point_to_point_buffers  # need MPI
+            from hpcoll.comm.context import gpu_resources  # need MPI
 
-            for module in (gpu_routes, point_to_point_buffers):
+            for module in (gpu_resources, point_to_point_buffers):
                 patch.setattr(module, "takes_gpu_memory", lambda gpu: takes)
         _forget()
         assert cuda.driver() is not None
@@ -61,6 +62,6 @@ def blamed(double: Double) -> Iterator[Double]:
 def _forget() -> None:
     """What hpcoll remembers about GPUs."""
     device._gpu.cache_clear()
-    messages: Any = sys.modules.get("hpcoll.comm.point_to_point_buffers")
+    messages: Any = sys.modules.get("hpcoll.comm.arguments.point_to_point_buffers")
     if messages:
         messages._takes.cache_clear()

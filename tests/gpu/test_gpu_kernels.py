@@ -12,7 +12,7 @@ from gpu_cases import read
 
 from hpcoll.base.dtypes import kind, working_dtype
 from hpcoll.base.ops import BUILTIN, ReduceOp, reduce_op
-from hpcoll.cli.bench.values import _UFUNCS, find_dtype
+from hpcoll.cli.bench.messages import _UFUNCS, find_dtype
 from hpcoll.kernels import MAX_DESTINATIONS, MAX_SOURCES
 from hpcoll.kernels import device as kernels
 from hpcoll.runtime.gpu.cuda import Driver

@@ -10,7 +10,7 @@ from cuda_double import Double, installed
 from mpi4py import MPI
 
 import hpcoll
-from hpcoll.comm.context import Context
+from hpcoll.comm.context.context import Context
 
 
 @pytest.fixture(params=[False, True], ids=["by way of the host", "directly"])

@@ -14,7 +14,7 @@ from reference import agreed, fresh, raised
 
 import hpcoll
 from hpcoll import ArgumentError, MismatchError
-from hpcoll.comm.group import IN_FLIGHT
+from hpcoll.comm.team.team import IN_FLIGHT
 
 
 def x(count: int, dtype: str = "f8") -> np.ndarray:

@@ -13,7 +13,7 @@ import pytest
 from mpi4py import MPI
 
 import hpcoll
-from hpcoll.comm import attach
+from hpcoll.comm.context import attach
 
 Array = np.ndarray[Any, Any]
 GUARD = 9  # elements on either side of a receive buffer that nobody may touch

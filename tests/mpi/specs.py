@@ -8,7 +8,7 @@ import pytest
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.calls.buffers import Resolved, resolve
+from hpcoll.comm.arguments.buffers import Resolved, resolve
 
 
 class Dlpack:

@@ -12,7 +12,7 @@ from reference import agreed, fresh, raised
 
 import hpcoll
 from hpcoll import CollectiveTimeout
-from hpcoll.comm.inquiry import distances
+from hpcoll.comm.diagnosis.control_plane import distances
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

@@ -18,10 +18,9 @@ from hpcoll.base.ops import SUM
 from hpcoll.cli import main
 from hpcoll.cli.bench.cases import Case, bind, calm, fill, make_buffers, wrong_elements
 from hpcoll.cli.bench.measure import Pace, measure, over_ranks
+from hpcoll.cli.bench.messages import find_dtype, sizes
 from hpcoll.cli.bench.request import Request, cases
-from hpcoll.cli.bench.sizes import sizes
-from hpcoll.cli.bench.values import find_dtype
-from hpcoll.comm.calls.methods import BY_COLLECTIVE
+from hpcoll.comm.arguments.methods import BY_COLLECTIVE
 from hpcoll.comm.communicator import Communicator
 from hpcoll.schedules.catalogue import algorithms
 

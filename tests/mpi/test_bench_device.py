@@ -16,7 +16,7 @@ from hpcoll.cli.bench.cases import Case, bind, calm, fill, make_device_buffers, 
 from hpcoll.cli.bench.contenders import _around_native
 from hpcoll.cli.bench.modes import MODES
 from hpcoll.cli.bench.request import Request
-from hpcoll.comm.calls.methods import BY_COLLECTIVE
+from hpcoll.comm.arguments.methods import BY_COLLECTIVE
 from hpcoll.selection.config import CUDA_PATHS
 
 WORLD = MPI.COMM_WORLD

@@ -15,10 +15,10 @@ from hpcoll.base.ops import SUM
 from hpcoll.cli.bench import traffic
 from hpcoll.cli.bench.cases import Case, bind, fill, make_buffers, room, wrong_elements
 from hpcoll.cli.bench.measure import Pace
+from hpcoll.cli.bench.messages import find_dtype
 from hpcoll.cli.bench.modes import MODES
 from hpcoll.cli.bench.request import Request, cases, check, inherited, native_problem
-from hpcoll.cli.bench.values import find_dtype
-from hpcoll.comm.calls.methods import BY_COLLECTIVE
+from hpcoll.comm.arguments.methods import BY_COLLECTIVE
 from hpcoll.comm.communicator import Communicator
 from hpcoll.runtime.engine.object_layout import SUPPORTED
 

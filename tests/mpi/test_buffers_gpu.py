@@ -12,10 +12,10 @@ from mpi4py import MPI
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.calls.buffers import Resolved, resolve
-from hpcoll.comm.calls.host_mirror import mirrored
-from hpcoll.comm.calls.native import as_native
-from hpcoll.comm.calls.overlap import check_overlap, check_same_order
+from hpcoll.comm.arguments.buffers import Resolved, resolve
+from hpcoll.comm.arguments.host_mirror import mirrored
+from hpcoll.comm.arguments.native import as_native
+from hpcoll.comm.arguments.overlap import check_overlap, check_same_order
 
 pytestmark = [pytest.mark.double(ngpus=2), pytest.mark.once]
 

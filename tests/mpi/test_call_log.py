@@ -8,7 +8,7 @@ from mpi4py import MPI
 from reference import agreed
 
 import hpcoll
-from hpcoll.comm.signature import Signature
+from hpcoll.comm.plans.signature import Signature
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.transports import mpi
 

@@ -14,7 +14,7 @@ from reference import agreed, communicator
 from specs import Cai, describe
 
 import hpcoll
-from hpcoll.comm.calls.buffers import resolve
+from hpcoll.comm.arguments.buffers import resolve
 
 pytestmark = pytest.mark.mpi
 

@@ -24,7 +24,7 @@ HOLDS = (
     OWN
     + """
 import ctypes, gc
-from hpcoll.comm import attach
+from hpcoll.comm.context import attach
 from hpcoll.runtime.transports import window
 def holds():
     attach._registry.free()  # what later communicators would get

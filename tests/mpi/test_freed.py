@@ -13,8 +13,8 @@ from reference import agreed, comes, fresh, raised
 
 import hpcoll
 from hpcoll import MismatchError
-from hpcoll.comm import attach
-from hpcoll.comm.group import Group
+from hpcoll.comm.context import attach
+from hpcoll.comm.team.team import Group
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

@@ -12,8 +12,9 @@ from mpi4py import MPI
 from reference import agreed, communicator
 
 import hpcoll
-from hpcoll.comm import attach, listener, registry
-from hpcoll.comm.waiting import wait_policy
+from hpcoll.comm.context import attach, team_cache
+from hpcoll.comm.diagnosis import responder
+from hpcoll.comm.plans.waiting import wait_policy
 from hpcoll.runtime.engine.wait_policy import OWN_CORE, SHARED_CORE, TWO_CORES
 
 pytestmark = [pytest.mark.mpi, pytest.mark.smoke]
@@ -45,13 +46,13 @@ def test_duplicates_cost_no_communicator_of_the_library() -> None:
 def test_freed_while_a_thread_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks that share no memory listen to each other's questions; a group that is freed meanwhile is let alone: MPI would end the job."""
     monkeypatch.setenv("HPCOLL_SHM", "0")
-    monkeypatch.setattr(listener, "_EVERY_S", 0)
+    monkeypatch.setattr(responder, "_EVERY_S", 0)
     for _ in range(15):
         comm = hpcoll.Communicator(MPI.COMM_WORLD.Dup())
         assert right(comm)
         comm.Free()
         attach._registry.free()
-    thread, needed = listener._listener._thread, MPI.COMM_WORLD.size > 1 and MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    thread, needed = responder._listener._thread, MPI.COMM_WORLD.size > 1 and MPI.Query_thread() == MPI.THREAD_MULTIPLE
     assert thread.is_alive() if thread is not None else not needed
 
 
@@ -115,7 +116,7 @@ def test_a_group_goes_with_its_last_communicator() -> None:
 
 def test_very_many_communicators_of_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that get no number leave nothing, and work."""
-    monkeypatch.setattr(registry, "_MOST_NUMBERED", 3)
+    monkeypatch.setattr(team_cache, "_MOST_NUMBERED", 3)
     attach._registry.free()
     made = [MPI.COMM_WORLD.Split(0, -MPI.COMM_WORLD.rank) for _ in range(5)]
     comms = [hpcoll.Communicator(comm) for comm in made]

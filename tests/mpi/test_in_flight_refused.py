@@ -20,8 +20,8 @@ from test_nonblocking import FINISH
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError, PeerFailed, TransportError
-from hpcoll.comm.group import IN_FLIGHT
-from hpcoll.comm.progress_thread import board
+from hpcoll.comm.requests.progress_thread import board
+from hpcoll.comm.team.team import IN_FLIGHT
 from hpcoll.runtime.program import progress_fields as progress
 
 pytestmark = pytest.mark.mpi

@@ -40,7 +40,7 @@ def test_a_start_that_is_left(persistent: bool) -> None:
     start().Wait()
     MPI.COMM_WORLD.Barrier()
     if comm.rank == last:
-        with raising("activate", "hpcoll.comm.operations"):
+        with raising("activate", "hpcoll.comm.requests.operation"):
             error = raised(start)
         wrong = [] if isinstance(error, Alarm) else [repr(error)]
     MPI.COMM_WORLD.Barrier()  # before the others start: it cannot end in its first turns

@@ -12,8 +12,7 @@ from mpi4py import MPI
 from reference import agreed, fresh
 
 import hpcoll
-from hpcoll.comm import in_flight
-from hpcoll.comm.context import Context
+from hpcoll.comm.context.context import Context, start
 from hpcoll.runtime.engine.object_layout import SUPPORTED
 from hpcoll.runtime.program.call_fields import MISS
 from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
@@ -189,7 +188,7 @@ def test_ways_without_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("spare", [False, True])
 def test_before_there_is_a_context(spare: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls in flight that the library served before the first blocking call stay counted after it, also in what a freed one left."""
-    monkeypatch.setattr(in_flight, "can_be_helped", lambda: False)  # else none are
+    monkeypatch.setattr(start, "can_be_helped", lambda: False)  # else none are
     base = fresh()
     if spare:
         first = base.Dup()
@@ -213,7 +212,7 @@ def test_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     comm = fresh()
     comm.Barrier()
     comm.ledger.clear()
-    monkeypatch.setattr(in_flight, "can_be_helped", lambda: False)
+    monkeypatch.setattr(start, "can_be_helped", lambda: False)
     comm.Iallreduce(X, ones("f8")).Wait()
     assert agreed([] if served(comm) == [("allreduce", "native", "float64", "no MPI_THREAD_MULTIPLE", 1)] else served(comm)) == []
     comm.Free()

@@ -10,7 +10,7 @@ from mpi4py import MPI
 from reference import agreed, communicator
 
 import hpcoll
-from hpcoll.comm.calls.methods import METHODS
+from hpcoll.comm.arguments.methods import METHODS
 from hpcoll.runtime.engine.call_cache import Served, Side
 from hpcoll.runtime.engine.mpi_collectives import MpiCall
 from hpcoll.runtime.engine.object_layout import SUPPORTED

@@ -18,7 +18,7 @@ from symmetry import holdings, mapping_of, shares
 from test_collectives import run
 
 import hpcoll
-from hpcoll.comm import attach
+from hpcoll.comm.context import attach
 from hpcoll.runtime.transports import local_ranks
 
 pytestmark = pytest.mark.mpi

@@ -120,7 +120,7 @@ def test_receive_does_not_wait_for_the_stream(comm: hpcoll.Communicator, double:
 
 def test_too_many(comm: hpcoll.Communicator, double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
     """A receive that has no place is taken back, and takes no message."""
-    from hpcoll.comm.progress_thread import board
+    from hpcoll.comm.requests.progress_thread import board
 
     monkeypatch.setattr(board(), "free", [])
     recv = double.Array(4).fill(-1)

@@ -17,7 +17,7 @@ from mpi4py import MPI
 from reference import SOON_S, agreed, fresh, raised
 
 from hpcoll import MismatchError
-from hpcoll.comm.signature import Signature
+from hpcoll.comm.plans.signature import Signature
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

@@ -19,8 +19,9 @@ from test_shm import mappings, open_mappings
 
 import hpcoll
 from hpcoll import ArgumentError, CollectiveTimeout, MismatchError, TransportError
-from hpcoll.comm import attach, operations
-from hpcoll.comm.progress_thread import LETTERS, board
+from hpcoll.comm.context import attach
+from hpcoll.comm.requests.progress_thread import LETTERS, board
+from hpcoll.comm.requests.request import operation
 from hpcoll.runtime.engine.stopping import stop
 from hpcoll.runtime.program import progress_fields as progress
 
@@ -186,7 +187,7 @@ def test_receives_are_cancelled_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         return stop(engine, most_s)
 
     with monkeypatch.context() as patch:
-        patch.setattr(operations, "stop", noted)
+        patch.setattr(operation, "stop", noted)
         if not late:
             error = raised(lambda: comm.Barrier(timeout=0.3))
         MPI.COMM_WORLD.Barrier()

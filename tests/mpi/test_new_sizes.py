@@ -14,7 +14,7 @@ from reference import agreed, communicator, fresh
 from specs import Dlpack
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm import engine_builder
+from hpcoll.comm.plans import engine_builder
 from hpcoll.runtime.engine.object_layout import SUPPORTED
 
 pytestmark = pytest.mark.mpi

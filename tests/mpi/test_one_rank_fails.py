@@ -14,7 +14,7 @@ from reference import SOON_S, agreed, raised
 
 import hpcoll
 from hpcoll import ArgumentError, PeerFailed
-from hpcoll.comm.planner import Planner
+from hpcoll.comm.context.planner import Planner
 from hpcoll.runtime.engine.host_engine import HostEngine
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.once]

@@ -232,7 +232,7 @@ def held() -> tuple[int, int]:
 def test_nothing_is_left(how: str) -> None:
     """Many made, run and given up: memory, files, slots are as before; so are those that stay, as objects, after Free."""
     comm = communicator().Dup()
-    board = hpcoll.comm.progress_thread.board()
+    board = hpcoll.comm.requests.progress_thread.board()
     kept: list[Any] = []
 
     def one() -> None:

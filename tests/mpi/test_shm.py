@@ -18,7 +18,8 @@ from reference import ALGORITHMS, Guarded, agreed, communicator, contribution, f
 from test_collectives import run, run_in_place
 
 import hpcoll
-from hpcoll.comm import attach, engine_builder
+from hpcoll.comm.context import attach
+from hpcoll.comm.plans import engine_builder
 from hpcoll.runtime.engine import host_engine
 from hpcoll.runtime.engine.c_library import function_address
 from hpcoll.runtime.program.fields import CODE

@@ -11,7 +11,7 @@ import pytest
 from reference import agreed, communicator
 from symmetry import barrier, holdings, mapping_of, shares
 
-from hpcoll.comm import symmetric
+from hpcoll.comm.context import symmetric_memory
 
 pytestmark = pytest.mark.mpi
 SOURCES: dict[str, Any] = {
@@ -73,7 +73,7 @@ def test_several_nodes(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups of ranks that share memory stand for nodes; the message between them is cut into pieces."""
     monkeypatch.setenv("HPCOLL_SHM_RANKS", str(most))
     comm = communicator().Dup()
-    monkeypatch.setattr(symmetric, "_PIECE_NBYTES", 1000)
+    monkeypatch.setattr(symmetric_memory, "_PIECE_NBYTES", 1000)
     wrong = []
     for root in range(comm.size):
         for count in (1, 125, 126, 3000):

@@ -17,8 +17,8 @@ from reference import SOON_S, agreed, fresh, raised
 
 import hpcoll
 from hpcoll import ArgumentError, CollectiveTimeout
-from hpcoll.comm.group import IN_FLIGHT
-from hpcoll.comm.progress_thread import board
+from hpcoll.comm.requests.progress_thread import board
+from hpcoll.comm.team.team import IN_FLIGHT
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

@@ -16,7 +16,7 @@ from hpcoll.analysis.cost import NEVER, Levels, Network
 from hpcoll.base.errors import ArgumentError
 from hpcoll.cli.tune import search
 from hpcoll.cli.tune.exchange import READ_SIZES
-from hpcoll.comm.attach import context_of
+from hpcoll.comm.context.attach import context_of
 from hpcoll.runtime.transports.cross_memory import SLOW_NBYTES, refusal
 from hpcoll.selection import tuning
 from hpcoll.selection.config import Entry

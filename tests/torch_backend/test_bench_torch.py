@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
-from hpcoll.cli.bench import torch_run
 from hpcoll.cli.bench.measure import Pace
-from hpcoll.cli.bench.torch_command import OPERATIONS
-from hpcoll.cli.bench.torch_report import ASYNC, BLOCKING, GLOO, HPCOLL, report
+from hpcoll.cli.bench_torch import run
+from hpcoll.cli.bench_torch.command import OPERATIONS
+from hpcoll.cli.bench_torch.report import ASYNC, BLOCKING, GLOO, HPCOLL, report
 
 WORLD = MPI.COMM_WORLD
 QUICK = Pace(rounds=2, warmup=1, batch=1)
@@ -28,7 +28,7 @@ def groups() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_operation(name: str, groups: dict[str, Any]) -> None:
-    one = torch_run.measured(name, SIZE, groups, QUICK, WORLD)
+    one = run.measured(name, SIZE, groups, QUICK, WORLD)
     assert (one.operation, one.size, one.nwrong) == (name, SIZE, 0)
     assert set(one.us) == {(backend, mode) for backend in (HPCOLL, GLOO) for mode in (BLOCKING, ASYNC)}
     assert min(one.us.values()) > 0
@@ -46,6 +46,6 @@ def test_wrong_answers_are_counted_on_all_ranks(name: str, groups: dict[str, Any
             return SimpleNamespace(wait=lambda: None)  # gloo's work may bring its result once more
         return work
 
-    operation = torch_run._OPERATIONS[name]
-    monkeypatch.setitem(torch_run._OPERATIONS, name, operation._replace(call=partial(spoilt, by=operation.call)))
-    assert torch_run.measured(name, SIZE, groups, QUICK, WORLD).nwrong >= 8  # before and after timing, of each contender
+    operation = run._OPERATIONS[name]
+    monkeypatch.setitem(run._OPERATIONS, name, operation._replace(call=partial(spoilt, by=operation.call)))
+    assert run.measured(name, SIZE, groups, QUICK, WORLD).nwrong >= 8  # before and after timing, of each contender

@@ -21,8 +21,8 @@ from hpcoll.base.units import MAX_RANKS
 from hpcoll.cli import ERROR, line_of, main
 from hpcoll.cli.inspect.live import document, lines
 from hpcoll.cli.inspect.ranks_here import look
-from hpcoll.runtime.transports.live_page import LivePage, Who
-from hpcoll.runtime.transports.notices import put, room
+from hpcoll.runtime.telemetry.status_page import LivePage, Who
+from hpcoll.runtime.telemetry.status_slots import put, room
 
 HERE = Path(__file__).parent / "samples"  # files that hpcoll wrote
 DRAWN = 25  # of so many results of the benchmark one is drawn, for that takes half a second; the others are only read

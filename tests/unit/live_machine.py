@@ -11,7 +11,7 @@ import pytest
 
 from hpcoll.cli.inspect.live import lines
 from hpcoll.cli.inspect.ranks_here import look
-from hpcoll.runtime.transports.live_page import LINK, LivePage, Who
+from hpcoll.runtime.telemetry.status_page import LINK, LivePage, Who
 
 NOW = 1000.0
 SUM, BARRIER = "Allreduce(float64[8], op=SUM) at /home/me/train.py:9", "Barrier() at /home/me/train.py:12"
@@ -36,7 +36,7 @@ class Machine:
         self.begun: dict[int, float] = {}
         self._links: dict[str, str] = {}
         self._readlink = os.readlink
-        read = "hpcoll.runtime.transports.live_page.os.readlink"
+        read = "hpcoll.runtime.telemetry.status_page.os.readlink"
         monkeypatch.setattr(read, lambda path: self._links.get(str(path)) or self._readlink(path))
         monkeypatch.setattr("hpcoll.cli.inspect.ranks_here.state_of", lambda pid: self.states.get(pid, "gone"))
         monkeypatch.setattr("hpcoll.cli.inspect.ranks_here._begun", lambda pid: self.begun.get(pid, 0.0))

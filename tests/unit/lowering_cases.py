@@ -145,7 +145,7 @@ class Case(NamedTuple):
         return list(zip(displs, counts, strict=True))
 
     def segments(self, steps: Schedule) -> Segments:
-        """As `hpcoll.comm.cut` cuts."""
+        """As `hpcoll.comm.plans.segmentation` cuts."""
         if self.sizes is not None:
             known = () if self.collective == "alltoall" else self.sizes
             return varying_blocks(*self.blocks(steps.rank), known, self.segment if self.segment < 1 << 40 else 0)

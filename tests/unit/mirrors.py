@@ -11,7 +11,7 @@ from cuda_double import Double
 mpi4py.rc.initialize = False
 from mpi4py import MPI  # noqa: E402
 
-from hpcoll.comm.calls.host_mirror import mirrored  # noqa: E402
+from hpcoll.comm.arguments.host_mirror import mirrored  # noqa: E402
 
 OP = MPI.SUM
 

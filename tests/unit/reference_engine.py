@@ -1,4 +1,4 @@
-"""A slow engine that runs the programs of all ranks in one process, as `hpcoll.runtime.engine.interpreter` does, and trusts none of them.
+"""A slow engine that runs the programs of all ranks in one process, as the compiled interpreter does, and trusts none of them.
 
 Lanes and messages move in a random order, drawn from a seed; a rank may be calls ahead of another. An MPI message is written at
 its receiver when it completes and, if it is above the eager limit, read at its sender only then. What is posted fills the

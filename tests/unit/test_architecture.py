@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HPCOLL = ROOT / "hpcoll"
 READABLE_ANYWHERE = ("base", "schedules", "analysis")  # need neither MPI nor a GPU nor a compiler
 HEAVY = {"mpi4py", "cupy", "numba", "torch"}
-MOST_ENTRIES = 12  # of hpcoll/
+MOST_ENTRIES = 16  # of a folder, by which a newcomer knows it; but of builders, where each algorithm has a file
 
 Edge = tuple[str, str]  # importing module, imported module
 
@@ -95,9 +95,10 @@ def heavy(found: Iterable[Edge]) -> list[str]:
     return [f"{one} imports {other}" for one, other in found if one.startswith(low) and other.split(".")[0] in HEAVY]
 
 
-def test_few_entries_at_the_top() -> None:
-    entries = {path.name for path in HPCOLL.iterdir()} - {"__pycache__"}
-    assert len(entries) <= MOST_ENTRIES, sorted(entries)
+def test_folders_have_few_entries() -> None:
+    folders = [HPCOLL, *(path for path in HPCOLL.rglob("*") if path.is_dir() and path.name not in ("__pycache__", "builders"))]
+    entries = {folder: {path.name for path in folder.iterdir()} - {"__pycache__", "__init__.py"} for folder in folders}
+    assert {str(folder): sorted(found) for folder, found in entries.items() if len(found) > MOST_ENTRIES} == {}
 
 
 def test_imports_point_down() -> None:
@@ -131,11 +132,11 @@ def test_offences_are_found() -> None:
     assert upward([down, ("hpcoll.schedules.row", "hpcoll.analysis.cost")]) == [
         "hpcoll: hpcoll.analysis.verify imports hpcoll.schedules.ir, hpcoll.schedules.row imports hpcoll.analysis.cost"
     ]
-    nested = [("hpcoll.runtime.engine.entry", "hpcoll.runtime.program"), ("hpcoll.runtime.program.items", "hpcoll.runtime.engine.ffi")]
+    nested = [("hpcoll.runtime.engine.entry", "hpcoll.runtime.program"), ("hpcoll.runtime.program.items", "hpcoll.runtime.engine.x")]
     assert len(upward(nested)) == 1
     assert len(upward([("hpcoll.cli", "hpcoll.cli.show"), ("hpcoll.cli.show", "hpcoll.cli")])) == 1
     assert heavy(imports("hpcoll.analysis.verify", "from mpi4py import MPI")) == ["hpcoll.analysis.verify imports mpi4py"]
-    assert heavy(imports("hpcoll.comm.context", "from mpi4py import MPI")) == []
+    assert heavy(imports("hpcoll.comm.context.context", "from mpi4py import MPI")) == []
     within = own(imports("hpcoll.schedules.patterns.ring", "from . import binomial"))
     assert within == [("hpcoll.schedules.patterns.ring", "hpcoll.schedules.patterns.binomial")]
     package = own(imports("hpcoll.schedules.patterns", "from .ring import x", package=True))

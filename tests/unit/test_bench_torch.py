@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpcoll.cli import main
-from hpcoll.cli.bench.torch_report import ASYNC, BLOCKING, GLOO, HPCOLL, Result, report
+from hpcoll.cli.bench_torch.report import ASYNC, BLOCKING, GLOO, HPCOLL, Result, report
 
 
 def result(operation: str, size: int, *us: float, nwrong: int = 0) -> Result:

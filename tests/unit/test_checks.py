@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from hpcoll.comm.signature import _BITS, Signature
-from hpcoll.runtime.engine.checks import _hash, _spread
+from hpcoll.comm.plans.signature import _BITS, Signature
+from hpcoll.runtime.engine.compiled.checks import _hash, _spread
 
 
 @pytest.fixture

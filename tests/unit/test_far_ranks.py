@@ -17,13 +17,13 @@ mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
 
 from mpi4py import MPI  # noqa: E402
 
-from hpcoll.comm import endings, inquiry, knowledge, letters  # noqa: E402
-from hpcoll.comm.inquiry import Inquiry  # noqa: E402
-from hpcoll.comm.knowledge import Knowledge  # noqa: E402
-from hpcoll.comm.letters import Letters  # noqa: E402
-from hpcoll.comm.story import doing  # noqa: E402
-from hpcoll.runtime.transports.call_log import CallLog  # noqa: E402
-from hpcoll.runtime.transports.notices import NOTICE_NBYTES, PAGE_NBYTES, Notices  # noqa: E402
+from hpcoll.comm.diagnosis import control_messages, control_plane, failure_handling, peer_state  # noqa: E402
+from hpcoll.comm.diagnosis.control_messages import Letters  # noqa: E402
+from hpcoll.comm.diagnosis.control_plane import Inquiry  # noqa: E402
+from hpcoll.comm.diagnosis.peer_state import Knowledge  # noqa: E402
+from hpcoll.comm.diagnosis.report import doing  # noqa: E402
+from hpcoll.runtime.telemetry.call_log import CallLog  # noqa: E402
+from hpcoll.runtime.telemetry.status_slots import NOTICE_NBYTES, PAGE_NBYTES, Notices  # noqa: E402
 
 KEY = "1.2.3"
 
@@ -69,16 +69,16 @@ class Comm:
 
 @pytest.fixture(autouse=True)
 def no_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inquiry, "may_call", lambda: True)
-    monkeypatch.setattr(inquiry, "control_tag", lambda: 7)
-    monkeypatch.setattr(inquiry, "INQUIRIES", [])
-    monkeypatch.setattr(letters, "MPI", SimpleNamespace(Status=SimpleNamespace, ANY_SOURCE=-1, BYTE=None, Exception=MPI.Exception))
+    monkeypatch.setattr(control_plane, "may_call", lambda: True)
+    monkeypatch.setattr(control_plane, "control_tag", lambda: 7)
+    monkeypatch.setattr(control_plane, "INQUIRIES", [])
+    monkeypatch.setattr(control_messages, "MPI", SimpleNamespace(Status=SimpleNamespace, ANY_SOURCE=-1, BYTE=None, Exception=MPI.Exception))
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     one = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(inquiry, "time", SimpleNamespace(monotonic=lambda: one.now, time=lambda: one.now))
+    monkeypatch.setattr(control_plane, "time", SimpleNamespace(monotonic=lambda: one.now, time=lambda: one.now))
     return one
 
 
@@ -142,7 +142,7 @@ def test_the_last_ones_hear_it_when_most_others_have_ended(clock: SimpleNamespac
 
 
 def test_the_end_of_a_large_job_costs_little(clock: SimpleNamespace) -> None:
-    """All ranks end, a few at a time: each sends some letters, however many of the others have ended."""
+    """All ranks end, a few at a time: each sends some messages, however many of the others have ended."""
     job = ranks(200)
     for first in range(0, 200, 20):
         clock.now += 0.01
@@ -151,7 +151,7 @@ def test_the_end_of_a_large_job_costs_little(clock: SimpleNamespace) -> None:
             on.inquiry.leave("has ended its program")
         for on in job[first + 20 :]:
             on.inquiry.serve()
-    assert max(on.comm.nsent for on in job) < 3 * len(inquiry.distances(200))
+    assert max(on.comm.nsent for on in job) < 3 * len(control_plane.distances(200))
 
 
 def test_a_rank_without_the_message_context_may_have_ended_its_calls(clock: SimpleNamespace) -> None:
@@ -230,8 +230,8 @@ class Groups:
         self.nread = 0
         self.page = Notices(np.zeros(PAGE_NBYTES * nranks, np.uint8), 1)
         self.on = [self._group(nranks) for _ in range(5)]
-        monkeypatch.setattr(endings, "LIVE", [SimpleNamespace(resources=on) for on in self.on for _ in range(4)])
-        monkeypatch.setattr(knowledge, "state_of", lambda pid: "running")
+        monkeypatch.setattr(failure_handling, "LIVE", [SimpleNamespace(resources=on) for on in self.on for _ in range(4)])
+        monkeypatch.setattr(peer_state, "state_of", lambda pid: "running")
 
     def _group(self, nranks: int) -> Any:
         on = ranks(nranks)[0]
@@ -246,11 +246,11 @@ class Groups:
 def test_pages_are_read_once_in_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many communicators their ranks have."""
     groups = Groups(monkeypatch, 10)
-    assert endings.absent(range(1, 10)) is None
+    assert failure_handling.absent(range(1, 10)) is None
     assert groups.nread == 9
-    assert endings.absent([-32766, 5, 6]) is None
+    assert failure_handling.absent([-32766, 5, 6]) is None
     groups.page.write(json.dumps({"left": "has ended its program"}).encode())
-    assert endings.absent([0, 1, 7]) == (1, "(process 1) has ended its program")
+    assert failure_handling.absent([0, 1, 7]) == (1, "(process 1) has ended its program")
 
 
 def test_a_message_that_stays_half_way_holds_up_nobody() -> None:
@@ -290,7 +290,7 @@ def test_what_is_sent_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that waits for thousands says so as briefly as in shared memory."""
     on = ranks(1)[0]
     wait = {"key": KEY, "lane": 0, "number": 1, "what": "Gather(x)", "awaits": list(range(5000)), "step": "", "since": 1.0}
-    monkeypatch.setattr(knowledge, "NOTICE", SimpleNamespace(text=lambda: {"waits": [wait], "failed": [], "left": ""}))
+    monkeypatch.setattr(peer_state, "NOTICE", SimpleNamespace(text=lambda: {"waits": [wait], "failed": [], "left": ""}))
     answer = Knowledge(on, on.log).answer(0)
     assert len(json.dumps(answer)) < NOTICE_NBYTES + 100
     assert answer["notice"]["waits"][0]["what"] == "Gather(x)"

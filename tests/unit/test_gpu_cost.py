@@ -12,7 +12,7 @@ from pages import between
 from hpcoll.analysis.cost import ALIKE, seconds
 from hpcoll.analysis.gpu_cost import H200, Prediction, predict, predict_by_host
 from hpcoll.base.units import format_nbytes
-from hpcoll.comm.gpu_calls import GPU_NBYTES
+from hpcoll.comm.context.gpu_calls import GPU_NBYTES
 from hpcoll.runtime.program.fields import CODE, NFURTHER, NSOURCES, REDUCED_NBYTES
 from hpcoll.runtime.program.opcodes import Code, Program
 from hpcoll.schedules.catalogue import CATALOGUE, find

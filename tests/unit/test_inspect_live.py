@@ -15,7 +15,7 @@ from hpcoll.cli import main
 from hpcoll.cli.inspect import live
 from hpcoll.cli.inspect.live import document, lines, stories
 from hpcoll.cli.inspect.ranks_here import Found, Rank, look
-from hpcoll.runtime.transports.live_page import Who
+from hpcoll.runtime.telemetry.status_page import Who
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from live_machine import SUM, Machine, call, page
 
 from hpcoll.cli.inspect import ranks_here
 from hpcoll.cli.inspect.ranks_here import look
-from hpcoll.runtime.transports import live_page
-from hpcoll.runtime.transports.live_page import NBYTES, contents
+from hpcoll.runtime.telemetry import status_page
+from hpcoll.runtime.telemetry.status_page import NBYTES, contents
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_pages_that_cannot_be_read(machine: Machine, changed: bytes, text: str) 
 
 def test_a_page_of_another_version(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr("hpcoll.runtime.transports.live_page.FORMAT", 9)
+        patched.setattr("hpcoll.runtime.telemetry.status_page.FORMAT", 9)
         later = page(0, pid=100)
     machine.process(100, later)
     assert look(machine.folder).unclear == ("process 100: format 1 was expected, got '9'",)
@@ -97,7 +97,7 @@ def test_a_page_that_is_being_written(machine: Machine, monkeypatch: pytest.Monk
     whole = page(0, call([1]), nranks=1, pid=100)
     machine.process(100, whole)
     reads = iter([torn(whole, where)] * times + [whole])
-    monkeypatch.setattr(live_page, "_text", lambda _: next(reads))
+    monkeypatch.setattr(status_page, "_text", lambda _: next(reads))
     (job,) = look(machine.folder).jobs
     assert job.ranks[0].waits[0].what == SUM
 

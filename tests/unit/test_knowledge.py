@@ -11,8 +11,8 @@ import pytest
 
 mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
 
-from hpcoll.comm.knowledge import Knowledge  # noqa: E402
-from hpcoll.comm.signature import Signature  # noqa: E402
+from hpcoll.comm.diagnosis.peer_state import Knowledge  # noqa: E402
+from hpcoll.comm.plans.signature import Signature  # noqa: E402
 from hpcoll.runtime.program import fields as f  # noqa: E402
 
 BCAST, BARRIER = Signature(1, 0, 4, 0, 0, 0, 0).word, Signature(0, 0, 1, 0, 0, 0, 0).word

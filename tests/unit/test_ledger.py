@@ -9,7 +9,7 @@ import pytest
 
 mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
 
-from hpcoll.comm.ledger import Ledger, Row  # noqa: E402
+from hpcoll.comm.plans.ledger import Ledger, Row  # noqa: E402
 from hpcoll.schedules.catalogue import CATALOGUE  # noqa: E402
 
 WHY = "long double elements"

@@ -12,8 +12,8 @@ import pytest
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.calls.methods import METHODS
-from hpcoll.comm.limits import limit_of
+from hpcoll.comm.arguments.methods import METHODS
+from hpcoll.comm.arguments.timeout import limit_of
 
 RANK = SimpleNamespace(rank=3)
 

@@ -17,13 +17,13 @@ from live_machine import call
 mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
 
 from hpcoll.cli.inspect.ranks_here import look  # noqa: E402
-from hpcoll.comm import introduction, sight  # noqa: E402
-from hpcoll.comm.introduction import Introduction  # noqa: E402
-from hpcoll.comm.knowledge import Begun  # noqa: E402
-from hpcoll.comm.notice import Notice  # noqa: E402
-from hpcoll.comm.sight import Sight  # noqa: E402
+from hpcoll.comm.diagnosis import sight, status_page  # noqa: E402
+from hpcoll.comm.diagnosis.peer_state import Begun  # noqa: E402
+from hpcoll.comm.diagnosis.sight import Sight  # noqa: E402
+from hpcoll.comm.diagnosis.status_page import Introduction  # noqa: E402
+from hpcoll.comm.status.rank_status import Notice  # noqa: E402
+from hpcoll.runtime.telemetry.status_page import LINK, NBYTES, LivePage, Who, contents  # noqa: E402
 from hpcoll.runtime.transports import shared_file  # noqa: E402
-from hpcoll.runtime.transports.live_page import LINK, NBYTES, LivePage, Who, contents  # noqa: E402
 
 
 @pytest.fixture
@@ -177,9 +177,9 @@ class Lock:
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowPage]:
     """Where the introductions of a rank 0 of three write."""
     one = SlowPage()
-    monkeypatch.setattr(introduction, "LivePage", one.make)
-    monkeypatch.setattr(introduction, "NOTICE", SimpleNamespace(show=lambda _: None))
-    monkeypatch.setattr(introduction, "MPI", SimpleNamespace(COMM_WORLD=SimpleNamespace(rank=0, size=3), UNDEFINED=-1))
+    monkeypatch.setattr(status_page, "LivePage", one.make)
+    monkeypatch.setattr(status_page, "NOTICE", SimpleNamespace(show=lambda _: None))
+    monkeypatch.setattr(status_page, "MPI", SimpleNamespace(COMM_WORLD=SimpleNamespace(rank=0, size=3), UNDEFINED=-1))
     yield one
     one.join()
 

@@ -8,8 +8,8 @@ import pytest
 
 from hpcoll.base.processes import RUNNING
 from hpcoll.base.units import ranks_in_words
-from hpcoll.comm.story import behind, story
-from hpcoll.runtime.transports.notices import NOTICE_NBYTES, fitting, room
+from hpcoll.comm.diagnosis.report import behind, story
+from hpcoll.runtime.telemetry.status_slots import NOTICE_NBYTES, fitting, room
 
 NRANKS = 5000
 CALL: dict[str, Any] = {"key": "1.2.3", "lane": 0, "number": 7, "what": "Barrier() at train.py:5", "awaits": [1], "step": "", "since": 1.0}

@@ -11,7 +11,7 @@ from cuda_double import Double
 from mirrors import MPI, OP, address, arrays, both, copies
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.calls.host_mirror import mirrored
+from hpcoll.comm.arguments.host_mirror import mirrored
 
 
 def test_no_gpu_array(double: Double) -> None:

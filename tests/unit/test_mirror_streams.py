@@ -13,9 +13,9 @@ from driver_cases import driver
 from mirrors import OP, address, arrays, both, copies
 
 from hpcoll.base.errors import ArgumentError, DeviceError
-from hpcoll.comm.calls import host_mirror
-from hpcoll.comm.calls.exporters import gpu_memory
-from hpcoll.comm.calls.host_mirror import Mirror, mirror_of, mirrored
+from hpcoll.comm.arguments import host_mirror
+from hpcoll.comm.arguments.host_mirror import Mirror, mirror_of, mirrored
+from hpcoll.comm.arguments.memory import gpu_memory
 
 pytestmark = pytest.mark.double(forgives=("failures",))
 

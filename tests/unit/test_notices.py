@@ -14,9 +14,9 @@ import pytest
 
 mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
 
-from hpcoll.comm import notice as module  # noqa: E402
-from hpcoll.comm.notice import FAILURE, Notice, order  # noqa: E402
-from hpcoll.runtime.transports.notices import PAGE_NBYTES, Notices  # noqa: E402
+from hpcoll.comm.status import rank_status as module  # noqa: E402
+from hpcoll.comm.status.rank_status import FAILURE, Notice, order  # noqa: E402
+from hpcoll.runtime.telemetry.status_slots import PAGE_NBYTES, Notices  # noqa: E402
 
 CALL: dict[str, Any] = {"key": "1.2.3", "lane": 0, "number": 7, "what": "Barrier() at train.py:5", "awaits": [1], "step": "", "since": 1.0}
 

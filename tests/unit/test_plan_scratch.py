@@ -9,9 +9,9 @@ import numpy as np
 
 mpi4py.rc.initialize = False  # message contexts of no communicator, made without MPI
 
-from hpcoll.comm.calls.call import Call  # noqa: E402
-from hpcoll.comm.ledger import Account  # noqa: E402
-from hpcoll.comm.plan import MessageContext, Plan  # noqa: E402
+from hpcoll.comm.arguments.call import Call  # noqa: E402
+from hpcoll.comm.plans.ledger import Account  # noqa: E402
+from hpcoll.comm.plans.plan import MessageContext, Plan  # noqa: E402
 
 CALL = Call("allreduce", 0, 0, 1, np.dtype("f8"))
 

@@ -9,8 +9,8 @@ import pytest
 mpi4py.rc.initialize = False  # plans for any number of ranks, made without MPI
 
 from hpcoll.analysis.prove import placements  # noqa: E402
-from hpcoll.comm.calls.call import Blocks, Call  # noqa: E402
-from hpcoll.comm.cut import cut, lane_nbytes  # noqa: E402
+from hpcoll.comm.arguments.call import Blocks, Call  # noqa: E402
+from hpcoll.comm.plans.segmentation import cut, lane_nbytes  # noqa: E402
 from hpcoll.runtime.program.fields import STAGING_SLOTS  # noqa: E402
 from hpcoll.runtime.program.lowering import lower  # noqa: E402
 from hpcoll.runtime.transports.host_routes import host_routes  # noqa: E402
@@ -78,7 +78,7 @@ def test_chunks_a_little_longer_than_a_line_fit_too(key: str) -> None:
 
 
 def varying(collective: str, rank: int, sizes: list[int]) -> Blocks:
-    """Blocks of these sizes, one for each rank, as `hpcoll.comm.calls.data_movement` describes them; root 0."""
+    """Blocks of these sizes, one for each rank, as `hpcoll.comm.arguments.data_movement` describes them; root 0."""
     every, mine = [(sum(sizes[:r]), size) for r, size in enumerate(sizes)], [(0, sizes[rank])]
     inputs = mine if collective in ("allgather", "gather") else every if collective != "scatter" or rank == 0 else []
     outputs = every if collective in ("allgather", "alltoall") or (collective == "gather" and rank == 0) else mine

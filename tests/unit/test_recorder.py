@@ -12,13 +12,13 @@ import pytest
 
 mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
 
-from hpcoll.comm import recorder  # noqa: E402
-from hpcoll.comm.caller import place_of_caller  # noqa: E402
+from hpcoll.comm.diagnosis import flight_recorder  # noqa: E402
+from hpcoll.comm.status.call_site import place_of_caller  # noqa: E402
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(recorder, "MPI", SimpleNamespace(COMM_WORLD=SimpleNamespace(rank=0, size=1)))
+    monkeypatch.setattr(flight_recorder, "MPI", SimpleNamespace(COMM_WORLD=SimpleNamespace(rank=0, size=1)))
     return tmp_path
 
 
@@ -31,11 +31,11 @@ def test_a_signal_while_a_record_is_written(folder: Path, monkeypatch: pytest.Mo
         with self.open("w") as file:
             file.write(text[:100])
             file.flush()
-            recorder.write_record(str(folder), "the signal")
+            flight_recorder.write_record(str(folder), "the signal")
             return file.write(text[100:])
 
     monkeypatch.setattr(Path, "write_text", interrupted)
-    assert recorder.write_record(str(folder), "a call has failed") == folder / "rank0.json"
+    assert flight_recorder.write_record(str(folder), "a call has failed") == folder / "rank0.json"
     assert json.loads((folder / "rank0.json").read_text())["why"] == "a call has failed"
     assert [one.name for one in folder.iterdir()] == ["rank0.json"]
 
@@ -47,7 +47,7 @@ def test_a_record_that_finds_no_room(folder: Path, monkeypatch: pytest.MonkeyPat
         raise OSError("no space left")
 
     monkeypatch.setattr(os, "fsync", full)
-    assert recorder.write_record(str(folder), "") is None
+    assert flight_recorder.write_record(str(folder), "") is None
     assert list(folder.iterdir()) == []
 
 

@@ -10,7 +10,7 @@ from numba import njit, types
 from ring_model import NUMBERS, Broken, Model, explore
 from ring_rows import SLOTS, Row, from_one, in_a_ring, lane
 
-from hpcoll.runtime.engine import ffi, shm_ops
+from hpcoll.runtime.engine.compiled import ffi, shm_ops
 from hpcoll.schedules.ir import RING_SLOTS
 
 ALL_KINDS = ("staged", "inline", "staged", "own", "staged", "own")

@@ -13,8 +13,8 @@ from mpi4py import MPI  # noqa: E402
 
 from hpcoll.cli.inspect.flight_records import Call  # noqa: E402
 from hpcoll.cli.inspect.wording import method, spelled  # noqa: E402
-from hpcoll.comm.recorder import _of_log  # noqa: E402
-from hpcoll.comm.signature import _COLLECTIVES, _OPS, Signature  # noqa: E402
+from hpcoll.comm.diagnosis.flight_recorder import _of_log  # noqa: E402
+from hpcoll.comm.plans.signature import _COLLECTIVES, _OPS, Signature  # noqa: E402
 from hpcoll.schedules.collectives import COLLECTIVES  # noqa: E402
 
 SUM = 1 + _OPS.index("sum")

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 mpi4py.rc.initialize = False  # programs for any number of ranks, made without MPI
 
 from hpcoll.base.sizes import ROOM, Number, Size, Sizes, int_value, largest, least  # noqa: E402
-from hpcoll.comm.calls.call import Call  # noqa: E402
-from hpcoll.comm.cut import cut, lane_nbytes  # noqa: E402
-from hpcoll.comm.engine_builder import symbolic  # noqa: E402
+from hpcoll.comm.arguments.call import Call  # noqa: E402
+from hpcoll.comm.plans.engine_builder import symbolic  # noqa: E402
+from hpcoll.comm.plans.segmentation import cut, lane_nbytes  # noqa: E402
 from hpcoll.runtime.engine.entry import RESIZE, call_compiled  # noqa: E402
 from hpcoll.runtime.program import fields as f  # noqa: E402
 from hpcoll.runtime.program.lowering import lower  # noqa: E402

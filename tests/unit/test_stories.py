@@ -14,17 +14,18 @@ mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
 
 from hpcoll.base.errors import PeerFailed  # noqa: E402
 from hpcoll.base.ops import reduce_op  # noqa: E402
-from hpcoll.comm import knowledge, resources, watch  # noqa: E402
-from hpcoll.comm.calls.call import Call  # noqa: E402
-from hpcoll.comm.knowledge import Knowledge  # noqa: E402
-from hpcoll.comm.notice import Notice  # noqa: E402
-from hpcoll.comm.resources import Resources  # noqa: E402
-from hpcoll.comm.signature import _COLLECTIVES, Signature  # noqa: E402
-from hpcoll.comm.story import difference, doing, first_difference, story  # noqa: E402
-from hpcoll.comm.watch import Watch  # noqa: E402
+from hpcoll.comm.arguments.call import Call  # noqa: E402
+from hpcoll.comm.diagnosis import peer_state, watchdog  # noqa: E402
+from hpcoll.comm.diagnosis.peer_state import Knowledge  # noqa: E402
+from hpcoll.comm.diagnosis.report import difference, doing, first_difference, story  # noqa: E402
+from hpcoll.comm.diagnosis.watchdog import Watch  # noqa: E402
+from hpcoll.comm.plans.signature import _COLLECTIVES, Signature  # noqa: E402
+from hpcoll.comm.status.rank_status import Notice  # noqa: E402
+from hpcoll.comm.team import resources  # noqa: E402
+from hpcoll.comm.team.resources import Resources  # noqa: E402
 from hpcoll.runtime.program import fields as f  # noqa: E402
-from hpcoll.runtime.transports.call_log import CallLog  # noqa: E402
-from hpcoll.runtime.transports.notices import PAGE_NBYTES, Notices, fitting  # noqa: E402
+from hpcoll.runtime.telemetry.call_log import CallLog  # noqa: E402
+from hpcoll.runtime.telemetry.status_slots import PAGE_NBYTES, Notices, fitting  # noqa: E402
 
 NRANKS = 4
 BCAST = Signature(_COLLECTIVES.index("bcast"), 0, 4, 0, 0, 0, 0)
@@ -76,8 +77,8 @@ def say(pages: Notices, rank: int, **notice: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def no_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(knowledge, "state_of", lambda pid: "running")
-    monkeypatch.setattr(knowledge, "NOTICE", Notice())
+    monkeypatch.setattr(peer_state, "state_of", lambda pid: "running")
+    monkeypatch.setattr(peer_state, "NOTICE", Notice())
 
 
 @pytest.fixture
@@ -114,8 +115,8 @@ def test_calls_on_another_communicator(rows: Communicator) -> None:
 def test_a_story_goes_on_in_another_call(rows: Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
     """On another message context, and another communicator: to the rank on which all others wait."""
     other = Communicator(rows.pages, "columns")
-    monkeypatch.setattr(knowledge, "LIVE", [SimpleNamespace(resources=one.on) for one in (rows, other)])
-    knowledge.NOTICE.wait(rows, rows.call("Barrier()", [1]))
+    monkeypatch.setattr(peer_state, "LIVE", [SimpleNamespace(resources=one.on) for one in (rows, other)])
+    peer_state.NOTICE.wait(rows, rows.call("Barrier()", [1]))
     rows.wait(1, "Iscatterv(x) at x.py:3", [2], lane=1)
     other.wait(2, "Barrier() at x.py:4", [3])
     text = re.sub(r" since \d\d:\d\d:\d\d", "", story(rows.known(), 0, 1))
@@ -145,7 +146,7 @@ def test_of_several_calls_the_one_that_the_program_waits_for(rows: Communicator)
 
 def test_a_story_that_comes_back(rows: Communicator) -> None:
     """Ends where it began."""
-    knowledge.NOTICE.wait(rows, rows.call("Barrier()", [1]))
+    peer_state.NOTICE.wait(rows, rows.call("Barrier()", [1]))
     rows.wait(1, "Barrier()", [2])
     rows.wait(2, "Barrier()", [0])
     assert story(rows.known(), 0, 1) == "rank 0 waits for rank 1; rank 1 waits for rank 2; rank 2 waits for rank 0"
@@ -218,8 +219,8 @@ def test_names_that_are_given_later(rows: Communicator, monkeypatch: pytest.Monk
 
 def test_who_gives_up_and_says_nothing_is_named(rows: Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
     """By those that find out that a call has failed, and not why."""
-    monkeypatch.setattr(watch, "_ANSWER_S", 0.05)
-    monkeypatch.setattr(watch, "NOTICE", knowledge.NOTICE)
+    monkeypatch.setattr(watchdog, "_ANSWER_S", 0.05)
+    monkeypatch.setattr(watchdog, "NOTICE", peer_state.NOTICE)
     rows.on.__dict__["config"] = SimpleNamespace(timeout=None)
     rows.on.group.processes = [SimpleNamespace(host="node")] * NRANKS
     rows.on.settled = None

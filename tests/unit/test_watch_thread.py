@@ -8,7 +8,7 @@ from handlers import Alarm, raising
 
 mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
 
-from hpcoll.comm.watch_thread import WatchThread  # noqa: E402
+from hpcoll.comm.requests.watchdog_thread import WatchThread  # noqa: E402
 
 LIMIT_S = 60
 

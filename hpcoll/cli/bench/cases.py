@@ -14,9 +14,9 @@ from mpi4py import MPI
 
 from hpcoll.base.ops import ReduceOp
 from hpcoll.cli.bench.device import Images, first_elements, gpu_array, pinned
+from hpcoll.cli.bench.messages import combined, contribution, count_wrong, repeat
 from hpcoll.cli.bench.modes import BARE, BLOCKING, LIST, method_in
-from hpcoll.cli.bench.values import combined, contribution, count_wrong, repeat
-from hpcoll.comm.calls.methods import BY_COLLECTIVE
+from hpcoll.comm.arguments.methods import BY_COLLECTIVE
 from hpcoll.runtime.gpu.device import Gpu
 from hpcoll.schedules.collectives import COLLECTIVES, Collective
 

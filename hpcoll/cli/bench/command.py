@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.cli.bench.messages import FACTOR, MAXBYTES, MINBYTES
 from hpcoll.cli.bench.modes import BARE, BLOCKING, LIST, MEMORIES, MODES, NEW, ORDINARY, SAME
 from hpcoll.cli.bench.plot import SUFFIXES, check_target, draw
 from hpcoll.cli.bench.report import FORMATS
 from hpcoll.cli.bench.runs import read_run
-from hpcoll.cli.bench.sizes import FACTOR, MAXBYTES, MINBYTES
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.selection.config import NATIVE
 

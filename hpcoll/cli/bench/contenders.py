@@ -21,7 +21,7 @@ from hpcoll.cli.bench.device import gpu_array, own_gpu, rates
 from hpcoll.cli.bench.modes import BLOCKING, DEVICE, NONBLOCKING, ORDINARY, OVERLAP, SYMMETRIC
 from hpcoll.cli.bench.request import Request
 from hpcoll.cli.bench.results import AUTO
-from hpcoll.comm.calls.operators import to_native
+from hpcoll.comm.arguments.operators import to_native
 from hpcoll.comm.communicator import Communicator
 from hpcoll.runtime.gpu.device import Gpu
 from hpcoll.selection.config import CUDA_PATHS, NATIVE

@@ -14,8 +14,8 @@ from hpcoll.cli.bench.device import own_gpu
 from hpcoll.cli.bench.measure import Pace
 from hpcoll.cli.bench.modes import BARE, BLOCKING, DEVICE, NEW, ORDINARY, SAME, SYMMETRIC, form, method_in
 from hpcoll.cli.bench.results import AUTO
-from hpcoll.comm.calls.methods import BY_COLLECTIVE
-from hpcoll.comm.calls.operators import to_native
+from hpcoll.comm.arguments.methods import BY_COLLECTIVE
+from hpcoll.comm.arguments.operators import to_native
 from hpcoll.comm.communicator import Communicator
 from hpcoll.schedules.collectives import COLLECTIVES
 

@@ -21,6 +21,7 @@ from hpcoll.base.units import parse_nbytes
 from hpcoll.cli import ERROR, output
 from hpcoll.cli.abort import ending_all_ranks
 from hpcoll.cli.bench.measure import Pace
+from hpcoll.cli.bench.messages import MAX_ITERS, find_dtype, find_op, sizes_of
 from hpcoll.cli.bench.modes import BARE, BLOCKING, ORDINARY, SAME
 from hpcoll.cli.bench.plot import check_target, draw
 from hpcoll.cli.bench.report import FORMATS, Report, document
@@ -29,8 +30,6 @@ from hpcoll.cli.bench.results import AUTO, total_wrong
 from hpcoll.cli.bench.runs import run_of
 from hpcoll.cli.bench.session import Findings
 from hpcoll.cli.bench.session import run as measure
-from hpcoll.cli.bench.sizes import MAX_ITERS, sizes_of
-from hpcoll.cli.bench.values import find_dtype, find_op
 from hpcoll.schedules.catalogue import algorithms
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.selection.choose import Need, fitting, unfit

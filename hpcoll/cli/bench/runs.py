@@ -10,8 +10,8 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.base.json_fields import integer, member, number, read_json
 from hpcoll.base.text import LINE, printable
 from hpcoll.base.units import MAX_RANKS
+from hpcoll.cli.bench.messages import find_dtype
 from hpcoll.cli.bench.modes import BLOCKING, ORDINARY
-from hpcoll.cli.bench.values import find_dtype
 
 TIME, BANDWIDTH, HIDDEN = "time", "bus_bw", "hidden"  # quantities, by their names in documents
 SIDES = OUT_OF_PLACE, IN_PLACE = "out_of_place", "in_place"

@@ -23,11 +23,11 @@ from hpcoll.cli.bench.cases import (
 )
 from hpcoll.cli.bench.contenders import Contender, Contenders, find_contenders
 from hpcoll.cli.bench.measure import Times, measure
+from hpcoll.cli.bench.messages import type_name
 from hpcoll.cli.bench.modes import NEW, OVERLAP, Call, Form, cycled, form, hidden_share, overlapped, work
 from hpcoll.cli.bench.request import Request, cases, inherited, native_problem
 from hpcoll.cli.bench.results import AUTO, Row, Side, bus_factor, summarise
 from hpcoll.cli.bench.traffic import with_traffic
-from hpcoll.cli.bench.values import type_name
 from hpcoll.selection.config import NATIVE
 
 _CALIBRATION = 7  # rounds that tell how much work takes as long as a call

@@ -11,7 +11,7 @@ from hpcoll.cli.bench.contenders import Contender
 from hpcoll.cli.bench.measure import measure
 from hpcoll.cli.bench.request import Request
 from hpcoll.cli.bench.results import AUTO, Side
-from hpcoll.comm.attach import context_of
+from hpcoll.comm.context.attach import context_of
 from hpcoll.runtime.engine.host_engine import HostEngine
 
 _COPIES = 25  # that are timed

@@ -14,7 +14,7 @@ from hpcoll.base.json_fields import MAX_INTEGER
 from hpcoll.base.processes import GONE, PROC, cpu_s, state_of
 from hpcoll.base.text import printable
 from hpcoll.base.units import MAX_RANKS
-from hpcoll.runtime.transports.live_page import Who, page_of, seconds
+from hpcoll.runtime.telemetry.status_page import Who, page_of, seconds
 
 _LATER_S = 10.0  # after its job began a process may seem to have begun: clocks are set, and ranks start one by one
 

@@ -175,7 +175,7 @@ def _cells(
 
 
 def window(nranks: int) -> int:
-    """Segments in flight, as in `hpcoll.comm.cut.window`, which needs MPI."""
+    """Segments in flight, as in `hpcoll.comm.plans.segmentation.window`, which needs MPI."""
     return 2 * math.ceil(math.log2(max(2, nranks))) + 2
 
 

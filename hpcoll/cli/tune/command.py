@@ -20,15 +20,14 @@ from hpcoll.base.text import LINE, printable
 from hpcoll.base.units import format_nbytes, parse_nbytes
 from hpcoll.cli import ERROR, output
 from hpcoll.cli.abort import ending_all_ranks
+from hpcoll.cli.bench.messages import find_dtype, sizes
 from hpcoll.cli.bench.request import check_memory
-from hpcoll.cli.bench.sizes import sizes
-from hpcoll.cli.bench.values import find_dtype
 from hpcoll.cli.table import table
 from hpcoll.cli.tune.exchange import Fit
 from hpcoll.cli.tune.fit import LARGE_NBYTES
 from hpcoll.cli.tune.search import Findings, Request, Step
 from hpcoll.cli.tune.search import run as measure
-from hpcoll.comm.calls.methods import BY_COLLECTIVE
+from hpcoll.comm.arguments.methods import BY_COLLECTIVE
 from hpcoll.schedules.catalogue import algorithms
 from hpcoll.selection import tuning
 from hpcoll.selection.config import TUNING, read_config

@@ -25,7 +25,7 @@ from mpi4py import MPI
 from hpcoll.analysis.cost import NEVER
 from hpcoll.base.ops import SUM
 from hpcoll.cli.tune.fit import LARGE_NBYTES, Errors, fit_network, largest_errors
-from hpcoll.comm.engine_builder import past_the_caches
+from hpcoll.comm.plans.engine_builder import past_the_caches
 from hpcoll.kernels.host import kernel_address
 from hpcoll.runtime.engine.entry import RUN, call_compiled
 from hpcoll.runtime.engine.host_engine import Binding, HostEngine

@@ -23,8 +23,8 @@ from hpcoll.cli.bench.measure import BATCH_S, SMALL_NBYTES, Call, Pace, measure
 from hpcoll.cli.bench.request import Request as Calls
 from hpcoll.cli.bench.request import cases
 from hpcoll.cli.tune.exchange import Fit, fit_levels
-from hpcoll.comm.attach import context_of
 from hpcoll.comm.communicator import Communicator
+from hpcoll.comm.context.attach import context_of
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.selection.candidates import candidates
 from hpcoll.selection.choose import Need, not_chosen

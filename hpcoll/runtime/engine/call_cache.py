@@ -98,9 +98,9 @@ class CallTable:
 
     Args:
         rank, nranks: Of the communicator.
-        starts: Calls are started only, to be in flight behind others: address of `hpcoll.comm.plan.MessageContext.tickets`.
+        starts: Calls are started only, to be in flight behind others: address of `hpcoll.comm.plans.plan.MessageContext.tickets`.
     Attributes:
-        address: For `hpcoll.runtime.engine.call_lookup.run_cached`.
+        address: For `hpcoll.runtime.engine.compiled.call_lookup.run_cached`.
         starts: Calls are started only.
         calls: What was entered, in the order of the entries.
     """

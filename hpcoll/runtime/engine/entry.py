@@ -21,19 +21,19 @@ from hpcoll.runtime.program.fields import WAIT as WAIT
 _HPCOLL = Path(__file__).parents[2]
 # What compiled code is made of, and where its constants come from.
 _MADE_OF = (
-    Path(__file__), *sorted((_HPCOLL / "runtime/engine").glob("*.py")), *sorted((_HPCOLL / "runtime/program").glob("*.py")),
+    Path(__file__), *sorted((_HPCOLL / "runtime/engine").rglob("*.py")), *sorted((_HPCOLL / "runtime/program").glob("*.py")),
     _HPCOLL / "schedules/ir.py", _HPCOLL / "base/sizes.py",
 )  # fmt: skip
 
 
 def _compile(symbol: str) -> bytes:
-    from hpcoll.runtime.engine.dispatch import dispatch_file
+    from hpcoll.runtime.engine.compiled.dispatch import dispatch_file
 
     return dispatch_file(symbol)
 
 
 def _compile_advance(symbol: str) -> bytes:
-    from hpcoll.runtime.engine.dispatch import advance_file
+    from hpcoll.runtime.engine.compiled.dispatch import advance_file
 
     return advance_file(symbol)
 

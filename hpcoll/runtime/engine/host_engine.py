@@ -17,7 +17,7 @@ from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.fields import DONE, FAILED, GO_ON, PENDING
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, Code, Program, aligned
 from hpcoll.runtime.program.traffic import Traffic, memory_traffic
-from hpcoll.runtime.transports.call_log import CallLog
+from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.runtime.transports.mpi import Library, Tags, last_tag
 from hpcoll.runtime.transports.rings import Rings
 
@@ -134,7 +134,7 @@ class HostEngine:
         return words
 
     def _records(self, shape: Shape | None) -> np.ndarray:
-        """By what `hpcoll.runtime.engine.resize` writes what depends on counts; none where the program is for one call's."""
+        """By what `hpcoll.runtime.engine.compiled.resize` writes what depends on counts; none where the program is for one call's."""
         program = self.program
         if shape is None:
             return np.zeros(0, np.int64)
@@ -236,7 +236,7 @@ class HostEngine:
         self.state[f.SCRATCH], self.state[f.ROOM] = aligned(memory.ctypes.data), memory.nbytes
 
     def sign(self, signature: int, signed: int) -> None:
-        """Tell peers what is run: `hpcoll.comm.signature` has both."""
+        """Tell peers what is run: `hpcoll.comm.plans.signature` has both."""
         self.state[f.SIGNATURE], self.state[f.SIGNED] = signature, signed
 
     def bind_copy(self, nbytes: int) -> None:
@@ -245,7 +245,7 @@ class HostEngine:
         self.state[f.COPY], self.state[f.COPY_ROOM], self.state[f.COPY_NBYTES] = self._copy.ctypes.data, nbytes, nbytes
 
     def bind_request(self, cell: int, null: int, stand_in: int, nbytes: int) -> None:
-        """Let `hpcoll.runtime.engine.progress.start` read and write a persistent request's handle.
+        """Let `hpcoll.runtime.engine.compiled.progress.start` read and write a persistent request's handle.
 
         Args:
             cell: Address of the handle.
@@ -264,7 +264,7 @@ class HostEngine:
         """Run to the end what has begun.
 
         Args:
-            status: What `hpcoll.runtime.engine.interpreter.run` answered, not `DONE`.
+            status: What `hpcoll.runtime.engine.compiled.interpreter.run` answered, not `DONE`.
             look: Called now and then while nothing moves; what it raises ends the run.
         Raises:
             TransportError: the MPI library returned an error; messages may be left under way.

@@ -10,7 +10,7 @@ from mpi4py import MPI
 from hpcoll.runtime.engine.c_library import function_address
 from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.program.fields import HISTORY
-from hpcoll.runtime.transports.call_log import CallLog
+from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.runtime.transports.mpi import function, handle
 
 MAX_COUNT = 2**31 - 1  # of a vector or of one block

@@ -54,7 +54,7 @@ def _reads_items(spec: Any) -> bool:
 
 
 def _reads_int(number: int) -> bool:
-    """As `hpcoll.runtime.engine.spec_reader` does; an int is no shorter than four words but for 0."""
+    """As `hpcoll.runtime.engine.compiled.spec_reader` does; an int is no shorter than four words but for 0."""
     tag = _words(id(number), 3)[2]
     ndigits = tag >> 3 if sys.version_info >= (3, 12) else tag
     digits = _words(id(number), 4)[3] if ndigits else 0

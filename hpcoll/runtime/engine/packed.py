@@ -1,4 +1,4 @@
-"""Room for packed copies of what calls on derived datatypes send and receive (`hpcoll.runtime.engine.packed_calls`)."""
+"""Room for packed copies of what calls on derived datatypes send and receive (`hpcoll.runtime.engine.compiled.packed_calls`)."""
 
 import numpy as np
 from mpi4py import MPI

@@ -1,6 +1,6 @@
 """Where things are in what compiled code reads of a call: the tables of earlier calls, array objects, calls of the MPI library."""
 
-MISS, NATIVE = 4, 5  # answers besides those of `hpcoll.runtime.engine.interpreter.run`
+MISS, NATIVE = 4, 5  # answers besides those of `hpcoll.runtime.engine.compiled.interpreter.run`
 
 # A table. NENTRIES; LATEST: the entry found last; RANK, NRANKS: of the communicator; ARRAY to INT32_DTYPE: addresses of the types
 # and of the objects that are looked for; TAGGED: whether ints have a tag, as from Python 3.12 on; COUNTS: address of room for the counts

@@ -1,6 +1,6 @@
 """Where things are in the arrays that Python fills and compiled code works on."""
 
-# Functions that Python calls: see `hpcoll.runtime.engine.dispatch`.
+# Functions that Python calls: see `hpcoll.runtime.engine.compiled.dispatch`.
 RUN, CACHED, START, ACTIVATE, WAIT, SERVE, RESIZE, UNPACK_RESULTS, HOLD, LET_GO = range(10)
 DONE, PENDING, FAILED, BUSY = 0, 1, 2, 3  # answers of a run
 UNFIT, NO_ROOM = 6, 7  # the program does not hold for these counts, or needs more scratch: nothing has happened
@@ -23,9 +23,9 @@ READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes i
 # addresses in the order of `ir.Buffer`; WHERE_INPUT and WHERE_OUTPUT say where the first two are in symmetric memory, or -1. LANDED: per
 # window slot and message slot the address of a message that waits to be used. ERROR: the MPI library's code when FAILED; FLAG: what
 # MPI_Test answers; LOCK: address of a word that is 1 while a call runs; ACCOUNT: of calls, nanoseconds in them, and bytes; CELL, NULL,
-# STAND_IN, HANDLE_MASK: see `hpcoll.runtime.engine.progress.start`; LAST_TAG: one that no message has; TRUNCATED: MPI's code for a message
-# of another length; STAGING_OF_LANE: bytes; FIRST_STAGING_SLOT: of window slot 0 in this call; BLOCK: address of room for a block when
-# results are too large for the caches, else 0; COPY: where COPY_NBYTES of INPUT are copied first, because results overwrite them; GPU:
+# STAND_IN, HANDLE_MASK: see `hpcoll.runtime.engine.compiled.progress.start`; LAST_TAG: one that no message has; TRUNCATED: MPI's code for
+# a message of another length; STAGING_OF_LANE: bytes; FIRST_STAGING_SLOT: of window slot 0 in this call; BLOCK: address of room for a block
+# when results are too large for the caches, else 0; COPY: where COPY_NBYTES of INPUT are copied first, because results overwrite them; GPU:
 # address of the table below, or 0 when buffers are in host memory. Of symbolic sizes (`hpcoll.base.sizes`): COUNTS: address of the
 # variables, of which NCOUNTS behind the first are the call's; RECORDS, RECORDS_END: what follows from them; ROOM: bytes at SCRATCH,
 # COPY_ROOM: at COPY, NEEDED: what was too much for one of them. ELEMENTS: of the message, for texts; LEDGER_NBYTES: for the ledger. CAME,
@@ -84,7 +84,7 @@ REMEMBERED, HISTORY_NBYTES = 15, 16 * 64
 # Of such a record, by the call's number: signature, count, and nanoseconds at its begin and end, 0 while it has not ended.
 ITS_BEGIN, ITS_END, RECORD_NFIELDS = 2, 3, 4
 RECORDS_HOT, RECORD_BLOCKS = 256, 9  # in the block that is written, and how many full ones are kept behind it
-# Where fields of a signature are (`hpcoll.comm.signature`) by which it is seen whether calls may differ in the element type.
+# Where fields of a signature are (`hpcoll.comm.plans.signature`) by which it is seen whether calls may differ in the element type.
 ELEMENT_AT, ELEMENT_BITS, OP_AT, OP_BITS = 6, 6, 12, 16
 ONE_BYTE = 3  # element types up to that one, of one byte or not known, are alike if nothing is combined
 SPREAD = -7046029254386353131  # an odd number, by which counts that differ a little give fingerprints that differ much

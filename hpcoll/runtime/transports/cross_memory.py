@@ -1,8 +1,8 @@
 """Cross memory attach: whether processes of a node can read each other's memory, with Linux's ``process_vm_readv``.
 
 Where they can, a message need not be staged: its receiver copies it from where it lies. That is one copy instead of two, but it is made by
-the kernel, page by page; it pays where cores share no cache. `hpcoll.runtime.engine.cross_memory` is the compiled side. Where a node has
-``/dev/xpmem``, memory could be mapped once instead; such a way would be another `Route`.
+the kernel, page by page; it pays where cores share no cache. `hpcoll.runtime.engine.compiled.cross_memory` is the compiled side. Where a
+node has ``/dev/xpmem``, memory could be mapped once instead; such a way would be another `Route`.
 """
 
 import ctypes

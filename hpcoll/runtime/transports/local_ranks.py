@@ -15,11 +15,11 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.base.memory import left_nbytes
 from hpcoll.base.units import format_nbytes
 from hpcoll.runtime.program.fields import STAGING_SLOTS
+from hpcoll.runtime.telemetry.status_slots import PAGE_NBYTES, Notices
 from hpcoll.runtime.transports import shared_file
 from hpcoll.runtime.transports import window as windows
 from hpcoll.runtime.transports.cross_memory import MOST_RANKS, OwnMemory, Word, own_memory, refusal
 from hpcoll.runtime.transports.mpi import world_ranks
-from hpcoll.runtime.transports.notices import PAGE_NBYTES, Notices
 from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings, rings_nbytes
 from hpcoll.runtime.transports.symmetric import Ranges, Symmetric, sweep, symmetric_array
 from hpcoll.runtime.transports.window import MAX_WINDOWS, Mapping, Number, Window, whole_pages

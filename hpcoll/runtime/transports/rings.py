@@ -12,7 +12,7 @@ slots, which the lanes in flight take in turn:
 
 A ring slot's number, and an acknowledgement, only ever grow: there is nothing to reset and no barrier. Every cache line has one writer.
 Where a message lies is the number of a window and an offset in it, so that a receiver need not know whether the
-sender staged it or let it lie in symmetric memory. `hpcoll.runtime.engine.shm_ops` is the compiled side.
+sender staged it or let it lie in symmetric memory. `hpcoll.runtime.engine.compiled.shm_ops` is the compiled side.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from hpcoll.runtime.program.items import InPlace, Items
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, INLINE_NBYTES
 from hpcoll.runtime.program.route import Route
 from hpcoll.runtime.program.spans import Pieces, names_of, nbytes_of, spans_of
-from hpcoll.runtime.transports.call_log import CallLog
+from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.runtime.transports.cross_memory import OwnMemory
 from hpcoll.runtime.transports.symmetric import Ranges
 from hpcoll.runtime.transports.window import BASES_AT, PAGE, Window

@@ -8,6 +8,8 @@ import errno
 import os
 from collections.abc import Iterator
 
+from hpcoll.base.files import memory_file
+
 FOLDER = "/dev/shm"
 _NONE_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS)  # what a file system says that makes no such files
 
@@ -24,13 +26,6 @@ def new() -> tuple[int, bool]:
         if error.errno not in _NONE_NAMELESS:
             raise OSError(f"{FOLDER}: {error.strerror}") from None
     return memory_file("hpcoll"), True
-
-
-def memory_file(name: str) -> int:
-    """Descriptor of a new file of memory alone, which other users may not open; the system would let them."""
-    file = os.memfd_create(name, os.MFD_CLOEXEC)
-    os.fchmod(file, 0o600)
-    return file
 
 
 def identity(file: int | str) -> tuple[int, int]:

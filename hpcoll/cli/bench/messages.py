@@ -1,0 +1,150 @@
+"""The messages of a benchmark: their sizes, their contents, and the results that they must have. NumPy only.
+
+Contents are small integers, so that every sum is exact.
+
+Data repeats after a prime number of elements, so that the expected answer of any count and any number of ranks is computed
+on a few hundred elements, while data that lands in the wrong place still differs.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import reduce
+
+import ml_dtypes
+import numpy as np
+
+from hpcoll.base.dtypes import kind, working_dtype
+from hpcoll.base.errors import ArgumentError
+from hpcoll.base.ops import AVG, BUILTIN, ReduceOp
+from hpcoll.base.text import quoted
+from hpcoll.base.units import parse_nbytes
+
+MINBYTES, MAXBYTES, FACTOR = "8", "16M", 8
+MAX_SIZES, MAX_ITERS = 10_000, 10_000_000
+PERIOD = 1009  # elements
+OPERATORS = BUILTIN | {"avg": AVG}
+_NICKNAMES = {"half": "float16", "float": "float32", "double": "float64"}  # as nccl-tests calls them
+_TYPES = (
+    *("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool"),
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128", *_NICKNAMES),
+)
+_UFUNCS = {
+    "sum": np.add, "avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "land": np.logical_and, "lor": np.logical_or,
+    "lxor": np.logical_xor, "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
+}  # fmt: skip
+
+
+def find_dtype(name: str) -> np.dtype:
+    """Element type by its NumPy name, or by nccl-tests' ``half``, ``float``, ``double``.
+
+    Raises:
+        ArgumentError: unknown name; lists those there are.
+
+    >>> find_dtype("float"), find_dtype("int8")
+    (dtype('float32'), dtype('int8'))
+    """
+    if name not in _TYPES:
+        raise ArgumentError(f"datatype must be one of {', '.join(_TYPES)}, got {quoted(name)}")
+    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else _NICKNAMES.get(name, name))
+
+
+def type_name(dtype: np.dtype) -> str:
+    """Name that nccl-tests prints for an element type."""
+    return next((short for short, name in _NICKNAMES.items() if name == dtype.name), dtype.name)
+
+
+def find_op(name: str) -> ReduceOp:
+    """Operator by name.
+
+    Raises:
+        ArgumentError: unknown name; lists those there are.
+    """
+    if name not in OPERATORS:
+        raise ArgumentError(f"op must be one of {', '.join(OPERATORS)}, got {quoted(name)}")
+    return OPERATORS[name]
+
+
+def contribution(code: int, rank: int, op: ReduceOp | None, dtype: np.dtype) -> np.ndarray:
+    """One period of what ``rank`` contributes to the item with number ``code``.
+
+    Returns:
+        ``PERIOD`` values 0 to 10 (products: 1, 2 or i) in a type that loses nothing: the element type itself, but float64 and
+        complex128 for shorter floating types.
+    """
+    index = (np.arange(PERIOD) + 101 * code + 31 * rank) % PERIOD
+    small = index * index % PERIOD % 11
+    is_complex, is_product = kind(dtype) == "c", op is not None and op.name == "prod"
+    if is_product:
+        return np.where(small == 0, 1j, 1).astype(_wide(dtype)) if is_complex else (1 + (small == 0)).astype(_wide(dtype))
+    if kind(dtype) == "b":
+        return small > 5
+    return (small + 1j * (index % 7)).astype(_wide(dtype)) if is_complex else small.astype(_wide(dtype))
+
+
+def combined(code: int, ranks: Sequence[int], nranks: int, op: ReduceOp | None, dtype: np.dtype) -> np.ndarray:
+    """One period of the answer: the contributions of ``ranks`` to an item, rounded once to ``dtype``."""
+    parts = [contribution(code, rank, op, dtype) for rank in ranks]
+    if op is not None:
+        with np.errstate(over="ignore"):
+            total = reduce(_UFUNCS[op.name], parts).astype(parts[0].dtype)
+        parts = [total / nranks if op.average else total]
+    with np.errstate(over="ignore"):
+        return parts[0].astype(dtype)
+
+
+def count_wrong(found: np.ndarray, period: np.ndarray) -> int:
+    """Elements of ``found`` that differ from an endless repetition of ``period``."""
+    if found.dtype == np.bool_:  # a byte that is neither 0 nor 1 is wrong, whatever NumPy makes of it
+        found, period = found.view(np.uint8), period.view(np.uint8)
+    whole = found.size // period.size * period.size
+    wrong = np.count_nonzero(found[:whole].reshape(-1, period.size) != period)
+    return int(wrong + np.count_nonzero(found[whole:] != period[: found.size - whole]))
+
+
+def repeat(period: np.ndarray, target: np.ndarray) -> None:
+    """Fill ``target`` with an endless repetition of ``period``."""
+    whole = target.size // period.size * period.size
+    target[:whole].reshape(-1, period.size)[...] = period
+    target[whole:] = period[: target.size - whole]
+
+
+def _wide(dtype: np.dtype) -> np.dtype:
+    """A type in which small integers stay exact under all operators."""
+    if kind(dtype) not in "fc":
+        return dtype
+    return np.promote_types(working_dtype(dtype), np.complex128 if kind(dtype) == "c" else np.float64)
+
+
+def sizes(minbytes: int, maxbytes: int, stepbytes: int = 0, factor: int = 0) -> Iterator[int]:
+    """Sizes from ``minbytes`` to ``maxbytes``: by adding ``stepbytes >= 1``, or else by multiplying with ``factor >= 2``.
+
+    >>> list(sizes(8, 64, factor=2)), list(sizes(8, 20, stepbytes=6))
+    ([8, 16, 32, 64], [8, 14, 20])
+    """
+    assert minbytes >= 1, minbytes
+    assert stepbytes >= 1 or factor >= 2, (stepbytes, factor)
+    size = minbytes
+    while size <= maxbytes:
+        yield size
+        size = size + stepbytes if stepbytes else size * factor
+
+
+def sizes_of(minbytes: str, maxbytes: str | None, stepbytes: str | None, factor: int) -> tuple[int, ...]:
+    """Sizes from texts such as ``"64K"``, as ``hpcoll bench`` takes them.
+
+    Args:
+        minbytes, maxbytes: Least and greatest size; None: `MAXBYTES`, or ``minbytes`` if that is more.
+        stepbytes: Distance of two sizes, or None.
+        factor: Ratio of two sizes, when there is no distance; at least 2.
+    Raises:
+        ArgumentError: not a size, an empty range, a step below 1, or more than `MAX_SIZES` sizes.
+    """
+    least = parse_nbytes(minbytes)
+    greatest = max(least, parse_nbytes(MAXBYTES)) if maxbytes is None else parse_nbytes(maxbytes)
+    step = 0 if stepbytes is None else parse_nbytes(stepbytes)
+    if not 1 <= least <= greatest:
+        raise ArgumentError(f"sizes need 1 <= minbytes <= maxbytes, got {least} and {greatest}")
+    if factor < 2 or (stepbytes is not None and step < 1):
+        raise ArgumentError("stepfactor must be at least 2 and stepbytes at least 1")
+    if step and (greatest - least) // step >= MAX_SIZES:
+        raise ArgumentError(f"stepbytes makes {(greatest - least) // step + 1} sizes, at most {MAX_SIZES} are measured")
+    return tuple(sizes(least, greatest, step, factor))

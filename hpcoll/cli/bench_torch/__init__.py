@@ -1,0 +1,1 @@
+"""``hpcoll bench-torch``: the backend of torch.distributed measured beside gloo."""

@@ -1,0 +1,45 @@
+"""``hpcoll bench-torch``: measures the backend of torch.distributed beside gloo, in turns, in one process per rank, with answers checked.
+
+PyTorch is imported only to measure, with `hpcoll.cli.bench_torch.run`.
+"""
+
+import argparse
+import importlib.util
+import math
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.base.text import quoted
+from hpcoll.cli.bench.messages import MAX_ITERS, sizes_of
+
+OPERATIONS = ("all_reduce", "all_gather_into_tensor", "all_gather", "reduce_scatter_tensor", "reduce_scatter", "broadcast")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add = parser.add_argument
+    parser.epilog = "Sizes are those of the whole message and take K, M, G (powers of 1024). Exit code 1 means that an answer was wrong."
+    add("operations", metavar="OPERATION", nargs="*", help=f"{', '.join(OPERATIONS)}; default all")
+    add("-b", "--minbytes", default="1K", metavar="SIZE", help="least size; default 1K")
+    add("-e", "--maxbytes", default="64M", metavar="SIZE", help="greatest size; default 64M")
+    add("-f", "--stepfactor", type=int, default=4, metavar="N", help="multiply by N from one size to the next; default 4")
+    add("-n", "--iters", type=int, metavar="N", help="iterations; default: as many as fit --seconds, 5 to 1000")
+    add("--seconds", type=float, default=1.0, metavar="S", help="for each operation and size; default 1")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure; rank 0 prints a table."""
+    unknown = set(arguments.operations) - set(OPERATIONS)
+    if unknown:
+        raise ArgumentError(f"operations are {', '.join(OPERATIONS)}, got {quoted(', '.join(sorted(unknown)))}")
+    if arguments.iters is not None and not 1 <= arguments.iters <= MAX_ITERS:
+        raise ArgumentError(f"iters must be from 1 to {MAX_ITERS}, got {arguments.iters}")
+    if not 0 < arguments.seconds < math.inf:
+        raise ArgumentError(f"seconds must be above 0, got {arguments.seconds:g}")
+    sizes = sizes_of(arguments.minbytes, arguments.maxbytes, None, arguments.stepfactor)
+    if importlib.util.find_spec("torch") is None:
+        raise ArgumentError("bench-torch needs PyTorch: pip install 'hpcoll[torch]'")
+    from hpcoll.cli.bench.measure import Pace
+    from hpcoll.cli.bench_torch.run import run as measure
+
+    names = [name for name in OPERATIONS if name in (arguments.operations or OPERATIONS)]
+    return measure(names, sizes, Pace(arguments.iters, budget_s=arguments.seconds))

@@ -1,0 +1,1 @@
+"""The arguments of a call: read, checked, and described as a value."""

@@ -1,0 +1,207 @@
+"""What mpi4py's buffer specs leave out: counts, displacements, and how elements lie in memory."""
+
+import contextlib
+import functools
+import operator
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.base.dtypes import is_bfloat16
+from hpcoll.base.errors import ArgumentBufferError, ArgumentError, ArgumentKeyError, ArgumentTypeError
+from hpcoll.base.text import printable
+from hpcoll.comm.arguments.memory import Array
+from hpcoll.runtime.gpu.arrays import DeviceArray
+
+_Place: TypeAlias = tuple[int, int, tuple[int, ...] | None, tuple[int, ...] | None]  # elements in total, byte offset, counts, displs
+
+_QUAD = ("REAL16", "COMPLEX32")  # binary128 in Fortran, though mpi4py's type string says long double
+_CHARACTERS: dict[str, np.dtype[Any]] = {"S1": np.dtype("u1"), "U1": np.dtype("u4")}
+
+
+_MAX_ITEMSIZE = 2**31 - 1  # of a NumPy dtype, and what MPI_Pack of Open MPI 5 can count
+
+
+class Derived(NamedTuple):
+    """A derived datatype as an element type.
+
+    Attributes:
+        name: That it was given, or "derived".
+        of: NumPy's name of the type of all numbers in it; empty where there are several, or another.
+    """
+
+    name: str
+    of: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Element: TypeAlias = np.dtype[Any] | Derived | str
+
+
+class Layout(NamedTuple):
+    """How elements lie in memory: extent and true bounds of one, in bytes; trusted ones may reach beyond the memory that is named."""
+
+    dtype: np.dtype[Any]
+    extent: int
+    lower: int
+    upper: int
+    label: str
+    datatype: MPI.Datatype | None = None
+    trusted: bool = False
+
+    @property
+    def element(self) -> Element:
+        """As in `hpcoll.comm.arguments.call.Call`."""
+        return element_of(self.dtype, self.datatype)
+
+    def infer(self, nbytes: int, nparts: int, subject: str) -> int:
+        """Elements in so many bytes, which must fill equal parts."""
+        count, rest = divmod(nbytes, self.extent)
+        if rest or count % nparts:
+            needs = f"whole elements of {self.label}" if rest else f"{nparts} equal blocks of {self.label}"
+            raise ArgumentError(f"{subject} needs {needs}, got {nbytes} bytes ({self.extent} per element): give the count")
+        return count
+
+    def check(self, first: int, end: int, nbytes: int, *, subject: str) -> None:
+        """Refuse elements [first, end) that reach outside so many bytes."""
+        if not self.trusted and first < end and (first * self.extent + self.lower < 0 or (end - 1) * self.extent + self.upper > nbytes):
+            needs = f"elements {first} to {end}" if first < 0 else f"{end} elements"
+            raise ArgumentError(f"{subject} needs {needs} of {self.label}, got {nbytes // self.extent}")
+
+
+def element_of(dtype: np.dtype[Any], datatype: MPI.Datatype | None) -> Element:
+    """Element type as the caller gave it: that of plain elements, or a derived datatype."""
+    if datatype is None:
+        return dtype
+    found = _types(datatype)
+    return Derived(printable(datatype.name) or "derived", found.pop() if len(found) == 1 else "")
+
+
+def _types(datatype: MPI.Datatype) -> set[str]:
+    """NumPy's names of the types of all numbers in a datatype; among them the empty string for what has none."""
+    if datatype.is_predefined:
+        layout = _basic_datatypes().get(MPI._handleof(datatype))
+        return {"" if layout is None else layout.label}
+    found = set[str]()
+    for one in datatype.Get_contents()[-1]:
+        found |= _types(one)
+        if not one.is_predefined:  # a handle of our own
+            one.Free()
+    return found
+
+
+def _plain(dtype: np.dtype[Any]) -> Layout | None:
+    """Layout of the plain elements of a dtype, or None for one that no collective takes."""
+    if dtype.kind in "biufc" and dtype.isbuiltin == 1 and dtype.isnative:
+        dtype = np.dtype(dtype.str)  # long and long long become one object
+    elif not is_bfloat16(dtype):
+        if not dtype.isnative or dtype.str[1:] not in _CHARACTERS:
+            return None
+        dtype = _CHARACTERS[dtype.str[1:]]
+    return Layout(dtype, dtype.itemsize, 0, dtype.itemsize, dtype.name)
+
+
+# By dtype of the array; grows with what arrays bring.
+LAYOUTS = {dtype: layout for dtype in map(np.dtype, "?bhilqBHILQefdgFDG") if (layout := _plain(dtype)) is not None}
+
+
+@functools.cache
+def _basic_datatypes() -> dict[int, Layout]:
+    """Layout by handle of the predefined MPI datatypes with plain elements; asks MPI, hence not before MPI_Init."""
+    table = {}
+    for name, datatype in vars(MPI).items():
+        if isinstance(datatype, MPI.Datatype) and datatype != MPI.DATATYPE_NULL and name not in _QUAD:
+            layout = _plain(np.dtype(datatype.typestr))
+            if layout is not None and layout.extent == datatype.size == datatype.extent:
+                table[MPI._handleof(datatype)] = layout
+    return table
+
+
+def split(spec: Any, subject: str, *, vector: bool) -> tuple[Any, Any, Any, Any]:
+    """Buffer, counts, displs and datatype of a spec; None for what it leaves out."""
+    if not isinstance(spec, list | tuple):
+        return spec, None, None, None
+    if not 2 <= len(spec) <= 4:
+        raise ArgumentError(f"{subject} needs 2 to 4 items (buffer, count, displacement, datatype), got {len(spec)}")
+    buffer, counts, displs, datatype = spec if len(spec) == 4 else (*spec[:2], None, *spec[2:], None)[:4]
+    if len(spec) == 2 and isinstance(counts, MPI.Datatype | str):
+        counts, datatype = None, counts
+    elif len(spec) < 4 and isinstance(counts, tuple if vector else tuple | list):  # for v forms a list is the counts
+        if len(counts) != 2:
+            raise ArgumentError(f"{subject} needs a pair (count, displacement), got {counts}; several counts are written as a list")
+        counts, displs = counts
+    return buffer, counts, displs, datatype
+
+
+def layout_of(array: Array | DeviceArray, datatype: object, subject: str) -> Layout | None:
+    """Element layout that the datatype gives, or the array's own; None for one that only the MPI library can walk."""
+    if datatype is None:
+        layout = LAYOUTS.get(array.dtype) or _plain(array.dtype)
+        if layout is None:
+            kind = ArgumentKeyError if array.dtype.isnative and array.dtype.kind not in "mM" else ArgumentBufferError
+            raise kind(f"{subject} needs native numbers, got dtype {array.dtype}: convert it or give an MPI datatype")
+        LAYOUTS[array.dtype] = layout
+        return layout
+    if isinstance(datatype, str):
+        with contextlib.suppress(ValueError):  # an unknown code stays a str
+            datatype = MPI.Datatype.fromcode(datatype)
+    if not isinstance(datatype, MPI.Datatype):
+        raise ArgumentKeyError(f"{subject} needs an MPI datatype or a type code, got {datatype!r}")
+    layout = _basic_datatypes().get(MPI._handleof(datatype))
+    if layout is not None or datatype == MPI.DATATYPE_NULL or datatype.extent <= 0 or datatype.size > _MAX_ITEMSIZE:
+        return layout
+    lower, true_extent = datatype.Get_true_extent()
+    label = datatype.name if datatype.is_named else "a derived datatype"
+    return Layout(np.dtype((np.void, datatype.size)), datatype.extent, lower, lower + true_extent, label, datatype)
+
+
+def place_one(counts: object, displs: object, nbytes: int, *, layout: Layout, nblocks: int, subject: str) -> _Place:
+    """All elements as one stretch of memory, nblocks times as many as an explicit count says."""
+    first = 0 if displs is None else _integer(displs, subject)
+    offset = first * layout.extent
+    if not 0 <= offset <= nbytes:
+        raise ArgumentError(f"{subject} needs a displacement of 0 to {nbytes // layout.extent}, got {first}")
+    count = layout.infer(nbytes - offset, nblocks, subject) if counts is None else _integer(counts, subject) * nblocks
+    if count < 0:
+        raise ArgumentError(f"{subject} needs a count >= 0, got {count // nblocks}")
+    layout.check(first, first + count, nbytes, subject=subject)
+    return count, offset, None, None
+
+
+def place_blocks(counts: object, displs: object, nbytes: int, *, layout: Layout, nblocks: int, subject: str) -> _Place:
+    """Blocks that each have their own count and displacement."""
+    if counts is None:  # an even split, the rest to the first blocks
+        base, extra = divmod(layout.infer(nbytes, 1, subject), nblocks)
+        sizes = (base + 1,) * extra + (base,) * (nblocks - extra)
+    else:
+        sizes = _integers(counts, (1,) * nblocks, subject)
+    starts = tuple(accumulate(sizes[:-1], initial=0)) if displs is None else _integers(displs, range(nblocks), subject)
+    if min(sizes) < 0:
+        raise ArgumentError(f"{subject} needs counts >= 0, got {min(sizes)}")
+    used = [(start, start + size) for start, size in zip(starts, sizes, strict=True) if size] or [(0, 0)]
+    layout.check(min(used)[0], max(end for _, end in used), nbytes, subject=subject)
+    return sum(sizes), 0, sizes, starts
+
+
+def _integer(value: Any, subject: str) -> int:
+    """A count or displacement; integral floats pass, since real codes compute counts with NumPy."""
+    try:
+        return int(value) if isinstance(value, float | np.floating) and value.is_integer() else operator.index(value)
+    except TypeError:
+        raise ArgumentTypeError(f"{subject} needs integer counts and displacements, got {value!r}") from None
+
+
+def _integers(values: Any, scale: Sequence[int], subject: str) -> tuple[int, ...]:
+    """One integer per block; a lone integer stands for its multiples by scale."""
+    try:
+        items = tuple(values)
+    except TypeError:
+        return tuple(_integer(values, subject) * factor for factor in scale)
+    if len(items) != len(scale):
+        raise ArgumentError(f"{subject} needs {len(scale)} counts or displacements, one per block, got {len(items)}")
+    return tuple(_integer(item, subject) for item in items)

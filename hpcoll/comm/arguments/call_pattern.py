@@ -1,0 +1,94 @@
+"""What a call's arguments are made of, so that compiled code recognises calls like it (`hpcoll.runtime.engine.call_cache`)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.comm.arguments.buffer_specs import layout_of, split
+from hpcoll.comm.arguments.call import Call
+from hpcoll.comm.arguments.methods import Method
+from hpcoll.runtime.engine.call_cache import Side
+from hpcoll.runtime.engine.object_layout import HOLDERS
+from hpcoll.runtime.program.call_fields import ABSENT, ALIASED, BLOCKS, FILLED, MANY, OF_NONE, OF_RECEIVED, OF_SENT, ONE
+from hpcoll.runtime.transports.mpi import handle
+
+Sides = tuple[Side, Side]
+
+
+def sides(row: Method, arguments: Sequence[Any], buffers: Sequence[Any], rank: int, nranks: int) -> Sides | None:
+    """How the buffers of a call that has passed all checks are recognised; None where compiled code cannot read them.
+
+    Args:
+        row, arguments: Of the call.
+        buffers: What `hpcoll.runtime.engine.compiled.call_lookup.run_cached` gets: what is sent, or ``MPI.IN_PLACE``, and what is received.
+        rank, nranks: Of the communicator.
+    """
+    kinds = [row.holds[1] if len(arguments) > 1 and one is arguments[1] is not arguments[0] else row.holds[0] for one in buffers]
+    if row.at_root and row.name.endswith("v") and rank != row.find("root", arguments):
+        kinds[1 if row.at_root == "recvbuf" else 0] = ABSENT
+    sent = _side(buffers[0], kinds[0], nranks, writable=False)
+    received = None if sent is None else _side(buffers[1], kinds[1], nranks, writable=True)
+    return None if sent is None or received is None else (sent, received)
+
+
+def whose_sizes(row: Method, call: Call) -> int:
+    """Which side of a call with blocks of their own sizes says the sizes of all."""
+    assert call.blocks is not None
+    if call.op is not None:
+        return FILLED
+    return OF_NONE if not call.blocks[2] else OF_SENT if row.at_root == "sendbuf" else OF_RECEIVED
+
+
+def _side(spec: Any, kind: int, nranks: int, *, writable: bool) -> Side | None:
+    if kind == ABSENT or spec is MPI.IN_PLACE:
+        return Side(ABSENT if kind == ABSENT else ALIASED)
+    buffer, counts, displs, datatype = split(spec, "", vector=kind == MANY)
+    array = _readable(spec, buffer, datatype, writable=writable)
+    if array is None:
+        return None
+    layout = layout_of(array, datatype, "")
+    if layout is None or (layout.datatype is not None and kind == MANY):
+        return None
+    nbytes, derived = 0, ()  # type: int, tuple[int, ...]
+    if layout.datatype is not None:
+        reach = (0, -layout.extent) if isinstance(buffer, MPI.buffer) else (layout.lower, layout.upper)
+        derived = handle(layout.datatype), layout.dtype.itemsize, *reach
+    if kind != MANY:
+        nbytes = array.nbytes - int(displs or 0) * layout.extent
+        nbytes = nbytes if counts is None else int(counts) * (nranks if kind == BLOCKS else 1) * layout.extent
+        nbytes = nbytes // layout.extent * layout.dtype.itemsize if derived else nbytes
+    return Side(kind, nbytes, writable, buffer, *_form(spec, datatype), layout.extent, derived)
+
+
+def opaque_sides(buffers: Sequence[Any]) -> Sides | None:
+    """As `sides` for a call that only the MPI library understands: only its types count."""
+    found: list[Side] = []
+    for i, spec in enumerate(buffers):
+        buffer, datatype = (spec[0], spec[-1]) if type(spec) in (list, tuple) and 2 <= len(spec) <= 4 else (spec, None)
+        if _readable(spec, buffer, datatype, writable=i == 1) is None:
+            return None
+        found.append(Side(ONE, 0, i == 1, buffer, *_form(spec, datatype)))
+    return found[0], found[1]
+
+
+def _readable(spec: Any, buffer: Any, datatype: object, *, writable: bool) -> np.ndarray | None:
+    """The memory that compiled code would find, or None: a view that is the whole spec has a format, which it does not look at."""
+    known = type(buffer) is np.ndarray or (type(buffer) in HOLDERS and (type(buffer) is not memoryview or datatype is not None))
+    if not known or (buffer is not spec and type(spec) not in (list, tuple)):
+        return None
+    try:
+        array = buffer if type(buffer) is np.ndarray else np.asarray(memoryview(buffer))
+    except ValueError:  # NumPy has no such elements
+        return None
+    flags = array.flags
+    return array if flags.c_contiguous and flags.aligned and (flags.writeable or not writable) else None
+
+
+def _form(spec: Any, datatype: object) -> tuple[int, int, object]:
+    """How many items a spec has, which one is the datatype, and that."""
+    if type(spec) not in (list, tuple):
+        return 0, -1, None
+    last = len(spec) - 1
+    return len(spec), last if last > 1 or datatype is not None else -1, datatype

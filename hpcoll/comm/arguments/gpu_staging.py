@@ -1,0 +1,175 @@
+"""What a call on GPU arrays does before and after its collective, as launches on a stream.
+
+The same as `calls.reductions` and `calls.data_movement` do with NumPy: other element types, factors, packing, copies of what results would
+overwrite.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcoll.base.dtypes import working_dtype
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.arguments.call import Call, Reduction, factor_of
+from hpcoll.comm.arguments.memory import UNREADABLE, host_array
+from hpcoll.kernels import MAX_AXES, WIDE_NBYTES
+from hpcoll.runtime.gpu.arrays import DeviceArray, device_array
+from hpcoll.runtime.gpu.device import Gpu, Temporary, gpu_of, kernels
+
+Launch = Callable[[int], None]  # of a stream
+
+
+class Bytes(NamedTuple):
+    """GPU memory made for a call, and what fills it."""
+
+    memory: Temporary
+    fill: Launch
+
+
+def reduction(given: Reduction) -> Call:
+    """The call on GPU arrays, with what `hpcoll.comm.arguments.reductions` adds for host arrays.
+
+    Kernels fold half types in float32 and round once, so that with ``one_fold`` arrays may travel as they are, unless a factor is applied.
+    """
+    send, recv, op, dtype = given.send, given.recv, given.op, given.dtype
+    gpu = gpu_of((send.gpu or recv.gpu).ordinal)  # type: ignore[union-attr]
+    plain = op.premultiplier is None and not op.average
+    one_fold = given.one_fold and plain and working_dtype(dtype) != dtype
+    work = dtype if one_fold else working_dtype(dtype)
+    before: list[Launch] = []
+    keep: list[object] = []
+    source, in_place = send.address, given.in_place
+
+    def through(made: Bytes) -> int:
+        before.append(made.fill)
+        keep.append(made.memory)
+        return made.memory.address
+
+    if send.gpu is not None and not send.gpu.order:
+        source = through(pack(gpu, send.gpu))
+    if work != dtype or op.premultiplier is not None:
+        scaled = gpu.temporary(send.count * work.itemsize)
+        factor = 1 if op.premultiplier is None else factor_of(op, work)
+        fill = scale(gpu, scaled.address, work, source, dtype, send.count, factor, divides=False)
+        source, in_place = through(Bytes(scaled, fill)), False
+    if given.collective == "reduce_scatter" and in_place:
+        source, in_place = through(copy(gpu, source, send.nbytes)), False
+    target, after = recv.address if recv else 0, list[Launch]()
+    if recv is not None and work != dtype:
+        result = gpu.temporary(given.own_count * work.itemsize)
+        keep.append(result)
+        after.append(scale(gpu, target, dtype, result.address, work, given.own_count, given.divisor, divides=True))
+        target, in_place = result.address, False
+    elif recv is not None and given.divisor > 1:
+        after.append(scale(gpu, target, dtype, target, dtype, given.own_count, given.divisor, divides=True))
+    return given.call(
+        source, target, in_place=in_place, dtype=work, one_fold=one_fold, before=tuple(before), finish=finisher(gpu, after),
+        keep=tuple(keep), as_given=False,
+    )  # fmt: skip
+
+
+def settled(call: Call, gpu: Gpu) -> Call:
+    """A call whose results overwrite its input, on a copy of the input."""
+    if not call.copied:
+        return call
+    copied = copy(gpu, call.send, call.copied)
+    return call._replace(send=copied.memory.address, copied=0, before=(*call.before, copied.fill), keep=(*call.keep, copied.memory))
+
+
+def finisher(gpu: Gpu, after: Sequence[Launch], first: Callable[[], None] | None = None) -> Callable[[], None] | None:
+    """What launches and waits, after something else; None where there is nothing to launch."""
+    if not after:
+        return first
+
+    def finish() -> None:
+        if first is not None:
+            first()
+        with gpu.entered():
+            for launch in after:
+                launch(gpu.stream)
+            gpu.finish(gpu.stream)
+
+    return finish
+
+
+def scale(
+    gpu: Gpu, dst: int, dst_type: np.dtype, src: int, src_type: np.dtype, count: int, value: complex, *, divides: bool
+) -> Launch:
+    """Multiply or divide by a number, and convert."""
+    made = kernels()
+    function = gpu.function(made.scale(src_type, dst_type, gpu.cc))
+    real, imag = (struct.unpack("<q", struct.pack("<d", part))[0] for part in (complex(value).real, complex(value).imag))
+    blocks = -(-count * dst_type.itemsize // (made.BLOCK * WIDE_NBYTES))
+    return lambda stream: gpu.launch(function, [dst, src, count, real, imag, int(divides)], blocks, made.BLOCK, stream)
+
+
+def copy(gpu: Gpu, src: int, nbytes: int) -> Bytes:
+    """A copy of memory."""
+    memory = gpu.temporary(nbytes)
+    return Bytes(memory, lambda stream: gpu.driver.copy(memory.address, src, nbytes, stream))
+
+
+def pack(gpu: Gpu, array: DeviceArray) -> Bytes:
+    """An array with gaps, in C order without."""
+    made = kernels()
+    assert array.strides is not None
+    shape, strides = _axes(array.shape, array.strides)
+    if len(shape) > MAX_AXES:
+        raise ArgumentError(f"an array with gaps needs at most {MAX_AXES} axes, got {len(shape)}: copy it first")
+    shape, strides = [1] * (MAX_AXES - len(shape)) + shape, [0] * (MAX_AXES - len(strides)) + strides
+    memory = gpu.temporary(array.nbytes)
+    function = gpu.function(made.pack(array.dtype.itemsize, gpu.cc))
+    values = [memory.address, array.pointer, *shape, *strides]
+    blocks = -(-array.size // made.BLOCK)
+    return Bytes(memory, lambda stream: gpu.launch(function, values, blocks, made.BLOCK, stream))
+
+
+class Lifted:
+    """A copy on the GPU of a host array that a call uses beside GPU arrays; the copy has the CUDA array interface."""
+
+    def __init__(self, memory: Temporary, host: np.ndarray) -> None:
+        self.memory, self.host = memory, host
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """What `hpcoll.runtime.gpu.arrays` reads."""
+        strides = None if self.host.flags.c_contiguous else self.host.strides
+        data = (self.memory.address if self.host.size else 0, not self.host.flags.writeable)
+        return {"version": 3, "shape": self.host.shape, "typestr": self.host.dtype.str, "data": data, "strides": strides, "stream": None}
+
+    def fill(self, stream: int) -> None:
+        """Copy from the host."""
+        self.memory.gpu.driver.copy(self.memory.address, self.host.ctypes.data, self.host.nbytes, stream)
+
+    def bring_home(self, stream: int) -> None:
+        """Copy to the host."""
+        self.memory.gpu.driver.copy(self.host.ctypes.data, self.memory.address, self.host.nbytes, stream)
+
+
+def lifted(gpu: Gpu, spec: Any) -> tuple[Any, Lifted | None]:
+    """A buffer argument with a copy on the GPU of its host array; itself where it has none that is contiguous."""
+    buffer = spec[0] if isinstance(spec, list | tuple) and spec else spec
+    try:
+        array = None if buffer is None or device_array(buffer) is not None else host_array(buffer)
+    except UNREADABLE:  # why is said when the call is described
+        return spec, None
+    if array is None or not array.flags.forc:
+        return spec, None
+    one = Lifted(gpu.temporary(array.nbytes), array)
+    return (type(spec)([one, *spec[1:]]) if isinstance(spec, list | tuple) else one), one
+
+
+def _axes(shape: Sequence[int], strides: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The same elements in the same order by fewer axes."""
+    sizes, steps = list[int](), list[int]()
+    for n, step in zip(shape, strides, strict=True):
+        if n == 1:
+            continue
+        if sizes and steps[-1] == n * step:
+            sizes[-1], steps[-1] = sizes[-1] * n, step
+        else:
+            sizes.append(n)
+            steps.append(step)
+    return sizes, steps

@@ -1,0 +1,258 @@
+"""GPU arrays of a call served from host memory: copied there before it, and results back after it.
+
+For what no device program serves: short messages, ranks without a GPU among the others, operators and methods that only the MPI
+library has. The call itself sees NumPy arrays and takes the host's way. Arrays that share memory share their mirrors, so that the
+host's rules for in-place calls and overlaps hold as they are.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcoll.comm.arguments.call import is_in_place
+from hpcoll.comm.arguments.memory import gpu_memory
+from hpcoll.comm.arguments.methods import Method
+from hpcoll.comm.arguments.methods import method as method_row
+from hpcoll.runtime.gpu.arrays import DeviceArray, enter, stream_handle, stream_of
+from hpcoll.runtime.gpu.cuda import Driver, driver
+from hpcoll.runtime.gpu.pinned import pinned
+
+_ALIGNMENT = 64
+
+
+class _CopyStream(NamedTuple):
+    """A stream of ours, an event for the work before it and one for its own."""
+
+    stream: int
+    before: int
+    done: int
+
+
+@cache
+def _idle(found: Driver, ordinal: int) -> list[_CopyStream]:
+    """Copy streams of a GPU that nobody uses: threads must not share an event."""
+    return []
+
+
+class _Region(NamedTuple):
+    """Memory of one or two arrays that share bytes.
+
+    Attributes:
+        first: Address on the GPU.
+        host: Its bytes.
+        read: Whether the call reads any of it, or leaves parts as they were.
+    """
+
+    first: int
+    host: np.ndarray[Any, np.dtype[np.uint8]]
+    read: bool
+
+    def bytes_of(self, array: DeviceArray) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """The bytes that an array spans."""
+        first, end = array.span
+        return self.host[first - self.first : end - self.first]
+
+
+class Mirror:
+    """Host copies of the GPU arrays of one call; used for one call or, by a persistent request, again and again.
+
+    Attributes:
+        arguments: Those of the call, with a mirror for each GPU array; what this rank's call ignores is None.
+
+    Args:
+        arguments: The caller's.
+        arrays: GPU arrays by position.
+        received: Position of the one that the call writes to, or None.
+        unread: Positions of those that it overwrites without having read them.
+        streams: Handles of the streams that order the call.
+    """
+
+    _copy_stream: _CopyStream | None = None  # of ``follow``
+
+    def __init__(
+        self, arguments: tuple[Any, ...], arrays: dict[int, DeviceArray], received: int | None, unread: set[int], streams: set[int]
+    ) -> None:
+        self._streams, self._keep = streams, arrays
+        self._ordinal = next(iter(arrays.values())).ordinal
+        self._idle = _idle(_driver(), self._ordinal)
+        self._regions = _regions(arrays, unread)
+        self._packed: list[tuple[Any, Any]] = []
+        theirs = list(arguments)
+        for position, array in arrays.items():
+            host = self._host(array)
+            spec = theirs[position]
+            theirs[position] = type(spec)([host, *spec[1:]]) if isinstance(spec, list | tuple) else host
+        self.arguments = tuple(theirs)
+        self._received = arrays.get(received) if received is not None else None
+
+    def _host(self, array: DeviceArray) -> np.ndarray[Any, Any]:
+        """The array's mirror, of the same shape, type and memory order; one with gaps is packed once it has been fetched."""
+        if not array.size:
+            return np.empty(array.shape, array.dtype)
+        region = self._region(array)
+        offset = array.pointer - region.first
+        host: np.ndarray[Any, Any] = np.ndarray(array.shape, array.dtype, region.host, offset, array.strides)
+        if not array.order:
+            self._packed.append((np.empty(array.shape, array.dtype), host))
+            return self._packed[-1][0]
+        host.flags.writeable = not array.readonly
+        return host
+
+    def _region(self, array: DeviceArray) -> _Region:
+        return next(one for one in self._regions if one.first <= array.pointer < one.first + one.host.size)
+
+    def __del__(self) -> None:
+        if self._copy_stream is not None:
+            self._idle.append(self._copy_stream)
+
+    def _follow(self) -> _CopyStream:
+        """A copy_stream whose work comes after what is on the streams by now."""
+        found = _driver()
+        enter(found, self._ordinal)
+        copy_stream = _take(found, self._ordinal)
+        for stream in self._streams:
+            found("cuEventRecord", copy_stream.before, stream)
+            found("cuStreamWaitEvent", copy_stream.stream, copy_stream.before, 0)
+        return copy_stream
+
+    def follow(self) -> None:
+        """Let `store` come after what is on the streams by now, without waiting: for a call that reads nothing, instead of `fetch`."""
+        self._copy_stream = self._follow()
+
+    def fetch(self, *, everything: bool = False) -> None:
+        """Wait for what comes before on the streams, and copy from the GPU what the call reads.
+
+        Args:
+            everything: Also what the call is said not to read.
+        Raises:
+            DeviceError: the driver failed.
+        """
+        found, copy_stream = _driver(), self._follow()
+        for region in self._regions:
+            if region.read or everything:
+                found.copy(region.host.ctypes.data, region.first, region.host.size, copy_stream.stream)
+        _finish(found, self._ordinal, copy_stream)
+        for packed, host in self._packed:
+            packed[...] = host
+
+    def store(self, spans: Iterable[tuple[int, int]] | None = None) -> None:
+        """Copy results to the GPU, and wait for that; errors as in `fetch`.
+
+        Args:
+            spans: Addresses in the mirror, first byte and after the last one, of what has come; None: all of the receive buffer.
+        """
+        array = self._received
+        if array is None or not array.size:
+            return
+        found, host = _driver(), self._region(array).bytes_of(array)
+        enter(found, self._ordinal)
+        copy_stream, self._copy_stream = self._copy_stream or _take(found, self._ordinal), None
+        start = host.ctypes.data
+        for first, end in [(start, start + host.size)] if spans is None else spans:
+            found.copy(array.pointer + first - start, first, end - first, copy_stream.stream)
+        _finish(found, self._ordinal, copy_stream)
+
+
+def mirrored(method: str, arguments: tuple[Any, ...], stream: Any, rank: int) -> tuple[tuple[Any, ...], Callable[[], None]] | None:
+    """Arguments of a call without GPU arrays, and what brings its results to the GPU; None where there are none to begin with.
+
+    Returns when the mirrors hold what the call reads. The results are on the GPU when the function has returned.
+
+    Args:
+        method, arguments, stream, rank: As in `mirror_of`.
+    Raises:
+        ArgumentError, DeviceError: as `mirror_of` and `Mirror.fetch`.
+    """
+    mirror = mirror_of(method, arguments, stream, rank)
+    if mirror is None:
+        return None
+    mirror.fetch()
+    return mirror.arguments, mirror.store
+
+
+def mirror_of(method: str, arguments: tuple[Any, ...], stream: Any, rank: int) -> Mirror | None:
+    """Mirrors for the GPU arrays of a call, still empty; None where it has no GPU arrays.
+
+    Args:
+        method: Name of any upper-case blocking collective of mpi4py: ``"Neighbor_alltoallv"``.
+        arguments: Positional ones in mpi4py's order, buffers first.
+        stream: The caller's ``stream=``, or None: each array's own, see `hpcoll.runtime.gpu.arrays.stream_of`.
+        rank: Of this process in the communicator.
+    Raises:
+        ArgumentError: GPU memory that cannot be used, not contiguous, read-only; not a stream, or one under capture.
+    """
+    row = method_row(method)
+    sent, received = row.buffers(arguments, rank)
+    handle = None if stream is None else stream_handle(stream, rank)
+    arrays: dict[int, DeviceArray] = {}
+    for position in (0, 1):
+        if position not in (sent, received):
+            continue
+        name = row.arguments[position]
+        spec = arguments[position]
+        buffer = spec[0] if isinstance(spec, list | tuple) and spec else spec
+        array = gpu_memory(buffer, f"rank {rank}: {name}", writable=position == received, bare=buffer is spec, stream=handle)
+        if array is not None:
+            arrays[position] = array
+    if not arrays:
+        return None
+    streams = {stream_of(array, stream, rank) for array in arrays.values()}
+    unread = set() if received is None or _is_read(row, arguments, received) else {received}
+    ignored = {0, 1} - {sent, received} if row.arguments[0] != "buf" else set()
+    arguments = tuple(None if position in ignored else argument for position, argument in enumerate(arguments))
+    return Mirror(arguments, arrays, received, unread, streams)
+
+
+def _is_read(row: Method, arguments: tuple[Any, ...], received: int) -> bool:
+    """Whether a call reads its receive buffer or leaves parts of it as they were."""
+    in_place = received == 1 and is_in_place(arguments[0])
+    return in_place or not row.fills or isinstance(arguments[received], list | tuple)
+
+
+def _regions(arrays: dict[int, DeviceArray], unread: set[int]) -> list[_Region]:
+    """Memory for the arrays, one region for those that share bytes."""
+    merged: list[tuple[int, int, bool]] = []
+    for (first, end), read in sorted((one.span, position not in unread) for position, one in arrays.items() if one.size):
+        if merged and first < merged[-1][1]:
+            start, reached, before = merged.pop()
+            merged.append((start, max(reached, end), before or read))
+        else:
+            merged.append((first, end, read))
+    regions = []
+    for first, end, read in merged:
+        pad = first % _ALIGNMENT
+        regions.append(_Region(first, pinned(_driver(), end - first + pad)[pad:], read))
+    return regions
+
+
+def _driver() -> Driver:
+    found = driver()
+    assert found is not None  # or there would be no GPU arrays
+    return found
+
+
+def _take(found: Driver, ordinal: int) -> _CopyStream:
+    try:
+        return _idle(found, ordinal).pop()
+    except IndexError:
+        return _CopyStream(found.stream(), found.event(), found.event())
+
+
+def _finish(found: Driver, ordinal: int, copy_stream: _CopyStream) -> None:
+    """Wait for a copy_stream's work and give it back."""
+    found("cuEventRecord", copy_stream.done, copy_stream.stream)
+    found("cuEventSynchronize", copy_stream.done)
+    _idle(found, ordinal).append(copy_stream)
+
+
+def finish_streams(ordinal: int, streams: set[int]) -> None:
+    """Wait for what is on streams of a GPU by now; raises DeviceError when the driver fails."""
+    found = _driver()
+    enter(found, ordinal)
+    copy_stream = _take(found, ordinal)
+    for stream in streams:
+        found("cuEventRecord", copy_stream.done, stream)
+        found("cuEventSynchronize", copy_stream.done)
+    _idle(found, ordinal).append(copy_stream)

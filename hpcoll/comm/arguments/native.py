@@ -1,0 +1,119 @@
+"""Calls that the MPI library serves: with arguments as mpi4py takes them, or from compiled code."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.base.dtypes import is_bfloat16, is_extended
+from hpcoll.base.errors import ArgumentError
+from hpcoll.base.ops import ReduceOp
+from hpcoll.comm.arguments.buffer_specs import Layout, layout_of, split
+from hpcoll.comm.arguments.call import is_in_place
+from hpcoll.comm.arguments.call_pattern import Sides
+from hpcoll.comm.arguments.memory import memory
+from hpcoll.comm.arguments.methods import NUMBERS, Method
+from hpcoll.comm.arguments.operators import to_native, to_ours
+from hpcoll.runtime.engine.call_cache import Side
+from hpcoll.runtime.engine.mpi_collectives import MpiCall
+from hpcoll.runtime.program.call_fields import ALIASED, MANY
+from hpcoll.runtime.telemetry.call_log import CallLog
+
+
+def as_native(arguments: tuple[Any, ...], in_place_at: int | None = None) -> tuple[Any, ...]:
+    """Arguments of one of mpi4py's upper-case methods: bfloat16, which has no MPI type, as 16-bit integers, no floats as counts.
+
+    Args:
+        arguments: The caller's: buffers first.
+        in_place_at: Position of the buffer that MPI wants to be told as ``MPI.IN_PLACE``, because the two are one memory; or None.
+    Raises:
+        ArgumentError: an operator that the MPI library does not have.
+    """
+    theirs = [_theirs(argument) for argument in arguments]
+    if in_place_at is not None:
+        theirs[in_place_at] = MPI.IN_PLACE
+    return tuple(theirs)
+
+
+def _theirs(argument: Any) -> Any:
+    if type(argument) is np.ndarray:
+        return argument.view(np.int16) if is_bfloat16(argument.dtype) else argument
+    if isinstance(argument, list | tuple) and argument:
+        theirs = [_theirs(argument[0]), *map(_whole, argument[1:])]
+        return argument if all(one is other for one, other in zip(theirs, argument, strict=True)) else theirs
+    if isinstance(argument, ReduceOp):
+        found = to_native(argument)
+        if found is None:
+            raise ArgumentError(f"the MPI library has no operator {argument!r} for this element type")
+        return found
+    return argument
+
+
+def _whole(item: Any) -> Any:
+    """Counts and displacements as integers, anything else as it is."""
+    if isinstance(item, list | tuple):
+        return item if all(type(one) is int for one in item) else type(item)(_whole(one) for one in item)
+    if isinstance(item, np.ndarray):
+        return item if item.dtype in (np.int32, np.int64) else item.astype(np.int64)
+    return int(item) if isinstance(item, float) else item
+
+
+def compiled(
+    row: Method, arguments: Sequence[Any], comm: MPI.Intracomm, found: Sides, sums: np.ndarray, nparts: int, log: CallLog
+) -> MpiCall | None:
+    """What serves calls like one without mpi4py, or None where that must look at the arguments each time.
+
+    Args:
+        row, arguments: Of the call.
+        comm: The caller's communicator.
+        found: Its two sides, as `hpcoll.runtime.engine.compiled.call_lookup.run_cached` finds them.
+        sums: Line of the ledger.
+        nparts: Of how many counts this rank's message is, for the ledger.
+        log: Where it is noted that this rank is in one.
+    """
+    sent, received = found
+    op, datatype, root = row.find("op", arguments), _datatype(received), row.find("root", arguments, 0)
+    alike = sent.kind == ALIASED or (sent.size == received.size and (not (sent.derived or received.derived) or sent.type is received.type))
+    if not row.c_arguments or not alike or not received.size or datatype is None or not (op is None or isinstance(op, MPI.Op)):
+        return None
+    nbytes, in_place = received.size * nparts, sent.kind == ALIASED
+    name, number = f"MPI_{row.name}", NUMBERS[row.name]
+    return MpiCall(name, row.c_arguments, row.at_root, comm, root, datatype, op, in_place, sums, nbytes, log, number)
+
+
+def _datatype(side: Side) -> MPI.Datatype | None:
+    """That of a side's elements, or None where none of MPI's is the array's own."""
+    if isinstance(side.type, MPI.Datatype):
+        return side.type
+    code = side.type if isinstance(side.type, str) else side.array.dtype.char if type(side.array) is np.ndarray else "B"
+    datatype = MPI.Datatype.fromcode(code)
+    return None if datatype == MPI.DATATYPE_NULL else datatype
+
+
+def only_native(row: Method, arguments: Sequence[Any], rank: int) -> tuple[str, str]:
+    """Element type of a call that only the MPI library understands, and why, for the log and the ledger.
+
+    Args:
+        row, arguments: Of a call that was described, and is None.
+        rank: Of the caller.
+    """
+    found: list[Layout | None] = []
+    for position, holds in zip(row.buffers(arguments, rank), row.holds, strict=True):
+        if position is not None and not is_in_place(arguments[position]):
+            buffer, _, _, datatype = split(arguments[position], "", vector=holds == MANY)
+            array = memory(buffer, datatype, "", writable=False, bare=False, stream=None)
+            found.append(None if array is None else layout_of(array, datatype, ""))
+    layouts = [one for one in found if one is not None]
+    element = "" if not layouts else str(layouts[0].element)
+    op = row.find("op", arguments)
+    if op is not None and to_ours(op, rank) is None:
+        return element, next((name for name in _ONLY_THEIRS if getattr(MPI, name) == op), "user-defined operator")
+    if None in found:
+        return element, "buffer that only it understands"
+    if any(is_extended(one.dtype) for one in layouts):
+        return element, "long double elements"
+    return element, "derived datatype" if any(one.datatype is not None for one in layouts) else "arguments that only it understands"
+
+
+_ONLY_THEIRS = ("MINLOC", "MAXLOC", "REPLACE", "NO_OP")

@@ -1,0 +1,154 @@
+"""Buffer arguments of point-to-point messages, as the MPI library takes them: GPU arrays as they are, or by way of the host."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.base.dtypes import is_bfloat16
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.arguments.buffers import Resolved, resolve
+from hpcoll.comm.arguments.derived_types import unpack
+from hpcoll.comm.arguments.host_mirror import Mirror, finish_streams
+from hpcoll.comm.arguments.memory import gpu_memory
+from hpcoll.comm.arguments.native import as_native
+from hpcoll.runtime.gpu.arrays import DeviceArray, stream_handle, stream_of
+from hpcoll.runtime.gpu.cuda_aware import takes_gpu_memory
+from hpcoll.runtime.gpu.device import gpu_of
+from hpcoll.selection.config import DIRECT, log, read_config
+
+
+class Served(NamedTuple):
+    """Buffer arguments as the MPI library takes them.
+
+    Attributes:
+        arguments: In the caller's order.
+        store: Brings to the GPU what has come, by the message's status; None where that is not needed.
+    """
+
+    arguments: tuple[Any, ...]
+    store: Callable[[MPI.Status], None] | None = None
+
+
+def serve(comm: MPI.Comm, specs: tuple[Any, ...], received: int | None, stream: Any, *, replaces: bool = False) -> Served:
+    """Buffer arguments of a message or of two, for the MPI library.
+
+    Args:
+        comm: The caller's.
+        specs: One of a buffer that is sent or received into, or of one of each.
+        received: Position of the one that is written to.
+        stream: The caller's.
+        replaces: What is received replaces what is sent.
+    Raises:
+        ArgumentError: GPU memory that cannot be used, or not with this spec.
+        DeviceError: the driver failed.
+    """
+    rank, names = comm.Get_rank(), ("sendbuf", "recvbuf") if len(specs) == 2 else ("buf",)
+    arrays = gpu_arrays(specs, names, rank, received, stream)
+    if not arrays:
+        return Served(specs)
+    if is_direct(comm, arrays) and all(array.order for array in arrays.values()):
+        settle(arrays, stream, rank)
+        return Served(tuple(_with(spec, _Exported(arrays[i])) if i in arrays else spec for i, spec in enumerate(specs)))
+    streams = {stream_of(array, stream, rank) for array in arrays.values()}
+    mirror = Mirror(specs, arrays, received, set() if received is None else {received}, streams)
+    hosts = tuple(as_native((spec,))[0] if i in arrays else spec for i, spec in enumerate(mirror.arguments))
+    places = {i: _resolved(hosts[i], names[i], rank, writable=i == received) for i in arrays}
+    place = None if received is None else places.get(received)
+    if replaces or (place is not None and place.datatype is not None):  # else the bytes that came are one stretch
+        mirror.fetch(everything=True)
+    elif set(arrays) == {received}:
+        mirror.follow()
+    else:
+        mirror.fetch()
+    if place is None or received is None:
+        return Served(hosts)
+    memory = _buffer(hosts[received])
+    return Served(hosts, lambda status: mirror.store(written(place, memory, status.Get_count(MPI.BYTE))))
+
+
+def written(place: Resolved, memory: np.ndarray[Any, Any], nbytes: int) -> list[tuple[int, int]]:
+    """Addresses, first byte and after the last one, of what a message of so many bytes has written.
+
+    Args:
+        place: The receive buffer, within ``memory``.
+        memory: The contiguous array that it belongs to.
+        nbytes: Of the message. Where its last element is not complete, that counts as written altogether.
+    """
+    if place.datatype is None or not nbytes:
+        return [(place.address, place.address + nbytes)] if nbytes else []
+    base, size = memory.ctypes.data, place.dtype.itemsize
+    count = -(-nbytes // size)
+    marks = np.zeros(memory.nbytes + 2, np.uint8)
+    address = place.address - base + marks.ctypes.data + 1
+    unpack(np.full(count * size, 1, np.uint8), place._replace(address=address, count=count, nbytes=count * size))
+    edges = (np.flatnonzero(marks[1:] != marks[:-1]) + base).tolist()
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def _buffer(spec: Any) -> Any:
+    return spec[0] if isinstance(spec, list | tuple) and spec else spec
+
+
+def _with(spec: Any, buffer: Any) -> Any:
+    """A buffer argument with another buffer."""
+    return [buffer, *spec[1:]] if isinstance(spec, list | tuple) else buffer
+
+
+def gpu_arrays(specs: tuple[Any, ...], names: tuple[str, ...], rank: int, received: int | None, stream: Any) -> dict[int, DeviceArray]:
+    """GPU arrays among buffer arguments, by position; errors as in `serve`."""
+    handle, found = None if stream is None else stream_handle(stream, rank), {}
+    for position, (spec, name) in enumerate(zip(specs, names, strict=True)):
+        buffer = _buffer(spec)
+        array = gpu_memory(buffer, f"rank {rank}: {name}", writable=position == received, bare=buffer is spec, stream=handle)
+        if array is not None:
+            found[position] = array
+    return found
+
+
+def settle(arrays: dict[int, DeviceArray], stream: Any, rank: int) -> None:
+    """Wait for the work on GPU arrays that is on their streams by now."""
+    finish_streams(next(iter(arrays.values())).ordinal, {stream_of(array, stream, rank) for array in arrays.values()})
+
+
+def _resolved(spec: Any, name: str, rank: int, *, writable: bool) -> Resolved:
+    place = resolve(spec, name=name, rank=rank, writable=writable)
+    if place is None:
+        raise ArgumentError(f"rank {rank}: {name} needs a datatype of positive extent for an array in GPU memory, got {spec[-1]!r}")
+    return place
+
+
+class _Exported:
+    """GPU memory as one stretch of elements, bfloat16 as integers: MPI has no type for it."""
+
+    def __init__(self, array: DeviceArray) -> None:
+        self._array = array
+        typestr = "<i2" if is_bfloat16(array.dtype) else array.dtype.str
+        self.__cuda_array_interface__ = {
+            "version": 3, "shape": (array.size,), "typestr": typestr, "data": (array.pointer, array.readonly), "strides": None,
+        }  # fmt: skip
+
+
+@cache
+def _takes(ordinal: int) -> bool:
+    """Whether the MPI library takes memory of a GPU; tried once per process."""
+    taken = takes_gpu_memory(gpu_of(ordinal))
+    log.info("messages of GPU arrays: %s", "by MPI from GPU memory" if taken else "by MPI from page-locked host memory")
+    return taken
+
+
+def is_direct(comm: MPI.Comm, arrays: dict[int, DeviceArray]) -> bool:
+    """Whether GPU arrays are given to the MPI library; the context is not asked for, since making one is collective.
+
+    Raises:
+        ArgumentError: that way is forced, and the MPI library does not have it.
+    """
+    context = vars(comm).get("_context")
+    path = (read_config() if context is None else context.resources.config).cuda_path
+    direct = path in (None, DIRECT) and _takes(next(iter(arrays.values())).ordinal)
+    if path == DIRECT and not direct:
+        why = "HPCOLL_CUDA_PATH is direct, but the MPI library does not take addresses of GPU memory"
+        raise ArgumentError(f"rank {comm.Get_rank()}: {why}")
+    return direct

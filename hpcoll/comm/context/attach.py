@@ -1,0 +1,185 @@
+"""Contexts on MPI communicators: found or made, closed when the process forks or MPI ends."""
+
+import contextlib
+import os
+import threading
+import weakref
+from typing import Any
+
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError, HpcollError, TransportError
+from hpcoll.comm.context.context import Context, free
+from hpcoll.comm.context.team_cache import Registry
+from hpcoll.comm.diagnosis.flight_recorder import record_on_signal
+from hpcoll.comm.diagnosis.status_page import INTRODUCTION
+from hpcoll.comm.plans.ledger import Ledger
+from hpcoll.comm.requests.operation import Operation, drain, give_up_all, stop_helper
+from hpcoll.comm.status import hard_exit
+from hpcoll.comm.status.live_contexts import LIVE
+from hpcoll.comm.status.rank_status import NOTICE
+from hpcoll.runtime.transports.mpi import handle
+
+_FORK = "this process is a fork: MPI belongs to its parent"
+
+_registry = Registry()
+_making: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # locks by handle: two objects may be one communicator
+
+
+def _after_fork() -> None:
+    _registry.forget()
+    NOTICE.forget()
+    INTRODUCTION.forget()
+    Operation.over = _FORK
+    for context in list(LIVE):
+        context.close(_FORK)
+    LIVE.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+hard_exit.install()
+
+
+def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:
+    context.resources.forget_name()
+    if context.resources.lock[0] and not context.closed:
+        context.break_off("a call before the communicator was freed")
+    if not context.closed:
+        drain(context)  # in which a call may fail
+    if not context.closed and context.resources.alarmed_by is None:
+        _registry.leave(context.resources, context.free())
+    elif context in LIVE:  # a call has failed
+        context.close(context.closed or "the communicator was freed")
+        give_up_all(context, TransportError(f"rank {context.rank}: given up: the communicator was freed"))
+        free(context.parts)
+        _registry.lose(context.resources)
+    LIVE.pop(context, None)
+
+
+def _finalizing(comm: MPI.Comm, keyval: int, nothing: object) -> None:
+    NOTICE.leave("has called MPI_Finalize")
+    stop_helper()
+    _registry.free()
+    for context in list(LIVE):
+        context.close("MPI is finalised")
+    LIVE.clear()
+
+
+_KEYVALS: list[int] = []
+
+
+def existing_context(comm: MPI.Intracomm) -> Context | None:
+    """The context of a communicator, if there is one already."""
+    found: Any = comm.Get_attr(_KEYVALS[0]) if _KEYVALS and comm != MPI.COMM_NULL else None
+    return found
+
+
+def context_of(comm: MPI.Intracomm, mixed: bool | None = None, ledger: Ledger | None = None) -> Context:
+    """The context of a communicator; the first call for it is collective.
+
+    Args:
+        comm: The communicator.
+        mixed: Whether ranks may pass different kinds of memory in one call; None: as it was, or no.
+        ledger: Of a new context; None: a new one.
+    Raises:
+        ArgumentError: ``mixed`` is another than before, MPI is not initialised or already finalised, the communicator was freed, or the
+            settings differ between ranks.
+    """
+    if comm == MPI.COMM_NULL and MPI.Is_initialized() and not MPI.Is_finalized():
+        raise ArgumentError(f"rank {MPI.COMM_WORLD.rank}: this communicator cannot be used: the communicator was freed")
+    if not _KEYVALS:
+        _KEYVALS.append(MPI.Comm.Create_keyval(delete_fn=_deleted))
+        MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=_finalizing), None)  # MPI_Finalize deletes it first of all
+    with _making.setdefault(handle(comm), threading.Lock()):
+        context = existing_context(comm) or _new_context(comm, bool(mixed), ledger)
+    asked = context.resources.asked_mixed
+    if mixed is not None and mixed != asked:
+        raise ArgumentError(f"rank {context.rank}: the communicator was made with mixed={asked}, got mixed={mixed}")
+    return context
+
+
+def _new_context(comm: MPI.Intracomm, mixed: bool, ledger: Ledger | None) -> Context:
+    """A context for a communicator that has none."""
+    INTRODUCTION.begin()
+    resources, parts = _registry.join(comm, mixed)
+    resources.serve(comm)
+    INTRODUCTION.meet(resources)
+    context = Context(resources, ledger or Ledger(), parts)
+    if len(resources.near) < resources.nranks:
+        from hpcoll.comm.diagnosis.responder import attend  # what ranks of one node do not need
+
+        attend(resources)
+    LIVE[context] = None
+    if resources.config.record is not None:
+        record_on_signal(resources.config.record)
+    comm.Set_attr(_KEYVALS[0], context)
+    return context
+
+
+def renewed(comm: MPI.Intracomm, old: Context) -> Context:
+    """A new context for a communicator whose calls have failed, with the old one's ledger; collective.
+
+    Messages that are still under way are left behind: no later call has their tags.
+    """
+    if MPI.Is_finalized() or comm == MPI.COMM_NULL or not old.resources.message_contexts:
+        why = "MPI is finalised" if MPI.Is_finalized() else old.closed
+        raise ArgumentError(f"rank {old.rank}: this communicator cannot be recovered: {why}")
+    resources = old.resources
+    if resources.lock[0] and not old.closed:
+        old.break_off("a call before the communicator was recovered")
+    give_up_all(old, TransportError(f"rank {old.rank}: given up: the communicator was recovered"))
+    old.close("it was recovered: this is another object over the same communicator")
+    LIVE.pop(old, None)
+    MPI.Intracomm(comm).Delete_attr(_KEYVALS[0])
+    made = context_of(comm, resources.asked_mixed, old.ledger)
+    _registry.lose(resources)
+    return made
+
+
+class _MadeOnce:
+    """The context as an attribute, made when first asked for; threads that ask for the same one wait for each other.
+
+    Not `functools.cached_property`, which until Python 3.12 lets only one thread of the process make any.
+    """
+
+    def __get__(self, comm: "WithContext", kind: type) -> Context:
+        attributes = vars(comm)
+        with attributes.setdefault("_making", threading.Lock()):
+            if "_context" not in attributes:
+                starts = attributes.get("_starts")  # `hpcoll.comm.requests.pending.Starts`
+                try:
+                    context = context_of(comm, comm._mixed, attributes.get("_ledger"))
+                except BaseException as error:
+                    if starts is not None:
+                        starts.fail(error)
+                    raise
+                if starts is not None:
+                    starts.begin(context)
+                attributes["_context"] = context
+        return attributes["_context"]
+
+
+class WithContext(MPI.Intracomm):
+    """An intracommunicator with a context, which is made by the first collective where nobody has made it before."""
+
+    _mixed: bool | None = None  # of a communicator that was made of another
+    _context: Any = _MadeOnce()
+
+    def Free(self) -> None:
+        """Free it, once what was in flight on it has ended."""
+        self._begin_all()
+        super().Free()
+
+    def _begin_all(self) -> None:
+        """Begin calls in flight that have not."""
+        if "_starts" in vars(self) and "_context" not in vars(self):
+            with contextlib.suppress(HpcollError):  # who waits is told
+                self._context  # noqa: B018
+
+    @property
+    def ledger(self) -> Ledger:
+        """Which operation ran by which algorithm, how often, with how many bytes and how long."""
+        context = vars(self).get("_context") or existing_context(self)
+        if context is not None:
+            return context.ledger
+        return vars(self).setdefault("_ledger", Ledger())

@@ -1,0 +1,95 @@
+"""What is put into the call cache behind a call: entries for all calls like it, whatever their sizes."""
+
+from typing import Any
+
+from mpi4py import MPI
+
+from hpcoll.analysis.cost import NEVER
+from hpcoll.comm.arguments.call import Call
+from hpcoll.comm.arguments.call_pattern import Sides, opaque_sides, sides, whose_sizes
+from hpcoll.comm.arguments.methods import METHODS, Method
+from hpcoll.comm.arguments.native import compiled
+from hpcoll.comm.context.planner import Planner
+from hpcoll.comm.context.prepared import Prepared
+from hpcoll.comm.plans.plan import Plan
+from hpcoll.comm.plans.segmentation import counts_of, ledger_nbytes
+from hpcoll.runtime.engine.call_cache import CallTable, Served
+from hpcoll.runtime.engine.mpi_collectives import MAX_COUNT, MpiCall
+from hpcoll.runtime.program.call_fields import ALIASED, BLOCKS, UNKNOWN
+
+
+def may_enter(table: CallTable, call: Call, plan: Plan, send: Any) -> bool:
+    """Whether calls like one need no description: it works on the caller's own memory, or is a blocking one on packed copies, by a plan
+    that is kept; ``send`` is what it sends.
+
+    Of two buffers that are one memory only ``MPI.IN_PLACE`` is looked for.
+    """
+    return (call.as_given or (call.packed and not table.starts)) and plan.kept and (not call.aliased or send is MPI.IN_PLACE)
+
+
+def enter(
+    planner: Planner, table: CallTable, method: str, arguments: tuple[Any, ...], buffers: tuple[Any, ...], call: Call, served: Served,
+    most_nbytes: int = NEVER,
+) -> None:  # fmt: skip
+    """Let calls like one be found in a table.
+
+    Args:
+        planner: Of the communicator.
+        table: Where it was not found.
+        method, arguments, call: The call.
+        buffers: As `hpcoll.runtime.engine.compiled.call_lookup.run_cached` gets them.
+        served: What serves it, and its plan.
+        most_nbytes: Most bytes of the message of such a call.
+    """
+    row, on = METHODS[method], planner.resources
+    found = sides(row, arguments, buffers, on.rank, on.nranks)
+    if found is not None:
+        cell = planner.cell(call)
+        _enter(table, row, arguments, found, call, served, (cell[0], min(cell[1], most_nbytes)), (on.rank, on.nranks))
+
+
+def _enter(
+    table: CallTable, row: Method, arguments: tuple[Any, ...], found: Sides, call: Call, served: Served, cell: tuple[int, int],
+    who: tuple[int, int],
+) -> None:  # fmt: skip
+    """``cell``: least and most bytes of the messages of such calls; ``who``: rank and size."""
+    sent, received = found
+    if call.blocks is None:
+        element = received.size if isinstance(served.by, MpiCall) else call.dtype.itemsize
+        least, most = counts_of(cell, call, who[1], element)
+        most = min(most, MAX_COUNT) if isinstance(served.by, MpiCall) else most
+        served = served._replace(cell=(least, most), count=call.nbytes // element, nbytes=ledger_nbytes(call, who[1]))
+        if call.packed and served.by is not None and not isinstance(served.by, MpiCall):
+            packs, unpacks = _packed(row, arguments, found, who[0])
+            served = served._replace(packs=packs, unpacks=unpacks)
+    elif ALIASED not in (sent.kind, received.kind) and not call.packed:
+        served = served._replace(cell=cell, sizes=whose_sizes(row, call), unit=call.dtype.itemsize)
+    else:
+        return
+    table.enter(row.find("op", arguments), sent, received, served)
+
+
+def _packed(row: Method, arguments: tuple[Any, ...], found: Sides, rank: int) -> tuple[bool, bool]:
+    """Whether a rank sends a packed copy, and whether it receives one."""
+    (sent, received), (sends_at, receives_at) = found, row.buffers(arguments, rank)
+    packs = sends_at is not None and bool((received if sent.kind == ALIASED else sent).derived)
+    return packs, receives_at is not None and arguments[receives_at] is not MPI.IN_PLACE and bool(received.derived)
+
+
+def enter_native(
+    planner: Planner, table: CallTable, method: str, arguments: tuple[Any, ...], buffers: tuple[Any, ...], prepared: Prepared
+) -> None:  # fmt: skip
+    """As `enter`, for a call that the MPI library serves: a blocking one with a count is made from compiled code, others by mpi4py."""
+    row, call, plan, on = METHODS[method], prepared.call, prepared.plan, planner.resources
+    op, nparts = row.find("op", arguments), 0 if call is None else on.nranks if call.collective == "alltoall" else 1
+    if call is not None and call.aliased and buffers[0] is not MPI.IN_PLACE:
+        return
+    found = sides(row, arguments, buffers, on.rank, on.nranks) if call is not None or op is not None else None
+    by = None if table.starts or found is None else compiled(row, arguments, on.native, found, plan.account.sums, nparts, on.log)
+    if call is not None and found is not None:
+        _enter(table, row, arguments, found, call, Served(by, plan), planner.cell(call), (on.rank, on.nranks))
+    elif found is not None and by is not None:
+        nblocks = on.nranks if row.holds[0] == BLOCKS and found[0].kind == ALIASED else 1  # in place: the call counts one of them
+        table.enter(op, *found, Served(by, plan, (0, MAX_COUNT), found[1].nbytes // (found[1].size * nblocks)))
+    elif call is None and (opaque := opaque_sides(buffers)) is not None:
+        table.enter(op, *opaque, Served(None, plan, count=1, sizes=UNKNOWN))  # of no bytes each

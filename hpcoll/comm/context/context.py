@@ -1,0 +1,299 @@
+"""What hpcoll keeps for one MPI communicator, and how its blocking calls run; `hpcoll.comm.context.start` has the others.
+
+A context is made of parts: resources (message contexts, what its group knows), a planner, engines, a call cache, the ledger, and for
+calls on GPU arrays, once there are any, a GPU part. It hangs on the communicator as an attribute, so that every
+`hpcoll.Communicator` over the same MPI communicator shares it and it dies with it.
+"""
+
+import weakref
+from contextlib import suppress
+from functools import cached_property, partial
+from operator import is_
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError, HpcollError, TransportError
+from hpcoll.comm.arguments.call import Call, Form, written
+from hpcoll.comm.arguments.methods import FOUND_BY, METHODS
+from hpcoll.comm.context import cache_entries, native_calls
+from hpcoll.comm.context.planner import Planner
+from hpcoll.comm.context.prepared import Asked, Prepared
+from hpcoll.comm.diagnosis.call_check import compare
+from hpcoll.comm.diagnosis.failure_handling import Closing, check_others, end_badly, go_on, left_alone
+from hpcoll.comm.diagnosis.watchdog import Watch
+from hpcoll.comm.plans.engine_pool import BlockingEngines
+from hpcoll.comm.plans.ledger import Ledger
+from hpcoll.comm.plans.plan import Plan
+from hpcoll.comm.plans.signature import Signature
+from hpcoll.comm.requests.operation import abandon
+from hpcoll.comm.requests.owner import other_thread
+from hpcoll.comm.requests.persistent_request import Persistent
+from hpcoll.comm.team.resources import Resources
+from hpcoll.runtime.engine import call_cache
+from hpcoll.runtime.engine.entry import UNPACK_RESULTS, call_compiled, run_cached
+from hpcoll.runtime.engine.host_engine import HostEngine
+from hpcoll.runtime.engine.mpi_collectives import MpiCall
+from hpcoll.runtime.program.call_fields import MISS
+from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
+from hpcoll.runtime.program.fields import BUSY, DONE
+from hpcoll.selection.config import EVERY_CALL, NATIVE
+
+_BUSY = np.array([0, 1], np.int64)  # as `hpcoll.comm.plans.plan.MessageContext.tickets`: what must wait is found and not started
+
+
+class Parts(NamedTuple):
+    """What is left of the context of a communicator that was freed, for another communicator of the same ranks."""
+
+    resources: Resources
+    planner: Planner
+    engines: BlockingEngines
+    ledger: Ledger
+
+
+class Context:
+    """State of one communicator; used by one thread at a time.
+
+    Args:
+        resources: What its calls run on.
+        ledger: Counts them.
+        parts: What a freed communicator left with these resources, or None.
+    Attributes:
+        rank, nranks: Of the communicator.
+        resources, planner, engines, ledger: Its parts.
+        tables: The call cache: addresses of tables of earlier calls, blocking ones.
+        started: The same of calls in flight, for each of their message contexts; ``planned``: of persistent ones.
+        turn: Which of these the next call in flight takes, alike on all ranks; ``starting``: a thread starts one, or makes a request.
+        token: The byte that a barrier passes round; ``caller``: what describing a call needs besides.
+        persistent: Living persistent requests by message context.
+        closed: Why it cannot be used any more; the empty string while it can.
+        limit_s: Seconds that a blocking call without ``timeout=`` may take, alike on all ranks; None: what ``HPCOLL_TIMEOUT`` says.
+    """
+
+    def __init__(self, resources: Resources, ledger: Ledger, parts: Parts | None = None) -> None:
+        self.resources = resources
+        self.rank, self.nranks, self.caller = resources.rank, resources.nranks, resources.caller
+        self.token = self.caller.token
+        self.ledger = ledger
+        self.engines = BlockingEngines() if parts is None else parts.engines
+        self.tables = call_cache.CallCache(self.rank, self.nranks)
+        self.started = [
+            call_cache.CallCache(self.rank, self.nranks, one.tickets.ctypes.data) for one in self.resources.message_contexts[1:]
+        ]
+        self.planner = Planner(self.resources, self.ledger, self._forget) if parts is None else parts.planner
+        if parts is not None:
+            ledger.take_over(parts.ledger)
+            self.planner.serve(ledger, self._forget)
+        self.resources.agreements.serve(self)
+        self.closed = ""
+        self.limit_s: float | None = None
+        self.persistent: weakref.WeakValueDictionary[int, Persistent] = weakref.WeakValueDictionary()
+        self.turn, self.starting = 0, False
+        self.planned = call_cache.CallCache(self.rank, self.nranks, _BUSY.ctypes.data)
+
+    @cached_property
+    def gpu(self) -> Any:
+        """The part for calls on GPU arrays, `hpcoll.comm.context.gpu_calls.GpuCalls`; imported when there are any."""
+        from hpcoll.comm.context.gpu_calls import GpuCalls
+
+        return GpuCalls(self.resources, self.planner)
+
+    def free(self) -> Parts | None:
+        """End it, with nothing in flight; returns what another communicator of the same ranks can use, once all ranks have called this."""
+        self.close("the communicator was freed")
+        if self.__dict__.pop("gpu", None) is None:
+            return self.parts
+        free(self.parts)
+        return None
+
+    @property
+    def parts(self) -> Parts:
+        """What it is made of."""
+        return Parts(self.resources, self.planner, self.engines, self.ledger)
+
+    def close(self, why: str) -> None:
+        """Refuse further use."""
+        self.closed = why
+        for one in (self.tables, *self.started, self.planned):
+            one.forget()
+        for request in self.persistent.values():
+            request.close()
+
+    def _forget(self) -> None:
+        """Drop what hangs on plans that are dropped."""
+        self.engines.forget()
+        for one in (self.tables, *self.started, self.planned):
+            one.forget()
+
+    def closing(self, what: str) -> Closing:
+        """Where the GPU or memory may fail on this rank alone."""
+        return Closing(self, what)
+
+    def check(self, method: str = "", arguments: tuple[Any, ...] = (), form: Form = "blocking") -> None:
+        """Refuse a communicator that cannot be used any more.
+
+        Args:
+            method, arguments, form: Of the call that is about to begin, by mpi4py's name, if any is.
+        Raises:
+            ArgumentError: says why.
+            MismatchError, PeerFailed, CollectiveTimeout: a call of another rank has failed.
+        """
+        if not self.closed:
+            try:
+                place = 1 + self.turn if form == "in flight" else 0
+                check_others(self.resources, place, partial(self._about_to, method, arguments, form))
+            except TransportError as error:
+                self.interrupted("a call that did not begin", error)
+        if self.closed or MPI.Is_finalized():
+            why = "MPI is finalised" if MPI.Is_finalized() else self.closed
+            raise ArgumentError(f"rank {self.rank}: this communicator cannot be used: {why}")
+
+    def _about_to(self, method: str, arguments: tuple[Any, ...], form: Form) -> str:
+        """A call that has not begun, as the program wrote it, as far as that can be said without asking anybody."""
+        call = None
+        with suppress(HpcollError):
+            if method and not METHODS[method].gpu_arrays(arguments, self.rank) and (method != "Reduce_scatter" or arguments[2] is not None):
+                call = METHODS[method].describe(self.caller, *arguments)
+        return method and written(f"{method}()" if call is None else Signature.of(call).text(call.count), form)
+
+    def run(
+        self, status: int, key: call_cache.Key, arguments: tuple[Any, ...], *buffers: Any, stream: Any = None, limit_s: float | None = None
+    ) -> None:
+        """Run a call, or end one that was begun.
+
+        Args:
+            status: What `hpcoll.runtime.engine.compiled.call_lookup.run_cached` answered, not `DONE`.
+            key: Method, root where it tells one call from another, ``algorithm`` and ``segment``.
+            arguments: The caller's positional arguments.
+            buffers: Those by which `run_cached` finds the call.
+            stream: The caller's ``stream=``; ``limit_s``: seconds that its ``timeout=`` gives.
+        Raises:
+            ArgumentError: the arguments or keywords are wrong, or another thread is inside this communicator.
+            KernelError: the operator does not compile.
+            TransportError, DeviceError: the MPI library or the GPU failed; the communicator cannot be used any more.
+            mpi4py.MPI.Exception: the MPI library's own collective failed.
+        """
+        table, (method, _, algorithm, segment) = self.tables.table(key) if buffers else None, call_cache.whole(key)
+        if status == MISS and table is not None and (meant := METHODS[method].meant(arguments, self.rank)) is not arguments:
+            arguments = meant  # it may be known by what it means
+            *buffers, op, _ = FOUND_BY[method](arguments, self.caller)  # type: ignore[assignment]
+            status = run_cached(table.address, *buffers, op)
+            if status == DONE:
+                return
+        if status == NO_CALL and table is not None:
+            table.latest.plan.account.note(table.nbytes, native_calls.call(self, method, arguments))
+            return
+        if status == BUSY:
+            if left_alone(self) and self.resources.lock[0]:  # still
+                self.break_off(f"a call before {method}")
+                self.check()
+            raise other_thread(self.rank)
+        if status == MISS:
+            self._run_prepared(key, arguments, Asked(algorithm, segment, stream, limit_s=limit_s), table, *buffers)
+            return
+        assert table is not None
+        served = table.latest
+        if isinstance(served.by, MpiCall):
+            native_calls.failed(self, method, MPI.Exception(served.by.error))
+        self._go_on(served.plan, served.by, status, limit_s, arguments)
+        if served.unpacks:
+            self._go_on(served.plan, served.by, call_compiled(UNPACK_RESULTS, table.address, 0, 0, 0), limit_s, arguments)
+
+    def prepare(self, method: str, arguments: tuple[Any, ...], asked: Asked) -> Prepared:
+        """Describe a call and find how it runs.
+
+        Args:
+            method, arguments: mpi4py's name and positional arguments.
+            asked: The caller's keywords.
+        Raises:
+            ArgumentError: the arguments are wrong or the forced algorithm cannot serve them.
+            DeviceError: the GPU failed.
+        """
+        row = METHODS[method]
+        arrays = row.gpu_arrays(arguments, self.rank)
+        if arrays:
+            prepared: Prepared = self.gpu.prepare(row, arguments, arrays, asked)
+            return prepared
+        describe = partial(row.describe, self.caller, *arguments)
+        call = describe()
+        if call is not None and asked.in_flight and self.resources.mixed and self.resources.has_gpus:
+            call = call._replace(native=False)  # other ranks may have GPU arrays, which the library's own request cannot serve
+        plan = self.planner.plan(call, method, arguments, asked.algorithm, asked.segment)
+        return Prepared(call, plan, arguments, describe, self.resources)
+
+    def _run_prepared(
+        self, key: call_cache.Key, arguments: tuple[Any, ...], asked: Asked, table: call_cache.CallTable | None, *buffers: Any
+    ) -> None:
+        method, root, *_ = call_cache.whole(key)
+        arguments = METHODS[method].meant(arguments, self.rank)
+        self.check(method, arguments)
+        if self.resources.config.check == EVERY_CALL:
+            compare(self, METHODS[method], arguments, root, self.limit_s if asked.limit_s is None else asked.limit_s)
+        with self.closing(method):
+            prepared = self.prepare(method, arguments, asked)
+        call, plan = prepared.call, prepared.plan
+        if call is None or plan.algorithm == NATIVE:
+            theirs = native_calls.run(self, method, prepared)
+            if table is not None and self.resources.config.check != EVERY_CALL and all(map(is_, theirs, arguments)):
+                cache_entries.enter_native(self.planner, table, method, arguments, buffers, prepared)
+            return
+        engine = self._run_engine(key, arguments, prepared, asked.limit_s)
+        if table is not None and self.resources.config.check != EVERY_CALL and cache_entries.may_enter(table, call, plan, buffers[0]):
+            cache_entries.enter(self.planner, table, method, arguments, buffers, call, call_cache.Served(engine, plan))
+
+    def _run_engine(self, key: call_cache.Key, arguments: tuple[Any, ...], prepared: Prepared, limit_s: float | None) -> HostEngine:
+        """Run a call by its plan's engine."""
+        call, plan = prepared.call, prepared.plan
+        assert call is not None
+        with self.closing(plan.named(call.count)):
+            engine, status = self.engines.run(plan, call, prepared.carrier.begin())
+        if status == BUSY:
+            self.run(status, key, arguments)
+        if status or call.finish is not None:
+            self._go_on(plan, engine, status, limit_s, arguments, call)
+        prepared.carrier.end()
+        return engine
+
+    def _go_on(
+        self, plan: Plan, engine: HostEngine, status: int, limit_s: float | None, arguments: tuple[Any, ...], call: Call | None = None
+    ) -> None:  # fmt: skip
+        """Run to the end what has not ended at once; ``arguments`` are the caller's, which it may let go of when this fails."""
+        try:
+            if status:
+                go_on(self.resources, engine, status, self.limit_s if limit_s is None else limit_s)
+            if call is not None and call.finish is not None:
+                call.finish()
+        except BaseException as error:
+            try:
+                self.interrupted(plan.named(engine.elements), error)
+            finally:
+                abandon(engine, call, arguments)
+            raise
+
+    def watch(self, engine: HostEngine, form: Form, called_at: str, limit_s: float | None, begun: float) -> Watch:
+        """A watch over a run in flight that does not end: its form, where the program called it, how long it may take, and since when."""
+        return Watch(self.resources, engine, form, called_at, limit_s, begun)
+
+    def hear(self) -> None:
+        """Raise what a call of another rank has failed with."""
+        check_others(self.resources)
+
+    def break_off(self, what: str) -> None:
+        """A signal's handler has left a blocking call before Python could see how far it was: as `interrupted`."""
+        try:
+            self.interrupted(what, InterruptedError("a signal's handler raised an exception in it"))
+        finally:
+            for engine in self.engines.made() + self.resources.agreements.made():
+                abandon(engine, None)
+
+    def interrupted(self, what: str, error: BaseException) -> None:
+        """A collective stopped half-way; raises the error with where, if it is ours."""
+        end_badly(self, what, error)
+
+
+def free(parts: Parts) -> None:
+    """Free all plans, and the memory that only they need."""
+    parts.planner.forget()
+    parts.engines.free()
+    parts.resources.free()

@@ -1,0 +1,204 @@
+"""How calls on GPU arrays run: by a program for GPU memory, or by the host's way on mirrors.
+
+All ranks of a call decide alike, from what they all know: the communicator, the collective, the size. A communicator is **mixed**
+where some rank has no GPU, or where the program says that ranks will pass different kinds of memory; there, all calls take the host's
+way, which does not ask what memory the others have. Calls on host arrays never come here.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.arguments import gpu_staging
+from hpcoll.comm.arguments.call import Call
+from hpcoll.comm.arguments.gpu_staging import Lifted
+from hpcoll.comm.arguments.host_mirror import Mirror, mirror_of
+from hpcoll.comm.arguments.methods import Caller, Method
+from hpcoll.comm.context.gpu_resources import GpuEngines, Gpus
+from hpcoll.comm.context.planner import Planner
+from hpcoll.comm.context.prepared import Asked, Prepared
+from hpcoll.comm.context.symmetric_memory import Form
+from hpcoll.comm.plans.signature import Purpose
+from hpcoll.comm.team.resources import Resources
+from hpcoll.kernels import MAX_SOURCES
+from hpcoll.runtime.gpu import cuda
+from hpcoll.runtime.gpu.arrays import DeviceArray, stream_of
+from hpcoll.runtime.gpu.device import Gpu, Memory, array_over, gpu_of
+from hpcoll.runtime.gpu.local_gpu import local_device
+from hpcoll.schedules.catalogue import algorithms, find
+from hpcoll.selection.config import HOST, NATIVE
+
+Arrays: TypeAlias = dict[int, DeviceArray]  # by position among the arguments
+GPU_NBYTES = 64 << 10  # messages from here on run by a program for GPU memory
+
+
+class GpuCalls:
+    """The GPU part of a communicator.
+
+    Args:
+        resources: Of the communicator.
+        planner: Keeps its plans.
+    """
+
+    def __init__(self, resources: Resources, planner: Planner) -> None:
+        self._on, self._planner = resources, planner
+        self._routes: Gpus | None = None
+
+    def prepare(self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, asked: Asked) -> Prepared:
+        """Describe a call on GPU arrays and find how it runs; arguments and errors as `hpcoll.comm.context.context.Context.prepare`.
+
+        Args:
+            arrays: The GPU arrays among the arguments, by position.
+            asked: The caller's keywords.
+        """
+        found = self._for_program(row, arguments, arrays, asked.algorithm)
+        if found is not None:
+            return self._by_program(row, arguments, arrays, asked, *found)
+        return self._by_mirror(row, arguments, asked)
+
+    def _by_mirror(self, row: Method, arguments: tuple[Any, ...], asked: Asked) -> Prepared:
+        mirror = mirror_of(row.name, arguments, asked.stream, self._on.rank)
+        assert mirror is not None
+        call = self._describe_mirrored(row, arguments, asked.stream, mirror)
+        if call is not None and asked.in_flight:
+            call = call._replace(native=False)  # the library's own request would not bring results to the GPU
+        if call is None and asked.in_flight:
+            why = f"{row.name} of GPU arrays cannot be in flight where only the MPI library can serve it"
+            raise ArgumentError(f"rank {self._on.rank}: {why}")
+        plan = self._planner.plan(call, row.name, mirror.arguments, asked.algorithm, asked.segment)
+        describe = partial(self._describe_mirrored, row, arguments, asked.stream)
+        return Prepared(call, plan, mirror.arguments, describe, self._on, mirror.store)
+
+    def _by_program(
+        self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, asked: Asked, on_gpu: "_OnGpu", call: Call
+    ) -> Prepared:  # fmt: skip
+        routes = self.routes(on_gpu.gpu)
+        call = self._launching(call, on_gpu, routes, arrays, asked.stream)
+
+        def describe() -> Call | None:
+            anew = on_gpu.describe()
+            again = row.gpu_arrays(arguments, self._on.rank)
+            return None if anew is None else self._launching(anew, on_gpu, routes, again, asked.stream)
+
+        on = self._on
+        engines = GpuEngines(routes, on.topology, on.wait_policy, on.lock)
+        plan = self._planner.plan(call, row.name, arguments, asked.algorithm, asked.segment, engines.build)
+        return Prepared(call, plan, arguments, describe, routes)
+
+    def _may_fold_once(self, row: Method, algorithm: str | None) -> bool:
+        """Whether half types may travel as they are: one kernel reads all contributions, and no other algorithm is asked for."""
+        if not row.one_fold or self._on.nranks > MAX_SOURCES:
+            return False
+        forced = algorithm or self._on.config.algorithms.get(row.collective)
+        return forced is None or (forced in algorithms(row.collective) and find(row.collective, forced).one_fold)
+
+    def _for_program(
+        self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, algorithm: str | None
+    ) -> "tuple[_OnGpu, Call] | None":  # fmt: skip
+        """The call, if a program for GPU memory runs it."""
+        if self._on.mixed or self._on.config.cuda_path == HOST or algorithm == NATIVE:
+            return None
+        on_gpu = self._lift(row, arguments, arrays, replace(self._on.caller, one_fold=self._may_fold_once(row, algorithm)))
+        call = on_gpu.describe()
+        if call is None:
+            return None
+        nbytes = self._planner.known_nbytes(call)
+        small = nbytes is not None and nbytes < GPU_NBYTES and self._on.config.cuda_path is None
+        return None if small else (on_gpu, call)
+
+    def _lift(self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, caller: Caller) -> "_OnGpu":
+        gpu = gpu_of(next(iter(arrays.values())).ordinal)
+        theirs, lifts, received = list(arguments), list[Lifted](), None
+        sent_at, received_at = row.buffers(arguments, self._on.rank)
+        for position in {sent_at, received_at} - {None, *arrays}:
+            assert position is not None
+            theirs[position], lift = gpu_staging.lifted(gpu, arguments[position])
+            if lift is not None:
+                lifts.append(lift)
+                received = lift if position == received_at else received
+        return _OnGpu(gpu, partial(row.describe, caller, *theirs), lifts, received)
+
+    def _describe_mirrored(self, row: Method, arguments: tuple[Any, ...], stream: Any, mirror: Mirror | None = None) -> Call | None:
+        mirror = mirror or mirror_of(row.name, arguments, stream, self._on.rank)  # with the streams of now, also when started anew
+        assert mirror is not None
+        mirror.fetch()
+        call = row.describe(self._on.caller, *mirror.arguments)
+        if call is None:
+            return None
+        first, store = call.finish, mirror.store
+
+        def finish() -> None:
+            if first is not None:
+                first()
+            store()
+
+        return call._replace(finish=finish, as_given=False, packed=False, keep=(*call.keep, mirror), mirrored=True)
+
+    def _launching(self, call: Call, on_gpu: "_OnGpu", routes: Gpus, arrays: Arrays, stream: Any) -> Call:
+        """The call with what is launched before and after it."""
+        gpu, received = on_gpu.gpu, on_gpu.received
+        call = gpu_staging.settled(call, gpu)
+        first, *others = {stream_of(array, stream, self._on.rank) for array in arrays.values()}
+        launches = (*(lift.fill for lift in on_gpu.lifts), *call.before)
+        finish = call.finish if received is None else gpu_staging.finisher(gpu, [received.bring_home], call.finish)
+
+        def start(engine: Any) -> None:
+            with gpu.entered():
+                for other in others:
+                    gpu.order(first, other)
+                for launch in launches:
+                    launch(first)
+                engine.after(first)
+
+        exported = routes.exported(call, arrays.values())
+        call = call._replace(start=start, finish=finish, exported=exported, gpus=routes.gpus)
+        return call._replace(native=False, as_given=False, packed=False)
+
+    def routes(self, gpu: Gpu) -> Gpus:
+        """Ways between the GPUs; collective when first asked for.
+
+        Raises:
+            ArgumentError: they are those of another GPU.
+        """
+        on = self._on
+        if self._routes is None:
+            self._routes = Gpus(on, gpu)
+        mine = self._routes.gpu.ordinal
+        if gpu.ordinal != mine:
+            raise ArgumentError(f"rank {on.rank}: this communicator uses GPU {mine}, got an array on GPU {gpu.ordinal}: use one each")
+        return self._routes
+
+    def array(self, form: Form) -> Any:
+        """An array in symmetric GPU memory; collective.
+
+        Raises:
+            ArgumentError: on every rank, where some rank has no GPU or no memory on it.
+        """
+        on = self._on
+        found = cuda.driver() if cuda.is_likely() else None
+        if not on.agreements.everywhere(np.array([found is not None]), Purpose.GPU, f"an array in GPU memory with {form}")[0]:
+            raise ArgumentError(f"rank {on.rank}: device 'cuda' needs a GPU on every rank" + ("" if found else ", got none here"))
+        assert found is not None
+        ordinal = found.current_ordinal()
+        gpu = gpu_of(local_device(on.native) if ordinal is None else ordinal)
+        routes = None if on.mixed or on.config.cuda_path == HOST else self.routes(gpu)
+        return array_over(Memory(gpu, form.nbytes) if routes is None else routes.symmetric(form.nbytes), form.shape, form.dtype)
+
+
+class _OnGpu(NamedTuple):
+    """A call on GPU arrays, and on copies on the GPU of its host arrays.
+
+    Attributes:
+        gpu: Where it runs.
+        describe: Describes it.
+        lifts, received: The copies, and the one that is received into.
+    """
+
+    gpu: Gpu
+    describe: Callable[[], Call | None]
+    lifts: Sequence[Lifted]
+    received: Lifted | None

@@ -1,0 +1,79 @@
+"""Blocking calls that the MPI library serves, by mpi4py's own methods: noted while they run, for ranks that wait in hpcoll."""
+
+from contextlib import AbstractContextManager
+from time import perf_counter_ns
+from typing import Any, NoReturn, Protocol
+
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.arguments.methods import METHODS, NUMBERS, Method
+from hpcoll.comm.arguments.native import as_native
+from hpcoll.comm.context.planner import refusal
+from hpcoll.comm.context.prepared import Prepared
+from hpcoll.comm.plans.segmentation import ledger_nbytes
+from hpcoll.comm.team.resources import Resources
+from hpcoll.runtime.transports.mpi import tells_of_failure
+
+
+class Calling(Protocol):
+    """What they need of a context."""
+
+    rank: int
+    nranks: int
+    resources: Resources
+
+    def closing(self, what: str) -> AbstractContextManager[None]:
+        """Names errors of the GPU that are raised within, and makes them the communicator's last."""
+
+    def interrupted(self, what: str, error: BaseException) -> None:
+        """A collective stopped half-way."""
+
+
+def run(context: Calling, method: str, prepared: Prepared) -> tuple[Any, ...]:
+    """Let the library serve a call; returns the arguments it got."""
+    arguments = arguments_of(context, METHODS[method], prepared)
+    prepared.plan.account.note(ledger_nbytes(prepared.call, context.nranks), call(context, method, arguments))
+    if prepared.after_native is not None:
+        with context.closing(method):
+            prepared.after_native()
+    return arguments
+
+
+def call(context: Calling, method: str, arguments: tuple[Any, ...]) -> int:
+    """Call mpi4py's method; returns nanoseconds.
+
+    Raises:
+        mpi4py.MPI.Exception: it failed. PeerFailed: because a rank has.
+    """
+    log, begun = context.resources.log, perf_counter_ns()
+    log.begin_library(NUMBERS[method])
+    try:
+        getattr(context.resources.native, method)(*arguments)
+    except MPI.Exception as error:
+        failed(context, method, error)
+    finally:
+        log.end_library()
+    return perf_counter_ns() - begun
+
+
+def failed(context: Calling, method: str, error: MPI.Exception) -> NoReturn:
+    """Raise what a call has failed with; where the library knows of a rank that has failed, all others get to know."""
+    on = context.resources
+    if tells_of_failure(error, on.native):
+        on.native.Revoke()  # others may wait in it
+        context.interrupted(method, on.peer_failed(error))
+    raise error
+
+
+def arguments_of(context: Calling, row: Method, prepared: Prepared) -> tuple[Any, ...]:
+    """Arguments for the library's own method.
+
+    Raises:
+        ArgumentError: it does not have the operator.
+    """
+    found = prepared.call
+    try:
+        return as_native(prepared.arguments, row.in_place_at if found is not None and found.aliased else None)
+    except ArgumentError as error:
+        raise refusal(context.rank, found or row.name, error) from None

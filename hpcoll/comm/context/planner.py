@@ -1,0 +1,169 @@
+"""Finds how the calls of one communicator run: chooses an algorithm, and keeps the plans for kinds of calls."""
+
+import logging
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+
+from hpcoll.analysis.cost import NEVER
+from hpcoll.base.dtypes import type_class
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.arguments.buffer_specs import Element
+from hpcoll.comm.arguments.call import Call
+from hpcoll.comm.arguments.methods import METHODS
+from hpcoll.comm.arguments.native import only_native
+from hpcoll.comm.context.service_collectives import Agreements, BuildEngine
+from hpcoll.comm.plans.engine_builder import HostEngines
+from hpcoll.comm.plans.ledger import Ledger, named
+from hpcoll.comm.plans.plan import MessageContext, Plan
+from hpcoll.comm.plans.segmentation import message_nbytes
+from hpcoll.comm.plans.signature import Purpose
+from hpcoll.comm.team.resources import Resources
+from hpcoll.runtime.engine.host_engine import HostEngine
+from hpcoll.selection.choose import Choice, Need
+from hpcoll.selection.config import HOST, NATIVE, log, positive_segment
+from hpcoll.selection.ranges import Ranges
+
+_MAX_PLANS = 1024
+
+
+class Planner:
+    """Plans by kind of call and choice, of one communicator.
+
+    Args:
+        resources: Of the communicator; an attribute, too.
+        ledger: Gets a line per operation, algorithm and element type.
+        forgotten: Called when all plans have been dropped.
+    """
+
+    def __init__(self, resources: Resources, ledger: Ledger, forgotten: Callable[[], None]) -> None:
+        self.resources, self._ledger, self._forgotten = resources, ledger, forgotten
+        self._engines = HostEngines(resources.topology, resources.wait_policy, resources.lock, resources.capacity)
+        self._ranges = Ranges(resources.config)
+        resources.agreements = Agreements(resources, self._engines.build)
+        self._plans: dict[tuple[Any, ...], Plan] = {}  # by kind of call and cell of sizes
+        self._alike: dict[tuple[Any, ...], Plan] = {}  # by kind of call and choice
+
+    def serve(self, ledger: Ledger, forgotten: Callable[[], None]) -> None:
+        """Plan for another communicator of the same ranks, to whose ledger the accounts now belong."""
+        self._ledger, self._forgotten = ledger, forgotten
+
+    def plan(
+        self, call: Call | None, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any,
+        build: BuildEngine | None = None,
+    ) -> Plan:  # fmt: skip
+        """Find how a call runs.
+
+        Args:
+            call: The call, or None where only the MPI library understands it.
+            method, arguments, algorithm, segment: The caller's.
+            build: Makes engines for a new plan; None: for arrays in host memory.
+        Raises:
+            ArgumentError: the forced algorithm cannot serve it.
+        """
+        if call is None:
+            if algorithm not in (None, NATIVE):
+                raise ArgumentError(f"rank {self.resources.rank}: only the MPI library can serve this call, got algorithm={algorithm!r}")
+            row = METHODS[method]
+            return self.library(row.collective, *only_native(row, arguments, self.resources.rank))
+        try:
+            forced = None if segment is None else positive_segment(segment)
+            kind = (*call.kind, method, algorithm, forced)
+            key = (*kind, self.cell(call))
+            return self._plans.get(key) or self._new_plan(key, kind, call, algorithm, forced, build or self._engines.build)
+        except ArgumentError as error:
+            raise refusal(self.resources.rank, call, error) from None
+
+    def library(self, operation: str, element: str, why: str) -> Plan:
+        """The plan of calls that hpcoll leaves to the MPI library; arguments as in `hpcoll.comm.plans.ledger.Row`."""
+        key = NATIVE, operation, element, why
+        if key not in self._plans:
+            account = self._ledger.library(operation, element, why, self.resources.rank)
+            self._keep(key, Plan(operation, NATIVE, account, _no_engine))
+        return self._plans[key]
+
+    def cell(self, call: Call) -> tuple[int, int]:
+        """Least and most bytes of the messages that are served as this one."""
+        nbytes = self.known_nbytes(call)
+        return (0, NEVER) if nbytes is None else self._ranges.cell(nbytes)
+
+    def _new_plan(
+        self, key: tuple[Any, ...], kind: tuple[Any, ...], call: Call, algorithm: str | None, segment: int | None, build: BuildEngine
+    ) -> Plan:  # fmt: skip
+        choice = self._choose(call, algorithm, segment)
+        sizes = self._all_sizes(call, choice)
+        why = (choice.brief or choice.why) if choice.algorithm == NATIVE else ""
+        alike = (*kind, choice.algorithm, choice.segment, why)
+        plan = None if sizes else self._alike.get(alike)
+        if plan is None:
+            account = self._ledger.account(call.collective, choice.algorithm, _text_of(call.element), why)
+            account.ways.update([HOST] if call.mirrored else [])
+            title = f"{call.collective}/{choice.algorithm} of {{}} elements of {_text_of(call.dtype)}"
+            plan = Plan(title, choice.algorithm, account, partial(build, choice, sizes, account))
+        plan.kept = not sizes  # the root's counts may change from call to call without this rank knowing
+        if plan.kept:
+            self._keep(key, plan)
+            self._alike[alike] = plan
+        return plan
+
+    def _keep(self, key: tuple[Any, ...], plan: Plan) -> None:
+        if len(self._plans) >= _MAX_PLANS:
+            self.forget()
+        self._plans[key] = plan
+
+    def _choose(self, call: Call, algorithm: str | None, segment: int | None) -> Choice:
+        on, known = self.resources, self.known_nbytes(call)
+        need = Need(
+            call.collective, on.nranks, None if known is None else self._ranges.cell(known)[0],
+            call.op is not None and not call.op.commutative,
+            call.blocks is not None, call.native, call.strict, type_class(call.dtype if call.op else None), on.one_node,
+            on.topology.parts if call.exported is None else on.topology.nodes, on.levels,
+            call.exported is not None, call.gpus, call.one_fold,
+        )  # fmt: skip
+        found = self._ranges.find(need, algorithm, segment)
+        choice = found.choice
+        if on.rank == 0 and log.isEnabledFor(logging.INFO):
+            sizes = "" if known is None else f", {found.least} to {found.most} bytes"
+            cut = "" if choice.segment == NEVER else f", segments of {choice.segment} bytes"
+            log.info("%s%s: %s%s (%s)", named(call.collective, call.element), sizes, choice.algorithm, cut, choice.why)
+        return choice
+
+    def known_nbytes(self, call: Call) -> int | None:
+        """m, or None where a rank cannot know it."""
+        unknown = call.blocks is not None and call.collective in ("gather", "scatter", "alltoall")
+        return None if unknown else message_nbytes(call, self.resources.nranks)
+
+    def _all_sizes(self, call: Call, choice: Choice) -> tuple[int, ...]:
+        """Bytes of every rank's block, told by the root, where a schedule forwards blocks that only the root knows."""
+        if call.blocks is None or call.collective not in ("gather", "scatter") or choice.algorithm in ("direct", NATIVE):
+            return ()
+        sizes = np.zeros(self.resources.nranks, np.int64)
+        if self.resources.rank == call.root:
+            sizes[:] = call.blocks[2]
+        what = f"{call.collective.capitalize()}v, for which rank {call.root} tells the sizes of blocks"
+        self.resources.agreements.combine(sizes, Purpose.SIZES, what)
+        return tuple(sizes.tolist())
+
+    def forget(self) -> None:
+        """Drop all plans; they are made anew when needed."""
+        self._plans.clear()
+        self._alike.clear()
+        self._forgotten()
+
+
+@lru_cache(maxsize=256)
+def _text_of(element: Element) -> str:
+    """An element type in texts; NumPy takes longer for that than for a short message."""
+    return str(element)
+
+
+def _no_engine(call: Call, message_context: MessageContext) -> HostEngine:
+    raise AssertionError("the MPI library serves it")
+
+
+def refusal(rank: int, call: Call | str, error: ArgumentError) -> ArgumentError:
+    """The error, with the rank and what was called."""
+    what = call if isinstance(call, str) else f"{call.collective} of {call.count} elements of {call.dtype}"
+    return ArgumentError(f"rank {rank}: {what}: {error}")

@@ -1,0 +1,268 @@
+"""Calls that return before they have ended: non-blocking ones, and persistent requests."""
+
+import operator
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.arguments.call import Call
+from hpcoll.comm.arguments.derived_types import retain_datatypes
+from hpcoll.comm.arguments.methods import FOUND_BY, METHODS, Caller
+from hpcoll.comm.arguments.native import as_native, only_native
+from hpcoll.comm.arguments.reductions import every_count
+from hpcoll.comm.arguments.timeout import Time, limit_of
+from hpcoll.comm.context.attach import WithContext, existing_context
+from hpcoll.comm.context.cache_entries import enter, enter_native, may_enter
+from hpcoll.comm.context.context import Context
+from hpcoll.comm.context.native_calls import arguments_of
+from hpcoll.comm.context.prepared import Asked, Prepared
+from hpcoll.comm.diagnosis.call_check import compare_requests
+from hpcoll.comm.plans.plan import MessageContext, Plan
+from hpcoll.comm.plans.segmentation import ledger_nbytes
+from hpcoll.comm.requests.chained import follow
+from hpcoll.comm.requests.operation import collect, hurry
+from hpcoll.comm.requests.owner import other_thread
+from hpcoll.comm.requests.pending import defer
+from hpcoll.comm.requests.persistent_request import Persistent
+from hpcoll.comm.requests.progress_thread import can_be_helped
+from hpcoll.comm.requests.request import Make, Request, begin, is_eager, launch, start
+from hpcoll.comm.team.team import IN_FLIGHT
+from hpcoll.runtime.engine.call_cache import CallTable, Key, Served
+from hpcoll.runtime.engine.entry import run_cached
+from hpcoll.runtime.engine.host_engine import HostEngine
+from hpcoll.runtime.program.call_fields import MISS
+from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
+from hpcoll.runtime.program.fields import BUSY, DONE
+from hpcoll.selection.config import NATIVE
+
+
+def issue(
+    comm: WithContext, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any, timeout: Time = None
+) -> MPI.Request:
+    """Start a non-blocking call; errors as in `Context.run`, those of the transport when the request is waited for.
+
+    One like an earlier one, short and of host arrays, makes its first turns in compiled code at once, if nothing is before it.
+    """
+    context = comm.__dict__.get("_context")
+    limit_s = None if timeout is None else limit_of(timeout, comm if context is None else context)
+    if context is None:
+        asked = Asked(algorithm, segment, stream, True, limit_s)
+        request = _first(comm, method, arguments, asked) if existing_context(comm) is None else None
+        if request is not None:
+            return request
+        context = comm._context
+    if context.starting:
+        raise other_thread(context.rank)
+    context.starting = True  # no thread runs between these two
+    try:
+        send, recv, op, root = FOUND_BY[method](arguments, context.caller)
+        key = method if root == 0 and algorithm is None and segment is None else (method, root, algorithm, segment)
+        turn = context.turn
+        status = run_cached(context.started[turn][key], send, recv, op)
+        if status == DONE:
+            context.turn = (turn + 1) % IN_FLIGHT
+            return _to_self(None, _NOBODY)  # a request that is complete
+        return _go_on(context, method, arguments, key, status, (algorithm, segment, stream, True, limit_s))
+    finally:
+        context.starting = False
+
+
+def _go_on(context: Context, method: str, arguments: tuple[Any, ...], key: Key, status: int | None, asked: tuple[Any, ...]) -> MPI.Request:
+    """The request of a call that did not end in its first turns, or had none; ``asked`` has what `Asked` takes."""
+    turn, meant = context.turn, METHODS[method].meant(arguments, context.rank) if status == MISS else arguments
+    late = status == BUSY and hurry(context.resources.message_contexts[1 + turn], context.resources.wait_policy)
+    if late or meant is not arguments:  # it may be known by what it means
+        arguments = meant
+        send, recv, op, _ = FOUND_BY[method](arguments, context.caller)
+        status = run_cached(context.started[turn][key], send, recv, op)
+        if status == DONE:
+            context.turn = (turn + 1) % IN_FLIGHT
+            return _to_self(None, _NOBODY)
+    if status == NO_CALL:
+        table = context.started[turn].table(key)
+        table.latest.plan.account.note(table.nbytes)
+        return _IN_MPI[method](context.resources.native, *arguments)
+    request = None if status == MISS else _under_way(context, method, key, status, arguments, asked[-1])
+    return request or _prepared(context, method, arguments, Asked(*asked))
+
+
+def _under_way(
+    context: Context, method: str, key: Key, status: int | None, arguments: tuple[Any, ...], limit_s: float | None
+) -> MPI.Request | None:
+    """The request of a call like an earlier one that has not ended at once; None where it must wait, and no engine for it is free."""
+    turn = context.turn
+    table, message_context = context.started[turn].table(key), context.resources.message_contexts[1 + turn]
+    plan, engine = table.latest.plan, table.latest.by
+    source, target, counts = table.waiting
+    if status == BUSY:
+        with context.closing(method):
+            engine = plan.take_made(message_context, counts)
+        if engine is None:
+            return None
+        first = partial(begin, message_context, engine, source, target)
+    else:
+        plan.claim(message_context, engine)
+        first = partial(int, status)
+    call = Call("", source, target, engine.elements, _BYTE, keep=arguments)
+    request = launch(context, message_context, plan, call, engine, first, limit_s=limit_s, begun=status != BUSY)
+    context.turn = (turn + 1) % IN_FLIGHT
+    return request
+
+
+def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Asked, make: Make | None = None) -> MPI.Request:
+    """The request of a call that is described and planned; where ``make`` is given it makes it, whoever serves the call."""
+    collect()
+    row, algorithm, turn = METHODS[method], asked.algorithm, context.turn
+    arguments = retain_datatypes(row.meant(given, context.rank))
+    context.check(method, arguments, "in flight")
+    if method in ("Gatherv", "Scatterv"):  # others would have to ask the root for sizes first, and wait
+        algorithm = algorithm or "direct"
+        if algorithm not in ("direct", NATIVE):
+            raise ArgumentError(f"rank {context.rank}: I{method.lower()} takes algorithm 'direct' or 'native', got {algorithm!r}")
+    with context.closing(method):
+        prepared = context.prepare(method, arguments, asked._replace(algorithm=algorithm))
+    call, plan = prepared.call, prepared.plan
+    moves = can_be_helped() or asked.algorithm is not None
+    if call is not None and plan.algorithm != NATIVE and not (moves or call.strict or not call.native):
+        # the library's own requests move whenever it is called, by whatever method
+        plan = context.planner.library(call.collective, str(call.element), "no MPI_THREAD_MULTIPLE")
+    send, recv, _, root = FOUND_BY[method](arguments, context.caller)
+    table = context.started[turn].table((method, root, asked.algorithm, asked.segment))
+    if call is None or plan.algorithm == NATIVE:
+        theirs = arguments_of(context, row, prepared)
+        if all(map(operator.is_, theirs, given)):
+            enter_native(context.planner, table, method, arguments, (send, recv), prepared._replace(plan=plan))
+        plan.account.note(ledger_nbytes(call, context.nranks))
+        request = _IN_MPI[method](context.resources.native, *theirs)
+        return request if make is None else follow(context.rank, f"I{method.lower()}", request, make)
+    with context.closing(plan.named(call.count)):
+        request, engine = start(context, prepared.carrier.in_flight(turn), plan, call, make or Request.of, asked.limit_s)
+    context.turn = (turn + 1) % IN_FLIGHT
+    if is_eager(call, engine) and may_enter(table, call, plan, send):
+        enter(context.planner, table, method, arguments, (send, recv), call, Served(engine, plan), engine.wait_policy.eager)
+    return request
+
+
+def _first(comm: WithContext, method: str, arguments: tuple[Any, ...], asked: Asked) -> MPI.Request | None:
+    """The request of a call on a communicator without a context, which only all ranks together can make, and no call in flight waits for.
+
+    Where no thread can do so meanwhile, the library's own serves. None where it cannot, or there is a context by now.
+    """
+    row, native = METHODS[method], MPI.Intracomm(comm)
+    if native == MPI.COMM_NULL:
+        return None
+    arguments = row.meant(arguments, native.rank)
+    if row.gpu_arrays(arguments, native.rank):
+        return None
+    asks = method == "Reduce_scatter" and arguments[2] is None  # to describe it asks the others
+    call = None if asks else row.describe(Caller(native, native.rank, native.size, np.zeros(1, np.uint8)), *arguments)
+    if can_be_helped():
+        given = retain_datatypes(arguments)
+        return defer(comm, f"I{method.lower()}", lambda context, make: _prepared(context, method, given, asked, make))
+    if asks or asked.algorithm is not None or (call is not None and (call.strict or not call.native)):
+        return None
+    theirs = as_native(retain_datatypes(arguments), row.in_place_at if call is not None and call.aliased else None)
+    element, why = only_native(row, arguments, native.rank) if call is None else (str(call.element), "in flight before a blocking call")
+    comm.ledger.library(row.collective, element, why, native.rank).note(ledger_nbytes(call, native.size))
+    return _IN_MPI[method](native, *theirs)
+
+
+_to_self, _NOBODY = MPI.COMM_SELF.Isend, MPI.PROC_NULL
+_IN_MPI = {name: getattr(MPI.Intracomm, f"I{name.lower()}") for name in METHODS}
+_BYTE = np.dtype(np.uint8)
+
+
+class _Planned(NamedTuple):
+    """What a persistent request is made of, as `Persistent._bind` wants it."""
+
+    plan: Plan
+    message_context: MessageContext
+    engine: HostEngine
+    call: Call
+    describe: Callable[[], Call | None] | None
+    give_back: Callable[[], None]
+
+
+def make_persistent(
+    context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any, timeout: Time = None
+) -> MPI.Prequest:
+    """Plan a persistent call; collective, errors as in `Context.run`. One like an earlier one is not described again."""
+    if context.starting:
+        raise other_thread(context.rank)
+    context.starting = True
+    try:
+        return _made_persistent(context, method, arguments, algorithm, segment, stream, timeout)
+    finally:
+        context.starting = False
+
+
+def _made_persistent(
+    context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any, timeout: Time
+) -> MPI.Prequest:
+    arguments = METHODS[method].meant(arguments, context.rank)
+    context.check(method, arguments, "persistent")
+    limit_s = None if timeout is None else limit_of(timeout, context)
+    with context.closing(f"{method}_init"):
+        context.resources.agree()
+    arguments = _counted(context, method, retain_datatypes(arguments))
+    send, recv, op, root = FOUND_BY[method](arguments, context.caller)
+    table = context.planned.table((method, root, algorithm, segment))
+    if run_cached(table.address, send, recv, op) == BUSY:
+        planned = _planned_before(context, table, method, arguments)
+    else:
+        asked = Asked(algorithm, segment, stream, in_flight=True)
+        with context.closing(method):
+            prepared = context.prepare(method, arguments, asked)
+        call, plan = prepared.call, prepared.plan
+        if call is None or plan.algorithm == NATIVE:
+            theirs = arguments_of(context, METHODS[method], prepared._replace(arguments=arguments))
+            compare_requests(context, method, root, None)
+            plan.account.note(ledger_nbytes(call, context.nranks))
+            return getattr(context.resources.native, f"{method}_init")(*theirs)
+        planned = _plan_first(context, prepared, call)
+        if may_enter(table, call, plan, send):
+            enter(context.planner, table, method, arguments, (send, recv), call, Served(planned.engine, (plan, call)))
+    try:
+        compare_requests(context, method, root, planned.engine)
+    except BaseException:
+        planned.give_back()
+        raise
+    request = Persistent()
+    with context.closing(planned.plan.named(planned.call.count)):
+        request._bind(context, *planned, limit_s)
+    return request
+
+
+def _planned_before(context: Context, table: CallTable, method: str, arguments: tuple[Any, ...]) -> _Planned:
+    """For a call that the table has found."""
+    plan, call = table.latest.plan
+    source, target, counts = table.waiting
+    message_context = context.resources.message_context()
+    with context.closing(plan.named(call.count)):
+        engine = plan.take_made(message_context, counts)
+        if engine is None:
+            described = METHODS[method].describe(context.caller, *arguments)
+            assert described is not None
+            engine = plan.take(message_context, described)
+    call = call._replace(send=source, recv=target, count=engine.elements, keep=arguments)
+    return _Planned(plan, message_context, engine, call, None, partial(context.resources.give_back, message_context))
+
+
+def _plan_first(context: Context, prepared: Prepared, call: Call) -> _Planned:
+    with context.closing(prepared.plan.named(call.count)):
+        message_context = prepared.carrier.message_context()
+        engine = prepared.plan.take(message_context, call)
+    describe = None if call.as_given else prepared.describe
+    return _Planned(prepared.plan, message_context, engine, call, describe, partial(prepared.carrier.give_back, message_context))
+
+
+def _counted(context: Context, method: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arguments with the counts that a Reduce_scatter may leave out, so that describing it again asks no other rank; collective."""
+    if method != "Reduce_scatter" or arguments[2] is not None:
+        return arguments
+    with context.closing("Reduce_scatter_init"):
+        return *arguments[:2], every_count(arguments[0], arguments[1], context.rank, context.caller.allgather), arguments[3]

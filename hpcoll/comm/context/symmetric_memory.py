@@ -1,0 +1,184 @@
+"""Arrays in memory that ranks of a node share: symmetric ones, and read-only copies.
+
+All ranks of the communicator get their array or the same `ArgumentError`. Where a rank has no neighbours, or shared memory is off or
+refused, its array is ordinary memory and behaves the same.
+"""
+
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError, DeviceError
+from hpcoll.comm.arguments.call import check_root
+from hpcoll.comm.context.service_collectives import Agreements
+from hpcoll.comm.plans.signature import Purpose
+from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
+from hpcoll.runtime.transports.local_ranks import LocalRanks
+
+_MOST_NBYTES = 1 << 46  # what a process can map
+_PIECE_NBYTES = 1 << 30  # int counts end at 2**31 - 1
+
+
+class Form(NamedTuple):
+    """Shape and element type of an array."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"shape {self.shape} of {self.dtype}"
+
+
+def symmetric(comm: MPI.Intracomm, agreements: Agreements, allocate: Callable[[Form], Any], method: str, shape: Any, dtype: Any) -> Any:
+    """An array for each rank, which its peers on the node read in place; collective.
+
+    Args:
+        comm, agreements: Of all ranks that make the call.
+        allocate: Makes the array; collective. It raises ArgumentError, DeviceError or MemoryError.
+        method: What was called.
+        shape, dtype: As NumPy takes them, equal on all ranks.
+    Raises:
+        ArgumentError: on every rank, when one cannot have its array or asked for another.
+    """
+    problem, form, rank = "", Form((), np.dtype(np.uint8)), comm.rank
+    try:
+        form = _form(rank, method, shape, dtype)
+    except ArgumentError as error:
+        problem = str(error)
+    _agree(agreements, problem, f"{method} with {form}")
+    array: Any = None
+    try:
+        array = allocate(form)
+    except (ArgumentError, DeviceError, MemoryError) as error:
+        problem = str(error) if isinstance(error, ArgumentError) else f"rank {rank}: {method} with {form}: {error}"
+    problem = _first_problem(agreements, problem, f"{method} with {form}")
+    if problem or array is None:
+        array = None  # the traceback must not keep it
+        raise ArgumentError(problem)
+    return array
+
+
+def zeros(node: LocalRanks | None, form: Form) -> np.ndarray:
+    """An array of zeros in host memory; collective over the node, None for ordinary memory."""
+    memory = node.symmetric(form.nbytes) if node and form.nbytes else _ordinary(form.nbytes)
+    return memory.view(form.dtype).reshape(form.shape)
+
+
+def share(comm: MPI.Intracomm, agreements: Agreements, node: LocalRanks | None, array: Any, root: Any) -> np.ndarray:
+    """A read-only copy of the root's array, one for all ranks of a node; collective.
+
+    Args:
+        comm, agreements: As in `symmetric`.
+        node: As in `zeros`.
+        array: Of numbers; ignored but at the root.
+        root: Equal on all ranks.
+    Raises:
+        ArgumentError: on every rank, when one cannot have it.
+    """
+    problem, form, source = "", Form((), np.dtype(np.uint8)), np.empty(0)
+    try:
+        root = check_root(root, comm.size, comm.rank)
+        if comm.rank == root:
+            source = _source(comm.rank, array)
+            form = _form(comm.rank, "share", source.shape, source.dtype)
+    except ArgumentError as error:
+        problem = str(error)
+    form = _agree(agreements, problem, f"share with root {root}", form)[root]
+    if form.nbytes == 0:
+        return _read_only(np.empty(0, np.uint8), form)
+    writer = 0 if node is None else node.rank if comm.rank == root else node.local_peers.get(root, 0)
+    leads = node is None or node.rank == writer
+    memory = mapping = None
+    try:
+        mapping = node.copy(form.nbytes, writer) if node else None
+        memory = mapping.array(0, form.nbytes) if mapping else _ordinary(form.nbytes)
+    except (ArgumentError, MemoryError) as error:
+        problem = str(error) if isinstance(error, ArgumentError) else f"rank {comm.rank}: share with {form}: {error}"
+    problem = _first_problem(agreements, problem, f"share with root {root}")
+    if problem or memory is None:
+        memory = mapping = None
+        raise ArgumentError(problem)
+    if comm.rank == root:
+        memory.view(form.dtype).reshape(form.shape)[...] = source
+    if node is None or node.nranks < comm.size:
+        _spread(comm, memory, root, leads)
+    if node and mapping:
+        node.comm.Barrier()
+        mapping.freeze()
+    return _read_only(memory, form)
+
+
+def _spread(comm: MPI.Intracomm, memory: np.ndarray, root: int, leads: bool) -> None:
+    """Copy the root's bytes to all ranks that lead."""
+    leaders = comm.Split(0 if leads else MPI.UNDEFINED, 0 if comm.rank == root else 1 + comm.rank)
+    if leads:
+        for at in range(0, memory.size, _PIECE_NBYTES):
+            leaders.Bcast(memory[at : at + _PIECE_NBYTES], 0)
+        leaders.Free()
+
+
+def _form(rank: int, method: str, shape: Any, dtype: Any) -> Form:
+    """What was asked for, checked."""
+    try:
+        element = np.dtype(dtype)
+    except TypeError as error:
+        raise ArgumentError(f"rank {rank}: {method} needs an element type, got {dtype!r}: {error}") from None
+    if element.hasobject or element.itemsize == 0:
+        raise ArgumentError(f"rank {rank}: {method} needs elements of fixed size, got {element!r}")
+    try:
+        axes = tuple(map(operator.index, shape)) if isinstance(shape, Iterable) else (operator.index(shape),)
+        np.empty([0] * len(axes))  # not more axes than NumPy has
+        form = Form(axes, element)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"rank {rank}: {method} needs a shape of integers >= 0, got {shape!r}") from None
+    if min(axes, default=0) < 0:
+        raise ArgumentError(f"rank {rank}: {method} needs a shape of integers >= 0, got {shape!r}")
+    if form.nbytes > _MOST_NBYTES:
+        raise ArgumentError(f"rank {rank}: {method} needs at most {_MOST_NBYTES} bytes, got {form.nbytes} for {form}")
+    return form
+
+
+def _source(rank: int, array: Any) -> np.ndarray:
+    try:
+        return np.asarray(array)
+    except (TypeError, ValueError, BufferError) as error:
+        raise ArgumentError(f"rank {rank}: share needs an array, got a {type(array).__name__}: {error}") from None
+
+
+def _agree(agreements: Agreements, problem: str, call: str, more: Any = None) -> list[Any]:
+    """Every rank's ``more``.
+
+    Raises:
+        ArgumentError: on every rank, when one has a problem or makes another call than rank 0.
+    """
+    found = agreements.gather_objects((problem, call, more), Purpose.ARRAY, call)
+    problems = [text for text, _, _ in found if text]
+    if problems:
+        raise ArgumentError(problems[0])
+    for rank, (_, got, _) in enumerate(found):
+        if got != found[0][1]:
+            raise ArgumentError(f"rank {rank}: all ranks must make one call, expected {found[0][1]} as on rank 0, got {got}")
+    return [one for _, _, one in found]
+
+
+def _first_problem(agreements: Agreements, problem: str, call: str) -> str:
+    return next(filter(None, agreements.gather_objects(problem, Purpose.ARRAY, f"the end of {call}")), "")
+
+
+def _ordinary(nbytes: int) -> np.ndarray:
+    """Zeros that start a cache line."""
+    memory = np.zeros(nbytes + CACHE_LINE_NBYTES, np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE_NBYTES
+    return memory[start : start + nbytes]
+
+
+def _read_only(memory: np.ndarray, form: Form) -> np.ndarray:
+    """An array over bytes that nobody can make writable again."""
+    return np.frombuffer(memory.data.toreadonly(), np.uint8).view(form.dtype).reshape(form.shape)

@@ -1,0 +1,213 @@
+"""Groups by ranks and settings, and what freed communicators leave for others of their group.
+
+Plans, engines and message contexts belong to the ranks and not to the communicator, so that programs which make and free many need them
+made once. Those of the last few that were freed are kept. What there is for a communicator all its ranks agree on in one short allreduce
+when it is used for the first time.
+"""
+
+import contextlib
+import os
+import threading
+from collections import OrderedDict
+from itertools import count
+from typing import Any, NamedTuple, TypeAlias
+
+from mpi4py import MPI
+
+from hpcoll.comm.context.context import Parts, free
+from hpcoll.comm.team.bootstrap import agree_on, together
+from hpcoll.comm.team.resources import Resources
+from hpcoll.comm.team.team import PARTING, Group, step_aside
+from hpcoll.runtime.gpu import cuda
+from hpcoll.runtime.transports.local_ranks import known_to_share
+from hpcoll.runtime.transports.mpi import world_ranks
+from hpcoll.selection.config import PREFIX, TUNING
+from hpcoll.selection.topology import Process, this_process
+
+MOST = 4  # freed communicators of which parts are kept; a few MB of shared memory each
+_MOST_NUMBERED = 1000  # communicators of a group whose parts another may get
+
+_FIRST = "the first collective of hpcoll's"
+
+Settings: TypeAlias = tuple[tuple[str, str], ...]
+Key: TypeAlias = tuple[tuple[int, ...], bool, Settings]  # ranks in COMM_WORLD in order, mixed, settings
+
+
+class _Offer(NamedTuple):
+    """What a rank has for a communicator; combined bit by bit, only what all have is left."""
+
+    ready: int  # -1: no other thread of this process is making something of the group
+    known: int  # -1: this rank knows all processes, and they know it as it is
+    group: int  # its number, or -1
+    not_group: int  # all bits of that the other way round: what is equal everywhere is still so
+    new: int  # rank 0's number for a new group
+    spare: int  # numbers of resources, as bits: freed ones
+    vacant: int  # that a new one may get
+    limited: int  # -1: HPCOLL_TIMEOUT is set
+    sharing: int  # -1: these ranks are known to share memory
+    parting: int  # -1: this rank can wait for all others of COMM_WORLD at the end
+
+    def combined(self, comm: MPI.Intracomm) -> "_Offer":
+        """What is left when all ranks have combined theirs; collective, errors as in `agree_on`."""
+        words = bytearray(b"".join(word.to_bytes(nbytes, "little", signed=True) for word, nbytes in zip(self, _NBYTES, strict=True)))
+        agree_on(comm, [words, MPI.BYTE], MPI.BAND, _FIRST)
+        ends = [sum(_NBYTES[: i + 1]) for i in range(len(_NBYTES))]
+        found = _Offer(*(int.from_bytes(words[end - n : end], "little", signed=True) for end, n in zip(ends, _NBYTES, strict=True)))
+        if found.limited:  # others may have given up before this rank came
+            agree_on(comm, bytearray(1), MPI.BAND, _FIRST)
+        return found
+
+
+_NBYTES = (1, 1, 8, 8, 8, 128, 128, 1, 1, 1)  # of an offer's words
+
+
+class Registry:
+    """The groups of this process."""
+
+    def __init__(self) -> None:
+        self._groups: dict[Key, Group] = {}
+        self._spare: OrderedDict[tuple[Group, int], Parts] = OrderedDict()  # by number, too; the latest last
+        self._processes: dict[int, tuple[Settings, Process]] = {}  # by rank in COMM_WORLD, and with what settings all agreed
+        self._closed: list[Group] = []  # that wait for messages which may be under way
+        self._numbers, self._changing = count(), threading.Lock()
+
+    def join(self, comm: MPI.Intracomm, mixed: bool) -> tuple[Resources, Parts | None]:
+        """What a communicator gets: resources that are new, or those of one that was freed, with its other parts. Collective.
+
+        Raises:
+            ArgumentError: on every rank, when the settings differ or are wrong.
+            PeerFailed: a rank has ended, or failed.
+        """
+        native = MPI.Intracomm(comm)
+        with together(native, _FIRST):
+            return self._join(native, _key_of(comm, mixed))
+
+    def _join(self, native: MPI.Intracomm, key: Key) -> tuple[Resources, Parts | None]:
+        while True:
+            group = self._groups.get(key)
+            lock = group.lock if group else threading.Lock()
+            ready = lock.acquire(blocking=False)
+            group = group if group is self._groups.get(key) else None  # it may have been freed meanwhile
+            try:
+                offer = self._offer(key, group, ready).combined(native)
+                if offer.ready:
+                    return self._found(native, key, group, offer)
+            finally:
+                if ready:
+                    lock.release()
+            step_aside()
+
+    def _offer(self, key: Key, group: Group | None, ready: bool) -> _Offer:
+        ranks, _, settings = key
+        mine, me = this_process(cuda.is_likely()), MPI.COMM_WORLD.rank
+        known = self._processes.get(me) == (settings, mine) and all(self._processes.get(rank, _NOBODY)[0] == settings for rank in ranks)
+        number, used, spare, limited = -1, 0, 0, -any(name == f"{PREFIX}TIMEOUT" for name, _ in settings)
+        if group is not None and group.processes[group.rank] == mine and MPI.UNDEFINED not in ranks:
+            with self._changing:
+                number, used, spare = group.number, group.used, sum(1 << n for one, n in self._spare if one is group)
+        new = next(self._numbers) if ranks[0] == me else -1
+        return _Offer(-ready, -known, number, ~number, new, spare, ~used, limited, -known_to_share(ranks), -bool(PARTING))
+
+    def _found(self, native: MPI.Intracomm, key: Key, group: Group | None, offer: _Offer) -> tuple[Resources, Parts | None]:
+        """What all ranks have for a communicator."""
+        if group is None or (offer.group, offer.not_group) != (group.number, ~group.number):
+            group, offer = self._new_group(native, key, offer), offer._replace(spare=0, vacant=-1)
+        number = _lowest(offer.spare or offer.vacant)
+        if offer.spare:
+            with self._changing:
+                parts = self._spare.pop((group, number))
+            return parts.resources, parts
+        number = number if number < _MOST_NUMBERED else -1
+        resources = Resources(group, number)
+        with self._changing:
+            group.alive += 1
+            group.used |= 1 << number if number >= 0 else 0
+        return resources, None
+
+    def _new_group(self, native: MPI.Intracomm, key: Key, offer: _Offer) -> Group:
+        ranks, mixed, settings = key
+        self._free_closed()
+        known = [self._processes[rank][1] for rank in ranks] if offer.known else None
+        group = Group(native, offer.new, known, ranks, mixed=mixed, all_share=bool(offer.sharing), may_part=bool(offer.parting))
+        for rank, process in zip(ranks, group.processes, strict=True):
+            if rank != MPI.UNDEFINED:
+                self._processes[rank] = settings, process
+        self._groups[key] = group
+        return group
+
+    def leave(self, resources: Resources, parts: Parts | None) -> None:
+        """A communicator was freed. Its parts are kept, if it left any; what was kept for longest is freed when there is too much."""
+        if parts is not None and resources.number >= 0:
+            with self._changing:
+                self._spare[resources.group, resources.number] = parts
+            self._drop(MOST)
+            return
+        if parts is not None:
+            free(parts)
+        self._gone(resources.group, resources.number)
+
+    def lose(self, resources: Resources) -> None:
+        """A call has failed on these resources, which nobody uses any more: messages may be left."""
+        resources.group.failed = resources.group.uses_mpi
+        self._gone(resources.group, resources.number)
+
+    def _drop(self, most: int) -> None:
+        """Free what was kept for longest, but so many."""
+        while len(self._spare) > most:
+            (group, number), parts = next(iter(self._spare.items()))
+            if not group.lock.acquire(blocking=False):  # another thread may be given it now
+                return
+            with self._changing:
+                del self._spare[group, number]
+            group.lock.release()
+            free(parts)
+            self._gone(group, number)
+
+    def _gone(self, group: Group, number: int) -> None:
+        """Resources are gone; a group that has no others is closed, unless a call has failed or another thread is about to join it."""
+        with self._changing:
+            group.alive -= 1
+            group.used &= ~(1 << number) if number >= 0 else -1
+        if not group.alive and not group.failed and group.lock.acquire(blocking=False):
+            try:
+                self._groups = {key: one for key, one in self._groups.items() if one is not group}
+                group.close()
+                with self._changing:
+                    self._closed.append(group)
+            finally:
+                group.lock.release()
+            self._free_closed()
+
+    def _free_closed(self) -> None:
+        """Free the groups that were closed on all their ranks."""
+        with self._changing:
+            closed, self._closed = self._closed, []
+        left = [group for group in closed if not group.free()]
+        with self._changing:
+            self._closed += left
+
+    def free(self) -> None:
+        """Free what is kept for later communicators, on all ranks alike."""
+        self._drop(0)
+        for group in self._groups.values():
+            group.node.drop_ahead()
+
+    def forget(self) -> None:
+        """Drop everything: this process is a fork."""
+        self.__init__()  # type: ignore[misc]
+
+
+_NOBODY: tuple[Any, None] = None, None
+
+
+def _lowest(bits: int) -> int:
+    return (bits & -bits).bit_length() - 1
+
+
+def _key_of(comm: MPI.Intracomm, mixed: bool) -> Key:
+    """In what communicators of a group are alike: ranks in order, and settings."""
+    names = [os.fsdecode(name) for name in os.environb if name.startswith(PREFIX.encode())]
+    settings = {name: os.environ[name] for name in names}
+    with contextlib.suppress(OSError):
+        settings["written"] = str(os.stat(settings.get(TUNING, "")).st_mtime_ns)
+    return world_ranks(comm), mixed, tuple(sorted(settings.items()))

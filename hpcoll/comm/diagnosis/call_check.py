@@ -1,0 +1,139 @@
+"""Calls that are compared on all ranks before they run, by messages of their own: what the checks of their messages cannot show.
+
+With ``HPCOLL_CHECK=all`` those are all blocking collectives, the MPI library's own too; and always persistent requests, as they are made:
+their messages are theirs alone, so that those of a wrong root might never be read.
+"""
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpcoll.base.errors import MismatchError, TransportError
+from hpcoll.base.units import ranks_in_words
+from hpcoll.comm.arguments.call import written
+from hpcoll.comm.arguments.methods import METHODS, NUMBERS, Caller, Method
+from hpcoll.comm.plans.signature import Purpose, Signature, counted, differing, signed_nbytes
+from hpcoll.comm.status.call_site import in_words, place_of_caller
+from hpcoll.comm.team.resources import Resources
+from hpcoll.runtime.engine.host_engine import HostEngine
+from hpcoll.schedules.collectives import COLLECTIVES
+
+_NBYTES = 2048  # of what a rank says
+
+
+class Comparing(Protocol):
+    """What comparing needs of a context."""
+
+    resources: Resources
+    rank: int
+    caller: Caller
+
+    def close(self, why: str) -> None:
+        """Refuse further use."""
+
+    def interrupted(self, what: str, error: BaseException) -> None:
+        """It did not end: tell the others, and refuse further use."""
+
+
+def compare(context: Comparing, row: Method, arguments: tuple[Any, ...], root: Any, limit_s: float | None = None) -> None:
+    """Compare a call that is about to run with those of the other ranks; collective.
+
+    Where only the MPI library understands it, or its arrays are in GPU memory, method and root are compared.
+
+    Args:
+        context: Of the communicator, which is closed where they differ.
+        row: The method.
+        arguments: The caller's positional ones; ``root`` among them, or None.
+        limit_s: Seconds that it may take; None: what ``HPCOLL_TIMEOUT`` says.
+    Raises:
+        ArgumentError: the arguments are wrong.
+        MismatchError: on every rank, quoting the call of each.
+        CollectiveTimeout: not all ranks came in that time. PeerFailed: one is known to have ended.
+    """
+    root = root if root is None else context.caller.root(root)
+    call = None if row.gpu_arrays(arguments, context.rank) else row.describe(context.caller, *arguments)
+    if call is None:
+        mine = _said([row.name, root], _named(row.name, root))
+    else:
+        signature = Signature.of(call)
+        said = [row.name, *signature, counted(call) * signed_nbytes(call)]
+        mine = _said(said, signature.text(call.count), signature.how(said[-1]))
+    _tell(context, _every(context, row.name, mine, limit_s))
+
+
+def compare_requests(context: Comparing, method: str, root: Any, engine: HostEngine | None) -> None:
+    """Compare a persistent request that is being made with those of the other ranks; collective, errors as of `compare`.
+
+    Args:
+        context: Of the communicator, which is closed where they differ.
+        method: mpi4py's name of the blocking method; ``root`` of the call, where it has one.
+        engine: What is to run it; None: the MPI library.
+    """
+    said: tuple[Any, ...] = (-1, root) if engine is None else engine.signed
+
+    def what() -> str:
+        if engine is None:
+            rooted = COLLECTIVES[METHODS[method].collective].rooted
+            return f"{_named(f'{method}_init', root if rooted else None)} by the MPI library"
+        return written(Signature.unpacked(said[0]).text(engine.elements), "persistent")
+
+    try:
+        numbers = context.resources.agreements.gather_number(hash((NUMBERS[method], *said)), Purpose.PERSISTENT, what)
+    except TransportError as error:
+        context.interrupted(f"{method}_init", error)
+        raise
+    if len(set(numbers)) == 1:
+        return
+    if engine is None:
+        mine = _said([f"{method}_init", root], what())
+    else:
+        signature = Signature.unpacked(said[0])
+        mine = _said([method, *signature, said[1]], what(), signature.how(said[1]))
+    _tell(context, _every(context, method, mine))
+
+
+def _every(context: Comparing, method: str, mine: dict[str, Any], limit_s: float | None = None) -> list[dict[str, Any]]:
+    """What every rank says of its call; the call ends badly where not all do."""
+    import json
+
+    on = context.resources
+    sent, every = np.zeros(_NBYTES, np.uint8), np.zeros((on.nranks, _NBYTES), np.uint8)
+    text = json.dumps(mine).encode()[:_NBYTES]
+    sent[: len(text)] = np.frombuffer(text, np.uint8)
+    try:
+        on.agreements.gather(sent, every, Purpose.COMPARISON, mine["what"], limit_s)
+    except TransportError as error:
+        context.interrupted(method, error)
+        raise
+    return [json.loads(one.tobytes().rstrip(b"\0")) for one in every]
+
+
+def _tell(context: Comparing, calls: list[dict[str, Any]]) -> None:
+    """Raise MismatchError, on all ranks alike, if their calls differ."""
+    different = [one["call"] for at, one in enumerate(calls) if one["call"] not in [other["call"] for other in calls[:at]]]
+    if all(_alike(one, other) for one in different for other in different):
+        return
+    only_how, found = len({one["what"] for one in calls}) == 1, dict[str, list[int]]()
+    how = differing([one["how"] if only_how else None for one in calls])
+    for rank, one in enumerate(calls):
+        found.setdefault(", ".join([f"{one['what']} at {one['where']}", *how[rank]]), []).append(rank)
+    each = "; ".join(f"{ranks_in_words(ranks)}: {what}" for what, ranks in found.items())
+    context.close("ranks did not call the same")
+    raise MismatchError(f"rank {context.rank}: ranks do not call the same on {context.resources.title}: {each}")
+
+
+def _said(call: list[Any], what: str, how: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What a rank says of its call: what is compared, and in words; of ``how`` it runs is told what differs, where nothing else does."""
+    return {"call": call, "what": what, "how": how, "where": in_words(place_of_caller())[-200:]}
+
+
+def _named(method: str, root: Any) -> str:
+    return f"{method}({'' if root is None else f'root={root}'})"
+
+
+def _alike(one: list[Any], other: list[Any]) -> bool:
+    if len(one) != len(other):  # one of them only the MPI library understands
+        return bool(one[0] == other[0])
+    if len(one) == 2:
+        return one == other
+    return bool(one[0] == other[0] and one[-1] == other[-1] and Signature(*one[1:-1]).compared == Signature(*other[1:-1]).compared)

@@ -1,0 +1,93 @@
+"""Flight records: the last calls of every communicator of this process, and where each is, as a file for ``hpcoll inspect``.
+
+Compiled code notes each call that hpcoll runs (`hpcoll.runtime.telemetry.call_log`); what the MPI library serves is not noted. Files are
+written into the folder that ``HPCOLL_RECORD`` names: when a call fails, and at ``SIGUSR2``.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+from hpcoll.base.files import write_file
+from hpcoll.comm.plans.signature import Signature
+from hpcoll.comm.status.live_contexts import LIVE
+from hpcoll.comm.status.rank_status import NOTICE
+from hpcoll.comm.team.resources import Resources
+from hpcoll.runtime.telemetry.call_log import CallLog
+from hpcoll.selection.config import log
+
+FORMAT = 1
+
+
+def write_record(folder: str, why: str) -> Path | None:
+    """Write the record of this process; None where the system does not let us, which is logged.
+
+    Args:
+        folder: Made if it is not there.
+        why: For what reason.
+    """
+    import json
+
+    world, contexts = MPI.COMM_WORLD, sorted(LIVE, key=lambda one: str(one.resources.key))
+    record = {
+        "format": FORMAT, "program": sys.argv, "host": os.uname().nodename, "pid": os.getpid(), "world_rank": world.rank,
+        "world_size": world.size, "written": time.time(), "why": why, "doing": NOTICE.doing,
+        "communicators": [_of_communicator(one.resources) for one in contexts],
+    }  # fmt: skip
+    path = Path(folder, f"rank{world.rank}.json")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, json.dumps(record))
+    except OSError as error:
+        log.warning("rank %d: no record of its calls: %s", world.rank, error)
+        return None
+    return path
+
+
+def _of_communicator(on: Resources) -> dict[str, Any]:
+    calls, dropped = list[dict[str, Any]](), 0
+    for place, one in enumerate(on.every_message_context()):
+        lane = f"{on.form(one.index)} {place}".removesuffix(" 0")
+        found = _of_log(one.log, lane, NOTICE.waits_of(on.key, one.index))
+        calls += found
+        dropped += one.log.ncalls - len(found)
+    return {
+        "id": on.key, "name": on.title, "rank": on.rank, "ranks": list(on.group.world_ranks), "dropped": dropped,
+        "calls": sorted(calls, key=lambda call: float(call["begun"])),
+    }  # fmt: skip
+
+
+def _of_log(found: CallLog, lane: str, waits: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The calls that are remembered of one lane, in order."""
+    calls = []
+    for number, word, count, begun, ended in found.records():
+        wait = next((one for one in waits if one["number"] == number), None)
+        calls.append(Signature.unpacked(word).record(count) | {
+            "seq": number, "lane": lane, "begun": _time(begun), "ended": _time(ended) if ended else None,
+            "state": "ended" if ended else "waiting", "step": wait["step"] if wait else "", "awaits": wait["awaits"] if wait else [],
+            "caller": wait["what"].partition(") at ")[2] if wait else "",
+        })  # fmt: skip
+    return calls
+
+
+def _time(nanoseconds: int) -> float:
+    """Seconds since 1970 of a time on the clock that compiled code reads."""
+    return time.time() - 1e-9 * (time.monotonic_ns() - nanoseconds)
+
+
+def record_on_signal(folder: str) -> None:
+    """Write a record at each SIGUSR2, if nobody else has asked for that signal."""
+    with contextlib.suppress(ValueError):  # not the main thread
+        if signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
+            signal.signal(signal.SIGUSR2, lambda *_: _say(write_record(folder, "SIGUSR2")))
+
+
+def _say(path: Path | None) -> None:
+    if path is not None:
+        log.warning("rank %d: its calls are recorded in %s", MPI.COMM_WORLD.rank, path)

@@ -1,0 +1,62 @@
+"""Who this process is, for those who look at it from outside: on its live page, which is made with its first communicator."""
+
+import os
+import sys
+import threading
+import time
+
+from mpi4py import MPI
+
+from hpcoll.comm.status.rank_status import NOTICE
+from hpcoll.comm.team.resources import Resources
+from hpcoll.runtime.telemetry.status_page import LivePage, Who, launcher
+from hpcoll.selection.config import log
+
+
+class Introduction:
+    """The live page of this process, and whom it names there: ranks of its communicators on this host.
+
+    Threads that make communicators wait for each other here: until there is a page, and while one writes on it.
+    """
+
+    def __init__(self) -> None:
+        self._page: LivePage | None = None
+        self._peers: dict[int, int] = {}
+        self._started = 0.0
+        self._changing = threading.Lock()
+
+    def begin(self) -> None:
+        """Make the page, if there is none and the system lets us."""
+        with self._changing:
+            if self._started:
+                return
+            self._started = time.time()
+            try:
+                self._page = LivePage()
+            except (AttributeError, OSError) as error:  # AttributeError: not Linux
+                log.info("hpcoll inspect --live will not see this process: %s", error)
+                return
+            self._peers = {MPI.COMM_WORLD.rank: os.getpid()}
+            self._write()
+            NOTICE.show(self._page)
+
+    def meet(self, on: Resources) -> None:
+        """Name the ranks of a communicator."""
+        world, node = on.group.world_ranks, on.node
+        found = {world[rank]: pid for rank, pid in zip(node.ranks, node.pids, strict=True) if world[rank] != MPI.UNDEFINED}
+        with self._changing:
+            if self._page is not None and not found.items() <= self._peers.items():
+                self._peers |= found
+                self._write()
+
+    def forget(self) -> None:
+        """This process is a fork, which has none of its own; nor the thread of its parent that may have had the lock."""
+        self.__init__()  # type: ignore[misc]
+
+    def _write(self) -> None:
+        assert self._page is not None
+        world, host, program = MPI.COMM_WORLD, os.uname().nodename, getattr(sys, "argv", [])
+        self._page.introduce(Who(os.getpid(), world.rank, world.size, launcher(), host, self._started, self._peers, program))
+
+
+INTRODUCTION = Introduction()

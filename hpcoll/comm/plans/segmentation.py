@@ -1,0 +1,85 @@
+"""How the message of a call is cut: into segments that are in flight together, and lanes that fit a staging slot."""
+
+import math
+from operator import index
+
+from hpcoll.comm.arguments.call import Call
+from hpcoll.runtime.program.chunk_layout import Segments, block_segments, varying_blocks, vector_segments
+from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.ir import Schedule
+from hpcoll.schedules.placement import Nodes, members
+from hpcoll.schedules.row import Algorithm, schedule
+
+_MAX_CHUNKS = 128  # of a lane that goes through shared memory
+
+
+def window(nranks: int) -> int:
+    """Segments in flight: enough to fill the pipeline up and down a binary tree."""
+    return 2 * math.ceil(math.log2(max(2, nranks))) + 2
+
+
+def lane_nbytes(row: Algorithm, capacity: int, nodes: Nodes, *, apart: bool = True) -> int:
+    """Most bytes of the message in one lane, so that what any rank stages of them fits a staging slot.
+
+    Args:
+        row: Catalogue row, whose ``staged`` bounds what a rank hands out; each piece is rounded up to a cache line.
+        capacity: Bytes of a staging slot.
+        nodes: Placement of the ranks, 2 or more.
+        apart: Nodes share no memory with each other; else what a hierarchical row sends between them is staged, too.
+    """
+    pieces = 2 * len(nodes) + (_MAX_CHUNKS if row.chunked else 0)
+    staged = row.cost("staged", len(nodes), nodes=nodes) + (0 if apart else _staged_between(row, nodes))
+    return int((capacity - CACHE_LINE_NBYTES * pieces) / staged)
+
+
+def _staged_between(row: Algorithm, nodes: Nodes) -> float:
+    """Bytes that any rank hands out to other nodes, as a fraction of m, for a hierarchical row: those of the algorithm between nodes."""
+    sizes = [len(ranks) for ranks in members(nodes)]
+    if not row.hierarchical or len(sizes) < 2:
+        return 0.0
+    nstripes = int(row.cost("stripes", len(nodes), nodes=nodes))
+    part = 1.0 if row.collective == "alltoall" else sum(-(-size // nstripes) for size in sizes) / len(nodes)
+    return part * CATALOGUE[row.outer].cost("staged", len(sizes))
+
+
+def message_nbytes(call: Call, nranks: int) -> int:
+    """m, the bytes of the whole message as the catalogue counts them."""
+    blocks = nranks if COLLECTIVES[call.collective].blocks and call.blocks is None else 1
+    return call.count * call.dtype.itemsize * blocks
+
+
+def counts_of(cell: tuple[int, int], call: Call, nranks: int, size: int) -> tuple[int, int]:
+    """Least and most counts of ``size`` bytes for which the message of a call with equal blocks has so few and so many bytes."""
+    unit = size * (nranks if COLLECTIVES[call.collective].blocks else 1)
+    return -(-cell[0] // unit), cell[1] // unit
+
+
+def ledger_nbytes(call: Call | None, nranks: int) -> int:
+    """Bytes of this rank's message, as the ledger counts them."""
+    return 0 if call is None else call.nbytes * (nranks if call.collective == "alltoall" and call.blocks is None else 1)
+
+
+def cut(
+    row: Algorithm, call: Call, segment_nbytes: int, most: int | None, rank: int, nodes: Nodes, sizes: tuple[int, ...], unit: int = 1
+) -> tuple[Schedule, Segments]:
+    """Schedule and segments of a call; no segment is longer than ``most`` bytes of the message, chunks are whole ``unit`` elements."""
+    nranks = len(nodes)
+    size, blocks = call.dtype.itemsize, COLLECTIVES[row.collective].blocks
+    count = max(1, call.count * nranks if blocks else call.count)
+    longest = max(1, count if most is None else min(count, most // size))
+    segment = max(1, segment_nbytes // size)
+    if row.chunked:
+        nchunks = max(1, -(-min(call.count, longest) // segment))
+        nchunks = index(nchunks if most is None else min(nchunks, _MAX_CHUNKS))
+        steps = schedule(row, nranks, rank, call.root, nchunks)
+        return steps, vector_segments(call.count, longest, steps.nchunks, unit)
+    steps = schedule(row, nranks, rank, call.root, nodes=nodes)
+    if call.blocks is not None:
+        return steps, varying_blocks(*call.blocks[:2], sizes or call.blocks[2], 0 if most is None else max(1, most // size // nranks))
+    if row.pipelined:
+        longest = min(longest, segment)
+    if blocks:
+        return steps, block_segments(steps, call.count, max(1, longest // nranks), unit)
+    return steps, vector_segments(call.count, longest, steps.nchunks, unit)

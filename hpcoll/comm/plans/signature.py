@@ -1,0 +1,223 @@
+"""Signatures: what all ranks must call alike, packed into a word that travels with every message on a node.
+
+Counts are not in it: compiled code combines both to the fingerprint of a call (`hpcoll.runtime.engine.compiled.checks.sign_messages`).
+What may differ between ranks is in neither: buffers, in place or not, kinds of memory, and counts that only some ranks know.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcoll.base.ops import AVG, BUILTIN, ReduceOp
+from hpcoll.base.units import format_nbytes
+from hpcoll.comm.arguments.buffer_specs import Derived, Element
+from hpcoll.comm.arguments.call import Call
+from hpcoll.runtime.program.fields import ELEMENT_BITS, ONE_BYTE, OP_BITS
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+
+_ELEMENTS = (
+    "uint8", "int8", "bool", "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "uint64", "uint32", "uint16",
+    "complex128", "complex64", "float128", "complex256",
+)  # fmt: skip
+_OPS = (*BUILTIN, AVG.name, "premul_sum")
+_COLLECTIVES = tuple(COLLECTIVES)
+_ALGORITHMS = {name: tuple(sorted(row.name for row in CATALOGUE.values() if row.collective == name)) for name in COLLECTIVES}
+_BITS = (5, 1, ELEMENT_BITS, OP_BITS, 5, 10, 20)  # of a signature's fields, in their order
+_GOLDEN = 2654435769  # of 2**32: products whose highest bits differ where the factors do a little
+_DIGITS = 1 << 5  # of a segment: numbers of binary digits; the rest of the field is of its digest
+_USERS = 1 << 15  # of an operator's field: the rest is of its digest
+_PARTLY_KNOWN = ("gather", "scatter", "alltoall")  # whose varying counts not all ranks know
+
+
+class Purpose(IntEnum):
+    """What ranks agree on before a call can run (`hpcoll.comm.context.service_collectives`); NONE: nothing, it is a call itself."""
+
+    NONE = 0
+    PERSISTENT = 1
+    COUNTS = 2
+    SIZES = 3
+    ARRAY = 4
+    GPU = 5
+    COMPARISON = 6
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        return ("", "a persistent request", "each rank's count", "sizes of blocks", "an array", "arrays on the GPU", "a comparison")[self]
+
+
+class Signature(NamedTuple):
+    """Fields of a signature, as numbers.
+
+    Attributes:
+        collective, algorithm: Positions among those that there are.
+        varies: Blocks have sizes of their own.
+        element: Position among `_ELEMENTS`, from 1 on; 0: another type, or several.
+        op: Position among `_OPS`, from 1 on; 0: none.
+        segment: Number of binary digits of the segment's size, and a digest of that.
+        root: Root; where there is none, the `Purpose`.
+    """
+
+    collective: int
+    varies: int
+    element: int
+    op: int
+    algorithm: int
+    segment: int
+    root: int
+
+    @classmethod
+    def of(cls, call: Call, algorithm: str | None = None, segment: int = 0) -> "Signature":
+        """That of a call, by whatever algorithm where none is named."""
+        return cls(
+            _COLLECTIVES.index(call.collective), int(call.blocks is not None), _position(_name(call.element), _ELEMENTS), _op(call.op),
+            0 if algorithm is None else _ALGORITHMS[call.collective].index(algorithm), _segment(segment),
+            call.root or call.purpose,
+        )  # fmt: skip
+
+    @classmethod
+    def unpacked(cls, word: int) -> "Signature":
+        """That of a word."""
+        fields = []
+        for bits in _BITS:
+            fields.append(word & ((1 << bits) - 1))
+            word >>= bits
+        return cls(*fields)
+
+    @property
+    def word(self) -> int:
+        """All fields in one number below 2**63; never 0, which is no signature."""
+        word = 0
+        for bits, field in zip(reversed(_BITS), reversed(self), strict=True):
+            word = (word << bits) + field
+        return word
+
+    @property
+    def compared(self) -> "Signature":
+        """The signature by which calls are compared, as `hpcoll.runtime.engine.compiled.checks` does.
+
+        Types of one byte count as one where nothing is combined.
+        """
+        return self if self.op or self.element > ONE_BYTE else self._replace(element=0)
+
+    def text(self, count: int) -> str:
+        """The call as a program writes it.
+
+        Args:
+            count: As the engine counts: bytes where nothing is combined.
+        """
+        if self.purpose:
+            return self.purpose.text
+        collective = _COLLECTIVES[self.collective]
+        given = [] if collective == "barrier" else [f"{self._element}[{self._elements(count) if self.counts else '...'}]"]
+        if self.op and collective != "barrier":
+            given.append(f"op={self._operator}")
+        if COLLECTIVES[collective].rooted:
+            given.append(f"root={self.root}")
+        return f"{method(collective, varies=bool(self.varies))}({', '.join(given)})"
+
+    def record(self, count: int) -> dict[str, object]:
+        """The call as flight records have it; ``count`` as in `text`."""
+        collective, moves = _COLLECTIVES[self.collective], self.collective != _COLLECTIVES.index("barrier")
+        return {
+            "collective": method(collective, varies=bool(self.varies)).lower(),
+            "count": self._elements(count) if self.counts and moves else None, "element": self._element if moves else "",
+            "op": self._operator if moves else "", "root": self.root if COLLECTIVES[collective].rooted else None,
+            "algorithm": self.algorithm_name,
+        }  # fmt: skip
+
+    @property
+    def purpose(self) -> Purpose:
+        """What it is for, where it is no call of the program's."""
+        return Purpose.NONE if COLLECTIVES[_COLLECTIVES[self.collective]].rooted else Purpose(self.root)
+
+    @property
+    def _operator(self) -> str:
+        if self.op >= _USERS:
+            return f"a function ({self.op - _USERS:04x})"  # two of them are told apart by that
+        return _OPS[self.op - 1].upper() if self.op else ""
+
+    @property
+    def _element(self) -> str:
+        return _ELEMENTS[self.element - 1] if self.element else "bytes"
+
+    def _elements(self, count: int) -> int:
+        """Elements of a count, which is of bytes where nothing is combined."""
+        moved = not COLLECTIVES[_COLLECTIVES[self.collective]].reduces and self.element > ONE_BYTE
+        return count // _size(self._element) if moved else count
+
+    @property
+    def counts(self) -> bool:
+        """Whether ranks must have the same counts."""
+        return not (self.varies and _COLLECTIVES[self.collective] in _PARTLY_KNOWN)
+
+    def how(self, counted: int) -> tuple[str, ...]:
+        """What calls that are written alike may differ in, in words; ``counted`` stands for its counts. Digests tell two of them apart."""
+        digest, digits = divmod(self.segment, _DIGITS)
+        segments = f"segments of {format_nbytes(1 << digits >> 1)} or more ({digest:02x})"
+        return f"algorithm {self.algorithm_name}", segments, f"blocks of other sizes ({counted % 2**16:04x})"
+
+    @property
+    def algorithm_name(self) -> str:
+        """By the catalogue."""
+        return _ALGORITHMS[_COLLECTIVES[self.collective]][self.algorithm]
+
+
+NO_CALL = Signature(0, 0, 0, 0, 0, 0, 0)
+
+
+def signed_nbytes(call: Call) -> int:
+    """What an element counts in the fingerprint: its bytes, or nothing where ranks need not know the same counts."""
+    return 0 if call.blocks is not None and call.collective in _PARTLY_KNOWN else call.dtype.itemsize
+
+
+def counted(call: Call) -> Any:
+    """What stands for a call's counts where ranks compare them: the count, or the sum of blocks that all ranks know, each with a weight."""
+    if call.blocks is None or not call.blocks[2]:
+        return call.count
+    return sum(_weight(rank) * size for rank, size in enumerate(call.blocks[2]))
+
+
+def method(collective: str, *, varies: bool) -> str:
+    """mpi4py's name of a collective."""
+    if collective == "reduce_scatter":
+        return "Reduce_scatter" if varies else "Reduce_scatter_block"
+    return collective.capitalize() + ("v" if varies else "")
+
+
+def differing(every: Sequence[Sequence[str] | None]) -> list[list[str]]:
+    """Of what each rank says of its call, if that is known, the parts that are not the same everywhere."""
+    known = [one for one in every if one is not None]
+    parts = [at for at, found in enumerate(zip(*known, strict=True)) if len(set(found)) > 1]
+    return [[one[at] for at in parts] if one is not None else [] for one in every]
+
+
+def _name(element: Element) -> str:
+    return element if isinstance(element, str) else element.of if isinstance(element, Derived) else element.name
+
+
+def _size(element: str) -> int:
+    return 2 if element == "bfloat16" else np.dtype(element).itemsize
+
+
+def _op(op: ReduceOp | None) -> int:
+    if op is None:
+        return 0
+    return _position(op.name, _OPS) if op.function is None else _USERS + op.digest % _USERS
+
+
+def _weight(rank: int) -> int:
+    """An odd number below 2**16."""
+    return rank * _GOLDEN % 2**32 >> 16 | 1
+
+
+def _segment(nbytes: int) -> int:
+    """As in a signature: segments of other sizes are told apart with few exceptions."""
+    return min(nbytes.bit_length(), _DIGITS - 1) + _DIGITS * (nbytes * _GOLDEN % 2**32 >> 27)
+
+
+def _position(name: str, names: tuple[str, ...]) -> int:
+    return names.index(name) + 1 if name in names else 0

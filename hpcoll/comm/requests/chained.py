@@ -1,0 +1,72 @@
+"""Requests of ours that are done when one of the MPI library's is, for those who need more done then than the library does."""
+
+import os
+from collections.abc import Callable
+from functools import cache, partial
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.base.errors import TransportError
+from hpcoll.comm.arguments.call import Call, Form
+from hpcoll.comm.plans.ledger import Account
+from hpcoll.comm.plans.plan import MessageContext, Plan
+from hpcoll.comm.plans.waiting import wait_policy
+from hpcoll.comm.requests.operation import Operation, collect
+from hpcoll.comm.requests.request import start
+from hpcoll.runtime.engine.host_engine import Binding, HostEngine
+from hpcoll.runtime.program.fields import NCOLUMNS
+from hpcoll.runtime.program.opcodes import Code, Program
+from hpcoll.runtime.transports.mpi import library
+
+_BYTE = np.dtype(np.uint8)
+
+
+def follow(
+    rank: int, what: str, posted: MPI.Request, make: Callable[[Operation], MPI.Grequest], *, status: MPI.Status | None = None,
+    finish: Callable[[], None] | None = None, report: Callable[[MPI.Status], None] | None = None,
+) -> MPI.Grequest:  # fmt: skip
+    """A request that is done when another one is.
+
+    Args:
+        rank: Of this process, for texts; ``what`` it is.
+        posted: The library's request.
+        make: Makes the request of an operation.
+        status: Room for what is told of ``posted``.
+        finish: What remains to be done then.
+        report: Tells a status what came.
+    """
+    collect()
+    status = MPI.Status() if status is None else status
+
+    def bind(engine: HostEngine) -> None:
+        engine.bind_watched(MPI._addressof(posted), MPI._addressof(status))
+
+    call = Call("receive", 0, 0, 0, _BYTE, start=bind, finish=finish, keep=(posted, status), report=report)
+    return start(_Owner(rank), MessageContext(0, None), _plan(what), call, make)[0]
+
+
+class _Owner:
+    """What an operation needs of a communicator; a message that fails leaves collectives alone."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def watch(self, engine: HostEngine, form: Form, called_at: str, limit_s: float | None, begun: float) -> None:
+        """Nobody knows more of a message."""
+
+    def interrupted(self, what: str, error: BaseException) -> None:
+        """Say whose message failed."""
+        if isinstance(error, TransportError):
+            raise TransportError(f"rank {self.rank}: {what}: {error}", code=error.code) from None
+
+
+@cache
+def _plan(what: str) -> Plan:
+    """A program of one operation, which tests a request of the MPI library's."""
+    row = np.zeros((1, NCOLUMNS), np.int64)
+    row[0, 0] = Code.WAIT
+    program = Program(row, np.zeros((0, 2), np.int64), np.array([[0, 1, 0]], np.int64), 1, 0, 0, 0, 0)
+    lock, account = np.zeros(1, np.int64), Account()
+    build = partial(HostEngine, program, library(), wait_policy(1, os.cpu_count() or 1), Binding(0, lock, account.sums))
+    return Plan(what, "", account, lambda call, message_context: build())

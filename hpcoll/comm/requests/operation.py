@@ -1,0 +1,280 @@
+"""Collectives in flight: each a slot of the table that the helper thread goes through, moved also by whoever waits."""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpcoll.base.errors import ArgumentError, TransportError
+from hpcoll.comm.arguments.call import Call, Form
+from hpcoll.comm.plans.plan import MessageContext, Plan
+from hpcoll.comm.requests.owner import Owner, Watching
+from hpcoll.comm.requests.progress_thread import MAX_SLOTS, board, boards, can_be_helped
+from hpcoll.comm.status.call_site import in_words, place_of_caller
+from hpcoll.runtime.engine.entry import ACTIVATE, WAIT, call_compiled
+from hpcoll.runtime.engine.host_engine import HostEngine
+from hpcoll.runtime.engine.stopping import stop
+from hpcoll.runtime.engine.wait_policy import WaitPolicy
+from hpcoll.runtime.program import progress_fields as progress
+from hpcoll.runtime.program.fields import ERROR, GIVEN_UP
+
+_TURNS = 3000  # rounds without movement after which a wait lets Python see a signal
+_SHORT_WHILE, _YIELDS_AFTER, _SLEEPS = 300, 10, -1  # such rounds; the second where others may need this core, the third after a while
+_FINALIZE_S, _STOP_S = 0.5, 0.05  # the second for messages that are about to end
+
+_abandoned: list[tuple[HostEngine, Call | None, tuple[object, ...]]] = []
+
+
+def abandon(engine: HostEngine, call: Call | None, *keep: object) -> None:
+    """Stop the messages of a collective that ended half-way; keep memory on which the library, its GPU, or other ranks may work yet.
+
+    No other thread of hpcoll's is in the MPI library meanwhile: where one is just matching a receive that another one cancels, Open MPI
+    5.0.11 takes it out of its list of receives twice.
+
+    Args:
+        engine, call: That ran it, and what it ran, if that was described.
+        keep: Whatever else owns the caller's memory.
+    """
+    _abandoned.append((engine, call, keep))
+    if Operation.over:
+        return
+    with board().held():
+        _abandoned[:] = [one for one in _abandoned if not stop(one[0], _STOP_S if one[0] is engine else 0) or _on_gpu(one[1])]
+
+
+def _on_gpu(call: Call | None) -> bool:
+    return call is not None and call.exported is not None
+
+
+class Operation:
+    """One run of a collective that is in flight.
+
+    Attributes:
+        over: Why what is in flight stays there: MPI is finalised, or this process a fork; the empty string before that.
+        dropped: Nobody will wait for it; ``ended``: it ended in its first turns.
+        begun, called_at: When, on the clock `time.monotonic`, and where the program called.
+
+    Args:
+        context: Its communicator's.
+        plan, message_context, engine: What runs.
+        call: Addresses, what keeps them valid, and what remains to be done at the end.
+        release: Called when the engine is free again.
+        limit_s: Seconds that it may take from now on; None: see `hpcoll.comm.diagnosis.watchdog.Watch`.
+        form: In which it was called.
+    """
+
+    over = ""
+
+    def __init__(
+        self, context: Owner, plan: Plan, message_context: MessageContext, engine: HostEngine, call: Call, release: Callable[[], None],
+        limit_s: float | None = None, form: Form = "in flight",
+    ) -> None:  # fmt: skip
+        self.context, self.plan, self.message_context, self.engine = context, plan, message_context, engine
+        self.call, self._release, self._limit_s, self._form = call, release, limit_s, form
+        self.board = board()
+        if not self.board.free:
+            raise ArgumentError(f"rank {context.rank}: {MAX_SLOTS} collectives are in flight already: wait for some of them")
+        self._slot = self.board.free.pop()
+        self.board.slots[self._slot, progress.STATE] = progress.FREE
+        self.dropped = self.ended = self._finished = self._held = False
+        self._error: Exception | None = None
+        self.begun, self.called_at = time.monotonic(), place_of_caller()
+        self._watch: Watching | None = None
+        self._given_up: Exception | None = None
+        self._looking = threading.Lock()
+
+    def register(self) -> None:
+        """Be among the operations that are looked after. A signal's handler may leave this; then it is to be broken off."""
+        self.board.operations[self._slot] = self
+        if not self.board.watch_thread.awake:
+            self.board.watch_thread.wake()
+
+    def look(self, waited_for: Sequence[Any] = ()) -> None:
+        """See whether it is to be given up; called by a thread that watches, or by who waits where no thread can.
+
+        Args:
+            waited_for: Requests for which the program waits in the MPI library.
+        """
+        with self._looking:
+            self._look(self._held or any(getattr(one, "_operation", None) is self for one in waited_for))
+            if self._watch is not None and self.state == progress.ENDED_WELL:  # it waits no more, though nobody may have asked yet
+                self._watch.end()
+
+    def _look(self, held: bool) -> None:
+        if self.over:  # the library may not be called any more
+            return
+        state = self.board.slots[self._slot, progress.STATE]
+        queued, in_time = state == progress.QUEUED, self._limit_s is None or time.monotonic() - self.begun <= self._limit_s
+        done = self._finished or self._given_up is not None or state in (progress.FREE, progress.ENDED_WELL)
+        if done or (queued and in_time):  # what is before it in the queue looks why
+            return
+        try:
+            if self._watch is None:
+                self._watch = self.context.watch(self.engine, self._form, in_words(self.called_at), self._limit_s, self.begun)
+            if self._watch is not None and state == progress.ENDED_BADLY:
+                self._watch.explain(self.engine.failure())
+            elif self._watch is not None:
+                self._watch.look(held=held)
+        except TransportError as error:
+            if not queued:  # it hears what all were told, once its turn comes
+                self._given_up, self.engine.state[ERROR] = error.with_traceback(None), self.engine.state[ERROR] or GIVEN_UP
+
+    def give_up(self, error: TransportError) -> None:
+        """End it, if it has not ended."""
+        if self.state < progress.ENDED_WELL:
+            self._given_up = error
+            self.engine.state[ERROR] = GIVEN_UP
+            self.wait()
+            self.end()
+
+    def activate(self, handle: int, *, begun: bool) -> None:
+        """Let it be given turns.
+
+        Args:
+            handle: Of the generalized request to complete at the end.
+            begun: Its first turns were already given.
+        """
+        tickets = self.message_context.tickets
+        slot = self.board.slots[self._slot]  # whose OWNER may still be the helper, on its way out of the last operation
+        self.board.help()
+        slot[progress.STATE], slot[progress.ENGINE] = progress.FREE, self.engine.address
+        slot[progress.TICKETS : progress.OUTPUT + 1] = tickets.ctypes.data, tickets[1], handle, self.call.send, self.call.recv
+        tickets[1] += 1
+        self.message_context.last = self._slot
+        if self._slot >= self.board.words[progress.HIGH]:
+            self.board.words[progress.HIGH] = self._slot + 1
+        call_compiled(ACTIVATE, self.board.address, self._slot, progress.RUNNING if begun else progress.QUEUED, 0)
+
+    def break_off(self, error: BaseException) -> None:
+        """What a signal's handler raised before it was given turns: it never ends, and its communicator cannot be used any more.
+
+        Nobody will wait for one that has ended by then, or goes on.
+        """
+        self.dropped = True
+        if self.state == progress.FREE:
+            self._finished = True
+            self.board.operations.pop(self._slot, None)
+            self.board.free.append(self._slot)
+            try:
+                self.context.interrupted(self.title, error)
+            finally:
+                abandon(self.engine, self.call)
+
+    def end_at_once(self, *, failed: bool) -> None:
+        """It has ended in its first turns."""
+        self.ended = True
+        self.board.slots[self._slot, progress.STATE] = progress.ENDED_BADLY if failed else progress.ENDED_WELL
+
+    @property
+    def title(self) -> str:
+        """What it is, for texts."""
+        return self.plan.named(self.call.count)
+
+    @property
+    def state(self) -> int:
+        """State of its slot."""
+        return progress.ENDED_WELL if self._finished else int(self.board.slots[self._slot, progress.STATE])
+
+    def wait(self, move: Callable[[], object] = lambda: None, limit_s: float = math.inf) -> bool:
+        """Give turns until it has ended, for so long at most; ``move`` is called now and then, where nothing else moves."""
+        kept, end = self.engine.wait_policy.stays // _TURNS, math.inf if limit_s == math.inf else time.monotonic() + limit_s
+        try:
+            while not self._finished:
+                yields_after = _TURNS if kept > 0 else _YIELDS_AFTER if kept == 0 else _SLEEPS
+                if call_compiled(WAIT, self.board.address, self._slot, _TURNS, yields_after) >= progress.ENDED_WELL:
+                    return True
+                kept, self._held = kept - 1, end == math.inf
+                move()
+                if not can_be_helped():
+                    self.look()
+                if time.monotonic() > end:
+                    return False
+            return True
+        finally:
+            self._held = False
+
+    def test(self) -> bool:
+        """Give one turn; whether it has ended."""
+        return self._finished or call_compiled(WAIT, self.board.address, self._slot, 1, 1) >= progress.ENDED_WELL
+
+    def finish(self) -> None:
+        """Bring the result home and give back what was taken, when it has ended.
+
+        Raises:
+            TransportError, DeviceError: the MPI library or the GPU failed; told once.
+        """
+        if not self._finished:
+            self.end()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def end(self) -> None:
+        """`finish` for the first time, but leave an error for whoever waits."""
+        failed = self.state == progress.ENDED_BADLY
+        if failed:
+            self.look()
+        self._finished = True
+        self.board.slots[self._slot, progress.STATE] = progress.FREE
+        self.board.operations.pop(self._slot, None)
+        self.board.free.append(self._slot)
+        try:
+            if failed:
+                raise self._given_up or self.engine.failure()
+            if self.call.finish is not None:
+                self.call.finish()
+            self.plan.account.note(self.engine.ledger_nbytes)
+        except Exception as error:
+            self._error = self.named(error)
+            abandon(self.engine, self.call)
+        finally:
+            self._given_up = None  # whose traceback has frames of the program, with all its variables
+            if self._watch is not None:
+                self._watch.end()
+            self._release()
+
+    def named(self, error: Exception) -> Exception:
+        """The error with where it happened; its communicator cannot be used any more."""
+        try:
+            self.context.interrupted(self.title, error)
+        except Exception as named:
+            return named
+        return error
+
+
+def hurry(message_context: MessageContext, wait_policy: WaitPolicy) -> bool:
+    """Give turns, for a short while, to what is in flight on a message context; whether it has ended."""
+    yields_after = _SHORT_WHILE if wait_policy.stays > _SHORT_WHILE else _YIELDS_AFTER
+    call_compiled(WAIT, board().address, message_context.last, _SHORT_WHILE, yields_after)
+    return message_context.idle
+
+
+def collect() -> None:
+    """Finish operations that ended without anybody waiting for them."""
+    if boards:
+        for operation in list(boards[0].operations.values()):
+            if operation.state >= progress.ENDED_WELL and operation.dropped:
+                operation.end()
+
+
+def stop_helper() -> None:
+    """End the helper before MPI does, whose requests it must not complete then; wait only a moment: MPI_Finalize may hold what it needs."""
+    Operation.over = "MPI is finalised"
+    for one in boards:
+        one.stop(_FINALIZE_S)
+
+
+def give_up_all(context: Owner, error: TransportError) -> None:
+    """End all operations of a communicator; who waits for one of them gets the error."""
+    for operation in [one for one in boards[0].operations.values() if one.context is context] if boards else ():
+        operation.give_up(error)
+
+
+def drain(context: Owner, limit_s: float = math.inf) -> bool:
+    """Wait for all operations of a communicator that is about to be freed, for so long at most each; whether they have ended."""
+    for operation in [one for one in boards[0].operations.values() if one.context is context] if boards else ():
+        if not operation.wait(limit_s=limit_s):
+            return False
+        operation.end()
+    return True

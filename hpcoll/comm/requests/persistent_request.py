@@ -1,0 +1,160 @@
+"""Persistent requests: collectives that are planned once and started again and again."""
+
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any, Literal
+
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.arguments.call import Call
+from hpcoll.comm.plans.plan import MessageContext, Plan
+from hpcoll.comm.requests.operation import Operation
+from hpcoll.comm.requests.owner import PlanningOwner
+from hpcoll.comm.requests.request import Ours, is_eager, nothing, query, refused, say_nothing
+from hpcoll.runtime.engine.entry import START, call_compiled
+from hpcoll.runtime.engine.host_engine import HostEngine
+from hpcoll.runtime.program.fields import DONE, FAILED
+from hpcoll.runtime.transports.mpi import handle
+
+_NULL = handle(MPI.REQUEST_NULL)
+
+
+def _released(plan: Plan, message_context: MessageContext, engine: HostEngine, give_back: Callable[[], None]) -> None:
+    """A persistent request is gone: others may have what it ran on, if it does not run."""
+    if not message_context.idle:
+        return
+    engine.bind_request(0, 0, 0, MPI._sizeof(MPI.REQUEST_NULL))
+    plan.give(message_context, engine)
+    give_back()
+
+
+class Persistent(Ours, MPI.Prequest):
+    """A collective that is planned once and started again and again.
+
+    A start whose peers are there runs a short message to its end at once; `Wait` then costs next to nothing. Between `Start` and the end,
+    ``MPI.Request.Waitall``, ``Testsome`` and the like take the request too; ``MPI.Prequest.Startall`` does not: start each.
+    """
+
+    _eager: tuple[int, int, int, int, int] | None = None  # what `call_compiled` takes to start
+    _completed: MPI.Grequest | None = None  # the stand-in
+    _stale = False  # whether the MPI library has freed it
+    _pid, _freed = 0, False  # of the process that made it
+    _release: Any = None
+
+    def _bind(
+        self, context: PlanningOwner, plan: Plan, message_context: MessageContext, engine: HostEngine, call: Call,
+        describe: Callable[[], Call | None] | None, give_back: Callable[[], None], limit_s: float | None,
+    ) -> None:  # fmt: skip
+        """Set up; ``describe`` tells the call anew at each start, where what it sends is a copy; ``give_back`` the message context."""
+        self._context, self._plan, self._message_context, self._call, self._describe = context, plan, message_context, call, describe
+        self._title = plan.named(call.count)
+        self._engine, self._limit_s = engine, limit_s
+        address, nbytes = MPI._addressof(self), MPI._sizeof(MPI.Request)
+        self._cell = memoryview(MPI.buffer.fromaddress(address, nbytes)).cast("Q" if nbytes == 8 else "I")  # type: ignore[arg-type]
+        context.persistent[message_context.index] = self
+        if call.exported is None:  # what GPU memory has is given back with it
+            self._release = weakref.finalize(self, _released, plan, message_context, self._engine, give_back)
+            self._release.atexit = False
+        if is_eager(call, engine) and describe is None and call.finish is None:
+            self._stand_in()
+
+    def _stand_in(self) -> tuple[int, int, int, int, int]:
+        """Let starts make their first turns at once, with a completed request for those who wait through MPI after one that has ended."""
+        me = weakref.ref(self)
+
+        def freed() -> None:
+            persistent = me()
+            if persistent is not None:
+                persistent._stale, persistent._eager = True, None
+
+        self._stale = False
+        self._completed, self._pid = MPI.Grequest.Start(say_nothing, freed, nothing), os.getpid()
+        self._completed.Complete()
+        self._engine.bind_request(MPI._addressof(self), _NULL, handle(self._completed), MPI._sizeof(MPI.Request))
+        self._eager = START, self._engine.address, self._call.send, self._call.recv, 0
+        return self._eager
+
+    def Start(self) -> None:
+        """Begin; the buffers belong to the collective until `Wait` or `Test` says that it is done.
+
+        Raises:
+            ArgumentError: it runs already, was freed, or its communicator was.
+        """
+        eager = self._eager or (self._stand_in() if self._stale and not self._freed else None)
+        status = call_compiled(*eager) if eager else None
+        if status != DONE:
+            self._begin(status)
+
+    def _begin(self, status: int | None) -> None:
+        """Begin the long way, or go on after the first turns with that ``status``."""
+        if self._freed:
+            self._context.check()
+            raise ArgumentError(f"rank {self._context.rank}: {self._title} was freed")
+        if self._cell[0] != _NULL:
+            raise ArgumentError(f"rank {self._context.rank}: {self._title} was started and not waited for yet")
+        with self._context.closing(self._title):
+            call = (self._describe() if self._describe else None) or self._call
+            if call.start is not None:
+                call.start(self._engine)
+        try:
+            operation = Operation(
+                self._context, self._plan, self._message_context, self._engine, call, nothing, self._limit_s, "persistent"
+            )  # fmt: skip
+        except ArgumentError as error:
+            if status is not None:
+                refused(self._context, self._plan, self._engine, call, error)
+            raise
+        try:
+            operation.register()
+            request = MPI.Grequest.Start(query, nothing, nothing, (operation,))
+            self._operation, self._cell[0] = operation, handle(request)
+            if status == FAILED:
+                operation.end_at_once(failed=True)
+                request.Complete()
+            else:
+                operation.activate(handle(request), begun=status is not None)
+        except BaseException as error:
+            operation.break_off(error)
+            raise
+
+    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
+        if self._operation is None:  # it has ended in `Start`
+            self._cell[0] = _NULL
+            return True
+        return super().Wait(status)
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        return super().Test(status) if self._operation else self.Wait(status)
+
+    def Free(self) -> None:
+        """Give back what the collective holds; it cannot be started any more.
+
+        Raises:
+            ArgumentError: it runs.
+        """
+        if self._cell[0] != _NULL:
+            raise ArgumentError(f"rank {self._context.rank}: {self._title} was started and not waited for yet")
+        self.close()
+        self._give_back()
+        if self._release is not None:
+            self._release()
+        for name in ("_plan", "_engine", "_message_context", "_call", "_describe"):  # they have memory that the ranks of the node share
+            self.__dict__.pop(name, None)
+
+    def close(self) -> None:
+        """Refuse further starts."""
+        self._freed, self._eager = True, None
+
+    def _give_back(self) -> None:
+        """Free the completed request, where MPI can still be called."""
+        completed, self._completed = self._completed, None
+        possible = self._pid == os.getpid() and not sys.is_finalizing() and not MPI.Is_finalized()
+        if completed is not None and not self._stale and possible:
+            completed.Free()
+
+    def __del__(self) -> None:
+        super().__del__()
+        self._give_back()

@@ -1,0 +1,210 @@
+"""Requests of collectives in flight: usable where mpi4py takes requests."""
+
+import warnings
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, Literal, TypeAlias
+
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError, DeviceError, TransportError
+from hpcoll.comm.arguments.call import Call
+from hpcoll.comm.plans.plan import MessageContext, Plan
+from hpcoll.comm.requests.operation import Operation, abandon
+from hpcoll.comm.requests.owner import Owner
+from hpcoll.runtime.engine.entry import START, call_compiled
+from hpcoll.runtime.engine.host_engine import HostEngine
+from hpcoll.runtime.program import progress_fields as progress
+from hpcoll.runtime.program.fields import FAILED, PENDING
+from hpcoll.runtime.transports.mpi import handle
+
+
+def say_nothing(status: MPI.Status) -> None:
+    """What the MPI library is told of a collective that is done."""
+    status.Set_elements(MPI.BYTE, 0)
+    status.Set_cancelled(False)
+
+
+def query(status: MPI.Status, operation: Operation) -> None:
+    """Called by the MPI library when a generalized request has completed and somebody waits or tests."""
+    (operation.call.report or say_nothing)(status)
+    try:
+        operation.finish()
+    except (DeviceError, TransportError) as error:
+        raise failed(error) from error
+
+
+def failed(error: BaseException) -> MPI.Exception:
+    """What the MPI library is told of an error: a code alone."""
+    return MPI.Exception((error.code if isinstance(error, TransportError) else 0) or MPI.ERR_OTHER)
+
+
+def nothing(*arguments: object) -> None:
+    """Nothing is freed with a request, and a collective cannot be cancelled."""
+
+
+@cache
+def _never() -> MPI.Grequest:
+    return MPI.Grequest.Start(None, None, None)
+
+
+def let_mpi_move() -> None:
+    """Enter the library: a peer may be late because its own message to this rank moves only then. Asks for what never completes."""
+    _never().Get_status()
+
+
+def is_eager(call: Call, engine: HostEngine) -> bool:
+    """Whether who starts it makes its first turns, perhaps all of them."""
+    return call.exported is None and call.start is None and call.nbytes <= engine.wait_policy.eager
+
+
+class Ours(MPI.Request):
+    """What requests of both kinds do alike, while an operation is theirs."""
+
+    _operation: Operation | None = None
+    _what = "a collective"
+
+    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
+        """Return when the collective is done; at once when it was not started.
+
+        Raises:
+            TransportError: the MPI library failed. ArgumentError: MPI is finalised.
+        """
+        self._refuse_at_the_end()
+        if self._operation is not None:
+            self._operation.wait(let_mpi_move)
+        return self._end(status)
+
+    def _refuse_at_the_end(self) -> None:
+        if Operation.over:  # the library would end the program
+            raise ArgumentError(f"{self._what} in flight cannot be waited for: {Operation.over}")
+
+    def ended_within(self, limit_s: float) -> bool:
+        """Whether the collective ends within so many seconds, so that `Wait` will return at once."""
+        return self._operation is None or self._operation.wait(let_mpi_move, limit_s)
+
+    def give_up(self, error: Exception) -> str:
+        """Refuse further use of the communicator, because of this collective; returns what it is, for texts."""
+        if self._operation is None:
+            return "a collective that has ended"
+        self._operation.named(error)
+        return self._operation.title
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        """Whether the collective is done; raises as `Wait`."""
+        self._refuse_at_the_end()
+        if self._operation is None or self._operation.test():
+            return self._end(status)
+        let_mpi_move()
+        return False
+
+    def _end(self, status: MPI.Status | None) -> Literal[True]:
+        operation, self._operation = self._operation, None
+        try:
+            if operation is not None:
+                operation.finish()
+        finally:
+            super().Wait(status)
+        return True
+
+    def wait(self, status: MPI.Status | None = None) -> Any:
+        """As `Wait`; there is no object to return."""
+        self.Wait(status)
+
+    def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
+        """As `Test`."""
+        return self.Test(status), None
+
+    def Cancel(self) -> None:
+        """Refused: MPI has no cancelling of collectives."""
+        raise ArgumentError(f"{self._what} in flight cannot be cancelled: wait for it")
+
+    cancel = Cancel
+
+    def __del__(self) -> None:
+        operation = self._operation
+        if operation is not None and not operation.over and self != MPI.REQUEST_NULL:
+            operation.dropped = True
+            warnings.warn(f"{operation.title}: its request was dropped and never waited for", ResourceWarning, stacklevel=2)
+
+
+class Request(Ours, MPI.Grequest):
+    """A collective in flight; ``MPI.Request.Waitall``, ``Testsome`` and the like take it too.
+
+    Buffers belong to the collective until it is done; they are kept alive. Errors of the transport surface in `Wait` and `Test`.
+    """
+
+    @classmethod
+    def of(cls, operation: Operation) -> "Request":
+        """That of an operation."""
+        request = cls(MPI.Grequest.Start(query, nothing, nothing, (operation,)))
+        request._operation = operation
+        return request
+
+    def Free(self) -> None:
+        """Refused while the collective runs: MPI wants it waited for."""
+        if self._operation is not None and self._operation.state < progress.ENDED_WELL:
+            raise ArgumentError(f"{self._what} in flight cannot be freed: wait for it")
+        super().Free()
+
+
+Make: TypeAlias = Callable[[Operation], MPI.Grequest]
+
+
+def start(
+    context: Owner, on: MessageContext, plan: Plan, call: Call, make: Make = Request.of, limit_s: float | None = None
+) -> tuple[MPI.Grequest, HostEngine]:  # fmt: skip
+    """Let a collective run on a message context, for so long at most; ``make`` makes the request."""
+    engine = plan.take(on, call)
+    if call.start is not None:
+        call.start(engine)
+    first = partial(begin, on, engine, call.send, call.recv) if is_eager(call, engine) else _no_turns
+    return launch(context, on, plan, call, engine, first, make, limit_s), engine
+
+
+def begin(message_context: MessageContext, engine: HostEngine, send: int, recv: int) -> int | None:
+    """How the first turns ended; None where others are before it."""
+    return call_compiled(START, engine.address, send, recv, 0) if message_context.idle else None
+
+
+def refused(context: Owner, plan: Plan, engine: HostEngine, call: Call, error: ArgumentError) -> None:
+    """A collective that has begun cannot be in flight: its communicator cannot be used any more."""
+    try:
+        context.interrupted(plan.named(call.count), error)
+    finally:
+        abandon(engine, call)
+
+
+def _no_turns() -> None:
+    """No turns: the helper thread gives them all."""
+
+
+def launch(
+    context: Owner, message_context: MessageContext, plan: Plan, call: Call, engine: HostEngine, first: Callable[[], int | None],
+    make: Make = Request.of, limit_s: float | None = None, begun: bool = False,
+) -> MPI.Grequest:  # fmt: skip
+    """The request of a collective; ``first`` gives the first turns and says how they ended, None where others are before it.
+
+    Raises:
+        ArgumentError: too many are in flight. Where this one has ``begun``, without being known to be one, the others are told.
+    """
+    release = partial(plan.give, message_context, engine)
+    try:
+        operation = Operation(context, plan, message_context, engine, call, release, limit_s)
+    except ArgumentError as error:
+        refused(context, plan, engine, call, error) if begun else release()
+        raise
+    try:
+        operation.register()
+        status = first()
+        if status not in (None, PENDING):
+            operation.end_at_once(failed=status == FAILED)
+        request = make(operation)
+        if operation.ended:
+            MPI.Grequest(request).Complete()
+        else:
+            operation.activate(handle(request), begun=status is not None)
+    except BaseException as error:
+        operation.break_off(error)
+        raise
+    return request

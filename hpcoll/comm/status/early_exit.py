@@ -1,0 +1,45 @@
+"""Ranks whose program ends before it has made a communicator: what such a rank says of that, and how others of its node come to know it.
+
+It has nothing that others map or could ask. So it says how it ended on its live page, before MPI_Finalize, where it waits for the others;
+those that wait for it at a first use look for such a page.
+"""
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from mpi4py import MPI
+
+from hpcoll.base.processes import PROC, how_it_ends
+from hpcoll.runtime.telemetry.status_page import LivePage, Who, launcher, page_of
+
+
+def say(how: str = "") -> None:
+    """Say that this process ends, and how, if it has made no communicator, and others may wait for it."""
+    if LivePage.made or not MPI.Is_initialized() or MPI.Is_finalized() or MPI.COMM_WORLD.size == 1:
+        return
+    with contextlib.suppress(AttributeError, OSError):  # the system makes no such files
+        page, world, pid = LivePage(stays=True), MPI.COMM_WORLD, os.getpid()
+        peers, program = {world.rank: pid}, getattr(sys, "argv", [])
+        page.introduce(Who(pid, world.rank, world.size, launcher(), os.uname().nodename, time.time(), peers, program))
+        page.write({"waits": [], "failed": [], "left": how or how_it_ends()})
+
+
+def find(ranks: Sequence[int]) -> tuple[int, str] | None:
+    """Which of some ranks of COMM_WORLD has ended, on this node, and its process and how, as text; None where none is found."""
+    return next(((who.rank, f"(process {who.pid} on {who.host}) {left}") for who, left in ends() if who.rank in ranks), None)
+
+
+def ends() -> Iterator[tuple[Who, str]]:
+    """The ranks of this job that have ended, on this node, but for their processes, and how they have."""
+    mine = (launcher(), os.uname().nodename, MPI.COMM_WORLD.size)
+    for folder in PROC.glob("[0-9]*"):
+        try:
+            who, notice = page_of(folder) or (None, {})
+        except (OSError, ValueError):  # not ours, gone, or being written
+            continue
+        left = notice.get("left", "")
+        if who is not None and left and (who.launcher, who.host, who.nranks) == mine:
+            yield who, left

@@ -1,0 +1,190 @@
+"""What a communicator has for its collectives: its group's, and message contexts of its own."""
+
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.base.errors import PeerFailed, TransportError
+from hpcoll.comm.arguments.call import Form
+from hpcoll.comm.arguments.methods import Caller
+from hpcoll.comm.plans.plan import MessageContext
+from hpcoll.comm.plans.signature import Purpose
+from hpcoll.comm.team.team import Group
+from hpcoll.runtime.telemetry.call_log import CallLog
+from hpcoll.runtime.transports.mpi import KNOWN_S, failed_ranks, may_call, tells_of_failure, title_of
+
+_AT_ONCE = 4  # message contexts for persistent requests
+
+
+class Resources:
+    """What the calls of one communicator run on. Made collectively, while the thread is `hpcoll.comm.team.team.Group.alone`.
+
+    Attributes:
+        key: Tells the communicator from all others, alike on all ranks.
+        native: The caller's communicator, as plain mpi4py object. What its ranks ask each other travels on it, so that threads with
+            communicators of one group need not wait for each other.
+        group: Of its ranks; what it knows is repeated here.
+        number: In the group; -1: when it is freed, no other communicator gets it.
+        message_contexts: For blocking calls, then for non-blocking ones.
+        agreements: Of its ranks, `hpcoll.comm.context.service_collectives.Agreements`.
+        caller: What describing a call needs of all this.
+        near: Ranks with which this one shares memory, itself among them, and their places in what they share; ``pids``: of all ranks.
+        lock: 1 while a thread is inside a blocking collective.
+        settled: What all ranks raise since a call has failed: the kind of error, and its text; None before that is known here.
+    """
+
+    def __init__(self, group: Group, number: int) -> None:
+        self.group, self.number = group, number
+        self.rank, self.nranks, self.comm = group.rank, group.nranks, group.comm
+        self.config, self.node, self.topology, self.levels = group.config, group.node, group.topology, group.levels
+        self.capacity, self.one_node, self.has_gpus = group.capacity, group.one_node, group.has_gpus
+        self.asked_mixed, self.mixed, self.wait_policy = group.asked_mixed, group.mixed, group.wait_policy
+        self.message_contexts = group.message_contexts()
+        self.key = f"{group.number}.{self.message_contexts[0].index}.{zlib.crc32(repr(group.world_ranks).encode())}"
+        self.host, self.pids = group.processes[group.rank].host, [one.pid for one in group.processes]
+        self.near = {rank: local for local, rank in enumerate(self.node.ranks)} if self.shares_memory else {self.rank: 0}
+        self.lock = np.zeros(1, np.int64)
+        self.agreements: Any = None
+        self.settled: tuple[type[TransportError], str] | None = None
+        self._persistent: list[MessageContext] = []
+        self._agreed: list[MessageContext] = []
+        self._unused = set[int]()
+        self._title, self._has_name = "", False
+
+    def serve(self, comm: MPI.Intracomm) -> None:
+        """Be a communicator's."""
+        self.native = MPI.Intracomm(comm)
+        self._title, self._has_name = title_of(comm), True
+        self.caller = Caller(self.native, self.rank, self.nranks, np.zeros(1, np.uint8), self._counts)
+
+    @property
+    def title(self) -> str:
+        """The communicator's name, for texts: the one that it has now, where this thread may ask."""
+        if self._has_name and not MPI.Is_finalized() and may_call():
+            self._title = title_of(self.native)
+        return self._title
+
+    def forget_name(self) -> None:
+        """The communicator is about to be freed: texts have the name that it had."""
+        self._title, self._has_name = self.title, False
+
+    def form(self, index: int) -> Form:
+        """In which form a program calls what runs on a message context."""
+        place = next((place for place, one in enumerate(self.every_message_context()) if one.index == index), 0)
+        return "blocking" if place == 0 else "in flight" if place < len(self.message_contexts) else "persistent"
+
+    @contextmanager
+    def alone(self, purpose: Purpose, what: str = "") -> Iterator[None]:
+        """While the group makes with all ranks what is not this communicator's only; arguments as of an agreement. Collective.
+
+        Raises:
+            PeerFailed: what is made there ended because a rank has failed.
+        """
+        try:
+            with self.group.alone(lambda ready: self.agreements.everywhere(ready, purpose, what), self.message_contexts[0].index):
+                yield
+        except MPI.Exception as error:
+            raise self.peer_failed(error) if tells_of_failure(error, self.comm) else error from None
+
+    def _counts(self, count: int) -> list[int]:
+        """Every rank's count; collective."""
+        what = "Reduce_scatter, for which each rank tells its count"
+        numbers: list[int] = self.agreements.gather_number(count, Purpose.COUNTS, lambda: what)
+        return numbers
+
+    @property
+    def log(self) -> CallLog:
+        """Of blocking calls."""
+        return self.message_contexts[0].log
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether this rank exchanges messages with others through shared memory."""
+        return self.message_contexts[0].rings is not None
+
+    def every_message_context(self) -> list[MessageContext]:
+        """All that there are by now."""
+        return [*self.message_contexts, *self._persistent]
+
+    @property
+    def alarmed_by(self) -> int | None:
+        """Which rank says that a call has failed; None where that is not known here."""
+        return self.log.alarmed_by if self.message_contexts else None
+
+    def failed_ranks(self, limit_s: float = 0.0) -> list[int]:
+        """Of which the MPI library knows that they have failed, as `hpcoll.runtime.transports.mpi.failed_ranks` has it."""
+        return failed_ranks(self.comm, limit_s)
+
+    def peer_failed(self, error: MPI.Exception) -> PeerFailed:
+        """What to raise where the MPI library's own call has ended because a rank has failed."""
+        ranks = self.failed_ranks(KNOWN_S)
+        who = self.who(ranks[0]) if ranks else "a rank"
+        return PeerFailed(f"{who} has failed, says the MPI library", code=error.Get_error_code())
+
+    @property
+    def inquiry(self) -> Any:
+        """As of the group."""
+        return self.group.inquiry
+
+    def who(self, rank: int) -> str:
+        """A rank, for texts."""
+        return f"rank {rank} ({self.process(rank)})"
+
+    def process(self, rank: int) -> str:
+        """That of a rank, for texts."""
+        return f"process {self.pids[rank]} on {self.group.processes[rank].host}"
+
+    def begin(self) -> MessageContext:
+        """The message context of blocking calls."""
+        return self.message_contexts[0]
+
+    def end(self) -> None:
+        """It is nobody else's."""
+
+    def in_flight(self, turn: int) -> MessageContext:
+        """That of a non-blocking call."""
+        return self.message_contexts[1 + turn]
+
+    def message_context(self) -> MessageContext:
+        """A message context for a persistent request, the same on all ranks; collective."""
+        self.agree()
+        return self._agreed.pop(0)
+
+    def agree(self) -> None:
+        """See to it that there is one for the next persistent request; collective. What then fails on one rank alone holds up no other."""
+        if not self._agreed:
+            self._agree()
+
+    def _agree(self) -> None:
+        """Find the message contexts that were given back on all ranks, and make some more where these are few; collective.
+
+        All ranks then take them in one order without a word, so that a request that is made costs no wait for the others.
+        """
+        unused = np.array([one.index in self._unused for one in self._persistent], np.bool_)
+        if self._persistent:
+            unused = self.agreements.everywhere(unused, Purpose.PERSISTENT)
+        self._agreed = [one for one, everywhere in zip(self._persistent, unused, strict=True) if everywhere]
+        self._unused.difference_update(one.index for one in self._agreed)
+        missing = (_AT_ONCE if self._persistent else 1) - len(self._agreed)
+        if missing > 0:
+            with self.alone(Purpose.PERSISTENT):
+                made = self.group.new_message_contexts(missing)
+            self._persistent += made
+            self._agreed += made
+
+    def give_back(self, message_context: MessageContext) -> None:
+        """The persistent request that had it is gone on this rank."""
+        self._unused.add(message_context.index)
+
+    def free(self) -> None:
+        """Let go of shared memory."""
+        if self.inquiry is not None:
+            self.inquiry.remove(self)
+        self.agreements = None
+        self.message_contexts.clear()
+        self._persistent.clear()
+        self._agreed.clear()

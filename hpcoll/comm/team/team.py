@@ -1,0 +1,230 @@
+"""Groups: what all communicators of the same ranks have in common, so that a further one costs little.
+
+A group has one private duplicate on which the messages of all its communicators travel, kept apart by the tags of their message contexts;
+it knows where its ranks run and which of them share memory.
+"""
+
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from itertools import count
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.plans.plan import MAX_WINDOW, MessageContext
+from hpcoll.comm.plans.waiting import wait_policy
+from hpcoll.comm.status.rank_status import NOTICE
+from hpcoll.comm.team.shared_staging import Turns
+from hpcoll.runtime.gpu import cuda
+from hpcoll.runtime.program.route import in_words
+from hpcoll.runtime.telemetry.call_log import CallLog
+from hpcoll.runtime.transports.cross_memory import STAGED
+from hpcoll.runtime.transports.host_routes import host_routes
+from hpcoll.runtime.transports.local_ranks import LocalRanks
+from hpcoll.runtime.transports.mpi import handle, revoking, tags_at_once
+from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings
+from hpcoll.runtime.transports.shared_file import FOLDER
+from hpcoll.runtime.transports.window import whole_pages
+from hpcoll.selection.agreement import agree
+from hpcoll.selection.config import log
+from hpcoll.selection.networks import levels
+from hpcoll.selection.topology import Process, find_topology, this_process
+
+# By number and ranks of a group: on which all of COMM_WORLD wait for each other at the end, where not all share memory. Never freed.
+PARTING: dict[tuple[int, tuple[int, ...]], MPI.Intracomm] = {}
+
+IN_FLIGHT = 2  # message contexts for non-blocking calls
+CALLS_AT_ONCE = 1 + IN_FLIGHT  # message contexts of a communicator
+_RETRY_S = 1e-3  # most between two attempts of threads that are in each other's way
+_IN_TURN, _ANYWAY = 3, 0.25  # attempts in which they keep their order, and the share of later ones in which they do not
+
+
+class Group:
+    """What the communicators of some ranks have in common. Made collectively.
+
+    Args:
+        comm: Any communicator of these ranks, in this order.
+        number: Tells it from others of the same ranks; equal on all of them.
+        processes: What is known of the ranks; None: they ask each other.
+        world_ranks: Their ranks in COMM_WORLD.
+        mixed: Ranks may pass different kinds of memory in one call, says the program.
+        all_share: It is known on all of them that they share memory.
+        may_part: All of them have something in `PARTING`.
+    Attributes:
+        comm: Private duplicate on which hpcoll's messages travel, those of the first message contexts at least.
+        rank, nranks: In it; ``world_ranks``: of all, in COMM_WORLD.
+        config: Settings from the environment, equal on all ranks.
+        node: The ranks that share memory with this one.
+        topology: Where all ranks run.
+        levels: What messages cost on and between the topology's parts.
+        capacity: Bytes of a staging slot where any rank has shared-memory rings, else 0.
+        one_node: All ranks share the memory of one node; alike on all ranks.
+        mixed: Ranks may pass different kinds of memory in one call; ``asked_mixed``: because the program says so.
+        has_gpus: Some rank is likely to have a GPU.
+        wait_policy: How a rank waits.
+        alive: How many resources there are, of communicators and of freed ones; ``used``: their numbers, as bits.
+        uses_mpi: Some of its messages are the MPI library's.
+        failed: Messages of a call that failed may come at any time: it is never closed, and serves later communicators of its ranks.
+        turns: Message contexts of blocking calls on GPU arrays, where these need much staging memory.
+        logs: Of its message contexts, by their index.
+        inquiry: By which ranks that share no memory ask each other (`hpcoll.comm.diagnosis.control_plane`); None: all share it.
+        lock: Held by a thread while it makes with the other ranks what is everybody's.
+    Raises:
+        ArgumentError: on every rank, when the settings of one are wrong or differ from those of another.
+    """
+
+    def __init__(
+        self, comm: MPI.Intracomm, number: int, processes: Sequence[Process] | None, world_ranks: tuple[int, ...], *, mixed: bool,
+        all_share: bool, may_part: bool,
+    ) -> None:  # fmt: skip
+        self.number, self.rank, self.nranks, self.world_ranks = number, comm.Get_rank(), comm.Get_size(), world_ranks
+        self.alive, self.used, self.lock, self._indices = 0, 0, threading.Lock(), count()
+        self.uses_mpi = self.failed = False
+        self._waiting: list[int] = []  # communicators that want to be `alone`
+        self.inquiry: Any = None
+        self.logs: WeakValueDictionary[int, CallLog] = WeakValueDictionary()
+        self.turns = Turns()
+        self.comm = duplicate(comm)
+        self._comms = [self.comm]
+        with revoking(self._comms):
+            try:
+                self.config, self.processes = agree(self.comm, this_process(cuda.is_likely()), processes)
+            except ArgumentError:
+                self.comm.Free()
+                raise
+            pids = [one.pid for one in self.processes]
+            self.node = LocalRanks(self.comm, self.config.shm, self.config.shm_ranks, pids, world_ranks, all_share=all_share)
+        with self._together():
+            self._meet(may_part=may_part)
+        self.has_gpus = any(one.has_gpu for one in self.processes)
+        self.asked_mixed, self.mixed = mixed, mixed or not all(one.has_gpu for one in self.processes)
+        if self.rank == 0:
+            log.info("ranks: %s", self.topology)
+            peers = [rank for rank in range(self.nranks) if rank != self.rank]
+            log.info("messages of rank 0: %s", in_words(host_routes(self._stock[0].local_peers), peers, self.levels))
+            if self.node.own_memory is not None:
+                log.info("long messages of ranks of a node: %s", self.node.own_memory)
+
+    def _meet(self, *, may_part: bool) -> None:
+        """Find out how these ranks exchange messages, and make the first message contexts; collective."""
+        hosts = [one.host for one in self.processes]
+        self.wait_policy = wait_policy(hosts.count(hosts[self.rank]), os.cpu_count() or 1)
+        if self.node.nranks > 1 and self.config.shm_copy != STAGED:
+            measured = self.config.levels.node.read_from if self.config.levels else None
+            unreadable = self.node.read_own_memory([one.word for one in self.processes], self.config.shm_copy, measured)
+            if unreadable and self.node.rank == 0:
+                level = logging.WARNING if self.config.shm_copy else logging.INFO
+                log.log(level, "ranks of this node stage all messages: they cannot read each other's memory: %s", unreadable)
+        self._stock = self.new_message_contexts(CALLS_AT_ONCE)
+        NOTICE.add_page(self.node.notices)
+        if self.node.memory_alone:
+            log.info("shared memory of this node: files of memory alone (memfd), because %s makes none without a name", FOLDER)
+        shares, near = self._stock[0].rings is not None, self.node.nranks == self.nranks
+        found = [(0, shares)] * self.nranks if near else self.comm.allgather((self.node.first, shares))
+        self.one_node = near and shares
+        if not self.one_node and not may_part and sorted(self.world_ranks) == list(range(MPI.COMM_WORLD.size)):
+            PARTING[self.number, self.world_ranks] = duplicate(self.comm)
+        self.capacity = self._staging_nbytes() if any(theirs for _, theirs in found) else 0
+        self.topology = find_topology(self.rank, self.processes, found, self.config.domains or ())
+        self.levels = levels(hosts, self.config.levels).on_parts(self.topology.nodes, self.topology.domains)
+
+    def _together(self) -> AbstractContextManager[None]:
+        """What all ranks make by calls of the MPI library's own."""
+        return revoking([*self._comms, self.node.comm])
+
+    def message_contexts(self) -> list[MessageContext]:
+        """Those of a further communicator; collective, while this thread is `alone`."""
+        found, self._stock = self._stock, []
+        with self._together():
+            return found or self.new_message_contexts(CALLS_AT_ONCE)
+
+    def new_message_contexts(self, n: int, capacity: int | None = None) -> list[MessageContext]:
+        """``n`` message contexts, with so many bytes in each staging slot; collective, while this thread is `alone`."""
+        rings: Sequence[Rings | None] | None = None
+        if self.node.nranks > 1 and self.config.shm != 0:
+            said = self.node.refused
+            make = self.node.make_rings if capacity else self.node.rings
+            rings = make(n, capacity or self._staging_nbytes())
+            if rings is None and self.node.rank == 0 and not said:
+                log.warning("ranks of this node exchange MPI messages: %s", self.node.refused)
+        return [self._message_context(next(self._indices), one) for one in rings or [None] * n]
+
+    def _message_context(self, index: int, rings: Rings | None) -> MessageContext:
+        """A new one; where the communicators so far have no tags left, on a further one, which is made collectively."""
+        self.uses_mpi |= rings is None or len(rings.local_peers) < self.nranks - 1
+        ncontexts, first = tags_at_once(MAX_WINDOW)
+        at, place = divmod(index, ncontexts)
+        if at == len(self._comms):
+            self._comms.append(duplicate(self.comm))
+        made = MessageContext(index, rings, handle(self._comms[at]), first._replace(first=place * MAX_WINDOW))
+        self.logs[index] = made.log
+        return made
+
+    def _staging_nbytes(self) -> int:
+        """Bytes of a staging slot: with very many ranks a lane has very many pieces."""
+        return whole_pages(max(CAPACITY_NBYTES, 256 * self.nranks))
+
+    @contextmanager
+    def alone(self, everywhere: Callable[[np.ndarray], np.ndarray], turn: int) -> Iterator[None]:
+        """What only one communicator of the group may do at a time, on all ranks the same one; collective over that communicator.
+
+        Args:
+            everywhere: Finds out which flags are set on all of its ranks.
+            turn: A number of the communicator, alike on all of them: of several that want this at once the lowest is first.
+        """
+        self._waiting.append(turn)
+        try:
+            for attempt in count():
+                mine = turn == min(self._waiting) or (attempt > _IN_TURN and random.random() < _ANYWAY)  # the first may be late elsewhere
+                ready = mine and self.lock.acquire(blocking=False)
+                try:
+                    if everywhere(np.array([ready]))[0]:
+                        with self._together():
+                            yield
+                        return
+                finally:
+                    if ready:
+                        self.lock.release()
+                step_aside()
+        finally:
+            self._waiting.remove(turn)
+
+    def close(self) -> None:
+        """Let go of shared memory, and send nothing more. All ranks call this, and nobody waits."""
+        self._stock.clear()
+        self.turns.free()
+        if not MPI.Is_finalized():
+            if self.inquiry is not None:
+                self.inquiry.end()
+            self.node.free()
+
+    def free(self) -> bool:
+        """Free the duplicates of a group that was closed, if nothing is under way on them any more; whether that was so.
+
+        MPI libraries give their context id to a communicator that is made later, and a message that comes for the old one to the new one.
+        """
+        if MPI.Is_finalized() or (self.inquiry is not None and not self.inquiry.has_ended()):
+            return False
+        for comm in self._comms:
+            comm.Free()
+        return True
+
+
+def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """A duplicate whose errors are told in codes; collective."""
+    made = comm.Dup()
+    made.Set_errhandler(MPI.ERRORS_RETURN)
+    return made
+
+
+def step_aside() -> None:
+    """Wait for a time that is another on each rank, so that of two threads which are in each other's way one is first on all of them."""
+    time.sleep(_RETRY_S * random.random())

@@ -1,0 +1,147 @@
+"""Compiled: a call like an earlier one, found in a table and run."""
+
+from numba import njit
+
+from hpcoll.runtime.engine.compiled.ffi import exchange, load_acquire, pointer, store_release
+from hpcoll.runtime.engine.compiled.interpreter import run_locked
+from hpcoll.runtime.engine.compiled.mpi_calls import call_mpi
+from hpcoll.runtime.engine.compiled.packed_calls import run_packed
+from hpcoll.runtime.engine.compiled.progress import start
+from hpcoll.runtime.engine.compiled.resize import resize
+from hpcoll.runtime.engine.compiled.spec_reader import has_handle, is_like, read_blocks, read_elements
+from hpcoll.runtime.program import call_fields as c
+from hpcoll.runtime.program import fields as f
+
+
+@njit(nogil=True)
+def run_cached(table, send, recv, op):  # type: ignore[no-untyped-def]
+    """Run a call like one in a table, of any size that the entry is for.
+
+    Args:
+        table: `CallTable.address`.
+        send, recv, op: ``id()`` of the buffers and of the operator.
+    Returns:
+        An answer of `interpreter.run`, or of `progress.start` from a table of calls in flight, where `BUSY` says that others are before
+        it, or have the engine; `MISS` where no entry fits, `NATIVE`
+        where the MPI library must be called with all that the caller gave: nothing has happened then.
+    """
+    head = pointer(table)
+    for i in range(head[c.NENTRIES]):
+        at = table + 8 * (c.ENTRIES + c.ENTRY * i)
+        if pointer(at)[c.OP] != op:
+            continue
+        status = _run_entry(table, at, send, recv)
+        if status != c.MISS and status != f.UNFIT and status != f.NO_ROOM:
+            head[c.LATEST] = i
+            return status
+    return c.MISS
+
+
+@njit(nogil=True)
+def _run_entry(table, at, send, recv):  # type: ignore[no-untyped-def]
+    """Run the call by an entry, if it fits. What runs a program does so alone; only then is the call's count, or are its counts, noted."""
+    entry = pointer(at)
+    engine = entry[c.ENGINE]
+    if entry[c.SIZES] == c.UNKNOWN:
+        return c.NATIVE if is_like(table, at + 8 * c.SENT, send) and is_like(table, at + 8 * c.RECEIVED, recv) else c.MISS
+    if entry[c.SIZES] == c.ALL_ALIKE:
+        source, target, count = _equal(table, at, send, recv)
+        if count < 0:
+            return c.MISS
+        if engine < 0:
+            if entry[c.OP_HANDLE] and not has_handle(table, entry[c.OP], entry[c.OP_HANDLE]):
+                return c.MISS
+            return call_mpi(-engine, source, target, count)
+    starts = pointer(table)[c.STARTS]
+    if engine and not starts and not exchange(pointer(engine)[f.LOCK], 0, 1):
+        return f.BUSY
+    room = pointer(table)[c.COUNTS]
+    if entry[c.SIZES] == c.ALL_ALIKE:
+        pointer(room)[0] = count
+    else:
+        source, target, count = _varying(table, at, send, recv, room)
+    pointer(table)[c.COUNT] = count
+    if count >= 0 and starts and engine and (pointer(engine)[f.HELD] or load_acquire(starts) != pointer(starts)[1]):
+        pointer(table)[c.SOURCE], pointer(table)[c.TARGET] = source, target
+        return f.BUSY
+    if count >= 0 and (entry[c.PACKS] or entry[c.UNPACKS]):
+        return run_packed(table, at, source, target)
+    if count >= 0 and engine:
+        return _start(engine, source, target, room) if starts else run_locked(engine, source, target, room)
+    if engine and not starts:
+        store_release(pointer(engine)[f.LOCK], 0)
+    return c.NATIVE if count >= 0 else c.MISS
+
+
+@njit(nogil=True)
+def _start(engine, source, target, counts):  # type: ignore[no-untyped-def]
+    status = resize(engine, counts)
+    if status != f.DONE:
+        return status
+    status = start(engine, source, target)
+    if status == f.DONE:
+        account = pointer(pointer(engine)[f.ACCOUNT])
+        account[0] += 1
+        account[2] += pointer(engine)[f.LEDGER_NBYTES]
+    return status
+
+
+@njit(nogil=True)
+def _equal(table, at, send, recv):  # type: ignore[no-untyped-def]
+    """Addresses and count of a call with one count; the count -1 where the entry does not fit."""
+    entry = pointer(at)
+    target, nbytes = read_elements(table, at + 8 * c.RECEIVED, recv)
+    count = nbytes // entry[c.STRIDE]
+    if nbytes < 0 or nbytes != count * entry[c.STRIDE] or count < entry[c.LEAST] or count > entry[c.MOST]:
+        return 0, 0, -1
+    if entry[c.SENT + c.KIND] == c.ALIASED:
+        return target, target, count if send == pointer(table)[c.IN_PLACE] else -1
+    source, sent = read_elements(table, at + 8 * c.SENT, send)
+    fits = sent == count * entry[c.SENT_STRIDE] and not -sent < source - target < nbytes
+    return source, target, count if fits else -1
+
+
+@njit(nogil=True)
+def _overlap(apart, ours, nours, theirs, ntheirs):  # type: ignore[no-untyped-def]
+    """Whether some blocks share memory with others, whose displacements count from so many bytes before; there may be gaps between."""
+    for i in range(nours):
+        first, nbytes = apart + pointer(ours)[2 * i], pointer(ours)[2 * i + 1]
+        for j in range(ntheirs):
+            if -nbytes < first - pointer(theirs)[2 * j] < pointer(theirs)[2 * j + 1] and nbytes > 0:
+                return True
+    return False
+
+
+@njit(nogil=True)
+def _varying(table, at, send, recv, room):  # type: ignore[no-untyped-def]
+    """Addresses of a call whose blocks have sizes of their own, and bytes of them all, -1 where the entry does not fit.
+
+    What `hpcoll.comm.arguments.call.Call.counts` has is written, in its order.
+    """
+    entry, rank = pointer(at), pointer(table)[c.RANK]
+    source, sent_nbytes, nsent = read_blocks(table, at + 8 * c.SENT, send, room)
+    if nsent < 0:
+        return 0, 0, -1
+    received = room + 16 * nsent
+    target, received_nbytes, nreceived = read_blocks(table, at + 8 * c.RECEIVED, recv, received)
+    if nreceived < 0:
+        return 0, 0, -1
+    if nsent and nreceived:  # both have the block that stays on this rank
+        sent_own, received_own = rank if nsent > 1 else 0, rank if nreceived > 1 else 0
+        if pointer(room)[2 * sent_own + 1] != pointer(received)[2 * received_own + 1]:
+            return 0, 0, -1
+        if -sent_nbytes < source - target < received_nbytes and _overlap(source - target, room, nsent, received, nreceived):
+            return 0, 0, -1
+    sizes, n = (received, nreceived) if entry[c.SIZES] == c.OF_RECEIVED or nsent == 0 else (room, nsent)
+    total = 0
+    for i in range(n):
+        size = pointer(sizes)[2 * i + 1]
+        total += size
+        if entry[c.SIZES] != c.OF_NONE:
+            pointer(received)[2 * nreceived + i] = size
+    if entry[c.SIZES] == c.FILLED and total != sent_nbytes:
+        return 0, 0, -1
+    if entry[c.STRIDE] > 1:
+        for i in range(2 * nsent + 2 * nreceived + n):
+            pointer(room)[i] //= entry[c.STRIDE]
+    return source, target, total if entry[c.LEAST] <= total <= entry[c.MOST] else -1

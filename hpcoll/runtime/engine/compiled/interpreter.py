@@ -1,0 +1,202 @@
+"""The interpreter: the compiled function that runs the rows of any program.
+
+It knows a dozen opcodes and nothing of algorithms, operators or element types: reductions are calls to a kernel's address,
+MPI messages are calls to addresses in the MPI library, so that one cached machine code serves Open MPI and MPICH. Each kind of
+operation is a module, and `_execute` finds it. The interpreter never blocks: it returns after a while without progress and is called
+again, which leaves Python the chance to see a signal. All state is in arrays, so that a collective may be left and taken up again.
+"""
+
+from time import CLOCK_MONOTONIC
+
+from numba import njit
+
+from hpcoll.runtime.engine.compiled.checks import alarmed, note_call, note_end, sign_messages
+from hpcoll.runtime.engine.compiled.ffi import INT, LONG, c_function, exchange, pointer, sched_yield, store_release, usleep
+from hpcoll.runtime.engine.compiled.gpu_ops import begin_gpu, enter, leave, run_gpu
+from hpcoll.runtime.engine.compiled.local_ops import clock, copy, last_tick, nanoseconds, run_local
+from hpcoll.runtime.engine.compiled.mpi_ops import let_mpi_move, run_mpi
+from hpcoll.runtime.engine.compiled.resize import resize
+from hpcoll.runtime.engine.compiled.shm_ops import begin_shm, end_shm, run_shm
+from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.program.opcodes import Code
+
+_COPY, _STAGE, _RECORD, _SYNC = int(Code.COPY), int(Code.STAGE), int(Code.RECORD), int(Code.SYNC)
+_SHORT_NBYTES = 4096  # of a call whose time counts from its first messages on
+_advance = c_function(INT, LONG)
+
+
+@njit(nogil=True)
+def _execute(address, row, lane):  # type: ignore[no-untyped-def]
+    """Run a row by the module that has its operation: 1 when it is done, 0 while it has to wait, -1 when it failed."""
+    code = row[f.CODE]
+    if pointer(address)[f.GPU] != 0 and (_COPY <= code <= _STAGE or _RECORD <= code <= _SYNC):
+        return run_gpu(address, row, lane)
+    if code >= _STAGE:
+        return run_shm(address, row, lane)
+    if code >= _COPY:
+        return run_local(address, row, lane)
+    return run_mpi(address, row, lane)
+
+
+@njit(nogil=True)
+def _run_lane(address, lane, row):  # type: ignore[no-untyped-def]
+    """Run a lane from a row on; returns the row that waits, or the lane's end; -1 when one failed."""
+    state = pointer(address)
+    end = pointer(state[f.LANES])[3 * lane + 1]
+    while row < end:
+        done = _execute(address, pointer(state[f.ROWS] + 8 * f.NCOLUMNS * row), lane)
+        if done < 0:
+            return -1
+        if done == 0:
+            return row
+        row += 1
+    return row
+
+
+@njit(nogil=True)
+def advance(address):  # type: ignore[no-untyped-def]
+    """Run every lane in flight as far as it goes: 1 when something moved, 0 when nothing did, -1 when MPI or the GPU failed."""
+    state = pointer(address)
+    if state[f.GPU] == 0:
+        return _run_lanes(address)
+    moved = -1
+    if state[f.ERROR] == 0:
+        code = enter(state)
+        if code:  # else left alone: another thread may have given it up meanwhile
+            state[f.ERROR] = -code
+        moved = -1 if state[f.ERROR] else _run_lanes(address)
+        leave(state)
+    return moved
+
+
+@njit(nogil=True)
+def advance_by_address(address):  # type: ignore[no-untyped-def]
+    """`advance`, which is compiled by itself, so that two processes can compile the engine at once."""
+    return _advance(pointer(address)[f.ADVANCE], (address,))
+
+
+@njit(nogil=True)
+def _run_lanes(address):  # type: ignore[no-untyped-def]
+    state = pointer(address)
+    nlanes, window = state[f.NLANES], state[f.WINDOW]
+    window_slots, lanes = pointer(state[f.WINDOW_SLOTS]), pointer(state[f.LANES])
+    moved = 0
+    for slot in range(window):
+        lane, row = window_slots[2 * slot], window_slots[2 * slot + 1]
+        if lane >= nlanes:
+            continue
+        reached = _run_lane(address, lane, row)
+        if reached < 0:
+            return -1
+        if reached != row or reached == lanes[3 * lane + 1]:
+            moved = 1
+        if reached == lanes[3 * lane + 1]:
+            state[f.ENDED] += 1
+            lane += window
+            window_slots[2 * slot] = lane
+            reached = lanes[3 * lane] if lane < nlanes else 0
+        window_slots[2 * slot + 1] = reached
+    if not moved and state[f.RINGS] and state[f.REQUESTS_PER_LANE]:
+        let_mpi_move(address)  # lanes may wait for local peers alone, and these for what MPI has yet to send for this rank
+    return moved
+
+
+@njit(nogil=True)
+def begin(address, input_address, output_address, which):  # type: ignore[no-untyped-def]
+    """Set a call's buffers, put the first lanes into their window slots, and run them as far as they go.
+
+    Then only is the call noted, or its first messages would wait for that. A short one's time counts from there, too; that of a longer
+    one, which may have copied much by then, from the start.
+
+    Args:
+        address, input_address, output_address: As in `run`.
+        which: Clock that tells when it began.
+    Returns:
+        As in `advance`; -1 also where another rank's call has failed.
+    """
+    state = pointer(address)
+    window_slots, lanes = pointer(state[f.WINDOW_SLOTS]), pointer(state[f.LANES])
+    state[f.INPUT], state[f.OUTPUT], state[f.ENDED], state[f.STARTED] = input_address, output_address, 0, 0
+    if state[f.LEDGER_NBYTES] > _SHORT_NBYTES:
+        state[f.STARTED] = clock(state[f.CLOCK_GETTIME], address + 8 * f.CLOCK, which)
+    if state[f.COPY_NBYTES]:
+        copy(state, state[f.COPY], input_address, state[f.COPY_NBYTES])
+        state[f.INPUT] = state[f.COPY]
+    for slot in range(state[f.WINDOW]):
+        window_slots[2 * slot], window_slots[2 * slot + 1] = slot, lanes[3 * slot]
+    if state[f.GPU]:
+        state[f.ERROR] = state[f.ERROR] or -begin_gpu(state)  # another thread may have given it up
+    if state[f.RINGS]:
+        begin_shm(address)
+    if state[f.LOG]:
+        sign_messages(state)
+        if alarmed(state):
+            state[f.ERROR] = f.ALARMED
+    moved = -1 if state[f.ERROR] == f.ALARMED else advance_by_address(address)
+    state[f.STARTED] = state[f.STARTED] or clock(state[f.CLOCK_GETTIME], address + 8 * f.CLOCK, which)
+    if state[f.LOG]:
+        note_call(state)
+    return moved
+
+
+@njit(nogil=True)
+def run(address, input_address, output_address, counts):  # type: ignore[no-untyped-def]
+    """Run a program's lanes; the GIL is released while messages travel.
+
+    Args:
+        address: `hpcoll.runtime.engine.host_engine.HostEngine.address`.
+        input_address, output_address: Where INPUT and OUTPUT start; ignored when going on.
+        counts: Address of the call's counts, or `AS_BEFORE` for those of the last one; `GO_ON` to go on with one.
+    Returns:
+        `DONE`; `PENDING` when nothing has moved for a while; `FAILED` when MPI returned an error; `BUSY` when something else runs
+        on what this engine needs alone, or an answer of `resize`: nothing has happened then.
+    """
+    if counts == f.GO_ON:
+        return _go_on(address, pointer(address)[f.YIELDS])  # it has waited for long: sleep between looks, until something moves
+    if not exchange(pointer(address)[f.LOCK], 0, 1):
+        return f.BUSY
+    return run_locked(address, input_address, output_address, counts)
+
+
+@njit(nogil=True)
+def run_locked(address, input_address, output_address, counts):  # type: ignore[no-untyped-def]
+    """`run` where the caller has taken the lock."""
+    state = pointer(address)
+    status = resize(address, counts) if counts != f.AS_BEFORE else f.DONE
+    if status != f.DONE:
+        store_release(state[f.LOCK], 0)
+        return status
+    return _go_on(address, 0) if begin(address, input_address, output_address, CLOCK_MONOTONIC) >= 0 else f.FAILED
+
+
+@njit(nogil=True)
+def _go_on(address, idle):  # type: ignore[no-untyped-def]
+    state, since = pointer(address), 0
+    while state[f.ENDED] < state[f.NLANES]:
+        moved = advance_by_address(address)
+        if moved < 0:
+            return f.FAILED
+        idle, since = (0, 0) if moved else (idle + 1, since)
+        looks = idle > state[f.SPINS] and idle % f.LOOKS == 0
+        if looks:
+            let_mpi_move(address)  # a peer may be late because its message to this rank, or its access to a window here, needs that
+        if looks and idle > state[f.YIELDS]:
+            usleep(state[f.USLEEP], (1,))
+        elif idle > state[f.STAYS]:
+            sched_yield(state[f.SCHED_YIELD], ())
+        elif not looks:
+            continue
+        # A yield can take milliseconds where others want the core; and 200,000 passes 0.2 to 0.6 s, with MPICH between emulated hosts.
+        now = last_tick(state[f.CLOCK_GETTIME], address + 8 * f.CLOCK)
+        since = since or now
+        if now - since > f.STRETCH_NS:
+            return f.PENDING
+    account, elapsed = pointer(state[f.ACCOUNT]), nanoseconds(address) - state[f.STARTED]
+    if state[f.TURNS] and state[f.LEDGER_NBYTES] > _SHORT_NBYTES:
+        end_shm(state, elapsed)
+    note_end(state, state[f.STARTED] + elapsed)
+    account[0] += 1
+    account[1] += elapsed
+    account[2] += state[f.LEDGER_NBYTES]
+    store_release(state[f.LOCK], 0)
+    return f.DONE

@@ -1,0 +1,52 @@
+"""Compiled: messages of the MPI library (`hpcoll.runtime.transports.mpi` finds its functions)."""
+
+from numba import njit
+
+from hpcoll.runtime.engine.compiled.ffi import INT, LONG, c_function, pointer
+from hpcoll.runtime.engine.compiled.local_ops import address_of
+from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.program.opcodes import Code
+
+_SEND, _WAIT = int(Code.SEND), int(Code.WAIT)
+_INT = (1 << 32) - 1  # of a word whose first half the library has written
+
+_transfer = c_function(INT, LONG, INT, LONG, INT, INT, LONG, LONG)  # buffer, count, datatype, peer, tag, comm, request
+_test = c_function(INT, LONG, LONG, LONG)  # request, flag, status
+_get_count = c_function(INT, LONG, LONG, LONG)  # status, datatype, count
+_iprobe = c_function(INT, INT, INT, LONG, LONG, LONG)  # source, tag, comm, flag, status
+
+
+@njit(nogil=True)
+def run_mpi(address, row, lane):  # type: ignore[no-untyped-def]
+    """RECV, SEND and WAIT: 0 while one has to wait, -1 when MPI failed or a message has another length."""
+    state = pointer(address)
+    slot = lane % state[f.WINDOW]
+    request = state[f.REQUESTS] + (slot * state[f.REQUESTS_PER_LANE] + row[f.REQUEST]) * state[f.REQUEST_NBYTES]
+    if row[f.CODE] == _WAIT:
+        status = address + 8 * f.STATUS if row[f.NBYTES] else state[f.STATUS_IGNORE]
+        error = _test(state[f.TEST], (request, address + 8 * f.FLAG, status))
+        if error == 0 and state[f.FLAG] & _INT == 0:
+            return 0
+        if row[f.NBYTES]:
+            state[f.CAME], state[f.AWAITED] = f.MORE, row[f.NBYTES]
+            if error == 0:
+                _get_count(state[f.GET_COUNT], (status, state[f.BYTE], address + 8 * f.FLAG))
+                state[f.CAME] = state[f.FLAG] & _INT
+                error = state[f.TRUNCATED] if state[f.CAME] != state[f.AWAITED] else 0
+    elif row[f.NBYTES] == 0:
+        return 1  # neither end sends what is empty, and the wait finds no request
+    else:
+        function = state[f.ISEND] if row[f.CODE] == _SEND else state[f.IRECV]
+        data = address_of(state, row[f.BUFFER], row[f.DISPL], lane)
+        error = _transfer(function, (data, row[f.NBYTES], state[f.BYTE], row[f.PEER], state[f.CHECKED_TAG] + slot, state[f.COMM], request))
+    if error != 0:
+        state[f.ERROR] = error
+        return -1
+    return 1
+
+
+@njit(nogil=True)
+def let_mpi_move(address):  # type: ignore[no-untyped-def]
+    """Enter the library, which moves its messages in calls only, for a message that never comes."""
+    state = pointer(address)
+    _iprobe(state[f.IPROBE], (0, state[f.LAST_TAG], state[f.COMM], address + 8 * f.FLAG, state[f.STATUS_IGNORE]))

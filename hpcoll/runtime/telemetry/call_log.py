@@ -1,0 +1,97 @@
+"""The log of the calls on one message context: what this rank notes of its own, and what the ranks of its node say of theirs.
+
+`hpcoll.runtime.engine.compiled.checks` is the compiled side, which writes it; it is read by ranks that wait, and for flight records.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcoll.runtime.program import fields as f
+
+_KEPT = f.RECORDS_HOT * f.RECORD_BLOCKS
+
+
+class InLibrary(NamedTuple):
+    """How far a rank is with blocking collectives of the MPI library's own, those that hpcoll lets it serve.
+
+    Attributes:
+        begun, ended: How many.
+        method: Number of the last one in the table of methods.
+    """
+
+    begun: int
+    ended: int
+    method: int
+
+
+class CallLog:
+    """The log of one message context.
+
+    Args:
+        histories: int64 ``(nlocal, 1 + REMEMBERED, 8)``, zeros: what each local rank says of its latest calls, in memory of all of them
+            (`hpcoll.runtime.program.fields`); None: this rank shares none.
+        alarm: int64, one word beside it: 0 until a call has failed on any of these ranks, so that none begins after that; then 1 and the
+            rank that says so.
+        rank: Local rank.
+    Attributes:
+        address: Of the fields that compiled code reads.
+        histories, alarm: As given.
+        index: Of the message context, alike on all ranks.
+    """
+
+    def __init__(self, histories: np.ndarray | None = None, alarm: np.ndarray | None = None, rank: int = 0) -> None:
+        shape = (1, 1 + f.REMEMBERED, f.HISTORY_NBYTES // (1 + f.REMEMBERED) // 8)
+        self.histories = np.zeros(shape, np.int64) if histories is None else histories
+        self.alarm = np.zeros(1, np.int64) if alarm is None else alarm
+        records = (1 + f.RECORD_BLOCKS, f.RECORDS_HOT, f.RECORD_NFIELDS)
+        self._records = np.empty(records, np.int64)  # not zeros: memory is touched where there is something to record
+        self.fields = np.zeros(f.LOG_NFIELDS, np.int64)
+        self.address: int = self.fields.ctypes.data
+        self.index = 0
+        self.fields[f.HISTORY], self.fields[f.ALARM] = self.histories[rank].ctypes.data, self.alarm.ctypes.data
+        self.fields[f.RECORDED] = self._records.ctypes.data
+        self._own = memoryview(self.histories[rank, 0])  # the same numbers, at a third of the price
+
+    @property
+    def ncalls(self) -> int:
+        """How many there have been."""
+        return int(self.fields[f.CALLS])
+
+    @property
+    def begun_and_ended(self) -> tuple[int, int]:
+        """Numbers of this rank's latest call, and of the latest that has ended."""
+        return self._own[f.BEGUN], self._own[f.CALLS_ENDED]
+
+    def sound_alarm(self, rank: int) -> None:
+        """Let no call begin any more: one has failed, says a rank of the communicator."""
+        self.alarm[0] = 1 + rank
+
+    @property
+    def alarmed_by(self) -> int | None:
+        """The rank that has sounded the alarm, the last one; None while there is none."""
+        return int(self.alarm[0]) - 1 if self.alarm[0] else None
+
+    def begin_library(self, method: int) -> None:
+        """A blocking collective of the MPI library's own begins on the caller's communicator; ``method`` as in `InLibrary`."""
+        self._own[f.LIBRARY_METHOD] = method
+        self._own[f.LIBRARY_BEGUN] += 1
+
+    def end_library(self) -> None:
+        """It has ended."""
+        self._own[f.LIBRARY_ENDED] = self._own[f.LIBRARY_BEGUN]
+
+    def in_library(self, local_rank: int) -> InLibrary:
+        """How far a local rank is with these."""
+        return InLibrary(*self.histories[local_rank, 0, f.LIBRARY_BEGUN : f.LIBRARY_METHOD + 1].tolist())
+
+    def records(self) -> list[tuple[int, ...]]:
+        """What is known of the last calls, in order: number, signature, count, and nanoseconds at begin and end, 0 while it runs."""
+        last = self.ncalls
+        hot = last // f.RECORDS_HOT
+        found = []
+        for number in range(max(1, (hot - f.RECORD_BLOCKS) * f.RECORDS_HOT, last - _KEPT + 1), last + 1):
+            block, at = divmod(number, f.RECORDS_HOT)
+            place = 0 if block == hot else 1 + (block + 1) % f.RECORD_BLOCKS
+            found.append((number, *self._records[place, at].tolist()))
+        return found
