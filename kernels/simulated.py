@@ -12,7 +12,7 @@ from numba.np.numpy_support import as_dtype
 SIMULATED = True
 
 
-class Access:
+class SimulatedAccess:
     """Vectors of ``nlanes`` elements of an array."""
 
     def __init__(self, nlanes: int) -> None:
@@ -34,9 +34,9 @@ class Access:
     join = split
 
 
-def access(element: Any, nlanes: int) -> Access:
+def access(element: Any, nlanes: int) -> SimulatedAccess:
     """As `hpcoll.kernels.vectors.access`."""
-    return Access(nlanes)
+    return SimulatedAccess(nlanes)
 
 
 def calls(function: Callable[..., Any], signature: Any) -> Any:

@@ -26,12 +26,12 @@ class Mutant(NamedTuple):
 
 MUTANTS = (
     Mutant(
-        "wrong offset: all segments work on the first one", f"{ENGINE}/local_ops.py",
+        "wrong offset: all segments work on the first one", f"{ENGINE}/compiled/local_ops.py",
         "return state[f.INPUT + buffer] + pointer(state[f.LANES])[3 * lane + 2] + displ", "return state[f.INPUT + buffer] + displ",
         "openmpi 2 test_collectives.py",
     ),
     Mutant(
-        "request not waited for", f"{ENGINE}/mpi_ops.py",
+        "request not waited for", f"{ENGINE}/compiled/mpi_ops.py",
         "if error == 0 and state[f.FLAG] & _INT == 0:", "if error != 0 and state[f.FLAG] & 0xFFFFFFFF == 0:",
         "openmpi 4 test_hierarchical.py",
     ),
@@ -40,61 +40,62 @@ MUTANTS = (
         "                self._wait_sends(sends, item)\n", "", "unit test_lowering.py test_lowering_structure.py",
     ),
     Mutant(
-        "swapped operands", f"{ENGINE}/local_ops.py",
+        "swapped operands", f"{ENGINE}/compiled/local_ops.py",
         "16 * (row[f.FIRST_SOURCE] + i)", "16 * (row[f.FIRST_SOURCE] + row[f.NSOURCES] - 1 - i)", "openmpi 2 test_operators.py",
     ),
     Mutant(
-        "lost acknowledgement", f"{ENGINE}/shm_ops.py", "store_release(at, pointer(at)[0] + 1)", "store_release(at, pointer(at)[0])",
+        "lost acknowledgement", f"{ENGINE}/compiled/shm_ops.py",
+        "store_release(at, pointer(at)[0] + 1)", "store_release(at, pointer(at)[0])",
         "openmpi 2 test_collectives.py",
     ),
     Mutant(
-        "off by one: the last element of a large result is not combined", f"{ENGINE}/local_ops.py",
+        "off by one: the last element of a large result is not combined", f"{ENGINE}/compiled/local_ops.py",
         "n = min(block, count - lo)", "n = min(block, count - lo - 1)", "openmpi 2 test_shm.py",
     ),
     Mutant(
-        "ring slot written before its message was used", f"{ENGINE}/shm_ops.py",
+        "ring slot written before its message was used", f"{ENGINE}/compiled/shm_ops.py",
         "_unread(rings, peer, slot) >= RING_SLOTS:", "_unread(rings, peer, slot) > RING_SLOTS:",
         "openmpi 2 test_collectives.py test_shm.py",
     ),
     Mutant(
-        "staging slot taken again before its messages were used", f"{ENGINE}/shm_ops.py",
+        "staging slot taken again before its messages were used", f"{ENGINE}/compiled/shm_ops.py",
         "        if unread == 0:\n", "        if unread <= RING_SLOTS:\n",
         "openmpi 2 test_shm.py test_collectives.py",
     ),
     Mutant(
-        "wrong root: the schedule of a pipelined call starts at rank 0", f"{COMM}/cut.py",
+        "wrong root: the schedule of a pipelined call starts at rank 0", f"{COMM}/plans/segmentation.py",
         "steps = schedule(row, nranks, rank, call.root, nchunks)", "steps = schedule(row, nranks, rank, 0, nchunks)",
         "openmpi 2 test_collectives.py",
     ),
     Mutant(
-        "missing average: in flight nothing is done at the end", f"{COMM}/operations.py",
+        "missing average: in flight nothing is done at the end", f"{COMM}/requests/operation.py",
         "            if self.call.finish is not None:\n", "            if self.call.finish is not None and self.call.copied:\n",
         "openmpi 2 test_nonblocking.py",
     ),
     Mutant(
-        "call cache ignores the operator", f"{ENGINE}/call_lookup.py", "if pointer(at)[c.OP] != op:", "if pointer(at)[c.OP] == 0:",
+        "call cache ignores the operator", f"{ENGINE}/compiled/call_lookup.py", "if pointer(at)[c.OP] != op:", "if pointer(at)[c.OP] == 0:",
         "openmpi 2 test_call_cache_tables.py",
     ),
     Mutant(
-        "call cache ignores the element type", f"{ENGINE}/spec_reader.py", " or fields[c.DESCR] != wanted[c.DTYPE]", "",
+        "call cache ignores the element type", f"{ENGINE}/compiled/spec_reader.py", " or fields[c.DESCR] != wanted[c.DTYPE]", "",
         "openmpi 2 test_call_cache.py",
     ),
     Mutant(
-        "call cache ignores contiguity", f"{ENGINE}/spec_reader.py",
+        "call cache ignores contiguity", f"{ENGINE}/compiled/spec_reader.py",
         "if fields[c.FLAGS] & wanted[c.FLAGS_OF] != wanted[c.FLAGS_OF]:", "if fields[c.FLAGS] == 0:",
         "openmpi 2 test_call_cache.py",
     ),
     Mutant(
-        "read in place what is overwritten later", f"{ENGINE}/local_ops.py",
+        "read in place what is overwritten later", f"{ENGINE}/compiled/local_ops.py",
         "state[f.WHERE_INPUT + row[f.BUFFER]] if row[f.IN_PLACE] else -1",
         "state[f.WHERE_INPUT + row[f.BUFFER]] if row[f.BUFFER] < 2 else -1", "openmpi 4 test_symmetric.py",
     ),
     Mutant(
-        "own memory: each piece of what is combined is the first", f"{ENGINE}/local_ops.py",
+        "own memory: each piece of what is combined is the first", f"{ENGINE}/compiled/local_ops.py",
         "source = _source(state, row, i, lane) + lo * size", "source = _source(state, row, i, lane)", "openmpi 2 test_cross_memory.py",
     ),
     Mutant(
-        "past the caches: of a block that is handed out with the result only a line is", f"{ENGINE}/local_ops.py",
+        "past the caches: of a block that is handed out with the result only a line is", f"{ENGINE}/compiled/local_ops.py",
         "copy(state, staged + lo * size, state[f.BLOCK], n * size)", "copy(state, staged + lo * size, state[f.BLOCK], 64)",
         "openmpi 2 test_shm.py",
     ),
@@ -104,11 +105,11 @@ MUTANTS = (
         "unit test_lowering_local_peers.py",
     ),
     Mutant(
-        "wrong tag: lanes in flight share one", f"{ENGINE}/mpi_ops.py", "state[f.CHECKED_TAG] + slot, state[f.COMM]",
+        "wrong tag: lanes in flight share one", f"{ENGINE}/compiled/mpi_ops.py", "state[f.CHECKED_TAG] + slot, state[f.COMM]",
         "state[f.CHECKED_TAG], state[f.COMM]", "openmpi 4 test_hierarchical.py",
     ),
     Mutant(
-        "GPU event not recorded", f"{ENGINE}/gpu_ops.py",
+        "GPU event not recorded", f"{ENGINE}/compiled/gpu_ops.py",
         "error = _record(gpu[f.RECORD_EVENT], (_event_of(state, gpu, lane, row[f.EVENT]), _stream_of(state, gpu, lane)))", "error = 0",
         "openmpi 2 test_gpu_cases.py",
     ),
@@ -121,15 +122,15 @@ MUTANTS = (
         "if self._used and (hands_out or", "if self._used and (False and hands_out or", "unit test_lowering_gpu.py",
     ),
     Mutant(
-        "GPU streams do not wait for the caller's", f"{ENGINE}/gpu_ops.py",
+        "GPU streams do not wait for the caller's", f"{ENGINE}/compiled/gpu_ops.py",
         "for slot in range(gpu[f.NSTREAMS]):", "for slot in range(1, gpu[f.NSTREAMS]):", "openmpi 2 test_gpu_life.py test_gpu_cases.py",
     ),
     Mutant(
-        "persistent handle still active after Wait", f"{COMM}/persistent_requests.py",
+        "persistent handle still active after Wait", f"{COMM}/requests/persistent_request.py",
         "            self._cell[0] = _NULL\n            return True\n", "            return True\n", "openmpi 2 test_persistent.py",
     ),
     Mutant(
-        "progress ticket: operations of one message context overtake", f"{ENGINE}/progress.py",
+        "progress ticket: operations of one message context overtake", f"{ENGINE}/compiled/progress.py",
         "load_acquire(fields[p.TICKETS]) == fields[p.TICKET]", "load_acquire(fields[p.TICKETS]) <= fields[p.TICKET]",
         "openmpi 2 test_nonblocking.py test_in_flight.py",
     ),
@@ -139,69 +140,69 @@ MUTANTS = (
         "here = [list(zip((sum(counts[:i]) for i in range(len(blocks))), counts, strict=True))", "openmpi 2 test_blocks.py",
     ),
     Mutant(
-        "in-place call reads what it has overwritten", f"{ENGINE}/interpreter.py",
+        "in-place call reads what it has overwritten", f"{ENGINE}/compiled/interpreter.py",
         "        state[f.INPUT] = state[f.COPY]\n", "", "openmpi 2 test_symmetric.py",
     ),
     Mutant(
-        "messages of other calls are taken", f"{ENGINE}/shm_ops.py",
+        "messages of other calls are taken", f"{ENGINE}/compiled/shm_ops.py",
         "if check != state[f.CHECKED]:", "if check < 0:", "openmpi 2 test_mismatch.py",
     ),
     Mutant(
-        "calls before are forgotten", f"{ENGINE}/checks.py",
+        "calls before are forgotten", f"{ENGINE}/compiled/checks.py",
         "log[f.CALLS], log[f.CHAIN] = number, _spread(chain ^ _fingerprint(state, _compared(signature)))", "log[f.CALLS] = number",
         "openmpi 2 test_mismatch.py",
     ),
     Mutant(
-        "calls whose messages do not meet are not compared", f"{COMM}/watch.py",
+        "calls whose messages do not meet are not compared", f"{COMM}/diagnosis/watchdog.py",
         "if doubted and self._doubts:", "if False:", "openmpi 2 test_mismatch.py",
     ),
     Mutant(
-        "tags that do not tell calls apart", f"{ENGINE}/checks.py",
+        "tags that do not tell calls apart", f"{ENGINE}/compiled/checks.py",
         "state[f.CHECKED_TAG] = state[f.TAG] + check * state[f.TAG_STEP]", "state[f.CHECKED_TAG] = state[f.TAG]",
         "openmpi 2 test_mismatch.py",
     ),
     Mutant(
-        "a message that is too short is taken", f"{ENGINE}/mpi_ops.py",
+        "a message that is too short is taken", f"{ENGINE}/compiled/mpi_ops.py",
         "error = state[f.TRUNCATED] if state[f.CAME] != state[f.AWAITED] else 0", "error = 0", "openmpi 2 test_mismatch.py",
     ),
     Mutant(
-        "types of what is moved are not compared", f"{ENGINE}/checks.py",
+        "types of what is moved are not compared", f"{ENGINE}/compiled/checks.py",
         "signature & _ELEMENT > f.ONE_BYTE << f.ELEMENT_AT", "signature & _ELEMENT > 63 << f.ELEMENT_AT", "openmpi 2 test_mismatch.py",
     ),
     Mutant(
-        "derived datatypes are of no type", f"{COMM}/calls/specs.py",
+        "derived datatypes are of no type", f"{COMM}/arguments/buffer_specs.py",
         'found.pop() if len(found) == 1 else ""', '""', "openmpi 2 test_mismatch.py",
     ),
     Mutant(
-        "who waits in Waitall is not seen", f"{COMM}/watch_thread.py",
+        "who waits in Waitall is not seen", f"{COMM}/requests/watchdog_thread.py",
         "requests = waited_for() if old else []", "requests = waited_for() if not old else []", "openmpi 2 test_mismatch_forms.py",
     ),
     Mutant(
-        "ranks of other nodes get no answer", f"{COMM}/inquiry.py",
+        "ranks of other nodes get no answer", f"{COMM}/diagnosis/control_plane.py",
         'self._send(source, {"known": [self._known(*what["ask"])]})', "pass", "openmpi 1 test_peers_failed.py",
     ),
     Mutant(
-        "who leaves says nothing", f"{COMM}/notice.py",
-        "    NOTICE.leave(", "    _ = (", "openmpi 1 test_peers_failed.py",
+        "who leaves says nothing", f"{COMM}/status/rank_status.py",
+        "    RANK_STATUS.leave(", "    _ = (", "openmpi 1 test_peers_failed.py",
     ),
     Mutant(
-        "receives of a failed call cancelled while other threads are in the library", f"{COMM}/operations.py",
+        "receives of a failed call cancelled while other threads are in the library", f"{COMM}/requests/operation.py",
         "with board().held():", "with threading.Lock():", "openmpi 2 test_mismatch_after.py",
     ),
     Mutant(
-        "a group's communicator freed while letters are under way", f"{COMM}/group.py",
-        "not self.inquiry.has_ended()", "self.inquiry.has_ended() is None", "openmpi 3 test_freed.py",
+        "a team's communicator freed while control messages are under way", f"{COMM}/team/team.py",
+        "not self.control_plane.has_ended()", "self.control_plane.has_ended() is None", "openmpi 3 test_freed.py",
     ),
     Mutant(
-        "a group's communicator freed after a call has failed", f"{COMM}/registry.py",
-        "resources.group.failed = resources.group.uses_mpi", "resources.group.failed = False", "mpich 3 test_freed.py",
+        "a team's communicator freed after a call has failed", f"{COMM}/context/team_cache.py",
+        "resources.team.failed = resources.team.uses_mpi", "resources.team.failed = False", "mpich 3 test_freed.py",
     ),
     Mutant(
-        "a rank that failed is named by its rank in COMM_WORLD", f"{COMM}/first_use.py",
+        "a rank that failed is named by its rank in COMM_WORLD", f"{COMM}/team/bootstrap.py",
         'return f"rank {world.index(told[0])} {told[1]}"', 'return f"rank {told[0]} {told[1]}"', "openmpi 1 test_survivors.py",
     ),
     Mutant(
-        "what the library says of a failed rank is no PeerFailed at a first use", f"{COMM}/first_use.py",
+        "what the library says of a failed rank is no PeerFailed at a first use", f"{COMM}/team/bootstrap.py",
         "if not tells_of_failure(error, comm):", "if True:", "openmpi 1 test_survivors.py",
     ),
     Mutant(

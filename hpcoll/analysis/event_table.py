@@ -61,7 +61,7 @@ class EventTable:
         return ScheduleError(text, rank=rank, step=step, op=f"{op}(peer {self.peers[row]})")
 
 
-class Row(NamedTuple):
+class EventRow(NamedTuple):
     """One row while it is written: ``guard`` counts from the channel's first row."""
 
     op: int
@@ -100,7 +100,7 @@ class _Sent:
         return found
 
 
-def rows_of(steps: Sequence[Step], nchunks: int, *, joined: bool) -> list[Row]:
+def rows_of(steps: Sequence[Step], nchunks: int, *, joined: bool) -> list[EventRow]:
     """Rows of one channel, END included.
 
     Args:
@@ -109,7 +109,7 @@ def rows_of(steps: Sequence[Step], nchunks: int, *, joined: bool) -> list[Row]:
         joined: Two messages that follow one another are one where they are a run that goes on at the first chunk, or that of a stripe,
             after the last, and copies that need not wait are left out: ranks that differ in no more than where their runs wrap look alike.
     """
-    found: list[Row] = []
+    found: list[EventRow] = []
     sent, last, before = _Sent(), -1, None
     for step in steps:
         op, peer, dst, srcs, *_ = step
@@ -128,9 +128,9 @@ def rows_of(steps: Sequence[Step], nchunks: int, *, joined: bool) -> list[Row]:
             amount, guard = amount + old.amount, max(guard, old.guard)
         if dst is None:
             sent.add(chunk, row)
-        found.append(Row(int(op), peer, amount, guard))
+        found.append(EventRow(int(op), peer, amount, guard))
         before = step
-    found.append(Row(END, -1, 0, last))
+    found.append(EventRow(END, -1, 0, last))
     return found
 
 
@@ -164,7 +164,7 @@ def build(schedules: Iterable[Schedule], nranks: int, *, joined: bool) -> EventT
                 columns.extend(row)
     columns.extend((END, -1, 0, -1))  # all there is on a channel that a rank lacks
     nchannels = max(channel for _, channel in owners) + 1
-    written = np.array(columns, np.int32).reshape(-1, len(Row._fields))
+    written = np.array(columns, np.int32).reshape(-1, len(EventRow._fields))
     starts = np.cumsum([0, *lengths])[:-1]
     programs = np.array([rank * nchannels + channel for rank, channel in owners])
     first = np.full(nbuilt * nchannels, len(written) - 1, np.int32)
@@ -248,7 +248,7 @@ def alike(schedule: Callable[[int], Schedule], nranks: int, every: int) -> bool:
     return True
 
 
-def _relative(schedule: Schedule) -> list[list[Row]]:
+def _relative(schedule: Schedule) -> list[list[EventRow]]:
     """Rows with peers as distances."""
     found = [rows_of(steps, schedule.nchunks, joined=True) for steps in schedule.channels]
     rank, nranks = schedule.rank, schedule.nranks

@@ -12,7 +12,7 @@ from hpcoll.schedules.placement import Nodes, members
 from hpcoll.schedules.row import Algorithm
 
 
-class Gpu(NamedTuple):
+class GpuCosts(NamedTuple):
     """Constants of a GPU and its links; none was measured here.
 
     Attributes:
@@ -34,10 +34,10 @@ class Gpu(NamedTuple):
     lane: int = 16 << 20
 
 
-H200 = Gpu(copy=4.3e12, link=4.0e11, bus=5.0e10)  # a copy rate that others measured; nine tenths of what data sheets say of NVLink and PCIe
+H200 = GpuCosts(copy=4.3e12, link=4.0e11, bus=5.0e10)  # copies as others measured; nine tenths of NVLink's and PCIe's data sheets
 
 
-class Prediction(NamedTuple):
+class GpuPrediction(NamedTuple):
     """What a call costs.
 
     Attributes:
@@ -57,7 +57,7 @@ class Prediction(NamedTuple):
     seconds: float
 
 
-def predict(row: Algorithm, gpus: Nodes, nbytes: float, gpu: Gpu = H200) -> Prediction:
+def predict(row: Algorithm, gpus: Nodes, nbytes: float, gpu: GpuCosts = H200) -> GpuPrediction:
     """Cost of one call where all ranks map each other's GPU memory.
 
     Args:
@@ -68,7 +68,7 @@ def predict(row: Algorithm, gpus: Nodes, nbytes: float, gpu: Gpu = H200) -> Pred
     """
     p, sharing, nlanes = len(gpus), max(map(len, members(gpus))), max(1, math.ceil(nbytes / gpu.lane))
     if p < 2:
-        return Prediction(0, 0, 0, 0.0, 0.0, 0.0)
+        return GpuPrediction(0, 0, 0, 0.0, 0.0, 0.0)
     nchunks, used = nlanes if row.chunked else 1, row.on_gpu
     rounds, messages, critical = (row.cost(field, p, nchunks, gpus) for field in ("rounds", "messages", "critical"))
     turns = int(used.turns or rounds)
@@ -78,12 +78,12 @@ def predict(row: Algorithm, gpus: Nodes, nbytes: float, gpu: Gpu = H200) -> Pred
     linked = workers * critical * (p - sharing) / (p - 1) * nbytes
     switches = turns * workers if sharing > 1 else 0
     waits = turns * (gpu.launch + gpu.sync) + (launches - turns) * gpu.launch + switches * gpu.switch
-    return Prediction(
+    return GpuPrediction(
         turns, launches, switches, workers * moved * nbytes, linked, waits + max(workers * moved * nbytes / gpu.copy, linked / gpu.link)
     )
 
 
-def predict_by_host(nbytes: float, host_seconds: float, gpu: Gpu = H200) -> Prediction:
+def predict_by_host(nbytes: float, host_seconds: float, gpu: GpuCosts = H200) -> GpuPrediction:
     """Cost of one call of a short message, which goes by way of host memory; copying engines take no turns.
 
     Args:
@@ -92,4 +92,4 @@ def predict_by_host(nbytes: float, host_seconds: float, gpu: Gpu = H200) -> Pred
         gpu: Constants.
     """
     seconds = 2 * (gpu.launch + gpu.sync + nbytes / gpu.bus) + host_seconds
-    return Prediction(2, 2, 0, 2 * nbytes, 0.0, seconds)
+    return GpuPrediction(2, 2, 0, 2 * nbytes, 0.0, seconds)

@@ -18,7 +18,7 @@ from hpcoll.comm.blocking_moves import BlockingMoves
 from hpcoll.comm.context import symmetric_memory
 from hpcoll.comm.context.attach import context_of, renewed
 from hpcoll.comm.context.context import Context
-from hpcoll.comm.context.symmetric_memory import Form
+from hpcoll.comm.context.symmetric_memory import ArrayForm
 from hpcoll.comm.nonblocking import NonBlocking
 from hpcoll.comm.persistent import PersistentCollectives
 from hpcoll.comm.pickling import is_constant, name_of, restored
@@ -138,7 +138,7 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
     def _symmetric(self, method: str, shape: Any, dtype: Any, device: str) -> Any:
         context = self._context
         if device == "cpu":
-            allocate: Callable[[Form], Any] = partial(_zeros, context.resources, _neighbours(context))
+            allocate: Callable[[ArrayForm], Any] = partial(_zeros, context.resources, _neighbours(context))
         elif device == "cuda":
             context.check()
             allocate = context.gpu.array
@@ -146,7 +146,7 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
             raise ArgumentError(f"rank {context.rank}: {method} needs device 'cpu' or 'cuda', got {device!r}")
         on = context.resources
         with context.closing(method):
-            return symmetric_memory.symmetric(on.native, on.agreements, allocate, method, shape, dtype)
+            return symmetric_memory.symmetric(on.native, on.service_collectives, allocate, method, shape, dtype)
 
     def share(self, array: Any, root: int = 0) -> np.ndarray:
         """A read-only copy of the root's array, one for all ranks of a node: for tables that many ranks read and none changes.
@@ -166,7 +166,7 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
         context, near = self._context, _neighbours(self._context)
         on = context.resources
         with context.closing("share"), on.alone(Purpose.ARRAY, "share"):
-            return symmetric_memory.share(on.native, on.agreements, near, array, root)
+            return symmetric_memory.share(on.native, on.service_collectives, near, array, root)
 
     def recover(self) -> None:
         """Make it usable again after a collective has failed; all ranks call it, and all are alive.
@@ -237,7 +237,7 @@ def _typed(comm: MPI.Comm) -> Any:
     return kind.__new__(kind, comm)
 
 
-def _zeros(resources: Resources, near: LocalRanks | None, form: Form) -> np.ndarray:
+def _zeros(resources: Resources, near: LocalRanks | None, form: ArrayForm) -> np.ndarray:
     with resources.alone(Purpose.ARRAY, f"an array with {form}"):
         return symmetric_memory.zeros(near, form)
 

@@ -15,7 +15,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.host_mirror import mirrored
 from hpcoll.comm.arguments.native import as_native
 from hpcoll.comm.arguments.point_to_point_buffers import gpu_arrays, is_direct, serve, settle
-from hpcoll.comm.requests.chained import follow
+from hpcoll.comm.requests.chained import chain
 from hpcoll.comm.requests.progress_thread import board
 from hpcoll.comm.requests.request import Request
 
@@ -169,7 +169,7 @@ def _watched(rank: int, posted: MPI.Request, store: Callable[[MPI.Status], None]
         theirs.Set_cancelled(False)
 
     try:
-        return follow(rank, Receive._what, posted, Receive.of, status=status, finish=lambda: store(status), report=report)
+        return chain(rank, Receive._what, posted, Receive.of, status=status, finish=lambda: store(status), report=report)
     except BaseException:  # it must not write to memory that nobody keeps
         with board().held():  # see `hpcoll.comm.requests.operation.abandon`
             posted.Cancel()

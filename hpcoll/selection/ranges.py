@@ -15,7 +15,7 @@ from hpcoll.selection.config import Config
 _POWERS = 40
 
 
-class Range(NamedTuple):
+class SizeRange(NamedTuple):
     """Messages of ``least`` to ``most`` bytes, and what serves them; a segment of `NEVER` is the whole message."""
 
     least: int
@@ -23,7 +23,7 @@ class Range(NamedTuple):
     choice: Choice
 
 
-class Ranges:
+class SizeRanges:
     """The ranges of a communicator's settings, found as they are asked for."""
 
     def __init__(self, config: Config) -> None:
@@ -37,13 +37,13 @@ class Ranges:
         i = bisect_right(self._borders, nbytes)
         return self._borders[i - 1], self._borders[i] - 1
 
-    def _find(self, need: Need, algorithm: str | None, segment: int | None) -> Range:
+    def _find(self, need: Need, algorithm: str | None, segment: int | None) -> SizeRange:
         """The range of a call, whose ``nbytes`` is the least of a cell or None; the others as in `choose`, which it raises as.
 
         The segment is the one for the longest message, for the shortest one is no longer than a segment more often.
         """
         if need.nbytes is None:
-            return Range(0, NEVER, choose(need, self._config, algorithm, segment))
+            return SizeRange(0, NEVER, choose(need, self._config, algorithm, segment))
         least, most = self.cell(need.nbytes)
         choice = choose(need, self._config, algorithm, segment)
         if not segment and not self._config.segment and choice.segment >= least and most < NEVER - 1:
@@ -51,4 +51,4 @@ class Ranges:
             theirs = choose(longest, self._config, algorithm, segment)
             found = theirs.segment if theirs.algorithm == choice.algorithm else modelled_segment(longest, choice.algorithm)
             choice = choice._replace(segment=found if found < most else NEVER)
-        return Range(least, most, choice)
+        return SizeRange(least, most, choice)

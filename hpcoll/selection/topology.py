@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from hpcoll.base.caches import CPUS, domain_of
 from hpcoll.base.text import printable
-from hpcoll.runtime.transports.cross_memory import Word, word
+from hpcoll.runtime.transports.cross_memory import ProbeWord, word
 from hpcoll.schedules.placement import Nodes, describe_all, members, numbered, parts
 
 _GPUS = Path("/proc/driver/nvidia/gpus")
@@ -76,7 +76,7 @@ class Process(NamedTuple):
     domain: int
     ngpus: int
     has_gpu: bool
-    word: Word
+    word: ProbeWord
 
 
 def this_process(has_gpu: bool) -> Process:

@@ -17,7 +17,7 @@ from hpcoll.comm.communicator import Communicator
 from hpcoll.torch import operations
 from hpcoll.torch.futures import Depths
 from hpcoll.torch.messages import MonitoredBarrier, begin_receive, begin_send
-from hpcoll.torch.operations import Me, Operation, Tensors
+from hpcoll.torch.operations import Me, Tensors, TorchOperation
 from hpcoll.torch.rendezvous import check_world
 from hpcoll.torch.sparse import add_up
 from hpcoll.torch.work import Work
@@ -122,7 +122,7 @@ class Group(dist.ProcessGroup):
 
     _set_default_timeout = set_timeout
 
-    def _run(self, what: str, tensors: Tensors, opts: Any, *every: Operation) -> Work:
+    def _run(self, what: str, tensors: Tensors, opts: Any, *every: TorchOperation) -> Work:
         """Begin operations, in this order: one rank may wait for them at once and another later, so all are calls in flight."""
         stream, here = _stream(tensors), self._depths.here
         with here.inside:
@@ -213,7 +213,7 @@ class Group(dist.ProcessGroup):
         return self._run("scatter", outputs, opts, one)
 
     def barrier(self, opts: Any = _OPTIONS) -> Work:
-        return self._run("barrier", [], opts, Operation("Ibarrier", ()))
+        return self._run("barrier", [], opts, TorchOperation("Ibarrier", ()))
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier whose rank 0 says who did not come; in no time, whoever is not there yet."""

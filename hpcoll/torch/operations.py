@@ -15,7 +15,7 @@ from hpcoll.torch.tensors import Store, array_of, contiguous, joined, spread
 Tensors = Sequence[torch.Tensor]
 
 
-class Operation(NamedTuple):
+class TorchOperation(NamedTuple):
     """One collective of a `Communicator`, in flight.
 
     Attributes:
@@ -28,7 +28,7 @@ class Operation(NamedTuple):
     method: str
     arguments: tuple[Any, ...]
     store: Store | None = None
-    near: "Callable[[], Operation] | None" = None
+    near: "Callable[[], TorchOperation] | None" = None
 
     def begin(self, comm: Communicator, **stream: int) -> tuple[MPI.Request, Store | None]:
         """The request, and what remains to be done when it has ended."""
@@ -47,24 +47,24 @@ class Me(NamedTuple):
     nranks: int
 
 
-def allreduce(tensor: torch.Tensor, op: Any) -> Operation:
+def allreduce(tensor: torch.Tensor, op: Any) -> TorchOperation:
     flat, store = contiguous(tensor, filled=True)
-    return Operation("Iallreduce", (MPI.IN_PLACE, array_of(flat, computes=True), operator_for(op, flat.dtype)), store)
+    return TorchOperation("Iallreduce", (MPI.IN_PLACE, array_of(flat, computes=True), operator_for(op, flat.dtype)), store)
 
 
-def reduce(me: Me, tensor: torch.Tensor, op: Any, root: int) -> Operation:
+def reduce(me: Me, tensor: torch.Tensor, op: Any, root: int) -> TorchOperation:
     """Other ranks' tensors stay as they are."""
     flat, store = contiguous(tensor, filled=me.rank == root)
     array, combined = array_of(flat, computes=True), operator_for(op, flat.dtype)
-    return Operation("Ireduce", (MPI.IN_PLACE, array, combined, root) if me.rank == root else (array, None, combined, root), store)
+    return TorchOperation("Ireduce", (MPI.IN_PLACE, array, combined, root) if me.rank == root else (array, None, combined, root), store)
 
 
-def broadcast(me: Me, tensor: torch.Tensor, root: int) -> Operation:
+def broadcast(me: Me, tensor: torch.Tensor, root: int) -> TorchOperation:
     flat, store = contiguous(tensor, filled=me.rank != root)
-    return Operation("Ibcast", (array_of(flat), root), store)
+    return TorchOperation("Ibcast", (array_of(flat), root), store)
 
 
-def allgather(me: Me, outputs: Tensors, given: torch.Tensor, *, far: bool = True) -> Operation:
+def allgather(me: Me, outputs: Tensors, given: torch.Tensor, *, far: bool = True) -> TorchOperation:
     """One output per rank; they may differ in size, alike on all ranks."""
     _check_list(me, outputs, given, "all_gather", "output")
     sizes = [one.numel() for one in outputs]
@@ -72,22 +72,23 @@ def allgather(me: Me, outputs: Tensors, given: torch.Tensor, *, far: bool = True
     sent, _ = contiguous(given, filled=False)
     if not given.is_cuda:
         blocks, store = spread(outputs, sent=False, filled=True, far=far)
-        return Operation("Iallgatherv", (array_of(sent), blocks), store, partial(allgather, me, outputs, given, far=False) if far else None)
+        near = partial(allgather, me, outputs, given, far=False) if far else None
+        return TorchOperation("Iallgatherv", (array_of(sent), blocks), store, near)
     flat, store = joined(outputs, sent=False, filled=True)
     if len(set(sizes)) == 1:
-        return Operation("Iallgather", (array_of(sent), array_of(flat)), store)
-    return Operation("Iallgatherv", (array_of(sent), (array_of(flat), sizes)), store)
+        return TorchOperation("Iallgather", (array_of(sent), array_of(flat)), store)
+    return TorchOperation("Iallgatherv", (array_of(sent), (array_of(flat), sizes)), store)
 
 
-def allgather_single(me: Me, output: torch.Tensor, given: torch.Tensor) -> Operation:
+def allgather_single(me: Me, output: torch.Tensor, given: torch.Tensor) -> TorchOperation:
     _check_types(me, output, given, "all_gather_single")
     _check_size(me, output.numel(), given, "all_gather_single's output", me.nranks)
     sent, _ = contiguous(given, filled=False)
     flat, store = contiguous(output, filled=True)
-    return Operation("Iallgather", (array_of(sent), array_of(flat)), store)
+    return TorchOperation("Iallgather", (array_of(sent), array_of(flat)), store)
 
 
-def reduce_scatter(me: Me, output: torch.Tensor, given: Tensors, op: Any) -> Operation:
+def reduce_scatter(me: Me, output: torch.Tensor, given: Tensors, op: Any) -> TorchOperation:
     """One input per rank; they may differ in size, alike on all ranks."""
     _check_list(me, given, output, "reduce_scatter", "input")
     sizes = [one.numel() for one in given]
@@ -97,36 +98,36 @@ def reduce_scatter(me: Me, output: torch.Tensor, given: Tensors, op: Any) -> Ope
     store = _both(give_back, bring)
     arrays, combined = (array_of(sent, computes=True), array_of(flat, computes=True)), operator_for(op, output.dtype)
     if len(set(sizes)) == 1:
-        return Operation("Ireduce_scatter_block", (*arrays, combined), store)
-    return Operation("Ireduce_scatter", (*arrays, sizes, combined), store)
+        return TorchOperation("Ireduce_scatter_block", (*arrays, combined), store)
+    return TorchOperation("Ireduce_scatter", (*arrays, sizes, combined), store)
 
 
-def reduce_scatter_single(me: Me, output: torch.Tensor, given: torch.Tensor, op: Any) -> Operation:
+def reduce_scatter_single(me: Me, output: torch.Tensor, given: torch.Tensor, op: Any) -> TorchOperation:
     _check_types(me, output, given, "reduce_scatter_single")
     _check_size(me, given.numel(), output, "reduce_scatter_single's input", me.nranks)
     sent, _ = contiguous(given, filled=False)
     flat, store = contiguous(output, filled=True)
     arrays = array_of(sent, computes=True), array_of(flat, computes=True)
-    return Operation("Ireduce_scatter_block", (*arrays, operator_for(op, output.dtype)), store)
+    return TorchOperation("Ireduce_scatter_block", (*arrays, operator_for(op, output.dtype)), store)
 
 
-def alltoall(me: Me, outputs: Tensors, given: Tensors, *, far: bool = True) -> Operation:
+def alltoall(me: Me, outputs: Tensors, given: Tensors, *, far: bool = True) -> TorchOperation:
     """One input and one output per rank; all may differ in size."""
     _check_list(me, outputs, given[0] if given else None, "all_to_all", "output")
     _check_list(me, given, outputs[0], "all_to_all", "input")
     if not outputs[0].is_cuda:
         blocks, store = spread(outputs, sent=False, filled=True, far=far)
         arguments = spread(given, sent=True, filled=False, far=far)[0], blocks
-        return Operation("Ialltoallv", arguments, store, partial(alltoall, me, outputs, given, far=False) if far else None)
+        return TorchOperation("Ialltoallv", arguments, store, partial(alltoall, me, outputs, given, far=False) if far else None)
     sent, _ = joined(given, sent=True, filled=False)
     flat, store = joined(outputs, sent=False, filled=True)
     counts = [one.numel() for one in given], [one.numel() for one in outputs]
-    return Operation("Ialltoallv", ((array_of(sent), counts[0]), (array_of(flat), counts[1])), store)
+    return TorchOperation("Ialltoallv", ((array_of(sent), counts[0]), (array_of(flat), counts[1])), store)
 
 
 def alltoall_single(
     me: Me, output: torch.Tensor, given: torch.Tensor, output_sizes: Sequence[int], input_sizes: Sequence[int]
-) -> Operation:
+) -> TorchOperation:
     """Rows of the first axis, so many from and to each rank; no sizes: equal ones."""
     _check_types(me, output, given, "all_to_all_single")
     sent, _ = contiguous(given, filled=False)
@@ -134,33 +135,33 @@ def alltoall_single(
     arrays = array_of(sent), array_of(flat)
     if not output_sizes and not input_sizes and given.numel() == output.numel():
         _rows(me, given, (), "input")
-        return Operation("Ialltoall", arrays, store)
+        return TorchOperation("Ialltoall", arrays, store)
     counts = _rows(me, given, input_sizes, "input"), _rows(me, output, output_sizes, "output")
-    return Operation("Ialltoallv", ((arrays[0], counts[0]), (arrays[1], counts[1])), store)
+    return TorchOperation("Ialltoallv", ((arrays[0], counts[0]), (arrays[1], counts[1])), store)
 
 
-def gather(me: Me, outputs: Tensors, given: torch.Tensor, root: int) -> Operation:
+def gather(me: Me, outputs: Tensors, given: torch.Tensor, root: int) -> TorchOperation:
     """Outputs count at the root alone; they may differ in size, there."""
     sent, _ = contiguous(given, filled=False)
     if me.rank != root:
-        return Operation("Igather", (array_of(sent), None, root))
+        return TorchOperation("Igather", (array_of(sent), None, root))
     _check_list(me, outputs, given, "gather", "output")
     for at, one in enumerate(outputs):
         _check_size(me, one.numel(), given, f"gather's output {at}")
     flat, store = joined(outputs, sent=False, filled=True)
-    return Operation("Igather", (array_of(sent), array_of(flat), root), store)
+    return TorchOperation("Igather", (array_of(sent), array_of(flat), root), store)
 
 
-def scatter(me: Me, output: torch.Tensor, given: Tensors, root: int) -> Operation:
+def scatter(me: Me, output: torch.Tensor, given: Tensors, root: int) -> TorchOperation:
     """Inputs count at the root alone."""
     flat, store = contiguous(output, filled=True)
     if me.rank != root:
-        return Operation("Iscatter", (None, array_of(flat), root), store)
+        return TorchOperation("Iscatter", (None, array_of(flat), root), store)
     _check_list(me, given, output, "scatter", "input")
     for at, one in enumerate(given):
         _check_size(me, one.numel(), output, f"scatter's input {at}")
     sent, _ = joined(given, sent=True, filled=False)
-    return Operation("Iscatter", (array_of(sent), array_of(flat), root), store)
+    return TorchOperation("Iscatter", (array_of(sent), array_of(flat), root), store)
 
 
 def _both(one: Store | None, other: Store | None) -> Store | None:

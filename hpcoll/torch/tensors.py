@@ -84,7 +84,7 @@ def _give_back(flat: torch.Tensor) -> None:
         _spare[flat.dtype] = flat.new_empty(0).set_(flat.untyped_storage())
 
 
-class _Memory:
+class _TensorMemory:
     """Memory from one address on, as NumPy takes it; keeps what lies there."""
 
     __slots__ = ("__array_interface__", "kept")
@@ -113,7 +113,7 @@ def spread(tensors: Sequence[torch.Tensor], *, sent: bool, filled: bool, far: bo
         flat, store = joined(tensors, sent=sent, filled=filled)
         return [array_of(flat), counts], store
     first = array_of(tensors[0])
-    return [np.asarray(_Memory(base, end, first, tensors)).view(first.dtype), (counts, displs)], None
+    return [np.asarray(_TensorMemory(base, end, first, tensors)).view(first.dtype), (counts, displs)], None
 
 
 def _adjacent(tensors: Sequence[torch.Tensor]) -> bool:

@@ -8,10 +8,10 @@ from typing import Any
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.training.shards import Layout
+from hpcoll.training.shards import ShardLayout
 
 
-def agree(comm: MPI.Intracomm, wrong: str, facts: dict[str, Any], layouts: Sequence[Layout]) -> None:
+def agree(comm: MPI.Intracomm, wrong: str, facts: dict[str, Any], layouts: Sequence[ShardLayout]) -> None:
     """Raise on all ranks where some rank's arguments are wrong or not those of rank 0; collective.
 
     Raises:
@@ -31,7 +31,7 @@ def agree(comm: MPI.Intracomm, wrong: str, facts: dict[str, Any], layouts: Seque
                 raise ArgumentError(f"rank {rank}: {name} must be equal on all ranks: {value!r} on rank 0, got {other[name]!r}")
 
 
-def difference(found: Sequence[Layout], expected: Sequence[Layout]) -> str:
+def difference(found: Sequence[ShardLayout], expected: Sequence[ShardLayout]) -> str:
     """In words, how lists of arrays differ, whatever their order; the empty string where they do not."""
     have, need = ({layout.name: layout for layout in layouts} for layouts in (found, expected))
     for name in [*need, *have]:

@@ -25,7 +25,7 @@ from hpcoll.base.ops import AVG
 from hpcoll.base.units import parse_nbytes
 from hpcoll.comm.communicator import Communicator
 from hpcoll.training.arrays import as_array, module_of, type_of
-from hpcoll.training.pace import Pace
+from hpcoll.training.pace import StepPace
 from hpcoll.training.parameters import Parameter, agreed_parameters
 
 BUCKET_NBYTES = 1 << 20  # measured: docs/training.md
@@ -105,7 +105,7 @@ class GradientBuckets:
         }  # fmt: skip
         self._comm, self._parameters = comm, agreed_parameters(comm, parameters, settings)
         self._op, self._algorithm = AVG if mean else MPI.SUM, algorithm
-        self._unused, self._finite, self._pace = unused, finite, Pace(comm, overlap)
+        self._unused, self._finite, self._pace = unused, finite, StepPace(comm, overlap)
         type_on_wire = None if wire is None else type_of(wire)
         self.buckets = [Bucket(comm, members, type_on_wire) for members in cut(self._parameters, nbytes)]
         views = {one.name: (view, bucket) for bucket in self.buckets for one, view in bucket.views()}

@@ -13,15 +13,15 @@ from hpcoll.comm.arguments.host_mirror import Mirror
 from hpcoll.comm.arguments.memory import gpu_memory
 from hpcoll.runtime.gpu.arrays import stream_of
 from hpcoll.training.agreement import difference
-from hpcoll.training.shards import Layout
+from hpcoll.training.shards import ShardLayout
 
 Array = NDArray[Any]
 _NO_NUMBERS = "biuOSUMm"  # kinds of element types that gradients cannot be of
 
 
-def layouts_of(arrays: Mapping[str, Array]) -> tuple[Layout, ...]:
+def layouts_of(arrays: Mapping[str, Array]) -> tuple[ShardLayout, ...]:
     """Name, shape and element type of host arrays."""
-    return tuple(Layout(name, array.shape, array.dtype.name) for name, array in arrays.items())
+    return tuple(ShardLayout(name, array.shape, array.dtype.name) for name, array in arrays.items())
 
 
 def readable(arrays: Mapping[str, Any], what: str, rank: int) -> dict[str, Array]:
@@ -92,7 +92,7 @@ def _mirror(array: Any, subject: str, rank: int, *, writable: bool) -> Mirror | 
     return Mirror((array,), {0: found}, 0 if writable else None, {0} if writable else set(), streams)
 
 
-def check_like(found: Sequence[Layout], expected: Sequence[Layout], what: str, rank: int) -> None:
+def check_like(found: Sequence[ShardLayout], expected: Sequence[ShardLayout], what: str, rank: int) -> None:
     """Refuse a list of arrays that is not like the parameters.
 
     Raises:

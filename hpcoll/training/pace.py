@@ -12,7 +12,7 @@ from hpcoll.selection.config import log
 _WARM, _TRIALS = 4, 16  # steps before those that are timed, and those
 
 
-class Pace:
+class StepPace:
     """Whether buckets are all-reduced in flight: as told, or as the first steps show, which try both in turns; alike on all ranks.
 
     Args:

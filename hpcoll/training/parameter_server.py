@@ -19,9 +19,9 @@ from hpcoll.training.agreement import agree
 from hpcoll.training.arguments import check_arguments
 from hpcoll.training.host_arrays import check_like, check_nan, layouts_of, readable, writable
 from hpcoll.training.optimizers import SGD, Optimizer
-from hpcoll.training.shard_client import EAGER, NAP_S, ShardClient, Traffic
+from hpcoll.training.shard_client import EAGER, NAP_S, ShardClient, ShardTraffic
 from hpcoll.training.shard_server import BOUNDED, SYNCHRONOUS, ShardServer
-from hpcoll.training.shard_window import ABANDONED, LostRank, Places, ShardWindow, State, Word, failed
+from hpcoll.training.shard_window import ABANDONED, LostRank, Places, ShardWindow, State, WindowWord, failed
 from hpcoll.training.shards import Shard, cut_shards
 from hpcoll.training.staleness import Staleness
 
@@ -82,7 +82,7 @@ class ParameterServer:
         self._window = ShardWindow(self._comm, self._places)
         self._server = self._make_server(optimizer, staleness or 0, values)
         self._client = self._make_client()
-        self.traffic = self._client.traffic if self._client else Traffic()
+        self.traffic = self._client.traffic if self._client else ShardTraffic()
         self._comm.Barrier()
 
     def _make_server(self, optimizer: Optimizer, bound: int, values: dict[str, Array]) -> ShardServer | None:
@@ -246,7 +246,7 @@ class ParameterServer:
     @property
     def _closed(self) -> tuple[int, int]:
         """Rank and displacement of the word that decides whether the window is freed."""
-        return self.servers[0], self._places[self.servers[0]].word(Word.CLOSED)
+        return self.servers[0], self._places[self.servers[0]].word(WindowWord.CLOSED)
 
     def _all_closed(self) -> bool:
         """Whether all ranks are ready to free the window; the same on all, since one word decides."""

@@ -10,7 +10,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.communicator import Communicator
 from hpcoll.training.agreement import agree
 from hpcoll.training.arrays import as_array
-from hpcoll.training.shards import Layout
+from hpcoll.training.shards import ShardLayout
 
 
 class Parameter(NamedTuple):
@@ -54,7 +54,7 @@ def agreed_parameters(comm: Communicator, given: Mapping[str, Any] | Sequence[An
         found = _parameters(given)
     except ArgumentError as error:
         problem = f"rank {comm.rank}: {error}"
-    agree(comm, problem, dict(settings), [Layout(one.name, one.shape, f"{one.dtype} on {one.device}") for one in found])
+    agree(comm, problem, dict(settings), [ShardLayout(one.name, one.shape, f"{one.dtype} on {one.device}") for one in found])
     return found
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcoll.training.shard_server import ShardServer, lost_worker
-from hpcoll.training.shard_window import LostRank, Places, ShardWindow, State, Word, WorkerWord, culprit
+from hpcoll.training.shard_window import LostRank, Places, ShardWindow, State, WindowWord, WorkerWord, culprit
 from hpcoll.training.shards import Shard
 
 Array = NDArray[Any]
@@ -21,7 +21,7 @@ _CHECK_S = 0.02  # between looks at whether the server lives
 
 
 @dataclass
-class Traffic:
+class ShardTraffic:
     """What a worker has sent and received: calls, and bytes of parameters to and from servers of other ranks.
 
     Attributes:
@@ -59,7 +59,7 @@ class ShardClient:
         self._server, self._timeout = server, timeout
         self._scratch = {one: np.zeros(shard.nbytes, np.uint8) for one, shard in shards.items()}
         self._pushed = self._asked = self._met = 0
-        self.traffic = Traffic()
+        self.traffic = ShardTraffic()
         self.bases = dict.fromkeys(shards, 0)
 
     def push(self, gradients: dict[str, Array]) -> None:
@@ -101,9 +101,9 @@ class ShardClient:
         """Read one version of a shard, again where the server has meanwhile begun to overwrite it; which version."""
         places = self._places[server]
         while True:
-            version = self._window.read(server, places.word(Word.DONE))
+            version = self._window.read(server, places.word(WindowWord.DONE))
             self._window.get(server, places.copy(version), self._scratch[server])
-            if self._window.read(server, places.word(Word.BEGUN)) <= version + 1:
+            if self._window.read(server, places.word(WindowWord.BEGUN)) <= version + 1:
                 return version
             self.traffic.torn += 1
 
@@ -152,7 +152,7 @@ class ShardClient:
             if now - looked > _CHECK_S:
                 looked = now
                 self._check_alive(server)
-                before, beat = beat, self._window.read(server, self._places[server].word(Word.BEAT))
+                before, beat = beat, self._window.read(server, self._places[server].word(WindowWord.BEAT))
                 heard = now if beat != before else heard
                 if now - heard > self._timeout:
                     raise LostRank(f"rank {self._rank}: server of rank {server} has done nothing for {self._timeout:g} s", server)
@@ -165,10 +165,10 @@ class ShardClient:
         if self._window.read(server, places.worker_word(self._worker, WorkerWord.STATE)) == State.FAILED:
             text = f"rank {self._rank}: server of rank {server} gave this worker up: silent for over {self._timeout:g} s"
             raise LostRank(text, self._rank)
-        lost = self._window.read(server, places.word(Word.FAILED))
+        lost = self._window.read(server, places.word(WindowWord.FAILED))
         if lost:
             raise lost_worker(self._rank, lost - 1)
-        state = self._window.read(server, places.word(Word.STATE))
+        state = self._window.read(server, places.word(WindowWord.STATE))
         if state != State.ACTIVE:
             first = culprit(state, server)
             because = f", because rank {first} is gone" if first != server else ""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcoll.training.optimizers import Optimizer
-from hpcoll.training.shard_window import LostRank, Places, ShardWindow, State, Word, WorkerWord, culprit
+from hpcoll.training.shard_window import LostRank, Places, ShardWindow, State, WindowWord, WorkerWord, culprit
 from hpcoll.training.shards import Shard
 from hpcoll.training.staleness import Staleness, keeps_bound
 
@@ -42,7 +42,7 @@ class ShardServer:
         self._window, self._shard, self._rank, self._workers = window, shard, rank, workers
         self._optimizer, self._mode, self._bound, self._timeout = optimizer, mode, bound, timeout
         words = window.memory[: places.nwords * 8].view(np.int64)
-        self._own, self._of = words[: len(Word)], words[len(Word) :].reshape(len(WorkerWord), len(workers))
+        self._own, self._of = words[: len(WindowWord)], words[len(WindowWord) :].reshape(len(WorkerWord), len(workers))
         self._copies = [self._part(places.copy(version)) for version in (0, 1)]
         self._mailboxes = [self._part(places.mailbox(worker)) for worker in range(len(workers))]
         self._states: list[dict[str, Any]] = [{} for _ in shard.pieces]
@@ -62,7 +62,7 @@ class ShardServer:
     @property
     def version(self) -> int:
         """Updates so far."""
-        return int(self._own[Word.DONE])
+        return int(self._own[WindowWord.DONE])
 
     @property
     def finished(self) -> bool:
@@ -71,7 +71,7 @@ class ShardServer:
 
     def stop(self, state: int) -> None:
         """Tell the workers that nobody serves here any more."""
-        self._own[Word.STATE] = state
+        self._own[WindowWord.STATE] = state
         self._window.fence()
 
     def turn(self) -> bool:
@@ -81,7 +81,7 @@ class ShardServer:
             LostRank: synchronous, and a worker failed or was given up. The workers are told.
         """
         self._window.sync()
-        self._own[Word.BEAT] += 1
+        self._own[WindowWord.BEAT] += 1
         self._give_up_silent()
         before = self.version
         states = self._of[WorkerWord.STATE].copy()
@@ -107,7 +107,7 @@ class ShardServer:
         """One synchronous update, when everyone who has not left has sent."""
         for rank, state in zip(self._workers, states.tolist(), strict=True):
             if state >= State.FAILED:
-                self._own[Word.FAILED] = 1 + culprit(state, rank)
+                self._own[WindowWord.FAILED] = 1 + culprit(state, rank)
                 raise lost_worker(self._rank, culprit(state, rank))
         waiting = self._waiting()
         if waiting and set(np.flatnonzero(states == State.ACTIVE)) <= set(waiting):
@@ -141,7 +141,7 @@ class ShardServer:
         old, new = (self._copies[(self.version + i) % 2] for i in (0, 1))
         for worker in workers:
             self.staleness.add(self.version - int(self._of[WorkerWord.BASE, worker]))
-        self._own[Word.BEGUN] = step = self.version + 1
+        self._own[WindowWord.BEGUN] = step = self.version + 1
         self._window.fence()
         new[:] = old
         views = zip(self._states, self._shard.views(new), *(self._shard.views(self._mailboxes[worker]) for worker in workers), strict=True)
@@ -152,7 +152,7 @@ class ShardServer:
                 gradient /= parameter.dtype.type(len(workers))
             self._optimizer(parameter, gradient, state, step)
         self._window.fence()
-        self._own[Word.DONE] = step
+        self._own[WindowWord.DONE] = step
         self._window.fence()
         self._of[WorkerWord.TAKEN, workers] = self._of[WorkerWord.SENT, workers]
 

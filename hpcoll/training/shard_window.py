@@ -23,7 +23,7 @@ _WORD_NBYTES = 8
 ABANDONED = 1 << 32  # added to CLOSED by a rank that leaves without freeing
 
 
-class Word(IntEnum):
+class WindowWord(IntEnum):
     """Words of a server."""
 
     BEGUN = 0  # versions whose writing has begun
@@ -75,16 +75,16 @@ class Places:
 
     def __init__(self, nworkers: int, nbytes: int) -> None:
         self.nworkers, self.nbytes = nworkers, nbytes
-        self.nwords = len(Word) + nworkers * len(WorkerWord)
+        self.nwords = len(WindowWord) + nworkers * len(WorkerWord)
         self.copies = -(-self.nwords * _WORD_NBYTES // 64) * 64
         self.mailboxes = self.copies + 2 * nbytes
         self.total = self.mailboxes + nworkers * nbytes
 
-    def word(self, word: Word) -> int:
+    def word(self, word: WindowWord) -> int:
         return word * _WORD_NBYTES
 
     def worker_word(self, worker: int, word: WorkerWord) -> int:
-        return (len(Word) + word * self.nworkers + worker) * _WORD_NBYTES
+        return (len(WindowWord) + word * self.nworkers + worker) * _WORD_NBYTES
 
     def copy(self, version: int) -> int:
         return self.copies + version % 2 * self.nbytes

@@ -14,7 +14,7 @@ Array = NDArray[Any]
 ALIGNMENT = 64  # bytes, of the first element of every piece
 
 
-class Layout(NamedTuple):
+class ShardLayout(NamedTuple):
     """Name, shape and element type of one parameter."""
 
     name: str
@@ -51,7 +51,7 @@ class Shard:
         payload: Bytes of the elements alone.
     """
 
-    def __init__(self, parts: Sequence[tuple[Layout, int, int]]) -> None:
+    def __init__(self, parts: Sequence[tuple[ShardLayout, int, int]]) -> None:
         self.pieces: list[Piece] = []
         end = 0
         for layout, lo, hi in parts:
@@ -76,14 +76,14 @@ class Shard:
             arrays[piece.name].reshape(-1)[piece.lo : piece.hi] = view
 
 
-def cut_shards(layouts: Sequence[Layout], nservers: int, *, split: bool = True) -> list[Shard]:
+def cut_shards(layouts: Sequence[ShardLayout], nservers: int, *, split: bool = True) -> list[Shard]:
     """The shard of each server: equal numbers of consecutive elements, or, without ``split``, whole parameters about equally.
 
     >>> [[(piece.name, piece.lo, piece.hi) for piece in shard.pieces] for shard in cut_shards([Layout("a", (5,), "f4")], 2)]
     [[('a', 0, 3)], [('a', 3, 5)]]
     """
     total = sum(layout.size for layout in layouts)
-    shards: list[list[tuple[Layout, int, int]]] = [[] for _ in range(nservers)]
+    shards: list[list[tuple[ShardLayout, int, int]]] = [[] for _ in range(nservers)]
     bounds = [chunk_bounds(total, nservers, i) for i in range(nservers)]
     first = 0
     for layout in layouts:

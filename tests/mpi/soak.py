@@ -117,7 +117,7 @@ def without_acknowledgement(chance: random.Random) -> Counter[str]:
             break
     ended = ended or gives_up(comm)
     WORLD.Barrier()
-    if not ended and comm._context.resources.alarmed_by is not None:  # who was through when others gave up hears it in its next call
+    if not ended and comm._context.resources.aborted_by is not None:  # who was through when others gave up hears it in its next call
         ended = gives_up(comm)
     assert WORLD.allreduce(int(ended)) in (0, WORLD.size), f"rank {WORLD.rank}: {'timed out' if ended else 'went on'}, and others did not"
     comm.Free()

@@ -19,7 +19,7 @@ from hpcoll.cli import main
 from hpcoll.cli.bench.cases import Case, bind, calm, fill, make_buffers, wrong_elements
 from hpcoll.cli.bench.measure import Pace, measure, over_ranks
 from hpcoll.cli.bench.messages import find_dtype, sizes
-from hpcoll.cli.bench.request import Request, cases
+from hpcoll.cli.bench.request import BenchRequest, cases
 from hpcoll.comm.arguments.methods import BY_COLLECTIVE
 from hpcoll.comm.communicator import Communicator
 from hpcoll.schedules.catalogue import algorithms
@@ -236,7 +236,7 @@ def test_small_messages_are_timed_in_batches_and_large_ones_are_not() -> None:
 
 @pytest.mark.mpi(min_size=1)
 def test_sizes_become_whole_blocks() -> None:
-    request = Request("allgather", tuple(sizes(1, 64, factor=2)), find_dtype("float"), None, 0, (), None, True, Pace())
+    request = BenchRequest("allgather", tuple(sizes(1, 64, factor=2)), find_dtype("float"), None, 0, (), None, True, Pace())
     counts = [case.count for case in cases(request, WORLD.rank, WORLD.size)]
     assert counts[0] == 1
     assert counts == sorted(set(counts))

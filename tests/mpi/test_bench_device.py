@@ -15,7 +15,7 @@ from hpcoll.cli.bench import device
 from hpcoll.cli.bench.cases import Case, bind, calm, fill, make_device_buffers, wrong_elements
 from hpcoll.cli.bench.contenders import _around_native
 from hpcoll.cli.bench.modes import MODES
-from hpcoll.cli.bench.request import Request
+from hpcoll.cli.bench.request import BenchRequest
 from hpcoll.comm.arguments.methods import BY_COLLECTIVE
 from hpcoll.selection.config import CUDA_PATHS
 
@@ -74,7 +74,7 @@ def test_a_call_that_does_nothing_is_found_wrong(collective: str, side: str, dou
         wrong = WORLD.allreduce(wrong_elements(case, buffers))
         assert (wrong > 0) is (WORLD.size > 1 or (side == "out_of_place" and collective not in ("bcast", "exscan")))
         fill(case, buffers)
-        request = Request(collective, (28,), case.dtype, SUM, case.root, (), None, True, None)  # type: ignore[arg-type]
+        request = BenchRequest(collective, (28,), case.dtype, SUM, case.root, (), None, True, None)  # type: ignore[arg-type]
         _around_native(request, WORLD, case, buffers)()
         assert wrong_elements(case, buffers) == 0
         calm(buffers)

@@ -17,7 +17,7 @@ from hpcoll.cli.bench.cases import Case, bind, fill, make_buffers, room, wrong_e
 from hpcoll.cli.bench.measure import Pace
 from hpcoll.cli.bench.messages import find_dtype
 from hpcoll.cli.bench.modes import MODES
-from hpcoll.cli.bench.request import Request, cases, check, inherited, native_problem
+from hpcoll.cli.bench.request import BenchRequest, cases, check, inherited, native_problem
 from hpcoll.comm.arguments.methods import BY_COLLECTIVE
 from hpcoll.comm.communicator import Communicator
 from hpcoll.runtime.engine.object_layout import SUPPORTED
@@ -68,7 +68,7 @@ def test_memory_traffic(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         assert all(0 < result["in_place"]["copy_share"] < 100 for result in found["results"] if result["algorithm"] == "direct")
     assert bench("allreduce", *sizes, "--algorithms", "direct", "--memory-traffic") == 0
     assert ("moved / size" in capsys.readouterr().out) == (WORLD.rank == 0 and SUPPORTED)
-    request = Request("allreduce", (8,), np.dtype("f4"), SUM, 0, ("direct",), None, True, Pace(), mode="persistent", traffic=True)
+    request = BenchRequest("allreduce", (8,), np.dtype("f4"), SUM, 0, ("direct",), None, True, Pace(), mode="persistent", traffic=True)
     with pytest.raises(ArgumentError, match="memory-traffic needs blocking calls"):
         check(request, WORLD)
 
@@ -109,7 +109,7 @@ def test_a_mode_that_the_library_lacks_is_left_out_with_a_note() -> None:
         def Bcast_init(self, *arguments: Any, **extras: Any) -> Any:
             raise NotImplementedError("MPI_Bcast_init")
 
-    request = Request("bcast", (8,), find_dtype("float"), None, 0, ("auto",), None, True, Pace(), mode="persistent")
+    request = BenchRequest("bcast", (8,), find_dtype("float"), None, 0, ("auto",), None, True, Pace(), mode="persistent")
     case = cases(request, WORLD.rank, WORLD.size)[0]
     assert native_problem(request, case, WORLD) == ""
     assert native_problem(request, case, Old(WORLD)) == "the MPI library has no Bcast_init (NotImplementedError)"

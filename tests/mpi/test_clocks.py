@@ -15,7 +15,7 @@ from reference import agreed, fresh
 import hpcoll
 from hpcoll.comm.context import attach
 from hpcoll.comm.plans import engine_builder
-from hpcoll.comm.requests.request import progress_thread
+from hpcoll.comm.requests import progress_thread
 from hpcoll.runtime.engine import host_engine, mpi_collectives
 from hpcoll.runtime.engine.c_library import function_address
 from hpcoll.runtime.engine.compiled import local_ops

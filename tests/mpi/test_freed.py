@@ -14,7 +14,7 @@ from reference import agreed, comes, fresh, raised
 import hpcoll
 from hpcoll import MismatchError
 from hpcoll.comm.context import attach
-from hpcoll.comm.team.team import Group
+from hpcoll.comm.team.team import Team
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -42,9 +42,9 @@ def fail(comm: hpcoll.Communicator) -> None:
     assert agreed([] if isinstance(error, MismatchError) else [repr(error)]) == []
 
 
-def freed_while(comm: hpcoll.Communicator, send: Any) -> Group:
+def freed_while(comm: hpcoll.Communicator, send: Any) -> Team:
     """Freed by its rank 0 before the others send to it, which then free it, too."""
-    group: Group = comm._context.resources.group
+    group: Team = comm._context.resources.team
     mine = min(comm.rank, 1)
     for turn in range(2):
         if mine == turn:
@@ -81,7 +81,7 @@ def test_what_a_failed_call_has_sent(comm: hpcoll.Communicator) -> None:
     fail(comm)
     sent = list[tuple[MPI.Request, np.ndarray]]()
 
-    def send(group: Group) -> None:
+    def send(group: Team) -> None:
         late = np.full(1, 77.0)
         sent.append((group.comm.Isend(late, 0, TAG), late))
 
@@ -90,14 +90,14 @@ def test_what_a_failed_call_has_sent(comm: hpcoll.Communicator) -> None:
     later = hpcoll.Communicator(reversed_ranks())
     total = np.zeros(1)
     later.Allreduce(np.ones(1), total)
-    wrong = [] if later._context.resources.group is group and total[0] == later.size else [total]  # it serves on
+    wrong = [] if later._context.resources.team is group and total[0] == later.size else [total]  # it serves on
     later.Free()
     assert agreed(wrong) == []
 
 
 def test_what_ranks_ask_each_other(comm: hpcoll.Communicator) -> None:
     """Nobody waits for an answer that comes late; the communicator of the library goes all the same, once it has come."""
-    group = freed_while(comm, lambda group: group.inquiry._send(0, {"known": []}))
+    group = freed_while(comm, lambda group: group.control_plane._send(0, {"known": []}))
     assert strayed() == []
 
     def gone() -> bool:
@@ -114,7 +114,7 @@ def test_a_question_about_one_that_is_gone(comm: hpcoll.Communicator) -> None:
     question = {"ask": [on.key, on.message_contexts[0].index, on.rank]}
     fail(comm)
     comm.Free()
-    error = raised(lambda: on.group.inquiry._hear((on.rank + 1) % on.nranks, question))
+    error = raised(lambda: on.team.control_plane._hear((on.rank + 1) % on.nranks, question))
     other.Barrier()
     other.Free()
     assert agreed([] if error is None else [repr(error)]) == []

@@ -31,7 +31,7 @@ def pinned_nbytes(double: Any) -> int:
 
 def turns(comm: hpcoll.Communicator) -> list[Any]:
     """The message contexts that the communicators of a group have in turn, on this test's GPU."""
-    return [one for one in comm._context.resources.group.turns._all if one.gpu is gpu_of(0)]
+    return [one for one in comm._context.resources.team.turns._all if one.gpu is gpu_of(0)]
 
 
 def iallreduce(comm: hpcoll.Communicator, double: Any) -> bool:

@@ -14,8 +14,7 @@ from reference import agreed, communicator
 import hpcoll
 from hpcoll.comm.context import attach, team_cache
 from hpcoll.comm.diagnosis import responder
-from hpcoll.comm.plans.waiting import wait_policy
-from hpcoll.runtime.engine.wait_policy import OWN_CORE, SHARED_CORE, TWO_CORES
+from hpcoll.runtime.engine.wait_policy import OWN_CORE, SHARED_CORE, TWO_CORES, wait_policy
 
 pytestmark = [pytest.mark.mpi, pytest.mark.smoke]
 
@@ -60,7 +59,7 @@ def test_ranks_in_another_order_are_another_group() -> None:
     world = communicator()
     one, other = world.Dup(), world.Split(0, -world.rank)
     assert agreed([comm for comm in (one, other) if not right(comm)]) == []
-    assert (one._context.resources.group is other._context.resources.group) == (world.size == 1)
+    assert (one._context.resources.team is other._context.resources.team) == (world.size == 1)
     one.Free()
     other.Free()
 
@@ -74,7 +73,7 @@ def test_what_a_rank_has_no_more_is_made_anew_on_all() -> None:
         attach._registry.forget()
     comm = communicator().Dup()
     assert agreed([comm for comm in (comm, kept) if not right(comm)]) == []
-    assert comm._context.resources.group is not kept._context.resources.group
+    assert comm._context.resources.team is not kept._context.resources.team
     for one in (comm, kept):
         one.Free()
 
@@ -105,7 +104,7 @@ def test_a_group_goes_with_its_last_communicator() -> None:
     attach._registry.free()
     made = [MPI.COMM_WORLD.Split(0, -MPI.COMM_WORLD.rank) for _ in range(2)]
     comms = [hpcoll.Communicator(comm) for comm in made]
-    group = comms[0]._context.resources.group
+    group = comms[0]._context.resources.team
     assert agreed([comm for comm in comms if not right(comm)]) == []
     for comm in comms:
         comm.Free()

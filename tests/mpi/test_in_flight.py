@@ -19,8 +19,8 @@ from reference import SOON_S, agreed, communicator
 from test_nonblocking import FINISH, started
 
 from hpcoll.base.errors import ArgumentError, HpcollError
+from hpcoll.comm.requests import request as requests
 from hpcoll.comm.requests.progress_thread import board
-from hpcoll.comm.requests.request import request as requests
 from hpcoll.runtime.program import progress_fields as progress
 
 pytestmark = pytest.mark.mpi

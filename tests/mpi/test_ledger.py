@@ -12,7 +12,8 @@ from mpi4py import MPI
 from reference import agreed, fresh
 
 import hpcoll
-from hpcoll.comm.context.context import Context, start
+from hpcoll.comm.context import start
+from hpcoll.comm.context.context import Context
 from hpcoll.runtime.engine.object_layout import SUPPORTED
 from hpcoll.runtime.program.call_fields import MISS
 from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL

@@ -11,7 +11,7 @@ from reference import agreed, communicator
 
 import hpcoll
 from hpcoll.comm.arguments.methods import METHODS
-from hpcoll.runtime.engine.call_cache import Served, Side
+from hpcoll.runtime.engine.call_cache import BufferPattern, CachedCall
 from hpcoll.runtime.engine.mpi_collectives import MpiCall
 from hpcoll.runtime.engine.object_layout import SUPPORTED
 from hpcoll.runtime.program.call_fields import ALIASED, ONE
@@ -88,7 +88,8 @@ def test_what_the_library_refuses_is_raised_and_leaves_the_communicator_as_it_is
     table = comm._context.tables.tables["Allreduce", 0, "native", None]
     sums, log = np.zeros(3, np.int64), comm._context.resources.log
     call = MpiCall("MPI_Allreduce", METHODS["Allreduce"].c_arguments, "", bare, 0, MPI.DOUBLE, MPI.BAND, True, sums, 8, log, 1)
-    table.enter(MPI.BAND, Side(ALIASED), Side(ONE, x.nbytes, True, x, element=8), Served(call, table.calls[0].plan, (3, 3), 3, 24))
+    pattern, served = BufferPattern(ONE, x.nbytes, True, x, element=8), CachedCall(call, table.calls[0].plan, (3, 3), 3, 24)
+    table.enter(MPI.BAND, BufferPattern(ALIASED), pattern, served)
     wrong = []
     try:
         comm.Allreduce(MPI.IN_PLACE, x, MPI.BAND, algorithm="native")

@@ -20,8 +20,8 @@ from test_shm import mappings, open_mappings
 import hpcoll
 from hpcoll import ArgumentError, CollectiveTimeout, MismatchError, TransportError
 from hpcoll.comm.context import attach
-from hpcoll.comm.requests.progress_thread import LETTERS, board
-from hpcoll.comm.requests.request import operation
+from hpcoll.comm.requests import operation
+from hpcoll.comm.requests.progress_thread import CONTROL_LOCK, board
 from hpcoll.runtime.engine.stopping import stop
 from hpcoll.runtime.program import progress_fields as progress
 
@@ -91,10 +91,10 @@ def test_freed_by_who_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(4):
             comm.Iallreduce(x(1), x(1)).Wait()
 
-    text, inquiry = str(raised(call)), on.inquiry
+    text, control_plane = str(raised(call)), on.control_plane
     freeing = threading.Thread(target=comm.Free)  # the MPI library's part of it waits for all ranks
     freeing.start()
-    gone = comes(lambda: on.key not in inquiry.resources)
+    gone = comes(lambda: on.key not in control_plane.resources)
     if world.rank:
         world.send(None, 0)
     freeing.join()
@@ -183,7 +183,7 @@ def test_receives_are_cancelled_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def noted(engine: Any, most_s: float) -> bool:
         slots = board().slots[: board().words[progress.HIGH], progress.OWNER]
         with ThreadPoolExecutor(1) as pool:
-            found.append((bool((slots == 1).all()), not pool.submit(LETTERS.acquire, blocking=False).result()))
+            found.append((bool((slots == 1).all()), not pool.submit(CONTROL_LOCK.acquire, blocking=False).result()))
         return stop(engine, most_s)
 
     with monkeypatch.context() as patch:

@@ -22,7 +22,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.cli import INTERRUPTED
 from hpcoll.cli.tune import search
 from hpcoll.cli.tune.command import Progress, configure, request
-from hpcoll.cli.tune.search import Candidate, Request, Result, Step, columns, rank_results, run
+from hpcoll.cli.tune.search import Candidate, TuneRequest, TuneStep, Winner, columns, rank_results, run
 from hpcoll.schedules.catalogue import find
 from hpcoll.selection import tuning
 from hpcoll.selection.candidates import candidates
@@ -134,7 +134,7 @@ def test_about_the_time_given_is_taken(file: Path) -> None:
 
 def test_time_that_runs_out_leaves_whole_columns_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that a test sets: it shows a thousandth of what passes, and 1.5 s more after the second cell began."""
-    wanted = Request(("allreduce", "bcast"), (8, 1 << 14), (np.dtype("float32"),), 1.0)
+    wanted = TuneRequest(("allreduce", "bcast"), (8, 1 << 14), (np.dtype("float32"),), 1.0)
     steps, jumps = [], [0.0]
     brief(monkeypatch, scouts=3, rounds=8)
     monkeypatch.setattr(search, "perf_counter", lambda: time.perf_counter() / 1000 + sum(jumps))
@@ -164,14 +164,14 @@ def test_candidates_are_all_that_fit_with_segments_where_there_is_a_pipeline() -
 
 
 def test_types_of_one_class_and_moved_data_have_one_column() -> None:
-    wanted = Request(("allreduce", "bcast", "barrier"), (8, 64), (np.dtype("f4"), np.dtype("i8")), 1.0)
+    wanted = TuneRequest(("allreduce", "bcast", "barrier"), (8, 64), (np.dtype("f4"), np.dtype("i8")), 1.0)
     found = [(column.collective, column.type_class, len(column.cases)) for column in columns(wanted, 0, WORLD.size)]
     assert found == [("allreduce", "f4", 2), ("allreduce", "i8", 2), ("bcast", "bytes", 2), ("barrier", "bytes", 1)]
 
 
 def test_native_ranks_first_where_ours_is_not_clearly_faster() -> None:
     def order(**times: float) -> list[str]:
-        results = [Result(Candidate(name, 1, []), us, 10.0, 0.1) for name, us in times.items()]
+        results = [Winner(Candidate(name, 1, []), us, 10.0, 0.1) for name, us in times.items()]
         return [result.candidate.algorithm for result in rank_results(results)]
 
     assert order(native=10.6, ring=10.4, tree=13) == [NATIVE, "ring", "tree"]
@@ -198,7 +198,7 @@ def test_a_file_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr("hpcoll.cli.tune.command.time.monotonic", lambda: now[0])
     progress = Progress()
     for i in range(50):
-        progress(Step("allreduce f4 8 B", i, 50, 61.4))
+        progress(TuneStep("allreduce f4 8 B", i, 50, 61.4))
         now[0] += 1
     assert [line.split()[2] for line in capsys.readouterr().err.splitlines()] == ["0/50", "10/50", "20/50", "30/50", "40/50"]
 
@@ -208,9 +208,9 @@ def test_a_terminal_gets_one_line_that_is_overwritten(monkeypatch: pytest.Monkey
     monkeypatch.setenv("COLUMNS", "50")
     with os.fdopen(theirs, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
-        Progress()(Step("allreduce f4 8 B", 5, 10, 61.4))
+        Progress()(TuneStep("allreduce f4 8 B", 5, 10, 61.4))
         text = os.read(ours, 1000).decode()
-        Progress()(Step("reduce_scatter f4 128 KiB", 5, 10, 61.4))
+        Progress()(TuneStep("reduce_scatter f4 128 KiB", 5, 10, 61.4))
         cut = os.read(ours, 1000).decode()
     os.close(ours)
     assert text == "\r\033[K[##########----------] 5/10 allreduce f4 8 B, 61 s left"[:53]

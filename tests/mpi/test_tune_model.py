@@ -101,7 +101,7 @@ def test_from_which_length_on_messages_are_read_in_their_senders_memory(
     monkeypatch.setenv("HPCOLL_TUNING", str(file))
     new = hpcoll.Communicator(WORLD.Dup())
     node = context_of(new).resources.node
-    if node.nranks > 1 and not any(map(refusal, [one.word for one in context_of(new).resources.group.processes])):
+    if node.nranks > 1 and not any(map(refusal, [one.word for one in context_of(new).resources.team.processes])):
         assert node.own_memory is not None
         assert node.own_memory.usually == usually
         assert node.own_memory.slow == (SLOW_NBYTES if read_from is None else usually)

@@ -21,7 +21,7 @@ from hpcoll.base.units import MAX_RANKS
 from hpcoll.cli import ERROR, line_of, main
 from hpcoll.cli.inspect.live import document, lines
 from hpcoll.cli.inspect.ranks_here import look
-from hpcoll.runtime.telemetry.status_page import LivePage, Who
+from hpcoll.runtime.telemetry.status_page import Identity, StatusPage
 from hpcoll.runtime.telemetry.status_slots import put, room
 
 HERE = Path(__file__).parent / "samples"  # files that hpcoll wrote
@@ -156,8 +156,8 @@ def _page(files: Sequence[Path], turn: int) -> int:
         who = [str(word) for word in tree["who"]]
         text, notice = "\0".join([who[0], str(os.getpid()), *who[2:]]).encode(errors="replace"), json.dumps(tree["notice"]).encode()
     except (ValueError, RecursionError, LookupError, TypeError):
-        text, notice = Who(os.getpid(), 0, 2, "one", "node1", 50.0, {0: 1}, ["train.py"]).text, content
-    page, folder = LivePage(), files[0].parent / "proc"
+        text, notice = Identity(os.getpid(), 0, 2, "one", "node1", 50.0, {0: 1}, ["train.py"]).text, content
+    page, folder = StatusPage(), files[0].parent / "proc"
     try:
         put(page._memory[:_WHO_NBYTES], text[: room(_WHO_NBYTES)])
         put(page._memory[_WHO_NBYTES:], notice[: room(len(page._memory) - _WHO_NBYTES)])

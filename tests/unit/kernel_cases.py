@@ -129,13 +129,13 @@ def check_specials() -> None:
 def check_alignment() -> None:
     """Vectors are used where all arrays start equally far from a multiple of 16 bytes, and only there."""
     loads: list[int] = []
-    original = simulated.Access.load
+    original = simulated.SimulatedAccess.load
 
-    def load(self: simulated.Access, array: Any, index: int) -> tuple[Any, ...]:
+    def load(self: simulated.SimulatedAccess, array: Any, index: int) -> tuple[Any, ...]:
         loads.append(index)
         return original(self, array, index)
 
-    simulated.Access.load = load  # type: ignore[method-assign]
+    simulated.SimulatedAccess.load = load  # type: ignore[method-assign]
     values = [np.full(11, i, np.float32) for i in range(4)]
     for shift, nvectors in ((0, 2), (1, 2), (2, 2), (3, 2)):
         loads.clear()
@@ -144,7 +144,7 @@ def check_alignment() -> None:
         loads.clear()
         check_fold(ops.SUM, values, shift=shift, into=None, further=1, apart=True)
         assert not loads, "vectors of arrays that start differently"
-    simulated.Access.load = original  # type: ignore[method-assign]
+    simulated.SimulatedAccess.load = original  # type: ignore[method-assign]
 
 
 def scales() -> None:

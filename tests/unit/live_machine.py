@@ -11,7 +11,7 @@ import pytest
 
 from hpcoll.cli.inspect.live import lines
 from hpcoll.cli.inspect.ranks_here import look
-from hpcoll.runtime.telemetry.status_page import LINK, LivePage, Who
+from hpcoll.runtime.telemetry.status_page import LINK, Identity, StatusPage
 
 NOW = 1000.0
 SUM, BARRIER = "Allreduce(float64[8], op=SUM) at /home/me/train.py:9", "Barrier() at /home/me/train.py:12"
@@ -71,10 +71,10 @@ def page(
     rank: int, *waits: dict[str, Any], nranks: int = 3, pid: int = 0, failed: Sequence[dict[str, Any]] = (), left: str = "", **who: Any
 ) -> bytes:  # fmt: skip
     """A page, written as processes do."""
-    one = LivePage()
+    one = StatusPage()
     about = {"pid": pid, "rank": rank, "nranks": nranks, "launcher": "one", "host": "node1", "started": 50.0, "peers": {rank: pid},
              "program": ["train.py", "--x"]} | who  # fmt: skip
-    one.introduce(Who(**about))
+    one.introduce(Identity(**about))
     if waits or failed or left:
         one.write({"waits": list(waits), "failed": list(failed), "left": left})
     text = one._memory.tobytes()

@@ -13,18 +13,18 @@ from hpcoll.base.dtypes import kind
 from hpcoll.base.errors import ArgumentError
 from hpcoll.cli.bench.messages import OPERATORS, PERIOD, combined, contribution, count_wrong, find_dtype, find_op, repeat, type_name
 from hpcoll.cli.bench.report import FORMATS, Report, as_csv, as_json, as_nccl, as_osu
-from hpcoll.cli.bench.results import Row, average_bus_bandwidth, bus_factor, summarise, total_wrong
+from hpcoll.cli.bench.results import ResultRow, average_bus_bandwidth, bus_factor, summarise, total_wrong
 
 NCCL_NAMES = "size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
 TYPES = ["bool", "int8", "uint64", "half", "bfloat16", "float", "double", "complex64"]
 
 
-def row(algorithm: str = "ring", ran: str = "ring", size: int = 4096, *, nwrong: int | None = 0, in_place: bool = True) -> Row:
+def row(algorithm: str = "ring", ran: str = "ring", size: int = 4096, *, nwrong: int | None = 0, in_place: bool = True) -> ResultRow:
     side = summarise(np.array([3.0, 1.0, 2.0]) * 1e-6, size, 1.5, nwrong=nwrong, native=np.array([8e-6, 4e-6, 4e-6]), batch=10)
-    return Row(algorithm, ran, size, size // 4, size, "float", "sum", -1, side, side if in_place else None)
+    return ResultRow(algorithm, ran, size, size // 4, size, "float", "sum", -1, side, side if in_place else None)
 
 
-def report(*rows: Row, collective: str = "allreduce") -> Report:
+def report(*rows: ResultRow, collective: str = "allreduce") -> Report:
     return Report(collective, 4, ["hpcoll on 4 ranks"], rows, ["a note"], {"version": "1", "args": ["bench"]})
 
 

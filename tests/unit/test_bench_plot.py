@@ -22,20 +22,20 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.cli import main
 from hpcoll.cli.bench import modes, plot, runs, sizes
 from hpcoll.cli.bench.report import Report, as_csv, as_nccl, as_osu, document
-from hpcoll.cli.bench.results import Row, summarise
+from hpcoll.cli.bench.results import ResultRow, summarise
 
 MAGIC = {".svg": b"<?xml", ".png": b"\x89PNG\r\n\x1a\n", ".pdf": b"%PDF-"}
 OPEN_MPI, MPICH = "Open MPI v5.0.11, package: x, ident: 5.0.11", "MPICH Version: 5.0.2"
 
 
-def rows(algorithm: str, scale: float, *, hidden: bool = False, in_place: bool = True) -> list[Row]:
+def rows(algorithm: str, scale: float, *, hidden: bool = False, in_place: bool = True) -> list[ResultRow]:
     found = []
     for size in (8, 512, 32768):
         seconds = np.full(3, scale * (1 + size / 4096) * 1e-6)
         side = summarise(seconds, size, 1.0, nwrong=0, native=seconds, batch=1)
         if hidden:
             side = replace(side, work_us=2.0, both_us=3.0, hidden=0.75)
-        found.append(Row(algorithm, algorithm, size, size // 4, size, "float", "sum", -1, side, side if in_place else None))
+        found.append(ResultRow(algorithm, algorithm, size, size // 4, size, "float", "sum", -1, side, side if in_place else None))
     return found
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from hpcoll.cli import main
-from hpcoll.cli.bench_torch.report import ASYNC, BLOCKING, GLOO, HPCOLL, Result, report
+from hpcoll.cli.bench_torch.report import ASYNC, BLOCKING, GLOO, HPCOLL, TorchResult, report
 
 
-def result(operation: str, size: int, *us: float, nwrong: int = 0) -> Result:
+def result(operation: str, size: int, *us: float, nwrong: int = 0) -> TorchResult:
     """``us``: hpcoll's and gloo's, blocking and then in flight."""
-    return Result(operation, size, dict(zip(((b, m) for m in (BLOCKING, ASYNC) for b in (HPCOLL, GLOO)), us, strict=True)), nwrong)
+    return TorchResult(operation, size, dict(zip(((b, m) for m in (BLOCKING, ASYNC) for b in (HPCOLL, GLOO)), us, strict=True)), nwrong)
 
 
 RESULTS = (

@@ -12,7 +12,7 @@ from hpcoll.analysis.cost import NEVER
 from hpcoll.cli.doctor.findings import NOTE, OK
 from hpcoll.cli.doctor.probes import one_copy
 from hpcoll.runtime.transports import cross_memory
-from hpcoll.runtime.transports.cross_memory import CMA, LEAST_NBYTES, SLOW_NBYTES, Word, own_memory, refusal, word
+from hpcoll.runtime.transports.cross_memory import CMA, LEAST_NBYTES, SLOW_NBYTES, ProbeWord, own_memory, refusal, word
 
 OTHER = """
 import sys
@@ -23,15 +23,15 @@ sys.stdin.read()
 
 
 @pytest.fixture(scope="module")
-def other() -> Word:
+def other() -> ProbeWord:
     """The word of another process, which lives as long as this fixture."""
     with subprocess.Popen([sys.executable, "-c", OTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        yield Word(*map(int, process.stdout.readline().split()))
+        yield ProbeWord(*map(int, process.stdout.readline().split()))
         process.kill()
 
 
-def test_another_process(other: Word) -> None:
+def test_another_process(other: ProbeWord) -> None:
     if refusal(other):
         pytest.skip(f"this system lets no process read another one's memory: {refusal(other)}")
     assert refusal(word()) == ""
@@ -41,7 +41,7 @@ def test_another_process(other: Word) -> None:
 
 def test_a_process_that_has_ended() -> None:
     ended = subprocess.run([sys.executable, "-c", OTHER], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
-    assert refusal(Word(*map(int, ended.stdout.split()))) == "process_vm_readv: No such process"
+    assert refusal(ProbeWord(*map(int, ended.stdout.split()))) == "process_vm_readv: No such process"
 
 
 def test_each_process_has_a_word_of_its_own() -> None:
@@ -66,7 +66,7 @@ def test_each_process_has_a_word_of_its_own() -> None:
 )  # fmt: skip
 def test_from_which_length_on(copy: str | None, measured: int | None, usually: int, slow: int) -> None:
     """What was asked for counts, then what was measured, then what is seen while the program runs."""
-    found = own_memory([Word(7, 0, 0), Word(9, 0, 0)], copy, measured)
+    found = own_memory([ProbeWord(7, 0, 0), ProbeWord(9, 0, 0)], copy, measured)
     assert (found.usually, found.slow, found.pids.tolist()) == (usually, slow, [7, 9])
 
 

@@ -15,15 +15,15 @@ import pytest
 
 from hpcoll.cli.doctor.command import Facts, check_hosts, check_libraries, check_library
 from hpcoll.cli.doctor.findings import FAIL, LEVELS, NOTE, OK, WARN, Finding, as_json, as_text, failed, merge, named, ranks_text
-from hpcoll.cli.doctor.launchers import Library, family_of_mpiexec
+from hpcoll.cli.doctor.launchers import MpiLibrary, family_of_mpiexec
 
 ROOT = Path(__file__).resolve().parents[2]
 MPIEXEC = Path(sys.prefix, "bin", "mpiexec")
 SUBJECTS = ["MPI library", "threads", "failures of ranks", "MPI and CUDA", "launcher", "hosts", "software", "system", "shared memory",
             "memory", "CUDA", "InfiniBand", "Numba cache", "compile locks", "settings"]  # fmt: skip
 LAUNCHED = ("OMPI_COMM", "PMI", "MPI_LOCAL", "SLURM_", "PALS_", "HPCOLL_", "NUMBA_")
-OURS = Library("Open MPI", "5.0.1", "/opt/lib/libmpi.so.40", "3.1", 8, "4.1.0")
-THEIRS = Library("MPICH", "4.2.0", "/opt/lib/libmpi.so.12", "4.1", 4, "4.1.0")
+OURS = MpiLibrary("Open MPI", "5.0.1", "/opt/lib/libmpi.so.40", "3.1", 8, "4.1.0")
+THEIRS = MpiLibrary("MPICH", "4.2.0", "/opt/lib/libmpi.so.12", "4.1", 4, "4.1.0")
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -212,7 +212,7 @@ def test_an_mpiexec_on_the_path(tmp_path: Path) -> None:
 # --- all ranks together
 
 
-def fact(host: str, *cores: int, quota: float = math.inf, library: Library = OURS, yields: bool = False) -> Facts:
+def fact(host: str, *cores: int, quota: float = math.inf, library: MpiLibrary = OURS, yields: bool = False) -> Facts:
     return Facts(host, frozenset(cores), quota, 8, yields, library)
 
 

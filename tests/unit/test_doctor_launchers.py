@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN
-from hpcoll.cli.doctor.launchers import Launcher, Library, check_launch, family_of_mpiexec, find_launcher, own_mpiexec, remedy
+from hpcoll.cli.doctor.launchers import Launcher, MpiLibrary, check_launch, family_of_mpiexec, find_launcher, own_mpiexec, remedy
 
-OURS = Library("Open MPI", "5.0.1", "/opt/lib/libmpi.so.40", "3.1", 8, "4.1.0")
-THEIRS = Library("MPICH", "4.2.0", "/opt/lib/libmpi.so.12", "4.1", 4, "4.1.0")
+OURS = MpiLibrary("Open MPI", "5.0.1", "/opt/lib/libmpi.so.40", "3.1", 8, "4.1.0")
+THEIRS = MpiLibrary("MPICH", "4.2.0", "/opt/lib/libmpi.so.12", "4.1", 4, "4.1.0")
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,12 @@ mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
 from mpi4py import MPI  # noqa: E402
 
 from hpcoll.comm.diagnosis import control_messages, control_plane, failure_handling, peer_state  # noqa: E402
-from hpcoll.comm.diagnosis.control_messages import Letters  # noqa: E402
-from hpcoll.comm.diagnosis.control_plane import Inquiry  # noqa: E402
-from hpcoll.comm.diagnosis.peer_state import Knowledge  # noqa: E402
+from hpcoll.comm.diagnosis.control_messages import ControlMessages  # noqa: E402
+from hpcoll.comm.diagnosis.control_plane import ControlPlane  # noqa: E402
+from hpcoll.comm.diagnosis.peer_state import PeerState  # noqa: E402
 from hpcoll.comm.diagnosis.report import doing  # noqa: E402
 from hpcoll.runtime.telemetry.call_log import CallLog  # noqa: E402
-from hpcoll.runtime.telemetry.status_slots import NOTICE_NBYTES, PAGE_NBYTES, Notices  # noqa: E402
+from hpcoll.runtime.telemetry.status_slots import NOTICE_NBYTES, PAGE_NBYTES, StatusSlots  # noqa: E402
 
 KEY = "1.2.3"
 
@@ -71,7 +71,7 @@ class Comm:
 def no_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_plane, "may_call", lambda: True)
     monkeypatch.setattr(control_plane, "control_tag", lambda: 7)
-    monkeypatch.setattr(control_plane, "INQUIRIES", [])
+    monkeypatch.setattr(control_plane, "control_planes", [])
     monkeypatch.setattr(control_messages, "MPI", SimpleNamespace(Status=SimpleNamespace, ANY_SOURCE=-1, BYTE=None, Exception=MPI.Exception))
 
 
@@ -90,12 +90,12 @@ def ranks(n: int) -> list[Any]:
         log = CallLog()
         on: Any = SimpleNamespace(
             key=KEY, rank=rank, nranks=n, comm=Comm(rank, boxes), near={rank: 0}, message_contexts=[SimpleNamespace(log=log)], log=log,
-            every_message_context=lambda log=log: [SimpleNamespace(log=log)], node=SimpleNamespace(notices=None), pids=[0] * n,
+            every_message_context=lambda log=log: [SimpleNamespace(log=log)], node=SimpleNamespace(status_slots=None), pids=[0] * n,
             who=lambda rank: f"rank {rank} (process 1)", process=lambda rank: "process 1",
         )  # fmt: skip
-        on.group = Group(logs={0: log}, processes=[SimpleNamespace(host=str(one)) for one in range(n)], world_ranks=range(n))
-        on.inquiry = Inquiry(on)
-        on.inquiry.resources = {KEY: on}
+        on.team = Group(logs={0: log}, processes=[SimpleNamespace(host=str(one)) for one in range(n)], world_ranks=range(n))
+        on.control_plane = ControlPlane(on)
+        on.control_plane.resources = {KEY: on}
         found.append(on)
     return found
 
@@ -105,7 +105,7 @@ def settled(job: list[Any], clock: SimpleNamespace) -> None:
     for _ in range(8):
         clock.now += 1
         for on in job:
-            on.inquiry.serve()
+            on.control_plane.serve()
 
 
 def begin(on: Any, begun: int, ended: int) -> None:
@@ -117,11 +117,11 @@ def test_all_hear_that_a_rank_has_ended(nranks: int, clock: SimpleNamespace) -> 
     """How, and how far it was, so that who waits for it in a later call can tell."""
     job = ranks(nranks)
     begin(job[1], 4, 3)
-    job[1].inquiry.leave("was ended by ValueError: mine")
+    job[1].control_plane.leave("was ended by ValueError: mine")
     others = [on for on in job if on.rank != 1]
     settled(others, clock)
     for on in others:
-        known = Knowledge(on, on.log)
+        known = PeerState(on, on.log)
         begun = known.begun(1)
         assert known.notice(1) == {"left": "was ended by ValueError: mine"}
         assert begun is not None
@@ -135,10 +135,10 @@ def test_the_last_ones_hear_it_when_most_others_have_ended(clock: SimpleNamespac
     job, order = ranks(60), list(range(60))
     random.Random(3).shuffle(order)
     for rank in order[:57]:
-        job[rank].inquiry.leave("has ended its program")
+        job[rank].control_plane.leave("has ended its program")
         settled([job[one] for one in order if one not in order[: order.index(rank) + 1]], clock)
     for on in (job[rank] for rank in order[57:]):
-        assert {rank for rank in Knowledge(on, on.log).ranks() if Knowledge(on, on.log).notice(rank).get("left")} == set(order[:57])
+        assert {rank for rank in PeerState(on, on.log).ranks() if PeerState(on, on.log).notice(rank).get("left")} == set(order[:57])
 
 
 def test_the_end_of_a_large_job_costs_little(clock: SimpleNamespace) -> None:
@@ -147,20 +147,20 @@ def test_the_end_of_a_large_job_costs_little(clock: SimpleNamespace) -> None:
     for first in range(0, 200, 20):
         clock.now += 0.01
         for on in job[first : first + 20]:
-            on.inquiry.serve()
-            on.inquiry.leave("has ended its program")
+            on.control_plane.serve()
+            on.control_plane.leave("has ended its program")
         for on in job[first + 20 :]:
-            on.inquiry.serve()
+            on.control_plane.serve()
     assert max(on.comm.nsent for on in job) < 3 * len(control_plane.distances(200))
 
 
 def test_a_rank_without_the_message_context_may_have_ended_its_calls(clock: SimpleNamespace) -> None:
     """It has freed that communicator: nobody can say that it is behind."""
     job = ranks(2)
-    job[1].group.logs.clear()
-    job[1].inquiry.leave("has ended its program")
+    job[1].team.logs.clear()
+    job[1].control_plane.leave("has ended its program")
     settled(job[:1], clock)
-    known = Knowledge(job[0], job[0].log)
+    known = PeerState(job[0], job[0].log)
     assert known.notice(1)["left"] == "has ended its program"
     assert known.begun(1) is None
 
@@ -168,11 +168,11 @@ def test_a_rank_without_the_message_context_may_have_ended_its_calls(clock: Simp
 def test_every_rank_is_asked_in_its_turn(clock: SimpleNamespace) -> None:
     """However many there are, and whatever place it has among them."""
     on, asked = ranks(1000)[0], set[int]()
-    on.inquiry._send = lambda rank, what: asked.add(what["ask"][2])
+    on.control_plane._send = lambda rank, what: asked.add(what["ask"][2])
     for _ in range(100):
         clock.now += 0.05
         before = len(asked)
-        on.inquiry.ask(KEY, 0, range(1, 1000))
+        on.control_plane.ask(KEY, 0, range(1, 1000))
         assert len(asked) <= before + 64
     assert asked == set(range(1, 1000))
 
@@ -180,12 +180,12 @@ def test_every_rank_is_asked_in_its_turn(clock: SimpleNamespace) -> None:
 def test_a_rank_is_asked_anew_for_a_text(clock: SimpleNamespace) -> None:
     """At once, though it has been asked so often that its next turn is far, and what is told is what it answers then."""
     job = ranks(2)
-    known = Knowledge(job[0], job[0].log)
+    known = PeerState(job[0], job[0].log)
     for _ in range(40):
         clock.now += 0.1
         known.ask([1])
-        job[1].inquiry.serve()
-        job[0].inquiry.serve()
+        job[1].control_plane.serve()
+        job[0].control_plane.serve()
     before, now = job[0].comm.nsent, clock.now
     known.ask([1])
     assert job[0].comm.nsent == before < 10
@@ -201,9 +201,9 @@ def test_a_rank_is_asked_anew_for_a_text(clock: SimpleNamespace) -> None:
 
 def test_a_rank_that_answers_no_more(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it said before, it is told of that it does not, until it does again; without a thread that answers it says nothing of it."""
-    monkeypatch.setattr(Inquiry, "listened", True)
+    monkeypatch.setattr(ControlPlane, "listened", True)
     job = ranks(2)
-    known = Knowledge(job[0], job[0].log)
+    known = PeerState(job[0], job[0].log)
     begin(job[1], 1, 1)
     known.ask([1])
     settled(job[::-1], clock)
@@ -216,9 +216,9 @@ def test_a_rank_that_answers_no_more(clock: SimpleNamespace, monkeypatch: pytest
     then, why = r"when it was in no collective since \S+, after call 1", "it is stopped, or in code that lets no thread of Python run"
     told = rf"does not answer since \d\d:\d\d:\d\d, {then}: {why}"
     assert re.fullmatch(told, doing(known, 1, 2))
-    monkeypatch.setattr(Inquiry, "listened", False)
+    monkeypatch.setattr(ControlPlane, "listened", False)
     assert not known.silent(1)
-    monkeypatch.setattr(Inquiry, "listened", True)
+    monkeypatch.setattr(ControlPlane, "listened", True)
     settled(job[::-1], clock)
     assert not known.silent(1)
 
@@ -228,14 +228,14 @@ class Groups:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, nranks: int) -> None:
         self.nread = 0
-        self.page = Notices(np.zeros(PAGE_NBYTES * nranks, np.uint8), 1)
+        self.page = StatusSlots(np.zeros(PAGE_NBYTES * nranks, np.uint8), 1)
         self.on = [self._group(nranks) for _ in range(5)]
-        monkeypatch.setattr(failure_handling, "LIVE", [SimpleNamespace(resources=on) for on in self.on for _ in range(4)])
+        monkeypatch.setattr(failure_handling, "live_contexts", [SimpleNamespace(resources=on) for on in self.on for _ in range(4)])
         monkeypatch.setattr(peer_state, "state_of", lambda pid: "running")
 
     def _group(self, nranks: int) -> Any:
         on = ranks(nranks)[0]
-        on.near, on.node.notices = {rank: rank for rank in range(nranks)}, self
+        on.near, on.node.status_slots = {rank: rank for rank in range(nranks)}, self
         return on
 
     def read(self, local_rank: int) -> dict[str, Any]:
@@ -257,7 +257,7 @@ def test_a_message_that_stays_half_way_holds_up_nobody() -> None:
     """Its sender is stopped: what others send is read meanwhile, and the rest of it when it comes."""
     boxes: list[deque[tuple[int, bytes]]] = [deque()]
     comm = Comm(0, boxes)
-    one = Letters(comm, 7)  # type: ignore[arg-type]
+    one = ControlMessages(comm, 7)  # type: ignore[arg-type]
     boxes[0].extend([(1, b'{"long": 1}'), (2, b'{"short": 2}')])
     probe, slow = comm.Improbe, Request(False, False, True)
 
@@ -277,7 +277,7 @@ def test_a_message_that_stays_half_way_holds_up_nobody() -> None:
 def test_messages_of_ranks_that_have_failed() -> None:
     """Are lost, and nothing else is."""
     comm = Comm(0, [deque(), deque()])
-    one, requests = Letters(comm, 7), iter([Request(MPI.Exception(MPI.ERR_OTHER)), Request(True), Request(False, True)])  # type: ignore[arg-type]
+    one, requests = ControlMessages(comm, 7), iter([Request(MPI.Exception(MPI.ERR_OTHER)), Request(True), Request(False, True)])  # type: ignore[arg-type]
     comm.Isend = lambda *_: next(requests)  # type: ignore[method-assign]
     for _ in range(3):
         one.send(1, {})
@@ -290,7 +290,7 @@ def test_what_is_sent_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that waits for thousands says so as briefly as in shared memory."""
     on = ranks(1)[0]
     wait = {"key": KEY, "lane": 0, "number": 1, "what": "Gather(x)", "awaits": list(range(5000)), "step": "", "since": 1.0}
-    monkeypatch.setattr(peer_state, "NOTICE", SimpleNamespace(text=lambda: {"waits": [wait], "failed": [], "left": ""}))
-    answer = Knowledge(on, on.log).answer(0)
+    monkeypatch.setattr(peer_state, "RANK_STATUS", SimpleNamespace(text=lambda: {"waits": [wait], "failed": [], "left": ""}))
+    answer = PeerState(on, on.log).answer(0)
     assert len(json.dumps(answer)) < NOTICE_NBYTES + 100
     assert answer["notice"]["waits"][0]["what"] == "Gather(x)"

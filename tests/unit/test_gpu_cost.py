@@ -10,7 +10,7 @@ from lowering_play import programs_of
 from pages import between
 
 from hpcoll.analysis.cost import ALIKE, seconds
-from hpcoll.analysis.gpu_cost import H200, Prediction, predict, predict_by_host
+from hpcoll.analysis.gpu_cost import H200, GpuPrediction, predict, predict_by_host
 from hpcoll.base.units import format_nbytes
 from hpcoll.comm.context.gpu_calls import GPU_NBYTES
 from hpcoll.runtime.program.fields import CODE, NFURTHER, NSOURCES, REDUCED_NBYTES
@@ -125,7 +125,7 @@ def line(gpus: Nodes, nbytes: int) -> str:
     return f"| {p} | {format_nbytes(nbytes)} | {name} | {cells(found)} |"
 
 
-def cells(found: Prediction) -> str:
+def cells(found: GpuPrediction) -> str:
     numbers = (format_nbytes(round(found.moved)), format_nbytes(round(found.linked)), found.rounds, found.switches, found.launches)
     return " | ".join([*map(str, numbers), f"{found.seconds * 1e6:.3g}"])
 

@@ -15,7 +15,7 @@ from hpcoll.cli import main
 from hpcoll.cli.inspect import live
 from hpcoll.cli.inspect.live import document, lines, stories
 from hpcoll.cli.inspect.ranks_here import Found, Rank, look
-from hpcoll.runtime.telemetry.status_page import Who
+from hpcoll.runtime.telemetry.status_page import Identity
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ def test_it_ends_with_the_ranks(machine: Machine, monkeypatch: pytest.MonkeyPatc
 
 def test_shares_of_a_core() -> None:
     """Of the time between two looks."""
-    who = Who(1, 0, 1, "", "h", 0.0, {}, [])
+    who = Identity(1, 0, 1, "", "h", 0.0, {}, [])
     before, now = ({0: Rank(1, who, "running", used)} for used in (2.0, 2.5))
     assert live._shares(Found((live.Job(before),)), Found((live.Job(now),)), 1.0) == {1: 0.5}
     assert document(Found((live.Job(now),)), {1: 0.5})["jobs"][0]["ranks"][0]["core"] == 0.5

@@ -11,7 +11,7 @@ import pytest
 
 mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
 
-from hpcoll.comm.diagnosis.peer_state import Knowledge  # noqa: E402
+from hpcoll.comm.diagnosis.peer_state import PeerState  # noqa: E402
 from hpcoll.comm.plans.signature import Signature  # noqa: E402
 from hpcoll.runtime.program import fields as f  # noqa: E402
 
@@ -41,10 +41,10 @@ class History:
         return found
 
 
-def known(history: History) -> Knowledge:
-    on: Any = SimpleNamespace(key="1.2.3", near={0: 0}, rank=0, nranks=1, inquiry=None)
+def known(history: History) -> PeerState:
+    on: Any = SimpleNamespace(key="1.2.3", near={0: 0}, rank=0, nranks=1, control_plane=None)
     log: Any = SimpleNamespace(histories=[history], index=0)
-    return Knowledge(on, log)
+    return PeerState(on, log)
 
 
 @pytest.mark.parametrize("begun", [3, 20, 31])
@@ -88,6 +88,6 @@ def test_a_rank_has_said_what_it_can_of_a_call(notice: dict[str, Any], expected:
     histories = np.zeros((1, 1 + f.REMEMBERED, 8), np.int64)
     histories[0, 0, [f.BEGUN, f.CALLS_ENDED]] = 4, 3
     pages: Any = SimpleNamespace(read=lambda rank: notice)
-    on: Any = SimpleNamespace(key="1.2.3", near={0: 0}, rank=1, node=SimpleNamespace(notices=pages), inquiry=None)
+    on: Any = SimpleNamespace(key="1.2.3", near={0: 0}, rank=1, node=SimpleNamespace(status_slots=pages), control_plane=None)
     log: Any = SimpleNamespace(histories=histories, index=0)
-    assert [number for number in (3, 4, 5) if Knowledge(on, log).said_of(0, number, 0.0)] == expected
+    assert [number for number in (3, 4, 5) if PeerState(on, log).said_of(0, number, 0.0)] == expected

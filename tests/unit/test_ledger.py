@@ -9,7 +9,7 @@ import pytest
 
 mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
 
-from hpcoll.comm.plans.ledger import Ledger, Row  # noqa: E402
+from hpcoll.comm.plans.ledger import Ledger, LedgerRow  # noqa: E402
 from hpcoll.schedules.catalogue import CATALOGUE  # noqa: E402
 
 WHY = "long double elements"
@@ -24,9 +24,9 @@ def test_lines_are_told_apart() -> None:
     ledger.account("bcast", "chain", "float64")  # planned and never run
     ledger.account("bcast", "ring", "float64").ways.update(["shm", "mpi"])
     assert ledger.rows() == [
-        Row("bcast", "ring", 2, 24, pytest.approx(7e-6), "float64", "", "mpi+shm"),
-        Row("bcast", "ring", 1, 4, pytest.approx(2e-6), "int32", "", ""),
-        Row("bcast", "native", 1, 8, pytest.approx(1e-6), "float64", "algorithm='native'", ""),
+        LedgerRow("bcast", "ring", 2, 24, pytest.approx(7e-6), "float64", "", "mpi+shm"),
+        LedgerRow("bcast", "ring", 1, 4, pytest.approx(2e-6), "int32", "", ""),
+        LedgerRow("bcast", "native", 1, 8, pytest.approx(1e-6), "float64", "algorithm='native'", ""),
     ]
 
 

@@ -17,26 +17,25 @@ from live_machine import call
 mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
 
 from hpcoll.cli.inspect.ranks_here import look  # noqa: E402
-from hpcoll.comm.diagnosis import sight, status_page  # noqa: E402
+from hpcoll.comm.diagnosis import status_page  # noqa: E402
 from hpcoll.comm.diagnosis.peer_state import Begun  # noqa: E402
-from hpcoll.comm.diagnosis.sight import Sight  # noqa: E402
-from hpcoll.comm.diagnosis.status_page import Introduction  # noqa: E402
-from hpcoll.comm.status.rank_status import Notice  # noqa: E402
-from hpcoll.runtime.telemetry.status_page import LINK, NBYTES, LivePage, Who, contents  # noqa: E402
+from hpcoll.comm.diagnosis.status_page import Introduction, Observations  # noqa: E402
+from hpcoll.comm.status.rank_status import RankStatus  # noqa: E402
+from hpcoll.runtime.telemetry.status_page import LINK, NBYTES, Identity, StatusPage, contents  # noqa: E402
 from hpcoll.runtime.transports import shared_file  # noqa: E402
 
 
 @pytest.fixture
-def own_page() -> Iterator[LivePage]:
-    one = LivePage()
+def own_page() -> Iterator[StatusPage]:
+    one = StatusPage()
     yield one
     one.close()
 
 
-def test_a_real_process(own_page: LivePage) -> None:
+def test_a_real_process(own_page: StatusPage) -> None:
     """Found by its file among all that run here, and not found in a fork, which closes it, nor when it is closed."""
-    own_page.introduce(Who(os.getpid(), 0, 1, "test", "h", time.time(), {}, ["this test"]))
-    notice = Notice()
+    own_page.introduce(Identity(os.getpid(), 0, 1, "test", "h", time.time(), {}, ["this test"]))
+    notice = RankStatus()
     notice.show(own_page)
     notice.wait(notice, call([0]) | {"what": "first"}, {"sees": {0: (7.5, "x")}})
     mine = [rank for job in look().jobs for rank in job.ranks.values() if rank.pid == os.getpid()]
@@ -58,7 +57,7 @@ def test_a_real_process(own_page: LivePage) -> None:
     assert [rank for job in look().jobs for rank in job.ranks.values() if rank.pid == os.getpid()] == []
 
 
-def test_other_users_may_not_open_it(own_page: LivePage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_users_may_not_open_it(own_page: StatusPage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system gives files of memory alone to everybody; so it would rings where /dev/shm makes none without a name."""
     monkeypatch.setattr(shared_file, "FOLDER", "/proc")
     file, of_memory = shared_file.new()
@@ -69,15 +68,15 @@ def test_other_users_may_not_open_it(own_page: LivePage, monkeypatch: pytest.Mon
     assert (of_memory, modes) == (True, {"hpcoll-live": 0o600, "hpcoll": 0o600})
 
 
-def test_the_page_alone_is_written_when_only_what_is_seen_changes(own_page: LivePage) -> None:
+def test_the_page_alone_is_written_when_only_what_is_seen_changes(own_page: StatusPage) -> None:
     class Counted:
         written = 0
 
         def write(self, _: Any) -> None:
             self.written += 1
 
-    notice, others = Notice(), Counted()
-    own_page.introduce(Who(1, 0, 1, "", "h", 0.0, {}, []))
+    notice, others = RankStatus(), Counted()
+    own_page.introduce(Identity(1, 0, 1, "", "h", 0.0, {}, []))
     notice.show(own_page)
     notice._pages.add(others)  # type: ignore[arg-type]
     for seen in ("a", "a", "b"):
@@ -109,10 +108,10 @@ class Peers:
 
 def test_what_a_rank_that_waits_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those that do not show it themselves, what they do and since when, by their ranks in the world; looked for once a second."""
-    monkeypatch.setattr(sight, "Knowledge", Peers)
+    monkeypatch.setattr(status_page, "PeerState", Peers)
     lanes = [SimpleNamespace(log=lane) for lane in range(2)]
-    group = SimpleNamespace(world_ranks=[3, 5, 7])
-    one = Sight(SimpleNamespace(group=group, message_contexts=lanes, every_message_context=lambda: lanes))  # type: ignore[arg-type]
+    team = SimpleNamespace(world_ranks=[3, 5, 7])
+    one = Observations(SimpleNamespace(team=team, message_contexts=lanes, every_message_context=lambda: lanes))  # type: ignore[arg-type]
     before = time.time()
     shown = one.of([0, 1, 2], lambda rank: f"does {rank}")
     assert shown["for"] == [3, 5, 7]
@@ -122,7 +121,7 @@ def test_what_a_rank_that_waits_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert one.of([1], lambda _: "something else")["sees"] == {}, "not yet again"
 
 
-def test_pages_are_arrays_of_bytes(own_page: LivePage) -> None:
+def test_pages_are_arrays_of_bytes(own_page: StatusPage) -> None:
     assert (own_page._memory.nbytes, own_page._memory.dtype) == (NBYTES, np.uint8)
 
 
@@ -151,7 +150,7 @@ class SlowPage:
         assert self.may_be_made.wait(60)
         return self
 
-    def introduce(self, who: Who) -> None:
+    def introduce(self, who: Identity) -> None:
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
         time.sleep(0.1)
@@ -177,8 +176,8 @@ class Lock:
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowPage]:
     """Where the introductions of a rank 0 of three write."""
     one = SlowPage()
-    monkeypatch.setattr(status_page, "LivePage", one.make)
-    monkeypatch.setattr(status_page, "NOTICE", SimpleNamespace(show=lambda _: None))
+    monkeypatch.setattr(status_page, "StatusPage", one.make)
+    monkeypatch.setattr(status_page, "RANK_STATUS", SimpleNamespace(show=lambda _: None))
     monkeypatch.setattr(status_page, "MPI", SimpleNamespace(COMM_WORLD=SimpleNamespace(rank=0, size=3), UNDEFINED=-1))
     yield one
     one.join()
@@ -191,7 +190,7 @@ def test_threads_that_make_their_first_communicators(slow: SlowPage) -> None:
     def first_communicator(peer: int) -> None:
         one.begin()
         node = SimpleNamespace(ranks=[0, peer], pids=[100, 100 + peer])
-        one.meet(SimpleNamespace(group=SimpleNamespace(world_ranks=[0, 1, 2]), node=node))  # type: ignore[arg-type]
+        one.meet(SimpleNamespace(team=SimpleNamespace(world_ranks=[0, 1, 2]), node=node))  # type: ignore[arg-type]
 
     one._changing = lock = Lock()  # type: ignore[assignment]
     slow.start(first_communicator, 1)

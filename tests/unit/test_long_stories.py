@@ -8,7 +8,7 @@ import pytest
 
 from hpcoll.base.processes import RUNNING
 from hpcoll.base.units import ranks_in_words
-from hpcoll.comm.diagnosis.report import behind, story
+from hpcoll.comm.diagnosis.report import behind, wait_chain_text
 from hpcoll.runtime.telemetry.status_slots import NOTICE_NBYTES, fitting, room
 
 NRANKS = 5000
@@ -42,7 +42,7 @@ def test_a_ring_of_many() -> None:
         state=lambda rank: RUNNING, silent=lambda rank: False, answers=lambda rank, anywhere: True,
         notice=lambda rank: {"left": "has left"}, world_ranks=range(NRANKS + 1),
     )  # fmt: skip
-    text = story(known, 0, 7)
+    text = wait_chain_text(known, 0, 7)
     assert text.startswith("rank 0 waits for rank 1; rank 1 waits for rank 2; ")
     assert text.endswith(f"; rank {NRANKS - 1} waits for rank {NRANKS}; rank {NRANKS} has left")
     assert f"; {NRANKS - 7} more in between; " in text

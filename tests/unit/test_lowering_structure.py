@@ -18,7 +18,7 @@ from lowering_play import play, programs_of
 from reference_calls import Setting, operands_of
 
 from hpcoll.runtime.program import call_fields, fields, lowering, progress_fields
-from hpcoll.runtime.program.chunk_layout import Layout
+from hpcoll.runtime.program.chunk_layout import ChunkLayout
 from hpcoll.runtime.program.fields import BUFFER, CODE, COUNT, DISPL, NBYTES, NSOURCES, REQUEST, TO_BUFFER, TO_DISPL
 from hpcoll.runtime.program.lowering import lower
 from hpcoll.runtime.program.opcodes import Code, Program
@@ -162,7 +162,7 @@ def test_runs_with_gaps_are_packed_and_runs_without_are_not() -> None:
     tight, loose = [(i * 3, 3) for i in range(4)], [(i * 5, 3) for i in range(4)]
     codes = []
     for outputs in (tight, loose):
-        packed = lower(steps, [(0, Layout([(0, 3)], outputs, lambda extent: 3))], 1, 1, in_place=False, routes=host_routes({}))
+        packed = lower(steps, [(0, ChunkLayout([(0, 3)], outputs, lambda extent: 3))], 1, 1, in_place=False, routes=host_routes({}))
         codes.append([row[CODE] for row in packed.rows.tolist()])
     assert codes[0].count(Code.COPY) < codes[1].count(Code.COPY)
     assert [codes[0].count(c) for c in (Code.SEND, Code.RECV)] == [codes[1].count(c) for c in (Code.SEND, Code.RECV)]

@@ -15,13 +15,13 @@ import pytest
 mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
 
 from hpcoll.comm.status import rank_status as module  # noqa: E402
-from hpcoll.comm.status.rank_status import FAILURE, Notice, order  # noqa: E402
-from hpcoll.runtime.telemetry.status_slots import PAGE_NBYTES, Notices  # noqa: E402
+from hpcoll.comm.status.rank_status import FAILURE, RankStatus, failure_order  # noqa: E402
+from hpcoll.runtime.telemetry.status_slots import PAGE_NBYTES, StatusSlots  # noqa: E402
 
 CALL: dict[str, Any] = {"key": "1.2.3", "lane": 0, "number": 7, "what": "Barrier() at train.py:5", "awaits": [1], "step": "", "since": 1.0}
 
 
-class Interrupted(Notices):
+class Interrupted(StatusSlots):
     """A page of which one write is interrupted, when part of it is written."""
 
     def __init__(self, handler: Callable[[], None]) -> None:
@@ -48,7 +48,7 @@ def finished(run: Callable[[], None]) -> bool:
 
 def test_a_signal_whose_handler_calls() -> None:
     """While the notice is written: it waits for nobody, and all that waits is said, whoever wrote last."""
-    notice = Notice()
+    notice = RankStatus()
     page = Interrupted(lambda: notice.wait("the handler's", CALL | {"what": "second"}))
     notice.add_page(page)
     assert finished(lambda: notice.wait("the program's", CALL | {"what": "first"}))
@@ -56,7 +56,7 @@ def test_a_signal_whose_handler_calls() -> None:
 
 
 def test_a_signal_whose_handler_ends_what_waits() -> None:
-    notice = Notice()
+    notice = RankStatus()
     page = Interrupted(lambda: notice.end("the program's"))
     notice.add_page(page)
     assert finished(lambda: notice.wait("the program's", CALL))
@@ -66,8 +66,8 @@ def test_a_signal_whose_handler_ends_what_waits() -> None:
 def test_what_was_said_holds_while_more_is_written() -> None:
     """A failure that a rank has told is never unknown to those who look just then, or find it stopped or killed there."""
     seen: list[dict[str, Any]] = []
-    notice, page = Notice(), Interrupted(lambda: seen.append(page.read(0)))
-    Notices.write(page, b'{"failed": ["first"]}')
+    notice, page = RankStatus(), Interrupted(lambda: seen.append(page.read(0)))
+    StatusSlots.write(page, b'{"failed": ["first"]}')
     notice.add_page(page)
     notice.fail("PeerFailed", "rank 3 has left", CALL)
     assert seen == [{"failed": ["first"]}]
@@ -76,7 +76,7 @@ def test_what_was_said_holds_while_more_is_written() -> None:
 
 def test_a_fork_while_another_thread_writes() -> None:
     """The thread that had the lock is not there: its notices are its own."""
-    notice, being_written, may_go_on = Notice(), threading.Event(), threading.Event()
+    notice, being_written, may_go_on = RankStatus(), threading.Event(), threading.Event()
     page = Interrupted(lambda: (being_written.set(), may_go_on.wait(60)))  # type: ignore[arg-type, return-value]
     notice.add_page(page)
     thread = threading.Thread(target=notice.wait, args=("the program's", CALL), daemon=True)
@@ -89,10 +89,10 @@ def test_a_fork_while_another_thread_writes() -> None:
     assert json.loads(json.dumps(notice.text()))["waits"] == [CALL]
 
 
-def at(when: float, monkeypatch: pytest.MonkeyPatch) -> Notice:
+def at(when: float, monkeypatch: pytest.MonkeyPatch) -> RankStatus:
     """A rank whose clock shows some time."""
     monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: when))
-    return Notice()
+    return RankStatus()
 
 
 def test_clocks_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,13 +105,13 @@ def test_clocks_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     assert behind is not None
     assert {name: behind[name] for name in FAILURE} == {"at": 1000.0, "text": "", "of": [2, 9], "kind": "MismatchError"}
     assert (behind["number"], behind["what"]) == (0, "its own")
-    assert sorted([later, behind, first], key=order)[-1] == later
-    assert min([later, first], key=order)["of"] == min([behind, later], key=order)["of"] == [2, 9]
+    assert sorted([later, behind, first], key=failure_order)[-1] == later
+    assert min([later, first], key=failure_order)["of"] == min([behind, later], key=failure_order)["of"] == [2, 9]
 
 
 def test_a_long_text_is_the_same_everywhere() -> None:
     """For ranks that read it beside much else, for those that are sent it, and for the one that tells it."""
-    notice, page = Notice(), Notices(np.zeros(PAGE_NBYTES, np.uint8), 0)
+    notice, page = RankStatus(), StatusSlots(np.zeros(PAGE_NBYTES, np.uint8), 0)
     notice.add_page(page)
     notice.wait(notice, CALL | {"awaits": list(range(5000))})
     told = notice.fail("PeerFailed", "no memory " * 1000, CALL)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.training.optimizers import SGD, Adam, Optimizer
-from hpcoll.training.shard_window import Places, State, Word, WorkerWord, culprit, failed
-from hpcoll.training.shards import Layout, cut_shards
+from hpcoll.training.shard_window import Places, State, WindowWord, WorkerWord, culprit, failed
+from hpcoll.training.shards import ShardLayout, cut_shards
 from hpcoll.training.staleness import Staleness, keeps_bound
 
 
@@ -73,7 +73,7 @@ shapes = st.lists(st.tuples(st.integers(0, 7), st.integers(1, 5)), min_size=1, m
 @given(shapes, st.integers(1, 6), st.booleans())
 def test_shards_tile_the_parameters(found: list[tuple[int, int]], nservers: int, split: bool) -> None:
     """Packed by one and unpacked by another, every element comes back, and pieces lie apart."""
-    layouts = [Layout(f"p{i}", shape, ("float32", "float64")[i % 2]) for i, shape in enumerate(found)]
+    layouts = [ShardLayout(f"p{i}", shape, ("float32", "float64")[i % 2]) for i, shape in enumerate(found)]
     shards = cut_shards(layouts, nservers, split=split)
     arrays = {one.name: np.arange(one.size, dtype=one.dtype).reshape(one.shape) + 1 for one in layouts}
     back = {name: np.zeros_like(array) for name, array in arrays.items()}
@@ -92,13 +92,13 @@ def test_shards_tile_the_parameters(found: list[tuple[int, int]], nservers: int,
 
 
 def test_whole_parameters_are_spread() -> None:
-    shards = cut_shards([Layout(f"p{i}", (10,), "f4") for i in range(6)], 3, split=False)
+    shards = cut_shards([ShardLayout(f"p{i}", (10,), "f4") for i in range(6)], 3, split=False)
     assert [[piece.name for piece in shard.pieces] for shard in shards] == [["p0", "p1"], ["p2", "p3"], ["p4", "p5"]]
 
 
 def test_places_do_not_overlap() -> None:
     places = Places(3, 128)
-    words = [places.word(word) for word in Word] + [places.worker_word(w, word) for w in range(3) for word in WorkerWord]
+    words = [places.word(word) for word in WindowWord] + [places.worker_word(w, word) for w in range(3) for word in WorkerWord]
     parts = [places.copy(0), places.copy(1), *(places.mailbox(worker) for worker in range(3)), places.total]
     assert len(set(words)) == len(words)
     assert max(words) + 8 <= parts[0]

@@ -10,7 +10,7 @@ mpi4py.rc.initialize = False  # plans for any number of ranks, made without MPI
 
 from hpcoll.analysis.prove import placements  # noqa: E402
 from hpcoll.comm.arguments.call import Blocks, Call  # noqa: E402
-from hpcoll.comm.plans.segmentation import cut, lane_nbytes  # noqa: E402
+from hpcoll.comm.plans.segmentation import lane_nbytes, segmented  # noqa: E402
 from hpcoll.runtime.program.fields import STAGING_SLOTS  # noqa: E402
 from hpcoll.runtime.program.lowering import lower  # noqa: E402
 from hpcoll.runtime.transports.host_routes import host_routes  # noqa: E402
@@ -31,7 +31,7 @@ def placements_of(row: Algorithm, nranks: int) -> list[Nodes]:
 
 def staging(row: Algorithm, call: Call, rank: int, nodes: Nodes, segment: int = WHOLE, *, apart: bool = True) -> int:
     """Bytes that one lane of a rank stages."""
-    steps, segments = cut(row, call, segment, lane_nbytes(row, CAPACITY_NBYTES, nodes, apart=apart), rank, nodes, ())
+    steps, segments = segmented(row, call, segment, lane_nbytes(row, CAPACITY_NBYTES, nodes, apart=apart), rank, nodes, ())
     mates = [other for other, node in enumerate(nodes) if not apart or node == nodes[rank]]
     local_peers = {other: local for local, other in enumerate(mates) if other != rank}
     return lower(steps, segments, 1, STAGING_SLOTS, in_place=call.in_place, routes=host_routes(local_peers)).staging_nbytes

@@ -11,7 +11,7 @@ mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
 
 from mpi4py import MPI  # noqa: E402
 
-from hpcoll.cli.inspect.flight_records import Call  # noqa: E402
+from hpcoll.cli.inspect.flight_records import RecordedCall  # noqa: E402
 from hpcoll.cli.inspect.wording import method, spelled  # noqa: E402
 from hpcoll.comm.diagnosis.flight_recorder import _of_log  # noqa: E402
 from hpcoll.comm.plans.signature import _COLLECTIVES, _OPS, Signature  # noqa: E402
@@ -27,7 +27,7 @@ def test_inspect_spells_calls_as_errors_do(collective: str, varies: int) -> None
     reduces = COLLECTIVES[collective].reduces
     one = Signature(_COLLECTIVES.index(collective), varies, 4, SUM if reduces else 0, 0, 0, 0)
     found = one.record(24)
-    call = Call(1, "blocking", begun=0.0, ended=None, state="waiting", step="", awaits=(), caller="", **found)
+    call = RecordedCall(1, "blocking", begun=0.0, ended=None, state="waiting", step="", awaits=(), caller="", **found)
     assert spelled(call) == one.text(24)
 
 
@@ -36,7 +36,7 @@ def test_inspect_spells_calls_as_errors_do(collective: str, varies: int) -> None
 def test_programs_have_these_methods(collective: str, varies: int, lane: str) -> None:
     """With the names that mpi4py has for calls in flight and persistent requests, too."""
     found = Signature(_COLLECTIVES.index(collective), varies, 4, 0, 0, 0, 0).record(24)
-    call = Call(1, lane, begun=0.0, ended=None, state="waiting", step="", awaits=(), caller="", **found)
+    call = RecordedCall(1, lane, begun=0.0, ended=None, state="waiting", step="", awaits=(), caller="", **found)
     assert callable(getattr(MPI.Intracomm, method(call)))
     assert spelled(call).startswith(f"{method(call)}(")
 

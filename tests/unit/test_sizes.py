@@ -17,7 +17,7 @@ mpi4py.rc.initialize = False  # programs for any number of ranks, made without M
 from hpcoll.base.sizes import ROOM, Number, Size, Sizes, int_value, largest, least  # noqa: E402
 from hpcoll.comm.arguments.call import Call  # noqa: E402
 from hpcoll.comm.plans.engine_builder import symbolic  # noqa: E402
-from hpcoll.comm.plans.segmentation import cut, lane_nbytes  # noqa: E402
+from hpcoll.comm.plans.segmentation import lane_nbytes, segmented  # noqa: E402
 from hpcoll.runtime.engine.entry import RESIZE, call_compiled  # noqa: E402
 from hpcoll.runtime.program import fields as f  # noqa: E402
 from hpcoll.runtime.program.lowering import lower  # noqa: E402
@@ -116,7 +116,7 @@ def test_room() -> None:
 
 def build(row: Algorithm, nranks: int, rank: int, call: Call, local: bool) -> Program:
     nodes = (0,) * nranks
-    steps, segments = cut(row, call, 1 << 15, lane_nbytes(row, CAPACITY_NBYTES, nodes), rank, nodes, ())
+    steps, segments = segmented(row, call, 1 << 15, lane_nbytes(row, CAPACITY_NBYTES, nodes), rank, nodes, ())
     routes = host_routes({peer: peer for peer in range(nranks) if peer != rank} if local else {})
     return lower(steps, segments, call.dtype.itemsize, 8, in_place=False, routes=routes)
 

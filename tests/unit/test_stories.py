@@ -16,16 +16,16 @@ from hpcoll.base.errors import PeerFailed  # noqa: E402
 from hpcoll.base.ops import reduce_op  # noqa: E402
 from hpcoll.comm.arguments.call import Call  # noqa: E402
 from hpcoll.comm.diagnosis import peer_state, watchdog  # noqa: E402
-from hpcoll.comm.diagnosis.peer_state import Knowledge  # noqa: E402
-from hpcoll.comm.diagnosis.report import difference, doing, first_difference, story  # noqa: E402
-from hpcoll.comm.diagnosis.watchdog import Watch  # noqa: E402
+from hpcoll.comm.diagnosis.peer_state import PeerState  # noqa: E402
+from hpcoll.comm.diagnosis.report import difference, doing, first_difference, wait_chain_text  # noqa: E402
+from hpcoll.comm.diagnosis.watchdog import Watchdog  # noqa: E402
 from hpcoll.comm.plans.signature import _COLLECTIVES, Signature  # noqa: E402
-from hpcoll.comm.status.rank_status import Notice  # noqa: E402
+from hpcoll.comm.status.rank_status import RankStatus  # noqa: E402
 from hpcoll.comm.team import resources  # noqa: E402
 from hpcoll.comm.team.resources import Resources  # noqa: E402
 from hpcoll.runtime.program import fields as f  # noqa: E402
 from hpcoll.runtime.telemetry.call_log import CallLog  # noqa: E402
-from hpcoll.runtime.telemetry.status_slots import PAGE_NBYTES, Notices, fitting  # noqa: E402
+from hpcoll.runtime.telemetry.status_slots import PAGE_NBYTES, StatusSlots, fitting  # noqa: E402
 
 NRANKS = 4
 BCAST = Signature(_COLLECTIVES.index("bcast"), 0, 4, 0, 0, 0, 0)
@@ -34,21 +34,22 @@ BCAST = Signature(_COLLECTIVES.index("bcast"), 0, 4, 0, 0, 0, 0)
 class Communicator:
     """Of ranks that share memory, with message contexts for blocking calls, two in flight, and a persistent request."""
 
-    def __init__(self, pages: Notices, title: str = "rows", nlanes: int = 4) -> None:
+    def __init__(self, pages: StatusSlots, title: str = "rows", nlanes: int = 4) -> None:
         self.pages, room = pages, (NRANKS, 1 + f.REMEMBERED, 8)
         self.logs = [CallLog(np.zeros(room, np.int64)) for _ in range(nlanes)]
         contexts = [SimpleNamespace(log=log, index=index) for index, log in enumerate(self.logs)]
         for one in contexts:
             one.log.index = one.index
         self.on = Resources.__new__(Resources)
-        group = SimpleNamespace(world_ranks=tuple(range(NRANKS)), logs=dict(enumerate(self.logs)), inquiry=None)
+        team = SimpleNamespace(world_ranks=tuple(range(NRANKS)), logs=dict(enumerate(self.logs)), control_plane=None)
         self.on.__dict__.update(
-            key=title, rank=0, nranks=NRANKS, near={rank: rank for rank in range(NRANKS)}, group=group, node=SimpleNamespace(notices=pages),
-            pids=[0] * NRANKS, message_contexts=contexts[:3], _persistent=contexts[3:], _title=title, _has_name=False,
+            key=title, rank=0, nranks=NRANKS, near={rank: rank for rank in range(NRANKS)}, team=team,
+            node=SimpleNamespace(status_slots=pages), pids=[0] * NRANKS, message_contexts=contexts[:3], _persistent=contexts[3:],
+            _title=title, _has_name=False,
         )  # fmt: skip
 
-    def known(self, lane: int = 0) -> Knowledge:
-        return Knowledge(self.on, self.logs[lane])
+    def known(self, lane: int = 0) -> PeerState:
+        return PeerState(self.on, self.logs[lane])
 
     def begin(self, rank: int, signature: Signature, *, lane: int = 0, ended: bool = False, count: int = 64, counted: int = 64) -> None:
         """A rank's next call."""
@@ -71,19 +72,19 @@ class Communicator:
         say(self.pages, rank, waits=[self.call(what, awaits, lane)])
 
 
-def say(pages: Notices, rank: int, **notice: Any) -> None:
-    Notices(pages._all, rank).write(fitting(notice))
+def say(pages: StatusSlots, rank: int, **notice: Any) -> None:
+    StatusSlots(pages._all, rank).write(fitting(notice))
 
 
 @pytest.fixture(autouse=True)
 def no_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_state, "state_of", lambda pid: "running")
-    monkeypatch.setattr(peer_state, "NOTICE", Notice())
+    monkeypatch.setattr(peer_state, "RANK_STATUS", RankStatus())
 
 
 @pytest.fixture
 def rows() -> Communicator:
-    return Communicator(Notices(np.zeros(PAGE_NBYTES * NRANKS, np.uint8), 0))
+    return Communicator(StatusSlots(np.zeros(PAGE_NBYTES * NRANKS, np.uint8), 0))
 
 
 def test_calls_on_another_message_context(rows: Communicator) -> None:
@@ -115,17 +116,17 @@ def test_calls_on_another_communicator(rows: Communicator) -> None:
 def test_a_story_goes_on_in_another_call(rows: Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
     """On another message context, and another communicator: to the rank on which all others wait."""
     other = Communicator(rows.pages, "columns")
-    monkeypatch.setattr(peer_state, "LIVE", [SimpleNamespace(resources=one.on) for one in (rows, other)])
-    peer_state.NOTICE.wait(rows, rows.call("Barrier()", [1]))
+    monkeypatch.setattr(peer_state, "live_contexts", [SimpleNamespace(resources=one.on) for one in (rows, other)])
+    peer_state.RANK_STATUS.wait(rows, rows.call("Barrier()", [1]))
     rows.wait(1, "Iscatterv(x) at x.py:3", [2], lane=1)
     other.wait(2, "Barrier() at x.py:4", [3])
-    text = re.sub(r" since \d\d:\d\d:\d\d", "", story(rows.known(), 0, 1))
+    text = re.sub(r" since \d\d:\d\d:\d\d", "", wait_chain_text(rows.known(), 0, 1))
     assert text == (
         "rank 0 waits for rank 1; rank 1 waits in Iscatterv(x) at x.py:3 for rank 2;"
         " rank 2 waits in Barrier() at x.py:4 on columns for rank 3; rank 3 has called no collective yet"
     )
-    other.on.group.world_ranks = (3, 2, 1, 0)
-    text = re.sub(r" since \d\d:\d\d:\d\d", "", story(rows.known(), 0, 1))
+    other.on.team.world_ranks = (3, 2, 1, 0)
+    text = re.sub(r" since \d\d:\d\d:\d\d", "", wait_chain_text(rows.known(), 0, 1))
     assert text.endswith("on columns for rank 3 of columns; rank 3 of columns has called no collective yet")
 
 
@@ -137,7 +138,7 @@ def test_of_several_calls_the_one_that_the_program_waits_for(rows: Communicator)
     assert doing(rows.known(), 1, 1).startswith("waits in Barrier() since ")
     say(rows.pages, 1, waits=[flies])
     assert doing(rows.known(), 1, 1).startswith("waits in Ibcast() since ")
-    notice, page = Notice(), Notices(rows.pages._all, 1)
+    notice, page = RankStatus(), StatusSlots(rows.pages._all, 1)
     notice.add_page(page)
     notice.wait(rows, other.call("Ibarrier()", [0], 1, ""))
     notice.fail("PeerFailed", "rank 3 has ended", other.call("Barrier()", [0]))
@@ -146,10 +147,10 @@ def test_of_several_calls_the_one_that_the_program_waits_for(rows: Communicator)
 
 def test_a_story_that_comes_back(rows: Communicator) -> None:
     """Ends where it began."""
-    peer_state.NOTICE.wait(rows, rows.call("Barrier()", [1]))
+    peer_state.RANK_STATUS.wait(rows, rows.call("Barrier()", [1]))
     rows.wait(1, "Barrier()", [2])
     rows.wait(2, "Barrier()", [0])
-    assert story(rows.known(), 0, 1) == "rank 0 waits for rank 1; rank 1 waits for rank 2; rank 2 waits for rank 0"
+    assert wait_chain_text(rows.known(), 0, 1) == "rank 0 waits for rank 1; rank 1 waits for rank 2; rank 2 waits for rank 0"
 
 
 @pytest.mark.parametrize(("lane", "quoted"), [(0, "Bcast("), (1, "Ibcast("), (2, "Ibcast("), (3, "Bcast_init(")])
@@ -195,7 +196,7 @@ def test_functions_that_differ(rows: Communicator) -> None:
 @pytest.mark.parametrize(("listened", "text"), [(True, "it is stopped, or in code that"), (False, "it does so only while it waits")])
 def test_a_far_rank_that_does_not_answer(rows: Communicator, listened: bool, text: str) -> None:
     """May merely compute, where nobody answers then."""
-    rows.on.near, rows.on.group.inquiry = {0: 0}, SimpleNamespace(
+    rows.on.near, rows.on.team.control_plane = {0: 0}, SimpleNamespace(
         listened=listened, answer=lambda key, lane, rank: {}, silent=lambda rank: False
     )
     assert text in doing(rows.known(), 1, 1)
@@ -211,7 +212,7 @@ def test_names_that_are_given_later(rows: Communicator, monkeypatch: pytest.Monk
     named.Get_name = lambda: "rows of B"
     assert rows.on.title == "rows of B"
     rows.on.__dict__["config"] = SimpleNamespace(timeout=None)
-    assert Watch(rows.on, None, called_at="")._described()["on"] == "rows of B"
+    assert Watchdog(rows.on, None, called_at="")._described()["on"] == "rows of B"
     rows.on.forget_name()
     named.Get_name = lambda: 1 / 0  # type: ignore[assignment, return-value]
     assert rows.on.title == "rows of B"
@@ -220,11 +221,11 @@ def test_names_that_are_given_later(rows: Communicator, monkeypatch: pytest.Monk
 def test_who_gives_up_and_says_nothing_is_named(rows: Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
     """By those that find out that a call has failed, and not why."""
     monkeypatch.setattr(watchdog, "_ANSWER_S", 0.05)
-    monkeypatch.setattr(watchdog, "NOTICE", peer_state.NOTICE)
+    monkeypatch.setattr(watchdog, "RANK_STATUS", peer_state.RANK_STATUS)
     rows.on.__dict__["config"] = SimpleNamespace(timeout=None)
-    rows.on.group.processes = [SimpleNamespace(host="node")] * NRANKS
+    rows.on.team.processes = [SimpleNamespace(host="node")] * NRANKS
     rows.on.settled = None
-    rows.logs[0].sound_alarm(2)
+    rows.logs[0].set_abort_flag(2)
     with pytest.raises(PeerFailed, match=r"^rank 2 \(process 0 on node\) says that a call has failed, and not why$"):
-        Watch(rows.on, None, called_at="").hear()
+        Watchdog(rows.on, None, called_at="").raise_remote_failure()
     assert [one["kind"] for one in rows.known().failures()] == ["PeerFailed"]

@@ -13,7 +13,7 @@ from test_caches import several_l3, write
 mpi4py.rc.initialize = False
 
 from hpcoll.analysis.cost import APART, STREAMS, Levels, apart  # noqa: E402
-from hpcoll.runtime.transports.cross_memory import Word  # noqa: E402
+from hpcoll.runtime.transports.cross_memory import ProbeWord  # noqa: E402
 from hpcoll.schedules.placement import Nodes, parse_nodes  # noqa: E402
 from hpcoll.selection.networks import HOSTS, HOSTS_NETWORK, HPCOLL_NETWORK, ONE_HOST, levels  # noqa: E402
 from hpcoll.selection.topology import UNBOUND, Process, Topology, _ngpus, bound_to, dealt, domains_of, find_topology  # noqa: E402
@@ -77,7 +77,7 @@ def test_of_a_system_that_hides_its_caches_no_rank_is_bound(tmp_path: Path) -> N
 
 def placed(hosts: str, bound: list[int], found: list[tuple[int, bool]], per_domain: tuple[int, ...] = ()) -> Topology:
     named = enumerate(zip(hosts, bound, strict=True))
-    processes = [Process(host, rank, domain, 0, False, Word(rank, 0, 0)) for rank, (host, domain) in named]
+    processes = [Process(host, rank, domain, 0, False, ProbeWord(rank, 0, 0)) for rank, (host, domain) in named]
     return find_topology(0, processes, found, per_domain)
 
 

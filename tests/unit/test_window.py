@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 from hpcoll.runtime.transports import window
-from hpcoll.runtime.transports.symmetric import Ranges, Symmetric
-from hpcoll.runtime.transports.window import MAX_WINDOWS, PAGE, Mapping, Number, Window
+from hpcoll.runtime.transports.symmetric import AddressRanges, Symmetric
+from hpcoll.runtime.transports.window import MAX_WINDOWS, PAGE, Mapping, Window, WindowNumber
 
 FOLDER = "/dev/shm"
 NRANKS = 3
@@ -31,7 +31,7 @@ class Shared:
         part = window.whole_pages(Symmetric.room(nbytes))
         os.ftruncate(self.file, PAGE + NRANKS * part)
         window.reserve(self.file, 0, PAGE + NRANKS * part)
-        one = Window(Number(0), Mapping(self.file, PAGE + NRANKS * part), PAGE, part)
+        one = Window(WindowNumber(0), Mapping(self.file, PAGE + NRANKS * part), PAGE, part)
         self.part_nbytes, self.address, self.number = part, one.address, one.number
         self.ranks = [Symmetric(one, frozenset(range(NRANKS)), rank, nbytes) for rank in range(NRANKS)]
 
@@ -76,21 +76,21 @@ def test_what_the_system_refuses() -> None:
 
 
 def test_numbers() -> None:
-    first = Number(0)
-    second = Number(first.value)
+    first = WindowNumber(0)
+    second = WindowNumber(first.value)
     assert second.value > first.value
     value = first.value
     del first
-    assert Number(value).value == value
-    assert Number(MAX_WINDOWS - 1).value == MAX_WINDOWS - 1
-    assert Number(MAX_WINDOWS).value == MAX_WINDOWS
-    last = Number(MAX_WINDOWS - 1)
-    assert (last.value, Number(MAX_WINDOWS - 1).value) == (MAX_WINDOWS - 1, MAX_WINDOWS)
+    assert WindowNumber(value).value == value
+    assert WindowNumber(MAX_WINDOWS - 1).value == MAX_WINDOWS - 1
+    assert WindowNumber(MAX_WINDOWS).value == MAX_WINDOWS
+    last = WindowNumber(MAX_WINDOWS - 1)
+    assert (last.value, WindowNumber(MAX_WINDOWS - 1).value) == (MAX_WINDOWS - 1, MAX_WINDOWS)
 
 
 def test_threads_hold_different_numbers() -> None:
-    held: list[Number] = []
-    threads = [threading.Thread(target=lambda: held.extend(Number(100) for _ in range(200))) for _ in range(4)]
+    held: list[WindowNumber] = []
+    threads = [threading.Thread(target=lambda: held.extend(WindowNumber(100) for _ in range(200))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -199,7 +199,7 @@ Span = tuple[int, int]  # first address, last + 1
 @given(st.lists(st.none() | st.tuples(st.integers(1, 30), st.integers(1, 9)), max_size=30))
 def test_half_changed_rows_match_nothing_wrong(changes: list[tuple[int, int] | None]) -> None:
     """None removes the oldest memory, first address and size add one. A reader sees a row's start before some changes, its end after."""
-    ranges, alive = Ranges(), dict[int, Span]()
+    ranges, alive = AddressRanges(), dict[int, Span]()
     seen: list[list[tuple[int, int, int]]] = []
     for number, change in enumerate(changes):
         if change is None and alive:
@@ -218,7 +218,7 @@ def test_half_changed_rows_match_nothing_wrong(changes: list[tuple[int, int] | N
 
 
 def test_rows_are_used_again() -> None:
-    ranges = Ranges()
+    ranges = AddressRanges()
     for number in range(3 * MAX_WINDOWS):
         ranges.add(number, 1000 + number % 7, 1010 + number % 7, 0)
         ranges.remove(number)
@@ -228,7 +228,7 @@ def test_rows_are_used_again() -> None:
 
 
 def test_more_ranges_than_rows() -> None:
-    ranges = Ranges()
+    ranges = AddressRanges()
     for number in range(MAX_WINDOWS + 1):
         ranges.add(number, number + 1, number + 2, number)
     assert ranges.nrows[0] == MAX_WINDOWS

@@ -19,7 +19,7 @@ from hpcoll.cli.bench import nccl
 from hpcoll.cli.bench.cases import IN_PLACE, Buffers, Case, bind, room
 from hpcoll.cli.bench.device import gpu_array, own_gpu, rates
 from hpcoll.cli.bench.modes import BLOCKING, DEVICE, NONBLOCKING, ORDINARY, OVERLAP, SYMMETRIC
-from hpcoll.cli.bench.request import Request
+from hpcoll.cli.bench.request import BenchRequest
 from hpcoll.cli.bench.results import AUTO
 from hpcoll.comm.arguments.operators import to_native
 from hpcoll.comm.communicator import Communicator
@@ -92,7 +92,7 @@ class _Around:
         self._after()
 
 
-def find_contenders(request: Request, largest: Case, world: MPI.Intracomm, problem: str) -> Contenders:
+def find_contenders(request: BenchRequest, largest: Case, world: MPI.Intracomm, problem: str) -> Contenders:
     """All contenders of a run; collective.
 
     Args:
@@ -114,7 +114,7 @@ def find_contenders(request: Request, largest: Case, world: MPI.Intracomm, probl
     return Contenders(rows, notes, None, arrays, {})
 
 
-def _on_gpu(request: Request, largest: Case, world: MPI.Intracomm, notes: list[str]) -> Contenders:
+def _on_gpu(request: BenchRequest, largest: Case, world: MPI.Intracomm, notes: list[str]) -> Contenders:
     gpu, comm = own_gpu(), Communicator(world.Dup())
     rows = [] if notes else [Contender(NATIVE, DEVICE, partial(_around_native, request, world))]
     if not notes and is_cuda_aware():
@@ -177,19 +177,19 @@ def _symmetric(largest: Case, comm: Any, **where: str) -> tuple[Any, Any]:
     return comm.empty(count, largest.dtype, **where), comm.empty(count, largest.dtype, **where)
 
 
-def _native(request: Request, world: MPI.Intracomm) -> Bind:
+def _native(request: BenchRequest, world: MPI.Intracomm) -> Bind:
     """mpi4py's own method: nothing of ours in between."""
     op = to_native(request.op) if request.op else None
     return lambda case, buffers: bind(case, buffers, world, op, request.mode, request.spec)
 
 
-def _ours(request: Request, comm: Communicator, name: str) -> Bind:
+def _ours(request: BenchRequest, comm: Communicator, name: str) -> Bind:
     op = (to_native(request.op) or request.op) if request.op else None  # where MPI has the operator, both are called with it, as users do
     extras = {"algorithm": None if name == AUTO else name, "segment": request.segment}
     return lambda case, buffers: bind(case, buffers, comm, op, request.mode, request.spec, **extras)
 
 
-def _waited(contender: Bind, request: Request, gpu: Gpu) -> Bind:
+def _waited(contender: Bind, request: BenchRequest, gpu: Gpu) -> Bind:
     """A contender whose calls end with waiting for the default stream."""
 
     def bound(case: Case, buffers: Buffers) -> Callable[[], Any]:
@@ -198,7 +198,7 @@ def _waited(contender: Bind, request: Request, gpu: Gpu) -> Bind:
     return bound
 
 
-def _around_native(request: Request, world: MPI.Intracomm, case: Case, buffers: Buffers) -> Callable[[], Any]:
+def _around_native(request: BenchRequest, world: MPI.Intracomm, case: Case, buffers: Buffers) -> Callable[[], Any]:
     """Copy to the host, call the MPI library, copy back: what this rank sends, and what it receives."""
     images = buffers.device
     assert images is not None

@@ -20,7 +20,7 @@ _SLICE = 1024  # elements of the work's arrays: they stay in the first cache, an
 Call = Callable[[], object]
 
 
-class Form(NamedTuple):
+class CallMode(NamedTuple):
     """One way to make a call.
 
     Attributes:
@@ -45,10 +45,10 @@ def method_in(name: str, mode: str) -> str:
     return f"{name}_init" if mode in (PERSISTENT, INIT) else f"I{name[0].lower()}{name[1:]}"
 
 
-def form(bound: Callable[[], Any], mode: str) -> Form:
+def form(bound: Callable[[], Any], mode: str) -> CallMode:
     """The form of a bound method; in persistent mode it makes the request, which is collective."""
     if mode == BLOCKING:
-        return Form(bound, bound, _nothing)
+        return CallMode(bound, bound, _nothing)
     if mode == PERSISTENT:
         request = bound()
 
@@ -56,7 +56,7 @@ def form(bound: Callable[[], Any], mode: str) -> Form:
             request.Start()
             request.Wait()
 
-        return Form(restart, restart, request.Free)
+        return CallMode(restart, restart, request.Free)
     if mode == INIT:
 
         def once() -> None:
@@ -65,8 +65,8 @@ def form(bound: Callable[[], Any], mode: str) -> Form:
             request.Wait()
             request.Free()
 
-        return Form(once, once, _nothing)
-    return Form(bound, lambda: bound().Wait(), _nothing)
+        return CallMode(once, once, _nothing)
+    return CallMode(bound, lambda: bound().Wait(), _nothing)
 
 
 def cycled(calls: Sequence[Call]) -> Call:

@@ -14,7 +14,7 @@ from typing import Any
 
 from hpcoll.base.text import LINE, printable
 from hpcoll.base.units import format_nbytes
-from hpcoll.cli.bench.results import Row, Side, average_bus_bandwidth, total_wrong
+from hpcoll.cli.bench.results import Measured, ResultRow, average_bus_bandwidth, total_wrong
 from hpcoll.selection.config import NATIVE
 
 _NCCL = "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}"
@@ -52,11 +52,11 @@ class Report:
     collective: str
     nranks: int
     heading: Sequence[str]
-    rows: Sequence[Row]
+    rows: Sequence[ResultRow]
     notes: Sequence[str] = ()
     facts: dict[str, Any] = field(default_factory=dict)
 
-    def blocks(self) -> Iterable[tuple[str, list[Row]]]:
+    def blocks(self) -> Iterable[tuple[str, list[ResultRow]]]:
         """Rows of each algorithm, in the order of their first appearance."""
         names = list(dict.fromkeys(row.algorithm for row in self.rows))
         return [(name, [row for row in self.rows if row.algorithm == name]) for name in names]
@@ -67,7 +67,7 @@ def as_nccl(report: Report) -> str:
     lines = [f"# {printable(text, LINE)}" for text in (*report.heading, *_METHOD, *report.notes)]
     natives = {row.size: row for row in report.rows if row.algorithm == NATIVE}
     titles: Sequence[tuple[str, str]] = ()
-    more: Callable[[Row], str] = _nothing
+    more: Callable[[ResultRow], str] = _nothing
     if _is_overlap(report.rows):
         titles, more = _NCCL_HIDDEN, partial(_nccl_hidden, natives)
     elif any(side.moved is not None for row in report.rows for side in row.sides):
@@ -99,7 +99,7 @@ def _nccl_header(more: Sequence[tuple[str, str]]) -> list[str]:
     return [f"#{line[1:]}".rstrip() for line in lines]
 
 
-def _nccl_row(row: Row) -> str:
+def _nccl_row(row: ResultRow) -> str:
     line = _NCCL.format(row.size, row.count, row.type, row.redop, row.root)
     for side in (row.out_of_place, row.in_place):
         cells = ["N/A"] * 4
@@ -110,11 +110,11 @@ def _nccl_row(row: Row) -> str:
     return line + _NCCL_RATIOS.format(*ratios)
 
 
-def _nothing(row: Row) -> str:
+def _nothing(row: ResultRow) -> str:
     return ""
 
 
-def _nccl_traffic(row: Row) -> str:
+def _nccl_traffic(row: ResultRow) -> str:
     """Bytes moved for each of the message, and the share of the rate of copying in percent."""
     sides = row.out_of_place, row.in_place
     moved = ["-" if side is None or side.moved is None else f"{side.moved / max(1, row.size):.2f}" for side in sides]
@@ -122,7 +122,7 @@ def _nccl_traffic(row: Row) -> str:
     return _NCCL_RATIOS.format(*moved) + _NCCL_RATIOS.format(*share)
 
 
-def _nccl_hidden(natives: Mapping[int, Row], row: Row) -> str:
+def _nccl_hidden(natives: Mapping[int, ResultRow], row: ResultRow) -> str:
     """What overlap hides, in percent: of this row, then of the native one at the same size."""
     cells = []
     for one in (row, natives.get(row.size)):
@@ -131,7 +131,7 @@ def _nccl_hidden(natives: Mapping[int, Row], row: Row) -> str:
     return _NCCL_RATIOS.format(*cells[:2]) + _NCCL_RATIOS.format(*cells[2:])
 
 
-def _is_overlap(rows: Iterable[Row]) -> bool:
+def _is_overlap(rows: Iterable[ResultRow]) -> bool:
     return any(side.hidden is not None for row in rows for side in row.sides)
 
 
@@ -148,7 +148,7 @@ def _or(value: object, missing: str) -> str:
     return missing if value is None else str(value)
 
 
-def _picks(rows: Sequence[Row]) -> str:
+def _picks(rows: Sequence[ResultRow]) -> str:
     """What ran where that is not what the block is named after: ``: direct from 8 B, ring from 64 KiB``."""
     runs = [(ran, next(group).size) for ran, group in groupby(rows, key=lambda row: row.ran)]
     if all(ran == rows[0].algorithm for ran, _ in runs):
@@ -172,7 +172,7 @@ def as_osu(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _osu_cells(side: Side) -> list[str]:
+def _osu_cells(side: Measured) -> list[str]:
     if side.hidden is not None:
         assert side.both_us is not None
         assert side.work_us is not None
@@ -201,12 +201,12 @@ def as_json(report: Report) -> str:
     return json.dumps(document(report), indent=1) + "\n"
 
 
-def _json_row(row: Row) -> dict[str, Any]:
+def _json_row(row: ResultRow) -> dict[str, Any]:
     texts = {key: getattr(row, key) for key in _CASE}
     return {**texts, "out_of_place": _json_side(row.out_of_place), "in_place": _json_side(row.in_place)}
 
 
-def _json_side(side: Side | None) -> dict[str, Any] | None:
+def _json_side(side: Measured | None) -> dict[str, Any] | None:
     if side is None:
         return None
     return {"time": side.p50_us, **{key: getattr(side, key) for key in ("alg_bw", "bus_bw", "nwrong", *_DETAILS)}}

@@ -23,7 +23,7 @@ _MISSING = (MPI.Exception, NotImplementedError, AttributeError)  # what a call r
 
 
 @dataclass(frozen=True)
-class Request:
+class BenchRequest:
     """What to measure; equal on all ranks.
 
     Attributes:
@@ -61,7 +61,7 @@ class Request:
         return method_in(BY_COLLECTIVE[self.collective].name, self.mode)
 
 
-def cases(request: Request, rank: int, nranks: int) -> list[Case]:
+def cases(request: BenchRequest, rank: int, nranks: int) -> list[Case]:
     """One case per size, without repetition; a size below one element per block becomes that."""
     meaning = COLLECTIVES[request.collective]
     unit = request.dtype.itemsize * (nranks if meaning.blocks else 1)
@@ -69,7 +69,7 @@ def cases(request: Request, rank: int, nranks: int) -> list[Case]:
     return [Case(request.collective, count, request.dtype, request.op, request.root, rank, nranks) for count in counts]
 
 
-def check(request: Request, world: MPI.Intracomm) -> None:
+def check(request: BenchRequest, world: MPI.Intracomm) -> None:
     """Find out before the measurement whether this version and the MPI library can serve the request; collective.
 
     Raises:
@@ -112,7 +112,7 @@ def _check_gpu(world: MPI.Intracomm) -> None:
         raise ArgumentError(problem)
 
 
-def native_problem(request: Request, case: Case, world: MPI.Intracomm) -> str:
+def native_problem(request: BenchRequest, case: Case, world: MPI.Intracomm) -> str:
     """Why the MPI library cannot serve such calls, agreed on by all ranks; the empty string when it can."""
     problem = ""
     op = to_native(case.op) if case.op else None
@@ -139,6 +139,6 @@ def native_problem(request: Request, case: Case, world: MPI.Intracomm) -> str:
     return max(world.allgather(problem))
 
 
-def inherited(request: Request) -> bool:
+def inherited(request: BenchRequest) -> bool:
     """Whether hpcoll has no method of its own for this collective in this mode."""
     return getattr(Communicator, request.method, None) is getattr(MPI.Intracomm, request.method, None)

@@ -13,7 +13,7 @@ AUTO = "auto"  # the algorithm that hpcoll chooses
 
 
 @dataclass(frozen=True)
-class Side:
+class Measured:
     """One form (out of place or in place) of one algorithm at one size; times in microseconds, bandwidths in GB/s (1e9).
 
     Attributes:
@@ -49,7 +49,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     """One algorithm at one size.
 
     Attributes:
@@ -70,11 +70,11 @@ class Row:
     type: str
     redop: str
     root: int
-    out_of_place: Side | None
-    in_place: Side | None
+    out_of_place: Measured | None
+    in_place: Measured | None
 
     @property
-    def sides(self) -> tuple[Side, ...]:
+    def sides(self) -> tuple[Measured, ...]:
         """The forms there are."""
         return tuple(side for side in (self.out_of_place, self.in_place) if side is not None)
 
@@ -92,14 +92,14 @@ def bus_factor(collective: str, nranks: int) -> float:
     return 1.0
 
 
-def summarise(seconds: np.ndarray, nbytes: int, factor: float, *, nwrong: int | None, native: np.ndarray | None, batch: int) -> Side:
+def summarise(seconds: np.ndarray, nbytes: int, factor: float, *, nwrong: int | None, native: np.ndarray | None, batch: int) -> Measured:
     """The numbers of one form.
 
     Args:
         seconds: Time per call in each round.
         nbytes: Bytes of the message.
         factor: busbw over algbw.
-        nwrong, batch: As in `Side`.
+        nwrong, batch: As in `Measured`.
         native: Times per call of the native algorithm in the same rounds, or None.
     """
     us = seconds * 1e6
@@ -107,18 +107,18 @@ def summarise(seconds: np.ndarray, nbytes: int, factor: float, *, nwrong: int | 
     p95, p99 = (float(value) for value in np.percentile(us, [95, 99]))
     alg_bw = nbytes / (p50 * 1e3)
     ratio = None if native is None else float(np.median(native * 1e6)) / p50
-    return Side(
+    return Measured(
         p50, p95, p99, float(us.min()), float(us.max()), float(us.mean()), float(us.std()),
         alg_bw, alg_bw * factor, nwrong, ratio, us.size, batch,
     )  # fmt: skip
 
 
-def average_bus_bandwidth(rows: Iterable[Row]) -> float:
+def average_bus_bandwidth(rows: Iterable[ResultRow]) -> float:
     """Mean busbw over all sizes and forms, in GB/s; 0 of nothing."""
     found = [side.bus_bw for row in rows for side in row.sides]
     return sum(found) / len(found) if found else 0.0
 
 
-def total_wrong(rows: Iterable[Row]) -> int:
+def total_wrong(rows: Iterable[ResultRow]) -> int:
     """Wrong elements of all rows."""
     return sum(side.nwrong or 0 for row in rows for side in row.sides)

@@ -25,10 +25,10 @@ from hpcoll.cli.bench.messages import MAX_ITERS, find_dtype, find_op, sizes_of
 from hpcoll.cli.bench.modes import BARE, BLOCKING, ORDINARY, SAME
 from hpcoll.cli.bench.plot import check_target, draw
 from hpcoll.cli.bench.report import FORMATS, Report, document
-from hpcoll.cli.bench.request import Request, check
+from hpcoll.cli.bench.request import BenchRequest, check
 from hpcoll.cli.bench.results import AUTO, total_wrong
 from hpcoll.cli.bench.runs import run_of
-from hpcoll.cli.bench.session import Findings
+from hpcoll.cli.bench.session import BenchFindings
 from hpcoll.cli.bench.session import run as measure
 from hpcoll.schedules.catalogue import algorithms
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if total_wrong(report.rows) else 0
 
 
-def _request(arguments: argparse.Namespace, nranks: int) -> Request:
+def _request(arguments: argparse.Namespace, nranks: int) -> BenchRequest:
     """Arguments, checked: what is wrong is wrong on all ranks."""
     collective, names = arguments.collective, algorithms(arguments.collective)
     read_config()
@@ -81,7 +81,7 @@ def _request(arguments: argparse.Namespace, nranks: int) -> Request:
     segment = None if arguments.segment is None else positive_segment(arguments.segment)
     if arguments.plot is not None and meaning.idempotent:
         raise ArgumentError(f"a {collective} has no message size to plot against")
-    return Request(
+    return BenchRequest(
         collective, sizes_of(arguments.minbytes, arguments.maxbytes, arguments.stepbytes, arguments.stepfactor), dtype, op,
         arguments.root, _algorithms(arguments.algorithms or AUTO, need, names), segment, bool(arguments.check), pace,
         arguments.mode, arguments.memory, arguments.sizes, arguments.spec, arguments.memory_traffic,
@@ -129,7 +129,9 @@ def _progress(lines: bool, text: str) -> None:
         print(f"hpcoll: {text}", file=sys.stderr, flush=True)
 
 
-def _write_report(arguments: argparse.Namespace, request: Request, start: datetime, world: MPI.Intracomm, findings: Findings) -> Report:
+def _write_report(
+    arguments: argparse.Namespace, request: BenchRequest, start: datetime, world: MPI.Intracomm, findings: BenchFindings
+) -> Report:
     """Write what there is, on rank 0; collective."""
     report = _report(arguments, request, findings, start, world)
     if world.rank == 0:
@@ -137,7 +139,7 @@ def _write_report(arguments: argparse.Namespace, request: Request, start: dateti
     return report
 
 
-def _report(arguments: argparse.Namespace, request: Request, findings: Findings, start: datetime, world: MPI.Intracomm) -> Report:
+def _report(arguments: argparse.Namespace, request: BenchRequest, findings: BenchFindings, start: datetime, world: MPI.Intracomm) -> Report:
     """The report, with what there is to say about software and machine; collective."""
     ways = (request.mode, BLOCKING), (f"{request.memory} memory", f"{ORDINARY} memory")
     how = [text for text, usual in (*ways, (f"{request.sizes_of_calls} sizes", f"{SAME} sizes"), (request.spec, BARE)) if text != usual]
@@ -170,7 +172,7 @@ def _gpu_line(gpu: dict[str, Any]) -> str:
     return f"GPU: {shared}; GB/s to it {gpu['to_gpu']:.1f}, from it {gpu['from_gpu']:.1f}, read and written by it {gpu['copy']:.0f}"
 
 
-def _settings(arguments: argparse.Namespace, request: Request) -> dict[str, Any]:
+def _settings(arguments: argparse.Namespace, request: BenchRequest) -> dict[str, Any]:
     steps = {"step_factor": arguments.stepfactor} if arguments.stepbytes is None else {"step_bytes": parse_nbytes(arguments.stepbytes)}
     return {
         "minimum_bytes": request.sizes[0],

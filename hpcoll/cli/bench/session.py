@@ -24,9 +24,9 @@ from hpcoll.cli.bench.cases import (
 from hpcoll.cli.bench.contenders import Contender, Contenders, find_contenders
 from hpcoll.cli.bench.measure import Times, measure
 from hpcoll.cli.bench.messages import type_name
-from hpcoll.cli.bench.modes import NEW, OVERLAP, Call, Form, cycled, form, hidden_share, overlapped, work
-from hpcoll.cli.bench.request import Request, cases, inherited, native_problem
-from hpcoll.cli.bench.results import AUTO, Row, Side, bus_factor, summarise
+from hpcoll.cli.bench.modes import NEW, OVERLAP, Call, CallMode, cycled, form, hidden_share, overlapped, work
+from hpcoll.cli.bench.request import BenchRequest, cases, inherited, native_problem
+from hpcoll.cli.bench.results import AUTO, Measured, ResultRow, bus_factor, summarise
 from hpcoll.cli.bench.traffic import with_traffic
 from hpcoll.selection.config import NATIVE
 
@@ -35,10 +35,10 @@ _UNIT = 50  # slices of work that are timed for that
 _NEW_SIZES = 500  # that follow each other
 
 
-class Findings(NamedTuple):
+class BenchFindings(NamedTuple):
     """Rows in order of size, then algorithm, native first; notes for the reader; facts about GPUs for the JSON report."""
 
-    rows: list[Row]
+    rows: list[ResultRow]
     notes: list[str]
     facts: dict[str, Any]
 
@@ -46,7 +46,7 @@ class Findings(NamedTuple):
 class _Setting(NamedTuple):
     """What stays the same for all sizes."""
 
-    request: Request
+    request: BenchRequest
     world: MPI.Intracomm
     contenders: Contenders
 
@@ -55,13 +55,13 @@ class _Candidate(NamedTuple):
     algorithm: str
     side: str
     buffers: Buffers
-    form: Form
+    form: CallMode
     calls: tuple[Call, ...]  # what is timed: the call, and in overlap mode also the work, and both
 
 
 def run(
-    request: Request, world: MPI.Intracomm, progress: Callable[[str], None], so_far: Callable[[Findings], object] | None = None
-) -> Findings:
+    request: BenchRequest, world: MPI.Intracomm, progress: Callable[[str], None], so_far: Callable[[BenchFindings], object] | None = None
+) -> BenchFindings:
     """Measure everything; collective, and the result is equal on all ranks.
 
     Args:
@@ -74,7 +74,7 @@ def run(
     problem = native_problem(request, wanted[0], world)
     contenders = find_contenders(request, wanted[-1], world, problem)
     setting = _Setting(request, world, contenders)
-    rows: list[Row] = []
+    rows: list[ResultRow] = []
     notes = list(contenders.notes)
     if request.mode == OVERLAP:
         notes.append("hidden: (time + work - both at once) / the shorter of time and work; the work calls no MPI")
@@ -82,13 +82,13 @@ def run(
         progress(f"{request.collective} {format_nbytes(case.nbytes)}, size {index + 1} of {len(wanted)}, {len(contenders.rows)} algorithms")
         rows += _run_case(case, setting)
         if so_far and index < len(wanted) - 1:
-            so_far(Findings(rows, notes, contenders.facts))
+            so_far(BenchFindings(rows, notes, contenders.facts))
     progress("")
     contenders.free()
-    return Findings(rows, notes, contenders.facts)
+    return BenchFindings(rows, notes, contenders.facts)
 
 
-def _run_case(case: Case, setting: _Setting) -> list[Row]:
+def _run_case(case: Case, setting: _Setting) -> list[ResultRow]:
     """All algorithms at one size."""
     request, world = setting.request, setting.world
     candidates, ran = _candidates(case, setting)
@@ -113,7 +113,7 @@ def _run_case(case: Case, setting: _Setting) -> list[Row]:
     redop, root = case.op.name if case.op else "none", case.root if case.meaning.rooted else -1
     block = case.count * case.dtype.itemsize
     return [
-        Row(
+        ResultRow(
             name, ran[name], case.nbytes, case.count, block, type_name(case.dtype), redop, root,
             found.get((name, OUT_OF_PLACE)), found.get((name, IN_PLACE)),
         )
@@ -178,7 +178,7 @@ def _check(case: Case, candidates: list[_Candidate]) -> list[int]:
     return found
 
 
-def _sides(case: Case, candidates: list[_Candidate], times: Times, wrong: np.ndarray | None) -> dict[tuple[str, str], Side]:
+def _sides(case: Case, candidates: list[_Candidate], times: Times, wrong: np.ndarray | None) -> dict[tuple[str, str], Measured]:
     """Results by algorithm and side."""
     width = len(candidates[0].calls)
     native = {one.side: times.seconds[i * width] for i, one in enumerate(candidates) if one.algorithm == NATIVE}

@@ -9,18 +9,18 @@ from mpi4py import MPI
 
 from hpcoll.cli.bench.contenders import Contender
 from hpcoll.cli.bench.measure import measure
-from hpcoll.cli.bench.request import Request
-from hpcoll.cli.bench.results import AUTO, Side
+from hpcoll.cli.bench.request import BenchRequest
+from hpcoll.cli.bench.results import AUTO, Measured
 from hpcoll.comm.context.attach import context_of
 from hpcoll.runtime.engine.host_engine import HostEngine
 
 _COPIES = 25  # that are timed
 
-Sides = dict[tuple[str, str], Side]  # by contender and form
+Sides = dict[tuple[str, str], Measured]  # by contender and form
 
 
 def with_traffic(
-    request: Request, world: MPI.Intracomm, nbytes: int, contenders: Iterable[Contender], sides: Sides,
+    request: BenchRequest, world: MPI.Intracomm, nbytes: int, contenders: Iterable[Contender], sides: Sides,
     calls: Mapping[tuple[str, str], Callable[[], object]],
 ) -> Sides:  # fmt: skip
     """Results with what their calls move; collective.
@@ -46,7 +46,7 @@ def with_traffic(
     return {key: replace(side, copy_share=share.get(key)) for key, side in found.items()}
 
 
-def _moved(contender: Contender, request: Request) -> int:
+def _moved(contender: Contender, request: BenchRequest) -> int:
     """Bytes that the contender's latest call moved on this rank; -1 where that is not known."""
     if contender.comm is None:
         return -1
@@ -58,7 +58,7 @@ def _moved(contender: Contender, request: Request) -> int:
     return -1
 
 
-def _copy_rate(request: Request, world: MPI.Intracomm, nbytes: int) -> float:
+def _copy_rate(request: BenchRequest, world: MPI.Intracomm, nbytes: int) -> float:
     """Bytes that each rank reads and writes in a second while all of them copy arrays of so many bytes; collective."""
     source, target = np.ones(nbytes, np.uint8), np.empty(nbytes, np.uint8)
     seconds = measure(world, [partial(np.copyto, target, source)], nbytes, replace(request.pace, rounds=_COPIES)).seconds

@@ -17,7 +17,7 @@ _METHOD = (
 )
 
 
-class Result(NamedTuple):
+class TorchResult(NamedTuple):
     """One operation at one size.
 
     Attributes:
@@ -37,7 +37,7 @@ class Result(NamedTuple):
         return self.us[GLOO, mode] / self.us[HPCOLL, mode]
 
 
-def report(results: Sequence[Result], nranks: int, version: str) -> list[str]:
+def report(results: Sequence[TorchResult], nranks: int, version: str) -> list[str]:
     """Lines: a row per operation and size, then what they come to."""
     header = ["operation", "size", *(f"{backend} {mode}" for mode in MODES for backend in (HPCOLL, GLOO)), *(f"ratio {m}" for m in MODES)]
     rows = [
@@ -60,10 +60,10 @@ def report(results: Sequence[Result], nranks: int, version: str) -> list[str]:
     ]
 
 
-def _mean(name: str, results: Sequence[Result]) -> list[str]:
+def _mean(name: str, results: Sequence[TorchResult]) -> list[str]:
     return [name, "mean", *[""] * 4, *(f"{geometric_mean(one.ratio(mode) for one in results):.2f}" for mode in MODES)]
 
 
-def _least(results: Sequence[Result], mode: str) -> str:
+def _least(results: Sequence[TorchResult], mode: str) -> str:
     one = min(results, key=lambda result: result.ratio(mode))
     return f"{mode} {one.ratio(mode):.2f} ({one.operation}, {format_nbytes(one.size)})"

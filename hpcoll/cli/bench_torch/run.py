@@ -15,7 +15,7 @@ from hpcoll.cli.abort import ending_all_ranks
 from hpcoll.cli.bench.cases import IN_PLACE, OUT_OF_PLACE, Buffers, Case, calm, fill, make_buffers, room, wrong_elements
 from hpcoll.cli.bench.measure import Pace, measure
 from hpcoll.cli.bench.request import check_memory
-from hpcoll.cli.bench_torch.report import ASYNC, BLOCKING, GLOO, HPCOLL, Result, report
+from hpcoll.cli.bench_torch.report import ASYNC, BLOCKING, GLOO, HPCOLL, TorchResult, report
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.torch.group import NAME  # the backend is registered with its package
 
@@ -91,7 +91,7 @@ def run(names: Sequence[str], sizes: Sequence[int], pace: Pace) -> int:
     return 1 if any(one.nwrong for one in results) else 0
 
 
-def measured(name: str, size: int, groups: dict[str, Any], pace: Pace, world: MPI.Intracomm) -> Result:
+def measured(name: str, size: int, groups: dict[str, Any], pace: Pace, world: MPI.Intracomm) -> TorchResult:
     """One operation at one size; collective."""
     calls = _calls(name, size, groups, world)
     wrong = sum(_wrong(calls, call) for call in calls.by.values())
@@ -100,7 +100,7 @@ def measured(name: str, size: int, groups: dict[str, Any], pace: Pace, world: MP
     times = measure(world, list(calls.by.values()), calls.case.nbytes, pace)
     wrong += sum(_wrong(calls, call) for call in calls.by.values())
     us = dict(zip(calls.by, np.median(times.seconds, axis=1) * 1e6, strict=True))
-    return Result(name, calls.case.nbytes, {key: float(value) for key, value in us.items()}, world.allreduce(wrong))
+    return TorchResult(name, calls.case.nbytes, {key: float(value) for key, value in us.items()}, world.allreduce(wrong))
 
 
 def _calls(name: str, size: int, groups: dict[str, Any], world: MPI.Intracomm) -> _Calls:

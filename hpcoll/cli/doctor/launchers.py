@@ -19,7 +19,7 @@ _MORE = "for more ranks: mpirun -n 4 hpcoll doctor"
 _MPIEXEC_LIMIT_S = 20
 
 
-class Library(NamedTuple):
+class MpiLibrary(NamedTuple):
     """An MPI library.
 
     Attributes:
@@ -74,7 +74,7 @@ def find_launcher(environment: Mapping[str, str]) -> Launcher | None:
     return None
 
 
-def check_launch(launcher: Launcher | None, nranks: int, library: Library, environment: Mapping[str, str]) -> Finding:
+def check_launch(launcher: Launcher | None, nranks: int, library: MpiLibrary, environment: Mapping[str, str]) -> Finding:
     """Whether as many ranks found each other as were started.
 
     Args:
@@ -101,7 +101,7 @@ def check_launch(launcher: Launcher | None, nranks: int, library: Library, envir
     return Finding(WARN, SUBJECT, f"{started}, but MPI.COMM_WORLD has {_ranks(nranks)}", what)
 
 
-def cannot_start(launcher: Launcher | None, library: Library | None, how: str) -> Finding:
+def cannot_start(launcher: Launcher | None, library: MpiLibrary | None, how: str) -> Finding:
     """MPI did not start.
 
     Args:
@@ -114,7 +114,7 @@ def cannot_start(launcher: Launcher | None, library: Library | None, how: str) -
     return Finding(FAIL, SUBJECT, text, f"read what the library printed; {remedy(launcher, library)}")
 
 
-def remedy(launcher: Launcher | None, library: Library) -> str:
+def remedy(launcher: Launcher | None, library: MpiLibrary) -> str:
     """How to start programs with this library."""
     own = own_mpiexec(library) or f"the mpiexec that belongs to {library.path or library.name}"
     with_mpiexec = f"use the launcher of the library that mpi4py loads: {own}"
@@ -130,7 +130,7 @@ def remedy(launcher: Launcher | None, library: Library) -> str:
     return f"{with_mpiexec}; or have mpi4py load {launcher.family} (MPI4PY_LIBMPI=.../libmpi.so)"
 
 
-def own_mpiexec(library: Library) -> str:
+def own_mpiexec(library: MpiLibrary) -> str:
     """The mpiexec installed beside a library, or the empty string."""
     for folder in Path(library.path).parents[1:4]:
         for name in (f"mpiexec.{library.name.replace(' ', '').lower()}", "mpiexec"):
@@ -139,7 +139,7 @@ def own_mpiexec(library: Library) -> str:
     return ""
 
 
-def check_mpiexec(library: Library) -> list[Finding]:
+def check_mpiexec(library: MpiLibrary) -> list[Finding]:
     """Whether the mpiexec that a user would start by name belongs to the library; nothing where there is none."""
     path = shutil.which("mpiexec")
     if path is None:

@@ -26,7 +26,7 @@ from hpcoll.base.text import printable
 from hpcoll.base.units import format_nbytes
 from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding, one_line, read
 from hpcoll.cli.doctor.gpus import judge
-from hpcoll.runtime.transports.cross_memory import Word, ptrace_scope, refusal
+from hpcoll.runtime.transports.cross_memory import ProbeWord, ptrace_scope, refusal
 from hpcoll.selection.config import VARIABLES, read_config
 
 SMALL_SHM_NBYTES = 64 << 20  # what containers get by default
@@ -90,7 +90,7 @@ def shared_memory(folder: Path = Path("/dev/shm")) -> list[Finding]:
     return [Finding(OK, subject, text)]
 
 
-def one_copy(words: Sequence[Word], scope: str | None = None) -> list[Finding]:
+def one_copy(words: Sequence[ProbeWord], scope: str | None = None) -> list[Finding]:
     """Whether this rank can read the memory of the ranks of its host, so that long messages need not be staged; none where it is alone.
 
     Args:

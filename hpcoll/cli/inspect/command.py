@@ -12,7 +12,7 @@ from hpcoll.base.units import ranks_in_words as ranges
 from hpcoll.cli.inspect.flight_records import Flight, read
 from hpcoll.cli.inspect.judgement import judge, summary, well
 from hpcoll.cli.inspect.live import watch_ranks
-from hpcoll.cli.inspect.wording import MAX_ROWS, Finding, duration
+from hpcoll.cli.inspect.wording import MAX_ROWS, FlightFinding, duration
 from hpcoll.cli.table import grid, print_lines, wrapped
 
 FORMAT = 2  # of what --json prints
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if well(findings) else 1
 
 
-def _document(flight: Flight, findings: Sequence[Finding]) -> dict[str, Any]:
+def _document(flight: Flight, findings: Sequence[FlightFinding]) -> dict[str, Any]:
     first = next(iter(flight.records.values()))
     told = [
         {**vars(finding), "ranks": _ends(finding.ranks), "rows": finding.rows[1:], "columns": finding.rows[0] if finding.rows else []}
@@ -67,7 +67,7 @@ def _ends(runs: Runs) -> list[list[int]]:
     return [[run[0], run[-1]] for run in runs]
 
 
-def _lines(flight: Flight, findings: Sequence[Finding]) -> Iterator[str]:
+def _lines(flight: Flight, findings: Sequence[FlightFinding]) -> Iterator[str]:
     yield from _head(flight)
     for finding in findings:
         yield ""

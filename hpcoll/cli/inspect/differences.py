@@ -4,15 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hpcoll.base.units import ranks_in_words as ranges
 from hpcoll.base.units import runs_of
-from hpcoll.cli.inspect.flight_records import ENDED, Call, Communicator, Flight, Record
-from hpcoll.cli.inspect.wording import MAX_ROWS, Finding, duration, first_rows, method, numbered, ordinal, spelled, verb
+from hpcoll.cli.inspect.flight_records import ENDED, Flight, Record, RecordedCall, RecordedCommunicator
+from hpcoll.cli.inspect.wording import MAX_ROWS, FlightFinding, duration, first_rows, method, numbered, ordinal, spelled, verb
 
 DIFFERS, ABSENT = "calls differ", "call not begun"
 
-Lane = Mapping[int, Mapping[int, Call]]  # calls by number and rank
+Lane = Mapping[int, Mapping[int, RecordedCall]]  # calls by number and rank
 
 
-def differences(flight: Flight) -> Iterator[Finding]:
+def differences(flight: Flight) -> Iterator[FlightFinding]:
     """The first call that differs of each lane, and up to there the first that others are in and ranks never began."""
     for communicator in flight.communicators:
         members = [flight.records[rank] for rank in communicator.ranks if rank in flight.records]
@@ -23,13 +23,13 @@ def differences(flight: Flight) -> Iterator[Finding]:
             yield from _absent(flight, communicator, members, calls, seq)
 
 
-def differ(calls: Mapping[int, Call]) -> bool:
+def differ(calls: Mapping[int, RecordedCall]) -> bool:
     """Whether calls of one number differ between ranks; a count that may differ does not."""
     kinds = {(call.collective, call.element, call.op, call.root, call.algorithm) for call in calls.values()}
     return len(kinds) > 1 or len({call.count for call in calls.values()} - {None}) > 1
 
 
-def _differing(communicator: Communicator, lane: str, seq: int) -> Finding:
+def _differing(communicator: RecordedCommunicator, lane: str, seq: int) -> FlightFinding:
     calls = communicator.calls[lane][seq]
     algorithms = len({call.algorithm for call in calls.values()}) > 1
     groups: dict[str, list[int]] = {}
@@ -38,7 +38,7 @@ def _differing(communicator: Communicator, lane: str, seq: int) -> Finding:
     most = max(groups.values(), key=len)
     odd = tuple(sorted(rank for ranks in groups.values() if ranks is not most for rank in ranks))
     which = numbered(lane, seq, communicator.label)
-    return Finding(
+    return FlightFinding(
         DIFFERS,
         f"the {which}: calls differ",
         f"{_contrast(groups, calls, communicator)}, their {which}",
@@ -51,7 +51,7 @@ def _differing(communicator: Communicator, lane: str, seq: int) -> Finding:
     )
 
 
-def _rows(calls: Mapping[int, Call], algorithms: bool = False) -> list[list[str]]:
+def _rows(calls: Mapping[int, RecordedCall], algorithms: bool = False) -> list[list[str]]:
     """Calls of one number as a table; ranks with the same share a row."""
     rows: dict[tuple[str, str, str], list[int]] = {}
     for rank, call in sorted(calls.items()):
@@ -59,7 +59,7 @@ def _rows(calls: Mapping[int, Call], algorithms: bool = False) -> list[list[str]
     return [["", "call", "state", "caller"], *([ranges(ranks), *row] for row, ranks in rows.items())]
 
 
-def _contrast(groups: Mapping[str, list[int]], calls: Mapping[int, Call], communicator: Communicator) -> str:
+def _contrast(groups: Mapping[str, list[int]], calls: Mapping[int, RecordedCall], communicator: RecordedCommunicator) -> str:
     """Who called what where the others called what; methods alone where they tell the calls apart."""
     short = {text: method(calls[ranks[0]]) for text, ranks in groups.items()}
     names = short if len(set(short.values())) == len(short) else {text: text for text in groups}
@@ -72,7 +72,9 @@ def _contrast(groups: Mapping[str, list[int]], calls: Mapping[int, Call], commun
     return f"{', '.join(odd)} where {others} called {names[usual]}"
 
 
-def _absent(flight: Flight, communicator: Communicator, members: Sequence[Record], calls: Lane, until: int | None) -> Iterator[Finding]:
+def _absent(
+    flight: Flight, communicator: RecordedCommunicator, members: Sequence[Record], calls: Lane, until: int | None
+) -> Iterator[FlightFinding]:
     """Of the first call of a lane that ranks are in and others have not begun: who has not; of later ones than ``until``, nobody."""
     last: dict[int, int] = {}
     for seq, by_rank in calls.items():
@@ -94,7 +96,9 @@ def _never(record: Record, id: str, begun: float) -> bool:
     return part is None or not part.dropped or min((call.begun for call in part.calls), default=begun) < begun
 
 
-def _not_begun(flight: Flight, communicator: Communicator, calls: Mapping[int, Call], absent: list[Record]) -> Finding:
+def _not_begun(
+    flight: Flight, communicator: RecordedCommunicator, calls: Mapping[int, RecordedCall], absent: list[Record]
+) -> FlightFinding:
     inside = sorted(rank for rank, call in calls.items() if call.state != ENDED)
     call = calls[inside[0]]
     which = numbered(call.lane, call.seq, communicator.label)
@@ -115,7 +119,7 @@ def _not_begun(flight: Flight, communicator: Communicator, calls: Mapping[int, C
     if len(remarks) > MAX_ROWS:
         remarks[MAX_ROWS:] = [f"and {len(remarks) - MAX_ROWS} more"]
     never = f"{ranges(ranks)} never began {spelled(call)}, the {which}"
-    return Finding(
+    return FlightFinding(
         ABSENT,
         f"the {which}: not begun by all",
         f"{never}, which {ranges(inside)} {verb(inside, 'is', 'are')} in; {_now_of_all(flight, ranks)}",

@@ -26,7 +26,7 @@ _TEXTS = ("lane", "collective", "element", "op", "algorithm", "state", "step", "
 
 
 @dataclass(frozen=True)
-class Call:
+class RecordedCall:
     """One call of one rank.
 
     Attributes:
@@ -60,16 +60,19 @@ class Call:
 
 @dataclass(frozen=True)
 class Part:
-    """What one rank did on one communicator, of ``ranks`` as in `Communicator`; of ``dropped`` calls, the oldest, nothing is known."""
+    """The calls of one rank on one communicator, whose ``ranks`` are as in `RecordedCommunicator`.
+
+    Of ``dropped`` calls, the oldest, nothing is known.
+    """
 
     id: str
     name: str
     ranks: tuple[int, ...]
     dropped: int
-    calls: tuple[Call, ...]
+    calls: tuple[RecordedCall, ...]
 
     @cached_property
-    def last_ended(self) -> Call | None:
+    def last_ended(self) -> RecordedCall | None:
         """The call that ended last; None where none has."""
         ended = [call for call in self.calls if call.ended is not None and call.state == ENDED]
         return max(ended, key=lambda call: (call.ended or 0.0, call.lane, call.seq), default=None)
@@ -91,7 +94,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Communicator:
+class RecordedCommunicator:
     """What is known of one communicator.
 
     Attributes:
@@ -104,7 +107,7 @@ class Communicator:
     id: str
     label: str
     ranks: tuple[int, ...]
-    calls: dict[str, dict[int, dict[int, Call]]]
+    calls: dict[str, dict[int, dict[int, RecordedCall]]]
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ class Flight:
     records: dict[int, Record]
     nranks: int
     missing: Runs
-    communicators: tuple[Communicator, ...]
+    communicators: tuple[RecordedCommunicator, ...]
 
     @cached_property
     def unfinished(self) -> dict[int, list[str]]:
@@ -200,7 +203,7 @@ def _part(content: Any, where: str, rank: int, nranks: int) -> Part:
     return Part(id, _text(content, "name", where), ranks, dropped, tuple(found))
 
 
-def _call(content: Any, where: str, ranks: Sequence[int]) -> Call:
+def _call(content: Any, where: str, ranks: Sequence[int]) -> RecordedCall:
     texts = {key: _text(content, key, where) for key in _TEXTS}
     if texts["state"] not in (ENDED, WAITING, FAILED):
         raise ArgumentError(f"field {where}.state: expected {ENDED}, {WAITING} or {FAILED}, got {quoted(texts['state'])}")
@@ -209,7 +212,7 @@ def _call(content: Any, where: str, ranks: Sequence[int]) -> Call:
     count, root = (_if_any(content, key, where, least) for key, least in (("count", 0), ("root", _LOWEST)))
     ended = _time(content, "ended", where) if content.get("ended") is not None else None
     awaits = tuple(sorted({ranks[peer] for peer in _ranks(content, "awaits", where, len(ranks))}))
-    return Call(seq, lane, collective, count, element, op, root, algorithm, begun, ended, state, step, awaits, caller)
+    return RecordedCall(seq, lane, collective, count, element, op, root, algorithm, begun, ended, state, step, awaits, caller)
 
 
 def _ranks(content: Any, key: str, where: str, nranks: int, least: int = 0) -> tuple[int, ...]:
@@ -233,9 +236,9 @@ def _text(content: Any, key: str, where: str) -> str:
     return printable(member(content, key, str, where))
 
 
-def _merge(records: dict[int, Record]) -> tuple[Communicator, ...]:
+def _merge(records: dict[int, Record]) -> tuple[RecordedCommunicator, ...]:
     first: dict[str, tuple[Record, Part]] = {}
-    calls: dict[str, dict[str, dict[int, dict[int, Call]]]] = {}
+    calls: dict[str, dict[str, dict[int, dict[int, RecordedCall]]]] = {}
     for rank, record in records.items():
         for part in record.parts.values():
             other, known = first.setdefault(part.id, (record, part))
@@ -250,7 +253,7 @@ def _merge(records: dict[int, Record]) -> tuple[Communicator, ...]:
     for part, label in zip(parts, _labels(parts)):
         lanes = calls[part.id]
         ordered = {lane: dict(sorted(lanes[lane].items())) for lane in sorted(lanes, key=lambda lane: (lane != BLOCKING, lane))}
-        found.append(Communicator(part.id, label, part.ranks, ordered))
+        found.append(RecordedCommunicator(part.id, label, part.ranks, ordered))
     return tuple(found)
 
 

@@ -6,16 +6,16 @@ from itertools import islice
 from hpcoll.base.units import ranks_in_words as ranges
 from hpcoll.base.units import runs_of
 from hpcoll.cli.inspect.differences import ABSENT, DIFFERS, differences
-from hpcoll.cli.inspect.flight_records import ENDED, Call, Flight
+from hpcoll.cli.inspect.flight_records import ENDED, Flight, RecordedCall
 from hpcoll.cli.inspect.lateness import SLOW, lateness
 from hpcoll.cli.inspect.who_waits import CIRCLE, CROSSING, DEAD, LOST, WAITS, roots, waiting, who_waits
-from hpcoll.cli.inspect.wording import MOST_FINDINGS, Finding, first_rows, numbered, spelled, verb
+from hpcoll.cli.inspect.wording import MOST_FINDINGS, FlightFinding, first_rows, numbered, spelled, verb
 
 UNFINISHED = "not ended"
 _TELLING = (DIFFERS, DEAD, CIRCLE, ABSENT, WAITS, CROSSING, UNFINISHED)  # kinds; the first that was found is the cause
 
 
-def judge(flight: Flight) -> list[Finding]:
+def judge(flight: Flight) -> list[FlightFinding]:
     """What was found, in the order of the report."""
     found = list(islice(differences(flight), MOST_FINDINGS))
     found += who_waits(flight, found)
@@ -25,12 +25,12 @@ def judge(flight: Flight) -> list[Finding]:
     return found
 
 
-def well(findings: Sequence[Finding]) -> bool:
+def well(findings: Sequence[FlightFinding]) -> bool:
     """Whether all ranks left records of calls that do not differ and have ended."""
     return all(finding.kind == SLOW for finding in findings)
 
 
-def summary(flight: Flight, findings: Sequence[Finding]) -> str:
+def summary(flight: Flight, findings: Sequence[FlightFinding]) -> str:
     """What happened, in one sentence: of the cause, where one finding is another's."""
     for kind in _TELLING:
         alike = sorted((finding for finding in findings if finding.kind == kind and finding.ranks), key=lambda finding: finding.begun)
@@ -42,14 +42,14 @@ def summary(flight: Flight, findings: Sequence[Finding]) -> str:
     return f"nothing differs; {told}" if told else "nothing differs"
 
 
-def _open(flight: Flight) -> Iterator[tuple[str, int, Call]]:
+def _open(flight: Flight) -> Iterator[tuple[str, int, RecordedCall]]:
     for communicator in flight.communicators:
         for by_number in communicator.calls.values():
             for calls in by_number.values():
                 yield from ((communicator.label, rank, call) for rank, call in sorted(calls.items()) if call.state != ENDED)
 
 
-def _unfinished(flight: Flight, open_calls: Sequence[tuple[str, int, Call]]) -> list[Finding]:
+def _unfinished(flight: Flight, open_calls: Sequence[tuple[str, int, RecordedCall]]) -> list[FlightFinding]:
     """Calls that have not ended, where nothing that was found says why."""
     groups: dict[tuple[str, str, str, str], list[int]] = {}
     for label, rank, call in open_calls:
@@ -61,4 +61,4 @@ def _unfinished(flight: Flight, open_calls: Sequence[tuple[str, int, Call]]) -> 
     written = f"; {verb(first, 'its record was', 'their records were')} written for {why}" if why else ""
     rows = first_rows([["", "call", "state", "caller"], *([ranges(theirs), *key[:3]] for key, theirs in groups.items())])
     begun = min(call.begun for _, _, call in open_calls)
-    return [Finding(UNFINISHED, "calls that have not ended", f"no rank's calls differ, but {how}{written}", ranks, begun, rows=rows)]
+    return [FlightFinding(UNFINISHED, "calls that have not ended", f"no rank's calls differ, but {how}{written}", ranks, begun, rows=rows)]

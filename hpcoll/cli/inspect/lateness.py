@@ -5,13 +5,13 @@ from statistics import median
 
 from hpcoll.base.units import ranks_in_words as ranges
 from hpcoll.base.units import runs_of
-from hpcoll.cli.inspect.flight_records import Call, Communicator, Flight
-from hpcoll.cli.inspect.wording import MAX_ROWS, Finding, duration, numbered, spelled
+from hpcoll.cli.inspect.flight_records import Flight, RecordedCall, RecordedCommunicator
+from hpcoll.cli.inspect.wording import MAX_ROWS, FlightFinding, duration, numbered, spelled
 
 SLOW = "lateness"
 
 
-def lateness(flight: Flight) -> Iterator[Finding]:
+def lateness(flight: Flight) -> Iterator[FlightFinding]:
     """The largest spread of begin times, with the median lateness per rank; nothing where no call has two ranks.
 
     A rank is late in a call by the time from the first begin to its own, as the clocks of hosts show it.
@@ -35,10 +35,10 @@ def lateness(flight: Flight) -> Iterator[Finding]:
         rows.append([f"and {len(order) - MAX_ROWS} less late", "", "", ""])
     told = f"{spelled(call)}, the {which}, which rank {last} began last, {spread} after the first"
     heading, sentence = f"largest spread of begin times: {told}", f"the largest spread of begin times is in {told}"
-    yield Finding(SLOW, heading, sentence, runs_of([last]), call.begun, communicator.label, call.lane, call.seq, rows)
+    yield FlightFinding(SLOW, heading, sentence, runs_of([last]), call.begun, communicator.label, call.lane, call.seq, rows)
 
 
-def _shared(flight: Flight) -> Iterator[tuple[Communicator, dict[int, Call]]]:
+def _shared(flight: Flight) -> Iterator[tuple[RecordedCommunicator, dict[int, RecordedCall]]]:
     """Calls that every member with a record still has, if these are at least two."""
     for communicator in flight.communicators:
         members = {rank for rank in communicator.ranks if rank in flight.records}
@@ -46,6 +46,6 @@ def _shared(flight: Flight) -> Iterator[tuple[Communicator, dict[int, Call]]]:
             yield from ((communicator, calls) for calls in by_number.values() if len(calls) > 1 and set(calls) == members)
 
 
-def _spread(calls: dict[int, Call]) -> float:
+def _spread(calls: dict[int, RecordedCall]) -> float:
     begun = [call.begun for call in calls.values()]
     return max(begun) - min(begun)

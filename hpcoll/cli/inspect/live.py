@@ -11,7 +11,7 @@ from typing import Any
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.processes import GONE, RUNNING
 from hpcoll.base.text import printable
-from hpcoll.cli.inspect.ranks_here import Found, Job, Rank, Wait, look
+from hpcoll.cli.inspect.ranks_here import Found, Job, LiveWait, Rank, look
 from hpcoll.cli.inspect.wording import MAX_ROWS, duration, names, ordinal
 from hpcoll.cli.table import grid, print_lines, wrapped
 
@@ -134,7 +134,7 @@ def _table(job: Job, shares: Used, now: float, width: int) -> list[str]:
     return [text if len(text) <= width else f"{text[: width - 1]}…" for text in texts]
 
 
-def _call(wait: Wait) -> str:
+def _call(wait: LiveWait) -> str:
     return f"{wait.what or 'a call'} on {wait.on or 'a communicator'}, {ordinal(wait.key[2])} call"
 
 
@@ -158,7 +158,7 @@ def doing(job: Job, number: int, key: Key | None = None) -> str:
 
 def stories(job: Job, now: float) -> list[str]:
     """A sentence for each call in which ranks wait, the oldest first: who waits for whom, down to the rank at the root of it."""
-    calls: dict[Key, list[tuple[float, int, Wait]]] = {}
+    calls: dict[Key, list[tuple[float, int, LiveWait]]] = {}
     for number, rank in job.ranks.items():
         for wait in rank.waits:
             calls.setdefault(wait.key, []).append((wait.since, number, wait))
@@ -171,7 +171,7 @@ def stories(job: Job, now: float) -> list[str]:
     return texts[:_MOST_STORIES] + [f"and {len(texts) - _MOST_STORIES} more calls"] * (len(texts) > _MOST_STORIES)
 
 
-def _chain(job: Job, number: int, wait: Wait) -> Iterator[str]:
+def _chain(job: Job, number: int, wait: LiveWait) -> Iterator[str]:
     """Who waits for whom, from a rank on, until one waits for nobody, or for one that was named before."""
     seen, key = list[int](), wait.key
     while True:
@@ -189,7 +189,7 @@ def _chain(job: Job, number: int, wait: Wait) -> Iterator[str]:
         wait = found
 
 
-def _wait_of(job: Job, number: int, key: Key) -> Wait | None:
+def _wait_of(job: Job, number: int, key: Key) -> LiveWait | None:
     """In what a rank waits, if it does: in that call, or else in another."""
     rank = job.ranks.get(number)
     if rank is None or rank.state != RUNNING:

@@ -14,7 +14,7 @@ from hpcoll.base.json_fields import MAX_INTEGER
 from hpcoll.base.processes import GONE, PROC, cpu_s, state_of
 from hpcoll.base.text import printable
 from hpcoll.base.units import MAX_RANKS
-from hpcoll.runtime.telemetry.status_page import Who, page_of, seconds
+from hpcoll.runtime.telemetry.status_page import Identity, page_of, seconds
 
 _LATER_S = 10.0  # after its job began a process may seem to have begun: clocks are set, and ranks start one by one
 
@@ -27,7 +27,7 @@ class Seen(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Wait:
+class LiveWait:
     """A call in which a rank waits, or has failed.
 
     Attributes:
@@ -66,11 +66,11 @@ class Rank:
     """
 
     pid: int
-    who: Who
+    who: Identity
     state: str
     used_s: float | None = None
-    waits: tuple[Wait, ...] = ()
-    failed: tuple[Wait, ...] = ()
+    waits: tuple[LiveWait, ...] = ()
+    failed: tuple[LiveWait, ...] = ()
     left: str = ""
     has_page: bool = True
 
@@ -82,7 +82,7 @@ class Job:
     ranks: Mapping[int, Rank]
 
     @property
-    def who(self) -> Who:
+    def who(self) -> Identity:
         """What one of them says of all."""
         return next(iter(self.ranks.values())).who
 
@@ -121,7 +121,7 @@ def look(proc: Path = PROC) -> Found:
     return Found(tuple(_jobs(ranks)), closed, tuple(unclear))
 
 
-def _rank(pid: int, who: Who, notice: Mapping[str, Any]) -> Rank:
+def _rank(pid: int, who: Identity, notice: Mapping[str, Any]) -> Rank:
     """A rank, from what stands in its page.
 
     Raises:
@@ -137,8 +137,8 @@ def _rank(pid: int, who: Who, notice: Mapping[str, Any]) -> Rank:
     return Rank(pid, who, state_of(pid), cpu_s(pid), waits, failed, left)
 
 
-def _wait(one: Mapping[str, Any]) -> Wait:
-    return Wait(
+def _wait(one: Mapping[str, Any]) -> LiveWait:
+    return LiveWait(
         key=(str(one["key"]), _number(one["lane"]), _number(one["number"])),
         what=printable(str(one["what"])),
         on=printable(str(one.get("on", ""))),

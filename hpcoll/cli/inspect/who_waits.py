@@ -8,8 +8,8 @@ from itertools import chain, islice, pairwise
 from hpcoll.base.units import gaps, runs_in_words, runs_of
 from hpcoll.base.units import ranks_in_words as ranges
 from hpcoll.cli.inspect.differences import DIFFERS, doing
-from hpcoll.cli.inspect.flight_records import BLOCKING, ELSEWHERE, ENDED, Call, Flight
-from hpcoll.cli.inspect.wording import MAX_ROWS, MOST_FINDINGS, Finding, first_rows, names, numbered, spelled, verb
+from hpcoll.cli.inspect.flight_records import BLOCKING, ELSEWHERE, ENDED, Flight, RecordedCall
+from hpcoll.cli.inspect.wording import MAX_ROWS, MOST_FINDINGS, FlightFinding, first_rows, names, numbered, spelled, verb
 
 WAITS, CIRCLE, CROSSING, DEAD, LOST = "who waits for whom", "wait for each other", "wait in one call", "left no record", "record missing"
 
@@ -17,12 +17,12 @@ Key = tuple[str, str, int]  # of a call: label of its communicator, lane, number
 
 
 @dataclass(frozen=True)
-class Wait:
+class RecordedWait:
     """A call in which a rank waits, or failed while it waited."""
 
     rank: int
     label: str
-    call: Call
+    call: RecordedCall
 
     @property
     def key(self) -> Key:
@@ -35,10 +35,10 @@ class Wait:
         return f"{spelled(self.call)}, the {numbered(self.call.lane, self.call.seq, self.label)}"
 
 
-Waits = dict[int, list[Wait]]  # of ranks that wait
+Waits = dict[int, list[RecordedWait]]  # of ranks that wait
 
 
-def who_waits(flight: Flight, earlier: Iterable[Finding]) -> Iterator[Finding]:
+def who_waits(flight: Flight, earlier: Iterable[FlightFinding]) -> Iterator[FlightFinding]:
     """Waiting ranks and whom it all hangs on, circles, and ranks without a record.
 
     Args:
@@ -58,7 +58,7 @@ def who_waits(flight: Flight, earlier: Iterable[Finding]) -> Iterator[Finding]:
     unneeded = gaps(sorted({*flight.records, *(rank for _, ranks in awaited for rank in ranks)}), flight.nranks)
     if unneeded:
         text, it = f"{runs_in_words(unneeded)} left no record", "it" if sum(map(len, unneeded)) == 1 else "them"
-        yield Finding(LOST, f"{text}, and nobody is known to wait for {it}", text, unneeded)
+        yield FlightFinding(LOST, f"{text}, and nobody is known to wait for {it}", text, unneeded)
 
 
 def waiting(flight: Flight) -> Waits:
@@ -66,7 +66,7 @@ def waiting(flight: Flight) -> Waits:
     found: Waits = {}
     for rank, record in flight.records.items():
         every = [
-            Wait(rank, communicator.label, call)
+            RecordedWait(rank, communicator.label, call)
             for communicator in flight.communicators
             for call in (record.parts[communicator.id].calls if communicator.id in record.parts else ())
             if call.state != ENDED and set(call.awaits) - {rank}
@@ -102,7 +102,7 @@ def _awaiting(waits: Waits) -> dict[tuple[int, ...], list[int]]:
     return found
 
 
-def _awaited(found: Iterable[Wait]) -> set[int]:
+def _awaited(found: Iterable[RecordedWait]) -> set[int]:
     return {peer for wait in found for peer in wait.call.awaits if peer not in (wait.rank, ELSEWHERE)}
 
 
@@ -116,7 +116,7 @@ def _reached(start: Iterable[int], edges: Mapping[int, set[int]]) -> set[int]:
     return reached
 
 
-def _chains(flight: Flight, waits: Waits) -> Finding:
+def _chains(flight: Flight, waits: Waits) -> FlightFinding:
     groups: dict[tuple[str, str, str], list[int]] = {}
     for rank, found in waits.items():
         for wait in found:
@@ -138,10 +138,10 @@ def _chains(flight: Flight, waits: Waits) -> Finding:
     if ranks:
         who = f"{ranges(behind)} {verb([*behind], 'waits', 'wait')} in the end for {runs_in_words(ranks)}"
     begun = min(wait.call.begun for found in waits.values() for wait in found)
-    return Finding(WAITS, WAITS, who, ranks, begun, rows=rows, remarks=remarks)
+    return FlightFinding(WAITS, WAITS, who, ranks, begun, rows=rows, remarks=remarks)
 
 
-def _circles(waits: Waits) -> Iterator[list[Wait]]:
+def _circles(waits: Waits) -> Iterator[list[RecordedWait]]:
     """A circle of each set of ranks that all wait for each other; one across several calls where there is such a one."""
     forward = {rank: _awaited(found) & set(waits) for rank, found in waits.items()}
     for ranks in _mutual(forward):
@@ -186,23 +186,23 @@ def _path(start: int, end: int, edges: Mapping[int, set[int]]) -> list[int]:
     return path[::-1]
 
 
-def _circle(circle: list[Wait]) -> Finding:
+def _circle(circle: list[RecordedWait]) -> FlightFinding:
     ranks = tuple(sorted(wait.rank for wait in circle))
     begun, keys = min(wait.call.begun for wait in circle), {wait.key for wait in circle}
     together = (f"ranks {ranks[0]} and {ranks[1]}" if len(ranks) == 2 else ranges(ranks)) + " wait for each other"
     if len(keys) == 1:
         inside = f"{together} in {circle[0].text}: messages were lost, or records written at different times"
-        return Finding(CROSSING, f"{together} in one call", inside, runs_of(ranks), begun, *circle[0].key)
+        return FlightFinding(CROSSING, f"{together} in one call", inside, runs_of(ranks), begun, *circle[0].key)
     others = [*circle[1:], circle[0]]
     steps = [f"rank {wait.rank} waits in {wait.text}, for rank {other.rank}" for wait, other in zip(circle, others)]
     if len(steps) > MAX_ROWS:
         steps[MAX_ROWS:] = [f"and {len(steps) - MAX_ROWS} more"]
     told = "; ".join(f"rank {wait.rank} in {spelled(wait.call)} on {wait.label}" for wait in circle[:MAX_ROWS])
     sentence = f"{together}: {told}" + ("; ..." if len(circle) > MAX_ROWS else "")
-    return Finding(CIRCLE, together, sentence, runs_of(ranks), begun, remarks=steps)
+    return FlightFinding(CIRCLE, together, sentence, runs_of(ranks), begun, remarks=steps)
 
 
-def _dead(ranks: list[int], waiters: Sequence[int], waits: Waits) -> Iterator[Finding]:
+def _dead(ranks: list[int], waiters: Sequence[int], waits: Waits) -> Iterator[FlightFinding]:
     """Ranks without a record for which the same ranks wait, those together that the first of them awaits in one call."""
     left, begun = set(ranks), min(wait.call.begun for waiter in waiters for wait in waits[waiter])
     for wait in waits[waiters[0]]:
@@ -211,4 +211,4 @@ def _dead(ranks: list[int], waiters: Sequence[int], waits: Waits) -> Iterator[Fi
         if here:
             them = "it" if len(here) == 1 else "them"
             text = f"{ranges(here)} left no record: probably dead; {ranges(waiters)} {verb(waiters, 'waits', 'wait')} for {them}"
-            yield Finding(DEAD, text, f"{text} in {wait.text}", runs_of(here), begun, *wait.key)
+            yield FlightFinding(DEAD, text, f"{text} in {wait.text}", runs_of(here), begun, *wait.key)

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 
 from hpcoll.base.text import printable
 from hpcoll.base.units import Runs, ranks_in_words
-from hpcoll.cli.inspect.flight_records import BLOCKING, IN_FLIGHT, PERSISTENT, Call
+from hpcoll.cli.inspect.flight_records import BLOCKING, IN_FLIGHT, PERSISTENT, RecordedCall
 
 MAX_ROWS, MOST_FINDINGS = 12, 1000  # of a table, and sentences of one kind; of calls, and of ranks without a record
 
 
 @dataclass(frozen=True)
-class Finding:
+class FlightFinding:
     """One thing that was found.
 
     Attributes:
@@ -53,14 +53,14 @@ def names(ranks: Sequence[int]) -> str:
     return " and ".join(texts + ["ranks of another program"] * (len(own) < len(ranks)))
 
 
-def method(call: Call) -> str:
+def method(call: RecordedCall) -> str:
     """The method that the program called: ``Bcast``; in flight ``Ibcast``, and of a persistent request ``Bcast_init``."""
     if call.lane.startswith(IN_FLIGHT):
         return f"I{call.collective}"
     return call.collective.capitalize() + ("_init" if call.lane.startswith(PERSISTENT) else "")
 
 
-def spelled(call: Call, algorithm: bool = False) -> str:
+def spelled(call: RecordedCall, algorithm: bool = False) -> str:
     """A call as the program wrote it; with the algorithm where that is asked for.
 
     >>> call = Call(1, "blocking", "bcast", 8, "float64", "", 0, "binomial", 0.0, None, "waiting", "", (), "")

@@ -25,7 +25,7 @@ from hpcoll.cli.bench.request import check_memory
 from hpcoll.cli.table import table
 from hpcoll.cli.tune.exchange import Fit
 from hpcoll.cli.tune.fit import LARGE_NBYTES
-from hpcoll.cli.tune.search import Findings, Request, Step
+from hpcoll.cli.tune.search import TuneFindings, TuneRequest, TuneStep
 from hpcoll.cli.tune.search import run as measure
 from hpcoll.comm.arguments.methods import BY_COLLECTIVE
 from hpcoll.schedules.catalogue import algorithms
@@ -81,13 +81,13 @@ def run(arguments: argparse.Namespace) -> int:
     return ERROR if problem else 1 if findings.wrong else 0
 
 
-def _measure(wanted: Request, world: MPI.Intracomm, path: Path, old: Document) -> tuple[Findings, str]:
+def _measure(wanted: TuneRequest, world: MPI.Intracomm, path: Path, old: Document) -> tuple[TuneFindings, str]:
     """What was found, and on rank 0 why the table could not be written, which is done after each collective."""
     if world.rank:
         return measure(wanted, world, lambda step: None), ""
     problems: list[str] = []
 
-    def keep(findings: Findings) -> None:
+    def keep(findings: TuneFindings) -> None:
         problems[:] = [_write(path, old, findings)]
 
     findings = measure(wanted, world, Progress(), keep)
@@ -96,7 +96,7 @@ def _measure(wanted: Request, world: MPI.Intracomm, path: Path, old: Document) -
     return findings, problems[0]
 
 
-def request(arguments: argparse.Namespace, nranks: int) -> Request:
+def request(arguments: argparse.Namespace, nranks: int) -> TuneRequest:
     """Arguments, checked: what is wrong is wrong on all ranks.
 
     Raises:
@@ -124,7 +124,7 @@ def request(arguments: argparse.Namespace, nranks: int) -> Request:
         dtypes.setdefault(type_class(dtype), dtype)
     if arguments.model:
         names = ()
-    return Request(names, tuple(sizes(least, greatest, factor=arguments.stepfactor)), tuple(dtypes.values()), time_s)
+    return TuneRequest(names, tuple(sizes(least, greatest, factor=arguments.stepfactor)), tuple(dtypes.values()), time_s)
 
 
 def _old_document(path: Path, world: MPI.Intracomm) -> Document:
@@ -152,7 +152,7 @@ def _read(path: Path) -> Document:
     return document
 
 
-def _write(path: Path, old: Document, findings: Findings) -> str:
+def _write(path: Path, old: Document, findings: TuneFindings) -> str:
     """Write the table, if there is anything new; what went wrong."""
     if not findings.sections and not findings.fits:
         return f"nothing was measured in the time given, so {path} is left as it is"
@@ -170,7 +170,7 @@ class Progress:
     def __init__(self) -> None:
         self._quiet_until = 0.0
 
-    def __call__(self, step: Step) -> None:
+    def __call__(self, step: TuneStep) -> None:
         """Say how far a run is."""
         text = f"{step.done}/{step.total} {step.cell}, {step.left_s:.0f} s left"
         if sys.stderr.isatty():
@@ -187,7 +187,7 @@ def _clear() -> None:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-def _report(findings: Findings, wanted: Request, path: Path) -> None:
+def _report(findings: TuneFindings, wanted: TuneRequest, path: Path) -> None:
     """Print the picks, the constants, what was left out, and how to use the file."""
     rows = [row for section in findings.sections for row in _rows(section)]
     if rows:

@@ -20,7 +20,7 @@ from hpcoll.base.ops import SUM
 from hpcoll.base.units import format_nbytes
 from hpcoll.cli.bench.cases import Buffers, Case, bind, calm, fill, make_buffers, wrong_elements
 from hpcoll.cli.bench.measure import BATCH_S, SMALL_NBYTES, Call, Pace, measure
-from hpcoll.cli.bench.request import Request as Calls
+from hpcoll.cli.bench.request import BenchRequest as Calls
 from hpcoll.cli.bench.request import cases
 from hpcoll.cli.tune.exchange import Fit, fit_levels
 from hpcoll.comm.communicator import Communicator
@@ -44,7 +44,7 @@ LARGE_NBYTES = 1 << 20  # a cell of this size gets twice the time of a small one
 
 
 @dataclass(frozen=True)
-class Request:
+class TuneRequest:
     """What to tune; equal on all ranks.
 
     Attributes:
@@ -60,7 +60,7 @@ class Request:
     seconds: float
 
 
-class Step(NamedTuple):
+class TuneStep(NamedTuple):
     """How far a run is: the cell that begins, cells done and in all, and seconds that are left."""
 
     cell: str
@@ -69,7 +69,7 @@ class Step(NamedTuple):
     left_s: float
 
 
-class Findings(NamedTuple):
+class TuneFindings(NamedTuple):
     """New sections of the table; what was left out; what gave wrong answers, and is therefore not in the table; the model's constants."""
 
     sections: tuple[Section, ...]
@@ -94,7 +94,7 @@ class Candidate(NamedTuple):
     calls: list[Call]
 
 
-class Result(NamedTuple):
+class Winner(NamedTuple):
     """Times of a candidate and of the MPI library alone, where the candidate does worst among forms and batches; what finding out took."""
 
     candidate: Candidate
@@ -125,8 +125,9 @@ class _Stage(NamedTuple):
 
 
 def run(
-    request: Request, world: MPI.Intracomm, progress: Callable[[Step], None], keep: Callable[[Findings], None] = lambda findings: None
-) -> Findings:
+    request: TuneRequest, world: MPI.Intracomm, progress: Callable[[TuneStep], None],
+    keep: Callable[[TuneFindings], None] = lambda findings: None,
+) -> TuneFindings:
     """Measure everything; collective, and the result is equal on all ranks.
 
     Args:
@@ -142,7 +143,7 @@ def run(
     work = sum(_work(_need(place, case, column.type_class)) for column in wanted for case in column.cases)
     done, total = 0, sum(len(column.cases) for column in wanted)
     model_s = min(MODEL_S, MODELLING * request.seconds) if wanted else request.seconds
-    found = Findings((), [], [], fit_levels(world, model_s))
+    found = TuneFindings((), [], [], fit_levels(world, model_s))
     sections: dict[str, dict[str, tuple[Entry, ...]]] = {}
     for column in wanted:
         stage = _Stage(world, Communicator(world.Dup()), clock)  # its plans go with it
@@ -153,7 +154,7 @@ def run(
                 found.notes.append(f"{column.collective} {column.type_class}")
                 break
             title = f"{column.collective} {column.type_class} {format_nbytes(case.nbytes)}"
-            progress(Step(title, done, total, max(0.0, left)))
+            progress(TuneStep(title, done, total, max(0.0, left)))
             need = _need(place, case, column.type_class)
             effort = _work(need)
             ranked, wrong = _measure_cell(stage, case, need, max(0.0, left) * effort / work)
@@ -168,7 +169,7 @@ def run(
     return found
 
 
-def columns(request: Request, rank: int, nranks: int) -> list[Column]:
+def columns(request: TuneRequest, rank: int, nranks: int) -> list[Column]:
     """What is measured, in order."""
     found = []
     for collective in request.collectives:
@@ -199,12 +200,12 @@ def _work(need: Need) -> float:
     return (2 + len(candidates(need))) * (1 + need.nbytes / LARGE_NBYTES)
 
 
-def _measure_cell(stage: _Stage, case: Case, need: Need, share: float) -> tuple[list[Result], list[str]]:
+def _measure_cell(stage: _Stage, case: Case, need: Need, share: float) -> tuple[list[Winner], list[str]]:
     """All that can serve a cell, best first, and what gave wrong answers; takes about ``share`` seconds."""
     end = stage.clock.left() - share
     memory = [make_buffers(case, side) for side in case.sides]
     library = Candidate("", 1, [bind(case, buffers, stage.world, MPI.SUM) for buffers in memory])
-    found: list[Result] = []
+    found: list[Winner] = []
     wrong: list[str] = []
     for algorithm, segment in [(NATIVE, max(1, case.nbytes)), *candidates(need)]:
         calls = [bind(case, buffers, stage.comm, MPI.SUM, algorithm=algorithm, segment=segment) for buffers in memory]
@@ -223,7 +224,7 @@ def _measure_cell(stage: _Stage, case: Case, need: Need, share: float) -> tuple[
     return rank_results(_run_off(stage, case, library, running, end)), wrong
 
 
-def _run_off(stage: _Stage, case: Case, library: Candidate, running: list[Result], end: float) -> list[Result]:
+def _run_off(stage: _Stage, case: Case, library: Candidate, running: list[Winner], end: float) -> list[Winner]:
     """Better times of candidates, from turns until the clock shows ``end``; the times there are when that is too soon."""
     collected: list[np.ndarray] = []
     round_s = sum(one.cost_s for one in running) / 2 / (1 + SCOUT_ROUNDS)  # each took its turns with the library
@@ -237,14 +238,14 @@ def _run_off(stage: _Stage, case: Case, library: Candidate, running: list[Result
     return _judge([one.candidate for one in running], np.concatenate(collected, axis=2), 0.0) if collected else running
 
 
-def rank_results(results: Sequence[Result]) -> list[Result]:
+def rank_results(results: Sequence[Winner]) -> list[Winner]:
     """Best first: ours that are clearly faster than ``native`` or the library alone, then ``native``, then ours for what it cannot serve.
 
     Where a call's way through Python shows, ``native`` is slower than the library alone, and what is faster than that is worth having.
     """
     alone = min((1.0, *(one.ratio for one in results if one.candidate.algorithm == NATIVE)))
 
-    def worth(one: Result) -> tuple[bool, bool, float]:
+    def worth(one: Winner) -> tuple[bool, bool, float]:
         native = one.candidate.algorithm == NATIVE
         return not native and one.ratio >= WORTH * alone, native, one.ratio
 
@@ -259,11 +260,11 @@ def _take_turns(stage: _Stage, case: Case, running: Sequence[Candidate], pace: P
     return np.concatenate([seconds.reshape(len(running), len(case.sides), -1) for seconds in times], axis=1)
 
 
-def _judge(running: Sequence[Candidate], seconds: np.ndarray, cost_s: float) -> list[Result]:
+def _judge(running: Sequence[Candidate], seconds: np.ndarray, cost_s: float) -> list[Winner]:
     """Results from times of the library and, after it, of candidates."""
     us = 1e6 * np.median(seconds, axis=2)
     worse = (us[0] / us).argmin(axis=1)[1:]
-    return [Result(one, float(mine[form]), float(us[0, form]), cost_s) for one, mine, form in zip(running, us[1:], worse)]
+    return [Winner(one, float(mine[form]), float(us[0, form]), cost_s) for one, mine, form in zip(running, us[1:], worse)]
 
 
 def _count_wrong(stage: _Stage, case: Case, memory: Sequence[Buffers], one: Candidate) -> int:
@@ -277,7 +278,7 @@ def _count_wrong(stage: _Stage, case: Case, memory: Sequence[Buffers], one: Cand
     return int(stage.world.allreduce(wrong))
 
 
-def _entries(need: Need, ranked: Sequence[Result]) -> list[Entry]:
+def _entries(need: Need, ranked: Sequence[Winner]) -> list[Entry]:
     """The best, and after it the best for calls that those before cannot serve: strict, ordered, of varying blocks."""
     assert need.nbytes is not None
     meaning = COLLECTIVES[need.collective]

@@ -43,7 +43,7 @@ class Derived(NamedTuple):
 Element: TypeAlias = np.dtype[Any] | Derived | str
 
 
-class Layout(NamedTuple):
+class BufferLayout(NamedTuple):
     """How elements lie in memory: extent and true bounds of one, in bytes; trusted ones may reach beyond the memory that is named."""
 
     dtype: np.dtype[Any]
@@ -95,7 +95,7 @@ def _types(datatype: MPI.Datatype) -> set[str]:
     return found
 
 
-def _plain(dtype: np.dtype[Any]) -> Layout | None:
+def _plain(dtype: np.dtype[Any]) -> BufferLayout | None:
     """Layout of the plain elements of a dtype, or None for one that no collective takes."""
     if dtype.kind in "biufc" and dtype.isbuiltin == 1 and dtype.isnative:
         dtype = np.dtype(dtype.str)  # long and long long become one object
@@ -103,7 +103,7 @@ def _plain(dtype: np.dtype[Any]) -> Layout | None:
         if not dtype.isnative or dtype.str[1:] not in _CHARACTERS:
             return None
         dtype = _CHARACTERS[dtype.str[1:]]
-    return Layout(dtype, dtype.itemsize, 0, dtype.itemsize, dtype.name)
+    return BufferLayout(dtype, dtype.itemsize, 0, dtype.itemsize, dtype.name)
 
 
 # By dtype of the array; grows with what arrays bring.
@@ -111,7 +111,7 @@ LAYOUTS = {dtype: layout for dtype in map(np.dtype, "?bhilqBHILQefdgFDG") if (la
 
 
 @functools.cache
-def _basic_datatypes() -> dict[int, Layout]:
+def _basic_datatypes() -> dict[int, BufferLayout]:
     """Layout by handle of the predefined MPI datatypes with plain elements; asks MPI, hence not before MPI_Init."""
     table = {}
     for name, datatype in vars(MPI).items():
@@ -138,7 +138,7 @@ def split(spec: Any, subject: str, *, vector: bool) -> tuple[Any, Any, Any, Any]
     return buffer, counts, displs, datatype
 
 
-def layout_of(array: Array | DeviceArray, datatype: object, subject: str) -> Layout | None:
+def layout_of(array: Array | DeviceArray, datatype: object, subject: str) -> BufferLayout | None:
     """Element layout that the datatype gives, or the array's own; None for one that only the MPI library can walk."""
     if datatype is None:
         layout = LAYOUTS.get(array.dtype) or _plain(array.dtype)
@@ -157,10 +157,10 @@ def layout_of(array: Array | DeviceArray, datatype: object, subject: str) -> Lay
         return layout
     lower, true_extent = datatype.Get_true_extent()
     label = datatype.name if datatype.is_named else "a derived datatype"
-    return Layout(np.dtype((np.void, datatype.size)), datatype.extent, lower, lower + true_extent, label, datatype)
+    return BufferLayout(np.dtype((np.void, datatype.size)), datatype.extent, lower, lower + true_extent, label, datatype)
 
 
-def place_one(counts: object, displs: object, nbytes: int, *, layout: Layout, nblocks: int, subject: str) -> _Place:
+def place_one(counts: object, displs: object, nbytes: int, *, layout: BufferLayout, nblocks: int, subject: str) -> _Place:
     """All elements as one stretch of memory, nblocks times as many as an explicit count says."""
     first = 0 if displs is None else _integer(displs, subject)
     offset = first * layout.extent
@@ -173,7 +173,7 @@ def place_one(counts: object, displs: object, nbytes: int, *, layout: Layout, nb
     return count, offset, None, None
 
 
-def place_blocks(counts: object, displs: object, nbytes: int, *, layout: Layout, nblocks: int, subject: str) -> _Place:
+def place_blocks(counts: object, displs: object, nbytes: int, *, layout: BufferLayout, nblocks: int, subject: str) -> _Place:
     """Blocks that each have their own count and displacement."""
     if counts is None:  # an even split, the rest to the first blocks
         base, extra = divmod(layout.infer(nbytes, 1, subject), nblocks)

@@ -9,12 +9,12 @@ from mpi4py import MPI
 from hpcoll.comm.arguments.buffer_specs import layout_of, split
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.arguments.methods import Method
-from hpcoll.runtime.engine.call_cache import Side
+from hpcoll.runtime.engine.call_cache import BufferPattern
 from hpcoll.runtime.engine.object_layout import HOLDERS
 from hpcoll.runtime.program.call_fields import ABSENT, ALIASED, BLOCKS, FILLED, MANY, OF_NONE, OF_RECEIVED, OF_SENT, ONE
 from hpcoll.runtime.transports.mpi import handle
 
-Sides = tuple[Side, Side]
+Sides = tuple[BufferPattern, BufferPattern]
 
 
 def sides(row: Method, arguments: Sequence[Any], buffers: Sequence[Any], rank: int, nranks: int) -> Sides | None:
@@ -41,9 +41,9 @@ def whose_sizes(row: Method, call: Call) -> int:
     return OF_NONE if not call.blocks[2] else OF_SENT if row.at_root == "sendbuf" else OF_RECEIVED
 
 
-def _side(spec: Any, kind: int, nranks: int, *, writable: bool) -> Side | None:
+def _side(spec: Any, kind: int, nranks: int, *, writable: bool) -> BufferPattern | None:
     if kind == ABSENT or spec is MPI.IN_PLACE:
-        return Side(ABSENT if kind == ABSENT else ALIASED)
+        return BufferPattern(ABSENT if kind == ABSENT else ALIASED)
     buffer, counts, displs, datatype = split(spec, "", vector=kind == MANY)
     array = _readable(spec, buffer, datatype, writable=writable)
     if array is None:
@@ -59,17 +59,17 @@ def _side(spec: Any, kind: int, nranks: int, *, writable: bool) -> Side | None:
         nbytes = array.nbytes - int(displs or 0) * layout.extent
         nbytes = nbytes if counts is None else int(counts) * (nranks if kind == BLOCKS else 1) * layout.extent
         nbytes = nbytes // layout.extent * layout.dtype.itemsize if derived else nbytes
-    return Side(kind, nbytes, writable, buffer, *_form(spec, datatype), layout.extent, derived)
+    return BufferPattern(kind, nbytes, writable, buffer, *_form(spec, datatype), layout.extent, derived)
 
 
 def opaque_sides(buffers: Sequence[Any]) -> Sides | None:
     """As `sides` for a call that only the MPI library understands: only its types count."""
-    found: list[Side] = []
+    found: list[BufferPattern] = []
     for i, spec in enumerate(buffers):
         buffer, datatype = (spec[0], spec[-1]) if type(spec) in (list, tuple) and 2 <= len(spec) <= 4 else (spec, None)
         if _readable(spec, buffer, datatype, writable=i == 1) is None:
             return None
-        found.append(Side(ONE, 0, i == 1, buffer, *_form(spec, datatype)))
+        found.append(BufferPattern(ONE, 0, i == 1, buffer, *_form(spec, datatype)))
     return found[0], found[1]
 
 

@@ -21,7 +21,7 @@ from hpcoll.runtime.gpu.device import Gpu, Temporary, gpu_of, kernels
 Launch = Callable[[int], None]  # of a stream
 
 
-class Bytes(NamedTuple):
+class StagedBytes(NamedTuple):
     """GPU memory made for a call, and what fills it."""
 
     memory: Temporary
@@ -42,7 +42,7 @@ def reduction(given: Reduction) -> Call:
     keep: list[object] = []
     source, in_place = send.address, given.in_place
 
-    def through(made: Bytes) -> int:
+    def through(made: StagedBytes) -> int:
         before.append(made.fill)
         keep.append(made.memory)
         return made.memory.address
@@ -53,7 +53,7 @@ def reduction(given: Reduction) -> Call:
         scaled = gpu.temporary(send.count * work.itemsize)
         factor = 1 if op.premultiplier is None else factor_of(op, work)
         fill = scale(gpu, scaled.address, work, source, dtype, send.count, factor, divides=False)
-        source, in_place = through(Bytes(scaled, fill)), False
+        source, in_place = through(StagedBytes(scaled, fill)), False
     if given.collective == "reduce_scatter" and in_place:
         source, in_place = through(copy(gpu, source, send.nbytes)), False
     target, after = recv.address if recv else 0, list[Launch]()
@@ -105,13 +105,13 @@ def scale(
     return lambda stream: gpu.launch(function, [dst, src, count, real, imag, int(divides)], blocks, made.BLOCK, stream)
 
 
-def copy(gpu: Gpu, src: int, nbytes: int) -> Bytes:
+def copy(gpu: Gpu, src: int, nbytes: int) -> StagedBytes:
     """A copy of memory."""
     memory = gpu.temporary(nbytes)
-    return Bytes(memory, lambda stream: gpu.driver.copy(memory.address, src, nbytes, stream))
+    return StagedBytes(memory, lambda stream: gpu.driver.copy(memory.address, src, nbytes, stream))
 
 
-def pack(gpu: Gpu, array: DeviceArray) -> Bytes:
+def pack(gpu: Gpu, array: DeviceArray) -> StagedBytes:
     """An array with gaps, in C order without."""
     made = kernels()
     assert array.strides is not None
@@ -123,7 +123,7 @@ def pack(gpu: Gpu, array: DeviceArray) -> Bytes:
     function = gpu.function(made.pack(array.dtype.itemsize, gpu.cc))
     values = [memory.address, array.pointer, *shape, *strides]
     blocks = -(-array.size // made.BLOCK)
-    return Bytes(memory, lambda stream: gpu.launch(function, values, blocks, made.BLOCK, stream))
+    return StagedBytes(memory, lambda stream: gpu.launch(function, values, blocks, made.BLOCK, stream))
 
 
 class Lifted:

@@ -9,13 +9,13 @@ from mpi4py import MPI
 from hpcoll.base.dtypes import is_bfloat16, is_extended
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import ReduceOp
-from hpcoll.comm.arguments.buffer_specs import Layout, layout_of, split
+from hpcoll.comm.arguments.buffer_specs import BufferLayout, layout_of, split
 from hpcoll.comm.arguments.call import is_in_place
 from hpcoll.comm.arguments.call_pattern import Sides
 from hpcoll.comm.arguments.memory import memory
 from hpcoll.comm.arguments.methods import NUMBERS, Method
 from hpcoll.comm.arguments.operators import to_native, to_ours
-from hpcoll.runtime.engine.call_cache import Side
+from hpcoll.runtime.engine.call_cache import BufferPattern
 from hpcoll.runtime.engine.mpi_collectives import MpiCall
 from hpcoll.runtime.program.call_fields import ALIASED, MANY
 from hpcoll.runtime.telemetry.call_log import CallLog
@@ -82,7 +82,7 @@ def compiled(
     return MpiCall(name, row.c_arguments, row.at_root, comm, root, datatype, op, in_place, sums, nbytes, log, number)
 
 
-def _datatype(side: Side) -> MPI.Datatype | None:
+def _datatype(side: BufferPattern) -> MPI.Datatype | None:
     """That of a side's elements, or None where none of MPI's is the array's own."""
     if isinstance(side.type, MPI.Datatype):
         return side.type
@@ -98,7 +98,7 @@ def only_native(row: Method, arguments: Sequence[Any], rank: int) -> tuple[str, 
         row, arguments: Of a call that was described, and is None.
         rank: Of the caller.
     """
-    found: list[Layout | None] = []
+    found: list[BufferLayout | None] = []
     for position, holds in zip(row.buffers(arguments, rank), row.holds, strict=True):
         if position is not None and not is_in_place(arguments[position]):
             buffer, _, _, datatype = split(arguments[position], "", vector=holds == MANY)

@@ -20,7 +20,7 @@ from hpcoll.runtime.gpu.device import gpu_of
 from hpcoll.selection.config import DIRECT, log, read_config
 
 
-class Served(NamedTuple):
+class Transfer(NamedTuple):
     """Buffer arguments as the MPI library takes them.
 
     Attributes:
@@ -32,7 +32,7 @@ class Served(NamedTuple):
     store: Callable[[MPI.Status], None] | None = None
 
 
-def serve(comm: MPI.Comm, specs: tuple[Any, ...], received: int | None, stream: Any, *, replaces: bool = False) -> Served:
+def serve(comm: MPI.Comm, specs: tuple[Any, ...], received: int | None, stream: Any, *, replaces: bool = False) -> Transfer:
     """Buffer arguments of a message or of two, for the MPI library.
 
     Args:
@@ -48,10 +48,10 @@ def serve(comm: MPI.Comm, specs: tuple[Any, ...], received: int | None, stream: 
     rank, names = comm.Get_rank(), ("sendbuf", "recvbuf") if len(specs) == 2 else ("buf",)
     arrays = gpu_arrays(specs, names, rank, received, stream)
     if not arrays:
-        return Served(specs)
+        return Transfer(specs)
     if is_direct(comm, arrays) and all(array.order for array in arrays.values()):
         settle(arrays, stream, rank)
-        return Served(tuple(_with(spec, _Exported(arrays[i])) if i in arrays else spec for i, spec in enumerate(specs)))
+        return Transfer(tuple(_with(spec, _ExportedMessage(arrays[i])) if i in arrays else spec for i, spec in enumerate(specs)))
     streams = {stream_of(array, stream, rank) for array in arrays.values()}
     mirror = Mirror(specs, arrays, received, set() if received is None else {received}, streams)
     hosts = tuple(as_native((spec,))[0] if i in arrays else spec for i, spec in enumerate(mirror.arguments))
@@ -64,9 +64,9 @@ def serve(comm: MPI.Comm, specs: tuple[Any, ...], received: int | None, stream: 
     else:
         mirror.fetch()
     if place is None or received is None:
-        return Served(hosts)
+        return Transfer(hosts)
     memory = _buffer(hosts[received])
-    return Served(hosts, lambda status: mirror.store(written(place, memory, status.Get_count(MPI.BYTE))))
+    return Transfer(hosts, lambda status: mirror.store(written(place, memory, status.Get_count(MPI.BYTE))))
 
 
 def written(place: Resolved, memory: np.ndarray[Any, Any], nbytes: int) -> list[tuple[int, int]]:
@@ -120,7 +120,7 @@ def _resolved(spec: Any, name: str, rank: int, *, writable: bool) -> Resolved:
     return place
 
 
-class _Exported:
+class _ExportedMessage:
     """GPU memory as one stretch of elements, bfloat16 as integers: MPI has no type for it."""
 
     def __init__(self, array: DeviceArray) -> None:

@@ -10,30 +10,30 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, HpcollError, TransportError
 from hpcoll.comm.context.context import Context, free
-from hpcoll.comm.context.team_cache import Registry
+from hpcoll.comm.context.team_cache import TeamCache
 from hpcoll.comm.diagnosis.flight_recorder import record_on_signal
-from hpcoll.comm.diagnosis.status_page import INTRODUCTION
+from hpcoll.comm.diagnosis.status_page import STATUS_PAGE
 from hpcoll.comm.plans.ledger import Ledger
 from hpcoll.comm.requests.operation import Operation, drain, give_up_all, stop_helper
 from hpcoll.comm.status import hard_exit
-from hpcoll.comm.status.live_contexts import LIVE
-from hpcoll.comm.status.rank_status import NOTICE
+from hpcoll.comm.status.live_contexts import live_contexts
+from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.runtime.transports.mpi import handle
 
 _FORK = "this process is a fork: MPI belongs to its parent"
 
-_registry = Registry()
+_registry = TeamCache()
 _making: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # locks by handle: two objects may be one communicator
 
 
 def _after_fork() -> None:
     _registry.forget()
-    NOTICE.forget()
-    INTRODUCTION.forget()
+    RANK_STATUS.forget()
+    STATUS_PAGE.forget()
     Operation.over = _FORK
-    for context in list(LIVE):
+    for context in list(live_contexts):
         context.close(_FORK)
-    LIVE.clear()
+    live_contexts.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -46,23 +46,23 @@ def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:
         context.break_off("a call before the communicator was freed")
     if not context.closed:
         drain(context)  # in which a call may fail
-    if not context.closed and context.resources.alarmed_by is None:
+    if not context.closed and context.resources.aborted_by is None:
         _registry.leave(context.resources, context.free())
-    elif context in LIVE:  # a call has failed
+    elif context in live_contexts:  # a call has failed
         context.close(context.closed or "the communicator was freed")
         give_up_all(context, TransportError(f"rank {context.rank}: given up: the communicator was freed"))
         free(context.parts)
         _registry.lose(context.resources)
-    LIVE.pop(context, None)
+    live_contexts.pop(context, None)
 
 
 def _finalizing(comm: MPI.Comm, keyval: int, nothing: object) -> None:
-    NOTICE.leave("has called MPI_Finalize")
+    RANK_STATUS.leave("has called MPI_Finalize")
     stop_helper()
     _registry.free()
-    for context in list(LIVE):
+    for context in list(live_contexts):
         context.close("MPI is finalised")
-    LIVE.clear()
+    live_contexts.clear()
 
 
 _KEYVALS: list[int] = []
@@ -100,16 +100,16 @@ def context_of(comm: MPI.Intracomm, mixed: bool | None = None, ledger: Ledger | 
 
 def _new_context(comm: MPI.Intracomm, mixed: bool, ledger: Ledger | None) -> Context:
     """A context for a communicator that has none."""
-    INTRODUCTION.begin()
+    STATUS_PAGE.begin()
     resources, parts = _registry.join(comm, mixed)
     resources.serve(comm)
-    INTRODUCTION.meet(resources)
+    STATUS_PAGE.meet(resources)
     context = Context(resources, ledger or Ledger(), parts)
     if len(resources.near) < resources.nranks:
         from hpcoll.comm.diagnosis.responder import attend  # what ranks of one node do not need
 
         attend(resources)
-    LIVE[context] = None
+    live_contexts[context] = None
     if resources.config.record is not None:
         record_on_signal(resources.config.record)
     comm.Set_attr(_KEYVALS[0], context)
@@ -129,7 +129,7 @@ def renewed(comm: MPI.Intracomm, old: Context) -> Context:
         old.break_off("a call before the communicator was recovered")
     give_up_all(old, TransportError(f"rank {old.rank}: given up: the communicator was recovered"))
     old.close("it was recovered: this is another object over the same communicator")
-    LIVE.pop(old, None)
+    live_contexts.pop(old, None)
     MPI.Intracomm(comm).Delete_attr(_KEYVALS[0])
     made = context_of(comm, resources.asked_mixed, old.ledger)
     _registry.lose(resources)
@@ -146,7 +146,7 @@ class _MadeOnce:
         attributes = vars(comm)
         with attributes.setdefault("_making", threading.Lock()):
             if "_context" not in attributes:
-                starts = attributes.get("_starts")  # `hpcoll.comm.requests.pending.Starts`
+                starts = attributes.get("_starts")  # `hpcoll.comm.requests.pending.PendingStarts`
                 try:
                     context = context_of(comm, comm._mixed, attributes.get("_ledger"))
                 except BaseException as error:

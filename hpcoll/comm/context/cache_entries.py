@@ -13,7 +13,7 @@ from hpcoll.comm.context.planner import Planner
 from hpcoll.comm.context.prepared import Prepared
 from hpcoll.comm.plans.plan import Plan
 from hpcoll.comm.plans.segmentation import counts_of, ledger_nbytes
-from hpcoll.runtime.engine.call_cache import CallTable, Served
+from hpcoll.runtime.engine.call_cache import CachedCall, CallTable
 from hpcoll.runtime.engine.mpi_collectives import MAX_COUNT, MpiCall
 from hpcoll.runtime.program.call_fields import ALIASED, BLOCKS, UNKNOWN
 
@@ -28,7 +28,7 @@ def may_enter(table: CallTable, call: Call, plan: Plan, send: Any) -> bool:
 
 
 def enter(
-    planner: Planner, table: CallTable, method: str, arguments: tuple[Any, ...], buffers: tuple[Any, ...], call: Call, served: Served,
+    planner: Planner, table: CallTable, method: str, arguments: tuple[Any, ...], buffers: tuple[Any, ...], call: Call, served: CachedCall,
     most_nbytes: int = NEVER,
 ) -> None:  # fmt: skip
     """Let calls like one be found in a table.
@@ -49,7 +49,7 @@ def enter(
 
 
 def _enter(
-    table: CallTable, row: Method, arguments: tuple[Any, ...], found: Sides, call: Call, served: Served, cell: tuple[int, int],
+    table: CallTable, row: Method, arguments: tuple[Any, ...], found: Sides, call: Call, served: CachedCall, cell: tuple[int, int],
     who: tuple[int, int],
 ) -> None:  # fmt: skip
     """``cell``: least and most bytes of the messages of such calls; ``who``: rank and size."""
@@ -87,9 +87,9 @@ def enter_native(
     found = sides(row, arguments, buffers, on.rank, on.nranks) if call is not None or op is not None else None
     by = None if table.starts or found is None else compiled(row, arguments, on.native, found, plan.account.sums, nparts, on.log)
     if call is not None and found is not None:
-        _enter(table, row, arguments, found, call, Served(by, plan), planner.cell(call), (on.rank, on.nranks))
+        _enter(table, row, arguments, found, call, CachedCall(by, plan), planner.cell(call), (on.rank, on.nranks))
     elif found is not None and by is not None:
         nblocks = on.nranks if row.holds[0] == BLOCKS and found[0].kind == ALIASED else 1  # in place: the call counts one of them
-        table.enter(op, *found, Served(by, plan, (0, MAX_COUNT), found[1].nbytes // (found[1].size * nblocks)))
+        table.enter(op, *found, CachedCall(by, plan, (0, MAX_COUNT), found[1].nbytes // (found[1].size * nblocks)))
     elif call is None and (opaque := opaque_sides(buffers)) is not None:
-        table.enter(op, *opaque, Served(None, plan, count=1, sizes=UNKNOWN))  # of no bytes each
+        table.enter(op, *opaque, CachedCall(None, plan, count=1, sizes=UNKNOWN))  # of no bytes each

@@ -19,17 +19,17 @@ from hpcoll.comm.arguments.call import Call, Form, written
 from hpcoll.comm.arguments.methods import FOUND_BY, METHODS
 from hpcoll.comm.context import cache_entries, native_calls
 from hpcoll.comm.context.planner import Planner
-from hpcoll.comm.context.prepared import Asked, Prepared
-from hpcoll.comm.diagnosis.call_check import compare
-from hpcoll.comm.diagnosis.failure_handling import Closing, check_others, end_badly, go_on, left_alone
-from hpcoll.comm.diagnosis.watchdog import Watch
-from hpcoll.comm.plans.engine_pool import BlockingEngines
+from hpcoll.comm.context.prepared import CallOptions, Prepared
+from hpcoll.comm.diagnosis.call_check import check_call
+from hpcoll.comm.diagnosis.failure_handling import FailureScope, fail_call, left_alone, raise_remote_failure, run_to_end
+from hpcoll.comm.diagnosis.watchdog import Watchdog
+from hpcoll.comm.plans.engine_pool import EnginePool
 from hpcoll.comm.plans.ledger import Ledger
 from hpcoll.comm.plans.plan import Plan
 from hpcoll.comm.plans.signature import Signature
 from hpcoll.comm.requests.operation import abandon
 from hpcoll.comm.requests.owner import other_thread
-from hpcoll.comm.requests.persistent_request import Persistent
+from hpcoll.comm.requests.persistent_request import PersistentRequest
 from hpcoll.comm.team.resources import Resources
 from hpcoll.runtime.engine import call_cache
 from hpcoll.runtime.engine.entry import UNPACK_RESULTS, call_compiled, run_cached
@@ -48,7 +48,7 @@ class Parts(NamedTuple):
 
     resources: Resources
     planner: Planner
-    engines: BlockingEngines
+    engines: EnginePool
     ledger: Ledger
 
 
@@ -76,7 +76,7 @@ class Context:
         self.rank, self.nranks, self.caller = resources.rank, resources.nranks, resources.caller
         self.token = self.caller.token
         self.ledger = ledger
-        self.engines = BlockingEngines() if parts is None else parts.engines
+        self.engines = EnginePool() if parts is None else parts.engines
         self.tables = call_cache.CallCache(self.rank, self.nranks)
         self.started = [
             call_cache.CallCache(self.rank, self.nranks, one.tickets.ctypes.data) for one in self.resources.message_contexts[1:]
@@ -85,10 +85,10 @@ class Context:
         if parts is not None:
             ledger.take_over(parts.ledger)
             self.planner.serve(ledger, self._forget)
-        self.resources.agreements.serve(self)
+        self.resources.service_collectives.serve(self)
         self.closed = ""
         self.limit_s: float | None = None
-        self.persistent: weakref.WeakValueDictionary[int, Persistent] = weakref.WeakValueDictionary()
+        self.persistent: weakref.WeakValueDictionary[int, PersistentRequest] = weakref.WeakValueDictionary()
         self.turn, self.starting = 0, False
         self.planned = call_cache.CallCache(self.rank, self.nranks, _BUSY.ctypes.data)
 
@@ -126,9 +126,9 @@ class Context:
         for one in (self.tables, *self.started, self.planned):
             one.forget()
 
-    def closing(self, what: str) -> Closing:
+    def closing(self, what: str) -> FailureScope:
         """Where the GPU or memory may fail on this rank alone."""
-        return Closing(self, what)
+        return FailureScope(self, what)
 
     def check(self, method: str = "", arguments: tuple[Any, ...] = (), form: Form = "blocking") -> None:
         """Refuse a communicator that cannot be used any more.
@@ -142,7 +142,7 @@ class Context:
         if not self.closed:
             try:
                 place = 1 + self.turn if form == "in flight" else 0
-                check_others(self.resources, place, partial(self._about_to, method, arguments, form))
+                raise_remote_failure(self.resources, place, partial(self._about_to, method, arguments, form))
             except TransportError as error:
                 self.interrupted("a call that did not begin", error)
         if self.closed or MPI.Is_finalized():
@@ -190,7 +190,7 @@ class Context:
                 self.check()
             raise other_thread(self.rank)
         if status == MISS:
-            self._run_prepared(key, arguments, Asked(algorithm, segment, stream, limit_s=limit_s), table, *buffers)
+            self._run_prepared(key, arguments, CallOptions(algorithm, segment, stream, limit_s=limit_s), table, *buffers)
             return
         assert table is not None
         served = table.latest
@@ -200,7 +200,7 @@ class Context:
         if served.unpacks:
             self._go_on(served.plan, served.by, call_compiled(UNPACK_RESULTS, table.address, 0, 0, 0), limit_s, arguments)
 
-    def prepare(self, method: str, arguments: tuple[Any, ...], asked: Asked) -> Prepared:
+    def prepare(self, method: str, arguments: tuple[Any, ...], asked: CallOptions) -> Prepared:
         """Describe a call and find how it runs.
 
         Args:
@@ -223,13 +223,13 @@ class Context:
         return Prepared(call, plan, arguments, describe, self.resources)
 
     def _run_prepared(
-        self, key: call_cache.Key, arguments: tuple[Any, ...], asked: Asked, table: call_cache.CallTable | None, *buffers: Any
+        self, key: call_cache.Key, arguments: tuple[Any, ...], asked: CallOptions, table: call_cache.CallTable | None, *buffers: Any
     ) -> None:
         method, root, *_ = call_cache.whole(key)
         arguments = METHODS[method].meant(arguments, self.rank)
         self.check(method, arguments)
         if self.resources.config.check == EVERY_CALL:
-            compare(self, METHODS[method], arguments, root, self.limit_s if asked.limit_s is None else asked.limit_s)
+            check_call(self, METHODS[method], arguments, root, self.limit_s if asked.limit_s is None else asked.limit_s)
         with self.closing(method):
             prepared = self.prepare(method, arguments, asked)
         call, plan = prepared.call, prepared.plan
@@ -240,19 +240,19 @@ class Context:
             return
         engine = self._run_engine(key, arguments, prepared, asked.limit_s)
         if table is not None and self.resources.config.check != EVERY_CALL and cache_entries.may_enter(table, call, plan, buffers[0]):
-            cache_entries.enter(self.planner, table, method, arguments, buffers, call, call_cache.Served(engine, plan))
+            cache_entries.enter(self.planner, table, method, arguments, buffers, call, call_cache.CachedCall(engine, plan))
 
     def _run_engine(self, key: call_cache.Key, arguments: tuple[Any, ...], prepared: Prepared, limit_s: float | None) -> HostEngine:
         """Run a call by its plan's engine."""
         call, plan = prepared.call, prepared.plan
         assert call is not None
         with self.closing(plan.named(call.count)):
-            engine, status = self.engines.run(plan, call, prepared.carrier.begin())
+            engine, status = self.engines.run(plan, call, prepared.context_pool.begin())
         if status == BUSY:
             self.run(status, key, arguments)
         if status or call.finish is not None:
             self._go_on(plan, engine, status, limit_s, arguments, call)
-        prepared.carrier.end()
+        prepared.context_pool.end()
         return engine
 
     def _go_on(
@@ -261,7 +261,7 @@ class Context:
         """Run to the end what has not ended at once; ``arguments`` are the caller's, which it may let go of when this fails."""
         try:
             if status:
-                go_on(self.resources, engine, status, self.limit_s if limit_s is None else limit_s)
+                run_to_end(self.resources, engine, status, self.limit_s if limit_s is None else limit_s)
             if call is not None and call.finish is not None:
                 call.finish()
         except BaseException as error:
@@ -271,25 +271,25 @@ class Context:
                 abandon(engine, call, arguments)
             raise
 
-    def watch(self, engine: HostEngine, form: Form, called_at: str, limit_s: float | None, begun: float) -> Watch:
+    def watch(self, engine: HostEngine, form: Form, called_at: str, limit_s: float | None, begun: float) -> Watchdog:
         """A watch over a run in flight that does not end: its form, where the program called it, how long it may take, and since when."""
-        return Watch(self.resources, engine, form, called_at, limit_s, begun)
+        return Watchdog(self.resources, engine, form, called_at, limit_s, begun)
 
-    def hear(self) -> None:
+    def raise_remote_failure(self) -> None:
         """Raise what a call of another rank has failed with."""
-        check_others(self.resources)
+        raise_remote_failure(self.resources)
 
     def break_off(self, what: str) -> None:
         """A signal's handler has left a blocking call before Python could see how far it was: as `interrupted`."""
         try:
             self.interrupted(what, InterruptedError("a signal's handler raised an exception in it"))
         finally:
-            for engine in self.engines.made() + self.resources.agreements.made():
+            for engine in self.engines.made() + self.resources.service_collectives.made():
                 abandon(engine, None)
 
     def interrupted(self, what: str, error: BaseException) -> None:
         """A collective stopped half-way; raises the error with where, if it is ours."""
-        end_badly(self, what, error)
+        fail_call(self, what, error)
 
 
 def free(parts: Parts) -> None:

@@ -20,8 +20,8 @@ from hpcoll.comm.arguments.host_mirror import Mirror, mirror_of
 from hpcoll.comm.arguments.methods import Caller, Method
 from hpcoll.comm.context.gpu_resources import GpuEngines, Gpus
 from hpcoll.comm.context.planner import Planner
-from hpcoll.comm.context.prepared import Asked, Prepared
-from hpcoll.comm.context.symmetric_memory import Form
+from hpcoll.comm.context.prepared import CallOptions, Prepared
+from hpcoll.comm.context.symmetric_memory import ArrayForm
 from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.team.resources import Resources
 from hpcoll.kernels import MAX_SOURCES
@@ -48,7 +48,7 @@ class GpuCalls:
         self._on, self._planner = resources, planner
         self._routes: Gpus | None = None
 
-    def prepare(self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, asked: Asked) -> Prepared:
+    def prepare(self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, asked: CallOptions) -> Prepared:
         """Describe a call on GPU arrays and find how it runs; arguments and errors as `hpcoll.comm.context.context.Context.prepare`.
 
         Args:
@@ -60,7 +60,7 @@ class GpuCalls:
             return self._by_program(row, arguments, arrays, asked, *found)
         return self._by_mirror(row, arguments, asked)
 
-    def _by_mirror(self, row: Method, arguments: tuple[Any, ...], asked: Asked) -> Prepared:
+    def _by_mirror(self, row: Method, arguments: tuple[Any, ...], asked: CallOptions) -> Prepared:
         mirror = mirror_of(row.name, arguments, asked.stream, self._on.rank)
         assert mirror is not None
         call = self._describe_mirrored(row, arguments, asked.stream, mirror)
@@ -74,7 +74,7 @@ class GpuCalls:
         return Prepared(call, plan, mirror.arguments, describe, self._on, mirror.store)
 
     def _by_program(
-        self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, asked: Asked, on_gpu: "_OnGpu", call: Call
+        self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, asked: CallOptions, on_gpu: "_OnGpu", call: Call
     ) -> Prepared:  # fmt: skip
         routes = self.routes(on_gpu.gpu)
         call = self._launching(call, on_gpu, routes, arrays, asked.stream)
@@ -172,7 +172,7 @@ class GpuCalls:
             raise ArgumentError(f"rank {on.rank}: this communicator uses GPU {mine}, got an array on GPU {gpu.ordinal}: use one each")
         return self._routes
 
-    def array(self, form: Form) -> Any:
+    def array(self, form: ArrayForm) -> Any:
         """An array in symmetric GPU memory; collective.
 
         Raises:
@@ -180,7 +180,7 @@ class GpuCalls:
         """
         on = self._on
         found = cuda.driver() if cuda.is_likely() else None
-        if not on.agreements.everywhere(np.array([found is not None]), Purpose.GPU, f"an array in GPU memory with {form}")[0]:
+        if not on.service_collectives.everywhere(np.array([found is not None]), Purpose.GPU, f"an array in GPU memory with {form}")[0]:
             raise ArgumentError(f"rank {on.rank}: device 'cuda' needs a GPU on every rank" + ("" if found else ", got none here"))
         assert found is not None
         ordinal = found.current_ordinal()

@@ -14,7 +14,7 @@ from hpcoll.comm.plans.plan import MessageContext
 from hpcoll.comm.plans.segmentation import lane_nbytes
 from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.team.resources import Resources
-from hpcoll.comm.team.shared_staging import Turn
+from hpcoll.comm.team.shared_staging import StagingLease
 from hpcoll.comm.team.team import IN_FLIGHT
 from hpcoll.runtime.engine.gpu_engine import GpuEngine
 from hpcoll.runtime.engine.host_engine import Binding, Shape
@@ -56,7 +56,7 @@ class Gpus:
     def __init__(self, on: Resources, gpu: Gpu) -> None:
         self.gpu, self._on, self._ranks, self._path = gpu, on, on.node, on.config.cuda_path
         self._me = object()  # by which the group's turns know whose they are
-        self._turn: Turn | None = None
+        self._turn: StagingLease | None = None
         self._blocking: MessageContext | None = None
         self._in_flight: list[MessageContext] = []
         with on.alone(Purpose.GPU, "the first call of arrays in GPU memory"):
@@ -122,7 +122,7 @@ class Gpus:
 
     def begin(self) -> MessageContext:
         """The message context of a blocking call that begins; collective. Where staging memory is large, the group's take turns with it."""
-        on, turns = self._on, self._on.group.turns
+        on, turns = self._on, self._on.team.turns
         if self._stages and (self._turn is None or not turns.begin(self._turn, self._me)):
             with on.alone(Purpose.GPU, "a blocking call of arrays in GPU memory"):
                 self._turn, self._blocking = turns.take(self._me, self.gpu, on.native) or self._new_turn()
@@ -135,9 +135,9 @@ class Gpus:
         if self._turn is not None and found is not None and (found.rings is not None or not self._on.shares_memory):
             self._turn.end(found)
 
-    def _new_turn(self) -> tuple[Turn, MessageContext]:
+    def _new_turn(self) -> tuple[StagingLease, MessageContext]:
         (made,) = self._new_message_contexts(1)
-        return self._on.group.turns.add(self._me, self.gpu), made
+        return self._on.team.turns.add(self._me, self.gpu), made
 
     def in_flight(self, turn: int) -> MessageContext:
         """That of a non-blocking call; collective at the first one."""
@@ -160,7 +160,7 @@ class Gpus:
 
         It is pinned at once, which gives it pages, and all ranks of the node do without it where that fails on one of them.
         """
-        message_contexts = self._on.group.new_message_contexts(n, self._capacity or _NO_STAGING_NBYTES)
+        message_contexts = self._on.team.new_message_contexts(n, self._capacity or _NO_STAGING_NBYTES)
         problem = "" if message_contexts[0].rings is not None or not self._on.shares_memory else self._ranks.refused
         try:
             for message_context in message_contexts:
@@ -171,7 +171,7 @@ class Gpus:
         if refused:
             log.warning("GPU arrays travel by MPI on this node: %s", refused)
         use = not refused and self._path != DIRECT
-        self._on.group.uses_mpi |= not use
+        self._on.team.uses_mpi |= not use
         return message_contexts if use else [message_context.by_mpi() for message_context in message_contexts]
 
     def _pin(self, message_context: MessageContext) -> None:

@@ -14,7 +14,7 @@ from hpcoll.comm.arguments.buffer_specs import Element
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.arguments.methods import METHODS
 from hpcoll.comm.arguments.native import only_native
-from hpcoll.comm.context.service_collectives import Agreements, BuildEngine
+from hpcoll.comm.context.service_collectives import BuildEngine, ServiceCollectives
 from hpcoll.comm.plans.engine_builder import HostEngines
 from hpcoll.comm.plans.ledger import Ledger, named
 from hpcoll.comm.plans.plan import MessageContext, Plan
@@ -24,7 +24,7 @@ from hpcoll.comm.team.resources import Resources
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.selection.choose import Choice, Need
 from hpcoll.selection.config import HOST, NATIVE, log, positive_segment
-from hpcoll.selection.ranges import Ranges
+from hpcoll.selection.ranges import SizeRanges
 
 _MAX_PLANS = 1024
 
@@ -41,8 +41,8 @@ class Planner:
     def __init__(self, resources: Resources, ledger: Ledger, forgotten: Callable[[], None]) -> None:
         self.resources, self._ledger, self._forgotten = resources, ledger, forgotten
         self._engines = HostEngines(resources.topology, resources.wait_policy, resources.lock, resources.capacity)
-        self._ranges = Ranges(resources.config)
-        resources.agreements = Agreements(resources, self._engines.build)
+        self._ranges = SizeRanges(resources.config)
+        resources.service_collectives = ServiceCollectives(resources, self._engines.build)
         self._plans: dict[tuple[Any, ...], Plan] = {}  # by kind of call and cell of sizes
         self._alike: dict[tuple[Any, ...], Plan] = {}  # by kind of call and choice
 
@@ -77,7 +77,7 @@ class Planner:
             raise refusal(self.resources.rank, call, error) from None
 
     def library(self, operation: str, element: str, why: str) -> Plan:
-        """The plan of calls that hpcoll leaves to the MPI library; arguments as in `hpcoll.comm.plans.ledger.Row`."""
+        """The plan of calls that hpcoll leaves to the MPI library; arguments as in `hpcoll.comm.plans.ledger.LedgerRow`."""
         key = NATIVE, operation, element, why
         if key not in self._plans:
             account = self._ledger.library(operation, element, why, self.resources.rank)
@@ -143,7 +143,7 @@ class Planner:
         if self.resources.rank == call.root:
             sizes[:] = call.blocks[2]
         what = f"{call.collective.capitalize()}v, for which rank {call.root} tells the sizes of blocks"
-        self.resources.agreements.combine(sizes, Purpose.SIZES, what)
+        self.resources.service_collectives.combine(sizes, Purpose.SIZES, what)
         return tuple(sizes.tolist())
 
     def forget(self) -> None:

@@ -7,7 +7,7 @@ from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.plans.plan import MessageContext, Plan
 
 
-class Asked(NamedTuple):
+class CallOptions(NamedTuple):
     """The keywords of a call, and whether it is to return before it has ended."""
 
     algorithm: str | None
@@ -17,7 +17,7 @@ class Asked(NamedTuple):
     limit_s: float | None = None
 
 
-class Carrier(Protocol):
+class ContextPool(Protocol):
     """What has message contexts: `Resources` for arrays in host memory, routes between GPUs for arrays there."""
 
     def begin(self) -> MessageContext:
@@ -52,5 +52,5 @@ class Prepared(NamedTuple):
     plan: Plan
     arguments: tuple[Any, ...]
     describe: Callable[[], Call | None]
-    carrier: Carrier
+    context_pool: ContextPool
     after_native: Callable[[], None] | None = None

@@ -13,8 +13,8 @@ from mpi4py import MPI
 from hpcoll.base.errors import TransportError
 from hpcoll.base.ops import BOR
 from hpcoll.comm.arguments.call import Call
-from hpcoll.comm.diagnosis.failure_handling import go_on
-from hpcoll.comm.plans.engine_pool import BlockingEngines
+from hpcoll.comm.diagnosis.failure_handling import run_to_end
+from hpcoll.comm.plans.engine_pool import EnginePool
 from hpcoll.comm.plans.ledger import Account
 from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.plans.signature import Purpose
@@ -43,10 +43,10 @@ class Owner(Protocol):
         """A collective stopped half-way."""
 
 
-class Agreements:
+class ServiceCollectives:
     """Those of one communicator's ranks. All of them make the same, in the same order.
 
-    Each raises MismatchError, PeerFailed and CollectiveTimeout as a call does. `hpcoll.comm.diagnosis.failure_handling.Closing` names them.
+    Each raises MismatchError, PeerFailed and CollectiveTimeout as a call does.
 
     Args:
         on: Resources of the communicator.
@@ -54,7 +54,7 @@ class Agreements:
     """
 
     def __init__(self, on: Resources, build: BuildEngine) -> None:
-        self._on, self._build, self._engines = on, build, BlockingEngines()
+        self._on, self._build, self._engines = on, build, EnginePool()
         self._plans: dict[tuple[str, Purpose], Plan] = {}
         self._kept: dict[Purpose, tuple[np.ndarray, np.ndarray, Call, HostEngine]] = {}
         self._owner: Owner | None = None
@@ -137,7 +137,7 @@ class Agreements:
             raise other_thread(owner.rank)
         what = what or purpose.text
         try:
-            go_on(self._on, engine, status, owner.limit_s if limit_s is None else limit_s, what)
+            run_to_end(self._on, engine, status, owner.limit_s if limit_s is None else limit_s, what)
         except BaseException as error:
             try:
                 if not isinstance(error, TransportError):  # what a signal's handler raised

@@ -19,19 +19,19 @@ from hpcoll.comm.context.attach import WithContext, existing_context
 from hpcoll.comm.context.cache_entries import enter, enter_native, may_enter
 from hpcoll.comm.context.context import Context
 from hpcoll.comm.context.native_calls import arguments_of
-from hpcoll.comm.context.prepared import Asked, Prepared
-from hpcoll.comm.diagnosis.call_check import compare_requests
+from hpcoll.comm.context.prepared import CallOptions, Prepared
+from hpcoll.comm.diagnosis.call_check import check_persistent
 from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.plans.segmentation import ledger_nbytes
-from hpcoll.comm.requests.chained import follow
+from hpcoll.comm.requests.chained import chain
 from hpcoll.comm.requests.operation import collect, hurry
 from hpcoll.comm.requests.owner import other_thread
 from hpcoll.comm.requests.pending import defer
-from hpcoll.comm.requests.persistent_request import Persistent
+from hpcoll.comm.requests.persistent_request import PersistentRequest
 from hpcoll.comm.requests.progress_thread import can_be_helped
 from hpcoll.comm.requests.request import Make, Request, begin, is_eager, launch, start
 from hpcoll.comm.team.team import IN_FLIGHT
-from hpcoll.runtime.engine.call_cache import CallTable, Key, Served
+from hpcoll.runtime.engine.call_cache import CachedCall, CallTable, Key
 from hpcoll.runtime.engine.entry import run_cached
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.call_fields import MISS
@@ -50,7 +50,7 @@ def issue(
     context = comm.__dict__.get("_context")
     limit_s = None if timeout is None else limit_of(timeout, comm if context is None else context)
     if context is None:
-        asked = Asked(algorithm, segment, stream, True, limit_s)
+        asked = CallOptions(algorithm, segment, stream, True, limit_s)
         request = _first(comm, method, arguments, asked) if existing_context(comm) is None else None
         if request is not None:
             return request
@@ -72,7 +72,7 @@ def issue(
 
 
 def _go_on(context: Context, method: str, arguments: tuple[Any, ...], key: Key, status: int | None, asked: tuple[Any, ...]) -> MPI.Request:
-    """The request of a call that did not end in its first turns, or had none; ``asked`` has what `Asked` takes."""
+    """The request of a call that did not end in its first turns, or had none; ``asked`` has what `CallOptions` takes."""
     turn, meant = context.turn, METHODS[method].meant(arguments, context.rank) if status == MISS else arguments
     late = status == BUSY and hurry(context.resources.message_contexts[1 + turn], context.resources.wait_policy)
     if late or meant is not arguments:  # it may be known by what it means
@@ -87,7 +87,7 @@ def _go_on(context: Context, method: str, arguments: tuple[Any, ...], key: Key, 
         table.latest.plan.account.note(table.nbytes)
         return _IN_MPI[method](context.resources.native, *arguments)
     request = None if status == MISS else _under_way(context, method, key, status, arguments, asked[-1])
-    return request or _prepared(context, method, arguments, Asked(*asked))
+    return request or _prepared(context, method, arguments, CallOptions(*asked))
 
 
 def _under_way(
@@ -113,7 +113,7 @@ def _under_way(
     return request
 
 
-def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Asked, make: Make | None = None) -> MPI.Request:
+def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: CallOptions, make: Make | None = None) -> MPI.Request:
     """The request of a call that is described and planned; where ``make`` is given it makes it, whoever serves the call."""
     collect()
     row, algorithm, turn = METHODS[method], asked.algorithm, context.turn
@@ -138,16 +138,16 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Aske
             enter_native(context.planner, table, method, arguments, (send, recv), prepared._replace(plan=plan))
         plan.account.note(ledger_nbytes(call, context.nranks))
         request = _IN_MPI[method](context.resources.native, *theirs)
-        return request if make is None else follow(context.rank, f"I{method.lower()}", request, make)
+        return request if make is None else chain(context.rank, f"I{method.lower()}", request, make)
     with context.closing(plan.named(call.count)):
-        request, engine = start(context, prepared.carrier.in_flight(turn), plan, call, make or Request.of, asked.limit_s)
+        request, engine = start(context, prepared.context_pool.in_flight(turn), plan, call, make or Request.of, asked.limit_s)
     context.turn = (turn + 1) % IN_FLIGHT
     if is_eager(call, engine) and may_enter(table, call, plan, send):
-        enter(context.planner, table, method, arguments, (send, recv), call, Served(engine, plan), engine.wait_policy.eager)
+        enter(context.planner, table, method, arguments, (send, recv), call, CachedCall(engine, plan), engine.wait_policy.eager)
     return request
 
 
-def _first(comm: WithContext, method: str, arguments: tuple[Any, ...], asked: Asked) -> MPI.Request | None:
+def _first(comm: WithContext, method: str, arguments: tuple[Any, ...], asked: CallOptions) -> MPI.Request | None:
     """The request of a call on a communicator without a context, which only all ranks together can make, and no call in flight waits for.
 
     Where no thread can do so meanwhile, the library's own serves. None where it cannot, or there is a context by now.
@@ -177,7 +177,7 @@ _BYTE = np.dtype(np.uint8)
 
 
 class _Planned(NamedTuple):
-    """What a persistent request is made of, as `Persistent._bind` wants it."""
+    """What a persistent request is made of, as `PersistentRequest._bind` wants it."""
 
     plan: Plan
     message_context: MessageContext
@@ -214,24 +214,24 @@ def _made_persistent(
     if run_cached(table.address, send, recv, op) == BUSY:
         planned = _planned_before(context, table, method, arguments)
     else:
-        asked = Asked(algorithm, segment, stream, in_flight=True)
+        asked = CallOptions(algorithm, segment, stream, in_flight=True)
         with context.closing(method):
             prepared = context.prepare(method, arguments, asked)
         call, plan = prepared.call, prepared.plan
         if call is None or plan.algorithm == NATIVE:
             theirs = arguments_of(context, METHODS[method], prepared._replace(arguments=arguments))
-            compare_requests(context, method, root, None)
+            check_persistent(context, method, root, None)
             plan.account.note(ledger_nbytes(call, context.nranks))
             return getattr(context.resources.native, f"{method}_init")(*theirs)
         planned = _plan_first(context, prepared, call)
         if may_enter(table, call, plan, send):
-            enter(context.planner, table, method, arguments, (send, recv), call, Served(planned.engine, (plan, call)))
+            enter(context.planner, table, method, arguments, (send, recv), call, CachedCall(planned.engine, (plan, call)))
     try:
-        compare_requests(context, method, root, planned.engine)
+        check_persistent(context, method, root, planned.engine)
     except BaseException:
         planned.give_back()
         raise
-    request = Persistent()
+    request = PersistentRequest()
     with context.closing(planned.plan.named(planned.call.count)):
         request._bind(context, *planned, limit_s)
     return request
@@ -254,10 +254,10 @@ def _planned_before(context: Context, table: CallTable, method: str, arguments: 
 
 def _plan_first(context: Context, prepared: Prepared, call: Call) -> _Planned:
     with context.closing(prepared.plan.named(call.count)):
-        message_context = prepared.carrier.message_context()
+        message_context = prepared.context_pool.message_context()
         engine = prepared.plan.take(message_context, call)
     describe = None if call.as_given else prepared.describe
-    return _Planned(prepared.plan, message_context, engine, call, describe, partial(prepared.carrier.give_back, message_context))
+    return _Planned(prepared.plan, message_context, engine, call, describe, partial(prepared.context_pool.give_back, message_context))
 
 
 def _counted(context: Context, method: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, DeviceError
 from hpcoll.comm.arguments.call import check_root
-from hpcoll.comm.context.service_collectives import Agreements
+from hpcoll.comm.context.service_collectives import ServiceCollectives
 from hpcoll.comm.plans.signature import Purpose
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 from hpcoll.runtime.transports.local_ranks import LocalRanks
@@ -22,7 +22,7 @@ _MOST_NBYTES = 1 << 46  # what a process can map
 _PIECE_NBYTES = 1 << 30  # int counts end at 2**31 - 1
 
 
-class Form(NamedTuple):
+class ArrayForm(NamedTuple):
     """Shape and element type of an array."""
 
     shape: tuple[int, ...]
@@ -36,7 +36,9 @@ class Form(NamedTuple):
         return f"shape {self.shape} of {self.dtype}"
 
 
-def symmetric(comm: MPI.Intracomm, agreements: Agreements, allocate: Callable[[Form], Any], method: str, shape: Any, dtype: Any) -> Any:
+def symmetric(
+    comm: MPI.Intracomm, service_collectives: ServiceCollectives, allocate: Callable[[ArrayForm], Any], method: str, shape: Any, dtype: Any
+) -> Any:
     """An array for each rank, which its peers on the node read in place; collective.
 
     Args:
@@ -47,31 +49,31 @@ def symmetric(comm: MPI.Intracomm, agreements: Agreements, allocate: Callable[[F
     Raises:
         ArgumentError: on every rank, when one cannot have its array or asked for another.
     """
-    problem, form, rank = "", Form((), np.dtype(np.uint8)), comm.rank
+    problem, form, rank = "", ArrayForm((), np.dtype(np.uint8)), comm.rank
     try:
         form = _form(rank, method, shape, dtype)
     except ArgumentError as error:
         problem = str(error)
-    _agree(agreements, problem, f"{method} with {form}")
+    _agree(service_collectives, problem, f"{method} with {form}")
     array: Any = None
     try:
         array = allocate(form)
     except (ArgumentError, DeviceError, MemoryError) as error:
         problem = str(error) if isinstance(error, ArgumentError) else f"rank {rank}: {method} with {form}: {error}"
-    problem = _first_problem(agreements, problem, f"{method} with {form}")
+    problem = _first_problem(service_collectives, problem, f"{method} with {form}")
     if problem or array is None:
         array = None  # the traceback must not keep it
         raise ArgumentError(problem)
     return array
 
 
-def zeros(node: LocalRanks | None, form: Form) -> np.ndarray:
+def zeros(node: LocalRanks | None, form: ArrayForm) -> np.ndarray:
     """An array of zeros in host memory; collective over the node, None for ordinary memory."""
     memory = node.symmetric(form.nbytes) if node and form.nbytes else _ordinary(form.nbytes)
     return memory.view(form.dtype).reshape(form.shape)
 
 
-def share(comm: MPI.Intracomm, agreements: Agreements, node: LocalRanks | None, array: Any, root: Any) -> np.ndarray:
+def share(comm: MPI.Intracomm, service_collectives: ServiceCollectives, node: LocalRanks | None, array: Any, root: Any) -> np.ndarray:
     """A read-only copy of the root's array, one for all ranks of a node; collective.
 
     Args:
@@ -82,7 +84,7 @@ def share(comm: MPI.Intracomm, agreements: Agreements, node: LocalRanks | None, 
     Raises:
         ArgumentError: on every rank, when one cannot have it.
     """
-    problem, form, source = "", Form((), np.dtype(np.uint8)), np.empty(0)
+    problem, form, source = "", ArrayForm((), np.dtype(np.uint8)), np.empty(0)
     try:
         root = check_root(root, comm.size, comm.rank)
         if comm.rank == root:
@@ -90,7 +92,7 @@ def share(comm: MPI.Intracomm, agreements: Agreements, node: LocalRanks | None, 
             form = _form(comm.rank, "share", source.shape, source.dtype)
     except ArgumentError as error:
         problem = str(error)
-    form = _agree(agreements, problem, f"share with root {root}", form)[root]
+    form = _agree(service_collectives, problem, f"share with root {root}", form)[root]
     if form.nbytes == 0:
         return _read_only(np.empty(0, np.uint8), form)
     writer = 0 if node is None else node.rank if comm.rank == root else node.local_peers.get(root, 0)
@@ -101,7 +103,7 @@ def share(comm: MPI.Intracomm, agreements: Agreements, node: LocalRanks | None, 
         memory = mapping.array(0, form.nbytes) if mapping else _ordinary(form.nbytes)
     except (ArgumentError, MemoryError) as error:
         problem = str(error) if isinstance(error, ArgumentError) else f"rank {comm.rank}: share with {form}: {error}"
-    problem = _first_problem(agreements, problem, f"share with root {root}")
+    problem = _first_problem(service_collectives, problem, f"share with root {root}")
     if problem or memory is None:
         memory = mapping = None
         raise ArgumentError(problem)
@@ -124,7 +126,7 @@ def _spread(comm: MPI.Intracomm, memory: np.ndarray, root: int, leads: bool) -> 
         leaders.Free()
 
 
-def _form(rank: int, method: str, shape: Any, dtype: Any) -> Form:
+def _form(rank: int, method: str, shape: Any, dtype: Any) -> ArrayForm:
     """What was asked for, checked."""
     try:
         element = np.dtype(dtype)
@@ -135,7 +137,7 @@ def _form(rank: int, method: str, shape: Any, dtype: Any) -> Form:
     try:
         axes = tuple(map(operator.index, shape)) if isinstance(shape, Iterable) else (operator.index(shape),)
         np.empty([0] * len(axes))  # not more axes than NumPy has
-        form = Form(axes, element)
+        form = ArrayForm(axes, element)
     except (TypeError, ValueError):
         raise ArgumentError(f"rank {rank}: {method} needs a shape of integers >= 0, got {shape!r}") from None
     if min(axes, default=0) < 0:
@@ -152,13 +154,13 @@ def _source(rank: int, array: Any) -> np.ndarray:
         raise ArgumentError(f"rank {rank}: share needs an array, got a {type(array).__name__}: {error}") from None
 
 
-def _agree(agreements: Agreements, problem: str, call: str, more: Any = None) -> list[Any]:
+def _agree(service_collectives: ServiceCollectives, problem: str, call: str, more: Any = None) -> list[Any]:
     """Every rank's ``more``.
 
     Raises:
         ArgumentError: on every rank, when one has a problem or makes another call than rank 0.
     """
-    found = agreements.gather_objects((problem, call, more), Purpose.ARRAY, call)
+    found = service_collectives.gather_objects((problem, call, more), Purpose.ARRAY, call)
     problems = [text for text, _, _ in found if text]
     if problems:
         raise ArgumentError(problems[0])
@@ -168,8 +170,8 @@ def _agree(agreements: Agreements, problem: str, call: str, more: Any = None) ->
     return [one for _, _, one in found]
 
 
-def _first_problem(agreements: Agreements, problem: str, call: str) -> str:
-    return next(filter(None, agreements.gather_objects(problem, Purpose.ARRAY, f"the end of {call}")), "")
+def _first_problem(service_collectives: ServiceCollectives, problem: str, call: str) -> str:
+    return next(filter(None, service_collectives.gather_objects(problem, Purpose.ARRAY, f"the end of {call}")), "")
 
 
 def _ordinary(nbytes: int) -> np.ndarray:
@@ -179,6 +181,6 @@ def _ordinary(nbytes: int) -> np.ndarray:
     return memory[start : start + nbytes]
 
 
-def _read_only(memory: np.ndarray, form: Form) -> np.ndarray:
+def _read_only(memory: np.ndarray, form: ArrayForm) -> np.ndarray:
     """An array over bytes that nobody can make writable again."""
     return np.frombuffer(memory.data.toreadonly(), np.uint8).view(form.dtype).reshape(form.shape)

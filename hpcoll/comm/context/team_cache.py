@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, TypeAlias
 from mpi4py import MPI
 
 from hpcoll.comm.context.context import Parts, free
-from hpcoll.comm.team.bootstrap import agree_on, together
+from hpcoll.comm.team.bootstrap import allreduce_in_time, together
 from hpcoll.comm.team.resources import Resources
-from hpcoll.comm.team.team import PARTING, Group, step_aside
+from hpcoll.comm.team.team import FINALIZE_COMMS, Team, step_aside
 from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.transports.local_ranks import known_to_share
 from hpcoll.runtime.transports.mpi import world_ranks
@@ -38,8 +38,8 @@ class _Offer(NamedTuple):
 
     ready: int  # -1: no other thread of this process is making something of the group
     known: int  # -1: this rank knows all processes, and they know it as it is
-    group: int  # its number, or -1
-    not_group: int  # all bits of that the other way round: what is equal everywhere is still so
+    team: int  # its number, or -1
+    not_team: int  # all bits of that the other way round: what is equal everywhere is still so
     new: int  # rank 0's number for a new group
     spare: int  # numbers of resources, as bits: freed ones
     vacant: int  # that a new one may get
@@ -48,27 +48,27 @@ class _Offer(NamedTuple):
     parting: int  # -1: this rank can wait for all others of COMM_WORLD at the end
 
     def combined(self, comm: MPI.Intracomm) -> "_Offer":
-        """What is left when all ranks have combined theirs; collective, errors as in `agree_on`."""
+        """What is left when all ranks have combined theirs; collective, errors as in `allreduce_in_time`."""
         words = bytearray(b"".join(word.to_bytes(nbytes, "little", signed=True) for word, nbytes in zip(self, _NBYTES, strict=True)))
-        agree_on(comm, [words, MPI.BYTE], MPI.BAND, _FIRST)
+        allreduce_in_time(comm, [words, MPI.BYTE], MPI.BAND, _FIRST)
         ends = [sum(_NBYTES[: i + 1]) for i in range(len(_NBYTES))]
         found = _Offer(*(int.from_bytes(words[end - n : end], "little", signed=True) for end, n in zip(ends, _NBYTES, strict=True)))
         if found.limited:  # others may have given up before this rank came
-            agree_on(comm, bytearray(1), MPI.BAND, _FIRST)
+            allreduce_in_time(comm, bytearray(1), MPI.BAND, _FIRST)
         return found
 
 
 _NBYTES = (1, 1, 8, 8, 8, 128, 128, 1, 1, 1)  # of an offer's words
 
 
-class Registry:
+class TeamCache:
     """The groups of this process."""
 
     def __init__(self) -> None:
-        self._groups: dict[Key, Group] = {}
-        self._spare: OrderedDict[tuple[Group, int], Parts] = OrderedDict()  # by number, too; the latest last
+        self._groups: dict[Key, Team] = {}
+        self._spare: OrderedDict[tuple[Team, int], Parts] = OrderedDict()  # by number, too; the latest last
         self._processes: dict[int, tuple[Settings, Process]] = {}  # by rank in COMM_WORLD, and with what settings all agreed
-        self._closed: list[Group] = []  # that wait for messages which may be under way
+        self._closed: list[Team] = []  # that wait for messages which may be under way
         self._numbers, self._changing = count(), threading.Lock()
 
     def join(self, comm: MPI.Intracomm, mixed: bool) -> tuple[Resources, Parts | None]:
@@ -84,113 +84,113 @@ class Registry:
 
     def _join(self, native: MPI.Intracomm, key: Key) -> tuple[Resources, Parts | None]:
         while True:
-            group = self._groups.get(key)
-            lock = group.lock if group else threading.Lock()
+            team = self._groups.get(key)
+            lock = team.lock if team else threading.Lock()
             ready = lock.acquire(blocking=False)
-            group = group if group is self._groups.get(key) else None  # it may have been freed meanwhile
+            team = team if team is self._groups.get(key) else None  # it may have been freed meanwhile
             try:
-                offer = self._offer(key, group, ready).combined(native)
+                offer = self._offer(key, team, ready).combined(native)
                 if offer.ready:
-                    return self._found(native, key, group, offer)
+                    return self._found(native, key, team, offer)
             finally:
                 if ready:
                     lock.release()
             step_aside()
 
-    def _offer(self, key: Key, group: Group | None, ready: bool) -> _Offer:
+    def _offer(self, key: Key, team: Team | None, ready: bool) -> _Offer:
         ranks, _, settings = key
         mine, me = this_process(cuda.is_likely()), MPI.COMM_WORLD.rank
         known = self._processes.get(me) == (settings, mine) and all(self._processes.get(rank, _NOBODY)[0] == settings for rank in ranks)
         number, used, spare, limited = -1, 0, 0, -any(name == f"{PREFIX}TIMEOUT" for name, _ in settings)
-        if group is not None and group.processes[group.rank] == mine and MPI.UNDEFINED not in ranks:
+        if team is not None and team.processes[team.rank] == mine and MPI.UNDEFINED not in ranks:
             with self._changing:
-                number, used, spare = group.number, group.used, sum(1 << n for one, n in self._spare if one is group)
+                number, used, spare = team.number, team.used, sum(1 << n for one, n in self._spare if one is team)
         new = next(self._numbers) if ranks[0] == me else -1
-        return _Offer(-ready, -known, number, ~number, new, spare, ~used, limited, -known_to_share(ranks), -bool(PARTING))
+        return _Offer(-ready, -known, number, ~number, new, spare, ~used, limited, -known_to_share(ranks), -bool(FINALIZE_COMMS))
 
-    def _found(self, native: MPI.Intracomm, key: Key, group: Group | None, offer: _Offer) -> tuple[Resources, Parts | None]:
+    def _found(self, native: MPI.Intracomm, key: Key, team: Team | None, offer: _Offer) -> tuple[Resources, Parts | None]:
         """What all ranks have for a communicator."""
-        if group is None or (offer.group, offer.not_group) != (group.number, ~group.number):
-            group, offer = self._new_group(native, key, offer), offer._replace(spare=0, vacant=-1)
+        if team is None or (offer.team, offer.not_team) != (team.number, ~team.number):
+            team, offer = self._new_team(native, key, offer), offer._replace(spare=0, vacant=-1)
         number = _lowest(offer.spare or offer.vacant)
         if offer.spare:
             with self._changing:
-                parts = self._spare.pop((group, number))
+                parts = self._spare.pop((team, number))
             return parts.resources, parts
         number = number if number < _MOST_NUMBERED else -1
-        resources = Resources(group, number)
+        resources = Resources(team, number)
         with self._changing:
-            group.alive += 1
-            group.used |= 1 << number if number >= 0 else 0
+            team.alive += 1
+            team.used |= 1 << number if number >= 0 else 0
         return resources, None
 
-    def _new_group(self, native: MPI.Intracomm, key: Key, offer: _Offer) -> Group:
+    def _new_team(self, native: MPI.Intracomm, key: Key, offer: _Offer) -> Team:
         ranks, mixed, settings = key
         self._free_closed()
         known = [self._processes[rank][1] for rank in ranks] if offer.known else None
-        group = Group(native, offer.new, known, ranks, mixed=mixed, all_share=bool(offer.sharing), may_part=bool(offer.parting))
-        for rank, process in zip(ranks, group.processes, strict=True):
+        team = Team(native, offer.new, known, ranks, mixed=mixed, all_share=bool(offer.sharing), may_part=bool(offer.parting))
+        for rank, process in zip(ranks, team.processes, strict=True):
             if rank != MPI.UNDEFINED:
                 self._processes[rank] = settings, process
-        self._groups[key] = group
-        return group
+        self._groups[key] = team
+        return team
 
     def leave(self, resources: Resources, parts: Parts | None) -> None:
         """A communicator was freed. Its parts are kept, if it left any; what was kept for longest is freed when there is too much."""
         if parts is not None and resources.number >= 0:
             with self._changing:
-                self._spare[resources.group, resources.number] = parts
+                self._spare[resources.team, resources.number] = parts
             self._drop(MOST)
             return
         if parts is not None:
             free(parts)
-        self._gone(resources.group, resources.number)
+        self._gone(resources.team, resources.number)
 
     def lose(self, resources: Resources) -> None:
         """A call has failed on these resources, which nobody uses any more: messages may be left."""
-        resources.group.failed = resources.group.uses_mpi
-        self._gone(resources.group, resources.number)
+        resources.team.failed = resources.team.uses_mpi
+        self._gone(resources.team, resources.number)
 
     def _drop(self, most: int) -> None:
         """Free what was kept for longest, but so many."""
         while len(self._spare) > most:
-            (group, number), parts = next(iter(self._spare.items()))
-            if not group.lock.acquire(blocking=False):  # another thread may be given it now
+            (team, number), parts = next(iter(self._spare.items()))
+            if not team.lock.acquire(blocking=False):  # another thread may be given it now
                 return
             with self._changing:
-                del self._spare[group, number]
-            group.lock.release()
+                del self._spare[team, number]
+            team.lock.release()
             free(parts)
-            self._gone(group, number)
+            self._gone(team, number)
 
-    def _gone(self, group: Group, number: int) -> None:
+    def _gone(self, team: Team, number: int) -> None:
         """Resources are gone; a group that has no others is closed, unless a call has failed or another thread is about to join it."""
         with self._changing:
-            group.alive -= 1
-            group.used &= ~(1 << number) if number >= 0 else -1
-        if not group.alive and not group.failed and group.lock.acquire(blocking=False):
+            team.alive -= 1
+            team.used &= ~(1 << number) if number >= 0 else -1
+        if not team.alive and not team.failed and team.lock.acquire(blocking=False):
             try:
-                self._groups = {key: one for key, one in self._groups.items() if one is not group}
-                group.close()
+                self._groups = {key: one for key, one in self._groups.items() if one is not team}
+                team.close()
                 with self._changing:
-                    self._closed.append(group)
+                    self._closed.append(team)
             finally:
-                group.lock.release()
+                team.lock.release()
             self._free_closed()
 
     def _free_closed(self) -> None:
         """Free the groups that were closed on all their ranks."""
         with self._changing:
             closed, self._closed = self._closed, []
-        left = [group for group in closed if not group.free()]
+        left = [team for team in closed if not team.free()]
         with self._changing:
             self._closed += left
 
     def free(self) -> None:
         """Free what is kept for later communicators, on all ranks alike."""
         self._drop(0)
-        for group in self._groups.values():
-            group.node.drop_ahead()
+        for team in self._groups.values():
+            team.node.drop_ahead()
 
     def forget(self) -> None:
         """Drop everything: this process is a fork."""

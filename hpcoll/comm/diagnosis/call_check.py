@@ -35,7 +35,7 @@ class Comparing(Protocol):
         """It did not end: tell the others, and refuse further use."""
 
 
-def compare(context: Comparing, row: Method, arguments: tuple[Any, ...], root: Any, limit_s: float | None = None) -> None:
+def check_call(context: Comparing, row: Method, arguments: tuple[Any, ...], root: Any, limit_s: float | None = None) -> None:
     """Compare a call that is about to run with those of the other ranks; collective.
 
     Where only the MPI library understands it, or its arrays are in GPU memory, method and root are compared.
@@ -61,8 +61,8 @@ def compare(context: Comparing, row: Method, arguments: tuple[Any, ...], root: A
     _tell(context, _every(context, row.name, mine, limit_s))
 
 
-def compare_requests(context: Comparing, method: str, root: Any, engine: HostEngine | None) -> None:
-    """Compare a persistent request that is being made with those of the other ranks; collective, errors as of `compare`.
+def check_persistent(context: Comparing, method: str, root: Any, engine: HostEngine | None) -> None:
+    """Compare a persistent request that is being made with those of the other ranks; collective, errors as of `check_call`.
 
     Args:
         context: Of the communicator, which is closed where they differ.
@@ -78,7 +78,7 @@ def compare_requests(context: Comparing, method: str, root: Any, engine: HostEng
         return written(Signature.unpacked(said[0]).text(engine.elements), "persistent")
 
     try:
-        numbers = context.resources.agreements.gather_number(hash((NUMBERS[method], *said)), Purpose.PERSISTENT, what)
+        numbers = context.resources.service_collectives.gather_number(hash((NUMBERS[method], *said)), Purpose.PERSISTENT, what)
     except TransportError as error:
         context.interrupted(f"{method}_init", error)
         raise
@@ -101,7 +101,7 @@ def _every(context: Comparing, method: str, mine: dict[str, Any], limit_s: float
     text = json.dumps(mine).encode()[:_NBYTES]
     sent[: len(text)] = np.frombuffer(text, np.uint8)
     try:
-        on.agreements.gather(sent, every, Purpose.COMPARISON, mine["what"], limit_s)
+        on.service_collectives.gather(sent, every, Purpose.COMPARISON, mine["what"], limit_s)
     except TransportError as error:
         context.interrupted(method, error)
         raise

@@ -16,7 +16,7 @@ from hpcoll.selection.config import log
 _MOST_AT_ONCE = 256  # that are taken in before those which have come are read
 
 
-class Letters:
+class ControlMessages:
     """Those of one rank, which one thread at a time takes in.
 
     Args:

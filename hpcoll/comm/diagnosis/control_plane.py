@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 
 from mpi4py import MPI
 
-from hpcoll.comm.diagnosis.control_messages import Letters
-from hpcoll.comm.diagnosis.peer_state import Knowledge
-from hpcoll.comm.requests.progress_thread import LETTERS
-from hpcoll.comm.status.rank_status import Call, order
+from hpcoll.comm.diagnosis.control_messages import ControlMessages
+from hpcoll.comm.diagnosis.peer_state import PeerState
+from hpcoll.comm.requests.progress_thread import CONTROL_LOCK
+from hpcoll.comm.status.rank_status import Call, failure_order
 from hpcoll.comm.team.resources import Resources
 from hpcoll.runtime.transports.mpi import control_tag, may_call
 from hpcoll.selection.config import log
@@ -31,10 +31,10 @@ _BASE = 8  # of the distances at which a rank tells others of a failure: of n ra
 _MOST_HOW = 500  # characters of what many ranks are told of how one has ended
 _NEIGHBOURS = 2  # that are asked about a rank which does not answer
 Known: TypeAlias = tuple[str, int, list[dict[str, Any]]]  # the key of a communicator, one of its message contexts, and answers about ranks
-INQUIRIES: "list[Inquiry]" = []  # that have not ended; copied in one go, while other threads make some
+control_planes: "list[ControlPlane]" = []  # that have not ended; copied in one go, while other threads make some
 
 
-class Inquiry:
+class ControlPlane:
     """Of one group, some of whose ranks share no memory with this one.
 
     Args:
@@ -45,8 +45,8 @@ class Inquiry:
     """
 
     def __init__(self, on: Resources) -> None:
-        self._comm, self._logs, self._hosts = on.comm, on.group.logs, [one.host for one in on.group.processes]
-        self._letters = Letters(on.comm, control_tag())
+        self._comm, self._logs, self._hosts = on.comm, on.team.logs, [one.host for one in on.team.processes]
+        self._letters = ControlMessages(on.comm, control_tag())
         self._answers: dict[tuple[str, int | None, int], dict[str, Any]] = {}  # the latest on a message context, and on any
         self._asked: dict[tuple[str, int, int], tuple[float, float]] = {}  # when, and how long until the next time
         self._kept: dict[str, dict[int, Known]] = {}  # what was known of this rank on communicators that are gone
@@ -56,7 +56,7 @@ class Inquiry:
         self.resources: weakref.WeakValueDictionary[str, Resources] = weakref.WeakValueDictionary()
         self.failed: dict[str, Call] = {}
         self._over = self._serving = False
-        INQUIRIES.append(self)
+        control_planes.append(self)
 
     def add(self, on: Resources) -> None:
         """One more communicator; what is known about those that are gone is forgotten."""
@@ -69,8 +69,8 @@ class Inquiry:
 
     def remove(self, on: Resources) -> None:
         """A communicator is gone, of which others may ask yet, if a call has failed there: no thread looks at it any more."""
-        with LETTERS:
-            if on.alarmed_by is not None:
+        with CONTROL_LOCK:
+            if on.aborted_by is not None:
                 logs = [one.log for one in on.every_message_context()]
                 self._kept[on.key] = {log.index: self._known(on.key, log.index, on.rank) for log in logs}
             while len(self._kept) > _MOST_KEPT:
@@ -128,7 +128,7 @@ class Inquiry:
 
     def said(self) -> bool:
         """Whether all that it had to tell is on its way."""
-        with LETTERS:
+        with CONTROL_LOCK:
             return self._over or self._letters.all_sent()
 
     def _friends(self) -> list[int]:
@@ -143,24 +143,24 @@ class Inquiry:
         on, kept = self.resources.get(key), self._kept.get(key, {})
         if on is None and lane in kept and rank == self._comm.rank:
             return kept[lane]
-        log_of_calls = on.group.logs.get(lane) if on is not None and rank in on.near else None
-        known = Knowledge(on, log_of_calls) if on is not None and log_of_calls is not None else None
+        log_of_calls = on.team.logs.get(lane) if on is not None and rank in on.near else None
+        known = PeerState(on, log_of_calls) if on is not None and log_of_calls is not None else None
         return key, lane, [] if known is None or known.begun(rank) is None else [known.answer(rank)]
 
     def _send(self, rank: int, what: dict[str, Any]) -> None:
-        with LETTERS:
+        with CONTROL_LOCK:
             if not self._over and may_call():
                 self._letters.send(rank, what)
 
     def serve(self) -> None:
         """Read what has come, and answer questions; returns at once where that is being done, by another thread or further up in this."""
-        if not may_call() or not LETTERS.acquire(blocking=False):
+        if not may_call() or not CONTROL_LOCK.acquire(blocking=False):
             return
         try:
             if not (self._over or self._serving):  # while this thread was about to look
                 self._serve()
         finally:
-            LETTERS.release()
+            CONTROL_LOCK.release()
 
     def _serve(self) -> None:
         self._serving = True
@@ -211,7 +211,7 @@ class Inquiry:
         """Pass on what is new: of several failures of a communicator the first one counts."""
         key, on = call["key"], self.resources.get(call["key"])
         known = self.failed.get(key)
-        if known is None or order(call) < order(known):
+        if known is None or failure_order(call) < failure_order(known):
             self.failed[key] = call
             for rank in self._friends():
                 self._send(rank, {"failed": call})
@@ -220,15 +220,15 @@ class Inquiry:
 
     def end(self) -> None:
         """Its communicator is about to be freed: send no more. All ranks call this, and nobody waits."""
-        with LETTERS:
+        with CONTROL_LOCK:
             if not self._over:
-                INQUIRIES.remove(self)
+                control_planes.remove(self)
                 self._letters.close()
             self._over = True
 
     def has_ended(self) -> bool:
         """Whether all ranks have called that, and nothing is under way any more."""
-        with LETTERS:
+        with CONTROL_LOCK:
             return self._letters.all_came()
 
 
@@ -244,4 +244,4 @@ def distances(nranks: int) -> list[int]:
 
 def _alarm(on: Resources) -> None:
     for one in on.every_message_context():
-        one.log.sound_alarm(on.rank)
+        one.log.set_abort_flag(on.rank)

@@ -8,9 +8,9 @@ from typing import Protocol
 from hpcoll.base.errors import CollectiveTimeout, DeviceError, PeerFailed, TransportError
 from hpcoll.base.processes import GONE, HOW_GONE
 from hpcoll.comm.diagnosis.flight_recorder import write_record
-from hpcoll.comm.diagnosis.peer_state import Knowledge
-from hpcoll.comm.diagnosis.watchdog import Watch, tell
-from hpcoll.comm.status.live_contexts import LIVE, WITNESSES
+from hpcoll.comm.diagnosis.peer_state import PeerState
+from hpcoll.comm.diagnosis.watchdog import Watchdog, broadcast_failure
+from hpcoll.comm.status.live_contexts import failure_detectors, live_contexts
 from hpcoll.comm.team.resources import Resources
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program import fields as f
@@ -19,9 +19,9 @@ from hpcoll.runtime.transports.mpi import end_without_barrier, knows_failures
 _METHODS = "hpcoll.comm.blocking"  # how modules begin whose methods programs call; their variable ``context`` tells the communicator
 
 
-def go_on(on: Resources, engine: HostEngine, status: int, limit_s: float | None, what: str = "") -> None:
-    """Run to the end what has not ended at once, and see why where it does not end; arguments as in `HostEngine.go_on` and `Watch`."""
-    watch = Watch(on, engine, limit_s=limit_s, since=1e-9 * float(engine.state[f.STARTED]), what=what)
+def run_to_end(on: Resources, engine: HostEngine, status: int, limit_s: float | None, what: str = "") -> None:
+    """Run to the end what has not ended at once, and see why where it does not end; arguments as in `HostEngine.go_on` and `Watchdog`."""
+    watch = Watchdog(on, engine, limit_s=limit_s, since=1e-9 * float(engine.state[f.STARTED]), what=what)
     try:
         engine.go_on(status, watch.look)
     except TransportError as error:
@@ -34,11 +34,11 @@ def go_on(on: Resources, engine: HostEngine, status: int, limit_s: float | None,
 def absent(ranks: Sequence[int]) -> tuple[int, str] | None:
     """Which of some ranks of COMM_WORLD is known to have ended, and its process and how, as text; None where none is."""
     sought, seen = {rank for rank in ranks if rank >= 0}, set[int]()
-    groups = {one.resources.group: one.resources for one in reversed(list(LIVE))}  # of each, what its oldest communicator knows
+    groups = {one.resources.team: one.resources for one in reversed(list(live_contexts))}  # of each, what its oldest communicator knows
     for on in groups.values():
-        places = [(rank, place) for rank, place in enumerate(on.group.world_ranks) if place in sought and rank != on.rank]
+        places = [(rank, place) for rank, place in enumerate(on.team.world_ranks) if place in sought and rank != on.rank]
         for one in on.message_contexts[:1]:
-            known = Knowledge(on, one.log)
+            known = PeerState(on, one.log)
             known.ask([rank for rank, _ in places])
             for rank, place in places:
                 if place in seen:  # what it says in shared memory it says in all that it has
@@ -51,10 +51,10 @@ def absent(ranks: Sequence[int]) -> tuple[int, str] | None:
     return None
 
 
-WITNESSES.append(absent)
+failure_detectors.append(absent)
 
 
-def check_others(on: Resources, place: int = 0, what: Callable[[], str] = str) -> None:
+def raise_remote_failure(on: Resources, place: int = 0, what: Callable[[], str] = str) -> None:
     """Raise what a call of another rank has failed with, before this rank calls.
 
     Args:
@@ -62,12 +62,12 @@ def check_others(on: Resources, place: int = 0, what: Callable[[], str] = str) -
         place: Of the message context on which it would call, among those of the resources.
         what: It would call, which the others quote.
     """
-    if on.alarmed_by is not None:
-        Watch(on, None, what=what(), calls=on.message_contexts[place].log).hear()
+    if on.aborted_by is not None:
+        Watchdog(on, None, what=what(), calls=on.message_contexts[place].log).raise_remote_failure()
 
 
 class Interrupted(Protocol):
-    """What `end_badly` needs of a context."""
+    """What `fail_call` needs of a context."""
 
     rank: int
     nranks: int
@@ -77,15 +77,15 @@ class Interrupted(Protocol):
         """Refuse further use."""
 
     def interrupted(self, what: str, error: BaseException) -> None:
-        """`end_badly`."""
+        """`fail_call`."""
 
 
-def end_badly(context: Interrupted, what: str, error: BaseException) -> None:
+def fail_call(context: Interrupted, what: str, error: BaseException) -> None:
     """A collective that stopped half-way leaves messages under way: say where, tell the others, and refuse further use."""
     on, where = context.resources, f"rank {context.rank}: {what}, {context.nranks} ranks"
     kind = CollectiveTimeout if isinstance(error, CollectiveTimeout) else PeerFailed
     text = str(error).removeprefix(f"rank {context.rank}: ")
-    tell(on, kind, f"rank {context.rank} gave up: {type(error).__name__}: {text}")
+    broadcast_failure(on, kind, f"rank {context.rank} gave up: {type(error).__name__}: {text}")
     context.close(f"an earlier collective did not end ({where})")
     if on.config.record is not None:
         write_record(on.config.record, f"{type(error).__name__}: {text}")
@@ -106,7 +106,7 @@ def left_alone(context: object) -> bool:
     return sum(frame.f_locals.get("context") is context for frame in inside) == 1
 
 
-class Closing:
+class FailureScope:
     """Where the GPU or memory may fail on this rank alone, or an agreement, before its part of a collective begins: all ranks give it up.
 
     Entered at each call, and `contextlib.contextmanager` costs four times as much.

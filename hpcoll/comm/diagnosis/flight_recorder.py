@@ -16,8 +16,8 @@ from mpi4py import MPI
 
 from hpcoll.base.files import write_file
 from hpcoll.comm.plans.signature import Signature
-from hpcoll.comm.status.live_contexts import LIVE
-from hpcoll.comm.status.rank_status import NOTICE
+from hpcoll.comm.status.live_contexts import live_contexts
+from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.comm.team.resources import Resources
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.selection.config import log
@@ -34,10 +34,10 @@ def write_record(folder: str, why: str) -> Path | None:
     """
     import json
 
-    world, contexts = MPI.COMM_WORLD, sorted(LIVE, key=lambda one: str(one.resources.key))
+    world, contexts = MPI.COMM_WORLD, sorted(live_contexts, key=lambda one: str(one.resources.key))
     record = {
         "format": FORMAT, "program": sys.argv, "host": os.uname().nodename, "pid": os.getpid(), "world_rank": world.rank,
-        "world_size": world.size, "written": time.time(), "why": why, "doing": NOTICE.doing,
+        "world_size": world.size, "written": time.time(), "why": why, "doing": RANK_STATUS.doing,
         "communicators": [_of_communicator(one.resources) for one in contexts],
     }  # fmt: skip
     path = Path(folder, f"rank{world.rank}.json")
@@ -54,11 +54,11 @@ def _of_communicator(on: Resources) -> dict[str, Any]:
     calls, dropped = list[dict[str, Any]](), 0
     for place, one in enumerate(on.every_message_context()):
         lane = f"{on.form(one.index)} {place}".removesuffix(" 0")
-        found = _of_log(one.log, lane, NOTICE.waits_of(on.key, one.index))
+        found = _of_log(one.log, lane, RANK_STATUS.waits_of(on.key, one.index))
         calls += found
         dropped += one.log.ncalls - len(found)
     return {
-        "id": on.key, "name": on.title, "rank": on.rank, "ranks": list(on.group.world_ranks), "dropped": dropped,
+        "id": on.key, "name": on.title, "rank": on.rank, "ranks": list(on.team.world_ranks), "dropped": dropped,
         "calls": sorted(calls, key=lambda call: float(call["begun"])),
     }  # fmt: skip
 

@@ -13,8 +13,8 @@ from hpcoll.base.processes import RUNNING, state_of
 from hpcoll.comm.arguments.call import Form
 from hpcoll.comm.arguments.methods import NUMBERS
 from hpcoll.comm.plans.signature import Signature
-from hpcoll.comm.status.live_contexts import LIVE
-from hpcoll.comm.status.rank_status import NOTICE, Call, order
+from hpcoll.comm.status.live_contexts import live_contexts
+from hpcoll.comm.status.rank_status import RANK_STATUS, Call, failure_order
 from hpcoll.comm.team.resources import Resources
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.telemetry.call_log import CallLog, InLibrary
@@ -61,7 +61,7 @@ class Remembered(NamedTuple):
         return same and self.signature.compared == other.signature.compared and self.chain == other.chain
 
 
-class Knowledge:
+class PeerState:
     """What is known about one message context.
 
     Args:
@@ -78,7 +78,7 @@ class Knowledge:
 
     def ranks(self) -> list[int]:
         """Of which anything is known, in order."""
-        return sorted({*self._on.near, *(self._on.inquiry.heard(self.key, self.lane) if self._on.inquiry else ())})
+        return sorted({*self._on.near, *(self._on.control_plane.heard(self.key, self.lane) if self._on.control_plane else ())})
 
     def of_all(self, holds: Callable[[int], bool], since: float = 0.0) -> bool:
         """Whether something is known to hold for all ranks; the first of the others are asked, as in `ask`."""
@@ -94,8 +94,8 @@ class Knowledge:
             since: Who was not asked since then is at once; on the clock `time.monotonic`.
         """
         far = [rank for rank in ranks if rank not in self._on.near]
-        if far and self._on.inquiry is not None:
-            self._on.inquiry.ask(self.key, self.lane, far, since)
+        if far and self._on.control_plane is not None:
+            self._on.control_plane.ask(self.key, self.lane, far, since)
 
     def heard_at(self, rank: int) -> float:
         """When it has last answered, or another for it, on the clock `time.monotonic`; 0: never, infinity: what it does is seen."""
@@ -105,8 +105,8 @@ class Knowledge:
         """What a rank says of itself: calls in which it ``waits``, calls that have ``failed`` on it, that it has ``left``."""
         if rank not in self._on.near:
             return self._heard_of(rank).get("notice", {})
-        pages, mine = self._on.node.notices, rank == self._on.rank
-        notice = NOTICE.text() if mine or pages is None else pages.read(self._on.near[rank])
+        pages, mine = self._on.node.status_slots, rank == self._on.rank
+        notice = RANK_STATUS.text() if mine or pages is None else pages.read(self._on.near[rank])
         return notice | {"waits": [one | {"since": since_1970(one["since"])} for one in notice.get("waits", ())]}
 
     def state(self, rank: int) -> str:
@@ -119,12 +119,12 @@ class Knowledge:
 
     def silent(self, rank: int) -> bool:
         """Whether it does not answer though it should."""
-        return rank not in self._on.near and self._on.inquiry is not None and bool(self._on.inquiry.silent(rank))
+        return rank not in self._on.near and self._on.control_plane is not None and bool(self._on.control_plane.silent(rank))
 
     @property
     def listened(self) -> bool:
         """Whether ranks that share no memory answer while they compute."""
-        return self._on.inquiry is None or bool(self._on.inquiry.listened)
+        return self._on.control_plane is None or bool(self._on.control_plane.listened)
 
     @property
     def title(self) -> str:
@@ -139,13 +139,14 @@ class Knowledge:
     @property
     def world_ranks(self) -> tuple[int, ...]:
         """Of the communicator's ranks, in COMM_WORLD."""
-        return self._on.group.world_ranks
+        return self._on.team.world_ranks
 
-    def of(self, call: Call) -> "Knowledge | None":
+    def of(self, call: Call) -> "PeerState | None":
         """What is known about the message context of another call; None where this rank has none of it."""
-        served = [self._on] if call["key"] == self.key else [one.resources for one in list(LIVE) if one.resources.key == call["key"]]
-        logs = [(on, on.group.logs.get(call["lane"])) for on in served]
-        return next((Knowledge(on, log) for on, log in logs if log is not None), None)
+        served = [self._on] if call["key"] == self.key else []
+        served = served or [one.resources for one in list(live_contexts) if one.resources.key == call["key"]]
+        logs = [(on, on.team.logs.get(call["lane"])) for on in served]
+        return next((PeerState(on, log) for on, log in logs if log is not None), None)
 
     def begun(self, rank: int) -> Begun | None:
         """How far it is; None where that is not known."""
@@ -164,14 +165,14 @@ class Knowledge:
         if rank not in self._on.near:
             return Begun(*self._heard_of(rank)["overall"]) if "overall" in self._heard_of(rank) else None
         logs = {one.log.index: one.log for one in self._on.every_message_context()} | {self.lane: self.log}
-        found = [one for one in (Knowledge(self._on, log).begun(rank) for log in logs.values()) if one is not None]
+        found = [one for one in (PeerState(self._on, log).begun(rank) for log in logs.values()) if one is not None]
         return Begun(sum(one.begun for one in found), sum(one.ended for one in found), max((one.when for one in found), default=0.0))
 
     def in_blocking_call(self, rank: int) -> bool:
         """Whether it is known to be in one, which no other message context tells."""
         if rank not in self._on.near:
             return bool(self._heard_of(rank).get("blocking"))
-        begun = Knowledge(self._on, self._on.log).begun(rank)
+        begun = PeerState(self._on, self._on.log).begun(rank)
         return begun is not None and begun.begun > begun.ended
 
     def in_library(self, rank: int) -> InLibrary | None:
@@ -221,15 +222,15 @@ class Knowledge:
     def failures(self) -> list[Call]:
         """What ranks say has failed on the communicator, the first one first."""
         said = [one for rank in self._on.near for one in self.notice(rank).get("failed", ())]
-        said += [self._on.inquiry.failed[self.key]] if self._on.inquiry and self.key in self._on.inquiry.failed else []
-        return sorted((one for one in said if one["key"] == self.key), key=order)
+        said += [self._on.control_plane.failed[self.key]] if self._on.control_plane and self.key in self._on.control_plane.failed else []
+        return sorted((one for one in said if one["key"] == self.key), key=failure_order)
 
     def _told(self, rank: int) -> dict[str, Any]:
-        return self._on.inquiry.answer(self.key, self.lane, rank) if self._on.inquiry else {}
+        return self._on.control_plane.answer(self.key, self.lane, rank) if self._on.control_plane else {}
 
     def _heard_of(self, rank: int) -> dict[str, Any]:
         """The latest that it has said on whatever message context of the communicator."""
-        return self._on.inquiry.answer(self.key, None, rank) if self._on.inquiry else {}
+        return self._on.control_plane.answer(self.key, None, rank) if self._on.control_plane else {}
 
     def answer(self, rank: int) -> dict[str, Any]:
         """What is known of a rank that shares memory with this one, for those that do not."""

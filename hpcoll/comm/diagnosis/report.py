@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from hpcoll.base.processes import RUNNING
 from hpcoll.base.units import ranks_in_words
 from hpcoll.comm.arguments.call import written
-from hpcoll.comm.diagnosis.peer_state import Knowledge, since_1970
+from hpcoll.comm.diagnosis.peer_state import PeerState, since_1970
 from hpcoll.comm.plans.signature import differing
 from hpcoll.comm.status.rank_status import Call
 from hpcoll.runtime.program import fields as f
@@ -17,7 +17,7 @@ _UNHEARD = "it is stopped, or in code that lets no thread of Python run"
 _THEN = {"is": "was", "has": "had"}
 
 
-def doing(known: Knowledge, rank: int, number: int) -> str:
+def doing(known: PeerState, rank: int, number: int) -> str:
     """What a rank does that is not known to wait in a call."""
     if not known.answers(rank, anywhere=True):
         return f"does not answer: {_UNHEARD if known.listened else 'without MPI_THREAD_MULTIPLE it does so only while it waits'}"
@@ -28,7 +28,7 @@ def doing(known: Knowledge, rank: int, number: int) -> str:
     return f"does not answer since {_clock(since_1970(known.heard_at(rank)))}, when it {_THEN.get(word, word)} {others}: {_UNHEARD}"
 
 
-def _activity(known: Knowledge, rank: int, number: int) -> str:
+def _activity(known: PeerState, rank: int, number: int) -> str:
     """What it does as far as that is known, or did when it was last heard."""
     state, notice = known.state(rank), known.notice(rank)
     if state not in (RUNNING, ""):
@@ -47,7 +47,7 @@ def _activity(known: Knowledge, rank: int, number: int) -> str:
     return f"is in no collective since {_clock(when)}, after call {ended}" if ended else "has called no collective yet"
 
 
-def elsewhere(known: Knowledge, rank: int, number: int) -> Call | None:
+def elsewhere(known: PeerState, rank: int, number: int) -> Call | None:
     """Another call in which a rank waits, the latest one, if there is one that its program waits for; None where none is known."""
     notice, here = known.notice(rank), (known.key, known.lane, number)
     calls = [one for one in notice.get("waits", ()) if (one["key"], one["lane"], one["number"]) != here and not one.get("over")]
@@ -55,17 +55,17 @@ def elsewhere(known: Knowledge, rank: int, number: int) -> Call | None:
     return next(iter([*(one for one in reversed(calls) if one["holds"]), *reversed(calls)]), None) if running else None
 
 
-def _runs(known: Knowledge, rank: int) -> bool:
+def _runs(known: PeerState, rank: int) -> bool:
     """Whether nothing says that it does not."""
     return known.state(rank) in (RUNNING, "") and not known.silent(rank)
 
 
-def story(known: Knowledge, rank: int, number: int) -> str:
+def wait_chain_text(known: PeerState, rank: int, number: int) -> str:
     """Who waits for whom in a call, from a rank down to one that waits neither in it nor in another one, and what that does."""
     return "; ".join(_ends(list(_links(known, rank, number))))
 
 
-def _links(known: Knowledge, rank: int, number: int) -> Iterator[str]:
+def _links(known: PeerState, rank: int, number: int) -> Iterator[str]:
     """What each rank on the way does, and for which others."""
     seen, ranks = set[tuple[str, int, int, int]](), known.world_ranks
     while (place := (known.key, known.lane, number, rank)) not in seen:
@@ -84,7 +84,7 @@ def _links(known: Knowledge, rank: int, number: int) -> Iterator[str]:
             return
 
 
-def _of(known: Knowledge, ranks: Sequence[int]) -> str:
+def _of(known: PeerState, ranks: Sequence[int]) -> str:
     """Whose ranks are named, where it is no communicator of the same ranks of COMM_WORLD."""
     return "" if known.world_ranks == ranks else f" of {known.title}"
 
@@ -95,13 +95,13 @@ def _ends(parts: list[str]) -> list[str]:
     return [*parts[:_LINKS], f"{left_out} more in between", *parts[-_LINKS:]] if left_out > 1 else parts
 
 
-def awaits(known: Knowledge, rank: int, number: int) -> list[int]:
+def awaits(known: PeerState, rank: int, number: int) -> list[int]:
     """Ranks that a rank waits for in a call; none where it is not in it, waits for nobody, or that is not known."""
     call = known.waiting(rank, number)
     return call["awaits"] if call is not None and _runs(known, rank) else []
 
 
-def behind(known: Knowledge, ranks: list[int], number: int) -> list[int]:
+def behind(known: PeerState, ranks: list[int], number: int) -> list[int]:
     """Some ranks, and those that they wait for, and so on, as far as that is known and there are few."""
     found = list(ranks)
     for rank in found:
@@ -113,7 +113,7 @@ def behind(known: Knowledge, ranks: list[int], number: int) -> list[int]:
     return found
 
 
-def first_difference(known: Knowledge, nranks: int, number: int) -> int:
+def first_difference(known: PeerState, nranks: int, number: int) -> int:
     """The first call, of those that are remembered and before a number, that was not the same everywhere; else the number."""
     for earlier in range(max(1, number - f.REMEMBERED), number):
         found = [one for one in (known.remembered(rank, earlier) for rank in range(nranks)) if one is not None]
@@ -122,7 +122,7 @@ def first_difference(known: Knowledge, nranks: int, number: int) -> int:
     return number
 
 
-def difference(known: Knowledge, nranks: int, number: int, title: str) -> str:
+def difference(known: PeerState, nranks: int, number: int, title: str) -> str:
     """What each rank called as its so-manieth call."""
     calls: dict[str, list[int]] = {}
     remembered = [known.remembered(rank, number) for rank in range(nranks)]

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from mpi4py import MPI
 
-from hpcoll.comm.diagnosis.control_plane import INQUIRIES, Inquiry
-from hpcoll.comm.status.rank_status import NOTICE
+from hpcoll.comm.diagnosis.control_plane import ControlPlane, control_planes
+from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.comm.team.resources import Resources
-from hpcoll.comm.team.team import PARTING
+from hpcoll.comm.team.team import FINALIZE_COMMS
 from hpcoll.runtime.transports.mpi import knows_failures
 from hpcoll.selection.config import log
 
@@ -22,7 +22,7 @@ _attending = threading.Lock()
 
 def serve_all() -> None:
     """Answer what ranks of other nodes ask, of whatever group."""
-    for one in list(INQUIRIES):
+    for one in list(control_planes):
         one.serve()
 
 
@@ -59,10 +59,10 @@ _listener = _Listener()
 def attend(on: Resources) -> None:
     """Let a communicator's ranks ask each other, where some share no memory."""
     with _attending:
-        if on.group.inquiry is None:
-            on.group.inquiry = Inquiry(on)
+        if on.team.control_plane is None:
+            on.team.control_plane = ControlPlane(on)
     _listener.wake()
-    on.group.inquiry.add(on)
+    on.team.control_plane.add(on)
 
 
 def leave() -> None:
@@ -75,16 +75,16 @@ def leave() -> None:
     if MPI.Is_finalized():
         return
     whole = not knows_failures() or not MPI.COMM_WORLD.Get_failed().size  # else the library complains of the one that is gone
-    for _, comm in sorted(PARTING.items()) if whole else ():  # threads may have made them in another order
+    for _, comm in sorted(FINALIZE_COMMS.items()) if whole else ():  # threads may have made them in another order
         with contextlib.suppress(MPI.Exception):
             _serve_until(comm.Ibarrier().Test)
-    if PARTING:
+    if FINALIZE_COMMS:
         return
     serve_all()
-    for one in list(INQUIRIES):
-        one.leave(NOTICE.text()["left"])
+    for one in list(control_planes):
+        one.leave(RANK_STATUS.text()["left"])
     end = time.monotonic() + _FAREWELL_S
-    _serve_until(lambda: all(one.said() for one in list(INQUIRIES)) or time.monotonic() > end)
+    _serve_until(lambda: all(one.said() for one in list(control_planes)) or time.monotonic() > end)
 
 
 def _serve_until(over: Callable[[], bool]) -> None:
@@ -95,4 +95,4 @@ def _serve_until(over: Callable[[], bool]) -> None:
         nap_s = min(2 * nap_s, _LAST_NAP_S)
 
 
-NOTICE.at_end.append(leave)
+RANK_STATUS.at_end.append(leave)

@@ -11,13 +11,13 @@ from hpcoll.base.errors import CollectiveTimeout, HpcollError, MismatchError, Pe
 from hpcoll.base.processes import GONE, HOW_GONE
 from hpcoll.comm.arguments.call import Form, written
 from hpcoll.comm.diagnosis import report
-from hpcoll.comm.diagnosis.peer_state import Knowledge
-from hpcoll.comm.diagnosis.sight import Sight
-from hpcoll.comm.diagnosis.wait_graph import deadlock, text_of
+from hpcoll.comm.diagnosis.peer_state import PeerState
+from hpcoll.comm.diagnosis.status_page import Observations
+from hpcoll.comm.diagnosis.wait_graph import find_deadlock, text_of
 from hpcoll.comm.plans.signature import NO_CALL, Signature
 from hpcoll.comm.status.blocked_on import awaited
 from hpcoll.comm.status.call_site import holds, in_words, place_of_caller
-from hpcoll.comm.status.rank_status import NOTICE, Call
+from hpcoll.comm.status.rank_status import RANK_STATUS, Call
 from hpcoll.comm.team.resources import Resources
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program import fields as f
@@ -33,7 +33,7 @@ _SETTLE_S = 0.1  # in which ranks that tell something at the same time see it of
 _KINDS = {kind.__name__: kind for kind in (MismatchError, PeerFailed, CollectiveTimeout)}
 
 
-class Watch:
+class Watchdog:
     """Over one call that has waited for a while; to be looked through now and then until it ends.
 
     Args:
@@ -53,7 +53,7 @@ class Watch:
     ) -> None:  # fmt: skip
         self._on, self._engine, self._since = resources, engine, time.monotonic() if since is None else since
         calls = calls or (engine and engine.log) or resources.message_contexts[0].log
-        self._known = Knowledge(resources, calls)
+        self._known = PeerState(resources, calls)
         self._number = calls.ncalls if engine is not None else calls.ncalls + 1 if what else 0
         self._signature = Signature.unpacked(int(engine.state[f.SIGNATURE])) if engine is not None else NO_CALL
         self._limit_s = resources.config.timeout if limit_s is None else limit_s
@@ -61,7 +61,7 @@ class Watch:
         self._next_look = self._next_deadlock = self._next_search = self._since
         self._warned, self._doubts, self._code, self._held = False, False, 0, True
         self._stuck, self._stuck_since = list[Any](), 0.0
-        self._sight = Sight(resources)
+        self._observations = Observations(resources)
 
     @property
     def _call(self) -> str:
@@ -98,10 +98,10 @@ class Watch:
             return
         self._next_look, self._held = now + _LOOK_S, held
         call = self._described()
-        NOTICE.wait(self, call, self._sight.of(call["awaits"], self._doing))
-        if self._on.inquiry is not None:
+        RANK_STATUS.wait(self, call, self._observations.of(call["awaits"], self._doing))
+        if self._on.control_plane is not None:
             self._inquire(now, call["awaits"])
-        self.hear()
+        self.raise_remote_failure()
         doubted, self._doubts = self._doubts, self._differing()
         if doubted and self._doubts:  # what is seen once may have been read while it was written
             self._fail(MismatchError, "")
@@ -121,7 +121,7 @@ class Watch:
 
     def _inquire(self, now: float, awaits: list[int]) -> None:
         """Answer ranks that share no memory, and ask those that it takes to know why this one waits."""
-        self._on.inquiry.serve()
+        self._on.control_plane.serve()
         if now - self._since > _ASK_S:
             warn = self._on.config.warn
             lowest = [0] if warn and now - self._since > warn / 2 and self._on.nranks <= _FEW else []  # of those known the lowest warns
@@ -131,12 +131,12 @@ class Watch:
 
     def end(self) -> None:
         """It is over."""
-        NOTICE.end(self)
+        RANK_STATUS.end(self)
 
-    def hear(self) -> None:
+    def raise_remote_failure(self) -> None:
         """Raise what another rank has raised."""
-        by = self._known.log.alarmed_by
-        by = self._on.alarmed_by if by is None else by
+        by = self._known.log.aborted_by
+        by = self._on.aborted_by if by is None else by
         if by is None:
             return
         self._wait(lambda: bool(self._known.failures()))
@@ -147,22 +147,22 @@ class Watch:
         end = time.monotonic() + most_s
         while not known() and time.monotonic() < end:
             time.sleep(_LOOK_S)
-            if self._on.inquiry is not None:
-                self._on.inquiry.serve()
+            if self._on.control_plane is not None:
+                self._on.control_plane.serve()
 
     def _fail(self, kind: type[TransportError], text: str) -> NoReturn:
         """Raise, and tell the others; what some rank had told before is raised on all."""
         if self._on.settled is not None:
             raise self._on.settled[0](self._on.settled[1], code=self._code)
-        if self._on.inquiry is not None:
-            self._on.inquiry.serve()
+        if self._on.control_plane is not None:
+            self._on.control_plane.serve()
         if not self._known.failures():
-            tell(self._on, kind, text, self._described(), self._known)
+            broadcast_failure(self._on, kind, text, self._described(), self._known)
         self._wait(lambda: False, _SETTLE_S)  # another may have begun to tell earlier
         found = self._known.failures()
         if found:
             kind, text = _KINDS.get(found[0]["kind"], TransportError), found[0]["text"]
-            tell(self._on, kind, text, self._described(), self._known, first=found[0])
+            broadcast_failure(self._on, kind, text, self._described(), self._known, first=found[0])
             text = text or self._difference(*found[0]["of"])
             self._on.settled = kind, text  # which all calls in flight raise, too
         raise kind(text, code=self._code)
@@ -174,7 +174,7 @@ class Watch:
         if error.code == f.MISMATCH:
             self._fail(MismatchError, "")
         if error.code == f.ALARMED:
-            self.hear()
+            self.raise_remote_failure()
         if self._engine is not None and self._engine.truncated:
             self._code = error.code
             self._fail(MismatchError, f"{self._call} on rank {self._on.rank}: {error}")
@@ -188,7 +188,7 @@ class Watch:
 
     def _difference(self, lane: int, number: int) -> str:
         """What each rank called in a call, once they have said so."""
-        known, nranks, now = Knowledge(self._on, self._on.group.logs.get(lane, self._known.log)), self._on.nranks, time.monotonic()
+        known, nranks, now = PeerState(self._on, self._on.team.logs.get(lane, self._known.log)), self._on.nranks, time.monotonic()
         self._wait(lambda: known.of_all(known.answers, now))
         number = report.first_difference(known, nranks, number)
         self._wait(lambda: known.of_all(lambda rank: known.said_of(rank, number, now), now), _SAY_S)
@@ -196,7 +196,7 @@ class Watch:
 
     def _find_deadlock(self, call: Call) -> None:
         """Raise where ranks wait for each other."""
-        waits = deadlock(self._on, call) if call["holds"] else []
+        waits = find_deadlock(self._on, call) if call["holds"] else []
         before, self._stuck = self._stuck, [one.place for one in waits]
         if waits and self._stuck == before:
             since = self._stuck_since
@@ -204,7 +204,7 @@ class Watch:
             self._wait(lambda: self._known.of_all(lambda rank: self._known.heard_at(rank) > since, since), _SAY_S)
             text = text_of(waits)
             for on in {one.on for one in waits} - {self._on}:
-                tell(on, MismatchError, text)
+                broadcast_failure(on, MismatchError, text)
             self._fail(MismatchError, text)
         if waits:  # what is seen once may have been read while it was written
             self._next_deadlock, self._stuck_since = self._next_look, time.monotonic()
@@ -233,7 +233,7 @@ class Watch:
         return report.doing(self._known, rank, self._number) if self._known.answers(rank) else ""
 
     def _story(self) -> str:
-        return report.story(self._known, self._on.rank, self._number)
+        return report.wait_chain_text(self._known, self._on.rank, self._number)
 
 
 def _at(call: Call) -> str:
@@ -241,8 +241,8 @@ def _at(call: Call) -> str:
     return f" at {call['step']}" if call["step"] else ""
 
 
-def tell(
-    on: Resources, kind: type[TransportError], text: str, call: Call | None = None, known: Knowledge | None = None,
+def broadcast_failure(
+    on: Resources, kind: type[TransportError], text: str, call: Call | None = None, known: PeerState | None = None,
     first: Call | None = None,
 ) -> None:  # fmt: skip
     """Let the other ranks give up, too, in this call or their next; of several such errors the first counts.
@@ -255,8 +255,8 @@ def tell(
         first: Call of another rank that has failed first, of which this is passed on.
     """
     none: Call = {"key": on.key, "lane": 0, "number": 0, "what": "", "on": on.title, "awaits": [], "step": "", "since": 0.0, "holds": ""}
-    told = NOTICE.fail(kind.__name__, text, call or none, first)
-    if told is not None and on.inquiry is not None:
-        on.inquiry.tell(told)
+    told = RANK_STATUS.fail(kind.__name__, text, call or none, first)
+    if told is not None and on.control_plane is not None:
+        on.control_plane.tell(told)
     for log_of_calls in ([known.log] if known else []) + [one.log for one in on.every_message_context()]:
-        log_of_calls.sound_alarm(on.rank)
+        log_of_calls.set_abort_flag(on.rank)

@@ -18,7 +18,7 @@ from hpcoll.base.sizes import Sizes
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.plans.ledger import Account, named
 from hpcoll.comm.plans.plan import MAX_WINDOW, MOST_ENGINES, MessageContext, addressed
-from hpcoll.comm.plans.segmentation import cut, lane_nbytes, ledger_nbytes, message_nbytes, window
+from hpcoll.comm.plans.segmentation import lane_nbytes, ledger_nbytes, message_nbytes, segmented, window
 from hpcoll.comm.plans.signature import Signature, counted, signed_nbytes
 from hpcoll.kernels import WIDE_NBYTES
 from hpcoll.kernels.host import kernel_address
@@ -112,7 +112,8 @@ class EngineBuilder(ABC):
         row = find(call.collective, choice.algorithm)
         call, shape = (call, None) if self.on_gpu or sizes else symbolic(call, len(self._topology.nodes))
         unit = max(1, WIDE_NBYTES // call.dtype.itemsize) if self.on_gpu else 1  # kernels work on arrays that are all aligned alike
-        steps, segments = cut(row, call, choice.segment, self._lane_nbytes(row), self._topology.rank, self._placement(row), sizes, unit)
+        rank, placement = self._topology.rank, self._placement(row)
+        steps, segments = segmented(row, call, choice.segment, self._lane_nbytes(row), rank, placement, sizes, unit)
         routes = self._routes(call, message_context)
         program = lower(
             steps, segments, call.dtype.itemsize, self._window(len(steps.channels)),

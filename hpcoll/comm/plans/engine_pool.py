@@ -11,7 +11,7 @@ from hpcoll.runtime.program.fields import AS_BEFORE, NO_ROOM, UNFIT
 _OWN_SCRATCH = 64 << 10  # bytes; engines that need more share one memory, for only one of them runs at a time
 
 
-class BlockingEngines:
+class EnginePool:
     """Engines by plan, made when first needed."""
 
     def __init__(self) -> None:

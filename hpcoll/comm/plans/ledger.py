@@ -8,7 +8,7 @@ from hpcoll.base.units import format_nbytes
 from hpcoll.selection.config import NATIVE, log
 
 
-class Row(NamedTuple):
+class LedgerRow(NamedTuple):
     """One line of the ledger.
 
     Attributes:
@@ -38,7 +38,7 @@ class Account:
 
     Attributes:
         sums: int64: calls, nanoseconds in them, bytes of this rank's messages; compiled code adds to them.
-        ways: As in `Row`.
+        ways: As in `LedgerRow`.
     """
 
     __slots__ = ("_sums", "sums", "ways")
@@ -67,7 +67,7 @@ class Ledger:
         self._accounts: dict[tuple[str, str, str, str], Account] = {}
 
     def account(self, operation: str, algorithm: str, element: str, why: str = "") -> Account:
-        """Running sums of a line; arguments as in `Row`."""
+        """Running sums of a line; arguments as in `LedgerRow`."""
         return self._accounts.setdefault((operation, algorithm, element, why), Account())
 
     def library(self, operation: str, element: str, why: str, rank: int) -> Account:
@@ -85,12 +85,12 @@ class Ledger:
         for names, account in mine.items():
             self.account(*names).add(account)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[LedgerRow]:
         """Lines with at least one call, largest time first."""
         rows = []
         for (operation, algorithm, element, why), account in self._accounts.items():
             ncalls, ns, nbytes = account.sums.tolist()
-            rows.append(Row(operation, algorithm, ncalls, nbytes, 1e-9 * ns, element, why, "+".join(sorted(account.ways))))
+            rows.append(LedgerRow(operation, algorithm, ncalls, nbytes, 1e-9 * ns, element, why, "+".join(sorted(account.ways))))
         return sorted((row for row in rows if row.calls), key=lambda row: -row.seconds)
 
     def clear(self) -> None:

@@ -61,7 +61,7 @@ def ledger_nbytes(call: Call | None, nranks: int) -> int:
     return 0 if call is None else call.nbytes * (nranks if call.collective == "alltoall" and call.blocks is None else 1)
 
 
-def cut(
+def segmented(
     row: Algorithm, call: Call, segment_nbytes: int, most: int | None, rank: int, nodes: Nodes, sizes: tuple[int, ...], unit: int = 1
 ) -> tuple[Schedule, Segments]:
     """Schedule and segments of a call; no segment is longer than ``most`` bytes of the message, chunks are whole ``unit`` elements."""

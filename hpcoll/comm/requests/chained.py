@@ -11,10 +11,10 @@ from hpcoll.base.errors import TransportError
 from hpcoll.comm.arguments.call import Call, Form
 from hpcoll.comm.plans.ledger import Account
 from hpcoll.comm.plans.plan import MessageContext, Plan
-from hpcoll.comm.plans.waiting import wait_policy
 from hpcoll.comm.requests.operation import Operation, collect
 from hpcoll.comm.requests.request import start
 from hpcoll.runtime.engine.host_engine import Binding, HostEngine
+from hpcoll.runtime.engine.wait_policy import wait_policy
 from hpcoll.runtime.program.fields import NCOLUMNS
 from hpcoll.runtime.program.opcodes import Code, Program
 from hpcoll.runtime.transports.mpi import library
@@ -22,7 +22,7 @@ from hpcoll.runtime.transports.mpi import library
 _BYTE = np.dtype(np.uint8)
 
 
-def follow(
+def chain(
     rank: int, what: str, posted: MPI.Request, make: Callable[[Operation], MPI.Grequest], *, status: MPI.Status | None = None,
     finish: Callable[[], None] | None = None, report: Callable[[MPI.Status], None] | None = None,
 ) -> MPI.Grequest:  # fmt: skip

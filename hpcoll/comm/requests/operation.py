@@ -60,7 +60,7 @@ class Operation:
         plan, message_context, engine: What runs.
         call: Addresses, what keeps them valid, and what remains to be done at the end.
         release: Called when the engine is free again.
-        limit_s: Seconds that it may take from now on; None: see `hpcoll.comm.diagnosis.watchdog.Watch`.
+        limit_s: Seconds that it may take from now on; None: see `hpcoll.comm.diagnosis.watchdog.Watchdog`.
         form: In which it was called.
     """
 

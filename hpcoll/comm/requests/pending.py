@@ -22,7 +22,7 @@ from hpcoll.comm.status.call_site import place_of_caller, standing_in
 _SOON_S = 5e-4  # after which a thread begins what the program has not
 
 
-class Start:
+class PendingStart:
     """A call that has yet to begin.
 
     Args:
@@ -36,7 +36,7 @@ class Start:
         self.grequest = MPI.Grequest.Start(_query, nothing, nothing, (self,))
         self.operation: Operation | None = None
         self.begun, self.error = False, None  # type: bool, BaseException | None
-        self.request: Callable[[], Deferred | None] = lambda: None
+        self.request: Callable[[], PendingRequest | None] = lambda: None
 
     def make(self, operation: Operation) -> MPI.Grequest:
         """The request of the operation that runs it."""
@@ -63,7 +63,7 @@ class Start:
             self.grequest.Complete()
 
 
-def _query(status: MPI.Status, start: Start) -> None:
+def _query(status: MPI.Status, start: PendingStart) -> None:
     """As `hpcoll.comm.requests.request.query`."""
     if start.operation is not None:
         query(status, start.operation)
@@ -72,10 +72,10 @@ def _query(status: MPI.Status, start: Start) -> None:
         raise failed(error) from error
 
 
-class Deferred(Request):
+class PendingRequest(Request):
     """The request of a call that has yet to begin, or has begun since."""
 
-    _start: Start
+    _start: PendingStart
     _comm: Any
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
@@ -111,13 +111,13 @@ class Deferred(Request):
         return True
 
 
-class Starts:
+class PendingStarts:
     """The calls of one communicator that have yet to begin, in order."""
 
     def __init__(self) -> None:
-        self._waiting, self._changing, self._over = deque[Start](), threading.Lock(), False
+        self._waiting, self._changing, self._over = deque[PendingStart](), threading.Lock(), False
 
-    def add(self, start: Start) -> bool:
+    def add(self, start: PendingStart) -> bool:
         """One more; False where there is a context by now, on which it may begin at once."""
         with self._changing:
             if not self._over:
@@ -185,10 +185,10 @@ def _come(comm: Any) -> None:
 _starter = _Starter()
 
 
-def defer(comm: Any, what: str, begin: Callable[[Any, Callable[[Operation], MPI.Grequest]], object]) -> Deferred | None:
+def defer(comm: Any, what: str, begin: Callable[[Any, Callable[[Operation], MPI.Grequest]], object]) -> PendingRequest | None:
     """The request of a call on a communicator without a context, and what that is; None where it has one by now."""
-    starts, start = vars(comm).setdefault("_starts", Starts()), Start(begin)
-    request = Deferred(start.grequest)
+    starts, start = vars(comm).setdefault("_starts", PendingStarts()), PendingStart(begin)
+    request = PendingRequest(start.grequest)
     request._start, request._comm, request._what, start.request = start, comm, what, weakref.ref(request)
     if not starts.add(start):
         start.begun = True

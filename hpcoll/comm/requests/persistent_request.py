@@ -13,7 +13,7 @@ from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.requests.operation import Operation
 from hpcoll.comm.requests.owner import PlanningOwner
-from hpcoll.comm.requests.request import Ours, is_eager, nothing, query, refused, say_nothing
+from hpcoll.comm.requests.request import CollectiveRequest, is_eager, nothing, query, refused, say_nothing
 from hpcoll.runtime.engine.entry import START, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.fields import DONE, FAILED
@@ -31,7 +31,7 @@ def _released(plan: Plan, message_context: MessageContext, engine: HostEngine, g
     give_back()
 
 
-class Persistent(Ours, MPI.Prequest):
+class PersistentRequest(CollectiveRequest, MPI.Prequest):
     """A collective that is planned once and started again and again.
 
     A start whose peers are there runs a short message to its end at once; `Wait` then costs next to nothing. Between `Start` and the end,

@@ -24,7 +24,7 @@ from hpcoll.runtime.transports.mpi import library
 from hpcoll.selection.config import log
 
 MAX_SLOTS = 1024
-LETTERS = threading.RLock()  # of the thread that sends or takes in messages of `hpcoll.comm.diagnosis.control_messages`
+CONTROL_LOCK = threading.RLock()  # of the thread that sends or takes in messages of `hpcoll.comm.diagnosis.control_messages`
 _SEMAPHORE_NBYTES = 64
 
 
@@ -60,7 +60,7 @@ class Board:
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """No other thread of hpcoll's is in the MPI library meanwhile: none advances operations, and none reads or sends letters."""
-        with LETTERS:
+        with CONTROL_LOCK:
             held = call_compiled(HOLD, self.address, 0, 0, 0)
             try:
                 yield

@@ -58,7 +58,7 @@ def is_eager(call: Call, engine: HostEngine) -> bool:
     return call.exported is None and call.start is None and call.nbytes <= engine.wait_policy.eager
 
 
-class Ours(MPI.Request):
+class CollectiveRequest(MPI.Request):
     """What requests of both kinds do alike, while an operation is theirs."""
 
     _operation: Operation | None = None
@@ -128,7 +128,7 @@ class Ours(MPI.Request):
             warnings.warn(f"{operation.title}: its request was dropped and never waited for", ResourceWarning, stacklevel=2)
 
 
-class Request(Ours, MPI.Grequest):
+class Request(CollectiveRequest, MPI.Grequest):
     """A collective in flight; ``MPI.Request.Waitall``, ``Testsome`` and the like take it too.
 
     Buffers belong to the collective until it is done; they are kept alive. Errors of the transport surface in `Wait` and `Test`.

@@ -13,17 +13,17 @@ from collections.abc import Iterator, Sequence
 from mpi4py import MPI
 
 from hpcoll.base.processes import PROC, how_it_ends
-from hpcoll.runtime.telemetry.status_page import LivePage, Who, launcher, page_of
+from hpcoll.runtime.telemetry.status_page import Identity, StatusPage, launcher, page_of
 
 
 def say(how: str = "") -> None:
     """Say that this process ends, and how, if it has made no communicator, and others may wait for it."""
-    if LivePage.made or not MPI.Is_initialized() or MPI.Is_finalized() or MPI.COMM_WORLD.size == 1:
+    if StatusPage.made or not MPI.Is_initialized() or MPI.Is_finalized() or MPI.COMM_WORLD.size == 1:
         return
     with contextlib.suppress(AttributeError, OSError):  # the system makes no such files
-        page, world, pid = LivePage(stays=True), MPI.COMM_WORLD, os.getpid()
+        page, world, pid = StatusPage(stays=True), MPI.COMM_WORLD, os.getpid()
         peers, program = {world.rank: pid}, getattr(sys, "argv", [])
-        page.introduce(Who(pid, world.rank, world.size, launcher(), os.uname().nodename, time.time(), peers, program))
+        page.introduce(Identity(pid, world.rank, world.size, launcher(), os.uname().nodename, time.time(), peers, program))
         page.write({"waits": [], "failed": [], "left": how or how_it_ends()})
 
 
@@ -32,7 +32,7 @@ def find(ranks: Sequence[int]) -> tuple[int, str] | None:
     return next(((who.rank, f"(process {who.pid} on {who.host}) {left}") for who, left in ends() if who.rank in ranks), None)
 
 
-def ends() -> Iterator[tuple[Who, str]]:
+def ends() -> Iterator[tuple[Identity, str]]:
     """The ranks of this job that have ended, on this node, but for their processes, and how they have."""
     mine = (launcher(), os.uname().nodename, MPI.COMM_WORLD.size)
     for folder in PROC.glob("[0-9]*"):

@@ -13,8 +13,8 @@ from mpi4py import MPI
 from hpcoll.base.launchers import number_in
 from hpcoll.base.processes import ENDED_BY
 from hpcoll.comm.status import early_exit
-from hpcoll.comm.status.live_contexts import LIVE
-from hpcoll.comm.status.rank_status import NOTICE
+from hpcoll.comm.status.live_contexts import live_contexts
+from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.selection.config import log
 
 _HOW = "has left by os._exit(0)"
@@ -44,7 +44,7 @@ def _leave(status: int) -> None:
 
 def _all_leave() -> bool:
     """Say that this rank leaves, and see whether all of its node do, none of them by an exception."""
-    NOTICE.say_left(_HOW)
+    RANK_STATUS.say_left(_HOW)
     early_exit.say(_HOW)
     end, left, nranks = time.monotonic() + _MOST_S, {MPI.COMM_WORLD.rank: _HOW}, _nranks()
     while True:
@@ -56,5 +56,5 @@ def _all_leave() -> bool:
 
 def _nranks() -> int:
     """How many ranks this node has, as far as the launcher says, or those know that share a communicator."""
-    near = {on.group.world_ranks[rank] for on in (one.resources for one in list(LIVE)) for rank in on.near}
+    near = {on.team.world_ranks[rank] for on in (one.resources for one in list(live_contexts)) for rank in on.near}
     return max(len(near), number_in(os.environ, "MPI_LOCALNRANKS"), 1)

@@ -3,5 +3,5 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-WITNESSES: list[Callable[[Sequence[int]], tuple[int, str] | None]] = []  # of some ranks of COMM_WORLD one that has ended, and how
-LIVE: dict[Any, None] = {}  # until their communicator is freed; listed in one go, while other threads make some
+failure_detectors: list[Callable[[Sequence[int]], tuple[int, str] | None]] = []  # of some ranks of COMM_WORLD one that has ended, and how
+live_contexts: dict[Any, None] = {}  # until their communicator is freed; listed in one go, while other threads make some

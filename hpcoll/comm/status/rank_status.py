@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from hpcoll.base.processes import how_it_ends
-from hpcoll.runtime.telemetry.status_page import LivePage
-from hpcoll.runtime.telemetry.status_slots import NOTICE_NBYTES, Notices, fitting
+from hpcoll.runtime.telemetry.status_page import StatusPage
+from hpcoll.runtime.telemetry.status_slots import NOTICE_NBYTES, StatusSlots, fitting
 
 # A call: ``key`` of its communicator, which it is ``on``, by name, ``lane``, the index of its message context, and ``number`` on that;
 # ``what`` it is and where it was called; for which ranks it ``awaits``, at which ``step``, ``since`` when, in seconds, monotonic; what it
@@ -27,7 +27,7 @@ _MOST_FAILED = 32  # communicators whose failures are kept, the latest ones
 _MOST_TOLD = NOTICE_NBYTES // 2  # bytes of one: ranks that read it and those that are sent it have the same text
 
 
-class Notice:
+class RankStatus:
     """The notice of this process, on every page that it has.
 
     Attributes:
@@ -35,8 +35,8 @@ class Notice:
     """
 
     def __init__(self) -> None:
-        self._pages: weakref.WeakSet[Notices] = weakref.WeakSet()
-        self._live: LivePage | None = None
+        self._pages: weakref.WeakSet[StatusSlots] = weakref.WeakSet()
+        self._live: StatusPage | None = None
         self._waits: dict[int, Call] = {}  # by id of the watch
         self._seen: dict[int, dict[str, Any]] = {}  # by id of the watch, what only the live page has
         self._failed: dict[str, Call] = {}  # by communicator, the first failure
@@ -45,13 +45,13 @@ class Notice:
         self._changes = self._written = 0
         self.at_end: list[Callable[[], None]] = []
 
-    def add_page(self, page: Notices | None) -> None:
+    def add_page(self, page: StatusSlots | None) -> None:
         """Write on one more page."""
         if page is not None:
             with self._changing:
                 self._pages = weakref.WeakSet([*self._pages, page])
 
-    def show(self, page: LivePage | None) -> None:
+    def show(self, page: StatusPage | None) -> None:
         """Write on the live page of this process, too, for those who look from outside."""
         with self._changing:
             self._live = page
@@ -142,14 +142,14 @@ class Notice:
             live = False
 
 
-def order(failure: Call) -> list[Any]:
+def failure_order(failure: Call) -> list[Any]:
     """By which the first of several failures of a communicator is the same on all ranks, whatever their clocks say."""
     return [failure[name] for name in FAILURE]
 
 
-NOTICE = Notice()
+RANK_STATUS = RankStatus()
 
 
 @atexit.register  # before MPI_Finalize, which waits for the others
 def _leaving() -> None:
-    NOTICE.leave(how_it_ends())
+    RANK_STATUS.leave(how_it_ends())

@@ -16,8 +16,8 @@ from hpcoll.base.errors import ArgumentError, CollectiveTimeout, PeerFailed
 from hpcoll.base.units import parse_seconds
 from hpcoll.comm.status import early_exit
 from hpcoll.comm.status.call_site import holds, in_words, place_of_caller
-from hpcoll.comm.status.live_contexts import WITNESSES
-from hpcoll.comm.status.rank_status import NOTICE
+from hpcoll.comm.status.live_contexts import failure_detectors
+from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.runtime.transports.mpi import KNOWN_S, failed_ranks, knows_failures, tells_of_failure, title_of, world_ranks
 from hpcoll.selection.config import PREFIX, Config, log
 
@@ -29,7 +29,7 @@ _left: list[object] = []  # requests that were given up and their memory, in whi
 _GIVEN_UP: list[int] = []  # key of the attribute of communicators on which that has happened
 
 
-def agree_on(comm: MPI.Intracomm, buffer: Any, op: MPI.Op, what: str) -> None:
+def allreduce_in_time(comm: MPI.Intracomm, buffer: Any, op: MPI.Op, what: str) -> None:
     """``Allreduce`` in place.
 
     Args:
@@ -61,7 +61,7 @@ def together(comm: MPI.Intracomm, what: str) -> Iterator[None]:
 
     Args:
         comm: Of the ranks; where one has failed nobody can use it any more, but to shrink it.
-        what: As in `agree_on`.
+        what: As in `allreduce_in_time`.
     Raises:
         PeerFailed: on all ranks that live, where the library knows of such failures.
     """
@@ -83,7 +83,7 @@ def together(comm: MPI.Intracomm, what: str) -> Iterator[None]:
 def _gone(comm: MPI.Intracomm, limit_s: float = 0.0) -> str:
     """Which rank is known to have ended, and how; the empty string where none is. Arguments as in `failed_ranks`."""
     failed, world = failed_ranks(comm, limit_s), world_ranks(comm)
-    told = next(filter(None, (tell(world) for tell in WITNESSES)), None)
+    told = next(filter(None, (tell(world) for tell in failure_detectors)), None)
     if told is not None:
         return f"rank {world.index(told[0])} {told[1]}"
     return f"rank {failed[0]} has failed, says the MPI library" if failed else ""
@@ -137,7 +137,7 @@ class _Waiting:
                     warn = None
                     self._warn(waited)
         finally:
-            NOTICE.end(self)
+            RANK_STATUS.end(self)
 
     def _look(self) -> None:
         """Say what this rank waits in, and see whether others are gone."""
@@ -145,7 +145,7 @@ class _Waiting:
             "key": "", "lane": -1, "number": 0, "what": f"{self._what} at {self._where}", "on": self._title, "awaits": [], "step": "",
             "since": self._begun, "holds": holds(),
         }  # fmt: skip
-        NOTICE.wait(self, call)
+        RANK_STATUS.wait(self, call)
         gone = _gone(self._comm) or self._early()
         self._missed = self._missed + 1 if gone else 0
         if self._missed == _LOOKS:  # what it had to say has had the time to come

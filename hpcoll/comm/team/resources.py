@@ -13,7 +13,7 @@ from hpcoll.comm.arguments.call import Form
 from hpcoll.comm.arguments.methods import Caller
 from hpcoll.comm.plans.plan import MessageContext
 from hpcoll.comm.plans.signature import Purpose
-from hpcoll.comm.team.team import Group
+from hpcoll.comm.team.team import Team
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.runtime.transports.mpi import KNOWN_S, failed_ranks, may_call, tells_of_failure, title_of
 
@@ -21,7 +21,7 @@ _AT_ONCE = 4  # message contexts for persistent requests
 
 
 class Resources:
-    """What the calls of one communicator run on. Made collectively, while the thread is `hpcoll.comm.team.team.Group.alone`.
+    """What the calls of one communicator run on. Made collectively, while the thread is `hpcoll.comm.team.team.Team.alone`.
 
     Attributes:
         key: Tells the communicator from all others, alike on all ranks.
@@ -30,25 +30,25 @@ class Resources:
         group: Of its ranks; what it knows is repeated here.
         number: In the group; -1: when it is freed, no other communicator gets it.
         message_contexts: For blocking calls, then for non-blocking ones.
-        agreements: Of its ranks, `hpcoll.comm.context.service_collectives.Agreements`.
+        agreements: Of its ranks, `hpcoll.comm.context.service_collectives.ServiceCollectives`.
         caller: What describing a call needs of all this.
         near: Ranks with which this one shares memory, itself among them, and their places in what they share; ``pids``: of all ranks.
         lock: 1 while a thread is inside a blocking collective.
         settled: What all ranks raise since a call has failed: the kind of error, and its text; None before that is known here.
     """
 
-    def __init__(self, group: Group, number: int) -> None:
-        self.group, self.number = group, number
-        self.rank, self.nranks, self.comm = group.rank, group.nranks, group.comm
-        self.config, self.node, self.topology, self.levels = group.config, group.node, group.topology, group.levels
-        self.capacity, self.one_node, self.has_gpus = group.capacity, group.one_node, group.has_gpus
-        self.asked_mixed, self.mixed, self.wait_policy = group.asked_mixed, group.mixed, group.wait_policy
-        self.message_contexts = group.message_contexts()
-        self.key = f"{group.number}.{self.message_contexts[0].index}.{zlib.crc32(repr(group.world_ranks).encode())}"
-        self.host, self.pids = group.processes[group.rank].host, [one.pid for one in group.processes]
+    def __init__(self, team: Team, number: int) -> None:
+        self.team, self.number = team, number
+        self.rank, self.nranks, self.comm = team.rank, team.nranks, team.comm
+        self.config, self.node, self.topology, self.levels = team.config, team.node, team.topology, team.levels
+        self.capacity, self.one_node, self.has_gpus = team.capacity, team.one_node, team.has_gpus
+        self.asked_mixed, self.mixed, self.wait_policy = team.asked_mixed, team.mixed, team.wait_policy
+        self.message_contexts = team.message_contexts()
+        self.key = f"{team.number}.{self.message_contexts[0].index}.{zlib.crc32(repr(team.world_ranks).encode())}"
+        self.host, self.pids = team.processes[team.rank].host, [one.pid for one in team.processes]
         self.near = {rank: local for local, rank in enumerate(self.node.ranks)} if self.shares_memory else {self.rank: 0}
         self.lock = np.zeros(1, np.int64)
-        self.agreements: Any = None
+        self.service_collectives: Any = None
         self.settled: tuple[type[TransportError], str] | None = None
         self._persistent: list[MessageContext] = []
         self._agreed: list[MessageContext] = []
@@ -85,7 +85,7 @@ class Resources:
             PeerFailed: what is made there ended because a rank has failed.
         """
         try:
-            with self.group.alone(lambda ready: self.agreements.everywhere(ready, purpose, what), self.message_contexts[0].index):
+            with self.team.alone(lambda ready: self.service_collectives.everywhere(ready, purpose, what), self.message_contexts[0].index):
                 yield
         except MPI.Exception as error:
             raise self.peer_failed(error) if tells_of_failure(error, self.comm) else error from None
@@ -93,7 +93,7 @@ class Resources:
     def _counts(self, count: int) -> list[int]:
         """Every rank's count; collective."""
         what = "Reduce_scatter, for which each rank tells its count"
-        numbers: list[int] = self.agreements.gather_number(count, Purpose.COUNTS, lambda: what)
+        numbers: list[int] = self.service_collectives.gather_number(count, Purpose.COUNTS, lambda: what)
         return numbers
 
     @property
@@ -111,9 +111,9 @@ class Resources:
         return [*self.message_contexts, *self._persistent]
 
     @property
-    def alarmed_by(self) -> int | None:
+    def aborted_by(self) -> int | None:
         """Which rank says that a call has failed; None where that is not known here."""
-        return self.log.alarmed_by if self.message_contexts else None
+        return self.log.aborted_by if self.message_contexts else None
 
     def failed_ranks(self, limit_s: float = 0.0) -> list[int]:
         """Of which the MPI library knows that they have failed, as `hpcoll.runtime.transports.mpi.failed_ranks` has it."""
@@ -126,9 +126,9 @@ class Resources:
         return PeerFailed(f"{who} has failed, says the MPI library", code=error.Get_error_code())
 
     @property
-    def inquiry(self) -> Any:
+    def control_plane(self) -> Any:
         """As of the group."""
-        return self.group.inquiry
+        return self.team.control_plane
 
     def who(self, rank: int) -> str:
         """A rank, for texts."""
@@ -136,7 +136,7 @@ class Resources:
 
     def process(self, rank: int) -> str:
         """That of a rank, for texts."""
-        return f"process {self.pids[rank]} on {self.group.processes[rank].host}"
+        return f"process {self.pids[rank]} on {self.team.processes[rank].host}"
 
     def begin(self) -> MessageContext:
         """The message context of blocking calls."""
@@ -166,13 +166,13 @@ class Resources:
         """
         unused = np.array([one.index in self._unused for one in self._persistent], np.bool_)
         if self._persistent:
-            unused = self.agreements.everywhere(unused, Purpose.PERSISTENT)
+            unused = self.service_collectives.everywhere(unused, Purpose.PERSISTENT)
         self._agreed = [one for one, everywhere in zip(self._persistent, unused, strict=True) if everywhere]
         self._unused.difference_update(one.index for one in self._agreed)
         missing = (_AT_ONCE if self._persistent else 1) - len(self._agreed)
         if missing > 0:
             with self.alone(Purpose.PERSISTENT):
-                made = self.group.new_message_contexts(missing)
+                made = self.team.new_message_contexts(missing)
             self._persistent += made
             self._agreed += made
 
@@ -182,9 +182,9 @@ class Resources:
 
     def free(self) -> None:
         """Let go of shared memory."""
-        if self.inquiry is not None:
-            self.inquiry.remove(self)
-        self.agreements = None
+        if self.control_plane is not None:
+            self.control_plane.remove(self)
+        self.service_collectives = None
         self.message_contexts.clear()
         self._persistent.clear()
         self._agreed.clear()

@@ -17,7 +17,7 @@ _BUSY = -1  # what a rank says of a message context that cannot be taken
 _WAIT_S = 1e-4  # between two looks at whether the ranks have agreed
 
 
-class Turn:
+class StagingLease:
     """A message context, and which communicator of a group has it.
 
     Attributes:
@@ -40,14 +40,14 @@ class Turn:
         self.idle = message_context
 
 
-class Turns:
+class SharedStaging:
     """The message contexts that the communicators of a group have in turn."""
 
     def __init__(self) -> None:
-        self._all: list[Turn] = []  # in the order in which all ranks made them
+        self._all: list[StagingLease] = []  # in the order in which all ranks made them
         self._changing = threading.Lock()
 
-    def begin(self, turn: Turn, owner: object) -> bool:
+    def begin(self, turn: StagingLease, owner: object) -> bool:
         """Begin a call of the communicator that had a turn; False, on all ranks, where another has it by now."""
         while True:
             with self._changing:
@@ -58,10 +58,10 @@ class Turns:
                     return True
             time.sleep(_WAIT_S)
 
-    def take(self, owner: object, gpu: object, comm: MPI.Intracomm) -> tuple[Turn, MessageContext] | None:
+    def take(self, owner: object, gpu: object, comm: MPI.Intracomm) -> tuple[StagingLease, MessageContext] | None:
         """One that no rank uses, for a call that begins at once; None, on all ranks, where there is none.
 
-        Collective over ``comm``, while this thread is `hpcoll.comm.team.team.Group.alone`.
+        Collective over ``comm``, while this thread is `hpcoll.comm.team.team.Team.alone`.
         """
         if not self._all:
             return None
@@ -82,9 +82,9 @@ class Turns:
             for one in self._all:
                 one.wanted = False
 
-    def add(self, owner: object, gpu: object) -> Turn:
+    def add(self, owner: object, gpu: object) -> StagingLease:
         """That of a message context which was made for a call that begins at once; collective as `take`."""
-        self._all.append(Turn(owner, gpu))
+        self._all.append(StagingLease(owner, gpu))
         return self._all[-1]
 
     def free(self) -> None:

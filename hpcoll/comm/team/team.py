@@ -20,9 +20,9 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.plans.plan import MAX_WINDOW, MessageContext
-from hpcoll.comm.plans.waiting import wait_policy
-from hpcoll.comm.status.rank_status import NOTICE
-from hpcoll.comm.team.shared_staging import Turns
+from hpcoll.comm.status.rank_status import RANK_STATUS
+from hpcoll.comm.team.shared_staging import SharedStaging
+from hpcoll.runtime.engine.wait_policy import wait_policy
 from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.program.route import in_words
 from hpcoll.runtime.telemetry.call_log import CallLog
@@ -39,7 +39,7 @@ from hpcoll.selection.networks import levels
 from hpcoll.selection.topology import Process, find_topology, this_process
 
 # By number and ranks of a group: on which all of COMM_WORLD wait for each other at the end, where not all share memory. Never freed.
-PARTING: dict[tuple[int, tuple[int, ...]], MPI.Intracomm] = {}
+FINALIZE_COMMS: dict[tuple[int, tuple[int, ...]], MPI.Intracomm] = {}
 
 IN_FLIGHT = 2  # message contexts for non-blocking calls
 CALLS_AT_ONCE = 1 + IN_FLIGHT  # message contexts of a communicator
@@ -47,7 +47,7 @@ _RETRY_S = 1e-3  # most between two attempts of threads that are in each other's
 _IN_TURN, _ANYWAY = 3, 0.25  # attempts in which they keep their order, and the share of later ones in which they do not
 
 
-class Group:
+class Team:
     """What the communicators of some ranks have in common. Made collectively.
 
     Args:
@@ -57,7 +57,7 @@ class Group:
         world_ranks: Their ranks in COMM_WORLD.
         mixed: Ranks may pass different kinds of memory in one call, says the program.
         all_share: It is known on all of them that they share memory.
-        may_part: All of them have something in `PARTING`.
+        may_part: All of them have something in `FINALIZE_COMMS`.
     Attributes:
         comm: Private duplicate on which hpcoll's messages travel, those of the first message contexts at least.
         rank, nranks: In it; ``world_ranks``: of all, in COMM_WORLD.
@@ -89,9 +89,9 @@ class Group:
         self.alive, self.used, self.lock, self._indices = 0, 0, threading.Lock(), count()
         self.uses_mpi = self.failed = False
         self._waiting: list[int] = []  # communicators that want to be `alone`
-        self.inquiry: Any = None
+        self.control_plane: Any = None
         self.logs: WeakValueDictionary[int, CallLog] = WeakValueDictionary()
-        self.turns = Turns()
+        self.turns = SharedStaging()
         self.comm = duplicate(comm)
         self._comms = [self.comm]
         with revoking(self._comms):
@@ -124,14 +124,14 @@ class Group:
                 level = logging.WARNING if self.config.shm_copy else logging.INFO
                 log.log(level, "ranks of this node stage all messages: they cannot read each other's memory: %s", unreadable)
         self._stock = self.new_message_contexts(CALLS_AT_ONCE)
-        NOTICE.add_page(self.node.notices)
+        RANK_STATUS.add_page(self.node.status_slots)
         if self.node.memory_alone:
             log.info("shared memory of this node: files of memory alone (memfd), because %s makes none without a name", FOLDER)
         shares, near = self._stock[0].rings is not None, self.node.nranks == self.nranks
         found = [(0, shares)] * self.nranks if near else self.comm.allgather((self.node.first, shares))
         self.one_node = near and shares
         if not self.one_node and not may_part and sorted(self.world_ranks) == list(range(MPI.COMM_WORLD.size)):
-            PARTING[self.number, self.world_ranks] = duplicate(self.comm)
+            FINALIZE_COMMS[self.number, self.world_ranks] = duplicate(self.comm)
         self.capacity = self._staging_nbytes() if any(theirs for _, theirs in found) else 0
         self.topology = find_topology(self.rank, self.processes, found, self.config.domains or ())
         self.levels = levels(hosts, self.config.levels).on_parts(self.topology.nodes, self.topology.domains)
@@ -202,8 +202,8 @@ class Group:
         self._stock.clear()
         self.turns.free()
         if not MPI.Is_finalized():
-            if self.inquiry is not None:
-                self.inquiry.end()
+            if self.control_plane is not None:
+                self.control_plane.end()
             self.node.free()
 
     def free(self) -> bool:
@@ -211,7 +211,7 @@ class Group:
 
         MPI libraries give their context id to a communicator that is made later, and a message that comes for the old one to the new one.
         """
-        if MPI.Is_finalized() or (self.inquiry is not None and not self.inquiry.has_ended()):
+        if MPI.Is_finalized() or (self.control_plane is not None and not self.control_plane.has_ended()):
             return False
         for comm in self._comms:
             comm.Free()

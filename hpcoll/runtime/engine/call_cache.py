@@ -21,7 +21,7 @@ from hpcoll.runtime.transports.mpi import handle
 MAX_ENTRIES = 32  # calls that a table holds
 
 
-class Side(NamedTuple):
+class BufferPattern(NamedTuple):
     """What an argument of a call must be to be like one.
 
     Attributes:
@@ -68,7 +68,7 @@ class Side(NamedTuple):
         return self.type, self.array.dtype if type(self.array) is np.ndarray else type(self.array)
 
 
-class Served(NamedTuple):
+class CachedCall(NamedTuple):
     """What serves calls like one.
 
     Attributes:
@@ -118,13 +118,13 @@ class CallTable:
             self._words[field] = value
         self.address, self.starts = self._words.ctypes.data, bool(starts)
         self._numbers = memoryview(self._words)  # type: ignore[arg-type]  # the same numbers, at a third of the price
-        self.calls: list[Served] = []
+        self.calls: list[CachedCall] = []
         self._keep: list[tuple[object, ...]] = []
         self._rows: dict[tuple[int, ...], list[int]] = {}  # by all of an entry but its counts
         self._packed: PackedRoom | None = None
 
     @property
-    def latest(self) -> Served:
+    def latest(self) -> CachedCall:
         """What serves the call that `run_cached` found last."""
         return self.calls[self._numbers[c.LATEST]]
 
@@ -139,7 +139,7 @@ class CallTable:
         """Addresses of the two buffers, and of the counts, of the call that `run_cached` has found but not started."""
         return self._numbers[c.SOURCE], self._numbers[c.TARGET], self._numbers[c.COUNTS]
 
-    def enter(self, op: object, sent: Side, received: Side, served: Served) -> None:
+    def enter(self, op: object, sent: BufferPattern, received: BufferPattern, served: CachedCall) -> None:
         """Add a call.
 
         Args:
@@ -192,7 +192,7 @@ def _but_counts(entry: list[int]) -> tuple[int, ...]:
     return tuple(entry[: c.LEAST] + entry[c.MOST + 1 :])
 
 
-def _stride(side: Side, count: int) -> int | None:
+def _stride(side: BufferPattern, count: int) -> int | None:
     """Bytes of a side for each of so many; None where that is no whole number."""
     if side.array is None:
         return 0

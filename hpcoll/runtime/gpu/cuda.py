@@ -87,7 +87,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-class Range(NamedTuple):
+class DeviceRange(NamedTuple):
     """An allocation that a pointer lies in."""
 
     base: int
@@ -193,11 +193,11 @@ class Driver:
         code = self._library.cuPointerGetAttribute(ctypes.cast(byref(value), c_void_p), int(attribute), pointer)
         return 0 if code else value.value
 
-    def address_range(self, pointer: int) -> Range:
+    def address_range(self, pointer: int) -> DeviceRange:
         """The allocation that a pointer lies in."""
         base, nbytes = c_uint64(), c_size_t()
         self("cuMemGetAddressRange_v2", byref(base), byref(nbytes), pointer)
-        return Range(base.value, nbytes.value)
+        return DeviceRange(base.value, nbytes.value)
 
     def allocate(self, nbytes: int) -> int:
         """Memory of the current GPU, which `export` can name to other processes."""

@@ -9,7 +9,7 @@ from hpcoll.schedules.ir import Schedule
 from hpcoll.schedules.partition import chunk_bounds, segment_count
 
 
-class Layout(NamedTuple):
+class ChunkLayout(NamedTuple):
     """Where the chunks of one segment lie, in elements.
 
     Attributes:
@@ -24,10 +24,10 @@ class Layout(NamedTuple):
     varying: bool = False
 
 
-Segments = list[tuple[int, Layout]]  # per segment its displacement and its layout; equal segments share one layout
+Segments = list[tuple[int, ChunkLayout]]  # per segment its displacement and its layout; equal segments share one layout
 
 
-def _cut(count: int, segment: int, unit: int, layout_of: Callable[[int], Layout]) -> Segments:
+def _cut(count: int, segment: int, unit: int, layout_of: Callable[[int], ChunkLayout]) -> Segments:
     """Segments of at most ``segment`` elements, which begin at multiples of ``unit``; all but the last share a layout."""
     if count <= segment:
         return [(0, layout_of(count))]
@@ -42,12 +42,12 @@ def _cut(count: int, segment: int, unit: int, layout_of: Callable[[int], Layout]
 def vector_segments(count: int, segment: int, nchunks: int, unit: int = 1) -> Segments:
     """A vector of ``count`` elements, cut into segments, each cut into ``nchunks`` balanced chunks; all begin at multiples of ``unit``."""
 
-    def layout_of(length: int) -> Layout:
+    def layout_of(length: int) -> ChunkLayout:
         bounds = [chunk_bounds(-(-length // unit), nchunks, i) for i in range(nchunks)]
         if unit > 1:
             bounds = [(min(length, lo * unit), min(length, hi * unit)) for lo, hi in bounds]
         chunks = [(lo, hi - lo) for lo, hi in bounds]
-        return Layout(chunks, chunks, lambda extent: chunks[extent][1])  # type: ignore[call-overload]
+        return ChunkLayout(chunks, chunks, lambda extent: chunks[extent][1])  # type: ignore[call-overload]
 
     return _cut(count, segment, unit, layout_of)
 
@@ -57,10 +57,10 @@ def block_segments(schedule: Schedule, count: int, segment: int, unit: int = 1) 
     collective = COLLECTIVES[schedule.collective]
     who = (schedule.rank, schedule.nranks, schedule.root, schedule.nchunks)
 
-    def layout_of(length: int) -> Layout:
+    def layout_of(length: int) -> ChunkLayout:
         inputs = [(i * count, length) for i in range(collective.ninputs(*who))]
         outputs = [(i * count, length) for i in range(collective.noutputs(*who))]
-        return Layout(inputs, outputs, lambda extent: length)
+        return ChunkLayout(inputs, outputs, lambda extent: length)
 
     return _cut(count, segment, unit, layout_of)
 
@@ -77,9 +77,9 @@ def varying_blocks(
     """
     counts = (*(count for _, count in (*inputs, *outputs)), *sizes)  # a rank may forward more than it has
     if not piece or all(count <= piece for count in counts):
-        return [(0, Layout(inputs, outputs, lambda extent: sizes[extent], varying=True))]  # type: ignore[call-overload]
+        return [(0, ChunkLayout(inputs, outputs, lambda extent: sizes[extent], varying=True))]  # type: ignore[call-overload]
     nslices = index(segment_count(max(counts), piece))
-    layouts: dict[tuple[int, ...], Layout] = {}
+    layouts: dict[tuple[int, ...], ChunkLayout] = {}
     segments: Segments = []
     for i in range(nslices):
         lo, most = i * piece, piece
@@ -96,6 +96,6 @@ def varying_blocks(
 
 def _slices(
     inputs: Sequence[tuple[int, int]], outputs: Sequence[tuple[int, int]], ins: list[int], outs: list[int], sizes: list[int]
-) -> Layout:
+) -> ChunkLayout:
     here = [list(zip((displ for displ, _ in blocks), counts, strict=True)) for blocks, counts in ((inputs, ins), (outputs, outs))]
-    return Layout(here[0], here[1], lambda extent: sizes[extent])  # type: ignore[call-overload]
+    return ChunkLayout(here[0], here[1], lambda extent: sizes[extent])  # type: ignore[call-overload]

@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from typing import Any, ClassVar, NamedTuple
 
 from hpcoll.base.sizes import largest
-from hpcoll.runtime.program.chunk_layout import Layout
+from hpcoll.runtime.program.chunk_layout import ChunkLayout
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, STAGING, Code, aligned
 from hpcoll.runtime.program.spans import LANDING, MESSAGE, Pieces, Span, contiguous, join, names_of, nbytes_of, placed, spans_of
 from hpcoll.schedules.ir import Buffer, Chunk, Schedule
@@ -86,7 +86,7 @@ class Items:
     on_gpu: ClassVar[bool] = False
 
     def __init__(
-        self, schedule: Schedule, layout: Layout, itemsize: int, aliases: dict[int, int],
+        self, schedule: Schedule, layout: ChunkLayout, itemsize: int, aliases: dict[int, int],
         copied: frozenset[int] = frozenset(), unused: frozenset[int] = frozenset(),
     ) -> None:  # fmt: skip
         self.layout, self.itemsize, self.aliases, self._copied = layout, itemsize, aliases, copied

@@ -63,12 +63,12 @@ class CallLog:
         """Numbers of this rank's latest call, and of the latest that has ended."""
         return self._own[f.BEGUN], self._own[f.CALLS_ENDED]
 
-    def sound_alarm(self, rank: int) -> None:
+    def set_abort_flag(self, rank: int) -> None:
         """Let no call begin any more: one has failed, says a rank of the communicator."""
         self.alarm[0] = 1 + rank
 
     @property
-    def alarmed_by(self) -> int | None:
+    def aborted_by(self) -> int | None:
         """The rank that has sounded the alarm, the last one; None while there is none."""
         return int(self.alarm[0]) - 1 if self.alarm[0] else None
 

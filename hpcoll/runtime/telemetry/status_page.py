@@ -28,7 +28,7 @@ _AGAIN = 2  # more times that a page is read that is not whole, or has no notice
 
 
 @dataclass(frozen=True)
-class Who:
+class Identity:
     """Who a process is.
 
     Attributes:
@@ -59,7 +59,7 @@ class Who:
         return "\0".join(map(str, words)).encode(errors="replace")[: room(_WHO_NBYTES)]
 
     @classmethod
-    def of(cls, text: bytes) -> "Who":
+    def of(cls, text: bytes) -> "Identity":
         """From its text.
 
         Raises:
@@ -75,7 +75,7 @@ class Who:
         )  # fmt: skip
 
 
-class LivePage:
+class StatusPage:
     """That of this process, which it may write; a fork must `close` it.
 
     Args:
@@ -97,9 +97,9 @@ class LivePage:
             if not stays:
                 os.close(file)
         self._memory = np.frombuffer(self._mapped, np.uint8)
-        LivePage.made = True
+        StatusPage.made = True
 
-    def introduce(self, who: Who) -> None:
+    def introduce(self, who: Identity) -> None:
         """Say who this process is."""
         put(self._memory[:_WHO_NBYTES], who.text)
 
@@ -131,7 +131,7 @@ def seconds(found: str | float) -> float:
     return time
 
 
-def contents(page: bytes) -> tuple[Who, dict[str, Any]]:
+def contents(page: bytes) -> tuple[Identity, dict[str, Any]]:
     """What stands in a page: who its process is, and its notice, nothing where it is being written.
 
     Raises:
@@ -142,7 +142,7 @@ def contents(page: bytes) -> tuple[Who, dict[str, Any]]:
     import json
 
     memory = np.frombuffer(page, np.uint8)
-    who, text = Who.of(get(memory[:_WHO_NBYTES])), get(memory[_WHO_NBYTES:])
+    who, text = Identity.of(get(memory[:_WHO_NBYTES])), get(memory[_WHO_NBYTES:])
     try:
         notice = json.loads(text) if text else {}
     except RecursionError as error:
@@ -152,7 +152,7 @@ def contents(page: bytes) -> tuple[Who, dict[str, Any]]:
     return who, notice
 
 
-def page_of(folder: Path) -> tuple[Who, dict[str, Any]] | None:
+def page_of(folder: Path) -> tuple[Identity, dict[str, Any]] | None:
     """What stands in the live page of a process; None where it has none, or only its parent's."""
     for name in os.listdir(folder / "fd"):
         try:
@@ -166,7 +166,7 @@ def page_of(folder: Path) -> tuple[Who, dict[str, Any]] | None:
     return None
 
 
-def _read(file: Path) -> tuple[Who, dict[str, Any]]:
+def _read(file: Path) -> tuple[Identity, dict[str, Any]]:
     """What stands in a page, read anew while it is not whole."""
     for _ in range(_AGAIN):
         with contextlib.suppress(ValueError):

@@ -16,7 +16,7 @@ _HEAD_NBYTES = 16
 _READS = 5  # of one that is written again meanwhile
 
 
-class Notices:
+class StatusSlots:
     """Those of the local ranks of a communicator.
 
     Args:

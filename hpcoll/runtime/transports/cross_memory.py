@@ -29,7 +29,7 @@ _SET_PTRACER, _ANY = 0x59616D61, -1  # for prctl: any process of this user may r
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Word(NamedTuple):
+class ProbeWord(NamedTuple):
     """A word in a process's memory that others read to see whether they can."""
 
     pid: int
@@ -69,23 +69,23 @@ def ptrace_scope() -> str:
 
 
 @cache
-def _word(pid: int) -> Word:
+def _word(pid: int) -> ProbeWord:
     kept = np.array([secrets.randbits(62)], np.int64)
     _kept.append(kept)
     if ptrace_scope() == "1":
         _libc.prctl(ctypes.c_int(_SET_PTRACER), ctypes.c_ulong(_ANY % 2**64), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
-    return Word(pid, kept.ctypes.data, int(kept[0]))
+    return ProbeWord(pid, kept.ctypes.data, int(kept[0]))
 
 
 _kept: list[np.ndarray] = []
 
 
-def word() -> Word:
+def word() -> ProbeWord:
     """This process's, which from now on lets others of its user read its memory where Yama asks for leave."""
     return _word(os.getpid())
 
 
-def refusal(theirs: Word) -> str:
+def refusal(theirs: ProbeWord) -> str:
     """Why this process cannot read another one's memory; the empty string when it can."""
     found = np.zeros(1, np.int64)
     here, there = _Vector(found.ctypes.data, found.nbytes), _Vector(theirs.address, found.nbytes)
@@ -100,7 +100,7 @@ def refusal(theirs: Word) -> str:
     return "" if found[0] == theirs.value else f"process {theirs.pid} is another one here: the ranks are in containers of their own"
 
 
-def own_memory(words: Sequence[Word], copy: str | None, measured: int | None) -> OwnMemory:
+def own_memory(words: Sequence[ProbeWord], copy: str | None, measured: int | None) -> OwnMemory:
     """How ranks that can read each other's memory do so.
 
     Args:

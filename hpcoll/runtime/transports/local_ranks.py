@@ -15,14 +15,14 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.base.memory import left_nbytes
 from hpcoll.base.units import format_nbytes
 from hpcoll.runtime.program.fields import STAGING_SLOTS
-from hpcoll.runtime.telemetry.status_slots import PAGE_NBYTES, Notices
+from hpcoll.runtime.telemetry.status_slots import PAGE_NBYTES, StatusSlots
 from hpcoll.runtime.transports import shared_file
 from hpcoll.runtime.transports import window as windows
-from hpcoll.runtime.transports.cross_memory import MOST_RANKS, OwnMemory, Word, own_memory, refusal
+from hpcoll.runtime.transports.cross_memory import MOST_RANKS, OwnMemory, ProbeWord, own_memory, refusal
 from hpcoll.runtime.transports.mpi import world_ranks
 from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings, rings_nbytes
-from hpcoll.runtime.transports.symmetric import Ranges, Symmetric, sweep, symmetric_array
-from hpcoll.runtime.transports.window import MAX_WINDOWS, Mapping, Number, Window, whole_pages
+from hpcoll.runtime.transports.symmetric import AddressRanges, Symmetric, sweep, symmetric_array
+from hpcoll.runtime.transports.window import MAX_WINDOWS, Mapping, Window, WindowNumber, whole_pages
 
 _MOST_AHEAD, _AHEAD_NBYTES = 24, 4 << 20  # rings that are made before they are asked for, and bytes of their heads
 _ALL_AT_ONCE = "; before Linux 5.14, or where the system gives no pages when asked, all of it is taken at once"
@@ -59,7 +59,7 @@ class LocalRanks:
         self._own = self.comm is not comm
         self.rank, self.nranks = self.comm.rank, self.comm.size
         self.refused, self._limit, self.memory_alone = "", limit, False
-        self.notices: Notices | None = None
+        self.status_slots: StatusSlots | None = None
         self.own_memory: OwnMemory | None = None
         self._ahead, self._nasked = list[Rings](), 0
         found = self.comm.allgather((comm.rank, pids[comm.rank])) if self._own else list(enumerate(pids))
@@ -67,9 +67,9 @@ class LocalRanks:
         self.first = self.ranks[0]
         self.pids = tuple(pid for _, pid in found)
         self.local_peers = {rank: local for local, rank in enumerate(self.ranks) if rank != comm.rank}
-        self.ranges = Ranges(frozenset(self.pids))
+        self.ranges = AddressRanges(frozenset(self.pids))
 
-    def read_own_memory(self, words: Sequence[Word], copy: str | None, measured: int | None) -> str:
+    def read_own_memory(self, words: Sequence[ProbeWord], copy: str | None, measured: int | None) -> str:
         """Let messages be read in their senders' own memory, if all these ranks can; collective.
 
         Args:
@@ -129,14 +129,14 @@ class LocalRanks:
         problem = f"there are {MAX_WINDOWS} windows already" if number.value == MAX_WINDOWS else ""
         return self._shared(head_nbytes + self.nranks * part_nbytes, mine, mapped, problem)
 
-    def _number(self) -> tuple[Number, int]:
+    def _number(self) -> tuple[WindowNumber, int]:
         """A number that was free on all ranks, and most bytes that any of them has mapped; collective.
 
         Each takes its lowest number; where these differ, all go on from the highest.
         """
         first = 0
         while True:
-            number = Number(first)
+            number = WindowNumber(first)
             most = np.array([number.value, -number.value, windows.mapped_nbytes()], np.int64)
             self.comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
             first, negative_least, mapped = most.tolist()
@@ -222,21 +222,21 @@ class LocalRanks:
             capacity: Bytes of a staging slot, whole cache lines.
         """
         head, part, reserved = rings_nbytes(self.nranks), STAGING_SLOTS * capacity, not windows.populates()
-        noted = 0 if self.notices else self.nranks * PAGE_NBYTES
+        noted = 0 if self.status_slots else self.nranks * PAGE_NBYTES
         try:
             window = self.window(n * head + noted, n * part, reserved=reserved)
         except ArgumentError as error:
             self.refused = str(error) + (_ALL_AT_ONCE if reserved else "")
             return None
         if noted:
-            self.notices = Notices(window.mapping.array(n * head, noted), self.rank)
+            self.status_slots = StatusSlots(window.mapping.array(n * head, noted), self.rank)
         mine = window.part(self.rank)
         each = [(i * head, mine + i * part, reserved, self.own_memory) for i in range(n)]
         return [Rings(self.rank, self.local_peers, self.ranges, window, capacity, *one) for one in each]
 
     def free(self) -> None:
         """Free the communicator; what was made stays as long as somebody holds it."""
-        self.notices = None
+        self.status_slots = None
         self.drop_ahead()
         sweep()
         if self._own:
@@ -244,7 +244,7 @@ class LocalRanks:
 
 
 _sharing: list[frozenset[int]] = []  # ranks of COMM_WORLD that are known to share memory, this process among them
-_reading: list[frozenset[Word]] = []  # processes that are known to read each other's memory, this one among them
+_reading: list[frozenset[ProbeWord]] = []  # processes that are known to read each other's memory, this one among them
 
 
 def _split(comm: MPI.Intracomm, most: int | None, ranks: tuple[int, ...]) -> MPI.Comm:

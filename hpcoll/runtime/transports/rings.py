@@ -29,7 +29,7 @@ from hpcoll.runtime.program.route import Route
 from hpcoll.runtime.program.spans import Pieces, names_of, nbytes_of, spans_of
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.runtime.transports.cross_memory import OwnMemory
-from hpcoll.runtime.transports.symmetric import Ranges
+from hpcoll.runtime.transports.symmetric import AddressRanges
 from hpcoll.runtime.transports.window import BASES_AT, PAGE, Window
 from hpcoll.schedules.ir import RING_SLOTS
 
@@ -89,7 +89,7 @@ class Rings:
     """
 
     def __init__(
-        self, rank: int, local_peers: Mapping[int, int], ranges: Ranges, window: Window, capacity: int, slots: int, staging: int,
+        self, rank: int, local_peers: Mapping[int, int], ranges: AddressRanges, window: Window, capacity: int, slots: int, staging: int,
         populated: bool, own_memory: OwnMemory | None = None,
     ) -> None:
         nlocal = len(local_peers) + 1

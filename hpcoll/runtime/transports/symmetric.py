@@ -1,7 +1,7 @@
 """Symmetric memory: an array for each process of a node that the others read in place, and the tables that say where such memory is.
 
 Memory is kept until the arrays of all processes are gone; `sweep` looks for that. Whoever is asked to read an array in place must have
-mapped it: so the `Ranges` of a communicator's local ranks list the memory that was made on it, or on another one that has them all.
+mapped it: so the `AddressRanges` of a communicator's local ranks list the memory that was made on it, or on another one that has them all.
 """
 
 import os
@@ -18,7 +18,7 @@ _SKEW_NBYTES = 4096  # addresses that agree in this many bytes hinder each other
 
 _lock = threading.RLock()  # for what the communicators of a process share; never held while messages travel
 _live: list["Symmetric"] = []  # that any process still has an array in, as far as this one has looked
-_tables: "weakref.WeakSet[Ranges]" = weakref.WeakSet()
+_tables: "weakref.WeakSet[AddressRanges]" = weakref.WeakSet()
 
 
 class Symmetric:
@@ -65,7 +65,7 @@ class Symmetric:
         return self._left and bool(self._gone.all())
 
 
-class Ranges:
+class AddressRanges:
     """Where symmetric memory is that a set of processes map, as compiled code reads it.
 
     A thread may be reading while another changes them, and find a row's start as it was and its end as it is. So a row that was used

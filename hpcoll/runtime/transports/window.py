@@ -109,7 +109,7 @@ class Bytes:
         self.__array_interface__ = {"version": 3, "shape": (nbytes,), "typestr": "|u1", "data": (address, False)}
 
 
-class Number:
+class WindowNumber:
     """A window's number, in use for as long as anybody holds the object.
 
     Attributes:
@@ -134,7 +134,7 @@ class Window:
         head_nbytes, part_nbytes: Sizes, whole pages.
     """
 
-    def __init__(self, number: Number, mapping: Mapping, head_nbytes: int, part_nbytes: int) -> None:
+    def __init__(self, number: WindowNumber, mapping: Mapping, head_nbytes: int, part_nbytes: int) -> None:
         self.number, self._number = number.value, number
         self.mapping, self.address, self.nbytes = mapping, mapping.address, mapping.nbytes
         self.head_nbytes, self.part_nbytes = head_nbytes, part_nbytes
