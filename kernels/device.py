@@ -83,6 +83,7 @@ def fold(op: ReduceOp, dtype: np.dtype, cc: Capability) -> Kernel:
         op: Operator that takes this element type.
         dtype: Native NumPy type, or ml_dtypes' bfloat16. The half types are folded in float32 and rounded once.
         cc: Compute capability of the GPU, as (9, 0).
+
     Raises:
         KernelError: the operator's function does not compile for this type, or the compiler knows no such old GPU.
     """

@@ -46,6 +46,7 @@ def kernel_address(op: ReduceOp, dtype: np.dtype) -> int:
     Args:
         op: Operator; average and premultiplied sum are sums here (their factors are applied outside the fold).
         dtype: Native NumPy type; not float16, bfloat16 or long double.
+
     Raises:
         KernelError: the operator's function does not compile for this type.
     """

@@ -18,7 +18,8 @@ _BYTES = ir.IntType(8).as_pointer()
 
 class Access(NamedTuple):
     """Vectors of one element type: ``load(pointer, index)`` and ``store(pointer, index, words)`` move a vector as 32-bit words, which
-    is how it rests in registers; ``split(words)`` and ``join(elements)`` convert between words and a tuple of elements."""
+    is how it rests in registers; ``split(words)`` and ``join(elements)`` convert between words and a tuple of elements.
+    """
 
     load: Any
     store: Any

@@ -87,6 +87,7 @@ def prepare(table: EventTable, levels: Levels, nbytes: float, segments: int, win
         segments: How many follow one another, ``>= 1``; 1 with ``spans``.
         window: Lanes that a rank has in flight, ``>= 1``.
         spans: Record when each row kept a port or a processor busy.
+
     Raises:
         ArgumentError: the costs are impossible.
     """

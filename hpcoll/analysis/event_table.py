@@ -150,6 +150,7 @@ def build(schedules: Iterable[Schedule], nranks: int, *, joined: bool) -> EventT
         schedules: Of ranks 0, 1, ...: all, or as many as stand for all.
         nranks: Of the communicator; a multiple of the number of schedules.
         joined: As in `rows_of`.
+
     Raises:
         ScheduleError: a message is not received, or nobody sends what is waited for.
     """

@@ -101,8 +101,10 @@ def prove(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: N
     Args:
         row: Catalogue row.
         nranks, root, nchunks, nodes: As in `hpcoll.schedules.row.schedule`.
+
     Returns:
         What holds in every mode.
+
     Raises:
         ScheduleError: a schedule is wrong, or the row claims to be ordered or reproducible and is not.
     """
@@ -143,8 +145,10 @@ def prove_catalogue(
         extra: Further numbers of ranks, each with up to four roots.
         rows: Which rows; all by default.
         progress: Called with the number of jobs done and of all jobs, whenever one ends.
+
     Returns:
         One summary per row, in the order of the rows.
+
     Raises:
         ScheduleError: a row is wrong.
     """

@@ -23,6 +23,7 @@ def check_puts(schedules: Sequence[Schedule]) -> None:
 
     Args:
         schedules: One per rank, in rank order.
+
     Raises:
         ScheduleError: names the rank, and the step where it is one step's fault.
     """

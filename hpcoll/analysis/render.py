@@ -114,6 +114,7 @@ def draw(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: No
         nranks, root: 1 to `MAX_BUILT`, ``0 <= root < nranks``; ``root`` is 0 for collectives without one.
         nchunks: As in `hpcoll.schedules.row.schedule`, 1 to `MAX_CHUNKS`.
         nodes: Placement of the ranks, as there.
+
     Raises:
         ArgumentError: a number is outside its range, or there would be more than `MAX_STEPS`.
     """

@@ -53,6 +53,7 @@ def simulate(schedules: Sequence[Schedule], nbytes: float, network: Network) -> 
         schedules: One per rank, in rank order.
         nbytes: Bytes of the segment; for block collectives of all ranks' blocks together, as in the catalogue.
         network: What messages cost.
+
     Raises:
         ScheduleError: a message is not received, or nobody sends what is waited for.
         ArgumentError: the network is impossible.

@@ -275,6 +275,7 @@ def verify_schedules(schedules: Sequence[Schedule], *, in_place: bool, uniform: 
         in_place: Whether the collective's aliases are one memory.
         uniform: All blocks have one size (else blocks of different ranks may differ in size).
         slots: Messages from one rank to another in one channel that may wait to be used, ``>= 1``.
+
     Raises:
         ScheduleError: names rank, step and cause.
     """

@@ -34,6 +34,7 @@ def write_file(path: Path, content: str | bytes) -> None:
     Args:
         path: File, in a folder that exists.
         content: Bytes, or text, which becomes UTF-8.
+
     Raises:
         OSError: The file is as it was, and no temporary file is left.
     """
@@ -77,6 +78,7 @@ class OwnedFolder:
         path: Folder.
         mode: With which the folder is made where it is missing, after those above it; 0 where it is only to be read. Its files can be read
             by whoever can read the folder.
+
     Raises:
         UntrustedError: The folder is a link, belongs to another user, or others may write to it.
         OSError: It cannot be opened, or made and written where ``mode`` is given.

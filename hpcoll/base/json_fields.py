@@ -22,6 +22,7 @@ def read_json(file: str | Path, subject: str) -> Any:
     Args:
         file: Its name.
         subject: The same, for texts.
+
     Raises:
         ArgumentError: it cannot be read, is too large, or is no JSON.
     """
@@ -51,6 +52,7 @@ def member(content: Any, key: str, wanted: Any, where: str) -> Any:
         key: The member's name.
         wanted: ``int``, ``str``, ``list``, ``dict``, or ``(int, float)``.
         where: Path of the object, empty for the whole file.
+
     Raises:
         ArgumentError: not an object, no such member, or of another type.
     """

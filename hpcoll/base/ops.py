@@ -81,6 +81,7 @@ def reduce_op(
         identity: Neutral element, or None.
         commutative: False keeps rank order: only order-preserving schedules are then used.
         name: What logs and errors call it; default: the function's own name.
+
     Raises:
         ArgumentError: ``function`` is not callable.
 

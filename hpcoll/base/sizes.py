@@ -26,6 +26,7 @@ class Sizes:
 
     Args:
         counts: Of the call at hand: decisions come out as for these.
+
     Attributes:
         values: Of all variables: 1, the counts, then those that were defined.
         given: The counts as sizes.

@@ -64,6 +64,7 @@ def main(argv: list[str] | None = None) -> int:
 
     Args:
         argv: Arguments without the program's name; default: those of this process.
+
     Returns:
         Exit code: 0 good, 1 the command's answer is no, 2 it could not be carried out.
     """

@@ -40,6 +40,7 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
             Without one it is a null communicator, as mpi4py's ``Intracomm()``.
         mixed: Ranks may pass GPU arrays and host arrays in one call, and calls of GPU arrays go through host memory; equal on all ranks,
             inherited by what is made of it. Needless where some rank has no GPU: there it is always so.
+
     Raises:
         ArgumentError: not an intracommunicator, null, made before with another ``mixed``, or MPI is not initialised or already finalised.
 
@@ -119,8 +120,10 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
             dtype: Element type of fixed size, equal on all ranks.
             device: ``"cpu"``, or ``"cuda"`` for memory of the GPU that the rank uses, mapped by the ranks of its node where they can;
                 equal on all ranks.
+
         Returns:
             The array; what it holds is undefined. On a GPU a `cupy.ndarray` where CuPy is installed, else a `device.GpuArray`.
+
         Raises:
             ArgumentError: on every rank, naming the first that asked for something else or cannot have it: a bad shape, the limit
                 ``HPCOLL_SHM`` would be passed, no memory.
@@ -158,8 +161,10 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
         Args:
             array: Anything that NumPy makes an array of, of elements of fixed size; ignored but at the root, as in ``share(None)``.
             root: Equal on all ranks, which all call this.
+
         Returns:
             An array of the shape and element type of the root's, in C order.
+
         Raises:
             ArgumentError: on every rank, as `empty`.
         """

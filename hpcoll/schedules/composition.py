@@ -173,6 +173,7 @@ class Node:
         Args:
             stripe_of: The chunks of a stripe, as a run of INPUT.
             into: Where this rank may put the result of such a run.
+
         Returns:
             Where the result is, on an owner.
         """

@@ -15,8 +15,10 @@ def chunk_bounds(count: Any, nchunks: int, index: int) -> tuple[Any, Any]:
         count: Message length, in elements; ``>= 0``.
         nchunks: Number of chunks, ``>= 1``.
         index: Which chunk, ``0 <= index < nchunks``.
+
     Returns:
         ``(lo, hi)``, element displacements.
+
     Raises:
         ArgumentError: ``count`` negative or ``index`` outside the range.
 

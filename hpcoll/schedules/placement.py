@@ -45,6 +45,7 @@ def parse_nodes(text: str, nranks: int) -> Nodes:
     Args:
         text: As above; the last node of ``6`` may have fewer.
         nranks: Ranks in all, ``>= 1``.
+
     Raises:
         ArgumentError: not such a text, or the sizes do not add up to ``nranks``.
 

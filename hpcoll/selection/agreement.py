@@ -19,6 +19,7 @@ def agree(comm: MPI.Intracomm, mine: Process, known: Sequence[Process] | None = 
         comm: Of the ranks.
         mine: This rank's process.
         known: Of all ranks, where they have agreed before and nothing has changed on any; they do so without a message then.
+
     Raises:
         ArgumentError: on every rank, when a rank's settings are wrong or differ from rank 0's, or when rank 0 cannot read the
             tuning file or finds something wrong in it.

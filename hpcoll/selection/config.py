@@ -267,6 +267,7 @@ def read_config(environment: Mapping[str, str] | None = None) -> Config:
 
     Args:
         environment: Default: ``os.environ``.
+
     Raises:
         ArgumentError: a known variable with a value that means nothing; names both.
     """

@@ -34,6 +34,7 @@ def create(asked: Any, opts: Any = None) -> "Group":
     Args:
         asked: torch's description: rank, size, timeout, and the members' ranks in the world, none for all of it.
         opts: Ignored.
+
     Raises:
         ArgumentError: the world is not ``MPI.COMM_WORLD``.
     """

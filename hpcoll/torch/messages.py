@@ -46,6 +46,7 @@ class MonitoredBarrier:
 
     Args:
         comm: The group's.
+
     Attributes:
         left_messages: Whether some rank did not come in time: what was sent to it and is still to come needs the communicator.
     """
@@ -64,6 +65,7 @@ class MonitoredBarrier:
         Args:
             limit_s: Seconds it may take.
             names_all: Whether the root names all that did not come; else the first one.
+
         Raises:
             RuntimeError: at the root, naming them; at others, when the root did not answer.
         """

@@ -28,6 +28,7 @@ def array_of(tensor: torch.Tensor, *, computes: bool = False) -> Any:
     Args:
         tensor: Its gradient is not followed.
         computes: Elements are combined, not only moved.
+
     Raises:
         ArgumentTypeError: a reduction of an element type that has none.
     """
@@ -57,6 +58,7 @@ def joined(tensors: Sequence[torch.Tensor], *, sent: bool, filled: bool) -> tupl
         tensors: Of one element type and device, at least one.
         sent: What they hold is wanted.
         filled: They are to be filled.
+
     Returns:
         The flat tensor, and what brings it back to them.
     """
@@ -100,6 +102,7 @@ def spread(tensors: Sequence[torch.Tensor], *, sent: bool, filled: bool, far: bo
     Args:
         tensors, sent, filled: As for `joined`; not on a GPU.
         far: Displacements may be greater than an int of C.
+
     Returns:
         What such a collective takes, and what brings blocks of a copy back to the tensors.
     """

@@ -116,6 +116,7 @@ class Work(dist.Work):
 
         Args:
             timeout: How long at most; zero: the group's.
+
         Raises:
             torch.distributed.DistBackendError: it did not end in time, or the MPI library failed.
         """

@@ -13,6 +13,7 @@ def as_array(given: Any) -> Any:
 
     Args:
         given: An array, or a PyTorch tensor, whose gradient is not followed.
+
     Raises:
         ArgumentTypeError: neither of NumPy, CuPy nor PyTorch, or a GPU array where CuPy is not installed.
     """

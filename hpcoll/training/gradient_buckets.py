@@ -87,10 +87,12 @@ class GradientBuckets:
             turns. Without a core or a network that works meanwhile, nothing is gained in flight.
         finite: Look for NaN and infinities, and name the parameter and the ranks.
         algorithm: Of the allreduce, as in ``comm.Allreduce``.
+
     Attributes:
         gradients: This rank's gradient of each parameter, and after `wait` that of all ranks: arrays in the parameters' shapes, which may
             be written in place and are the same objects in every step.
         buckets: In the order in which they are started.
+
     Raises:
         ArgumentError: on every rank, naming rank and parameter, where parameters differ or cannot be used.
     """
@@ -141,6 +143,7 @@ class GradientBuckets:
         Args:
             name: Of the parameter, or its number where parameters have no names.
             gradient: Copied to ``gradients[name]``, or added to what `no_sync` left there; None: it has been written there.
+
         Raises:
             ArgumentError: no such parameter, or its gradient was ready before in this step; another shape or kind of memory.
         """

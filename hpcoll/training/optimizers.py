@@ -27,6 +27,7 @@ class SGD:
     Args:
         rate: Learning rate, ``> 0``.
         momentum: Share of the last change that is kept, ``0 <= momentum < 1``.
+
     Raises:
         ArgumentError: a value outside its range.
     """
@@ -56,6 +57,7 @@ class Adam:
         rate: Learning rate, ``> 0``.
         beta1, beta2: Share of the old mean and of the old mean square that is kept, each in ``[0, 1)``.
         epsilon: Added to the root, ``> 0``.
+
     Raises:
         ArgumentError: a value outside its range.
     Source:

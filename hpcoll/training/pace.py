@@ -18,6 +18,7 @@ class StepPace:
     Args:
         comm: Of the ranks that train together.
         told: What the user says, or None.
+
     Attributes:
         overlaps: In this step.
     """

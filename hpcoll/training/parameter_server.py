@@ -45,6 +45,7 @@ class ParameterServer:
         timeout: Seconds, ``> 0``: whoever shows no sign of life for so long while it is waited for is given up.
         split: Cut parameters to make shards equal. Without it each is whole on one server, for optimisers that need that.
         check_nan: Refuse gradients with NaN.
+
     Raises:
         ArgumentError: on all ranks, with the argument or parameter and the rank that is wrong or differs.
 
@@ -127,6 +128,7 @@ class ParameterServer:
 
         Args:
             gradients: Arrays of the parameters' names, shapes and element types, in host or GPU memory.
+
         Raises:
             ArgumentError: not on all ranks, and before anything is sent: names the parameter, this rank and what is wrong.
             TransportError: a server or, synchronous, a worker is gone; with its rank.
@@ -149,8 +151,10 @@ class ParameterServer:
 
         Args:
             into: Arrays of the parameters' names, shapes and element types, to be overwritten; None: new ones in host memory.
+
         Returns:
             The arrays, by name.
+
         Raises:
             ArgumentError, TransportError: as `push`.
         """

@@ -46,6 +46,7 @@ def agreed_parameters(comm: Communicator, given: Mapping[str, Any] | Sequence[An
         comm: Of all ranks.
         given: Arrays by name, or arrays, whose names are their numbers.
         settings: Equal on all ranks, too.
+
     Raises:
         ArgumentError: on every rank, where one has other parameters or settings than rank 0, or some that cannot be used.
     """

@@ -45,6 +45,7 @@ class ShardClient:
         rank: Of this process; ``workers``: ranks of the workers, in the order of their words.
         server: Of this rank, if it has one: it gets turns while the worker waits.
         timeout: Seconds after which a server without a sign of life is given up.
+
     Attributes:
         traffic: What was sent and received.
         bases: Version of each server's shard that was read last, by rank.

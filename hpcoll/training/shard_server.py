@@ -31,6 +31,7 @@ class ShardServer:
         optimizer: Changes a piece of a parameter in place.
         mode: SYNCHRONOUS, ASYNCHRONOUS or BOUNDED; ``bound``: then the largest staleness, in updates.
         timeout: Seconds after which a silent worker is given up.
+
     Attributes:
         staleness: Of the gradients that were applied.
     """

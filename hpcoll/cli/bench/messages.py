@@ -135,6 +135,7 @@ def sizes_of(minbytes: str, maxbytes: str | None, stepbytes: str | None, factor:
         minbytes, maxbytes: Least and greatest size; None: `MAXBYTES`, or ``minbytes`` if that is more.
         stepbytes: Distance of two sizes, or None.
         factor: Ratio of two sizes, when there is no distance; at least 2.
+
     Raises:
         ArgumentError: not a size, an empty range, a step below 1, or more than `MAX_SIZES` sizes.
     """

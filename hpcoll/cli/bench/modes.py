@@ -106,6 +106,7 @@ def hidden_share(comm: np.ndarray, alone: np.ndarray, both: np.ndarray) -> float
 
     Args:
         comm, alone, both: Times of the communication, of the work, and of both at once, in the same rounds.
+
     Returns:
         The median over rounds; noise may carry it a little above 1.
 

@@ -51,6 +51,7 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     Args:
         runs: At least one; what they have in common makes the title, what differs the legend.
         path: File; its extension says which type.
+
     Raises:
         ArgumentError: the file cannot be written.
     """

@@ -55,6 +55,7 @@ def survey(library: Any = None) -> dict[str, Any]:
 
     Args:
         library: Stands for the driver's; default: ``libcuda.so.1``.
+
     Returns:
         ``absent`` or ``error`` with a text, or else ``driver``, ``devices`` and ``compiler``.
     """

@@ -61,6 +61,7 @@ def subject(row: Algorithm, nodes: Nodes, root: int = 0, nchunks: int = 1, *, do
         nodes: Placement of all ranks, 2 or more.
         domains: Cache domain of each rank, numbered over all nodes; empty: each node is one.
         exact: Build every rank, also where some would stand for all.
+
     Raises:
         ArgumentError: that would be more steps than `MAX_STEPS`, or more chunks than `MAX_CHUNKS`; says how many.
     """
@@ -94,6 +95,7 @@ def predict(subject: Subject, nbytes: float, levels: Levels, segments: int = 1, 
         segments: Parts of the message that follow one another, ``>= 1``.
         window: Lanes that a rank has in flight, ``>= 1``.
         exact: Simulate all segments, however many messages that are.
+
     Raises:
         ArgumentError: these are too many.
     """

@@ -45,6 +45,7 @@ def fit_network(
         gamma: Seconds per byte combined, >= 0.
         cached: Whether short messages may stay in a cache. Otherwise there is no spill: what a link carries faster than a stream,
             because it had been idle, counts as long as in a stream.
+
     Returns:
         Constants that the model takes: ``0 <= overhead <= alpha``, ``beta > 0``, ``handshake >= 0``, ``spill >= 1``; without a
         break ``eager`` or ``cache`` is `NEVER`.
@@ -98,6 +99,7 @@ def _least_errors(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     Args:
         columns: ``[problem, row, column]``; columns of zeros get any factor.
+
     Returns:
         ``[problem, column]`` and ``[problem]``.
     """

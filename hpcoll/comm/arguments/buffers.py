@@ -56,8 +56,10 @@ def resolve(
             block, an inferred one must divide; ``Resolved.count`` is always the total.
         writable: Whether the call stores into the buffer.
         stream: Handle of the stream that orders the call, for producers of GPU arrays.
+
     Returns:
         The description, or None where the call must go to the MPI library unchanged; GPU memory with a derived datatype is such a case.
+
     Raises:
         ArgumentError: not contiguous, read-only, out of the array's range, wrong count or type, GPU memory that this rank cannot use.
     """

@@ -126,6 +126,7 @@ class Mirror:
 
         Args:
             everything: Also what the call is said not to read.
+
         Raises:
             DeviceError: the driver failed.
         """
@@ -162,6 +163,7 @@ def mirrored(method: str, arguments: tuple[Any, ...], stream: Any, rank: int) ->
 
     Args:
         method, arguments, stream, rank: As in `mirror_of`.
+
     Raises:
         ArgumentError, DeviceError: as `mirror_of` and `Mirror.fetch`.
     """
@@ -180,6 +182,7 @@ def mirror_of(method: str, arguments: tuple[Any, ...], stream: Any, rank: int) -
         arguments: Positional ones in mpi4py's order, buffers first.
         stream: The caller's ``stream=``, or None: each array's own, see `hpcoll.runtime.gpu.arrays.stream_of`.
         rank: Of this process in the communicator.
+
     Raises:
         ArgumentError: GPU memory that cannot be used, not contiguous, read-only; not a stream, or one under capture.
     """

@@ -51,6 +51,7 @@ def gpu_memory(buffer: object, subject: str, *, writable: bool, bare: bool, stre
         writable: Whether the call stores into it.
         bare: The buffer is the whole spec: then what is sent from a GPU may have gaps.
         stream: Handle of the stream that orders the call, for its producer; None where that may choose.
+
     Raises:
         ArgumentError: memory that cannot be used, not contiguous, read-only.
     """

@@ -27,6 +27,7 @@ def as_native(arguments: tuple[Any, ...], in_place_at: int | None = None) -> tup
     Args:
         arguments: The caller's: buffers first.
         in_place_at: Position of the buffer that MPI wants to be told as ``MPI.IN_PLACE``, because the two are one memory; or None.
+
     Raises:
         ArgumentError: an operator that the MPI library does not have.
     """

@@ -23,6 +23,7 @@ def check_same_order(send: object, recv: object, rank: int, *, sent: int = 1, re
         send, recv: Buffers, or the caller's specs.
         rank: Of this process, for texts.
         sent, received: How many blocks each of them has.
+
     Raises:
         ArgumentError: that is so.
     """

@@ -41,6 +41,7 @@ def serve(comm: MPI.Comm, specs: tuple[Any, ...], received: int | None, stream: 
         received: Position of the one that is written to.
         stream: The caller's.
         replaces: What is received replaces what is sent.
+
     Raises:
         ArgumentError: GPU memory that cannot be used, or not with this spec.
         DeviceError: the driver failed.

@@ -24,6 +24,7 @@ def limit_of(timeout: object, caller: HasRank) -> float:
     Args:
         timeout: The keyword, > 0; text as in ``HPCOLL_TIMEOUT``.
         caller: Whose rank is told where it is wrong.
+
     Raises:
         ArgumentError: not a time, or none at all.
 

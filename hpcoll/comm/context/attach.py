@@ -81,6 +81,7 @@ def context_of(comm: MPI.Intracomm, mixed: bool | None = None, ledger: Ledger | 
         comm: The communicator.
         mixed: Whether ranks may pass different kinds of memory in one call; None: as it was, or no.
         ledger: Of a new context; None: a new one.
+
     Raises:
         ArgumentError: ``mixed`` is another than before, MPI is not initialised or already finalised, the communicator was freed, or the
             settings differ between ranks.

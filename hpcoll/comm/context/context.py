@@ -59,6 +59,7 @@ class Context:
         resources: What its calls run on.
         ledger: Counts them.
         parts: What a freed communicator left with these resources, or None.
+
     Attributes:
         rank, nranks: Of the communicator.
         resources, planner, engines, ledger: Its parts.
@@ -135,6 +136,7 @@ class Context:
 
         Args:
             method, arguments, form: Of the call that is about to begin, by mpi4py's name, if any is.
+
         Raises:
             ArgumentError: says why.
             MismatchError, PeerFailed, CollectiveTimeout: a call of another rank has failed.
@@ -168,6 +170,7 @@ class Context:
             arguments: The caller's positional arguments.
             buffers: Those by which `run_cached` finds the call.
             stream: The caller's ``stream=``; ``limit_s``: seconds that its ``timeout=`` gives.
+
         Raises:
             ArgumentError: the arguments or keywords are wrong, or another thread is inside this communicator.
             KernelError: the operator does not compile.
@@ -206,6 +209,7 @@ class Context:
         Args:
             method, arguments: mpi4py's name and positional arguments.
             asked: The caller's keywords.
+
         Raises:
             ArgumentError: the arguments are wrong or the forced algorithm cannot serve them.
             DeviceError: the GPU failed.

@@ -49,6 +49,7 @@ class Gpus:
         mapped: Whether all ranks map each other's GPU memory.
         gpus: Number of each rank's GPU if so, else empty.
         directory: What the local ranks export to each other, or None.
+
     Raises:
         ArgumentError: on every rank, when the route that is forced does not exist.
     """

@@ -60,6 +60,7 @@ class Planner:
             call: The call, or None where only the MPI library understands it.
             method, arguments, algorithm, segment: The caller's.
             build: Makes engines for a new plan; None: for arrays in host memory.
+
         Raises:
             ArgumentError: the forced algorithm cannot serve it.
         """

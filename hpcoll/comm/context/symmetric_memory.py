@@ -46,6 +46,7 @@ def symmetric(
         allocate: Makes the array; collective. It raises ArgumentError, DeviceError or MemoryError.
         method: What was called.
         shape, dtype: As NumPy takes them, equal on all ranks.
+
     Raises:
         ArgumentError: on every rank, when one cannot have its array or asked for another.
     """
@@ -81,6 +82,7 @@ def share(comm: MPI.Intracomm, service_collectives: ServiceCollectives, node: Lo
         node: As in `zeros`.
         array: Of numbers; ignored but at the root.
         root: Equal on all ranks.
+
     Raises:
         ArgumentError: on every rank, when one cannot have it.
     """

@@ -45,6 +45,7 @@ def check_call(context: Comparing, row: Method, arguments: tuple[Any, ...], root
         row: The method.
         arguments: The caller's positional ones; ``root`` among them, or None.
         limit_s: Seconds that it may take; None: what ``HPCOLL_TIMEOUT`` says.
+
     Raises:
         ArgumentError: the arguments are wrong.
         MismatchError: on every rank, quoting the call of each.

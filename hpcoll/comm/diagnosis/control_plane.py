@@ -39,6 +39,7 @@ class ControlPlane:
 
     Args:
         on: Resources of one of its communicators.
+
     Attributes:
         resources: Of all its communicators, by their keys.
         failed: The first call that failed elsewhere, as far as was heard, by the key of its communicator.

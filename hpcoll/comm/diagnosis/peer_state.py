@@ -67,6 +67,7 @@ class PeerState:
     Args:
         on: Resources of the communicator.
         log: Of the calls on it.
+
     Attributes:
         key, lane: Of the communicator and the message context, alike on all ranks.
         log: As given.

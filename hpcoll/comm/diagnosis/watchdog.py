@@ -90,6 +90,7 @@ class Watchdog:
 
         Args:
             held: The program waits for its end just now.
+
         Raises:
             MismatchError, PeerFailed, CollectiveTimeout: it is, on all ranks.
         """

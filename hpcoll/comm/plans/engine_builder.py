@@ -99,6 +99,7 @@ class EngineBuilder(ABC):
             account: Line of the ledger, which is told on what ways messages go.
             call: Its counts, element type, operator, root and in-place form are used; its addresses are not.
             message_context: What the messages travel on.
+
         Raises:
             KernelError: the operator does not compile for the element type.
         """

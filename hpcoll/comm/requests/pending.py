@@ -27,6 +27,7 @@ class PendingStart:
 
     Args:
         begin: Begins it on the context of its communicator; it is given `make`.
+
     Attributes:
         begun: It has, or cannot; ``error`` says why not.
     """

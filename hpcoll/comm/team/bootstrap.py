@@ -36,6 +36,7 @@ def allreduce_in_time(comm: MPI.Intracomm, buffer: Any, op: MPI.Op, what: str) -
         comm: On which it runs.
         buffer, op: As mpi4py has them.
         what: What all ranks are to call now, for texts.
+
     Raises:
         PeerFailed: one of the ranks is known to have ended.
         CollectiveTimeout: not all came in the time that ``HPCOLL_TIMEOUT`` gives.
@@ -62,6 +63,7 @@ def together(comm: MPI.Intracomm, what: str) -> Iterator[None]:
     Args:
         comm: Of the ranks; where one has failed nobody can use it any more, but to shrink it.
         what: As in `allreduce_in_time`.
+
     Raises:
         PeerFailed: on all ranks that live, where the library knows of such failures.
     """

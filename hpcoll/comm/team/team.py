@@ -58,6 +58,7 @@ class Team:
         mixed: Ranks may pass different kinds of memory in one call, says the program.
         all_share: It is known on all of them that they share memory.
         may_part: All of them have something in `FINALIZE_COMMS`.
+
     Attributes:
         comm: Private duplicate on which hpcoll's messages travel, those of the first message contexts at least.
         rank, nranks: In it; ``world_ranks``: of all, in COMM_WORLD.
@@ -77,6 +78,7 @@ class Team:
         logs: Of its message contexts, by their index.
         inquiry: By which ranks that share no memory ask each other (`hpcoll.comm.diagnosis.control_plane`); None: all share it.
         lock: Held by a thread while it makes with the other ranks what is everybody's.
+
     Raises:
         ArgumentError: on every rank, when the settings of one are wrong or differ from those of another.
     """

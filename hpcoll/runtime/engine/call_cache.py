@@ -99,6 +99,7 @@ class CallTable:
     Args:
         rank, nranks: Of the communicator.
         starts: Calls are started only, to be in flight behind others: address of `hpcoll.comm.plans.plan.MessageContext.tickets`.
+
     Attributes:
         address: For `hpcoll.runtime.engine.compiled.call_lookup.run_cached`.
         starts: Calls are started only.

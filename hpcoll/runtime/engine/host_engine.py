@@ -266,6 +266,7 @@ class HostEngine:
         Args:
             status: What `hpcoll.runtime.engine.compiled.interpreter.run` answered, not `DONE`.
             look: Called now and then while nothing moves; what it raises ends the run.
+
         Raises:
             TransportError: the MPI library returned an error; messages may be left under way.
             DeviceError: the GPU failed; likewise.

@@ -89,6 +89,7 @@ def device_array(buffer: Any, stream: int | None = None) -> DeviceArray | None:
         buffer: Anything. The CUDA array interface is asked first, since it names a stream; DLPack where that cannot tell the element type.
         stream: Handle of the stream on which the array will be used, told to the producer where the protocol has a way; default: the
             current one of PyTorch for its tensors, else the legacy default stream.
+
     Raises:
         BufferError: memory that nobody can use, and why. So do the exporters, which also raise TypeError, ValueError and RuntimeError.
         TypeError, KeyError: a malformed CUDA array interface.
@@ -205,6 +206,7 @@ def stream_of(array: DeviceArray, stream: Any, rank: int) -> int:
         stream: The caller's ``stream=``, see `stream_handle`; None: the one that the producer names, PyTorch's current one for its
             tensors, else the legacy default stream, which waits for all that were not made to ignore it.
         rank: Of this process, for error texts.
+
     Raises:
         ArgumentError: not a stream, or one under capture.
     """

@@ -56,6 +56,7 @@ def export(buffer: Any, stream: int | None = None) -> Tensor:
     Args:
         buffer: Has ``__dlpack__``.
         stream: Handle of the CUDA stream that the producer lets wait for its own work; None for host memory, which has none.
+
     Raises:
         BufferError: an element type that NumPy and ml_dtypes do not have, or a capsule of another major version.
     """

@@ -95,6 +95,7 @@ class Directory:
         Args:
             pointer, nbytes: The memory.
             reserved: It is hpcoll's own, for which there are slots when the caller's memory has no more.
+
         Returns:
             False, with `problem` set, where the driver cannot export it, or the memory does not lie in one allocation.
         """

@@ -24,8 +24,10 @@ def local_device(comm: Any = None) -> int:
             Without one the launcher's environment says it, after a check of its number of ranks against MPI's where MPI runs: a shell
             that ``srun`` started leaves the same SLURM_LOCALID to all ranks of an ``mpirun``. Where no launcher says anything,
             ``MPI.COMM_WORLD`` is used, if MPI runs.
+
     Returns:
         The number, as CuPy, PyTorch and the CUDA runtime count.
+
     Raises:
         DeviceError: this process sees no GPU.
         ArgumentError: nothing says which rank this is.

@@ -71,6 +71,7 @@ class Items:
         aliases: Which chunks of INPUT are chunks of OUTPUT.
         copied: Which of the messages that are lent are copied first, by number.
         unused: Scratch cells that no item touches: they have places behind all others, and no memory.
+
     Attributes:
         list: The items.
         keeps_empty: Chunks and messages without bytes are operations too, which do nothing.

@@ -34,6 +34,7 @@ class CallLog:
         alarm: int64, one word beside it: 0 until a call has failed on any of these ranks, so that none begins after that; then 1 and the
             rank that says so.
         rank: Local rank.
+
     Attributes:
         address: Of the fields that compiled code reads.
         histories, alarm: As given.

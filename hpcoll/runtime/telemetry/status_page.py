@@ -80,8 +80,10 @@ class StatusPage:
 
     Args:
         stays: It is there until the process ends, which may wait in MPI_Finalize after Python has ended.
+
     Attributes:
         made: This process has made one.
+
     Raises:
         OSError: the system makes no such files.
     """

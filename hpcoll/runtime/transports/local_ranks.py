@@ -75,6 +75,7 @@ class LocalRanks:
         Args:
             words: Of all ranks of the communicator that this was made of.
             copy, measured: As in `own_memory`.
+
         Returns:
             Why some rank cannot, on every rank; the empty string when all can.
         """

@@ -79,6 +79,7 @@ class Rings:
         slots, staging: Offsets in the window: of the ring slots, and of this rank's staging slots, which begin pages.
         populated: These have pages; else they are given some when messages need them.
         own_memory: How peers read messages where they lie in their sender's own memory; None: never.
+
     Attributes:
         address: Of the fields that compiled code reads.
         capacity: Bytes of a staging slot.

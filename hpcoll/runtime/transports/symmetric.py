@@ -32,6 +32,7 @@ class Symmetric:
         pids: Processes that map it.
         local_rank: Of this one.
         nbytes: Of its array.
+
     Attributes:
         offset: Of this rank's array: it starts a cache line, in another place of the page than those of other ranks and windows.
     """
@@ -73,6 +74,7 @@ class AddressRanges:
 
     Args:
         pids: The processes.
+
     Attributes:
         table: int64 ``(MAX_WINDOWS, 3)``: first address, last + 1 or 0 when the row is free, number and offset of the first.
         nrows: int64 ``(1,)``: rows that may be in use.

@@ -69,6 +69,7 @@ class Mapping:
 
     Attributes:
         address, nbytes: Where it is.
+
     Raises:
         OSError: the system has no room for it.
     """

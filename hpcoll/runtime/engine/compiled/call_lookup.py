@@ -20,6 +20,7 @@ def run_cached(table, send, recv, op):  # type: ignore[no-untyped-def]
     Args:
         table: `CallTable.address`.
         send, recv, op: ``id()`` of the buffers and of the operator.
+
     Returns:
         An answer of `interpreter.run`, or of `progress.start` from a table of calls in flight, where `BUSY` says that others are before
         it, or have the engine; `MISS` where no entry fits, `NATIVE`

@@ -111,6 +111,7 @@ def begin(address, input_address, output_address, which):  # type: ignore[no-unt
     Args:
         address, input_address, output_address: As in `run`.
         which: Clock that tells when it began.
+
     Returns:
         As in `advance`; -1 also where another rank's call has failed.
     """
@@ -147,6 +148,7 @@ def run(address, input_address, output_address, counts):  # type: ignore[no-unty
         address: `hpcoll.runtime.engine.host_engine.HostEngine.address`.
         input_address, output_address: Where INPUT and OUTPUT start; ignored when going on.
         counts: Address of the call's counts, or `AS_BEFORE` for those of the last one; `GO_ON` to go on with one.
+
     Returns:
         `DONE`; `PENDING` when nothing has moved for a while; `FAILED` when MPI returned an error; `BUSY` when something else runs
         on what this engine needs alone, or an answer of `resize`: nothing has happened then.

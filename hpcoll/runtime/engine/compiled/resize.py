@@ -16,6 +16,7 @@ def resize(address, counts):  # type: ignore[no-untyped-def]
     Args:
         address: `hpcoll.runtime.engine.host_engine.HostEngine.address`.
         counts: Address of as many counts as the program was lowered from.
+
     Returns:
         `DONE`; `UNFIT` where its conditions do not hold, `NO_ROOM` where scratch is too short: then it is for no counts.
     """

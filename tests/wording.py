@@ -1,0 +1,73 @@
+"""The words of this project, as far as a program can judge them: how docstrings begin, and how long the sentences of the pages are.
+
+A summary line says what a thing is or does: "Return ...", "The ring of ...". A sentence on a page has one idea.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("hpcoll", "kernels", "jobs", "examples")
+RIDDLES = {"What", "Whether", "One", "How", "Those", "Who", "Which", "Where", "That", "It", "Its", "Of", "They", "As", "If"}  # first words
+LONG, LONGEST, SHARE = 35, 50, 0.03  # words of a long sentence, of the longest, and the share of long ones on all pages together
+SENTENCE = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`*\[(])")
+
+
+def riddles(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines and first lines of docstrings whose first word says neither what a thing is nor what it does.
+
+    >>> list(riddles('def f():\\n    "What is there."'))
+    [(1, 'What is there.')]
+    """
+    for node in ast.walk(ast.parse(source)):
+        text = ast.get_docstring(node) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) else None
+        if text and text.split()[0].strip("`,.:;") in RIDDLES:
+            yield getattr(node, "lineno", 1), text.splitlines()[0]
+
+
+def sentences(page: str) -> Iterator[str]:
+    """Yield the sentences of a page in Markdown; code, tables, headings and comments are none.
+
+    >>> list(sentences("# Head\\n\\nOne `a b`. Two\\ngoes on.\\n\\n| a | b |\\n\\n- Three"))
+    ['One code.', 'Two goes on.', 'Three']
+    """
+    page = re.sub(r"<!--.*?-->|^---\n.*?^---\n", "", re.sub(r"^([ \t]*)```.*?^\1```", "", page, flags=re.S | re.M), flags=re.S | re.M)
+    lines = ["" if line.lstrip().startswith(("|", "#", "!!!", "???", "===")) else line for line in page.splitlines()]
+    page = re.sub(r"^\s*([-*]|\d+\.)\s", "\n\n", "\n".join(lines), flags=re.M)
+    for block in re.split(r"\n\s*\n", re.sub(r"`[^`]*`", "code", page)):
+        yield from filter(None, SENTENCE.split(" ".join(block.split())))
+
+
+def nwords(sentence: str) -> int:
+    """Return how many words a sentence has; numbers and signs are none."""
+    return len(re.findall(r"[A-Za-z]{2,}", re.sub(r"\]\([^)]*\)", "]", sentence)))
+
+
+def problems(pages: Iterable[Path], sources: Iterable[Path]) -> Iterator[str]:
+    """Yield what is wrong, a line each."""
+    for file in sources:
+        yield from (f"{file.relative_to(ROOT)}:{line}: {text}" for line, text in riddles(file.read_text()))
+    found = [(nwords(one), one, page.relative_to(ROOT)) for page in pages for one in sentences(page.read_text())]
+    long = [one for one in found if one[0] > LONG]
+    yield from (f"{page}: {words} words, at most {LONGEST}: {text[:100]}" for words, text, page in long if words > LONGEST)
+    if len(long) > SHARE * len(found):
+        yield f"{len(long)} of {len(found)} sentences on the pages have more than {LONG} words, at most {SHARE:.0%} may"
+        yield from (f"  {page}: {words} words: {text[:100]}" for words, text, page in sorted(long, reverse=True))
+
+
+def main() -> int:
+    """Print what is wrong, and return whether anything is."""
+    sources = [file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py"))]
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    found = list(problems(pages, sources))
+    print("\n".join(found) or "nothing to say")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
