@@ -191,7 +191,7 @@ MUTANTS = (
     ),
     Mutant(
         "a team's communicator freed while control messages are under way", f"{COMM}/team/team.py",
-        "not self.control_plane.has_ended()", "self.control_plane.has_ended() is None", "openmpi 3 test_freed.py",
+        "not self.channel.has_ended()", "self.channel.has_ended() is None", "openmpi 3 test_freed.py",
     ),
     Mutant(
         "a team's communicator freed after a call has failed", f"{COMM}/context/team_cache.py",

@@ -97,7 +97,7 @@ class BlockingReductions(WithContext):
             try:
                 recvcounts = every_count(sendbuf, recvbuf, context.rank, context.caller.allgather)
             except Exception:  # entering the block takes 0.5 us
-                with context.closing("Reduce_scatter"):
+                with context.failure_scope("Reduce_scatter"):
                     raise
         send = with_counts(sendbuf, recvcounts)
         key = "Reduce_scatter" if algorithm is None and segment is None else ("Reduce_scatter", 0, algorithm, segment)

@@ -148,7 +148,7 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
         else:
             raise ArgumentError(f"rank {context.rank}: {method} needs device 'cpu' or 'cuda', got {device!r}")
         on = context.resources
-        with context.closing(method):
+        with context.failure_scope(method):
             return symmetric_memory.symmetric(on.native, on.service_collectives, allocate, method, shape, dtype)
 
     def share(self, array: Any, root: int = 0) -> np.ndarray:
@@ -170,7 +170,7 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
         """
         context, near = self._context, _neighbours(self._context)
         on = context.resources
-        with context.closing("share"), on.alone(Purpose.ARRAY, "share"):
+        with context.failure_scope("share"), on.alone(Purpose.ARRAY, "share"):
             return symmetric_memory.share(on.native, on.service_collectives, near, array, root)
 
     def recover(self) -> None:

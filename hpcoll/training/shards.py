@@ -79,7 +79,7 @@ class Shard:
 def cut_shards(layouts: Sequence[ShardLayout], nservers: int, *, split: bool = True) -> list[Shard]:
     """The shard of each server: equal numbers of consecutive elements, or, without ``split``, whole parameters about equally.
 
-    >>> [[(piece.name, piece.lo, piece.hi) for piece in shard.pieces] for shard in cut_shards([Layout("a", (5,), "f4")], 2)]
+    >>> [[(piece.name, piece.lo, piece.hi) for piece in shard.pieces] for shard in cut_shards([ShardLayout("a", (5,), "f4")], 2)]
     [[('a', 0, 3)], [('a', 3, 5)]]
     """
     total = sum(layout.size for layout in layouts)

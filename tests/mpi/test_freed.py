@@ -97,7 +97,7 @@ def test_what_a_failed_call_has_sent(comm: hpcoll.Communicator) -> None:
 
 def test_what_ranks_ask_each_other(comm: hpcoll.Communicator) -> None:
     """Nobody waits for an answer that comes late; the communicator of the library goes all the same, once it has come."""
-    group = freed_while(comm, lambda group: group.control_plane._send(0, {"known": []}))
+    group = freed_while(comm, lambda group: group.channel._send(0, {"known": []}))
     assert strayed() == []
 
     def gone() -> bool:
@@ -114,7 +114,7 @@ def test_a_question_about_one_that_is_gone(comm: hpcoll.Communicator) -> None:
     question = {"ask": [on.key, on.message_contexts[0].index, on.rank]}
     fail(comm)
     comm.Free()
-    error = raised(lambda: on.team.control_plane._hear((on.rank + 1) % on.nranks, question))
+    error = raised(lambda: on.team.channel._hear((on.rank + 1) % on.nranks, question))
     other.Barrier()
     other.Free()
     assert agreed([] if error is None else [repr(error)]) == []

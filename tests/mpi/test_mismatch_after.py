@@ -91,7 +91,7 @@ def test_freed_by_who_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(4):
             comm.Iallreduce(x(1), x(1)).Wait()
 
-    text, control_plane = str(raised(call)), on.control_plane
+    text, control_plane = str(raised(call)), on.team.channel
     freeing = threading.Thread(target=comm.Free)  # the MPI library's part of it waits for all ranks
     freeing.start()
     gone = comes(lambda: on.key not in control_plane.resources)

@@ -20,7 +20,7 @@ import pytest
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.cli import main
-from hpcoll.cli.bench import modes, plot, runs, sizes
+from hpcoll.cli.bench import messages, modes, plot, runs
 from hpcoll.cli.bench.report import Report, as_csv, as_nccl, as_osu, document
 from hpcoll.cli.bench.results import ResultRow, summarise
 
@@ -296,13 +296,13 @@ def test_work_takes_time_in_proportion_and_allocates_nothing() -> None:
 )
 def test_sizes_that_make_no_sense(arguments: tuple[str, str | None, str | None, int]) -> None:
     with pytest.raises(ArgumentError, match=r"sizes need|stepfactor must|stepbytes makes"):
-        sizes.sizes_of(*arguments)
+        messages.sizes_of(*arguments)
 
 
 def test_sizes() -> None:
-    assert sizes.sizes_of("8", "64", None, 8) == (8, 64)
-    assert sizes.sizes_of("1K", "3K", "1K", 8) == (1024, 2048, 3072)
-    assert sizes.sizes_of("32M", None, None, 8) == (32 << 20,)
+    assert messages.sizes_of("8", "64", None, 8) == (8, 64)
+    assert messages.sizes_of("1K", "3K", "1K", 8) == (1024, 2048, 3072)
+    assert messages.sizes_of("32M", None, None, 8) == (32 << 20,)
 
 
 @pytest.mark.parametrize("module", [modes, plot, sizes])

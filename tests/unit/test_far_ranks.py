@@ -20,8 +20,9 @@ from mpi4py import MPI  # noqa: E402
 from hpcoll.comm.diagnosis import control_messages, control_plane, failure_handling, peer_state  # noqa: E402
 from hpcoll.comm.diagnosis.control_messages import ControlMessages  # noqa: E402
 from hpcoll.comm.diagnosis.control_plane import ControlPlane  # noqa: E402
-from hpcoll.comm.diagnosis.peer_state import PeerState  # noqa: E402
-from hpcoll.comm.diagnosis.report import doing  # noqa: E402
+from hpcoll.comm.diagnosis.peer_state import PeerState, answer_about  # noqa: E402
+from hpcoll.comm.diagnosis.report import activity_text  # noqa: E402
+from hpcoll.comm.status.blocked_call import BlockedCall, Status  # noqa: E402
 from hpcoll.runtime.telemetry.call_log import CallLog  # noqa: E402
 from hpcoll.runtime.telemetry.status_slots import NOTICE_NBYTES, PAGE_NBYTES, StatusSlots  # noqa: E402
 
@@ -83,7 +84,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def ranks(n: int) -> list[Any]:
-    """Resources of each of them, on a host of its own, with an inquiry and the log of one message context."""
+    """Resources of each of them, on a host of its own, with a control plane and the log of one message context."""
     boxes: list[deque[tuple[int, bytes]]] = [deque() for _ in range(n)]
     found = []
     for rank in range(n):
@@ -94,8 +95,8 @@ def ranks(n: int) -> list[Any]:
             who=lambda rank: f"rank {rank} (process 1)", process=lambda rank: "process 1",
         )  # fmt: skip
         on.team = Group(logs={0: log}, processes=[SimpleNamespace(host=str(one)) for one in range(n)], world_ranks=range(n))
-        on.control_plane = ControlPlane(on)
-        on.control_plane.resources = {KEY: on}
+        on.team.channel = ControlPlane(on, answer_about)
+        on.team.channel.resources = {KEY: on}
         found.append(on)
     return found
 
@@ -105,7 +106,7 @@ def settled(job: list[Any], clock: SimpleNamespace) -> None:
     for _ in range(8):
         clock.now += 1
         for on in job:
-            on.control_plane.serve()
+            on.team.channel.serve()
 
 
 def begin(on: Any, begun: int, ended: int) -> None:
@@ -117,16 +118,16 @@ def test_all_hear_that_a_rank_has_ended(nranks: int, clock: SimpleNamespace) -> 
     """How, and how far it was, so that who waits for it in a later call can tell."""
     job = ranks(nranks)
     begin(job[1], 4, 3)
-    job[1].control_plane.leave("was ended by ValueError: mine")
+    job[1].team.channel.leave("was ended by ValueError: mine")
     others = [on for on in job if on.rank != 1]
     settled(others, clock)
     for on in others:
         known = PeerState(on, on.log)
-        begun = known.begun(1)
-        assert known.notice(1) == {"left": "was ended by ValueError: mine"}
+        begun = known.progress(1)
+        assert known.status(1) == Status(left="was ended by ValueError: mine")
         assert begun is not None
         assert (begun.begun, begun.ended) == (4, 3)
-        assert 1 in known.ranks()
+        assert 1 in known.known_ranks()
         assert known.in_library(1) is None
 
 
@@ -135,10 +136,10 @@ def test_the_last_ones_hear_it_when_most_others_have_ended(clock: SimpleNamespac
     job, order = ranks(60), list(range(60))
     random.Random(3).shuffle(order)
     for rank in order[:57]:
-        job[rank].control_plane.leave("has ended its program")
+        job[rank].team.channel.leave("has ended its program")
         settled([job[one] for one in order if one not in order[: order.index(rank) + 1]], clock)
     for on in (job[rank] for rank in order[57:]):
-        assert {rank for rank in PeerState(on, on.log).ranks() if PeerState(on, on.log).notice(rank).get("left")} == set(order[:57])
+        assert {rank for rank in PeerState(on, on.log).known_ranks() if PeerState(on, on.log).status(rank).left} == set(order[:57])
 
 
 def test_the_end_of_a_large_job_costs_little(clock: SimpleNamespace) -> None:
@@ -147,10 +148,10 @@ def test_the_end_of_a_large_job_costs_little(clock: SimpleNamespace) -> None:
     for first in range(0, 200, 20):
         clock.now += 0.01
         for on in job[first : first + 20]:
-            on.control_plane.serve()
-            on.control_plane.leave("has ended its program")
+            on.team.channel.serve()
+            on.team.channel.leave("has ended its program")
         for on in job[first + 20 :]:
-            on.control_plane.serve()
+            on.team.channel.serve()
     assert max(on.comm.nsent for on in job) < 3 * len(control_plane.distances(200))
 
 
@@ -158,21 +159,21 @@ def test_a_rank_without_the_message_context_may_have_ended_its_calls(clock: Simp
     """It has freed that communicator: nobody can say that it is behind."""
     job = ranks(2)
     job[1].team.logs.clear()
-    job[1].control_plane.leave("has ended its program")
+    job[1].team.channel.leave("has ended its program")
     settled(job[:1], clock)
     known = PeerState(job[0], job[0].log)
-    assert known.notice(1)["left"] == "has ended its program"
-    assert known.begun(1) is None
+    assert known.status(1).left == "has ended its program"
+    assert known.progress(1) is None
 
 
 def test_every_rank_is_asked_in_its_turn(clock: SimpleNamespace) -> None:
     """However many there are, and whatever place it has among them."""
     on, asked = ranks(1000)[0], set[int]()
-    on.control_plane._send = lambda rank, what: asked.add(what["ask"][2])
+    on.team.channel._send = lambda rank, what: asked.add(what["ask"][2])
     for _ in range(100):
         clock.now += 0.05
         before = len(asked)
-        on.control_plane.ask(KEY, 0, range(1, 1000))
+        on.team.channel.ask(KEY, 0, range(1, 1000))
         assert len(asked) <= before + 64
     assert asked == set(range(1, 1000))
 
@@ -184,43 +185,43 @@ def test_a_rank_is_asked_anew_for_a_text(clock: SimpleNamespace) -> None:
     for _ in range(40):
         clock.now += 0.1
         known.ask([1])
-        job[1].control_plane.serve()
-        job[0].control_plane.serve()
+        job[1].team.channel.serve()
+        job[0].team.channel.serve()
     before, now = job[0].comm.nsent, clock.now
     known.ask([1])
     assert job[0].comm.nsent == before < 10
     begin(job[1], 1, 0)
-    assert not known.of_all(lambda rank: known.heard_at(rank) > now, now + 0.1)
+    assert not known.holds_for_all(lambda rank: known.heard_at(rank) > now, now + 0.1)
     assert job[0].comm.nsent == before + 1
     clock.now += 0.1
     settled(job[::-1], clock)
     assert known.heard_at(1) > now
-    assert known.begun(1) is not None
+    assert known.progress(1) is not None
     assert known.in_blocking_call(1)
 
 
 def test_a_rank_that_answers_no_more(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it said before, it is told of that it does not, until it does again; without a thread that answers it says nothing of it."""
-    monkeypatch.setattr(ControlPlane, "listened", True)
+    monkeypatch.setattr(ControlPlane, "answers_always", True)
     job = ranks(2)
     known = PeerState(job[0], job[0].log)
     begin(job[1], 1, 1)
     known.ask([1])
     settled(job[::-1], clock)
-    assert re.fullmatch(r"is in no collective since \S+, after call 1", doing(known, 1, 2))
+    assert re.fullmatch(r"is in no collective since \S+, after call 1", activity_text(known, 1, 2))
     clock.now += 5
     known.ask([1])
     clock.now += 0.9
-    assert not known.silent(1)
+    assert not known.is_silent(1)
     clock.now += 0.2
     then, why = r"when it was in no collective since \S+, after call 1", "it is stopped, or in code that lets no thread of Python run"
     told = rf"does not answer since \d\d:\d\d:\d\d, {then}: {why}"
-    assert re.fullmatch(told, doing(known, 1, 2))
-    monkeypatch.setattr(ControlPlane, "listened", False)
-    assert not known.silent(1)
-    monkeypatch.setattr(ControlPlane, "listened", True)
+    assert re.fullmatch(told, activity_text(known, 1, 2))
+    monkeypatch.setattr(ControlPlane, "answers_always", False)
+    assert not known.is_silent(1)
+    monkeypatch.setattr(ControlPlane, "answers_always", True)
     settled(job[::-1], clock)
-    assert not known.silent(1)
+    assert not known.is_silent(1)
 
 
 class Groups:
@@ -289,8 +290,8 @@ def test_messages_of_ranks_that_have_failed() -> None:
 def test_what_is_sent_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that waits for thousands says so as briefly as in shared memory."""
     on = ranks(1)[0]
-    wait = {"key": KEY, "lane": 0, "number": 1, "what": "Gather(x)", "awaits": list(range(5000)), "step": "", "since": 1.0}
-    monkeypatch.setattr(peer_state, "RANK_STATUS", SimpleNamespace(text=lambda: {"waits": [wait], "failed": [], "left": ""}))
+    wait = BlockedCall(KEY, 0, 1, "Gather(x)", "rows", tuple(range(5000)), since=1.0)
+    monkeypatch.setattr(peer_state, "RANK_STATUS", SimpleNamespace(status=lambda: Status((wait,))))
     answer = PeerState(on, on.log).answer(0)
     assert len(json.dumps(answer)) < NOTICE_NBYTES + 100
     assert answer["notice"]["waits"][0]["what"] == "Gather(x)"

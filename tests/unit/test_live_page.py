@@ -6,23 +6,26 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import mpi4py
 import numpy as np
 import pytest
-from live_machine import call
 
 mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
 
 from hpcoll.cli.inspect.ranks_here import look  # noqa: E402
 from hpcoll.comm.diagnosis import status_page  # noqa: E402
-from hpcoll.comm.diagnosis.peer_state import Begun  # noqa: E402
+from hpcoll.comm.diagnosis.peer_state import Progress  # noqa: E402
 from hpcoll.comm.diagnosis.status_page import Introduction, Observations  # noqa: E402
+from hpcoll.comm.status.blocked_call import BlockedCall, Status  # noqa: E402
 from hpcoll.comm.status.rank_status import RankStatus  # noqa: E402
 from hpcoll.runtime.telemetry.status_page import LINK, NBYTES, Identity, StatusPage, contents  # noqa: E402
 from hpcoll.runtime.transports import shared_file  # noqa: E402
+
+CALL = BlockedCall("0.0.7", 0, 41, "Barrier() at train.py:12", "rows", (0,))
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ def test_a_real_process(own_page: StatusPage) -> None:
     own_page.introduce(Identity(os.getpid(), 0, 1, "test", "h", time.time(), {}, ["this test"]))
     notice = RankStatus()
     notice.show(own_page)
-    notice.wait(notice, call([0]) | {"what": "first"}, {"sees": {0: (7.5, "x")}})
+    notice.wait(notice, replace(CALL, what="first"), {"sees": {0: (7.5, "x")}})
     mine = [rank for job in look().jobs for rank in job.ranks.values() if rank.pid == os.getpid()]
     assert [wait.sees for wait in mine[0].waits] == [{0: (7.5, "x")}]
     assert [wait.what for wait in mine[0].waits] == ["first"]
@@ -46,7 +49,7 @@ def test_a_real_process(own_page: StatusPage) -> None:
         status = 2
         try:
             notice.forget()
-            notice.wait(notice, call([0]) | {"what": "the child's"})
+            notice.wait(notice, replace(CALL, what="the child's"))
             names = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
             status = int(LINK in [os.readlink(name) for name in names if os.path.lexists(name)])
         finally:
@@ -78,9 +81,9 @@ def test_the_page_alone_is_written_when_only_what_is_seen_changes(own_page: Stat
     notice, others = RankStatus(), Counted()
     own_page.introduce(Identity(1, 0, 1, "", "h", 0.0, {}, []))
     notice.show(own_page)
-    notice._pages.add(others)  # type: ignore[arg-type]
+    notice._slots.add(others)  # type: ignore[arg-type]
     for seen in ("a", "a", "b"):
-        notice.wait(others, call([1]), {"sees": {"1": seen}})
+        notice.wait(others, CALL, {"sees": {"1": seen}})
     assert others.written == 1
     assert contents(own_page._memory.tobytes())[1]["waits"][0]["sees"] == {"1": "b"}
     notice.end(others)
@@ -90,20 +93,20 @@ def test_the_page_alone_is_written_when_only_what_is_seen_changes(own_page: Stat
 class Peers:
     """What is known of three ranks: the first waits itself, the second has ended calls, the third is in a blocking one."""
 
-    seen = ({"waits": [{}]}, {}, {})
+    seen = (Status((CALL,)), Status(), Status())
     begun_ended = ({0: (2, 1, 5.0), 1: (0, 0, 1.0)}, {0: (9, 9, 5.0), 1: (4, 3, 8.0)}, {0: (3, 2, 5.0), 1: (0, 0, 1.0)})
 
     def __init__(self, _: Any, lane: int) -> None:
         self.lane = lane
 
-    def notice(self, rank: int) -> dict[str, Any]:
+    def status(self, rank: int) -> Status:
         return self.seen[rank]
 
-    def state(self, rank: int) -> str:
+    def process_state(self, rank: int) -> str:
         return "running"
 
-    def begun(self, rank: int) -> Begun:
-        return Begun(*self.begun_ended[rank][self.lane])
+    def progress(self, rank: int) -> Progress:
+        return Progress(*self.begun_ended[rank][self.lane])
 
 
 def test_what_a_rank_that_waits_shows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,10 @@ from hpcoll.base.ops import reduce_op  # noqa: E402
 from hpcoll.comm.arguments.call import Call  # noqa: E402
 from hpcoll.comm.diagnosis import peer_state, watchdog  # noqa: E402
 from hpcoll.comm.diagnosis.peer_state import PeerState  # noqa: E402
-from hpcoll.comm.diagnosis.report import difference, doing, first_difference, wait_chain_text  # noqa: E402
+from hpcoll.comm.diagnosis.report import activity_text, difference_text, first_difference, wait_chain_text  # noqa: E402
 from hpcoll.comm.diagnosis.watchdog import Watchdog  # noqa: E402
 from hpcoll.comm.plans.signature import _COLLECTIVES, Signature  # noqa: E402
+from hpcoll.comm.status.blocked_call import BlockedCall, Status  # noqa: E402
 from hpcoll.comm.status.rank_status import RankStatus  # noqa: E402
 from hpcoll.comm.team import resources  # noqa: E402
 from hpcoll.comm.team.resources import Resources  # noqa: E402
@@ -41,7 +42,7 @@ class Communicator:
         for one in contexts:
             one.log.index = one.index
         self.on = Resources.__new__(Resources)
-        team = SimpleNamespace(world_ranks=tuple(range(NRANKS)), logs=dict(enumerate(self.logs)), control_plane=None)
+        team = SimpleNamespace(world_ranks=tuple(range(NRANKS)), logs=dict(enumerate(self.logs)), channel=None)
         self.on.__dict__.update(
             key=title, rank=0, nranks=NRANKS, near={rank: rank for rank in range(NRANKS)}, team=team,
             node=SimpleNamespace(status_slots=pages), pids=[0] * NRANKS, message_contexts=contexts[:3], _persistent=contexts[3:],
@@ -60,20 +61,17 @@ class Communicator:
         if ended:
             history[0, f.CALLS_ENDED], history[0, f.ENDED_AT] = number, 1_000_000_000 * number
 
-    def call(self, what: str, awaits: list[int], lane: int = 0, holds: str = "process") -> dict[str, Any]:
+    def call(self, what: str, awaits: list[int], lane: int = 0, holds: str = "process") -> BlockedCall:
         """A rank's first call on a message context, in which it waits."""
-        return {
-            "key": self.on.key, "on": self.on.title, "lane": lane, "number": 1, "what": what, "awaits": awaits, "since": 1.0,
-            "holds": holds,
-        }  # fmt: skip
+        return BlockedCall(self.on.key, lane, 1, what, self.on.title, tuple(awaits), since=1.0, holds=holds)
 
     def wait(self, rank: int, what: str, awaits: list[int], lane: int = 0) -> None:
         """Have another rank of the node say that it waits."""
-        say(self.pages, rank, waits=[self.call(what, awaits, lane)])
+        say(self.pages, rank, self.call(what, awaits, lane))
 
 
-def say(pages: StatusSlots, rank: int, **notice: Any) -> None:
-    StatusSlots(pages._all, rank).write(fitting(notice))
+def say(pages: StatusSlots, rank: int, *waits: BlockedCall) -> None:
+    StatusSlots(pages._all, rank).write(fitting(Status(waits).as_json()))
 
 
 @pytest.fixture(autouse=True)
@@ -89,19 +87,19 @@ def rows() -> Communicator:
 
 def test_calls_on_another_message_context(rows: Communicator) -> None:
     """Are calls: how many have ended on the communicator, and when the latest has."""
-    assert doing(rows.known(), 1, 1) == "has called no collective yet"
+    assert activity_text(rows.known(), 1, 1) == "has called no collective yet"
     for lane in (1, 2, 1, 3):
         rows.begin(1, BCAST, lane=lane, ended=True)
-    texts = {doing(rows.known(lane), 1, 5) for lane in range(4)}
+    texts = {activity_text(rows.known(lane), 1, 5) for lane in range(4)}
     assert len(texts) == 1
     assert re.fullmatch(r"is in no collective since \d\d:\d\d:\d\d, after call 4", texts.pop())
-    latest = rows.known(1).begun(1)
+    latest = rows.known(1).progress(1)
     assert latest is not None
-    overall = rows.known().overall(1)
+    overall = rows.known().total_progress(1)
     assert overall is not None
     assert abs(overall.when - latest.when) < 0.1
     rows.begin(1, BCAST)
-    assert {doing(rows.known(lane), 1, 2) for lane in range(4)} == {"is in call 5"}
+    assert {activity_text(rows.known(lane), 1, 2) for lane in range(4)} == {"is in call 5"}
 
 
 def test_calls_on_another_communicator(rows: Communicator) -> None:
@@ -109,8 +107,8 @@ def test_calls_on_another_communicator(rows: Communicator) -> None:
     other = Communicator(rows.pages, "columns")
     other.wait(1, "Barrier() at x.py:12", [2])
     rows.wait(2, "Barrier() at x.py:12", [3])
-    assert doing(rows.known(), 1, 1).startswith("waits in Barrier() at x.py:12 on columns since ")
-    assert doing(rows.known(1), 2, 1).startswith("waits in Barrier() at x.py:12 since ")
+    assert activity_text(rows.known(), 1, 1).startswith("waits in Barrier() at x.py:12 on columns since ")
+    assert activity_text(rows.known(1), 2, 1).startswith("waits in Barrier() at x.py:12 since ")
 
 
 def test_a_story_goes_on_in_another_call(rows: Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,15 +132,15 @@ def test_of_several_calls_the_one_that_the_program_waits_for(rows: Communicator)
     """Not one in flight for which it does not, nor one on a communicator whose calls are given up."""
     other = Communicator(rows.pages, "columns")
     held, flies = rows.call("Barrier()", [3], 1), rows.call("Ibcast()", [3], 2, "")
-    say(rows.pages, 1, waits=[held, flies])
-    assert doing(rows.known(), 1, 1).startswith("waits in Barrier() since ")
-    say(rows.pages, 1, waits=[flies])
-    assert doing(rows.known(), 1, 1).startswith("waits in Ibcast() since ")
+    say(rows.pages, 1, held, flies)
+    assert activity_text(rows.known(), 1, 1).startswith("waits in Barrier() since ")
+    say(rows.pages, 1, flies)
+    assert activity_text(rows.known(), 1, 1).startswith("waits in Ibcast() since ")
     notice, page = RankStatus(), StatusSlots(rows.pages._all, 1)
-    notice.add_page(page)
+    notice.add_slots(page)
     notice.wait(rows, other.call("Ibarrier()", [0], 1, ""))
     notice.fail("PeerFailed", "rank 3 has ended", other.call("Barrier()", [0]))
-    assert doing(rows.known(), 1, 1) == "has called no collective yet"
+    assert activity_text(rows.known(), 1, 1) == "has called no collective yet"
 
 
 def test_a_story_that_comes_back(rows: Communicator) -> None:
@@ -157,7 +155,7 @@ def test_a_story_that_comes_back(rows: Communicator) -> None:
 def test_calls_that_have_ended_are_quoted_as_they_were_called(rows: Communicator, lane: int, quoted: str) -> None:
     for rank in range(NRANKS):
         rows.begin(rank, BCAST._replace(root=rank // 3), lane=lane, ended=True)
-    text = difference(rows.known(lane), NRANKS, 1, "rows")
+    text = difference_text(rows.known(lane), NRANKS, 1, "rows")
     assert text == (
         f"ranks do not call the same, in call 1 on rows: ranks 0-2: {quoted}float64[8], root=0); rank 3: {quoted}float64[8], root=1)"
     )
@@ -167,7 +165,7 @@ def test_segments_that_differ(rows: Communicator) -> None:
     """Are told where nothing else does."""
     for rank in range(NRANKS):
         rows.begin(rank, BCAST._replace(segment=(4096 << 2 * (rank == 3)).bit_length()), ended=True)
-    text = difference(rows.known(), NRANKS, 1, "rows")
+    text = difference_text(rows.known(), NRANKS, 1, "rows")
     assert "ranks 0-2: Bcast(float64[8], root=0), segments of 4 KiB or more (00); rank 3: " in text
     assert text.endswith(", segments of 16 KiB or more (00)")
 
@@ -177,7 +175,7 @@ def test_sizes_of_blocks_that_differ(rows: Communicator) -> None:
     for rank in range(NRANKS):
         rows.begin(rank, BCAST, ended=True, counted=(17, 18)[rank == 3])
     assert first_difference(rows.known(), NRANKS, 2) == 1
-    text = difference(rows.known(), NRANKS, 1, "rows")
+    text = difference_text(rows.known(), NRANKS, 1, "rows")
     assert text.endswith(": Bcast(float64[8], root=0), blocks of other sizes (0012)")
 
 
@@ -187,19 +185,19 @@ def test_functions_that_differ(rows: Communicator) -> None:
     for rank in range(NRANKS):
         call = Call("allreduce", 0, 0, 8, np.dtype("f8"), ops[rank == 3])
         rows.begin(rank, Signature.of(call, "ring", 1), ended=True, count=8)
-    text = difference(rows.known(), NRANKS, 1, "rows")
+    text = difference_text(rows.known(), NRANKS, 1, "rows")
     found = re.search(r"ranks 0-2: Allreduce\(.*, op=a function \((\w{4})\)\).*; rank 3: .*op=a function \((\w{4})\)\)", text)
     assert found, text
     assert found[1] != found[2]
 
 
-@pytest.mark.parametrize(("listened", "text"), [(True, "it is stopped, or in code that"), (False, "it does so only while it waits")])
-def test_a_far_rank_that_does_not_answer(rows: Communicator, listened: bool, text: str) -> None:
+@pytest.mark.parametrize(("answers", "text"), [(True, "it is stopped, or in code that"), (False, "it does so only while it waits")])
+def test_a_far_rank_that_does_not_answer(rows: Communicator, monkeypatch: pytest.MonkeyPatch, answers: bool, text: str) -> None:
     """May merely compute, where nobody answers then."""
-    rows.on.near, rows.on.team.control_plane = {0: 0}, SimpleNamespace(
-        listened=listened, answer=lambda key, lane, rank: {}, silent=lambda rank: False
-    )
-    assert text in doing(rows.known(), 1, 1)
+    plane: Any = SimpleNamespace(answers_always=answers, latest=lambda key, lane, rank: {}, is_silent=lambda rank: False)
+    monkeypatch.setattr(peer_state, "plane_of", lambda on: plane)
+    rows.on.near = {0: 0}
+    assert text in activity_text(rows.known(), 1, 1)
 
 
 def test_names_that_are_given_later(rows: Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +210,7 @@ def test_names_that_are_given_later(rows: Communicator, monkeypatch: pytest.Monk
     named.Get_name = lambda: "rows of B"
     assert rows.on.title == "rows of B"
     rows.on.__dict__["config"] = SimpleNamespace(timeout=None)
-    assert Watchdog(rows.on, None, called_at="")._described()["on"] == "rows of B"
+    assert Watchdog(rows.on, None, what="Barrier()")._blocked().on == "rows of B"
     rows.on.forget_name()
     named.Get_name = lambda: 1 / 0  # type: ignore[assignment, return-value]
     assert rows.on.title == "rows of B"
@@ -227,5 +225,5 @@ def test_who_gives_up_and_says_nothing_is_named(rows: Communicator, monkeypatch:
     rows.on.settled = None
     rows.logs[0].set_abort_flag(2)
     with pytest.raises(PeerFailed, match=r"^rank 2 \(process 0 on node\) says that a call has failed, and not why$"):
-        Watchdog(rows.on, None, called_at="").raise_remote_failure()
-    assert [one["kind"] for one in rows.known().failures()] == ["PeerFailed"]
+        Watchdog(rows.on, None).raise_remote_failure()
+    assert [one.kind for one in rows.known().failures()] == ["PeerFailed"]

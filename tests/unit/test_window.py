@@ -160,12 +160,12 @@ def test_a_fork_does_not_free_its_parents_memory() -> None:
 SCRIPT = """
 import atexit, os, sys
 from hpcoll.runtime.transports.symmetric import Symmetric
-from hpcoll.runtime.transports.window import PAGE, Mapping, Number, Window, whole_pages
+from hpcoll.runtime.transports.window import PAGE, Mapping, Window, WindowNumber, whole_pages
 file = os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR)
 part = whole_pages(Symmetric.room(100))
 os.ftruncate(file, PAGE + part)
 mapping = Mapping(file, PAGE + part)
-array = Symmetric(Window(Number(0), mapping, PAGE, part), frozenset([1]), 0, 100).array()
+array = Symmetric(Window(WindowNumber(0), mapping, PAGE, part), frozenset([1]), 0, 100).array()
 array[:] = 7
 
 class Last:

@@ -63,7 +63,7 @@ def method(call: RecordedCall) -> str:
 def spelled(call: RecordedCall, algorithm: bool = False) -> str:
     """A call as the program wrote it; with the algorithm where that is asked for.
 
-    >>> call = Call(1, "blocking", "bcast", 8, "float64", "", 0, "binomial", 0.0, None, "waiting", "", (), "")
+    >>> call = RecordedCall(1, "blocking", "bcast", 8, "float64", "", 0, "binomial", 0.0, None, "waiting", "", (), "")
     >>> spelled(call), spelled(call, algorithm=True)
     ('Bcast(float64[8], root=0)', 'Bcast(float64[8], root=0) by binomial')
     """

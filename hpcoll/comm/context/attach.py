@@ -11,9 +11,9 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError, HpcollError, TransportError
 from hpcoll.comm.context.context import Context, free
 from hpcoll.comm.context.team_cache import TeamCache
-from hpcoll.comm.diagnosis.flight_recorder import record_on_signal
-from hpcoll.comm.diagnosis.status_page import STATUS_PAGE
+from hpcoll.comm.diagnosis.failure_handling import Diagnosis
 from hpcoll.comm.plans.ledger import Ledger
+from hpcoll.comm.requests.call_hooks import BeginningCall, hooks, install
 from hpcoll.comm.requests.operation import Operation, drain, give_up_all, stop_helper
 from hpcoll.comm.status import hard_exit
 from hpcoll.comm.status.live_contexts import live_contexts
@@ -29,7 +29,6 @@ _making: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  
 def _after_fork() -> None:
     _registry.forget()
     RANK_STATUS.forget()
-    STATUS_PAGE.forget()
     Operation.over = _FORK
     for context in list(live_contexts):
         context.close(_FORK)
@@ -38,6 +37,7 @@ def _after_fork() -> None:
 
 os.register_at_fork(after_in_child=_after_fork)
 hard_exit.install()
+install(Diagnosis())  # without this line calls run all the same, and nobody says why one does not end
 
 
 def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:
@@ -101,18 +101,12 @@ def context_of(comm: MPI.Intracomm, mixed: bool | None = None, ledger: Ledger | 
 
 def _new_context(comm: MPI.Intracomm, mixed: bool, ledger: Ledger | None) -> Context:
     """A context for a communicator that has none."""
-    STATUS_PAGE.begin()
+    hooks().begins(None, BeginningCall())
     resources, parts = _registry.join(comm, mixed)
     resources.serve(comm)
-    STATUS_PAGE.meet(resources)
     context = Context(resources, ledger or Ledger(), parts)
-    if len(resources.near) < resources.nranks:
-        from hpcoll.comm.diagnosis.responder import attend  # what ranks of one node do not need
-
-        attend(resources)
     live_contexts[context] = None
-    if resources.config.record is not None:
-        record_on_signal(resources.config.record)
+    hooks().begins(context, BeginningCall())
     comm.Set_attr(_KEYVALS[0], context)
     return context
 

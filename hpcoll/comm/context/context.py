@@ -5,8 +5,6 @@ calls on GPU arrays, once there are any, a GPU part. It hangs on the communicato
 `hpcoll.Communicator` over the same MPI communicator shares it and it dies with it.
 """
 
-import weakref
-from contextlib import suppress
 from functools import cached_property, partial
 from operator import is_
 from typing import Any, NamedTuple
@@ -14,22 +12,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.errors import ArgumentError, HpcollError, TransportError
-from hpcoll.comm.arguments.call import Call, Form, written
+from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.arguments.methods import FOUND_BY, METHODS
 from hpcoll.comm.context import cache_entries, native_calls
 from hpcoll.comm.context.planner import Planner
 from hpcoll.comm.context.prepared import CallOptions, Prepared
-from hpcoll.comm.diagnosis.call_check import check_call
-from hpcoll.comm.diagnosis.failure_handling import FailureScope, fail_call, left_alone, raise_remote_failure, run_to_end
-from hpcoll.comm.diagnosis.watchdog import Watchdog
 from hpcoll.comm.plans.engine_pool import EnginePool
 from hpcoll.comm.plans.ledger import Ledger
 from hpcoll.comm.plans.plan import Plan
-from hpcoll.comm.plans.signature import Signature
+from hpcoll.comm.requests.call_hooks import BeginningCall, other_thread
 from hpcoll.comm.requests.operation import abandon
-from hpcoll.comm.requests.owner import other_thread
-from hpcoll.comm.requests.persistent_request import PersistentRequest
+from hpcoll.comm.status.call_site import left_alone
+from hpcoll.comm.team.communicator_calls import CommunicatorCalls
 from hpcoll.comm.team.resources import Resources
 from hpcoll.runtime.engine import call_cache
 from hpcoll.runtime.engine.entry import UNPACK_RESULTS, call_compiled, run_cached
@@ -52,7 +46,7 @@ class Parts(NamedTuple):
     ledger: Ledger
 
 
-class Context:
+class Context(CommunicatorCalls):
     """State of one communicator; used by one thread at a time.
 
     Args:
@@ -73,8 +67,7 @@ class Context:
     """
 
     def __init__(self, resources: Resources, ledger: Ledger, parts: Parts | None = None) -> None:
-        self.resources = resources
-        self.rank, self.nranks, self.caller = resources.rank, resources.nranks, resources.caller
+        super().__init__(resources)
         self.token = self.caller.token
         self.ledger = ledger
         self.engines = EnginePool() if parts is None else parts.engines
@@ -87,9 +80,6 @@ class Context:
             ledger.take_over(parts.ledger)
             self.planner.serve(ledger, self._forget)
         self.resources.service_collectives.serve(self)
-        self.closed = ""
-        self.limit_s: float | None = None
-        self.persistent: weakref.WeakValueDictionary[int, PersistentRequest] = weakref.WeakValueDictionary()
         self.turn, self.starting = 0, False
         self.planned = call_cache.CallCache(self.rank, self.nranks, _BUSY.ctypes.data)
 
@@ -115,7 +105,7 @@ class Context:
 
     def close(self, why: str) -> None:
         """Refuse further use."""
-        self.closed = why
+        super().close(why)
         for one in (self.tables, *self.started, self.planned):
             one.forget()
         for request in self.persistent.values():
@@ -126,38 +116,6 @@ class Context:
         self.engines.forget()
         for one in (self.tables, *self.started, self.planned):
             one.forget()
-
-    def closing(self, what: str) -> FailureScope:
-        """Where the GPU or memory may fail on this rank alone."""
-        return FailureScope(self, what)
-
-    def check(self, method: str = "", arguments: tuple[Any, ...] = (), form: Form = "blocking") -> None:
-        """Refuse a communicator that cannot be used any more.
-
-        Args:
-            method, arguments, form: Of the call that is about to begin, by mpi4py's name, if any is.
-
-        Raises:
-            ArgumentError: says why.
-            MismatchError, PeerFailed, CollectiveTimeout: a call of another rank has failed.
-        """
-        if not self.closed:
-            try:
-                place = 1 + self.turn if form == "in flight" else 0
-                raise_remote_failure(self.resources, place, partial(self._about_to, method, arguments, form))
-            except TransportError as error:
-                self.interrupted("a call that did not begin", error)
-        if self.closed or MPI.Is_finalized():
-            why = "MPI is finalised" if MPI.Is_finalized() else self.closed
-            raise ArgumentError(f"rank {self.rank}: this communicator cannot be used: {why}")
-
-    def _about_to(self, method: str, arguments: tuple[Any, ...], form: Form) -> str:
-        """A call that has not begun, as the program wrote it, as far as that can be said without asking anybody."""
-        call = None
-        with suppress(HpcollError):
-            if method and not METHODS[method].gpu_arrays(arguments, self.rank) and (method != "Reduce_scatter" or arguments[2] is not None):
-                call = METHODS[method].describe(self.caller, *arguments)
-        return method and written(f"{method}()" if call is None else Signature.of(call).text(call.count), form)
 
     def run(
         self, status: int, key: call_cache.Key, arguments: tuple[Any, ...], *buffers: Any, stream: Any = None, limit_s: float | None = None
@@ -231,10 +189,8 @@ class Context:
     ) -> None:
         method, root, *_ = call_cache.whole(key)
         arguments = METHODS[method].meant(arguments, self.rank)
-        self.check(method, arguments)
-        if self.resources.config.check == EVERY_CALL:
-            check_call(self, METHODS[method], arguments, root, self.limit_s if asked.limit_s is None else asked.limit_s)
-        with self.closing(method):
+        self.check(BeginningCall(method, arguments, root=root, limit_s=self.limit_s if asked.limit_s is None else asked.limit_s))
+        with self.failure_scope(method):
             prepared = self.prepare(method, arguments, asked)
         call, plan = prepared.call, prepared.plan
         if call is None or plan.algorithm == NATIVE:
@@ -250,7 +206,7 @@ class Context:
         """Run a call by its plan's engine."""
         call, plan = prepared.call, prepared.plan
         assert call is not None
-        with self.closing(plan.named(call.count)):
+        with self.failure_scope(plan.named(call.count)):
             engine, status = self.engines.run(plan, call, prepared.context_pool.begin())
         if status == BUSY:
             self.run(status, key, arguments)
@@ -265,7 +221,7 @@ class Context:
         """Run to the end what has not ended at once; ``arguments`` are the caller's, which it may let go of when this fails."""
         try:
             if status:
-                run_to_end(self.resources, engine, status, self.limit_s if limit_s is None else limit_s)
+                self.run_to_end(engine, status, limit_s)
             if call is not None and call.finish is not None:
                 call.finish()
         except BaseException as error:
@@ -275,14 +231,6 @@ class Context:
                 abandon(engine, call, arguments)
             raise
 
-    def watch(self, engine: HostEngine, form: Form, called_at: str, limit_s: float | None, begun: float) -> Watchdog:
-        """A watch over a run in flight that does not end: its form, where the program called it, how long it may take, and since when."""
-        return Watchdog(self.resources, engine, form, called_at, limit_s, begun)
-
-    def raise_remote_failure(self) -> None:
-        """Raise what a call of another rank has failed with."""
-        raise_remote_failure(self.resources)
-
     def break_off(self, what: str) -> None:
         """A signal's handler has left a blocking call before Python could see how far it was: as `interrupted`."""
         try:
@@ -290,10 +238,6 @@ class Context:
         finally:
             for engine in self.engines.made() + self.resources.service_collectives.made():
                 abandon(engine, None)
-
-    def interrupted(self, what: str, error: BaseException) -> None:
-        """A collective stopped half-way; raises the error with where, if it is ours."""
-        fail_call(self, what, error)
 
 
 def free(parts: Parts) -> None:

@@ -1,8 +1,7 @@
 """Blocking calls that the MPI library serves, by mpi4py's own methods: noted while they run, for ranks that wait in hpcoll."""
 
-from contextlib import AbstractContextManager
 from time import perf_counter_ns
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from mpi4py import MPI
 
@@ -12,35 +11,21 @@ from hpcoll.comm.arguments.native import as_native
 from hpcoll.comm.context.planner import refusal
 from hpcoll.comm.context.prepared import Prepared
 from hpcoll.comm.plans.segmentation import ledger_nbytes
-from hpcoll.comm.team.resources import Resources
+from hpcoll.comm.team.communicator_calls import CommunicatorCalls
 from hpcoll.runtime.transports.mpi import tells_of_failure
 
 
-class Calling(Protocol):
-    """What they need of a context."""
-
-    rank: int
-    nranks: int
-    resources: Resources
-
-    def closing(self, what: str) -> AbstractContextManager[None]:
-        """Names errors of the GPU that are raised within, and makes them the communicator's last."""
-
-    def interrupted(self, what: str, error: BaseException) -> None:
-        """A collective stopped half-way."""
-
-
-def run(context: Calling, method: str, prepared: Prepared) -> tuple[Any, ...]:
+def run(context: CommunicatorCalls, method: str, prepared: Prepared) -> tuple[Any, ...]:
     """Let the library serve a call; returns the arguments it got."""
     arguments = arguments_of(context, METHODS[method], prepared)
     prepared.plan.account.note(ledger_nbytes(prepared.call, context.nranks), call(context, method, arguments))
     if prepared.after_native is not None:
-        with context.closing(method):
+        with context.failure_scope(method):
             prepared.after_native()
     return arguments
 
 
-def call(context: Calling, method: str, arguments: tuple[Any, ...]) -> int:
+def call(context: CommunicatorCalls, method: str, arguments: tuple[Any, ...]) -> int:
     """Call mpi4py's method; returns nanoseconds.
 
     Raises:
@@ -57,7 +42,7 @@ def call(context: Calling, method: str, arguments: tuple[Any, ...]) -> int:
     return perf_counter_ns() - begun
 
 
-def failed(context: Calling, method: str, error: MPI.Exception) -> NoReturn:
+def failed(context: CommunicatorCalls, method: str, error: MPI.Exception) -> NoReturn:
     """Raise what a call has failed with; where the library knows of a rank that has failed, all others get to know."""
     on = context.resources
     if tells_of_failure(error, on.native):
@@ -66,7 +51,7 @@ def failed(context: Calling, method: str, error: MPI.Exception) -> NoReturn:
     raise error
 
 
-def arguments_of(context: Calling, row: Method, prepared: Prepared) -> tuple[Any, ...]:
+def arguments_of(context: CommunicatorCalls, row: Method, prepared: Prepared) -> tuple[Any, ...]:
     """Arguments for the library's own method.
 
     Raises:

@@ -14,13 +14,13 @@ from hpcoll.comm.arguments.buffer_specs import Element
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.arguments.methods import METHODS
 from hpcoll.comm.arguments.native import only_native
-from hpcoll.comm.context.service_collectives import BuildEngine, ServiceCollectives
 from hpcoll.comm.plans.engine_builder import HostEngines
 from hpcoll.comm.plans.ledger import Ledger, named
 from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.plans.segmentation import message_nbytes
 from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.team.resources import Resources
+from hpcoll.comm.team.service_collectives import BuildEngine, ServiceCollectives
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.selection.choose import Choice, Need
 from hpcoll.selection.config import HOST, NATIVE, log, positive_segment
@@ -42,7 +42,9 @@ class Planner:
         self.resources, self._ledger, self._forgotten = resources, ledger, forgotten
         self._engines = HostEngines(resources.topology, resources.wait_policy, resources.lock, resources.capacity)
         self._ranges = SizeRanges(resources.config)
-        resources.service_collectives = ServiceCollectives(resources, self._engines.build)
+        resources.service_collectives = ServiceCollectives(
+            resources.nranks, resources.message_contexts[0], self._engines.build
+        )
         self._plans: dict[tuple[Any, ...], Plan] = {}  # by kind of call and cell of sizes
         self._alike: dict[tuple[Any, ...], Plan] = {}  # by kind of call and choice
 

@@ -20,12 +20,11 @@ from hpcoll.comm.context.cache_entries import enter, enter_native, may_enter
 from hpcoll.comm.context.context import Context
 from hpcoll.comm.context.native_calls import arguments_of
 from hpcoll.comm.context.prepared import CallOptions, Prepared
-from hpcoll.comm.diagnosis.call_check import check_persistent
 from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.plans.segmentation import ledger_nbytes
+from hpcoll.comm.requests.call_hooks import BeginningCall, hooks, other_thread
 from hpcoll.comm.requests.chained import chain
 from hpcoll.comm.requests.operation import collect, hurry
-from hpcoll.comm.requests.owner import other_thread
 from hpcoll.comm.requests.pending import defer
 from hpcoll.comm.requests.persistent_request import PersistentRequest
 from hpcoll.comm.requests.progress_thread import can_be_helped
@@ -99,7 +98,7 @@ def _under_way(
     plan, engine = table.latest.plan, table.latest.by
     source, target, counts = table.waiting
     if status == BUSY:
-        with context.closing(method):
+        with context.failure_scope(method):
             engine = plan.take_made(message_context, counts)
         if engine is None:
             return None
@@ -118,12 +117,12 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Call
     collect()
     row, algorithm, turn = METHODS[method], asked.algorithm, context.turn
     arguments = retain_datatypes(row.meant(given, context.rank))
-    context.check(method, arguments, "in flight")
+    context.check(BeginningCall(method, arguments, "in flight", turn))
     if method in ("Gatherv", "Scatterv"):  # others would have to ask the root for sizes first, and wait
         algorithm = algorithm or "direct"
         if algorithm not in ("direct", NATIVE):
             raise ArgumentError(f"rank {context.rank}: I{method.lower()} takes algorithm 'direct' or 'native', got {algorithm!r}")
-    with context.closing(method):
+    with context.failure_scope(method):
         prepared = context.prepare(method, arguments, asked._replace(algorithm=algorithm))
     call, plan = prepared.call, prepared.plan
     moves = can_be_helped() or asked.algorithm is not None
@@ -139,7 +138,7 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Call
         plan.account.note(ledger_nbytes(call, context.nranks))
         request = _IN_MPI[method](context.resources.native, *theirs)
         return request if make is None else chain(context.rank, f"I{method.lower()}", request, make)
-    with context.closing(plan.named(call.count)):
+    with context.failure_scope(plan.named(call.count)):
         request, engine = start(context, prepared.context_pool.in_flight(turn), plan, call, make or Request.of, asked.limit_s)
     context.turn = (turn + 1) % IN_FLIGHT
     if is_eager(call, engine) and may_enter(table, call, plan, send):
@@ -204,9 +203,9 @@ def _made_persistent(
     context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any, timeout: Time
 ) -> MPI.Prequest:
     arguments = METHODS[method].meant(arguments, context.rank)
-    context.check(method, arguments, "persistent")
+    context.check(BeginningCall(method, arguments, "persistent"))
     limit_s = None if timeout is None else limit_of(timeout, context)
-    with context.closing(f"{method}_init"):
+    with context.failure_scope(f"{method}_init"):
         context.resources.agree()
     arguments = _counted(context, method, retain_datatypes(arguments))
     send, recv, op, root = FOUND_BY[method](arguments, context.caller)
@@ -215,24 +214,24 @@ def _made_persistent(
         planned = _planned_before(context, table, method, arguments)
     else:
         asked = CallOptions(algorithm, segment, stream, in_flight=True)
-        with context.closing(method):
+        with context.failure_scope(method):
             prepared = context.prepare(method, arguments, asked)
         call, plan = prepared.call, prepared.plan
         if call is None or plan.algorithm == NATIVE:
             theirs = arguments_of(context, METHODS[method], prepared._replace(arguments=arguments))
-            check_persistent(context, method, root, None)
+            hooks().begins(context, BeginningCall(method, root=root, planned=True))
             plan.account.note(ledger_nbytes(call, context.nranks))
             return getattr(context.resources.native, f"{method}_init")(*theirs)
         planned = _plan_first(context, prepared, call)
         if may_enter(table, call, plan, send):
             enter(context.planner, table, method, arguments, (send, recv), call, CachedCall(planned.engine, (plan, call)))
     try:
-        check_persistent(context, method, root, planned.engine)
+        hooks().begins(context, BeginningCall(method, root=root, engine=planned.engine, planned=True))
     except BaseException:
         planned.give_back()
         raise
     request = PersistentRequest()
-    with context.closing(planned.plan.named(planned.call.count)):
+    with context.failure_scope(planned.plan.named(planned.call.count)):
         request._bind(context, *planned, limit_s)
     return request
 
@@ -242,7 +241,7 @@ def _planned_before(context: Context, table: CallTable, method: str, arguments: 
     plan, call = table.latest.plan
     source, target, counts = table.waiting
     message_context = context.resources.message_context()
-    with context.closing(plan.named(call.count)):
+    with context.failure_scope(plan.named(call.count)):
         engine = plan.take_made(message_context, counts)
         if engine is None:
             described = METHODS[method].describe(context.caller, *arguments)
@@ -253,7 +252,7 @@ def _planned_before(context: Context, table: CallTable, method: str, arguments: 
 
 
 def _plan_first(context: Context, prepared: Prepared, call: Call) -> _Planned:
-    with context.closing(prepared.plan.named(call.count)):
+    with context.failure_scope(prepared.plan.named(call.count)):
         message_context = prepared.context_pool.message_context()
         engine = prepared.plan.take(message_context, call)
     describe = None if call.as_given else prepared.describe
@@ -264,5 +263,5 @@ def _counted(context: Context, method: str, arguments: tuple[Any, ...]) -> tuple
     """Arguments with the counts that a Reduce_scatter may leave out, so that describing it again asks no other rank; collective."""
     if method != "Reduce_scatter" or arguments[2] is not None:
         return arguments
-    with context.closing("Reduce_scatter_init"):
+    with context.failure_scope("Reduce_scatter_init"):
         return *arguments[:2], every_count(arguments[0], arguments[1], context.rank, context.caller.allgather), arguments[3]

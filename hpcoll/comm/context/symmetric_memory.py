@@ -13,8 +13,8 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, DeviceError
 from hpcoll.comm.arguments.call import check_root
-from hpcoll.comm.context.service_collectives import ServiceCollectives
 from hpcoll.comm.plans.signature import Purpose
+from hpcoll.comm.team.service_collectives import ServiceCollectives
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 from hpcoll.runtime.transports.local_ranks import LocalRanks
 

@@ -4,53 +4,39 @@ With ``HPCOLL_CHECK=all`` those are all blocking collectives, the MPI library's 
 their messages are theirs alone, so that those of a wrong root might never be read.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from hpcoll.base.errors import MismatchError, TransportError
 from hpcoll.base.units import ranks_in_words
 from hpcoll.comm.arguments.call import written
-from hpcoll.comm.arguments.methods import METHODS, NUMBERS, Caller, Method
+from hpcoll.comm.arguments.methods import METHODS, NUMBERS
 from hpcoll.comm.plans.signature import Purpose, Signature, counted, differing, signed_nbytes
+from hpcoll.comm.requests.call_hooks import BeginningCall
 from hpcoll.comm.status.call_site import in_words, place_of_caller
-from hpcoll.comm.team.resources import Resources
-from hpcoll.runtime.engine.host_engine import HostEngine
+from hpcoll.comm.team.communicator_calls import CommunicatorCalls
 from hpcoll.schedules.collectives import COLLECTIVES
 
 _NBYTES = 2048  # of what a rank says
 
 
-class Comparing(Protocol):
-    """What comparing needs of a context."""
-
-    resources: Resources
-    rank: int
-    caller: Caller
-
-    def close(self, why: str) -> None:
-        """Refuse further use."""
-
-    def interrupted(self, what: str, error: BaseException) -> None:
-        """It did not end: tell the others, and refuse further use."""
-
-
-def check_call(context: Comparing, row: Method, arguments: tuple[Any, ...], root: Any, limit_s: float | None = None) -> None:
+def check_call(context: CommunicatorCalls, beginning: BeginningCall) -> None:
     """Compare a call that is about to run with those of the other ranks; collective.
 
     Where only the MPI library understands it, or its arrays are in GPU memory, method and root are compared.
 
     Args:
-        context: Of the communicator, which is closed where they differ.
-        row: The method.
-        arguments: The caller's positional ones; ``root`` among them, or None.
-        limit_s: Seconds that it may take; None: what ``HPCOLL_TIMEOUT`` says.
+        context: Calls of the communicator, which is closed where they differ.
+        beginning: The call.
 
     Raises:
-        ArgumentError: the arguments are wrong.
-        MismatchError: on every rank, quoting the call of each.
-        CollectiveTimeout: not all ranks came in that time. PeerFailed: one is known to have ended.
+        ArgumentError: The arguments are wrong.
+        MismatchError: On every rank, quoting the call of each.
+        CollectiveTimeout: Not all ranks came in time.
+        PeerFailed: A rank is known to have ended.
     """
+    row, arguments, root, limit_s = METHODS[beginning.method], beginning.arguments, beginning.root, beginning.limit_s
     root = root if root is None else context.caller.root(root)
     call = None if row.gpu_arrays(arguments, context.rank) else row.describe(context.caller, *arguments)
     if call is None:
@@ -62,14 +48,9 @@ def check_call(context: Comparing, row: Method, arguments: tuple[Any, ...], root
     _tell(context, _every(context, row.name, mine, limit_s))
 
 
-def check_persistent(context: Comparing, method: str, root: Any, engine: HostEngine | None) -> None:
-    """Compare a persistent request that is being made with those of the other ranks; collective, errors as of `check_call`.
-
-    Args:
-        context: Of the communicator, which is closed where they differ.
-        method: mpi4py's name of the blocking method; ``root`` of the call, where it has one.
-        engine: What is to run it; None: the MPI library.
-    """
+def check_persistent(context: CommunicatorCalls, planned: BeginningCall) -> None:
+    """Compare a persistent request that has been planned with those of the other ranks; arguments and errors as of `check_call`."""
+    method, root, engine = planned.method, planned.root, planned.engine
     said: tuple[Any, ...] = (-1, root) if engine is None else engine.signed
 
     def what() -> str:
@@ -93,7 +74,7 @@ def check_persistent(context: Comparing, method: str, root: Any, engine: HostEng
     _tell(context, _every(context, method, mine))
 
 
-def _every(context: Comparing, method: str, mine: dict[str, Any], limit_s: float | None = None) -> list[dict[str, Any]]:
+def _every(context: CommunicatorCalls, method: str, mine: dict[str, Any], limit_s: float | None = None) -> list[dict[str, Any]]:
     """What every rank says of its call; the call ends badly where not all do."""
     import json
 
@@ -109,7 +90,7 @@ def _every(context: Comparing, method: str, mine: dict[str, Any], limit_s: float
     return [json.loads(one.tobytes().rstrip(b"\0")) for one in every]
 
 
-def _tell(context: Comparing, calls: list[dict[str, Any]]) -> None:
+def _tell(context: CommunicatorCalls, calls: list[dict[str, Any]]) -> None:
     """Raise MismatchError, on all ranks alike, if their calls differ."""
     different = [one["call"] for at, one in enumerate(calls) if one["call"] not in [other["call"] for other in calls[:at]]]
     if all(_alike(one, other) for one in different for other in different):

@@ -1,23 +1,23 @@
-"""Inquiries: what ranks that share no memory ask and tell each other by messages, while a call waits or when one has failed.
+"""The control plane of a team: ranks that share no memory ask and tell each other by control messages, while a call waits or has failed.
 
-They travel on a tag of their own of the group's private communicator. A rank answers while it waits in a call of hpcoll's itself, and five
-times a second by a thread otherwise, where the MPI library lets several threads call it: for itself, and for the ranks of its node, so that
-it is known of one that is stopped, or gone. Nothing travels while all goes well, until ranks end.
+The messages travel on a tag of their own of the team's private communicator. A rank answers while it waits in a call of hpcoll's itself.
+Otherwise a thread answers five times a second, where the MPI library lets several threads call it. A rank answers for itself and for the
+ranks of its node, so that a rank which is stopped, or gone, is known. Nothing travels while all goes well, until ranks end.
 """
 
 import heapq
 import math
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from mpi4py import MPI
 
 from hpcoll.comm.diagnosis.control_messages import ControlMessages
-from hpcoll.comm.diagnosis.peer_state import PeerState
 from hpcoll.comm.requests.progress_thread import CONTROL_LOCK
-from hpcoll.comm.status.rank_status import Call, failure_order
+from hpcoll.comm.status.blocked_call import BlockedCall
+from hpcoll.comm.team.channel import Channel
 from hpcoll.comm.team.resources import Resources
 from hpcoll.runtime.transports.mpi import control_tag, may_call
 from hpcoll.selection.config import log
@@ -30,73 +30,76 @@ _MOST_KEPT = 16  # communicators that are gone
 _BASE = 8  # of the distances at which a rank tells others of a failure: of n ranks it tells 7 log_8 n, and all hear it in log_8 n steps
 _MOST_HOW = 500  # characters of what many ranks are told of how one has ended
 _NEIGHBOURS = 2  # that are asked about a rank which does not answer
-Known: TypeAlias = tuple[str, int, list[dict[str, Any]]]  # the key of a communicator, one of its message contexts, and answers about ranks
+
+Answer: TypeAlias = dict[str, Any]  # about a rank (`hpcoll.comm.diagnosis.peer_state.PeerState.answer`)
+Answers: TypeAlias = tuple[str, int, list[Answer]]  # key of a communicator, index of a message context, and answers about ranks
 control_planes: "list[ControlPlane]" = []  # that have not ended; copied in one go, while other threads make some
 
 
-class ControlPlane:
-    """Of one group, some of whose ranks share no memory with this one.
+class ControlPlane(Channel):
+    """The control plane of a team, some of whose ranks share no memory with this one.
 
     Args:
         on: Resources of one of its communicators.
+        answer: Returns the answer about a rank of this node on a message context, by its index; None where nothing is known.
 
     Attributes:
-        resources: Of all its communicators, by their keys.
-        failed: The first call that failed elsewhere, as far as was heard, by the key of its communicator.
+        resources: Resources of all its communicators, by key.
+        failed: First call that failed on a rank of another node, as far as this one has heard, by key of the communicator.
     """
 
-    def __init__(self, on: Resources) -> None:
+    def __init__(self, on: Resources, answer: Callable[[Resources, int, int], Answer | None]) -> None:
         self._comm, self._logs, self._hosts = on.comm, on.team.logs, [one.host for one in on.team.processes]
-        self._letters = ControlMessages(on.comm, control_tag())
-        self._answers: dict[tuple[str, int | None, int], dict[str, Any]] = {}  # the latest on a message context, and on any
+        self._messages, self._answer = ControlMessages(on.comm, control_tag()), answer
+        self._answers: dict[tuple[str, int | None, int], Answer] = {}  # the latest on a message context, and on any
         self._asked: dict[tuple[str, int, int], tuple[float, float]] = {}  # when, and how long until the next time
-        self._kept: dict[str, dict[int, Known]] = {}  # what was known of this rank on communicators that are gone
+        self._kept: dict[str, dict[int, Answers]] = {}  # what was known of this rank on communicators that are gone
         self._unanswered: dict[int, float] = {}  # of ranks of which nothing was heard since: when they were asked first
-        self._ends: dict[int, dict[str, Any]] = {}  # of ranks that have ended, what is said of that
-        self._news, self._told_at = list[dict[str, Any]](), 0.0  # of these, not yet passed on
+        self._ends: dict[int, Answer] = {}  # of ranks that have ended, what is said of that
+        self._news, self._told_at = list[Answer](), 0.0  # of these, not yet passed on
         self.resources: weakref.WeakValueDictionary[str, Resources] = weakref.WeakValueDictionary()
-        self.failed: dict[str, Call] = {}
+        self.failed: dict[str, BlockedCall] = {}
         self._over = self._serving = False
         control_planes.append(self)
 
     def add(self, on: Resources) -> None:
-        """One more communicator; what is known about those that are gone is forgotten."""
+        """Serve one more communicator; what is known about those that are gone is forgotten."""
         self.resources[on.key] = on
         # Copies: for a list of items there are tuples to make, at which other threads may run, and may hear of ranks.
         self._answers = {about: one for about, one in self._answers.copy().items() if about[0] in self.resources}
         self._asked = {about: one for about, one in self._asked.copy().items() if about[0] in self.resources}
         if on.key in self.failed:  # another rank's first call, before this one was ready
-            _alarm(on)
+            _set_abort_flag(on)
 
-    def remove(self, on: Resources) -> None:
-        """A communicator is gone, of which others may ask yet, if a call has failed there: no thread looks at it any more."""
+    def remove(self, key: str) -> None:
+        """Forget a communicator; where a call has failed on it, others may still ask what this rank did."""
         with CONTROL_LOCK:
-            if on.aborted_by is not None:
-                logs = [one.log for one in on.every_message_context()]
-                self._kept[on.key] = {log.index: self._known(on.key, log.index, on.rank) for log in logs}
+            on = self.resources.get(key)
+            if on is not None and on.aborted_by is not None:
+                self._kept[key] = {one.log.index: self._known(key, one.log.index, on.rank) for one in on.every_message_context()}
             while len(self._kept) > _MOST_KEPT:
                 self._kept.pop(next(iter(self._kept)))
-            self.resources.pop(on.key, None)
+            self.resources.pop(key, None)
 
     @property
-    def listened(self) -> bool:
-        """Whether ranks answer while they compute, too."""
+    def answers_always(self) -> bool:
+        """Ranks answer while they compute, too."""
         return MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
-    def answer(self, key: str, lane: int | None, rank: int) -> dict[str, Any]:
-        """What was last heard of a rank, on a message context or on whichever; nothing where nothing was."""
+    def latest(self, key: str, lane: int | None, rank: int) -> Answer:
+        """Return the latest answer about a rank, on a message context or on any; empty where nothing was heard."""
         found, end = self._answers.get((key, lane, rank), {}), self._ends.get(rank)
         if end is None:
             return found
         calls = [{"begun": (begun, ended, end["when"])} for index, begun, ended in end["calls"] if index == lane]
         return found | {"rank": rank, "state": "", "notice": {"left": end["how"]}, "heard": math.inf} | (calls[0] if calls else {})
 
-    def heard(self, key: str, lane: int) -> list[int]:
-        """Ranks of whom anything was heard; another thread may be hearing more."""
+    def heard_of(self, key: str, lane: int) -> list[int]:
+        """Return the ranks of which anything was heard; another thread may be hearing more."""
         return [*self._ends, *(rank for *about, rank in list(self._answers) if about == [key, lane] and rank not in self._ends)]
 
     def ask(self, key: str, lane: int, ranks: Sequence[int], since: float = 0.0) -> None:
-        """Ask far ranks how far they are on a message context, of those that are late with an answer their neighbours.
+        """Ask far ranks how far they are on a message context, and the neighbours of those that are late with an answer.
 
         Each is asked at growing intervals, which begin again where it was not asked since a time, on the clock `time.monotonic`.
         """
@@ -110,51 +113,50 @@ class ControlPlane:
             for one in (rank, *neighbours[:_NEIGHBOURS]):
                 self._send(one, {"ask": [key, lane, rank]})
 
-    def silent(self, rank: int) -> bool:
-        """Whether it was asked, has not answered, and nobody else has for it, for longer than one that runs would take."""
-        asked = self._unanswered.get(rank) if self.listened and rank not in self._ends else None
+    def is_silent(self, rank: int) -> bool:
+        """Say whether a rank was asked and nobody has answered for longer than one that runs would take."""
+        asked = self._unanswered.get(rank) if self.answers_always and rank not in self._ends else None
         return asked is not None and time.monotonic() - asked > _SILENT_S
 
-    def tell(self, call: Call) -> None:
-        """Tell other ranks of a call that has failed, which tell others, and what this rank knows of itself."""
-        known = self._known(call["key"], call["lane"], self._comm.rank)
-        for rank in self._friends():
-            self._send(rank, {"failed": call, "known": [known]})
+    def broadcast_failure(self, call: BlockedCall) -> None:
+        """Tell some ranks of a call that has failed, who tell the others, and how far this rank is."""
+        known = self._known(call.key, call.lane, self._comm.rank)
+        for rank in self._relays():
+            self._send(rank, {"failed": call.as_json(), "known": [known]})
 
     def leave(self, how: str) -> None:
-        """Tell other ranks, which tell others, that this one ends, how far it is, and who else has ended, as far as it knows."""
+        """Tell some ranks, who tell the others, that this one ends, how far it is, and who else has ended."""
         calls = [(lane, *log.begun_and_ended) for lane, log in list(self._logs.items())]
         self._hear_of_ends([{"rank": self._comm.rank, "how": how[:_MOST_HOW], "when": time.time(), "calls": calls}])
         self._pass_on()
 
-    def said(self) -> bool:
-        """Whether all that it had to tell is on its way."""
+    def all_sent(self) -> bool:
+        """Say whether all that this rank had to tell is on its way."""
         with CONTROL_LOCK:
-            return self._over or self._letters.all_sent()
+            return self._over or self._messages.all_sent()
 
-    def _friends(self) -> list[int]:
-        """Those that this rank tells what all shall hear; instead of one that has ended the next that has not."""
+    def _relays(self) -> list[int]:
+        """Return the ranks to which this one sends what all shall hear; in place of one that has ended the next that has not."""
         mine, n = self._comm.rank, len(self._hosts)
         beyond = (range(mine + distance, mine + n) for distance in distances(n))
         found = (next((one % n for one in ranks if one % n not in self._ends), mine) for ranks in beyond)
         return [rank for rank in dict.fromkeys(found) if rank != mine]
 
-    def _known(self, key: str, lane: int, rank: int) -> Known:
-        """What is known here of a rank of this node."""
+    def _known(self, key: str, lane: int, rank: int) -> Answers:
+        """Return the answer about a rank of this node."""
         on, kept = self.resources.get(key), self._kept.get(key, {})
         if on is None and lane in kept and rank == self._comm.rank:
             return kept[lane]
-        log_of_calls = on.team.logs.get(lane) if on is not None and rank in on.near else None
-        known = PeerState(on, log_of_calls) if on is not None and log_of_calls is not None else None
-        return key, lane, [] if known is None or known.begun(rank) is None else [known.answer(rank)]
+        answer = self._answer(on, lane, rank) if on is not None and rank in on.near else None
+        return key, lane, [] if answer is None else [answer]
 
-    def _send(self, rank: int, what: dict[str, Any]) -> None:
+    def _send(self, rank: int, what: Answer) -> None:
         with CONTROL_LOCK:
             if not self._over and may_call():
-                self._letters.send(rank, what)
+                self._messages.send(rank, what)
 
     def serve(self) -> None:
-        """Read what has come, and answer questions; returns at once where that is being done, by another thread or further up in this."""
+        """Read what has come, and answer questions; return at once where another thread does, or a frame further up in this one."""
         if not may_call() or not CONTROL_LOCK.acquire(blocking=False):
             return
         try:
@@ -166,8 +168,8 @@ class ControlPlane:
     def _serve(self) -> None:
         self._serving = True
         try:
-            self._letters.all_sent()
-            for source, what in self._letters.come():
+            self._messages.all_sent()
+            for source, what in self._messages.come():
                 self._hear(source, what)
         except MPI.Exception as error:  # a rank has failed: the library receives nothing from anybody before it is told that this is known
             if hasattr(self._comm, "Ack_failed") and error.Get_error_class() != MPI.ERR_COMM:
@@ -183,7 +185,7 @@ class ControlPlane:
         except (MPI.Exception, NotImplementedError) as error:
             log.debug("failures of ranks cannot be acknowledged: %s", error)
 
-    def _hear(self, source: int, what: dict[str, Any]) -> None:
+    def _hear(self, source: int, what: Answer) -> None:
         self._unanswered.pop(source, None)
         for key, lane, found in what.get("known", ()):
             for one in found:
@@ -193,10 +195,10 @@ class ControlPlane:
         if "ask" in what:
             self._send(source, {"known": [self._known(*what["ask"])]})
         if "failed" in what:
-            self._hear_of_failure(what["failed"])
+            self._hear_of_failure(BlockedCall.from_json(what["failed"]))
         self._hear_of_ends(what.get("ended", ()))
 
-    def _hear_of_ends(self, ends: Sequence[dict[str, Any]]) -> None:
+    def _hear_of_ends(self, ends: Sequence[Answer]) -> None:
         """Note what is new of ranks that have ended."""
         new = [one for one in ends if one["rank"] not in self._ends]
         self._ends |= {one["rank"]: one for one in new}
@@ -205,36 +207,40 @@ class ControlPlane:
     def _pass_on(self) -> None:
         """Tell others what is new of ranks that have ended; where many end at once, many are told of in one go."""
         news, self._news, self._told_at = self._news, [], time.monotonic()
-        for rank in self._friends() if news else ():
+        for rank in self._relays() if news else ():
             self._send(rank, {"ended": news})
 
-    def _hear_of_failure(self, call: Call) -> None:
+    def _hear_of_failure(self, call: BlockedCall) -> None:
         """Pass on what is new: of several failures of a communicator the first one counts."""
-        key, on = call["key"], self.resources.get(call["key"])
-        known = self.failed.get(key)
-        if known is None or failure_order(call) < failure_order(known):
-            self.failed[key] = call
-            for rank in self._friends():
-                self._send(rank, {"failed": call})
+        known, on = self.failed.get(call.key), self.resources.get(call.key)
+        if known is None or call.order < known.order:
+            self.failed[call.key] = call
+            for rank in self._relays():
+                self._send(rank, {"failed": call.as_json()})
         if on is not None:
-            _alarm(on)
+            _set_abort_flag(on)
 
     def end(self) -> None:
-        """Its communicator is about to be freed: send no more. All ranks call this, and nobody waits."""
+        """Send no more: the team's communicator is about to be freed. All ranks call this, and nobody waits."""
         with CONTROL_LOCK:
             if not self._over:
                 control_planes.remove(self)
-                self._letters.close()
+                self._messages.close()
             self._over = True
 
     def has_ended(self) -> bool:
-        """Whether all ranks have called that, and nothing is under way any more."""
+        """Say whether all ranks have called `end` and nothing is under way any more."""
         with CONTROL_LOCK:
-            return self._letters.all_came()
+            return self._messages.all_came()
+
+
+def plane_of(on: Resources) -> ControlPlane | None:
+    """Return the control plane of a communicator's team; None where all its ranks share memory."""
+    return on.team.channel if isinstance(on.team.channel, ControlPlane) else None
 
 
 def distances(nranks: int) -> list[int]:
-    """From a rank to those that it tells of a failure; any other is reached by some of them, one after another.
+    """Return the distances from a rank to those that it tells of a failure; they tell others, until all have heard.
 
     >>> distances(5), distances(20)
     ([1, 2, 3, 4], [1, 2, 3, 4, 5, 6, 7, 8, 16])
@@ -243,6 +249,6 @@ def distances(nranks: int) -> list[int]:
     return [times * power for power in powers for times in range(1, _BASE) if times * power < nranks]
 
 
-def _alarm(on: Resources) -> None:
+def _set_abort_flag(on: Resources) -> None:
     for one in on.every_message_context():
         one.log.set_abort_flag(on.rank)

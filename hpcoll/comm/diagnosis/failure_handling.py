@@ -1,41 +1,103 @@
-"""How calls of a communicator end that do not end well: watched while they wait, told to the other ranks, named, recorded."""
+"""The hooks of diagnosis: failures of other ranks are raised before a call, a watchdog looks while it stalls, its failure is told."""
 
-import sys
-import traceback
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from contextlib import suppress
+from weakref import WeakSet
 
-from hpcoll.base.errors import CollectiveTimeout, DeviceError, PeerFailed, TransportError
+from hpcoll.base.errors import CollectiveTimeout, HpcollError, PeerFailed
 from hpcoll.base.processes import GONE, HOW_GONE
-from hpcoll.comm.diagnosis.flight_recorder import write_record
+from hpcoll.comm.arguments.call import written
+from hpcoll.comm.arguments.methods import METHODS
+from hpcoll.comm.diagnosis.call_check import check_call, check_persistent
+from hpcoll.comm.diagnosis.flight_recorder import record_on_signal, write_record
 from hpcoll.comm.diagnosis.peer_state import PeerState
+from hpcoll.comm.diagnosis.status_page import STATUS_PAGE
 from hpcoll.comm.diagnosis.watchdog import Watchdog, broadcast_failure
+from hpcoll.comm.plans.signature import Signature
+from hpcoll.comm.requests.call_hooks import BeginningCall, CallHooks, CallOwner, StalledCall
 from hpcoll.comm.status.live_contexts import failure_detectors, live_contexts
+from hpcoll.comm.team.communicator_calls import CommunicatorCalls
 from hpcoll.comm.team.resources import Resources
-from hpcoll.runtime.engine.host_engine import HostEngine
-from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.transports.mpi import end_without_barrier, knows_failures
+from hpcoll.selection.config import EVERY_CALL
 
-_METHODS = "hpcoll.comm.blocking"  # how modules begin whose methods programs call; their variable ``context`` tells the communicator
+
+class Diagnosis(CallHooks):
+    """The hooks of diagnosis."""
+
+    def __init__(self) -> None:
+        self._met: WeakSet[Resources] = WeakSet()
+
+    def begins(self, owner: CallOwner | None, call: BeginningCall) -> None:
+        if not isinstance(owner, CommunicatorCalls):  # the communicator has no context yet
+            STATUS_PAGE.begin()
+            return
+        on = owner.resources
+        if on not in self._met:
+            self._met.add(on)
+            _meet(on)
+            return
+        if call.planned:
+            check_persistent(owner, call)
+            return
+        if on.aborted_by is not None:
+            place = 1 + call.turn if call.form == "in flight" else 0
+            Watchdog(on, None, what=_in_words(owner, call), calls=on.message_contexts[place].log).raise_remote_failure()
+        if on.config.check == EVERY_CALL and call.method and call.form == "blocking":
+            check_call(owner, call)
+
+    def stalls(self, call: StalledCall, *, held: bool = True) -> None:
+        if isinstance(call.owner, CommunicatorCalls):
+            call.watchdog = call.watchdog or Watchdog(call.owner.resources, call)
+            call.watchdog.look(held=held)
+
+    def ends(self, call: StalledCall) -> None:
+        if call.watchdog is not None:
+            call.watchdog.end()
+
+    def fails(self, owner: CallOwner, error: BaseException, call: StalledCall | None = None) -> None:
+        if not isinstance(owner, CommunicatorCalls):
+            return
+        on = owner.resources
+        if call is not None:
+            if isinstance(error, HpcollError):
+                call.watchdog = call.watchdog or Watchdog(on, call)
+                call.watchdog.explain(error)
+            return
+        kind = CollectiveTimeout if isinstance(error, CollectiveTimeout) else PeerFailed
+        text = f"{type(error).__name__}: {str(error).removeprefix(f'rank {on.rank}: ')}"
+        broadcast_failure(on, kind, f"rank {on.rank} gave up: {text}")
+        if on.config.record is not None:
+            write_record(on.config.record, text)
+        if isinstance(error, PeerFailed) and knows_failures():
+            end_without_barrier()
 
 
-def run_to_end(on: Resources, engine: HostEngine, status: int, limit_s: float | None, what: str = "") -> None:
-    """Run to the end what has not ended at once, and see why where it does not end; arguments as in `HostEngine.go_on` and `Watchdog`."""
-    watch = Watchdog(on, engine, limit_s=limit_s, since=1e-9 * float(engine.state[f.STARTED]), what=what)
-    try:
-        engine.go_on(status, watch.look)
-    except TransportError as error:
-        watch.explain(error)
-        raise
-    finally:
-        watch.end()
+def _meet(on: Resources) -> None:
+    """Name the ranks of a communicator on the status page, and let them ask each other where they share no memory."""
+    STATUS_PAGE.meet(on)
+    if len(on.near) < on.nranks:
+        from hpcoll.comm.diagnosis.responder import attend  # what ranks of one node do not need
+
+        attend(on)
+    if on.config.record is not None:
+        record_on_signal(on.config.record)
+
+
+def _in_words(owner: CommunicatorCalls, call: BeginningCall) -> str:
+    """A call that has not begun, as the program wrote it, as far as that can be said without asking anybody."""
+    method, arguments, described = call.method, call.arguments, None
+    with suppress(HpcollError):
+        if method and not METHODS[method].gpu_arrays(arguments, owner.rank) and (method != "Reduce_scatter" or arguments[2] is not None):
+            described = METHODS[method].describe(owner.caller, *arguments)
+    return method and written(f"{method}()" if described is None else Signature.of(described).text(described.count), call.form)
 
 
 def absent(ranks: Sequence[int]) -> tuple[int, str] | None:
-    """Which of some ranks of COMM_WORLD is known to have ended, and its process and how, as text; None where none is."""
+    """Return one of some ranks of COMM_WORLD that is known to have ended, with its process and how; None where none is."""
     sought, seen = {rank for rank in ranks if rank >= 0}, set[int]()
-    groups = {one.resources.team: one.resources for one in reversed(list(live_contexts))}  # of each, what its oldest communicator knows
-    for on in groups.values():
+    teams = {one.resources.team: one.resources for one in reversed(list(live_contexts))}  # of each, what its oldest communicator knows
+    for on in teams.values():
         places = [(rank, place) for rank, place in enumerate(on.team.world_ranks) if place in sought and rank != on.rank]
         for one in on.message_contexts[:1]:
             known = PeerState(on, one.log)
@@ -43,7 +105,7 @@ def absent(ranks: Sequence[int]) -> tuple[int, str] | None:
             for rank, place in places:
                 if place in seen:  # what it says in shared memory it says in all that it has
                     continue
-                left = known.notice(rank).get("left", "") or (HOW_GONE if known.state(rank) == GONE else "")
+                left = known.status(rank).left or (HOW_GONE if known.process_state(rank) == GONE else "")
                 if left:
                     return place, f"({on.process(rank)}) {left}"
                 if rank in on.near:
@@ -52,73 +114,3 @@ def absent(ranks: Sequence[int]) -> tuple[int, str] | None:
 
 
 failure_detectors.append(absent)
-
-
-def raise_remote_failure(on: Resources, place: int = 0, what: Callable[[], str] = str) -> None:
-    """Raise what a call of another rank has failed with, before this rank calls.
-
-    Args:
-        on: Resources of the communicator.
-        place: Of the message context on which it would call, among those of the resources.
-        what: It would call, which the others quote.
-    """
-    if on.aborted_by is not None:
-        Watchdog(on, None, what=what(), calls=on.message_contexts[place].log).raise_remote_failure()
-
-
-class Interrupted(Protocol):
-    """What `fail_call` needs of a context."""
-
-    rank: int
-    nranks: int
-    resources: Resources
-
-    def close(self, why: str) -> None:
-        """Refuse further use."""
-
-    def interrupted(self, what: str, error: BaseException) -> None:
-        """`fail_call`."""
-
-
-def fail_call(context: Interrupted, what: str, error: BaseException) -> None:
-    """A collective that stopped half-way leaves messages under way: say where, tell the others, and refuse further use."""
-    on, where = context.resources, f"rank {context.rank}: {what}, {context.nranks} ranks"
-    kind = CollectiveTimeout if isinstance(error, CollectiveTimeout) else PeerFailed
-    text = str(error).removeprefix(f"rank {context.rank}: ")
-    broadcast_failure(on, kind, f"rank {context.rank} gave up: {type(error).__name__}: {text}")
-    context.close(f"an earlier collective did not end ({where})")
-    if on.config.record is not None:
-        write_record(on.config.record, f"{type(error).__name__}: {text}")
-    if isinstance(error, PeerFailed) and knows_failures():
-        end_without_barrier()
-    if isinstance(error, DeviceError):
-        raise DeviceError(f"{where}: {text}", code=error.code) from None
-    if isinstance(error, MemoryError):
-        raise MemoryError(f"{where}: {text}") from None
-    if isinstance(error, TransportError):
-        raise type(error)(f"{where}: {text}", code=error.code) from None
-
-
-def left_alone(context: object) -> bool:
-    """Whether nobody is inside a blocking collective of a context but who calls this: no other thread, and no call further up."""
-    frames = [frame for top in sys._current_frames().values() for frame, _ in traceback.walk_stack(top)]
-    inside = [frame for frame in frames if frame.f_globals.get("__name__", "").startswith(_METHODS)]
-    return sum(frame.f_locals.get("context") is context for frame in inside) == 1
-
-
-class FailureScope:
-    """Where the GPU or memory may fail on this rank alone, or an agreement, before its part of a collective begins: all ranks give it up.
-
-    Entered at each call, and `contextlib.contextmanager` costs four times as much.
-    """
-
-    __slots__ = ("_context", "_what")
-
-    def __init__(self, context: Interrupted, what: str) -> None:
-        self._context, self._what = context, what
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, DeviceError | MemoryError | TransportError):
-            self._context.interrupted(self._what, error)

@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 from hpcoll.base.files import write_file
 from hpcoll.comm.plans.signature import Signature
+from hpcoll.comm.status.blocked_call import BlockedCall
 from hpcoll.comm.status.live_contexts import live_contexts
 from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.comm.team.resources import Resources
@@ -63,15 +64,15 @@ def _of_communicator(on: Resources) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _of_log(found: CallLog, lane: str, waits: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _of_log(found: CallLog, lane: str, waits: list[BlockedCall]) -> list[dict[str, Any]]:
     """The calls that are remembered of one lane, in order."""
     calls = []
     for number, word, count, begun, ended in found.records():
-        wait = next((one for one in waits if one["number"] == number), None)
+        wait = next((one for one in waits if one.number == number), None)
         calls.append(Signature.unpacked(word).record(count) | {
             "seq": number, "lane": lane, "begun": _time(begun), "ended": _time(ended) if ended else None,
-            "state": "ended" if ended else "waiting", "step": wait["step"] if wait else "", "awaits": wait["awaits"] if wait else [],
-            "caller": wait["what"].partition(") at ")[2] if wait else "",
+            "state": "ended" if ended else "waiting", "step": wait.step if wait else "", "awaits": list(wait.awaits) if wait else [],
+            "caller": wait.what.partition(") at ")[2] if wait else "",
         })  # fmt: skip
     return calls
 

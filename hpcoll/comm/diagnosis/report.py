@@ -1,4 +1,4 @@
-"""In words: what each rank of a communicator calls, what it does, and who waits for whom."""
+"""Reports in words: what each rank of a communicator calls, what it does, and who waits for whom."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from hpcoll.base.units import ranks_in_words
 from hpcoll.comm.arguments.call import written
 from hpcoll.comm.diagnosis.peer_state import PeerState, since_1970
 from hpcoll.comm.plans.signature import differing
-from hpcoll.comm.status.rank_status import Call
+from hpcoll.comm.status.blocked_call import BlockedCall
 from hpcoll.runtime.program import fields as f
 
 _MOST = 64  # ranks that are followed
@@ -17,70 +17,70 @@ _UNHEARD = "it is stopped, or in code that lets no thread of Python run"
 _THEN = {"is": "was", "has": "had"}
 
 
-def doing(known: PeerState, rank: int, number: int) -> str:
-    """What a rank does that is not known to wait in a call."""
-    if not known.answers(rank, anywhere=True):
-        return f"does not answer: {_UNHEARD if known.listened else 'without MPI_THREAD_MULTIPLE it does so only while it waits'}"
+def activity_text(known: PeerState, rank: int, number: int) -> str:
+    """Return what a rank does that is not known to wait in a call."""
+    if not known.is_known(rank, anywhere=True):
+        return f"does not answer: {_UNHEARD if known.answers_always else 'without MPI_THREAD_MULTIPLE it does so only while it waits'}"
     last = _activity(known, rank, number)
-    if not known.silent(rank):
+    if not known.is_silent(rank):
         return last
     word, _, others = last.partition(" ")
     return f"does not answer since {_clock(since_1970(known.heard_at(rank)))}, when it {_THEN.get(word, word)} {others}: {_UNHEARD}"
 
 
 def _activity(known: PeerState, rank: int, number: int) -> str:
-    """What it does as far as that is known, or did when it was last heard."""
-    state, notice = known.state(rank), known.notice(rank)
+    """What a rank does as far as that is known, or did when it was last heard."""
+    state, status = known.process_state(rank), known.status(rank)
     if state not in (RUNNING, ""):
         return f"is {state}"
-    if notice.get("left"):
-        return str(notice["left"])
-    call = elsewhere(known, rank, number)
+    if status.left:
+        return status.left
+    call = other_call(known, rank, number)
     if call is not None:
-        on = "" if call["key"] == known.key else f" on {call['on']}"
-        return f"waits in {call['what']}{on} since {_clock(call['since'])}"
-    here, (begun, ended, when) = known.begun(rank), known.overall(rank) or (0, 0, 0.0)
+        on = "" if call.key == known.key else f" on {call.on}"
+        return f"waits in {call.what}{on} since {_clock(call.since)}"
+    here, (begun, ended, when) = known.progress(rank), known.total_progress(rank) or (0, 0, 0.0)
     if known.in_blocking_call(rank) or (here is not None and here.begun > here.ended):
         return f"is in call {begun}"
-    if known.served(rank):
-        return f"is in {known.served(rank)}"
+    if known.library_call(rank):
+        return f"is in {known.library_call(rank)}"
     return f"is in no collective since {_clock(when)}, after call {ended}" if ended else "has called no collective yet"
 
 
-def elsewhere(known: PeerState, rank: int, number: int) -> Call | None:
-    """Another call in which a rank waits, the latest one, if there is one that its program waits for; None where none is known."""
-    notice, here = known.notice(rank), (known.key, known.lane, number)
-    calls = [one for one in notice.get("waits", ()) if (one["key"], one["lane"], one["number"]) != here and not one.get("over")]
-    running = not notice.get("left") and _runs(known, rank)
-    return next(iter([*(one for one in reversed(calls) if one["holds"]), *reversed(calls)]), None) if running else None
+def other_call(known: PeerState, rank: int, number: int) -> BlockedCall | None:
+    """Return another call in which a rank waits, the latest one, if there is one for which its program waits; None where none is known."""
+    status, here = known.status(rank), (known.key, known.lane, number)
+    calls = [one for one in status.waits if (one.key, one.lane, one.number) != here and not one.over]
+    running = not status.left and _runs(known, rank)
+    return next(iter([*(one for one in reversed(calls) if one.holds), *reversed(calls)]), None) if running else None
 
 
 def _runs(known: PeerState, rank: int) -> bool:
-    """Whether nothing says that it does not."""
-    return known.state(rank) in (RUNNING, "") and not known.silent(rank)
+    """Say whether nothing says that a rank does not run."""
+    return known.process_state(rank) in (RUNNING, "") and not known.is_silent(rank)
 
 
 def wait_chain_text(known: PeerState, rank: int, number: int) -> str:
-    """Who waits for whom in a call, from a rank down to one that waits neither in it nor in another one, and what that does."""
-    return "; ".join(_ends(list(_links(known, rank, number))))
+    """Return who waits for whom in a call, from a rank down to one that waits neither in it nor in another one, and what that does."""
+    return "; ".join(_shortened(list(_links(known, rank, number))))
 
 
 def _links(known: PeerState, rank: int, number: int) -> Iterator[str]:
-    """What each rank on the way does, and for which others."""
+    """Yield what each rank on the way does, and for which others it waits."""
     seen, ranks = set[tuple[str, int, int, int]](), known.world_ranks
     while (place := (known.key, known.lane, number, rank)) not in seen:
         seen.add(place)
-        here, how, waits = _of(known, ranks), "waits", awaits(known, rank, number)
+        here, how, waits = _of(known, ranks), "waits", awaited_ranks(known, rank, number)
         if not waits:
-            how, call = doing(known, rank, number), elsewhere(known, rank, number)
+            how, call = activity_text(known, rank, number), other_call(known, rank, number)
             there = known.of(call) if call is not None else None
             if call is not None and there is not None:
-                known, number, waits = there, call["number"], call["awaits"]
+                known, number, waits = there, call.number, call.awaits
         yield f"rank {rank}{here} {how}" + (f" for {ranks_in_words(waits)}{_of(known, ranks)}" if waits else "")
         if not waits:
             return
         rank = next((one for one in waits if (known.key, known.lane, number, one) not in seen), waits[0])
-        if known.key != place[0] and not known.answers(rank, anywhere=True):  # nobody has asked it about that communicator
+        if known.key != place[0] and not known.is_known(rank, anywhere=True):  # nobody has asked it about that communicator
             return
 
 
@@ -89,51 +89,50 @@ def _of(known: PeerState, ranks: Sequence[int]) -> str:
     return "" if known.world_ranks == ranks else f" of {known.title}"
 
 
-def _ends(parts: list[str]) -> list[str]:
+def _shortened(parts: list[str]) -> list[str]:
     """The first and the last of many."""
     left_out = len(parts) - 2 * _LINKS
     return [*parts[:_LINKS], f"{left_out} more in between", *parts[-_LINKS:]] if left_out > 1 else parts
 
 
-def awaits(known: PeerState, rank: int, number: int) -> list[int]:
-    """Ranks that a rank waits for in a call; none where it is not in it, waits for nobody, or that is not known."""
-    call = known.waiting(rank, number)
-    return call["awaits"] if call is not None and _runs(known, rank) else []
+def awaited_ranks(known: PeerState, rank: int, number: int) -> tuple[int, ...]:
+    """Return the ranks for which a rank waits in a call; none where it is not in it, waits for nobody, or that is not known."""
+    call = known.blocked_call(rank, number)
+    return call.awaits if call is not None and _runs(known, rank) else ()
 
 
-def behind(known: PeerState, ranks: list[int], number: int) -> list[int]:
-    """Some ranks, and those that they wait for, and so on, as far as that is known and there are few."""
+def ranks_behind(known: PeerState, ranks: Sequence[int], number: int) -> list[int]:
+    """Return some ranks, and those for which they wait, and so on, as far as that is known and there are few."""
     found = list(ranks)
     for rank in found:
         if len(found) >= _MOST:
             break
-        call = elsewhere(known, rank, number)
-        waits = call["awaits"] if call is not None and call["key"] == known.key else awaits(known, rank, number)
+        call = other_call(known, rank, number)
+        waits = call.awaits if call is not None and call.key == known.key else awaited_ranks(known, rank, number)
         found += [one for one in waits if one not in found][: _MOST - len(found)]
     return found
 
 
 def first_difference(known: PeerState, nranks: int, number: int) -> int:
-    """The first call, of those that are remembered and before a number, that was not the same everywhere; else the number."""
+    """Return the first call, of those that are remembered and before a number, that was not the same everywhere; else the number."""
     for earlier in range(max(1, number - f.REMEMBERED), number):
-        found = [one for one in (known.remembered(rank, earlier) for rank in range(nranks)) if one is not None]
+        found = [one for one in (known.past_call(rank, earlier) for rank in range(nranks)) if one is not None]
         if any(not one.alike(found[0]) for one in found):
             return earlier
     return number
 
 
-def difference(known: PeerState, nranks: int, number: int, title: str) -> str:
-    """What each rank called as its so-manieth call."""
+def difference_text(known: PeerState, nranks: int, number: int, title: str) -> str:
+    """Return what each rank called as the call with a number."""
     calls: dict[str, list[int]] = {}
-    remembered = [known.remembered(rank, number) for rank in range(nranks)]
-    only_how = len({(one.signature._replace(algorithm=0, segment=0), one.ncounted) for one in remembered if one}) == 1
-    told = differing([found.signature.how(found.counted) if found and only_how else None for found in remembered])
-    for rank, found in enumerate(remembered):
-        call = known.waiting(rank, number)
-        text = call["what"] if call else ""
-        text = text or (written(found.signature.text(found.ncounted), known.form) if found else doing(known, rank, number))
-        text = ", ".join([text, *told[rank]])
-        calls.setdefault(text, []).append(rank)
+    past = [known.past_call(rank, number) for rank in range(nranks)]
+    only_how = len({(one.signature._replace(algorithm=0, segment=0), one.ncounted) for one in past if one}) == 1
+    told = differing([found.signature.how(found.counted) if found and only_how else None for found in past])
+    for rank, found in enumerate(past):
+        call = known.blocked_call(rank, number)
+        text = call.what if call else ""
+        text = text or (written(found.signature.text(found.ncounted), known.form) if found else activity_text(known, rank, number))
+        calls.setdefault(", ".join([text, *told[rank]]), []).append(rank)
     each = "; ".join(f"{ranks_in_words(ranks)}: {text}" for text, ranks in calls.items())
     return f"ranks do not call the same, in call {number} on {title}: {each}"
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from mpi4py import MPI
 
-from hpcoll.comm.diagnosis.control_plane import ControlPlane, control_planes
+from hpcoll.comm.diagnosis.control_plane import ControlPlane, control_planes, plane_of
+from hpcoll.comm.diagnosis.peer_state import answer_about
 from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.comm.team.resources import Resources
 from hpcoll.comm.team.team import FINALIZE_COMMS
@@ -59,10 +60,11 @@ _listener = _Listener()
 def attend(on: Resources) -> None:
     """Let a communicator's ranks ask each other, where some share no memory."""
     with _attending:
-        if on.team.control_plane is None:
-            on.team.control_plane = ControlPlane(on)
+        plane = plane_of(on)
+        if plane is None:
+            plane = on.team.channel = ControlPlane(on, answer_about)
     _listener.wake()
-    on.team.control_plane.add(on)
+    plane.add(on)
 
 
 def leave() -> None:
@@ -82,9 +84,9 @@ def leave() -> None:
         return
     serve_all()
     for one in list(control_planes):
-        one.leave(RANK_STATUS.text()["left"])
+        one.leave(RANK_STATUS.status().left)
     end = time.monotonic() + _FAREWELL_S
-    _serve_until(lambda: all(one.said() for one in list(control_planes)) or time.monotonic() > end)
+    _serve_until(lambda: all(one.all_sent() for one in list(control_planes)) or time.monotonic() > end)
 
 
 def _serve_until(over: Callable[[], bool]) -> None:

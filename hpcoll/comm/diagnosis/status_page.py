@@ -70,6 +70,7 @@ class Introduction:
 
 
 STATUS_PAGE = Introduction()
+os.register_at_fork(after_in_child=STATUS_PAGE.forget)
 
 
 class Observations:
@@ -100,12 +101,12 @@ class Observations:
     def _shows_itself(self, rank: int) -> bool:
         """Whether what a rank does is seen without this one: on its own page, or by what the system says of it."""
         known = PeerState(self._on, self._on.message_contexts[0].log)
-        notice = known.notice(rank)
-        return bool(notice.get("waits") or notice.get("left")) or known.state(rank) not in (RUNNING, "")
+        status = known.status(rank)
+        return bool(status.waits or status.left) or known.process_state(rank) not in (RUNNING, "")
 
     def _since(self, rank: int) -> float:
         """When a rank last ended a call on the communicator, in seconds since 1970; now, where it is in a blocking one."""
-        blocking, *others = (PeerState(self._on, one.log).begun(rank) for one in self._on.every_message_context())
+        blocking, *others = (PeerState(self._on, one.log).progress(rank) for one in self._on.every_message_context())
         if blocking is not None and blocking.begun > blocking.ended:
             return time.time()
         return max((one.when for one in (blocking, *others) if one is not None), default=0.0)

@@ -1,25 +1,27 @@
-"""The watch over a collective that does not end: why, and whether to give it up, on all ranks alike.
+"""The watchdog over a collective that does not end: it finds out why, and whether all ranks are to give it up.
 
 What ranks know of each other (`hpcoll.comm.diagnosis.peer_state`) is looked at only by a rank that has waited for some time already.
 """
 
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from hpcoll.base.errors import CollectiveTimeout, HpcollError, MismatchError, PeerFailed, TransportError
 from hpcoll.base.processes import GONE, HOW_GONE
-from hpcoll.comm.arguments.call import Form, written
+from hpcoll.comm.arguments.call import written
 from hpcoll.comm.diagnosis import report
+from hpcoll.comm.diagnosis.control_plane import plane_of
 from hpcoll.comm.diagnosis.peer_state import PeerState
 from hpcoll.comm.diagnosis.status_page import Observations
-from hpcoll.comm.diagnosis.wait_graph import find_deadlock, text_of
+from hpcoll.comm.diagnosis.wait_graph import BlockedRank, deadlock_text, find_deadlock
 from hpcoll.comm.plans.signature import NO_CALL, Signature
+from hpcoll.comm.requests.call_hooks import StalledCall
+from hpcoll.comm.status.blocked_call import BlockedCall
 from hpcoll.comm.status.blocked_on import awaited
 from hpcoll.comm.status.call_site import holds, in_words, place_of_caller
-from hpcoll.comm.status.rank_status import RANK_STATUS, Call
+from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.comm.team.resources import Resources
-from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.runtime.transports.mpi import KNOWN_S
@@ -34,38 +36,33 @@ _KINDS = {kind.__name__: kind for kind in (MismatchError, PeerFailed, Collective
 
 
 class Watchdog:
-    """Over one call that has waited for a while; to be looked through now and then until it ends.
+    """The watchdog over one call.
 
     Args:
-        resources: Of its communicator.
-        engine: That runs it; None: no call waits, others are listened to before one begins.
-        form: In which it was called.
-        called_at: Where the program started it; None: it called in a frame above this one, and waits there.
-        limit_s: Seconds that it may take, alike on all ranks; None: what ``HPCOLL_TIMEOUT`` says.
-        since: When these began, on the clock `time.monotonic`; None: now.
-        what: In words, where it is no call of the program's, or has not begun.
-        calls: Log of the message context on which it would begin; None: of blocking calls.
+        on: Resources of the communicator.
+        call: Call that stalls; None: no call waits, and others are listened to before one begins.
+        what: The call that is about to begin, in words.
+        calls: Log of the message context on which that would begin; None: of blocking calls.
     """
 
-    def __init__(
-        self, resources: Resources, engine: HostEngine | None, form: Form = "blocking", called_at: str | None = None,
-        limit_s: float | None = None, since: float | None = None, what: str = "", calls: CallLog | None = None,
-    ) -> None:  # fmt: skip
-        self._on, self._engine, self._since = resources, engine, time.monotonic() if since is None else since
-        calls = calls or (engine and engine.log) or resources.message_contexts[0].log
-        self._known = PeerState(resources, calls)
-        self._number = calls.ncalls if engine is not None else calls.ncalls + 1 if what else 0
-        self._signature = Signature.unpacked(int(engine.state[f.SIGNATURE])) if engine is not None else NO_CALL
-        self._limit_s = resources.config.timeout if limit_s is None else limit_s
-        self._form, self._what, self._where = form, what, in_words(place_of_caller()) if called_at is None else called_at
+    def __init__(self, on: Resources, call: StalledCall | None, what: str = "", calls: CallLog | None = None) -> None:
+        self._on, self._engine, self._form = on, call.engine if call else None, call.form if call else "blocking"
+        self._since = time.monotonic() if call is None or call.since is None else call.since
+        calls = calls or (call.engine.log if call else None) or on.message_contexts[0].log
+        self._known, self._plane = PeerState(on, calls), plane_of(on)
+        self._number = calls.ncalls if call else calls.ncalls + 1 if what else 0
+        self._signature = Signature.unpacked(int(call.engine.state[f.SIGNATURE])) if call else NO_CALL
+        self._limit_s = on.config.timeout if call is None or call.limit_s is None else call.limit_s
+        self._what = call.what if call else what
+        self._where = in_words(place_of_caller()) if call is None or call.called_at is None else call.called_at
         self._next_look = self._next_deadlock = self._next_search = self._since
         self._warned, self._doubts, self._code, self._held = False, False, 0, True
-        self._stuck, self._stuck_since = list[Any](), 0.0
-        self._observations = Observations(resources)
+        self._circle, self._circle_since = list[BlockedRank](), 0.0
+        self._observations = Observations(on)
 
     @property
     def _call(self) -> str:
-        """As the program wrote it, and where."""
+        """The call as the program wrote it, and where."""
         if self._engine is None:
             return f"{self._what} at {self._where}" if self._what else ""
         text = self._what or written(self._signature.text(self._engine.elements), self._form)
@@ -74,36 +71,37 @@ class Watchdog:
 
     @property
     def _numbered(self) -> str:
-        """As the program wrote it, where, and which one on its message context it is."""
+        """The call as the program wrote it, where, and its number on its message context."""
         return f"{self._call}, call {self._number} on {self._on.title},"
 
-    def _described(self) -> Call:
-        """The call, for notices."""
+    def _blocked(self) -> BlockedCall:
+        """The record of the call."""
         awaits, step = awaited(self._engine, self._on.node.ranks) if self._engine else ([], "")
-        return {
-            "key": self._on.key, "lane": self._known.lane, "number": self._number, "what": self._call, "on": self._on.title,
-            "awaits": awaits, "step": step, "since": self._since, "holds": holds() if self._held else "",
-        }  # fmt: skip
+        held_up = holds() if self._held else ""
+        return BlockedCall(
+            self._on.key, self._known.lane, self._number, self._call, self._on.title, tuple(awaits), step, self._since, held_up
+        )  # fmt: skip
 
     def look(self, *, held: bool = True) -> None:
-        """See whether it is to be given up.
+        """Find out whether the call is to be given up.
 
         Args:
             held: The program waits for its end just now.
 
         Raises:
-            MismatchError, PeerFailed, CollectiveTimeout: it is, on all ranks.
+            MismatchError, PeerFailed, CollectiveTimeout: It is, on all ranks.
         """
         now = time.monotonic()
         if now < self._next_look:
             return
         self._next_look, self._held = now + _LOOK_S, held
-        call = self._described()
-        RANK_STATUS.wait(self, call, self._observations.of(call["awaits"], self._doing))
-        if self._on.control_plane is not None:
-            self._inquire(now, call["awaits"])
+        call = self._blocked()
+        RANK_STATUS.wait(self, call, self._observations.of(call.awaits, self._activity))
+        if self._plane is not None:
+            self._plane.serve()
+            self._ask(now, call)
         self.raise_remote_failure()
-        doubted, self._doubts = self._doubts, self._differing()
+        doubted, self._doubts = self._doubts, self._differs()
         if doubted and self._doubts:  # what is seen once may have been read while it was written
             self._fail(MismatchError, "")
         if now >= self._next_deadlock:
@@ -112,30 +110,30 @@ class Watchdog:
         if now >= self._next_search:
             self._next_search = now + _SEARCH_S
             self._find_absent()
+        at = f" at {call.step}" if call.step else ""
         if self._limit_s is not None and now - self._since > self._limit_s:
-            self._fail(CollectiveTimeout, f"{self._numbered} did not end in {self._limit_s:g} s{_at(call)}: {self._story()}")
+            self._fail(CollectiveTimeout, f"{self._numbered} did not end in {self._limit_s:g} s{at}: {self._wait_chain()}")
         warn = self._on.config.warn
         if warn and now - self._since > warn and not self._warned:
             self._warned = True
-            if not any(rank < self._on.rank and self._known.waiting(rank, self._number) for rank in self._known.ranks()):
-                log.warning("%s waits for %.0f s%s: %s", self._numbered, now - self._since, _at(call), self._story())
+            if not any(rank < self._on.rank and self._known.blocked_call(rank, self._number) for rank in self._known.known_ranks()):
+                log.warning("%s waits for %.0f s%s: %s", self._numbered, now - self._since, at, self._wait_chain())
 
-    def _inquire(self, now: float, awaits: list[int]) -> None:
-        """Answer ranks that share no memory, and ask those that it takes to know why this one waits."""
-        self._on.control_plane.serve()
+    def _ask(self, now: float, call: BlockedCall) -> None:
+        """Ask the ranks that share no memory and know why this one waits."""
         if now - self._since > _ASK_S:
             warn = self._on.config.warn
             lowest = [0] if warn and now - self._since > warn / 2 and self._on.nranks <= _FEW else []  # of those known the lowest warns
             texts_at = [self._since + seconds - _SAY_S for seconds in (warn, self._limit_s) if seconds]
             anew = max((one for one in texts_at if one <= now), default=0.0)
-            self._known.ask([*report.behind(self._known, awaits, self._number), *lowest], anew)
+            self._known.ask([*report.ranks_behind(self._known, call.awaits, self._number), *lowest], anew)
 
     def end(self) -> None:
-        """It is over."""
+        """Watch no more: the call has ended."""
         RANK_STATUS.end(self)
 
     def raise_remote_failure(self) -> None:
-        """Raise what another rank has raised."""
+        """Raise the failure of another rank, if there is one."""
         by = self._known.log.aborted_by
         by = self._on.aborted_by if by is None else by
         if by is None:
@@ -144,27 +142,27 @@ class Watchdog:
         self._fail(PeerFailed, f"{self._on.who(by)} says that a call has failed, and not why")
 
     def _wait(self, known: Callable[[], bool], most_s: float = _ANSWER_S) -> None:
-        """Give others some time to say something."""
+        """Give other ranks some time to say something."""
         end = time.monotonic() + most_s
         while not known() and time.monotonic() < end:
             time.sleep(_LOOK_S)
-            if self._on.control_plane is not None:
-                self._on.control_plane.serve()
+            if self._plane is not None:
+                self._plane.serve()
 
     def _fail(self, kind: type[TransportError], text: str) -> NoReturn:
-        """Raise, and tell the others; what some rank had told before is raised on all."""
+        """Raise an error, and tell the others; what some rank had told before is raised on all."""
         if self._on.settled is not None:
             raise self._on.settled[0](self._on.settled[1], code=self._code)
-        if self._on.control_plane is not None:
-            self._on.control_plane.serve()
+        if self._plane is not None:
+            self._plane.serve()
         if not self._known.failures():
-            broadcast_failure(self._on, kind, text, self._described(), self._known)
+            broadcast_failure(self._on, kind, text, self._blocked(), self._known)
         self._wait(lambda: False, _SETTLE_S)  # another may have begun to tell earlier
         found = self._known.failures()
         if found:
-            kind, text = _KINDS.get(found[0]["kind"], TransportError), found[0]["text"]
-            broadcast_failure(self._on, kind, text, self._described(), self._known, first=found[0])
-            text = text or self._difference(*found[0]["of"])
+            kind, text = _KINDS.get(found[0].kind, TransportError), found[0].text
+            broadcast_failure(self._on, kind, text, self._blocked(), self._known, first=found[0])
+            text = text or self._difference(*found[0].of)
             self._on.settled = kind, text  # which all calls in flight raise, too
         raise kind(text, code=self._code)
 
@@ -181,83 +179,79 @@ class Watchdog:
             self._fail(MismatchError, f"{self._call} on rank {self._on.rank}: {error}")
         self._find_failed(KNOWN_S if 0 < error.code < f.UNMAPPED else 0)  # the library's own; where it knows failures it may be of one
 
-    def _differing(self) -> bool:
-        """Whether another rank has called something else where this one waits, or before."""
-        mine = self._known.remembered(self._on.rank, self._number)
-        others = (self._known.remembered(rank, self._number) for rank in self._known.ranks() if rank != self._on.rank)
+    def _differs(self) -> bool:
+        """Say whether another rank has called something else where this one waits, or before."""
+        mine = self._known.past_call(self._on.rank, self._number)
+        others = (self._known.past_call(rank, self._number) for rank in self._known.known_ranks() if rank != self._on.rank)
         return mine is not None and any(not one.alike(mine) for one in others if one is not None)
 
     def _difference(self, lane: int, number: int) -> str:
         """What each rank called in a call, once they have said so."""
         known, nranks, now = PeerState(self._on, self._on.team.logs.get(lane, self._known.log)), self._on.nranks, time.monotonic()
-        self._wait(lambda: known.of_all(known.answers, now))
+        self._wait(lambda: known.holds_for_all(known.is_known, now))
         number = report.first_difference(known, nranks, number)
-        self._wait(lambda: known.of_all(lambda rank: known.said_of(rank, number, now), now), _SAY_S)
-        return report.difference(known, nranks, number, self._on.title)
+        self._wait(lambda: known.holds_for_all(lambda rank: known.has_answered(rank, number, now), now), _SAY_S)
+        return report.difference_text(known, nranks, number, self._on.title)
 
-    def _find_deadlock(self, call: Call) -> None:
+    def _find_deadlock(self, call: BlockedCall) -> None:
         """Raise where ranks wait for each other."""
-        waits = find_deadlock(self._on, call) if call["holds"] else []
-        before, self._stuck = self._stuck, [one.place for one in waits]
-        if waits and self._stuck == before:
-            since = self._stuck_since
-            self._wait(lambda: self._known.of_all(self._known.answers, since))
-            self._wait(lambda: self._known.of_all(lambda rank: self._known.heard_at(rank) > since, since), _SAY_S)
-            text = text_of(waits)
-            for on in {one.on for one in waits} - {self._on}:
+        circle = find_deadlock(self._on, call) if call.holds else []
+        before, self._circle = self._circle, circle
+        if circle and [one.place for one in circle] == [one.place for one in before]:
+            since = self._circle_since
+            self._wait(lambda: self._known.holds_for_all(self._known.is_known, since))
+            self._wait(lambda: self._known.holds_for_all(lambda rank: self._known.heard_at(rank) > since, since), _SAY_S)
+            text = deadlock_text(circle)
+            for on in {one.on for one in circle} - {self._on}:
                 broadcast_failure(on, MismatchError, text)
             self._fail(MismatchError, text)
-        if waits:  # what is seen once may have been read while it was written
-            self._next_deadlock, self._stuck_since = self._next_look, time.monotonic()
-            self._known.ask(list(range(self._on.nranks)), self._stuck_since)  # for the text, which has them all
+        if circle:  # what is seen once may have been read while it was written
+            self._next_deadlock, self._circle_since = self._next_look, time.monotonic()
+            self._known.ask(list(range(self._on.nranks)), self._circle_since)  # for the text, which has them all
 
     def _find_absent(self) -> None:
         """Raise where a rank that has yet to take part never will."""
-        for rank in self._known.ranks():
-            if rank == self._on.rank or not self._behind(rank):
+        for rank in self._known.known_ranks():
+            if rank == self._on.rank or not self._is_behind(rank):
                 continue
-            left = self._known.notice(rank).get("left", "")
-            if (left or self._known.state(rank) == GONE) and self._behind(rank):  # it may have ended the call before it left
+            left = self._known.status(rank).left
+            if (left or self._known.process_state(rank) == GONE) and self._is_behind(rank):  # it may have ended the call before it left
                 self._fail(PeerFailed, f"{self._on.who(rank)} {left or HOW_GONE}")
         self._find_failed()
 
-    def _behind(self, rank: int) -> bool:
-        """Whether a rank is known not to have ended this call."""
-        return self._known.begun(rank) is not None and not self._known.through(rank, self._number)
+    def _is_behind(self, rank: int) -> bool:
+        """Say whether a rank is known not to have ended this call."""
+        return self._known.progress(rank) is not None and not self._known.has_ended(rank, self._number)
 
     def _find_failed(self, limit_s: float = 0.0) -> None:
         """Raise where the MPI library knows of a rank that has failed; arguments as in `Resources.failed_ranks`."""
         for rank in self._on.failed_ranks(limit_s)[:1]:
             self._fail(PeerFailed, f"{self._on.who(rank)} has failed, says the MPI library")
 
-    def _doing(self, rank: int) -> str:
-        return report.doing(self._known, rank, self._number) if self._known.answers(rank) else ""
+    def _activity(self, rank: int) -> str:
+        return report.activity_text(self._known, rank, self._number) if self._known.is_known(rank) else ""
 
-    def _story(self) -> str:
+    def _wait_chain(self) -> str:
         return report.wait_chain_text(self._known, self._on.rank, self._number)
 
 
-def _at(call: Call) -> str:
-    """How far a call is."""
-    return f" at {call['step']}" if call["step"] else ""
-
-
 def broadcast_failure(
-    on: Resources, kind: type[TransportError], text: str, call: Call | None = None, known: PeerState | None = None,
-    first: Call | None = None,
+    on: Resources, kind: type[TransportError], text: str, call: BlockedCall | None = None, known: PeerState | None = None,
+    first: BlockedCall | None = None,
 ) -> None:  # fmt: skip
     """Let the other ranks give up, too, in this call or their next; of several such errors the first counts.
 
     Args:
         on: Resources of the communicator.
-        kind, text: The error that they are to raise; no text: they say what each rank called.
-        call: That failed; None: no call that others know.
-        known: Of the message context on which it runs, if that is not one of the communicator's.
+        kind: Error that they are to raise.
+        text: Its text; empty: they say what each rank called.
+        call: Call that failed; None: no call that others know.
+        known: State of the peers on its message context, if that is not one of the communicator's.
         first: Call of another rank that has failed first, of which this is passed on.
     """
-    none: Call = {"key": on.key, "lane": 0, "number": 0, "what": "", "on": on.title, "awaits": [], "step": "", "since": 0.0, "holds": ""}
-    told = RANK_STATUS.fail(kind.__name__, text, call or none, first)
-    if told is not None and on.control_plane is not None:
-        on.control_plane.tell(told)
+    told = RANK_STATUS.fail(kind.__name__, text, call or BlockedCall(on.key, 0, 0, "", on.title), first)
+    plane = plane_of(on)
+    if told is not None and plane is not None:
+        plane.broadcast_failure(told)
     for log_of_calls in ([known.log] if known else []) + [one.log for one in on.every_message_context()]:
         log_of_calls.set_abort_flag(on.rank)

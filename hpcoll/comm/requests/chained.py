@@ -7,10 +7,10 @@ from functools import cache, partial
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.errors import TransportError
-from hpcoll.comm.arguments.call import Call, Form
+from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.plans.ledger import Account
 from hpcoll.comm.plans.plan import MessageContext, Plan
+from hpcoll.comm.requests.call_hooks import CallOwner
 from hpcoll.comm.requests.operation import Operation, collect
 from hpcoll.comm.requests.request import start
 from hpcoll.runtime.engine.host_engine import Binding, HostEngine
@@ -43,22 +43,7 @@ def chain(
         engine.bind_watched(MPI._addressof(posted), MPI._addressof(status))
 
     call = Call("receive", 0, 0, 0, _BYTE, start=bind, finish=finish, keep=(posted, status), report=report)
-    return start(_Owner(rank), MessageContext(0, None), _plan(what), call, make)[0]
-
-
-class _Owner:
-    """What an operation needs of a communicator; a message that fails leaves collectives alone."""
-
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-
-    def watch(self, engine: HostEngine, form: Form, called_at: str, limit_s: float | None, begun: float) -> None:
-        """Nobody knows more of a message."""
-
-    def interrupted(self, what: str, error: BaseException) -> None:
-        """Say whose message failed."""
-        if isinstance(error, TransportError):
-            raise TransportError(f"rank {self.rank}: {what}: {error}", code=error.code) from None
+    return start(CallOwner(rank), MessageContext(0, None), _plan(what), call, make)[0]
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Any
 from hpcoll.base.errors import ArgumentError, TransportError
 from hpcoll.comm.arguments.call import Call, Form
 from hpcoll.comm.plans.plan import MessageContext, Plan
-from hpcoll.comm.requests.owner import Owner, Watching
+from hpcoll.comm.requests.call_hooks import CallOwner, StalledCall, hooks
 from hpcoll.comm.requests.progress_thread import MAX_SLOTS, board, boards, can_be_helped
 from hpcoll.comm.status.call_site import in_words, place_of_caller
 from hpcoll.runtime.engine.entry import ACTIVATE, WAIT, call_compiled
@@ -67,7 +67,7 @@ class Operation:
     over = ""
 
     def __init__(
-        self, context: Owner, plan: Plan, message_context: MessageContext, engine: HostEngine, call: Call, release: Callable[[], None],
+        self, context: CallOwner, plan: Plan, message_context: MessageContext, engine: HostEngine, call: Call, release: Callable[[], None],
         limit_s: float | None = None, form: Form = "in flight",
     ) -> None:  # fmt: skip
         self.context, self.plan, self.message_context, self.engine = context, plan, message_context, engine
@@ -80,7 +80,7 @@ class Operation:
         self.dropped = self.ended = self._finished = self._held = False
         self._error: Exception | None = None
         self.begun, self.called_at = time.monotonic(), place_of_caller()
-        self._watch: Watching | None = None
+        self._stalled: StalledCall | None = None
         self._given_up: Exception | None = None
         self._looking = threading.Lock()
 
@@ -98,8 +98,12 @@ class Operation:
         """
         with self._looking:
             self._look(self._held or any(getattr(one, "_operation", None) is self for one in waited_for))
-            if self._watch is not None and self.state == progress.ENDED_WELL:  # it waits no more, though nobody may have asked yet
-                self._watch.end()
+            if self.state == progress.ENDED_WELL:  # it waits no more, though nobody may have asked yet
+                self._end_stall()
+
+    def _end_stall(self) -> None:
+        if self._stalled is not None:
+            hooks().ends(self._stalled)
 
     def _look(self, held: bool) -> None:
         if self.over:  # the library may not be called any more
@@ -110,12 +114,13 @@ class Operation:
         if done or (queued and in_time):  # what is before it in the queue looks why
             return
         try:
-            if self._watch is None:
-                self._watch = self.context.watch(self.engine, self._form, in_words(self.called_at), self._limit_s, self.begun)
-            if self._watch is not None and state == progress.ENDED_BADLY:
-                self._watch.explain(self.engine.failure())
-            elif self._watch is not None:
-                self._watch.look(held=held)
+            if self._stalled is None:
+                where = in_words(self.called_at)
+                self._stalled = StalledCall(self.context, self.engine, self._form, where, self._limit_s, self.begun)
+            if state == progress.ENDED_BADLY:
+                hooks().fails(self.context, self.engine.failure(), self._stalled)
+            else:
+                hooks().stalls(self._stalled, held=held)
         except TransportError as error:
             if not queued:  # it hears what all were told, once its turn comes
                 self._given_up, self.engine.state[ERROR] = error.with_traceback(None), self.engine.state[ERROR] or GIVEN_UP
@@ -230,8 +235,7 @@ class Operation:
             abandon(self.engine, self.call)
         finally:
             self._given_up = None  # whose traceback has frames of the program, with all its variables
-            if self._watch is not None:
-                self._watch.end()
+            self._end_stall()
             self._release()
 
     def named(self, error: Exception) -> Exception:
@@ -265,13 +269,13 @@ def stop_helper() -> None:
         one.stop(_FINALIZE_S)
 
 
-def give_up_all(context: Owner, error: TransportError) -> None:
+def give_up_all(context: CallOwner, error: TransportError) -> None:
     """End all operations of a communicator; who waits for one of them gets the error."""
     for operation in [one for one in boards[0].operations.values() if one.context is context] if boards else ():
         operation.give_up(error)
 
 
-def drain(context: Owner, limit_s: float = math.inf) -> bool:
+def drain(context: CallOwner, limit_s: float = math.inf) -> bool:
     """Wait for all operations of a communicator that is about to be freed, for so long at most each; whether they have ended."""
     for operation in [one for one in boards[0].operations.values() if one.context is context] if boards else ():
         if not operation.wait(limit_s=limit_s):

@@ -11,8 +11,8 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.plans.plan import MessageContext, Plan
+from hpcoll.comm.requests.call_hooks import CollectiveOwner
 from hpcoll.comm.requests.operation import Operation
-from hpcoll.comm.requests.owner import PlanningOwner
 from hpcoll.comm.requests.request import CollectiveRequest, is_eager, nothing, query, refused, say_nothing
 from hpcoll.runtime.engine.entry import START, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
@@ -45,7 +45,7 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
     _release: Any = None
 
     def _bind(
-        self, context: PlanningOwner, plan: Plan, message_context: MessageContext, engine: HostEngine, call: Call,
+        self, context: CollectiveOwner, plan: Plan, message_context: MessageContext, engine: HostEngine, call: Call,
         describe: Callable[[], Call | None] | None, give_back: Callable[[], None], limit_s: float | None,
     ) -> None:  # fmt: skip
         """Set up; ``describe`` tells the call anew at each start, where what it sends is a copy; ``give_back`` the message context."""
@@ -95,7 +95,7 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
             raise ArgumentError(f"rank {self._context.rank}: {self._title} was freed")
         if self._cell[0] != _NULL:
             raise ArgumentError(f"rank {self._context.rank}: {self._title} was started and not waited for yet")
-        with self._context.closing(self._title):
+        with self._context.failure_scope(self._title):
             call = (self._describe() if self._describe else None) or self._call
             if call.start is not None:
                 call.start(self._engine)

@@ -10,8 +10,8 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError, DeviceError, TransportError
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.plans.plan import MessageContext, Plan
+from hpcoll.comm.requests.call_hooks import CallOwner
 from hpcoll.comm.requests.operation import Operation, abandon
-from hpcoll.comm.requests.owner import Owner
 from hpcoll.runtime.engine.entry import START, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program import progress_fields as progress
@@ -152,7 +152,7 @@ Make: TypeAlias = Callable[[Operation], MPI.Grequest]
 
 
 def start(
-    context: Owner, on: MessageContext, plan: Plan, call: Call, make: Make = Request.of, limit_s: float | None = None
+    context: CallOwner, on: MessageContext, plan: Plan, call: Call, make: Make = Request.of, limit_s: float | None = None
 ) -> tuple[MPI.Grequest, HostEngine]:  # fmt: skip
     """Let a collective run on a message context, for so long at most; ``make`` makes the request."""
     engine = plan.take(on, call)
@@ -167,7 +167,7 @@ def begin(message_context: MessageContext, engine: HostEngine, send: int, recv: 
     return call_compiled(START, engine.address, send, recv, 0) if message_context.idle else None
 
 
-def refused(context: Owner, plan: Plan, engine: HostEngine, call: Call, error: ArgumentError) -> None:
+def refused(context: CallOwner, plan: Plan, engine: HostEngine, call: Call, error: ArgumentError) -> None:
     """A collective that has begun cannot be in flight: its communicator cannot be used any more."""
     try:
         context.interrupted(plan.named(call.count), error)
@@ -180,7 +180,7 @@ def _no_turns() -> None:
 
 
 def launch(
-    context: Owner, message_context: MessageContext, plan: Plan, call: Call, engine: HostEngine, first: Callable[[], int | None],
+    context: CallOwner, message_context: MessageContext, plan: Plan, call: Call, engine: HostEngine, first: Callable[[], int | None],
     make: Make = Request.of, limit_s: float | None = None, begun: bool = False,
 ) -> MPI.Grequest:  # fmt: skip
     """The request of a collective; ``first`` gives the first turns and says how they ended, None where others are before it.

@@ -4,6 +4,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from traceback import walk_stack
 from types import CodeType, FrameType
 from typing import TypeAlias
 
@@ -16,6 +17,7 @@ PROCESS, COMMUNICATOR = "process", "communicator"  # what cannot call anything b
 _PACKAGE = __name__.partition(".")[0]
 _PASSED_OVER = (_PACKAGE, "contextlib")
 _OUR_THREADS = f"{_PACKAGE}-"  # how their names begin
+_METHODS = "hpcoll.comm.blocking"  # how modules begin whose methods programs call; their variable ``context`` tells the communicator
 _here = threading.local()
 
 
@@ -38,6 +40,13 @@ def place_of_caller() -> Place:
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _PASSED_OVER:
         frame = frame.f_back
     return None if frame is None else (frame.f_code, frame.f_lasti)
+
+
+def left_alone(context: object) -> bool:
+    """Say whether nobody but the caller is inside a blocking collective of a context: no other thread, and no call further up."""
+    frames = [frame for top in sys._current_frames().values() for frame, _ in walk_stack(top)]
+    inside = [frame for frame in frames if frame.f_globals.get("__name__", "").startswith(_METHODS)]
+    return sum(frame.f_locals.get("context") is context for frame in inside) == 1
 
 
 def holds() -> str:

@@ -15,6 +15,7 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError, CollectiveTimeout, PeerFailed
 from hpcoll.base.units import parse_seconds
 from hpcoll.comm.status import early_exit
+from hpcoll.comm.status.blocked_call import BlockedCall
 from hpcoll.comm.status.call_site import holds, in_words, place_of_caller
 from hpcoll.comm.status.live_contexts import failure_detectors
 from hpcoll.comm.status.rank_status import RANK_STATUS
@@ -143,11 +144,8 @@ class _Waiting:
 
     def _look(self) -> None:
         """Say what this rank waits in, and see whether others are gone."""
-        call = {
-            "key": "", "lane": -1, "number": 0, "what": f"{self._what} at {self._where}", "on": self._title, "awaits": [], "step": "",
-            "since": self._begun, "holds": holds(),
-        }  # fmt: skip
-        RANK_STATUS.wait(self, call)
+        what = f"{self._what} at {self._where}"
+        RANK_STATUS.wait(self, BlockedCall("", -1, 0, what, self._title, since=self._begun, holds=holds()))
         gone = _gone(self._comm) or self._early()
         self._missed = self._missed + 1 if gone else 0
         if self._missed == _LOOKS:  # what it had to say has had the time to come

@@ -3,7 +3,6 @@
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -13,6 +12,7 @@ from hpcoll.comm.arguments.call import Form
 from hpcoll.comm.arguments.methods import Caller
 from hpcoll.comm.plans.plan import MessageContext
 from hpcoll.comm.plans.signature import Purpose
+from hpcoll.comm.team.service_collectives import ServiceCollectives
 from hpcoll.comm.team.team import Team
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.runtime.transports.mpi import KNOWN_S, failed_ranks, may_call, tells_of_failure, title_of
@@ -30,12 +30,14 @@ class Resources:
         group: Of its ranks; what it knows is repeated here.
         number: In the group; -1: when it is freed, no other communicator gets it.
         message_contexts: For blocking calls, then for non-blocking ones.
-        agreements: Of its ranks, `hpcoll.comm.context.service_collectives.ServiceCollectives`.
+        service_collectives: Service collectives of its ranks, which the planner makes.
         caller: What describing a call needs of all this.
         near: Ranks with which this one shares memory, itself among them, and their places in what they share; ``pids``: of all ranks.
         lock: 1 while a thread is inside a blocking collective.
         settled: What all ranks raise since a call has failed: the kind of error, and its text; None before that is known here.
     """
+
+    service_collectives: ServiceCollectives
 
     def __init__(self, team: Team, number: int) -> None:
         self.team, self.number = team, number
@@ -48,7 +50,6 @@ class Resources:
         self.host, self.pids = team.processes[team.rank].host, [one.pid for one in team.processes]
         self.near = {rank: local for local, rank in enumerate(self.node.ranks)} if self.shares_memory else {self.rank: 0}
         self.lock = np.zeros(1, np.int64)
-        self.service_collectives: Any = None
         self.settled: tuple[type[TransportError], str] | None = None
         self._persistent: list[MessageContext] = []
         self._agreed: list[MessageContext] = []
@@ -125,11 +126,6 @@ class Resources:
         who = self.who(ranks[0]) if ranks else "a rank"
         return PeerFailed(f"{who} has failed, says the MPI library", code=error.Get_error_code())
 
-    @property
-    def control_plane(self) -> Any:
-        """As of the group."""
-        return self.team.control_plane
-
     def who(self, rank: int) -> str:
         """A rank, for texts."""
         return f"rank {rank} ({self.process(rank)})"
@@ -182,9 +178,8 @@ class Resources:
 
     def free(self) -> None:
         """Let go of shared memory."""
-        if self.control_plane is not None:
-            self.control_plane.remove(self)
-        self.service_collectives = None
+        self.team.channel.remove(self.key)
+        del self.service_collectives
         self.message_contexts.clear()
         self._persistent.clear()
         self._agreed.clear()

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import count
-from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -21,6 +20,7 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.plans.plan import MAX_WINDOW, MessageContext
 from hpcoll.comm.status.rank_status import RANK_STATUS
+from hpcoll.comm.team.channel import Channel
 from hpcoll.comm.team.shared_staging import SharedStaging
 from hpcoll.runtime.engine.wait_policy import wait_policy
 from hpcoll.runtime.gpu import cuda
@@ -76,7 +76,7 @@ class Team:
         failed: Messages of a call that failed may come at any time: it is never closed, and serves later communicators of its ranks.
         turns: Message contexts of blocking calls on GPU arrays, where these need much staging memory.
         logs: Of its message contexts, by their index.
-        inquiry: By which ranks that share no memory ask each other (`hpcoll.comm.diagnosis.control_plane`); None: all share it.
+        channel: The channel by which ranks that share no memory ask each other, if there is one.
         lock: Held by a thread while it makes with the other ranks what is everybody's.
 
     Raises:
@@ -91,7 +91,7 @@ class Team:
         self.alive, self.used, self.lock, self._indices = 0, 0, threading.Lock(), count()
         self.uses_mpi = self.failed = False
         self._waiting: list[int] = []  # communicators that want to be `alone`
-        self.control_plane: Any = None
+        self.channel = Channel()
         self.logs: WeakValueDictionary[int, CallLog] = WeakValueDictionary()
         self.turns = SharedStaging()
         self.comm = duplicate(comm)
@@ -126,7 +126,7 @@ class Team:
                 level = logging.WARNING if self.config.shm_copy else logging.INFO
                 log.log(level, "ranks of this node stage all messages: they cannot read each other's memory: %s", unreadable)
         self._stock = self.new_message_contexts(CALLS_AT_ONCE)
-        RANK_STATUS.add_page(self.node.status_slots)
+        RANK_STATUS.add_slots(self.node.status_slots)
         if self.node.memory_alone:
             log.info("shared memory of this node: files of memory alone (memfd), because %s makes none without a name", FOLDER)
         shares, near = self._stock[0].rings is not None, self.node.nranks == self.nranks
@@ -204,8 +204,7 @@ class Team:
         self._stock.clear()
         self.turns.free()
         if not MPI.Is_finalized():
-            if self.control_plane is not None:
-                self.control_plane.end()
+            self.channel.end()
             self.node.free()
 
     def free(self) -> bool:
@@ -213,7 +212,7 @@ class Team:
 
         MPI libraries give their context id to a communicator that is made later, and a message that comes for the old one to the new one.
         """
-        if MPI.Is_finalized() or (self.control_plane is not None and not self.control_plane.has_ended()):
+        if MPI.Is_finalized() or not self.channel.has_ended():
             return False
         for comm in self._comms:
             comm.Free()

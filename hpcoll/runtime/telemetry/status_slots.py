@@ -58,6 +58,7 @@ def fitting(notice: dict[str, Any], nbytes: int = NOTICE_NBYTES - _HEAD_NBYTES) 
     import json  # what no program needs that never waits
 
     text = json.dumps(notice).encode()
+    notice = notice if len(text) <= nbytes else json.loads(text)  # whose lists are lists
     while len(text) > nbytes and any(notice.values()):
         longest = max(notice, key=lambda name: len(json.dumps(notice[name])))
         notice = notice | {longest: _shortened(notice[longest])}

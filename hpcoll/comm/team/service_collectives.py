@@ -1,11 +1,11 @@
-"""Agreements: what the ranks of a communicator find out of each other before a call can run.
+"""Service collectives: the ranks of a communicator find out of each other what a call needs before it can run.
 
-They are collectives of hpcoll's own, on the message context of blocking calls. So they are checked, watched and given up as calls are;
-their signatures say what they are for, and they meet no call of the program's. The ledger does not count them.
+They travel on the message context of blocking calls. So they are checked, watched and given up as calls are. Their signatures say what they
+are for, so that they meet no call of the program's. The ledger does not count them.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from mpi4py import MPI
@@ -13,14 +13,12 @@ from mpi4py import MPI
 from hpcoll.base.errors import TransportError
 from hpcoll.base.ops import BOR
 from hpcoll.comm.arguments.call import Call
-from hpcoll.comm.diagnosis.failure_handling import run_to_end
 from hpcoll.comm.plans.engine_pool import EnginePool
 from hpcoll.comm.plans.ledger import Account
 from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.plans.signature import Purpose
+from hpcoll.comm.requests.call_hooks import CallOwner, other_thread
 from hpcoll.comm.requests.operation import abandon
-from hpcoll.comm.requests.owner import other_thread
-from hpcoll.comm.team.resources import Resources
 from hpcoll.runtime.engine.entry import RUN, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.fields import AS_BEFORE, BUSY, DONE
@@ -33,76 +31,78 @@ _ALGORITHMS = {"allreduce": "recursive_doubling", "allgather": "circulant"}  # f
 _WHOLE = 1 << 30  # bytes of a segment
 
 
-class Owner(Protocol):
-    """What they need of their communicator's context."""
-
-    rank: int
-    limit_s: float | None
-
-    def interrupted(self, what: str, error: BaseException) -> None:
-        """A collective stopped half-way."""
-
-
 class ServiceCollectives:
-    """Those of one communicator's ranks. All of them make the same, in the same order.
+    """The service collectives of one communicator. All its ranks make the same, in the same order.
 
     Each raises MismatchError, PeerFailed and CollectiveTimeout as a call does.
 
     Args:
-        on: Resources of the communicator.
-        build: Makes engines for arrays in host memory.
+        nranks: Ranks of the communicator.
+        message_context: Message context on which they travel.
+        build: Builds engines for arrays in host memory.
     """
 
-    def __init__(self, on: Resources, build: BuildEngine) -> None:
-        self._on, self._build, self._engines = on, build, EnginePool()
+    def __init__(self, nranks: int, message_context: MessageContext, build: BuildEngine) -> None:
+        self._nranks, self._message_context, self._build, self._engines = nranks, message_context, build, EnginePool()
         self._plans: dict[tuple[str, Purpose], Plan] = {}
         self._kept: dict[Purpose, tuple[np.ndarray, np.ndarray, Call, HostEngine]] = {}
-        self._owner: Owner | None = None
+        self._owner: CallOwner | None = None
 
-    def serve(self, owner: Owner) -> None:
-        """Be those of a context."""
+    def serve(self, owner: CallOwner) -> None:
+        """Belong to a communicator."""
         self._owner = owner
 
     def everywhere(self, flags: np.ndarray, purpose: Purpose, what: str = "") -> np.ndarray:
-        """Which of some flags are set on all ranks; ``what`` all ranks are to call now, for texts."""
+        """Return which of some flags are set on all ranks.
+
+        Args:
+            flags: Flags of this rank, equally many everywhere.
+            purpose: Purpose of the collective.
+            what: The call that all ranks are to make now, for texts.
+        """
         missing = np.logical_not(flags).view(np.uint8)
         self.combine(missing, purpose, what)
         return missing == 0
 
     def combine(self, words: np.ndarray, purpose: Purpose, what: str = "") -> None:
-        """Set the bits of an array, equally long everywhere, that are set on any rank."""
+        """Set the bits of an array, equally long everywhere, that are set on any rank; arguments as of `everywhere`."""
         at = words.ctypes.data
         self._run(Call("allreduce", at, at, words.nbytes, _BYTE, BOR, in_place=True, keep=(words,)), purpose, what)
 
     def gather(self, mine: np.ndarray, every: np.ndarray, purpose: Purpose, what: str = "", limit_s: float | None = None) -> None:
-        """Every rank's array, one after another.
+        """Gather every rank's array, one after another.
 
         Args:
-            mine: Equally long everywhere; ``every``: Room for all.
-            purpose, what: What it is for, and what all ranks are to call now, for texts.
+            mine: Array of this rank, equally long everywhere.
+            every: Room for the arrays of all ranks.
+            purpose: Purpose of the collective.
+            what: The call that all ranks are to make now, for texts.
             limit_s: Seconds that it may take; None: those of the communicator's calls.
         """
         call = Call("allgather", mine.ctypes.data, every.ctypes.data, mine.nbytes, _BYTE, keep=(mine, every))
         self._run(call, purpose, what, limit_s)
 
     def gather_objects(self, mine: object, purpose: Purpose, what: str) -> list[Any]:
-        """Every rank's object."""
+        """Return every rank's object; arguments as of `everywhere`."""
         pickled = MPI.pickle.dumps(mine)
-        length, lengths = np.array([len(pickled)], np.int64), np.empty(self._on.nranks, np.int64)
+        length, lengths = np.array([len(pickled)], np.int64), np.empty(self._nranks, np.int64)
         self.gather(length, lengths, purpose, what)
         room = int(lengths.max())
-        every = np.empty((self._on.nranks, room), np.uint8)
+        every = np.empty((self._nranks, room), np.uint8)
         self.gather(np.frombuffer(pickled.ljust(room, b"\0"), np.uint8), every, purpose, what)
         return [MPI.pickle.loads(one[:n]) for one, n in zip(every, lengths.tolist(), strict=True)]
 
     def gather_number(self, mine: int, purpose: Purpose, what: Callable[[], str]) -> list[int]:
-        """Every rank's number; this purpose has no other gathers. Engine and memory are kept: it is a part of every such call.
+        """Return every rank's number. Engine and memory are kept, as it is a part of every such call.
 
-        ``what`` says what all ranks are to call now; called where it takes long.
+        Args:
+            mine: Number of this rank.
+            purpose: Purpose, which has no other gathers.
+            what: Returns the call that all ranks are to make now, for texts; called where it takes long.
         """
         kept = self._kept.pop(purpose, None)  # not while another thread has it
         if kept is None:
-            one, every = np.array([mine], np.int64), np.empty(self._on.nranks, np.int64)
+            one, every = np.array([mine], np.int64), np.empty(self._nranks, np.int64)
             call = Call("allgather", one.ctypes.data, every.ctypes.data, one.nbytes, _BYTE, keep=(one, every))
             kept = one, every, call, self._run(call, purpose, what())
         else:
@@ -115,7 +115,7 @@ class ServiceCollectives:
         return numbers
 
     def made(self) -> list[HostEngine]:
-        """Engines that there are."""
+        """Return the engines there are."""
         return self._engines.made()
 
     def _run(self, call: Call, purpose: Purpose, what: str, limit_s: float | None = None) -> HostEngine:
@@ -123,12 +123,12 @@ class ServiceCollectives:
         if key not in self._plans:
             self._plans[key] = self._plan(*key)
         plan, call = self._plans[key], call._replace(purpose=purpose)
-        engine, status = self._engines.run(plan, call, self._on.message_contexts[0])
+        engine, status = self._engines.run(plan, call, self._message_context)
         self._end(call, engine, status, purpose, what, limit_s)
         return engine
 
     def _end(self, call: Call, engine: HostEngine, status: int, purpose: Purpose, what: str, limit_s: float | None = None) -> None:
-        """Run to the end what has begun, and see why where it does not end."""
+        """Run to the end what has begun."""
         if status == DONE:
             return
         owner = self._owner
@@ -137,7 +137,7 @@ class ServiceCollectives:
             raise other_thread(owner.rank)
         what = what or purpose.text
         try:
-            run_to_end(self._on, engine, status, owner.limit_s if limit_s is None else limit_s, what)
+            owner.run_to_end(engine, status, limit_s, what)
         except BaseException as error:
             try:
                 if not isinstance(error, TransportError):  # what a signal's handler raised

@@ -1,0 +1,221 @@
+"""The four hooks of a call: it begins, stalls, ends, or fails. Diagnosis hangs on them; without it calls run all the same.
+
+`hpcoll.comm.diagnosis` installs its hooks in `hpcoll.comm.context.attach`, in one line.
+"""
+
+import weakref
+from typing import Any, NamedTuple
+
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError, DeviceError, TransportError
+from hpcoll.comm.arguments.call import Form
+from hpcoll.runtime.engine.host_engine import HostEngine
+from hpcoll.runtime.program import fields as f
+
+
+class CallOwner:
+    """The communicator of a call, as the call's operation sees it. This one is of messages: one that fails leaves collectives alone.
+
+    Attributes:
+        rank: Rank of this process.
+        limit_s: Seconds that a blocking call without ``timeout=`` may take, alike on all ranks; None: what ``HPCOLL_TIMEOUT`` says.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.limit_s: float | None = None
+
+    def run_to_end(self, engine: HostEngine, status: int, limit_s: float | None, what: str = "") -> None:
+        """Run a blocking call to its end; arguments as of `HostEngine.go_on` and `StalledCall`.
+
+        Raises:
+            TransportError: The call failed.
+        """
+        since = 1e-9 * float(engine.state[f.STARTED])
+        call = StalledCall(self, engine, limit_s=self.limit_s if limit_s is None else limit_s, since=since, what=what)
+        try:
+            engine.go_on(status, lambda: hooks().stalls(call))
+        except TransportError as error:
+            hooks().fails(self, error, call)
+            raise
+        finally:
+            hooks().ends(call)
+
+    def interrupted(self, what: str, error: BaseException) -> None:
+        """Say which call has failed; it stopped half-way.
+
+        Raises:
+            TransportError: ``error``, with rank and call, where it is one.
+        """
+        if isinstance(error, TransportError):
+            raise TransportError(f"rank {self.rank}: {what}: {error}", code=error.code) from None
+
+
+class CollectiveOwner(CallOwner):
+    """The communicator of collectives: each is refused once one has failed, which closes the communicator.
+
+    Attributes:
+        nranks: Ranks of the communicator.
+        persistent: Living persistent requests by index of their message context.
+        closed: Why the communicator cannot be used any more; empty while it can.
+    """
+
+    def __init__(self, rank: int, nranks: int) -> None:
+        super().__init__(rank)
+        self.nranks, self.closed = nranks, ""
+        self.persistent: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+    def check(self, call: "BeginningCall | None" = None) -> None:
+        """Refuse a communicator that cannot be used any more, before a call begins.
+
+        Raises:
+            ArgumentError: The communicator is closed; says why.
+            MismatchError, PeerFailed, CollectiveTimeout: A call of another rank has failed.
+        """
+        if self.closed or MPI.Is_finalized():
+            why = "MPI is finalised" if MPI.Is_finalized() else self.closed
+            raise ArgumentError(f"rank {self.rank}: this communicator cannot be used: {why}")
+        try:
+            hooks().begins(self, call or BeginningCall())
+        except TransportError as error:
+            if not self.closed:
+                self.interrupted("a call that did not begin", error)
+            raise
+
+    def close(self, why: str) -> None:
+        """Refuse further use."""
+        self.closed = why
+
+    def interrupted(self, what: str, error: BaseException) -> None:
+        """Close the communicator after a collective that stopped half-way, which leaves messages under way.
+
+        Raises:
+            TransportError, DeviceError, MemoryError: ``error``, with rank and call, where it is one of these.
+        """
+        where = f"rank {self.rank}: {what}, {self.nranks} ranks"
+        text = str(error).removeprefix(f"rank {self.rank}: ")
+        self.close(f"an earlier collective did not end ({where})")
+        hooks().fails(self, error)
+        if isinstance(error, MemoryError):
+            raise MemoryError(f"{where}: {text}") from None
+        if isinstance(error, DeviceError | TransportError):
+            raise type(error)(f"{where}: {text}", code=error.code) from None
+
+    def failure_scope(self, what: str) -> "FailureScope":
+        """Return a context manager for what may fail on this rank alone: then all ranks give up."""
+        return FailureScope(self, what)
+
+
+class FailureScope:
+    """A context manager for what may fail on this rank alone before its part of a collective begins: the GPU, memory, a service collective.
+
+    Entering it at each call costs a quarter of what `contextlib.contextmanager` does.
+    """
+
+    __slots__ = ("_calls", "_what")
+
+    def __init__(self, calls: CollectiveOwner, what: str) -> None:
+        self._calls, self._what = calls, what
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, DeviceError | MemoryError | TransportError):
+            self._calls.interrupted(self._what, error)
+
+
+def other_thread(rank: int) -> ArgumentError:
+    """Return the error of a thread that calls while another one is inside the communicator."""
+    return ArgumentError(f"rank {rank}: another thread is inside a collective on this communicator: give each thread its own Dup()")
+
+
+class BeginningCall(NamedTuple):
+    """A call that is about to begin, as the program made it.
+
+    Attributes:
+        method: mpi4py's name of the blocking method; empty where no call begins.
+        arguments: Positional arguments of the program.
+        form: Form in which the program calls.
+        turn: Which message context of calls in flight it takes.
+        root: Root, where it is known.
+        limit_s: Seconds that the call may take.
+        engine: Engine of a persistent request that has been planned; None where the MPI library serves it.
+        planned: The call is a persistent request that has been planned, and is compared on all ranks.
+    """
+
+    method: str = ""
+    arguments: tuple[Any, ...] = ()
+    form: Form = "blocking"
+    turn: int = 0
+    root: Any = None
+    limit_s: float | None = None
+    engine: HostEngine | None = None
+    planned: bool = False
+
+
+class StalledCall:
+    """A call that has begun and does not end at once.
+
+    Args:
+        owner: Communicator of the call.
+        engine: Engine that runs it.
+        form: Form in which the program called.
+        called_at: File and line of the call; None where the program waits in a frame above this one.
+        limit_s: Seconds that it may take, alike on all ranks; None: as ``HPCOLL_TIMEOUT`` says.
+        since: Its begin, on the clock `time.monotonic`.
+        what: Its name in words, where it is no call of the program's.
+
+    Attributes:
+        watchdog: Belongs to whoever watches the call.
+    """
+
+    __slots__ = ("called_at", "engine", "form", "limit_s", "owner", "since", "watchdog", "what")
+
+    def __init__(
+        self, owner: CallOwner, engine: HostEngine, form: Form = "blocking", called_at: str | None = None, limit_s: float | None = None,
+        since: float | None = None, what: str = "",
+    ) -> None:  # fmt: skip
+        self.owner, self.engine, self.form, self.called_at = owner, engine, form, called_at
+        self.limit_s, self.since, self.what, self.watchdog = limit_s, since, what, None  # type: float | None, float | None, str, Any
+
+
+class CallHooks:
+    """The hooks of all calls of this process. These do nothing."""
+
+    def begins(self, owner: CallOwner | None, call: BeginningCall) -> None:
+        """Look at a call before it begins; ``owner`` is None before the communicator has a context.
+
+        Raises:
+            MismatchError, PeerFailed, CollectiveTimeout: A call of another rank has failed, or calls another thing.
+        """
+
+    def stalls(self, call: StalledCall, *, held: bool = True) -> None:
+        """Look at a call that has not ended yet; ``held``: the program waits for its end just now.
+
+        Raises:
+            MismatchError, PeerFailed, CollectiveTimeout: The call is to be given up, on all ranks.
+        """
+
+    def ends(self, call: StalledCall) -> None:
+        """Forget a call that stalled, however it has ended."""
+
+    def fails(self, owner: CallOwner, error: BaseException, call: StalledCall | None = None) -> None:
+        """Tell the other ranks of a failure: of the engine of a call, or of this rank, which gives up what it was about to do.
+
+        Raises:
+            MismatchError, PeerFailed, CollectiveTimeout: The error that all ranks raise in place of this one.
+        """
+
+
+_installed = [CallHooks()]
+
+
+def install(hooks: CallHooks) -> None:
+    """Let other hooks look at calls from now on."""
+    _installed[0] = hooks
+
+
+def hooks() -> CallHooks:
+    """Return the hooks that are installed."""
+    return _installed[0]

@@ -1,0 +1,97 @@
+"""The record of a blocked call, and what a rank says of itself: in which calls it waits, which have failed, and that it has left."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+IN_LIBRARY = -1  # in place of a lane: a blocking collective that the MPI library serves (`hpcoll.runtime.telemetry.call_log.InLibrary`)
+_FAILURE = ("at", "text", "of", "kind")
+
+
+@dataclass(frozen=True)
+class BlockedCall:
+    """A call in which a rank waits, or that has failed on it.
+
+    Attributes:
+        key: Key of the communicator, alike on all its ranks.
+        lane: Index of the message context, or `IN_LIBRARY`.
+        number: Number of the call on its message context.
+        what: The call and its line in the program; empty where the program has made none.
+        on: Name of the communicator.
+        awaits: Ranks of the communicator for which the rank waits.
+        step: Step at which it waits.
+        since: When it began to wait, in seconds: on the clock `time.monotonic` for the rank itself, since 1970 for others.
+        holds: What the call holds up (`hpcoll.comm.status.call_site.holds`); empty where the program has not come to its end yet.
+        over: Another call on the communicator has failed, so that nobody will wait for this one.
+        kind: Name of the error class of a call that has failed; empty where it waits.
+        text: Text of that error; empty: ranks do not call the same.
+        at: When the failure was told first, by the clock of the rank that told it.
+        of: Lane and number of the call that failed first.
+    """
+
+    key: str
+    lane: int
+    number: int
+    what: str
+    on: str
+    awaits: tuple[int, ...] = ()
+    step: str = ""
+    since: float = 0.0
+    holds: str = ""
+    over: bool = False
+    kind: str = ""
+    text: str = ""
+    at: float = 0.0
+    of: tuple[int, int] = (0, 0)
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """Order of the failures of a communicator, the same on all ranks, whatever their clocks say."""
+        return tuple(getattr(self, name) for name in _FAILURE)
+
+    def failed_as(self, first: "BlockedCall") -> "BlockedCall":
+        """Return this call as one that has failed as ``first`` did."""
+        return replace(self, **{name: getattr(first, name) for name in _FAILURE})
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what the JSON document has of it."""
+        left_out = ("over",) if self.kind else ("over", *_FAILURE)
+        return {name: value for name, value in vars(self).items() if name not in left_out} | ({"over": True} if self.over else {})
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "BlockedCall":
+        """Return the call of a JSON document; members that it lacks are empty."""
+        known = {one.name: found[one.name] for one in fields(cls) if one.name in found}
+        return cls(**known | {name: tuple(known[name]) for name in ("awaits", "of") if name in known})
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a rank says of itself.
+
+    Attributes:
+        waits: Calls in which it waits.
+        failed: Calls that have failed on it, the first of each communicator.
+        left: How its program has ended; empty while it runs.
+    """
+
+    waits: tuple[BlockedCall, ...] = ()
+    failed: tuple[BlockedCall, ...] = ()
+    left: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.waits or self.failed or self.left)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the JSON document."""
+        return {"waits": _documents(self.waits), "failed": _documents(self.failed), "left": self.left}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "Status":
+        """Return the status of a JSON document."""
+        waits, failed = (tuple(map(BlockedCall.from_json, found.get(name, ()))) for name in ("waits", "failed"))
+        return cls(waits, failed, found.get("left", ""))
+
+
+def _documents(calls: Iterable[BlockedCall]) -> list[dict[str, Any]]:
+    return [one.as_json() for one in calls]
