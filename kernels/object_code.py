@@ -31,8 +31,7 @@ def object_file(
         function: What ``numba.cfunc`` takes. It may not raise and not allocate.
         signature: Types of its arguments and result, as Numba takes them.
         name: For the function in the file; all others are out of sight.
-        for_python: Its arguments and result are int64. Make it a function that Python calls (``METH_FASTCALL``) and that lets other threads
-            run meanwhile.
+        for_python: Its arguments and result are int64. Make it a function that Python calls (``METH_FASTCALL``), with the GIL.
         on_objects: Called with one argument less, it has this one as the first, and takes the addresses of all objects behind the next,
             as ``id`` gives them; None: it always has all.
     """
@@ -141,9 +140,7 @@ def _python_function(target: str, nargs: int, name: str, on_objects: int | None)
     for block, values in ways:
         for argument, value in zip(arguments, values, strict=True):
             argument.add_incoming(value, block)
-    thread = builder.call(_declared(made, _POINTER, "PyEval_SaveThread"), [])
     result = builder.call(_declared(made, _LONG, target, *[_LONG] * nargs), arguments)
-    builder.call(_declared(made, ir.VoidType(), "PyEval_RestoreThread", _POINTER), [thread])
     builder.ret(builder.call(_declared(made, _POINTER, "PyLong_FromLongLong", _LONG), [result]))
     return str(made)
 

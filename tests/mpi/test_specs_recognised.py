@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import array
+import sys
+import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -111,7 +114,7 @@ def test_an_uneven_split_is_recognised(described: list[str]) -> None:
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("what", ["count", "displacement", "type", "short"])
+@pytest.mark.parametrize("what", ["count", "displacement", "displacement beyond all memory", "type", "short"])
 def test_what_only_looks_like_an_earlier_call_is_refused(what: str) -> None:
     """Behind calls that were recognised."""
     comm, y = fresh(), np.zeros(50)
@@ -122,6 +125,9 @@ def test_what_only_looks_like_an_earlier_call_is_refused(what: str) -> None:
     calls = {
         "count": lambda: comm.Allreduce([np.ones(50), 51, MPI.DOUBLE], np.zeros(51)),
         "displacement": lambda: comm.Allgatherv(np.ones(5), [np.zeros(5 * comm.size), counts, [5 * comm.size] * comm.size, MPI.DOUBLE]),
+        "displacement beyond all memory": lambda: comm.Allgatherv(  # in bytes it is 0 again
+            np.ones(5), [np.zeros(5 * comm.size), counts, np.full(comm.size, 2**61), MPI.DOUBLE]
+        ),
         "type": lambda: comm.Allreduce([np.ones(50), 50, MPI.FLOAT], y),
         "short": lambda: comm.Allgatherv(np.ones(6), [np.zeros(5 * comm.size), counts, None, MPI.DOUBLE]),
     }
@@ -143,4 +149,57 @@ def test_calls_that_only_the_library_understands(described: list[str]) -> None:
         wrong += [] if (found["a"] == turn).all() and (found["b"] == 0).all() else [found]
     wrong += [] if len(described) == 1 else [described]
     assert agreed(wrong) == []
+    comm.Free()
+
+
+def inside_call(thread: int) -> bool:
+    """Whether a thread is in a call that has not ended at once."""
+    frame = sys._current_frames().get(thread)
+    while frame is not None and frame.f_code.co_name != "run_to_end":
+        frame = frame.f_back
+    return frame is not None
+
+
+@pytest.mark.once
+@pytest.mark.skipif(not SUPPORTED, reason="objects are laid out otherwise")
+@pytest.mark.parametrize("form", ["blocking", "in flight", "persistent"])
+def test_an_array_that_only_a_list_named_is_there_until_the_call_has_ended(form: str) -> None:
+    """Another thread takes it out of the list, or the program does while the call is in flight; rank 0 calls behind that."""
+    comm, y = fresh(), np.zeros(100)
+    for _ in range(3):
+        comm.Allreduce([np.ones(100), MPI.DOUBLE], y)
+        comm.Iallreduce([np.ones(100), MPI.DOUBLE], y).Wait()
+        comm.Allreduce_init([np.ones(100), MPI.DOUBLE], y).Free()
+    spec = [np.full(100, comm.rank + 1.0), MPI.DOUBLE]
+    array, main, lost = weakref.ref(spec[0]), threading.get_ident(), list[str]()
+
+    def change() -> None:
+        spec[0] = np.zeros(100)
+        lost.extend([] if array() is not None else ["the array is gone"])
+        MPI.COMM_WORLD.send(None, 0)
+
+    def change_during_the_call() -> None:
+        while not inside_call(main):
+            pass
+        change()
+
+    request: Any = comm.Allreduce_init(spec, y) if form == "persistent" else None
+    thread = threading.Thread(target=change_during_the_call)
+    for rank in range(1, comm.size) if comm.rank == 0 else ():
+        MPI.COMM_WORLD.recv(source=rank)
+    if form == "blocking":
+        if comm.rank:
+            thread.start()
+        comm.Allreduce(spec, y)
+    else:
+        request = comm.Iallreduce(spec, y) if request is None else request
+        if comm.rank:
+            change()
+        if form == "persistent":
+            request.Start()
+        request.Wait()
+    if thread.ident:
+        thread.join()
+    right = (y == comm.size * (comm.size + 1) / 2).all()
+    assert agreed(lost + ([] if right else [y])) == []
     comm.Free()

@@ -157,6 +157,7 @@ class Context(CommunicatorCalls):
         served = table.latest
         if isinstance(served.by, MpiCall):
             native_calls.failed(self, method, MPI.Exception(served.by.error))
+        arguments = (*arguments, *table.take_kept())
         self._go_on(served.plan, served.by, status, limit_s, arguments)
         if served.unpacks:
             self._go_on(served.plan, served.by, call_compiled(UNPACK_RESULTS, table.address, 0, 0, 0), limit_s, arguments)

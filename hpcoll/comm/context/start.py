@@ -73,30 +73,31 @@ def issue(
 def _go_on(context: Context, method: str, arguments: tuple[Any, ...], key: Key, status: int | None, asked: tuple[Any, ...]) -> MPI.Request:
     """The request of a call that did not end in its first turns, or had none; ``asked`` has what `CallOptions` takes."""
     turn, meant = context.turn, METHODS[method].meant(arguments, context.rank) if status == MISS else arguments
+    table = context.started[turn].table(key)
     late = status == BUSY and hurry(context.resources.message_contexts[1 + turn], context.resources.wait_policy)
     if late or meant is not arguments:  # it may be known by what it means
         arguments = meant
         send, recv, op, _ = FOUND_BY[method](arguments, context.caller)
-        status = run_cached(context.started[turn][key], send, recv, op)
+        table.take_kept()  # by the attempt before
+        status = run_cached(table.address, send, recv, op)
         if status == DONE:
             context.turn = (turn + 1) % IN_FLIGHT
             return _to_self(None, _NOBODY)
     if status == NO_CALL:
-        table = context.started[turn].table(key)
         table.latest.plan.account.note(table.nbytes)
         return _IN_MPI[method](context.resources.native, *arguments)
-    request = None if status == MISS else _under_way(context, method, key, status, arguments, asked[-1])
+    request = None if status == MISS else _under_way(context, table, method, status, arguments, asked[-1])
     return request or _prepared(context, method, arguments, CallOptions(*asked))
 
 
 def _under_way(
-    context: Context, method: str, key: Key, status: int | None, arguments: tuple[Any, ...], limit_s: float | None
+    context: Context, table: CallTable, method: str, status: int | None, arguments: tuple[Any, ...], limit_s: float | None
 ) -> MPI.Request | None:
     """The request of a call like an earlier one that has not ended at once; None where it must wait, and no engine for it is free."""
     turn = context.turn
-    table, message_context = context.started[turn].table(key), context.resources.message_contexts[1 + turn]
+    message_context = context.resources.message_contexts[1 + turn]
     plan, engine = table.latest.plan, table.latest.by
-    source, target, counts = table.waiting
+    (source, target, counts), kept = table.waiting, table.take_kept()
     if status == BUSY:
         with context.failure_scope(method):
             engine = plan.take_made(message_context, counts)
@@ -106,7 +107,7 @@ def _under_way(
     else:
         plan.claim(message_context, engine)
         first = partial(int, status)
-    call = Call("", source, target, engine.elements, _BYTE, keep=arguments)
+    call = Call("", source, target, engine.elements, _BYTE, keep=(*arguments, *kept))
     request = launch(context, message_context, plan, call, engine, first, limit_s=limit_s, begun=status != BUSY)
     context.turn = (turn + 1) % IN_FLIGHT
     return request
@@ -239,7 +240,7 @@ def _made_persistent(
 def _planned_before(context: Context, table: CallTable, method: str, arguments: tuple[Any, ...]) -> _Planned:
     """For a call that the table has found."""
     plan, call = table.latest.plan
-    source, target, counts = table.waiting
+    (source, target, counts), kept = table.waiting, table.take_kept()
     message_context = context.resources.message_context()
     with context.failure_scope(plan.named(call.count)):
         engine = plan.take_made(message_context, counts)
@@ -247,7 +248,7 @@ def _planned_before(context: Context, table: CallTable, method: str, arguments: 
             described = METHODS[method].describe(context.caller, *arguments)
             assert described is not None
             engine = plan.take(message_context, described)
-    call = call._replace(send=source, recv=target, count=engine.elements, keep=arguments)
+    call = call._replace(send=source, recv=target, count=engine.elements, keep=(*arguments, *kept))
     return _Planned(plan, message_context, engine, call, None, partial(context.resources.give_back, message_context))
 
 

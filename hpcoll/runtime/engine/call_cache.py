@@ -5,7 +5,6 @@ read from the array objects themselves, by their addresses; where these are not 
 (`hpcoll.runtime.engine.object_layout`), every call is planned in Python.
 """
 
-import sys
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -109,9 +108,10 @@ class CallTable:
     def __init__(self, rank: int, nranks: int, starts: int) -> None:
         self._words = np.zeros(c.ENTRIES + MAX_ENTRIES * c.ENTRY, np.int64)
         self._room = np.zeros(5 * nranks + 2, np.int64)
+        self._kept: list[object] = []  # arrays that lists named, of calls that have not ended
         fields = {
             c.RANK: rank, c.NRANKS: nranks, c.STARTS: starts, c.COUNTS: self._room.ctypes.data, c.ARRAY: id(np.ndarray), c.LIST: id(list),
-            c.TUPLE: id(tuple), c.INT: id(int), c.TAGGED: int(sys.version_info >= (3, 12)), c.NONE: id(None), c.IN_PLACE: id(MPI.IN_PLACE),
+            c.TUPLE: id(tuple), c.INT: id(int), c.KEPT: id(self._kept), c.NONE: id(None), c.IN_PLACE: id(MPI.IN_PLACE),
             c.INT64: id(np.int64), c.INT64_DTYPE: id(np.dtype(np.int64)), c.INT32_DTYPE: id(np.dtype(np.int32)), c.HANDLE_AT: HANDLE_AT,
             c.HANDLE_BITS: HANDLE_BITS,
         }  # fmt: skip
@@ -134,6 +134,12 @@ class CallTable:
         """Bytes, for the ledger, of the call that `run_cached` found last."""
         served = self.latest
         return self._numbers[c.COUNT] * (served.nbytes // served.count) if served.count else self._numbers[c.COUNT]
+
+    def take_kept(self) -> list[object]:
+        """Return the arrays that lists named in calls that `run_cached` has not ended; whoever ends these holds them."""
+        kept = self._kept.copy()
+        self._kept.clear()
+        return kept
 
     @property
     def waiting(self) -> tuple[int, int, int]:

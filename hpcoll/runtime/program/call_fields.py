@@ -3,15 +3,16 @@
 MISS, NATIVE = 4, 5  # answers besides those of `hpcoll.runtime.engine.compiled.interpreter.run`
 
 # A table. NENTRIES; LATEST: the entry found last; RANK, NRANKS: of the communicator; ARRAY to INT32_DTYPE: addresses of the types
-# and of the objects that are looked for; TAGGED: whether ints have a tag, as from Python 3.12 on; COUNTS: address of room for the counts
-# of a call; COUNT: of a call with one, else its bytes; STARTS: for
+# and of the objects that are looked for; OVERFLOW: room for what CPython says of an int that is too large; COUNTS: address of room for the
+# counts of a call; KEPT: address of a Python list, of arrays of calls that have not ended; COUNT: of a call with one, else its bytes;
+# STARTS: for
 # calls that are started only, to be in flight, address of how many operations have ended and how many were issued before; SOURCE, TARGET:
 # addresses of a call that must wait for those, or whose packed results have to be unpacked; PACKED: address of the array below, or 0;
 # HANDLE_AT: word of a datatype's or an operator's object in which its handle stands, of which HANDLE_BITS count; ENTRIES.
 (
-    NENTRIES, LATEST, RANK, NRANKS, COUNTS, ARRAY, LIST, TUPLE, INT, TAGGED, NONE, IN_PLACE, INT64, INT64_DTYPE, INT32_DTYPE, COUNT,
-    STARTS, SOURCE, TARGET, PACKED, HANDLE_AT, HANDLE_BITS, ENTRIES,
-) = range(23)  # fmt: skip
+    NENTRIES, LATEST, RANK, NRANKS, COUNTS, ARRAY, LIST, TUPLE, INT, OVERFLOW, NONE, IN_PLACE, INT64, INT64_DTYPE, INT32_DTYPE, COUNT,
+    STARTS, SOURCE, TARGET, PACKED, HANDLE_AT, HANDLE_BITS, KEPT, ENTRIES,
+) = range(24)  # fmt: skip
 # An entry. OP: operator, as address; ENGINE: address of what runs it, negative where it is a call of the MPI library. It is for calls of
 # LEAST to MOST, as the call counts; STRIDE and SENT_STRIDE: how many bytes of the two buffers each of these stands for. SIZES: whether all
 # blocks have one size, or which side says the sizes of all; FILLED: the sent side, whose blocks fill its array; UNKNOWN: calls that only
@@ -32,10 +33,10 @@ ALL_ALIKE, OF_NONE, OF_SENT, OF_RECEIVED, FILLED, UNKNOWN = range(6)
 ) = range(19)  # fmt: skip
 # Kinds: not looked at; in place; elements; equal blocks, which a count says the size of; blocks with counts of their own.
 ABSENT, ALIASED, ONE, BLOCKS, MANY = range(5)
-# Of a PyObject and of a PyArrayObject, in words: type; data, number of dimensions, dimensions, element type, flags. Of a list: how many
-# items, and their address; of a tuple: where items begin.
+# Of a PyObject and of a PyArrayObject, in words: type; data, number of dimensions, dimensions, element type, flags. Of a
+# scalar of NumPy's: its value. Of a list: how many items, and their address; of a tuple: where items begin.
 TYPE_OF, DATA, NDIM, DIMENSIONS, DESCR, FLAGS = 1, 2, 3, 4, 7, 8
-SIZE, ITEMS, FIRST_ITEM = 2, 3, tuple.__basicsize__ // 8
+SCALAR, SIZE, ITEMS, FIRST_ITEM = 2, 2, 3, tuple.__basicsize__ // 8
 CONTIGUOUS, ALIGNED, WRITEABLE = 0x1, 0x100, 0x400
 
 # In a call's array (int64), which calls only read but for ERROR and CLOCK, two words. SOURCE_AT, TARGET_AT: which arguments `run_cached`

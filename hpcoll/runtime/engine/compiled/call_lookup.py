@@ -2,20 +2,20 @@
 
 from numba import njit
 
-from hpcoll.runtime.engine.compiled.ffi import exchange, load_acquire, pointer, store_release
+from hpcoll.runtime.engine.compiled.ffi import exchange, load_acquire, pointer, release_gil, store_release, take_gil
 from hpcoll.runtime.engine.compiled.interpreter import run_locked
 from hpcoll.runtime.engine.compiled.mpi_calls import call_mpi
 from hpcoll.runtime.engine.compiled.packed_calls import run_packed
 from hpcoll.runtime.engine.compiled.progress import start
 from hpcoll.runtime.engine.compiled.resize import resize
-from hpcoll.runtime.engine.compiled.spec_reader import has_handle, is_like, read_blocks, read_elements
+from hpcoll.runtime.engine.compiled.spec_reader import drop, has_handle, is_like, keep, read_blocks, read_elements
 from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.program import fields as f
 
 
 @njit(nogil=True)
 def run_cached(table, send, recv, op):  # type: ignore[no-untyped-def]
-    """Run a call like one in a table, of any size that the entry is for.
+    """Run a call like one in a table, of any size that the entry is for; the caller has the GIL, which is released while the call runs.
 
     Args:
         table: `CallTable.address`.
@@ -41,8 +41,8 @@ def run_cached(table, send, recv, op):  # type: ignore[no-untyped-def]
 @njit(nogil=True)
 def _run_entry(table, at, send, recv):  # type: ignore[no-untyped-def]
     """Run the call by an entry, if it fits. What runs a program does so alone; only then is the call's count, or are its counts, noted."""
-    entry = pointer(at)
-    engine = entry[c.ENGINE]
+    entry, head = pointer(at), pointer(table)
+    engine, starts, room = entry[c.ENGINE], head[c.STARTS], head[c.COUNTS]
     if entry[c.SIZES] == c.UNKNOWN:
         return c.NATIVE if is_like(table, at + 8 * c.SENT, send) and is_like(table, at + 8 * c.RECEIVED, recv) else c.MISS
     if entry[c.SIZES] == c.ALL_ALIKE:
@@ -52,26 +52,43 @@ def _run_entry(table, at, send, recv):  # type: ignore[no-untyped-def]
         if engine < 0:
             if entry[c.OP_HANDLE] and not has_handle(table, entry[c.OP], entry[c.OP_HANDLE]):
                 return c.MISS
-            return call_mpi(-engine, source, target, count)
-    starts = pointer(table)[c.STARTS]
+            return _run(table, at, send, recv, source, target, count)
     if engine and not starts and not exchange(pointer(engine)[f.LOCK], 0, 1):
         return f.BUSY
-    room = pointer(table)[c.COUNTS]
     if entry[c.SIZES] == c.ALL_ALIKE:
         pointer(room)[0] = count
     else:
         source, target, count = _varying(table, at, send, recv, room)
-    pointer(table)[c.COUNT] = count
+    head[c.COUNT] = count
     if count >= 0 and starts and engine and (pointer(engine)[f.HELD] or load_acquire(starts) != pointer(starts)[1]):
-        pointer(table)[c.SOURCE], pointer(table)[c.TARGET] = source, target
+        head[c.SOURCE], head[c.TARGET] = source, target
+        drop(table, keep(table, at + 8 * c.SENT, send), True)
+        drop(table, keep(table, at + 8 * c.RECEIVED, recv), True)
         return f.BUSY
-    if count >= 0 and (entry[c.PACKS] or entry[c.UNPACKS]):
-        return run_packed(table, at, source, target)
     if count >= 0 and engine:
-        return _start(engine, source, target, room) if starts else run_locked(engine, source, target, room)
+        return _run(table, at, send, recv, source, target, count)
     if engine and not starts:
         store_release(pointer(engine)[f.LOCK], 0)
     return c.NATIVE if count >= 0 else c.MISS
+
+
+@njit(nogil=True, forceinline=True)
+def _run(table, at, send, recv, source, target, count):  # type: ignore[no-untyped-def]
+    """Run a call that was found by an entry, whose arguments have been read, while other threads of Python run."""
+    entry, head = pointer(at), pointer(table)
+    engine, room = entry[c.ENGINE], head[c.COUNTS]
+    sent, received = keep(table, at + 8 * c.SENT, send), keep(table, at + 8 * c.RECEIVED, recv)
+    thread = release_gil(())
+    if engine < 0:
+        status = call_mpi(-engine, source, target, count)
+    elif entry[c.PACKS] or entry[c.UNPACKS]:
+        status = run_packed(table, at, source, target)
+    else:
+        status = _start(engine, source, target, room) if head[c.STARTS] else run_locked(engine, source, target, room)
+    take_gil((thread,))
+    drop(table, sent, status == f.PENDING)
+    drop(table, received, status == f.PENDING)
+    return status
 
 
 @njit(nogil=True)

@@ -1,7 +1,10 @@
 """Compiled: the one function that Python calls, and the one that it calls by address. Imported only where it has to be compiled."""
 
+from numba import njit
+
 from hpcoll.kernels.object_code import object_file
 from hpcoll.runtime.engine.compiled import call_lookup, interpreter, progress
+from hpcoll.runtime.engine.compiled.ffi import release_gil, take_gil
 from hpcoll.runtime.engine.compiled.packed_calls import unpack
 from hpcoll.runtime.engine.compiled.resize import resize
 from hpcoll.runtime.program.fields import ACTIVATE, CACHED, HOLD, LET_GO, RESIZE, RUN, START, UNPACK_RESULTS, WAIT
@@ -12,9 +15,17 @@ hold, let_go = progress.hold, progress.let_go
 
 
 def _call(what, a, b, c, d):  # type: ignore[no-untyped-def]
-    """The function that the constant names, of the other arguments."""
+    """Call the function that the constant names with the other arguments, while other threads of Python run."""
     if what == CACHED:
         return run_cached(a, b, c, d)
+    thread = release_gil(())
+    answer = _answer(what, a, b, c, d)
+    take_gil((thread,))
+    return answer
+
+
+@njit(nogil=True)
+def _answer(what, a, b, c, d):  # type: ignore[no-untyped-def]
     if what == RUN:
         return run(a, b, c, d)
     if what == START:

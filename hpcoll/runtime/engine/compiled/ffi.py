@@ -12,7 +12,6 @@ INT, LONG, VOID = ir.IntType(32), ir.IntType(64), ir.VoidType()
 
 def c_function(result: ir.Type, *parameters: ir.Type) -> Any:
     """A call of a C function through its address; arguments are int64, narrowed where the C type is int, and so is the result."""
-    kind = types.int64 if result is LONG else types.int32
 
     @intrinsic
     def call(typingctx, address, arguments):  # type: ignore[no-untyped-def]
@@ -20,14 +19,39 @@ def c_function(result: ir.Type, *parameters: ir.Type) -> Any:
 
         def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
             function = builder.inttoptr(values[0], ir.FunctionType(result, parameters).as_pointer())
-            unpacked = cgutils.unpack_tuple(builder, values[1])
-            narrowed = [builder.trunc(v, t) if t is INT else v for v, t in zip(unpacked, parameters, strict=True)]
-            returned = builder.call(function, narrowed)
-            return context.get_constant(types.int32, 0) if result is VOID else returned
+            return _called(context, builder, function, values[1])
 
-        return kind(address, arguments), codegen
+        return _kind(result)(address, arguments), codegen
 
     return call
+
+
+def capi_function(name: str, result: ir.Type, *parameters: ir.Type) -> Any:
+    """A call of a function of CPython's C API, by its name; arguments as in `c_function`. Whoever calls most of them has the GIL."""
+
+    @intrinsic
+    def call(typingctx, arguments):  # type: ignore[no-untyped-def]
+        """Call the function with a tuple of arguments; 0 where it returns nothing."""
+
+        def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+            function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, parameters), name)
+            return _called(context, builder, function, values[0])
+
+        return _kind(result)(arguments), codegen
+
+    return call
+
+
+def _kind(result: ir.Type) -> Any:
+    return types.int64 if result is LONG else types.int32
+
+
+def _called(context: Any, builder: Any, function: Any, arguments: Any) -> Any:
+    kind = function.type.pointee
+    unpacked = cgutils.unpack_tuple(builder, arguments)
+    narrowed = [builder.trunc(v, t) if t is INT else v for v, t in zip(unpacked, kind.args, strict=True)]
+    returned = builder.call(function, narrowed)
+    return context.get_constant(types.int32, 0) if kind.return_type is VOID else returned
 
 
 @intrinsic
@@ -126,6 +150,8 @@ def fence(typingctx):  # type: ignore[no-untyped-def]
     return types.int32(), codegen
 
 
+release_gil = capi_function("PyEval_SaveThread", LONG)  # what `take_gil` is to be given
+take_gil = capi_function("PyEval_RestoreThread", VOID, LONG)
 memcpy = c_function(VOID, LONG, LONG, LONG)
 sched_yield = c_function(INT)
 usleep = c_function(INT, INT)

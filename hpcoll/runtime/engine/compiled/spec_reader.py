@@ -1,30 +1,61 @@
 """Compiled: buffer specs as mpi4py takes them, read from the Python objects: ``x``, ``[x, type]``, ``[x, counts, displs, type]``, ...
 
-An array, list, tuple or int is read where CPython and NumPy keep it; `hpcoll.runtime.engine.object_layout.SUPPORTED` says whether they do
-here. Whatever is not as the table's entry has it is no error: a call that is not recognised is looked at in Python.
+Whoever calls these functions has the GIL, so that no other thread changes a list meanwhile. Ints are read through CPython's C API; lists,
+tuples, arrays, and what else holds memory, where CPython and NumPy keep them (`hpcoll.runtime.engine.object_layout` says whether they
+do). Whatever is not as the table's entry has it is no error: a call that is not recognised is looked at in Python. An 8-byte Allreduce of
+``[x, 1, MPI.DOUBLE]`` on one rank takes 0.45 us by this, and 36 us where Python reads the spec.
 """
 
 from numba import njit
 
-from hpcoll.runtime.engine.compiled.ffi import load_int32, pointer
+from hpcoll.runtime.engine.compiled.ffi import INT, LONG, VOID, capi_function, load_int32, pointer
 from hpcoll.runtime.program import call_fields as c
 
 _NO = -1
-_DIGIT_BITS, _TAG_BITS = 30, 3  # of an int; from Python 3.12 on the number of digits stands above a tag
+_MOST = 1 << 40  # elements: products with what they are counted in do not overflow
+
+_as_int64 = capi_function("PyLong_AsLongLongAndOverflow", LONG, LONG, LONG)  # int, where it is noted that it does not fit
+_append = capi_function("PyList_Append", INT, LONG, LONG)  # list, object
+_keep = capi_function("Py_IncRef", VOID, LONG)
+_drop = capi_function("Py_DecRef", VOID, LONG)
 
 
 @njit(nogil=True, forceinline=True)
-def _items(table, spec):  # type: ignore[no-untyped-def]
-    """Address of the items of a list or tuple; 0 for anything else."""
+def _length(table, spec):  # type: ignore[no-untyped-def]
+    """Return how many items a list or tuple has; -1 for anything else."""
+    kind, head = pointer(spec)[c.TYPE_OF], pointer(table)
+    return pointer(spec)[c.SIZE] if kind == head[c.LIST] or kind == head[c.TUPLE] else _NO
+
+
+@njit(nogil=True, forceinline=True)
+def _item(table, spec, i):  # type: ignore[no-untyped-def]
+    """Return the address of an item of a list or tuple, which has so many."""
     fields = pointer(spec)
-    if fields[c.TYPE_OF] == pointer(table)[c.LIST]:
-        return fields[c.ITEMS]
-    return spec + 8 * c.FIRST_ITEM if fields[c.TYPE_OF] == pointer(table)[c.TUPLE] else 0
+    return pointer(fields[c.ITEMS] if fields[c.TYPE_OF] == pointer(table)[c.LIST] else spec + 8 * c.FIRST_ITEM)[i]
+
+
+@njit(nogil=True, forceinline=True)
+def keep(table, side, spec):  # type: ignore[no-untyped-def]
+    """Keep the array that a list names, which other threads may change, while they run; return its address, or 0 where the caller does."""
+    if pointer(side)[c.LENGTH] == 0 or pointer(spec)[c.TYPE_OF] != pointer(table)[c.LIST]:
+        return 0
+    array = _item(table, spec, 0)
+    _keep((array,))
+    return array
+
+
+@njit(nogil=True, forceinline=True)
+def drop(table, array, pending):  # type: ignore[no-untyped-def]
+    """Undo `keep`; what a call that has not ended works on goes to the table's list of kept objects, for Python to take."""
+    if array != 0:
+        if pending:
+            _append((pointer(table)[c.KEPT], array))
+        _drop((array,))
 
 
 @njit(nogil=True)
 def _array(table, side, array):  # type: ignore[no-untyped-def]
-    """Bytes of a C-ordered array of the side's element type, or of what holds memory; -1 for anything else."""
+    """Return the bytes of a C-ordered array of the side's element type, or of what holds memory; -1 for anything else."""
     wanted = pointer(side)
     return _array_nbytes(table, wanted, array) if wanted[c.DTYPE] else _held(side, array)
 
@@ -44,7 +75,7 @@ def _array_nbytes(table, wanted, array):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _held(side, holder):  # type: ignore[no-untyped-def]
-    """Bytes of an object such as a bytearray; -1 for one of another type, one that may not be written, or a view with gaps."""
+    """Return the bytes of a bytearray or the like; -1 for an object of another type, a read-only one to write to, or a view with gaps."""
     fields, wanted = pointer(holder), pointer(side)
     if fields[c.TYPE_OF] != wanted[c.HOLDER]:
         return _NO
@@ -57,99 +88,85 @@ def _held(side, holder):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, forceinline=True)
 def _data(side, array):  # type: ignore[no-untyped-def]
-    """Address of the memory."""
+    """Return the address of the memory."""
     wanted = pointer(side)
     return pointer(array)[c.DATA if wanted[c.DTYPE] else wanted[c.DATA_AT]]
 
 
+@njit(nogil=True, forceinline=True)
+def _counted(number):  # type: ignore[no-untyped-def]
+    return number if 0 <= number < _MOST else _NO
+
+
 @njit(nogil=True)
 def _integer(table, number):  # type: ignore[no-untyped-def]
-    """An int that is not negative and fits; -1 for anything else."""
+    """Return an int that can be a count; -1 for anything else."""
     fields, head = pointer(number), pointer(table)
     if fields[c.TYPE_OF] == head[c.INT64]:
-        return max(fields[2], _NO)
-    if fields[c.TYPE_OF] != head[c.INT]:
-        return _NO
-    tag = fields[2]
-    ndigits = tag >> _TAG_BITS if head[c.TAGGED] else tag
-    if head[c.TAGGED] and tag & 3 == 2:
-        return _NO
-    if ndigits < 0 or ndigits > 2:
-        return _NO
-    low, high = fields[3] & 0xFFFFFFFF, fields[3] >> 32 & 0xFFFFFFFF
-    if ndigits == 0:
-        return 0
-    return low if ndigits == 1 else low + (high << _DIGIT_BITS)
+        return _counted(fields[c.SCALAR])
+    return _counted(_as_int64((number, table + 8 * c.OVERFLOW))) if fields[c.TYPE_OF] == head[c.INT] else _NO
 
 
 @njit(nogil=True)
 def _nth(table, numbers, i, factor):  # type: ignore[no-untyped-def]
-    """One of several integers, in a list, tuple or array, or a lone one times a factor; -1 for anything else."""
-    items = _items(table, numbers)
-    if items:
-        return _integer(table, pointer(items)[i])
+    """Return one of several integers, in a list, tuple or array, or a lone one times a factor; -1 for anything else."""
     fields, head = pointer(numbers), pointer(table)
+    if fields[c.TYPE_OF] == head[c.LIST] or fields[c.TYPE_OF] == head[c.TUPLE]:
+        return _integer(table, _item(table, numbers, i))
     if fields[c.TYPE_OF] != head[c.ARRAY]:
         return max(_integer(table, numbers) * factor, _NO)
     if fields[c.DESCR] == head[c.INT64_DTYPE]:
-        return max(pointer(fields[c.DATA])[i], _NO)
-    return max(load_int32(fields[c.DATA] + 4 * i), _NO)
+        return _counted(pointer(fields[c.DATA])[i])
+    return _counted(load_int32(fields[c.DATA] + 4 * i))
 
 
 @njit(nogil=True)
 def _fills(table, numbers, n):  # type: ignore[no-untyped-def]
-    """Whether `_nth` finds one for each of so many blocks."""
+    """Say whether `_nth` finds an integer for each of so many blocks."""
     several = _several(table, numbers)
     return several == n or (several < 0 and _integer(table, numbers) >= 0)
 
 
 @njit(nogil=True)
 def _several(table, numbers):  # type: ignore[no-untyped-def]
-    """How many integers there are; -1 where they cannot be read."""
+    """Return how many integers there are; -1 where they cannot be read."""
     fields, head = pointer(numbers), pointer(table)
-    if fields[c.TYPE_OF] == head[c.LIST] or fields[c.TYPE_OF] == head[c.TUPLE]:
-        return fields[c.SIZE]
-    if fields[c.TYPE_OF] != head[c.ARRAY] or (fields[c.DESCR] != head[c.INT64_DTYPE] and fields[c.DESCR] != head[c.INT32_DTYPE]):
+    if fields[c.TYPE_OF] != head[c.ARRAY]:
+        return _length(table, numbers)
+    if (fields[c.DESCR] != head[c.INT64_DTYPE] and fields[c.DESCR] != head[c.INT32_DTYPE]) or fields[c.FLAGS] & c.CONTIGUOUS == 0:
         return _NO
-    if fields[c.NDIM] & 0xFFFFFFFF != 1 or fields[c.FLAGS] & c.CONTIGUOUS == 0:
-        return _NO
-    return pointer(fields[c.DIMENSIONS])[0]
+    return pointer(fields[c.DIMENSIONS])[0] if fields[c.NDIM] & 0xFFFFFFFF == 1 else _NO
 
 
 @njit(nogil=True)
 def _parts(table, side, spec):  # type: ignore[no-untyped-def]
-    """Addresses of the array, its counts and its displacements in a spec, 0 where there are none; the array 0: it is another spec."""
+    """Return the addresses of the array, its counts and its displacements in a spec, 0 where there are none; the array 0: another spec."""
     head, wanted = pointer(table), pointer(side)
     length = wanted[c.LENGTH]
     if length == 0:
         return spec, 0, 0
-    items = _items(table, spec)
-    if items == 0 or pointer(spec)[c.SIZE] != length:
+    if _length(table, spec) != length or (wanted[c.TYPE_AT] >= 0 and _item(table, spec, wanted[c.TYPE_AT]) != wanted[c.TYPE]):
         return 0, 0, 0
-    found = pointer(items)
-    if wanted[c.TYPE_AT] >= 0 and found[wanted[c.TYPE_AT]] != wanted[c.TYPE]:
-        return 0, 0, 0
-    counts, displs = (found[1] if wanted[c.TYPE_AT] != 1 else 0), (found[2] if length == 4 else 0)
+    counts, displs = (_item(table, spec, 1) if wanted[c.TYPE_AT] != 1 else 0), (_item(table, spec, 2) if length == 4 else 0)
     if length < 4 and counts:
         kind = pointer(counts)[c.TYPE_OF]
         if kind == head[c.TUPLE] or (kind == head[c.LIST] and wanted[c.KIND] != c.MANY):  # a pair
-            if pointer(counts)[c.SIZE] != 2:
+            if _length(table, counts) != 2:
                 return 0, 0, 0
-            pair = pointer(_items(table, counts))
-            counts, displs = pair[0], pair[1]
-    return found[0], 0 if counts == head[c.NONE] else counts, 0 if displs == head[c.NONE] else displs
+            counts, displs = _item(table, counts, 0), _item(table, counts, 1)
+    return _item(table, spec, 0), 0 if counts == head[c.NONE] else counts, 0 if displs == head[c.NONE] else displs
 
 
 @njit(nogil=True)
 def is_like(table, side, spec):  # type: ignore[no-untyped-def]
-    """Whether a spec has the side's types, whatever its counts are."""
+    """Say whether a spec has the side's types, whatever its counts are."""
     array, _, _ = _parts(table, side, spec)
     return array != 0 and _array(table, side, array) >= 0
 
 
 @njit(nogil=True)
 def read_elements(table, side, spec):  # type: ignore[no-untyped-def]
-    """Elements one after another: their address, and how many bytes of them travel; -1 where the spec is none of the side's."""
+    """Return the address of elements one after another, and how many bytes of them travel; -1 where the spec is none of the side's."""
     wanted = pointer(side)
     if wanted[c.LENGTH] == 0 and wanted[c.DTYPE] != 0:  # an array, the commonest of all
         nbytes = _array_nbytes(table, wanted, spec)
@@ -159,16 +176,17 @@ def read_elements(table, side, spec):  # type: ignore[no-untyped-def]
     if nbytes < 0:
         return 0, _NO
     address, element = _data(side, array), wanted[c.ELEMENT]
-    first = _integer(table, displs) * element if displs else 0
-    if first < 0 or first > nbytes:
+    first = _integer(table, displs) if displs else 0
+    if first != 0 and not 0 < first <= nbytes // element:
         return 0, _NO
+    first *= element
     blocks = pointer(table)[c.NRANKS] if wanted[c.KIND] == c.BLOCKS else 1
     count = _integer(table, counts) if counts else 0
     if wanted[c.HANDLE]:
         if not counts and (nbytes - first) % (element * blocks) == 0:
             count = (nbytes - first) // (element * blocks)
         fits = (counts != 0 or count > 0) and _is_inside(wanted, first, count * blocks, nbytes)
-        fits = fits and has_handle(table, pointer(_items(table, spec))[wanted[c.TYPE_AT]], wanted[c.HANDLE])
+        fits = fits and has_handle(table, _item(table, spec, wanted[c.TYPE_AT]), wanted[c.HANDLE])
         return address + first, count * blocks * wanted[c.PACKED_SIZE] if fits else _NO
     if not counts:
         return address + first, nbytes - first
@@ -179,7 +197,7 @@ def read_elements(table, side, spec):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _is_inside(wanted, first, count, nbytes):  # type: ignore[no-untyped-def]
-    """Whether so many elements of a derived datatype from an offset on lie within so many bytes."""
+    """Say whether so many elements of a derived datatype from an offset on lie within so many bytes."""
     if count <= 0 or count - 1 > nbytes // wanted[c.ELEMENT]:  # a product that cannot overflow
         return count == 0
     return first + wanted[c.LOWER] >= 0 and first + (count - 1) * wanted[c.ELEMENT] + wanted[c.UPPER] <= nbytes
@@ -187,14 +205,14 @@ def _is_inside(wanted, first, count, nbytes):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def has_handle(table, thing, handle):  # type: ignore[no-untyped-def]
-    """Whether a datatype or operator of mpi4py still has its handle: it has not been freed."""
+    """Say whether a datatype or operator of mpi4py still has its handle: it has not been freed."""
     head = pointer(table)
     return pointer(thing)[head[c.HANDLE_AT]] & head[c.HANDLE_BITS] == handle
 
 
 @njit(nogil=True)
 def read_blocks(table, side, spec, room):  # type: ignore[no-untyped-def]
-    """Blocks: the array's address and bytes, and how many blocks there are, of which displacement and size are written, in bytes.
+    """Write displacement and size of each block, in bytes; return the array's address and bytes, and how many blocks there are.
 
     A side that is not looked at has none; -1 where the spec is none of the side's.
     """
@@ -217,7 +235,7 @@ def read_blocks(table, side, spec, room):  # type: ignore[no-untyped-def]
     for i in range(n):
         count = _nth(table, counts, i, 1) if counts else every + (i < rest)
         displ = _nth(table, displs, i, i) if displs else packed
-        if count < 0 or displ < 0 or (displ + count) * element > nbytes:
+        if count < 0 or displ < 0 or displ + count > nbytes // element:
             return 0, 0, _NO
         places[2 * i], places[2 * i + 1] = displ * element, count * element
         packed += count
