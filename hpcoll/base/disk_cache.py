@@ -1,8 +1,7 @@
-"""The disk cache: what was compiled or found out, kept for the user's later processes, and made by one process of a node at a time.
+"""The disk cache: machine code and findings that later processes of the user find again. One process of a node makes a file at a time.
 
-Files are kept in a folder of the user's. A site may offer folders of its own, which are looked into first and only read. No file or folder
-that another user may have written is used (`hpcoll.base.files.OwnedFolder`). Locks are files of the node and not messages, so that ranks of
-any program meet.
+A site may offer folders of its own, which are searched first and only read. A file or folder that another user may have written is not
+used (`hpcoll.base.files.OwnedFolder`). Locks are files of the node and not messages, so that ranks of unrelated programs meet.
 """
 
 import os
@@ -18,17 +17,17 @@ from hpcoll.base.launchers import local_rank
 from hpcoll.base.text import LINE, printable
 
 SITE = "HPCOLL_CACHE"  # variable that names a site's folders
-_MODE, _SHARED_MODE = 0o700, 0o755  # of folders that are made
+_MODE, _SHARED_MODE = 0o700, 0o755  # of new folders
 _SAID_AFTER_S, _WAIT_SAID_AFTER_S = 1.0, 30.0
-_PATIENCE_S = 120.0  # with another process that makes a file
+_PATIENCE_S = 120.0  # with another process that makes the file
 _TEXT = "hpcoll: compiling for this machine, once"
 _WAITS = f"hpcoll: waiting for another process of this node that compiles, for {_PATIENCE_S:.0f} s at most"
-_spoken: list[str] = []  # what was said, by this process or by one that it found at work
+_spoken: list[str] = []  # texts that this process, or one that it found at work, has printed
 _chosen: list[Path] = []  # the folder that `keep_in` was given
 
 
 def folder() -> Path:
-    """Folder in which this user's files are kept; of a user without a home it is the node's."""
+    """Return the folder of this user's files; for a user without a home the node's."""
     above = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
     if _chosen or above:
         return _chosen[0] if _chosen else Path(above or "", "hpcoll")
@@ -39,54 +38,54 @@ def folder() -> Path:
 
 
 def node_folder() -> Path:
-    """Folder of this user on this node."""
+    """Return the folder of this user on this node."""
     return Path(tempfile.gettempdir(), f"hpcoll-{os.geteuid()}")
 
 
 def own_folder() -> OwnedFolder:
-    """Open the folder in which files are kept, and make it where it is missing.
+    """Open the folder of this user's files, and make it where it is missing.
 
     Raises:
-        OSError: Nothing can be kept; says why.
+        OSError: the folder cannot be had or written; the text says why.
     """
     return OwnedFolder(folder(), _SHARED_MODE if _chosen else _MODE)
 
 
 def lock_folder() -> OwnedFolder:
-    """Open this user's folder on this node as `own_folder`, in which the locks are."""
+    """Open the folder of this user's locks on this node, as `own_folder`."""
     return OwnedFolder(node_folder(), _MODE)
 
 
 def keep_in(path: Path) -> None:
-    """From now on look for files in one folder only, and keep them there so that other users can read them."""
+    """Use one folder alone from now on, whose files other users can read."""
     _chosen[:] = [path]
 
 
 def kept(name: str, make: Callable[[], bytes], text: str = _TEXT) -> bytes:
-    """Return a kept file; one process of the node makes it where there is none.
+    """Return a file's content; where there is no such file, one process of the node makes it.
 
     Args:
-        name: Name of the file. It holds a digest of all that the file is made from.
-        make: Makes its content.
-        text: Is said when that takes longer than a second.
+        name: Name of the file, with a digest of all that its content depends on.
+        make: Returns the content.
+        text: Printed to stderr when ``make`` takes longer than a second.
     """
     return _kept(name, make, text, waits=True) or b""
 
 
 def kept_all(makers: Mapping[str, Callable[[], bytes]]) -> list[bytes]:
-    """Return several files as `kept`, by name. Processes of a node share the work: each leaves those that others are making for last."""
+    """Return the content of several files, by name, as `kept`; each process leaves for last what others are making."""
     found = {name: _kept(name, make, _TEXT, waits=False) for name, make in makers.items()}
     return [kept(name, makers[name]) if content is None else content for name, content in found.items()]
 
 
 def _kept(name: str, make: Callable[[], bytes], text: str, *, waits: bool) -> bytes | None:
-    """A file as `kept`; None where another process is making it and this one does not wait."""
+    """Return a file as `kept`; None where another process is making it and this one does not wait."""
     content = _found(name)
     if content is not None:
         return content
     with ExitStack() as stack:
         keeper = None
-        with suppress(OSError):  # nothing can be kept: everybody compiles
+        with suppress(OSError):  # no folder: every process compiles
             keeper = stack.enter_context(closing(own_folder()))
         if keeper is not None:
             lock = stack.enter_context(ExitStack())
@@ -95,12 +94,12 @@ def _kept(name: str, make: Callable[[], bytes], text: str, *, waits: bool) -> by
                 _spoken.append(text)
                 return None
             if not held:
-                with _said(_WAITS, _WAIT_SAID_AFTER_S, among=2):  # one of the node's first two is not the one that compiles
+                with _said(_WAITS, _WAIT_SAID_AFTER_S, among=2):  # at most one of a node's first two is compiling
                     lock.enter_context(_lock(name, _PATIENCE_S))
-            content = _found(name)  # another process made it meanwhile
+            content = _found(name)  # another process may have made it meanwhile
             if content is not None:
                 return content
-            if not held:  # another process made it and could not keep it: now all do, and wait for nobody
+            if not held:  # the other process could not keep its result: all compile now, without waiting
                 lock.close()
         with _said(text):
             content = make()
@@ -111,7 +110,7 @@ def _kept(name: str, make: Callable[[], bytes], text: str, *, waits: bool) -> by
 
 
 def _found(name: str) -> bytes | None:
-    """A file of the site's folders or the user's, if it is whole and nobody else's."""
+    """Return a file of the site's folders or the user's, if it is whole and from a trusted user."""
     site = () if _chosen else (Path(one) for one in os.environ.get(SITE, "").split(os.pathsep) if one)
     for path in (*site, folder()):
         try:
@@ -126,7 +125,7 @@ def _found(name: str) -> bytes | None:
 
 @contextmanager
 def _lock(name: str, patience_s: float) -> Iterator[bool]:
-    """Hold the node's lock of a file; yield False where another process keeps it. Without a folder for locks everybody goes on."""
+    """Hold the node's lock of a file; yield False where another process has it, True where there is no folder for locks."""
     with ExitStack() as stack:
         try:
             node = stack.enter_context(closing(lock_folder()))
@@ -140,7 +139,7 @@ def _lock(name: str, patience_s: float) -> Iterator[bool]:
 
 @contextmanager
 def _said(text: str, after_s: float | None = None, among: int | None = None) -> Iterator[None]:
-    """Say something on stderr when what happens within takes longer than a second, or than ``after_s``."""
+    """Print a text to stderr when the block takes longer than ``after_s``, a second by default."""
     timer = threading.Timer(_SAID_AFTER_S if after_s is None else after_s, _say, (text, among))
     timer.daemon = True
     timer.start()
@@ -151,7 +150,7 @@ def _said(text: str, after_s: float | None = None, among: int | None = None) -> 
 
 
 def _say(text: str, among: int | None = None) -> None:
-    """Say something on stderr once, of the first ``among`` processes of a node only, as far as a launcher numbers them."""
+    """Print a text to stderr once, on the first ``among`` processes of a node only, as far as a launcher numbers them."""
     if text not in _spoken and (among is None or (local_rank(os.environ) or 0) < among):
         _spoken.append(text)
         print(printable(text, LINE), file=sys.stderr, flush=True)

@@ -1,16 +1,19 @@
-"""Exceptions of hpcoll. Imports nothing.
+"""The exceptions of hpcoll, in two families.
 
-Two families meet a caller: `ArgumentError` is raised before any message leaves and leaves the communicator
-usable; `TransportError` means that the MPI library failed and the communicator is suspect.
+An `ArgumentError` is raised before any message leaves, and the communicator stays usable. A `TransportError` is raised when a call has
+failed half-way, and the communicator is suspect. Imports nothing.
 """
 
 
 class HpcollError(Exception):
-    """Base of every error that hpcoll raises."""
+    """Base class of all errors of hpcoll."""
 
 
 class ArgumentError(HpcollError, ValueError):
-    """A call was refused before any message left. The text names subject, expected, got and rank."""
+    """hpcoll refused a call before any message left; the text names subject, expected, got and rank.
+
+    The communicator is as before. Where one rank alone is refused, the others wait until it makes the call, makes another, or ends.
+    """
 
 
 class ArgumentTypeError(ArgumentError, TypeError):
@@ -28,7 +31,7 @@ class ArgumentKeyError(ArgumentError, KeyError):
 
 
 def like(error: Exception, text: str) -> ArgumentError:
-    """The `ArgumentError` that callers catch who expect an error of that kind."""
+    """Return the `ArgumentError` that is also of an error's kind: TypeError, BufferError, KeyError or ValueError."""
     pairs = (TypeError, ArgumentTypeError), (BufferError, ArgumentBufferError), (KeyError, ArgumentKeyError)
     return next((ours for theirs, ours in pairs if isinstance(error, theirs)), ArgumentError)(text)
 
@@ -37,9 +40,9 @@ class ScheduleError(HpcollError):
     """The verifier refused a schedule.
 
     Attributes:
-        rank: Rank whose step was refused, or -1 when it concerns all.
+        rank: Rank of the refused step, or -1.
         step: Index of the step in its channel, or -1.
-        op: Name of the step's operation, or the empty string.
+        op: The step's operation, or the empty string.
     """
 
     def __init__(self, message: str, *, rank: int = -1, step: int = -1, op: str = "") -> None:
@@ -49,14 +52,14 @@ class ScheduleError(HpcollError):
 
 
 class GradientError(HpcollError, ArithmeticError):
-    """Gradients are not finite; raised on every rank."""
+    """A gradient has NaN or infinite elements; raised on every rank, naming parameters and ranks."""
 
 
 class TransportError(HpcollError):
-    """The MPI library failed during a collective; the communicator is now suspect.
+    """A call failed half-way. The communicator is suspect, and its later calls raise, too.
 
     Attributes:
-        code: MPI error code, or 0 when unknown.
+        code: MPI error code, or 0.
     """
 
     def __init__(self, message: str, *, code: int = 0) -> None:
@@ -65,22 +68,22 @@ class TransportError(HpcollError):
 
 
 class CollectiveTimeout(TransportError):
-    """A collective did not end in the time it was given."""
+    """A call did not end in time: ``timeout=`` of the call, else the environment variable ``HPCOLL_TIMEOUT``; raised on every rank."""
 
 
 class MismatchError(TransportError):
-    """Ranks of a communicator called different collectives, or one with different arguments; raised on every one of them."""
+    """Ranks of a communicator made different calls, or one with different arguments; raised on all of them, with what each called."""
 
 
 class PeerFailed(TransportError):
-    """A rank that a collective needs has ended: it was killed, it left, or an exception ended its program."""
+    """A rank that a call needs is gone: it was killed, has left, or an exception ended its program. The text says which, and how."""
 
 
 class DeviceError(HpcollError):
-    """The CUDA driver failed.
+    """The CUDA driver returned an error.
 
     Attributes:
-        code: The driver's error code.
+        code: The driver's error code, or 0.
     """
 
     def __init__(self, message: str, *, code: int = 0) -> None:
@@ -89,4 +92,4 @@ class DeviceError(HpcollError):
 
 
 class KernelError(HpcollError):
-    """A reduction operator could not be compiled for an element type."""
+    """Numba could not compile a reduction operator for an element type; the text has Numba's reason."""

@@ -1,7 +1,7 @@
-"""Files that are written whole or not at all, and folders that nobody but this user, or root, can have written to.
+"""Files that are written as a whole or not at all, and folders that only this user, or root, can write to.
 
-Other users may write to the folders around. So the names of temporary files cannot be guessed, no link is followed, and the files of an
-owned folder are opened relative to that folder. Imports nothing of hpcoll.
+Other users may write to the folders around. So temporary files have names that cannot be guessed, links are not followed, and the files
+of an owned folder are opened relative to its descriptor. Imports nothing of hpcoll.
 """
 
 import errno
@@ -15,21 +15,21 @@ from contextlib import contextmanager, suppress
 from importlib.util import source_hash
 from pathlib import Path
 
-_STREAMS = ("/dev", "/dev/fd", "/proc/self/fd")  # folders whose entries are written as they are: nothing can take their place
-_SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # opens no link, and waits for no other end of a pipe
+_STREAMS = ("/dev", "/dev/fd", "/proc/self/fd")  # folders whose entries are written in place, because nothing can replace them
+_SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # follows no link, and does not wait for a pipe's other end
 _HEAD = struct.Struct("<8sQ8s")  # of a file in an owned folder: format, bytes of the content, digest of name and content
 _FORMAT = b"hpcoll 1"
-_TICK_S = 0.02  # between looks at a lock that another process has
+_TICK_S = 0.02  # between tries for another process's lock
 
 
 class UntrustedError(OSError):
-    """A file or folder is refused because another user may have written it. The text names it and says why."""
+    """A file or folder is refused because another user may have written it; the text says why."""
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Replace a file as a whole: a reader finds the old content or the new one.
+    """Replace a file as a whole, so that a reader finds the old content or the new one.
 
-    A link is replaced, not followed. Streams such as ``/dev/stdout`` are written as they are.
+    A link is replaced, not followed. Streams such as ``/dev/stdout`` are written in place.
 
     Args:
         path: File, in a folder that exists.
@@ -47,10 +47,10 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Try that `write_file` can write a file; the file stays as it is.
+    """Check that `write_file` could write a file, and leave the file as it is.
 
     Raises:
-        OSError: It cannot.
+        OSError: it could not.
     """
     if _is_stream(path):
         return
@@ -63,25 +63,24 @@ def check_writable(path: Path) -> None:
 
 
 def memory_file(name: str) -> int:
-    """Return the descriptor of a new file of memory alone, which other users may not open; the system would let them."""
+    """Return the descriptor of a new anonymous memory file that other users cannot open."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     os.fchmod(descriptor, 0o600)
     return descriptor
 
 
 class OwnedFolder:
-    """A folder to which only this user, or root, can write; open until `close`.
+    """A folder that only this user, or root, can write to; open until `close`.
 
-    Files in it hold their length and a digest of their name and content, by which `read` notices one that is not whole.
+    Its files begin with their length and a digest of name and content, by which `read` notices one that is not whole.
 
     Args:
-        path: Folder.
-        mode: With which the folder is made where it is missing, after those above it; 0 where it is only to be read. Its files can be read
-            by whoever can read the folder.
+        path: The folder.
+        mode: Mode for making a missing folder; 0 for a folder that is only read. Who can read the folder can read its files.
 
     Raises:
-        UntrustedError: The folder is a link, belongs to another user, or others may write to it.
-        OSError: It cannot be opened, or made and written where ``mode`` is given.
+        UntrustedError: the folder is a link, belongs to another user, or others may write to it.
+        OSError: it cannot be opened, or, with ``mode``, made and written.
     """
 
     def __init__(self, path: Path, mode: int = 0) -> None:
@@ -103,8 +102,8 @@ class OwnedFolder:
         """Return the content of a file.
 
         Raises:
-            UntrustedError: It is a link, belongs to another user, or others may write to it.
-            OSError: There is none, or it is not whole.
+            UntrustedError: the file is a link, belongs to another user, or others may write to it.
+            OSError: there is none, or it is not whole.
         """
         with self._file(name, os.O_RDONLY) as file, open(file, "rb", closefd=False) as stream:
             head, content = stream.read(_HEAD.size), stream.read()
@@ -116,17 +115,17 @@ class OwnedFolder:
         """Replace a file as a whole.
 
         Raises:
-            OSError: The file is as it was, and no temporary file is left.
+            OSError: the file is as it was, and no temporary file is left.
         """
         _replace(self._descriptor, name, _head(name, content) + content, self._mode)
 
     @contextmanager
     def lock(self, name: str, patience_s: float = 0.0) -> Iterator[bool]:
-        """Hold the lock of a name; yield False where another process has kept it for as long as this one waits.
+        """Hold the lock of a name; yield False where another process keeps it for longer than ``patience_s``.
 
         Raises:
-            UntrustedError: As of `read`, for the lock's file.
-            OSError: The lock's file cannot be made, or the file system has no locks.
+            UntrustedError: as `read`, for the lock's file.
+            OSError: the lock's file cannot be made, or the file system has no locks.
         """
         end = time.monotonic() + patience_s
         with self._file(name, os.O_RDWR | os.O_CREAT) as file:
@@ -144,7 +143,7 @@ class OwnedFolder:
 
 
 def _opened(path: Path, flags: int, fits: Callable[[int], bool], folder: int | None = None) -> int:
-    """Descriptor of a file of ``folder``, or of any, once it is known to be of the right kind and nobody else's."""
+    """Open a file of ``folder``, or of any, and return its descriptor once its kind and owner are checked."""
     try:
         descriptor = os.open(path if folder is None else path.name, flags | _SAFE, 0o600, dir_fd=folder)
     except OSError as error:
@@ -174,7 +173,7 @@ def _try_lock(file: int) -> bool:
 
 
 def _head(name: str, content: bytes) -> bytes:
-    """What stands before a content; the digest needs no more than to notice damage, and no import of a library for cryptography."""
+    """Return a file's first bytes; their digest detects damage and needs no import of a cryptographic library."""
     return _HEAD.pack(_FORMAT, len(content), source_hash(name.encode() + b"\0" + content))
 
 
@@ -184,7 +183,7 @@ def _is_stream(path: Path) -> bool:
 
 @contextmanager
 def _searched(folder: Path) -> Iterator[int]:
-    """Descriptor by which files of a folder are named, which needs no right to list them."""
+    """Yield a folder's descriptor for naming its files, which needs no right to list them."""
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield descriptor
@@ -193,7 +192,7 @@ def _searched(folder: Path) -> Iterator[int]:
 
 
 def _temporary(folder: int, mode: int) -> tuple[str, int]:
-    """A new file with a name that nobody can guess, and its descriptor."""
+    """Create a file with a random name; return name and descriptor."""
     name = f".hpcoll-{os.urandom(8).hex()}"
     return name, os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE, mode, dir_fd=folder)
 

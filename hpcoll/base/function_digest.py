@@ -1,6 +1,6 @@
-"""What a Python function does, as text that is the same in all processes of a program: its code and the constants that it uses.
+"""The digest of a Python function: its code and the constants that it uses, equal in all processes of a program.
 
-Addresses, and the order of sets, differ between processes; so only values of plain types are in it, and of others their types.
+Addresses and the order of sets differ between processes. So the digest has the values of plain types only, and the types of others.
 """
 
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
-_DEPTH = 8  # functions that call functions
+_DEPTH = 8  # of functions that call functions
 
 
 def parts_of(value: Any, depth: int = _DEPTH) -> Iterator[str]:
-    """The parts of a function, or of a value that one uses.
+    """Yield the parts that a digest is made of: those of a function, or of a value that a function uses.
 
     >>> def two(a, b, factor=2):
     ...     return a + factor * b
@@ -23,7 +23,7 @@ def parts_of(value: Any, depth: int = _DEPTH) -> Iterator[str]:
     >>> [*parts_of(two)] == [*parts_of(three)], [*parts_of(3.5)]
     (False, ['float 3.5'])
     """
-    function = getattr(value, "py_func", value)  # of what Numba has compiled
+    function = getattr(value, "py_func", value)  # behind Numba's wrapper
     code = getattr(function, "__code__", None)
     if isinstance(code, CodeType):
         yield from _of_function(function, code, depth - 1) if depth else ()

@@ -1,4 +1,4 @@
-"""JSON files that others may have written, and checked members of what is in them: what is wrong is named by its path in the file."""
+"""JSON files from untrusted writers, and their members, checked; errors name the path in the file."""
 
 import json
 import sys
@@ -10,18 +10,18 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import LINE, VALUE, printable
 from hpcoll.base.units import format_nbytes
 
-MAX_NBYTES, MAX_MARKS = 64 << 20, 8_000_000  # of a file, and of what is between values: Python makes less than 1 GB of that, whatever it is
+MAX_NBYTES, MAX_MARKS = 64 << 20, 8_000_000  # of a file, and commas, colons and brackets in it: Python makes less than 1 GB of these
 _MARKS = (b",", b":", b"[", b"{")
 MAX_INTEGER = 2**63 - 1
 _NAMES = {int: "an integer", str: "text", list: "a list", dict: "an object", (int, float): "a number"}
 
 
 def read_json(file: str | Path, subject: str) -> Any:
-    """What a JSON file has.
+    """Return the content of a JSON file.
 
     Args:
-        file: Its name.
-        subject: The same, for texts.
+        file: Path of the file.
+        subject: Name of the file in error texts.
 
     Raises:
         ArgumentError: it cannot be read, is too large, or is no JSON.
@@ -45,16 +45,16 @@ def read_json(file: str | Path, subject: str) -> Any:
 
 
 def member(content: Any, key: str, wanted: Any, where: str) -> Any:
-    """A member of a JSON object, of one type; ``true`` and ``false`` are no numbers.
+    """Return a member of a JSON object, of one type; ``true`` and ``false`` are no numbers.
 
     Args:
-        content: What should be the object.
-        key: The member's name.
+        content: The object.
+        key: Name of the member.
         wanted: ``int``, ``str``, ``list``, ``dict``, or ``(int, float)``.
-        where: Path of the object, empty for the whole file.
+        where: Path of the object in the file, empty for the whole file.
 
     Raises:
-        ArgumentError: not an object, no such member, or of another type.
+        ArgumentError: no object, no such member, or a member of another type.
     """
     if not isinstance(content, dict):
         raise refused(where, "an object", content)
@@ -66,7 +66,7 @@ def member(content: Any, key: str, wanted: Any, where: str) -> Any:
 
 
 def integer(content: Any, key: str, where: str, least: int = 1, most: int = MAX_INTEGER) -> int:
-    """A member that is an integer from ``least`` to ``most``; raises as `member`."""
+    """Return a member that is an integer from ``least`` to ``most``; raises as `member`."""
     value = member(content, key, int, where)
     if not least <= value <= most:
         raise refused(_path(where, key), f"an integer from {least} to {most}", value)
@@ -74,7 +74,7 @@ def integer(content: Any, key: str, where: str, least: int = 1, most: int = MAX_
 
 
 def number(content: Any, key: str, where: str, fits: Callable[[float], bool], expected: str) -> float:
-    """A member that is a finite number and fits, which ``expected`` says in words; raises as `member`."""
+    """Return a member that is a finite number for which ``fits`` holds; ``expected`` says that in words. Raises as `member`."""
     value = member(content, key, (int, float), where)
     if not abs(value) <= sys.float_info.max or not fits(value):
         raise refused(_path(where, key), expected, value)
@@ -82,7 +82,7 @@ def number(content: Any, key: str, where: str, fits: Callable[[float], bool], ex
 
 
 def checked(check: Callable[..., object], where: str, *arguments: str) -> None:
-    """Call a check of something at a path, and say where it is that is refused."""
+    """Call a check, and prefix the path of the field to the `ArgumentError` that it raises."""
     try:
         check(*arguments)
     except ArgumentError as error:
@@ -90,12 +90,12 @@ def checked(check: Callable[..., object], where: str, *arguments: str) -> None:
 
 
 def _path(where: str, key: str) -> str:
-    """That of a member of the object at a path."""
+    """Return the path of a member of the object at path ``where``."""
     return f"{where}.{key}" if where else key
 
 
 def refused(where: str, expected: str, content: Any) -> ArgumentError:
-    """The error that says what a field should have, and how what it has begins: of what is nested deeply, no more is looked at."""
+    """Return the error for a field's content; the text quotes only the beginning of the content, without visiting deep levels."""
     got = ""
     for piece in json.JSONEncoder().iterencode(content):
         got += piece

@@ -1,10 +1,10 @@
-"""A key-value store that a process keeps for others: its server, and connections to it for whoever knows its key.
+"""A key-value store in one process, and authenticated connections to it for clients that know its key.
 
-Other users of the machine can connect too. A connection that has not shown the key costs the server one descriptor, for ten seconds at
-most; up to 64 bytes of it are read, and none are unpickled.
+Other users of the machine can connect too. A connection without the key costs the server one descriptor for at most ten seconds. The
+server reads up to 64 bytes from it and unpickles none.
 
-The handshake: the server sends 32 random bytes; the client sends 32 of its own and a proof; the server sends a proof. A proof is an
-HMAC-SHA256 of both sides' bytes and of who proves, so that neither side's proof is the other's.
+Handshake: the server sends a nonce of 32 bytes; the client sends a nonce of its own and a proof; the server sends a proof. A proof is an
+HMAC-SHA256 of the prover's name and both nonces, so that neither side can return the other's.
 """
 
 import hmac
@@ -15,12 +15,11 @@ import socket
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 from typing import NamedTuple
-
-from hpcoll.base.key_value_table import Table
 
 Address = tuple[str, int]
 
@@ -28,18 +27,84 @@ LOOPBACK = "127.0.0.1"
 _HANDSHAKE_S = 10.0
 _CONNECT_S = 3.0
 _MOST_PENDING = 64
-_PAUSE_S = 0.1  # where the process has no descriptor or memory for one more connection
+_PAUSE_S = 0.1  # while the process has no descriptor or memory for another connection
 _AGAIN_S = 0.01
 _NBYTES = 32  # of a nonce and of a proof
 _SERVER, _CLIENT = b"server", b"client"
 _REFUSED = bytes(_NBYTES)
 
 
+class Table:
+    """The keys and values, for many threads at once."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._changed = threading.Condition()
+        self._ended = False
+
+    def set(self, key: str, value: bytes) -> None:
+        """Set a value and wake the threads that wait for it."""
+        with self._changed:
+            self._values[key] = value
+            self._changed.notify_all()
+
+    def get(self, keys: Sequence[str], limit_s: float) -> list[bytes] | None:
+        """Return the values of keys once all exist; None when that takes longer than ``limit_s``.
+
+        Raises:
+            EOFError: the table has ended.
+        """
+        with self._changed:
+            found = self._changed.wait_for(lambda: self._ended or self._values.keys() >= set(keys), limit_s)
+            if self._ended:
+                raise EOFError
+            return [self._values[key] for key in keys] if found else None
+
+    def has(self, keys: Sequence[str]) -> bool:
+        """Say whether all keys exist."""
+        return self.get(keys, 0) is not None
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a decimal number, which begins at 0, and return the sum."""
+        with self._changed:
+            total = int(self._values.get(key, b"0")) + amount
+            self.set(key, str(total).encode())
+            return total
+
+    def append(self, key: str, value: bytes) -> None:
+        """Append to a value, which begins empty."""
+        with self._changed:
+            self.set(key, self._values.get(key, b"") + value)
+
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+        """Set a key that has the expected value, or a new key of which b"" is expected; return its value afterwards."""
+        with self._changed:
+            found = self._values.get(key)
+            if found == expected or (found is None and not expected):
+                self.set(key, desired)
+            return self._values.get(key, expected)
+
+    def delete(self, key: str) -> bool:
+        """Delete a key and say whether it existed."""
+        with self._changed:
+            return self._values.pop(key, None) is not None
+
+    def size(self) -> int:
+        """Return the number of keys."""
+        return len(self._values)
+
+    def end(self) -> None:
+        """Wake all waiting threads for good."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+
 class Server:
-    """A server of a key-value store, until it is dropped.
+    """The server of a key-value store; it ends when it is dropped.
 
     Args:
-        host: IPv4 address of this host, the only one that the server listens at.
+        host: IPv4 address of this host, the only one on which the server listens.
 
     Attributes:
         address: Host and port.
@@ -59,22 +124,22 @@ class Server:
 
 
 def _stop(waking: socket.socket, pid: int) -> None:
-    """Let the server's thread end, unless this is a child that a fork made: it has but a copy of the server."""
+    """End the server's thread, unless this process is a fork's child, which has but a copy of the server."""
     with waking, suppress(OSError):
         if os.getpid() == pid:
             waking.send(b"\0")
 
 
 class _Pending(NamedTuple):
-    """A connection that has not shown the key yet."""
+    """A connection in its handshake."""
 
     nonce: bytes
     said: bytearray
-    end: float  # of its time
+    end: float  # of the handshake's time
 
 
 class _Acceptor:
-    """The thread that accepts connections, and a thread for each that has shown the key."""
+    """The thread that accepts connections; a connection that has shown the key gets a thread of its own."""
 
     def __init__(self, listener: socket.socket, woken: socket.socket, key: bytes) -> None:
         self._listener, self._woken, self._key, self._table = listener, woken, key, Table()
@@ -87,10 +152,10 @@ class _Acceptor:
             self._selector.register(one, selectors.EVENT_READ)
 
     def run(self) -> None:
-        """Accept connections until woken, then end all for whoever has copies of them: children that a fork made."""
+        """Accept connections until woken, then shut down all, also those that a fork's children have copies of."""
         with self._selector, self._woken, self._listener:
             while self._woken not in (ready := self._ready()):
-                for sock in ready - {self._listener}:  # before one more is accepted: a rank answers soon
+                for sock in ready - {self._listener}:  # before accepting another: ranks answer quickly
                     self._read(sock)
                 while self._pending and self._oldest_end() <= time.monotonic():
                     self._drop_oldest()
@@ -123,7 +188,7 @@ class _Acceptor:
         try:
             sock, _ = self._listener.accept()
             self._selector.register(sock, selectors.EVENT_READ)
-        except OSError:  # no descriptor or no memory: pending ones give theirs, or it is waited for
+        except OSError:  # no descriptor or memory: take a pending connection's, or wait for some
             if self._pending:
                 self._drop_oldest()
             else:
@@ -133,7 +198,7 @@ class _Acceptor:
             self._drop_oldest()
         sock.setblocking(False)
         self._pending[sock] = _Pending(nonce := secrets.token_bytes(_NBYTES), bytearray(), time.monotonic() + _HANDSHAKE_S)
-        with suppress(OSError):  # it has gone, as will be read
+        with suppress(OSError):  # the client is gone, as reading will show
             sock.send(nonce)
 
     def _read(self, sock: socket.socket) -> None:
@@ -157,12 +222,12 @@ class _Acceptor:
         self._clients.add(sock)
         try:
             threading.Thread(target=self._serve, args=(sock, proof), name="hpcoll-store", daemon=True).start()
-        except RuntimeError:  # no more threads: the client, which hears no proof, tries again
+        except RuntimeError:  # no more threads: a client that gets no proof tries again
             self._clients.remove(sock)
             sock.close()
 
     def _serve(self, sock: socket.socket, proof: bytes) -> None:
-        """Answer one client until it goes."""
+        """Answer one client until it disconnects."""
         sock.setblocking(True)
         connection = Connection(sock.fileno())
         try:
@@ -179,12 +244,12 @@ class _Acceptor:
 
 
 def connect(address: Address, key: bytes) -> Connection:
-    """Return a connection to a server, which has shown that it knows the key.
+    """Connect to a server and authenticate both sides.
 
-    What is sent is a method of the table and its arguments, what is received is its result.
+    A client sends the name of a method of `Table` with its arguments, and receives the result.
 
     Raises:
-        OSError: nobody listens there, or the handshake does not end in time.
+        OSError: nobody listens there, or the handshake takes too long.
         EOFError: the server has no room.
         AuthenticationError: one side does not know the other's key.
     """
@@ -195,14 +260,14 @@ def connect(address: Address, key: bytes) -> Connection:
                 _authenticate(sock, key, end)
                 sock.settimeout(None)
                 return Connection(sock.detach())
-            except (EOFError, ConnectionError):  # the server made room for others
+            except (EOFError, ConnectionError):  # the server dropped the connection in favour of others
                 if time.monotonic() > end:
                     raise
         time.sleep(_AGAIN_S)
 
 
 def _authenticate(sock: socket.socket, key: bytes, end: float) -> None:
-    """The client's side of the handshake."""
+    """Run the client's side of the handshake."""
     nonces = _received(sock, _NBYTES, end) + secrets.token_bytes(_NBYTES)
     sock.sendall(nonces[_NBYTES:] + _proof(key, _CLIENT, nonces))
     if not hmac.compare_digest(_received(sock, _NBYTES, end), _proof(key, _SERVER, nonces)):
@@ -210,7 +275,7 @@ def _authenticate(sock: socket.socket, key: bytes, end: float) -> None:
 
 
 def _received(sock: socket.socket, nbytes: int, end: float) -> bytes:
-    """Return so many bytes, however they come."""
+    """Receive exactly ``nbytes`` bytes."""
     found = b""
     while len(found) < nbytes:
         sock.settimeout(max(_AGAIN_S, end - time.monotonic()))
@@ -221,11 +286,11 @@ def _received(sock: socket.socket, nbytes: int, end: float) -> bytes:
 
 
 def _proof(key: bytes, side: bytes, nonces: bytes) -> bytes:
-    """Return what shows that a side, the server or the client, knows the key."""
+    """Return the proof that a side, the server or the client, knows the key."""
     return hmac.digest(key, side + nonces, "sha256")
 
 
 def _shut(sock: socket.socket) -> None:
-    """End a connection for all who have a copy of it."""
+    """Shut a connection down in all processes that have a copy of it."""
     with suppress(OSError):  # it has ended
         sock.shutdown(socket.SHUT_RDWR)

@@ -1,25 +1,25 @@
-"""What launchers of MPI programs tell their processes: environment variables of rank, number of ranks, and the same of the node."""
+"""Environment variables by which launchers of MPI programs tell a process its rank, the number of ranks, and both on its node."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from hpcoll.base.units import is_count
 
-OPEN_MPI, MPICH, ANY = "Open MPI", "MPICH", ""  # families: whose libraries a launcher serves
-# Beginnings of all their variables. A child without any is an MPI program of one process.
+OPEN_MPI, MPICH, ANY = "Open MPI", "MPICH", ""  # families of MPI libraries
+# Prefixes of all their variables. A child process without any is an MPI program of its own, with one rank.
 PREFIXES = ("OMPI_COMM", "PMIX_", "PMI_", "PMI2_", "PRTE_", "SLURM_", "MPI_LOCAL", "HYDRA_", "HYDI_", "PALS_", "ALPS_", "FLUX_")
 
 
 class Variables(NamedTuple):
-    """Variables of one launcher; the empty string where it has none.
+    """The variables of one launcher; the empty string where it has none.
 
     Attributes:
-        name: The launcher, as a user knows it.
-        family: Whose libraries it serves; the empty string when that depends on its options.
-        rank, nranks: Of the program.
-        local_rank: Rank among those of the node.
-        also: One that must be set, too, for it to be this launcher.
-        inherited: Whether they are left over in whatever is started from a shell under it.
+        name: The launcher's name for users.
+        family: The MPI libraries that it serves; the empty string where its options decide.
+        rank: Rank in the program; ``nranks``: number of ranks.
+        local_rank: Rank on the node.
+        also: A variable that must be set, too, for it to be this launcher.
+        inherited: Programs started from a shell under this launcher inherit its variables.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Variables(NamedTuple):
     inherited: bool = False
 
 
-# The first that fits counts: mpirun may have used srun.
+# The first match counts: mpirun may have used srun.
 LAUNCHERS = (
     Variables("jsrun", ANY, "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", inherited=True),
     Variables("Open MPI's mpirun", OPEN_MPI, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
@@ -45,12 +45,12 @@ LAUNCHERS = (
 )
 
 _LOCAL_NRANKS = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
-YIELDS = "OMPI_MCA_mpi_yield_when_idle"  # how a user tells Open MPI that cores have several ranks
+YIELDS = "OMPI_MCA_mpi_yield_when_idle"  # tells Open MPI that ranks share cores
 _NO = ("", "0", "false", "f", "no", "n", "disabled", "off")
 
 
 def local_nranks(environment: Mapping[str, str]) -> int:
-    """Ranks of the program on this node, 0 where no launcher says it.
+    """Return the number of ranks of the program on this node; 0 where no launcher says it.
 
     >>> local_nranks({"MPI_LOCALNRANKS": "4"}), local_nranks({"OMPI_COMM_WORLD_LOCAL_SIZE": "2(x3)"}), local_nranks({})
     (4, 0, 0)
@@ -59,7 +59,7 @@ def local_nranks(environment: Mapping[str, str]) -> int:
 
 
 def number_in(environment: Mapping[str, str], name: str) -> int:
-    """The rank or the number of ranks that a variable says; 0 where it says none.
+    """Return the rank or the number of ranks in a variable; 0 where it has neither.
 
     >>> number_in({"PMI_RANK": "3"}, "PMI_RANK"), number_in({"PMI_RANK": "9" * 5000}, "PMI_RANK"), number_in({}, "PMI_RANK")
     (3, 0, 0)
@@ -69,11 +69,11 @@ def number_in(environment: Mapping[str, str], name: str) -> int:
 
 
 def local_rank(environment: Mapping[str, str], nranks: int | None = None) -> int | None:
-    """Rank of this process among those of its node, None where no launcher says it; what may be left over from a shell comes last.
+    """Return the rank of this process on its node; None where no launcher says it. Inherited variables count last.
 
     Args:
-        environment: Variables of the process.
-        nranks: Ranks of the program, where they are known: a launcher that speaks of another number does not count.
+        environment: The variables of the process.
+        nranks: Ranks of the program, if known: launchers with another number do not count.
 
     >>> local_rank({"SLURM_LOCALID": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}), local_rank({}), local_rank({"SLURM_LOCALID": "x"})
     (1, None, None)
@@ -86,7 +86,7 @@ def local_rank(environment: Mapping[str, str], nranks: int | None = None) -> int
 
 
 def gives_cores_away(environment: Mapping[str, str]) -> bool:
-    """Whether a user, or a launcher that has more ranks than it was given cores, says that ranks give their core away while they wait.
+    """Say whether ranks yield their core while they wait, as a user or a launcher short of cores asks for.
 
     >>> [gives_cores_away({YIELDS: value}) for value in ("1", "true", "0", "No", "")], gives_cores_away({})
     ([True, True, False, False, False], False)

@@ -1,7 +1,6 @@
-"""Reduction operators as data. Knows no MPI, no array library and no algorithm.
+"""Reduction operators as data: a name, an identity and two promises (commutative, and the kinds of elements that it takes).
 
-An operator is a name, an identity and two promises (commutative, and which element kinds it takes). What it does
-to elements lives in `hpcoll.kernels`; a user's operator carries its own Python function.
+Knows no MPI, no array library and no algorithm. `hpcoll.kernels` has the code of built-in operators; a user's operator has a function.
 """
 
 import zlib
@@ -11,22 +10,20 @@ from functools import cached_property
 from typing import Any
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.function_digest import parts_of
 
 
 @dataclass(frozen=True, eq=False)
 class ReduceOp:
-    """An element-wise, associative binary operator.
+    """An element-wise, associative binary operator; `reduce_op` and `premul_sum` make some.
 
     Attributes:
-        name: ``"sum"``, ``"max"``, ...: the kernel's name, or the user function's.
-        kinds: Element kinds it takes, letters of `hpcoll.base.dtypes.KINDS`: ``b`` bool, ``i`` integer, ``f`` real floating,
-            ``c`` complex.
-        commutative: Whether ranks may be combined in any order. If not, only order-preserving schedules are used.
-        identity: Neutral element, or None where there is none.
-        function: A user's scalar function ``(left, right) -> value``, or None for a built-in.
-        premultiplier: Factor applied to this rank's contribution before the reduction, or None.
-        average: Whether the result is divided by the number of ranks.
+        name: Name of the kernel, such as ``"sum"``, or of the user's function.
+        kinds: Kinds of elements that it takes: ``b`` bool, ``i`` integer, ``f`` real floating, ``c`` complex.
+        commutative: Ranks may be combined in any order; else only algorithms that keep rank order serve it.
+        identity: Neutral element, or None.
+        function: A user's scalar function ``(left, right) -> value``, or None.
+        premultiplier: Factor for this rank's contribution, or None.
+        average: The result is divided by the number of ranks.
     """
 
     name: str
@@ -39,7 +36,9 @@ class ReduceOp:
 
     @cached_property
     def digest(self) -> int:
-        """32 bits of all that decides what a user's operator does: equal on all ranks of a program for one and the same operator."""
+        """32 bits that tell users' operators apart; equal on all ranks for one operator of a program."""
+        from hpcoll.base.function_digest import parts_of
+
         return zlib.crc32("\0".join((self.name, str(self.commutative), *parts_of(self.identity), *parts_of(self.function))).encode())
 
     def __repr__(self) -> str:
@@ -62,10 +61,13 @@ BUILTIN = {op.name: op for op in (SUM, PROD, MIN, MAX, LAND, LOR, LXOR, BAND, BO
 
 
 def premul_sum(factor: float | complex) -> ReduceOp:
-    """Sum of each rank's contribution times its own factor; the factor may differ from rank to rank.
+    """Return the operator that multiplies each rank's contribution by a factor and adds the products.
 
     Args:
-        factor: Finite number; complex only with complex arrays.
+        factor: Finite number of this rank, which may differ from rank to rank; complex with complex arrays only.
+
+    Returns:
+        An operator for reductions of floating-point and complex arrays, as ``op=hpcoll.premul_sum(0.5)``.
     """
     return ReduceOp("premul_sum", "fc", premultiplier=factor)
 
@@ -73,14 +75,19 @@ def premul_sum(factor: float | complex) -> ReduceOp:
 def reduce_op(
     function: Callable[[Any, Any], Any], identity: Any = None, commutative: bool = True, *, name: str | None = None
 ) -> ReduceOp:
-    """An operator from a scalar Python function that Numba can compile.
+    """Return the operator of a scalar Python function, which Numba compiles.
+
+    All ranks make it from the same function.
 
     Args:
-        function: ``(left, right) -> value``, associative; ``left`` comes from the lower ranks. Both arguments and the result are
-            scalars of the array's element type (float32 for float16 and bfloat16 arrays).
+        function: ``(left, right) -> value``, associative; ``left`` comes from the lower ranks. All three are scalars of the array's
+            element type (float32 for float16 and bfloat16 arrays).
         identity: Neutral element, or None.
-        commutative: False keeps rank order: only order-preserving schedules are then used.
-        name: What logs and errors call it; default: the function's own name.
+        commutative: False: only algorithms that keep rank order serve the operator.
+        name: Name in logs and errors; None: the function's.
+
+    Returns:
+        An operator for ``op=`` of any reduction, on arrays of any element type for which Numba compiles the function.
 
     Raises:
         ArgumentError: ``function`` is not callable.

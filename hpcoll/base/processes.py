@@ -1,4 +1,4 @@
-"""What the system says of a process: running, stopped, gone, and how long it has computed."""
+"""Processes of this node as Linux sees them: running, stopped or gone, and the CPU time that they used."""
 
 import os
 import sys
@@ -8,34 +8,35 @@ from hpcoll.base.text import printable
 
 PROC = Path("/proc")
 RUNNING, STOPPED, TRACED, GONE = "running", "stopped", "stopped by a debugger", "gone"
-HOW_GONE = "has ended: it was killed, or left without MPI_Finalize"  # what is said of a rank whose process is gone without a word
-ENDED_BY = "was ended by "  # and an exception
+HOW_GONE = "has ended: it was killed, or left without MPI_Finalize"  # of a rank whose process is gone without a word
+ENDED_BY = "was ended by "  # an exception
 _STATES = {"T": STOPPED, "t": TRACED, "Z": GONE, "X": GONE, "x": GONE}
 
 
 def state_of(pid: int) -> str:
-    """State of a process of this machine; a zombie is gone."""
+    """Return the state of a process; a zombie is gone."""
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            text = file.read()
+        return _STATES.get(_fields(pid)[0], RUNNING)
     except (FileNotFoundError, ProcessLookupError):
         return GONE
     except OSError:
         return RUNNING
-    return _STATES.get(text.rpartition(")")[2].split()[0], RUNNING)
 
 
 def how_it_ends() -> str:
-    """How the program of this process ends, which is about to: what is said of its rank."""
+    """Return the words for how this process's program ends, for texts on other ranks."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     return "has ended its program" if error is None else printable(f"{ENDED_BY}{type(error).__name__}: {error}", 1000)
 
 
 def cpu_s(pid: int) -> float | None:
-    """Seconds for which a process has had a core, its threads together; None where the system does not say."""
+    """Return the CPU seconds that a process has used, all threads together; None where Linux does not say."""
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            words = file.read().rpartition(")")[2].split()
-        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")  # in user and in system mode
-    except (OSError, IndexError, ValueError):
+        return sum(map(int, _fields(pid)[11:13])) / os.sysconf("SC_CLK_TCK")  # user and system mode
+    except (OSError, ValueError):
         return None
+
+
+def _fields(pid: int) -> list[str]:
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()

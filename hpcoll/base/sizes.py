@@ -1,8 +1,8 @@
-"""Symbolic sizes: integers that are formulas of a call's counts, so that a program is written once for all counts.
+"""Symbolic sizes: integers that are formulas of a call's counts, so that one program serves all counts.
 
-Arithmetic on a `Size` gives another one. Wherever code decides by a `Size` (compares it, counts to it, uses it as an index), the decision
-is noted as a condition; what was made of sizes holds for all counts for which every decision comes out the same. This is how a tracing
-compiler specialises, with its guards. `Sizes.code` is what compiled code evaluates (`hpcoll.runtime.engine.compiled.resize`).
+Arithmetic on a `Size` gives another one. Where code decides by a `Size` (compares it, counts to it, indexes with it), `Sizes` records the
+decision as a condition. A program holds for all counts for which every decision comes out the same. Tracing compilers specialise in this
+way, with guards. Compiled code evaluates `Sizes.code` (`hpcoll.runtime.engine.compiled.resize`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
-# Kinds of records in `Sizes.code`: [kind, argument, number of terms, then a coefficient and a variable for each]. The sum of the terms is
-# FLOOR, CLAMP: the next variable, divided by the argument and rounded down, or if it is negative, else 0; SAME, OTHER, NOT_NEGATIVE: to be
-# 0, not 0, at least 0; ROOM: to be at most the word so many bytes behind the start of the engine's array; STORE: for the word there.
+# Kinds of records in `Sizes.code`, each [kind, argument, number of terms, then a coefficient and a variable for each term]. The sum of
+# the terms, by kind: FLOOR: divided by the argument and rounded down, it is the next variable. CLAMP: the next variable is the sum if
+# negative, else 0. SAME, OTHER, NOT_NEGATIVE: the sum must be 0, not 0, at least 0. ROOM: it must not exceed the int64 at byte
+# `argument` of the engine's array. STORE: it is stored there.
 FLOOR, CLAMP, SAME, OTHER, NOT_NEGATIVE, ROOM, STORE = range(7)
 
 Terms: TypeAlias = tuple[tuple[int, int], ...]  # (variable, coefficient), by variable; variable 0 is the constant 1
@@ -22,14 +23,14 @@ Number: TypeAlias = "int | Size"
 
 
 class Sizes:
-    """The variables of one program: the counts that a call brings, and what follows from them.
+    """The variables of one program: a call's counts, and the sizes defined from them.
 
     Args:
-        counts: Of the call at hand: decisions come out as for these.
+        counts: Counts of the call at hand, for which decisions are made.
 
     Attributes:
-        values: Of all variables: 1, the counts, then those that were defined.
-        given: The counts as sizes.
+        values: Values of all variables: 1, the counts, then the defined ones.
+        given: The counts as `Size` objects.
     """
 
     def __init__(self, counts: Iterable[int]) -> None:
@@ -39,7 +40,7 @@ class Sizes:
         self._known: dict[tuple[int, int, Terms], Any] = {}
 
     def define(self, kind: int, argument: int, terms: Terms) -> Number:
-        """A new variable, unless there is an equal one."""
+        """Return the variable of this definition, a new one where there is none yet."""
         key = kind, argument, terms
         if key not in self._known:
             total = self.total(terms)
@@ -50,22 +51,22 @@ class Sizes:
         return found
 
     def condition(self, kind: int, terms: Terms) -> None:
-        """Note what was decided."""
+        """Record a decision."""
         key = kind, 0, terms
         if key not in self._known:
             self._known[key] = None
             self._records.append(key)
 
     def total(self, terms: Terms) -> int:
-        """The sum of terms, at the values at hand."""
+        """Return the sum of terms at the current values."""
         return sum(coefficient * self.values[variable] for variable, coefficient in terms)
 
     def code(self, rooms: Iterable[tuple[Number, int]], stores: Iterable[tuple[Size, int]]) -> np.ndarray:
-        """The records.
+        """Return the records as an int64 array.
 
         Args:
-            rooms: Sizes that must not exceed an int64, and where that is: in bytes from the engine's array on.
-            stores: Sizes, and where the int64 is that is set to each.
+            rooms: Sizes that must not exceed an int64, each with that int64's byte in the engine's array.
+            stores: Sizes, each with the byte of the int64 that it is stored to.
         """
         last = [(ROOM, at, size.terms) for size, at in rooms if isinstance(size, Size)]
         last += [(STORE, at, size.terms) for size, at in stores]
@@ -78,7 +79,7 @@ class Sizes:
 
 
 class Size:
-    """A sum of variables times constants, which behaves as the integer that it is for the counts at hand."""
+    """A sum of variables times constants that behaves as its integer value for the current counts."""
 
     __slots__ = ("sizes", "terms", "value")
 
@@ -142,11 +143,8 @@ class Size:
             return NotImplemented
         return self._decide(other, SAME, OTHER, self.value == int_value(other))
 
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
     def __lt__(self, other: Number) -> bool:
-        """Not noted as ``other - self > 0`` but as what is at least 0."""
+        """Record, either way, a difference that is at least 0."""
         holds = self.value < int_value(other)
         self._order(other - self - 1 if holds else self - other)
         return holds
@@ -170,7 +168,7 @@ class Size:
         return self != 0
 
     def __index__(self) -> int:
-        """The number itself: whatever is made of it holds for this one only."""
+        """Return the value; a program that uses it holds for this value only."""
         self.sizes.condition(SAME, (self - self.value).terms)  # type: ignore[union-attr]
         return self.value
 
@@ -187,12 +185,12 @@ class Size:
 
 
 def int_value(number: Number) -> int:
-    """The number for the counts at hand, without deciding anything."""
+    """Return the value for the current counts, without a decision."""
     return number.value if isinstance(number, Size) else number
 
 
 def least(one: Number, other: Number) -> Number:
-    """``min``, without deciding which."""
+    """Return ``min``, without a decision."""
     if isinstance(one, Size) or isinstance(other, Size):
         difference = one - other
         return other + difference.sizes.define(CLAMP, 0, difference.terms) if isinstance(difference, Size) else min(difference, 0) + other
@@ -200,5 +198,5 @@ def least(one: Number, other: Number) -> Number:
 
 
 def largest(one: Number, other: Number) -> Number:
-    """``max``, without deciding which."""
+    """Return ``max``, without a decision."""
     return one + other - least(one, other)

@@ -1,14 +1,14 @@
-"""What others have named or written, made fit for a terminal, a log or an error text. Imports nothing of hpcoll.
+"""Foreign text made fit for a terminal, a log or an error text. Imports nothing of hpcoll.
 
 Names of communicators, hosts and files, arguments of programs, values of variables and contents of files may hold anything: sequences
 that a terminal obeys, marks that turn the direction of what follows, megabytes.
 """
 
-NAME, VALUE, LINE = 200, 100, 4000  # most characters of a name or sentence, of a refused value, of a line that quotes some
+NAME, VALUE, LINE = 200, 100, 4000  # most characters of a name, of a refused value, of a line that quotes some
 
 
 def printable(text: str, most: int = NAME) -> str:
-    """A text in one line of printable characters, cut where it is longer than ``most``; what is none of these becomes a question mark.
+    """Return a text as one line of printable characters, others as question marks, cut after ``most``.
 
     >>> printable("a\\tb\\n c"), printable("Größe \\x1b[31m"), printable("abcdef", 4)
     ('a b c', 'Größe ?[31m', 'abc…')
@@ -20,7 +20,7 @@ def printable(text: str, most: int = NAME) -> str:
 
 
 def quoted(value: object) -> str:
-    """A value that is refused, as Python writes it: in printable characters already, and cut where it is longer than `VALUE`.
+    """Return the repr of a refused value, cut after `VALUE` characters.
 
     >>> quoted("a\\x1b"), len(quoted("9" * 5000))
     ("'a\\\\x1b'", 100)

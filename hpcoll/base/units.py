@@ -1,4 +1,4 @@
-"""Byte counts, times and ranks as people write them, and how many ranks there may be. Imports errors and text only."""
+"""Byte counts, times and lists of ranks as people write them, and limits on the number of ranks."""
 
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
@@ -6,20 +6,20 @@ from typing import TypeAlias
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import quoted
 
-MAX_RANKS = 2**31 - 1  # as MPI counts them
-MAX_BUILT, MAX_SIMULATED = 1024, 1 << 18  # whose schedules one process holds, to draw or prove them; whose times it simulates
-MAX_CHUNKS = 1 << 16  # of a schedule that one process draws or simulates; segments of a message that a tuning table may ask for
+MAX_RANKS = 2**31 - 1  # of MPI
+MAX_BUILT, MAX_SIMULATED = 1024, 1 << 18  # ranks whose schedules one process builds, to draw or prove them; ranks that it simulates
+MAX_CHUNKS = 1 << 16  # chunks of a schedule that is drawn or simulated; segments of a message that a tuning table may ask for
 
-Runs: TypeAlias = Sequence[range]  # of ranks that follow each other, ascending
+Runs: TypeAlias = Sequence[range]  # consecutive ranks, ascending
 
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
-_MOST_RUNS = 8  # of ranks that a text names
+_MOST_RUNS = 8  # that a text names
 _DIGITS = len(str(MAX_RANKS))
 
 
 def parse_nbytes(text: str | int) -> int:
-    """Number of bytes in ``"256K"``, ``"1.5M"``, ``"64MiB"``, ``"8"`` or an int; K, M, G, T are powers of 1024.
+    """Return the number of bytes in ``"256K"``, ``"1.5M"``, ``"64MiB"``, ``"8"`` or an int; K, M, G, T are powers of 1024.
 
     Raises:
         ArgumentError: not a number with one of these suffixes, or negative.
@@ -39,7 +39,7 @@ def parse_nbytes(text: str | int) -> int:
 
 
 def format_nbytes(nbytes: float) -> str:
-    """Shortest of ``512 B``, ``64 KiB``, ``1.5 MiB`` that keeps three digits.
+    """Return a byte count as ``512 B``, ``64 KiB`` or ``1.5 MiB``, whichever is shortest with three digits.
 
     >>> format_nbytes(65536), format_nbytes(1572864), format_nbytes(8)
     ('64 KiB', '1.5 MiB', '8 B')
@@ -53,7 +53,7 @@ def format_nbytes(nbytes: float) -> str:
 
 
 def parse_seconds(text: str | float) -> float:
-    """Seconds in ``"60s"``, ``"10m"``, ``"500ms"``, ``"2h"`` or a number.
+    """Return the seconds in ``"60s"``, ``"10m"``, ``"500ms"``, ``"2h"`` or a number.
 
     Raises:
         ArgumentError: not a number with one of these units, or negative.
@@ -73,7 +73,7 @@ def parse_seconds(text: str | float) -> float:
 
 
 def is_count(text: str) -> bool:
-    """Whether a text is a number of ranks: from 1 to `MAX_RANKS`, in decimal digits.
+    """Say whether a text is a number of ranks: decimal digits, from 1 to `MAX_RANKS`.
 
     >>> is_count("12"), is_count("0"), is_count("9" * 5000), is_count("²"), is_count("1e3")
     (True, False, False, False, False)
@@ -82,7 +82,7 @@ def is_count(text: str) -> bool:
 
 
 def runs_of(ranks: Iterable[int]) -> list[range]:
-    """Ranks in ascending order, those that follow each other as one range.
+    """Return ranks as ascending ranges of consecutive ones.
 
     >>> runs_of([5, 0, 1, 2])
     [range(0, 3), range(5, 6)]
@@ -97,7 +97,7 @@ def runs_of(ranks: Iterable[int]) -> list[range]:
 
 
 def gaps(ranks: Sequence[int], nranks: int) -> list[range]:
-    """Ranks below ``nranks`` that are none of these, which ascend.
+    """Return the ranges of ranks below ``nranks`` that are missing from ascending ``ranks``.
 
     >>> gaps([0, 2], 2**31 - 1)
     [range(1, 2), range(3, 2147483647)]
@@ -107,7 +107,7 @@ def gaps(ranks: Sequence[int], nranks: int) -> list[range]:
 
 
 def ranks_in_words(ranks: Iterable[int]) -> str:
-    """Ranks in ascending order, runs of them as ranges, of which the first are named.
+    """Return ranks in words: ascending, consecutive ones as ranges, only the first of which are named.
 
     >>> ranks_in_words([5, 0, 1, 2]), ranks_in_words([3])
     ('ranks 0-2, 5', 'rank 3')
@@ -116,7 +116,7 @@ def ranks_in_words(ranks: Iterable[int]) -> str:
 
 
 def runs_in_words(runs: Runs) -> str:
-    """The same of runs, however long."""
+    """Return `ranks_in_words` of ranges, however long."""
     texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs[:_MOST_RUNS]]
     beyond, several = sum(map(len, runs[_MOST_RUNS:])), sum(map(len, runs)) != 1
     return f"rank{'s' if several else ''} {', '.join(texts) or 'none'}" + (f" and {beyond} more" if beyond else "")

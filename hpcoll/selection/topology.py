@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from mpi4py import MPI
 
-from hpcoll.base.caches import CPUS, domain_of
+from hpcoll.base.machine import CPUS, domain_of
 from hpcoll.base.text import printable
 from hpcoll.runtime.transports.cross_memory import ProbeWord, word
 from hpcoll.schedules.placement import Nodes, describe_all, members, numbered, parts

@@ -8,7 +8,7 @@ from typing import Any
 
 import mpi4py
 import pytest
-from test_caches import several_l3, write
+from test_machine import several_l3, write
 
 mpi4py.rc.initialize = False
 

@@ -6,7 +6,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, HpcollError
-from hpcoll.base.memory import left_nbytes
+from hpcoll.base.machine import left_nbytes
 from hpcoll.base.ops import ReduceOp
 from hpcoll.base.units import format_nbytes
 from hpcoll.cli.bench.cases import OUT_OF_PLACE, Case, bind, fill, make_buffers

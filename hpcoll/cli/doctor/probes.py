@@ -21,7 +21,7 @@ import hpcoll
 from hpcoll.base import disk_cache
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.files import OwnedFolder
-from hpcoll.base.memory import CGROUP, MEMBERSHIP, MEMINFO, cgroups, limits, machine_nbytes
+from hpcoll.base.machine import CGROUP, MEMBERSHIP, MEMINFO, cgroups, limits, machine_nbytes
 from hpcoll.base.text import printable
 from hpcoll.base.units import format_nbytes
 from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding, one_line, read

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from hpcoll.base.caches import last_level_nbytes, ncaches
+from hpcoll.base.machine import last_level_nbytes, ncaches
 from hpcoll.base.ops import BOR
 from hpcoll.base.sizes import Sizes
 from hpcoll.comm.arguments.call import Call

@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.memory import left_nbytes
+from hpcoll.base.machine import left_nbytes
 from hpcoll.base.units import format_nbytes
 from hpcoll.runtime.program.fields import STAGING_SLOTS
 from hpcoll.runtime.telemetry.status_slots import PAGE_NBYTES, StatusSlots

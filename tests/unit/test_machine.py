@@ -1,4 +1,4 @@
-"""What is read of the processor's caches, and of who shares them, on processors made up for it."""
+"""Caches, cache domains and free memory, read from files of machines made up for it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcoll.base.caches import domain_of, last_level_nbytes, ncaches
+from hpcoll.base.machine import domain_of, last_level_nbytes, left_nbytes, ncaches
 
 
 @pytest.mark.parametrize(
@@ -76,3 +76,44 @@ def test_how_many_caches_there_are(tmp_path: Path) -> None:
 def test_what_the_system_hides_is_no_domain(tmp_path: Path) -> None:
     assert domain_of(0, tmp_path) == frozenset()
     assert domain_of(0, write(tmp_path, {0: {"cache/index0/level": "unknown", "topology/core_siblings_list": "all"}})) == frozenset()
+
+
+# --- memory
+
+GB = 1 << 30
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> dict[str, Path]:
+    (tmp_path / "meminfo").write_text(f"MemTotal:  {64 * GB >> 10} kB\nMemAvailable:   {16 * GB >> 10} kB\n")
+    (tmp_path / "membership").write_text("0::/job/step\n")
+    return {"root": tmp_path / "groups", "membership": tmp_path / "membership", "meminfo": tmp_path / "meminfo"}
+
+
+def group(machine: dict[str, Path], name: str, **files: object) -> None:
+    folder = machine["root"] / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, value in files.items():
+        (folder / f"memory.{file}").write_text(f"{value}\n")
+
+
+def test_what_is_left_is_the_least_that_any_group_leaves(machine: dict[str, Path]) -> None:
+    assert left_nbytes(**machine) == 16 * GB
+    group(machine, "job", max=8 * GB, current=3 * GB)
+    group(machine, "job/step", max="max", current=GB)
+    assert left_nbytes(**machine) == 5 * GB
+    group(machine, "job/step", max=4 * GB, current=5 * GB)
+    assert left_nbytes(**machine) == 0
+
+
+def test_groups_of_the_first_version(machine: dict[str, Path]) -> None:
+    machine["membership"].write_text("3:cpu,memory:/job\n2:pids:/other\n")
+    group(machine, "memory/job", limit_in_bytes=2 * GB, usage_in_bytes=GB)
+    assert left_nbytes(**machine) == GB
+
+
+def test_a_machine_that_does_not_say(machine: dict[str, Path]) -> None:
+    machine["meminfo"].unlink()
+    assert left_nbytes(**machine) == 0
+    group(machine, "job", max=GB)
+    assert left_nbytes(**machine) == GB

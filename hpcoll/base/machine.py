@@ -1,0 +1,96 @@
+"""The machine as Linux describes it: last-level caches, the cores that share them, and the memory that control groups leave.
+
+Files and folders are parameters, so that tests can bring their own.
+"""
+
+import contextlib
+import math
+import re
+from functools import cache
+from pathlib import Path
+
+CPUS = Path("/sys/devices/system/cpu")
+CGROUP, MEMBERSHIP, MEMINFO = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/meminfo")
+_USUAL_NBYTES = 32 << 20  # of a last-level cache, where Linux does not say
+
+
+@cache
+def last_level_nbytes(folder: Path = CPUS / "cpu0/cache") -> int:
+    """Return the bytes of the largest cache of core 0, shared or private."""
+    with contextlib.suppress(OSError, ValueError):  # another system, or one that hides it
+        return max(_nbytes((one / "size").read_text()) for one in folder.glob("index*"))
+    return _USUAL_NBYTES
+
+
+@cache
+def ncaches(cpus: Path = CPUS) -> int:
+    """Return the number of last-level caches, taking core 0's as the model for all; 1 where Linux hides them."""
+    cores, sharing = sum(1 for _ in cpus.glob("cpu[0-9]*")), len(domain_of(0, cpus))
+    return max(1, cores // sharing) if sharing else 1
+
+
+def _nbytes(text: str) -> int:
+    """Return the number in ``"32768K\\n"``."""
+    number, unit = text.strip()[:-1], text.strip()[-1:]
+    return int(number) << {"K": 10, "M": 20, "G": 30}[unit] if unit in "KMG" else int(text)
+
+
+def domain_of(core: int, cpus: Path = CPUS) -> frozenset[int]:
+    """Return the cores of one core's cache domain: those that share its last-level cache.
+
+    Where no cache is shared, the domain is the socket. It is empty where Linux shows neither.
+    """
+    folder = cpus / f"cpu{core}"
+    levels = {_read(one / "level"): _read(one / "shared_cpu_list") for one in folder.glob("cache/index*")}
+    shared = _cores(levels[max(levels, key=int)] if levels and all(map(str.isdecimal, levels)) else "")
+    if shared <= _cores(_read(folder / "topology/thread_siblings_list")) | {core}:
+        return _cores(_read(folder / "topology/core_siblings_list"))
+    return shared
+
+
+def _cores(text: str) -> frozenset[int]:
+    """Return the cores in ``"0-3,8"``; none where the text has another form."""
+    with contextlib.suppress(ValueError):
+        runs = [[int(end) for end in run.split("-")] for run in text.split(",")]
+        return frozenset(core for run in runs for core in range(run[0], run[-1] + 1))
+    return frozenset()
+
+
+def cgroups(controller: str, root: Path = CGROUP, membership: Path = MEMBERSHIP) -> list[Path]:
+    """Return the folders of the control groups around this process, versions 1 and 2; a container may hide some."""
+    found: list[Path] = []
+    for line in _read(membership).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers or controller in controllers.split(","):
+            base = root / controller if controllers else root
+            folder = base / path.lstrip("/")
+            found += [folder, *(above for above in folder.parents if above.is_relative_to(base))]
+    return found
+
+
+def limits(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> dict[Path, int]:
+    """Return the memory limits in bytes of the control groups that have one."""
+    names = "memory.max", "memory.limit_in_bytes"
+    texts = {folder: _read(folder / names[0]) or _read(folder / names[1]) for folder in cgroups("memory", root, membership)}
+    return {folder: int(text) for folder, text in texts.items() if text.isdecimal()}
+
+
+def machine_nbytes(line: str, meminfo: Path = MEMINFO) -> int:
+    """Return the bytes that a line of meminfo has, such as ``MemTotal``; 0 where there is no such line."""
+    found = re.search(rf"^{line}: *(\d+) kB", _read(meminfo), re.M)
+    return int(found[1]) << 10 if found else 0
+
+
+def left_nbytes(root: Path = CGROUP, membership: Path = MEMBERSHIP, meminfo: Path = MEMINFO) -> int:
+    """Return the bytes that this process may still allocate: the machine's available ones, or fewer by a control group."""
+    left = machine_nbytes("MemAvailable", meminfo) or math.inf
+    for folder, limit in limits(root, membership).items():
+        used = _read(folder / "memory.current") or _read(folder / "memory.usage_in_bytes")
+        left = min(left, limit - int(used) if used.isdecimal() else limit)
+    return int(max(0, left)) if left < math.inf else 0
+
+
+def _read(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text().strip()
+    return ""
