@@ -1,9 +1,4 @@
-"""The catalogue of algorithms: what each is good for, where it comes from, what it costs.
-
-Costs are formulas, written once as text and evaluated where a number is needed: ``p`` ranks, ``q`` = ceil(log2 p),
-``f`` = the largest power of two <= p, ``n`` chunks of the message. Bytes are fractions of m, the bytes of the whole
-message (for block collectives: of all ranks' blocks together). `hpcoll.schedules.row.Algorithm` says what each field means.
-"""
+"""The catalogue of algorithms: use, source, costs and restrictions of each. `hpcoll.schedules.row.Algorithm` explains the fields."""
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import quoted
@@ -160,16 +155,29 @@ _FORMS = {"reduce_scatter_block": "reduce_scatter"} | {f"{name}v": name for name
 
 
 def algorithms_of_form(form: str) -> tuple[str, ...]:
-    """Names of the algorithms for a collective or a form of one, such as ``"alltoallv"``; errors as `algorithms`."""
+    """Return the names of the algorithms that serve a collective or one of its forms.
+
+    Args:
+        form: MPI's name in lower case, such as ``"allreduce"``, ``"reduce_scatter_block"`` or ``"alltoallv"``.
+
+    Returns:
+        Names for ``algorithm=``, in the catalogue's order. ``"native"``, the MPI library's own, is not among them.
+
+    Raises:
+        ArgumentError: no such collective.
+
+    >>> algorithms_of_form("alltoall"), algorithms_of_form("alltoallv")
+    (('pairwise', 'bruck', 'direct', 'hierarchical'), ('pairwise', 'direct'))
+    """
     names = algorithms(_FORMS.get(form, form))
     return tuple(name for name in names if not (form.endswith("v") and CATALOGUE[f"{_FORMS[form]}/{name}"].uniform))
 
 
 def algorithms(collective: str) -> tuple[str, ...]:
-    """Names of a collective's algorithms, in catalogue order.
+    """Return the names of a collective's algorithms, in the catalogue's order.
 
     Raises:
-        ArgumentError: unknown collective.
+        ArgumentError: no such collective.
     """
     if collective not in COLLECTIVES:
         raise ArgumentError(f"collective must be one of {', '.join(sorted(COLLECTIVES))}, got {quoted(collective)}")
@@ -177,10 +185,10 @@ def algorithms(collective: str) -> tuple[str, ...]:
 
 
 def find(collective: str, algorithm: str) -> Algorithm:
-    """A row of the catalogue.
+    """Return a row of the catalogue.
 
     Raises:
-        ArgumentError: unknown collective, or an algorithm that this collective does not have.
+        ArgumentError: no such collective, or no such algorithm of it.
     """
     names = algorithms(collective)
     if algorithm not in names:

@@ -1,47 +1,39 @@
-"""What each collective means: its buffers, what is in them before and what must be in them after.
+"""The meaning of each collective: its buffers, their content before the call and the content required afterwards.
 
-The only definition of a collective in hpcoll: the verifier, the lowering and the builders read it, none repeats it.
-An **item** names data (which part of whose message); an **extent** names a size. A value is an item together
-with the ranks that contributed to it.
+Verifier, lowering and builders all read this one definition. An **item** names data (a part of someone's message); an **extent** names a
+size. A value is an item together with the ranks that contributed to it.
 """
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 _Count = Callable[[int, int, int, int], int]  # (rank, nranks, root, nchunks) -> number of chunks
 _Name = Callable[[int, int], Hashable]  # (rank, index) -> item or extent
 _Ranks = Callable[[int, int, int, int], int]  # (rank, index, nranks, root) -> bit mask of contributing ranks
+_Aliases = Callable[[int, int, int, int], list[tuple[int, int]]]  # (rank, nranks, root, nchunks) -> chunks of INPUT and of OUTPUT
 
 
-def _all(rank: int, index: int, nranks: int, root: int) -> int:
-    return (1 << nranks) - 1
-
-
-def _only_root(rank: int, index: int, nranks: int, root: int) -> int:
-    return 1 << root
-
-
-def _index_rank(rank: int, index: int, nranks: int, root: int) -> int:
-    return 1 << index
-
-
-@dataclass(frozen=True)
-class Collective:
+class Collective(NamedTuple):
     """Pre- and postcondition of one collective.
+
+    Functions take ``(rank, nranks, root, nchunks)`` or, for names, ``(rank, index)``; ``wanted`` takes ``(rank, index, nranks, root)``.
 
     Attributes:
         name: MPI's name in lower case.
-        ninputs, noutputs: Chunks of INPUT and OUTPUT on a rank, from ``(rank, nranks, root, nchunks)``.
-        input_item, output_item: Item that INPUT chunk ``index`` holds, or that OUTPUT chunk ``index`` must hold at the end.
-        wanted: Ranks whose contributions an OUTPUT chunk must hold, as a bit mask; 0 leaves it unspecified.
-        input_extent, output_extent: Size name of a chunk. Equal extents have equal size on all ranks.
-        aliases: In an in-place call, ``(INPUT index, OUTPUT index)`` pairs that are one memory on this rank:
-            from ``(rank, nranks, root, nchunks)``. None where hpcoll serves in-place calls by a copy.
-        always_in_place: One buffer only (bcast): INPUT and OUTPUT are the same.
-        rooted, reduces, ordered, idempotent: Has a root; combines contributions; is defined in rank order for every
-            operator (scan); counts a contribution that arrives twice as one (barrier).
-        blocks: Made of one block per rank (allgather, ...) rather than of one vector.
+        ninputs: Chunks of INPUT on a rank.
+        noutputs: Chunks of OUTPUT on a rank.
+        input_item: Item in a chunk of INPUT.
+        output_item: Item that a chunk of OUTPUT must hold at the end.
+        wanted: Ranks whose contributions a chunk of OUTPUT must hold, as a bit mask; 0: any content will do.
+        input_extent: Extent of a chunk of INPUT. Equal extents are equal sizes on all ranks.
+        output_extent: Extent of a chunk of OUTPUT.
+        aliases: ``(INPUT index, OUTPUT index)`` of chunks that are one memory in an in-place call; None: hpcoll copies in such calls.
+        always_in_place: There is one buffer (bcast), so INPUT and OUTPUT are the same.
+        rooted: One rank is the root.
+        reduces: Contributions are combined by an operator.
+        ordered: The result is defined in rank order for every operator (scan).
+        idempotent: A contribution that arrives twice counts once (barrier).
+        blocks: There is a block per rank (allgather, ...), rather than one vector.
     """
 
     name: str
@@ -52,7 +44,7 @@ class Collective:
     wanted: _Ranks
     input_extent: _Name
     output_extent: _Name
-    aliases: Callable[[int, int, int, int], list[tuple[int, int]]] | None
+    aliases: _Aliases | None
     always_in_place: bool = False
     rooted: bool = False
     reduces: bool = False
@@ -85,7 +77,19 @@ def _rank(rank: int, index: int) -> int:
     return rank
 
 
-def _identity(count: _Count) -> Callable[[int, int, int, int], list[tuple[int, int]]]:
+def _all(rank: int, index: int, nranks: int, root: int) -> int:
+    return (1 << nranks) - 1
+
+
+def _only_root(rank: int, index: int, nranks: int, root: int) -> int:
+    return 1 << root
+
+
+def _index_rank(rank: int, index: int, nranks: int, root: int) -> int:
+    return 1 << index
+
+
+def _identity(count: _Count) -> _Aliases:
     return lambda rank, nranks, root, nchunks: [(i, i) for i in range(count(rank, nranks, root, nchunks))]
 
 
@@ -95,39 +99,23 @@ COLLECTIVES = {
     c.name: c
     for c in (
         Collective("allreduce", _nchunks, _nchunks, **_vector, wanted=_all, aliases=_identity(_nchunks), reduces=True),
-        Collective(
-            "reduce", _nchunks, _at_root(_nchunks), **_vector, wanted=_all, aliases=_identity(_at_root(_nchunks)), rooted=True, reduces=True
-        ),
-        Collective(
-            "bcast", _at_root(_nchunks), _nchunks, **_vector,
-            wanted=_only_root, aliases=_identity(_at_root(_nchunks)), always_in_place=True, rooted=True,
-        ),
-        Collective(
-            "scan", _nchunks, _nchunks, **_vector,
-            wanted=lambda rank, index, nranks, root: (2 << rank) - 1, aliases=_identity(_nchunks), reduces=True, ordered=True,
-        ),
-        Collective(
-            "exscan", _nchunks, _nchunks, **_vector,
-            wanted=lambda rank, index, nranks, root: (1 << rank) - 1, aliases=_identity(_nchunks), reduces=True, ordered=True,
-        ),
+        Collective("reduce", _nchunks, _at_root(_nchunks), **_vector,
+            wanted=_all, aliases=_identity(_at_root(_nchunks)), rooted=True, reduces=True),
+        Collective("bcast", _at_root(_nchunks), _nchunks, **_vector,
+            wanted=_only_root, aliases=_identity(_at_root(_nchunks)), always_in_place=True, rooted=True),
+        Collective("scan", _nchunks, _nchunks, **_vector,
+            wanted=lambda rank, index, nranks, root: (2 << rank) - 1, aliases=_identity(_nchunks), reduces=True, ordered=True),
+        Collective("exscan", _nchunks, _nchunks, **_vector,
+            wanted=lambda rank, index, nranks, root: (1 << rank) - 1, aliases=_identity(_nchunks), reduces=True, ordered=True),
         Collective("barrier", _one, _one, **_vector, wanted=_all, aliases=_identity(_one), reduces=True, idempotent=True),
-        Collective(
-            "allgather", _one, _nranks, _rank, _index, _index_rank, _rank, _index,
-            aliases=lambda rank, nranks, root, nchunks: [(0, rank)], blocks=True,
-        ),
+        Collective("allgather", _one, _nranks, _rank, _index, _index_rank, _rank, _index,
+            aliases=lambda rank, nranks, root, nchunks: [(0, rank)], blocks=True),
         Collective("reduce_scatter", _nranks, _one, _index, _rank, _all, _index, _rank, aliases=None, reduces=True, blocks=True),
-        Collective(
-            "gather", _one, _at_root(_nranks), _rank, _index, _index_rank, _rank, _index,
-            aliases=lambda rank, nranks, root, nchunks: [(0, rank)] if rank == root else [], rooted=True, blocks=True,
-        ),
-        Collective(
-            "scatter", _at_root(_nranks), _one, _index, _rank, _only_root, _index, _rank,
-            aliases=lambda rank, nranks, root, nchunks: [(rank, 0)] if rank == root else [], rooted=True, blocks=True,
-        ),
-        Collective(
-            "alltoall", _nranks, _nranks,
-            lambda rank, index: (rank, index), lambda rank, index: (index, rank), _index_rank,
-            lambda rank, index: (rank, index), lambda rank, index: (index, rank), aliases=None, blocks=True,
-        ),
+        Collective("gather", _one, _at_root(_nranks), _rank, _index, _index_rank, _rank, _index,
+            aliases=lambda rank, nranks, root, nchunks: [(0, rank)] if rank == root else [], rooted=True, blocks=True),
+        Collective("scatter", _at_root(_nranks), _one, _index, _rank, _only_root, _index, _rank,
+            aliases=lambda rank, nranks, root, nchunks: [(rank, 0)] if rank == root else [], rooted=True, blocks=True),
+        Collective("alltoall", _nranks, _nranks, lambda rank, index: (rank, index), lambda rank, index: (index, rank), _index_rank,
+            lambda rank, index: (rank, index), lambda rank, index: (index, rank), aliases=None, blocks=True),
     )
-}
+}  # fmt: skip

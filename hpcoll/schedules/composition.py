@@ -1,6 +1,6 @@
-"""Schedules made of schedules: a flat algorithm among some of the ranks, on some of the chunks, as part of a larger one.
+"""Schedules made of schedules: a flat algorithm as part of a larger one, among some ranks and on some chunks.
 
-What ranks of one node do among themselves is written here, too: everybody to everybody, since they share memory.
+`Node` writes the parts that ranks of a node run among themselves: each sends to all others, since they share memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,11 +12,11 @@ from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule, Step, Writer, cell
 from hpcoll.schedules.placement import members
 from hpcoll.schedules.row import schedule
 
-Where = Callable[[int], Chunk]  # index of a chunk of the whole schedule -> the memory that holds it here
+Where = Callable[[int], Chunk]  # index of a chunk of the whole schedule -> the memory that has it
 
 
 def always(chunk: Chunk) -> Where:
-    """The one place of a single chunk."""
+    """Return the place of a single chunk."""
     return lambda index: chunk
 
 
@@ -24,17 +24,18 @@ def compose(
     w: Writer, key: str, ranks: Sequence[int], chunks: Sequence[Sequence[int]], source: Where, target: Where, *,
     root: int = 0, channel: int = 0,
 ) -> None:  # fmt: skip
-    """Write this rank's part in a flat algorithm.
+    """Write this rank's part of a flat algorithm.
 
     Args:
-        w: Where the steps go: into the channel that is current.
-        key: Catalogue row of the flat algorithm.
-        ranks: Who takes part, ``w.rank`` among them; the flat algorithm's rank i is ``ranks[i]``.
-        chunks: Of which chunks of the whole schedule each chunk of the flat one consists, equal on all of ``ranks``.
-        source, target: Where the flat algorithm's INPUT and OUTPUT are on this rank; may be the same where it may run in place. What
-            is contiguous there must be so on all of ``ranks``: it travels as one message.
+        w: Writer of the steps, which go into its current channel.
+        key: Catalogue key of the flat algorithm.
+        ranks: Ranks that take part, this one among them; ``ranks[i]`` is the flat algorithm's rank i.
+        chunks: For each chunk of the flat algorithm its chunks of the whole schedule, equal on all of ``ranks``.
+        source: Place of the flat algorithm's INPUT on this rank. A run that is contiguous here must be so on all of ``ranks``, because it
+            travels as one message.
+        target: Place of its OUTPUT, alike; equal to ``source`` only for algorithms that can run in place.
         root: Index in ``ranks`` of the flat algorithm's root.
-        channel: Which channel of the flat algorithm to write.
+        channel: Channel of the flat algorithm that is written.
     """
     if len(ranks) == 1:
         for index in (index for part in chunks for index in part if source(index) != target(index)):
@@ -54,17 +55,17 @@ def compose(
 
 
 def cells(run: Chunk) -> list[Chunk]:
-    """The chunks of a run, one by one."""
+    """Return the chunks of a run one by one."""
     return [cell(run, i) for i in range(run.n)]
 
 
 def joined(found: Mapping[int, Chunk]) -> Chunk:
-    """Chunks that follow one another, as a run."""
+    """Return consecutive chunks as a run."""
     return next(iter(found.values()))._replace(n=len(found))
 
 
 class _Memory:
-    """Where the chunks of a flat schedule are in the memory of the whole one."""
+    """Maps the chunks of a flat schedule to the memory of the whole one."""
 
     def __init__(
         self, w: Writer, flat: Schedule, steps: Sequence[Step], chunks: Sequence[Sequence[int]], source: Where, target: Where
@@ -76,7 +77,7 @@ class _Memory:
         self.scratch = {i: cells(w.scratch(*chunks[flat.scratch[i]])) for i in used}  # type: ignore[call-overload]
 
     def chunks(self, run: Chunk) -> list[Chunk]:
-        """Chunks of the whole schedule that a run of the flat one is made of."""
+        """Return the chunks of the whole schedule that a run of the flat one has."""
         return [chunk for i in range(run.index, run.index + run.n) for chunk in self._parts(run.buffer, i)]
 
     def _parts(self, buffer: Buffer, i: int) -> list[Chunk]:
@@ -87,25 +88,26 @@ class _Memory:
 
 
 def _pieces(operands: Sequence[Sequence[Chunk]]) -> list[tuple[int, int]]:
-    """Ranges in which the chunks of every operand follow one another in memory."""
+    """Return the ranges in which the chunks of every operand are contiguous in memory."""
     n = len(operands[0])
     cuts = [i for i in range(1, n) if any(found[i] != Chunk(found[i - 1].buffer, found[i - 1].index + 1) for found in operands)]
     return list(pairwise([0, *cuts, n]))
 
 
 class Node:
-    """The ranks of a writer's node, and how work is divided between them.
+    """The ranks of a writer's node, and the division of work between them.
 
-    Each of the first ``nstripes`` of them, an **owner**, stands for its stripe: a part of the chunks, which it exchanges with the
-    owners of the same stripe on other nodes.
+    Each of the first ``nstripes`` ranks is the **owner** of a stripe, a part of the chunks. It exchanges the stripe with the owners of the
+    same stripe on other nodes.
 
     Attributes:
-        mates: Ranks of the node, ascending; the root first where it is among them and ``rooted``.
+        all: Ranks of each node.
+        mates: Ranks of this node, ascending; with ``rooted`` the root comes first.
         local: Index of this rank in ``mates``.
-        nstripes: Ranks of the smallest node.
-        owner: Whether this rank is one.
-        stripe: Ranks that own this rank's stripe, one per node, if it is an owner.
-        root: Index in ``stripe`` of the root's node.
+        nstripes: Number of stripes: ranks of the smallest node, unless given.
+        owner: This rank owns a stripe.
+        stripe: Owners of this rank's stripe, one per node; empty for a rank that owns none.
+        root: Index of the root's node.
     """
 
     def __init__(self, w: Writer, *, rooted: bool = False, nstripes: int | None = None) -> None:
@@ -120,42 +122,44 @@ class Node:
         self.stripe = [ranks[self.local] for ranks in self.all] if self.owner else []
 
     def owners(self) -> list[int]:
-        """Ranks that own the stripes on this node."""
+        """Return the owners on this node."""
         return self.mates[: self.nstripes]
 
     def others(self, ranks: Sequence[int]) -> list[int]:
-        """Those of ``ranks`` that are not this rank, from behind it on: no two ranks start with the same."""
+        """Return ``ranks`` without this rank, from the next one on, so that no two ranks begin with the same peer."""
         start = self.mates.index(self.w.rank)
         return [rank for rank in (*self.mates[start + 1 :], *self.mates[:start]) if rank in ranks]
 
     def owner_of(self, rank: int) -> int:
-        """The owner on this node of the stripe that the block of a rank of this node belongs to."""
+        """Return the owner on this node of the stripe that has the block of a rank of this node."""
         return self.mates[self.mates.index(rank) % self.nstripes]
 
     def stripe_mates(self) -> list[int]:
-        """Ranks of this node, other than this one, whose blocks belong to its stripe if it is an owner."""
+        """Return the other ranks of this node whose blocks are in this owner's stripe."""
         return self.mates[self.local + self.nstripes :: self.nstripes] if self.owner else []
 
     def blocks(self, stripe: int) -> list[list[int]]:
-        """Blocks, that is ranks, of a stripe, per node; none for a rank that owns no stripe."""
+        """Return the blocks, by rank, of a stripe, for each node; none where no rank owns it."""
         return [ranks[stripe :: self.nstripes] if stripe < self.nstripes else [] for ranks in self.all]
 
     def stripe_blocks(self, rank: int) -> list[int]:
-        """Blocks of the stripe that a rank of this node owns; none if it owns none."""
+        """Return the blocks of the stripe that a rank of this node owns."""
         return [block for blocks in self.blocks(self.mates.index(rank)) for block in blocks]
 
     def packed(self, rank: int) -> dict[int, Chunk]:
-        """Fresh scratch cells, one after another, for the blocks of the stripe that a rank of this node owns."""
+        """Allocate consecutive scratch cells for the blocks of the stripe that a rank of this node owns."""
         blocks = self.stripe_blocks(rank)
         return dict(zip(blocks, cells(self.w.scratch(*blocks))))
 
     def exchange(self, sent: Callable[[int], Sequence[Chunk]], received: Callable[[int], int], receive: Callable[[int, int], None]) -> None:
-        """Swap several messages with every other rank of the node: one with each, then the next, so that few wait to be used.
+        """Write an exchange of several messages with every other rank of the node: the first with each, then the second, ...
+
+        Few messages wait to be used in that order.
 
         Args:
-            sent: What a rank gets, in order.
-            received: How many messages come from it.
-            receive: Writes the receive of a rank's message of some number.
+            sent: Returns the chunks that a rank is sent.
+            received: Returns the number of messages from a rank.
+            receive: Writes the receive of a rank's message with a number.
         """
         peers = self.others(self.mates)
         to, come = [(peer, sent(peer)) for peer in peers], [(peer, received(peer)) for peer in reversed(peers)]
@@ -168,14 +172,14 @@ class Node:
                     receive(peer, turn)
 
     def fold(self, stripe_of: Callable[[int], Chunk], into: Callable[[Chunk], Chunk]) -> Chunk | None:
-        """Combine what the ranks of the node have of each stripe, at its owner.
+        """Write the reduction of each stripe over the ranks of the node, at its owner.
 
         Args:
-            stripe_of: The chunks of a stripe, as a run of INPUT.
-            into: Where this rank may put the result of such a run.
+            stripe_of: Returns the chunks of a stripe, as a run of INPUT.
+            into: Returns the place for the result of such a run.
 
         Returns:
-            Where the result is, on an owner.
+            The place of the result on an owner; None elsewhere.
         """
         w = self.w
         for peer in self.others(self.owners()):
@@ -194,7 +198,7 @@ class Node:
         return result
 
     def spread(self, stripe_of: Callable[[int], Chunk], but: int = -1) -> None:
-        """Hand the chunks of every stripe from its owner to all ranks of the node except ``but``, which has them."""
+        """Write the broadcast of every stripe from its owner to the ranks of the node, except ``but``, which has them all."""
         if self.owner:
             for peer in self.others(self.mates):
                 if peer != but:

@@ -1,23 +1,22 @@
-"""The language of schedules: what one rank does, as data. Knows neither MPI nor memory nor time.
+"""The language of schedules: one rank's part of a collective, as data. Knows neither MPI nor memory nor time.
 
-A schedule is one rank's part of a collective for one segment: per channel an in-order list of steps. Sends do not
-block; receives do. Chunks are named, not addressed: ``(buffer, index, n)`` is a run of ``n`` consecutive chunks.
-INPUT is read-only; in an in-place call some INPUT chunks are OUTPUT chunks (see `hpcoll.schedules.collectives`).
-SCRATCH cells are allocated by the builder and are as large as the chunk whose extent they borrow.
+A schedule is one rank's part of a collective for one segment of the message. Each channel is a list of steps in order. Sends do not block
+their channel, receives do. ``(buffer, index, n)`` names ``n`` consecutive chunks. INPUT is read-only; in an in-place call some chunks of
+INPUT are chunks of OUTPUT (`hpcoll.schedules.collectives`). Builders allocate the cells of SCRATCH, each as large as the chunk whose extent
+it has.
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
 from hpcoll.schedules.placement import Nodes
 
-RING_SLOTS = 4  # messages between two ranks of a node, per channel, that may wait to be used before the next send of that channel waits
+RING_SLOTS = 4  # messages from one rank to another on its node, per channel, that may wait to be used before the sender waits
 
 
 class Buffer(IntEnum):
-    """Where a chunk lives."""
+    """The buffer of a chunk."""
 
     INPUT = 0
     OUTPUT = 1
@@ -25,7 +24,7 @@ class Buffer(IntEnum):
 
 
 class Chunk(NamedTuple):
-    """A run of ``n`` consecutive chunks of one buffer, starting at ``index``."""
+    """``n`` consecutive chunks of a buffer, from ``index`` on."""
 
     buffer: Buffer
     index: int  # type: ignore[assignment]  # hides tuple.index
@@ -37,7 +36,7 @@ class Chunk(NamedTuple):
 
 
 class Op(IntEnum):
-    """Operations of a step."""
+    """The operation of a step."""
 
     SEND = 0
     RECV = 1
@@ -47,17 +46,17 @@ class Op(IntEnum):
 
 
 class Step(NamedTuple):
-    """One operation of one rank.
+    """An operation of one rank.
 
     Attributes:
-        op: What it does.
-        peer: Other end of a transfer; -1 for local steps.
-        dst: Chunks written; None for a send.
-        srcs: Chunks read. SEND and COPY: one. RECV: none. RECV_REDUCE: one, ``dst = src op received``.
-            REDUCE: two or more, folded left to right.
-        received_first: RECV_REDUCE only: ``dst = received op src`` (the peer's ranks are the lower ones).
-        put: SEND and RECV, on both sides: the sender writes the receiver's memory where it can, which it is told of at the start. So until
-            then the receiver's channel names those chunks in sends to this peer only (in place they are INPUT, too).
+        op: The operation.
+        peer: The other rank of a transfer; -1 for local steps.
+        dst: Chunks that are written; None for SEND.
+        srcs: Chunks that are read. SEND and COPY: one run. RECV: none. RECV_REDUCE: one, for ``dst = src op received``. REDUCE: two or
+            more, folded left to right.
+        received_first: RECV_REDUCE computes ``dst = received op src`` (the peer's ranks are the lower ones).
+        put: Set on SEND and its RECV: the sender writes the receiver's memory where it can, once the receiver's call has begun. Before that
+            step the receiver's channel names these chunks only in sends to this peer (in place they are INPUT, too).
     """
 
     op: Op
@@ -74,16 +73,18 @@ class Step(NamedTuple):
         return f"{name}({', '.join(args)}{' -> ' + str(self.dst) if self.dst else ''})"
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """One rank's part of a collective.
+class Schedule(NamedTuple):
+    """The part of one rank in a collective.
 
     Attributes:
-        collective, algorithm: The catalogue key's two halves.
-        nranks, rank, root: Who; ``root`` is 0 for collectives without one.
-        nchunks: Chunks that one segment of a vector collective is cut into; ``nranks`` for block collectives.
-        channels: Steps per channel, in order. Channels share no chunk that either writes.
-        scratch: Extent of each scratch cell, as `hpcoll.schedules.collectives` names extents.
+        collective: Name of the collective.
+        algorithm: Name of the algorithm.
+        nranks: Number of ranks.
+        rank: The rank whose part it is.
+        root: Rank of the root; 0 for collectives without one.
+        nchunks: Chunks of a segment of a vector collective; ``nranks`` for block collectives.
+        channels: Steps of each channel. Channels share no chunk that one of them writes.
+        scratch: Extent of each cell of SCRATCH, named as in `hpcoll.schedules.collectives`.
     """
 
     collective: str
@@ -100,12 +101,14 @@ class Schedule:
 
 
 class Writer:
-    """What a builder writes its steps with; carries who it writes for.
+    """Takes down the steps that a builder writes for one rank.
 
     Attributes:
-        nranks, rank, root: As in `Schedule`; ``vrank`` is the rank after rotating the root to 0.
-        nchunks: As in `Schedule`.
-        nodes: Placement, as in `hpcoll.schedules.placement`: the number of each rank's node.
+        nranks: Number of ranks; ``rank``, ``root``, ``nchunks``: as in `Schedule`.
+        vrank: The rank after rotating the root to 0.
+        nodes: Placement: the number of each rank's node (`hpcoll.schedules.placement`).
+        channels: The steps so far, per channel.
+        extents: Extents of the scratch cells so far.
     """
 
     def __init__(self, nranks: int, rank: int, root: int, nchunks: int, nodes: Nodes = ()) -> None:
@@ -126,45 +129,45 @@ class Writer:
         self._steps.append(step)
 
     def scratch(self, *extents: Hashable) -> Chunk:
-        """A run of fresh scratch cells, one for each extent named (a chunk index, or block index, whose size it has)."""
+        """Allocate consecutive cells of SCRATCH, one for each extent: the index of the chunk, or block, whose size it has."""
         self.extents.extend(extents)
         return Chunk(Buffer.SCRATCH, len(self.extents) - len(extents), len(extents))
 
     def send(self, peer: int, src: Chunk, *, put: bool = False) -> None:
-        """Send ``src`` to ``peer``; does not block the channel."""
+        """Append a SEND of ``src`` to ``peer``, which does not block the channel."""
         self._steps.append(Step(Op.SEND, peer, None, (src,), put=put))
 
     def recv(self, peer: int, dst: Chunk, *, put: bool = False) -> None:
-        """Receive into ``dst`` from ``peer``."""
+        """Append a RECV into ``dst`` from ``peer``."""
         self._steps.append(Step(Op.RECV, peer, dst, (), put=put))
 
     def recv_reduce(self, peer: int, dst: Chunk, src: Chunk | None = None, *, received_first: bool = False) -> None:
-        """``dst = src op received`` (or ``received op src``); ``src`` defaults to ``dst``."""
+        """Append a RECV_REDUCE: ``dst = src op received``, or ``received op src``; ``src`` defaults to ``dst``."""
         self._steps.append(Step(Op.RECV_REDUCE, peer, dst, (src or dst,), received_first))
 
     def copy(self, src: Chunk, dst: Chunk) -> None:
-        """``dst = src``, locally."""
+        """Append a local ``dst = src``."""
         self._steps.append(Step(Op.COPY, -1, dst, (src,)))
 
     def reduce(self, dst: Chunk, *srcs: Chunk) -> None:
-        """``dst = srcs[0] op srcs[1] op ...``, locally, folded left to right."""
+        """Append a local ``dst = srcs[0] op srcs[1] op ...``, folded left to right."""
         self._steps.append(Step(Op.REDUCE, -1, dst, srcs))
 
     def peer(self, vrank: int) -> int:
-        """Rank of a vrank, taken modulo nranks."""
+        """Return the rank of a vrank, taken modulo nranks."""
         return (vrank + self.root) % self.nranks
 
 
 def inputs(index: int, n: int = 1) -> Chunk:
-    """Run of INPUT chunks."""
+    """Return ``n`` chunks of INPUT."""
     return Chunk(Buffer.INPUT, index, n)
 
 
 def outputs(index: int, n: int = 1) -> Chunk:
-    """Run of OUTPUT chunks."""
+    """Return ``n`` chunks of OUTPUT."""
     return Chunk(Buffer.OUTPUT, index, n)
 
 
 def cell(run: Chunk, index: int, n: int = 1) -> Chunk:
-    """Sub-run of ``n`` chunks of a run, from its ``index``-th on."""
+    """Return ``n`` chunks of a run, from its ``index``-th on."""
     return Chunk(run.buffer, run.index + index, n)

@@ -1,4 +1,4 @@
-"""Partition of a message into segments and chunks. Pure arithmetic on element counts."""
+"""The partition of a message into segments and chunks: arithmetic on element counts."""
 
 from typing import Any
 
@@ -7,20 +7,20 @@ from hpcoll.base.sizes import least
 
 
 def chunk_bounds(count: Any, nchunks: int, index: int) -> tuple[Any, Any]:
-    """Half-open element range of one chunk of a message.
+    """Return the element range of one chunk of a message.
 
-    The chunks tile ``[0, count)`` in index order; the first ``count % nchunks`` are one element longer than the rest.
+    The chunks tile ``[0, count)`` in order; the first ``count % nchunks`` are one element longer than the others.
 
     Args:
-        count: Message length, in elements; ``>= 0``.
+        count: Length of the message, in elements; ``>= 0``.
         nchunks: Number of chunks, ``>= 1``.
-        index: Which chunk, ``0 <= index < nchunks``.
+        index: Number of the chunk, ``0 <= index < nchunks``.
 
     Returns:
-        ``(lo, hi)``, element displacements.
+        ``(lo, hi)``: displacements, in elements, of the first element and of the one behind the last.
 
     Raises:
-        ArgumentError: ``count`` negative or ``index`` outside the range.
+        ArgumentError: ``count`` is negative or ``index`` is outside its range.
 
     >>> [chunk_bounds(10, 4, i) for i in range(4)]
     [(0, 3), (3, 6), (6, 8), (8, 10)]
@@ -32,7 +32,7 @@ def chunk_bounds(count: Any, nchunks: int, index: int) -> tuple[Any, Any]:
 
 
 def segment_count(count: int, segment: int) -> int:
-    """Number of segments of at most ``segment`` elements in a message of ``count``; at least 1.
+    """Return the number of segments of at most ``segment`` elements in a message of ``count``; at least 1.
 
     >>> segment_count(10, 4), segment_count(0, 4), segment_count(8, 4)
     (3, 1, 2)
@@ -41,7 +41,7 @@ def segment_count(count: int, segment: int) -> int:
 
 
 def cyclic_runs(start: int, length: int, modulus: int) -> list[tuple[int, int]]:
-    """The cyclic index range as at most two contiguous runs ``(first, length)``; empty for no length.
+    """Return a cyclic range of indices as at most two runs ``(first, length)``; none for no length.
 
     >>> cyclic_runs(5, 4, 7), cyclic_runs(2, 3, 7), cyclic_runs(3, 0, 7)
     ([(5, 2), (0, 2)], [(2, 3)], [])

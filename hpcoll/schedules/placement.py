@@ -1,6 +1,6 @@
-"""Placement of ranks on nodes: which ranks share one. Pure arithmetic on node numbers.
+"""The placement of ranks on nodes: arithmetic on node numbers.
 
-A placement is a tuple with the number of each rank's node; nodes are numbered from 0 in the order of their lowest ranks.
+A placement is a tuple with the number of each rank's node. Nodes are numbered from 0, in the order of their lowest ranks.
 
     4 ranks per node, by blocks       cyclic           uneven
     (0, 0, 0, 0, 1, 1, 1, 1)          (0, 1, 0, 1)     (0, 0, 0, 1, 2, 2)
@@ -17,7 +17,7 @@ Nodes = tuple[int, ...]
 
 
 def numbered(names: Iterable[Hashable]) -> Nodes:
-    """Placement of ranks whose nodes have these names, one per rank.
+    """Return the placement of ranks, from the name of each rank's node.
 
     >>> numbered(["b", "a", "b"])
     (0, 1, 0)
@@ -28,7 +28,7 @@ def numbered(names: Iterable[Hashable]) -> Nodes:
 
 @lru_cache(maxsize=256)
 def members(nodes: Nodes) -> tuple[tuple[int, ...], ...]:
-    """Ranks of each node, ascending.
+    """Return the ranks of each node, ascending.
 
     >>> members((0, 1, 0))
     ((0, 2), (1,))
@@ -40,14 +40,15 @@ def members(nodes: Nodes) -> tuple[tuple[int, ...], ...]:
 
 
 def parse_nodes(text: str, nranks: int) -> Nodes:
-    """Placement from text: ranks per node, ``6``; sizes of the nodes, ``3+1+4``; with ``:cyclic`` ranks go round the nodes.
+    """Return the placement that a text describes.
 
     Args:
-        text: As above; the last node of ``6`` may have fewer.
-        nranks: Ranks in all, ``>= 1``.
+        text: Ranks per node, ``6`` (the last node may have fewer), or the sizes of all nodes, ``3+1+4``. With ``:cyclic`` ranks go round
+            the nodes.
+        nranks: Number of ranks, ``>= 1``.
 
     Raises:
-        ArgumentError: not such a text, or the sizes do not add up to ``nranks``.
+        ArgumentError: the text is neither, or the sizes do not add up to ``nranks``.
 
     >>> parse_nodes("2", 5), parse_nodes("2:cyclic", 5), parse_nodes("1+3", 4)
     ((0, 0, 1, 1, 2), (0, 1, 2, 0, 1), (0, 1, 1, 1))
@@ -66,7 +67,7 @@ def parse_nodes(text: str, nranks: int) -> Nodes:
 
 
 def blocks(sizes: Sequence[int]) -> Nodes:
-    """Ranks dealt to the nodes one node after the other.
+    """Return the placement that fills one node after the other.
 
     >>> blocks([2, 1, 2])
     (0, 0, 1, 2, 2)
@@ -75,7 +76,7 @@ def blocks(sizes: Sequence[int]) -> Nodes:
 
 
 def cyclic(sizes: Sequence[int]) -> Nodes:
-    """Ranks dealt to the nodes one by one, for as long as a node has room.
+    """Return the placement that deals ranks to the nodes in turn, for as long as a node has room.
 
     >>> cyclic([2, 1, 2])
     (0, 1, 2, 0, 2)
@@ -88,13 +89,13 @@ def cyclic(sizes: Sequence[int]) -> Nodes:
 
 
 def parts(nodes: Nodes, domains: Nodes) -> Nodes:
-    """What hierarchical algorithms look at: the nodes where there are several, else the domains of the one node.
+    """Return the parts that hierarchical algorithms use: the nodes where there are several, else the cache domains of the one node.
 
-    Domains of one rank each are none: there is nothing that few ranks could do for others.
+    Domains of one rank each do not count, because no rank could work for others there.
 
     Args:
         nodes: Placement on nodes.
-        domains: Number of each rank's cache domain, counted over all nodes; ranks of a domain are on one node.
+        domains: Number of each rank's cache domain, counted over all nodes; a domain's ranks are on one node.
 
     >>> parts((0, 0, 1, 1), (0, 1, 2, 2)), parts((0, 0, 0), (0, 1, 1)), parts((0, 0), (0, 1))
     ((0, 0, 1, 1), (0, 1, 1), (0, 0))
@@ -103,7 +104,7 @@ def parts(nodes: Nodes, domains: Nodes) -> Nodes:
 
 
 def describe(nodes: Nodes, name: str = "node") -> str:
-    """One phrase: how many nodes, or what else has that name, how many ranks each has, and in what order.
+    """Describe a placement: the number of nodes (or of whatever ``name`` says), their ranks, and the order.
 
     >>> describe((0, 0, 1, 1)), describe((0, 1, 0)), describe((0, 1))
     ('2 nodes of 2 ranks, by blocks', '2 nodes of 1 to 2 ranks, cyclic', '2 nodes of 1 rank')
@@ -118,7 +119,7 @@ def describe(nodes: Nodes, name: str = "node") -> str:
 
 
 def describe_all(nodes: Nodes, domains: Nodes) -> str:
-    """The same of nodes, and of their cache domains where a node has several.
+    """Describe a placement on nodes, and on cache domains where a node has several.
 
     >>> describe_all((0, 0, 0), (0, 1, 1))
     '1 node of 3 ranks; 2 cache domains of 1 to 2 ranks, by blocks'

@@ -1,9 +1,8 @@
-"""An algorithm as the catalogue describes it, and its schedules."""
+"""A row of the catalogue, and the schedules that its builder writes."""
 
 import importlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -13,14 +12,14 @@ from hpcoll.schedules.placement import Nodes, members
 
 
 class OnGpu(NamedTuple):
-    """What a row does where all ranks map each other's GPU memory, and its other formulas do not tell.
+    """Costs of a row where all ranks map each other's GPU memory, as far as its other formulas do not give them.
 
     Attributes:
         moved: Bytes that a rank's kernels and copies read and write, as a fraction of m; "": three times ``critical`` where the collective
             reduces, else twice.
-        turns: Times that ranks work one after another, waiting for each other; 0: ``rounds``.
+        turns: Times that ranks sharing a GPU work one after another; 0: ``rounds``.
         launches: Kernels and copies of the busiest rank; 0: ``messages``.
-        one_works: One rank of each GPU does it all; else all that share it.
+        one_works: One rank of each GPU does all the work; else all that share it do.
     """
 
     moved: str = ""
@@ -32,38 +31,42 @@ class OnGpu(NamedTuple):
 _AS_ELSEWHERE = OnGpu()
 
 
-@dataclass(frozen=True)
-class Algorithm:
-    """One row of the catalogue.
+class Algorithm(NamedTuple):
+    """A row of the catalogue: an algorithm, its costs and its restrictions.
+
+    Costs are formulas, as text, of ``p`` ranks, ``q`` = ceil(log2 p), ``f`` = the largest power of two <= p, and ``n`` chunks. Those of
+    hierarchical rows also know ``h`` nodes, ``r`` = ceil(log2 h), ``g`` = the largest power of two <= h, ``l`` and ``c`` ranks of the
+    smallest and the largest node, ``t`` ranks per stripe, and ``k`` blocks that a rank of an alltoall forwards for others of its node.
+    Bytes are fractions of m, the bytes of the whole message (for block collectives: of all ranks' blocks together).
 
     Attributes:
-        collective, name: The key ``"collective/name"``.
-        summary: One line: what it is and when it is good.
+        collective: Collective that it implements; the key is ``"collective/name"``.
+        name: Name of the algorithm.
+        summary: What it is and when it is good, in a line.
         source: Where the construction comes from.
         rounds: Longest chain of dependent messages in one run of the schedule.
-        messages: Messages that the busiest rank sends or receives one after another, where that is more than ``rounds``.
-        critical: Bytes sent one after another along that chain, one message at a time per rank, or copied, as a fraction of m.
-        sent: Bytes that the busiest rank sends, as a fraction of m.
-        received: Bytes that the busiest rank receives, as a fraction of m, where that is more than any rank sends.
-        largest: Bytes of the longest message, of a hierarchical row between nodes, as a fraction of m.
+        critical: Bytes that move along that chain, one message of a rank at a time, or are copied there.
+        sent: Bytes that the busiest rank sends.
+        received: Bytes that the busiest rank receives, where that is more than any rank sends.
+        largest: Bytes of the longest message; of a hierarchical row between nodes.
         chunks: Chunks per segment of a vector collective (block collectives always have p).
-        staged: Bytes that any rank hands out, what several ranks get counted once, as a fraction of m: an upper bound.
-        shared: ``critical`` in shared memory, where that is less because what several ranks get is handed out once, and all ranks work at
-            once: a message that is staged and copied moves 4 times its bytes through memory, one that is staged and combined 5 times.
-        ordered: Keeps rank order: fit for operators that are not commutative.
+        messages: Messages that the busiest rank sends or receives one after another, where that is more than ``rounds``.
+        staged: Upper bound of the bytes that a rank stages in shared memory; a message that several ranks read counts once.
+        shared: ``critical`` in shared memory, where that is less: a message that several ranks read is staged once, and all ranks work at
+            once. Staging and copying moves a message's bytes 4 times through memory, staging and combining 5 times.
+        ordered: Keeps rank order, as operators that are not commutative need.
         reproducible: All ranks get the same bits.
-        uniform: Serves only equal blocks, hence no v form.
-        pipelined: Profits from cutting the message into segments that are in flight together.
-        one_fold: All contributions to an element are combined in one reduction, hence rounded once whatever the element type.
-        neighbours: Ranks exchange messages with rank - 1 and rank + 1 only.
-        hierarchical: Looks at which ranks share a node. Formulas know ``h`` nodes, ``r`` = ceil(log2 h), ``g`` = the largest power of two
-            <= h, ``l`` and ``c`` ranks of the smallest and the largest node, ``t`` ranks per stripe, and ``k`` blocks that a rank of an
-            alltoall passes on for others of its node.
-        per_gpu: One rank of each GPU works for all that share it, in memory that it maps. Formulas know the GPUs as nodes.
-        on_gpu: What it does in GPU memory that all ranks map.
+        uniform: Serves only equal blocks, so no v form.
+        pipelined: Is faster with the message cut into segments that are in flight together.
+        chunked: Takes any number of chunks; the pipeline is inside the schedule, and a segment is one chunk.
+        one_fold: Combines all contributions to an element in one reduction, and rounds once whatever the element type.
+        neighbours: Exchanges messages with rank - 1 and rank + 1 only.
+        hierarchical: Depends on which ranks share a node.
+        per_gpu: One rank of each GPU works for all that share it, in their mapped memory; the GPUs are the formulas' nodes.
+        on_gpu: Costs in GPU memory that all ranks map.
         stripes: Ranks of a node that exchange messages with other nodes at once.
-        inner, outer: Rows that a hierarchical one is like on a node, and that it is made of between nodes.
-        chunked: Takes any number of chunks; the pipeline is inside the schedule and a segment is one chunk.
+        inner: Rows that cost what a hierarchical one does on a node.
+        outer: Row that a hierarchical one runs between nodes.
     """
 
     collective: str
@@ -100,22 +103,22 @@ class Algorithm:
 
     @property
     def placed(self) -> bool:
-        """Whether its schedule depends on which ranks share a node, or a GPU."""
+        """Schedules depend on which ranks share a node or a GPU."""
         return self.hierarchical or self.per_gpu
 
     @property
     def build(self) -> Callable[[Writer], None]:
-        """The builder, which writes one rank's steps for nranks >= 2: function and module are named after the key."""
+        """The builder, which writes one rank's steps for nranks >= 2; its function and module are named after the key."""
         name = f"{self.collective}_{self.name}"
         builder: Callable[[Writer], None] = getattr(importlib.import_module(f"hpcoll.schedules.builders.{name}"), name)
         return builder
 
     def cost(self, field: str, nranks: int, nchunks: int = 1, nodes: Nodes = ()) -> float:
-        """Value of one of the formulas ``rounds``, ``messages``, ``critical``, ``sent``, ``staged``, ``chunks`` for ``nranks >= 2``."""
+        """Return the value of a cost field, such as ``"rounds"`` or ``"sent"``, for ``nranks >= 2``."""
         return self.evaluate(getattr(self, field), nranks, nchunks, nodes)
 
     def evaluate(self, formula: str, nranks: int, nchunks: int = 1, nodes: Nodes = ()) -> float:
-        """Value of a formula."""
+        """Return the value of a formula."""
         return _evaluate(formula, nranks, nchunks, nodes if self.placed else ())
 
 
@@ -131,13 +134,19 @@ def _evaluate(formula: str, p: int, n: int, nodes: Nodes) -> float:
 
 
 def schedule(row: Algorithm, nranks: int, rank: int, root: int = 0, nchunks: int = 1, nodes: Nodes = ()) -> Schedule:
-    """One rank's schedule.
+    """Write one rank's schedule of an algorithm.
 
     Args:
-        row: Catalogue row.
-        nranks, rank, root: ``0 <= rank, root < nranks``; ``root`` is 0 for collectives without one.
-        nchunks: Chunks of the message, ``>= 1``; only rows with ``chunked`` heed it.
-        nodes: Placement, as in `schedules.placement`; only rows with ``placed`` heed it. Empty: every rank has a node of its own.
+        row: Row of the catalogue.
+        nranks: Number of ranks, ``>= 1``.
+        rank: The rank, ``0 <= rank < nranks``.
+        root: Rank of the root; 0 for collectives without one.
+        nchunks: Chunks of the message, ``>= 1``; rows that are not ``chunked`` ignore it.
+        nodes: Number of each rank's node, as in `hpcoll.schedules.placement`; empty: a node for each rank. Rows that are not ``placed``
+            ignore it.
+
+    Returns:
+        The schedule; builders write it anew with every call.
     """
     collective = COLLECTIVES[row.collective]
     if nranks < 2 or collective.blocks:
@@ -154,6 +163,6 @@ def schedule(row: Algorithm, nranks: int, rank: int, root: int = 0, nchunks: int
 
 
 def _alone(writer: Writer, name: str) -> None:
-    """What any collective of one rank is: its own contribution, copied to where it is wanted."""
+    """Write the schedule of a collective of one rank: a copy, where OUTPUT is wanted and not INPUT itself."""
     if COLLECTIVES[name].wanted(0, 0, 1, 0) and not COLLECTIVES[name].always_in_place:
         writer.copy(Chunk(Buffer.INPUT, 0), Chunk(Buffer.OUTPUT, 0))

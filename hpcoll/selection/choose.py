@@ -5,7 +5,6 @@ good unsegmented algorithm of the library, with the constants of its own code pa
 """
 
 import math
-from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -178,7 +177,7 @@ def _seconds(need: Need, row: Algorithm) -> tuple[float, int]:
         return predict(row, need.gpus, need.nbytes).seconds, max(1, min(GPU_CHUNK_NBYTES, need.nbytes) if row.chunked else need.nbytes)
     chunk, network = (GPU_CHUNK_NBYTES, GPU_NETWORK) if need.gpu else (CHUNK_NBYTES, SHARED_NETWORK)
     segment = min(chunk, need.nbytes) if row.chunked else need.nbytes
-    row = replace(row, critical=row.shared or row.critical)
+    row = row._replace(critical=row.shared or row.critical)
     if _has_domains(need):
         return seconds_on_nodes(row, need.nodes, need.nbytes, max(1, segment), need.levels), max(1, segment)
     return seconds(row, need.nranks, need.nbytes, max(1, segment), network), max(1, segment)

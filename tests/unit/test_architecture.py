@@ -137,7 +137,7 @@ def test_offences_are_found() -> None:
     assert len(upward([("hpcoll.cli", "hpcoll.cli.show"), ("hpcoll.cli.show", "hpcoll.cli")])) == 1
     assert heavy(imports("hpcoll.analysis.verify", "from mpi4py import MPI")) == ["hpcoll.analysis.verify imports mpi4py"]
     assert heavy(imports("hpcoll.comm.context.context", "from mpi4py import MPI")) == []
-    within = own(imports("hpcoll.schedules.patterns.ring", "from . import binomial"))
-    assert within == [("hpcoll.schedules.patterns.ring", "hpcoll.schedules.patterns.binomial")]
-    package = own(imports("hpcoll.schedules.patterns", "from .ring import x", package=True))
-    assert package == [("hpcoll.schedules.patterns", "hpcoll.schedules.patterns.ring")]
+    within = own(imports("hpcoll.schedules.patterns.trees", "from . import circulant"))
+    assert within == [("hpcoll.schedules.patterns.trees", "hpcoll.schedules.patterns.circulant")]
+    package = own(imports("hpcoll.schedules.patterns", "from .trees import x", package=True))
+    assert package == [("hpcoll.schedules.patterns", "hpcoll.schedules.patterns.trees")]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 
@@ -42,7 +42,7 @@ class Mutant:
     def apply(self, schedules: Sequence[Schedule]) -> list[Schedule]:
         victim = schedules[self.rank]
         channels = (*victim.channels[: self.channel], self.steps, *victim.channels[self.channel + 1 :])
-        return [*schedules[: self.rank], replace(victim, channels=channels), *schedules[self.rank + 1 :]]
+        return [*schedules[: self.rank], victim._replace(channels=channels), *schedules[self.rank + 1 :]]
 
     def __str__(self) -> str:
         return f"{self.kind} at rank {self.rank}, channel {self.channel}, step {self.index}: {' | '.join(map(str, self.touched))}"

@@ -7,8 +7,8 @@ from math import ceil, floor, log2
 
 import pytest
 
-from hpcoll.schedules.patterns import binary, binomial, circulant, dissemination, double_binary_tree, hypercube, knomial, ring
-from hpcoll.schedules.patterns.tree import TreeNode
+from hpcoll.schedules.patterns import circulant, double_binary_tree, hypercube
+from hpcoll.schedules.patterns.trees import TreeNode, binary, binomial_span, chain, knomial
 
 SMALL = range(1, 65)
 LARGE = (100, 255, 256, 257, 1000, 1023, 1024, 1025, 4096)
@@ -51,38 +51,27 @@ def max_depth(nodes: Sequence[TreeNode], rank: int) -> int:
 
 
 @pytest.mark.parametrize("nranks", SMALL)
-def test_ring(nranks: int) -> None:
-    rank, seen = 0, set()
-    for _ in range(nranks):
-        right = ring.neighbours(rank, nranks)[1]
-        assert ring.neighbours(right, nranks)[0] == rank
-        seen.add(rank)
-        rank = right
-    assert rank == 0
-    assert len(seen) == nranks
+def test_chain(nranks: int) -> None:
+    for root in {0, 1 % nranks, nranks - 1}:
+        found = depths([chain(rank, nranks, root) for rank in range(nranks)], root)
+        assert found == [(rank - root) % nranks for rank in range(nranks)]
 
 
 @pytest.mark.parametrize("nranks", [*SMALL, *LARGE])
 def test_binomial(nranks: int) -> None:
-    nodes = [TreeNode(binomial.parent(v) if v else None, binomial.children(v, nranks)) for v in range(nranks)]
+    """The k-nomial tree with base 2: each parent is its child without the lowest bit set, and subtrees are intervals."""
+    nodes = [knomial(vrank, nranks, 0, 2) for vrank in range(nranks)]
+    assert [node.parent for node in nodes] == [None, *(vrank & (vrank - 1) for vrank in range(1, nranks))]
     assert max(depths(nodes, 0)) == floor(log2(nranks))
     assert len(nodes[0].children) == ceil(log2(nranks))
     assert_intervals(nodes, 0)
-    assert all(binomial.subtree(v, nranks) == len(subtree(nodes, v)) for v in range(nranks))
-
-
-@pytest.mark.parametrize("nranks", SMALL)
-def test_dissemination_peers_match(nranks: int) -> None:
-    peers = [dissemination.peers(rank, nranks) for rank in range(nranks)]
-    for rank in range(nranks):
-        assert len(peers[rank]) == ceil(log2(nranks))
-        assert all(peers[destination][k][0] == rank for k, (_, destination) in enumerate(peers[rank]))
+    assert all(binomial_span(vrank, nranks) == len(subtree(nodes, vrank)) for vrank in range(nranks))
 
 
 @pytest.mark.parametrize("nranks", SMALL)
 def test_binary_is_in_order_for_every_root(nranks: int) -> None:
     for root in range(nranks):
-        nodes = [binary.node(rank, nranks, root) for rank in range(nranks)]
+        nodes = [binary(rank, nranks, root) for rank in range(nranks)]
         assert max(depths(nodes, root)) <= ceil(log2(nranks))
         assert all(len(node.children) <= 2 for node in nodes)
         assert_intervals(nodes, root)
@@ -92,7 +81,7 @@ def test_binary_is_in_order_for_every_root(nranks: int) -> None:
 @pytest.mark.parametrize("nranks", [*SMALL, *LARGE])
 def test_binary_depth(nranks: int) -> None:
     def depth(root: int) -> int:
-        return max(depths([binary.node(rank, nranks, root) for rank in range(nranks)], root))
+        return max(depths([binary(rank, nranks, root) for rank in range(nranks)], root))
 
     assert depth(nranks // 2) == floor(log2(nranks))
     assert depth(0) == ceil(log2(nranks))
@@ -102,18 +91,12 @@ def test_binary_depth(nranks: int) -> None:
 @pytest.mark.parametrize("nranks", [*SMALL, 1000])
 def test_knomial(nranks: int, radix: int) -> None:
     for root in {0, 1 % nranks, nranks - 1}:
-        nodes = [knomial.node(rank, nranks, root, radix) for rank in range(nranks)]
+        nodes = [knomial(rank, nranks, root, radix) for rank in range(nranks)]
         levels = next(k for k in range(11) if radix**k >= nranks)
         assert max(depths(nodes, root)) <= levels
         assert all(len(node.children) <= (radix - 1) * levels for node in nodes)
         if nranks == radix**levels:
             assert_largest_first(nodes)
-
-
-@pytest.mark.parametrize("nranks", SMALL)
-def test_knomial_of_radix_2_is_binomial(nranks: int) -> None:
-    for vrank in range(nranks):
-        assert knomial.node(vrank, nranks, 0, 2) == TreeNode(binomial.parent(vrank) if vrank else None, binomial.children(vrank, nranks))
 
 
 @pytest.mark.parametrize("nranks", [*SMALL, *LARGE])

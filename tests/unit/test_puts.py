@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -19,7 +18,7 @@ Steps = list[Step]
 def two_shot(change: Callable[[int, Steps], Steps]) -> list[Schedule]:
     """Of three ranks, with each rank's steps changed."""
     found = [schedule(CATALOGUE["allreduce/two_shot"], 3, rank) for rank in range(3)]
-    return [replace(one, channels=(tuple(change(one.rank, list(one.channels[0]))),)) for one in found]
+    return [one._replace(channels=(tuple(change(one.rank, list(one.channels[0]))),)) for one in found]
 
 
 def one_end(op: Op) -> Callable[[int, Steps], Steps]:

@@ -10,7 +10,6 @@ from hpcoll.analysis.prove import prove
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import Buffer, Op, Schedule, Step
-from hpcoll.schedules.patterns import dissemination
 from hpcoll.schedules.row import Algorithm, schedule
 
 FLAT = [row for row in CATALOGUE.values() if not row.hierarchical]  # those: test_schedules_hierarchical
@@ -190,16 +189,6 @@ def test_bruck_delivers_each_round_in_two_copies_at_most() -> None:
         for rank in range(nranks):
             copies = [step.dst.buffer for step in steps_of("alltoall/bruck", nranks, rank, 0, Op.COPY) if step.dst]
             assert copies.count(Buffer.OUTPUT) <= 1 + 2 * (nranks - 1).bit_length()
-
-
-@pytest.mark.parametrize("nranks", NRANKS)
-def test_dissemination_reaches_everybody(nranks: int) -> None:
-    heard = [{rank} for rank in range(nranks)]
-    for k in range((nranks - 1).bit_length()):
-        peers = [dissemination.peers(rank, nranks)[k] for rank in range(nranks)]
-        assert all(peers[source][1] == rank for rank, (source, _) in enumerate(peers))
-        heard = [heard[rank] | heard[source] for rank, (source, _) in enumerate(peers)]
-    assert all(len(found) == nranks for found in heard)
 
 
 def test_barrier_sends_one_chunk_per_round() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
 
@@ -142,7 +141,7 @@ def ring_in_pieces(w: Writer) -> None:
 
 def receives_last(s: Schedule) -> Schedule:
     """The mutant that sends all it has to send before it receives anything."""
-    return replace(s, channels=tuple(tuple(sorted(steps, key=lambda step: step.op != Op.SEND)) for steps in s.channels))
+    return s._replace(channels=tuple(tuple(sorted(steps, key=lambda step: step.op != Op.SEND)) for steps in s.channels))
 
 
 def test_a_ring_with_all_receives_moved_behind_all_sends() -> None:
@@ -248,7 +247,7 @@ def shuffled(s: Schedule, rng: random.Random) -> Schedule:
     for steps in s.channels:
         places = [i + rng.uniform(0, 6) * (step.op != Op.SEND) for i, step in enumerate(steps)]
         channels.append(tuple(steps[i] for i in sorted(range(len(steps)), key=places.__getitem__)))
-    return replace(s, channels=tuple(channels))
+    return s._replace(channels=tuple(channels))
 
 
 def settings() -> Iterator[tuple[str, list[Schedule], bool]]:

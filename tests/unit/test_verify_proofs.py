@@ -81,7 +81,7 @@ def test_rounds_count_dependent_messages_only() -> None:
 
 @pytest.mark.parametrize("claim", ["ordered", "reproducible"])
 def test_claims_that_do_not_hold_are_refused(claim: str) -> None:
-    row = replace(CATALOGUE["allreduce/ring"], ordered=claim == "ordered")
+    row = CATALOGUE["allreduce/ring"]._replace(ordered=claim == "ordered")
     if claim == "ordered":
         with pytest.raises(ScheduleError, match="the catalogue says ordered and allreduce/ring"):
             prove(row, 3)
@@ -100,7 +100,7 @@ def test_prove_covers_blocks_of_different_sizes() -> None:
     row = CATALOGUE["alltoall/bruck"]
     assert prove(row, 4).messages == 8
     with pytest.raises(ScheduleError, match="size"):
-        prove(replace(row, uniform=False), 4)
+        prove(row._replace(uniform=False), 4)
 
 
 def test_sweep_counts_instances_and_reports_progress() -> None:
@@ -125,5 +125,5 @@ def test_sweep_over_processes_proves_the_same() -> None:
 
 def test_sweep_passes_a_refusal_on() -> None:
     with pytest.raises(ScheduleError, match="says ordered") as caught:
-        prove_catalogue(3, jobs=2, extra=(), rows=[replace(CATALOGUE["allreduce/ring"], ordered=True)])
+        prove_catalogue(3, jobs=2, extra=(), rows=[CATALOGUE["allreduce/ring"]._replace(ordered=True)])
     assert caught.value.rank == -1

@@ -1,4 +1,4 @@
-"""Circulant allgather: in round k a rank hands all it has to rank - skip k; what it has doubles, for any number of ranks.
+"""Circulant allgather: in round k every rank sends its blocks to rank - skip k, and so has twice as many.
 
 Blocks held by rank 0 of 5 (skips 1, 2, 3, then 5); rank r holds the same, rotated by r:
 
@@ -18,7 +18,7 @@ from hpcoll.schedules.patterns.circulant import skips
 
 
 def allgather_circulant(w: Writer) -> None:
-    """q rounds, p-1 blocks sent: least possible in both."""
+    """Write q rounds with p-1 blocks sent, both the least possible, for any p."""
     p, r = w.nranks, w.rank
     skip = skips(p)
     w.copy(inputs(0), outputs(r))

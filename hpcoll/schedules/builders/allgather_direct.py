@@ -1,6 +1,6 @@
 """Direct allgather: every rank sends its block to every other, nearest rank on the right first.
 
-    rank 0 of 4 sends a to 1, 2, 3 and receives from 3, 2, 1: at no time do two ranks favour the same one.
+    rank 0 of 4 sends a to 1, 2, 3 and receives from 3, 2, 1: no two ranks begin with the same one.
 
 Source: classic (linear allgather).
 """
@@ -9,7 +9,7 @@ from hpcoll.schedules.ir import Writer, inputs, outputs
 
 
 def allgather_direct(w: Writer) -> None:
-    """One round of p-1 messages."""
+    """Write one round of p-1 messages."""
     p, r = w.nranks, w.rank
     w.copy(inputs(0), outputs(r))
     for t in range(1, p):

@@ -1,4 +1,4 @@
-"""Hierarchical allgather: a rank of each stripe gathers that stripe's blocks from all nodes; then each node puts its stripes together.
+"""Hierarchical allgather: a rank of each stripe gathers that stripe's blocks from all nodes; then the ranks of a node exchange the stripes.
 
 2 nodes of 2 ranks, 2 stripes; blocks held:
 
@@ -8,8 +8,8 @@
     2: 2       0 . 2 .              0 1 2 3
     3: 3       . 1 . 3              0 1 2 3
 
-A block goes to every other node once. On larger nodes than the smallest the ranks beyond the stripes first hand their block to
-an owner.
+A block goes to every other node once. On larger nodes than the smallest the ranks beyond the stripes first send their block
+to an owner.
 
 Source: Traeff and Hunold, arXiv 1910.13373 (full-lane collectives), with the circulant allgather between nodes.
 """
@@ -19,7 +19,7 @@ from hpcoll.schedules.ir import Writer, inputs, outputs
 
 
 def allgather_hierarchical(w: Writer) -> None:
-    """At most 2 rounds on the node, the blocks one by one, and ceil(log2 h) between the nodes."""
+    """Write at most 2 rounds on the node, the blocks one by one, and ceil(log2 h) between the nodes."""
     node = Node(w)
     held = {peer: node.packed(peer) for peer in (w.rank, *reversed(node.others(node.owners())))}
     mine = held[w.rank]

@@ -12,13 +12,12 @@ Source: classic; Thakur, Rabenseifner and Gropp, IJHPCA 2005.
 """
 
 from hpcoll.schedules.ir import Writer, inputs, outputs
-from hpcoll.schedules.patterns.ring import neighbours
 
 
 def allgather_ring(w: Writer) -> None:
-    """p-1 rounds of one block, to the right neighbour only."""
+    """Write p-1 rounds of one block, to the right neighbour only."""
     p, r = w.nranks, w.rank
-    left, right = neighbours(r, p)
+    left, right = (r - 1) % p, (r + 1) % p
     w.copy(inputs(0), outputs(r))
     for t in range(p - 1):
         w.send(right, outputs((r - t) % p) if t else inputs(0))

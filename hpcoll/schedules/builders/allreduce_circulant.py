@@ -1,4 +1,4 @@
-"""Circulant allreduce: ranks a skip apart swap halves of what they still have to combine, then the way back.
+"""Circulant allreduce: ranks a skip apart exchange halves of their partial results, then the way back for the results.
 
 Partial results of rank 0 of 5 (skips 1, 2, 3, then 5), chunk rank + i in column i; ``+n`` counts contributions:
 
@@ -19,11 +19,11 @@ from hpcoll.schedules.patterns.circulant import skips
 
 
 def allreduce_circulant(w: Writer) -> None:
-    """2q rounds, 2(p-1)/p m sent, for any p: least possible volume in the fewest rounds known. Commutative operators."""
+    """Write 2q rounds with 2(p-1)/p m sent, for any p: the least volume, in the fewest rounds known. Commutative operators."""
     p, r = w.nranks, w.rank
     levels = list(pairwise(skips(p)))
     have = inputs
-    if p % 2:  # nobody's first message touches the middle chunk
+    if p % 2:  # no first message has the middle chunk
         w.copy(inputs((r + p // 2) % p), outputs((r + p // 2) % p))
     for near, far in reversed(levels):
         for first, n in cyclic_runs(r + near, far - near, p):

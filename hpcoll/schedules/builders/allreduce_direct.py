@@ -1,4 +1,4 @@
-"""Direct (one-shot) allreduce: everybody sends everything to everybody and folds it all in rank order.
+"""Direct (one-shot) allreduce: every rank sends its message to all others, and folds all of them in rank order.
 
     round 0: 0 -> 1 2 3    1 -> 2 3 0    2 -> 3 0 1    3 -> 0 1 2        then each rank: a op b op c op d
 
@@ -9,7 +9,7 @@ from hpcoll.schedules.ir import Writer, inputs, outputs
 
 
 def allreduce_direct(w: Writer) -> None:
-    """One round, (p-1) m sent; every rank computes the same bits."""
+    """Write one round with (p-1) m sent; all ranks compute the same bits."""
     p, r = w.nranks, w.rank
     contributions = {r: inputs(0)}
     for t in range(1, p):

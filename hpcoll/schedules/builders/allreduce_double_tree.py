@@ -20,7 +20,7 @@ from hpcoll.schedules.patterns import double_binary_tree
 
 
 def allreduce_double_tree(w: Writer) -> None:
-    """2q rounds of m/2 in two channels; in rank order in both."""
+    """Write 2q rounds of m/2 in two channels; in rank order in both."""
     for chunk, node in enumerate(double_binary_tree.mirrored(w.rank, w.nranks)):
         w.channel(chunk)
         combine(w, node, chunk, into=outputs(chunk))

@@ -1,4 +1,4 @@
-"""Hierarchical allreduce: as many allreduces between the nodes at once as a node has ranks, each of a stripe of the message.
+"""Hierarchical allreduce: every rank of a node takes part in an allreduce of a stripe of the message between the nodes.
 
 2 nodes of 2 ranks, a..d their contributions, 2 stripes:
 
@@ -8,8 +8,8 @@
     2: c  c       cd .                  abcd .
     3: d  d       .  cd                 .    abcd
 
-A node sends and receives 2(h-1)/h m, the least possible, and all its ranks take part. On larger nodes than the smallest the
-ranks beyond the stripes only hand in and get.
+A node sends and receives 2(h-1)/h m, the least possible, and all its ranks take part. On larger nodes than the smallest, the
+ranks beyond the stripes only send their message and receive the result.
 
 Source: Traeff and Hunold, arXiv 1910.13373 (full-lane collectives), with two-shot on the node and circulant allreduce between.
 """
@@ -19,7 +19,7 @@ from hpcoll.schedules.ir import Chunk, Writer, inputs, outputs
 
 
 def allreduce_hierarchical(w: Writer) -> None:
-    """2 rounds on the node and 2 ceil(log2 h) between the nodes. Commutative operators."""
+    """Write 2 rounds on the node and 2 ceil(log2 h) between the nodes. Commutative operators."""
     node = Node(w)
     size = w.nchunks // node.nstripes
     folded = node.fold(lambda stripe: inputs(stripe * size, size), into=lambda run: outputs(run.index, run.n))

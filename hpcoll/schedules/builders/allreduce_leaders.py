@@ -16,7 +16,7 @@ from hpcoll.schedules.ir import Chunk, Writer, inputs, outputs
 
 
 def allreduce_leaders(w: Writer) -> None:
-    """2 rounds on the node and log2 h between the nodes, whole message each time. Commutative operators."""
+    """Write 2 rounds on the node and log2 h between the nodes, whole message each time. Commutative operators."""
     node = Node(w, nstripes=1)
     folded = node.fold(lambda stripe: inputs(0), into=lambda run: outputs(0))
     if folded is not None:

@@ -16,7 +16,7 @@ from hpcoll.schedules.patterns import hypercube
 
 
 def allreduce_rabenseifner(w: Writer) -> None:
-    """2 log2 p rounds, 2(p-1)/p m sent for a power of two; else two rounds and up to m sent more. Keeps rank order."""
+    """Write 2 log2 p rounds, 2(p-1)/p m sent for a power of two; else two rounds and up to m sent more. Keeps rank order."""
     place = hypercube.place(w.rank, w.nranks)
     lo, n, have = 0, w.nchunks, inputs
     if place.host is not None:

@@ -1,4 +1,4 @@
-"""Recursive doubling allreduce: neighbours in a hypercube swap all they have, one dimension per round, nearest first.
+"""Recursive doubling allreduce: neighbours in a hypercube exchange their partial results, one dimension per round, nearest first.
 
 4 ranks, a..d their contributions:
 
@@ -8,7 +8,7 @@
     2: c       cd          abcd
     3: d       cd          abcd
 
-What is being sent must not change, so a round receives beside it: two slots in turn let the next receive be posted early.
+A message must not change while it is sent, so a round receives into a slot. Two slots in turn let the next receive be posted early.
 
 Source: classic; Thakur, Rabenseifner and Gropp, IJHPCA 2005.
 """
@@ -18,7 +18,7 @@ from hpcoll.schedules.patterns import hypercube
 
 
 def allreduce_recursive_doubling(w: Writer) -> None:
-    """floor(log2 p) rounds of m, two more unless p is a power of two; keeps rank order."""
+    """Write floor(log2 p) rounds of m, two more unless p is a power of two; keeps rank order."""
     place = hypercube.place(w.rank, w.nranks)
     if place.host is not None:
         w.send(place.host, inputs(0))

@@ -10,13 +10,12 @@ State of 4 ranks, chunk by chunk (a..d are the ranks' contributions):
 """
 
 from hpcoll.schedules.ir import Writer, inputs, outputs
-from hpcoll.schedules.patterns.ring import neighbours
 
 
 def allreduce_ring(w: Writer) -> None:
-    """2(p-1) rounds of m/p: 2(p-1)/p m sent per rank, the least possible. Commutative operators."""
+    """Write 2(p-1) rounds of m/p: 2(p-1)/p m sent per rank, the least possible. Commutative operators."""
     p, r = w.nranks, w.rank
-    left, right = neighbours(r, p)
+    left, right = (r - 1) % p, (r + 1) % p
     for t in range(p - 1):
         sent, combined = (r - t - 1) % p, (r - t - 2) % p
         w.send(right, outputs(sent) if t else inputs(sent))

@@ -14,11 +14,11 @@ Source: classic.
 from hpcoll.schedules.builders.bcast_tree import distribute
 from hpcoll.schedules.builders.reduce_tree import combine
 from hpcoll.schedules.ir import Writer, outputs
-from hpcoll.schedules.patterns import binary
+from hpcoll.schedules.patterns.trees import binary
 
 
 def allreduce_tree(w: Writer) -> None:
-    """2 floor(log2 p) rounds of m; keeps rank order."""
-    node = binary.node(w.rank, w.nranks, w.nranks // 2)
-    combine(w, node, 0, into=outputs(0))
-    distribute(w, node, 0)
+    """Write 2 floor(log2 p) rounds of m; keeps rank order."""
+    node = binary(w.rank, w.nranks, w.nranks // 2)
+    combine(w, node, into=outputs(0))
+    distribute(w, node)

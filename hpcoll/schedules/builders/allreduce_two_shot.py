@@ -1,4 +1,4 @@
-"""Two-shot allreduce: rank r gets everybody's chunk r, folds them in rank order and hands out the result.
+"""Two-shot allreduce: rank r receives every rank's chunk r, folds them in rank order and sends the result to all.
 
 4 ranks, a..d their contributions:
 
@@ -15,12 +15,12 @@ from hpcoll.schedules.ir import Writer, inputs, outputs
 
 
 def allreduce_two_shot(w: Writer) -> None:
-    """Two rounds of p-1 messages of m/p: least possible volume in two latencies."""
+    """Write two rounds of p-1 messages of m/p: the least volume, in two latencies."""
     combine_at(w, list(range(w.nranks)))
 
 
 def combine_at(w: Writer, owners: list[int]) -> None:
-    """Owner number i gets everybody's chunk i, folds them in rank order and puts the result where everybody wants it."""
+    """Write an allreduce in which owner i receives chunk i of all ranks, folds it in rank order and sends the result to all."""
     p, r = w.nranks, w.rank
     chunk_of = {owner: chunk for chunk, owner in enumerate(owners)}
     others = [(r + t) % p for t in range(1, p)]

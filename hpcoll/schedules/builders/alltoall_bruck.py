@@ -1,4 +1,4 @@
-"""Bruck alltoall: a block for rank + i goes 2^k ranks on in every round k whose bit is set in i.
+"""Bruck alltoall: a block for rank + i moves 2^k ranks on in every round k with bit k set in i.
 
 Slot i of rank r of 4, as source>destination:
 
@@ -8,7 +8,7 @@ Slot i of rank r of 4, as source>destination:
     r>r+2                 r>r+2                   r-2>r   (arrived)
     r>r+3                 r-1>r+2                 r-3>r   (arrived)
 
-A round's slots are packed in descending order, so that those that have arrived follow one another in OUTPUT too.
+A round's slots are packed in descending order, so that blocks that have arrived are contiguous in OUTPUT, too.
 
 Source: Bruck et al., IEEE TPDS 1997.
 """
@@ -18,7 +18,7 @@ from hpcoll.schedules.partition import cyclic_runs
 
 
 def alltoall_bruck(w: Writer) -> None:
-    """q rounds of at most p/2 blocks. Equal blocks only."""
+    """Write q rounds of at most p/2 blocks. Equal blocks only."""
     p, r = w.nranks, w.rank
     w.copy(inputs(r), outputs(r))
     held = [inputs((r + i) % p) for i in range(p)]

@@ -1,6 +1,6 @@
-"""Direct alltoall: all sends at once, nearest rank on the right first.
+"""Direct alltoall: every rank sends all its blocks at once, nearest rank on the right first.
 
-    rank 0 of 4 sends to 1, 2, 3 and receives from 3, 2, 1: at no time do two ranks favour the same one.
+    rank 0 of 4 sends to 1, 2, 3 and receives from 3, 2, 1: no two ranks begin with the same one.
 
 Source: classic (linear alltoall).
 """
@@ -9,7 +9,7 @@ from hpcoll.schedules.ir import Writer, inputs, outputs
 
 
 def alltoall_direct(w: Writer) -> None:
-    """One round of p-1 messages; each block moves once."""
+    """Write one round of p-1 messages; each block moves once."""
     p, r = w.nranks, w.rank
     for t in range(1, p):
         w.send((r + t) % p, inputs((r + t) % p))

@@ -1,4 +1,4 @@
-"""Hierarchical alltoall: blocks for one rank elsewhere are collected on the node and leave it as one message.
+"""Hierarchical alltoall: blocks of a node for one rank elsewhere are collected and leave the node as one message.
 
 2 nodes of 2 ranks; blocks as source>destination:
 
@@ -6,7 +6,7 @@
     0:  0>2 1>2                                                     to 2, as one message
     1:  0>3 1>3                                                     to 3, as one message
 
-Instead of one message to every rank of another node there is one from every node: fewer by the ranks of a node.
+A rank receives one message from every other node, not one from every rank: fewer by the factor of a node's ranks.
 
 Source: Bruck et al., IEEE TPDS 1997, section on hierarchies; node-aware alltoall of Collom, Li and Bienz, 2023.
 """
@@ -16,7 +16,7 @@ from hpcoll.schedules.ir import Writer, cell, inputs, outputs
 
 
 def alltoall_hierarchical(w: Writer) -> None:
-    """One round on the node and one between the nodes, of p/c messages. Equal blocks only."""
+    """Write one round on the node and one between the nodes, of p/c messages. Equal blocks only."""
     node = Node(w)
     here = w.nodes[w.rank]
     away = [[rank for k, ranks in enumerate(node.all) if k != here for rank in ranks[i :: len(node.mates)]] for i in range(len(node.mates))]

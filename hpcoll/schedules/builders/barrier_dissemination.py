@@ -1,24 +1,24 @@
-"""Dissemination barrier: in round k every rank tells rank + 2^k of all ranks it has heard of.
+"""Dissemination barrier: in round k every rank tells rank + 2^k which ranks it knows to have come.
 
-Ranks that rank 0 of 6 has heard of:
+Ranks that rank 0 of 6 knows to have come:
 
     start   after k=0   after k=1     after k=2
-    0       5 0         3 4 5 0       1 2 3 4 5 0    (5 and 0 heard of twice: harmless, hence idempotent)
+    0       5 0         3 4 5 0       1 2 3 4 5 0    (5 and 0 arrive twice, which is harmless)
 
 Source: Hensgen, Finkel and Manber, Int. J. Parallel Program. 1988.
 """
 
 from hpcoll.schedules.ir import Writer, cell, inputs, outputs
-from hpcoll.schedules.patterns.dissemination import peers
 
 
 def barrier_dissemination(w: Writer) -> None:
-    """q rounds of one chunk, which has no bytes."""
-    rounds = peers(w.rank, w.nranks)
-    heard = w.scratch(*[0] * len(rounds))
+    """Write q rounds of one chunk, which has no bytes."""
+    p, r = w.nranks, w.rank
+    rounds = (p - 1).bit_length()
+    heard = w.scratch(*[0] * rounds)
     known = inputs(0)
-    for k, (source, to) in enumerate(rounds):
-        w.send(to, known)
-        w.recv_reduce(source, cell(heard, k), known)
+    for k in range(rounds):
+        w.send((r + (1 << k)) % p, known)
+        w.recv_reduce((r - (1 << k)) % p, cell(heard, k), known)
         known = cell(heard, k)
     w.copy(known, outputs(0))

@@ -1,4 +1,4 @@
-"""Hierarchical barrier: ranks of a node report to their leader, leaders meet, and each tells its node.
+"""Hierarchical barrier: ranks of a node report to their leader, the leaders run a barrier, and each releases its node.
 
     2 nodes of 3 ranks:    1, 2 -> 0    4, 5 -> 3        0 <-> 3        0 -> 1, 2    3 -> 4, 5
 
@@ -10,7 +10,7 @@ from hpcoll.schedules.ir import Writer, inputs, outputs
 
 
 def barrier_hierarchical(w: Writer) -> None:
-    """2 rounds on the node and ceil(log2 h) between the nodes, of one chunk, which has no bytes."""
+    """Write 2 rounds on the node and ceil(log2 h) between the nodes, of one chunk, which has no bytes."""
     node = Node(w, nstripes=1)
     folded = node.fold(lambda stripe: inputs(0), into=lambda run: outputs(0))
     if folded is not None:

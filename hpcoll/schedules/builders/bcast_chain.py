@@ -6,12 +6,11 @@
 Source: classic (linear pipeline).
 """
 
-from hpcoll.schedules.ir import Writer, outputs
+from hpcoll.schedules.builders.bcast_tree import distribute
+from hpcoll.schedules.ir import Writer
+from hpcoll.schedules.patterns.trees import chain
 
 
 def bcast_chain(w: Writer) -> None:
-    """p-1 rounds of m; nobody sends more than m, so many segments reach the full bandwidth of a link."""
-    if w.vrank > 0:
-        w.recv(w.peer(w.vrank - 1), outputs(0))
-    if w.vrank < w.nranks - 1:
-        w.send(w.peer(w.vrank + 1), outputs(0))
+    """Write p-1 rounds of m; no rank sends more than m, so many segments reach the full bandwidth of a link."""
+    distribute(w, chain(w.rank, w.nranks, w.root))

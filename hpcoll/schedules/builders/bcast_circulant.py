@@ -1,4 +1,4 @@
-"""Circulant n-block broadcast: every rank forwards one block per round over ever the same q links.
+"""Circulant n-block broadcast: every rank forwards one block per round, always over the same q links.
 
 4 ranks, 3 blocks, root 0 (skips 1, 2, then 4); blocks held:
 
@@ -16,7 +16,7 @@ from hpcoll.schedules.patterns import circulant
 
 
 def bcast_circulant(w: Writer) -> None:
-    """n - 1 + q rounds of m/n, the fewest possible on one port, for any p and n."""
+    """Write n - 1 + q rounds of m/n, the fewest possible on one port, for any p and n."""
     for turn in circulant.rounds(w.vrank, w.nranks, w.nchunks):
         if turn.sent is not None:
             w.send(w.peer(turn.right), outputs(turn.sent))

@@ -9,7 +9,7 @@ from hpcoll.schedules.ir import Writer, outputs
 
 
 def bcast_direct(w: Writer) -> None:
-    """One round; the root sends p-1 times m."""
+    """Write one round; the root sends p-1 times m."""
     if w.rank == w.root:
         for vrank in range(1, w.nranks):
             w.send(w.peer(vrank), outputs(0), put=True)

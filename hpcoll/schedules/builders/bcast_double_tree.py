@@ -14,7 +14,7 @@ from hpcoll.schedules.patterns import double_binary_tree
 
 
 def bcast_double_tree(w: Writer) -> None:
-    """q rounds of m/2 in two channels; nobody sends more than m."""
+    """Write q rounds of m/2 in two channels; no rank sends more than m."""
     for chunk, node in enumerate(double_binary_tree.rooted(w.rank, w.nranks, w.root)):
         w.channel(chunk)
         distribute(w, node, chunk)

@@ -1,8 +1,8 @@
-"""Hierarchical broadcast: the root deals the stripes of the message out on its node, and each goes to all nodes by itself.
+"""Hierarchical broadcast: the root scatters the stripes of the message on its node, and each stripe is broadcast between nodes by itself.
 
 2 nodes of 2 ranks, root 0, 2 stripes of x y:
 
-    start       dealt out    between the nodes    spread
+    start       scattered    between the nodes    spread
     0: x y      x y          x y                  x y
     1: . .      . y          . y                  x y
     2: . .      . .          x .                  x y
@@ -18,7 +18,7 @@ from hpcoll.schedules.ir import Chunk, Writer, outputs
 
 
 def bcast_hierarchical(w: Writer) -> None:
-    """2 rounds on the node and ceil(log2 h) between the nodes, in two channels of half the message each."""
+    """Write 2 rounds on the node and ceil(log2 h) between the nodes, in two channels of half the message each."""
     node = Node(w, rooted=True)
     home = w.nodes[w.rank] == node.root
     halves = w.nchunks // node.nstripes

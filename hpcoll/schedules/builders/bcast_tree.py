@@ -10,19 +10,18 @@ Source: classic; k-nomial trees as in MPICH.
 """
 
 from hpcoll.schedules.ir import Writer, outputs
-from hpcoll.schedules.patterns import knomial
-from hpcoll.schedules.patterns.tree import TreeNode
+from hpcoll.schedules.patterns.trees import TreeNode, knomial
 
 RADIX = 4
 
 
 def bcast_tree(w: Writer) -> None:
-    """At most ceil(q/2) rounds of m; the root sends it up to 3 times in each."""
-    distribute(w, knomial.node(w.rank, w.nranks, w.root, RADIX), 0)
+    """Write at most ceil(q/2) rounds of m; the root sends it up to 3 times in each."""
+    distribute(w, knomial(w.rank, w.nranks, w.root, RADIX))
 
 
-def distribute(w: Writer, node: TreeNode, chunk: int) -> None:
-    """Descend a tree: OUTPUT's chunk from the parent, then to the children, largest subtree first."""
+def distribute(w: Writer, node: TreeNode, chunk: int = 0) -> None:
+    """Write the descent of a tree: receive a chunk of OUTPUT from the parent, send it to the children, largest subtree first."""
     if node.parent is not None:
         w.recv(node.parent, outputs(chunk))
     for child in node.children:

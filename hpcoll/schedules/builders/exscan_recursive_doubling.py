@@ -1,4 +1,4 @@
-"""Recursive doubling exscan: what a rank passes on includes itself, what it keeps does not.
+"""Recursive doubling exscan: the partial result that a rank passes on includes its contribution, the one that it keeps does not.
 
 4 ranks, a..d their contributions, ``passed on | kept``:
 
@@ -17,7 +17,7 @@ from hpcoll.schedules.ir import Writer, cell, inputs, outputs
 
 
 def exscan_recursive_doubling(w: Writer) -> None:
-    """q rounds of m, at most two combinations in each."""
+    """Write q rounds of m, at most two combinations in each."""
     p, r = w.nranks, w.rank
     slots = w.scratch(0, 0, 0, 0) if r else inputs(0)
     passed_on, kept = inputs(0), cell(slots, 0)

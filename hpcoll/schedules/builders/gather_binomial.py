@@ -1,4 +1,4 @@
-"""Binomial gather: every rank collects its subtree's blocks and hands them to its parent as one message.
+"""Binomial gather: every rank collects its subtree's blocks and sends them to its parent as one message.
 
     round   0                 1              2           (8 ranks, root 0)
             1 -> 0   3 -> 2   2,3 -> 0       4..7 -> 0
@@ -11,23 +11,22 @@ Source: classic; Thakur, Rabenseifner and Gropp, IJHPCA 2005.
 
 from hpcoll.schedules.ir import Writer, cell, inputs, outputs
 from hpcoll.schedules.partition import cyclic_runs
-from hpcoll.schedules.patterns import binomial
+from hpcoll.schedules.patterns.trees import binomial_span, knomial
 
 
 def gather_binomial(w: Writer) -> None:
-    """q rounds; every block moves once per tree edge on its way."""
+    """Write q rounds; every block moves once per tree edge on its way."""
     p, v = w.nranks, w.vrank
-    n = binomial.subtree(v, p)
+    node, n = knomial(v, p, 0, 2), binomial_span(v, p)
     mine = w.scratch(*(w.peer(v + i) for i in range(n))) if v and n > 1 else inputs(0)
     if n > 1:
         w.copy(inputs(0), cell(mine, 0) if v else outputs(w.rank))
-    for child in reversed(binomial.children(v, p)):
-        size = binomial.subtree(child, p)
+    for child in reversed(node.children):
+        size = binomial_span(child, p)
         runs = [cell(mine, child - v, size)] if v else [outputs(*run) for run in cyclic_runs(w.peer(child), size, p)]
         for run in runs:
             w.recv(w.peer(child), run)
-    if v:
-        parent = binomial.parent(v)
-        runs = [mine] if parent else [cell(mine, (first - w.rank) % p, size) for first, size in cyclic_runs(w.rank, n, p)]
+    if node.parent is not None:
+        runs = [mine] if node.parent else [cell(mine, (first - w.rank) % p, size) for first, size in cyclic_runs(w.rank, n, p)]
         for run in runs:
-            w.send(w.peer(parent), run)
+            w.send(w.peer(node.parent), run)

@@ -9,7 +9,7 @@ from hpcoll.schedules.ir import Writer, inputs, outputs
 
 
 def gather_direct(w: Writer) -> None:
-    """One round; the root receives p-1 messages."""
+    """Write one round; the root receives p-1 messages."""
     if w.vrank:
         w.send(w.root, inputs(0))
         return

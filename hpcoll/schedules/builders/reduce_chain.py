@@ -9,12 +9,10 @@ Source: classic (linear pipeline).
 """
 
 from hpcoll.schedules.builders.reduce_tree import combine
-from hpcoll.schedules.ir import Writer, outputs
-from hpcoll.schedules.patterns.tree import TreeNode
+from hpcoll.schedules.ir import Writer
+from hpcoll.schedules.patterns.trees import chain
 
 
 def reduce_chain(w: Writer) -> None:
-    """p-1 rounds of m; nobody sends or receives more than m. Commutative operators (rank order only from root 0)."""
-    parent = w.peer(w.vrank - 1) if w.vrank else None
-    children = (w.peer(w.vrank + 1),) if w.vrank < w.nranks - 1 else ()
-    combine(w, TreeNode(parent, children), 0, into=None if w.vrank else outputs(0))
+    """Write p-1 rounds of m; no rank sends or receives more than m. Commutative operators (rank order only from root 0)."""
+    combine(w, chain(w.rank, w.nranks, w.root))

@@ -1,6 +1,6 @@
-"""Circulant n-block reduce: the circulant broadcast with time and arrows turned round.
+"""Circulant n-block reduce: the circulant broadcast with time and arrows reversed.
 
-4 ranks, 3 blocks, root 0 (skips 1, 2, then 4); contributions in each block that has not been handed on:
+4 ranks, 3 blocks, root 0 (skips 1, 2, then 4); contributions in each block that has not been sent on:
 
     start       skip 2      skip 1      skip 2      skip 1
     0: 1 1 1    1 1 2       1 1 4       1 4 4       4 4 4
@@ -8,7 +8,7 @@
     2: 1 1 1    1 1 .       . 3 .       . . .       . . .
     3: 1 1 1    1 2 .       1 . .       . . .       . . .
 
-Partial results need scratch only for blocks that somebody hands to this rank.
+Only blocks that other ranks send here need scratch for partial results.
 
 Source: Traeff, arXiv 2407.18004; schedule in `hpcoll.schedules.patterns.circulant`.
 """
@@ -18,7 +18,7 @@ from hpcoll.schedules.patterns import circulant
 
 
 def reduce_circulant(w: Writer) -> None:
-    """n - 1 + q rounds of m/n, the fewest possible on one port, for any p and n. Commutative operators."""
+    """Write n - 1 + q rounds of m/n, the fewest possible on one port, for any p and n. Commutative operators."""
     partials: dict[int, Chunk] = {}
     for turn in reversed(circulant.rounds(w.vrank, w.nranks, w.nchunks)):
         if turn.received is not None:

@@ -1,4 +1,4 @@
-"""Direct reduce: everybody sends to the root, which folds all contributions in rank order.
+"""Direct reduce: every rank sends its contribution to the root, which folds all in rank order.
 
     round 0:  1, 2, 3 -> 0        then rank 0: a op b op c op d
 
@@ -9,7 +9,7 @@ from hpcoll.schedules.ir import Writer, inputs, outputs
 
 
 def reduce_direct(w: Writer) -> None:
-    """One round; the root receives p-1 times m and folds in one pass. Keeps rank order for every root."""
+    """Write one round; the root receives p-1 times m and folds in one pass. Keeps rank order for every root."""
     if w.rank != w.root:
         w.send(w.root, inputs(0))
         return

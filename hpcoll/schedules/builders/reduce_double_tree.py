@@ -9,12 +9,12 @@ Source: Sanders, Speck and Traeff, Parallel Computing 2009.
 """
 
 from hpcoll.schedules.builders.reduce_tree import combine
-from hpcoll.schedules.ir import Writer, outputs
+from hpcoll.schedules.ir import Writer
 from hpcoll.schedules.patterns import double_binary_tree
 
 
 def reduce_double_tree(w: Writer) -> None:
-    """q rounds of m/2 in two channels; everybody but the root sends m. Commutative operators."""
+    """Write q rounds of m/2 in two channels; all ranks but the root send m. Commutative operators."""
     for chunk, node in enumerate(double_binary_tree.rooted(w.rank, w.nranks, w.root)):
         w.channel(chunk)
-        combine(w, node, chunk, into=outputs(chunk) if w.rank == w.root else None)
+        combine(w, node, chunk)

@@ -16,7 +16,7 @@ from hpcoll.schedules.ir import Chunk, Writer, inputs, outputs
 
 
 def reduce_hierarchical(w: Writer) -> None:
-    """2 rounds on the node and ceil(log2 h) between the nodes, in two channels of half the message each. Commutative operators."""
+    """Write 2 rounds on the node and ceil(log2 h) between the nodes, in two channels of half the message each. Commutative operators."""
     node = Node(w, rooted=True)
     home = w.nodes[w.rank] == node.root
     halves = w.nchunks // node.nstripes

@@ -19,14 +19,14 @@ from hpcoll.schedules.patterns.circulant import skips
 
 
 def reduce_scatter_circulant(w: Writer) -> None:
-    """q rounds; p-1 blocks sent, as many combined: least possible in all three. Commutative operators."""
+    """Write q rounds with p-1 blocks sent and as many combined, all the least possible. Commutative operators."""
     p, r = w.nranks, w.rank
     skip = skips(p)
     half = skip[-2]
     partial = w.scratch(*((r + i) % p for i in range(half))) if p > 2 else outputs(0)
     for first, n in cyclic_runs(r + half, p - half, p):
         w.send((r + half) % p, inputs(first, n))
-    middle = inputs((r + half - 1) % p)  # for odd p the first round brings nothing to it
+    middle = inputs((r + half - 1) % p)  # for odd p the first round receives nothing for it
     if p % 2 and p > 5:
         w.copy(middle, cell(partial, half - 1))
     for first, n in cyclic_runs(r, p - half, p):

@@ -1,4 +1,4 @@
-"""Direct reduce_scatter: every rank gets its block from every other and folds them all at once, in rank order.
+"""Direct reduce_scatter: every rank receives its block from all others and folds all in one reduction, in rank order.
 
     rank 1 of 4:  a1 b1 c1 d1  ->  output = a1 op b1 op c1 op d1
 
@@ -9,7 +9,7 @@ from hpcoll.schedules.ir import Writer, cell, inputs, outputs
 
 
 def reduce_scatter_direct(w: Writer) -> None:
-    """One round of p-1 messages of one block. Any operator."""
+    """Write one round of p-1 messages of one block. Any operator."""
     p, r = w.nranks, w.rank
     received = w.scratch(*[r] * (p - 1))
     for t in range(1, p):

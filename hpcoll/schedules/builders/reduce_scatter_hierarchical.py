@@ -1,4 +1,4 @@
-"""Hierarchical reduce_scatter: every node folds its contributions, then the owners of a stripe share the sums between the nodes.
+"""Hierarchical reduce_scatter: every node folds its contributions, then the owners of a stripe combine the sums between the nodes.
 
 2 nodes of 2 ranks, a..d their contributions, 2 stripes; block by block:
 
@@ -9,7 +9,7 @@
     3: d d d d        .  cd .  cd           .    .    .    abcd
 
 Of each block one partial sum leaves a node instead of one per rank. On larger nodes than the smallest the ranks beyond the
-stripes get their block from an owner.
+stripes receive their block from an owner.
 
 Source: Traeff and Hunold, arXiv 1910.13373 (full-lane collectives), with the circulant reduce_scatter between nodes.
 """
@@ -19,7 +19,7 @@ from hpcoll.schedules.ir import Writer, inputs, outputs
 
 
 def reduce_scatter_hierarchical(w: Writer) -> None:
-    """At most 2 rounds on the node, the blocks one by one, and ceil(log2 h) between the nodes. Commutative operators."""
+    """Write at most 2 rounds on the node, the blocks one by one, and ceil(log2 h) between the nodes. Commutative operators."""
     node = Node(w)
     blocks = node.stripe_blocks(w.rank)
     sums = dict(zip(blocks, map(inputs, blocks)))

@@ -1,4 +1,4 @@
-"""Ring reduce_scatter: the partial result of block j starts at rank j+1 and collects contributions round the ring.
+"""Ring reduce_scatter: the partial result of block j starts at rank j+1 and goes round the ring, where each rank adds its contribution.
 
 Blocks that 4 ranks have just added to (a..d are the ranks' contributions):
 
@@ -12,13 +12,12 @@ Source: Patarasuk and Yuan, J. Parallel Distrib. Comput. 2009.
 """
 
 from hpcoll.schedules.ir import Writer, cell, inputs, outputs
-from hpcoll.schedules.patterns.ring import neighbours
 
 
 def reduce_scatter_ring(w: Writer) -> None:
-    """p-1 rounds of one block, to the right neighbour only. Commutative operators."""
+    """Write p-1 rounds of one block, to the right neighbour only. Commutative operators."""
     p, r = w.nranks, w.rank
-    left, right = neighbours(r, p)
+    left, right = (r - 1) % p, (r + 1) % p
     partial = w.scratch(*((r - t - 2) % p for t in range(p - 2)))
     for t in range(p - 1):
         w.send(right, cell(partial, t - 1) if t else inputs((r - 1) % p))

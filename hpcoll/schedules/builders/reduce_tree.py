@@ -1,4 +1,4 @@
-"""Tree reduce: an in-order binary tree below the root, whatever the root; partial results climb it in rank order.
+"""Tree reduce: partial results climb an in-order binary tree below any root, in rank order.
 
 8 ranks, root 4; a..h are the ranks' contributions:
 
@@ -14,25 +14,27 @@ Source: classic; in-order numbering as in Sanders, Speck and Traeff, Parallel Co
 """
 
 from hpcoll.schedules.ir import Chunk, Writer, inputs, outputs
-from hpcoll.schedules.patterns import binary
-from hpcoll.schedules.patterns.tree import TreeNode
+from hpcoll.schedules.patterns.trees import TreeNode, binary
 
 
 def reduce_tree(w: Writer) -> None:
-    """At most q rounds of m; keeps rank order for every root."""
-    combine(w, binary.node(w.rank, w.nranks, w.root), 0, into=outputs(0) if w.rank == w.root else None)
+    """Write at most q rounds of m; keeps rank order for every root."""
+    combine(w, binary(w.rank, w.nranks, w.root))
 
 
-def combine(w: Writer, node: TreeNode, chunk: int, *, into: Chunk | None) -> None:
-    """Climb a tree: own contribution and the children's partial results, handed to the parent.
+def combine(w: Writer, node: TreeNode, chunk: int = 0, into: Chunk | None = None) -> None:
+    """Write the ascent of a tree: combine the children's partial results with the own contribution, and send that to the parent.
 
-    Smallest subtree first, because it is ready first. Leaves send from INPUT. Keeps rank order where subtrees are intervals.
+    The smallest subtree comes first, because it is ready first. Rank order is kept where subtrees are intervals of ranks.
 
     Args:
-        chunk: Which chunk of the message climbs.
-        into: Where partial results go; None for a scratch cell, taken only where there are children.
+        w: Writer of the steps.
+        node: This rank's node of the tree.
+        chunk: Chunk of INPUT that is combined.
+        into: Chunk for partial results; None: OUTPUT at the root, else scratch, if there are children.
     """
     partial = inputs(chunk)
+    into = outputs(chunk) if node.parent is None else into
     for child in reversed(node.children):
         into = into or w.scratch(chunk)
         w.recv_reduce(child, into, partial, received_first=child < w.rank)

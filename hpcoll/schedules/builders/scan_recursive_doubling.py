@@ -8,7 +8,7 @@
     2: c       bc                      abc
     3: d       cd                      abcd
 
-What is being sent must not change, so a round receives beside it: two slots in turn let the next receive be posted early.
+A message must not change while it is sent, so a round receives into a slot. Two slots in turn let the next receive be posted early.
 
 Source: Hillis and Steele, Communications of the ACM 1986.
 """
@@ -17,7 +17,7 @@ from hpcoll.schedules.ir import Writer, inputs, outputs
 
 
 def scan_recursive_doubling(w: Writer) -> None:
-    """q rounds of m, one combination in each."""
+    """Write q rounds of m, one combination in each."""
     if w.rank == 0:
         w.copy(inputs(0), outputs(0))
     partial = inputs(0)

@@ -1,4 +1,4 @@
-"""Binomial scatter: every rank receives its subtree's blocks as one message and hands each child its share.
+"""Binomial scatter: every rank receives its subtree's blocks as one message and sends each child its share.
 
     round   0              1              2                    (8 ranks, root 0)
             0 -> 4..7      0 -> 2,3       0 -> 1   2 -> 3
@@ -11,21 +11,20 @@ Source: classic; Thakur, Rabenseifner and Gropp, IJHPCA 2005.
 
 from hpcoll.schedules.ir import Writer, cell, inputs, outputs
 from hpcoll.schedules.partition import cyclic_runs
-from hpcoll.schedules.patterns import binomial
+from hpcoll.schedules.patterns.trees import binomial_span, knomial
 
 
 def scatter_binomial(w: Writer) -> None:
-    """q rounds; every block moves once per tree edge on its way."""
+    """Write q rounds; every block moves once per tree edge on its way."""
     p, v = w.nranks, w.vrank
-    n = binomial.subtree(v, p)
+    node, n = knomial(v, p, 0, 2), binomial_span(v, p)
     mine = w.scratch(*(w.peer(v + i) for i in range(n))) if v and n > 1 else outputs(0)
-    if v:
-        parent = binomial.parent(v)
-        runs = [mine] if parent else [cell(mine, (first - w.rank) % p, size) for first, size in cyclic_runs(w.rank, n, p)]
+    if node.parent is not None:
+        runs = [mine] if node.parent else [cell(mine, (first - w.rank) % p, size) for first, size in cyclic_runs(w.rank, n, p)]
         for run in runs:
-            w.recv(w.peer(parent), run)
-    for child in binomial.children(v, p):
-        size = binomial.subtree(child, p)
+            w.recv(w.peer(node.parent), run)
+    for child in node.children:
+        size = binomial_span(child, p)
         runs = [cell(mine, child - v, size)] if v else [inputs(*run) for run in cyclic_runs(w.peer(child), size, p)]
         for run in runs:
             w.send(w.peer(child), run)

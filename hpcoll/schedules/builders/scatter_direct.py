@@ -9,7 +9,7 @@ from hpcoll.schedules.ir import Writer, inputs, outputs
 
 
 def scatter_direct(w: Writer) -> None:
-    """One round; the root sends p-1 messages."""
+    """Write one round; the root sends p-1 messages."""
     if w.vrank:
         w.recv(w.root, outputs(0), put=True)
         return

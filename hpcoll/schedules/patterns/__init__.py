@@ -1,1 +1,1 @@
-"""Who talks to whom: rings, trees, hypercubes and circulant graphs as arithmetic on rank numbers."""
+"""Communication patterns: trees, hypercubes and circulant graphs as arithmetic on rank numbers."""

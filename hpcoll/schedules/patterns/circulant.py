@@ -1,14 +1,14 @@
-"""Circulant graph: rank r is linked to r + s and r - s for about log2 nranks skips s, whatever the number of ranks.
+"""Circulant graph: rank r is linked to r + s and r - s for about log2 nranks skips s.
 
     skips of 7: 1 2 4           0 --> 1 --> 2 --> 3 --> 4 --> 5 --> 6 --> 0
                                 0 --------> 2 --------> 4 --------> 6 ...
                                 0 --------------------> 4 ...
 
-All ranks look alike, so no number of ranks is a bad one. Besides the skips this file has the n-block schedule: who sends
-which of n blocks in which round, so that a broadcast ends after n - 1 + q rounds, the fewest possible for one port.
+All ranks look alike, so every number of ranks is as good. Besides the skips there is the n-block schedule, which says which of n blocks a
+rank sends in which round. A broadcast then ends after n - 1 + q rounds, the fewest possible on one port.
 
-Source: Traeff, arXiv 2312.11236 and 2407.18004. The greedy rule for the receive schedule is ours: not proven in general, but
-checked for all nranks below 2500, and the verifier proves every schedule made of it.
+Source: Traeff, arXiv 2312.11236 and 2407.18004. The greedy rule for the receive schedule is ours. It is not proven in general, but was
+checked for all nranks below 2500, and the verifier proves every schedule that is made of it.
 """
 
 from bisect import bisect_right
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 @lru_cache(maxsize=256)
 def skips(nranks: int) -> tuple[int, ...]:
-    """Skips ``s[0] = 1 < ... < s[q] = nranks``: each is half the next one, rounded up; ``q = ceil(log2 nranks)``.
+    """Return the skips ``s[0] = 1 < ... < s[q] = nranks``: each is half the next one, rounded up; ``q = ceil(log2 nranks)``.
 
     >>> skips(17), skips(7)
     ((1, 2, 3, 5, 9, 17), (1, 2, 4, 7))
@@ -30,11 +30,11 @@ def skips(nranks: int) -> tuple[int, ...]:
 
 
 class Round(NamedTuple):
-    """One round of a broadcast from vrank 0.
+    """A round of a broadcast from vrank 0.
 
     Attributes:
-        right, sent: To whom (a vrank), which block; ``sent`` is None for none.
-        left, received: From whom, which block; ``received`` is None for none.
+        right: Vrank that is sent to, and ``sent`` the block; None for none.
+        left: Vrank that is received from, and ``received`` the block; None for none.
     """
 
     right: int
@@ -44,7 +44,7 @@ class Round(NamedTuple):
 
 
 def rounds(vrank: int, nranks: int, nblocks: int) -> list[Round]:
-    """What a vrank does in each of the ``nblocks - 1 + q`` rounds of a broadcast to 2 or more. Each block arrives exactly once.
+    """Return a vrank's ``nblocks - 1 + q`` rounds of a broadcast to 2 or more ranks. Each block arrives exactly once.
 
     >>> [(turn.sent, turn.received) for turn in rounds(0, 5, 2)]
     [(0, None), (1, None), (1, None), (1, None)]
@@ -54,7 +54,7 @@ def rounds(vrank: int, nranks: int, nblocks: int) -> list[Round]:
     skip = skips(nranks)
     q = len(skip) - 1
     receives, sends = receive_schedule(vrank, nranks), send_schedule(vrank, nranks)
-    idle = -(nblocks - 1) % q  # rounds of the first phase that would move nothing
+    idle = -(nblocks - 1) % q  # rounds of the first phase without a block
     plan = []
     for i in range(idle, idle + nblocks - 1 + q):
         phase, k = divmod(i, q)
@@ -69,7 +69,7 @@ def _block(number: int, nblocks: int) -> int | None:
 
 
 def send_schedule(vrank: int, nranks: int) -> tuple[int, ...]:
-    """Block sent to ``vrank + s[k]`` in round k of the first phase; each later phase adds q. Negative: none yet.
+    """Return the block sent to ``vrank + s[k]`` in each round k of the first phase; each later phase adds q. Negative: none yet.
 
     >>> send_schedule(0, 7), send_schedule(3, 7)
     ((0, 1, 2), (-3, -2, -3))
@@ -80,9 +80,9 @@ def send_schedule(vrank: int, nranks: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1 << 15)
 def receive_schedule(vrank: int, nranks: int) -> tuple[int, ...]:
-    """Block received from ``vrank - s[k]`` in round k of the first phase; each later phase adds q.
+    """Return the block received from ``vrank - s[k]`` in each round k of the first phase; each later phase adds q.
 
-    Greedy: round k takes the largest base block not taken yet that somebody within reach of its skip starts with.
+    Greedy: round k takes the largest base block not taken yet that some vrank within reach of its skip starts with.
     The q blocks differ modulo q, so over the phases a vrank gets every block once.
 
     >>> [receive_schedule(v, 7) for v in range(1, 4)]
@@ -100,7 +100,7 @@ def receive_schedule(vrank: int, nranks: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=16)
 def _base_blocks(nranks: int) -> tuple[list[int], list[list[int]]]:
-    """Base block of every vrank, and per block the vranks that have it, in order, from ``-nranks`` on.
+    """Return the base block of every vrank, and for each block the vranks that have it, ascending from ``-nranks``.
 
     A vrank's base block is the index of the smallest skip of its greedy sum of skips: the round of the first phase in
     which a block first reaches it. The root has block q.

@@ -1,7 +1,7 @@
-"""Two binary trees over the same ranks in which hardly anybody is an inner node twice.
+"""Two binary trees over the same ranks, in which hardly any rank is an inner node twice.
 
-Half the message goes through each tree, so nobody sends more than a whole one down. Tree A hangs an in-order tree over
-1..nranks-1, in which odd ranks are leaves, below rank 0. Tree B is A with other names on it:
+Each tree carries half of the message, so no rank sends more than a whole message down. Tree A hangs an in-order tree over 1..nranks-1,
+in which odd ranks are leaves, below rank 0. Tree B is A with ranks renamed:
 
     A of 7          mirrored          A of 8             mirrored            rooted: 0 stays, the
                     (r -> -r)                            (r -> 7 - r)        others shift by one
@@ -14,16 +14,16 @@ Half the message goes through each tree, so nobody sends more than a whole one d
   1   3 5             2 4   6       1   3 5   7         0   2 4   6       2   4 6   1
 
 - Depth is ceil(log2 nranks) for every tree here.
-- Nobody has more than 2 children over both trees. Only rank 0 can be an inner node of both: with one child in each, in
-  rooted pairs, and in mirrored pairs of odd nranks; in mirrored pairs of even nranks nobody is.
+- A rank has at most 2 children over both trees. Only rank 0 can be an inner node of both: with one child in each, in
+  rooted pairs, and in mirrored pairs of odd nranks; in mirrored pairs of even nranks no rank is.
 - In A and in mirrored trees every subtree is an interval of ranks, so reductions keep rank order.
 """
 
-from hpcoll.schedules.patterns.tree import TreeNode
+from hpcoll.schedules.patterns.trees import TreeNode
 
 
 def mirrored(rank: int, nranks: int) -> tuple[TreeNode, TreeNode]:
-    """Place of a rank in A and in B = A mirrored: roots 0 and 0 (odd nranks), or 0 and nranks - 1 (even).
+    """Return a rank's nodes in A and in B = A mirrored, whose roots are 0 and 0 (odd nranks), or 0 and nranks - 1 (even).
 
     >>> mirrored(4, 7)
     (TreeNode(parent=0, children=(2, 6)), TreeNode(parent=5, children=()))
@@ -37,7 +37,7 @@ def mirrored(rank: int, nranks: int) -> tuple[TreeNode, TreeNode]:
 
 
 def rooted(rank: int, nranks: int, root: int) -> tuple[TreeNode, TreeNode]:
-    """Place of a rank in two trees that have the same root.
+    """Return a rank's nodes in two trees that have the same root.
 
     >>> rooted(0, 8, 0)
     (TreeNode(parent=None, children=(4,)), TreeNode(parent=None, children=(5,)))
@@ -58,12 +58,12 @@ def rooted(rank: int, nranks: int, root: int) -> tuple[TreeNode, TreeNode]:
 
 
 def _shifted(vrank: int, by: int, nranks: int) -> int:
-    """Cyclic shift of 1..nranks-1; 0 stays."""
+    """Shift 1..nranks-1 cyclically; 0 stays."""
     return 1 + (vrank - 1 + by) % (nranks - 1) if vrank else 0
 
 
 def _tree_a(rank: int, nranks: int) -> TreeNode:
-    """Rank r > 0 is as many levels above the leaves as r has trailing zero bits."""
+    """Return a rank's node in A, where a rank r > 0 is as many levels above the leaves as r has trailing zero bits."""
     if rank == 0:
         return TreeNode(None, (1 << (nranks - 1).bit_length() - 1,) if nranks > 1 else ())
     low = rank & -rank

@@ -1,4 +1,4 @@
-"""Hypercube: vertices are neighbours along dimension k when their numbers differ in bit k.
+"""Hypercube: vertices are neighbours along dimension k where their numbers differ in bit k.
 
     011 ---- 111        Other numbers of ranks are folded first: with e ranks too many, the first 2e form pairs whose
      | \\      | \\       even rank is the guest of the odd one. 6 ranks make 4 vertices:
@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 
 class Position(NamedTuple):
-    """What a rank is in the folded hypercube.
+    """A rank's place in the folded hypercube.
 
     Attributes:
         vertex: Its vertex; for a guest its host's.
-        host: A guest's host; None for the others.
-        guest: A host's guest; None for ranks that have none.
-        peers: Ranks of the neighbours, dimension 0 first; empty for a guest.
+        host: A guest's host; None for other ranks.
+        guest: A host's guest; None for ranks without one.
+        peers: Neighbours' ranks, dimension 0 first; empty for a guest.
     """
 
     vertex: int
@@ -29,7 +29,7 @@ class Position(NamedTuple):
 
 
 def place(rank: int, nranks: int) -> Position:
-    """Vertex, pair and neighbours of a rank. Vertices are in rank order.
+    """Return the vertex, partner and neighbours of a rank. Vertices are in rank order.
 
     >>> place(5, 8)
     Position(vertex=5, host=None, guest=None, peers=(4, 7, 1))
