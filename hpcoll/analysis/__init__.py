@@ -1,1 +1,1 @@
-"""What is known of a schedule without running it: proofs, costs, simulations and drawings."""
+"""Analysis of schedules without running them: proofs, costs, simulations and drawings."""

@@ -1,24 +1,23 @@
 """Discrete-event LogGP simulation of an event table: plain loops over arrays, which are compiled as they are and allocate nothing.
 
-A rank has a send port, a receive port and a processor, which work at the same time; a node has a link out and a link in, which its
-ranks share, and so has a cache domain. A lone message of ``b`` bytes arrives ``alpha + beta b`` after it was sent, ``handshake`` later
-where it is longer than ``eager``, so ``overhead = alpha`` is Hockney's model.
+A rank has a send port, a receive port and a processor, which work at the same time. A node has a link out and a link in, which its ranks
+share, and so has a cache domain. A lone message of ``b`` bytes arrives ``alpha + beta b`` after it was sent, and ``handshake`` later if
+longer than ``eager``. With ``overhead = alpha`` this is Hockney's model.
 
     a message on a node                 keeps both ports busy for ``overhead + beta b``
-    a message between nodes that        keeps both ports busy for ``overhead``, and both links for ``beta b``;
-    several ranks share                 it joins the queues at once and moves when it is first in both
-    one between domains of a node       keeps both ports busy for ``overhead + beta b``: the cores move it themselves; it waits while more
-                                        than ``streams`` ranks keep a link busy with what they sent before
+    between nodes that several          keeps both ports busy for ``overhead``, and both links for ``beta b``;
+    ranks share                         it joins both queues at once and moves when it is first in both
+    between domains of a node           keeps both ports busy for ``overhead + beta b``, because the cores move it; it waits while more
+                                        than ``streams`` ranks keep a link busy with earlier messages
 
-Sends queue for the send port and block nobody; receives block their lane; a step that overwrites a chunk waits until the port has taken
-what is sent from it. Events happen in order of time and, at one time, in the order in which they were caused.
+Sends queue for the send port and block no lane; receives block their lane. A step that overwrites a chunk waits until the port has taken
+the chunk's messages. Events happen in order of time and, at one time, in the order in which they were caused.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from hpcoll.analysis.cost import Levels, Network
 from hpcoll.analysis.event_table import (
     AMOUNT,
     BETWEEN_DOMAINS,
@@ -37,29 +36,29 @@ from hpcoll.analysis.event_table import (
     SEND,
     EventTable,
 )
+from hpcoll.analysis.network import Levels, Network
 from hpcoll.base.errors import ArgumentError
 
 ALPHA, OVERHEAD, BETA, GAMMA, EAGER, HANDSHAKE, STREAMS = range(7)  # columns of `costs`
-OUT, IN, LEFT, TAKEN, PROCESSOR = range(5)  # of `clocks`: ports; all that was sent has left, all that came is taken; OUT and IN of `links`
-ROW, LANE, WAITS = range(3)  # of `active`: the row that a lane is at, which lane it is (-1: none is left), whether it waits for a message
+OUT, IN, LEFT, TAKEN, PROCESSOR = range(5)  # of `clocks`: ports; end of all sends, of all receives; processor. OUT and IN of `links`, too
+ROW, LANE, WAITS = range(3)  # of `active`: current row of a lane; number of the lane, -1 for none; set while it waits for a message
 TIME, ORDER, WHAT = range(3)  # of `heap`
 
 
 class Simulation(NamedTuple):
-    """All that a simulation reads and writes; times in seconds.
+    """The arrays of a simulation; times in seconds.
 
     Attributes:
-        rows, first: As in `EventTable`.
+        rows: As in `EventTable`; so are ``first`` and ``nchannels``.
         costs: float64 (3, 7), by LEVEL; EAGER in bytes.
-        clocks: float64 (ranks, 5): until when each rank's ports and processor are busy.
-        links: float64 (links, 2): until when each is busy.
-        times: float64 (segments, rows): when a receive's message was there, or what a send sent had left; 0: not yet.
-        spans: float64 (rows, 4): when each row kept a port busy, from and to, and its processor; (0, 4) where nobody wants to know.
+        clocks: float64 (ranks, 5): time until which ports and processor of each rank are busy.
+        links: float64 (links, 2): time until which each is busy.
+        times: float64 (segments, rows): arrival of a receive's message, or the end of a send; 0: not yet.
+        spans: float64 (rows, 4): begin and end of each row's work at a port, and at the processor; (0, 4): not recorded.
         active: int64 (ranks * window, 3): the lanes in flight.
-        heap: float64 (events, 3): a binary heap of the events that are to come, with room for all that there can be at once. WHAT is an
-            active lane that goes on, as ``~i``, or the message to a row that arrives, as ``segment * nrows + row``.
+        heap: float64 (events, 3): a binary heap of the events to come. WHAT is ``~i`` for an active lane that goes on, or ``segment * nrows
+            + row`` for the message to a row that arrives.
         chunk: Bytes of a chunk.
-        nchannels: As in `EventTable`.
         window: Lanes that a rank has in flight.
     """
 
@@ -78,15 +77,15 @@ class Simulation(NamedTuple):
 
 
 def prepare(table: EventTable, levels: Levels, nbytes: float, segments: int, window: int, *, spans: bool = False) -> Simulation:
-    """A simulation that has not begun.
+    """Return the arrays of a new simulation.
 
     Args:
-        table: What to simulate.
+        table: The steps.
         levels: Costs of messages.
-        nbytes: Of one segment, for block collectives of all ranks' blocks together.
-        segments: How many follow one another, ``>= 1``; 1 with ``spans``.
+        nbytes: Bytes of a segment; for block collectives of all ranks' blocks together.
+        segments: Number of segments, ``>= 1``; 1 with ``spans``.
         window: Lanes that a rank has in flight, ``>= 1``.
-        spans: Record when each row kept a port or a processor busy.
+        spans: Record when each row keeps a port or the processor busy.
 
     Raises:
         ArgumentError: the costs are impossible.
@@ -111,7 +110,7 @@ def _costs(level: Network, nbytes: float) -> list[float]:
 
 
 def simulate(s: Simulation) -> float:
-    """Seconds until the last event ends; -1 where a lane waits for ever."""
+    """Run the simulation; return the seconds until the last event ends, or -1 where a lane waits for ever."""
     rows, first, costs, clocks, links, times, spans, active, heap, chunk, nchannels, window = s
     nevents, order, nrows = 0, 0, len(rows)
     for i in range(len(active)):
@@ -134,7 +133,7 @@ def simulate(s: Simulation) -> float:
                 nevents, order = push(heap, nevents, now, order, ~i)
                 continue
         rank, row, lane = i // window, active[i, ROW], active[i, LANE]
-        while lane >= 0:  # until another event comes first, a message is missing, or no lane is left
+        while lane >= 0:  # until another event comes first, a message is missing, or the last lane has ended
             op, guard, level, nbytes = rows[row, OP], rows[row, GUARD], rows[row, LEVEL], rows[row, AMOUNT] * chunk
             segment = lane // nchannels
             if op == SEND:
@@ -174,7 +173,7 @@ def simulate(s: Simulation) -> float:
 
 
 def push(heap: np.ndarray, nevents: int, time: float, order: int, what: int) -> tuple[int, int]:
-    """Add an event to a heap of so many: return how many there are then, and the order of the next one."""
+    """Push an event onto a heap of ``nevents``; return the new number of events, and the order of the next one."""
     at = nevents
     while at > 0:
         parent = (at - 1) >> 1
@@ -187,7 +186,7 @@ def push(heap: np.ndarray, nevents: int, time: float, order: int, what: int) -> 
 
 
 def pop(heap: np.ndarray, nevents: int) -> int:
-    """Take the first event out of a heap of so many: return how many are left."""
+    """Pop the first event off a heap of ``nevents``; return the new number of events."""
     left, at = nevents - 1, 0
     time, order, what = heap[left, TIME], heap[left, ORDER], heap[left, WHAT]
     while 2 * at + 1 < left:
@@ -208,7 +207,7 @@ def pop(heap: np.ndarray, nevents: int) -> int:
 def occupy(
     costs: np.ndarray, clocks: np.ndarray, links: np.ndarray, rank: int, link: int, level: int, side: int, nbytes: float, now: float
 ) -> tuple[float, float]:
-    """A message moves through a port, and through a link that ranks share, if it takes one: from when to when."""
+    """Move a message through a port, and through a shared link if it takes one; return begin and end."""
     overhead, transfer = costs[level, OVERHEAD], costs[level, BETA] * nbytes
     start = max(now, clocks[rank, side])
     if level == BETWEEN_NODES:
@@ -227,14 +226,14 @@ def occupy(
 
 
 def first_byte(costs: np.ndarray, level: int, nbytes: float, start: float) -> float:
-    """When the first byte of a message is there that starts to move at ``start``."""
+    """Return the arrival of the first byte of a message that starts to move at ``start``."""
     return start + costs[level, ALPHA] - costs[level, OVERHEAD] + (costs[level, HANDSHAKE] if nbytes > costs[level, EAGER] else 0.0)
 
 
 def execute(
     costs: np.ndarray, clocks: np.ndarray, spans: np.ndarray, rank: int, row: int, op: int, level: int, nbytes: float, now: float
 ) -> float:
-    """Local work of a row that need not wait any more: when it ends."""
+    """Run a ready row's local work; return its end."""
     if op not in (RECV_REDUCE, REDUCE):
         record(spans, row, 2, now, now)
         return now
@@ -245,7 +244,7 @@ def execute(
 
 
 def record(spans: np.ndarray, row: int, column: int, start: float, end: float) -> None:
-    """Note when a row kept a port (column 0) or a processor (2) busy, if anybody wants to know."""
+    """Record when a row kept a port (column 0) or the processor (column 2) busy, if spans are recorded."""
     if len(spans):
         spans[row, column], spans[row, column + 1] = start, end
 
@@ -254,14 +253,18 @@ def step_all(
     costs: np.ndarray, clocks: np.ndarray, links: np.ndarray, link: np.ndarray, level: np.ndarray, op: int, nbytes: float, now: np.ndarray,
     arrives: np.ndarray,
 ) -> None:  # fmt: skip
-    """Have every rank run the same step, each at its own time.
+    """Run the same step on every rank, each at its own time.
 
     Args:
-        costs, clocks, links: As in `Simulation`.
-        link, level: int64 (nranks,): LINK and LEVEL of each rank's message.
-        op, nbytes: Of the step.
-        now: float64 (nranks,): when each rank begins; written is when it ends. A send takes a rank no time.
-        arrives: float64 (nranks,): when the first byte of each rank's message is there; a send writes it, a receive reads it.
+        costs: As in `Simulation`.
+        clocks: As in `Simulation`.
+        links: As in `Simulation`.
+        link: int64 (nranks,): LINK of each rank's message.
+        level: int64 (nranks,): LEVEL of each rank's message.
+        op: Operation of the step.
+        nbytes: Bytes of the step.
+        now: float64 (nranks,): begin of the step on each rank, replaced by its end. A send takes a rank no time.
+        arrives: float64 (nranks,): arrival of the first byte of each rank's message; written by a send, read by a receive.
     """
     for rank in range(len(now)):
         if op == SEND:

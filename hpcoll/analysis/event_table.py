@@ -1,8 +1,7 @@
-"""The event table: the steps of schedules as rows of integers, with the receive of every send found, for `hpcoll.analysis.event_loop`.
+"""The event table: the steps of schedules as rows of integers, each send with its receive, for `hpcoll.analysis.event_loop`.
 
-A channel's rows follow one another and end with an END row. Where all ranks run the same steps relative to themselves, the first few
-stand for all: a message to ``rank + d`` is received as one from ``rank - d`` is. Which ranks those are is found in their steps, never
-in an algorithm's name.
+A channel's rows are contiguous and end with an END row. Where all ranks run the same steps relative to themselves, the first few ranks
+stand for all: a message to ``rank + d`` is received as one from ``rank - d`` is. Their steps tell that, never an algorithm's name.
 """
 
 from array import array
@@ -16,28 +15,29 @@ from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.ir import Chunk, Op, Schedule, Step
 from hpcoll.schedules.placement import Nodes, members
 
-# Columns of a row. OTHER: row of a send's receive, else -1; AMOUNT: chunks moved, or read and folded; GUARD: last send of the channel
-# that must have left before this step overwrites what it sends, or -1; of a send, 0 where there is such a step; LEVEL: how far a message
-# goes, of NEAR, BETWEEN_NODES that ranks share, and BETWEEN_DOMAINS of a node; LINK: number of the shared link that it takes.
+# Columns of a row. OTHER: row of a send's receive, else -1. AMOUNT: chunks moved, or read and folded. GUARD: last send of the channel that
+# must have left before this step overwrites its chunk, or -1; of a send 0 where there is such a step. LEVEL: distance of a message: NEAR,
+# BETWEEN_NODES that ranks share, or BETWEEN_DOMAINS of a node. LINK: number of its shared link.
 OP, OTHER, CHANNEL_OF, RANK, AMOUNT, GUARD, LEVEL, LINK = range(8)
 NCOLUMNS = 8
-NEAR, BETWEEN_NODES, BETWEEN_DOMAINS = range(3)  # in the order of `hpcoll.analysis.cost.Levels`
+NEAR, BETWEEN_NODES, BETWEEN_DOMAINS = range(3)  # in the order of `hpcoll.analysis.network.Levels`
 SEND, RECV, RECV_REDUCE, COPY, REDUCE, END = (*(int(op) for op in Op), len(Op))
-_ENDS = 3  # turns at either end that are looked at to find out whether ranks are alike, besides some between
+_ENDS = 3  # groups of ranks at either end that `alike` compares, besides some between
 
 
 @dataclass(frozen=True)
 class EventTable:
-    """Steps of ranks ``0 .. nbuilt - 1``, which stand for all.
+    """The steps of ranks ``0 .. nbuilt - 1``, which stand for all.
 
     Attributes:
-        nranks: Of the communicator.
-        nbuilt: Ranks with rows: all, or those whose steps all others repeat.
-        nchannels, nchunks: As in `hpcoll.schedules.ir.Schedule`; every rank has as many channels, some of them perhaps empty.
+        nranks: Ranks of the communicator.
+        nbuilt: Ranks with rows: all, or those whose steps the others repeat.
+        nchannels: Channels of every rank, some perhaps empty.
+        nchunks: As in `hpcoll.schedules.ir.Schedule`.
         rows: int32 ``(nrows, NCOLUMNS)``.
         first: int32 ``(nbuilt * nchannels,)``: first row of program ``rank * nchannels + channel``.
-        peers: int32 ``(nrows,)``: other end of a transfer, else -1.
-        nlinks: Links that ranks share: of nodes, then of domains.
+        peers: int32 ``(nrows,)``: the other rank of a transfer, else -1.
+        nlinks: Links that ranks share: those of nodes, then those of domains.
     """
 
     nranks: int
@@ -51,18 +51,18 @@ class EventTable:
 
     @property
     def nmessages(self) -> int:
-        """Messages that the table's ranks send."""
+        """The number of messages that the table's ranks send."""
         return int(np.count_nonzero(self.rows[:, OP] == SEND))
 
     def error(self, row: int, text: str) -> ScheduleError:
-        """An error of one row."""
+        """Return the error of a row."""
         rank, op = int(self.rows[row, RANK]), Op(int(self.rows[row, OP])).name.lower()
         step = int(row - self.first[rank * self.nchannels + self.rows[row, CHANNEL_OF]])
         return ScheduleError(text, rank=rank, step=step, op=f"{op}(peer {self.peers[row]})")
 
 
 class EventRow(NamedTuple):
-    """One row while it is written: ``guard`` counts from the channel's first row."""
+    """A row before it is placed in the table: ``guard`` counts from the channel's first row."""
 
     op: int
     peer: int
@@ -71,7 +71,7 @@ class EventRow(NamedTuple):
 
 
 class _Sent:
-    """Which row sent a chunk last, of one channel."""
+    """The rows of a channel that sent each chunk last."""
 
     def __init__(self) -> None:
         self.single: dict[tuple[int, int], int] = {}
@@ -84,7 +84,7 @@ class _Sent:
             self.runs.append((chunk, row))
 
     def last(self, run: Chunk) -> int:
-        """Last row that sent any chunk of a run, or -1."""
+        """Return the last row that sent any chunk of a run, or -1."""
         buffer, lo, n = run
         if n == 1:
             found = self.single.get((buffer, lo), -1)
@@ -101,13 +101,13 @@ class _Sent:
 
 
 def rows_of(steps: Sequence[Step], nchunks: int, *, joined: bool) -> list[EventRow]:
-    """Rows of one channel, END included.
+    """Return the rows of a channel, END included.
 
     Args:
         steps: The channel's steps.
-        nchunks: Of the schedule.
-        joined: Two messages that follow one another are one where they are a run that goes on at the first chunk, or that of a stripe,
-            after the last, and copies that need not wait are left out: ranks that differ in no more than where their runs wrap look alike.
+        nchunks: Chunks of the schedule.
+        joined: Join two messages that are one run across the last chunk (or that of a stripe), and leave out copies that need not wait.
+            Ranks that differ only in where their runs wrap then look alike.
     """
     found: list[EventRow] = []
     sent, last, before = _Sent(), -1, None
@@ -135,7 +135,7 @@ def rows_of(steps: Sequence[Step], nchunks: int, *, joined: bool) -> list[EventR
 
 
 def _wraps(before: Step, step: Step, chunk: Chunk, nchunks: int) -> bool:
-    """Whether a transfer goes on where the one before ended: at the last of all chunks, or of equal parts of them."""
+    """Say whether a transfer continues the one before it across the last of all chunks, or of equal parts of them."""
     if before.op != step.op or before.peer != step.peer or before.srcs[1:] or step.srcs[1:]:
         return False
     run = before.dst or before.srcs[0]
@@ -144,15 +144,15 @@ def _wraps(before: Step, step: Step, chunk: Chunk, nchunks: int) -> bool:
 
 
 def build(schedules: Iterable[Schedule], nranks: int, *, joined: bool) -> EventTable:
-    """Table of the first ranks, in order; the schedules may come from a generator and are not kept.
+    """Return the table of the first ranks; the schedules may come from a generator and are not kept.
 
     Args:
-        schedules: Of ranks 0, 1, ...: all, or as many as stand for all.
-        nranks: Of the communicator; a multiple of the number of schedules.
+        schedules: Schedules of ranks 0, 1, ...: of all, or of as many as stand for all.
+        nranks: Ranks of the communicator, a multiple of the number of schedules.
         joined: As in `rows_of`.
 
     Raises:
-        ScheduleError: a message is not received, or nobody sends what is waited for.
+        ScheduleError: a message has no receive, or a receive no message.
     """
     columns, owners, lengths, nchunks, nbuilt = array("i"), [], [], 1, 0
     for schedule in schedules:
@@ -163,7 +163,7 @@ def build(schedules: Iterable[Schedule], nranks: int, *, joined: bool) -> EventT
             lengths.append(len(found))
             for row in found:
                 columns.extend(row)
-    columns.extend((END, -1, 0, -1))  # all there is on a channel that a rank lacks
+    columns.extend((END, -1, 0, -1))  # the only row of a channel that a rank does not have
     nchannels = max(channel for _, channel in owners) + 1
     written = np.array(columns, np.int32).reshape(-1, len(EventRow._fields))
     starts = np.cumsum([0, *lengths])[:-1]
@@ -183,7 +183,7 @@ def build(schedules: Iterable[Schedule], nranks: int, *, joined: bool) -> EventT
 def _match(table: EventTable) -> None:
     """Fill in OTHER: the k-th send of a rank to another on a channel meets the k-th receive there.
 
-    A message's key is its receiver, of those that were built, how far away its sender is, and the channel.
+    A message's key has its receiver among the built ranks, the distance of its sender, and the channel.
     """
     rows = table.rows
     sends, receives = (np.flatnonzero(np.isin(rows[:, OP], ops)) for ops in ([SEND], [RECV, RECV_REDUCE]))
@@ -204,12 +204,12 @@ def _match(table: EventTable) -> None:
 
 
 def _numbered(keys: np.ndarray) -> np.ndarray:
-    """Keys, ascending, that differ between messages with the same key."""
+    """Return ascending keys with a number added that differs between equal ones."""
     return keys * (len(keys) + 1) + np.arange(len(keys)) - np.searchsorted(keys, keys)
 
 
 def _lone(table: EventTable, sends: tuple[np.ndarray, np.ndarray], receives: tuple[np.ndarray, np.ndarray]) -> ScheduleError:
-    """The error that names the first receive without a send, or else the first send without a receive."""
+    """Return the error that names the first receive without a send, or else the first send without a receive."""
     waiting = receives[0][~np.isin(receives[1], sends[1])]
     if len(waiting):
         return table.error(waiting.min(), "waits for a message that nobody sends")
@@ -217,10 +217,10 @@ def _lone(table: EventTable, sends: tuple[np.ndarray, np.ndarray], receives: tup
 
 
 def period(nodes: Nodes) -> int:
-    """Least number of ranks after which all ranks may look alike on these nodes, or domains; their number where none is less.
+    """Return the least number of ranks after which all ranks may look alike on these nodes, or domains; else their number.
 
-    1 where every rank has a node of its own, or all share one; ranks per node where all nodes have as many, by blocks. Of nodes with
-    domains it is the larger of both.
+    It is 1 where every rank has a node of its own or all share one, and the ranks per node where all nodes have as many, by blocks. For
+    nodes with domains, take the larger of both.
 
     >>> period((0, 1, 2)), period((0, 0, 0)), period((0, 0, 1, 1)), period((0, 1, 0, 1)), period((0, 0, 1))
     (1, 1, 2, 4, 3)
@@ -233,35 +233,36 @@ def period(nodes: Nodes) -> int:
 
 
 def alike(schedule: Callable[[int], Schedule], nranks: int, every: int) -> bool:
-    """Whether all ranks repeat the steps of the first ``every``, as far as a few of them tell.
+    """Say whether all ranks repeat the steps of the first ``every``, judging by a few of them.
 
     Args:
-        schedule: Of a rank.
-        nranks: Of the communicator, a multiple of ``every``.
-        every: As `period` says.
+        schedule: Returns a rank's schedule.
+        nranks: Ranks of the communicator, a multiple of ``every``.
+        every: Ranks after which all look alike, as `period` returns.
     """
     count = nranks // every
     looked_at = sorted({*range(1, _ENDS), *range(count - _ENDS, count), count // 3, count // 2, 2 * count // 3} & set(range(1, count)))
     for rank in range(every):
-        steps, stride = _relative(schedule(rank)), 1 if rank == 0 else 3  # of the others a third each: long schedules take their time
+        steps, stride = _relative(schedule(rank)), 1 if rank == 0 else 3  # a third of the others each: long schedules take time
         if any(_relative(schedule(rank + every * turn)) != steps for turn in looked_at[rank % stride :: stride]):
             return False
     return True
 
 
 def _relative(schedule: Schedule) -> list[list[EventRow]]:
-    """Rows with peers as distances."""
+    """Return the rows of a schedule's channels, with peers as distances."""
     found = [rows_of(steps, schedule.nchunks, joined=True) for steps in schedule.channels]
     rank, nranks = schedule.rank, schedule.nranks
     return [[row._replace(peer=(row.peer - rank) % nranks if row.peer >= 0 else -1) for row in part] for part in found]
 
 
 def placed(table: EventTable, nodes: Nodes, domains: Nodes) -> EventTable:
-    """A table on nodes and cache domains: LEVEL and LINK filled in. Where no two ranks share a node, all messages are NEAR.
+    """Return a table on nodes and cache domains, with LEVEL and LINK. Where no two ranks share a node, all messages are NEAR.
 
     Args:
-        table: Of all ranks, or of as many as `period` says.
-        nodes, domains: Placements of all ranks.
+        table: Table of all ranks, or of as many as `period` returns.
+        nodes: Number of each rank's node.
+        domains: Number of each rank's cache domain.
     """
     rows = table.rows.copy()
     ranks, peers = rows[:, RANK], np.where(table.peers < 0, rows[:, RANK], table.peers)
@@ -271,7 +272,7 @@ def placed(table: EventTable, nodes: Nodes, domains: Nodes) -> EventTable:
 
 
 def levels_of(nodes: Nodes, domains: Nodes, ranks: np.ndarray, peers: np.ndarray) -> np.ndarray:
-    """How far messages between pairs of ranks go."""
+    """Return the LEVEL of messages between pairs of ranks."""
     node, domain = np.array(nodes), np.array(domains)
     if len(set(nodes)) == len(nodes):
         return np.full(len(ranks), NEAR)
@@ -280,5 +281,5 @@ def levels_of(nodes: Nodes, domains: Nodes, ranks: np.ndarray, peers: np.ndarray
 
 
 def links_of(nodes: Nodes, domains: Nodes, levels: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-    """The links that messages of ranks take: those of nodes come first; of NEAR ones any."""
+    """Return the LINK of ranks' messages: links of nodes come first; NEAR messages take any."""
     return np.where(levels == BETWEEN_DOMAINS, len(set(nodes)) + np.array(domains)[ranks], np.array(nodes)[ranks])

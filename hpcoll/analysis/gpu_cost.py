@@ -1,7 +1,7 @@
-"""Cost model of collectives on arrays in GPU memory that all ranks map: kernels and copies, turns on a shared GPU, bytes.
+"""The cost model of collectives on arrays in GPU memory that all ranks map: kernels and copies, turns on a shared GPU, bytes.
 
-Ranks that share a GPU are processes of their own, and without MPS the GPU works for one of them at a time: each turn costs a switch of
-contexts, which takes longer than a short kernel. So what counts first is how often ranks of a GPU must work one after another.
+Ranks are processes. Without MPS a GPU works for one process at a time, and each turn costs a context switch, which takes longer than a
+short kernel. So the number of turns counts most.
 """
 
 import math
@@ -19,9 +19,9 @@ class GpuCosts(NamedTuple):
         copy: Bytes per second that its memory reads and writes, together.
         link: Bytes per second to and from other GPUs of the node, each way.
         bus: Bytes per second to and from pinned host memory.
-        launch: Seconds of the host to launch a kernel or a copy.
-        sync: Seconds until the host, and then a peer's, knows that it has ended.
-        switch: Seconds until a GPU works for another process.
+        launch: Seconds of the host for launching a kernel or a copy.
+        sync: Seconds from a kernel's end until the host, and then a peer's host, knows of it.
+        switch: Seconds of a context switch to another process.
         lane: Bytes of a message that one kernel works on.
     """
 
@@ -34,19 +34,19 @@ class GpuCosts(NamedTuple):
     lane: int = 16 << 20
 
 
-H200 = GpuCosts(copy=4.3e12, link=4.0e11, bus=5.0e10)  # copies as others measured; nine tenths of NVLink's and PCIe's data sheets
+H200 = GpuCosts(copy=4.3e12, link=4.0e11, bus=5.0e10)  # copy as published; link and bus: nine tenths of NVLink's and PCIe's data sheets
 
 
 class GpuPrediction(NamedTuple):
-    """What a call costs.
+    """The costs of a call.
 
     Attributes:
-        rounds: Times that ranks wait for what others' GPUs did.
+        rounds: Times that ranks wait for work of other ranks' GPUs.
         launches: Kernels and copies of the busiest rank.
-        switches: Of the busiest GPU from one rank to another.
+        switches: Context switches of the busiest GPU.
         moved: Bytes that the busiest GPU's memory reads and writes.
         linked: Bytes that reach the busiest GPU from others.
-        seconds: In all.
+        seconds: Of the whole call.
     """
 
     rounds: int
@@ -58,13 +58,13 @@ class GpuPrediction(NamedTuple):
 
 
 def predict(row: Algorithm, gpus: Nodes, nbytes: float, gpu: GpuCosts = H200) -> GpuPrediction:
-    """Cost of one call where all ranks map each other's GPU memory.
+    """Return the costs of a call where all ranks map each other's GPU memory.
 
     Args:
-        row: Catalogue row.
+        row: Row of the catalogue.
         gpus: Number of each rank's GPU.
         nbytes: m, bytes of the whole message as the catalogue counts it.
-        gpu: Constants.
+        gpu: Constants of the GPUs.
     """
     p, sharing, nlanes = len(gpus), max(map(len, members(gpus))), max(1, math.ceil(nbytes / gpu.lane))
     if p < 2:
@@ -84,12 +84,12 @@ def predict(row: Algorithm, gpus: Nodes, nbytes: float, gpu: GpuCosts = H200) ->
 
 
 def predict_by_host(nbytes: float, host_seconds: float, gpu: GpuCosts = H200) -> GpuPrediction:
-    """Cost of one call of a short message, which goes by way of host memory; copying engines take no turns.
+    """Return the costs of a call on short messages by way of host memory; the GPU's copy engines take no turns.
 
     Args:
         nbytes: Bytes that each rank copies to its host, and back.
-        host_seconds: Of the call between the hosts' copies.
-        gpu: Constants.
+        host_seconds: Seconds of the call on the hosts' copies.
+        gpu: Constants of the GPUs.
     """
     seconds = 2 * (gpu.launch + gpu.sync + nbytes / gpu.bus) + host_seconds
     return GpuPrediction(2, 2, 0, 2 * nbytes, 0.0, seconds)

@@ -1,6 +1,6 @@
-"""Proof of the catalogue: every row, every number of ranks, every root, out of place and in place.
+"""The proof of the catalogue: every row, every number of ranks, every root, out of place and in place.
 
-What one proof is, `hpcoll.analysis.verify` knows; here is which ones to make, and how to spread them over the cores.
+This module chooses the proofs and spreads them over the cores; `hpcoll.analysis.verify` makes each.
 """
 
 import gc
@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import NamedTuple
 
@@ -20,21 +19,21 @@ from hpcoll.schedules.ir import Schedule
 from hpcoll.schedules.placement import Nodes, blocks, cyclic
 from hpcoll.schedules.row import Algorithm, schedule
 
-NCHUNKS = (1, 2, 3, 5)  # what rows that take any number of chunks are proven with
-MANY_CHUNKS = (8, 21, 40)  # and these with one root: enough of them that more messages than `RING_SLOTS` pass between two of 64 ranks
-EXTRA = (100, 127, 128, 129, 255, 1000)  # spot checks beyond the numbers of ranks that are proven one by one
+NCHUNKS = (1, 2, 3, 5)  # chunks with which rows that take any number are proven for all roots
+MANY_CHUNKS = (8, 21, 40)  # and for one root: enough that more messages than `RING_SLOTS` pass between two of 64 ranks
+EXTRA = (100, 127, 128, 129, 255, 1000)  # numbers of ranks for spot checks, beyond those that are all proven
 
 
-@dataclass(frozen=True)
-class Summary:
-    """What a sweep has proven of one row.
+class Summary(NamedTuple):
+    """The proofs of a row.
 
     Attributes:
         key: The catalogue key.
-        instances: Combinations of nranks, root, nchunks and placement proven, each in every mode that the collective has.
-        messages: Messages of one run of every instance, together.
-        seconds: CPU time spent.
-        ordered, reproducible: Whether every instance was.
+        instances: Proven combinations of nranks, root, nchunks and placement, each out of place and in place.
+        messages: Messages of a run of every instance, together.
+        seconds: CPU seconds.
+        ordered: Every instance kept rank order.
+        reproducible: Every instance gave all ranks the same bits.
     """
 
     key: str
@@ -44,15 +43,11 @@ class Summary:
     ordered: bool = True
     reproducible: bool = True
 
-    def __add__(self, other: "Summary") -> "Summary":
-        return Summary(
-            self.key,
-            self.instances + other.instances,
-            self.messages + other.messages,
-            self.seconds + other.seconds,
-            self.ordered and other.ordered,
-            self.reproducible and other.reproducible,
-        )
+    def merged(self, other: "Summary") -> "Summary":
+        """Return the summary of both, which are of one row."""
+        instances, messages, seconds = self.instances + other.instances, self.messages + other.messages, self.seconds + other.seconds
+        ordered, reproducible = self.ordered and other.ordered, self.reproducible and other.reproducible
+        return Summary(self.key, instances, messages, seconds, ordered, reproducible)
 
 
 class _Job(NamedTuple):
@@ -62,7 +57,7 @@ class _Job(NamedTuple):
 
     @property
     def instances(self) -> list[tuple[int, int, Nodes]]:
-        """``(root, nchunks, nodes)`` of each."""
+        """``(root, nchunks, nodes)`` of each instance."""
         if self.row.placed:
             first, *others = placements(self.nranks)
             some = sorted({self.roots[0], self.roots[-1 if self.nranks <= 32 else 0]})
@@ -75,14 +70,14 @@ class _Job(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """About how many steps there are to prove, from those of two ranks."""
+        """The approximate number of steps to prove, judging by two ranks."""
         nodes = self.instances[0][2]
         steps = [len(c) for rank in {0, self.nranks // 2} for c in schedule(self.row, self.nranks, rank, nodes=nodes).channels]
         return max(steps, default=0) * self.nranks * len(self.instances)
 
 
 def placements(nranks: int) -> list[Nodes]:
-    """Placements that rows are proven for which look at them: blocks and cyclic, even and uneven, one node, a node for each rank.
+    """Return the placements for which rows that depend on it are proven: blocks and cyclic, even and uneven, one node, a node per rank.
 
     >>> placements(3)
     [(0, 0, 1), (0, 0, 0), (0, 1, 1), (0, 1, 2)]
@@ -96,14 +91,17 @@ def placements(nranks: int) -> list[Nodes]:
 
 
 def prove(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: Nodes = ()) -> Proof:
-    """Prove a row for one number of ranks and root: in every mode, with blocks of different sizes unless the row is uniform.
+    """Prove a row for one number of ranks and root, out of place and in place; blocks differ in size unless the row is uniform.
 
     Args:
-        row: Catalogue row.
-        nranks, root, nchunks, nodes: As in `hpcoll.schedules.row.schedule`.
+        row: Row of the catalogue.
+        nranks: As in `hpcoll.schedules.row.schedule`; so are the others.
+        root: Rank of the root.
+        nchunks: Chunks of the message.
+        nodes: Number of each rank's node.
 
     Returns:
-        What holds in every mode.
+        The properties that hold out of place and in place.
 
     Raises:
         ScheduleError: a schedule is wrong, or the row claims to be ordered or reproducible and is not.
@@ -112,7 +110,7 @@ def prove(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: N
 
 
 def prove_schedules(row: Algorithm, schedules: Sequence[Schedule]) -> Proof:
-    """Prove these schedules, one per rank, to be what their row says; as `prove`."""
+    """Prove the schedules of all ranks of a row, as `prove`."""
     proofs = [verify_schedules(schedules, in_place=in_place, uniform=row.uniform) for in_place in modes(row)]
     ordered, reproducible = all(proof.ordered for proof in proofs), all(proof.reproducible for proof in proofs)
     if row.ordered > ordered or row.reproducible > reproducible:
@@ -122,7 +120,7 @@ def prove_schedules(row: Algorithm, schedules: Sequence[Schedule]) -> Proof:
 
 
 def modes(row: Algorithm) -> tuple[bool, ...]:
-    """Values of ``in_place`` for which a row's schedules are run."""
+    """Return the values of ``in_place`` for which a row's schedules run."""
     collective = COLLECTIVES[row.collective]
     if collective.always_in_place:
         return (True,)
@@ -140,14 +138,14 @@ def prove_catalogue(
     """Prove every row for 1 .. ``max_nranks`` ranks and all roots, and for some larger numbers of ranks and some roots.
 
     Args:
-        max_nranks: Largest number of ranks of the complete part; 0 leaves it out.
-        jobs: Processes to use; all cores by default. 1 stays in this process.
+        max_nranks: Largest number of ranks for which all is proven; 0 for none.
+        jobs: Number of processes; None: one per core. 1 stays in this process.
         extra: Further numbers of ranks, each with up to four roots.
-        rows: Which rows; all by default.
-        progress: Called with the number of jobs done and of all jobs, whenever one ends.
+        rows: Rows of the catalogue; None: all.
+        progress: Called with the number of finished jobs and of all jobs, whenever one ends.
 
     Returns:
-        One summary per row, in the order of the rows.
+        A summary per row, in the order of the rows.
 
     Raises:
         ScheduleError: a row is wrong.
@@ -156,7 +154,7 @@ def prove_catalogue(
     todo = sorted(_jobs(rows, max_nranks, extra), key=lambda job: job.weight, reverse=True)
     summaries = {row.key: Summary(row.key) for row in rows}
     for done, summary in enumerate(_run(todo, jobs or len(os.sched_getaffinity(0))), 1):
-        summaries[summary.key] += summary
+        summaries[summary.key] = summaries[summary.key].merged(summary)
         progress(done, len(todo))
     return list(summaries.values())
 
@@ -174,7 +172,7 @@ def _run(todo: Sequence[_Job], jobs: int) -> Iterator[Summary]:
     if jobs == 1:
         yield from map(_prove_job, todo)
         return
-    # spawn: this process may have threads, or MPI. Schedules hold no cycles: looking for some would take half of the time.
+    # spawn, because this process may have threads, or MPI. Schedules hold no cycles, and looking for some would take half of the time.
     with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=gc.disable) as pool:
         futures = [pool.submit(_prove_job, job) for job in todo]
         try:
@@ -187,11 +185,6 @@ def _run(todo: Sequence[_Job], jobs: int) -> Iterator[Summary]:
 def _prove_job(job: _Job) -> Summary:
     start = time.process_time()
     proofs = [prove(job.row, job.nranks, *instance) for instance in job.instances]
-    return Summary(
-        job.row.key,
-        len(proofs),
-        sum(proof.messages for proof in proofs),
-        time.process_time() - start,
-        all(proof.ordered for proof in proofs),
-        all(proof.reproducible for proof in proofs),
-    )
+    seconds, messages = time.process_time() - start, sum(proof.messages for proof in proofs)
+    ordered, reproducible = all(proof.ordered for proof in proofs), all(proof.reproducible for proof in proofs)
+    return Summary(job.row.key, len(proofs), messages, seconds, ordered, reproducible)

@@ -1,11 +1,12 @@
-"""Proof that puts never wait for anything but the start of the receiver's channel, and meet their twins.
+"""Proof that a put waits for nothing but the start of the receiver's channel, and that both ends know of it.
 
-The receiver of a put tells its sender at the start where to write, in the same ring of messages in which it sends to that rank:
+At the start the receiver of a put tells its sender where to write. That announcement takes a slot in the ring for messages to that rank:
 
     rank 0: send(1, input[1])    recv(1, input[0])   reduce   send(1, output[0], put)   recv(1, output[1], put)
     to 1:   message, memory for output[1]                     1 uses them by its recv and its send with put
 
-So both must name them in one order, the ring must have room for all of them, and nobody else may be at work on that memory until then.
+So both ranks must name messages and announcements in one order, the ring must have room for all, and no other step may use that memory
+before the put.
 """
 
 from collections import defaultdict
@@ -19,19 +20,19 @@ _MESSAGE, _MEMORY = "a message", "memory for a put"
 
 
 def check_puts(schedules: Sequence[Schedule]) -> None:
-    """Refuse puts that could wait, or that only one side knows of.
+    """Refuse puts that could wait, or that only one end knows of.
 
     Args:
-        schedules: One per rank, in rank order.
+        schedules: The schedules of all ranks, in rank order.
 
     Raises:
-        ScheduleError: names the rank, and the step where it is one step's fault.
+        ScheduleError: names the rank, and the step if one step is wrong.
     """
     if not any(step.put for s in schedules for steps in s.channels for step in steps):
         return
     announced: dict[tuple[int, int, int], list[str]] = defaultdict(list)  # channel, from, to
     used: dict[tuple[int, int, int], list[str]] = defaultdict(list)
-    flags: dict[tuple[int, int, int], list[list[bool]]] = defaultdict(lambda: [[], []])  # of sends and of their receives
+    flags: dict[tuple[int, int, int], list[list[bool]]] = defaultdict(lambda: [[], []])  # ``put`` of sends, and of their receives
     for s in schedules:
         for channel, steps in enumerate(s.channels):
             _check_memory(s, channel)
@@ -56,10 +57,10 @@ def check_puts(schedules: Sequence[Schedule]) -> None:
 
 
 def _check_memory(s: Schedule, channel: int) -> None:
-    """Memory for a put: named before in sends to the same peer only."""
+    """Refuse a put into memory that earlier steps use for more than sends to its sender."""
     find_aliases = COLLECTIVES[s.collective].aliases
     aliases = dict(find_aliases(s.rank, s.nranks, s.root, s.nchunks)) if find_aliases else {}
-    users: dict[tuple[Buffer, int], set[int]] = defaultdict(set)  # cell -> peers that it was sent to, or -1
+    users: dict[tuple[Buffer, int], set[int]] = defaultdict(set)  # cell -> peers that it was sent to, -1 for other uses
     for index, step in enumerate(s.channels[channel]):
         if step.op == Op.RECV and step.put:
             assert step.dst is not None
@@ -73,6 +74,6 @@ def _check_memory(s: Schedule, channel: int) -> None:
 
 
 def _cells(run: Chunk, aliases: dict[int, int]) -> list[tuple[Buffer, int]]:
-    """Chunks of a run; those of INPUT by the chunk of OUTPUT that they are in place."""
+    """Return the cells of a run; a cell of INPUT that is one of OUTPUT in place is named as that."""
     found = [(run.buffer, i) for i in range(run.index, run.index + run.n)]
     return [(Buffer.OUTPUT, aliases[i]) if buffer == Buffer.INPUT and i in aliases else (buffer, i) for buffer, i in found]

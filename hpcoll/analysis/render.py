@@ -1,8 +1,7 @@
 """The structure of a schedule - rings, trees, rounds - for drawings. Knows no terminal and no picture format.
 
-The structure is found in the messages themselves: per channel, and per phase (messages that are reduced, messages
-that are not), the edges sender -> receiver are a ring, a tree that spans all ranks, or else a list of rounds. A round
-is one unit of time on a network where every message takes one.
+The messages themselves show the structure. Per channel and phase (messages that are reduced, messages that are not), the edges from sender
+to receiver are a ring, a tree over all ranks, or else a list of rounds. In a round every message takes one unit of time.
 """
 
 from collections import defaultdict
@@ -24,10 +23,17 @@ Edge = tuple[int, int]  # sender, receiver
 
 @dataclass(frozen=True)
 class Tree:
-    """A tree over all ranks; ``up`` and ``down`` say how data goes along it: "reduced", "sent", or "" for not at all."""
+    """A tree over all ranks.
+
+    Attributes:
+        root: Rank of the root.
+        children: Children of each rank.
+        up: "reduced" or "sent" where data goes towards the root, else "".
+        down: "sent" where data goes away from the root, else "".
+    """
 
     root: int
-    children: tuple[tuple[int, ...], ...]  # by rank
+    children: tuple[tuple[int, ...], ...]
     up: str
     down: str
 
@@ -39,11 +45,11 @@ class Tree:
         return f"{kind}, {', then '.join(ways)}"
 
     def is_chain(self) -> bool:
-        """Whether nobody has two children."""
+        """Say whether no rank has two children."""
         return all(len(children) <= 1 for children in self.children)
 
     def preorder(self) -> list[tuple[int, int]]:
-        """All ranks with their depths, parents first."""
+        """Return all ranks with their depths, parents first."""
         found, stack = [], [(self.root, 0)]
         while stack:
             rank, depth = stack.pop()
@@ -54,7 +60,7 @@ class Tree:
 
 @dataclass(frozen=True)
 class Ring:
-    """Every rank sends to the next one in ``order``, the last to the first."""
+    """A ring: every rank sends to the next one in ``order``, the last to the first."""
 
     order: tuple[int, ...]
     caption = "ring"
@@ -62,7 +68,7 @@ class Ring:
 
 @dataclass(frozen=True)
 class Rounds:
-    """Who sends to whom, round by round: ``(first round, last round, edges)``, rounds counted from 1."""
+    """The edges of each round: ``(first round, last round, edges)``, rounds counted from 1."""
 
     rounds: tuple[tuple[int, int, tuple[Edge, ...]], ...]
     caption = "who sends to whom, by rounds"
@@ -73,7 +79,14 @@ Shape = Tree | Ring | Rounds
 
 @dataclass(frozen=True)
 class Drawing:
-    """All that is to be seen of one algorithm: ``shapes`` holds pairs ``(channel, shape)``, ``timeline`` is in rounds."""
+    """The parts of an algorithm's drawing.
+
+    Attributes:
+        row: Row of the catalogue.
+        schedules: The schedules of all ranks.
+        shapes: Pairs ``(channel, shape)``.
+        timeline: The ranks' work, in rounds.
+    """
 
     row: Algorithm
     schedules: tuple[Schedule, ...]
@@ -82,17 +95,17 @@ class Drawing:
 
     @property
     def nchannels(self) -> int:
-        """Largest number of channels on a rank."""
+        """The largest number of channels of a rank."""
         return max(len(s.channels) for s in self.schedules)
 
 
 def channel_name(channel: int) -> str:
-    """``A``, ``B``, ...; numbers beyond ``Z``."""
+    """Return ``A``, ``B``, ...; numbers beyond ``Z``."""
     return chr(ord("A") + channel) if channel < 26 else str(channel)
 
 
 def chunk_name(schedule: Schedule, chunk: Chunk) -> str:
-    """The data in a run of chunks, by place in the message (``c0``, ``c2-5``) or block ``c3.1`` (alltoall: from, to); ``s0``: scratch."""
+    """Name a run of chunks by place in the message (``c0``, ``c2-5``) or block (``c3.1``: alltoall, from and to); ``s0``: scratch."""
     collective = COLLECTIVES[schedule.collective]
     if chunk.buffer == Buffer.SCRATCH:
         first, last = str(chunk.index), str(chunk.index + chunk.n - 1)
@@ -107,16 +120,20 @@ def _item_name(item: object) -> str:
 
 
 def draw(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: Nodes = ()) -> Drawing:
-    """Build, simulate and understand the schedules of all ranks.
+    """Build and simulate the schedules of all ranks, and find their structure.
 
     Args:
-        row: Catalogue row.
-        nranks, root: 1 to `MAX_BUILT`, ``0 <= root < nranks``; ``root`` is 0 for collectives without one.
-        nchunks: As in `hpcoll.schedules.row.schedule`, 1 to `MAX_CHUNKS`.
-        nodes: Placement of the ranks, as there.
+        row: Row of the catalogue.
+        nranks: Number of ranks, 1 to `MAX_BUILT`.
+        root: Rank of the root, ``0 <= root < nranks``; 0 for collectives without one.
+        nchunks: Chunks of the message, 1 to `MAX_CHUNKS`, as in `hpcoll.schedules.row.schedule`.
+        nodes: Number of each rank's node; empty: a node for each rank.
+
+    Returns:
+        The drawing, for `hpcoll.analysis.render_text.render_text` and `hpcoll.analysis.render_svg.render_svg`.
 
     Raises:
-        ArgumentError: a number is outside its range, or there would be more than `MAX_STEPS`.
+        ArgumentError: a number is outside its range, or there are more than `MAX_STEPS` steps.
     """
     if not 1 <= nranks <= MAX_BUILT or not 0 <= root < nranks or not 1 <= nchunks <= MAX_CHUNKS:
         expected = f"1 to {MAX_BUILT} ranks, 0 <= root < nranks and 1 to {MAX_CHUNKS} chunks"
@@ -147,7 +164,7 @@ def _shapes(timeline: Timeline, nranks: int) -> Iterable[tuple[int, Shape]]:
 
 
 def _shape(op: Op, edges: Sequence[Edge], nranks: int) -> Shape | None:
-    """The ring or tree that the edges of one phase are, if they are. A chain is a tree both ways: reduced upwards, else downwards."""
+    """Return the ring or tree of a phase's edges, if they are one. A chain is a tree both ways: reduced upwards, else downwards."""
     unique = sorted(set(edges))
     verb = "reduced" if op == Op.RECV_REDUCE else "sent"
     if len(unique) == nranks:
@@ -166,7 +183,7 @@ def _ring(right: dict[int, int], nranks: int) -> Ring | None:
 
 
 def _tree(edges: Sequence[Edge], nranks: int) -> tuple[int, tuple[tuple[int, ...], ...]] | None:
-    """Root and children if the edges parent -> child are a tree over all ranks; children in the order of their vranks."""
+    """Return root and children if the edges parent -> child are a tree over all ranks; children in the order of their vranks."""
     parents = {child: parent for parent, child in edges}
     if not len(edges) == len(parents) == nranks - 1:
         return None
@@ -179,7 +196,7 @@ def _tree(edges: Sequence[Edge], nranks: int) -> tuple[int, tuple[tuple[int, ...
 
 
 def _merge(shapes: list[Shape]) -> list[Shape]:
-    """Two phases along the same ring or tree are drawn once."""
+    """Merge two phases along the same ring or tree."""
     if len(shapes) != 2:
         return shapes
     first, second = shapes

@@ -1,7 +1,7 @@
-"""A schedule as a picture: its structure on the left, what each rank does when on the right. Returns SVG text.
+"""A schedule as a picture: its structure on the left, each rank's work over time on the right. Returns SVG text.
 
-Colour is the channel; a filled bar sends, a pale one receives, a dark one reduces. Time is simulated on a network where a
-chunk takes one unit, its latency and its reduction a part of that.
+Colours are channels; a filled bar sends, a pale one receives, a dark one reduces. Times are simulated on a network where a chunk takes one
+unit, and its latency and reduction fractions of one.
 """
 
 import math
@@ -27,7 +27,7 @@ Point = tuple[float, float]
 
 
 class _Canvas:
-    """SVG elements, and how far they reach."""
+    """SVG elements and their extent."""
 
     def __init__(self) -> None:
         self.elements: list[str] = []
@@ -61,7 +61,7 @@ class _Canvas:
     def arrow(
         self, a: Point, b: Point, colour: str, *, both: bool = False, width: float = 1.4, head: float = 6.5, opacity: float = 1.0
     ) -> None:
-        """From ``a`` to ``b``, with a head at ``b``, or at both ends."""
+        """Draw a line from ``a`` to ``b``, with a head at ``b``, or at both ends."""
         length = math.dist(a, b)
         if length == 0:
             return
@@ -77,7 +77,7 @@ class _Canvas:
             self.elements.append(f'<polygon points="{points}" fill="{colour}" opacity="{opacity:g}"/>')
 
     def edge(self, a: Point, b: Point, colour: str, *, both: bool = False) -> None:
-        """An arrow between two nodes, from rim to rim."""
+        """Draw an arrow between two nodes, from rim to rim."""
         length = math.dist(a, b)
         dx, dy = (NODE + 2) * (b[0] - a[0]) / length, (NODE + 2) * (b[1] - a[1]) / length
         self.arrow((a[0] + dx, a[1] + dy), (b[0] - dx, b[1] - dy), colour, both=both)
@@ -98,7 +98,11 @@ def _colours(channel: int) -> tuple[str, str, str]:
 
 
 def render_svg(drawing: Drawing) -> str:
-    """The drawing as the text of an SVG file."""
+    """Return the drawing as the text of an SVG file.
+
+    Args:
+        drawing: As `hpcoll.analysis.render.draw` returns it.
+    """
     canvas, s = _Canvas(), drawing.schedules[0]
     root = f", root {s.root}" if COLLECTIVES[s.collective].rooted else ""
     canvas.text(MARGIN, MARGIN + 8, f"{drawing.row.key} on {s.nranks} rank{'s' * (s.nranks > 1)}{root}", size=17, bold=True)
@@ -133,7 +137,7 @@ def _radius(nranks: int, least: float) -> float:
 
 
 def _tree(canvas: _Canvas, tree: Tree, at: Point, colour: str) -> None:
-    """Leaves side by side, parents above the middle of their children."""
+    """Draw leaves side by side, and parents above the middle of their children."""
     places: dict[int, Point] = {}
     leaves, order = 0, tree.preorder()
     for rank, depth in order:
@@ -153,7 +157,7 @@ def _tree(canvas: _Canvas, tree: Tree, at: Point, colour: str) -> None:
 
 
 def _circle(canvas: _Canvas, ranks: Sequence[int], edges: Sequence[Edge], at: Point, radius: float, colour: str) -> None:
-    """Ranks on a circle, clockwise from the top; ``at`` is the upper left corner."""
+    """Draw ranks on a circle, clockwise from the top; ``at`` is the upper left corner."""
     turn = 2 * math.pi / len(ranks)
     centre = (at[0] + NODE + radius, at[1] + NODE + radius)
     places = {rank: (centre[0] + radius * math.sin(i * turn), centre[1] - radius * math.cos(i * turn)) for i, rank in enumerate(ranks)}
@@ -166,7 +170,7 @@ def _circle(canvas: _Canvas, ranks: Sequence[int], edges: Sequence[Edge], at: Po
 
 
 def _rounds(canvas: _Canvas, shape: Rounds, at: Point, nranks: int, colour: str) -> None:
-    """A circle per round, or all rounds in one when there are many."""
+    """Draw a circle per round, or all rounds in one where there are many."""
     rounds = list(shape.rounds)
     if len(rounds) > 9 or nranks > 16:
         rounds = [(rounds[0][0], rounds[-1][1], tuple(sorted({edge for _, _, edges in rounds for edge in edges})))]
@@ -222,7 +226,7 @@ def _bar(canvas: _Canvas, event: Event, at: Point, unit: float) -> None:
 
 
 def _label(canvas: _Canvas, schedule: Schedule, event: Event, at: Point, unit: float) -> None:
-    """What a transfer's bar says: peer and chunk, or as much of it as fits."""
+    """Write peer and chunk, or as much of it as fits, on a transfer's bar."""
     if event.op in (Op.COPY, Op.REDUCE):
         return
     sends, width = event.op == Op.SEND, (event.end - event.start) * unit
@@ -235,7 +239,7 @@ def _label(canvas: _Canvas, schedule: Schedule, event: Event, at: Point, unit: f
 
 
 def _messages(timeline: Timeline, at: Point, unit: float) -> list[tuple[int, Point, Point]]:
-    """Channel and ends of each message's arrow, from the end of the sender's bar to the end of the receiver's."""
+    """Return channel and ends of each message's arrow, from the end of the sender's bar to the end of the receiver's."""
     sent: dict[tuple[int, int, int], deque[float]] = defaultdict(deque)
     for rank, events in enumerate(timeline.events):
         for event in events:

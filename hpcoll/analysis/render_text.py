@@ -1,6 +1,6 @@
-"""A schedule as text for a terminal. Returns a string and prints nothing.
+"""A schedule as text for a terminal, in three parts: properties and costs, structure, and each rank's work by rounds.
 
-Three parts: what the algorithm is and costs, its structure, and what each rank does in which round.
+Returns a string and prints nothing.
 """
 
 import textwrap
@@ -21,7 +21,15 @@ GAP = 3  # columns between rounds
 
 
 def render_text(drawing: Drawing, width: int) -> str:
-    """The drawing in lines of at most ``width`` columns (``>= 40``), without a newline at the end."""
+    """Return the drawing as text.
+
+    Args:
+        drawing: As `hpcoll.analysis.render.draw` returns it.
+        width: Columns of the longest line, ``>= 40``.
+
+    Returns:
+        Lines, without a newline at the end.
+    """
     lines = [*_header(drawing, width), "", *_structure(drawing, width), "", *_timeline(drawing, width)]
     return "\n".join(line.rstrip() if len(line) <= width else line[: width - 1] + "…" for line in lines)
 
@@ -73,7 +81,7 @@ def _shape(shape: Shape, nranks: int, width: int) -> Iterable[str]:
 
 
 def _shortened(ranks: Sequence[int], arrow: str) -> list[str]:
-    """Ranks with the arrow that follows each; the middle of a long row is left out."""
+    """Return ranks, each with an arrow behind it; the middle of a long row is left out."""
     words = [f"{rank}{arrow}" for rank in ranks]
     return words if len(words) <= MAX_RING else [*words[: MAX_RING // 2], f"...{arrow}", *words[-2:]]
 
@@ -118,7 +126,7 @@ def _token(schedule: Schedule, event: Event) -> str:
     return f"{mark}{event.peer}" + (f"+{name}" if event.op == Op.RECV_REDUCE else f" {name}" if name else "")
 
 
-_Cells = list[dict[int, tuple[str, str, str]]]  # by row: round -> what it sends, what it receives, what it does locally
+_Cells = list[dict[int, tuple[str, str, str]]]  # by row: round -> texts of sends, receives, local work
 
 
 def _timeline(drawing: Drawing, width: int) -> Iterable[str]:
@@ -145,7 +153,7 @@ def _row(schedule: Schedule, events: Sequence[Event], nrounds: int) -> dict[int,
 
 
 def _blocks(labels: Sequence[str], cells: _Cells, nrounds: int, width: int) -> Iterable[str]:
-    """The timeline, folded into blocks of as many rounds as fit."""
+    """Yield the timeline, folded into blocks of as many rounds as fit."""
     margin = max(len("round"), *(len(label) for label in labels))
     number, printed = 0, 0
     while number < nrounds and printed < MAX_LINES:
@@ -168,7 +176,7 @@ def _blocks(labels: Sequence[str], cells: _Cells, nrounds: int, width: int) -> I
 
 
 def _column(cells: _Cells, number: int) -> list[str]:
-    """One round of all rows, header first, in equal width; sends, receives and local work are each aligned."""
+    """Return a round of all rows, header first, in equal width; sends, receives and local work are each aligned."""
     found = [row.get(number, ("", "", "")) for row in cells]
     widths = [max(len(parts[kind]) for parts in found) for kind in range(3)]
     texts = [" ".join(f"{part:{w}}" for part, w in zip(parts, widths) if w) for parts in found]

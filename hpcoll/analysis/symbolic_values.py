@@ -1,12 +1,12 @@
-"""Symbolic values: what a chunk holds, as an interned expression over the ranks' contributions; the verifier's values."""
+"""The verifier's values: interned expressions over the ranks' contributions."""
 
 from collections.abc import Hashable
 
-NOTHING = 0  # the value in a cell that nobody has written
+NOTHING = 0  # the value of an unwritten cell
 
 
 class Values:
-    """Interned expressions: value number -> (item, mask of the ranks that contributed, whether in rank order, its two operands)."""
+    """Interned expressions: value number -> (item, mask of contributing ranks, whether in rank order, its two operands)."""
 
     def __init__(self, idempotent: bool) -> None:
         self.idempotent = idempotent
@@ -14,12 +14,12 @@ class Values:
         self._pairs: dict[tuple[int, int], int] = {}
 
     def leaf(self, item: Hashable, rank: int) -> int:
-        """Value of one rank's own contribution."""
+        """Return the value of a rank's own contribution."""
         self.facts.append((item, 1 << rank, True, NOTHING, NOTHING))
         return len(self.facts) - 1
 
     def combine(self, lefts: list[int], rights: list[int]) -> list[int]:
-        """Values of ``left op right``, pair by pair; ValueError when a pair may not be combined."""
+        """Return the values of ``left op right``, pair by pair; ValueError for a pair that must not be combined."""
         new = []
         for pair in zip(lefts, rights):
             value = self._pairs.get(pair)
@@ -36,12 +36,12 @@ class Values:
             raise ValueError(f"combines data of different places: {item} and {item_r}")
         if mask_l & mask_r and not self.idempotent:
             raise ValueError(f"counts the contribution of rank {(mask_l & mask_r).bit_length() - 1} twice")
-        # in order: both are intervals of ranks and the right one starts where the left one ends
+        # in rank order: both are intervals of ranks, and the right one begins where the left one ends
         in_order = in_order_l and in_order_r and mask_l.bit_length() == (mask_r & -mask_r).bit_length() - 1
         return item, mask_l | mask_r, in_order, left, right
 
     def shapes(self) -> list[int]:
-        """Per value the number of its shape: expressions that differ only in the order of operands share one."""
+        """Return the number of each value's shape; expressions that differ only in the order of operands have one shape."""
         known: dict[tuple[Hashable, ...], int] = {}
         shapes = [0]
         for item, mask, _, left, right in self.facts[1:]:

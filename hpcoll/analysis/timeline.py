@@ -1,25 +1,26 @@
-"""What each rank does when, by LogGP simulation of the schedules of all ranks on a network of equal links. No MPI, no data."""
+"""The timeline of all ranks, by LogGP simulation of their schedules on a network of equal links. No MPI, no data."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hpcoll.analysis.cost import Levels, Network
 from hpcoll.analysis.event_loop import LANE, ROW, prepare
 from hpcoll.analysis.event_loop import simulate as run
 from hpcoll.analysis.event_table import build
+from hpcoll.analysis.network import Levels, Network
 from hpcoll.schedules.ir import Chunk, Op, Schedule, Step
 
-ROUNDS = Network(alpha=1.0, overhead=1.0)  # every message takes one unit of time: time is counted in rounds
+ROUNDS = Network(alpha=1.0, overhead=1.0)  # every message takes one unit of time, so that times count rounds
 
 
 class Event(NamedTuple):
-    """One thing that one rank does.
+    """A piece of a rank's work.
 
     Attributes:
-        start, end: In seconds; of a transfer: when this rank's port is busy with it.
+        start: Seconds; of a transfer: when it begins to keep this rank's port busy.
+        end: Seconds, alike.
         op: SEND, RECV or RECV_REDUCE (port), REDUCE (processor; also the second half of a RECV_REDUCE) or COPY (no time).
-        step: The step it belongs to.
-        channel: The channel that the step is in.
+        step: The step that it belongs to.
+        channel: The step's channel.
     """
 
     start: float
@@ -30,33 +31,38 @@ class Event(NamedTuple):
 
     @property
     def peer(self) -> int:
-        """Other end of a transfer; -1 for local work."""
+        """The other rank of a transfer; -1 for local work."""
         return self.step.peer
 
     @property
     def chunk(self) -> Chunk:
-        """Chunks sent, or written."""
+        """The chunks that are sent, or written."""
         return self.step.srcs[0] if self.step.dst is None else self.step.dst
 
 
 class Timeline(NamedTuple):
-    """What all ranks do: ``events[rank]`` in order of their start; ``total`` is when the last one ends, in seconds."""
+    """The work of all ranks.
+
+    Attributes:
+        events: Each rank's events, in order of their start.
+        total: Seconds until the last event ends.
+    """
 
     events: list[list[Event]]
     total: float
 
 
 def simulate(schedules: Sequence[Schedule], nbytes: float, network: Network) -> Timeline:
-    """Simulate one segment of a collective; every chunk is ``nbytes / nchunks`` long.
+    """Simulate one segment of a collective, all of whose chunks have ``nbytes / nchunks`` bytes.
 
     Args:
-        schedules: One per rank, in rank order.
+        schedules: The schedules of all ranks, in rank order.
         nbytes: Bytes of the segment; for block collectives of all ranks' blocks together, as in the catalogue.
-        network: What messages cost.
+        network: Costs of messages.
 
     Raises:
-        ScheduleError: a message is not received, or nobody sends what is waited for.
-        ArgumentError: the network is impossible.
+        ScheduleError: a message has no receive, or a receive no message.
+        ArgumentError: the costs are impossible.
     """
     table = build(schedules, len(schedules), joined=False)
     simulation = prepare(table, Levels(network, network), nbytes, 1, table.nchannels, spans=True)
@@ -69,7 +75,7 @@ def simulate(schedules: Sequence[Schedule], nbytes: float, network: Network) -> 
 
 
 def _events_of(schedule: Schedule, spans: list[list[float]], starts: list[int]) -> list[Event]:
-    """Events of one rank, whose channels begin at rows ``starts``."""
+    """Return the events of a rank whose channels begin at rows ``starts``."""
     found: list[Event] = []
     for channel, (start, steps) in enumerate(zip(starts, schedule.channels)):
         for step, (sends, sent, works, worked) in zip(steps, spans[start:]):

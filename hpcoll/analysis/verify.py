@@ -1,17 +1,17 @@
 """Verification by symbolic execution: proof that a schedule does what its collective means. No MPI, no data, no time.
 
-All ranks run symbolically. A value is an item and the ranks that contributed. A send keeps its chunk in use until the peer has
-received it (rendezvous), and a step that would overwrite a chunk in use waits for that, as the lowering makes it wait. A send
-also takes a ring slot until the peer has used the message (`hpcoll.analysis.slot_credits`) and waits while there is none. Between
-nodes there is only the first kind of waiting, on a node only the second; here there are both, so what is proven holds for any
-mixture. All waiting is for one thing at a time and who is faster makes no difference to what can go on, so one run speaks for all.
+All ranks run symbolically. A value is an item and the ranks that contributed to it. A send keeps its chunk in use until the peer has
+received it (rendezvous), and a step that would overwrite a chunk in use waits for that, as the lowering makes it wait. A send also takes a
+ring slot until the peer has used the message (`hpcoll.analysis.slot_credits`), and waits while there is none. Ranks on different nodes have
+only the first kind of waiting, ranks of a node only the second. A proof has both, so it holds for any mixture. A channel always waits for
+one thing, and its speed does not change what others can do, so one run speaks for all.
 
-Refused are: a message without its twin, unequal sizes, a deadlock, a read of nothing, a contribution counted twice, a write to
-INPUT, channels that share a written chunk, a put that may wait (`hpcoll.analysis.puts`), and an OUTPUT that is not what the
-collective wants. Proven besides: whether every combination kept rank order (fit for non-commutative operators) and whether all
-ranks computed the very same expression (bit-identical results).
+Refused are: a message without its counterpart, unequal sizes, a deadlock, a read of nothing, a contribution counted twice, a write to
+INPUT, channels that share a written chunk, a put that may wait (`hpcoll.analysis.puts`), and an OUTPUT that is not what the collective
+wants. Proven besides: whether every combination kept rank order (as operators that are not commutative need), and whether all ranks
+computed the same expression (bit-identical results).
 
-Idea: pre- and postconditions over (rank, chunk) as in Microsoft's MSCCL; the in-use rule and the expression identity are ours.
+Idea: pre- and postconditions over (rank, chunk) as in Microsoft's MSCCL; the in-use rule and the comparison of expressions are ours.
 """
 
 from collections import defaultdict, deque
@@ -25,19 +25,19 @@ from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.collectives import COLLECTIVES, Collective
 from hpcoll.schedules.ir import RING_SLOTS, Buffer, Chunk, Op, Schedule, Step
 
-_SOURCES = (1, 0, 1, 1, 2)  # how many runs an Op reads; a REDUCE may read more
-_SEND, _RECV_REDUCE, _REDUCE, _INPUT = Op.SEND, Op.RECV_REDUCE, Op.REDUCE, Buffer.INPUT  # an enum's members are slow to look up
+_SOURCES = (1, 0, 1, 1, 2)  # runs that each Op reads; a REDUCE may read more
+_SEND, _RECV_REDUCE, _REDUCE, _INPUT = Op.SEND, Op.RECV_REDUCE, Op.REDUCE, Buffer.INPUT  # looking up members of an enum is slow
 
 
 class Proof(NamedTuple):
-    """What a verified set of schedules is known to do.
+    """The proven properties of a set of schedules.
 
     Attributes:
-        messages: Messages sent by all ranks together.
+        messages: Messages that all ranks send together.
         rounds: Longest chain of dependent messages.
         ordered: Every combination kept rank order.
         reproducible: All ranks computed the same expression for the same item.
-        chunks_sent: Largest number of chunks that one rank sends.
+        chunks_sent: Largest number of chunks that a rank sends.
     """
 
     messages: int
@@ -48,7 +48,7 @@ class Proof(NamedTuple):
 
 
 class _Rank:
-    """One rank's memory: cells, in which INPUT, OUTPUT and SCRATCH are windows; in place, INPUT and OUTPUT overlap."""
+    """A rank's memory: cells, in which INPUT, OUTPUT and SCRATCH are windows; in place, INPUT and OUTPUT overlap."""
 
     def __init__(self, schedule: Schedule, collective: Collective, values: Values, in_place: bool, uniform: bool) -> None:
         s, c = schedule, collective
@@ -65,7 +65,7 @@ class _Rank:
         self.values, self.in_use = [NOTHING] * total, [0] * total
         self.extents: list[Hashable] = [0] * total
         self.shared = len(s.channels) > 1
-        self.touched, self.written = [0] * total, [0] * total  # by which channels, as bit masks
+        self.touched, self.written = [0] * total, [0] * total  # bit masks of channels
         self.values[first : first + nin] = [values.leaf(c.input_item(s.rank, i), s.rank) for i in range(nin)]
         names = [c.input_extent(s.rank, i) for i in range(nin)], [c.output_extent(s.rank, i) for i in range(nout)], s.scratch
         for base, window in zip(self.bases, () if uniform else names):
@@ -73,7 +73,7 @@ class _Rank:
         self.sent = 0
 
     def span(self, chunk: Chunk, channel: int, write: bool = False) -> slice:
-        """Cells of a run of chunks; checks bounds, INPUT and the independence of channels."""
+        """Return the cells of a run of chunks; refuse wrong bounds, writes to INPUT, and channels that are not independent."""
         buffer, index, n = chunk
         if index < 0 or n < 1 or index + n > self.counts[buffer]:
             raise ValueError(f"{chunk} is outside its buffer of {self.counts[buffer]} chunks")
@@ -100,7 +100,7 @@ class _Rank:
 
 
 class _Channel:
-    """One channel of one rank: where it stands, how deep its chain of messages is, whether a chunk in use or a missing slot holds it up."""
+    """A channel of a rank: its position, the length of its chain of messages, and whether a chunk in use or a missing slot holds it up."""
 
     __slots__ = ("depth", "ended", "held_up", "index", "pc", "rank", "received", "steps", "used_at")
 
@@ -113,7 +113,7 @@ class _Channel:
 
 
 class _Link:
-    """Messages under way from one rank to another in one channel: sender, cells, values and depth of each; ring slots that are taken."""
+    """The messages under way from one rank to another in a channel, each with sender, cells, values and depth; the taken slots."""
 
     __slots__ = ("messages", "receiver", "slots")
 
@@ -124,7 +124,7 @@ class _Link:
 
 
 class _Machine:
-    """All ranks of one collective, run until every channel has ended or nothing moves."""
+    """All ranks of a collective, run until every channel has ended or none can move."""
 
     def __init__(self, schedules: Sequence[Schedule], in_place: bool, uniform: bool, slots: int) -> None:
         self.collective, self.slots = COLLECTIVES[schedules[0].collective], slots
@@ -152,7 +152,7 @@ class _Machine:
         self._check_ended()
 
     def _execute(self, channel: _Channel, step: Step) -> bool:
-        """Run one step; or leave it, False, for when what it waits for has come."""
+        """Run a step; return False, and leave it for later, if it must wait."""
         op, peer, dst, srcs, rank = step.op, step.peer, step.dst, step.srcs, channel.rank
         if op <= _RECV_REDUCE and (peer == rank.rank or not 0 <= peer < self.nranks):
             raise ValueError(f"peer must be another rank below {self.nranks}, got {peer}")
@@ -228,7 +228,7 @@ class _Machine:
     def _check_ended(self) -> None:
         stuck = [channel for channel in self.channels if not channel.ended]
         if stuck:
-            stuck.sort(key=lambda channel: channel.steps[channel.pc].op)  # sends first: they wait for slots
+            stuck.sort(key=lambda channel: channel.steps[channel.pc].op)  # sends first, because they wait for slots
             raise ScheduleError("deadlock: " + "; ".join(map(self._whereabouts, stuck[:8])), rank=stuck[0].rank.rank, step=stuck[0].pc)
         for (src, dst, channel), link in self.links.items():
             if link.messages:
@@ -243,8 +243,8 @@ class _Machine:
         return f"{where}, {link.slots} message(s) to rank {step.peer} in channel {channel.index} are not used yet"
 
     def judge(self) -> Proof:
-        """Compare every OUTPUT chunk with what the collective wants."""
-        found: dict[Hashable, set[int]] = defaultdict(set)  # per item: the values that ranks have for it
+        """Compare every chunk of OUTPUT with what the collective wants."""
+        found: dict[Hashable, set[int]] = defaultdict(set)  # the ranks' values of each item
         ordered = True
         for rank in self.ranks:
             s = rank.schedule
@@ -268,13 +268,16 @@ class _Machine:
 
 
 def verify_schedules(schedules: Sequence[Schedule], *, in_place: bool, uniform: bool = False, slots: int = RING_SLOTS) -> Proof:
-    """Prove one call: the schedules of all ranks, in rank order.
+    """Prove a call, from the schedules of all ranks.
 
     Args:
-        schedules: One per rank, of one collective.
-        in_place: Whether the collective's aliases are one memory.
-        uniform: All blocks have one size (else blocks of different ranks may differ in size).
+        schedules: The schedules of a collective, in rank order.
+        in_place: The chunks that the collective's ``aliases`` names are one memory.
+        uniform: All blocks have one size; else blocks of different ranks may differ.
         slots: Messages from one rank to another in one channel that may wait to be used, ``>= 1``.
+
+    Returns:
+        The properties that hold whatever the ranks' timing.
 
     Raises:
         ScheduleError: names rank, step and cause.

@@ -1,1 +1,1 @@
-"""Which algorithm serves a call: settings, measured tables, where ranks run, and the choice."""
+"""The choice of algorithms: settings, measured tables, the topology of ranks, and the choice itself."""

@@ -1,24 +1,28 @@
-"""The settings of a communicator, which all its ranks must share."""
+"""The settings of a communicator, which all its ranks must share, and the handler of the log."""
 
+import logging
+import os
+import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.selection.config import Config, read_config
-from hpcoll.selection.logs import configure_log
+from hpcoll.base.text import printable
+from hpcoll.selection.config import Config, log, read_config
 from hpcoll.selection.topology import Process
+
+_named: set[str] = set()  # unknown variables that were warned about
 
 
 def agree(comm: MPI.Intracomm, mine: Process, known: Sequence[Process] | None = None) -> tuple[Config, Sequence[Process]]:
-    """This process's settings, after checking that all ranks have the same, and every rank's process; collective.
+    """Return the settings, after checking that all ranks have the same, and every rank's process; collective.
 
     Args:
-        comm: Of the ranks.
+        comm: Communicator of the ranks.
         mine: This rank's process.
-        known: Of all ranks, where they have agreed before and nothing has changed on any; they do so without a message then.
+        known: All ranks' processes, where the ranks have agreed before and nothing has changed; no message is sent then.
 
     Raises:
         ArgumentError: on every rank, when a rank's settings are wrong or differ from rank 0's, or when rank 0 cannot read the
@@ -33,12 +37,12 @@ def agree(comm: MPI.Intracomm, mine: Process, known: Sequence[Process] | None = 
         found = comm.allgather((problem, config.agreement(), mine))
         _check(found)
         known = [process for _, _, process in found]
-    configure_log(config, comm.Get_rank())
+    _configure_log(config, comm.Get_rank())
     if config.tuning is not None and len(known) > 1:
         from hpcoll.selection.measured import measured
 
         table, levels = measured(comm, config.tuning, [one.host for one in known])
-        config = replace(config, table=table, levels=levels)
+        config = config._replace(table=table, levels=levels)
     return config, known
 
 
@@ -50,3 +54,17 @@ def _check(found: Sequence[tuple[str, dict[str, Any], Process]]) -> None:
             expected, got = (repr(one[name]) if name in one else "none" for one in (found[0][1], agreement))
             if expected != got:
                 raise ArgumentError(f"rank {rank}: {name} must be equal on all ranks, expected {expected} as on rank 0, got {got}")
+
+
+def _configure_log(config: Config, rank: int) -> None:
+    """Add a handler for more than warnings, unless the program has one; let rank 0 warn of each unknown variable once."""
+    if config.level < logging.WARNING and not log.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        host = printable(MPI.Get_processor_name()).replace("%", "%%")
+        handler.setFormatter(logging.Formatter(f"{host}:{os.getpid()} [{rank}] HPCOLL %(levelname)s %(message)s"))
+        log.addHandler(handler)
+        log.setLevel(config.level)
+    for name in config.unknown - _named:
+        _named.add(name)
+        if rank == 0:
+            log.warning("environment variable %s means nothing to hpcoll", name)

@@ -1,15 +1,16 @@
-"""Which algorithm serves a call, and with which segments: forced, measured, or the cheapest by the model.
+"""The choice of algorithm and segments for a call: forced, measured, or the cheapest by the cost model.
 
-The choice depends only on what all ranks of a call know alike. ``native`` takes part: its cost is modelled as that of a
-good unsegmented algorithm of the library, with the constants of its own code path.
+It depends only on values that all ranks of a call know alike. ``native`` takes part: the model takes it for a good algorithm without
+segments, with the constants of the MPI library.
 """
 
 import math
 from functools import lru_cache
 from typing import NamedTuple
 
-from hpcoll.analysis.cost import ALIKE, SEGMENTS, Levels, apart, best_segment, byte_seconds, seconds, seconds_on_nodes
+from hpcoll.analysis.cost import ALIKE, SEGMENTS, best_segment, byte_seconds, seconds, seconds_on_nodes
 from hpcoll.analysis.gpu_cost import predict
+from hpcoll.analysis.network import GPU_NETWORK, NATIVE_NETWORK, ONE_HOST, SHARED_NETWORK, Levels, apart
 from hpcoll.base.dtypes import BYTES
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import MAX_CHUNKS, format_nbytes
@@ -18,9 +19,8 @@ from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import Nodes, members
 from hpcoll.schedules.row import Algorithm
 from hpcoll.selection.config import NATIVE, PREFIX, Config, Entry, Table, check_algorithm
-from hpcoll.selection.networks import GPU_NETWORK, NATIVE_NETWORK, ONE_HOST, SHARED_NETWORK
 
-# What the MPI library is expected to do between hosts, without segments.
+# Algorithms that the MPI library is expected to use between hosts, without segments.
 NATIVE_ROWS = {
     "allreduce": ("recursive_doubling", "rabenseifner"), "bcast": ("binomial",), "reduce": ("binomial",), "allgather": ("circulant",),
     "reduce_scatter": ("circulant",), "gather": ("binomial", "direct"), "scatter": ("binomial", "direct"),
@@ -28,17 +28,18 @@ NATIVE_ROWS = {
 }  # fmt: skip
 CHUNK_NBYTES = 32 << 10  # of a pipeline in shared memory
 GPU_CHUNK_NBYTES = 2 << 20  # of a pipeline between GPUs
-MAX_NATIVE_NBYTES = 2**31 - 1  # what every MPI library can count in one message
+MAX_NATIVE_NBYTES = 2**31 - 1  # that every MPI library can count in a message
+MIN_SEGMENT = 8 << 10  # bytes, of `candidates`
 
 
 class Choice(NamedTuple):
-    """What serves a call.
+    """The algorithm that serves a call.
 
     Attributes:
-        algorithm: A catalogue name, or ``native``.
+        algorithm: Name in the catalogue, or ``native``.
         segment: Bytes per segment (of the whole message), at least 1.
-        why: One phrase for the log.
-        brief: The same without figures, for the ledger; empty where ``why`` has none.
+        why: The reason, in a phrase for the log.
+        brief: The reason without figures, for the ledger; empty where ``why`` has none.
     """
 
     algorithm: str
@@ -48,24 +49,24 @@ class Choice(NamedTuple):
 
 
 class Need(NamedTuple):
-    """What a call asks of an algorithm.
+    """The properties of a call on which the choice depends.
 
     Attributes:
-        collective: Name.
+        collective: Name of the collective.
         nranks: Ranks of the communicator.
-        nbytes: m as the catalogue counts it; None when a rank cannot know it (v forms).
+        nbytes: m as the catalogue counts it; None where a rank cannot know it (v forms).
         ordered: The operator is not commutative.
-        varying: Blocks of different sizes.
-        native: Whether the MPI library can serve the call.
-        strict: The call gets a promise that the MPI library does not give, so ``native`` must be asked for by name.
-        type_class: Class of element types, as the tuning table has it.
-        one_node: All ranks share the memory of one node.
-        nodes: What hierarchical rows look at, as `hpcoll.schedules.placement.parts`: several on one node are its cache domains. Empty:
-            every rank has a node of its own, or all share memory and no domains are known.
-        levels: What messages cost on and between these, but where all ranks share memory and one domain.
-        gpu: Arrays are in GPU memory.
+        varying: Blocks differ in size.
+        native: The MPI library can serve the call.
+        strict: hpcoll promises for the call more than the MPI library, so ``native`` serves it only if asked for by name.
+        type_class: Class of element types, as in the tuning table.
+        one_node: All ranks share the memory of a node.
+        nodes: Parts that hierarchical rows use, as `hpcoll.schedules.placement.parts`: nodes, or cache domains of one node. Empty: every
+            rank has a node of its own, or all share memory and no domains are known.
+        levels: Costs of messages on and between these; unused where all ranks share memory and one domain.
+        gpu: The arrays are in GPU memory.
         gpus: Number of each rank's GPU where all ranks map each other's GPU memory, else empty.
-        one_fold: Only what combines all contributions at once serves.
+        one_fold: Only algorithms that combine all contributions in one reduction serve the call.
     """
 
     collective: str
@@ -85,10 +86,16 @@ class Need(NamedTuple):
 
 
 def choose(need: Need, config: Config, algorithm: str | None = None, segment: int | None = None) -> Choice:
-    """Pick what serves a call: the keyword, else the environment, else the tuning table, else the cost model.
+    """Choose for a call: by keyword, else by environment variable, else by tuning table, else by cost model.
+
+    Args:
+        need: Properties of the call.
+        config: The settings.
+        algorithm: The keyword of the call, or None.
+        segment: Bytes per segment, the keyword of the call, or None.
 
     Raises:
-        ArgumentError: the forced algorithm does not exist or cannot serve this call; says why.
+        ArgumentError: the forced algorithm does not exist or cannot serve the call; says why.
     """
     forced = algorithm or config.algorithms.get(need.collective)
     segment = segment or config.segment
@@ -104,7 +111,7 @@ def choose(need: Need, config: Config, algorithm: str | None = None, segment: in
 
 
 def unfit(need: Need, algorithm: str) -> str:
-    """Why an algorithm cannot serve a call; the empty string when it can."""
+    """Return the reason why an algorithm cannot serve a call; the empty string if it can."""
     if algorithm == NATIVE and need.gpu:
         return "the arrays are in GPU memory"
     if algorithm == NATIVE:
@@ -120,7 +127,7 @@ def unfit(need: Need, algorithm: str) -> str:
 
 
 def not_chosen(need: Need, algorithm: str) -> str:
-    """Why an algorithm is not chosen for a call unless it is asked for by name; the empty string when it may be."""
+    """Return the reason why an algorithm is not chosen unless it is asked for by name; the empty string if it may be."""
     reason = unfit(need, algorithm)
     if reason or algorithm != NATIVE:
         return reason
@@ -130,7 +137,7 @@ def not_chosen(need: Need, algorithm: str) -> str:
 
 
 def _measured(need: Need, table: Table) -> Choice:
-    """What the tuning table says, or what the model says where the table says nothing that can serve the call."""
+    """Choose by the tuning table; by the model where the table has nothing that can serve the call."""
     if need.nbytes is None or need.nranks < 2 or not table:
         return _cheapest(need)
     from hpcoll.selection.tuning import lookup
@@ -162,14 +169,14 @@ def _us(us: float) -> str:
 
 
 def modelled_segment(need: Need, algorithm: str) -> int:
-    """Bytes of the segments that the model has for an algorithm."""
+    """Return the bytes per segment that the model prefers for an algorithm."""
     if algorithm == NATIVE or need.nbytes is None:
         return max(1, need.nbytes or 0)
     return _seconds(need, find(need.collective, algorithm))[1]
 
 
 def _seconds(need: Need, row: Algorithm) -> tuple[float, int]:
-    """Modelled time, and the best segment; in shared memory that is what a lane holds, which no segment needs to name."""
+    """Return modelled seconds and the best segment; in shared memory lanes cut the message anyway, so it is mostly the whole one."""
     assert need.nbytes is not None
     if not need.one_node:
         return best_modelled(need, row)
@@ -188,14 +195,14 @@ def _has_domains(need: Need) -> bool:
 
 
 def best_modelled(need: Need, row: Algorithm) -> tuple[float, int]:
-    """Modelled seconds of a row and the best segment, where not all ranks share memory."""
+    """Return the modelled seconds of a row and the best segment, where not all ranks share memory."""
     assert need.nbytes is not None
     nodes = need.nodes or tuple(range(need.nranks))
     return best_segment(row, nodes, need.nbytes, need.levels.network.eager, lambda segment: modelled(need, row, segment))
 
 
 def modelled(need: Need, row: Algorithm, segment: int) -> float:
-    """Modelled seconds of a row where not all ranks share memory, with segments of so many bytes."""
+    """Return the modelled seconds of a row with segments of ``segment`` bytes, where not all ranks share memory."""
     assert need.nbytes is not None
     levels, nodes = need.levels, need.nodes or tuple(range(need.nranks))
     if need.gpu:
@@ -210,10 +217,9 @@ def _cheapest(need: Need) -> Choice:
     if need.nranks < 2:
         return Choice(algorithms(need.collective)[0], max(1, need.nbytes), "one rank")
     found = []
-    for row in CATALOGUE.values():
-        if row.collective == need.collective and row.reproducible and worth_trying(row, need) and not not_chosen(need, row.name):
-            cost, segment = _seconds(need, row)
-            found.append((cost, row.name, segment))
+    for row in _rows(need):
+        cost, segment = _seconds(need, row)
+        found.append((cost, row.name, segment))
     if not not_chosen(need, NATIVE):
         found.append((_native_seconds(need), NATIVE, max(1, need.nbytes)))
     cost, name, segment = min(found, key=lambda one: (one[0], one[1] == NATIVE, one))  # of two alike the one that is checked
@@ -226,8 +232,29 @@ def _cheapest(need: Need) -> Choice:
     return Choice(name, segment, f"model: {cost * 1e6:.3g} us for {format_nbytes(need.nbytes)} on {need.nranks} ranks", "model: fastest")
 
 
+def _rows(need: Need) -> list[Algorithm]:
+    rows = (row for row in CATALOGUE.values() if row.collective == need.collective and row.reproducible)
+    return [row for row in rows if worth_trying(row, need) and not unfit(need, row.name)]
+
+
+def candidates(need: Need) -> list[tuple[str, int]]:
+    """Return the algorithms and segments that are worth measuring for a call, in the order that the model likes them."""
+    found = [(modelled(need, row, segment), row.name, segment) for row in _rows(need) for segment in _segments(row, need)]
+    return [(name, segment) for _, name, segment in sorted(found)]
+
+
+def _segments(row: Algorithm, need: Need) -> list[int]:
+    """Return the whole message where there is no pipeline, else the model's best segment, its quarter and its fourfold."""
+    assert need.nbytes is not None
+    whole = max(1, need.nbytes)
+    if not (row.pipelined or row.chunked):
+        return [whole]
+    best = best_modelled(need, row)[1]
+    return sorted({min(whole, max(MIN_SEGMENT, segment)) for segment in (best // 4, best, 4 * best)})
+
+
 def worth_trying(row: Algorithm, need: Need) -> bool:
-    """Whether there are nodes or cache domains that a hierarchical row could make use of, or GPUs that ranks share."""
+    """Say whether a hierarchical row could make use of nodes or cache domains, or a row per GPU of GPUs that ranks share."""
     if row.per_gpu:
         return len(need.gpus) > len(members(need.gpus))
     return not row.hierarchical or len(need.nodes) > len(members(need.nodes)) > 1
@@ -245,6 +272,6 @@ def _native_seconds(need: Need) -> float:
 
 
 def fitting(need: Need) -> list[str]:
-    """Names of all algorithms that can serve a call, ``native`` last."""
+    """Return the names of all algorithms that can serve a call, ``native`` last."""
     rows: list[Algorithm] = [row for row in CATALOGUE.values() if row.collective == need.collective]
     return [name for name in (*(row.name for row in rows), NATIVE) if not unfit(need, name)]

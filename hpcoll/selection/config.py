@@ -1,16 +1,15 @@
-"""Settings from the environment: `VARIABLES` is the table of them, which the documentation and ``hpcoll doctor`` read too.
+"""Settings from environment variables; the documentation and ``hpcoll doctor`` read their table, `VARIABLES`, too.
 
-A keyword of a call is stronger than a variable. ``HPCOLL_*`` names that are not in the table are warned about.
+Keywords of a call go before variables. Other variables whose names begin with ``HPCOLL_`` are warned about.
 """
 
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from hpcoll.analysis.cost import Levels
+from hpcoll.analysis.network import Levels
 from hpcoll.base.disk_cache import SITE
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import LINE, printable, quoted
@@ -19,18 +18,19 @@ from hpcoll.runtime.transports.cross_memory import COPIES
 from hpcoll.schedules.catalogue import find
 from hpcoll.schedules.collectives import COLLECTIVES
 
-EVERY_CALL = "all"  # is compared by a message of its own
+EVERY_CALL = "all"  # calls are compared on all ranks
 NATIVE = "native"  # the MPI library's own collective, a candidate like any other
 _LEVELS = {"WARN": logging.WARNING, "INFO": logging.INFO, "TRACE": logging.DEBUG}
 PREFIX = "HPCOLL_"
 TUNING = f"{PREFIX}TUNING"
-DIRECT, IPC, STAGED, HOST = CUDA_PATHS = ("direct", "ipc", "staged", "host")  # ways for GPU arrays
+DIRECT, IPC, STAGED, HOST = CUDA_PATHS = ("direct", "ipc", "staged", "host")  # routes of GPU arrays
+_NONE: Mapping[str, Any] = {}
 
 log = logging.getLogger("hpcoll")
 
 
 def _in_a_line(record: logging.LogRecord) -> bool:
-    """Make what is logged fit for a terminal: it quotes names that others have given. Nothing is held back."""
+    """Make a record fit for a terminal, since it may quote names that others have given; let all records pass."""
     record.msg, record.args = printable(record.getMessage(), LINE), ()
     return True
 
@@ -39,14 +39,14 @@ log.addFilter(_in_a_line)
 
 
 class Entry(NamedTuple):
-    """One line of a tuning table; times are of the way of calling (out of place, in place, back to back) in which it does worst.
+    """A line of a tuning table; times are the worst of calls out of place, in place, and back to back.
 
     Attributes:
         nbytes: m of the measured call, as the catalogue counts it.
-        algorithm: A catalogue name, or ``native``.
-        segment: Bytes per segment, at least 1; ``nbytes`` or more means the whole message.
-        us: Microseconds of a call through a Communicator.
-        native_us: Microseconds of the MPI library's own collective, called without one.
+        algorithm: Name in the catalogue, or ``native``.
+        segment: Bytes per segment, at least 1; ``nbytes`` or more: the whole message.
+        us: Microseconds of a call of hpcoll.
+        native_us: Microseconds of the MPI library's own collective, called without hpcoll.
     """
 
     nbytes: int
@@ -59,32 +59,18 @@ class Entry(NamedTuple):
 Table = Mapping[str, Mapping[str, tuple[Entry, ...]]]  # class of element types -> collective -> entries in order of size
 
 
-@dataclass(frozen=True)
-class Config:
-    """Settings of one process.
+class Config(NamedTuple):
+    """The settings of a process: the values of `VARIABLES`, or their defaults, mostly None.
 
     Attributes:
-        algorithms: Forced algorithm per collective.
-        segment: Forced segment size in bytes, or None.
-        level: Level for the logger ``hpcoll``.
-        unknown: Variables of ours by name that mean nothing.
-        tuning: Name of the tuning file, or None.
-        shm: Most bytes of shared memory per node for all communicators together, 0 for none; None: half of what there is.
-        shm_ranks: Most ranks of a node that share memory with each other, in groups of neighbours; None: all of them.
-        domains: Ranks of the cache domains of a node, in order, again and again from the first; None: what the system says.
-        table: What that file says about the communicator at hand; empty when it says nothing.
-        shm_copy: `STAGED` or `CMA`, or None for what pays.
-        cuda_path: One of `CUDA_PATHS` that GPU arrays must take, or None.
-        check: `EVERY_CALL`, or None for what messages carry.
-        warn: Seconds after which a collective that does not end is warned about; 0: never.
-        record: Folder for flight records, or None.
-        cache: Folders of compiled code that `hpcoll.base.disk_cache` looks into, or None.
-        timeout: Seconds after which it is given up; None: never.
-        levels: The cost model's constants that the tuning file has for the communicator at hand, or None; a level that was not
-            measured has those of `hpcoll.selection.networks`.
+        algorithms: Forced algorithm of each collective that has one.
+        unknown: Names of unknown variables that begin with ``HPCOLL_``.
+        table: Entries of the tuning file for the communicator at hand; empty where the file has none.
+        levels: Constants of the cost model in the tuning file for the communicator at hand, or None. A level that was not measured has the
+            usual ones (`hpcoll.analysis.network`).
     """
 
-    algorithms: Mapping[str, str] = field(default_factory=dict)
+    algorithms: Mapping[str, str] = _NONE
     segment: int | None = None
     level: int = logging.WARNING
     unknown: frozenset[str] = frozenset()
@@ -93,7 +79,7 @@ class Config:
     shm_ranks: int | None = None
     shm_copy: str | None = None
     domains: tuple[int, ...] | None = None
-    table: Table = field(default_factory=dict)
+    table: Table = _NONE
     cuda_path: str | None = None
     check: str | None = None
     warn: float = 60.0
@@ -103,7 +89,7 @@ class Config:
     levels: Levels | None = None
 
     def agreement(self) -> dict[str, object]:
-        """What must be equal on all ranks of a communicator: the variables that are set, by name."""
+        """Return the settings that must be equal on all ranks of a communicator, by variable; only those that are set."""
         algorithms = {f"{PREFIX}{name.upper()}": algorithm for name, algorithm in self.algorithms.items()}
         others = {name: getattr(self, _BY_NAME[name].field) for name in _AGREED}
         return algorithms | {name: value for name, value in others.items() if value is not None}
@@ -113,22 +99,22 @@ def check_algorithm(collective: str, algorithm: str) -> None:
     """Refuse a name that is neither ``native`` nor in the catalogue.
 
     Raises:
-        ArgumentError: lists the names there are.
+        ArgumentError: lists the names.
     """
     if algorithm != NATIVE:
         find(collective, algorithm)
 
 
 class Variable(NamedTuple):
-    """One environment variable.
+    """An environment variable; texts are in Markdown.
 
     Attributes:
-        name: Of the variable.
-        takes: Values that it takes, in Markdown.
-        meaning: What it does, in Markdown.
-        default: What holds without it, in Markdown.
-        field: Of `Config`, where its value goes.
-        parse: Makes that value of the variable's text; raises `ArgumentError` where it means nothing.
+        name: Name of the variable.
+        takes: Values that it takes.
+        meaning: Effect of the variable.
+        default: Behaviour without it.
+        field: Field of `Config` for its value.
+        parse: Returns the value of the variable's text, or raises `ArgumentError`.
     """
 
     name: str
@@ -176,10 +162,10 @@ def _level(value: str) -> int:
 
 
 def positive_segment(value: str | int) -> int:
-    """Segment size in bytes from a keyword or variable.
+    """Return the segment size in bytes from a keyword or variable.
 
     Raises:
-        ArgumentError: not a size of at least one byte.
+        ArgumentError: it is no size of at least one byte.
     """
     segment = parse_nbytes(value)
     if segment < 1:
@@ -263,13 +249,13 @@ _AGREED = (
 
 
 def read_config(environment: Mapping[str, str] | None = None) -> Config:
-    """Settings from environment variables.
+    """Read the settings from environment variables.
 
     Args:
-        environment: Default: ``os.environ``.
+        environment: The variables; None: ``os.environ``.
 
     Raises:
-        ArgumentError: a known variable with a value that means nothing; names both.
+        ArgumentError: a variable has a value that it does not take; names both.
     """
     environment = os.environ if environment is None else environment
     found: dict[str, Any] = {}

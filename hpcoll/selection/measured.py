@@ -1,4 +1,4 @@
-"""What the tuning file says about a communicator: rank 0 reads it and tells the others."""
+"""The tuning file's content for a communicator, which rank 0 reads and broadcasts."""
 
 import logging
 from collections import Counter
@@ -7,26 +7,25 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from hpcoll.analysis.cost import Levels
+from hpcoll.analysis.network import HOSTS, ONE_HOST, Levels
 from hpcoll.base.errors import ArgumentError
 from hpcoll.selection import tuning
 from hpcoll.selection.config import Table, log
-from hpcoll.selection.networks import HOSTS, ONE_HOST
 
 _refused: set[tuple[str, str]] = set()
 
 
 def site(hosts: Sequence[str]) -> tuning.Site:
-    """Where a communicator with these hosts, one per rank, measures."""
+    """Return the site of a communicator, from each rank's host."""
     text = " ".join(MPI.Get_library_version().replace("\0", " ").split())
     return tuning.Site(text, len(hosts), tuple(sorted(Counter(hosts).items())))
 
 
 def measured(comm: MPI.Intracomm, name: str, hosts: Sequence[str]) -> tuple[Table, Levels | None]:
-    """What the tuning file says about this communicator; rank 0 reads it, and nobody else does.
+    """Return the table and constants that a tuning file has for a communicator; collective.
 
     Raises:
-        ArgumentError: on every rank, when the file cannot be read or something in it is wrong.
+        ArgumentError: on every rank, when rank 0 cannot read the file or finds something wrong in it.
     """
     problem = ""
     found: tuple[Table, Levels | None] = {}, None
@@ -46,7 +45,7 @@ def measured(comm: MPI.Intracomm, name: str, hosts: Sequence[str]) -> tuple[Tabl
 
 
 def _levels(name: str, document: tuning.Document, here: tuning.Site) -> Levels | None:
-    """The model's constants that a file has for a site; says where they were measured if that was elsewhere."""
+    """Return the cost model's constants that a file has for a site; log where they were measured if elsewhere."""
     found, misfit = tuning.fit_levels(document, here)
     if misfit is not None:
         _warn_of(name, misfit)
@@ -59,7 +58,7 @@ def _levels(name: str, document: tuning.Document, here: tuning.Site) -> Levels |
 
 
 def _warn_of(name: str, misfit: tuning.Misfit) -> None:
-    """Warn once per file and field, and on one rank however many communicators there are; of the others, tell who asks for it."""
+    """Warn once per file and field, on one rank of the program; log the others as information."""
     level = logging.INFO
     if (name, misfit.field) not in _refused and MPI.COMM_WORLD.Get_rank() == 0:
         level = logging.WARNING

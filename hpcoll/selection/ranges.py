@@ -1,14 +1,13 @@
-"""Ranges of sizes that one choice serves.
+"""Ranges of sizes that one choice serves, so that calls of ever new sizes need no choices of their own.
 
-A choice is made at every power of two and at every size in the tuning table, and holds up to the next of these, so that calls of ever
-new sizes need no choice of their own.
+A choice is made at every power of two and at every size in the tuning table. It holds up to the next of these.
 """
 
 from bisect import bisect_right
 from functools import lru_cache
 from typing import NamedTuple
 
-from hpcoll.analysis.cost import NEVER
+from hpcoll.analysis.network import NEVER
 from hpcoll.selection.choose import Choice, Need, choose, modelled_segment
 from hpcoll.selection.config import Config
 
@@ -16,7 +15,7 @@ _POWERS = 40
 
 
 class SizeRange(NamedTuple):
-    """Messages of ``least`` to ``most`` bytes, and what serves them; a segment of `NEVER` is the whole message."""
+    """The choice for messages of ``least`` to ``most`` bytes; a segment of `NEVER` is the whole message."""
 
     least: int
     most: int
@@ -24,7 +23,7 @@ class SizeRange(NamedTuple):
 
 
 class SizeRanges:
-    """The ranges of a communicator's settings, found as they are asked for."""
+    """The ranges under a communicator's settings, found on demand."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -33,14 +32,14 @@ class SizeRanges:
         self.find = lru_cache(maxsize=1024)(self._find)
 
     def cell(self, nbytes: int) -> tuple[int, int]:
-        """Least and most bytes of the messages that are served as one of so many."""
+        """Return the least and most bytes of the range that a message of ``nbytes`` is in."""
         i = bisect_right(self._borders, nbytes)
         return self._borders[i - 1], self._borders[i] - 1
 
     def _find(self, need: Need, algorithm: str | None, segment: int | None) -> SizeRange:
-        """The range of a call, whose ``nbytes`` is the least of a cell or None; the others as in `choose`, which it raises as.
+        """Return the range of a need whose ``nbytes`` is None or the least of a range; arguments and errors as `choose`.
 
-        The segment is the one for the longest message, for the shortest one is no longer than a segment more often.
+        The segment is the longest message's, because the shortest message is often not longer than a segment.
         """
         if need.nbytes is None:
             return SizeRange(0, NEVER, choose(need, self._config, algorithm, segment))

@@ -1,8 +1,7 @@
-"""Where the ranks of a communicator run: which share a node, which of these share a cache, how many GPUs a node has."""
+"""The topology of a communicator: the ranks of each node and of each cache domain, and the GPUs of each host."""
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, cycle, islice, repeat
 from pathlib import Path
@@ -16,20 +15,19 @@ from hpcoll.runtime.transports.cross_memory import ProbeWord, word
 from hpcoll.schedules.placement import Nodes, describe_all, members, numbered, parts
 
 _GPUS = Path("/proc/driver/nvidia/gpus")
-UNBOUND = -1  # to one cache domain, or the system does not say
+UNBOUND = -1  # domain of a process that is not bound to one, as far as Linux says
 
 
-@dataclass(frozen=True)
-class Topology:
-    """Placement of a communicator's ranks, equal on all of them but for ``rank``.
+class Topology(NamedTuple):
+    """The placement of a communicator's ranks, equal on all ranks but for ``rank``.
 
     Attributes:
         rank: This rank.
-        nodes: Number of each rank's node, in the order of their lowest ranks: ranks of a node share memory with each other.
-        domains: Number of each rank's cache domain, in the same order over all nodes: ranks of a domain are bound to cores that share a
-            last-level cache. A node is one domain where one of its ranks is not bound so, or where they share no memory.
+        nodes: Number of each rank's node, whose ranks share memory; numbered in the order of their lowest ranks.
+        domains: Number of each rank's cache domain, whose ranks are bound to cores that share a last-level cache; numbered over all nodes.
+            A node is one domain where one of its ranks is not bound so, or where its ranks share no memory.
         hosts: Name of each rank's host.
-        gpus: GPUs that the system of each rank's host lists; 0 where it lists none.
+        gpus: Number of GPUs that Linux lists on each rank's host.
     """
 
     rank: int
@@ -40,12 +38,12 @@ class Topology:
 
     @property
     def nranks(self) -> int:
-        """Ranks in all."""
+        """The number of ranks."""
         return len(self.nodes)
 
     @property
     def parts(self) -> Nodes:
-        """What hierarchical algorithms look at, as `hpcoll.schedules.placement.parts`."""
+        """The parts that hierarchical algorithms use, as `hpcoll.schedules.placement.parts`."""
         return parts(self.nodes, self.domains)
 
     def __str__(self) -> str:
@@ -60,15 +58,15 @@ class Topology:
 
 
 class Process(NamedTuple):
-    """What ranks know of each other's process.
+    """A rank's process, as other ranks know it.
 
     Attributes:
-        host: Its name.
-        pid: In its own namespace.
-        domain: Number of the cache domain on its host, or `UNBOUND`.
-        ngpus: As in `Topology`.
-        has_gpu: It is likely to have a GPU.
-        word: By which others find out whether they can read its memory.
+        host: Name of its host.
+        pid: Its number, in its own namespace.
+        domain: Number of its cache domain on its host, or `UNBOUND`.
+        ngpus: Number of GPUs on its host.
+        has_gpu: It probably has a GPU.
+        word: Word in its memory that tells others whether they can read there.
     """
 
     host: str
@@ -80,19 +78,19 @@ class Process(NamedTuple):
 
 
 def this_process(has_gpu: bool) -> Process:
-    """This one; MPI must run."""
+    """Return this process; MPI must be initialised."""
     host, domain = printable(MPI.Get_processor_name()), bound_to(frozenset(os.sched_getaffinity(0)))
     return Process(host, os.getpid(), domain, _ngpus(), has_gpu, word())
 
 
 def find_topology(rank: int, processes: Sequence[Process], found: Sequence[tuple[int, bool]], per_domain: Sequence[int] = ()) -> Topology:
-    """Placement of the ranks of a communicator.
+    """Return the topology of a communicator.
 
     Args:
         rank: This rank.
-        processes: Of all ranks.
-        found: For each rank the lowest of those of its node, itself included, and whether it shares memory with them.
-        per_domain: As in `dealt`, of domains that count instead of those that the system says; empty: these do.
+        processes: Processes of all ranks.
+        found: For each rank the lowest rank of its node, and whether it shares memory there.
+        per_domain: Sizes of cache domains, as in `dealt`, instead of those that Linux shows; empty: Linux decides.
     """
     hosts, _, bound, ngpus, *_ = zip(*processes, strict=True)
     nodes = numbered(first for first, _ in found)
@@ -102,7 +100,7 @@ def find_topology(rank: int, processes: Sequence[Process], found: Sequence[tuple
 
 
 def domains_of(nodes: Nodes, bound: Sequence[int]) -> Nodes:
-    """Number of each rank's cache domain over all nodes, from those on its host; a node where one is `UNBOUND` is one domain.
+    """Number the cache domains over all nodes, given each rank's on its host; a node with an `UNBOUND` rank is one domain.
 
     >>> domains_of((0, 0, 0, 1, 1, 2), (0, 0, 8, 0, 8, 8)), domains_of((0, 0, 1, 1), (0, UNBOUND, 0, 8))
     ((0, 0, 1, 2, 3, 4), (0, 0, 1, 2))
@@ -112,7 +110,7 @@ def domains_of(nodes: Nodes, bound: Sequence[int]) -> Nodes:
 
 
 def dealt(nodes: Nodes, per_domain: Sequence[int]) -> list[int]:
-    """Domains that the ranks of each node are dealt to in order: of so many ranks each, again and again from the first size on.
+    """Deal the ranks of each node to domains in order; ``per_domain`` has the domains' sizes, which repeat.
 
     >>> dealt((0, 0, 0, 0, 0, 1), (3, 1)), dealt((0, 1, 0, 1, 0), (2,))
     ([0, 0, 0, 1, 2, 0], [0, 0, 0, 0, 1])
@@ -132,6 +130,6 @@ def _ngpus() -> int:
 
 @lru_cache(maxsize=16)
 def bound_to(cores: frozenset[int], cpus: Path = CPUS) -> int:
-    """Number of the cache domain that all these cores belong to, its lowest core; `UNBOUND` where there is none."""
+    """Return the number, which is the lowest core, of the cache domain that has all these cores; `UNBOUND` where there is none."""
     domain = domain_of(min(cores), cpus)
     return min(domain) if cores <= domain else UNBOUND

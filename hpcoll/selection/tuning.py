@@ -1,9 +1,9 @@
-"""The tuning table and its file: what was fastest where it was measured. Knows neither MPI nor who measures.
+"""The tuning table and its file: the fastest algorithms where they were measured. Knows neither MPI nor who measures.
 
-One JSON file holds **sections**, one per `Site` (hosts, MPI library, number of ranks) and class of element types. A section has, for
-each collective, entries in order of size; of entries with one size the first that can serve a call counts. Besides, it may hold the cost
-model's constants, one line per site and level: these count wherever the MPI library is the same, for what a message costs is no
-matter of how many ranks there are.
+One JSON file has **sections**, one per `Site` (hosts, MPI library, number of ranks) and class of element types. A section has entries for
+each collective, in order of size; of entries with one size the first counts that can serve a call. The file may also have the cost
+model's constants, a line per site and level. They count wherever the MPI library is the same: the cost of a message does not depend on
+the number of ranks.
 """
 
 import json
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcoll.analysis.cost import Network
+from hpcoll.analysis.network import Network
 from hpcoll.base.dtypes import BYTES
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.files import write_file
@@ -23,7 +23,7 @@ from hpcoll.schedules.catalogue import algorithms
 from hpcoll.selection.config import Entry, Table, check_algorithm
 
 FORMAT = 1
-NODE, NETWORK = LEVELS = ("node", "network")  # fields of `hpcoll.analysis.cost.Levels` that are measured
+NODE, NETWORK = LEVELS = ("node", "network")  # fields of `hpcoll.analysis.network.Levels` that are measured
 _MEASURED = Network._fields[:-1]  # constants that are: all but how many streams a link carries
 _LAST_RESORT = "f4"
 _SHOWN = 100  # characters of a value in a warning
@@ -31,12 +31,12 @@ _MOST_S, _MOST_US, _MOST_SPILL = 1e3, 1e9, 1e3  # of one message, or of a byte; 
 
 
 class Site(NamedTuple):
-    """Where a measurement holds.
+    """The site of a measurement.
 
     Attributes:
         mpi: Version text of the MPI library, in one line.
         nranks: Ranks of the communicator.
-        hosts: Every host's name with the number of ranks on it, sorted.
+        hosts: Name of every host with the number of ranks on it, sorted.
     """
 
     mpi: str
@@ -45,7 +45,7 @@ class Site(NamedTuple):
 
 
 class Section(NamedTuple):
-    """What was measured at one site with one class of element types: per collective, entries in order of size."""
+    """The entries measured at a site with a class of element types: of each collective, in order of size."""
 
     site: Site
     type_class: str
@@ -53,7 +53,7 @@ class Section(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """What messages of one level, ``node`` or ``network``, cost, and where that was measured."""
+    """The measured costs of messages at one level, ``node`` or ``network``, of a site."""
 
     site: Site
     level: str
@@ -61,7 +61,7 @@ class Constants(NamedTuple):
 
 
 class Document(NamedTuple):
-    """A file: its format, the version of hpcoll that wrote it, its sections and constants; none of another format's are read."""
+    """A file: its format, the version of hpcoll that wrote it, its sections and constants (none where the format is another)."""
 
     format: int
     version: str
@@ -70,7 +70,7 @@ class Document(NamedTuple):
 
 
 class Misfit(NamedTuple):
-    """Why a table says nothing about a communicator: the field, what the file has there, and what this run has."""
+    """The field because of which a table has nothing for a communicator: its value in the file, and in this run."""
 
     field: str
     found: str
@@ -78,10 +78,10 @@ class Misfit(NamedTuple):
 
 
 def lookup(table: Table, type_class: str, collective: str, nbytes: int) -> tuple[str, tuple[Entry, ...]]:
-    """Entries of the measured size that is nearest to ``nbytes`` by ratio, best first, and the class they were measured with.
+    """Return the class and entries of the measured size nearest to ``nbytes`` by ratio, best first.
 
-    Without entries for the class itself, those of another class with equally large elements count, else those of ``f4``; for
-    moved data there is one class only. Nothing measured gives ``("", ())``.
+    Without entries for the class itself, those of a class with equally large elements count, else those of ``f4``. Moved data has one
+    class only. Without any entries, return ``("", ())``.
     """
     alike = [] if type_class == BYTES else [*(letter + type_class[1:] for letter in "ficb"), _LAST_RESORT]
     for name in (type_class, *alike):
@@ -97,7 +97,7 @@ def _log(nbytes: int) -> float:
 
 
 def fit(document: Document, site: Site) -> tuple[Table, Misfit | None]:
-    """The table that a file has for a site; if it has tables, but not for this one, the first field in which no section is like it."""
+    """Return a file's table for a site; if it has none, also the first field in which all sections differ from the site."""
     if document.format != FORMAT:
         return {}, Misfit("format", str(document.format), str(FORMAT))
     if not document.sections:
@@ -112,10 +112,10 @@ def fit(document: Document, site: Site) -> tuple[Table, Misfit | None]:
 
 
 def fit_levels(document: Document, site: Site) -> tuple[dict[str, Constants], Misfit | None]:
-    """For each level the constants measured at a site, else on one of its hosts, else anywhere; of several the latest.
+    """Return the constants of each level measured at a site, else on one of its hosts, else anywhere; the latest of several.
 
-    Only the MPI library must be the same: if it is not, the misfit says so. What messages cost that the MPI library carries between
-    ranks of one host says nothing about several hosts, and the other way round.
+    The MPI library must be the same, else there is a misfit. Costs of its messages between ranks of one host say nothing about several
+    hosts, and the other way round.
     """
     alike = [one for one in document.constants if one.site.mpi == site.mpi]
     if document.constants and not alike:
@@ -139,7 +139,7 @@ def _text(value: Any) -> str:
 
 
 def _around_difference(found: str, expected: str) -> tuple[str, str]:
-    """Two texts, cut to where they differ when they are long."""
+    """Cut two long texts to where they differ."""
     if max(len(found), len(expected)) <= _SHOWN:
         return found, expected
     same = next((i for i, (one, other) in enumerate(zip(found, expected)) if one != other), min(len(found), len(expected)))
@@ -148,7 +148,7 @@ def _around_difference(found: str, expected: str) -> tuple[str, str]:
 
 
 def merge(old: Iterable[Section], new: Iterable[Section]) -> tuple[Section, ...]:
-    """Old sections with new ones added; of one site and class, a collective that is measured again replaces its old entries."""
+    """Merge sections: of one site and class, a collective that is measured again replaces its old entries."""
     merged: dict[tuple[Site, str], Section] = {}
     for section in (*old, *new):
         before = merged.get((section.site, section.type_class))
@@ -158,7 +158,7 @@ def merge(old: Iterable[Section], new: Iterable[Section]) -> tuple[Section, ...]
 
 
 def merge_constants(old: Iterable[Constants], new: Iterable[Constants]) -> tuple[Constants, ...]:
-    """Constants in order of their measurement; of one site and level only the latest."""
+    """Merge constants, in order of measurement; of one site and level only the latest remain."""
     merged: dict[tuple[Site, str], Constants] = {}
     for one in (*old, *new):
         merged.pop((one.site, one.level), None)
@@ -167,12 +167,12 @@ def merge_constants(old: Iterable[Constants], new: Iterable[Constants]) -> tuple
 
 
 def write(path: Path, document: Document) -> None:
-    """Replace a file as `write_file`."""
+    """Replace a file, as `write_file`."""
     write_file(path, as_text(document))
 
 
 def as_text(document: Document) -> str:
-    """JSON with one entry per line, so that people can read and compare files."""
+    """Return a document as JSON with an entry per line, so that people can read and compare files."""
     sections = [_section_text(section) for section in document.sections]
     head = f'{{\n "format": {document.format},\n "hpcoll": {json.dumps(document.version)},\n "sections": ['
     lines = [f"\n  {json.dumps(_site_members(one.site) | {'level': one.level} | _known(one.network))}" for one in document.constants]
@@ -198,7 +198,7 @@ def _section_text(section: Section) -> str:
 
 
 def read(path: Path) -> Document:
-    """A file's content, checked.
+    """Read a file and check its content.
 
     Raises:
         ArgumentError: it cannot be read, or something in it is wrong; names the file with the line or the field.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -58,7 +57,7 @@ def fresh() -> hpcoll.Communicator:
 def set_from_here(comm: hpcoll.Communicator, **settings: Any) -> None:
     """Settings for the calls that follow, as if the environment said so: what is made and compiled before has no limit."""
     on = comm._context.resources
-    on.config = replace(on.config, **settings)
+    on.config = on.config._replace(**settings)
 
 
 def comes(what: Callable[[], bool], most_s: float = SOON_S) -> bool:

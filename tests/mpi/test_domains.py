@@ -6,7 +6,6 @@ Domains are neighbours, as `HPCOLL_DOMAINS` says; results are compared with thos
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -19,11 +18,10 @@ from test_collectives import run, run_in_place
 from test_hierarchical import ROWS, cases, made
 
 import hpcoll
-from hpcoll.analysis.cost import apart
+from hpcoll.analysis.network import ONE_HOST, apart
 from hpcoll.base.errors import ArgumentError
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.placement import describe
-from hpcoll.selection.networks import ONE_HOST
 from hpcoll.selection.topology import dealt, domains_of
 
 pytestmark = pytest.mark.mpi
@@ -58,7 +56,7 @@ def test_topology(sizes: str, caplog: pytest.LogCaptureFixture) -> None:
     assert on.topology.parts == (domains(sizes) if has_hierarchies(sizes) else ONE_NODE)
     assert on.levels[:2] == ((ONE_HOST.node, apart(ONE_HOST.node)) if has_hierarchies(sizes) else ONE_HOST[:2])
     assert sorted(on.node.local_peers) == [rank for rank in range(NRANKS) if rank != comm.rank]
-    assert len(set(comm.allgather(replace(on.topology, rank=0)))) == 1
+    assert len(set(comm.allgather(on.topology._replace(rank=0)))) == 1
     several = len(set(domains(sizes))) > 1
     assert (describe(domains(sizes), "cache domain") in caplog.text) is (several and comm.rank == 0)
     comm.Free()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -22,11 +21,11 @@ from reference import agreed, communicator, fresh, representative, roots
 from test_collectives import run, run_in_place
 
 import hpcoll
+from hpcoll.analysis.network import ONE_HOST
 from hpcoll.base.errors import ArgumentError
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import Nodes, cyclic, describe, numbered, parse_nodes
-from hpcoll.selection.networks import ONE_HOST
 
 pytestmark = pytest.mark.mpi
 
@@ -65,7 +64,7 @@ def placed(name: str) -> hpcoll.Communicator:
     """A communicator of groups of two whose schedules are made for another placement."""
     comm = made(**{RANKS: "2"})
     found = comm._context.resources.topology
-    comm._context.resources.topology = replace(found, nodes=OTHER_PLACEMENTS[name], domains=OTHER_PLACEMENTS[name])
+    comm._context.resources.topology = found._replace(nodes=OTHER_PLACEMENTS[name], domains=OTHER_PLACEMENTS[name])
     return comm
 
 
@@ -83,7 +82,7 @@ def test_topology(size: int, caplog: pytest.LogCaptureFixture) -> None:
     assert all(len(one) == NRANKS for one in (found.hosts, found.domains, found.gpus))
     peers = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank] and rank != comm.rank]
     assert sorted(comm._context.resources.node.local_peers) == peers
-    assert len(set(comm.allgather(replace(found, rank=0)))) == 1, "equal on all ranks"
+    assert len(set(comm.allgather(found._replace(rank=0)))) == 1, "equal on all ranks"
     assert (f"ranks: {describe(nodes)}" in caplog.text) is (comm.rank == 0)
     assert ("on 1 host" in str(found)) is (len(set(nodes)) > 1)
     comm.Free()

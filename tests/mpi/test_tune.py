@@ -25,8 +25,7 @@ from hpcoll.cli.tune.command import Progress, configure, request
 from hpcoll.cli.tune.search import Candidate, TuneRequest, TuneStep, Winner, columns, rank_results, run
 from hpcoll.schedules.catalogue import find
 from hpcoll.selection import tuning
-from hpcoll.selection.candidates import candidates
-from hpcoll.selection.choose import Need, fitting
+from hpcoll.selection.choose import Need, candidates, fitting
 from hpcoll.selection.config import NATIVE
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.once]

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from tuned import patiently, table_in, tune
 
 import hpcoll
-from hpcoll.analysis.cost import NEVER, Levels, Network
+from hpcoll.analysis.network import HOSTS, NEVER, ONE_HOST, Levels, Network
 from hpcoll.base.errors import ArgumentError
 from hpcoll.cli.tune import search
 from hpcoll.cli.tune.exchange import READ_SIZES
@@ -21,7 +21,6 @@ from hpcoll.runtime.transports.cross_memory import SLOW_NBYTES, refusal
 from hpcoll.selection import tuning
 from hpcoll.selection.config import Entry
 from hpcoll.selection.measured import site
-from hpcoll.selection.networks import HOSTS, ONE_HOST
 from hpcoll.selection.tuning import FORMAT, NETWORK, NODE, Constants, Document, Section, Site
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.once]

@@ -61,10 +61,10 @@ def _inspect(files: Sequence[Path], turn: int) -> int:
 
 def _tuning(files: Sequence[Path], turn: int) -> int:
     """As a communicator reads its table: what fits it, and which algorithms it then picks."""
+    from hpcoll.analysis.network import HOSTS
     from hpcoll.selection import tuning
     from hpcoll.selection.choose import Need, choose
     from hpcoll.selection.config import Config, log
-    from hpcoll.selection.networks import HOSTS
 
     try:
         (section, *_) = tuning.read(HERE / "tuning.json").sections

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from hpcoll.analysis.cost import ALIKE, SEGMENTS, Network, best_segment, seconds
+from hpcoll.analysis.cost import ALIKE, SEGMENTS, best_segment, seconds
+from hpcoll.analysis.network import Network
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.row import Algorithm

@@ -11,6 +11,7 @@ from pages import between
 
 from hpcoll.analysis.cost import ALIKE, seconds
 from hpcoll.analysis.gpu_cost import H200, GpuPrediction, predict, predict_by_host
+from hpcoll.analysis.network import SHARED_NETWORK
 from hpcoll.base.units import format_nbytes
 from hpcoll.comm.context.gpu_calls import GPU_NBYTES
 from hpcoll.runtime.program.fields import CODE, NFURTHER, NSOURCES, REDUCED_NBYTES
@@ -21,7 +22,6 @@ from hpcoll.schedules.placement import Nodes, members, parse_nodes
 from hpcoll.schedules.row import Algorithm
 from hpcoll.selection.choose import Need, _seconds, choose, worth_trying
 from hpcoll.selection.config import Config
-from hpcoll.selection.networks import SHARED_NETWORK
 
 COUNTED = [row for row in CATALOGUE.values() if row.on_gpu.moved]
 

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from hpcoll.analysis.cost import Levels
+from hpcoll.analysis.network import HOSTS, ONE_HOST, SHARED_NETWORK, Levels
 from hpcoll.base.errors import ArgumentError
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import Nodes, parse_nodes, parts
 from hpcoll.selection.choose import Need, choose, fitting, worth_trying
 from hpcoll.selection.config import Config, Entry
-from hpcoll.selection.networks import HOSTS, ONE_HOST, SHARED_NETWORK
 
 DEFAULTS = Config()
 ROWS = [row for row in CATALOGUE.values() if row.hierarchical]

@@ -12,10 +12,9 @@ from test_machine import several_l3, write
 
 mpi4py.rc.initialize = False
 
-from hpcoll.analysis.cost import APART, STREAMS, Levels, apart  # noqa: E402
+from hpcoll.analysis.network import APART, HOSTS, HOSTS_NETWORK, HPCOLL_NETWORK, ONE_HOST, STREAMS, Levels, apart, levels_of  # noqa: E402  # noqa: E402
 from hpcoll.runtime.transports.cross_memory import ProbeWord  # noqa: E402
 from hpcoll.schedules.placement import Nodes, parse_nodes  # noqa: E402
-from hpcoll.selection.networks import HOSTS, HOSTS_NETWORK, HPCOLL_NETWORK, ONE_HOST, levels  # noqa: E402
 from hpcoll.selection.topology import UNBOUND, Process, Topology, _ngpus, bound_to, dealt, domains_of, find_topology  # noqa: E402
 
 
@@ -27,9 +26,9 @@ def topology(nodes: Nodes, **more: Any) -> Topology:
 
 def test_costs_are_those_of_the_hosts_unless_they_were_fitted() -> None:
     several, one = ("here", "here", "there"), ("here",) * 3
-    assert (levels(several, None), levels(one, None)) == (HOSTS, ONE_HOST)
+    assert (levels_of(several, None), levels_of(one, None)) == (HOSTS, ONE_HOST)
     fitted = Levels(HPCOLL_NETWORK, HOSTS_NETWORK._replace(alpha=1.0))
-    assert levels(several, fitted) == levels(one, fitted) == fitted
+    assert levels_of(several, fitted) == levels_of(one, fitted) == fitted
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcoll.analysis.cost import NEVER, Levels, Network, best_segment, seconds_on_nodes
+from hpcoll.analysis.cost import best_segment, seconds_on_nodes
+from hpcoll.analysis.network import NEVER, Levels, Network
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import quoted
 from hpcoll.base.units import MAX_SIMULATED, format_nbytes, is_count, parse_nbytes

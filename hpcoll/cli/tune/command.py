@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 import hpcoll
-from hpcoll.analysis.cost import NEVER
+from hpcoll.analysis.network import NEVER
 from hpcoll.base.dtypes import check_op, type_class, working_dtype
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import SUM

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcoll.analysis.cost import NEVER, Network, byte_seconds
+from hpcoll.analysis.cost import byte_seconds
+from hpcoll.analysis.network import NEVER, Network
 
 LARGE_NBYTES = 64 << 10  # errors of messages from here on are told apart from those of shorter ones
 _NOISE = 0.005  # relative error below which there is nothing to explain

@@ -26,8 +26,7 @@ from hpcoll.cli.tune.exchange import Fit, fit_levels
 from hpcoll.comm.communicator import Communicator
 from hpcoll.comm.context.attach import context_of
 from hpcoll.schedules.collectives import COLLECTIVES
-from hpcoll.selection.candidates import candidates
-from hpcoll.selection.choose import Need, not_chosen
+from hpcoll.selection.choose import Need, candidates, not_chosen
 from hpcoll.selection.config import NATIVE, Entry
 from hpcoll.selection.measured import site
 from hpcoll.selection.tuning import Section

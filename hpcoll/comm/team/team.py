@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.analysis.network import levels_of
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.plans.plan import MAX_WINDOW, MessageContext
 from hpcoll.comm.status.rank_status import RANK_STATUS
@@ -35,7 +36,6 @@ from hpcoll.runtime.transports.shared_file import FOLDER
 from hpcoll.runtime.transports.window import whole_pages
 from hpcoll.selection.agreement import agree
 from hpcoll.selection.config import log
-from hpcoll.selection.networks import levels
 from hpcoll.selection.topology import Process, find_topology, this_process
 
 # By number and ranks of a group: on which all of COMM_WORLD wait for each other at the end, where not all share memory. Never freed.
@@ -136,7 +136,7 @@ class Team:
             FINALIZE_COMMS[self.number, self.world_ranks] = duplicate(self.comm)
         self.capacity = self._staging_nbytes() if any(theirs for _, theirs in found) else 0
         self.topology = find_topology(self.rank, self.processes, found, self.config.domains or ())
-        self.levels = levels(hosts, self.config.levels).on_parts(self.topology.nodes, self.topology.domains)
+        self.levels = levels_of(hosts, self.config.levels).on_parts(self.topology.nodes, self.topology.domains)
 
     def _together(self) -> AbstractContextManager[None]:
         """What all ranks make by calls of the MPI library's own."""
