@@ -18,7 +18,6 @@ class GpuCosts(NamedTuple):
     Attributes:
         copy: Bytes per second that its memory reads and writes, together.
         link: Bytes per second to and from other GPUs of the node, each way.
-        bus: Bytes per second to and from pinned host memory.
         launch: Seconds of the host for launching a kernel or a copy.
         sync: Seconds from a kernel's end until the host, and then a peer's host, knows of it.
         switch: Seconds of a context switch to another process.
@@ -27,14 +26,13 @@ class GpuCosts(NamedTuple):
 
     copy: float
     link: float
-    bus: float
     launch: float = 5e-6
     sync: float = 10e-6
     switch: float = 100e-6
     lane: int = 16 << 20
 
 
-H200 = GpuCosts(copy=4.3e12, link=4.0e11, bus=5.0e10)  # copy as published; link and bus: nine tenths of NVLink's and PCIe's data sheets
+H200 = GpuCosts(copy=4.3e12, link=4.0e11)  # copy as published; link: nine tenths of NVLink's data sheet
 
 
 class GpuPrediction(NamedTuple):
@@ -81,15 +79,3 @@ def predict(row: Algorithm, gpus: Nodes, nbytes: float, gpu: GpuCosts = H200) ->
     return GpuPrediction(
         turns, launches, switches, workers * moved * nbytes, linked, waits + max(workers * moved * nbytes / gpu.copy, linked / gpu.link)
     )
-
-
-def predict_by_host(nbytes: float, host_seconds: float, gpu: GpuCosts = H200) -> GpuPrediction:
-    """Return the costs of a call on short messages by way of host memory; the GPU's copy engines take no turns.
-
-    Args:
-        nbytes: Bytes that each rank copies to its host, and back.
-        host_seconds: Seconds of the call on the hosts' copies.
-        gpu: Constants of the GPUs.
-    """
-    seconds = 2 * (gpu.launch + gpu.sync + nbytes / gpu.bus) + host_seconds
-    return GpuPrediction(2, 2, 0, 2 * nbytes, 0.0, seconds)

@@ -1,1 +1,1 @@
-"""Training on several ranks: gradients, parameters."""
+"""Data-parallel training: gradient buckets and a parameter server."""

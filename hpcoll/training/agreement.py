@@ -1,4 +1,4 @@
-"""What all ranks of a training must have alike: the list of parameters, and settings."""
+"""The comparison of parameters and settings, which all ranks of a training must have alike."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ from hpcoll.training.shards import ShardLayout
 
 
 def agree(comm: MPI.Intracomm, wrong: str, facts: dict[str, Any], layouts: Sequence[ShardLayout]) -> None:
-    """Raise on all ranks where some rank's arguments are wrong or not those of rank 0; collective.
+    """Compare arguments with rank 0's; collective.
+
+    Args:
+        comm: Communicator of the ranks.
+        wrong: Text of the error that this rank has found by itself, or "".
+        facts: Settings by name.
+        layouts: Layouts of the parameters.
 
     Raises:
-        ArgumentError: with the argument or parameter and the rank.
+        ArgumentError: on all ranks, if some rank's arguments are wrong or differ; names the rank and the argument or parameter.
     """
     everyone = comm.allgather((wrong, facts, tuple(layouts)))
     for text, _, _ in everyone:
@@ -32,7 +38,7 @@ def agree(comm: MPI.Intracomm, wrong: str, facts: dict[str, Any], layouts: Seque
 
 
 def difference(found: Sequence[ShardLayout], expected: Sequence[ShardLayout]) -> str:
-    """In words, how lists of arrays differ, whatever their order; the empty string where they do not."""
+    """Return the first difference between lists of arrays in words, whatever their order; the empty string for none."""
     have, need = ({layout.name: layout for layout in layouts} for layouts in (found, expected))
     for name in [*need, *have]:
         if name not in have:

@@ -1,21 +1,35 @@
-"""Arrays of NumPy, CuPy and PyTorch as what a training computes with: NumPy's on hosts, CuPy's on GPUs, without a copy."""
+"""Arrays of NumPy, CuPy, PyTorch and others for training: views for gradient buckets, host arrays for parameter servers."""
+
+from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError
+from hpcoll.comm.arguments.host_mirror import Mirror
+from hpcoll.comm.arguments.memory import gpu_memory
+from hpcoll.runtime.gpu.arrays import stream_of
+from hpcoll.training.agreement import difference
+from hpcoll.training.shards import ShardLayout
+
+Array = NDArray[Any]
+_NO_NUMBERS = "biuOSUMm"  # kinds of element types that gradients cannot have
+
+# --- views, of gradient buckets
 
 
 def as_array(given: Any) -> Any:
-    """An array over the same memory: NumPy's, or CuPy's for what is in GPU memory.
+    """Return an array over the same memory: NumPy's, or CuPy's for GPU memory.
 
     Args:
-        given: An array, or a PyTorch tensor, whose gradient is not followed.
+        given: An array, or a PyTorch tensor, which is detached.
 
     Raises:
-        ArgumentTypeError: neither of NumPy, CuPy nor PyTorch, or a GPU array where CuPy is not installed.
+        ArgumentTypeError: it is neither, or it is in GPU memory and CuPy is not installed.
     """
     if isinstance(given, np.ndarray):
         return given
@@ -32,15 +46,15 @@ def as_array(given: Any) -> Any:
 
 
 def module_of(array: Any) -> Any:
-    """NumPy, or CuPy."""
+    """Return the array's module: NumPy or CuPy."""
     return np if isinstance(array, np.ndarray) else importlib.import_module("cupy")
 
 
 def type_of(name: Any) -> np.dtype:
-    """An element type that travels.
+    """Return the element type that gradients are sent with.
 
     Raises:
-        ArgumentError: not a floating-point type.
+        ArgumentError: it is no floating-point type.
     """
     if name == "bfloat16":
         return np.dtype(importlib.import_module("ml_dtypes").bfloat16)
@@ -51,3 +65,103 @@ def type_of(name: Any) -> np.dtype:
     if found.kind != "f" and found.name != "bfloat16":
         raise ArgumentError(f"wire must be a floating-point type, got {name!r}")
     return found
+
+
+# --- host arrays, of parameter servers
+
+
+def layouts_of(arrays: Mapping[str, Array]) -> tuple[ShardLayout, ...]:
+    """Return names, shapes and element types of host arrays."""
+    return tuple(ShardLayout(name, array.shape, array.dtype.name) for name, array in arrays.items())
+
+
+def readable(arrays: Mapping[str, Any], what: str, rank: int) -> dict[str, Array]:
+    """Return host arrays with the content of arrays in host or GPU memory.
+
+    Raises:
+        ArgumentError: not a mapping of names to arrays of floating-point numbers that this rank can read.
+    """
+    if not isinstance(arrays, Mapping):
+        raise ArgumentError(f"rank {rank}: {what}s need a dict of arrays by name, got {type(arrays).__name__}")
+    found = {name: _readable(array, f"rank {rank}: {what} of parameter {name!r}", rank) for name, array in arrays.items()}
+    for name, array in found.items():
+        if array.dtype.kind in _NO_NUMBERS or array.dtype.names:
+            raise ArgumentError(f"rank {rank}: {what} of parameter {name!r} needs floating-point numbers, got {array.dtype}")
+    return found
+
+
+def _readable(array: Any, subject: str, rank: int) -> Array:
+    mirror = _mirror(array, subject, rank, writable=False)
+    if mirror is not None:
+        mirror.fetch()
+        return np.asarray(mirror.arguments[0])
+    try:
+        return np.ascontiguousarray(_as_numpy(array)).reshape(np.shape(array))
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        raise ArgumentError(f"{subject} needs an array, got {type(array).__name__}: {error}") from error
+
+
+def writable(arrays: Mapping[str, Any], rank: int) -> tuple[dict[str, Array], Callable[[], None]]:
+    """Return host arrays to write to, and a function that then copies those of GPU arrays to the GPU.
+
+    Raises:
+        ArgumentError: an array cannot be written in place: it is read-only, not contiguous, or on another GPU.
+    """
+    if not isinstance(arrays, Mapping):
+        raise ArgumentError(f"rank {rank}: pull needs a dict of arrays by name, got {type(arrays).__name__}")
+    found, mirrors = {}, []
+    for name, array in arrays.items():
+        subject = f"rank {rank}: array for parameter {name!r}"
+        mirror = _mirror(array, subject, rank, writable=True)
+        if mirror is not None:
+            mirrors.append(mirror)
+        one = np.asarray(mirror.arguments[0]) if mirror is not None else _as_numpy(array)
+        if not (isinstance(one, np.ndarray) and one.flags.c_contiguous and one.flags.writeable):
+            raise ArgumentError(f"{subject} needs contiguous memory that can be written, got {type(array).__name__}")
+        found[name] = one
+
+    def store() -> None:
+        for mirror in mirrors:
+            mirror.store()
+
+    return found, store
+
+
+def _as_numpy(array: Any) -> Any:
+    """Return a host array as NumPy's over the same memory."""
+    if isinstance(array, np.ndarray) or not hasattr(array, "__dlpack__"):
+        return np.asarray(array)
+    return np.from_dlpack(array.detach() if hasattr(array, "detach") else array)
+
+
+def _mirror(array: Any, subject: str, rank: int, *, writable: bool) -> Mirror | None:
+    """Return host memory for a GPU array; None for a host array."""
+    found = gpu_memory(array, subject, writable=writable, bare=True, stream=None)
+    if found is None:
+        return None
+    streams = {stream_of(found, None, rank)}
+    return Mirror((array,), {0: found}, 0 if writable else None, {0} if writable else set(), streams)
+
+
+def check_like(found: Sequence[ShardLayout], expected: Sequence[ShardLayout], what: str, rank: int) -> None:
+    """Refuse arrays that are not like the parameters.
+
+    Raises:
+        ArgumentError: names the first parameter that differs.
+    """
+    wrong = difference(found, expected)
+    if wrong:
+        raise ArgumentError(f"rank {rank}: {what} {wrong}")
+
+
+def check_nan(arrays: Mapping[str, Array], rank: int) -> None:
+    """Refuse gradients with a NaN.
+
+    Raises:
+        ArgumentError: names parameter and first index, and says how many there are.
+    """
+    for name, array in arrays.items():
+        nan = np.isnan(array)
+        if nan.any():
+            index = tuple(int(i) for i in np.argwhere(nan)[0])
+            raise ArgumentError(f"rank {rank}: gradient of parameter {name!r} has {nan.sum()} NaN, the first at {index}")

@@ -1,16 +1,4 @@
-"""Gradient buckets: gradients of a data-parallel training, fused, and all-reduced while others are still being computed.
-
-    buckets = hpcoll.GradientBuckets(comm, {"w1": w1, "b1": b1, "w2": w2})
-    buckets.broadcast()                              # all ranks begin with the parameters of rank 0
-    for batch in batches:
-        for name, gradient in backward(batch):       # last layer first
-            buckets.ready(name, gradient)            # or written to buckets.gradients[name] before
-        buckets.wait()
-        for name, parameter in parameters.items():
-            parameter -= rate * buckets.gradients[name]
-
-Source: Li et al., PyTorch Distributed, VLDB 2020; Sergeev and Del Balso, Horovod, arXiv 1802.05799.
-"""
+"""Gradient buckets: the gradients of a data-parallel training, fused, and all-reduced while others are still being computed."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,13 +20,13 @@ BUCKET_NBYTES = 1 << 20  # measured: docs/training.md
 
 
 class Bucket:
-    """Gradients of some parameters, one behind the other, which travel as one message.
+    """Gradients of some parameters in one array, which is one message.
 
     Attributes:
         members: The parameters, in the order in which their gradients are expected.
-        flat: All gradients, in symmetric memory.
-        wire: What travels: ``flat``, or a copy of another element type.
-        waits_for: Members whose gradients are not ready.
+        flat: The gradients, in symmetric memory.
+        wire: The array that is all-reduced: ``flat``, or a copy with another element type.
+        waits_for: Number of members whose gradients are not ready.
     """
 
     def __init__(self, comm: Communicator, members: Sequence[Parameter], wire: np.dtype | None) -> None:
@@ -48,7 +36,7 @@ class Bucket:
         self.waits_for = len(members)
 
     def views(self) -> Iterator[tuple[Parameter, Any]]:
-        """Each member's gradient, with its shape, in ``flat``."""
+        """Yield each member's gradient in ``flat``, with its shape."""
         start = 0
         for one in self.members:
             yield one, self.flat[start : start + one.size].reshape(one.shape)
@@ -56,7 +44,7 @@ class Bucket:
 
 
 def cut(parameters: Sequence[Parameter], nbytes: int) -> list[list[Parameter]]:
-    """Members of buckets of about so many bytes: the last parameter first, of one element type each, none alone if it fits with another."""
+    """Divide parameters into buckets of about ``nbytes`` bytes and one element type each, the last parameter first."""
     found: list[list[Parameter]] = []
     open_ones: dict[np.dtype, tuple[list[Parameter], int]] = {}
     for one in reversed(parameters):
@@ -70,31 +58,44 @@ def cut(parameters: Sequence[Parameter], nbytes: int) -> list[list[Parameter]]:
 
 
 class GradientBuckets:
-    """Gradients of all parameters, in flat buckets; each is all-reduced in flight as soon as all of it is ready on this rank.
+    """The gradients of all parameters, in buckets that are all-reduced in flight as soon as they are full.
 
-    Buckets are started in the same order on all ranks, in whatever order gradients become ready. Collective: all ranks of the
-    communicator make one, with the same parameters.
+    All ranks of the communicator make it, with the same parameters. They start buckets in the same order, in whatever order gradients
+    become ready.
+
+        buckets = hpcoll.GradientBuckets(comm, {"w1": w1, "b1": b1, "w2": w2})
+        buckets.broadcast()                              # all ranks begin with the parameters of rank 0
+        for batch in batches:
+            for name, gradient in backward(batch):       # last layer first
+                buckets.ready(name, gradient)
+            buckets.wait()
+            for name, parameter in parameters.items():
+                parameter -= rate * buckets.gradients[name]
 
     Args:
-        comm: Of the ranks that train together.
-        parameters: Arrays by name, or arrays: of NumPy, CuPy, or PyTorch on either device, of floating-point elements, all in one kind of
-            memory. Their order is that in which they are used, so that the last gradient is ready first.
-        bucket: Bytes of a bucket; a longer gradient is one alone.
+        comm: Communicator of the ranks that train together.
+        parameters: Arrays by name, or a list of arrays, whose numbers become their names. They are NumPy's, CuPy's or PyTorch's, of
+            floating-point elements, all in one kind of memory, in the order in which the model uses them.
+        bucket: Bytes of a bucket, as a number or a text such as ``"1M"``; a longer gradient has a bucket of its own.
         mean: Divide sums by the number of ranks.
-        wire: Element type that travels, as ``"float16"`` or ``"bfloat16"``; sums are made in float32 and rounded once. None: as they are.
-        unused: A gradient that is not ready at `wait` is zero; else that is an error.
-        overlap: All-reduce buckets in flight; else one after another at `wait`. None: as is faster in the first steps, which try both in
-            turns. Without a core or a network that works meanwhile, nothing is gained in flight.
-        finite: Look for NaN and infinities, and name the parameter and the ranks.
-        algorithm: Of the allreduce, as in ``comm.Allreduce``.
+        wire: Element type of messages, such as ``"float16"`` or ``"bfloat16"``; sums are computed in float32 and rounded once. None: the
+            gradients' own.
+        unused: Take a gradient that is not ready at `wait` for zero; else that is an error.
+        overlap: All-reduce buckets in flight; False: one after another at `wait`. None: the first steps try both, and the faster stays.
+            Without a free core, or a network that works by itself, calls in flight gain nothing.
+        finite: Check gradients for NaN and infinities.
+        algorithm: Algorithm of the allreduce, as in ``comm.Allreduce``.
 
     Attributes:
-        gradients: This rank's gradient of each parameter, and after `wait` that of all ranks: arrays in the parameters' shapes, which may
-            be written in place and are the same objects in every step.
-        buckets: In the order in which they are started.
+        gradients: Gradient of each parameter by name: this rank's, and after `wait` that of all ranks. Arrays of the parameters' shapes,
+            the same objects in every step, which may be written in place.
+        buckets: The buckets, in the order in which they are started.
 
     Raises:
-        ArgumentError: on every rank, naming rank and parameter, where parameters differ or cannot be used.
+        ArgumentError: on every rank, if parameters cannot be used, or they or settings differ; names rank and parameter or setting.
+
+    Source:
+        Li et al., PyTorch Distributed, VLDB 2020; Sergeev and Del Balso, Horovod, arXiv 1802.05799.
     """
 
     def __init__(
@@ -102,9 +103,7 @@ class GradientBuckets:
         wire: Any = None, unused: bool = False, overlap: bool | None = None, finite: bool = False, algorithm: str | None = None,
     ) -> None:  # fmt: skip
         nbytes = parse_nbytes(bucket)
-        settings = {
-            "bucket": nbytes, "mean": mean, "wire": str(wire), "unused": unused, "overlap": overlap, "finite": finite,
-        }  # fmt: skip
+        settings = {"bucket": nbytes, "mean": mean, "wire": str(wire), "unused": unused, "overlap": overlap, "finite": finite}
         self._comm, self._parameters = comm, agreed_parameters(comm, parameters, settings)
         self._op, self._algorithm = AVG if mean else MPI.SUM, algorithm
         self._unused, self._finite, self._pace = unused, finite, StepPace(comm, overlap)
@@ -113,22 +112,29 @@ class GradientBuckets:
         views = {one.name: (view, bucket) for bucket in self.buckets for one, view in bucket.views()}
         self.gradients: dict[str, Any] = {one.name: views[one.name][0] for one in self._parameters}
         self._bucket_of = {name: bucket for name, (_, bucket) in views.items()}
-        self._collects, self._kept = False, set[str]()  # in `no_sync`; gradients that it left
+        self._collects, self._kept = False, set[str]()  # inside of `no_sync`; gradients that were accumulated there
         self._begin()
 
     @property
     def overlaps(self) -> bool:
-        """Whether buckets of this step are all-reduced in flight."""
+        """Buckets of this step are all-reduced in flight."""
         return self._pace.overlaps
 
     def _begin(self) -> None:
-        """Wait for the gradients of a new step."""
+        """Begin a new step."""
         self._ready, self._started, self._not_finite = set[str](), list[Any](), list[str]()
         for bucket in self.buckets:
             bucket.waits_for = len(bucket.members)
 
     def broadcast(self, root: int = 0) -> None:
-        """Give all ranks the parameters of one, in place; collective, and not while gradients are under way."""
+        """Broadcast the parameters of one rank, into the parameters' arrays of the others; collective, between steps.
+
+        Args:
+            root: Rank whose parameters count.
+
+        Raises:
+            ArgumentError: a step has begun.
+        """
         self._refuse_in_step("broadcast")
         for bucket in self.buckets:
             for one, view in bucket.views():
@@ -138,14 +144,15 @@ class GradientBuckets:
                 one.array[...] = view
 
     def ready(self, name: str | int, gradient: Any = None) -> None:
-        """This rank's gradient of a parameter is there; what waited for it alone is started.
+        """Announce this rank's gradient of a parameter; start its bucket if it was the last one missing.
 
         Args:
-            name: Of the parameter, or its number where parameters have no names.
-            gradient: Copied to ``gradients[name]``, or added to what `no_sync` left there; None: it has been written there.
+            name: Name of the parameter, or its number.
+            gradient: Array of the parameter's shape, in its kind of memory. It is copied to ``gradients[name]``, or added to the sum of
+                `no_sync`. None: the program has written ``gradients[name]`` in place.
 
         Raises:
-            ArgumentError: no such parameter, or its gradient was ready before in this step; another shape or kind of memory.
+            ArgumentError: no such parameter, a gradient that was ready before in this step, or one of another shape or kind of memory.
         """
         name = str(name)
         if name not in self.gradients:
@@ -185,11 +192,11 @@ class GradientBuckets:
             self._started.append(None)
 
     def wait(self) -> None:
-        """Wait until ``gradients`` are those of all ranks, which ends a step; all ranks call it.
+        """End a step: wait until ``gradients`` are those of all ranks; collective.
 
         Raises:
-            ArgumentError: gradients are missing, and were not said to be unused.
-            GradientError: on every rank, some are not finite; names them and the ranks.
+            ArgumentError: gradients are missing on this rank, and ``unused`` is not set.
+            GradientError: on every rank, with ``finite``: gradients are not finite; names parameters and ranks.
         """
         missing = [name for name in self.gradients if name not in self._ready]
         if missing and not (self._unused or set(missing) <= self._kept):
@@ -213,7 +220,7 @@ class GradientBuckets:
             self._check_finite(wrong)
 
     def _check_finite(self, wrong: list[str]) -> None:
-        """All ranks find the same, since they have the same sums."""
+        """Raise if sums are not finite; all ranks do, since they have the same sums."""
         if all(bool(module_of(bucket.flat).isfinite(bucket.flat).all()) for bucket in self.buckets):
             return
         of_ranks = self._comm.allgather(wrong)
@@ -222,7 +229,13 @@ class GradientBuckets:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within, gradients are kept and nothing is sent: the next step adds to them. Who writes ``gradients`` in place adds there."""
+        """Return a context in which gradients are accumulated and not sent; the next step adds to them.
+
+        A program that writes ``gradients`` in place must add to them itself.
+
+        Raises:
+            ArgumentError: a step has begun.
+        """
         self._refuse_in_step("no_sync")
         self._collects = True
         try:
@@ -231,9 +244,18 @@ class GradientBuckets:
             self._collects = False
 
     def clip(self, most: float) -> float:
-        """Scale all gradients so that their norm over all parameters is at most ``most``; the norm that it was. Collective, after `wait`.
+        """Scale all gradients so that their norm over all parameters is at most ``most``; collective, between steps.
 
-        Each rank adds up the squares of its share of the elements, in float64; all get the same bits.
+        Each rank adds up the squares of its share of the elements, in float64; all ranks get the same bits.
+
+        Args:
+            most: Largest norm, ``> 0``.
+
+        Returns:
+            The norm before.
+
+        Raises:
+            ArgumentError: a step has begun.
         """
         self._refuse_in_step("clip")
         squares, p, r = np.zeros(1), self._comm.size, self._comm.rank

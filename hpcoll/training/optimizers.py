@@ -1,8 +1,8 @@
-"""Optimisers: functions that change a parameter in place by its gradient. NumPy alone; no MPI.
+"""Optimisers of a parameter server: they change a parameter in place by its gradient. NumPy alone; no MPI.
 
-Each is called with a slice of one parameter, so it must work element by element: ``optimizer(parameter, gradient, state, step)``, where
-``parameter`` and ``gradient`` are arrays of one shape ``(count,)`` and element type, ``state`` is a dict that the slice keeps from call to
-call, empty at first, and ``step`` counts from 1. Any Python function of this form may be given instead.
+Any callable ``optimizer(parameter, gradient, state, step)`` is one. It is called with a slice of a parameter, so it must work element by
+element. ``parameter`` and ``gradient`` are arrays of one shape ``(count,)`` and element type; ``state`` is the slice's own dict, empty at
+first; ``step`` counts from 1.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SGD:
 
     Args:
         rate: Learning rate, ``> 0``.
-        momentum: Share of the last change that is kept, ``0 <= momentum < 1``.
+        momentum: Share of the last change that is added again, ``0 <= momentum < 1``.
 
     Raises:
         ArgumentError: a value outside its range.
@@ -40,6 +40,7 @@ class SGD:
         _check("SGD", "momentum", self.momentum, 0 <= self.momentum < 1, "in [0, 1)")
 
     def __call__(self, parameter: Array, gradient: Array, state: dict[str, Any], step: int) -> None:
+        """Change a slice of a parameter."""
         if not self.momentum:
             parameter -= parameter.dtype.type(self.rate) * gradient
             return
@@ -51,15 +52,17 @@ class SGD:
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam: steps of the mean gradient over the root of the mean square, both corrected for their start at zero.
+    """Adam: the step is the mean gradient over the root of its mean square, both corrected for their start at zero.
 
     Args:
         rate: Learning rate, ``> 0``.
-        beta1, beta2: Share of the old mean and of the old mean square that is kept, each in ``[0, 1)``.
+        beta1: Weight of the old mean, in ``[0, 1)``.
+        beta2: Weight of the old mean square, in ``[0, 1)``.
         epsilon: Added to the root, ``> 0``.
 
     Raises:
         ArgumentError: a value outside its range.
+
     Source:
         Kingma and Ba, ICLR 2015, algorithm 1.
     """
@@ -76,6 +79,7 @@ class Adam:
             _check("Adam", name, getattr(self, name), 0 <= getattr(self, name) < 1, "in [0, 1)")
 
     def __call__(self, parameter: Array, gradient: Array, state: dict[str, Any], step: int) -> None:
+        """Change a slice of a parameter."""
         real = parameter.dtype.type
         mean = state.setdefault("mean", np.zeros_like(parameter))
         square = state.setdefault("square", np.zeros_like(parameter))

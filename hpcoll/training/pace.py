@@ -1,4 +1,4 @@
-"""Whether communication in flight pays beside a training's computing, found out by its first steps."""
+"""The decision whether buckets are all-reduced in flight, by the first steps of a training."""
 
 import time
 from statistics import median
@@ -9,18 +9,18 @@ from mpi4py import MPI
 from hpcoll.comm.communicator import Communicator
 from hpcoll.selection.config import log
 
-_WARM, _TRIALS = 4, 16  # steps before those that are timed, and those
+_WARM, _TRIALS = 4, 16  # steps before the timed ones, and timed steps
 
 
 class StepPace:
-    """Whether buckets are all-reduced in flight: as told, or as the first steps show, which try both in turns; alike on all ranks.
+    """Decides, alike on all ranks, whether buckets are all-reduced in flight; the first steps try both in turns.
 
     Args:
-        comm: Of the ranks that train together.
-        told: What the user says, or None.
+        comm: Communicator of the ranks that train together.
+        told: The user's decision, or None.
 
     Attributes:
-        overlaps: In this step.
+        overlaps: Buckets of the current step are all-reduced in flight.
     """
 
     def __init__(self, comm: Communicator, told: bool | None) -> None:
@@ -29,11 +29,11 @@ class StepPace:
         self.overlaps = told is not False
 
     def first_ready(self) -> None:
-        """The first gradient of a step is there."""
+        """Begin to time a step, at its first gradient."""
         self._since = time.perf_counter()
 
     def step_ended(self) -> None:
-        """Note how long it took from there."""
+        """End the timing of a step, and decide after the last trial."""
         if self._told is not None:
             return
         self._step += 1

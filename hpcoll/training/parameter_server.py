@@ -1,6 +1,6 @@
-"""`ParameterServer`: parameters in shards on some ranks, to which workers push gradients and from which they pull, by one-sided MPI.
+"""`ParameterServer`: parameters in shards on server ranks, updated by gradients that workers push, over one-sided MPI.
 
-Pushes are Put, pulls are Get; words beside them, written by Accumulate and read by Fetch_and_op, say what is there, of which version.
+A push is a Put, a pull a Get. Words beside them, written by Accumulate and read by Fetch_and_op, tell what has arrived, and its version.
 """
 
 from __future__ import annotations
@@ -12,48 +12,71 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.training.agreement import agree
-from hpcoll.training.arguments import check_arguments
-from hpcoll.training.host_arrays import check_like, check_nan, layouts_of, readable, writable
+from hpcoll.training.arrays import check_like, check_nan, layouts_of, readable, writable
 from hpcoll.training.optimizers import SGD, Optimizer
 from hpcoll.training.shard_client import EAGER, NAP_S, ShardClient, ShardTraffic
-from hpcoll.training.shard_server import BOUNDED, SYNCHRONOUS, ShardServer
+from hpcoll.training.shard_server import ASYNCHRONOUS, BOUNDED, SYNCHRONOUS, ShardServer, Staleness
 from hpcoll.training.shard_window import ABANDONED, LostRank, Places, ShardWindow, State, WindowWord, failed
-from hpcoll.training.shards import Shard, cut_shards
-from hpcoll.training.staleness import Staleness
+from hpcoll.training.shards import cut_shards
 
-Array = NDArray[Any]
-_kept: list[Any] = []  # windows that were abandoned: other ranks may still use them
+_kept: list[Any] = []  # abandoned windows, which other ranks may still use
+
+
+def _check_arguments(
+    comm: MPI.Intracomm, servers: Sequence[int] | None, dedicated: bool, mode: str, staleness: int | None, timeout: float, optimizer: Any
+) -> None:
+    """Refuse arguments that one rank can see to be wrong."""
+    subject = f"rank {comm.rank}: ParameterServer"
+    if servers is not None and (not servers or sorted(set(servers)) != sorted(servers) or not set(servers) <= set(range(comm.size))):
+        raise ArgumentError(f"{subject} needs distinct servers among {comm.size} ranks, got {servers}")
+    if dedicated and (servers is None or len(servers) == comm.size):
+        raise ArgumentError(f"{subject} with dedicated servers needs a rank that is none, got {servers} of {comm.size} ranks")
+    if mode not in (SYNCHRONOUS, ASYNCHRONOUS):
+        raise ArgumentError(f"{subject} needs mode {SYNCHRONOUS!r} or {ASYNCHRONOUS!r}, got {mode!r}")
+    if staleness is not None and (mode != ASYNCHRONOUS or not isinstance(staleness, int) or staleness < 0):
+        raise ArgumentError(f"{subject} needs staleness >= 0 and mode {ASYNCHRONOUS!r} for it, got {staleness!r} and {mode!r}")
+    if not timeout > 0:
+        raise ArgumentError(f"{subject} needs a timeout > 0 s, got {timeout}")
+    if not callable(optimizer):
+        raise ArgumentError(f"{subject} needs an optimizer that can be called, got {optimizer!r}")
 
 
 class ParameterServer:
-    """Parameters in shards on server ranks, updated by gradients of workers. Made collectively.
+    """Parameters in shards on server ranks, updated by gradients of workers.
+
+    All ranks of the communicator make it, with equal arguments. As a context manager it ends with `close`, or after an exception by
+    leaving as failed, without waiting.
+
+        with hpcoll.ParameterServer(comm, parameters, optimizer=SGD(0.1)) as server:
+            for batch in batches:
+                server.pull(parameters)
+                server.push(gradients(batch, parameters))
 
     Args:
-        comm: Its ranks are servers, workers or both.
-        parameters: Arrays of floating-point numbers by name, alike on all ranks; the values are those of rank 0.
+        comm: Communicator whose ranks are servers, workers or both; an mpi4py intracommunicator or an `hpcoll.Communicator`.
+        parameters: Arrays of floating-point numbers by name, in host or GPU memory, alike on all ranks. Rank 0's values count.
         servers: Ranks that keep a shard each; None: all.
-        dedicated: The other ranks are the workers; without it all ranks are, and servers serve whenever they call anything here.
-        optimizer: Changes ``parameter`` in place: ``optimizer(parameter, gradient, state, step)``, see `hpcoll.training.optimizers`.
-        mode: ``"synchronous"``: an update by the mean of all workers' gradients, for which `pull` waits. ``"asynchronous"``: an update
-            by each gradient as it comes.
-        staleness: Asynchronous, but a gradient comes at most so many updates of each shard after the version that it was computed
-            from, ``>= 0``; `pull` waits where it must, and each `push` needs a `pull` of its own before it.
-        timeout: Seconds, ``> 0``: whoever shows no sign of life for so long while it is waited for is given up.
-        split: Cut parameters to make shards equal. Without it each is whole on one server, for optimisers that need that.
+        dedicated: Only the other ranks are workers. Else all ranks are, and a server serves whenever its rank calls a method here.
+        optimizer: ``optimizer(parameter, gradient, state, step)``, which changes a parameter in place (`hpcoll.training.optimizers`).
+        mode: ``"synchronous"``: each update uses the mean of all workers' gradients, and `pull` waits for it. ``"asynchronous"``: each
+            gradient is an update.
+        staleness: Largest number of updates, ``>= 0``, of a shard between the version that a gradient was computed from and its own
+            update; None: any. Only for ``"asynchronous"``. `pull` waits where it must, and each `push` needs a `pull` before it.
+        timeout: Seconds, ``> 0``, after which a rank is given up that is waited for and gives no sign of life.
+        split: Cut parameters so that shards are equal. Else each is whole on one server, for optimisers that need that.
         check_nan: Refuse gradients with NaN.
 
-    Raises:
-        ArgumentError: on all ranks, with the argument or parameter and the rank that is wrong or differs.
-
     Attributes:
-        workers, servers: Ranks.
-        traffic: Of this rank as a worker.
+        rank: This rank in ``comm``.
+        workers: Ranks of the workers.
+        servers: Ranks of the servers.
+        traffic: Calls and bytes of this rank as a worker.
 
-    As a context manager it ends with `close`, and with an exception as failed, without waiting.
+    Raises:
+        ArgumentError: on all ranks; names the argument or parameter, and the rank on which it is wrong or differs.
     """
 
     def __init__(
@@ -64,7 +87,7 @@ class ParameterServer:
         comm = MPI.Intracomm(comm)
         wrong, arrays = "", {}
         try:
-            check_arguments(comm, servers, dedicated, mode, staleness, timeout, optimizer)
+            _check_arguments(comm, servers, dedicated, mode, staleness, timeout, optimizer)
             arrays = readable(parameters, "value", comm.rank)
         except ArgumentError as error:
             wrong = str(error)
@@ -76,62 +99,52 @@ class ParameterServer:
         self.servers = list(range(comm.size)) if servers is None else list(servers)
         self.workers = [rank for rank in range(comm.size) if not (dedicated and rank in self.servers)]
         self._mode, self._timeout, self._check_nan = mode if staleness is None else BOUNDED, timeout, check_nan
-        self._shards: dict[int, Shard] = dict(zip(self.servers, cut_shards(layouts, len(self.servers), split=split)))
+        self._shards = dict(zip(self.servers, cut_shards(layouts, len(self.servers), split=split)))
         self._places = {rank: Places(len(self.workers), shard.nbytes) for rank, shard in self._shards.items()}
         self._pulled = self._left = False
         values = {name: comm.bcast(array) for name, array in arrays.items()}
         self._window = ShardWindow(self._comm, self._places)
-        self._server = self._make_server(optimizer, staleness or 0, values)
-        self._client = self._make_client()
+        self._server: ShardServer | None = None
+        self._client: ShardClient | None = None
+        who: dict[str, Any] = {"rank": self.rank, "workers": self.workers, "timeout": timeout}
+        if self.rank in self.servers:
+            own = self._places[self.rank], self._shards[self.rank]
+            self._server = ShardServer(self._window, *own, optimizer=optimizer, mode=self._mode, bound=staleness or 0, **who)
+            self._server.publish_initial(values)
+            self._window.fence()
+        if self.rank in self.workers:
+            self._client = ShardClient(self._window, self._places, self._shards, server=self._server, **who)
         self.traffic = self._client.traffic if self._client else ShardTraffic()
         self._comm.Barrier()
 
-    def _make_server(self, optimizer: Optimizer, bound: int, values: dict[str, Array]) -> ShardServer | None:
-        """The server of this rank, if it has one, with version 0."""
-        if self.rank not in self.servers:
-            return None
-        server = ShardServer(
-            self._window, self._places[self.rank], self._shards[self.rank], rank=self.rank, workers=self.workers,
-            optimizer=optimizer, mode=self._mode, bound=bound, timeout=self._timeout,
-        )  # fmt: skip
-        server.publish_initial(values)
-        self._window.fence()
-        return server
-
-    def _make_client(self) -> ShardClient | None:
-        """The worker of this rank, if it has one."""
-        if self.rank not in self.workers:
-            return None
-        return ShardClient(
-            self._window, self._places, self._shards, rank=self.rank, workers=self.workers, server=self._server, timeout=self._timeout
-        )
-
     @property
     def staleness(self) -> Staleness:
-        """Of the gradients that this rank's shard was updated by, counted by the server; empty on ranks without one."""
+        """Staleness of the gradients that this rank's server has applied; empty on ranks without a server."""
         return self._server.staleness if self._server else Staleness()
 
     @property
     def versions(self) -> dict[int, int]:
-        """Updates of each server's shard that this worker's last pull has seen, by the server's rank."""
+        """Version of each server's shard, by rank, that this worker's last pull or read returned; empty on ranks without a worker."""
         return dict(self._client.bases) if self._client else {}
 
     @property
     def nbytes_per_step(self) -> int:
-        """Bytes that one push and one pull of this worker move to and from other ranks: twice all shards but its own."""
+        """Bytes that a push and a pull of this worker move to and from other ranks: twice all shards but its own."""
         return 2 * sum(shard.payload for rank, shard in self._shards.items() if rank != self.rank)
 
     # --- workers
 
     def push(self, gradients: Mapping[str, Any]) -> None:
-        """Send the gradient of every parameter; on return the arrays may be changed, and the update may still be to come.
+        """Send the gradient of every parameter, as a worker.
+
+        On return the arrays may be changed; the update may still be to come.
 
         Args:
-            gradients: Arrays of the parameters' names, shapes and element types, in host or GPU memory.
+            gradients: Arrays with the parameters' names, shapes and element types, in host or GPU memory.
 
         Raises:
-            ArgumentError: not on all ranks, and before anything is sent: names the parameter, this rank and what is wrong.
-            TransportError: a server or, synchronous, a worker is gone; with its rank.
+            ArgumentError: on this rank alone, before anything is sent; names the parameter.
+            TransportError: a server is gone, or a worker that a synchronous update needs; its ``rank`` is the lost one.
         """
         client = self._client_for("push")
         arrays = readable(gradients, "gradient", self.rank)
@@ -144,24 +157,32 @@ class ParameterServer:
         self._pulled = False
 
     def pull(self, into: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Parameters to compute the next gradient from: a whole version of every shard.
+        """Get the parameters for computing the next gradient, as a worker: a whole version of every shard.
 
-        After the update by this worker's last push. Bounded: once the staleness of all gradients on their way is safe;
-        this worker is then waited for, so a gradient must follow, or `leave`. What is only looked at is better had by `read`.
+        It waits for the update by this worker's last push. With bounded staleness it waits until all gradients under way are safe, and
+        servers then wait for this worker's gradient; so a `push` must follow, or `leave`. Use `read` for a mere look.
 
         Args:
-            into: Arrays of the parameters' names, shapes and element types, to be overwritten; None: new ones in host memory.
+            into: Arrays with the parameters' names, shapes and element types, which are overwritten; None: new ones in host memory.
 
         Returns:
             The arrays, by name.
 
         Raises:
-            ArgumentError, TransportError: as `push`.
+            ArgumentError: as `push`.
+            TransportError: as `push`.
         """
         return self._pull(into, promise=True)
 
     def read(self, into: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """As `pull`, but without a promise of a gradient: waits for nothing, unless synchronous, nor makes anyone wait."""
+        """Get the parameters as `pull`, without promising a gradient; waits only in synchronous mode, and nobody waits for this rank.
+
+        Args:
+            into: As of `pull`.
+
+        Returns:
+            The arrays, by name.
+        """
         return self._pull(into, promise=False)
 
     def _pull(self, into: Mapping[str, Any] | None, *, promise: bool) -> dict[str, Any]:
@@ -175,11 +196,11 @@ class ParameterServer:
         return dict(given)
 
     def barrier(self) -> None:
-        """Wait until all workers that have not left are here and what they pushed is applied; servers of these ranks serve meanwhile."""
+        """Wait until all workers that have not left are here and their gradients are applied; servers of these ranks serve meanwhile."""
         self._client_for("barrier").barrier()
 
     def _client_for(self, call: str) -> ShardClient:
-        """This rank's worker; raises where there is none."""
+        """Return this rank's worker; raise where there is none."""
         if self._left:
             raise ArgumentError(f"rank {self.rank}: {call} needs a parameter server that this rank has not left")
         if self._client is None:
@@ -189,10 +210,10 @@ class ParameterServer:
     # --- servers, and the end
 
     def serve(self) -> None:
-        """Serve until all workers have left; returns at once on ranks without a shard.
+        """Serve until all workers have left; return at once on ranks without a server.
 
         Raises:
-            TransportError: synchronous, and a worker failed or was given up; with its rank.
+            TransportError: a worker that a synchronous update needs failed or was given up; its ``rank`` is that worker's.
         """
         turns = 0
         while self._server and not self._server.finished:
@@ -200,10 +221,10 @@ class ParameterServer:
             time.sleep(NAP_S if turns > EAGER else 0)
 
     def leave(self) -> None:
-        """Leave without waiting for anyone, whose memory is then never freed; a second call does nothing.
+        """Leave without waiting; the window's memory is then never freed. A second call does nothing.
 
-        Synchronous workers go on without this one. A worker whose server has left cannot, nor can synchronous
-        ones when this rank leaves by an exception out of the ``with`` block.
+        Synchronous workers go on without this one, unless it leaves by an exception out of the ``with`` block. Workers whose server has
+        left raise `TransportError`.
         """
         self._leave(State.LEFT)
 
@@ -215,12 +236,12 @@ class ParameterServer:
             self._abandon()
 
     def _abandon(self) -> None:
-        """Leave the window to the other ranks, none of which then frees it."""
+        """Leave the window to the other ranks, which then do not free it."""
         self._window.add(*self._closed, ABANDONED)
         _kept.append((self._window, self._comm))
 
     def close(self) -> None:
-        """Leave, serve until all workers have left, and free the memory where all ranks come here within the timeout.
+        """Leave, serve until all workers have left, and free the window if all ranks close within the timeout.
 
         Raises:
             TransportError: as `serve`.
@@ -242,18 +263,18 @@ class ParameterServer:
             _kept.append((self._window, self._comm))
 
     def _go(self, state: int) -> None:
-        """Tell all servers that this rank's worker, if it has one, is gone."""
+        """Tell all servers that this rank's worker, if there is one, leaves."""
         self._left = True
         if self._client:
             self._client.leave(state)
 
     @property
     def _closed(self) -> tuple[int, int]:
-        """Rank and displacement of the word that decides whether the window is freed."""
+        """Rank and displacement of the word by which all ranks decide whether to free the window."""
         return self.servers[0], self._places[self.servers[0]].word(WindowWord.CLOSED)
 
     def _all_closed(self) -> bool:
-        """Whether all ranks are ready to free the window; the same on all, since one word decides."""
+        """Say whether all ranks are ready to free the window; one word decides, so all ranks get the same answer."""
         self._window.add(*self._closed, 1)
         end = time.monotonic() + self._timeout
         while (count := self._window.read(*self._closed)) < self._comm.size:

@@ -1,4 +1,4 @@
-"""Parameters of a model by name, and their agreement among ranks."""
+"""The parameters of a model, by name, on which the ranks agree."""
 
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -14,14 +14,7 @@ from hpcoll.training.shards import ShardLayout
 
 
 class Parameter(NamedTuple):
-    """One parameter.
-
-    Attributes:
-        name: Of it.
-        array: Its values, which `hpcoll.training.gradient_buckets.GradientBuckets.broadcast` writes.
-        shape, dtype: Of the array.
-        device: "cpu" or "cuda".
-    """
+    """A parameter; ``array`` has its values, ``device`` is "cpu" or "cuda"."""
 
     name: str
     array: Any
@@ -31,24 +24,25 @@ class Parameter(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """The number of elements."""
         return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
+        """The bytes of the elements."""
         return self.size * self.dtype.itemsize
 
 
 def agreed_parameters(comm: Communicator, given: Mapping[str, Any] | Sequence[Any], settings: Mapping[str, Any]) -> list[Parameter]:
-    """Parameters that all ranks have; collective.
+    """Return the parameters, after checking that all ranks have the same; collective.
 
     Args:
-        comm: Of all ranks.
-        given: Arrays by name, or arrays, whose names are their numbers.
-        settings: Equal on all ranks, too.
+        comm: Communicator of the ranks.
+        given: Arrays by name, or arrays, whose numbers become their names.
+        settings: Settings that must be equal on all ranks, too.
 
     Raises:
-        ArgumentError: on every rank, where one has other parameters or settings than rank 0, or some that cannot be used.
+        ArgumentError: on every rank, if a rank's parameters cannot be used, or they or its settings differ from rank 0's.
     """
     found, problem = list[Parameter](), ""
     try:

@@ -1,4 +1,4 @@
-"""A worker's side of a parameter server: it writes gradients to the servers' mailboxes, reads whole versions, and never hangs."""
+"""The worker's side of a parameter server: it writes gradients to the servers' mailboxes, reads whole versions, and never hangs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from hpcoll.training.shard_window import LostRank, Places, ShardWindow, State, W
 from hpcoll.training.shards import Shard
 
 Array = NDArray[Any]
-NAP_S, EAGER = 5e-5, 50  # between looks at a word, after so many looks without a pause
-_CHECK_S = 0.02  # between looks at whether the server lives
+NAP_S, EAGER = 5e-5, 50  # pause between reads of a word, after the first reads without one
+_CHECK_S = 0.02  # between checks of the server
 
 
 @dataclass
 class ShardTraffic:
-    """What a worker has sent and received: calls, and bytes of parameters to and from servers of other ranks.
+    """The calls of a worker, and the bytes that it moved to and from servers of other ranks.
 
     Attributes:
-        pushes, pulls: Calls.
-        pushed, pulled: Bytes.
-        torn: Reads that were done again because the server had begun to overwrite what was read.
+        pushes: Number of pushes.
+        pulls: Number of pulls and reads.
+        pushed: Bytes of gradients that it sent.
+        pulled: Bytes of parameters that it received.
+        torn: Reads that it repeated because the server had begun to overwrite the version.
     """
 
     pushes: int = 0
@@ -38,16 +40,19 @@ class ShardTraffic:
 
 
 class ShardClient:
-    """The worker of one rank, as the servers know it.
+    """The worker of a rank.
 
     Args:
-        window, places, shards: The servers' memory, what lies where in it, and which elements they keep, by rank.
-        rank: Of this process; ``workers``: ranks of the workers, in the order of their words.
-        server: Of this rank, if it has one: it gets turns while the worker waits.
-        timeout: Seconds after which a server without a sign of life is given up.
+        window: The window over the servers' memory.
+        places: Layout of each server's memory, by rank.
+        shards: Elements of each server, by rank.
+        rank: This rank.
+        workers: Ranks of the workers, in the order of their words.
+        server: Server of this rank, or None: it gets turns while the worker waits.
+        timeout: Seconds after which a silent server is given up.
 
     Attributes:
-        traffic: What was sent and received.
+        traffic: Calls and bytes so far.
         bases: Version of each server's shard that was read last, by rank.
     """
 
@@ -64,7 +69,7 @@ class ShardClient:
         self.bases = dict.fromkeys(shards, 0)
 
     def push(self, gradients: dict[str, Array]) -> None:
-        """Put gradients into the mailboxes, each once the one before is applied."""
+        """Put gradients into the mailboxes, each as soon as the one before is applied."""
         for server, shard in self._shards.items():
             self._wait(server, WorkerWord.TAKEN, self._pushed)
             shard.pack(gradients, self._scratch[server])
@@ -80,12 +85,12 @@ class ShardClient:
         """Read a whole version of every shard.
 
         Args:
-            parameters: Contiguous arrays to write to.
+            parameters: Contiguous arrays that are overwritten.
             granted: Wait until the server grants the read.
-            applied: Wait until what this worker pushed is applied.
+            applied: Wait until this worker's gradients are applied.
         """
         self._asked += 1
-        for server, shard in self._shards.items():  # in this order on all ranks, or two could wait for each other
+        for server, shard in self._shards.items():  # in one order on all ranks, else two could wait for each other
             if granted:
                 self._write(server, WorkerWord.ASKED, self._asked)
                 self._wait(server, WorkerWord.GRANTED, self._asked)
@@ -99,7 +104,7 @@ class ShardClient:
         self.serve()
 
     def _get_whole(self, server: int) -> int:
-        """Read one version of a shard, again where the server has meanwhile begun to overwrite it; which version."""
+        """Read a version of a shard, again if the server has meanwhile begun to overwrite it; return the version."""
         places = self._places[server]
         while True:
             version = self._window.read(server, places.word(WindowWord.DONE))
@@ -109,7 +114,7 @@ class ShardClient:
             self.traffic.torn += 1
 
     def barrier(self) -> None:
-        """Wait until all workers that have not left are here and what they pushed is applied."""
+        """Wait until all workers that have not left are here and their gradients are applied."""
         for server in self._shards:
             self._wait(server, WorkerWord.TAKEN, self._pushed)
         self._met += 1
@@ -119,32 +124,32 @@ class ShardClient:
             self._until(first, partial(self._has_come, first, worker))
 
     def _has_come(self, first: int, worker: int) -> bool:
-        """Whether a worker is at the barrier or has left."""
+        """Say whether a worker is at the barrier or has left."""
         places = self._places[first]
         if self._window.read(first, places.worker_word(worker, WorkerWord.MET)) >= self._met:
             return True
         return self._window.read(first, places.worker_word(worker, WorkerWord.STATE)) != State.ACTIVE
 
     def leave(self, state: int) -> None:
-        """Tell all servers that this worker is gone."""
+        """Tell all servers that this worker leaves."""
         for server in self._shards:
             self._write(server, WorkerWord.STATE, state)
 
     def _write(self, server: int, word: WorkerWord, value: int) -> None:
-        """Replace one of this worker's words."""
+        """Write a word of this worker."""
         self._window.write(server, self._places[server].worker_word(self._worker, word), value)
 
     def _wait(self, server: int, word: WorkerWord, value: int) -> None:
-        """Wait until one of this worker's words has reached a value."""
+        """Wait until a word of this worker has reached a value."""
         displ = self._places[server].worker_word(self._worker, word)
         self._check_alive(server)
         self._until(server, lambda: self._window.read(server, displ) >= value)
 
     def _until(self, server: int, done: Callable[[], bool]) -> None:
-        """Wait for a server, serving meanwhile.
+        """Wait for a server, and serve meanwhile.
 
         Raises:
-            LostRank: with the rank that is gone.
+            LostRank: a rank that is waited for is gone.
         """
         turns, beat, looked = 0, -1, time.monotonic()
         heard = looked
@@ -161,7 +166,7 @@ class ShardClient:
                 time.sleep(NAP_S if turns > EAGER else 0)
 
     def _check_alive(self, server: int) -> None:
-        """Raise where a server is gone, or says that this or, synchronous, some other worker is."""
+        """Raise `LostRank` if a server is gone, or has given up this worker or one that a synchronous step needs."""
         places = self._places[server]
         if self._window.read(server, places.worker_word(self._worker, WorkerWord.STATE)) == State.FAILED:
             text = f"rank {self._rank}: server of rank {server} gave this worker up: silent for over {self._timeout:g} s"
@@ -176,5 +181,5 @@ class ShardClient:
             raise LostRank(f"rank {self._rank}: server of rank {server} has left{because}", first)
 
     def serve(self) -> bool:
-        """A turn of this rank's server, if it has one; whether there was something to do."""
+        """Give this rank's server, if there is one, a turn; say whether it made an update."""
         return self._server is not None and self._server.turn()

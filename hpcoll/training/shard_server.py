@@ -1,12 +1,14 @@
-"""A server's side of a parameter server: it takes gradients from mailboxes, updates its shard and publishes versions of it.
+"""The server's side of a parameter server: it takes gradients from mailboxes, updates its shard and publishes versions of it.
 
-All of it happens in turns that touch this rank's own memory alone; whoever waits for something gives that rank's server its turns.
+It works in turns, which touch this rank's memory only. A rank gives its server turns while it waits for something itself.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,25 +17,68 @@ from numpy.typing import NDArray
 from hpcoll.training.optimizers import Optimizer
 from hpcoll.training.shard_window import LostRank, Places, ShardWindow, State, WindowWord, WorkerWord, culprit
 from hpcoll.training.shards import Shard
-from hpcoll.training.staleness import Staleness, keeps_bound
 
 Array = NDArray[Any]
-_AWAY_S = 1.0  # a server that had no turn for so long heard nobody, and holds that against nobody
+_AWAY_S = 1.0  # a server without a turn for longer could not notice signs of life, and blames no worker
 SYNCHRONOUS, ASYNCHRONOUS, BOUNDED = "synchronous", "asynchronous", "bounded"
 
 
-class ShardServer:
-    """The server of one rank.
+@dataclass
+class Staleness:
+    """Observed staleness: updates of a shard between the version that a gradient was computed from and the gradient's own update.
+
+    Attributes:
+        histogram: Number of gradients by staleness.
+    """
+
+    histogram: Counter[int] = field(default_factory=Counter)
+
+    def add(self, observed: int) -> None:
+        """Count a gradient."""
+        self.histogram[observed] += 1
+
+    @property
+    def max(self) -> int:
+        """The largest staleness; 0 without gradients."""
+        return max(self.histogram, default=0)
+
+    @property
+    def mean(self) -> float:
+        """The mean staleness; 0 without gradients."""
+        count = self.histogram.total()
+        return sum(value * times for value, times in self.histogram.items()) / count if count else 0.0
+
+
+def keeps_bound(version: int, bases: Iterable[int], bound: int) -> bool:
+    """Say whether gradients under way can be applied from ``version`` on, one after the other, none staler than ``bound``.
 
     Args:
-        window, places, shard: Its memory, what lies where in it, and which elements of which parameters these are.
-        rank: Of this process; ``workers``: ranks of the workers, in the order of their words.
+        version: Current version; the next update makes it ``version + 1``.
+        bases: Versions that the gradients are computed from, in any order. The best order, which is checked, is oldest first.
+        bound: Largest staleness, ``>= 0``.
+
+    >>> keeps_bound(3, [3, 2], 1), keeps_bound(3, [2, 2], 1)
+    (True, False)
+    """
+    return all(version + turn - base <= bound for turn, base in enumerate(sorted(bases)))
+
+
+class ShardServer:
+    """The server of a rank.
+
+    Args:
+        window: The window, with the memory of this rank.
+        places: The layout of that memory.
+        shard: The elements in it.
+        rank: This rank.
+        workers: Ranks of the workers, in the order of their words.
         optimizer: Changes a piece of a parameter in place.
-        mode: SYNCHRONOUS, ASYNCHRONOUS or BOUNDED; ``bound``: then the largest staleness, in updates.
+        mode: SYNCHRONOUS, ASYNCHRONOUS or BOUNDED.
+        bound: Largest staleness of BOUNDED, in updates.
         timeout: Seconds after which a silent worker is given up.
 
     Attributes:
-        staleness: Of the gradients that were applied.
+        staleness: Staleness of the applied gradients.
     """
 
     def __init__(
@@ -47,9 +92,9 @@ class ShardServer:
         self._copies = [self._part(places.copy(version)) for version in (0, 1)]
         self._mailboxes = [self._part(places.mailbox(worker)) for worker in range(len(workers))]
         self._states: list[dict[str, Any]] = [{} for _ in shard.pieces]
-        self._outstanding: dict[int, int] = {}  # worker -> version that it computes a gradient from
+        self._outstanding: dict[int, int] = {}  # worker -> version from which it computes a gradient
         self._asking: list[int] = []  # workers that wait for a pull, in order
-        self._heard: dict[int, tuple[float, tuple[int, ...]]] = {}  # worker -> when it last did something, and what was known of it then
+        self._heard: dict[int, tuple[float, tuple[int, ...]]] = {}  # worker -> time and words of its last sign of life
         self._last_turn = time.monotonic()
         self.staleness = Staleness()
 
@@ -57,36 +102,36 @@ class ShardServer:
         return self._window.memory[start : start + self._shard.nbytes]
 
     def publish_initial(self, parameters: dict[str, Array]) -> None:
-        """Make version 0 of whole, flat or shaped, parameters."""
+        """Make version 0 from whole parameters."""
         self._shard.pack(parameters, self._copies[0])
 
     @property
     def version(self) -> int:
-        """Updates so far."""
+        """The number of updates."""
         return int(self._own[WindowWord.DONE])
 
     @property
     def finished(self) -> bool:
-        """Whether all workers have left and all their gradients are applied."""
+        """All workers have left, and all their gradients are applied."""
         return not (self._of[WorkerWord.STATE] == State.ACTIVE).any() and not self._waiting()
 
     def stop(self, state: int) -> None:
-        """Tell the workers that nobody serves here any more."""
+        """Tell the workers that this server has stopped."""
         self._own[WindowWord.STATE] = state
         self._window.fence()
 
     def turn(self) -> bool:
-        """Do what there is to do; whether there was anything.
+        """Take a turn, and say whether it made an update.
 
         Raises:
-            LostRank: synchronous, and a worker failed or was given up. The workers are told.
+            LostRank: a worker of a synchronous training failed or was given up. The workers are told.
         """
         self._window.sync()
         self._own[WindowWord.BEAT] += 1
         self._give_up_silent()
         before = self.version
         states = self._of[WorkerWord.STATE].copy()
-        self._window.fence()  # whoever has left has sent before
+        self._window.fence()  # gradients that a worker sent before it left are visible now
         try:
             if self._mode == SYNCHRONOUS:
                 self._step(states)
@@ -101,11 +146,11 @@ class ShardServer:
         return self.version > before
 
     def _waiting(self) -> list[int]:
-        """Workers whose gradient lies in their mailbox."""
+        """Return the workers with a gradient in their mailbox."""
         return [int(w) for w in np.flatnonzero(self._of[WorkerWord.SENT] > self._of[WorkerWord.TAKEN])]
 
     def _step(self, states: Array) -> None:
-        """One synchronous update, when everyone who has not left has sent."""
+        """Make a synchronous update once all workers that have not left have sent gradients."""
         for rank, state in zip(self._workers, states.tolist(), strict=True):
             if state >= State.FAILED:
                 self._own[WindowWord.FAILED] = 1 + culprit(state, rank)
@@ -115,7 +160,7 @@ class ShardServer:
             self._apply(waiting)
 
     def _bounded(self, states: Array) -> None:
-        """Updates and pulls that leave every gradient on its way a chance to be within the bound."""
+        """Make the updates and grant the pulls after which every gradient under way can still be within the bound."""
         waiting = self._waiting()
         for worker in [w for w in self._outstanding if states[w] != State.ACTIVE and w not in waiting]:
             del self._outstanding[worker]
@@ -138,7 +183,7 @@ class ShardServer:
                 granted[worker] = asked[worker]
 
     def _apply(self, workers: list[int]) -> None:
-        """Update by the mean of some workers' gradients, added in the order of workers: a new version, and their mailboxes are free."""
+        """Publish a new version, by the mean of some workers' gradients, added in order, and free their mailboxes."""
         old, new = (self._copies[(self.version + i) % 2] for i in (0, 1))
         for worker in workers:
             self.staleness.add(self.version - int(self._of[WorkerWord.BASE, worker]))
@@ -158,7 +203,7 @@ class ShardServer:
         self._of[WorkerWord.TAKEN, workers] = self._of[WorkerWord.SENT, workers]
 
     def _give_up_silent(self) -> None:
-        """Note as failed whoever has done nothing for too long, though nothing was owed to it."""
+        """Mark workers as failed that have done nothing for longer than the timeout, while they waited for nothing here."""
         now = time.monotonic()
         away, self._last_turn = now - self._last_turn, now
         if away > _AWAY_S:
@@ -177,6 +222,6 @@ class ShardServer:
 
 
 def lost_worker(rank: int, lost: int) -> LostRank:
-    """The error of a synchronous step that cannot be done without a worker."""
+    """Return the error of a synchronous step that lacks a worker."""
     text = f"rank {rank}: worker of rank {lost} is gone: it failed or was silent for over the timeout, and no step is without it"
     return LostRank(text, lost)

@@ -1,8 +1,8 @@
-"""The one-sided window of a parameter server: where its words, parameters and mailboxes lie, and how peers read and write them.
+"""The one-sided window of a parameter server: the layout of words, parameters and mailboxes, and the operations on them.
 
-A server's memory, in this order: words of the server, words of each worker, two copies of its shard's parameters, of which the version
-says which one is current, and a mailbox for each worker's gradient. Ranks that serve nothing have no memory. `MPI.Win.Allocate` and not
-`Create`: only for memory of its own does the library, on one node, read and write without the target's help.
+A server's memory has, in this order: words of the server, words of each worker, two copies of its shard's parameters, of which the version
+tells the current one, and a mailbox for each worker's gradient. Ranks without a server have no memory. `MPI.Win.Allocate` and not
+`Create` makes it: on one node the library reads and writes only memory of its own without the target's help.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hpcoll.base.errors import TransportError
 
 Array = NDArray[Any]
-_WORD = MPI.LONG  # not INT64_T, which does not match NumPy's int64 in MPICH's eyes
+_WORD = MPI.LONG  # MPICH takes INT64_T and NumPy's int64 for different types
 _WORD_NBYTES = 8
 ABANDONED = 1 << 32  # added to CLOSED by a rank that leaves without freeing
 
@@ -26,51 +26,51 @@ ABANDONED = 1 << 32  # added to CLOSED by a rank that leaves without freeing
 class WindowWord(IntEnum):
     """Words of a server."""
 
-    BEGUN = 0  # versions whose writing has begun
-    DONE = 1  # versions that are written; copy DONE % 2 is current
-    BEAT = 2  # turns of the server: it is alive
-    STATE = 3  # of the server: a State
-    FAILED = 4  # 1 + the rank of a worker without which it cannot go on; 0: none
-    CLOSED = 5  # of the first server: ranks that are ready to free the window
+    BEGUN = 0  # versions that it has begun to write
+    DONE = 1  # versions that it has written; copy DONE % 2 is current
+    BEAT = 2  # turns, as a sign of life
+    STATE = 3  # its State
+    FAILED = 4  # 1 + the rank of a lost worker that it needs; 0: none
+    CLOSED = 5  # on the first server: ranks that are ready to free the window
 
 
 class WorkerWord(IntEnum):
-    """Words that a server has of each worker."""
+    """Words of each worker at a server."""
 
     SENT = 0  # gradients that the worker has put
     TAKEN = 1  # gradients that the server has applied
-    BASE = 2  # version that the gradient was computed from
+    BASE = 2  # version from which the gradient was computed
     ASKED = 3  # pulls that the worker has asked for
-    GRANTED = 4  # pulls that it may do
-    STATE = 5  # of the worker: a State
-    READ = 6  # pulls that nothing had to be asked for: a sign of life
-    MET = 7  # barriers that the worker has come to; on the first server
+    GRANTED = 4  # pulls that the server has granted
+    STATE = 5  # State of the worker
+    READ = 6  # pulls without asking, as a sign of life
+    MET = 7  # barriers that the worker has reached; on the first server
 
 
 class State(IntEnum):
-    """What is known of a rank."""
+    """The state of a rank."""
 
     ACTIVE = 0
-    LEFT = 1  # as it should
-    FAILED = 2  # by an exception, or silent for too long; 3 + r: because rank r did
+    LEFT = 1  # by `leave` or `close`
+    FAILED = 2  # by an exception, or silent for longer than the timeout; 3 + r: because of rank r
 
 
 def failed(lost: int) -> int:
-    """The state of a rank that failed because another one did, or, for -1, by itself."""
+    """Return the state of a rank that failed because of rank ``lost``, or by itself (-1)."""
     return State.FAILED + 1 + lost
 
 
 def culprit(state: int, rank: int) -> int:
-    """The rank that failed first, as far as a state of ``rank`` says."""
+    """Return the rank that failed first, judging by the state of ``rank``."""
     return state - failed(0) if state >= failed(0) else rank
 
 
 class Places:
-    """Byte displacements in a server's memory.
+    """The layout of a server's memory: displacements in bytes.
 
     Args:
-        nworkers: Mailboxes.
-        nbytes: Of the shard.
+        nworkers: Number of workers, which have a mailbox each.
+        nbytes: Bytes of the shard.
     """
 
     def __init__(self, nworkers: int, nbytes: int) -> None:
@@ -81,23 +81,27 @@ class Places:
         self.total = self.mailboxes + nworkers * nbytes
 
     def word(self, word: WindowWord) -> int:
+        """Return the displacement of a server's word."""
         return word * _WORD_NBYTES
 
     def worker_word(self, worker: int, word: WorkerWord) -> int:
+        """Return the displacement of a worker's word."""
         return (len(WindowWord) + word * self.nworkers + worker) * _WORD_NBYTES
 
     def copy(self, version: int) -> int:
+        """Return the displacement of the copy that has a version."""
         return self.copies + version % 2 * self.nbytes
 
     def mailbox(self, worker: int) -> int:
+        """Return the displacement of a worker's mailbox."""
         return self.mailboxes + worker * self.nbytes
 
 
 class LostRank(TransportError):
-    """A server or worker without which this rank cannot go on is gone.
+    """A server or worker that this rank needs is gone.
 
     Attributes:
-        rank: Of the one that is gone.
+        rank: Rank that was lost first.
     """
 
     def __init__(self, message: str, rank: int) -> None:
@@ -106,11 +110,11 @@ class LostRank(TransportError):
 
 
 class ShardWindow:
-    """A window over the memory of all servers, open for passive-target access from beginning to end. Made collectively.
+    """The window over the memory of all servers, always open for passive-target access. Made collectively.
 
     Args:
         comm: Private communicator.
-        places: Rank of each server and the places in its memory.
+        places: Layout of each server's memory, by rank.
     """
 
     def __init__(self, comm: MPI.Intracomm, places: dict[int, Places]) -> None:
@@ -125,8 +129,8 @@ class ShardWindow:
         comm.Barrier()
 
     def sync(self) -> None:
-        """Let other ranks' accesses come in, and order this rank's own loads and stores with them."""
-        with suppress(MPI.Exception):  # a fault-tolerant library says here that some rank died; those that wait for it find out
+        """Progress accesses of other ranks, and order this rank's loads and stores with them."""
+        with suppress(MPI.Exception):  # of a fault-tolerant library, when a rank died; ranks that wait for it find out by themselves
             self._comm.Iprobe()
         self._win.Sync()
 
@@ -135,7 +139,7 @@ class ShardWindow:
         self._win.Sync()
 
     def read(self, server: int, displ: int) -> int:
-        """A word of a server."""
+        """Read a word of a server."""
         if server == self._rank:
             self._win.Sync()
             return int(self.memory[displ : displ + _WORD_NBYTES].view(np.int64)[0])
@@ -144,37 +148,37 @@ class ShardWindow:
         return int(self._old[0])
 
     def write(self, server: int, displ: int, value: int) -> None:
-        """Replace a word of a server, after everything that this rank has put there."""
+        """Write a word of a server, after all that this rank has put there."""
         self._one[0] = value
         self._win.Accumulate([self._one, 1, _WORD], server, [displ, 1, _WORD], MPI.REPLACE)
         self._win.Flush(server)
 
     def add(self, server: int, displ: int, value: int) -> int:
-        """Add to a word of a server; what it was before."""
+        """Add to a word of a server, and return its value before."""
         self._one[0] = value
         self._win.Fetch_and_op([self._one, 1, _WORD], [self._old, 1, _WORD], server, displ, MPI.SUM)
         self._win.Flush(server)
         return int(self._old[0])
 
     def exchange(self, server: int, displ: int, expected: int, value: int) -> bool:
-        """Replace a word of a server if it is what is expected; whether it was."""
+        """Write a word of a server if it has the expected value, and say whether it had."""
         self._one[0], self._expected[0] = value, expected
         self._win.Compare_and_swap([self._one, 1, _WORD], [self._expected, 1, _WORD], [self._old, 1, _WORD], server, displ)
         self._win.Flush(server)
         return int(self._old[0]) == expected
 
     def put(self, server: int, displ: int, content: Array) -> None:
-        """Write bytes to a server; they are there on return."""
+        """Write bytes to a server, complete on return."""
         self._win.Put([content, MPI.BYTE], server, [displ, content.size, MPI.BYTE])
         self._win.Flush(server)
 
     def get(self, server: int, displ: int, content: Array) -> None:
-        """Read bytes from a server; they are here on return."""
+        """Read bytes from a server, complete on return."""
         self._win.Get([content, MPI.BYTE], server, [displ, content.size, MPI.BYTE])
         self._win.Flush(server)
 
     def free(self) -> None:
-        """Give the memory back; collective."""
+        """Free the window; collective."""
         self.memory = np.zeros(0, np.uint8)
         self._win.Unlock_all()
         self._win.Free()

@@ -1,4 +1,4 @@
-"""Shards: which server keeps which elements of which parameter, and where they lie in its memory. NumPy alone; no MPI."""
+"""Shards: the elements of the parameters that each server keeps, and their layout in its memory. NumPy alone; no MPI."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from hpcoll.schedules.partition import chunk_bounds
 
 Array = NDArray[Any]
-ALIGNMENT = 64  # bytes, of the first element of every piece
+ALIGNMENT = 64  # bytes, of the start of every piece
 
 
 class ShardLayout(NamedTuple):
-    """Name, shape and element type of one parameter."""
+    """Name, shape and element type of a parameter."""
 
     name: str
     shape: tuple[int, ...]
@@ -23,12 +23,12 @@ class ShardLayout(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """The number of elements."""
         return int(np.prod(self.shape, dtype=np.int64))
 
 
 class Piece(NamedTuple):
-    """Elements ``lo`` to ``hi`` of a flattened parameter, which begin at byte ``start`` of their shard."""
+    """Elements ``lo`` to ``hi`` of a flattened parameter, from byte ``start`` of their shard on."""
 
     name: str
     lo: int
@@ -38,17 +38,17 @@ class Piece(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements."""
+        """The bytes of the elements."""
         return (self.hi - self.lo) * self.dtype.itemsize
 
 
 class Shard:
-    """What one server keeps: pieces of parameters, one after the other in ``nbytes`` bytes.
+    """The shard of a server: pieces of parameters.
 
     Attributes:
-        pieces: In order of parameters and elements.
-        nbytes: All pieces with the gaps that align them.
-        payload: Bytes of the elements alone.
+        pieces: Pieces in the order of parameters and elements.
+        nbytes: Bytes of all pieces, with gaps for alignment.
+        payload: Bytes of the elements.
     """
 
     def __init__(self, parts: Sequence[tuple[ShardLayout, int, int]]) -> None:
@@ -62,7 +62,7 @@ class Shard:
         self.payload = sum(piece.nbytes for piece in self.pieces)
 
     def views(self, memory: Array) -> list[Array]:
-        """Each piece as an array ``(hi - lo,)`` in ``memory``, a uint8 array of ``nbytes`` elements."""
+        """Return each piece as an array ``(hi - lo,)`` in ``memory``, a uint8 array of ``nbytes`` elements."""
         return [memory[piece.start : piece.start + piece.nbytes].view(piece.dtype) for piece in self.pieces]
 
     def pack(self, arrays: Mapping[str, Array], memory: Array) -> None:
@@ -77,7 +77,7 @@ class Shard:
 
 
 def cut_shards(layouts: Sequence[ShardLayout], nservers: int, *, split: bool = True) -> list[Shard]:
-    """The shard of each server: equal numbers of consecutive elements, or, without ``split``, whole parameters about equally.
+    """Cut parameters into a shard per server: equal numbers of consecutive elements, or, without ``split``, whole parameters.
 
     >>> [[(piece.name, piece.lo, piece.hi) for piece in shard.pieces] for shard in cut_shards([ShardLayout("a", (5,), "f4")], 2)]
     [[('a', 0, 3)], [('a', 3, 5)]]
