@@ -48,32 +48,21 @@ TIME, ORDER, WHAT = range(3)  # of `heap`
 class Simulation(NamedTuple):
     """The arrays of a simulation; times in seconds.
 
-    Attributes:
-        rows: As in `EventTable`; so are ``first`` and ``nchannels``.
-        costs: float64 (3, 7), by LEVEL; EAGER in bytes.
-        clocks: float64 (ranks, 5): time until which ports and processor of each rank are busy.
-        links: float64 (links, 2): time until which each is busy.
-        times: float64 (segments, rows): arrival of a receive's message, or the end of a send; 0: not yet.
-        spans: float64 (rows, 4): begin and end of each row's work at a port, and at the processor; (0, 4): not recorded.
-        active: int64 (ranks * window, 3): the lanes in flight.
-        heap: float64 (events, 3): a binary heap of the events to come. WHAT is ``~i`` for an active lane that goes on, or ``segment * nrows
-            + row`` for the message to a row that arrives.
-        chunk: Bytes of a chunk.
-        window: Lanes that a rank has in flight.
+    WHAT of an event is ``~i`` for an active lane that goes on, or ``segment * nrows + row`` for the message to a row that arrives.
     """
 
-    rows: np.ndarray
+    rows: np.ndarray  # as in `EventTable`, like `first` and `nchannels`
     first: np.ndarray
-    costs: np.ndarray
-    clocks: np.ndarray
-    links: np.ndarray
-    times: np.ndarray
-    spans: np.ndarray
-    active: np.ndarray
-    heap: np.ndarray
-    chunk: float
+    costs: np.ndarray  # float64 (3, 7), by LEVEL; EAGER in bytes
+    clocks: np.ndarray  # float64 (ranks, 5): time until which ports and processor of each rank are busy
+    links: np.ndarray  # float64 (links, 2): time until which each is busy
+    times: np.ndarray  # float64 (segments, rows): arrival of a receive's message, or the end of a send; 0: not yet
+    spans: np.ndarray  # float64 (rows, 4): begin and end of each row's work at a port, and at the processor; (0, 4): not recorded
+    active: np.ndarray  # int64 (ranks * window, 3): the lanes in flight
+    heap: np.ndarray  # float64 (events, 3): a binary heap of the events to come
+    chunk: float  # bytes
     nchannels: int
-    window: int
+    window: int  # lanes that a rank has in flight
 
 
 def prepare(table: EventTable, levels: Levels, nbytes: float, segments: int, window: int, *, spans: bool = False) -> Simulation:

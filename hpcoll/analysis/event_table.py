@@ -27,27 +27,16 @@ _ENDS = 3  # groups of ranks at either end that `alike` compares, besides some b
 
 @dataclass(frozen=True)
 class EventTable:
-    """The steps of ranks ``0 .. nbuilt - 1``, which stand for all.
-
-    Attributes:
-        nranks: Ranks of the communicator.
-        nbuilt: Ranks with rows: all, or those whose steps the others repeat.
-        nchannels: Channels of every rank, some perhaps empty.
-        nchunks: As in `hpcoll.schedules.ir.Schedule`.
-        rows: int32 ``(nrows, NCOLUMNS)``.
-        first: int32 ``(nbuilt * nchannels,)``: first row of program ``rank * nchannels + channel``.
-        peers: int32 ``(nrows,)``: the other rank of a transfer, else -1.
-        nlinks: Links that ranks share: those of nodes, then those of domains.
-    """
+    """The steps of ranks ``0 .. nbuilt - 1``, which stand for all."""
 
     nranks: int
-    nbuilt: int
-    nchannels: int
-    nchunks: int
-    rows: np.ndarray
-    first: np.ndarray
-    peers: np.ndarray
-    nlinks: int = 1
+    nbuilt: int  # ranks with rows: all, or those whose steps the others repeat
+    nchannels: int  # of every rank, some perhaps empty
+    nchunks: int  # as in `hpcoll.schedules.ir.Schedule`
+    rows: np.ndarray  # int32 (nrows, NCOLUMNS)
+    first: np.ndarray  # int32 (nbuilt * nchannels,): first row of program ``rank * nchannels + channel``
+    peers: np.ndarray  # int32 (nrows,): the other rank of a transfer, else -1
+    nlinks: int = 1  # links that ranks share: those of nodes, then those of domains
 
     @property
     def nmessages(self) -> int:

@@ -25,23 +25,14 @@ EXTRA = (100, 127, 128, 129, 255, 1000)  # numbers of ranks for spot checks, bey
 
 
 class Summary(NamedTuple):
-    """The proofs of a row.
+    """The proofs of a row."""
 
-    Attributes:
-        key: The catalogue key.
-        instances: Proven combinations of nranks, root, nchunks and placement, each out of place and in place.
-        messages: Messages of a run of every instance, together.
-        seconds: CPU seconds.
-        ordered: Every instance kept rank order.
-        reproducible: Every instance gave all ranks the same bits.
-    """
-
-    key: str
-    instances: int = 0
-    messages: int = 0
-    seconds: float = 0.0
-    ordered: bool = True
-    reproducible: bool = True
+    key: str  # of the catalogue
+    instances: int = 0  # proven combinations of nranks, root, nchunks and placement, each out of place and in place
+    messages: int = 0  # of a run of every instance, together
+    seconds: float = 0.0  # of CPU time
+    ordered: bool = True  # every instance kept rank order
+    reproducible: bool = True  # every instance gave all ranks the same bits
 
     def merged(self, other: "Summary") -> "Summary":
         """Return the summary of both, which are of one row."""

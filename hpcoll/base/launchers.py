@@ -11,24 +11,15 @@ PREFIXES = ("OMPI_COMM", "PMIX_", "PMI_", "PMI2_", "PRTE_", "SLURM_", "MPI_LOCAL
 
 
 class Variables(NamedTuple):
-    """The variables of one launcher; the empty string where it has none.
+    """The variables of one launcher; the empty string where it has none."""
 
-    Attributes:
-        name: The launcher's name for users.
-        family: The MPI libraries that it serves; the empty string where its options decide.
-        rank: Rank in the program; ``nranks``: number of ranks.
-        local_rank: Rank on the node.
-        also: A variable that must be set, too, for it to be this launcher.
-        inherited: Programs started from a shell under this launcher inherit its variables.
-    """
-
-    name: str
-    family: str
+    name: str  # of the launcher, for users
+    family: str  # of MPI libraries that it serves; empty where its options decide
     rank: str
     nranks: str
-    local_rank: str = ""
-    also: str = ""
-    inherited: bool = False
+    local_rank: str = ""  # rank on the node
+    also: str = ""  # a variable that must be set, too, for it to be this launcher
+    inherited: bool = False  # programs started from a shell under this launcher inherit its variables
 
 
 # The first match counts: mpirun may have used srun.

@@ -12,20 +12,12 @@ from hpcoll.schedules.placement import Nodes, members
 
 
 class OnGpu(NamedTuple):
-    """Costs of a row where all ranks map each other's GPU memory, as far as its other formulas do not give them.
+    """Costs of a row where all ranks map each other's GPU memory, as far as its other formulas do not give them."""
 
-    Attributes:
-        moved: Bytes that a rank's kernels and copies read and write, as a fraction of m; "": three times ``critical`` where the collective
-            reduces, else twice.
-        turns: Times that ranks sharing a GPU work one after another; 0: ``rounds``.
-        launches: Kernels and copies of the busiest rank; 0: ``messages``.
-        one_works: One rank of each GPU does all the work; else all that share it do.
-    """
-
-    moved: str = ""
-    turns: int = 0
-    launches: int = 0
-    one_works: bool = False
+    moved: str = ""  # bytes that a rank's kernels and copies read and write; "": thrice `critical` of a reduction, twice of others
+    turns: int = 0  # times that ranks sharing a GPU work one after another; 0: `rounds`
+    launches: int = 0  # kernels and copies of the busiest rank; 0: `messages`
+    one_works: bool = False  # one rank of each GPU does all the work; else all that share it do
 
 
 _AS_ELSEWHERE = OnGpu()

@@ -8,8 +8,7 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-from hpcoll.analysis.cost import ALIKE, SEGMENTS, best_segment, byte_seconds, seconds, seconds_on_nodes
-from hpcoll.analysis.gpu_cost import predict
+from hpcoll.analysis.cost import ALIKE, SEGMENTS, best_segment, byte_seconds, predict_on_gpus, seconds, seconds_on_nodes
 from hpcoll.analysis.network import GPU_NETWORK, NATIVE_NETWORK, ONE_HOST, SHARED_NETWORK, Levels, apart
 from hpcoll.base.dtypes import BYTES
 from hpcoll.base.errors import ArgumentError
@@ -33,56 +32,35 @@ MIN_SEGMENT = 8 << 10  # bytes, of `candidates`
 
 
 class Choice(NamedTuple):
-    """The algorithm that serves a call.
+    """The algorithm that serves a call."""
 
-    Attributes:
-        algorithm: Name in the catalogue, or ``native``.
-        segment: Bytes per segment (of the whole message), at least 1.
-        why: The reason, in a phrase for the log.
-        brief: The reason without figures, for the ledger; empty where ``why`` has none.
-    """
-
-    algorithm: str
-    segment: int
-    why: str
-    brief: str = ""
+    algorithm: str  # name in the catalogue, or ``native``
+    segment: int  # bytes per segment (of the whole message), at least 1
+    why: str  # the reason, in a phrase for the log
+    brief: str = ""  # the reason without figures, for the ledger; empty where `why` has none
 
 
 class Need(NamedTuple):
     """The properties of a call on which the choice depends.
 
-    Attributes:
-        collective: Name of the collective.
-        nranks: Ranks of the communicator.
-        nbytes: m as the catalogue counts it; None where a rank cannot know it (v forms).
-        ordered: The operator is not commutative.
-        varying: Blocks differ in size.
-        native: The MPI library can serve the call.
-        strict: hpcoll promises for the call more than the MPI library, so ``native`` serves it only if asked for by name.
-        type_class: Class of element types, as in the tuning table.
-        one_node: All ranks share the memory of a node.
-        nodes: Parts that hierarchical rows use, as `hpcoll.schedules.placement.parts`: nodes, or cache domains of one node. Empty: every
-            rank has a node of its own, or all share memory and no domains are known.
-        levels: Costs of messages on and between these; unused where all ranks share memory and one domain.
-        gpu: The arrays are in GPU memory.
-        gpus: Number of each rank's GPU where all ranks map each other's GPU memory, else empty.
-        one_fold: Only algorithms that combine all contributions in one reduction serve the call.
+    ``nodes`` are the parts that hierarchical rows use, as `hpcoll.schedules.placement.parts`: nodes, or cache domains of one node. They are
+    empty where every rank has a node of its own, or all share memory and no domains are known.
     """
 
     collective: str
     nranks: int
-    nbytes: int | None
-    ordered: bool = False
-    varying: bool = False
-    native: bool = True
-    strict: bool = False
-    type_class: str = BYTES
-    one_node: bool = False
+    nbytes: int | None  # m as the catalogue counts it; None where a rank cannot know it (v forms)
+    ordered: bool = False  # the operator is not commutative
+    varying: bool = False  # blocks differ in size
+    native: bool = True  # the MPI library can serve the call
+    strict: bool = False  # hpcoll promises more than the MPI library, so ``native`` must be asked for by name
+    type_class: str = BYTES  # of element types, as in the tuning table
+    one_node: bool = False  # all ranks share the memory of a node
     nodes: Nodes = ()
-    levels: Levels = ONE_HOST
-    gpu: bool = False
-    gpus: Nodes = ()
-    one_fold: bool = False
+    levels: Levels = ONE_HOST  # costs of messages on and between `nodes`; unused where all ranks share memory and one domain
+    gpu: bool = False  # the arrays are in GPU memory
+    gpus: Nodes = ()  # number of each rank's GPU where all ranks map each other's GPU memory
+    one_fold: bool = False  # only algorithms that combine all contributions in one reduction serve the call
 
 
 def choose(need: Need, config: Config, algorithm: str | None = None, segment: int | None = None) -> Choice:
@@ -181,7 +159,8 @@ def _seconds(need: Need, row: Algorithm) -> tuple[float, int]:
     if not need.one_node:
         return best_modelled(need, row)
     if need.gpus:
-        return predict(row, need.gpus, need.nbytes).seconds, max(1, min(GPU_CHUNK_NBYTES, need.nbytes) if row.chunked else need.nbytes)
+        segment = max(1, min(GPU_CHUNK_NBYTES, need.nbytes) if row.chunked else need.nbytes)
+        return predict_on_gpus(row, need.gpus, need.nbytes).seconds, segment
     chunk, network = (GPU_CHUNK_NBYTES, GPU_NETWORK) if need.gpu else (CHUNK_NBYTES, SHARED_NETWORK)
     segment = min(chunk, need.nbytes) if row.chunked else need.nbytes
     row = row._replace(critical=row.shared or row.critical)

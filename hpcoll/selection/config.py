@@ -39,21 +39,13 @@ log.addFilter(_in_a_line)
 
 
 class Entry(NamedTuple):
-    """A line of a tuning table; times are the worst of calls out of place, in place, and back to back.
+    """A line of a tuning table; times are the worst of calls out of place, in place, and back to back."""
 
-    Attributes:
-        nbytes: m of the measured call, as the catalogue counts it.
-        algorithm: Name in the catalogue, or ``native``.
-        segment: Bytes per segment, at least 1; ``nbytes`` or more: the whole message.
-        us: Microseconds of a call of hpcoll.
-        native_us: Microseconds of the MPI library's own collective, called without hpcoll.
-    """
-
-    nbytes: int
-    algorithm: str
-    segment: int
-    us: float
-    native_us: float
+    nbytes: int  # m of the measured call, as the catalogue counts it
+    algorithm: str  # name in the catalogue, or ``native``
+    segment: int  # bytes per segment, at least 1; `nbytes` or more: the whole message
+    us: float  # microseconds of a call of hpcoll
+    native_us: float  # microseconds of the MPI library's own collective, called without hpcoll
 
 
 Table = Mapping[str, Mapping[str, tuple[Entry, ...]]]  # class of element types -> collective -> entries in order of size
@@ -106,23 +98,14 @@ def check_algorithm(collective: str, algorithm: str) -> None:
 
 
 class Variable(NamedTuple):
-    """An environment variable; texts are in Markdown.
-
-    Attributes:
-        name: Name of the variable.
-        takes: Values that it takes.
-        meaning: Effect of the variable.
-        default: Behaviour without it.
-        field: Field of `Config` for its value.
-        parse: Returns the value of the variable's text, or raises `ArgumentError`.
-    """
+    """An environment variable; texts are in Markdown."""
 
     name: str
-    takes: str
-    meaning: str
-    default: str
-    field: str
-    parse: Callable[[str], Any]
+    takes: str  # values that it takes
+    meaning: str  # its effect
+    default: str  # the behaviour without it
+    field: str  # of `Config`, for its value
+    parse: Callable[[str], Any]  # returns the value of the variable's text, or raises `ArgumentError`
 
 
 def _algorithm(collective: str, value: str) -> str:

@@ -21,20 +21,15 @@ UNBOUND = -1  # domain of a process that is not bound to one, as far as Linux sa
 class Topology(NamedTuple):
     """The placement of a communicator's ranks, equal on all ranks but for ``rank``.
 
-    Attributes:
-        rank: This rank.
-        nodes: Number of each rank's node, whose ranks share memory; numbered in the order of their lowest ranks.
-        domains: Number of each rank's cache domain, whose ranks are bound to cores that share a last-level cache; numbered over all nodes.
-            A node is one domain where one of its ranks is not bound so, or where its ranks share no memory.
-        hosts: Name of each rank's host.
-        gpus: Number of GPUs that Linux lists on each rank's host.
+    Ranks of a cache domain are bound to cores that share a last-level cache. A node is one domain where one of its ranks is not bound so,
+    or where its ranks share no memory.
     """
 
-    rank: int
-    nodes: Nodes
-    domains: Nodes
-    hosts: tuple[str, ...]
-    gpus: tuple[int, ...]
+    rank: int  # this one
+    nodes: Nodes  # number of each rank's node, whose ranks share memory, in the order of their lowest ranks
+    domains: Nodes  # number of each rank's cache domain, over all nodes
+    hosts: tuple[str, ...]  # of each rank
+    gpus: tuple[int, ...]  # GPUs that Linux lists on each rank's host
 
     @property
     def nranks(self) -> int:
@@ -58,23 +53,14 @@ class Topology(NamedTuple):
 
 
 class Process(NamedTuple):
-    """A rank's process, as other ranks know it.
-
-    Attributes:
-        host: Name of its host.
-        pid: Its number, in its own namespace.
-        domain: Number of its cache domain on its host, or `UNBOUND`.
-        ngpus: Number of GPUs on its host.
-        has_gpu: It probably has a GPU.
-        word: Word in its memory that tells others whether they can read there.
-    """
+    """A rank's process, as other ranks know it."""
 
     host: str
-    pid: int
-    domain: int
-    ngpus: int
-    has_gpu: bool
-    word: ProbeWord
+    pid: int  # in its own namespace
+    domain: int  # number of its cache domain on its host, or `UNBOUND`
+    ngpus: int  # on its host
+    has_gpu: bool  # probably
+    word: ProbeWord  # in its memory, by which others find out whether they can read there
 
 
 def this_process(has_gpu: bool) -> Process:

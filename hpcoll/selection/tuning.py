@@ -31,17 +31,11 @@ _MOST_S, _MOST_US, _MOST_SPILL = 1e3, 1e9, 1e3  # of one message, or of a byte; 
 
 
 class Site(NamedTuple):
-    """The site of a measurement.
+    """The site of a measurement."""
 
-    Attributes:
-        mpi: Version text of the MPI library, in one line.
-        nranks: Ranks of the communicator.
-        hosts: Name of every host with the number of ranks on it, sorted.
-    """
-
-    mpi: str
+    mpi: str  # version text of the MPI library, in one line
     nranks: int
-    hosts: tuple[tuple[str, int], ...]
+    hosts: tuple[tuple[str, int], ...]  # name of every host with the number of ranks on it, sorted
 
 
 class Section(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from hpcoll.base.errors import ArgumentError, ArgumentTypeError
 from hpcoll.comm.arguments.host_mirror import Mirror
 from hpcoll.comm.arguments.memory import gpu_memory
 from hpcoll.runtime.gpu.arrays import stream_of
-from hpcoll.training.agreement import difference
 from hpcoll.training.shards import ShardLayout
 
 Array = NDArray[Any]
@@ -48,6 +47,11 @@ def as_array(given: Any) -> Any:
 def module_of(array: Any) -> Any:
     """Return the array's module: NumPy or CuPy."""
     return np if isinstance(array, np.ndarray) else importlib.import_module("cupy")
+
+
+def device_of(array: Any) -> str:
+    """Return "cpu" or "cuda"."""
+    return "cpu" if isinstance(array, np.ndarray) else "cuda"
 
 
 def type_of(name: Any) -> np.dtype:
@@ -141,17 +145,6 @@ def _mirror(array: Any, subject: str, rank: int, *, writable: bool) -> Mirror | 
         return None
     streams = {stream_of(found, None, rank)}
     return Mirror((array,), {0: found}, 0 if writable else None, {0} if writable else set(), streams)
-
-
-def check_like(found: Sequence[ShardLayout], expected: Sequence[ShardLayout], what: str, rank: int) -> None:
-    """Refuse arrays that are not like the parameters.
-
-    Raises:
-        ArgumentError: names the first parameter that differs.
-    """
-    wrong = difference(found, expected)
-    if wrong:
-        raise ArgumentError(f"rank {rank}: {what} {wrong}")
 
 
 def check_nan(arrays: Mapping[str, Array], rank: int) -> None:

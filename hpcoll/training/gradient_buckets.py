@@ -12,9 +12,9 @@ from hpcoll.base.errors import ArgumentError, GradientError
 from hpcoll.base.ops import AVG
 from hpcoll.base.units import parse_nbytes
 from hpcoll.comm.communicator import Communicator
-from hpcoll.training.arrays import as_array, module_of, type_of
+from hpcoll.training.agreement import agreed_parameters
+from hpcoll.training.arrays import as_array, device_of, module_of, type_of
 from hpcoll.training.pace import StepPace
-from hpcoll.training.parameters import Parameter, agreed_parameters
 
 BUCKET_NBYTES = 1 << 20  # measured: docs/training.md
 
@@ -23,37 +23,37 @@ class Bucket:
     """Gradients of some parameters in one array, which is one message.
 
     Attributes:
-        members: The parameters, in the order in which their gradients are expected.
+        members: The parameters by name, in the order in which their gradients are expected.
         flat: The gradients, in symmetric memory.
         wire: The array that is all-reduced: ``flat``, or a copy with another element type.
         waits_for: Number of members whose gradients are not ready.
     """
 
-    def __init__(self, comm: Communicator, members: Sequence[Parameter], wire: np.dtype | None) -> None:
-        self.members, count, first = members, sum(one.size for one in members), members[0]
-        self.flat = as_array(comm.empty(count, first.dtype, first.device))
-        self.wire = self.flat if wire is None or wire == first.dtype else as_array(comm.empty(count, wire, first.device))
+    def __init__(self, comm: Communicator, members: Mapping[str, Any], wire: np.dtype | None) -> None:
+        self.members, count, first = members, sum(array.size for array in members.values()), next(iter(members.values()))
+        self.flat = as_array(comm.empty(count, first.dtype, device_of(first)))
+        self.wire = self.flat if wire is None or wire == first.dtype else as_array(comm.empty(count, wire, device_of(first)))
         self.waits_for = len(members)
 
-    def views(self) -> Iterator[tuple[Parameter, Any]]:
-        """Yield each member's gradient in ``flat``, with its shape."""
+    def views(self) -> Iterator[tuple[str, Any]]:
+        """Yield each member's name, and its gradient in ``flat`` with its shape."""
         start = 0
-        for one in self.members:
-            yield one, self.flat[start : start + one.size].reshape(one.shape)
-            start += one.size
+        for name, array in self.members.items():
+            yield name, self.flat[start : start + array.size].reshape(array.shape)
+            start += array.size
 
 
-def cut(parameters: Sequence[Parameter], nbytes: int) -> list[list[Parameter]]:
+def cut(parameters: dict[str, Any], nbytes: int) -> list[dict[str, Any]]:
     """Divide parameters into buckets of about ``nbytes`` bytes and one element type each, the last parameter first."""
-    found: list[list[Parameter]] = []
-    open_ones: dict[np.dtype, tuple[list[Parameter], int]] = {}
-    for one in reversed(parameters):
-        members, size = open_ones.get(one.dtype, ([], 0))
-        if not members or size + one.nbytes > nbytes:
-            members, size = [], 0
+    found: list[dict[str, Any]] = []
+    latest: dict[np.dtype, tuple[dict[str, Any], int]] = {}  # bucket and bytes
+    for name, array in reversed(parameters.items()):
+        members, size = latest.get(array.dtype, ({}, 0))
+        if not members or size + array.nbytes > nbytes:
+            members, size = {}, 0
             found.append(members)
-        members.append(one)
-        open_ones[one.dtype] = members, size + one.nbytes
+        members[name] = array
+        latest[array.dtype] = members, size + array.nbytes
     return found
 
 
@@ -104,14 +104,15 @@ class GradientBuckets:
     ) -> None:  # fmt: skip
         nbytes = parse_nbytes(bucket)
         settings = {"bucket": nbytes, "mean": mean, "wire": str(wire), "unused": unused, "overlap": overlap, "finite": finite}
-        self._comm, self._parameters = comm, agreed_parameters(comm, parameters, settings)
+        agreed = agreed_parameters(comm, parameters, settings)
+        self._comm = comm
         self._op, self._algorithm = AVG if mean else MPI.SUM, algorithm
         self._unused, self._finite, self._pace = unused, finite, StepPace(comm, overlap)
         type_on_wire = None if wire is None else type_of(wire)
-        self.buckets = [Bucket(comm, members, type_on_wire) for members in cut(self._parameters, nbytes)]
-        views = {one.name: (view, bucket) for bucket in self.buckets for one, view in bucket.views()}
-        self.gradients: dict[str, Any] = {one.name: views[one.name][0] for one in self._parameters}
-        self._bucket_of = {name: bucket for name, (_, bucket) in views.items()}
+        self.buckets = [Bucket(comm, members, type_on_wire) for members in cut(agreed, nbytes)]
+        self._bucket_of = {name: bucket for bucket in self.buckets for name in bucket.members}
+        views = {name: view for bucket in self.buckets for name, view in bucket.views()}
+        self.gradients: dict[str, Any] = {name: views[name] for name in agreed}
         self._collects, self._kept = False, set[str]()  # inside of `no_sync`; gradients that were accumulated there
         self._begin()
 
@@ -137,11 +138,11 @@ class GradientBuckets:
         """
         self._refuse_in_step("broadcast")
         for bucket in self.buckets:
-            for one, view in bucket.views():
-                view[...] = one.array
+            for name, view in bucket.views():
+                view[...] = bucket.members[name]
             self._comm.Bcast(bucket.flat, root)
-            for one, view in bucket.views():
-                one.array[...] = view
+            for name, view in bucket.views():
+                bucket.members[name][...] = view
 
     def ready(self, name: str | int, gradient: Any = None) -> None:
         """Announce this rank's gradient of a parameter; start its bucket if it was the last one missing.

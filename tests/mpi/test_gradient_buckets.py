@@ -76,14 +76,14 @@ def test_in_flight_or_one_after_another(comm: Any, overlap: bool | None) -> None
 def test_buckets_are_of_the_size_asked_for(comm: Any) -> None:
     """The last parameter first, and none alone that fits with the one behind it; one that is longer is alone."""
     buckets = hpcoll.GradientBuckets(comm, parameters(0), bucket=2000)
-    assert [[one.name for one in bucket.members] for bucket in buckets.buckets] == [["w3"], ["scale", "b2"], ["w2"], ["b1", "w1"]]
+    assert [[*bucket.members] for bucket in buckets.buckets] == [["w3"], ["scale", "b2"], ["w2"], ["b1", "w1"]]
     assert all(bucket.flat.base is not None for bucket in buckets.buckets)
 
 
 def test_those_of_one_element_type_travel_together(comm: Any) -> None:
     given = {name: one.astype("f8" if "b" in name else "f4") for name, one in parameters(0).items()}
     buckets = hpcoll.GradientBuckets(comm, given)
-    assert [[one.name for one in bucket.members] for bucket in buckets.buckets] == [["w3", "scale", "w2", "w1"], ["b2", "b1"]]
+    assert [[*bucket.members] for bucket in buckets.buckets] == [["w3", "scale", "w2", "w1"], ["b2", "b1"]]
     for name in SHAPES:
         buckets.ready(name, gradient(name, comm.rank))
     buckets.wait()

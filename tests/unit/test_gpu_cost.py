@@ -9,8 +9,7 @@ from lowering_cases_gpu import gpu_case, rows_of
 from lowering_play import programs_of
 from pages import between
 
-from hpcoll.analysis.cost import ALIKE, seconds
-from hpcoll.analysis.gpu_cost import H200, GpuPrediction, predict
+from hpcoll.analysis.cost import ALIKE, H200, GpuPrediction, predict_on_gpus, seconds
 from hpcoll.analysis.network import SHARED_NETWORK
 from hpcoll.base.units import format_nbytes
 from hpcoll.comm.context.gpu_calls import GPU_NBYTES
@@ -53,7 +52,7 @@ def test_bytes_and_launches_are_those_of_programs(row: Algorithm, gpus: str) -> 
     for p in (2, 3, 4, 6, 8):
         placement = parse_nodes(gpus, p) if gpus != "8" else (0,) * p
         found, nbytes = programs(row, placement)
-        predicted = predict(row, placement, nbytes)
+        predicted = predict_on_gpus(row, placement, nbytes)
         works = [rank for rank in range(p) if operations(found[rank])]
         of_each = [[rank for rank in ranks if rank in works] for ranks in members(placement)]
         busiest = max(sum(moved(found[rank]) for rank in ranks) for ranks in of_each)
@@ -121,7 +120,7 @@ def line(gpus: Nodes, nbytes: int) -> str:
         name, found = "by the host", by_host(nbytes, host)
     else:
         name = chosen(gpus, nbytes)
-        found = predict(find("allreduce", name), gpus, nbytes)
+        found = predict_on_gpus(find("allreduce", name), gpus, nbytes)
     return f"| {p} | {format_nbytes(nbytes)} | {name} | {cells(found)} |"
 
 

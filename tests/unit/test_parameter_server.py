@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.training.optimizers import SGD, Adam, Optimizer
+from hpcoll.training.shard_server import Staleness, keeps_bound
 from hpcoll.training.shard_window import Places, State, WindowWord, WorkerWord, culprit, failed
 from hpcoll.training.shards import ShardLayout, cut_shards
-from hpcoll.training.shard_server import Staleness, keeps_bound
 
 
 def steps(optimizer: Optimizer, count: int, gradient: float, dtype: str = "f8") -> np.ndarray:

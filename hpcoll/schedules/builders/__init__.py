@@ -5,5 +5,6 @@ ranks. ``w`` is a `hpcoll.schedules.ir.Writer`: it has ``w.rank``, ``w.nranks``,
 ``w.send``, ``w.recv``, ``w.recv_reduce``, ``w.copy`` and ``w.reduce``. ``inputs``, ``outputs`` and ``w.scratch`` name chunks;
 `hpcoll.schedules.collectives` says which chunks a collective has. Peers come from `hpcoll.schedules.patterns`.
 
-In docstrings p is the number of ranks, m the bytes of the message, q = ceil(log2 p).
+In docstrings p is the number of ranks, m the bytes of the message, q = ceil(log2 p). The catalogue has the sources of the algorithms;
+a builder names one only where it adds something.
 """

@@ -7,8 +7,6 @@ Blocks held by 4 ranks:
     1: . b . .  a b . .          a b . d          a b c d
     2: . . c .  . b c .          a b c .          a b c d
     3: . . . d  . . c d          . b c d          a b c d
-
-Source: classic; Thakur, Rabenseifner and Gropp, IJHPCA 2005.
 """
 
 from hpcoll.schedules.ir import Writer, inputs, outputs

@@ -7,8 +7,6 @@ Partial results of rank 0 of 5 (skips 1, 2, 3, then 5), chunk rank + i in column
                      (3 4 sent to 3)       (2 sent to 2)   (1 sent to 1)   (from 1)         (from 2) (from 3)
 
 A rank's chunks are a cyclic range, so a message is one run, or two where the range passes the last chunk.
-
-Source: Traeff, arXiv 2407.18004.
 """
 
 from itertools import pairwise

@@ -7,8 +7,6 @@
     1: b b b b     .  .  ab ab         .  .  abcd .        . . abcd abcd        the same
     2: c c c c     cd cd .  .          .  abcd .  .        abcd abcd . .
     3: d d d d     .  .  cd cd         .  .  .  abcd       . . abcd abcd
-
-Source: Rabenseifner, ICCS 2004; Thakur, Rabenseifner and Gropp, IJHPCA 2005.
 """
 
 from hpcoll.schedules.ir import Writer, inputs, outputs

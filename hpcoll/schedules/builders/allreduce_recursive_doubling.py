@@ -9,8 +9,6 @@
     3: d       cd          abcd
 
 A message must not change while it is sent, so a round receives into a slot. Two slots in turn let the next receive be posted early.
-
-Source: classic; Thakur, Rabenseifner and Gropp, IJHPCA 2005.
 """
 
 from hpcoll.schedules.ir import Writer, inputs, outputs

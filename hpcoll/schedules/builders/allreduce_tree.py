@@ -7,8 +7,6 @@
       1   3       1: b        ab           .           abcd
      /            2: c        .            abcd
     0             3: d        .            .           abcd
-
-Source: classic.
 """
 
 from hpcoll.schedules.builders.bcast_tree import distribute

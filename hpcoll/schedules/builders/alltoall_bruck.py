@@ -9,8 +9,6 @@ Slot i of rank r of 4, as source>destination:
     r>r+3                 r-1>r+2                 r-3>r   (arrived)
 
 A round's slots are packed in descending order, so that blocks that have arrived are contiguous in OUTPUT, too.
-
-Source: Bruck et al., IEEE TPDS 1997.
 """
 
 from hpcoll.schedules.ir import Writer, cell, inputs, outputs

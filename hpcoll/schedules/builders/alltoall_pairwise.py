@@ -3,8 +3,6 @@
     round      t=1                 t=2                 t=3
     4 ranks    0<->1   2<->3       0<->2   1<->3       0<->3   1<->2
     3 ranks    0->1->2->0          0->2->1->0
-
-Source: classic; Thakur, Rabenseifner and Gropp, IJHPCA 2005.
 """
 
 from hpcoll.schedules.ir import Writer, inputs, outputs

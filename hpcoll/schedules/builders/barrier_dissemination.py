@@ -4,8 +4,6 @@ Ranks that rank 0 of 6 knows to have come:
 
     start   after k=0   after k=1     after k=2
     0       5 0         3 4 5 0       1 2 3 4 5 0    (5 and 0 arrive twice, which is harmless)
-
-Source: Hensgen, Finkel and Manber, Int. J. Parallel Program. 1988.
 """
 
 from hpcoll.schedules.ir import Writer, cell, inputs, outputs

@@ -2,8 +2,6 @@
 
     4 ranks, root 1:    1 -> 2 -> 3 -> 0          segment 0    round 0  1  2
                                                   segment 1           1  2  3    (of the whole message's rounds)
-
-Source: classic (linear pipeline).
 """
 
 from hpcoll.schedules.builders.bcast_tree import distribute

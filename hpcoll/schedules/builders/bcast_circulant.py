@@ -7,8 +7,6 @@
     1: . . .    0 . .       0 . .       0 . 2       0 1 2
     2: . . .    . . .       . 1 .       0 1 .       0 1 2
     3: . . .    . . .       0 . .       0 1 .       0 1 2
-
-Source: Traeff, arXiv 2312.11236 and 2407.18004; schedule in `hpcoll.schedules.patterns.circulant`.
 """
 
 from hpcoll.schedules.ir import Writer, outputs

@@ -1,8 +1,6 @@
 """Direct broadcast: the root sends the message to every other rank.
 
     round 0:  0 -> 1, 2, 3
-
-Source: classic (linear).
 """
 
 from hpcoll.schedules.ir import Writer, outputs

@@ -4,8 +4,6 @@
 
     channel 0, chunk 0:    0 -> 4       4 -> 2, 6        2 -> 1, 3    6 -> 5, 7
     channel 1, chunk 1:    0 -> 5       5 -> 3, 7        3 -> 2, 4    7 -> 6, 1
-
-Source: Sanders, Speck and Traeff, Parallel Computing 2009.
 """
 
 from hpcoll.schedules.builders.bcast_tree import distribute

@@ -5,8 +5,6 @@
             (16 ranks)
 
 For networks where a message takes long to arrive and little to post: three sends leave one after another and travel together.
-
-Source: classic; k-nomial trees as in MPICH.
 """
 
 from hpcoll.schedules.ir import Writer, outputs

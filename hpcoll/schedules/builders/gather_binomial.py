@@ -5,8 +5,6 @@
             5 -> 4   7 -> 6   6,7 -> 4
 
 Scratch keeps a subtree in vrank order. The root receives into OUTPUT; the one message that passes the last rank comes in two runs.
-
-Source: classic; Thakur, Rabenseifner and Gropp, IJHPCA 2005.
 """
 
 from hpcoll.schedules.ir import Writer, cell, inputs, outputs

@@ -2,8 +2,6 @@
 
     round   0                                 1                  2
             1 -> 0   3 -> 2   5 -> 4   7 -> 6    2 -> 0   6 -> 4    4 -> 0
-
-Source: classic; Thakur, Rabenseifner and Gropp, IJHPCA 2005.
 """
 
 from hpcoll.schedules.builders.reduce_tree import combine

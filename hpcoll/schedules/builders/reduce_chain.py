@@ -4,8 +4,6 @@
 
     0 -> 3 -> 2 -> 1          start   0: a     3: d     2: c      1: b
                               then             da       cda       bcda
-
-Source: classic (linear pipeline).
 """
 
 from hpcoll.schedules.builders.reduce_tree import combine

@@ -9,8 +9,6 @@
     3: 1 1 1    1 2 .       1 . .       . . .       . . .
 
 Only blocks that other ranks send here need scratch for partial results.
-
-Source: Traeff, arXiv 2407.18004; schedule in `hpcoll.schedules.patterns.circulant`.
 """
 
 from hpcoll.schedules.ir import Chunk, Writer, inputs, outputs

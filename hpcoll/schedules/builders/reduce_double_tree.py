@@ -4,8 +4,6 @@
 
     channel 0, chunk 0:    1, 3 -> 2    5, 7 -> 6        2, 6 -> 4    4 -> 0
     channel 1, chunk 1:    2, 4 -> 3    6, 1 -> 7        3, 7 -> 5    5 -> 0
-
-Source: Sanders, Speck and Traeff, Parallel Computing 2009.
 """
 
 from hpcoll.schedules.builders.reduce_tree import combine

@@ -7,8 +7,6 @@ Partial results of rank 0 of 5 (skips 1, 2, 3, then 5); ``+n`` counts contributi
                      (3 4 sent to 3)     (2 sent to 2)   (1 sent to 1)
 
 Scratch cell i keeps block rank + i, so all but the first round's messages are one run.
-
-Source: Traeff, arXiv 2407.18004.
 """
 
 from itertools import pairwise

@@ -7,8 +7,6 @@ Blocks that 4 ranks have just added to (a..d are the ranks' contributions):
     1: . . . ab   . . dab .      . cdab . .
     2: bc . . .   . . . abc      . . dabc .
     3: . cd . .   bcd . . .      . . . abcd
-
-Source: Patarasuk and Yuan, J. Parallel Distrib. Comput. 2009.
 """
 
 from hpcoll.schedules.ir import Writer, cell, inputs, outputs

@@ -9,8 +9,6 @@
        1   3   5   7
       /
      0
-
-Source: classic; in-order numbering as in Sanders, Speck and Traeff, Parallel Computing 2009.
 """
 
 from hpcoll.schedules.ir import Chunk, Writer, inputs, outputs

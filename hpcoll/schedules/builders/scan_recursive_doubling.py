@@ -9,8 +9,6 @@
     3: d       cd                      abcd
 
 A message must not change while it is sent, so a round receives into a slot. Two slots in turn let the next receive be posted early.
-
-Source: Hillis and Steele, Communications of the ACM 1986.
 """
 
 from hpcoll.schedules.ir import Writer, inputs, outputs

@@ -5,8 +5,6 @@
                            4 -> 6,7       4 -> 5   6 -> 7
 
 Scratch keeps a subtree in vrank order. The root sends from INPUT; the one message that passes the last rank goes in two runs.
-
-Source: classic; Thakur, Rabenseifner and Gropp, IJHPCA 2005.
 """
 
 from hpcoll.schedules.ir import Writer, cell, inputs, outputs

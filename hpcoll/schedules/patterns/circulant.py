@@ -30,16 +30,11 @@ def skips(nranks: int) -> tuple[int, ...]:
 
 
 class Round(NamedTuple):
-    """A round of a broadcast from vrank 0.
+    """A round of a broadcast from vrank 0."""
 
-    Attributes:
-        right: Vrank that is sent to, and ``sent`` the block; None for none.
-        left: Vrank that is received from, and ``received`` the block; None for none.
-    """
-
-    right: int
-    sent: int | None
-    left: int
+    right: int  # vrank that is sent to
+    sent: int | None  # block, or None
+    left: int  # vrank that is received from
     received: int | None
 
 

@@ -13,19 +13,12 @@ from typing import NamedTuple
 
 
 class Position(NamedTuple):
-    """A rank's place in the folded hypercube.
+    """A rank's place in the folded hypercube."""
 
-    Attributes:
-        vertex: Its vertex; for a guest its host's.
-        host: A guest's host; None for other ranks.
-        guest: A host's guest; None for ranks without one.
-        peers: Neighbours' ranks, dimension 0 first; empty for a guest.
-    """
-
-    vertex: int
-    host: int | None
-    guest: int | None
-    peers: tuple[int, ...]
+    vertex: int  # of a guest its host's
+    host: int | None  # of a guest
+    guest: int | None  # of a host
+    peers: tuple[int, ...]  # neighbours' ranks, dimension 0 first; empty for a guest
 
 
 def place(rank: int, nranks: int) -> Position:

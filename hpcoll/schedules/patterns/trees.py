@@ -21,15 +21,10 @@ from typing import NamedTuple
 
 
 class TreeNode(NamedTuple):
-    """The neighbours of a rank in a rooted tree.
-
-    Attributes:
-        parent: None at the root.
-        children: Largest subtree first; a subtree that the last rank cuts short keeps its place.
-    """
+    """The neighbours of a rank in a rooted tree."""
 
     parent: int | None
-    children: tuple[int, ...]
+    children: tuple[int, ...]  # largest subtree first; one that the last rank cuts short keeps its place
 
 
 def binary(rank: int, nranks: int, root: int) -> TreeNode:
