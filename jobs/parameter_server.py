@@ -26,9 +26,7 @@ from train_digits import FULL_BATCH, LEARNING_RATE, MOMENTUM, Alone, Array, Netw
 
 import hpcoll  # noqa: E402
 from hpcoll.base.errors import HpcollError  # noqa: E402
-from hpcoll.cli.bench.plot import check_target  # noqa: E402
-from hpcoll.cli.curves import colours, label_ends  # noqa: E402
-from hpcoll.cli.output import write_figure  # noqa: E402
+from hpcoll.cli import figures  # noqa: E402
 from hpcoll.schedules.catalogue import CATALOGUE  # noqa: E402
 from hpcoll.schedules.ir import Op  # noqa: E402
 from hpcoll.schedules.partition import chunk_bounds  # noqa: E402
@@ -176,7 +174,7 @@ def draw(path: Path, options: argparse.Namespace, found: dict[str, list[Result]]
     """Accuracy against epochs and against seconds, in one plot."""
     from matplotlib.figure import Figure
 
-    figure, data, shades = Figure(figsize=(11, 4.5), layout="constrained"), Batches(options, 0, 1), colours(found)
+    figure, data, shades = Figure(figsize=(11, 4.5), layout="constrained"), Batches(options, 0, 1), figures.colours(found)
     for axes, what in zip(figure.subplots(1, 2), ("epoch", "seconds")):
         ends = {}
         for name, results in found.items():
@@ -188,8 +186,8 @@ def draw(path: Path, options: argparse.Namespace, found: dict[str, list[Result]]
         axes.set_xlabel(what)
         axes.set_ylabel("test accuracy (%)")
         axes.grid(alpha=0.3)
-        label_ends(axes, ends)
-    write_figure(path, figure, figure.dpi)
+        figures.label_ends(axes, ends)
+    figures.write(path, figure)
 
 
 def main() -> int:
@@ -206,7 +204,7 @@ def main() -> int:
     options.widths = [64, options.hidden, options.hidden, 10]
     comm = hpcoll.Communicator(MPI.COMM_WORLD)
     if comm.rank == 0 and options.plot:
-        check_target(options.plot)
+        figures.check(options.plot)
     comm.Allreduce(MPI.IN_PLACE, np.zeros(comm.size, np.float32), algorithm="ring")  # compiled before it is timed
     found = {ALLREDUCE: comm.gather(with_allreduce(comm, options)) or []}
     for mode in (SYNCHRONOUS, ASYNCHRONOUS, STALE):

@@ -20,7 +20,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hpcoll.cli.abort import ending_all_ranks
+from hpcoll.cli.all_ranks import ending_all_ranks
 from hpcoll.torch.group import NAME as HPCOLL  # the backend is registered with its package
 
 GLOO = "gloo"

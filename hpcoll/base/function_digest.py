@@ -3,11 +3,10 @@
 Addresses and the order of sets differ between processes. So the digest has the values of plain types only, and the types of others.
 """
 
+import sys
 from collections.abc import Iterator
 from types import CodeType
 from typing import Any
-
-import numpy as np
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
 _DEPTH = 8  # of functions that call functions
@@ -29,8 +28,8 @@ def parts_of(value: Any, depth: int = _DEPTH) -> Iterator[str]:
         yield from _of_function(function, code, depth - 1) if depth else ()
     elif type(value) in _PLAIN:
         yield f"{type(value).__name__} {value!r}"
-    elif isinstance(value, np.ndarray | np.generic):
-        yield f"{value.dtype} {value.shape} {np.asarray(value).tobytes().hex()}"
+    elif _is_numpy(value):
+        yield f"{value.dtype} {value.shape} {value.tobytes().hex()}"
     elif isinstance(value, tuple | list):
         yield f"{type(value).__name__} {len(value)}"
         for one in value:
@@ -40,6 +39,11 @@ def parts_of(value: Any, depth: int = _DEPTH) -> Iterator[str]:
     else:
         named = value if hasattr(value, "__qualname__") else type(value)
         yield f"{getattr(named, '__module__', '')}.{getattr(named, '__qualname__', '')}"
+
+
+def _is_numpy(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")  # not imported for this: a third of a second that most commands need not wait
+    return numpy is not None and isinstance(value, numpy.ndarray | numpy.generic)
 
 
 def _of_function(function: Any, code: CodeType, depth: int) -> Iterator[str]:

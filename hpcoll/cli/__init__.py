@@ -15,7 +15,7 @@ from hpcoll.base.text import LINE, printable, quoted
 
 
 class Command(NamedTuple):
-    """A subcommand: its module has ``configure(parser)`` and ``run(arguments) -> exit code``."""
+    """A subcommand; its module has ``configure(parser)`` and ``run(arguments)``, which returns the exit code."""
 
     name: str
     help: str
@@ -28,24 +28,24 @@ COMMANDS = (
     Command("simulate", "predict times on a network of many nodes", "hpcoll.cli.simulate.command"),
     Command("bench", "measure collectives under mpirun", "hpcoll.cli.bench.command"),
     Command("bench-torch", "measure the backend of torch.distributed beside gloo, under mpirun", "hpcoll.cli.bench_torch.command"),
-    Command("doctor", "say what MPI, GPUs and network this machine offers, and what to change", "hpcoll.cli.doctor.command"),
-    Command("inspect", "say what happened, from records of ranks that hung, or who waits for whom now", "hpcoll.cli.inspect.command"),
+    Command("doctor", "check MPI, GPUs, network and limits of this machine, and say what to change", "hpcoll.cli.doctor.command"),
+    Command("inspect", "explain a hang from the records of its ranks, or show who waits for whom now", "hpcoll.cli.inspect.command"),
     Command("warmup", "compile ahead of time what programs need first", "hpcoll.cli.warmup"),
-    Command("tune", "measure all algorithms under mpirun and write a table to pick from", "hpcoll.cli.tune.command"),
+    Command("tune", "measure all algorithms under mpirun and write a tuning table", "hpcoll.cli.tune.command"),
 )
 ERROR, INTERRUPTED = 2, 130  # exit codes
 _NUMBERS_BELOW = 2**63  # on the command line
 
 
 class _Parser(argparse.ArgumentParser):
-    """Refuses integers that no count can be, and quotes what it refuses in one printable line."""
+    """A parser that refuses integers of more than 64 bits, and quotes what it refuses in one printable line."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.register("type", int, _integer)
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, and end."""
+        """Print the message and end the process."""
         super().error(printable(message, LINE))
 
 
@@ -60,10 +60,7 @@ def _integer(text: str) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command.
-
-    Args:
-        argv: Arguments without the program's name; default: those of this process.
+    """Run one command, by the arguments of this process unless others are given.
 
     Returns:
         Exit code: 0 good, 1 the command's answer is no, 2 it could not be carried out.
@@ -85,13 +82,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def line_of(error: HpcollError | MemoryError) -> str:
-    """What is printed of an error."""
+    """Return the line that is printed of an error."""
     text = str(error) if isinstance(error, HpcollError) else f"not enough memory: {str(error) or 'nothing says for what'}"
     return printable(f"hpcoll: error: {text}", LINE)
 
 
 def _parser(chosen: list[str]) -> _Parser:
-    """The parser of all commands; only the chosen one's module is imported."""
+    """Return the parser of all commands; only the module of the chosen one is imported."""
     parser = _Parser(prog="hpcoll", description="Collectives for MPI programs: draw, prove, measure.")
     parser.add_argument("--version", action="version", version=f"hpcoll {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)

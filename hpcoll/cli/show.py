@@ -1,4 +1,4 @@
-"""``hpcoll show``: the catalogue, or one algorithm's structure and timeline, in the terminal or as a picture."""
+"""``hpcoll show``: lists the catalogue, or draws one algorithm's structure and timeline, in the terminal or as a picture."""
 
 import argparse
 import shutil
@@ -6,9 +6,6 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hpcoll.analysis.render import draw
-from hpcoll.analysis.render_svg import render_svg
-from hpcoll.analysis.render_text import render_text
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import quoted
 from hpcoll.base.units import MAX_BUILT
@@ -22,7 +19,7 @@ from hpcoll.schedules.row import Algorithm
 CHUNKS = 4  # of algorithms that take any number
 NRANKS = 8
 NODES = "4"  # ranks of each
-MAX_FORMULA = 20  # columns; `show KEY` has all of it
+MAX_FORMULA = 20  # columns; `show KEY` shows it whole
 MIN_SUMMARY = 60  # columns; with fewer, a summary has lines of its own
 KEY = (
     "p ranks, q = ceil(log2 p), f = largest power of two <= p, n chunks, m = bytes of the message (of all blocks together); "
@@ -35,12 +32,12 @@ KEY = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("pattern", nargs="?", default="", metavar="COLLECTIVE[/ALGORITHM]", help="what to show; default: all algorithms")
+    parser.add_argument("pattern", nargs="?", default="", metavar="COLLECTIVE[/ALGORITHM]", help="list, or draw; default: list all")
     parser.add_argument("-n", "--nranks", type=int, metavar="NRANKS", help=f"number of ranks; default {NRANKS}")
     parser.add_argument("--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0")
     parser.add_argument("--chunks", type=int, metavar="N", help=f"chunks of an algorithm that takes any number; default {CHUNKS}")
     parser.add_argument("--nodes", metavar="PLACEMENT", help=f"ranks per node (gpu_leaders: per GPU), 3+1+4, or 2:cyclic; default {NODES}")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="write a picture to FILE instead")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the drawing to FILE instead")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -51,13 +48,16 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.svg or arguments.nodes or arguments.nranks is not None or arguments.chunks is not None or arguments.root:
         raise ArgumentError(f"show needs COLLECTIVE/ALGORITHM to draw, got {quoted(arguments.pattern)}")
-    names = algorithms(collective) if collective else ()
-    rows = [CATALOGUE[f"{collective}/{name}"] for name in names] if collective else list(CATALOGUE.values())
-    print_lines(_catalogue(rows, shutil.get_terminal_size().columns))
+    keys = [f"{collective}/{name}" for name in algorithms(collective)] if collective else CATALOGUE
+    print_lines(_catalogue([CATALOGUE[key] for key in keys], shutil.get_terminal_size().columns))
     return 0
 
 
 def _show(row: Algorithm, arguments: argparse.Namespace) -> None:
+    from hpcoll.analysis.render import draw  # these need NumPy, which the list of algorithms does not
+    from hpcoll.analysis.render_svg import render_svg
+    from hpcoll.analysis.render_text import render_text
+
     if arguments.chunks is not None and not row.chunked:
         raise ArgumentError(f"{row.key} chooses its number of chunks itself, got --chunks {arguments.chunks}")
     nchunks = CHUNKS if arguments.chunks is None else arguments.chunks

@@ -1,20 +1,15 @@
-"""Rows of text in aligned columns, and sentences in lines."""
+"""Rows of text in aligned columns, sentences in lines, numbers with their nouns."""
 
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 
-WIDTH = 100  # columns of what is no terminal's
+WIDTH = 100  # columns where there is no terminal
 NARROWEST = 12  # columns that a cell of a `grid` keeps
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, numbers: Sequence[int] = ()) -> list[str]:
-    """Lines of at most ``width`` columns: a header, then the rows; what does not fit in the last column is cut.
-
-    Args:
-        header, rows: Texts; as many in every row as in the header.
-        width: Columns of the terminal.
-        numbers: Indices of columns that are aligned to the right.
+    """Return a header and rows as lines of at most ``width`` columns, cut at their ends; ``numbers``: columns aligned to the right.
 
     >>> table(["key", "n"], [["ring", "4"], ["tree", "12"]], 40, numbers=[1])
     ['key    n', 'ring   4', 'tree  12']
@@ -29,13 +24,22 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, n
     return lines
 
 
+def counted(number: float, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> counted(1, "rank"), counted(2.5, "core")
+    ('1 rank', '2.5 cores')
+    """
+    return f"{number if isinstance(number, int) else format(number, 'g')} {noun}" + ("" if number == 1 else "s")
+
+
 def wrapped(text: str, indent: str = "", width: int = WIDTH) -> list[str]:
-    """A sentence in lines of at most ``width`` columns."""
+    """Return a sentence in lines of at most ``width`` columns."""
     return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
 
 
 def grid(rows: Sequence[Sequence[str]], width: int = WIDTH) -> list[str]:
-    """Rows in aligned columns, indented by two; no column without content, and where all are too wide, the widest are cut.
+    """Return rows in aligned columns, indented by two; empty columns are left out, and the widest are cut to fit the width.
 
     >>> grid([["", "call"], ["rank 3", "Barrier()"]])
     ['          call', '  rank 3  Barrier()']
@@ -50,7 +54,7 @@ def grid(rows: Sequence[Sequence[str]], width: int = WIDTH) -> list[str]:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print; what this terminal's encoding lacks becomes a question mark."""
+    """Print lines; characters that this terminal's encoding lacks become question marks."""
     encoding = sys.stdout.encoding or "utf-8"
     for line in lines:
         print(line.encode(encoding, "replace").decode(encoding))

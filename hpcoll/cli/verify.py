@@ -1,8 +1,7 @@
-"""``hpcoll verify``: proves algorithms for every number of ranks up to a limit and every root, and prints what holds."""
+"""``hpcoll verify``: proves algorithms for every number of ranks up to a limit and every root."""
 
 import argparse
 import shutil
-import sys
 import time
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -11,6 +10,7 @@ from hpcoll.analysis.prove import Summary, prove_catalogue
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.base.text import quoted
 from hpcoll.base.units import MAX_BUILT
+from hpcoll.cli.output import progress
 from hpcoll.cli.table import table
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("patterns", nargs="*", metavar="PATTERN", help='"allreduce", "allreduce/ring", "*/ring"; default: all')
     parser.add_argument("--max-nranks", type=int, default=MAX_NRANKS, metavar="N", help=f"prove 1 to N ranks; default {MAX_NRANKS}")
-    parser.add_argument("--extra", type=_numbers, default=[], metavar="N,N,...", help="more numbers of ranks, with some roots each")
+    parser.add_argument("--extra", type=_numbers, default=[], metavar="N,N,...", help="also prove these numbers of ranks, with some roots")
     parser.add_argument("--jobs", type=int, metavar="N", help="processes; default: one per core")
 
 
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         summaries = prove_catalogue(arguments.max_nranks, arguments.jobs, arguments.extra, rows=rows, progress=_progress)
     except ScheduleError as error:
-        _progress(0, 0)
+        progress("")
         print(f"refused: {error}")
         return 1
     header = ["algorithm", "instances", "messages", "any op", "same bits", "CPU s"]
@@ -55,21 +55,18 @@ def _numbers(text: str) -> list[int]:
 
 
 def _matching(patterns: Sequence[str]) -> list[Algorithm]:
-    """Rows whose key, or whose collective, matches one of the patterns; all rows if there is none."""
+    """Return the rows whose key or collective matches a pattern; all rows if there is none."""
+    found = dict.fromkeys(CATALOGUE, not patterns)
     for pattern in patterns:
-        if not any(_matches(row, pattern) for row in CATALOGUE.values()):
+        matching = [key for key, row in CATALOGUE.items() if fnmatchcase(key, pattern) or row.collective == pattern]
+        if not matching:
             raise ArgumentError(f"no algorithm matches {quoted(pattern)}; 'hpcoll show' lists them")
-    return [row for row in CATALOGUE.values() if not patterns or any(_matches(row, pattern) for pattern in patterns)]
-
-
-def _matches(row: Algorithm, pattern: str) -> bool:
-    return fnmatchcase(row.key, pattern) or row.collective == pattern
+        found.update(dict.fromkeys(matching, True))
+    return [CATALOGUE[key] for key, wanted in found.items() if wanted]
 
 
 def _progress(done: int, total: int) -> None:
-    """A line that a terminal overwrites; empty when all is done."""
-    if sys.stderr.isatty():
-        print(f"\rproven {done} of {total} parts" if done < total else "\r\033[K", end="", file=sys.stderr, flush=True)
+    progress(f"proven {done} of {total} parts" if done < total else "")
 
 
 def _texts(summary: Summary) -> list[str]:

@@ -18,10 +18,10 @@ TYPES, OPERATORS = "double,float", "sum"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.epilog = f"What is compiled is kept in {folder()}, for this kind of processor: run it on a compute node."
+    parser.epilog = f"Compiled code is kept in {folder()}, for this kind of processor: run warmup on a compute node."
     parser.add_argument("--types", default=TYPES, metavar="LIST", help=f"element types as in bench, with commas; default {TYPES}")
     parser.add_argument("--ops", default=OPERATORS, metavar="LIST", help=f"operators as in bench, with commas; default {OPERATORS}")
-    parser.add_argument("--to", type=Path, metavar="FOLDER", help=f"keep it in FOLDER, for all users who name that in {SITE}")
+    parser.add_argument("--to", type=Path, metavar="FOLDER", help=f"keep it in FOLDER, for all users who set {SITE}=FOLDER")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -32,17 +32,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.to:
         os.umask(0o022)
         keep_in(arguments.to.absolute())
-    _check_folder()
+    try:
+        own_folder().close()
+    except OSError as error:  # else it would compile in vain
+        raise ArgumentError(f"nothing can be kept: {error}") from None
     importlib.import_module("hpcoll.runtime.engine.entry")
     for op, dtype in wanted:
         kernel_address(op, working_dtype(dtype))
     print(f"the engine and {len(wanted)} kernels are in {printable(str(folder()), LINE)}")
     return 0
 
-
-def _check_folder() -> None:
-    """Refuse to compile what cannot be kept."""
-    try:
-        own_folder().close()
-    except OSError as error:
-        raise ArgumentError(f"nothing can be kept: {error}") from None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import sys
 from pathlib import Path
@@ -18,7 +16,7 @@ from hpcoll.base.ops import SUM
 from hpcoll.cli import main
 from hpcoll.cli.bench.cases import Case, bind, calm, fill, make_buffers, wrong_elements
 from hpcoll.cli.bench.measure import Pace, measure, over_ranks
-from hpcoll.cli.bench.messages import find_dtype, sizes
+from hpcoll.cli.bench.messages import find_dtype, sizes_of
 from hpcoll.cli.bench.request import BenchRequest, cases
 from hpcoll.comm.arguments.methods import BY_COLLECTIVE
 from hpcoll.comm.communicator import Communicator
@@ -93,30 +91,25 @@ def test_operators_and_types(op: str, datatype: str, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.mpi(min_size=1)
-def test_csv(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench("allgather", *QUICK, "--algorithms", "ring", "--format", "csv") == 0
-    out = capsys.readouterr().out
-    if WORLD.rank == 0:
-        lines = list(csv.DictReader(io.StringIO(out)))
-        assert {(line["algorithm"], line["side"]) for line in lines} == {
-            (name, side) for name in ("native", "ring") for side in ("out_of_place", "in_place")
-        }
-        assert all(int(line["size"]) == WORLD.size * 4 * int(line["count"]) for line in lines)
-        assert all(float(line["time_us"]) > 0 and line["nwrong"] == "0" for line in lines)
+def test_sizes_are_of_all_blocks(capsys: pytest.CaptureFixture[str]) -> None:
+    """A size is that of all ranks' blocks together, and both sides of each algorithm are there."""
+    results = document(capsys, "allgather", *QUICK, "--algorithms", "ring")["results"]
+    assert {one["algorithm"] for one in results} == {"native", "ring"}
+    assert all(one["size"] == WORLD.size * 4 * one["count"] for one in results)
+    assert all(one[side]["time"] > 0 and one[side]["nwrong"] == 0 for one in results for side in ("out_of_place", "in_place"))
 
 
 @pytest.mark.mpi(min_size=1)
-def test_tables_name_versions_and_go_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_names_versions_and_goes_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "table"
-    for layout in ("nccl", "osu"):
-        assert bench("bcast", *QUICK, "--format", layout, "--output", str(target), "-c", "0", "-a", "0") == 0
-        assert capsys.readouterr().out == ""
-        if WORLD.rank == 0:
-            text = target.read_text()
-            assert text.startswith("# hpcoll 0.")
-            assert f"on {WORLD.size} rank" in text
-            assert "# MPI: " in text
-            assert "bcast/native" in text
+    assert bench("bcast", *QUICK, "--output", str(target), "-c", "0", "-a", "0") == 0
+    assert capsys.readouterr().out == ""
+    if WORLD.rank == 0:
+        text = target.read_text()
+        assert text.startswith("# hpcoll 0.")
+        assert f"on {WORLD.size} rank" in text
+        assert "# MPI: " in text
+        assert "bcast/native" in text
 
 
 @pytest.mark.mpi(min_size=1)
@@ -236,7 +229,7 @@ def test_small_messages_are_timed_in_batches_and_large_ones_are_not() -> None:
 
 @pytest.mark.mpi(min_size=1)
 def test_sizes_become_whole_blocks() -> None:
-    request = BenchRequest("allgather", tuple(sizes(1, 64, factor=2)), find_dtype("float"), None, 0, (), None, True, Pace())
+    request = BenchRequest("allgather", sizes_of("1", "64", None, 2), find_dtype("float"), None, 0, (), None, True, Pace())
     counts = [case.count for case in cases(request, WORLD.rank, WORLD.size)]
     assert counts[0] == 1
     assert counts == sorted(set(counts))

@@ -17,7 +17,7 @@ from hpcoll.cli.bench.cases import Case, bind, fill, make_buffers, room, wrong_e
 from hpcoll.cli.bench.measure import Pace
 from hpcoll.cli.bench.messages import find_dtype
 from hpcoll.cli.bench.modes import MODES
-from hpcoll.cli.bench.request import BenchRequest, cases, check, inherited, native_problem
+from hpcoll.cli.bench.request import BenchRequest, cases, check, native_problem
 from hpcoll.comm.arguments.methods import BY_COLLECTIVE
 from hpcoll.comm.communicator import Communicator
 from hpcoll.runtime.engine.object_layout import SUPPORTED
@@ -113,28 +113,18 @@ def test_a_mode_that_the_library_lacks_is_left_out_with_a_note() -> None:
     case = cases(request, WORLD.rank, WORLD.size)[0]
     assert native_problem(request, case, WORLD) == ""
     assert native_problem(request, case, Old(WORLD)) == "the MPI library has no Bcast_init (NotImplementedError)"
-    if inherited(request):
-        with pytest.raises(ArgumentError, match=r"Bcast_init is the MPI library's own .* has no Bcast_init"):
-            check(request, Old(WORLD))
-        with pytest.raises(ArgumentError, match="it takes neither algorithm nor segment"):
-            check(replace(request, algorithms=("chain",)), WORLD)
-    else:
-        check(request, Old(WORLD))
-        check(replace(request, algorithms=("chain",)), WORLD)
+    check(request, Old(WORLD))
+    check(replace(request, algorithms=("chain",)), WORLD)
 
 
 @pytest.mark.mpi(min_size=1)
 @pytest.mark.parametrize("collective", ["allreduce", "gather", "bcast", "barrier"])
 def test_symmetric_memory(collective: str, capsys: pytest.CaptureFixture[str]) -> None:
     flags = [collective, *QUICK, "--memory", "symmetric", "-r", str(WORLD.size - 1)]
-    if hasattr(Communicator, "empty"):
-        found = document(capsys, *flags)
-        assert found["config"]["memory"] == "symmetric"
-        assert found["out_of_bounds"]["okay"]
-        assert "hpcoll's buffers are symmetric memory, native's are ordinary" in found["notes"]
-    else:
-        assert bench(*flags) == 2
-        assert ("memory symmetric needs Communicator.empty" in capsys.readouterr().err) is (WORLD.rank == 0)
+    found = document(capsys, *flags)
+    assert found["config"]["memory"] == "symmetric"
+    assert found["out_of_bounds"]["okay"]
+    assert "hpcoll's buffers are symmetric memory, native's are ordinary" in found["notes"]
 
 
 @pytest.mark.mpi(min_size=1)

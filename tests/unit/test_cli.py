@@ -146,7 +146,7 @@ def test_memory_that_there_is_not_is_one_line(monkeypatch: pytest.MonkeyPatch, c
     def greedy(*arguments: object) -> None:
         bytearray(1 << 60)
 
-    monkeypatch.setattr("hpcoll.cli.show.draw", greedy)
+    monkeypatch.setattr("hpcoll.analysis.render.draw", greedy)
     assert main(["show", "allreduce/ring"]) == 2
     assert capsys.readouterr().err == "hpcoll: error: not enough memory: nothing says for what\n"
 

@@ -143,11 +143,11 @@ who waits for whom
   rank 1      Barrier(), 1st call on row                                                 rank 0
 
 ranks 0 and 1 wait for each other
-  rank 0 waits in Allreduce(float64[4096], op=SUM), the 1st call on MPI_COMM_WORLD, for rank 1
-  rank 1 waits in Barrier(), the 1st call on row, for rank 0
+  rank 0 waits in Allreduce(float64[4096], op=SUM), 1st call on MPI_COMM_WORLD, for rank 1
+  rank 1 waits in Barrier(), 1st call on row, for rank 0
 
-ranks 0 and 1 wait for each other: rank 0 in Allreduce(float64[4096], op=SUM) on MPI_COMM_WORLD;
-  rank 1 in Barrier() on row
+ranks 0 and 1 wait for each other: rank 0 in Allreduce(float64[4096], op=SUM), 1st call on
+  MPI_COMM_WORLD; rank 1 in Barrier(), 1st call on row
 """
 
 
@@ -210,7 +210,7 @@ def test_a_circle_across_calls_is_preferred(flight: Inspector) -> None:
 def test_a_circle_in_one_call(flight: Inspector) -> None:
     found, summary = flight.found(world(*([call(1, "waiting", awaits=[(rank + 1) % 3])] for rank in range(3)), doing="waits"))
     assert found["wait in one call"]["ranks"] == [[0, 2]]
-    assert summary.startswith("ranks 0-2 wait for each other in Allreduce(float64[4096], op=SUM), the 1st call on MPI_COMM_WORLD: messages")
+    assert summary.startswith("ranks 0-2 wait for each other in Allreduce(float64[4096], op=SUM), 1st call on MPI_COMM_WORLD: messages")
 
 
 def test_a_rank_without_a_record(flight: Inspector) -> None:

@@ -6,6 +6,6 @@
     session      all sizes and contenders of a run      measure      timing
     contenders   what is compared: rows of the report   traffic      bytes that calls move through memory
     cases        buffers and calls of a collective      results      percentiles and bandwidths
-    messages     sizes, contents, expected results      report       text, JSON and CSV
-    runs         results that were written before       plot         pictures
+    messages     sizes, contents, expected results      report       text and JSON
+    runs         earlier results, read                  plot         drawings
 """

@@ -1,4 +1,4 @@
-"""A collective as a benchmark case: its buffers, what they hold before and after, and how to call it.
+"""A collective as a benchmark case: its buffers, their contents before and after, and its call.
 
 Nothing here repeats what a collective means: inputs and answers are read from its pre- and postcondition
 (`hpcoll.schedules.collectives`), with one chunk per vector or one per block.
@@ -26,22 +26,13 @@ _POISON = 0xA5  # every byte that a call must overwrite
 
 @dataclass(frozen=True)
 class Case:
-    """One collective at one size, as one rank sees it.
-
-    Attributes:
-        collective: Name.
-        count: Elements of the vector, or of one block; 0 for a barrier.
-        dtype: Element type.
-        op: Operator, or None where nothing is combined.
-        root: Root, 0 where there is none.
-        rank, nranks: This rank, and how many there are.
-    """
+    """A collective at one size, as one rank sees it."""
 
     collective: str
-    count: int
+    count: int  # elements of the vector, or of one block; 0 for a barrier
     dtype: np.dtype
-    op: ReduceOp | None
-    root: int
+    op: ReduceOp | None  # None where nothing is combined
+    root: int  # 0 where there is none
     rank: int
     nranks: int
 
@@ -62,37 +53,25 @@ class Case:
 
 
 class Buffers(NamedTuple):
-    """Memory of one form of a call.
+    """Memory of one form of a call."""
 
-    Attributes:
-        source, target: What is read and written; the same array in place.
-        inputs, outputs: Where in them each chunk of INPUT and OUTPUT lies, in chunks.
-        in_place: Whether this rank passes ``MPI.IN_PLACE``.
-        device: Arrays on a GPU that the call gets instead; source and target are their images in host memory.
-    """
-
-    source: np.ndarray
-    target: np.ndarray
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    in_place: bool
-    device: Images | None = None
+    source: np.ndarray  # the array that is read; in place the same as ``target``
+    target: np.ndarray  # the array that is written
+    inputs: tuple[int, ...]  # for each input chunk its place in ``source``, in chunks
+    outputs: tuple[int, ...]  # for each output chunk its place in ``target``, in chunks
+    in_place: bool  # this rank passes ``MPI.IN_PLACE``
+    device: Images | None = None  # arrays on a GPU that the call gets instead; source and target are their images in host memory
 
 
 def room(case: Case) -> int:
-    """Elements of the largest buffer of any rank."""
+    """Return the number of elements of the largest buffer of any rank."""
     meaning = case.meaning
     wheres = [(rank, case.nranks, case.root, 1) for rank in range(case.nranks)]
     return case.count * max(max(meaning.ninputs(*where), meaning.noutputs(*where)) for where in wheres)
 
 
 def make_buffers(case: Case, side: str, memory: Sequence[np.ndarray] = ()) -> Buffers:
-    """Memory for a call, not filled.
-
-    Args:
-        case, side: Which call.
-        memory: Two arrays of at least `room` elements to lay the buffers into; none: ordinary memory.
-    """
+    """Return memory for a call, not filled: laid into two arrays of at least `room` elements, where these are given."""
     meaning, where = case.meaning, (case.rank, case.nranks, case.root, 1)
     ninputs, noutputs = meaning.ninputs(*where), meaning.noutputs(*where)
     inputs, outputs = list(range(ninputs)), list(range(noutputs))
@@ -111,34 +90,25 @@ def make_buffers(case: Case, side: str, memory: Sequence[np.ndarray] = ()) -> Bu
 
 
 def smaller(case: Case, buffers: Buffers, n: int) -> Iterator[tuple[Case, Buffers]]:
-    """Up to ``n`` calls in the memory of one, each with an element less than the one before."""
+    """Yield up to ``n`` calls in the memory of one, each with an element less than the one before."""
     for count in range(case.count, max(0, case.count - n), -1):
         one = replace(case, count=count)
         yield one, make_buffers(one, IN_PLACE if buffers.in_place else OUT_OF_PLACE, (buffers.source, buffers.target))
 
 
 def make_device_buffers(case: Case, side: str, gpu: Gpu, memory: Sequence[Any] = ()) -> Buffers:
-    """Memory for a call on GPU arrays, not filled.
-
-    Args:
-        case, side: Which call.
-        gpu: Where.
-        memory: Two GPU arrays of at least `room` elements to lay the buffers into; none: arrays of their own.
-    """
+    """Return memory for a call on GPU arrays, as `make_buffers`."""
     buffers = make_buffers(case, side, [pinned(gpu, room(case), case.dtype) for _ in range(2)])
-    together = buffers.source is buffers.target
-    arrays = []
-    for index, image in enumerate((buffers.source,) if together else (buffers.source, buffers.target)):
-        arrays.append(first_elements(memory[index], image.size) if memory else gpu_array(gpu, image.size, case.dtype))
-    return buffers._replace(device=Images(gpu, arrays[0], arrays[-1], buffers.source, buffers.target))
+    images = [buffers.source] if buffers.source is buffers.target else [buffers.source, buffers.target]
+    found = [gpu_array(gpu, image.size, case.dtype) for image in images] if not memory else list(map(first_elements, memory, images))
+    return buffers._replace(device=Images(gpu, found[0], found[-1], buffers.source, buffers.target))
 
 
 def fill(case: Case, buffers: Buffers) -> None:
     """Write this rank's input, and poison what the call must overwrite."""
     buffers.target.view(np.uint8)[:] = _POISON
-    for index, place in enumerate(buffers.inputs):
-        code = _code(case.meaning.input_item(case.rank, index), case.nranks)
-        repeat(contribution(code, case.rank, case.op, case.dtype).astype(case.dtype), _chunk(case, buffers.source, place))
+    for index, chunk in enumerate(_chunks(case, buffers.source, buffers.inputs)):
+        repeat(_input(case, index), chunk)
     if buffers.device:
         buffers.device.upload()
 
@@ -152,36 +122,27 @@ def calm(buffers: Buffers) -> None:
 
 
 def wrong_elements(case: Case, buffers: Buffers) -> int:
-    """Elements on this rank that are not what the collective promises; an input that was written to counts too."""
+    """Count the elements on this rank that are not as the collective promises, and those of an input that was written to."""
     meaning, wrong = case.meaning, 0
     if buffers.device:
         buffers.device.download()
-    for index, place in enumerate(buffers.outputs):
+    for index, chunk in enumerate(_chunks(case, buffers.target, buffers.outputs)):
         mask = meaning.wanted(case.rank, index, case.nranks, case.root)
         ranks = [rank for rank in range(case.nranks) if mask >> rank & 1]
         if ranks:
             code = _code(meaning.output_item(case.rank, index), case.nranks)
-            answer = combined(code, ranks, case.nranks, case.op, case.dtype)
-            wrong += count_wrong(_chunk(case, buffers.target, place), answer)
+            wrong += count_wrong(chunk, combined(code, ranks, case.nranks, case.op, case.dtype))
     if buffers.source is not buffers.target:
-        for index, place in enumerate(buffers.inputs):
-            code = _code(meaning.input_item(case.rank, index), case.nranks)
-            sent = contribution(code, case.rank, case.op, case.dtype).astype(case.dtype)
-            wrong += count_wrong(_chunk(case, buffers.source, place), sent)
+        wrong += sum(count_wrong(chunk, _input(case, i)) for i, chunk in enumerate(_chunks(case, buffers.source, buffers.inputs)))
     return wrong
 
 
 def bind(
     case: Case, buffers: Buffers, comm: MPI.Intracomm, op: Any, mode: str = BLOCKING, spec: str = BARE, **extras: Any
 ) -> Callable[[], Any]:  # fmt: skip
-    """The call, ready to be made again and again; what it returns depends on the mode.
+    """Return the call on a communicator, ready to be made again and again; its result depends on the mode.
 
-    Args:
-        comm: An `hpcoll.Communicator`, or any other communicator for the MPI library's own collective.
-        op: Operator as ``comm`` takes it; ignored where nothing is combined.
-        mode: Which of the collective's methods.
-        spec: How buffers are given: `hpcoll.cli.bench.modes.LIST` as ``[array, datatype]``.
-        extras: Keywords for an `hpcoll.Communicator`; those that are None are not passed.
+    ``op`` is an operator as ``comm`` takes it; ``extras`` are keywords for an `hpcoll.Communicator`, of which None is not passed.
     """
     row = BY_COLLECTIVE[case.collective]
     method = getattr(comm, method_in(row.name, mode))
@@ -199,14 +160,19 @@ def bind(
 
 
 def _array(case: Case, nchunks: int, memory: Sequence[np.ndarray]) -> np.ndarray:
-    count = nchunks * case.count
-    return memory[0][:count] if memory else np.empty(count, case.dtype)
+    return memory[0][: nchunks * case.count] if memory else np.empty(nchunks * case.count, case.dtype)
 
 
-def _chunk(case: Case, array: np.ndarray, place: int) -> np.ndarray:
-    return array[place * case.count : (place + 1) * case.count]
+def _chunks(case: Case, array: np.ndarray, places: Sequence[int]) -> Iterator[np.ndarray]:
+    return (array[place * case.count : (place + 1) * case.count] for place in places)
+
+
+def _input(case: Case, index: int) -> np.ndarray:
+    """Return one period of an input chunk of this rank."""
+    code = _code(case.meaning.input_item(case.rank, index), case.nranks)
+    return contribution(code, case.rank, case.op, case.dtype).astype(case.dtype)
 
 
 def _code(item: Hashable, nranks: int) -> int:
-    """Number of an item: the index of a block, or of a (sender, receiver) pair."""
+    """Return the number of an item: the index of a block, or of a (sender, receiver) pair."""
     return item[0] * nranks + item[1] if isinstance(item, tuple) else int(item)  # type: ignore[call-overload]

@@ -1,7 +1,7 @@
 """``hpcoll bench``: measures a collective under mpirun, every algorithm beside the MPI library's own, with answers checked.
 
-Flags, columns and JSON keys are those of nccl-tests where it has them. Drawing earlier results needs no MPI: what does is
-in `hpcoll.cli.bench.run` and imported only to measure.
+Flags, columns and JSON keys are those of nccl-tests where it has them. Drawing earlier results needs no MPI, which
+`hpcoll.cli.bench.run` imports.
 """
 
 import argparse
@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.cli import figures
 from hpcoll.cli.bench.messages import FACTOR, MAXBYTES, MINBYTES
 from hpcoll.cli.bench.modes import BARE, BLOCKING, LIST, MEMORIES, MODES, NEW, ORDINARY, SAME
-from hpcoll.cli.bench.plot import SUFFIXES, check_target, draw
+from hpcoll.cli.bench.plot import draw
 from hpcoll.cli.bench.report import FORMATS
 from hpcoll.cli.bench.runs import read_run
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -32,25 +33,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("-d", "--datatype", default="float", metavar="TYPE", help="int8 to uint64, half, bfloat16, float, double, complex64; default float")
     add("-r", "--root", type=int, default=0, metavar="RANK", help="root of a rooted collective; default 0")
     add("-n", "--iters", type=int, metavar="N", help="iterations; default: as many as fit a second per size, 5 to 1000")
-    add("-w", "--warmup_iters", type=int, metavar="N", help="calls before; default 20 for small messages, else 1")
-    add("-m", "--agg_iters", type=int, metavar="N", help="calls timed together; default: 100 us worth of small messages, else 1")
-    add("-c", "--check", type=int, default=1, choices=(0, 1), help="check the answers; default 1")
+    add("-w", "--warmup_iters", type=int, metavar="N", help="warm-up calls; default 20 for small messages, else 1")
+    add("-m", "--agg_iters", type=int, metavar="N", help="calls timed together; default: as many small ones as take 100 us, else 1")
+    add("-c", "--check", type=int, default=1, choices=(0, 1), help="1 checks the answers; default 1")
     add("-a", "--average", type=int, default=3, choices=(0, 1, 2, 3), help="time of rank 0, average, least, greatest; default 3")
     add("--algorithms", metavar="LIST", help="all, auto, or names with commas; native always runs beside them; default auto")
-    add("--mode", default=BLOCKING, choices=MODES, help="nonblocking: Ix, Wait; overlap: work between; persistent; init: X_init, Free too")
-    add("--memory", default=ORDINARY, choices=MEMORIES, help="of hpcoll's buffers; native's are always ordinary")
+    add("--mode", default=BLOCKING, choices=MODES, help="overlap: nonblocking with work before Wait; init: X_init and Free in each call")
+    add("--memory", default=ORDINARY, choices=MEMORIES, help="memory of hpcoll's buffers; native's are always ordinary")
     add("--sizes", default=SAME, choices=(SAME, NEW), help="new: each call is an element shorter than the last")
-    add("--spec", default=BARE, choices=(BARE, LIST), help="how buffers are given; list: [array, datatype]")
-    add("--memory-traffic", action="store_true", help="count the bytes that hpcoll's calls move, beside what the machine copies")
+    add("--spec", default=BARE, choices=(BARE, LIST), help="form of the buffers; list: [array, datatype]")
+    add("--memory-traffic", action="store_true", help="count the bytes that hpcoll's calls read and write, and compare with plain copies")
     add("--segment", metavar="SIZE", help="bytes per segment; default: hpcoll's choice")
-    add("--format", default="nccl", choices=tuple(FORMATS), help="default nccl")
+    add("--format", default="nccl", choices=tuple(FORMATS), help="nccl-tests' table, or JSON with its keys; default nccl")
     add("--output", type=Path, metavar="FILE", help="write to FILE, after every size, instead of the terminal")
-    add("--plot", type=Path, metavar="FILE", help=f"draw time and bandwidth too; FILE ends in {', '.join(SUFFIXES)}; needs matplotlib")
+    add("--plot", type=Path, metavar="FILE", help=f"also draw time and bandwidth; suffixes {', '.join(figures.SUFFIXES)}; needs matplotlib")
     add("--from", type=Path, action="append", dest="sources", metavar="FILE", help="draw a result of --format json instead; repeatable")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, or draw what was measured before."""
+    """Measure, or draw earlier results."""
     if arguments.sources:
         return _draw_earlier(arguments)
     if arguments.collective is None:
@@ -61,10 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _draw_earlier(arguments: argparse.Namespace) -> int:
-    """Draw files, with ``native`` and the algorithms named, or all."""
+    """Draw results from files: of ``native`` and the named algorithms, or of all."""
     if arguments.plot is None:
         raise ArgumentError("--from needs --plot FILE")
-    check_target(arguments.plot)
+    figures.check(arguments.plot)
     runs = [read_run(path) for path in arguments.sources]
     if arguments.algorithms not in (None, "all"):
         names = {NATIVE, *arguments.algorithms.split(",")}

@@ -1,13 +1,11 @@
 """The contenders of a run, each a row of the report: the MPI library's own collective, hpcoll's algorithms, for GPU arrays more.
 
-GPU arrays are sent by each route that ``HPCOLL_CUDA_PATH`` can force, from symmetric memory, by a copy on the host around the
-MPI library's own collective (that is ``native``, what a program without hpcoll writes), by that library itself where it is CUDA-aware,
-and by NCCL.
+GPU arrays are sent by each route that ``HPCOLL_CUDA_PATH`` can force, from symmetric memory, by the MPI library where it is
+CUDA-aware, and by NCCL. ``native`` copies them to the host around the library's collective, as a program without hpcoll does.
 """
 
-import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,9 +16,10 @@ from hpcoll.base.errors import HpcollError
 from hpcoll.cli.bench import nccl
 from hpcoll.cli.bench.cases import IN_PLACE, Buffers, Case, bind, room
 from hpcoll.cli.bench.device import gpu_array, own_gpu, rates
-from hpcoll.cli.bench.modes import BLOCKING, DEVICE, NONBLOCKING, ORDINARY, OVERLAP, SYMMETRIC
+from hpcoll.cli.bench.modes import BLOCKING, DEVICE, NONBLOCKING, ORDINARY, OVERLAP, SYMMETRIC, nothing
 from hpcoll.cli.bench.request import BenchRequest
 from hpcoll.cli.bench.results import AUTO
+from hpcoll.cli.doctor.gpus import cuda_awareness
 from hpcoll.comm.arguments.operators import to_native
 from hpcoll.comm.communicator import Communicator
 from hpcoll.runtime.gpu.device import Gpu
@@ -34,46 +33,29 @@ NATIVE_DIRECT, NCCL = f"{NATIVE}@gpu", "nccl"
 
 
 class Contender(NamedTuple):
-    """A row of the report.
-
-    Attributes:
-        name: In the report.
-        memory: Where the buffers lie: one of `hpcoll.cli.bench.modes.MEMORIES`, or `DEVICE_SYMMETRIC`.
-        bind: Makes the call.
-        comm: Whose ledger tells what ran; None where ``name`` says it.
-        serves: Whether there is such a call for a case and a side.
-    """
+    """A row of the report."""
 
     name: str
-    memory: str
-    bind: Bind
-    comm: Communicator | None = None
-    serves: Callable[[Case, str], bool] = lambda case, side: True
+    memory: str  # one of `hpcoll.cli.bench.modes.MEMORIES`, or `DEVICE_SYMMETRIC`
+    bind: Bind  # makes the call
+    comm: Communicator | None = None  # the communicator whose ledger tells what ran; None where ``name`` says it
+    serves: Callable[[Case, str], bool] = lambda case, side: True  # says whether there is such a call for a case and a side
 
 
 class Contenders(NamedTuple):
-    """All contenders of a run.
+    """All contenders of a run."""
 
-    Attributes:
-        rows: In the order of the report, `NATIVE` first.
-        notes: What is left out, and why.
-        gpu: Where GPU arrays lie, or None.
-        arrays: Two symmetric arrays by memory and side.
-        facts: About the machine, for the JSON report.
-        owned: Communicators that were made for the run.
-    """
-
-    rows: list[Contender]
-    notes: list[str]
-    gpu: Gpu | None
-    arrays: dict[tuple[str, str], tuple[Any, Any]]
-    facts: dict[str, Any]
-    owned: tuple[Communicator, ...] = ()
+    rows: list[Contender]  # in the order of the report, `NATIVE` first
+    notes: list[str]  # contenders that are left out, and why
+    gpu: Gpu | None  # holds the GPU arrays
+    arrays: dict[tuple[str, str], tuple[Any, Any]]  # two symmetric arrays by memory and side
+    facts: dict[str, Any]  # about the machine, for the JSON report
+    comms: Sequence[Communicator] = ()  # communicators of GPU arrays, which are freed with the arrays
 
     def free(self) -> None:
-        """Give back what was made for the run; collective."""
+        """Free the symmetric arrays, then the communicators; collective."""
         self.arrays.clear()
-        for comm in self.owned:
+        for comm in self.comms:
             comm.Free()
 
 
@@ -93,14 +75,7 @@ class _Around:
 
 
 def find_contenders(request: BenchRequest, largest: Case, world: MPI.Intracomm, problem: str) -> Contenders:
-    """All contenders of a run; collective.
-
-    Args:
-        request: What is measured.
-        largest: The largest case.
-        world: The MPI library's communicator; hpcoll's is made over it.
-        problem: Why the MPI library cannot serve it; the empty string when it can.
-    """
+    """Return all contenders of a run; collective. ``problem``: why the MPI library cannot serve it, or the empty string."""
     notes = [f"native is left out: {problem}"] if problem else []
     if request.memory == DEVICE:
         return _on_gpu(request, largest, world, notes)
@@ -117,44 +92,43 @@ def find_contenders(request: BenchRequest, largest: Case, world: MPI.Intracomm, 
 def _on_gpu(request: BenchRequest, largest: Case, world: MPI.Intracomm, notes: list[str]) -> Contenders:
     gpu, comm = own_gpu(), Communicator(world.Dup())
     rows = [] if notes else [Contender(NATIVE, DEVICE, partial(_around_native, request, world))]
-    if not notes and is_cuda_aware():
+    if not notes and cuda_awareness(str(MPI.__file__)):
         rows.append(Contender(NATIVE_DIRECT, DEVICE, _waited(_native(request, world), request, gpu)))
     other = nccl.connect(world, gpu, request.collective, request.dtype, request.op) if request.mode == BLOCKING else "it only blocks here"
     if isinstance(other, str):
         notes.append(f"nccl is left out: {other}")
     else:
         rows.append(Contender(NCCL, DEVICE, other.bind, None, lambda case, side: nccl.serves(case, side == IN_PLACE)))
-    comms = {"": comm, **{f"@{route}": _forced(world, gpu, route) for route in CUDA_PATHS if request.algorithms}}
-    arrays: dict[tuple[str, str], tuple[Any, Any]] = {}
+    comms, arrays = {"": comm}, dict[tuple[str, str], tuple[Any, Any]]()
     if request.algorithms:
+        for route in CUDA_PATHS:
+            made = _forced(world, gpu, route)
+            if isinstance(made, str):
+                notes.append(f"{', '.join(f'{name}@{route}' for name in request.algorithms)} is left out: {made}")
+            else:
+                comms[f"@{route}"] = made
         try:
             arrays = {(DEVICE_SYMMETRIC, side): _symmetric(largest, comm, device="cuda") for side in largest.sides}
         except HpcollError as error:
             notes.append(f"symmetric GPU memory is left out: {error}")
     for name in request.algorithms:
-        for suffix, one in comms.items():
-            if isinstance(one, str):
-                notes.append(f"{name}{suffix} is left out: {one}")
-            else:
-                rows.append(Contender(f"{name}{suffix}", DEVICE, _waited(_ours(request, one, name), request, gpu), one))
-        if arrays:
-            rows.append(Contender(f"{name}@symmetric", DEVICE_SYMMETRIC, _waited(_ours(request, comm, name), request, gpu), comm))
+        ways = [(suffix, DEVICE, one) for suffix, one in comms.items()] + ([("@symmetric", DEVICE_SYMMETRIC, comm)] if arrays else [])
+        rows += [Contender(name + suffix, memory, _waited(_ours(request, one, name), request, gpu), one) for suffix, memory, one in ways]
     notes.append("native copies GPU arrays to page-locked host memory, calls the MPI library, and copies back")
-    owned = tuple(one for one in comms.values() if not isinstance(one, str))
-    return Contenders(rows, notes, gpu, arrays, _link(world, gpu), owned)
+    return Contenders(rows, notes, gpu, arrays, _link(world, gpu), [*comms.values()])
 
 
 def _link(world: MPI.Intracomm, gpu: Gpu) -> dict[str, Any]:
-    """What the GPUs are and how fast they copy while nothing else runs; collective."""
+    """Return the model of the GPUs and the rates at which they copy while nothing else runs; collective."""
     bus_ids = world.allgather((MPI.Get_processor_name(), gpu.driver.bus_id(gpu.ordinal)))
-    found = rates(gpu)._asdict() if world.rank == 0 else {}
+    found = rates(gpu) if world.rank == 0 else {}
     major, minor = gpu.driver.version()
     facts = {"name": gpu.driver.device_name(gpu.ordinal), "driver": f"{major}.{minor}", "ngpus": len(set(bus_ids))}
     return {"gpu": facts | {"ranks_per_gpu": max(map(bus_ids.count, bus_ids))} | world.bcast(found)}
 
 
 def _forced(world: MPI.Intracomm, gpu: Gpu, route: str) -> Communicator | str:
-    """A communicator whose GPU arrays take one route, or on all ranks alike why there is none; collective."""
+    """Return a communicator whose GPU arrays take one route, or on all ranks the reason why there is none; collective."""
     before = os.environ.get(CUDA_PATH)
     os.environ[CUDA_PATH] = route
     problem = ""
@@ -172,13 +146,13 @@ def _forced(world: MPI.Intracomm, gpu: Gpu, route: str) -> Communicator | str:
 
 
 def _symmetric(largest: Case, comm: Any, **where: str) -> tuple[Any, Any]:
-    """Symmetric memory for all sizes; collective, with equal sizes on all ranks."""
+    """Return symmetric memory for all sizes; collective, with equal sizes on all ranks."""
     count = max(1, room(largest))
     return comm.empty(count, largest.dtype, **where), comm.empty(count, largest.dtype, **where)
 
 
 def _native(request: BenchRequest, world: MPI.Intracomm) -> Bind:
-    """mpi4py's own method: nothing of ours in between."""
+    """Bind mpi4py's own method, with nothing of hpcoll's in between."""
     op = to_native(request.op) if request.op else None
     return lambda case, buffers: bind(case, buffers, world, op, request.mode, request.spec)
 
@@ -190,29 +164,29 @@ def _ours(request: BenchRequest, comm: Communicator, name: str) -> Bind:
 
 
 def _waited(contender: Bind, request: BenchRequest, gpu: Gpu) -> Bind:
-    """A contender whose calls end with waiting for the default stream."""
+    """Return a contender whose calls end with waiting for the default stream."""
 
     def bound(case: Case, buffers: Buffers) -> Callable[[], Any]:
-        return _surrounded(contender(case, buffers), request.mode, _nothing, partial(gpu.driver, "cuStreamSynchronize", 0))
+        return _surrounded(contender(case, buffers), request.mode, nothing, partial(gpu.driver, "cuStreamSynchronize", 0))
 
     return bound
 
 
 def _around_native(request: BenchRequest, world: MPI.Intracomm, case: Case, buffers: Buffers) -> Callable[[], Any]:
-    """Copy to the host, call the MPI library, copy back: what this rank sends, and what it receives."""
+    """Bind a copy to the host of what this rank sends, the MPI library's call, and a copy back of what it receives."""
     images = buffers.device
     assert images is not None
     call = _native(request, world)(case, buffers._replace(device=None))
     given, result = (set() if not case.count else set(places) for places in (buffers.inputs, buffers.outputs))
     if case.meaning.always_in_place and given:
         result = set()  # it stays what it was
-    before = images.fetch(min(given) * case.count, (max(given) + 1) * case.count) if given else _nothing
-    after = images.store(min(result) * case.count, (max(result) + 1) * case.count) if result else _nothing
+    before = images.fetch(min(given) * case.count, (max(given) + 1) * case.count) if given else nothing
+    after = images.store(min(result) * case.count, (max(result) + 1) * case.count) if result else nothing
     return _surrounded(call, request.mode, before, after)
 
 
 def _surrounded(call: Callable[[], Any], mode: str, before: Callable[[], object], after: Callable[[], object]) -> Callable[[], Any]:
-    """A call, in any mode, with work before and after it."""
+    """Return a call, in any mode, with work before and after it."""
 
     def blocking() -> None:
         before()
@@ -227,12 +201,3 @@ def _surrounded(call: Callable[[], Any], mode: str, before: Callable[[], object]
         return blocking
     return started if mode in (NONBLOCKING, OVERLAP) else lambda: _Around(call(), before, after)
 
-
-def is_cuda_aware() -> bool:
-    """Whether the MPI library says that it takes GPU arrays."""
-    ask = getattr(ctypes.CDLL(MPI.__file__), "MPIX_Query_cuda_support", None)
-    return bool(ask and ask())
-
-
-def _nothing() -> None:
-    """No work."""

@@ -1,48 +1,30 @@
-"""Arrays in GPU memory for the benchmark, filled and checked through images of them on the host; how fast a GPU copies."""
+"""Arrays in GPU memory for the benchmark, filled and checked through images of them on the host; the rates at which a GPU copies."""
 
 import ctypes
 import importlib
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from hpcoll.runtime.gpu.device import Gpu, GpuArray, Memory, gpu_of
 from hpcoll.runtime.gpu.local_gpu import local_device
 
-_SCRIBBLE = 0x5A  # what a host image holds while the array on the GPU counts
+_SCRIBBLE = 0x5A  # content of a host image while the array on the GPU counts
 _LINK_NBYTES = 256 << 20  # several times the last cache of any GPU
 _LINK_COPIES, _LINK_TRIES = 8, 3
 
 
-class Rates(NamedTuple):
-    """Rates of one GPU while nothing else runs, in GB/s (1e9).
-
-    Attributes:
-        to_gpu, from_gpu: Of copies between page-locked host memory and the GPU.
-        copy: Of copies within the GPU; bytes read and bytes written both count.
-    """
-
-    to_gpu: float
-    from_gpu: float
-    copy: float
-
-
 class Images:
-    """Two arrays in GPU memory, which may be one, and their images in page-locked host memory.
-
-    Attributes:
-        source, target: Arrays on the GPU, which a call gets.
-        host_source, host_target: Their images.
-    """
+    """The two arrays in GPU memory that a call gets, which may be one, and their images in page-locked host memory."""
 
     def __init__(self, gpu: Gpu, source: Any, target: Any, host_source: np.ndarray, host_target: np.ndarray) -> None:
-        self._gpu, self.source, self.target, self.host_source, self.host_target = gpu, source, target, host_source, host_target
+        self._gpu, self.source, self.target = gpu, source, target
         self._pairs = [(source, host_source)] + ([(target, host_target)] if target is not source else [])
 
     def upload(self) -> None:
-        """Fill the arrays from their images, which then hold nothing of use."""
+        """Fill the arrays from their images, which are then overwritten."""
         for array, image in self._pairs:
             self._copy(address_of(array), image.ctypes.data, image.nbytes)
         self.synchronise()
@@ -56,15 +38,15 @@ class Images:
         self.synchronise()
 
     def fetch(self, first: int, end: int) -> Callable[[], None]:
-        """A call that reads elements of the source into its image."""
-        return self._part(self.source, self.host_source, first, end, from_gpu=True)
+        """Return a call that reads elements of the source into its image."""
+        return self._part(*self._pairs[0], first, end, from_gpu=True)
 
     def store(self, first: int, end: int) -> Callable[[], None]:
-        """A call that writes elements of the target from its image."""
-        return self._part(self.target, self.host_target, first, end, from_gpu=False)
+        """Return a call that writes elements of the target from its image."""
+        return self._part(*self._pairs[-1], first, end, from_gpu=False)
 
     def synchronise(self) -> None:
-        """Wait for what is on the default stream."""
+        """Wait for the default stream."""
         self._gpu.driver("cuStreamSynchronize", 0)
 
     def _part(self, array: Any, image: np.ndarray, first: int, end: int, *, from_gpu: bool) -> Callable[[], None]:
@@ -83,23 +65,19 @@ class Images:
 
 
 def own_gpu() -> Gpu:
-    """The GPU that `hpcoll.local_device` gives this rank, made current.
-
-    Raises:
-        DeviceError: there is none.
-    """
+    """Return the GPU that `hpcoll.local_device` gives this rank, made current; DeviceError where there is none."""
     gpu = gpu_of(local_device())
     gpu.enter()
     return gpu
 
 
 def address_of(array: Any) -> int:
-    """Where an array on the GPU lies."""
+    """Return the address of an array on the GPU."""
     return int(array.__cuda_array_interface__["data"][0])
 
 
 def gpu_array(gpu: Gpu, count: int, dtype: np.dtype) -> Any:
-    """An array as a user has it: CuPy's where CuPy is installed and knows the element type."""
+    """Return an array as a user has it: CuPy's where CuPy is installed and knows the element type."""
     try:
         cupy: Any = importlib.import_module("cupy")
         cupy.cuda.Device(gpu.ordinal).use()
@@ -108,28 +86,27 @@ def gpu_array(gpu: Gpu, count: int, dtype: np.dtype) -> Any:
         return GpuArray(Memory(gpu, count * dtype.itemsize), (count,), dtype)
 
 
-def first_elements(array: Any, count: int) -> Any:
-    """The beginning of an array on the GPU."""
-    return array[:count] if hasattr(array, "__getitem__") else GpuArray(array._memory, (count,), array.dtype)
+def first_elements(array: Any, image: np.ndarray) -> Any:
+    """Return the beginning of an array on the GPU, of the size of its image."""
+    return array[: image.size] if hasattr(array, "__getitem__") else GpuArray(array._memory, (image.size,), array.dtype)
 
 
 def pinned(gpu: Gpu, count: int, dtype: np.dtype) -> np.ndarray:
-    """An array in page-locked host memory."""
+    """Return an array in page-locked host memory."""
     memory = Memory(gpu, max(1, count * dtype.itemsize), pinned=True)
     holder = (ctypes.c_ubyte * memory.nbytes).from_address(memory.address)
     holder.memory = memory  # type: ignore[attr-defined]
     return np.ctypeslib.as_array(holder)[: count * dtype.itemsize].view(dtype)
 
 
-def rates(gpu: Gpu, nbytes: int = _LINK_NBYTES) -> Rates:
-    """Measure the GPU's copies."""
+def rates(gpu: Gpu, nbytes: int = _LINK_NBYTES) -> dict[str, float]:
+    """Measure copies from and to page-locked memory and within the GPU, in GB/s (1e9); of the last, bytes read and written count."""
     one, other = Memory(gpu, nbytes), Memory(gpu, nbytes)
     host = Memory(gpu, nbytes, pinned=True)
     ctypes.memset(host.address, 0, nbytes)
     stream = gpu.driver.stream()
 
     def rate(destination: Memory, source: Memory) -> float:
-        """GB/s, the best of a few tries."""
         best = float("inf")
         for _ in range(_LINK_TRIES):
             gpu.driver("cuStreamSynchronize", stream)
@@ -140,6 +117,6 @@ def rates(gpu: Gpu, nbytes: int = _LINK_NBYTES) -> Rates:
             best = min(best, perf_counter() - start)
         return _LINK_COPIES * nbytes / best / 1e9
 
-    found = Rates(rate(one, host), rate(host, one), 2 * rate(other, one))
+    found = {"to_gpu": rate(one, host), "from_gpu": rate(host, one), "copy": 2 * rate(other, one)}
     gpu.driver("cuStreamDestroy_v2", stream)
     return found

@@ -1,6 +1,6 @@
 """Timing of candidates side by side in one run: every round calls each of them once, in an order drawn anew.
 
-So whatever disturbs the machine disturbs all alike, and the ratio of two medians means something. All ranks draw the same
+So a disturbance of the machine disturbs all alike, and the ratio of two medians means something. All ranks draw the same
 order; before each timing they meet in a barrier that is not timed.
 """
 
@@ -26,32 +26,18 @@ _SEED = 20260
 
 @dataclass(frozen=True)
 class Pace:
-    """How long to measure.
+    """The length of a measurement."""
 
-    Attributes:
-        rounds: Rounds per size; None: as many as fit ``budget_s``, between 5 and 1000.
-        warmup: Calls of each candidate before; None: 20 for small messages, 1 for others.
-        batch: Calls per timing; None: enough for ``batch_s`` where the message is small, else 1.
-        batch_s: Seconds that a batch takes at least.
-        budget_s: Seconds per size.
-        average: Which rank's time counts: 0 rank 0's, 1 the average, 2 the least, 3 the greatest.
-    """
-
-    rounds: int | None = None
-    warmup: int | None = None
-    batch: int | None = None
-    batch_s: float = BATCH_S
-    budget_s: float = 1.0
-    average: int = 3
+    rounds: int | None = None  # rounds per size; None: as many as fit ``budget_s``, between 5 and 1000
+    warmup: int | None = None  # calls of each candidate before; None: 20 for small messages, 1 for others
+    batch: int | None = None  # calls per timing; None: enough for ``batch_s`` where the message is small, else 1
+    batch_s: float = BATCH_S  # seconds that a batch takes at least
+    budget_s: float = 1.0  # seconds per size
+    average: int = 3  # the time that counts: 0 rank 0's, 1 the average, 2 the least, 3 the greatest
 
 
 class Times(NamedTuple):
-    """What was measured.
-
-    Attributes:
-        seconds: Time per call, ``[candidate, round]``; equal on all ranks.
-        batch: Calls per timing.
-    """
+    """Seconds per call, ``[candidate, round]``, equal on all ranks, and the calls per timing."""
 
     seconds: np.ndarray
     batch: int
@@ -63,8 +49,9 @@ def measure(comm: MPI.Intracomm, calls: Sequence[Call], nbytes: int, pace: Pace)
     warmup = pace.warmup if pace.warmup is not None else 20 if small else 1
     estimates = np.array([_timed(comm, call, max(1, warmup)) for call in calls])
     comm.Allreduce(MPI.IN_PLACE, estimates, op=MPI.MAX)
-    batch = pace.batch or (_batch(float(estimates.min()), pace.batch_s) if small else 1)
-    rounds = pace.rounds or _rounds(estimates * batch, pace.budget_s)
+    enough = int(np.clip(-(-pace.batch_s // max(float(estimates.min()), 1e-9)), 1, MAX_BATCH)) if small else 1
+    batch = pace.batch or enough
+    rounds = pace.rounds or int(np.clip(pace.budget_s / float((estimates * batch + BARRIER_S).sum()), *ROUNDS))
     seconds = np.empty((len(calls), rounds))
     order, dice = list(range(len(calls))), random.Random(_SEED)
     collecting = gc.isenabled()
@@ -81,7 +68,7 @@ def measure(comm: MPI.Intracomm, calls: Sequence[Call], nbytes: int, pace: Pace)
 
 
 def over_ranks(comm: MPI.Intracomm, seconds: np.ndarray, average: int) -> np.ndarray:
-    """One time from those of all ranks; ``average`` as in `Pace`."""
+    """Return one time from the times of all ranks, where ``average`` is as in `Pace`."""
     if average == 0:
         comm.Bcast(seconds, root=0)
         return seconds
@@ -90,17 +77,9 @@ def over_ranks(comm: MPI.Intracomm, seconds: np.ndarray, average: int) -> np.nda
 
 
 def _timed(comm: MPI.Intracomm, call: Call, batch: int) -> float:
-    """Seconds per call of ``batch`` calls back to back."""
+    """Return the seconds per call of ``batch`` calls back to back."""
     comm.Barrier()
     start = perf_counter()
     for _ in range(batch):
         call()
     return (perf_counter() - start) / batch
-
-
-def _batch(estimate: float, batch_s: float) -> int:
-    return min(MAX_BATCH, max(1, -int(-batch_s // max(estimate, 1e-9))))
-
-
-def _rounds(estimates: np.ndarray, budget_s: float) -> int:
-    return int(np.clip(budget_s / float((estimates + BARRIER_S).sum()), *ROUNDS))

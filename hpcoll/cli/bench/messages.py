@@ -1,12 +1,10 @@
 """The messages of a benchmark: their sizes, their contents, and the results that they must have. NumPy only.
 
-Contents are small integers, so that every sum is exact.
-
-Data repeats after a prime number of elements, so that the expected answer of any count and any number of ranks is computed
-on a few hundred elements, while data that lands in the wrong place still differs.
+Contents are small integers, so that every sum is exact. They repeat after a prime number of elements: the expected answer is
+computed on a few hundred elements, while data that lands in the wrong place still differs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import reduce
 
 import ml_dtypes
@@ -34,10 +32,7 @@ _UFUNCS = {
 
 
 def find_dtype(name: str) -> np.dtype:
-    """Element type by its NumPy name, or by nccl-tests' ``half``, ``float``, ``double``.
-
-    Raises:
-        ArgumentError: unknown name; lists those there are.
+    """Return an element type by its NumPy name, or by nccl-tests' ``half``, ``float``, ``double``; ArgumentError lists the names.
 
     >>> find_dtype("float"), find_dtype("int8")
     (dtype('float32'), dtype('int8'))
@@ -48,27 +43,22 @@ def find_dtype(name: str) -> np.dtype:
 
 
 def type_name(dtype: np.dtype) -> str:
-    """Name that nccl-tests prints for an element type."""
+    """Return the name that nccl-tests prints for an element type."""
     return next((short for short, name in _NICKNAMES.items() if name == dtype.name), dtype.name)
 
 
 def find_op(name: str) -> ReduceOp:
-    """Operator by name.
-
-    Raises:
-        ArgumentError: unknown name; lists those there are.
-    """
+    """Return an operator by name; an unknown one raises ArgumentError, which lists the names."""
     if name not in OPERATORS:
         raise ArgumentError(f"op must be one of {', '.join(OPERATORS)}, got {quoted(name)}")
     return OPERATORS[name]
 
 
 def contribution(code: int, rank: int, op: ReduceOp | None, dtype: np.dtype) -> np.ndarray:
-    """One period of what ``rank`` contributes to the item with number ``code``.
+    """Return one period of a rank's contribution to the item with number ``code``.
 
-    Returns:
-        ``PERIOD`` values 0 to 10 (products: 1, 2 or i) in a type that loses nothing: the element type itself, but float64 and
-        complex128 for shorter floating types.
+    Its `PERIOD` values are 0 to 10 (products: 1, 2 or i). Their type loses nothing: it is the element type itself, but float64
+    and complex128 for shorter floating types.
     """
     index = (np.arange(PERIOD) + 101 * code + 31 * rank) % PERIOD
     small = index * index % PERIOD % 11
@@ -81,7 +71,7 @@ def contribution(code: int, rank: int, op: ReduceOp | None, dtype: np.dtype) -> 
 
 
 def combined(code: int, ranks: Sequence[int], nranks: int, op: ReduceOp | None, dtype: np.dtype) -> np.ndarray:
-    """One period of the answer: the contributions of ``ranks`` to an item, rounded once to ``dtype``."""
+    """Return one period of the answer: the contributions of ``ranks`` to an item, rounded once to ``dtype``."""
     parts = [contribution(code, rank, op, dtype) for rank in ranks]
     if op is not None:
         with np.errstate(over="ignore"):
@@ -92,7 +82,7 @@ def combined(code: int, ranks: Sequence[int], nranks: int, op: ReduceOp | None, 
 
 
 def count_wrong(found: np.ndarray, period: np.ndarray) -> int:
-    """Elements of ``found`` that differ from an endless repetition of ``period``."""
+    """Count the elements of ``found`` that differ from an endless repetition of ``period``."""
     if found.dtype == np.bool_:  # a byte that is neither 0 nor 1 is wrong, whatever NumPy makes of it
         found, period = found.view(np.uint8), period.view(np.uint8)
     whole = found.size // period.size * period.size
@@ -108,36 +98,20 @@ def repeat(period: np.ndarray, target: np.ndarray) -> None:
 
 
 def _wide(dtype: np.dtype) -> np.dtype:
-    """A type in which small integers stay exact under all operators."""
+    """Return a type in which small integers stay exact under all operators."""
     if kind(dtype) not in "fc":
         return dtype
     return np.promote_types(working_dtype(dtype), np.complex128 if kind(dtype) == "c" else np.float64)
 
 
-def sizes(minbytes: int, maxbytes: int, stepbytes: int = 0, factor: int = 0) -> Iterator[int]:
-    """Sizes from ``minbytes`` to ``maxbytes``: by adding ``stepbytes >= 1``, or else by multiplying with ``factor >= 2``.
-
-    >>> list(sizes(8, 64, factor=2)), list(sizes(8, 20, stepbytes=6))
-    ([8, 16, 32, 64], [8, 14, 20])
-    """
-    assert minbytes >= 1, minbytes
-    assert stepbytes >= 1 or factor >= 2, (stepbytes, factor)
-    size = minbytes
-    while size <= maxbytes:
-        yield size
-        size = size + stepbytes if stepbytes else size * factor
-
-
 def sizes_of(minbytes: str, maxbytes: str | None, stepbytes: str | None, factor: int) -> tuple[int, ...]:
-    """Sizes from texts such as ``"64K"``, as ``hpcoll bench`` takes them.
+    """Return the sizes that the options of ``hpcoll bench`` ask for, ascending, or raise ArgumentError.
 
-    Args:
-        minbytes, maxbytes: Least and greatest size; None: `MAXBYTES`, or ``minbytes`` if that is more.
-        stepbytes: Distance of two sizes, or None.
-        factor: Ratio of two sizes, when there is no distance; at least 2.
+    Without ``maxbytes`` they go up to `MAXBYTES`, or ``minbytes`` if that is more; without ``stepbytes``, each is ``factor`` times
+    the one before.
 
-    Raises:
-        ArgumentError: not a size, an empty range, a step below 1, or more than `MAX_SIZES` sizes.
+    >>> sizes_of("8", "64", None, 2), sizes_of("8", "20", "6", 2)
+    ((8, 16, 32, 64), (8, 14, 20))
     """
     least = parse_nbytes(minbytes)
     greatest = max(least, parse_nbytes(MAXBYTES)) if maxbytes is None else parse_nbytes(maxbytes)
@@ -145,7 +119,12 @@ def sizes_of(minbytes: str, maxbytes: str | None, stepbytes: str | None, factor:
     if not 1 <= least <= greatest:
         raise ArgumentError(f"sizes need 1 <= minbytes <= maxbytes, got {least} and {greatest}")
     if factor < 2 or (stepbytes is not None and step < 1):
-        raise ArgumentError("stepfactor must be at least 2 and stepbytes at least 1")
+        raise ArgumentError(f"stepfactor must be at least 2 and stepbytes at least 1, got {factor} and {step}")
     if step and (greatest - least) // step >= MAX_SIZES:
         raise ArgumentError(f"stepbytes makes {(greatest - least) // step + 1} sizes, at most {MAX_SIZES} are measured")
-    return tuple(sizes(least, greatest, step, factor))
+    if step:
+        return tuple(range(least, greatest + 1, step))
+    sizes = [least]
+    while sizes[-1] * factor <= greatest:
+        sizes.append(sizes[-1] * factor)
+    return tuple(sizes)

@@ -1,4 +1,4 @@
-"""How a collective is called: blocking, by a persistent request or one made for each call, nonblocking, with work meanwhile. No MPI.
+"""Modes of a collective call: blocking, persistent, a persistent request made anew for each call, nonblocking, with work meanwhile. No MPI.
 
 mpi4py's names tell the modes apart: ``Allreduce``, ``Allreduce_init``, ``Iallreduce``.
 """
@@ -21,21 +21,15 @@ Call = Callable[[], object]
 
 
 class CallMode(NamedTuple):
-    """One way to make a call.
+    """A call in one mode."""
 
-    Attributes:
-        start: Returns a request in the modes that have one per call; else the same as ``call``.
-        call: From start to end.
-        free: Gives back what the form holds; collective for a persistent one.
-    """
-
-    start: Callable[[], Any]
-    call: Call
-    free: Call
+    start: Callable[[], Any]  # returns a request in the modes that have one per call; else the same as ``call``
+    call: Call  # the whole call, from start to end
+    free: Call  # frees what the call holds; collective in persistent mode
 
 
 def method_in(name: str, mode: str) -> str:
-    """Name of a method in a mode, from the blocking one's.
+    """Return the name of a method in a mode, from the blocking one's.
 
     >>> [method_in("Reduce_scatter_block", mode) for mode in MODES[1:3]]
     ['Reduce_scatter_block_init', 'Ireduce_scatter_block']
@@ -45,10 +39,10 @@ def method_in(name: str, mode: str) -> str:
     return f"{name}_init" if mode in (PERSISTENT, INIT) else f"I{name[0].lower()}{name[1:]}"
 
 
-def form(bound: Callable[[], Any], mode: str) -> CallMode:
-    """The form of a bound method; in persistent mode it makes the request, which is collective."""
+def in_mode(bound: Callable[[], Any], mode: str) -> CallMode:
+    """Return a bound method as a call in a mode; in persistent mode this makes the request, which is collective."""
     if mode == BLOCKING:
-        return CallMode(bound, bound, _nothing)
+        return CallMode(bound, bound, nothing)
     if mode == PERSISTENT:
         request = bound()
 
@@ -65,22 +59,18 @@ def form(bound: Callable[[], Any], mode: str) -> CallMode:
             request.Wait()
             request.Free()
 
-        return CallMode(once, once, _nothing)
-    return CallMode(bound, lambda: bound().Wait(), _nothing)
+        return CallMode(once, once, nothing)
+    return CallMode(bound, lambda: bound().Wait(), nothing)
 
 
 def cycled(calls: Sequence[Call]) -> Call:
-    """One of several calls after the other, over and over."""
+    """Return a call that makes one of several after the other, over and over."""
     following = cycle(calls)
-
-    def call() -> object:
-        return next(following)()
-
-    return call
+    return lambda: next(following)()
 
 
 def work(slices: int) -> Call:
-    """NumPy work of ``slices`` passes over arrays in the first cache; allocates nothing and calls no MPI."""
+    """Return NumPy work of ``slices`` passes over arrays in the first cache; it allocates nothing and calls no MPI."""
     values, ones = np.ones(_SLICE), np.ones(_SLICE)
 
     def passes() -> None:
@@ -91,7 +81,7 @@ def work(slices: int) -> Call:
 
 
 def overlapped(start: Callable[[], Any], meanwhile: Call) -> Call:
-    """Start, work, wait."""
+    """Return a call that starts a request, works, and waits."""
 
     def both() -> None:
         request = start()
@@ -102,13 +92,9 @@ def overlapped(start: Callable[[], Any], meanwhile: Call) -> Call:
 
 
 def hidden_share(comm: np.ndarray, alone: np.ndarray, both: np.ndarray) -> float:
-    """Share of the shorter of two things that vanishes when they overlap: 1 all of it, 0 none, below 0 when they hinder each other.
+    """Return the share of the shorter of communication and work that vanishes when they overlap, from their times in each round.
 
-    Args:
-        comm, alone, both: Times of the communication, of the work, and of both at once, in the same rounds.
-
-    Returns:
-        The median over rounds; noise may carry it a little above 1.
+    It is 1 where all of it vanishes, 0 where nothing does, below 0 where they hinder each other; noise may carry it a little above 1.
 
     >>> hidden_share(np.array([4.0]), np.array([5.0]), np.array([6.0]))
     0.75
@@ -116,5 +102,5 @@ def hidden_share(comm: np.ndarray, alone: np.ndarray, both: np.ndarray) -> float
     return float(np.median((comm + alone - both) / np.minimum(comm, alone)))
 
 
-def _nothing() -> None:
-    """What a form that holds nothing gives back."""
+def nothing() -> None:
+    """Do nothing."""

@@ -1,6 +1,6 @@
 """NCCL as a candidate of the benchmark, through its C library, wherever a Python package has put it.
 
-It takes one rank per GPU, arrays in GPU memory, and works on a stream; the caller waits for that.
+NCCL takes one rank per GPU and arrays in GPU memory. It works on a stream, for which the caller waits.
 """
 
 import ctypes
@@ -36,8 +36,7 @@ class _Id(ctypes.Structure):
 
 _P, _N, _I = c_void_p, c_size_t, c_int
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
-    "ncclGetUniqueId": (POINTER(_Id),), "ncclCommInitRank": (POINTER(_P), _I, _Id, _I), "ncclCommDestroy": (_P,),
-    "ncclGetVersion": (POINTER(_I),), "ncclGroupStart": (), "ncclGroupEnd": (),
+    "ncclGetUniqueId": (POINTER(_Id),), "ncclCommInitRank": (POINTER(_P), _I, _Id, _I), "ncclGroupStart": (), "ncclGroupEnd": (),
     "ncclAllReduce": (_P, _P, _N, _I, _I, _P, _P), "ncclReduce": (_P, _P, _N, _I, _I, _I, _P, _P),
     "ncclReduceScatter": (_P, _P, _N, _I, _I, _P, _P), "ncclAllGather": (_P, _P, _N, _I, _P, _P),
     "ncclBcast": (_P, _N, _I, _I, _P, _P), "ncclSend": (_P, _N, _I, _I, _P, _P), "ncclRecv": (_P, _N, _I, _I, _P, _P),
@@ -45,32 +44,27 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
 
 
 class Nccl:
-    """A communicator of NCCL over all ranks of an MPI communicator; made collectively.
-
-    Attributes:
-        version: As "2.28.3".
-    """
+    """A communicator of NCCL over all ranks of an MPI communicator; made collectively."""
 
     def __init__(self, library: Any, world: MPI.Intracomm, gpu: Gpu) -> None:
         self._library, self._gpu, self._stream, self._comm = library, gpu, gpu.driver.stream(), _P()
         for name, types in _FUNCTIONS.items():
             function = getattr(library, name)
             function.argtypes, function.restype = types, _I
-        number, mine = _I(), _Id()
-        self("ncclGetVersion", ctypes.byref(number))
-        self.version = f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
+        mine = _Id()
         if world.rank == 0:
             self("ncclGetUniqueId", ctypes.byref(mine))
         mine = _Id.from_buffer_copy(world.bcast(bytes(mine)))
         self("ncclCommInitRank", ctypes.byref(self._comm), world.size, mine, world.rank)
 
     def __call__(self, name: str, *arguments: Any) -> None:
+        """Call a function of the library."""
         code = getattr(self._library, name)(*arguments)
         if code:
             raise DeviceError(f"{name} failed with {code}", code=code)
 
     def bind(self, case: Case, buffers: Buffers) -> Callable[[], None]:
-        """The call, which returns when its work is done."""
+        """Return the call, which ends when its work is done."""
         assert buffers.device is not None
         source, target = address_of(buffers.device.source), address_of(buffers.device.target)
         dtype = _TYPES[case.dtype.name]
@@ -100,18 +94,14 @@ class Nccl:
             self("ncclRecv", target + peer * step, case.count, dtype, peer, *tail)
         self("ncclGroupEnd")
 
-    def free(self) -> None:
-        """Free the communicator; collective."""
-        self("ncclCommDestroy", self._comm)
-
 
 def serves(case: Case, in_place: bool) -> bool:
-    """Whether NCCL has such a call."""
+    """Say whether NCCL has such a call."""
     return case.collective in (_PLACES if in_place else _SERVED)
 
 
 def connect(world: MPI.Intracomm, gpu: Gpu, collective: str, dtype: np.dtype, op: ReduceOp | None) -> Nccl | str:
-    """A communicator, or on all ranks alike why there is none; collective."""
+    """Return a communicator, or on all ranks the reason why there is none; collective."""
     bus_ids = world.allgather((MPI.Get_processor_name(), gpu.driver.bus_id(gpu.ordinal)))
     if len(set(bus_ids)) < world.size:
         return "it refuses several ranks per GPU"
@@ -129,7 +119,7 @@ def connect(world: MPI.Intracomm, gpu: Gpu, collective: str, dtype: np.dtype, op
 
 
 def _find() -> Any:
-    """The library, or None."""
+    """Return the library, or None."""
     places = [Path(_LIBRARY)]
     for package in _PACKAGES:
         try:

@@ -1,26 +1,21 @@
-"""Draws results as SVG, PNG or PDF: time, and bandwidth or hidden share, against message size. No MPI; needs matplotlib.
+"""Drawings of results: time, and bandwidth or hidden share, against message size. No MPI; needs matplotlib.
 
-One colour per algorithm, black and dashed for the MPI library's own, and its name at the end; thinner lines are calls in place; markers
-tell runs apart. Of many algorithms those are faded, and not drawn in place, that are nowhere among the best.
-It draws JSON documents, of this run or of earlier ones, through matplotlib's objects: no display, no state of pyplot.
+Each algorithm has a colour, with its name at the curve's end; the MPI library's own is black and dashed. Thinner lines are calls
+in place; markers tell runs apart. Of many algorithms, those that are nowhere the fastest are faded, and not drawn in place.
+matplotlib's objects draw it: no display, no state of pyplot.
 """
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import cycle, groupby
 from pathlib import Path
 from typing import Any
 
-from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import quoted
 from hpcoll.base.units import format_nbytes
-from hpcoll.cli import output
 from hpcoll.cli.bench.results import AUTO
 from hpcoll.cli.bench.runs import BANDWIDTH, HIDDEN, IN_PLACE, OUT_OF_PLACE, TIME, Line, Run
-from hpcoll.cli.curves import colours, label_ends
+from hpcoll.cli.figures import SIZE, colours, label_ends, write
 from hpcoll.selection.config import NATIVE
 
-SUFFIXES = (".svg", ".png", ".pdf")
-_SIZE, _DPI = (12, 5), 150  # inches; dots per inch of a PNG
 _TICKS = 8  # labels below an axis, about
 _MARKERS = "osD^vP*X"  # one per run
 _STYLES = {OUT_OF_PLACE: {"linewidth": 1.8, "markersize": 4.5}, IN_PLACE: {"linewidth": 0.7, "markersize": 2.2}}
@@ -30,31 +25,8 @@ _FADED = {"alpha": 0.3, "linewidth": 1.0, "markersize": 2.2}
 _HIDDEN_RANGE = -100, 120  # percent; noise at small sizes would spoil the scale
 
 
-def check_target(path: Path) -> None:
-    """Find out whether a drawing can be written to ``path``.
-
-    Raises:
-        ArgumentError: no matplotlib, an extension that is not drawn, or a place that cannot be written.
-    """
-    if path.suffix.lower() not in SUFFIXES:
-        raise ArgumentError(f"plot file must end in {', '.join(SUFFIXES)}, got {quoted(str(path))}")
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise ArgumentError(f"plot needs matplotlib ({error}): pip install 'hpcoll[plot]'") from None
-    output.check(path)
-
-
 def draw(runs: Sequence[Run], path: Path) -> None:
-    """Draw runs into a file; `check_target` has been called.
-
-    Args:
-        runs: At least one; what they have in common makes the title, what differs the legend.
-        path: File; its extension says which type.
-
-    Raises:
-        ArgumentError: the file cannot be written.
-    """
+    """Draw runs into a file for which `hpcoll.cli.figures.check` was called; raises as `hpcoll.cli.figures.write`."""
     from matplotlib import rc_context
 
     with rc_context({"text.parse_math": False}):  # names may have dollar signs
@@ -62,6 +34,7 @@ def draw(runs: Sequence[Run], path: Path) -> None:
 
 
 def _draw(runs: Sequence[Run], path: Path) -> None:
+    """Draw runs: the facts that they have in common make the title, those in which they differ the legend."""
     from matplotlib.figure import Figure
 
     columns = list(zip(*(run.facts for run in runs)))
@@ -70,13 +43,13 @@ def _draw(runs: Sequence[Run], path: Path) -> None:
     labels = [label if labels.count(label) == 1 else " ".join(filter(None, [label, run.name])) for label, run in zip(labels, runs)]
     best, shades = _best(runs), colours(dict.fromkeys(line.algorithm for run in runs for line in run.lines if line.algorithm != NATIVE))
     shades[NATIVE] = "black"
-    figure = Figure(figsize=_SIZE, layout="constrained")
+    figure = Figure(figsize=SIZE, layout="constrained")
     figure.suptitle(", ".join(common))
     kinds = TIME, HIDDEN if all(HIDDEN in run.kinds for run in runs) else BANDWIDTH
     panels = figure.subplots(1, 2)
     ends: dict[str, dict[str, tuple[float, str]]] = {kind: {} for kind in kinds}
     for axes, kind in zip(panels, kinds):
-        for run, marker in zip(runs, _cycle(_MARKERS, len(runs))):
+        for run, marker in zip(runs, cycle(_MARKERS)):
             for line in (line for line in run.lines if line.algorithm in best or line.side == OUT_OF_PLACE):
                 end = _draw_line(axes, line, kind, shades[line.algorithm], marker, faded=line.algorithm not in best)
                 ends[kind].setdefault(line.algorithm, (end, shades[line.algorithm]))
@@ -84,11 +57,11 @@ def _draw(runs: Sequence[Run], path: Path) -> None:
     figure.legend(handles=_legend(runs, labels), loc="outside lower center", ncols=4, frameon=False)
     for axes, kind in zip(panels, kinds):
         label_ends(axes, ends[kind])
-    output.write_figure(path, figure, _DPI)
+    write(path, figure)
 
 
 def _best(runs: Sequence[Run]) -> set[str]:
-    """Names of the library's own, the automatic choice, and what is the fastest at a size out of place; all names when they are few."""
+    """Return ``native``, ``auto`` and the algorithms that are the fastest at some size out of place; all names when they are few."""
     names = {line.algorithm for run in runs for line in run.lines}
     if len(names) <= _FEW:
         return names
@@ -101,17 +74,18 @@ def _best(runs: Sequence[Run]) -> set[str]:
 
 
 def _draw_line(axes: Any, line: Line, kind: str, colour: str, marker: str, *, faded: bool) -> float:
-    """Draw a curve; its last value."""
+    """Draw a curve, and return its last value."""
     scale = 100 if kind == HIDDEN else 1
     values = [scale * value for value in line.values[kind]]
     top = 3 if line.algorithm == NATIVE else 2
     style = _FADED if faded else _STYLES[line.side]
-    axes.plot(line.sizes, values, color=colour, linestyle=_dashes(line.algorithm), marker=marker, zorder=top, **style)
+    dashes: Any = (0, (4, 2)) if line.algorithm == NATIVE else "solid"
+    axes.plot(line.sizes, values, color=colour, linestyle=dashes, marker=marker, zorder=top, **style)
     return values[-1]
 
 
 def ticks(sizes: Sequence[int]) -> list[int]:
-    """Sizes to label: of those measured, ascending, as many as have room on a logarithmic axis; with the least.
+    """Return sizes to label: as many of the measured ones, which ascend, as have room on a logarithmic axis.
 
     >>> ticks([8, 64, 512]), ticks([1 << i for i in range(20)])
     ([8, 64, 512], [1, 8, 64, 512, 4096, 32768, 262144])
@@ -124,7 +98,7 @@ def ticks(sizes: Sequence[int]) -> list[int]:
 
 
 def _finish(axes: Any, kind: str, sizes: Sequence[int]) -> None:
-    """Scales, ticks and labels of one panel."""
+    """Set scales, ticks and labels of one panel."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.set_xscale("log", base=2)
@@ -148,23 +122,14 @@ def _finish(axes: Any, kind: str, sizes: Sequence[int]) -> None:
 
 
 def _legend(runs: Sequence[Run], labels: Sequence[str]) -> list[Any]:
-    """Entries for the runs when there are several, then for the two forms."""
+    """Return entries for the runs when there are several, then for the two sides."""
     from matplotlib.lines import Line2D
 
     usual, thin = _STYLES.values()
     found = []
     if len(runs) > 1:
-        markers = _cycle(_MARKERS, len(runs))
-        found += [Line2D([], [], color="0.4", linestyle="none", marker=m, label=label) for m, label in zip(markers, labels)]
+        found += [Line2D([], [], color="0.4", linestyle="none", marker=m, label=label) for m, label in zip(cycle(_MARKERS), labels)]
     if len({line.side for run in runs for line in run.lines}) > 1:
         names = ("out of place", usual), ("in place", thin)
         found += [Line2D([], [], color="0.4", linewidth=style["linewidth"], label=label) for label, style in names]
     return found
-
-
-def _dashes(algorithm: str) -> Any:
-    return (0, (4, 2)) if algorithm == NATIVE else "solid"
-
-
-def _cycle(text: str, count: int) -> list[str]:
-    return [text[i % len(text)] for i in range(count)]

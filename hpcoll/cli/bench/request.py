@@ -1,4 +1,4 @@
-"""What a run measures, and whether this version and the MPI library can."""
+"""The request of a benchmark run: what it measures, and checks that the machine and the MPI library can."""
 
 from dataclasses import dataclass, replace
 
@@ -9,51 +9,36 @@ from hpcoll.base.errors import ArgumentError, HpcollError
 from hpcoll.base.machine import left_nbytes
 from hpcoll.base.ops import ReduceOp
 from hpcoll.base.units import format_nbytes
+from hpcoll.cli.all_ranks import refuse
 from hpcoll.cli.bench.cases import OUT_OF_PLACE, Case, bind, fill, make_buffers
 from hpcoll.cli.bench.device import own_gpu
 from hpcoll.cli.bench.measure import Pace
-from hpcoll.cli.bench.modes import BARE, BLOCKING, DEVICE, NEW, ORDINARY, SAME, SYMMETRIC, form, method_in
-from hpcoll.cli.bench.results import AUTO
+from hpcoll.cli.bench.modes import BARE, BLOCKING, DEVICE, NEW, ORDINARY, SAME, in_mode, method_in
 from hpcoll.comm.arguments.methods import BY_COLLECTIVE
 from hpcoll.comm.arguments.operators import to_native
-from hpcoll.comm.communicator import Communicator
 from hpcoll.schedules.collectives import COLLECTIVES
 
-_MISSING = (MPI.Exception, NotImplementedError, AttributeError)  # what a call raises that the MPI library or mpi4py lacks
+_MISSING = (MPI.Exception, NotImplementedError, AttributeError)  # raised by a call that the MPI library or mpi4py lacks
 
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """What to measure; equal on all ranks.
-
-    Attributes:
-        collective: Name.
-        sizes: Bytes of the messages, ascending; a size is cut to whole elements and blocks.
-        dtype, op, root: Of the calls; ``op`` is None where nothing is combined.
-        algorithms: Names of the catalogue, and ``auto``; ``native`` is measured beside them.
-        segment: Bytes per segment, or None.
-        check: Whether answers are checked.
-        pace: How long to measure.
-        mode: One of `hpcoll.cli.bench.modes.MODES`.
-        memory: Where hpcoll's buffers lie: one of `hpcoll.cli.bench.modes.MEMORIES`; native's are always ordinary.
-        traffic: Count the bytes that calls move through memory.
-        sizes_of_calls, spec: Whether each call has a size of its own, a little below; how buffers are given: see `modes`.
-    """
+    """The request of a run; equal on all ranks."""
 
     collective: str
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # bytes of the messages, ascending; a size is cut to whole elements and blocks
     dtype: np.dtype
-    op: ReduceOp | None
+    op: ReduceOp | None  # None where nothing is combined
     root: int
-    algorithms: tuple[str, ...]
-    segment: int | None
+    algorithms: tuple[str, ...]  # names of the catalogue, and ``auto``; ``native`` is measured beside them
+    segment: int | None  # bytes per segment, or None
     check: bool
     pace: Pace
-    mode: str = BLOCKING
-    memory: str = ORDINARY
-    sizes_of_calls: str = SAME
-    spec: str = BARE
-    traffic: bool = False
+    mode: str = BLOCKING  # one of `hpcoll.cli.bench.modes.MODES`
+    memory: str = ORDINARY  # memory of hpcoll's buffers: one of `hpcoll.cli.bench.modes.MEMORIES`; native's are always ordinary
+    sizes_of_calls: str = SAME  # `hpcoll.cli.bench.modes.NEW` where each call has a size of its own, a little below
+    spec: str = BARE  # form in which buffers are given: `hpcoll.cli.bench.modes.BARE` or ``LIST``
+    traffic: bool = False  # count the bytes that calls move through memory
 
     @property
     def method(self) -> str:
@@ -62,7 +47,7 @@ class BenchRequest:
 
 
 def cases(request: BenchRequest, rank: int, nranks: int) -> list[Case]:
-    """One case per size, without repetition; a size below one element per block becomes that."""
+    """Return one case per size, without repetition; a size below one element per block becomes that."""
     meaning = COLLECTIVES[request.collective]
     unit = request.dtype.itemsize * (nranks if meaning.blocks else 1)
     counts = [0] if meaning.idempotent else sorted({max(1, size // unit) for size in request.sizes})
@@ -70,27 +55,22 @@ def cases(request: BenchRequest, rank: int, nranks: int) -> list[Case]:
 
 
 def check(request: BenchRequest, world: MPI.Intracomm) -> None:
-    """Find out before the measurement whether this version and the MPI library can serve the request; collective.
-
-    Raises:
-        ArgumentError: alike on all ranks.
-    """
+    """Refuse before the measurement what cannot be measured: with the same ArgumentError on all ranks; collective."""
     check_memory(request.sizes[-1], world)
     problem = native_problem(request, cases(request, world.Get_rank(), world.Get_size())[0], world)
     if problem and not request.algorithms:
         raise ArgumentError(f"nothing is left to measure: {problem}")
-    if request.memory == SYMMETRIC and not hasattr(Communicator, "empty"):
-        raise ArgumentError("memory symmetric needs Communicator.empty, which this version of hpcoll lacks; use ordinary")
     if request.sizes_of_calls == NEW and (request.mode != BLOCKING or request.memory == DEVICE):
         raise ArgumentError("--sizes new needs blocking calls and arrays in host memory")
     if request.traffic and (request.mode != BLOCKING or request.memory == DEVICE or request.sizes_of_calls == NEW):
         raise ArgumentError("--memory-traffic needs blocking calls of one size and arrays in host memory")
     if request.memory == DEVICE:
-        _check_gpu(world)
-    named = request.segment is not None or any(name != AUTO for name in request.algorithms)
-    if inherited(request) and (named or problem):
-        why = problem or "it takes neither algorithm nor segment"
-        raise ArgumentError(f"{request.method} is the MPI library's own in this version of hpcoll: {why}")
+        problem = ""
+        try:
+            own_gpu()
+        except HpcollError as error:
+            problem = f"rank {world.Get_rank()}: memory device: {error}"
+        refuse(world, problem)
 
 
 def check_memory(nbytes: int, world: MPI.Intracomm) -> None:
@@ -100,20 +80,8 @@ def check_memory(nbytes: int, world: MPI.Intracomm) -> None:
         raise ArgumentError(f"a message of {format_nbytes(nbytes)} is more than the memory that is left: {format_nbytes(left)}")
 
 
-def _check_gpu(world: MPI.Intracomm) -> None:
-    """Refuse GPU arrays where some rank has no GPU; collective."""
-    problem = ""
-    try:
-        own_gpu()
-    except HpcollError as error:
-        problem = f"rank {world.Get_rank()}: memory device: {error}"
-    problem = max(world.allgather(problem))
-    if problem:
-        raise ArgumentError(problem)
-
-
 def native_problem(request: BenchRequest, case: Case, world: MPI.Intracomm) -> str:
-    """Why the MPI library cannot serve such calls, agreed on by all ranks; the empty string when it can."""
+    """Return why the MPI library cannot serve such calls, agreed on by all ranks; the empty string when it can."""
     problem = ""
     op = to_native(case.op) if case.op else None
     if case.op is not None and op is None:
@@ -131,14 +99,9 @@ def native_problem(request: BenchRequest, case: Case, world: MPI.Intracomm) -> s
     buffers = make_buffers(small, OUT_OF_PLACE)
     fill(small, buffers)
     try:
-        made = form(bind(small, buffers, world, op, request.mode), request.mode)
+        made = in_mode(bind(small, buffers, world, op, request.mode), request.mode)
         made.call()
         made.free()
     except _MISSING as error:
         problem = f"the MPI library has no {request.method} ({type(error).__name__})"
     return max(world.allgather(problem))
-
-
-def inherited(request: BenchRequest) -> bool:
-    """Whether hpcoll has no method of its own for this collective in this mode."""
-    return getattr(Communicator, request.method, None) is getattr(MPI.Intracomm, request.method, None)

@@ -14,21 +14,9 @@ AUTO = "auto"  # the algorithm that hpcoll chooses
 
 @dataclass(frozen=True)
 class Measured:
-    """One form (out of place or in place) of one algorithm at one size; times in microseconds, bandwidths in GB/s (1e9).
+    """The result of one side (out of place, in place) of an algorithm at one size; times in microseconds, bandwidths in GB/s (1e9)."""
 
-    Attributes:
-        p50_us, p95_us, p99_us, min_us, max_us, avg_us, stdev_us: Over rounds; the first one is "the" time.
-        alg_bw, bus_bw: See the module.
-        nwrong: Wrong elements on all ranks; None if answers were not checked.
-        ratio: Native time over this time; None without a native time.
-        iterations, batch: Rounds, and calls timed together in each.
-        work_us, both_us, hidden: In overlap mode: time of the work alone, of the call with the work inside, and the share of the
-            shorter of call and work that this hides (`hpcoll.cli.bench.modes.hidden_share`); else None.
-        moved: Bytes that the busiest rank reads and writes, where they are asked for and known; else None.
-        copy_share: The rate of that, as a share of the rate at which all ranks at once copy arrays of the message's size; else None.
-    """
-
-    p50_us: float
+    p50_us: float  # the median over rounds, which counts as "the" time
     p95_us: float
     p99_us: float
     min_us: float
@@ -37,50 +25,44 @@ class Measured:
     stdev_us: float
     alg_bw: float
     bus_bw: float
-    nwrong: int | None
-    ratio: float | None
-    iterations: int
-    batch: int
-    work_us: float | None = None
-    both_us: float | None = None
-    hidden: float | None = None
-    moved: int | None = None
-    copy_share: float | None = None
+    nwrong: int | None  # wrong elements on all ranks; None if answers were not checked
+    ratio: float | None  # native time over this time
+    iterations: int  # rounds
+    batch: int  # calls timed together in each round
+    work_us: float | None = None  # in overlap mode: of the work alone
+    both_us: float | None = None  # in overlap mode: of the call with the work inside
+    hidden: float | None = None  # in overlap mode: `hpcoll.cli.bench.modes.hidden_share`
+    moved: int | None = None  # bytes that the busiest rank reads and writes, where they are asked for and known
+    copy_share: float | None = None  # rate of ``moved`` over the rate at which all ranks at once copy arrays of the size
 
 
 @dataclass(frozen=True)
 class ResultRow:
-    """One algorithm at one size.
+    """The result of an algorithm at one size; a side that the collective does not have is None."""
 
-    Attributes:
-        algorithm: Name asked for: of the catalogue, ``native``, or ``auto``.
-        ran: Name of what ran.
-        size: Bytes of the message; of all ranks' blocks together.
-        count: Elements of the vector, or of one block.
-        block_nbytes: Bytes of the vector, or of one block.
-        type, redop, root: As nccl-tests prints them; ``none`` and -1 where there is none.
-        out_of_place, in_place: Results; None for a form that the collective does not have.
-    """
-
-    algorithm: str
-    ran: str
-    size: int
-    count: int
-    block_nbytes: int
-    type: str
-    redop: str
-    root: int
+    algorithm: str  # name asked for: of the catalogue, ``native``, or ``auto``
+    ran: str  # name of the algorithm that ran
+    size: int  # bytes of the message; of all ranks' blocks together
+    count: int  # elements of the vector, or of one block
+    type: str  # element type as nccl-tests prints it
+    redop: str  # or ``none``
+    root: int  # or -1
     out_of_place: Measured | None
     in_place: Measured | None
 
     @property
+    def both(self) -> tuple[Measured | None, Measured | None]:
+        """Both sides."""
+        return self.out_of_place, self.in_place
+
+    @property
     def sides(self) -> tuple[Measured, ...]:
-        """The forms there are."""
-        return tuple(side for side in (self.out_of_place, self.in_place) if side is not None)
+        """The sides that the collective has."""
+        return tuple(filter(None, self.both))
 
 
 def bus_factor(collective: str, nranks: int) -> float:
-    """busbw over algbw.
+    """Return busbw over algbw.
 
     >>> bus_factor("allreduce", 4), bus_factor("allgather", 4), bus_factor("bcast", 4)
     (1.5, 0.75, 1.0)
@@ -93,15 +75,7 @@ def bus_factor(collective: str, nranks: int) -> float:
 
 
 def summarise(seconds: np.ndarray, nbytes: int, factor: float, *, nwrong: int | None, native: np.ndarray | None, batch: int) -> Measured:
-    """The numbers of one form.
-
-    Args:
-        seconds: Time per call in each round.
-        nbytes: Bytes of the message.
-        factor: busbw over algbw.
-        nwrong, batch: As in `Measured`.
-        native: Times per call of the native algorithm in the same rounds, or None.
-    """
+    """Return the result of one side from seconds per call in each round, and those of the native algorithm; ``factor``: busbw / algbw."""
     us = seconds * 1e6
     p50 = float(np.median(us))
     p95, p99 = (float(value) for value in np.percentile(us, [95, 99]))
@@ -114,11 +88,11 @@ def summarise(seconds: np.ndarray, nbytes: int, factor: float, *, nwrong: int | 
 
 
 def average_bus_bandwidth(rows: Iterable[ResultRow]) -> float:
-    """Mean busbw over all sizes and forms, in GB/s; 0 of nothing."""
+    """Return the mean busbw over all sizes and sides, in GB/s; 0 of nothing."""
     found = [side.bus_bw for row in rows for side in row.sides]
     return sum(found) / len(found) if found else 0.0
 
 
 def total_wrong(rows: Iterable[ResultRow]) -> int:
-    """Wrong elements of all rows."""
+    """Return the number of wrong elements of all rows."""
     return sum(side.nwrong or 0 for row in rows for side in row.sides)

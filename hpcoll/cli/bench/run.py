@@ -1,4 +1,4 @@
-"""``hpcoll bench`` under mpirun: from arguments to a report, and alike errors on all ranks."""
+"""``hpcoll bench`` under mpirun: from arguments to a report, with the same errors on all ranks."""
 
 import argparse
 import os
@@ -7,7 +7,6 @@ import sys
 from collections import Counter
 from datetime import datetime, timezone
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import mpi4py
@@ -18,18 +17,19 @@ import hpcoll
 from hpcoll.base.dtypes import check_op
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import parse_nbytes
-from hpcoll.cli import ERROR, output
-from hpcoll.cli.abort import ending_all_ranks
+from hpcoll.cli import ERROR, figures, output
+from hpcoll.cli.all_ranks import ending_all_ranks, on_rank_0
 from hpcoll.cli.bench.measure import Pace
 from hpcoll.cli.bench.messages import MAX_ITERS, find_dtype, find_op, sizes_of
 from hpcoll.cli.bench.modes import BARE, BLOCKING, ORDINARY, SAME
-from hpcoll.cli.bench.plot import check_target, draw
+from hpcoll.cli.bench.plot import draw
 from hpcoll.cli.bench.report import FORMATS, Report, document
 from hpcoll.cli.bench.request import BenchRequest, check
 from hpcoll.cli.bench.results import AUTO, total_wrong
 from hpcoll.cli.bench.runs import run_of
 from hpcoll.cli.bench.session import BenchFindings
 from hpcoll.cli.bench.session import run as measure
+from hpcoll.cli.table import counted
 from hpcoll.schedules.catalogue import algorithms
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.selection.choose import Need, fitting, unfit
@@ -43,9 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
     world = MPI.COMM_WORLD
     try:
         request = _request(arguments, world.size)
-        _check_files(arguments, world)
+        on_rank_0(world, partial(_check_files, arguments))
         check(request, world)
-    except ArgumentError:  # alike on all ranks: one of them says so
+    except ArgumentError:  # all ranks have the same: rank 0 says so
         if world.rank:
             return ERROR
         raise
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _request(arguments: argparse.Namespace, nranks: int) -> BenchRequest:
-    """Arguments, checked: what is wrong is wrong on all ranks."""
+    """Check the arguments; an error is the same on all ranks."""
     collective, names = arguments.collective, algorithms(arguments.collective)
     read_config()
     meaning = COLLECTIVES[collective]
@@ -89,7 +89,7 @@ def _request(arguments: argparse.Namespace, nranks: int) -> BenchRequest:
 
 
 def _algorithms(text: str, need: Need, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Names to measure beside ``native``, without repetition."""
+    """Return the names to measure beside ``native``, without repetition."""
     wanted: list[str] = []
     for name in text.split(","):
         if name == "all":
@@ -105,51 +105,50 @@ def _algorithms(text: str, need: Need, names: tuple[str, ...]) -> tuple[str, ...
     return tuple(dict.fromkeys(wanted))
 
 
-def _check_files(arguments: argparse.Namespace, world: MPI.Intracomm) -> None:
-    """Find out before the measurement that rank 0 can write its report and its drawing."""
-    problem = ""
-    if world.rank == 0:
-        try:
-            if arguments.output is not None:
-                output.check(arguments.output)
-            if arguments.plot is not None:
-                check_target(arguments.plot)
-        except ArgumentError as error:
-            problem = str(error)
-    problem = world.bcast(problem)
-    if problem:
-        raise ArgumentError(problem)
+def _check_files(arguments: argparse.Namespace) -> None:
+    """Check before the measurement that rank 0 can write its report and its drawing."""
+    if arguments.output is not None:
+        output.check(arguments.output)
+    if arguments.plot is not None:
+        figures.check(arguments.plot)
 
 
 def _progress(lines: bool, text: str) -> None:
-    """A line that a terminal overwrites; where there is none and ``lines`` are wanted, one of many."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-    elif lines and text:
-        print(f"hpcoll: {text}", file=sys.stderr, flush=True)
+    """Show how far a run is; ``lines``: also where there is no terminal."""
+    output.progress(text, f"hpcoll: {text}" if lines and text else "")
 
 
 def _write_report(
     arguments: argparse.Namespace, request: BenchRequest, start: datetime, world: MPI.Intracomm, findings: BenchFindings
 ) -> Report:
-    """Write what there is, on rank 0; collective."""
+    """Write a report of the findings so far on rank 0; collective."""
     report = _report(arguments, request, findings, start, world)
     if world.rank == 0:
-        _write(FORMATS[arguments.format](report), arguments.output)
+        text = FORMATS[arguments.format](report)
+        try:
+            if arguments.output is not None:
+                output.write(arguments.output, text)
+        except ArgumentError:
+            print(text, end="")  # what was measured is not lost
+            raise
+        if arguments.output is None:
+            print(text, end="")
     return report
 
 
 def _report(arguments: argparse.Namespace, request: BenchRequest, findings: BenchFindings, start: datetime, world: MPI.Intracomm) -> Report:
-    """The report, with what there is to say about software and machine; collective."""
-    ways = (request.mode, BLOCKING), (f"{request.memory} memory", f"{ORDINARY} memory")
-    how = [text for text, usual in (*ways, (f"{request.sizes_of_calls} sizes", f"{SAME} sizes"), (request.spec, BARE)) if text != usual]
+    """Return the report, with facts about software and machine; collective."""
+    options = (
+        (request.mode, BLOCKING), (f"{request.memory} memory", f"{ORDINARY} memory"),
+        (f"{request.sizes_of_calls} sizes", f"{SAME} sizes"), (request.spec, BARE),
+    )  # fmt: skip
     hosts = Counter(world.allgather(MPI.Get_processor_name()))
     library = " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split())
     versions = {"python": platform.python_version(), "numpy": np.__version__, "mpi4py": mpi4py.__version__}
     where = ", ".join(f"{host} ({count})" for host, count in hosts.items())
-    what = ", ".join([request.collective, *how])
+    what = ", ".join([request.collective, *(text for text, usual in options if text != usual)])
     heading = [
-        f"hpcoll {hpcoll.__version__}: {what} on {world.size} {'rank' if world.size == 1 else 'ranks'}: {where}",
+        f"hpcoll {hpcoll.__version__}: {what} on {counted(world.size, 'rank')}: {where}",
         f"MPI: {library}",
         f"Python {versions['python']}, NumPy {versions['numpy']}, mpi4py {versions['mpi4py']}",
     ]
@@ -175,29 +174,8 @@ def _gpu_line(gpu: dict[str, Any]) -> str:
 def _settings(arguments: argparse.Namespace, request: BenchRequest) -> dict[str, Any]:
     steps = {"step_factor": arguments.stepfactor} if arguments.stepbytes is None else {"step_bytes": parse_nbytes(arguments.stepbytes)}
     return {
-        "minimum_bytes": request.sizes[0],
-        "maximum_bytes": request.sizes[-1],
-        **steps,
-        "warmup_iters": arguments.warmup_iters,
-        "iterations": arguments.iters,
-        "aggregated_iterations": arguments.agg_iters,
-        "validation": arguments.check,
-        "average": arguments.average,
-        "algorithms": list(request.algorithms),
-        "segment": request.segment,
-        "mode": request.mode,
-        "memory": request.memory,
-        "sizes": request.sizes_of_calls,
-        "spec": request.spec,
-    }
-
-
-def _write(text: str, path: Path | None) -> None:
-    if path is None:
-        print(text, end="")
-    else:
-        try:
-            output.write(path, text)
-        except ArgumentError:
-            print(text, end="")  # what was measured is not lost
-            raise
+        "minimum_bytes": request.sizes[0], "maximum_bytes": request.sizes[-1], **steps,
+        "warmup_iters": arguments.warmup_iters, "iterations": arguments.iters, "aggregated_iterations": arguments.agg_iters,
+        "validation": arguments.check, "average": arguments.average, "algorithms": list(request.algorithms), "segment": request.segment,
+        "mode": request.mode, "memory": request.memory, "sizes": request.sizes_of_calls, "spec": request.spec,
+    }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Runs of the benchmark as drawings need them, from the JSON documents that it wrote: checked, for others may have written them. No MPI."""
+"""Runs of the benchmark, read for drawings from its JSON documents and checked, since others may have written them. No MPI."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ TIME, BANDWIDTH, HIDDEN = "time", "bus_bw", "hidden"  # quantities, by their nam
 SIDES = OUT_OF_PLACE, IN_PLACE = "out_of_place", "in_place"
 MOST_ALGORITHMS = 100  # of one document
 _NAME = 40  # characters that a drawing has room for
-_FITTING: dict[str, tuple[Callable[[float], bool], str]] = {  # what each may be, and the same in words
+_FITTING: dict[str, tuple[Callable[[float], bool], str]] = {  # says whether a value is possible, and which are
     TIME: (lambda us: 0 < us <= 1e15, "microseconds above 0, at most 1e15"),
     BANDWIDTH: (lambda rate: 0 <= rate <= 1e15, "GB/s from 0 to 1e15"),
     HIDDEN: (lambda share: abs(share) <= 1e6, "a share, at most 1e6"),
@@ -26,7 +26,7 @@ _FITTING: dict[str, tuple[Callable[[float], bool], str]] = {  # what each may be
 
 @dataclass(frozen=True)
 class Line:
-    """One algorithm in one form: ``values`` has the time (us), busbw (GB/s) and, in overlap mode, hidden share at each size (bytes)."""
+    """An algorithm's curve on one side: ``values`` has time (us), busbw (GB/s) and, in overlap mode, hidden share at each size (bytes)."""
 
     algorithm: str
     side: str
@@ -36,7 +36,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Run:
-    """One document: what was measured where, in words that make a title, and the lines."""
+    """The run of one document; ``facts`` say what was measured where, in words that make a title."""
 
     name: str
     facts: tuple[str, ...]
@@ -44,24 +44,19 @@ class Run:
 
     @property
     def kinds(self) -> set[str]:
-        """Quantities that the lines have."""
+        """The quantities that the lines have."""
         return {kind for line in self.lines for kind in line.values}
 
 
 def read_run(path: Path) -> Run:
-    """A run from a file that ``hpcoll bench --format json`` wrote.
-
-    Raises:
-        ArgumentError: no such file, or not of this format.
-    """
+    """Return a run from a file that ``hpcoll bench --format json`` wrote; raises as `run_of`."""
     return run_of(read_json(path, str(path)), printable(str(path), LINE))
 
 
 def run_of(document: Any, name: str) -> Run:
-    """A run from a document as ``hpcoll.cli.bench.report.document`` makes it; one without sizes (a barrier) cannot be drawn.
+    """Return a run from a document as ``hpcoll.cli.bench.report.document`` makes it; ArgumentError names the file of any other.
 
-    Raises:
-        ArgumentError: not such a document; names the file.
+    A document without sizes (of a barrier) cannot be drawn and is refused.
     """
     try:
         facts, lines = _facts(document), _lines(member(document, "results", list, ""))
@@ -73,7 +68,7 @@ def run_of(document: Any, name: str) -> Run:
 
 
 def library_name(version: str) -> str:
-    """Name and number from what ``MPI_Get_library_version`` says.
+    """Return name and release from the text of ``MPI_Get_library_version``.
 
     >>> library_name("Open MPI v5.0.11, package: Open MPI"), library_name("MPICH Version: 5.0.2")
     ('Open MPI 5.0.11', 'MPICH 5.0.2')

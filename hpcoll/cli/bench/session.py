@@ -1,8 +1,8 @@
 """A whole run of the benchmark: every size, every algorithm beside the MPI library's own, answers checked."""
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,15 +24,18 @@ from hpcoll.cli.bench.cases import (
 from hpcoll.cli.bench.contenders import Contender, Contenders, find_contenders
 from hpcoll.cli.bench.measure import Times, measure
 from hpcoll.cli.bench.messages import type_name
-from hpcoll.cli.bench.modes import NEW, OVERLAP, Call, CallMode, cycled, form, hidden_share, overlapped, work
-from hpcoll.cli.bench.request import BenchRequest, cases, inherited, native_problem
+from hpcoll.cli.bench.modes import NEW, OVERLAP, Call, CallMode, cycled, hidden_share, in_mode, overlapped, work
+from hpcoll.cli.bench.request import BenchRequest, cases, native_problem
 from hpcoll.cli.bench.results import AUTO, Measured, ResultRow, bus_factor, summarise
 from hpcoll.cli.bench.traffic import with_traffic
+from hpcoll.comm.plans.ledger import LedgerRow
 from hpcoll.selection.config import NATIVE
 
 _CALIBRATION = 7  # rounds that tell how much work takes as long as a call
 _UNIT = 50  # slices of work that are timed for that
 _NEW_SIZES = 500  # that follow each other
+
+Key = tuple[str, str]  # algorithm and side
 
 
 class BenchFindings(NamedTuple):
@@ -44,7 +47,7 @@ class BenchFindings(NamedTuple):
 
 
 class _Setting(NamedTuple):
-    """What stays the same for all sizes."""
+    """A run's request, ranks and contenders, the same for all sizes."""
 
     request: BenchRequest
     world: MPI.Intracomm
@@ -52,11 +55,12 @@ class _Setting(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    algorithm: str
-    side: str
+    """A contender's call on one side; ``timed`` has the call, and in overlap mode also the work, and both."""
+
+    key: Key
     buffers: Buffers
-    form: CallMode
-    calls: tuple[Call, ...]  # what is timed: the call, and in overlap mode also the work, and both
+    made: CallMode
+    timed: tuple[Call, ...]
 
 
 def run(
@@ -64,32 +68,27 @@ def run(
 ) -> BenchFindings:
     """Measure everything; collective, and the result is equal on all ranks.
 
-    Args:
-        request: What to measure.
-        world: The MPI library's communicator; hpcoll's is made over it.
-        progress: Called with one line of text before each size, and with an empty one at the end.
-        so_far: Called on all ranks with what there is after each size but the last.
+    ``progress`` is called with a line of text before each size, and with an empty one at the end; ``so_far`` on all ranks with the
+    findings after each size but the last.
     """
     wanted = cases(request, world.Get_rank(), world.Get_size())
     problem = native_problem(request, wanted[0], world)
     contenders = find_contenders(request, wanted[-1], world, problem)
-    setting = _Setting(request, world, contenders)
-    rows: list[ResultRow] = []
-    notes = list(contenders.notes)
+    setting, found = _Setting(request, world, contenders), BenchFindings([], contenders.notes, contenders.facts)
     if request.mode == OVERLAP:
-        notes.append("hidden: (time + work - both at once) / the shorter of time and work; the work calls no MPI")
+        found.notes.append("hidden: (time + work - both at once) / the shorter of time and work; the work calls no MPI")
     for index, case in enumerate(wanted):
         progress(f"{request.collective} {format_nbytes(case.nbytes)}, size {index + 1} of {len(wanted)}, {len(contenders.rows)} algorithms")
-        rows += _run_case(case, setting)
+        found.rows.extend(_run_case(case, setting))
         if so_far and index < len(wanted) - 1:
-            so_far(BenchFindings(rows, notes, contenders.facts))
+            so_far(found)
     progress("")
     contenders.free()
-    return BenchFindings(rows, notes, contenders.facts)
+    return found
 
 
 def _run_case(case: Case, setting: _Setting) -> list[ResultRow]:
-    """All algorithms at one size."""
+    """Measure all algorithms at one size."""
     request, world = setting.request, setting.world
     candidates, ran = _candidates(case, setting)
     if request.mode == OVERLAP:
@@ -100,96 +99,83 @@ def _run_case(case: Case, setting: _Setting) -> list[ResultRow]:
     for one in candidates:
         fill(case, one.buffers)
         calm(one.buffers)
-    times = measure(world, [call for one in candidates for call in one.calls], case.nbytes, request.pace)
+    times = measure(world, [call for one in candidates for call in one.timed], case.nbytes, request.pace)
     if request.check:
         np.maximum(wrong, _check(case, candidates), out=wrong)
         world.Allreduce(MPI.IN_PLACE, wrong, op=MPI.SUM)
     found = _sides(case, candidates, times, wrong if request.check else None)
     if request.traffic:
-        calls = {(one.algorithm, one.side): one.form.call for one in candidates}
+        calls = {one.key: one.made.call for one in candidates}
         found = with_traffic(request, world, case.nbytes, setting.contenders.rows, found, calls)
     for one in candidates:
-        one.form.free()
-    redop, root = case.op.name if case.op else "none", case.root if case.meaning.rooted else -1
-    block = case.count * case.dtype.itemsize
+        one.made.free()
+    what = type_name(case.dtype), case.op.name if case.op else "none", case.root if case.meaning.rooted else -1
     return [
-        ResultRow(
-            name, ran[name], case.nbytes, case.count, block, type_name(case.dtype), redop, root,
-            found.get((name, OUT_OF_PLACE)), found.get((name, IN_PLACE)),
-        )
+        ResultRow(name, ran[name], case.nbytes, case.count, *what, found.get((name, OUT_OF_PLACE)), found.get((name, IN_PLACE)))
         for name in [contender.name for contender in setting.contenders.rows]
-    ]  # fmt: skip
+    ]
 
 
 def _candidates(case: Case, setting: _Setting) -> tuple[list[_Candidate], dict[str, str]]:
-    """Everything that is measured at one size, called once, which also plans; and by name, which algorithm ran."""
+    """Return the candidates at one size, each called once, which also plans; and the algorithm that ran by contender's name."""
     memories = dict.fromkeys(contender.memory for contender in setting.contenders.rows)
-    buffers = {(memory, side): _buffers(case, side, memory, setting.contenders) for memory in memories for side in case.sides}
+    gpu, arrays = setting.contenders.gpu, setting.contenders.arrays
+    make = partial(make_device_buffers, gpu=gpu) if gpu else make_buffers
+    buffers = {(one, side): make(case, side, memory=arrays.get((one, side), ())) for one in memories for side in case.sides}
     candidates: list[_Candidate] = []
     ran: dict[str, str] = {}
     for contender in setting.contenders.rows:
         for side in case.sides:
             if contender.serves(case, side):
-                mine, before = buffers[contender.memory, side], _calls(contender)
-                made = form(contender.bind(case, mine), setting.request.mode)
+                mine, before = buffers[contender.memory, side], _ledger(contender)
+                made = in_mode(contender.bind(case, mine), setting.request.mode)
                 fill(case, mine)
                 made.call()
-                new = [key for key, calls in _calls(contender).items() if calls != before.get(key)]
-                picked = new[0][1] if new else NATIVE if inherited(setting.request) else AUTO
+                picked = next((row.algorithm for row in _ledger(contender) - before), AUTO)
                 ran.setdefault(contender.name, picked if contender.name.partition("@")[0] == AUTO else contender.name)
                 timed = made.call
                 if setting.request.sizes_of_calls == NEW:
                     timed = cycled([contender.bind(*one) for one in smaller(case, mine, _NEW_SIZES)] or [timed])
-                candidates.append(_Candidate(contender.name, side, mine, made, (timed,)))
+                candidates.append(_Candidate((contender.name, side), mine, made, (timed,)))
     return candidates, ran
 
 
-def _buffers(case: Case, side: str, memory: str, contenders: Contenders) -> Buffers:
-    """Memory of one kind for a call."""
-    arrays = contenders.arrays.get((memory, side), ())
-    return make_device_buffers(case, side, contenders.gpu, arrays) if contenders.gpu else make_buffers(case, side, arrays)
-
-
 def _with_work(case: Case, candidates: list[_Candidate], setting: _Setting) -> list[_Candidate]:
-    """The candidates with work beside them that takes about as long as each of them."""
+    """Return the candidates with work beside them that takes about as long as each of them."""
     world, pace = setting.world, replace(setting.request.pace, rounds=_CALIBRATION)
-    alone = np.median(measure(world, [one.form.call for one in candidates], case.nbytes, pace).seconds, axis=1)
+    alone = np.median(measure(world, [one.made.call for one in candidates], case.nbytes, pace).seconds, axis=1)
     unit = np.median(measure(world, [work(_UNIT)], case.nbytes, pace).seconds) / _UNIT
     works = [work(max(1, round(seconds / unit))) for seconds in alone]
-    return [
-        one._replace(calls=(one.form.call, meanwhile, overlapped(one.form.start, meanwhile))) for one, meanwhile in zip(candidates, works)
-    ]
+    return [one._replace(timed=(one.made.call, beside, overlapped(one.made.start, beside))) for one, beside in zip(candidates, works)]
 
 
-def _calls(contender: Contender) -> dict[tuple[str, str], int]:
-    found = Counter[tuple[str, str]]()
-    for row in contender.comm.ledger.rows() if contender.comm else ():
-        found[row.operation, row.algorithm] += row.calls
-    return found
+def _ledger(contender: Contender) -> set[LedgerRow]:
+    """Return the rows of a communicator's ledger, without times and bytes: a call changes the row of its algorithm."""
+    return {row._replace(seconds=0.0, nbytes=0) for row in contender.comm.ledger.rows()} if contender.comm else set()
 
 
 def _check(case: Case, candidates: list[_Candidate]) -> list[int]:
-    """Wrong elements on this rank, per candidate; in overlap mode after the call with work beside it."""
+    """Count wrong elements on this rank, per candidate; in overlap mode after the call with work beside it."""
     found = []
     for one in candidates:
         fill(case, one.buffers)
-        (one.calls[-1] if len(one.calls) > 1 else one.form.call)()
+        (one.timed[-1] if len(one.timed) > 1 else one.made.call)()
         found.append(wrong_elements(case, one.buffers))
     return found
 
 
-def _sides(case: Case, candidates: list[_Candidate], times: Times, wrong: np.ndarray | None) -> dict[tuple[str, str], Measured]:
-    """Results by algorithm and side."""
-    width = len(candidates[0].calls)
-    native = {one.side: times.seconds[i * width] for i, one in enumerate(candidates) if one.algorithm == NATIVE}
+def _sides(case: Case, candidates: list[_Candidate], times: Times, wrong: np.ndarray | None) -> dict[Key, Measured]:
+    """Return results by algorithm and side."""
+    width = len(candidates[0].timed)
+    native = {one.key[1]: times.seconds[i * width] for i, one in enumerate(candidates) if one.key[0] == NATIVE}
     factor = bus_factor(case.collective, case.nranks)
     found = {}
     for i, one in enumerate(candidates):
         mine = times.seconds[i * width : (i + 1) * width]
         nwrong = None if wrong is None else int(wrong[i])
-        side = summarise(mine[0], case.nbytes, factor, nwrong=nwrong, native=native.get(one.side), batch=times.batch)
+        side = summarise(mine[0], case.nbytes, factor, nwrong=nwrong, native=native.get(one.key[1]), batch=times.batch)
         if width > 1:
             work_us, both_us = (float(value) for value in np.median(mine[1:], axis=1) * 1e6)
             side = replace(side, work_us=work_us, both_us=both_us, hidden=hidden_share(*mine))
-        found[one.algorithm, one.side] = side
+        found[one.key] = side
     return found

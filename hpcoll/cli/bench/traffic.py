@@ -16,21 +16,14 @@ from hpcoll.runtime.engine.host_engine import HostEngine
 
 _COPIES = 25  # that are timed
 
-Sides = dict[tuple[str, str], Measured]  # by contender and form
+Sides = dict[tuple[str, str], Measured]  # by contender and side
 
 
 def with_traffic(
     request: BenchRequest, world: MPI.Intracomm, nbytes: int, contenders: Iterable[Contender], sides: Sides,
     calls: Mapping[tuple[str, str], Callable[[], object]],
 ) -> Sides:  # fmt: skip
-    """Results with what their calls move; collective.
-
-    Args:
-        request, world, contenders: Of the run.
-        nbytes: Of the message.
-        sides: Results.
-        calls: Those that were measured; each is made twice more.
-    """
+    """Return the results of calls of ``nbytes`` with the bytes that they move; makes each call twice more; collective."""
     rows, moved = {one.name: one for one in contenders}, np.full(len(calls), -1, np.int64)
     for i, ((name, _), call) in enumerate(calls.items()):
         for _ in range(2):  # the second one is found by the call cache, which tells what ran
@@ -39,15 +32,14 @@ def with_traffic(
     known = moved >= 0
     world.Allreduce(MPI.IN_PLACE, moved, MPI.MAX)
     world.Allreduce(MPI.IN_PLACE, known, MPI.LAND)
-    counted = dict(zip(calls, zip(moved.tolist(), known.tolist(), strict=True), strict=True))
-    found = {key: replace(side, moved=counted[key][0] if counted[key][1] else None) for key, side in sides.items()}
+    counted = {key: nbytes for key, nbytes, is_known in zip(calls, moved.tolist(), known.tolist(), strict=True) if is_known}
     rate = _copy_rate(request, world, nbytes) if nbytes else 0.0
-    share = {key: side.moved / (side.p50_us * 1e-6) / rate for key, side in found.items() if side.moved and rate}
-    return {key: replace(side, copy_share=share.get(key)) for key, side in found.items()}
+    share = {key: nbytes / (sides[key].p50_us * 1e-6) / rate for key, nbytes in counted.items() if nbytes and rate}
+    return {key: replace(side, moved=counted.get(key), copy_share=share.get(key)) for key, side in sides.items()}
 
 
 def _moved(contender: Contender, request: BenchRequest) -> int:
-    """Bytes that the contender's latest call moved on this rank; -1 where that is not known."""
+    """Return the bytes that the contender's latest call moved on this rank; -1 where that is not known."""
     if contender.comm is None:
         return -1
     algorithm = None if contender.name == AUTO else contender.name
@@ -59,7 +51,7 @@ def _moved(contender: Contender, request: BenchRequest) -> int:
 
 
 def _copy_rate(request: BenchRequest, world: MPI.Intracomm, nbytes: int) -> float:
-    """Bytes that each rank reads and writes in a second while all of them copy arrays of so many bytes; collective."""
+    """Return the bytes that each rank reads and writes in a second while all of them copy arrays of so many bytes; collective."""
     source, target = np.ones(nbytes, np.uint8), np.empty(nbytes, np.uint8)
     seconds = measure(world, [partial(np.copyto, target, source)], nbytes, replace(request.pace, rounds=_COPIES)).seconds
     return 2 * nbytes / float(np.median(seconds))

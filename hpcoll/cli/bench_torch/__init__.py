@@ -1,1 +1,1 @@
-"""``hpcoll bench-torch``: the backend of torch.distributed measured beside gloo."""
+"""``hpcoll bench-torch``: measures the backend of torch.distributed beside gloo."""

@@ -1,4 +1,4 @@
-"""``hpcoll bench-torch``: measures the backend of torch.distributed beside gloo, in turns, in one process per rank, with answers checked.
+"""``hpcoll bench-torch``: measures the backend of torch.distributed beside gloo, in turns, with answers checked.
 
 PyTorch is imported only to measure, with `hpcoll.cli.bench_torch.run`.
 """
@@ -23,11 +23,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("-e", "--maxbytes", default="64M", metavar="SIZE", help="greatest size; default 64M")
     add("-f", "--stepfactor", type=int, default=4, metavar="N", help="multiply by N from one size to the next; default 4")
     add("-n", "--iters", type=int, metavar="N", help="iterations; default: as many as fit --seconds, 5 to 1000")
-    add("--seconds", type=float, default=1.0, metavar="S", help="for each operation and size; default 1")
+    add("--seconds", type=float, default=1.0, metavar="S", help="seconds for each operation and size; default 1")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure; rank 0 prints a table."""
+    """Check the arguments, measure, and print a table on rank 0."""
     unknown = set(arguments.operations) - set(OPERATIONS)
     if unknown:
         raise ArgumentError(f"operations are {', '.join(OPERATIONS)}, got {quoted(', '.join(sorted(unknown)))}")

@@ -5,7 +5,7 @@ from statistics import geometric_mean
 from typing import NamedTuple
 
 from hpcoll.base.units import format_nbytes
-from hpcoll.cli.table import table
+from hpcoll.cli.table import counted, table
 
 HPCOLL, GLOO = "hpcoll", "gloo"
 BLOCKING, ASYNC = "blocking", "async"
@@ -18,27 +18,20 @@ _METHOD = (
 
 
 class TorchResult(NamedTuple):
-    """One operation at one size.
-
-    Attributes:
-        operation: Name in torch.distributed.
-        size: Bytes of the whole message.
-        us: Microseconds per call by backend and mode.
-        nwrong: Wrong elements on all ranks.
-    """
+    """The result of an operation at one size."""
 
     operation: str
-    size: int
-    us: dict[tuple[str, str], float]
-    nwrong: int
+    size: int  # bytes of the whole message
+    us: dict[tuple[str, str], float]  # per call, by backend and mode
+    nwrong: int  # wrong elements on all ranks
 
     def ratio(self, mode: str) -> float:
-        """gloo's time over hpcoll's."""
+        """Return gloo's time over hpcoll's."""
         return self.us[GLOO, mode] / self.us[HPCOLL, mode]
 
 
 def report(results: Sequence[TorchResult], nranks: int, version: str) -> list[str]:
-    """Lines: a row per operation and size, then what they come to."""
+    """Return lines: a row per operation and size, then the means."""
     header = ["operation", "size", *(f"{backend} {mode}" for mode in MODES for backend in (HPCOLL, GLOO)), *(f"ratio {m}" for m in MODES)]
     rows = [
         [
@@ -54,7 +47,7 @@ def report(results: Sequence[TorchResult], nranks: int, version: str) -> list[st
     rows.append(_mean("all", results))
     wrong = sum(one.nwrong for one in results)
     return [
-        *(f"# {text}" for text in (f"torch {version}, {nranks} {'rank' if nranks == 1 else 'ranks'}", *_METHOD)),
+        *(f"# {text}" for text in (f"torch {version}, {counted(nranks, 'rank')}", *_METHOD)),
         *table(header, rows, _WIDTH, numbers=range(1, len(header))),
         f"# least ratio: {', '.join(_least(results, mode) for mode in MODES)}; wrong elements: {wrong}",
     ]

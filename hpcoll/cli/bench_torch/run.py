@@ -11,7 +11,7 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 from hpcoll.base.ops import SUM
-from hpcoll.cli.abort import ending_all_ranks
+from hpcoll.cli.all_ranks import ending_all_ranks
 from hpcoll.cli.bench.cases import IN_PLACE, OUT_OF_PLACE, Buffers, Case, calm, fill, make_buffers, room, wrong_elements
 from hpcoll.cli.bench.measure import Pace, measure
 from hpcoll.cli.bench.request import check_memory
@@ -24,58 +24,40 @@ _CONTENDERS = tuple((backend, mode) for mode in (BLOCKING, ASYNC) for backend in
 
 
 class _Operation(NamedTuple):
-    """An operation of torch.distributed.
+    """An operation of torch.distributed."""
 
-    Attributes:
-        collective: Which of hpcoll's says what it means.
-        side: In place where one tensor is both read and written.
-        call: Takes source, target and parts of one of them, one per rank, which lie apart; keywords: group and async_op.
-        lists: Whether the parts take the place of the target, or of the source; the empty string: there are none.
-    """
-
-    collective: str
-    side: str
-    call: Callable[..., Any]
-    lists: str = ""
+    collective: str  # the collective of hpcoll that says what it means
+    side: str  # in place where one tensor is both read and written
+    call: Callable[..., Any]  # takes source, target and a list of parts that lie apart, one per rank; keywords: group and async_op
+    lists: str = ""  # "source" or "target" where the parts take its place; else empty
 
 
 _OPERATIONS = {
     "all_reduce": _Operation("allreduce", IN_PLACE, lambda source, target, parts, **how: dist.all_reduce(target, **how)),
-    "all_gather_into_tensor": _Operation(
-        "allgather", OUT_OF_PLACE, lambda source, target, parts, **how: dist.all_gather_into_tensor(target, source, **how)
-    ),
-    "all_gather": _Operation(
-        "allgather", OUT_OF_PLACE, lambda source, target, parts, **how: dist.all_gather(parts, source, **how), lists="target"
-    ),
-    "reduce_scatter_tensor": _Operation(
-        "reduce_scatter", OUT_OF_PLACE, lambda source, target, parts, **how: dist.reduce_scatter_tensor(target, source, **how)
-    ),
-    "reduce_scatter": _Operation(
-        "reduce_scatter", OUT_OF_PLACE, lambda source, target, parts, **how: dist.reduce_scatter(target, parts, **how), lists="source"
-    ),
+    "all_gather_into_tensor": _Operation("allgather", OUT_OF_PLACE, lambda source, target, parts, **how:
+                                         dist.all_gather_into_tensor(target, source, **how)),
+    "all_gather": _Operation("allgather", OUT_OF_PLACE, lambda source, target, parts, **how:
+                             dist.all_gather(parts, source, **how), lists="target"),
+    "reduce_scatter_tensor": _Operation("reduce_scatter", OUT_OF_PLACE, lambda source, target, parts, **how:
+                                        dist.reduce_scatter_tensor(target, source, **how)),
+    "reduce_scatter": _Operation("reduce_scatter", OUT_OF_PLACE, lambda source, target, parts, **how:
+                                 dist.reduce_scatter(target, parts, **how), lists="source"),
     "broadcast": _Operation("bcast", IN_PLACE, lambda source, target, parts, **how: dist.broadcast(target, 0, **how)),
 }  # fmt: skip
 
 
 class _Calls(NamedTuple):
-    """An operation at one size.
-
-    Attributes:
-        case, buffers: What it means, and memory.
-        parts: Of the target, or of the source, where the operation takes such; else none.
-        whole: That they are parts of.
-        by: The call for each contender.
-    """
+    """An operation at one size."""
 
     case: Case
     buffers: Buffers
-    parts: list[torch.Tensor]
-    whole: torch.Tensor
-    by: Mapping[tuple[str, str], Callable[[], object]]
+    parts: list[torch.Tensor]  # parts of the target or the source, where the operation takes a list; else none
+    whole: torch.Tensor  # the tensor of which they are parts
+    by: Mapping[tuple[str, str], Callable[[], object]]  # the call for each contender
 
 
 def run(names: Sequence[str], sizes: Sequence[int], pace: Pace) -> int:
-    """Measure and print a table on rank 0; 1 on every rank if an answer was wrong anywhere."""
+    """Measure, print a table on rank 0, and return 1 on every rank if an answer was wrong anywhere."""
     world = MPI.COMM_WORLD
     with ending_all_ranks(world):
         check_memory(sizes[-1], world)
@@ -92,7 +74,7 @@ def run(names: Sequence[str], sizes: Sequence[int], pace: Pace) -> int:
 
 
 def measured(name: str, size: int, groups: dict[str, Any], pace: Pace, world: MPI.Intracomm) -> TorchResult:
-    """One operation at one size; collective."""
+    """Measure one operation at one size; collective."""
     calls = _calls(name, size, groups, world)
     wrong = sum(_wrong(calls, call) for call in calls.by.values())
     fill(calls.case, calls.buffers)
@@ -121,7 +103,7 @@ def _in_flight(call: Callable[..., Any]) -> None:
 
 
 def _wrong(calls: _Calls, call: Callable[[], object]) -> int:
-    """Wrong elements on this rank after one more call."""
+    """Count wrong elements on this rank after one more call."""
     fill(calls.case, calls.buffers)
     for part, piece in zip(calls.parts, calls.whole.chunk(len(calls.parts) or 1), strict=False):
         part.copy_(piece)

@@ -1,1 +1,1 @@
-"""``hpcoll doctor``: what this machine offers, and what to change."""
+"""``hpcoll doctor``: checks MPI, GPUs, network and limits of this machine, and says what to change."""

@@ -1,6 +1,6 @@
-"""``hpcoll doctor``: what MPI library, launcher, hosts, GPUs and network there are, what is wrong, and what to do about it.
+"""``hpcoll doctor``: examines MPI library, launcher, hosts, GPUs and network, and says what is wrong and what to change.
 
-MPI starts in a child of each rank, because a library that cannot start ends its process: the report then says so and holds the rest.
+MPI starts in a child of each rank, because a library that cannot start ends its process: the report then says so and has the rest.
 """
 
 import argparse
@@ -18,43 +18,33 @@ from typing import NamedTuple
 import hpcoll
 from hpcoll.base.launchers import YIELDS, gives_cores_away
 from hpcoll.cli.doctor.findings import FAIL, OK, WARN, Finding, Shared, as_json, as_text, failed, merge, named, one_line
-from hpcoll.cli.doctor.gpus import DEVICE, NO_CUDA, ProcessLocation, check_awareness, check_gpus, check_ucx, location
+from hpcoll.cli.doctor.gpus import DEVICE, NO_CUDA, ProcessLocation, check_awareness, check_gpus, check_ucx, cuda_awareness, location
 from hpcoll.cli.doctor.launchers import MPICH, OPEN_MPI, MpiLibrary, cannot_start, check_launch, check_mpiexec, find_launcher
 from hpcoll.cli.doctor.probes import cpu_quota, examine, installed, one_copy
+from hpcoll.cli.table import counted
 from hpcoll.runtime.transports.cross_memory import word
 from hpcoll.schedules.placement import describe_all, numbered
 
 START_LIMIT_S = 180  # for MPI to start on all ranks and to gather
-_MPICH_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
+
 _LEVELS = ("single", "funneled", "serialized", "multiple")
 
 
 class Facts(NamedTuple):
-    """What rank 0 must know of every rank to judge all together.
-
-    Attributes:
-        host: Its name, as MPI gives it.
-        cores: Cores it may run on.
-        quota: Cores' worth of time that its control group allows; infinity where there is no limit.
-        online: Cores of its machine.
-        yields: Whether Open MPI was told to give the core away while it waits.
-        library: What it has loaded.
-        location: Where it runs, as far as GPUs care.
-        gpus: What it found about each GPU it sees.
-    """
+    """Facts of one rank, which rank 0 gathers to judge all together."""
 
     host: str
-    cores: frozenset[int]
-    quota: float
-    online: int
-    yields: bool
+    cores: frozenset[int]  # cores it may run on
+    quota: float  # cores' worth of time that its control group allows; infinity where there is no limit
+    online: int  # cores of its machine
+    yields: bool  # Open MPI was told to give the core away while it waits
     library: MpiLibrary
     location: ProcessLocation = ProcessLocation("", "", "")
-    gpus: frozenset[str] = frozenset()
+    gpus: frozenset[str] = frozenset()  # the text of its finding about each GPU that it sees
 
 
 class DoctorReport(NamedTuple):
-    """What ranks that found each other have found; empty on all of them but rank 0."""
+    """Findings of the ranks that found each other; empty on all of them but rank 0."""
 
     nranks: int
     merged: list[Shared]
@@ -62,14 +52,14 @@ class DoctorReport(NamedTuple):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.epilog = "Alone or as your programs are started: mpirun -n 4 hpcoll doctor. Exit code 1 means that something does not work."
+    parser.epilog = "Run it alone, or as you start programs: mpirun -n 4 hpcoll doctor. Exit code 1 means that something does not work."
     parser.add_argument("--format", default="text", choices=("text", "json"), help="default text")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Examine, and on rank 0 print, and return 1 if something does not work.
+    """Examine, print on rank 0, and return 1 there if something does not work.
 
-    The others return 0: a launcher that saw one of them fail might end the job before rank 0 has printed.
+    Other ranks return 0: a launcher that saw one of them fail might end the job before rank 0 has printed.
     """
     launcher = find_launcher(os.environ)
     rank = launcher.rank if launcher else 0
@@ -87,7 +77,7 @@ def _mpi_runs() -> bool:
 
 
 def _in_child(local: list[Finding]) -> DoctorReport:
-    """`_with_mpi` in another process; when that one fails, what is known without it."""
+    """Run `_with_mpi` in another process; where that fails, report what is known without it."""
     page = os.memfd_create("hpcoll-doctor", 0)  # the child inherits it, and whatever the launcher handed to this process
     program = f"import sys; sys.path[:] = {sys.path!r}; from hpcoll.cli.doctor.command import child; child({page})"
     command = [sys.executable, "-c", program]
@@ -108,11 +98,7 @@ def _in_child(local: list[Finding]) -> DoctorReport:
 
 
 def child(page: int) -> None:
-    """The other process: writes a line with the library, starts MPI, and writes a line with the report.
-
-    Args:
-        page: File descriptor to write to.
-    """
+    """Run the other process: write a line with the library to a file descriptor, start MPI, and write a line with the report."""
     local = [Finding(*row) for row in json.load(sys.stdin)]
     with os.fdopen(page, "w", buffering=1) as lines:
         try:
@@ -141,18 +127,15 @@ def child(page: int) -> None:
 
 
 def _with_mpi(local: list[Finding]) -> DoctorReport:
-    """The whole report; collective, on a running MPI.
-
-    Args:
-        local: What this rank found without MPI.
-    """
+    """Return the whole report, from the findings that each rank has made without MPI; collective, on a running MPI."""
     from mpi4py import MPI
 
     from hpcoll.selection.topology import bound_to, domains_of
 
     world, library, launcher = MPI.COMM_WORLD, loaded_library(MPI), find_launcher(os.environ)
     gpus = any(finding.subject == "CUDA" and finding.found != NO_CUDA for finding in local)
-    aware = [check_awareness(cuda_awareness(MPI), os.environ.get("HPCOLL_CUDA_PATH", ""), gpus), *(check_ucx() if gpus else ())]
+    says = cuda_awareness(str(MPI.__file__))
+    aware = [check_awareness(says, os.environ.get("HPCOLL_CUDA_PATH", ""), gpus), *(check_ucx() if gpus else ())]
     mine = [*check_library(library), check_threads(MPI), check_failures(MPI), *aware]
     mine.append(check_launch(launcher, world.size, library, os.environ))
     if launcher is None:
@@ -176,7 +159,7 @@ def _with_mpi(local: list[Finding]) -> DoctorReport:
 
 
 def loaded_library(mpi: ModuleType) -> MpiLibrary:
-    """The MPI library that mpi4py has loaded; MPI need not have started."""
+    """Return the MPI library that mpi4py has loaded; MPI need not have started."""
     from hpcoll.runtime.transports.mpi import library
 
     vendor, release = mpi.get_vendor()
@@ -185,7 +168,7 @@ def loaded_library(mpi: ModuleType) -> MpiLibrary:
 
 
 def _file_of(address: int) -> str:
-    """The shared library that holds an address, as the dynamic linker tells; the empty string when it does not."""
+    """Return the shared library that holds an address, by the dynamic linker; the empty string when it does not know."""
     info = (ctypes.c_char_p * 4)()  # Dl_info: file name, base address, symbol name, its address
     try:
         found = ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), info)
@@ -195,17 +178,17 @@ def _file_of(address: int) -> str:
 
 
 def check_library(library: MpiLibrary) -> list[Finding]:
-    """Which library it is, and whether hpcoll's compiled code knows its handles."""
+    """Report the library, and whether hpcoll's compiled code knows its handles."""
     text = f"{library.name} {library.version}, {library.path or 'in an unknown file'}, MPI {library.standard}, mpi4py {library.mpi4py}"
     known = {OPEN_MPI: 8, MPICH: 4}.get(library.family)
     if known == library.handle_nbytes:
         return [Finding(OK, "MPI library", f"{text}, {library.family}'s ABI (handles of {known} bytes)")]
-    what = "see whether 'hpcoll bench' reports right answers; Open MPI and what has MPICH's ABI are known to work"
+    what = "see whether 'hpcoll bench' reports right answers; Open MPI and libraries with MPICH's ABI are known to work"
     return [Finding(WARN, "MPI library", f"{text}, handles of {library.handle_nbytes} bytes: hpcoll does not know its ABI", what)]
 
 
 def check_threads(mpi: ModuleType) -> Finding:
-    """The thread level that was asked for and the one that there is."""
+    """Report the thread level that was asked for and the one that was provided."""
     import mpi4py
 
     levels = {getattr(mpi, f"THREAD_{name.upper()}"): name for name in _LEVELS}
@@ -220,7 +203,7 @@ def check_threads(mpi: ModuleType) -> Finding:
 
 
 def check_failures(mpi: ModuleType) -> Finding:
-    """What the MPI library can do once a rank has failed."""
+    """Report what the MPI library can do once a rank has failed."""
     from hpcoll.runtime.transports.mpi import knows_failures
 
     if knows_failures():
@@ -230,18 +213,8 @@ def check_failures(mpi: ModuleType) -> Finding:
     return Finding(OK, "failures of ranks", f"they end the job, and comm.shrink() is refused: {why}")
 
 
-def cuda_awareness(mpi: ModuleType) -> bool | None:
-    """Whether the MPI library says that it takes arrays in GPU memory, or None if it says nothing; MPI must run."""
-    extension, flag = ctypes.CDLL(mpi.__file__), ctypes.c_int()
-    if hasattr(extension, "MPIX_GPU_query_support") and extension.MPIX_GPU_query_support(_MPICH_CUDA, ctypes.byref(flag)) == 0:
-        return bool(flag.value)
-    if hasattr(extension, "MPIX_Query_cuda_support"):
-        return bool(extension.MPIX_Query_cuda_support())
-    return None
-
-
 def check_libraries(facts: Sequence[Facts]) -> list[list[Finding]]:
-    """For each rank, a finding when the ranks have loaded different MPI libraries."""
+    """Return for each rank a finding when the ranks have loaded different MPI libraries."""
     names = {f"{fact.library.name} {fact.library.version}" for fact in facts}
     if len(names) == 1:
         return [[] for _ in facts]
@@ -250,7 +223,7 @@ def check_libraries(facts: Sequence[Facts]) -> list[list[Finding]]:
 
 
 def check_hosts(facts: Sequence[Facts]) -> list[list[Finding]]:
-    """For each rank: where the ranks are, and whether those of its host have cores enough and cores of their own."""
+    """Return findings for each rank: the hosts, and whether the ranks of its host have enough cores, and cores of their own."""
     ranks_of: dict[str, list[int]] = {}
     for rank, fact in enumerate(facts):
         ranks_of.setdefault(fact.host, []).append(rank)
@@ -259,27 +232,23 @@ def check_hosts(facts: Sequence[Facts]) -> list[list[Finding]]:
     for host, ranks in ranks_of.items():
         theirs = [facts[rank] for rank in ranks]
         cores = min(len(frozenset().union(*(fact.cores for fact in theirs))), *(fact.quota for fact in theirs))
-        texts.append(f"{host} ({_plural(len(ranks), 'rank')} on {_plural(cores, 'core')})")
+        texts.append(f"{host} ({counted(len(ranks), 'rank')} on {counted(cores, 'core')})")
         for rank in ranks:
             found[rank] = _check_cores(facts[rank], theirs, cores)
-    summary = Finding(OK, "hosts", f"{_plural(len(texts), 'host')}: {named(texts)}")
+    summary = Finding(OK, "hosts", f"{counted(len(texts), 'host')}: {named(texts)}")
     return [[summary, *more] for more in found]
 
 
 def _check_cores(fact: Facts, theirs: Sequence[Facts], cores: float) -> list[Finding]:
-    """Findings about one rank among those of its host, which together have so many cores."""
+    """Return findings about one rank among the ranks of its host, which together have so many cores."""
     alike = sum(other.cores == fact.cores for other in theirs)
     if len(fact.cores) == 1 < min(alike, fact.online):
         what = "a core each: mpirun --bind-to core (Open MPI), mpiexec -bind-to core (MPICH), srun --cpu-bind=cores; or --bind-to none"
         return [Finding(FAIL, "binding", f"{alike} ranks of a host are bound to its core {min(fact.cores)} and no other", what)]
     if len(theirs) <= cores:
         return []
-    text = f"{_plural(len(theirs), 'rank')} of a host share {_plural(cores, 'core')}"
-    what = f"start at most {_plural(max(1, int(cores)), 'rank')} per host, or expect waiting ranks to take time from working ones"
+    text = f"{counted(len(theirs), 'rank')} of a host share {counted(cores, 'core')}"
+    what = f"start at most {counted(max(1, int(cores)), 'rank')} per host, or expect waiting ranks to take time from working ones"
     if fact.library.family == OPEN_MPI and not fact.yields:
         return [Finding(WARN, "cores", text, f"{what}; {YIELDS}=1 makes them give their core away")]
     return [Finding(WARN, "cores", text, what)]
-
-
-def _plural(number: float, noun: str) -> str:
-    return f"{number:g} {noun}" + ("" if number == 1 else "s")

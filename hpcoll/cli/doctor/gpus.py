@@ -1,6 +1,6 @@
-"""What ``hpcoll doctor`` says about GPUs: those one process sees, and whether ranks of a machine see the same ones.
+"""GPU checks of ``hpcoll doctor``: the GPUs that one process sees, and whether ranks of a machine see the same ones.
 
-The driver is asked in a process of its own (``python -m hpcoll.cli.doctor.gpus``), because one that has started it must not fork.
+A process of its own asks the driver (``python -m hpcoll.cli.doctor.gpus``), because a process that has started it must not fork.
 """
 
 import ctypes
@@ -15,11 +15,13 @@ from hpcoll.base.errors import DeviceError
 from hpcoll.base.text import printable
 from hpcoll.base.units import format_nbytes
 from hpcoll.cli.doctor.findings import NOTE, OK, WARN, Finding, one_line, read
+from hpcoll.cli.table import counted
 from hpcoll.runtime.gpu.cuda import DeviceAttribute, Driver
 
 NO_CUDA = "no device and no driver"
 DEVICE = "GPU"  # subject of the line about one GPU; ranks that see the same GPUs write the same lines
 _MAJOR, _MINOR, _REGISTERS = DeviceAttribute.MAJOR, DeviceAttribute.MINOR, DeviceAttribute.CAN_REGISTER_HOST_MEMORY
+_MPICH_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
 _NO_DEVICE = "CUDA_ERROR_NO_DEVICE"
 _ALL = "give each rank all GPUs of its host: srun --gpus-per-node=N --gpu-bind=none, no CUDA_VISIBLE_DEVICES of its own; "
 _ALL += "hpcoll.local_device() says which one to use"
@@ -27,20 +29,15 @@ _AWARE = "a CUDA-aware build (the cluster's module, HPC-X, conda-forge's), or NV
 
 
 class ProcessLocation(NamedTuple):
-    """Where a process runs, as far as CUDA IPC cares; the empty string where the system does not say.
+    """The place of a process, as far as CUDA IPC cares; the empty string where the system does not say."""
 
-    Attributes:
-        machine: Equal in all containers of a machine.
-        processes, objects: Its PID and IPC namespaces.
-    """
-
-    machine: str
-    processes: str
-    objects: str
+    machine: str  # equal in all containers of a machine
+    processes: str  # its PID namespace
+    objects: str  # its IPC namespace
 
 
 def location(root: Path = Path("/proc")) -> ProcessLocation:
-    """Where this process runs."""
+    """Return the place of this process."""
     names = []
     for kind in ("pid", "ipc"):
         try:
@@ -51,13 +48,10 @@ def location(root: Path = Path("/proc")) -> ProcessLocation:
 
 
 def survey(library: Any = None) -> dict[str, Any]:
-    """What the driver says, fit for JSON.
+    """Ask the driver, and return the answer fit for JSON: ``driver``, ``devices`` and ``compiler``, or else ``absent`` or ``error``.
 
     Args:
-        library: Stands for the driver's; default: ``libcuda.so.1``.
-
-    Returns:
-        ``absent`` or ``error`` with a text, or else ``driver``, ``devices`` and ``compiler``.
+        library: The driver's library; default: ``libcuda.so.1``.
     """
     try:
         driver = Driver(library or ctypes.CDLL("libcuda.so.1"))
@@ -76,7 +70,7 @@ def _device(driver: Driver, ordinal: int) -> dict[str, Any]:
 
 
 def _compiler(capability: Sequence[int]) -> str:
-    """Why Numba cannot compile for a GPU; the empty string when it can."""
+    """Return why Numba cannot compile for a GPU; the empty string when it can."""
     try:
         from numba import cuda, types
 
@@ -87,13 +81,9 @@ def _compiler(capability: Sequence[int]) -> str:
 
 
 def judge(answer: Mapping[str, Any], present: bool, packages: Mapping[str, str], environment: Mapping[str, str]) -> list[Finding]:
-    """Findings from a `survey`.
+    """Return findings from the answer of a `survey`.
 
-    Args:
-        answer: The survey.
-        present: There are device files.
-        packages: Versions of the Python packages for CUDA that are installed.
-        environment: May hide GPUs.
+    ``present``: there are device files. ``packages``: versions of the installed Python packages for CUDA.
     """
     if "absent" in answer and not present:
         return [Finding(OK, "CUDA", NO_CUDA)]
@@ -124,7 +114,7 @@ def _describe(device: Mapping[str, Any]) -> Finding:
 
 
 def _software(packages: Mapping[str, str], problem: str, extra: str) -> list[Finding]:
-    """Packages that make GPU arrays, and the compiler for kernels."""
+    """Report packages that make GPU arrays, and the compiler for kernels."""
     subject, install, found = "CUDA packages", f"pip install 'hpcoll[{extra}]'", []
     if packages:
         found.append(Finding(OK, subject, ", ".join(f"{name} {text}" for name, text in packages.items())))
@@ -138,7 +128,7 @@ def _software(packages: Mapping[str, str], problem: str, extra: str) -> list[Fin
 
 
 def check_ucx(maps: Path = Path("/proc/self/maps")) -> list[Finding]:
-    """Which UCX the MPI library has loaded and whether it knows GPU memory; nothing where it has loaded none. MPI must run."""
+    """Report the UCX that the MPI library has loaded, if any, and whether it knows GPU memory; MPI must run."""
     mapped = re.findall(r"(/\S*libucp\S*)$", read(maps), re.M)
     found = []
     for path in dict.fromkeys(mapped):
@@ -150,14 +140,16 @@ def check_ucx(maps: Path = Path("/proc/self/maps")) -> list[Finding]:
     return found
 
 
-def check_awareness(says: bool | None, wish: str, gpus: bool) -> Finding:
-    """Whether the MPI library takes arrays in GPU memory.
+def cuda_awareness(mpi: str) -> bool | None:
+    """Return whether the MPI library under mpi4py's extension module claims to take GPU arrays, or None if it says nothing."""
+    extension, flag = ctypes.CDLL(mpi), ctypes.c_int()
+    if hasattr(extension, "MPIX_GPU_query_support") and extension.MPIX_GPU_query_support(_MPICH_CUDA, ctypes.byref(flag)) == 0:
+        return bool(flag.value)
+    return bool(extension.MPIX_Query_cuda_support()) if hasattr(extension, "MPIX_Query_cuda_support") else None
 
-    Args:
-        says: What it says of itself, or None if it says nothing.
-        wish: Value of ``HPCOLL_CUDA_PATH``.
-        gpus: There is a GPU or a driver for one.
-    """
+
+def check_awareness(says: bool | None, wish: str, gpus: bool) -> Finding:
+    """Report whether the MPI library ``says`` that it takes arrays in GPU memory; ``wish``: the value of ``HPCOLL_CUDA_PATH``."""
     subject, text = "MPI and CUDA", f"the library says that it is {'' if says else 'not '}CUDA-aware"
     if says is None:
         text = "the library does not say whether it is CUDA-aware"
@@ -166,16 +158,14 @@ def check_awareness(says: bool | None, wish: str, gpus: bool) -> Finding:
         return Finding(WARN, subject, f"HPCOLL_CUDA_PATH=direct, but {text}", what)
     if says or not gpus:
         return Finding(OK, subject, text)
-    what = f"hpcoll takes GPU arrays all the same, the library's own calls must not get them; for speed between hosts: {_AWARE}"
+    what = f"pass GPU arrays to hpcoll's calls only, never to the library's own; for speed between hosts: {_AWARE}"
     return Finding(NOTE, subject, text, what)
 
 
 def check_gpus(locations: Sequence[ProcessLocation], seen: Sequence[frozenset[str]]) -> list[list[Finding]]:
-    """For each rank: whether it sees the same GPUs as the others of its machine, has one for itself, and may map theirs.
+    """Return findings for each rank: whether it sees the GPUs of its machine's other ranks, has one for itself, and may map theirs.
 
-    Args:
-        locations: Each rank's.
-        seen: What each rank found about its GPUs.
+    ``seen`` are the texts of each rank's findings about its GPUs.
     """
     found: list[list[Finding]] = [[] for _ in locations]
     for machine in dict.fromkeys(one.machine for one in locations):
@@ -193,14 +183,14 @@ def check_gpus(locations: Sequence[ProcessLocation], seen: Sequence[frozenset[st
                 what = "one container per host; or start each with --ipc=host --pid=host (docker), without --pid or --ipc (apptainer)"
                 found[rank].append(Finding(WARN, "GPUs", text, what))
             if len(ranks) > len(union):
-                text = f"{len(ranks)} ranks of a machine share {len(union)} GPU{'' if len(union) == 1 else 's'}: their kernels take turns"
+                text = f"{len(ranks)} ranks of a machine share {counted(len(union), 'GPU')}: their kernels take turns"
                 what = "start as many ranks as GPUs; or nvidia-cuda-mps-control -d before, so that kernels of several ranks run at once"
                 found[rank].append(Finding(NOTE, "GPUs", text, what))
     return found
 
 
 def main() -> None:
-    """The process that asks the driver."""
+    """Run the process that asks the driver."""
     print(json.dumps(survey()))
 
 

@@ -1,4 +1,4 @@
-"""Which launcher started this process, told by its environment, and whether it fits the MPI library; never starts MPI."""
+"""The launcher that started this process, told by its environment, and whether it fits the MPI library; never starts MPI."""
 
 import os
 import shutil
@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from hpcoll.base.launchers import ANY, LAUNCHERS, MPICH, OPEN_MPI, number_in
 from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding
+from hpcoll.cli.table import counted
 
 SUBJECT = "launcher"
 _FAMILIES = {
@@ -20,50 +21,33 @@ _MPIEXEC_LIMIT_S = 20
 
 
 class MpiLibrary(NamedTuple):
-    """An MPI library.
+    """An MPI library."""
 
-    Attributes:
-        name: Vendor, as mpi4py calls it.
-        version: Its version.
-        path: File it was loaded from; the empty string when unknown.
-        standard: Version of the MPI standard.
-        handle_nbytes: Size of its request handles.
-        mpi4py: Version of mpi4py.
-    """
-
-    name: str
+    name: str  # vendor, as mpi4py calls it
     version: str
-    path: str
-    standard: str
-    handle_nbytes: int
-    mpi4py: str
+    path: str  # file it was loaded from; the empty string when unknown
+    standard: str  # version of the MPI standard
+    handle_nbytes: int  # size of its request handles
+    mpi4py: str  # its version
 
     @property
     def family(self) -> str:
-        """Whose launcher and ABI it has; unknown ones count as a family of their own."""
+        """The family whose launcher and ABI it has; an unknown library is a family of its own."""
         return _FAMILIES.get(self.name, self.name)
 
 
 class Launcher(NamedTuple):
-    """What started this process.
-
-    Attributes:
-        name: As a user knows it.
-        family: Whose libraries it serves; the empty string when it depends on its options.
-        variable: Environment variable that gives the number of ranks; the empty string where none does.
-        size: Number of ranks it started, or 0 when unknown.
-        rank: Which of them this is.
-    """
+    """The program that started this process."""
 
     name: str
-    family: str
-    variable: str
-    size: int
-    rank: int
+    family: str  # family of libraries that it serves; the empty string when it depends on its options
+    variable: str  # environment variable that gives the number of ranks; the empty string where none does
+    size: int  # number of ranks it started, or 0 when unknown
+    rank: int  # of this process among them
 
 
 def find_launcher(environment: Mapping[str, str]) -> Launcher | None:
-    """The launcher whose variables are set, or None.
+    """Return the launcher whose variables are set, or None.
 
     >>> find_launcher({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "1"})
     Launcher(name="Open MPI's mpirun", family='Open MPI', variable='OMPI_COMM_WORLD_SIZE', size=4, rank=1)
@@ -75,13 +59,9 @@ def find_launcher(environment: Mapping[str, str]) -> Launcher | None:
 
 
 def check_launch(launcher: Launcher | None, nranks: int, library: MpiLibrary, environment: Mapping[str, str]) -> Finding:
-    """Whether as many ranks found each other as were started.
+    """Report whether ``nranks``, the size of ``MPI.COMM_WORLD``, is the number of ranks that were started.
 
-    Args:
-        launcher: What `find_launcher` found.
-        nranks: Size of ``MPI.COMM_WORLD``.
-        library: What mpi4py has loaded.
-        environment: Tells of a Slurm job around a process that no launcher started.
+    The environment tells of a Slurm job around a process that no launcher started.
     """
     if launcher is None and nranks == 1:
         tasks = number_in(environment, "SLURM_NTASKS")
@@ -90,24 +70,19 @@ def check_launch(launcher: Launcher | None, nranks: int, library: MpiLibrary, en
         return Finding(NOTE, SUBJECT, "none, one rank", _MORE)
     name = launcher.name if launcher else "one that leaves no trace"
     if launcher is None or launcher.size == nranks or (launcher.size == 0 and nranks > 1):
-        return Finding(OK, SUBJECT, f"{name}, {_ranks(nranks)}")
+        return Finding(OK, SUBJECT, f"{name}, {counted(nranks, 'rank')}")
     if launcher.size == 0:
         return Finding(NOTE, SUBJECT, f"{name}, one rank", f"if more were asked for: {remedy(launcher, library)}")
-    started = f"{launcher.name} started {_ranks(launcher.size)} ({launcher.variable}={launcher.size})"
+    started = f"{launcher.name} started {counted(launcher.size, 'rank')} ({launcher.variable}={launcher.size})"
     if nranks == 1:
         text = f"{started}, but {library.name} sees one rank in each: they are {launcher.size} programs of one rank"
         return Finding(FAIL, SUBJECT, text, remedy(launcher, library))
     what = "see whether all ranks run Python, and load one MPI library"
-    return Finding(WARN, SUBJECT, f"{started}, but MPI.COMM_WORLD has {_ranks(nranks)}", what)
+    return Finding(WARN, SUBJECT, f"{started}, but MPI.COMM_WORLD has {counted(nranks, 'rank')}", what)
 
 
 def cannot_start(launcher: Launcher | None, library: MpiLibrary | None, how: str) -> Finding:
-    """MPI did not start.
-
-    Args:
-        how: How it ended, to follow "the process that ... MPI".
-        library: What was loaded; None when loading it ended the process.
-    """
+    """Report that MPI did not start, and ``how`` that ended; the library is None when loading it ended the process."""
     if library is None:
         return Finding(FAIL, "MPI library", f"loading it {how}", "install mpi4py and the MPI library again, built for each other")
     text = f"{library.name} cannot start: MPI_Init {how}" + (f", under {launcher.name}" if launcher else "")
@@ -115,7 +90,7 @@ def cannot_start(launcher: Launcher | None, library: MpiLibrary | None, how: str
 
 
 def remedy(launcher: Launcher | None, library: MpiLibrary) -> str:
-    """How to start programs with this library."""
+    """Say how to start programs with this library."""
     own = own_mpiexec(library) or f"the mpiexec that belongs to {library.path or library.name}"
     with_mpiexec = f"use the launcher of the library that mpi4py loads: {own}"
     if launcher is None:
@@ -131,7 +106,7 @@ def remedy(launcher: Launcher | None, library: MpiLibrary) -> str:
 
 
 def own_mpiexec(library: MpiLibrary) -> str:
-    """The mpiexec installed beside a library, or the empty string."""
+    """Return the mpiexec installed beside a library, or the empty string."""
     for folder in Path(library.path).parents[1:4]:
         for name in (f"mpiexec.{library.name.replace(' ', '').lower()}", "mpiexec"):
             if os.access(folder / "bin" / name, os.X_OK) and family_of_mpiexec(str(folder / "bin" / name)) == library.family:
@@ -140,31 +115,23 @@ def own_mpiexec(library: MpiLibrary) -> str:
 
 
 def check_mpiexec(library: MpiLibrary) -> list[Finding]:
-    """Whether the mpiexec that a user would start by name belongs to the library; nothing where there is none."""
+    """Report whether the mpiexec that a user would start by name belongs to the library."""
     path = shutil.which("mpiexec")
-    if path is None:
-        text = "no mpiexec on PATH"
-        return [Finding(NOTE, "mpiexec", text, remedy(None, library))]
-    family = family_of_mpiexec(path)
-    if not family:
-        return [Finding(NOTE, "mpiexec", f"{path} does not say whose it is", remedy(None, library))]
-    if family != library.family:
-        return [Finding(WARN, "mpiexec", f"{path} is {family}'s, but mpi4py loads {library.name}", remedy(None, library))]
-    return [Finding(OK, "mpiexec", f"{path} is {family}'s, as is the library")]
+    family = family_of_mpiexec(path) if path else ""
+    if family == library.family:
+        return [Finding(OK, "mpiexec", f"{path} is {family}'s, as is the library")]
+    text = f"{path} is {family}'s, but mpi4py loads {library.name}" if family else f"{path} does not say whose it is"
+    return [Finding(WARN if family else NOTE, "mpiexec", text if path else "no mpiexec on PATH", remedy(None, library))]
 
 
 def family_of_mpiexec(path: str) -> str:
-    """Whose libraries a program called mpiexec serves; the empty string when it does not say."""
+    """Return the family of libraries that a program called mpiexec serves; the empty string when it does not say."""
     ask = [path, "--version"]
     try:
         done = subprocess.run(ask, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_MPIEXEC_LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     text = done.stdout + done.stderr
-    if "Open MPI" in text or "OpenRTE" in text or "PRRTE" in text:
+    if any(mark in text for mark in ("Open MPI", "OpenRTE", "PRRTE")):
         return OPEN_MPI
     return MPICH if "HYDRA" in text or "Intel(R) MPI" in text or "mpich" in text.lower() else ""
-
-
-def _ranks(number: int) -> str:
-    return f"{number} {'rank' if number == 1 else 'ranks'}"

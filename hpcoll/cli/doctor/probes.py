@@ -1,4 +1,4 @@
-"""What one process can find out about its machine without MPI: each probe returns findings and raises nothing.
+"""Probes of one process's machine, without MPI: each returns findings and raises nothing.
 
 Folders are parameters where a test builds one of its own.
 """
@@ -29,7 +29,7 @@ from hpcoll.cli.doctor.gpus import judge
 from hpcoll.runtime.transports.cross_memory import ProbeWord, ptrace_scope, refusal
 from hpcoll.selection.config import VARIABLES, read_config
 
-SMALL_SHM_NBYTES = 64 << 20  # what containers get by default
+SMALL_SHM_NBYTES = 64 << 20  # a container's default
 SMALL_MEMORY_NBYTES = 1 << 30
 LOW_MEMLOCK_NBYTES = 1 << 30
 _CUDA_LIMIT_S = 60
@@ -38,13 +38,13 @@ _REINSTALL = "pip install --force-reinstall hpcoll"
 
 
 def examine(rank: int) -> list[Finding]:
-    """All probes, in the order of the report; rank 0 also looks for the tuning file, which no other rank reads."""
+    """Run all probes, in the order of the report; only rank 0 looks for the tuning file, which no other rank reads."""
     mine = [*software(), *system(), *shared_memory(), *memory(), *cuda(), *infiniband(), *numba_cache(), *locks(), *settings(os.environ)]
     return mine if rank else [*mine, *tuning_file(os.environ)]
 
 
 def software() -> list[Finding]:
-    """Versions of what hpcoll stands on."""
+    """Report the versions of Python and of the packages that hpcoll needs."""
     found = {name: installed(name) for name in ("numpy", "numba", "llvmlite", "ml_dtypes", "mpi4py")}
     versions = {"hpcoll": hpcoll.__version__, "Python": platform.python_version(), **found}
     text = ", ".join(f"{name} {number}" for name, number in versions.items() if number)
@@ -53,7 +53,7 @@ def software() -> list[Finding]:
 
 
 def installed(name: str) -> str:
-    """Version of a distribution, or the empty string."""
+    """Return the version of a distribution, or the empty string."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -61,7 +61,7 @@ def installed(name: str) -> str:
 
 
 def system(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> list[Finding]:
-    """Kernel, processor type, and what hints at a container."""
+    """Report kernel, processor type, and hints of a container."""
     hints = {"docker": (root / ".dockerenv").exists(), "podman": (root / "run/.containerenv").exists()}
     hints |= {"apptainer": "APPTAINER_NAME" in environment or "SINGULARITY_NAME" in environment}
     hints |= {"kubernetes": "KUBERNETES_SERVICE_HOST" in environment}
@@ -71,7 +71,7 @@ def system(root: Path = Path("/"), environment: Mapping[str, str] = os.environ) 
 
 
 def shared_memory(folder: Path = Path("/dev/shm")) -> list[Finding]:
-    """Through which the ranks of one host exchange data: there, writable, large enough."""
+    """Report whether shared memory, through which the ranks of one host exchange data, is there, writable and large enough."""
     subject = "shared memory"
     try:
         state = os.statvfs(folder)
@@ -86,17 +86,12 @@ def shared_memory(folder: Path = Path("/dev/shm")) -> list[Finding]:
     if size <= SMALL_SHM_NBYTES:
         return [Finding(NOTE, subject, text, "this is a container's default: start it with --shm-size=1g or more, or --ipc=host")]
     if free <= SMALL_SHM_NBYTES:
-        return [Finding(WARN, subject, text, f"remove what programs that crashed have left in {folder}, or make it larger")]
+        return [Finding(WARN, subject, text, f"remove files that crashed programs have left in {folder}, or make it larger")]
     return [Finding(OK, subject, text)]
 
 
 def one_copy(words: Sequence[ProbeWord], scope: str | None = None) -> list[Finding]:
-    """Whether this rank can read the memory of the ranks of its host, so that long messages need not be staged; none where it is alone.
-
-    Args:
-        words: Of all ranks of the host.
-        scope: As `ptrace_scope`, which is asked by default.
-    """
+    """Report whether this rank can read the memory of the other ranks of its host, so that long messages need not be staged."""
     found = next(filter(None, map(refusal, words)), "")
     if len(words) < 2:
         return []
@@ -108,7 +103,7 @@ def one_copy(words: Sequence[ProbeWord], scope: str | None = None) -> list[Findi
 
 
 def memory(root: Path = CGROUP, membership: Path = MEMBERSHIP, meminfo: Path = MEMINFO) -> list[Finding]:
-    """The machine's memory, and how much of it this process's control groups allow."""
+    """Report the machine's memory, and how much of it this process's control groups allow."""
     nbytes = machine_nbytes("MemTotal", meminfo)
     limit = min(limits(root, membership).values(), default=nbytes)
     if not nbytes or limit >= nbytes:
@@ -120,7 +115,7 @@ def memory(root: Path = CGROUP, membership: Path = MEMBERSHIP, meminfo: Path = M
 
 
 def cpu_quota(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> float:
-    """Cores' worth of time that this process's control groups allow; infinity where they set no limit."""
+    """Return the cores' worth of time that this process's control groups allow; infinity where they set no limit."""
     quotas = [math.inf]
     for folder in cgroups("cpu", root, membership):
         texts = read(folder / "cpu.max").split() or [read(folder / "cpu.cfs_quota_us"), read(folder / "cpu.cfs_period_us")]
@@ -130,7 +125,7 @@ def cpu_quota(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> float:
 
 
 def cuda(device_files: Path = Path("/dev")) -> list[Finding]:
-    """Driver, GPUs, Python packages and compiler for CUDA; the driver is asked in a process of its own."""
+    """Report driver, GPUs, Python packages and compiler for CUDA; a process of its own asks the driver."""
     program = f"import sys; sys.path[:] = {sys.path!r}; from hpcoll.cli.doctor.gpus import main; main()"
     command = [sys.executable, "-c", program]
     try:
@@ -144,7 +139,7 @@ def cuda(device_files: Path = Path("/dev")) -> list[Finding]:
 
 
 def infiniband(root: Path = Path("/sys/class/infiniband"), device_files: Path = Path("/dev/infiniband")) -> list[Finding]:
-    """Ports of InfiniBand and RoCE devices, whether they can be opened, and how much memory may be locked for them."""
+    """Report ports of InfiniBand and RoCE devices, whether they can be opened, and how much memory may be locked for them."""
     ports = sorted(root.glob("*/ports/*"))
     if not ports:
         return [Finding(OK, "InfiniBand", "no InfiniBand or RoCE device")]
@@ -157,7 +152,7 @@ def infiniband(root: Path = Path("/sys/class/infiniband"), device_files: Path = 
 
 
 def locked_memory(level: str, user: str) -> list[Finding]:
-    """How much memory may be locked for devices that read and write it; a finding of ``level`` where that is little."""
+    """Report how much memory may be locked for devices that read and write it, with ``level`` where that is little."""
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     if limit != resource.RLIM_INFINITY and limit < LOW_MEMLOCK_NBYTES:
         what = "ulimit -l unlimited (limits.conf; LimitMEMLOCK of slurmd; --ulimit memlock=-1 of a container), or "
@@ -180,12 +175,12 @@ def _port(port: Path, up: bool, another_is_up: bool) -> Finding:
 
 
 def _word(path: Path) -> str:
-    """What follows the number in "4: ACTIVE"."""
+    """Return the word in a file such as "4: ACTIVE"."""
     return read(path).rpartition(": ")[2]
 
 
 def numba_cache() -> list[Finding]:
-    """Whether Numba compiles, and where what it compiled is kept."""
+    """Report whether Numba compiles, and where compiled code is kept."""
     subject = "Numba cache"
     try:
         from numba import config
@@ -197,13 +192,13 @@ def numba_cache() -> list[Finding]:
 
 
 def locks() -> list[Finding]:
-    """Whether ranks of a node can share the work of compiling."""
+    """Report whether ranks of a node can share the work of compiling."""
     what = "set TMPDIR to a folder of the node in which you may make one"
     return [_owned("compile locks", disk_cache.lock_folder, disk_cache.node_folder(), what)]
 
 
 def _owned(subject: str, opened: Callable[[], OwnedFolder], path: Path, what: str) -> Finding:
-    """A folder that must be this user's alone."""
+    """Report whether a folder can be opened, which must be this user's alone."""
     try:
         opened().close()
     except OSError as error:
@@ -213,7 +208,7 @@ def _owned(subject: str, opened: Callable[[], OwnedFolder], path: Path, what: st
 
 
 def settings(environment: Mapping[str, str]) -> list[Finding]:
-    """``HPCOLL_*`` variables: what they say, and those that mean nothing."""
+    """Report the ``HPCOLL_*`` variables, and those that mean nothing."""
     ours = {name: value for name, value in sorted(environment.items()) if name.startswith("HPCOLL_")}
     try:
         unknown: Iterable[str] = read_config(ours).unknown
@@ -230,7 +225,7 @@ def settings(environment: Mapping[str, str]) -> list[Finding]:
 
 
 def tuning_file(environment: Mapping[str, str]) -> list[Finding]:
-    """Whether the file that ``HPCOLL_TUNING`` names can be read."""
+    """Report a file that ``HPCOLL_TUNING`` names and that cannot be read."""
     name = environment.get("HPCOLL_TUNING", "")
     if not name or (os.path.isfile(name) and os.access(name, os.R_OK)):
         return []

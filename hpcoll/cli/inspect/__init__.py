@@ -1,1 +1,7 @@
-"""``hpcoll inspect``: what happened, from the records that ranks wrote when they hung or failed; or who waits for whom now."""
+"""``hpcoll inspect``: explains a hang or a failure from the records of ranks, or shows who waits for whom now.
+
+    command         arguments, the report          judgement    all findings, and the cause
+    flight_records  files, read and merged         live         ranks that run: a table, a sentence for each call
+    differences     calls that differ              ranks_here   ranks that run, found by their status pages
+    who_waits       findings in the wait-for graph
+"""

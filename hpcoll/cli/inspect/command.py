@@ -1,4 +1,4 @@
-"""``hpcoll inspect``: reads the records that ranks wrote when they hung or failed, and says what happened; or looks at those that run."""
+"""``hpcoll inspect``: reads the records of ranks that hung or failed, and says what happened; or shows who waits for whom now."""
 
 import argparse
 import json
@@ -11,11 +11,10 @@ from hpcoll.base.units import Runs
 from hpcoll.base.units import ranks_in_words as ranges
 from hpcoll.cli.inspect.flight_records import Flight, read
 from hpcoll.cli.inspect.judgement import judge, summary, well
-from hpcoll.cli.inspect.live import watch_ranks
-from hpcoll.cli.inspect.wording import MAX_ROWS, FlightFinding, duration
-from hpcoll.cli.table import grid, print_lines, wrapped
+from hpcoll.cli.inspect.wording import FlightFinding, duration, first_few
+from hpcoll.cli.table import counted, grid, print_lines, wrapped
 
-FORMAT = 2  # of what --json prints
+FORMAT = 2  # of the document that --json prints
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -24,16 +23,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "Ranks are those of MPI_COMM_WORLD. Exit code 1: calls differ or have not ended, a rank left no record; with --live: none is seen."
     )
     parser.add_argument("files", nargs="*", metavar="FILE", help="a record; one for each rank of one program")
-    parser.add_argument("--live", action="store_true", help="show who waits for whom now, of the ranks that run on this node")
-    parser.add_argument("--once", action="store_true", help="show that once; without it, each second until Ctrl-C")
+    parser.add_argument("--live", action="store_true", help="show who waits for whom now, among the ranks that run on this node")
+    parser.add_argument("--once", action="store_true", help="show it once, not each second until Ctrl-C")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what was found, and return 1 if that is more than how late ranks were; of ranks that run, print what they wait for."""
+    """Print findings, and return 1 if there are others than lateness; or show the ranks that run."""
     if arguments.live == bool(arguments.files):
         raise ArgumentError("inspect needs either records, FILE, or --live")
     if arguments.live:
+        from hpcoll.cli.inspect.live import watch_ranks  # with NumPy
+
         return watch_ranks(once=arguments.once, as_json=arguments.json)
     if arguments.once:
         raise ArgumentError("--once goes with --live")
@@ -63,7 +64,7 @@ def _document(flight: Flight, findings: Sequence[FlightFinding]) -> dict[str, An
 
 
 def _ends(runs: Runs) -> list[list[int]]:
-    """The first and the last rank of each run: short however many ranks there are."""
+    """Return the first and the last rank of each run: short however many ranks there are."""
     return [[run[0], run[-1]] for run in runs]
 
 
@@ -80,19 +81,16 @@ def _lines(flight: Flight, findings: Sequence[FlightFinding]) -> Iterator[str]:
 
 
 def _head(flight: Flight) -> Iterator[str]:
-    """What was read: the program, how many ranks, and what made them write."""
+    """Yield lines about the records: the program, how many ranks, and why they were written."""
     records = flight.records.values()
     first = next(iter(records))
     written = [record.written for record in records]
     hosts = len({record.host for record in records})
-    nouns = ((len(records), "record"), (flight.nranks, "rank"), (hosts, "host"))
-    held, of, on = (f"{number} {noun}{'s' * (number > 1)}" for number, noun in nouns)
+    held = f"{counted(len(records), 'record')} of {counted(flight.nranks, 'rank')} on {counted(hosts, 'host')}"
     program = printable(" ".join(first.program))
-    yield from wrapped(f"{held} of {of} on {on}, written within {duration(max(written) - min(written))}: {program}")
+    yield from wrapped(f"{held}, written within {duration(max(written) - min(written))}: {program}")
     reasons: dict[str, list[int]] = {}
     for record in records:
         reasons.setdefault(record.why, []).append(record.rank)
-    for why, ranks in list(reasons.items())[:MAX_ROWS]:
-        yield from wrapped(f"{ranges(ranks)}: {why or 'no reason given'}", "  ")
-    if len(reasons) > MAX_ROWS:
-        yield f"  and {len(reasons) - MAX_ROWS} more reasons"
+    for text in first_few([f"{ranges(ranks)}: {why or 'no reason given'}" for why, ranks in reasons.items()], "more reasons"):
+        yield from wrapped(text, "  ")

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hpcoll.base.units import ranks_in_words as ranges
 from hpcoll.base.units import runs_of
 from hpcoll.cli.inspect.flight_records import ENDED, Flight, Record, RecordedCall, RecordedCommunicator
-from hpcoll.cli.inspect.wording import MAX_ROWS, FlightFinding, duration, first_rows, method, numbered, ordinal, spelled, verb
+from hpcoll.cli.inspect.wording import FlightFinding, duration, first_few, first_rows, method, numbered, ordinal, spelled, verb
 
 DIFFERS, ABSENT = "calls differ", "call not begun"
 
@@ -13,7 +13,7 @@ Lane = Mapping[int, Mapping[int, RecordedCall]]  # calls by number and rank
 
 
 def differences(flight: Flight) -> Iterator[FlightFinding]:
-    """The first call that differs of each lane, and up to there the first that others are in and ranks never began."""
+    """Yield of each lane the first call that differs, and up to there the first that some ranks are in and others never began."""
     for communicator in flight.communicators:
         members = [flight.records[rank] for rank in communicator.ranks if rank in flight.records]
         for lane, calls in communicator.calls.items():
@@ -24,7 +24,7 @@ def differences(flight: Flight) -> Iterator[FlightFinding]:
 
 
 def differ(calls: Mapping[int, RecordedCall]) -> bool:
-    """Whether calls of one number differ between ranks; a count that may differ does not."""
+    """Say whether calls of one number differ between ranks; a count that may differ does not."""
     kinds = {(call.collective, call.element, call.op, call.root, call.algorithm) for call in calls.values()}
     return len(kinds) > 1 or len({call.count for call in calls.values()} - {None}) > 1
 
@@ -38,21 +38,13 @@ def _differing(communicator: RecordedCommunicator, lane: str, seq: int) -> Fligh
     most = max(groups.values(), key=len)
     odd = tuple(sorted(rank for ranks in groups.values() if ranks is not most for rank in ranks))
     which = numbered(lane, seq, communicator.label)
-    return FlightFinding(
-        DIFFERS,
-        f"the {which}: calls differ",
-        f"{_contrast(groups, calls, communicator)}, their {which}",
-        runs_of(odd),
-        min(call.begun for call in calls.values()),
-        communicator.label,
-        lane,
-        seq,
-        first_rows(_rows(calls, algorithms)),
-    )
+    heading, sentence = f"the {which}: calls differ", f"{_contrast(groups, calls, communicator)}, their {which}"
+    rows, begun = first_rows(_rows(calls, algorithms)), min(call.begun for call in calls.values())
+    return FlightFinding(DIFFERS, heading, sentence, runs_of(odd), begun, communicator.label, lane, seq, rows)
 
 
 def _rows(calls: Mapping[int, RecordedCall], algorithms: bool = False) -> list[list[str]]:
-    """Calls of one number as a table; ranks with the same share a row."""
+    """Return calls of one number as a table; ranks with the same call share a row."""
     rows: dict[tuple[str, str, str], list[int]] = {}
     for rank, call in sorted(calls.items()):
         rows.setdefault((spelled(call, algorithms), call.state, call.caller), []).append(rank)
@@ -60,13 +52,11 @@ def _rows(calls: Mapping[int, RecordedCall], algorithms: bool = False) -> list[l
 
 
 def _contrast(groups: Mapping[str, list[int]], calls: Mapping[int, RecordedCall], communicator: RecordedCommunicator) -> str:
-    """Who called what where the others called what; methods alone where they tell the calls apart."""
+    """Say which ranks called what, and what the others called; by methods alone where they tell the calls apart."""
     short = {text: method(calls[ranks[0]]) for text, ranks in groups.items()}
     names = short if len(set(short.values())) == len(short) else {text: text for text in groups}
     usual = max(groups, key=lambda text: len(groups[text]))
-    odd = [f"{ranges(ranks)} called {names[text]}" for text, ranks in groups.items() if text != usual]
-    if len(odd) > MAX_ROWS:
-        odd[MAX_ROWS:] = [f"{len(odd) - MAX_ROWS} others called something else"]
+    odd = first_few([f"{ranges(ranks)} called {names[text]}" for text, ranks in groups.items() if text != usual], "others")
     everybody = len(odd) == 1 and len(groups[usual]) > 1 and len(calls) == len(communicator.ranks)
     others = "the others" if everybody else ranges(groups[usual])
     return f"{', '.join(odd)} where {others} called {names[usual]}"
@@ -75,7 +65,7 @@ def _contrast(groups: Mapping[str, list[int]], calls: Mapping[int, RecordedCall]
 def _absent(
     flight: Flight, communicator: RecordedCommunicator, members: Sequence[Record], calls: Lane, until: int | None
 ) -> Iterator[FlightFinding]:
-    """Of the first call of a lane that ranks are in and others have not begun: who has not; of later ones than ``until``, nobody."""
+    """Yield the first call of a lane, up to number ``until``, that some ranks are in and others have not begun."""
     last: dict[int, int] = {}
     for seq, by_rank in calls.items():
         last.update(dict.fromkeys(by_rank, seq))
@@ -91,7 +81,7 @@ def _absent(
 
 
 def _never(record: Record, id: str, begun: float) -> bool:
-    """Whether a rank without a call in a lane had none: had it been dropped, it would be older than what is kept."""
+    """Say whether a rank without a call in a lane had none: a dropped one would be older than the calls that were kept."""
     part = record.parts.get(id)
     return part is None or not part.dropped or min((call.begun for call in part.calls), default=begun) < begun
 
@@ -116,21 +106,10 @@ def _not_begun(
         how_long = " to ".join(dict.fromkeys((duration(ages[0]), duration(ages[-1]))))
         past = f"last ended there {text}, {how_long} before the record" if text else "no call there has ended"
         remarks.append(f"{ranges(rank for rank, _ in alike)}: {past}; {now}" + (f"; record written for {why}" if why else ""))
-    if len(remarks) > MAX_ROWS:
-        remarks[MAX_ROWS:] = [f"and {len(remarks) - MAX_ROWS} more"]
-    never = f"{ranges(ranks)} never began {spelled(call)}, the {which}"
-    return FlightFinding(
-        ABSENT,
-        f"the {which}: not begun by all",
-        f"{never}, which {ranges(inside)} {verb(inside, 'is', 'are')} in; {_now_of_all(flight, ranks)}",
-        runs_of(ranks),
-        call.begun,
-        communicator.label,
-        call.lane,
-        call.seq,
-        [*first_rows(_rows(calls)), [ranges(ranks), "", "not begun", ""]],
-        remarks,
-    )
+    heading, never = f"the {which}: not begun by all", f"{ranges(ranks)} never began {spelled(call)}, the {which}"
+    sentence = f"{never}, which {ranges(inside)} {verb(inside, 'is', 'are')} in; {_now_of_all(flight, ranks)}"
+    rows, about = [*first_rows(_rows(calls)), [ranges(ranks), "", "not begun", ""]], (communicator.label, call.lane, call.seq)
+    return FlightFinding(ABSENT, heading, sentence, runs_of(ranks), call.begun, *about, rows, first_few(remarks))
 
 
 def _now_of_all(flight: Flight, ranks: tuple[int, ...]) -> str:
@@ -139,7 +118,7 @@ def _now_of_all(flight: Flight, ranks: tuple[int, ...]) -> str:
 
 
 def doing(flight: Flight, rank: int) -> str:
-    """What a rank did when it wrote its record, with the communicator where that is known."""
+    """Say what a rank did when it wrote its record, with the communicator where that is known."""
     record = flight.records[rank]
     if not record.doing:
         return "now in no collective"

@@ -1,6 +1,6 @@
-"""Flight records: one JSON file per rank, read, checked and merged into what all ranks did on each communicator.
+"""Flight records: one JSON file per rank, read, checked, and merged into the calls of all ranks on each communicator.
 
-Of what went wrong it knows nothing. Ranks are those of MPI_COMM_WORLD, also those that a call awaits.
+It knows nothing of errors. Ranks are those of MPI_COMM_WORLD, also the ranks that a call awaits.
 """
 
 from collections import Counter
@@ -17,9 +17,9 @@ from hpcoll.base.units import MAX_RANKS, Runs, gaps
 FORMAT = 1
 ENDED, WAITING, FAILED = "ended", "waiting", "failed"  # states of a call
 BLOCKING = "blocking"  # the lane of calls that return when they have ended
-IN_FLIGHT, PERSISTENT = "in flight", "persistent"  # how the names of the others begin
+IN_FLIGHT, PERSISTENT = "in flight", "persistent"  # the names of the other lanes begin so
 ELSEWHERE = -1  # a rank of another program, in a communicator that has some
-_LOWEST = -(2**31)  # of the numbers by which MPI libraries say that a rank is none of this world's, or none at all
+_LOWEST = -(2**31)  # MPI libraries have negative numbers for ranks of another world, or for no rank at all
 _LATEST_S = 1e11  # the year 5138
 _MOST_AWAITED = 1 << 20  # ranks, by all calls of a record together
 _TEXTS = ("lane", "collective", "element", "op", "algorithm", "state", "step", "caller")
@@ -27,25 +27,12 @@ _TEXTS = ("lane", "collective", "element", "op", "algorithm", "state", "step", "
 
 @dataclass(frozen=True)
 class RecordedCall:
-    """One call of one rank.
+    """A call of one rank; texts are empty, numbers None, where there is nothing to tell. Times are seconds since 1970."""
 
-    Attributes:
-        seq: Number of the call in its lane; calls of equal number belong together on all ranks.
-        lane: What counts it: ``blocking``, or a name for each kind of calls in flight.
-        collective, element, op, algorithm: What was called; empty where there is none.
-        count: Elements, or None where ranks may differ.
-        root: Rank of the communicator, or None.
-        begun, ended: Seconds since 1970; ``ended`` is None for a call that has not.
-        state: ``ended``, ``waiting`` or ``failed``.
-        step: How far it came, or empty.
-        awaits: Ranks that it waits for, `ELSEWHERE` among them for those of another program.
-        caller: File and line, or empty.
-    """
-
-    seq: int
-    lane: str
+    seq: int  # number of the call in its lane; calls of equal number belong together on all ranks
+    lane: str  # ``blocking``, or a name for each kind of calls in flight, which are counted by themselves
     collective: str
-    count: int | None
+    count: int | None  # elements; None also where ranks may differ
     element: str
     op: str
     root: int | None
@@ -53,17 +40,14 @@ class RecordedCall:
     begun: float
     ended: float | None
     state: str
-    step: str
-    awaits: tuple[int, ...]
-    caller: str
+    step: str  # the row of its program that it came to, in words
+    awaits: tuple[int, ...]  # ranks that it waits for, `ELSEWHERE` among them for ranks of another program
+    caller: str  # file and line
 
 
 @dataclass(frozen=True)
 class Part:
-    """The calls of one rank on one communicator, whose ``ranks`` are as in `RecordedCommunicator`.
-
-    Of ``dropped`` calls, the oldest, nothing is known.
-    """
+    """The calls of one rank on one communicator, without the ``dropped`` oldest ones; ``ranks`` as in `RecordedCommunicator`."""
 
     id: str
     name: str
@@ -73,14 +57,14 @@ class Part:
 
     @cached_property
     def last_ended(self) -> RecordedCall | None:
-        """The call that ended last; None where none has."""
+        """The call that ended last, or None."""
         ended = [call for call in self.calls if call.ended is not None and call.state == ENDED]
         return max(ended, key=lambda call: (call.ended or 0.0, call.lane, call.seq), default=None)
 
 
 @dataclass(frozen=True)
 class Record:
-    """One rank's file; ``parts`` by communicator, ``doing`` empty when the rank was in no collective."""
+    """The file of one rank; ``parts`` by communicator, ``doing`` empty when the rank was in no collective."""
 
     file: str
     program: tuple[str, ...]
@@ -95,24 +79,17 @@ class Record:
 
 @dataclass(frozen=True)
 class RecordedCommunicator:
-    """What is known of one communicator.
-
-    Attributes:
-        id: Tells it from all others.
-        label: Its name, made longer where another has the same.
-        ranks: Its members, in order; `ELSEWHERE` for each of another program.
-        calls: Of each lane, by number and rank.
-    """
+    """A communicator in the records."""
 
     id: str
-    label: str
-    ranks: tuple[int, ...]
-    calls: dict[str, dict[int, dict[int, RecordedCall]]]
+    label: str  # its name, made longer where another has the same
+    ranks: tuple[int, ...]  # its members, in order; `ELSEWHERE` for each of another program
+    calls: dict[str, dict[int, dict[int, RecordedCall]]]  # calls by lane, number and rank
 
 
 @dataclass(frozen=True)
 class Flight:
-    """The records of a program by rank, of how many, the ranks that left none, and its communicators, the largest first."""
+    """The records of a program by rank, the ranks without one, and the communicators, the largest first."""
 
     records: dict[int, Record]
     nranks: int
@@ -121,7 +98,7 @@ class Flight:
 
     @cached_property
     def unfinished(self) -> dict[int, list[str]]:
-        """Of each rank, labels of the communicators on which it has calls that have not ended."""
+        """Labels of the communicators on which a rank has calls that have not ended, by rank."""
         found: dict[int, list[str]] = {rank: [] for rank in self.records}
         for communicator in self.communicators:
             open_calls = (calls for lane in communicator.calls.values() for calls in lane.values())
@@ -131,11 +108,7 @@ class Flight:
 
 
 def read(files: Sequence[str]) -> Flight:
-    """The records of one program.
-
-    Raises:
-        ArgumentError: a file that is no record, or records that are not of one program; names the file.
-    """
+    """Read the records of one program; ArgumentError names a file that is no record, or not of this program."""
     records: dict[int, Record] = {}
     for file in files:
         record = _read(file)
@@ -143,10 +116,8 @@ def read(files: Sequence[str]) -> Flight:
             other = records[record.rank].file
             raise ArgumentError(f"{record.file}: expected a rank that no other file is of, got rank {record.rank}, as in {other}")
         first = next(iter(records.values()), record)
-        for what, expected, got in (
-            ("program", list(first.program), list(record.program)),
-            ("world_size", first.nranks, record.nranks),
-        ):
+        both = ("program", list(first.program), list(record.program)), ("world_size", first.nranks, record.nranks)
+        for what, expected, got in both:
             if expected != got:
                 raise ArgumentError(f"{record.file}: {what}: expected {quoted(expected)} as in {first.file}, got {quoted(got)}")
         records[record.rank] = record
@@ -204,15 +175,18 @@ def _part(content: Any, where: str, rank: int, nranks: int) -> Part:
 
 
 def _call(content: Any, where: str, ranks: Sequence[int]) -> RecordedCall:
-    texts = {key: _text(content, key, where) for key in _TEXTS}
-    if texts["state"] not in (ENDED, WAITING, FAILED):
-        raise ArgumentError(f"field {where}.state: expected {ENDED}, {WAITING} or {FAILED}, got {quoted(texts['state'])}")
-    lane, collective, element, op, algorithm, state, step, caller = texts.values()
-    seq, begun = integer(content, "seq", where, least=0), _time(content, "begun", where)
-    count, root = (_if_any(content, key, where, least) for key, least in (("count", 0), ("root", _LOWEST)))
-    ended = _time(content, "ended", where) if content.get("ended") is not None else None
-    awaits = tuple(sorted({ranks[peer] for peer in _ranks(content, "awaits", where, len(ranks))}))
-    return RecordedCall(seq, lane, collective, count, element, op, root, algorithm, begun, ended, state, step, awaits, caller)
+    call = RecordedCall(
+        **{key: _text(content, key, where) for key in _TEXTS},
+        seq=integer(content, "seq", where, least=0),
+        count=_if_any(content, "count", where, 0),
+        root=_if_any(content, "root", where, _LOWEST),
+        begun=_time(content, "begun", where),
+        ended=_time(content, "ended", where) if content.get("ended") is not None else None,
+        awaits=tuple(sorted({ranks[peer] for peer in _ranks(content, "awaits", where, len(ranks))})),
+    )
+    if call.state not in (ENDED, WAITING, FAILED):
+        raise ArgumentError(f"field {where}.state: expected {ENDED}, {WAITING} or {FAILED}, got {quoted(call.state)}")
+    return call
 
 
 def _ranks(content: Any, key: str, where: str, nranks: int, least: int = 0) -> tuple[int, ...]:
@@ -232,7 +206,7 @@ def _time(content: Any, key: str, where: str) -> float:
 
 
 def _text(content: Any, key: str, where: str) -> str:
-    """A member that is text, as it may be shown."""
+    """Return a member that is text, made printable."""
     return printable(member(content, key, str, where))
 
 
@@ -258,7 +232,7 @@ def _merge(records: dict[int, Record]) -> tuple[RecordedCommunicator, ...]:
 
 
 def _labels(parts: Sequence[Part]) -> list[str]:
-    """Names of communicators, with their number among all where two have the same."""
+    """Return names of communicators, with their number among all where two have the same."""
     names = [part.name or "a communicator without a name" for part in parts]
     having = Counter(names)
     return [f"{name} (no. {i + 1})" if having[name] > 1 else name for i, name in enumerate(names)]

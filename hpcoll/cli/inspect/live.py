@@ -1,4 +1,4 @@
-"""``hpcoll inspect --live``: who waits for whom now, of the ranks that run on this node, as a table and in words."""
+"""``hpcoll inspect --live``: the ranks that run on this node, as a table, and in a sentence for each call in which they wait."""
 
 import json
 import shutil
@@ -8,33 +8,35 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hpcoll.analysis.wait_for_graph import WaitForGraph, chain_text, in_words
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.processes import GONE, RUNNING
 from hpcoll.base.text import printable
 from hpcoll.cli.inspect.ranks_here import Found, Job, LiveWait, Rank, look
-from hpcoll.cli.inspect.wording import MAX_ROWS, duration, names, ordinal
-from hpcoll.cli.table import grid, print_lines, wrapped
+from hpcoll.cli.inspect.wording import MAX_ROWS, duration
+from hpcoll.cli.table import counted, grid, print_lines, wrapped
 
 FORMAT = 1
 _EVERY_S, _FIRST_S = 1.0, 0.25  # between two tables, and before the first, for shares of a core
-_WIDTH = 120  # columns of what is no terminal's
+_WIDTH = 120  # columns where there is no terminal
 _CLEAR = "\033[H\033[2J"
 _MOST_STORIES = 8
 _COLUMN = "waits in"
-_NOTHING = "waits in no collective"
 _NARROW, _LEFT_OUT = 110, ("at", "row", "communicator")  # columns of terminals below which the table does without these
 
 Used = Mapping[int, float]  # shares of a core by process
-Key = tuple[str, int, int]  # what a call and those of other ranks that belong to it have in common
 
 
 def watch_ranks(*, once: bool, as_json: bool) -> int:
-    """Print what the ranks of this node wait for, once or each second; 1 where there are none."""
+    """Show the ranks of this node, once or each second; return 1 where there are none."""
     if as_json and not once:
         raise ArgumentError("--json goes with --live --once")
     found, then = look(), time.monotonic()
     if not found.jobs:
-        print_lines([_json(found, {})] if as_json else wrapped(_nobody(found), width=_WIDTH))
+        texts = ["no rank of a program with an hpcoll communicator is seen on this node"]
+        texts += [f"processes of other users, or protected ones, which may not be looked into: {found.closed}"] * (found.closed > 0)
+        text = "; ".join([*texts, *found.unclear[:MAX_ROWS]])
+        print_lines([json.dumps(document(found, {}), indent=1)] if as_json else wrapped(text, width=_WIDTH))
         return 1
     try:
         time.sleep(_FIRST_S)
@@ -43,7 +45,7 @@ def watch_ranks(*, once: bool, as_json: bool) -> int:
             elapsed, then = time.monotonic() - then, time.monotonic()
             shares = _shares(before, found, elapsed)
             if as_json:
-                print(_json(found, shares))
+                print(json.dumps(document(found, shares), indent=1))
             else:
                 _print(found, shares, once)
             if once or not found.jobs:
@@ -62,34 +64,15 @@ def _print(found: Found, shares: Used, once: bool) -> None:
         print(flush=True)
 
 
-def _nobody(found: Found) -> str:
-    """Why there is nothing to show."""
-    texts = ["no rank of a program with an hpcoll communicator is seen on this node"]
-    if found.closed:
-        texts.append(f"processes of other users, or protected ones, which may not be looked into: {found.closed}")
-    return "; ".join([*texts, *found.unclear[:MAX_ROWS]])
-
-
 def _shares(before: Found, now: Found, elapsed: float) -> dict[int, float]:
-    """Of a core, by process."""
+    """Return the shares of a core that processes have used since an earlier look."""
     used = {rank.pid: rank.used_s for job in before.jobs for rank in job.ranks.values()}
-    shares = {}
-    for rank in (rank for job in now.jobs for rank in job.ranks.values()):
-        earlier = used.get(rank.pid)
-        if rank.used_s is not None and earlier is not None and elapsed > 0:
-            shares[rank.pid] = max(0.0, rank.used_s - earlier) / elapsed
-    return shares
+    pairs = [(rank.pid, used.get(rank.pid), rank.used_s) for job in now.jobs for rank in job.ranks.values()]
+    return {pid: max(0.0, new - old) / elapsed for pid, old, new in pairs if old is not None and new is not None and elapsed > 0}
 
 
 def lines(found: Found, shares: Used, now: float, width: int = _WIDTH) -> Iterator[str]:
-    """What to print.
-
-    Args:
-        found: On this node.
-        shares: Of a core, by process.
-        now: Monotonic, in seconds.
-        width: Columns.
-    """
+    """Yield the lines to print at the monotonic time ``now``, of at most ``width`` columns."""
     for i, job in enumerate(found.jobs):
         if i:
             yield ""
@@ -104,8 +87,7 @@ def lines(found: Found, shares: Used, now: float, width: int = _WIDTH) -> Iterat
 
 
 def _head(job: Job) -> str:
-    who, here = job.who, len(job.ranks)
-    nranks = f"{who.nranks} rank{'s' * (who.nranks > 1)}"
+    who, here, nranks = job.who, len(job.ranks), counted(job.who.nranks, "rank")
     several = nranks if here == who.nranks else f"{here} of {nranks}"
     begun = time.strftime("%H:%M:%S", time.localtime(who.started))
     program, host = printable(" ".join(who.program)) or "a program", printable(who.host)
@@ -113,7 +95,7 @@ def _head(job: Job) -> str:
 
 
 def _table(job: Job, shares: Used, now: float, width: int) -> list[str]:
-    """A line for each wait, and one for each rank that waits in nothing: what it does instead goes across the columns."""
+    """Return a line for each wait, and one for each rank that waits in nothing: across its columns, what the rank does instead."""
     rows, instead = [["rank", "process", "state", _COLUMN, "at", "for", "waits for", "row", "communicator"]], dict[int, str]()
     for number, rank in job.ranks.items():
         core = f" {100 * shares[rank.pid]:.0f} %" if rank.pid in shares and rank.state == RUNNING else ""
@@ -121,7 +103,7 @@ def _table(job: Job, shares: Used, now: float, width: int) -> list[str]:
         for wait in rank.waits:
             call, ends, place = wait.what.partition(") at ")
             step = wait.step.removeprefix("row ")
-            rows.append([*first, f"{call}{ends[:1]}", Path(place).name, duration(now - wait.since), names(wait.awaits), step, wait.on])
+            rows.append([*first, f"{call}{ends[:1]}", Path(place).name, duration(now - wait.since), in_words(wait.awaits), step, wait.on])
             first = [""] * len(first)
         if not rank.waits:
             instead[len(rows)] = "" if rank.state not in (RUNNING, GONE) else doing(job, number).removeprefix("is ")
@@ -134,12 +116,8 @@ def _table(job: Job, shares: Used, now: float, width: int) -> list[str]:
     return [text if len(text) <= width else f"{text[: width - 1]}…" for text in texts]
 
 
-def _call(wait: LiveWait) -> str:
-    return f"{wait.what or 'a call'} on {wait.on or 'a communicator'}, {ordinal(wait.key[2])} call"
-
-
-def doing(job: Job, number: int, key: Key | None = None) -> str:
-    """What a rank does that waits in no call, in words that follow its name; as ranks see it that wait in one call, if some do."""
+def doing(job: Job, number: int, call: tuple[str, str, int] | None = None) -> str:
+    """Say what a rank does that waits in no call, in words that follow its name; as the ranks see it that wait in ``call``, if any."""
     rank = job.ranks.get(number)
     if rank is None:
         return "is not seen on this node"
@@ -149,78 +127,47 @@ def doing(job: Job, number: int, key: Key | None = None) -> str:
         return f"is {rank.state}"
     if not rank.has_page:
         return "shows nothing of itself"
-    failed = [one for one in rank.failed if key is None or one.key[0] == key[0]]
+    failed = [one for one in rank.failed if call is None or one.call[0] == call[0]]
     raised = [f"has raised {one.failed}" + (f" in {one.what}" if one.what else "") for one in failed[-1:]]
     waits = [wait for one in job.ranks.values() for wait in one.waits if number in wait.sees]
-    last = max([one for one in waits if one.key == key] or waits, key=lambda one: one.sees[number].since, default=None)
-    return f"{last.sees[number].text} on {last.on}" if last is not None else raised[0] if raised else _NOTHING
+    last = max([one for one in waits if one.call == call] or waits, key=lambda one: one.sees[number].since, default=None)
+    return f"{last.sees[number].text} on {last.on}" if last is not None else raised[0] if raised else "waits in no collective"
 
 
 def stories(job: Job, now: float) -> list[str]:
-    """A sentence for each call in which ranks wait, the oldest first: who waits for whom, down to the rank at the root of it."""
-    calls: dict[Key, list[tuple[float, int, LiveWait]]] = {}
-    for number, rank in job.ranks.items():
-        for wait in rank.waits:
-            calls.setdefault(wait.key, []).append((wait.since, number, wait))
+    """Return a sentence for each call in which ranks wait, the oldest first: the chain of waits down to the rank at the root of it."""
+    graph = WaitForGraph(wait for rank in job.ranks.values() if rank.state == RUNNING for wait in rank.waits)
+    calls: dict[tuple[str, str, int], list[LiveWait]] = {}
+    for wait in (wait for rank in job.ranks.values() for wait in rank.waits):
+        calls.setdefault(wait.call, []).append(wait)
     texts = []
-    for theirs in sorted(calls.values(), key=lambda one: min(since for since, _, _ in one)):
-        _, number, wait = min(theirs, key=lambda one: one[1])
-        waited = duration(now - min(since for since, _, _ in theirs))
-        who = "; ".join(_chain(job, number, wait))
-        texts.append(f"{wait.what or 'a call'} on {wait.on or 'a communicator'} waits for {waited}: {who}")
+    for waits in sorted(calls.values(), key=lambda waits: min(wait.since for wait in waits)):
+        chain, root = graph.chain(waits[0])
+        end = "" if root is None else f"rank {root} {doing(job, root, waits[0].call)}" if root >= 0 else "that one is of another program"
+        waited = duration(now - min(wait.since for wait in waits))
+        what, on = waits[0].what or "a call", waits[0].on or "a communicator"
+        texts.append(f"{what} on {on} waits for {waited}: {chain_text(chain, end)}")
     return texts[:_MOST_STORIES] + [f"and {len(texts) - _MOST_STORIES} more calls"] * (len(texts) > _MOST_STORIES)
 
 
-def _chain(job: Job, number: int, wait: LiveWait) -> Iterator[str]:
-    """Who waits for whom, from a rank on, until one waits for nobody, or for one that was named before."""
-    seen, key = list[int](), wait.key
-    while True:
-        seen.append(number)
-        what = "waits" if wait.key == key else f"waits in {_call(wait)}"
-        yield f"rank {number} {what} for {names(wait.awaits) or 'nobody that is known'}"
-        unseen = [rank for rank in wait.awaits if rank not in seen]
-        if not unseen:
-            return
-        number = next((rank for rank in unseen if _wait_of(job, rank, key) is None), unseen[0])
-        found = _wait_of(job, number, key)
-        if found is None:
-            yield f"rank {number} {doing(job, number, key)}" if number >= 0 else "that one is of another program"
-            return
-        wait = found
-
-
-def _wait_of(job: Job, number: int, key: Key) -> LiveWait | None:
-    """In what a rank waits, if it does: in that call, or else in another."""
-    rank = job.ranks.get(number)
-    if rank is None or rank.state != RUNNING:
-        return None
-    return next((wait for wait in rank.waits if wait.key == key), rank.waits[-1] if rank.waits else None)
-
-
-def _json(found: Found, shares: Used) -> str:
-    return json.dumps(document(found, shares), indent=1)
-
-
 def document(found: Found, shares: Used) -> dict[str, Any]:
-    """What there is to show, for programs."""
+    """Return the same for programs, fit for JSON."""
     now, here = time.monotonic(), time.time()
-    jobs = [_job(job, shares, now) for job in found.jobs]
+    jobs = [
+        {
+            "program": list(job.who.program), "world_size": job.who.nranks, "host": job.who.host, "since": job.who.started,
+            "ranks": [_of_rank(job, rank, shares, now) for rank in job.ranks.values()], "stories": stories(job, now),
+        }
+        for job in found.jobs
+    ]  # fmt: skip
     return {"format": FORMAT, "seen": here, "jobs": jobs, "closed": found.closed, "unclear": list(found.unclear)}
-
-
-def _job(job: Job, shares: Used, now: float) -> dict[str, Any]:
-    who = job.who
-    return {
-        "program": list(who.program), "world_size": who.nranks, "host": who.host, "since": who.started,
-        "ranks": [_of_rank(job, rank, shares, now) for rank in job.ranks.values()], "stories": stories(job, now),
-    }  # fmt: skip
 
 
 def _of_rank(job: Job, rank: Rank, shares: Used, now: float) -> dict[str, Any]:
     number = rank.who.rank
     waits = [
         {
-            "what": wait.what, "communicator": wait.on, "call": wait.key[2], "step": wait.step, "seconds": now - wait.since,
+            "what": wait.what, "communicator": wait.on, "call": wait.call[2], "step": wait.step, "seconds": now - wait.since,
             "awaits": list(wait.awaits),
         }
         for wait in rank.waits

@@ -1,6 +1,6 @@
-"""Ranks that run on this node, as their live pages and the system show them: which there are, of which jobs, what each waits in.
+"""Ranks that run on this node, as their status pages and the system show them: their jobs, and the calls in which they wait.
 
-Reads alone: the files of processes that the system lets this user read. What stands in them is another process's and not trusted.
+It only reads files of processes that the system lets this user read. Other processes write them, so nothing in them is trusted.
 """
 
 import os
@@ -10,68 +10,45 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hpcoll.analysis.wait_for_graph import Wait
 from hpcoll.base.json_fields import MAX_INTEGER
 from hpcoll.base.processes import GONE, PROC, cpu_s, state_of
 from hpcoll.base.text import printable
 from hpcoll.base.units import MAX_RANKS
+from hpcoll.cli.inspect.wording import ordinal
 from hpcoll.runtime.telemetry.status_page import Identity, page_of, seconds
 
 _LATER_S = 10.0  # after its job began a process may seem to have begun: clocks are set, and ranks start one by one
 
 
 class Seen(NamedTuple):
-    """What one rank sees another do on a communicator: since when, in seconds since 1970, and in words that follow its name."""
+    """An activity of a rank that another one sees: its begin, in seconds since 1970, and words that follow the rank's name."""
 
     since: float
     text: str
 
 
 @dataclass(frozen=True)
-class LiveWait:
-    """A call in which a rank waits, or has failed.
+class LiveWait(Wait):
+    """A call in which a rank waits, or has failed; ``since`` is monotonic, ranks are of COMM_WORLD."""
 
-    Attributes:
-        key: What this call and those of other ranks that belong to it have in common.
-        what: The call, and the line of the program.
-        on: Name of the communicator.
-        step: How far it is.
-        since: When it began to wait, in seconds, monotonic.
-        awaits: Ranks of COMM_WORLD; negative: one of another world.
-        sees: What it sees these do, by rank of those that wait in nothing.
-        failed: Name of the error that it has raised; nothing while it waits.
-    """
-
-    key: tuple[str, int, int]
-    what: str
-    on: str
-    step: str
-    since: float
-    awaits: tuple[int, ...] = ()
-    sees: Mapping[int, Seen] = field(default_factory=dict)
-    failed: str = ""
+    what: str  # the call, and the line of the program
+    on: str  # name of the communicator
+    sees: Mapping[int, Seen] = field(default_factory=dict)  # activities of awaited ranks that wait in nothing, by rank
+    failed: str = ""  # name of the error that it has raised; empty while it waits
 
 
 @dataclass(frozen=True)
 class Rank:
-    """A process that has a live page, or that another rank of its job names.
+    """A process that has a status page, or that another rank of its job names."""
 
-    Attributes:
-        pid: As this process knows it.
-        who: What it says of itself; of a process without a page, what is known.
-        state: What the system says.
-        used_s: For how long it has had a core, in seconds; None: not known.
-        waits, failed: Calls.
-        left: How its program ended, if it has.
-        has_page: It has a page.
-    """
-
-    pid: int
-    who: Identity
-    state: str
-    used_s: float | None = None
+    pid: int  # its number as this process knows it
+    who: Identity  # the identity in its page; of a process without a page, as far as others know it
+    state: str  # its state by the system
+    used_s: float | None = None  # seconds for which it has had a core; None: not known
     waits: tuple[LiveWait, ...] = ()
     failed: tuple[LiveWait, ...] = ()
-    left: str = ""
+    left: str = ""  # words for how its program ended, if it has
     has_page: bool = True
 
 
@@ -83,27 +60,21 @@ class Job:
 
     @property
     def who(self) -> Identity:
-        """What one of them says of all."""
+        """The identity of one of them, for what all have in common."""
         return next(iter(self.ranks.values())).who
 
 
 @dataclass(frozen=True)
 class Found:
-    """What is on this node.
-
-    Attributes:
-        jobs: Those that ranks were found of.
-        closed: How many processes may not be looked into.
-        unclear: What is wrong with pages that cannot be understood, one text for each.
-    """
+    """The jobs on this node."""
 
     jobs: tuple[Job, ...]
-    closed: int = 0
-    unclear: tuple[str, ...] = ()
+    closed: int = 0  # number of processes that may not be looked into
+    unclear: tuple[str, ...] = ()  # a text for each page that cannot be understood
 
 
 def look(proc: Path = PROC) -> Found:
-    """What runs on this node now."""
+    """Return the ranks that run on this node now."""
     ranks, unclear, closed = list[Rank](), list[str](), 0
     for folder in proc.iterdir():
         if not folder.name.isdigit():
@@ -122,30 +93,29 @@ def look(proc: Path = PROC) -> Found:
 
 
 def _rank(pid: int, who: Identity, notice: Mapping[str, Any]) -> Rank:
-    """A rank, from what stands in its page.
-
-    Raises:
-        ValueError: that is no notice, or ranks and processes have numbers that none can have.
-    """
+    """Return a rank from its page; ValueError where that is no notice, or has numbers that no rank or process can have."""
     if not 0 <= who.rank < who.nranks <= MAX_RANKS or not all(0 <= one <= MAX_RANKS for pair in who.peers.items() for one in pair):
         raise ValueError(f"ranks and processes up to {MAX_RANKS} were expected")
     try:
-        waits, failed = (tuple(map(_wait, notice.get(name, ()))) for name in ("waits", "failed"))
+        waits, failed = (tuple(_wait(who.rank, one) for one in notice.get(name, ())) for name in ("waits", "failed"))
         left = printable(str(notice.get("left", "")))
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"its notice: {type(error).__name__}: {error}") from None
     return Rank(pid, who, state_of(pid), cpu_s(pid), waits, failed, left)
 
 
-def _wait(one: Mapping[str, Any]) -> LiveWait:
+def _wait(rank: int, one: Mapping[str, Any]) -> LiveWait:
+    what, on, number = printable(str(one["what"])), printable(str(one.get("on", ""))), _number(one["number"])
     return LiveWait(
-        key=(str(one["key"]), _number(one["lane"]), _number(one["number"])),
-        what=printable(str(one["what"])),
-        on=printable(str(one.get("on", ""))),
+        rank=rank,
+        call=(str(one["key"]), str(_number(one["lane"])), number),
+        awaits=tuple(map(_number, one.get("for", ()))),
+        text=f"{what or 'a call'}, {ordinal(number)} call on {on or 'a communicator'}",
         step=printable(str(one["step"])),
         since=seconds(one["since"]),
-        awaits=tuple(map(_number, one.get("for", ()))),
-        sees={_number(rank): Seen(seconds(last), printable(str(text))) for rank, (last, text) in one.get("sees", {}).items()},
+        what=what,
+        on=on,
+        sees={_number(peer): Seen(seconds(last), printable(str(text))) for peer, (last, text) in one.get("sees", {}).items()},
         failed=printable(str(one.get("kind", ""))),
     )
 
@@ -158,14 +128,15 @@ def _number(found: Any) -> int:
 
 
 def _jobs(ranks: Iterable[Rank]) -> Iterator[Job]:
-    """Ranks by jobs: those of one launcher, and those of whom one names the other.
+    """Yield ranks by jobs: ranks of one launcher, and ranks of which one names the other.
 
-    A launcher may be told by the process that has started a rank, so that with a script around each rank every one has its own: what joins
-    them then is that each names the ranks of its communicators.
+    A launcher may be known only by the process that has started a rank. With a script around each rank, every rank has its own
+    then; they are joined because each names the ranks of its communicators.
     """
     groups: list[list[Rank]] = []
     for rank in sorted(ranks, key=lambda one: (one.who.started, one.pid)):
-        related = [group for group in groups if any(_related(rank, one) for one in group) and _has_no(group, rank.who.rank)]
+        free = [group for group in groups if all(one.who.rank != rank.who.rank for one in group)]
+        related = [group for group in free if any(_related(rank, one) for one in group)]
         groups = [group for group in groups if group not in related]
         groups.append([one for group in related for one in group] + [rank])
     for group in sorted(groups, key=lambda group: min(one.who.started for one in group)):
@@ -182,12 +153,8 @@ def _related(one: Rank, other: Rank) -> bool:
     return named == {True} and (known or mine.launcher == theirs.launcher)
 
 
-def _has_no(group: list[Rank], number: int) -> bool:
-    return all(one.who.rank != number for one in group)
-
-
 def _unseen(group: list[Rank]) -> Iterator[Rank]:
-    """Ranks that others name and that have no page that is seen: they have ended, or may not be looked into."""
+    """Yield ranks that others name and whose page is not seen: they have ended, or may not be looked into."""
     known = {one.who.rank for one in group}
     for one in group:
         for rank, pid in one.who.peers.items():
@@ -198,7 +165,7 @@ def _unseen(group: list[Rank]) -> Iterator[Rank]:
 
 
 def _begun(pid: int) -> float:
-    """When a process began, in seconds since 1970, 0 where that is not known: one that is younger than its job has a dead rank's number."""
+    """Return when a process began, in seconds since 1970, or 0: a process younger than its job has a dead rank's number."""
     try:
         ticks = int((PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, IndexError, ValueError):

@@ -1,1 +1,1 @@
-"""``hpcoll simulate``: predicted times of algorithms on a network of many nodes."""
+"""``hpcoll simulate``: predicts times of algorithms on a network of many nodes."""

@@ -12,8 +12,7 @@ from hpcoll.analysis.network import NEVER, Levels, Network
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import quoted
 from hpcoll.base.units import MAX_SIMULATED, format_nbytes, is_count, parse_nbytes
-from hpcoll.cli import output
-from hpcoll.cli.bench.plot import check_target
+from hpcoll.cli import figures, output
 from hpcoll.cli.simulate.predict import Subject, in_lockstep, predict, predict_in_lockstep, subject
 from hpcoll.cli.table import table
 from hpcoll.schedules.catalogue import algorithms, find
@@ -21,7 +20,7 @@ from hpcoll.schedules.placement import Nodes, describe_all, members, numbered, p
 from hpcoll.schedules.row import Algorithm
 
 NRANKS, BYTES, COUNT = 64, "8:1G", 6
-PATIENCE_S = 45.0  # for all algorithms that nobody named
+PATIENCE_S = 45.0  # for all algorithms, where the user named none
 WIDTH = 1000  # columns: nothing is cut
 NODE = Network(alpha=0.5e-6, beta=1 / 50e9, gamma=1 / 100e9, overhead=0.25e-6)
 FAST = NODE._replace(alpha=2e-6, beta=1 / 12.5e9, overhead=1e-6)
@@ -39,29 +38,17 @@ _LEVELS = {"": "network", "node": "node", "domains": "domains"}  # fields of `Le
 
 
 class Place(NamedTuple):
-    """Where ranks run: their nodes and cache domains, both as in `hpcoll.schedules.placement`."""
+    """The nodes and the cache domains of all ranks, both as in `hpcoll.schedules.placement`."""
 
     nodes: Nodes
     domains: Nodes
-
-    @property
-    def parts(self) -> Nodes:
-        """What hierarchical algorithms look at."""
-        return parts(self.nodes, self.domains)
 
     def __str__(self) -> str:
         return describe_all(*self)
 
 
 class Cell(NamedTuple):
-    """One algorithm at one size.
-
-    Attributes:
-        algorithm, nbytes, segment: What was simulated, ``segment`` bytes at a time.
-        seconds: Predicted time.
-        simulated: Messages that were simulated.
-        extrapolated: Whether later segments follow at the pace of the first.
-    """
+    """The prediction of an algorithm at one size, in segments of so many bytes."""
 
     algorithm: str
     nbytes: int
@@ -71,13 +58,29 @@ class Cell(NamedTuple):
     extrapolated: bool
 
 
+class Request(NamedTuple):
+    """The command line, read."""
+
+    arguments: argparse.Namespace
+    place: Place
+    levels: Levels
+    sizes: list[int]
+
+
+class Result(NamedTuple):
+    """All cells, and why algorithms are left out, by name."""
+
+    cells: list[Cell]
+    left_out: dict[str, str]
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add = parser.add_argument
     constants = ", ".join(_CONSTANTS)
     parser.epilog = (
-        f"Networks: {', '.join(NETWORKS)}; constants in seconds and bytes: {constants}; those of a node as node.alpha=..., "
-        "those between its cache domains as domains.alpha=..."
+        f"Networks: {', '.join(NETWORKS)}. Constants, in seconds and bytes: {constants}; for messages on a node node.alpha=..., "
+        "for messages between its cache domains domains.alpha=..."
     )
     add("collective", metavar="COLLECTIVE", help="allreduce, bcast, ...")
     add("-n", "--nranks", type=int, default=NRANKS, metavar="N", help=f"number of ranks; default {NRANKS}")
@@ -86,12 +89,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--nodes", default="1", metavar="PLACEMENT", help="ranks per node, 3+1+4, or 2:cyclic; default 1")
     add("--domains", metavar="PLACEMENT", help="ranks of each node per cache domain, in the same way; default: one domain")
     add("--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0")
-    add("--segment", default="auto", metavar="SIZE", help="bytes per segment; default: what the closed-form model likes best")
-    add("--network", default="fast", metavar="NAME[,CONSTANT=VALUE...]", help="what messages cost; default fast")
-    add("--tuning", type=Path, metavar="FILE", help="constants from a file that hpcoll tune wrote, instead")
+    add("--segment", default="auto", metavar="SIZE", help="bytes per segment; default: the best by the closed-form model")
+    add("--network", default="fast", metavar="NAME[,CONSTANT=VALUE...]", help="cost of messages; default fast")
+    add("--tuning", type=Path, metavar="FILE", help="take the constants from a file that hpcoll tune wrote")
     add("--exact", action="store_true", help="simulate every rank and every segment")
-    add("--json", type=Path, metavar="FILE", help="write the result to FILE, too")
-    add("--plot", type=Path, metavar="FILE", help="draw time against size and against number of ranks; needs matplotlib")
+    add("--json", type=Path, metavar="FILE", help="also write the result to FILE")
+    add("--plot", type=Path, metavar="FILE", help="also draw time against size and against number of ranks; needs matplotlib")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -102,35 +105,34 @@ def run(arguments: argparse.Namespace) -> int:
     if not 2 <= arguments.nranks <= MAX_SIMULATED or not 0 <= arguments.root < arguments.nranks:
         expected = f"2 to {MAX_SIMULATED} ranks and a root among them"
         raise ArgumentError(f"simulate needs {expected}, got {arguments.nranks} ranks, root {arguments.root}")
-    place, levels, sizes = _place(arguments.nodes, arguments.domains, arguments.nranks), _levels(arguments), _sizes(arguments.bytes)
+    place = _place(arguments.nodes, arguments.domains, arguments.nranks)
+    request = Request(arguments, place, _levels(arguments), _sizes(arguments.bytes))
     if arguments.json:
         output.check(arguments.json)
     if arguments.plot:
-        check_target(arguments.plot)
-    start, cells, left_out = time.perf_counter(), [], {}
+        figures.check(arguments.plot)
+    start, result = time.perf_counter(), Result([], {})
     end = math.inf if arguments.algorithms else start + PATIENCE_S
     for row in rows:
-        found = _cells(row, place, levels, sizes, arguments, end)
+        found = _cells(row, request, end)
         if isinstance(found, str):
-            left_out[row.name] = found
+            result.left_out[row.name] = found
         else:
-            cells += found
-    _print(arguments, place, levels, sizes, cells, left_out, time.perf_counter() - start)
+            result.cells.extend(found)
+    _print(request, result, time.perf_counter() - start)
     if arguments.json:
-        output.write(arguments.json, json.dumps(_document(arguments, place, levels, cells, left_out), indent=1) + "\n")
+        output.write(arguments.json, json.dumps(_document(request, result), indent=1) + "\n")
     if arguments.plot:
         from hpcoll.cli.simulate.plot import draw
 
-        title = f"{arguments.collective}, {arguments.nranks} ranks, {place}, network {arguments.network}"
+        title = f"{arguments.collective}, {arguments.nranks} ranks, {request.place}, network {arguments.network}"
         title += f", constants from {arguments.tuning}" if arguments.tuning else ""
-        counts = sorted({2, *(1 << k for k in range(2, math.ceil(math.log2(arguments.nranks)))), arguments.nranks})
-        against = _against_nranks([row for row in rows if row.name not in left_out], counts, levels, sizes, arguments)
-        draw(arguments.plot, title, cells, against)
+        draw(arguments.plot, title, result.cells, _against_nranks([row for row in rows if row.name not in result.left_out], request))
     return 0
 
 
 def _place(nodes: str, domains: str | None, nranks: int) -> Place:
-    """From ranks per node and per domain, as `hpcoll.schedules.placement.parse_nodes` reads them."""
+    """Read ranks per node and per domain as `hpcoll.schedules.placement.parse_nodes` does."""
     placement = parse_nodes(nodes, nranks)
     if domains is None:
         return Place(placement, placement)
@@ -140,20 +142,17 @@ def _place(nodes: str, domains: str | None, nranks: int) -> Place:
     return Place(placement, numbered(names[rank] for rank in range(nranks)))
 
 
-def _cells(
-    row: Algorithm, place: Place, levels: Levels, sizes: list[int], arguments: argparse.Namespace, end: float = math.inf
-) -> list[Cell] | str:
-    """Cells of one algorithm, or why there are none: from the time ``end`` on nothing is begun, and nodes of one rank have no leaders."""
-    subjects: dict[int, Subject] = {}
-    found: list[Cell] = []
+def _cells(row: Algorithm, request: Request, end: float = math.inf) -> list[Cell] | str:
+    """Return the cells of one algorithm, or why there are none; from the time ``end`` on nothing is begun."""
+    (arguments, place, levels, sizes), subjects, found = request, dict[int, Subject](), list[Cell]()
     if arguments.algorithms is None and row.per_gpu:
         return f"messages between hosts are simulated, and no GPUs; --algorithms {row.name} takes nodes for them"
-    if arguments.algorithms is None and row.hierarchical and not len(place.parts) > len(set(place.parts)) > 1:
+    if arguments.algorithms is None and row.hierarchical and not len(place.nodes) > len(set(parts(*place))) > 1:
         return f"there are no nodes of several ranks among others; --algorithms {row.name} simulates it"
     for nbytes in sizes:
         if time.perf_counter() > end:
             return f"not done within {PATIENCE_S:.0f} s; --algorithms {row.name} simulates it, however long that takes"
-        segment = _segment(row, place, nbytes, levels, arguments.segment)
+        segment = _segment(row, request, nbytes)
         nsegments = max(1, math.ceil(nbytes / segment))
         nchunks = nsegments if row.chunked else 1
         try:
@@ -162,42 +161,41 @@ def _cells(
             what = subjects[nchunks]
         except ArgumentError as error:
             return str(error)
-        steps = what.table
         several = nsegments if row.pipelined else 1
         if arguments.exact and in_lockstep(what) and several == 1:
             one = predict_in_lockstep(what, nbytes, levels)
         else:
-            if arguments.exact and steps.nbuilt < steps.nranks:
-                what = subject(row, place.nodes, arguments.root, nchunks, domains=place.domains, exact=True)
-                subjects[nchunks] = what
-            one = predict(what, nbytes, levels, several, window(len(place.nodes)) * steps.nchannels, exact=arguments.exact)
+            if arguments.exact and what.table.nbuilt < what.table.nranks:
+                what = subjects[nchunks] = subject(row, place.nodes, arguments.root, nchunks, domains=place.domains, exact=True)
+            one = predict(what, nbytes, levels, several, window(len(place.nodes)) * what.table.nchannels, exact=arguments.exact)
         found.append(Cell(row.name, nbytes, min(segment, nbytes), one.seconds, one.simulated, one.extrapolated))
     return found
 
 
 def window(nranks: int) -> int:
-    """Segments in flight, as in `hpcoll.comm.plans.segmentation.window`, which needs MPI."""
+    """Return the segments in flight, as `hpcoll.comm.plans.segmentation.window`, which needs MPI."""
     return 2 * math.ceil(math.log2(max(2, nranks))) + 2
 
 
-def _segment(row: Algorithm, place: Place, nbytes: int, levels: Levels, wanted: str) -> int:
-    if wanted != "auto":
-        return max(1, parse_nbytes(wanted))
-    nodes, levels = place.parts, levels.on_parts(*place)
+def _segment(row: Algorithm, request: Request, nbytes: int) -> int:
+    if request.arguments.segment != "auto":
+        return max(1, parse_nbytes(request.arguments.segment))
+    nodes, levels = parts(*request.place), request.levels.on_parts(*request.place)
     return best_segment(row, nodes, nbytes, levels.network.eager, lambda segment: seconds_on_nodes(row, nodes, nbytes, segment, levels))[1]
 
 
 def _sizes(text: str) -> list[int]:
-    """Sizes from ``64K``, ``8,64K``, or ``8:1G`` and ``8:1G:12``: geometric, and whole elements of 8 bytes."""
-    parts = text.split(":")
-    if len(parts) == 1:
+    """Return the sizes of ``64K``, ``8,64K``, ``8:1G`` or ``8:1G:12``; of a range, geometric ones of whole elements of 8 bytes."""
+    first, *rest = text.split(":")
+    if not rest:
         listed = sorted({parse_nbytes(size) for size in text.split(",")})
         if listed[0] < 1:
             raise ArgumentError(f"bytes must be at least 1, got {quoted(text)}")
         return listed
-    if len(parts) > 3 or (len(parts) == 3 and not (is_count(parts[2]) and int(parts[2]) <= MAX_SIZES)):
+    last, number = (*rest, str(COUNT))[:2]
+    if len(rest) > 2 or not is_count(number) or int(number) > MAX_SIZES:
         raise ArgumentError(f"bytes must look like 64K, 8,64K,1M, 8:1G or 8:1G:12, at most {MAX_SIZES} sizes, got {quoted(text)}")
-    low, high, count = parse_nbytes(parts[0]), parse_nbytes(parts[1]), int(parts[2]) if len(parts) == 3 else COUNT
+    low, high, count = parse_nbytes(first), parse_nbytes(last), int(number)
     if not 1 <= low <= high:
         raise ArgumentError(f"bytes need 1 <= FROM <= TO, got {quoted(text)}")
     exact = [low * (high / low) ** (i / max(1, count - 1)) for i in range(count)]
@@ -205,7 +203,7 @@ def _sizes(text: str) -> list[int]:
 
 
 def _levels(arguments: argparse.Namespace) -> Levels:
-    """What messages cost."""
+    """Return the costs of messages."""
     name, *changes = arguments.network.split(",")
     if name not in NETWORKS:
         raise ArgumentError(f"network must be one of {', '.join(NETWORKS)}, got {quoted(name)}")
@@ -235,24 +233,22 @@ def _levels(arguments: argparse.Namespace) -> Levels:
     return found._replace(domains=found.across()._replace(**changed.get("domains", {})))
 
 
-def _against_nranks(
-    rows: list[Algorithm], counts: list[int], levels: Levels, sizes: list[int], arguments: argparse.Namespace
-) -> dict[str, list[tuple[int, float]]]:
-    """Seconds of the smallest size by algorithm and number of ranks."""
+def _against_nranks(rows: list[Algorithm], request: Request) -> dict[str, list[tuple[int, float]]]:
+    """Return the seconds of the smallest size by algorithm and number of ranks."""
     found: dict[str, list[tuple[int, float]]] = {}
+    arguments = argparse.Namespace(**{**vars(request.arguments), "exact": False})
     per_node = arguments.nodes if is_count(arguments.nodes.partition(":")[0]) else "1"
-    plain = argparse.Namespace(**{**vars(arguments), "exact": False})
+    counts = sorted({2, *(1 << k for k in range(2, math.ceil(math.log2(arguments.nranks)))), arguments.nranks})
     for row in rows:
         for nranks in counts:
-            cells = _cells(row, _place(per_node, arguments.domains, nranks), levels, sizes[:1], plain)
+            cells = _cells(row, Request(arguments, _place(per_node, arguments.domains, nranks), request.levels, request.sizes[:1]))
             if not isinstance(cells, str):
                 found.setdefault(row.name, []).append((nranks, cells[0].seconds))
     return found
 
 
-def _print(
-    arguments: argparse.Namespace, place: Place, levels: Levels, sizes: list[int], cells: list[Cell], left_out: dict[str, str], took: float
-) -> None:
+def _print(request: Request, result: Result, took: float) -> None:
+    (arguments, place, _, sizes), (cells, left_out) = request, result
     print(f"{arguments.collective} on {len(place.nodes)} ranks, {place}: predicted microseconds, the best of each size marked *")
     names = list(dict.fromkeys(cell.algorithm for cell in cells))
     by = {(cell.algorithm, cell.nbytes): cell for cell in cells}
@@ -261,19 +257,19 @@ def _print(
         best = min((by[name, nbytes].seconds for name in names), default=0.0)
         lines.append([format_nbytes(nbytes), *(_text(by[name, nbytes], best) for name in names)])
     print("\n".join(table(["size", *names], lines, WIDTH, numbers=list(range(1, len(names) + 1)))))
-    for name, level in _used(place, levels).items():
+    for name, level in _used(request).items():
         print(f"{name}: " + ", ".join(f"{constant} {getattr(level, constant):.4g}" for constant in _CONSTANTS))
     if any(cell.extrapolated for cell in cells):
         print("~: the first segments were simulated, the others follow at their pace (--exact simulates all)")
     for name, why in left_out.items():
         print(f"left out: {name}: {why}")
-    simulated = sum(cell.simulated for cell in cells)
-    print(f"{simulated:,} messages simulated in {took:.1f} s, building included")
+    print(f"{sum(cell.simulated for cell in cells):,} messages simulated in {took:.1f} s, building included")
 
 
-def _used(place: Place, levels: Levels) -> dict[str, Network]:
-    """Constants by level; those between domains where there are any."""
-    return {name: level for name, level in levels._asdict().items() if name != "domains" or place.domains != place.nodes}
+def _used(request: Request) -> dict[str, Network]:
+    """Return the constants by level, without cache domains where there are none."""
+    several = request.place.domains != request.place.nodes
+    return {name: level for name, level in request.levels._asdict().items() if name != "domains" or several}
 
 
 def _text(cell: Cell, best: float) -> str:
@@ -282,13 +278,13 @@ def _text(cell: Cell, best: float) -> str:
     return number + "~" * cell.extrapolated + "*" * (cell.seconds <= best * 1.0000001)
 
 
-def _document(arguments: argparse.Namespace, place: Place, levels: Levels, cells: list[Cell], left_out: dict[str, str]) -> dict[str, Any]:
+def _document(request: Request, result: Result) -> dict[str, Any]:
     return {
-        "collective": arguments.collective,
-        "nranks": len(place.nodes),
-        "placement": str(place),
-        "levels": {name: level._asdict() for name, level in _used(place, levels).items()},
-        "exact": arguments.exact,
-        "cells": [cell._asdict() for cell in cells],
-        "left_out": left_out,
+        "collective": request.arguments.collective,
+        "nranks": len(request.place.nodes),
+        "placement": str(request.place),
+        "levels": {name: level._asdict() for name, level in _used(request).items()},
+        "exact": request.arguments.exact,
+        "cells": [cell._asdict() for cell in result.cells],
+        "left_out": result.left_out,
     }

@@ -33,7 +33,7 @@ _functions = {
 
 
 def _call(name: str, *arguments: Any) -> float:
-    """Call a loop; its arrays are contiguous, of the types that `Simulation` and `event_loop.step_all` name."""
+    """Call a loop with contiguous arrays of the types that `Simulation` and `event_loop.step_all` name."""
     words = [word for one in arguments for word in ((one.ctypes.data, len(one)) if isinstance(one, np.ndarray) else (one,))]
     return float(_functions[name](*words))
 
@@ -48,8 +48,9 @@ def simulate_in_lockstep(s: Simulation, levels: np.ndarray, links_of: np.ndarray
 
     Args:
         s: One segment; rows of rank 0 with one channel, clocks of all ranks, links of all nodes.
-        levels, links_of: int64 (rows, nranks): LEVEL and LINK of each rank's message.
-        distances: int (rows,): how far behind a send's peer is in rank order.
+        levels: int64 (rows, nranks), LEVEL of each rank's message.
+        links_of: int64 (rows, nranks), LINK of each rank's message.
+        distances: int (rows,), distance in rank order from a sender to its peer.
     """
     now = np.zeros(len(s.clocks))
     arrivals, left = dict[int, np.ndarray](), dict[int, np.ndarray]()  # by row, of all ranks

@@ -17,7 +17,7 @@ _REALS, _INTEGERS, _SHORT_INTEGERS = ((CPointer(element), int64) for element in 
 
 
 def _compiled(name: str, helpers: dict[str, Callable[..., Any]], inline: str = "never") -> Any:
-    """A function of the event loop, compiled, that calls helpers instead of the plain functions of the same names."""
+    """Compile a function of the event loop, with compiled helpers in place of the plain functions of the same names."""
     code = getattr(event_loop, name).__code__
     return njit(error_model="numpy", inline=inline)(FunctionType(code, vars(event_loop) | helpers))
 
@@ -58,6 +58,6 @@ _LOOPS: dict[str, tuple[Callable[..., float], tuple[Any, ...]]] = {
 
 
 def loop_file(name: str, symbol: str) -> bytes:
-    """Object file of a loop."""
+    """Return the object file of a loop."""
     function, parameters = _LOOPS[name]
     return object_file(function, float64(*parameters), symbol)

@@ -1,28 +1,18 @@
-"""Draws what ``hpcoll simulate`` found: time against size, and against the number of ranks; needs matplotlib."""
+"""Drawing of a simulation: time against size, and against the number of ranks; needs matplotlib."""
 
 from pathlib import Path
 from typing import Any
 
 from hpcoll.base.text import printable
 from hpcoll.base.units import format_nbytes
-from hpcoll.cli.curves import colours, label_ends
-from hpcoll.cli.output import write_figure
-
-_SIZE, _DPI = (12, 5), 150  # inches; dots per inch of a PNG
+from hpcoll.cli.figures import SIZE, colours, label_ends, write
 
 
 def draw(path: Path, title: str, cells: list[Any], against_nranks: dict[str, list[tuple[int, float]]]) -> None:
-    """Write a picture.
-
-    Args:
-        path: File; `hpcoll.cli.bench.plot.check_target` has been called.
-        title: Of the picture.
-        cells: As `hpcoll.cli.simulate.command.Cell`.
-        against_nranks: Per algorithm ``(ranks, seconds)`` at the smallest size.
-    """
+    """Draw cells of `hpcoll.cli.simulate.command`, and by algorithm ``(ranks, seconds)`` at the smallest size, into a file."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=_SIZE, layout="constrained")
+    figure = Figure(figsize=SIZE, layout="constrained")
     figure.suptitle(printable(title), parse_math=False)
     left, right = figure.subplots(1, 2)
     ends: list[dict[str, tuple[float, str]]] = [{}, {}]
@@ -40,4 +30,4 @@ def draw(path: Path, title: str, cells: list[Any], against_nranks: dict[str, lis
         axes.grid(alpha=0.3)
     for axes, found in zip((left, right), ends):
         label_ends(axes, found)
-    write_figure(path, figure, _DPI)
+    write(path, figure)

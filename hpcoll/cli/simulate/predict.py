@@ -1,10 +1,11 @@
 """Predicted time of a collective on a network of nodes, or on the cache domains of one: its schedules, simulated by compiled code.
 
-Where all ranks run the same steps relative to themselves (ring, circulant, dissemination, ...), as many of them are built and simulated
-as share a node, and stand for all; `exact` simulates every rank.
+Where all ranks run the same steps relative to themselves (ring, circulant, dissemination, ...), the ranks of one node are built and
+simulated, and stand for all. ``exact`` simulates every rank.
 """
 
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,61 +18,39 @@ from hpcoll.cli.simulate.compiled_loop import simulate, simulate_in_lockstep
 from hpcoll.schedules.placement import Nodes, parts
 from hpcoll.schedules.row import Algorithm, schedule
 
-MAX_MESSAGES = 1_500_000  # that one simulation of segments may have; longer pipelines are extrapolated
-MAX_STEPS = 20_000_000  # that are built at most
+MAX_MESSAGES = 1_500_000  # of one simulation of segments; longer pipelines are extrapolated
+MAX_STEPS = 20_000_000  # that are built
 MAX_TIMES = 100_000_000  # that one simulation remembers, a step of a segment each
 
 
 class Prediction(NamedTuple):
-    """What a simulation found.
-
-    Attributes:
-        seconds: Time of the whole call.
-        simulated: Messages that were simulated for it.
-        stands_for: Messages of all ranks and segments.
-        extrapolated: Whether only the first segments were simulated, and the rest follows at their pace.
-    """
+    """The result of a simulation."""
 
     seconds: float
-    simulated: int
-    stands_for: int
-    extrapolated: bool
+    simulated: int  # messages that were simulated
+    stands_for: int  # messages of all ranks and segments
+    extrapolated: bool  # only the first segments were simulated, and the rest follows at their pace
 
 
 class Subject(NamedTuple):
-    """What is simulated: a catalogue row's schedules on nodes.
-
-    Attributes:
-        row: Catalogue row.
-        nodes, domains: Placements of all ranks.
-        table: Steps of all ranks, or of those that stand for them.
-    """
+    """The subject of a simulation: a catalogue row's schedules on nodes."""
 
     row: Algorithm
     nodes: Nodes
     domains: Nodes
-    table: EventTable
+    table: EventTable  # steps of all ranks, or of those that stand for them
 
 
 def subject(row: Algorithm, nodes: Nodes, root: int = 0, nchunks: int = 1, *, domains: Nodes = (), exact: bool = False) -> Subject:
-    """Build what is simulated.
+    """Build the subject of a simulation, each node one cache domain by default; ``exact``: every rank, also where some stand for all.
 
-    Args:
-        row, root, nchunks: As in `hpcoll.schedules.row.schedule`.
-        nodes: Placement of all ranks, 2 or more.
-        domains: Cache domain of each rank, numbered over all nodes; empty: each node is one.
-        exact: Build every rank, also where some would stand for all.
-
-    Raises:
-        ArgumentError: that would be more steps than `MAX_STEPS`, or more chunks than `MAX_CHUNKS`; says how many.
+    ArgumentError: it would have more than `MAX_STEPS` steps or `MAX_CHUNKS` chunks.
     """
     nranks, domains = len(nodes), domains or nodes
     if nchunks > MAX_CHUNKS:
         raise ArgumentError(f"{row.key} would have {nchunks:,} chunks, more than {MAX_CHUNKS:,}: segments must be longer")
 
-    def one(rank: int) -> Any:
-        return schedule(row, nranks, rank, root, nchunks, parts(nodes, domains))
-
+    one = partial(schedule, row, nranks, root=root, nchunks=nchunks, nodes=parts(nodes, domains))
     every = max(period(nodes), period(domains))
     few = not exact and every < nranks and alike(one, nranks, every)
     nbuilt = every if few else nranks
@@ -80,24 +59,15 @@ def subject(row: Algorithm, nodes: Nodes, root: int = 0, nchunks: int = 1, *, do
         raise ArgumentError(f"{row.key} on {nranks} ranks has some {steps:,} steps that must be built one by one, more than {MAX_STEPS:,}")
     try:
         table = build(map(one, range(nbuilt)), nranks, joined=True)
-    except ScheduleError:  # what a rank sends as one run that wraps, another receives as two
+    except ScheduleError:  # a rank sends as one run that wraps what another receives as two
         table = build(map(one, range(nranks)), nranks, joined=False)
     return Subject(row, nodes, domains, placed(table, nodes, domains))
 
 
 def predict(subject: Subject, nbytes: float, levels: Levels, segments: int = 1, window: int = 1, *, exact: bool = False) -> Prediction:
-    """Simulate a collective.
+    """Simulate a collective on a message of ``nbytes``, in segments that follow one another, with ``window`` lanes in flight.
 
-    Args:
-        subject: What to simulate.
-        nbytes: Bytes of the message, as the catalogue counts them.
-        levels: Costs of messages.
-        segments: Parts of the message that follow one another, ``>= 1``.
-        window: Lanes that a rank has in flight, ``>= 1``.
-        exact: Simulate all segments, however many messages that are.
-
-    Raises:
-        ArgumentError: these are too many.
+    ``exact``: simulate all segments; ArgumentError where these are too many.
     """
     table = subject.table
     per_segment = table.nmessages
@@ -122,16 +92,12 @@ def predict(subject: Subject, nbytes: float, levels: Levels, segments: int = 1, 
 
 
 def in_lockstep(subject: Subject) -> bool:
-    """Whether `predict_in_lockstep` can simulate it: all ranks run the same steps relative to themselves, on one channel."""
+    """Say whether `predict_in_lockstep` can simulate it: all ranks run the same steps relative to themselves, on one channel."""
     return subject.table.nbuilt < subject.table.nranks and subject.table.nchannels == 1 and not subject.row.placed
 
 
 def predict_in_lockstep(subject: Subject, nbytes: float, levels: Levels) -> Prediction:
-    """Simulate every rank of a schedule that few ranks stand for, all in lockstep, one segment on one channel.
-
-    Raises:
-        ArgumentError: ranks differ, as those of a hierarchical algorithm do, or there are several channels.
-    """
+    """Simulate every rank of a schedule that few ranks stand for, all in lockstep; ArgumentError where `in_lockstep` says no."""
     row, nodes, domains, table = subject
     if not in_lockstep(subject):
         raise ArgumentError(f"{row.key} cannot be simulated in lockstep: its ranks differ, or it has several channels")
@@ -146,5 +112,5 @@ def predict_in_lockstep(subject: Subject, nbytes: float, levels: Levels) -> Pred
 
 
 def _costs_of(nodes: Nodes, levels: Levels) -> Levels:
-    """Costs by level: ranks with a node each have no link that others share, and all their messages are near."""
+    """Return costs by level: ranks with a node each share no link with others, and all their messages cost the same."""
     return Levels(levels.network, levels.network) if len(set(nodes)) == len(nodes) else levels

@@ -1,1 +1,1 @@
-"""``hpcoll tune``: algorithms measured, and a table of the best written."""
+"""``hpcoll tune``: measures all algorithms, and writes a table of the best."""

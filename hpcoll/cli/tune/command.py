@@ -1,11 +1,11 @@
-"""``hpcoll tune``: measures all algorithms and the model's constants under mpirun, and writes what hpcoll then picks from."""
+"""``hpcoll tune``: measures all algorithms and the cost model's constants under mpirun, and writes them as a tuning table."""
 
 import argparse
 import math
 import os
 import shutil
-import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +17,10 @@ from hpcoll.base.dtypes import check_op, type_class, working_dtype
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import SUM
 from hpcoll.base.text import LINE, printable
-from hpcoll.base.units import format_nbytes, parse_nbytes
+from hpcoll.base.units import format_nbytes
 from hpcoll.cli import ERROR, output
-from hpcoll.cli.abort import ending_all_ranks
-from hpcoll.cli.bench.messages import find_dtype, sizes
+from hpcoll.cli.all_ranks import ending_all_ranks, on_rank_0
+from hpcoll.cli.bench.messages import find_dtype, sizes_of
 from hpcoll.cli.bench.request import check_memory
 from hpcoll.cli.table import table
 from hpcoll.cli.tune.exchange import Fit
@@ -49,8 +49,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("-b", "--minbytes", default=MINBYTES, metavar="SIZE", help=f"least size; default {MINBYTES}")
     add("-e", "--maxbytes", default=MAXBYTES, metavar="SIZE", help=f"greatest size; default {MAXBYTES}")
     add("-f", "--stepfactor", type=int, default=FACTOR, metavar="N", help=f"multiply by N from size to size; default {FACTOR}")
-    add("--types", default=TYPES, metavar="LIST", help=f"element types of what is combined, with commas; default {TYPES}")
-    add("--model", action="store_true", help="only fit the constants by which hpcoll picks where it has no table")
+    add("--types", default=TYPES, metavar="LIST", help=f"element types of reductions, with commas; default {TYPES}")
+    add("--model", action="store_true", help="only fit the cost model's constants, by which hpcoll picks algorithms without a table")
     seconds = f"time for everything; default {SECONDS:g}, with --model {MODEL_SECONDS:g}"
     add("--seconds", type=float, metavar="S", help=seconds)
     add("--output", type=Path, default=OUTPUT, metavar="FILE", help=f"table to write or to add to, after each collective; default {OUTPUT}")
@@ -62,15 +62,22 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         wanted = request(arguments, world.size)
         check_memory(wanted.sizes[-1], world)
-        old = _old_document(arguments.output, world)
-    except ArgumentError:  # alike on all ranks: one of them says so
+        old = on_rank_0(world, partial(_old_document, arguments.output))
+    except ArgumentError:  # all ranks have the same: rank 0 says so
         if world.rank:
             return ERROR
         raise
     outer = os.environ.pop(TUNING, None)  # it may name the very file that is to be written
+    problem = ""
     try:
         with ending_all_ranks(world):
-            findings, problem = _measure(wanted, world, arguments.output, old)
+            if old is None:
+                findings = measure(wanted, world, lambda step: None)
+            else:
+                write = partial(_write, arguments.output, old)
+                findings = measure(wanted, world, Progress(), write)
+                problem = write(findings)
+                output.progress("")
     finally:
         os.environ.update({TUNING: outer} if outer is not None else {})
     problem = world.bcast(problem)
@@ -81,27 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
     return ERROR if problem else 1 if findings.wrong else 0
 
 
-def _measure(wanted: TuneRequest, world: MPI.Intracomm, path: Path, old: Document) -> tuple[TuneFindings, str]:
-    """What was found, and on rank 0 why the table could not be written, which is done after each collective."""
-    if world.rank:
-        return measure(wanted, world, lambda step: None), ""
-    problems: list[str] = []
-
-    def keep(findings: TuneFindings) -> None:
-        problems[:] = [_write(path, old, findings)]
-
-    findings = measure(wanted, world, Progress(), keep)
-    keep(findings)
-    _clear()
-    return findings, problems[0]
-
-
 def request(arguments: argparse.Namespace, nranks: int) -> TuneRequest:
-    """Arguments, checked: what is wrong is wrong on all ranks.
-
-    Raises:
-        ArgumentError: names the argument, or says that one rank is too few.
-    """
+    """Check the arguments for so many ranks; an ArgumentError is the same on all of them."""
     if nranks < 2:
         raise ArgumentError("tune needs at least 2 ranks, got 1: mpirun -n 4 hpcoll tune")
     read_config()
@@ -109,11 +97,7 @@ def request(arguments: argparse.Namespace, nranks: int) -> TuneRequest:
     names = tuple(BY_COLLECTIVE) if arguments.collectives == "all" else tuple(dict.fromkeys(arguments.collectives.split(",")))
     for name in names:
         algorithms(name)
-    least, greatest = parse_nbytes(arguments.minbytes), parse_nbytes(arguments.maxbytes)
-    if not 1 <= least <= greatest:
-        raise ArgumentError(f"sizes need 1 <= minbytes <= maxbytes, got {least} and {greatest}")
-    if arguments.stepfactor < 2:
-        raise ArgumentError(f"stepfactor must be at least 2, got {arguments.stepfactor}")
+    sizes = sizes_of(arguments.minbytes, arguments.maxbytes, None, arguments.stepfactor)
     if not 0 < time_s < math.inf:
         raise ArgumentError(f"seconds must be above 0, got {time_s:g}")
     dtypes: dict[str, np.dtype] = {}
@@ -122,28 +106,14 @@ def request(arguments: argparse.Namespace, nranks: int) -> TuneRequest:
         if working_dtype(dtype) != dtype:
             raise ArgumentError(f"types: {dtype.name} is combined as float32, which is what to tune")
         dtypes.setdefault(type_class(dtype), dtype)
-    if arguments.model:
-        names = ()
-    return TuneRequest(names, tuple(sizes(least, greatest, factor=arguments.stepfactor)), tuple(dtypes.values()), time_s)
+    return TuneRequest(() if arguments.model else names, sizes, tuple(dtypes.values()), time_s)
 
 
-def _old_document(path: Path, world: MPI.Intracomm) -> Document:
-    """What is in the file already, on rank 0; finds out before the measurement that the file can be replaced."""
-    problem = ""
-    old = Document(tuning.FORMAT, "", ())
-    if world.rank == 0:
-        try:
-            output.check(path)
-            old = _read(path) if path.exists() else old
-        except ArgumentError as error:
-            problem = str(error)
-    problem = world.bcast(problem)
-    if problem:
-        raise ArgumentError(problem)
-    return old
-
-
-def _read(path: Path) -> Document:
+def _old_document(path: Path) -> Document:
+    """Return the document of the file, if it is there; refuses before the measurement a file that cannot be replaced."""
+    output.check(path)
+    if not path.exists():
+        return Document(tuning.FORMAT, "", ())
     if not path.is_file():
         raise ArgumentError(f"cannot write {path}: not a regular file")
     document = tuning.read(path)
@@ -153,7 +123,7 @@ def _read(path: Path) -> Document:
 
 
 def _write(path: Path, old: Document, findings: TuneFindings) -> str:
-    """Write the table, if there is anything new; what went wrong."""
+    """Write the table, if anything in it is new; return why that failed."""
     if not findings.sections and not findings.fits:
         return f"nothing was measured in the time given, so {path} is left as it is"
     constants = tuning.merge_constants(old.constants, [one.constants for one in findings.fits])
@@ -165,30 +135,22 @@ def _write(path: Path, old: Document, findings: TuneFindings) -> str:
 
 
 class Progress:
-    """A bar that a terminal overwrites; elsewhere a line now and then."""
+    """Shows how far a run is: a bar on a terminal, elsewhere a line now and then."""
 
     def __init__(self) -> None:
         self._quiet_until = 0.0
 
     def __call__(self, step: TuneStep) -> None:
-        """Say how far a run is."""
-        text = f"{step.done}/{step.total} {step.cell}, {step.left_s:.0f} s left"
-        if sys.stderr.isatty():
-            filled = BAR * step.done // step.total
-            line = f"[{'#' * filled}{'-' * (BAR - filled)}] {text}"
-            print(f"\r\033[K{line[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
-        elif time.monotonic() >= self._quiet_until:
-            print(f"hpcoll tune: {text}", file=sys.stderr, flush=True)
+        """Show a step."""
+        text, filled = f"{step.done}/{step.total} {step.cell}, {step.left_s:.0f} s left", BAR * step.done // step.total
+        due = time.monotonic() >= self._quiet_until
+        output.progress(f"[{'#' * filled}{'-' * (BAR - filled)}] {text}", f"hpcoll tune: {text}" if due else "")
+        if due:
             self._quiet_until = time.monotonic() + QUIET_S
 
 
-def _clear() -> None:
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
-
-
 def _report(findings: TuneFindings, wanted: TuneRequest, path: Path) -> None:
-    """Print the picks, the constants, what was left out, and how to use the file."""
+    """Print the picks, the constants, the collectives left out, and how to use the file."""
     rows = [row for section in findings.sections for row in _rows(section)]
     if rows:
         header = ["collective", "type", "size", "pick", "segment", "us", "native us", "ratio"]
@@ -217,7 +179,7 @@ def _model_row(one: Fit) -> list[str]:
 
 
 def _rows(section: Section) -> list[list[str]]:
-    rows: list[list[str]] = []
+    rows = []
     for collective, entries in section.collectives.items():
         picks = {entry.nbytes: entry for entry in reversed(entries)}  # of one size the first
         for nbytes, entry in sorted(picks.items()):
@@ -225,5 +187,3 @@ def _rows(section: Section) -> list[list[str]]:
             times = [*(f"{us:.2f}" if us < 100 else f"{us:.0f}" for us in (entry.us, entry.native_us)), f"{entry.native_us / entry.us:.2f}"]
             rows.append([collective, section.type_class, format_nbytes(nbytes), entry.algorithm, segment, *times])
     return rows
-
-

@@ -1,13 +1,13 @@
-"""Times messages the way the engine sends them: what the cost model's constants are fitted to.
+"""Times of messages as the engine sends them, to which the cost model's constants are fitted.
 
-Two ranks run schedules of their own, which the compiled engine walks like any other. In an **exchange** each sends the other a message
-and waits for the other's: in the model's terms that takes as long as a message one way, and links carry both directions at once,
-as they do in collectives. A **burst** is many short messages one way, and an answer. Exchanges are lanes, one after another in one crossing
-into compiled code, so that Python's share is a part in hundreds; a message that fills several lanes of shared memory goes as in a
-collective, some of them in flight, and has a crossing of its own. The other ranks sleep meanwhile.
+Two ranks run schedules of their own in the compiled engine; the others sleep. In an **exchange** each of the two sends a message
+and waits for the other's. That takes as long as a message one way, and links carry both directions at once, as in collectives.
+A **burst** is many short messages one way, and an answer. Exchanges are lanes that follow each other in one crossing into compiled
+code, so that Python's share is a part in hundreds. A long message fills several lanes of shared memory, some in flight as in a
+collective, and has a crossing of its own.
 
-Of repeated timings the shortest counts: whatever else a machine does only adds to them. Many links carry so many bytes faster than
-they carry a stream, so before each timing they have long messages to carry.
+The shortest of repeated timings counts, because other work of the machine only adds to them. Many links carry a message faster
+when they had been idle, so before each timing they have long messages to carry.
 """
 
 import ctypes
@@ -47,39 +47,29 @@ from hpcoll.selection.tuning import LEVELS, NODE, Constants
 
 SIZES = tuple(sorted(base << k for base, most in ((8, 20), (12, 19)) for k in range(most + 1)))  # bytes: 8 B .. 8 MiB
 BURST = 64  # short messages
-BATCH_S = 200e-6  # what is timed takes at least this long
-MAX_ROUNDS = 500  # exchanges in what is timed
+BATCH_S = 200e-6  # seconds that a timing takes at least
+MAX_ROUNDS = 500  # exchanges in a timing
 MIN_PASSES = 3  # over all sizes: long ones for which there is no time are left out
-STREAM_NBYTES = 256 << 10  # of these; at 1 Gbit/s 2 ms, in memory a tenth of what is timed
+STREAM_NBYTES = 256 << 10  # of the messages before a timing: at 1 Gbit/s 2 ms, in memory a tenth of the timing
 COMBINED_NBYTES = 128 << 10  # fits a second-level cache
 READ_SIZES = tuple(1 << k for k in range(14, 24))  # bytes of messages that are read in the sender's own memory, or staged
 READ_SAMPLES, READ_GAIN = 15, 0.95
 
 
 class Curve(NamedTuple):
-    """What was measured between two ranks.
+    """The times of messages between two ranks of the communicator."""
 
-    Attributes:
-        level: ``node``, through shared memory, or ``network``, by messages of the MPI library.
-        ranks: The two, in the communicator.
-        sizes: Bytes of the messages, ascending.
-        seconds: Of an exchange, for each size.
-        burst: Seconds per message of many short ones.
-        gamma: Seconds per byte combined, in cache.
-        read_from: As in `Network`.
-    """
-
-    level: str
+    level: str  # ``node``, through shared memory, or ``network``, by messages of the MPI library
     ranks: tuple[int, int]
-    sizes: tuple[int, ...]
-    seconds: tuple[float, ...]
-    burst: float
-    gamma: float
-    read_from: int | None
+    sizes: tuple[int, ...]  # bytes of the messages, ascending
+    seconds: tuple[float, ...]  # seconds of an exchange of each size
+    burst: float  # seconds per message of many short ones
+    gamma: float  # seconds per byte combined, in cache
+    read_from: int | None  # as in `Network`
 
 
 class Fit(NamedTuple):
-    """Constants of a level, the two ranks between which they were measured, and how far the model is from what was measured."""
+    """Constants of a level, the two ranks between which they were measured, and the model's errors."""
 
     constants: Constants
     ranks: tuple[int, int]
@@ -87,23 +77,23 @@ class Fit(NamedTuple):
 
 
 class _Pair(NamedTuple):
-    """Two ranks, this among them; without rings they exchange messages of the MPI library; ``reads``: they read each other's memory."""
+    """Two ranks, of which this is one."""
 
     comm: MPI.Intracomm
     wait_policy: WaitPolicy
-    rings: Rings | None
-    reads: bool
+    rings: Rings | None  # rings through which they exchange messages; None: they use messages of the MPI library
+    reads: bool  # they read each other's memory
 
 
 class _Timed(NamedTuple):
-    """Engines that run one after the other, and how often they exchange messages."""
+    """Engines that run one after the other, and the rounds of messages that they exchange."""
 
     engines: Sequence[HostEngine]
     memory: np.ndarray
     rounds: int
 
     def seconds(self) -> float:
-        """Run them; seconds per round."""
+        """Run the engines, and return the seconds per round."""
         address, start = self.memory.ctypes.data, perf_counter()
         for engine in self.engines:
             status = call_compiled(RUN, engine.address, address, address, 1)
@@ -113,7 +103,7 @@ class _Timed(NamedTuple):
 
 
 def fit_levels(world: MPI.Intracomm, seconds: float) -> tuple[Fit, ...]:
-    """Fit constants to the levels that a communicator has; arguments as `curves`, collective, and the result is equal on all ranks."""
+    """Fit constants to the levels that a communicator has, as `curves`; collective, and the result is equal on all ranks."""
     hosts = world.allgather(MPI.Get_processor_name())
     here, fits = site(hosts), []
     for curve in curves(world, seconds):
@@ -125,11 +115,9 @@ def fit_levels(world: MPI.Intracomm, seconds: float) -> tuple[Fit, ...]:
 
 
 def curves(world: MPI.Intracomm, seconds: float) -> list[Curve]:
-    """Measure the levels that a communicator has; collective, and the result is equal on all ranks.
+    """Measure the levels that a communicator of the MPI library has; collective, and the result is equal on all ranks.
 
-    Args:
-        world: The MPI library's communicator.
-        seconds: Time for all levels together; where it is short, long messages are left out.
+    All levels together take about so many ``seconds``; where these are few, long messages are left out.
     """
     end = perf_counter() + seconds
     config, processes = agree(world, this_process(has_gpu=False))
@@ -153,11 +141,9 @@ def curves(world: MPI.Intracomm, seconds: float) -> list[Curve]:
 
 
 def find_pairs(hosts: Sequence[Hashable], leaders: Sequence[int]) -> dict[str, tuple[int, int]]:
-    """For each level that there is the lowest two ranks: that share memory, and that do not and are on different hosts if they can.
+    """Return for each level the lowest two ranks: two that share memory; two that do not, on different hosts where there are some.
 
-    Args:
-        hosts: Every rank's host.
-        leaders: The lowest of the ranks with which each shares memory.
+    ``leaders`` has for each rank the lowest of the ranks with which it shares memory.
 
     >>> find_pairs("aabb", (0, 0, 2, 2)), find_pairs("aa", (0, 1)), find_pairs("a", (0,))
     ({'node': (0, 1), 'network': (0, 2)}, {'network': (0, 1)}, {})
@@ -169,7 +155,7 @@ def find_pairs(hosts: Sequence[Hashable], leaders: Sequence[int]) -> dict[str, t
 
 
 def _sleep(world: MPI.Intracomm) -> None:
-    """Wait for all ranks, without a core."""
+    """Wait for all ranks, without taking a core from them."""
     request = world.Ibarrier()
     while not request.Test():
         time.sleep(1e-3)
@@ -179,7 +165,7 @@ def _sleep(world: MPI.Intracomm) -> None:
 def _paired(
     comm: MPI.Intracomm, config: Config, level: str, processes: Sequence[Process], wait_policy: WaitPolicy
 ) -> Iterator[_Pair | None]:
-    """The two ranks of a communicator, which is freed; None where shared memory cannot be had."""
+    """Pair the two ranks of a communicator, which is freed at the end; None where there is no shared memory."""
     if level == NODE:
         node = LocalRanks(comm, config.shm, config.shm_ranks, [one.pid for one in processes])
         reads = config.shm_copy != STAGED and not node.read_own_memory([one.word for one in processes], None, NEVER)
@@ -192,7 +178,7 @@ def _paired(
 
 
 def _measure(pair: _Pair, level: str, ranks: tuple[int, int], seconds: float) -> Curve | None:
-    """Pass over all sizes again and again, so that a disturbance meets all alike; None when there is no time for long messages."""
+    """Pass over all sizes repeatedly, so that a disturbance meets all alike; None when there is no time for long messages."""
     end, memory = perf_counter() + seconds, np.ones(2 * SIZES[-1], np.uint8)
     before, exchanges = _exchanges(pair, STREAM_NBYTES, 1, memory), [_Timed([_engine(pair, _burst, BURST + 1, 8, 8, 10)], memory, 10)]
 
@@ -225,7 +211,7 @@ def _measure(pair: _Pair, level: str, ranks: tuple[int, int], seconds: float) ->
 
 
 def _read_from(pair: _Pair, memory: np.ndarray) -> int:
-    """Bytes from which on messages are exchanged faster when they are read in the sender's own memory; `NEVER` where none is."""
+    """Return the bytes from which on messages are faster when they are read in the sender's own memory, or `NEVER`."""
     assert pair.rings is not None
     found, field = NEVER, slice(READ_FROM_USUALLY, READ_FROM_SLOW + 1)
     for nbytes in reversed(READ_SIZES):
@@ -245,13 +231,12 @@ def _read_from(pair: _Pair, memory: np.ndarray) -> int:
 
 def _exchanges(pair: _Pair, nbytes: int, rounds: int, memory: np.ndarray) -> _Timed:
     most = nbytes if pair.rings is None else pair.rings.capacity // 2  # as collectives of two ranks are cut
-    if nbytes <= most:
-        return _Timed([_engine(pair, _exchange, 2, nbytes, most, rounds)], memory, rounds)
-    return _Timed([_engine(pair, _exchange, 2, nbytes, most, 1)] * rounds, memory, rounds)
+    inside = rounds if nbytes <= most else 1
+    return _Timed([_engine(pair, _exchange, 2, nbytes, most, inside)] * (rounds // inside), memory, rounds)
 
 
 def _engine(pair: _Pair, build: Callable[[Writer], None], nchunks: int, nbytes: int, most: int, rounds: int) -> HostEngine:
-    """An engine for rounds of messages of one chunk each, of ``nbytes``, which are cut into lanes of at most ``most``."""
+    """Return an engine for rounds of messages of one chunk, of ``nbytes``, cut into lanes of at most ``most`` bytes."""
     writer = Writer(2, pair.comm.rank, 0, nchunks)
     build(writer)
     schedule = Schedule("bcast", "messages", 2, writer.rank, 0, nchunks, (tuple(writer.channels[0]),))
@@ -269,13 +254,13 @@ def _engine(pair: _Pair, build: Callable[[Writer], None], nchunks: int, nbytes: 
 
 
 def _exchange(w: Writer) -> None:
-    """A message from each of the two to the other."""
+    """Write a message from each of the two ranks to the other."""
     w.send(1 - w.rank, outputs(w.rank))
     w.recv(1 - w.rank, outputs(1 - w.rank))
 
 
 def _burst(w: Writer) -> None:
-    """All chunks but one in messages from rank 0 to rank 1, and the last one back."""
+    """Write all chunks but one as messages from rank 0 to rank 1, and the last one back."""
     there, back = (w.recv, w.send) if w.rank else (w.send, w.recv)
     for chunk in range(w.nchunks - 1):
         there(1 - w.rank, outputs(chunk))
@@ -283,7 +268,7 @@ def _burst(w: Writer) -> None:
 
 
 def combining_seconds() -> float:
-    """Seconds per byte of a sum of float32 in cache; a call of no elements is subtracted."""
+    """Return the seconds per byte of a sum of float32 in cache; the time of a call of no elements is subtracted."""
     parts = np.ones((2, COMBINED_NBYTES // 4), np.float32)
     sources = (ctypes.c_void_p * 2)(*(part.ctypes.data for part in parts))
     signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)

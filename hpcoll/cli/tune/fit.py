@@ -1,9 +1,9 @@
-"""Fits the cost model's constants to measured times of messages; NumPy only, no MPI.
+"""The fit of the cost model's constants to measured times of messages; NumPy only, no MPI.
 
-A message of ``b`` bytes takes ``alpha + beta b``; from a break on it also takes ``handshake`` (the MPI library asks before it sends), from
-another one on each byte takes ``spill`` times as long (the message fits no cache). For given breaks that is linear, and what is made
-least is the sum of relative errors, by least squares with weights that are corrected again and again: a few disturbed sizes have little
-to say. All pairs of measured sizes are tried as breaks, and none; a break must lessen the errors by more than noise would let it.
+A message of ``b`` bytes takes ``alpha + beta b``. From a break on it also takes ``handshake`` (the MPI library's rendezvous); from
+another one on each byte takes ``spill`` times as long (the message fits no cache). For given breaks that is linear. Iteratively
+reweighted least squares minimise the sum of relative errors, so that a few disturbed sizes have little weight. All pairs of
+measured sizes are tried as breaks, and none; a break must lessen the errors by more than noise would let it.
 """
 
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ import numpy as np
 from hpcoll.analysis.cost import byte_seconds
 from hpcoll.analysis.network import NEVER, Network
 
-LARGE_NBYTES = 64 << 10  # errors of messages from here on are told apart from those of shorter ones
+LARGE_NBYTES = 64 << 10  # from here on, errors of messages are counted apart from errors of shorter ones
 _NOISE = 0.005  # relative error below which there is nothing to explain
 _ROUNDS = 12  # of corrected weights
 _CHARGE = 4.0  # for a break: its two constants, and the choice among so many places
 _LEAST_SPILL, _LEAST_STEP = 1.1, 0.2  # least factor, and least part of a message's time before the break: below, there is none
 _LEAST_CACHE, _MOST_EAGER = 16 << 10, 256 << 10  # bytes
 _BESIDE = 2  # sizes on either side of a break, at least
-_LEAST_ALPHA, _LEAST_BETA = 1e-9, 1e-14  # seconds, seconds per byte: what a fit to odd times is cut to
-_DIGITS = 4  # that constants are rounded to
+_LEAST_ALPHA, _LEAST_BETA = 1e-9, 1e-14  # seconds, seconds per byte: a fit to odd times is cut to these
+_DIGITS = 4  # of rounded constants
 
 
 class Errors(NamedTuple):
@@ -35,21 +35,17 @@ class Errors(NamedTuple):
 def fit_network(
     sizes: Sequence[float], one_way_seconds: Sequence[float], burst_seconds_per_message: float, gamma: float, *, cached: bool = True
 ) -> Network:
-    """Constants of the model from what messages took.
+    """Return the constants of the model; without a break, ``eager`` or ``cache`` is `NEVER`.
 
     A message that took longer than a larger one was disturbed, and counts as long as that one.
 
     Args:
         sizes: Bytes of messages, ascending, at least 3.
-        one_way_seconds: What each took, > 0.
+        one_way_seconds: Seconds of each, > 0.
         burst_seconds_per_message: Seconds from one to the next of many short messages.
         gamma: Seconds per byte combined, >= 0.
-        cached: Whether short messages may stay in a cache. Otherwise there is no spill: what a link carries faster than a stream,
-            because it had been idle, counts as long as in a stream.
-
-    Returns:
-        Constants that the model takes: ``0 <= overhead <= alpha``, ``beta > 0``, ``handshake >= 0``, ``spill >= 1``; without a
-        break ``eager`` or ``cache`` is `NEVER`.
+        cached: Short messages may stay in a cache. Otherwise there is no spill: messages that an idle link carried faster than a
+            stream count as long as in a stream.
     """
     nbytes, times = np.asarray(sizes, float), np.asarray(one_way_seconds, float)
     assert nbytes.size == times.size >= 3, (nbytes, times)
@@ -64,7 +60,7 @@ def fit_network(
 
 
 def largest_errors(network: Network, sizes: Sequence[float], one_way_seconds: Sequence[float]) -> Errors:
-    """How far the model is from what was measured."""
+    """Return the largest differences between the model and the measured times."""
     relative = [(nbytes, abs(_seconds(network, nbytes) / seconds - 1)) for nbytes, seconds in zip(sizes, one_way_seconds)]
     below = max((error for nbytes, error in relative if nbytes < LARGE_NBYTES), default=0.0)
     return Errors(below, max((error for nbytes, error in relative if nbytes >= LARGE_NBYTES), default=0.0))
@@ -75,7 +71,7 @@ def _seconds(network: Network, nbytes: float) -> float:
 
 
 def _solve(nbytes: np.ndarray, times: np.ndarray, *, spills: bool) -> tuple[float, float, int, float, int, float]:
-    """Alpha, beta, eager, handshake, cache and spill of the best pair of breaks; the first pair tried is none."""
+    """Return alpha, beta, eager, handshake, cache and spill of the best pair of breaks; the first pair tried is none."""
     breaks = nbytes[_BESIDE - 1 : -_BESIDE]
     grid = np.meshgrid([NEVER, *breaks[breaks <= _MOST_EAGER]], [NEVER, *breaks[(breaks >= _LEAST_CACHE) & spills]])
     eager, cache = (places.ravel() for places in grid)
@@ -84,7 +80,7 @@ def _solve(nbytes: np.ndarray, times: np.ndarray, *, spills: bool) -> tuple[floa
     found, error = _least_errors(columns)
     alpha, beta, handshake, spilled_beta = found.T
     alpha[0], beta[0] = max(alpha[0], _LEAST_ALPHA), max(beta[0], _LEAST_BETA)
-    with np.errstate(all="ignore"):  # what is no number is not sensible
+    with np.errstate(all="ignore"):  # NaN is not sensible
         spill = np.where(cache < NEVER, spilled_beta / beta, 1.0)
         steps = (eager == NEVER) | (handshake >= _LEAST_STEP * (alpha + beta * eager))
         sensible = (alpha > 0) & (beta > 0) & steps & ((cache == NEVER) | (spill >= _LEAST_SPILL))
@@ -96,14 +92,7 @@ def _solve(nbytes: np.ndarray, times: np.ndarray, *, spills: bool) -> tuple[floa
 
 
 def _least_errors(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Factors with which columns add up to about 1, and the mean error.
-
-    Args:
-        columns: ``[problem, row, column]``; columns of zeros get any factor.
-
-    Returns:
-        ``[problem, column]`` and ``[problem]``.
-    """
+    """Return the factors ``[problem, column]`` with which ``columns[problem, row, column]`` add up to about 1, and the mean errors."""
     lengths = np.linalg.norm(columns, axis=1)
     lengths[lengths == 0] = 1
     scaled = columns / lengths[:, None]

@@ -1,9 +1,9 @@
-"""Measures everything that could serve a call, at every size, and ranks it: the entries of a tuning table.
+"""The search of ``hpcoll tune``: measures every algorithm that could serve a call, at every size, for the entries of a tuning table.
 
 A **cell** is one collective with one class of element types at one size; the cells of all sizes are a **column**. Every cell gets
-a share of the time that is left: one candidate after the other is called, its answers are checked, and it takes a few turns with the
-MPI library alone; those clearly behind are dropped, and what remains of the share goes to turns of all others. When time is short,
-candidates that the model likes least are left out. All ranks follow rank 0's clock.
+a share of the time that is left. Each candidate is called, its answers are checked, and it takes a few turns with the MPI library;
+candidates clearly behind are dropped, and the rest of the share goes to turns of all others. When time is short, the candidates
+that the cost model likes least are left out. All ranks follow rank 0's clock.
 """
 
 import itertools
@@ -34,33 +34,26 @@ from hpcoll.selection.tuning import Section
 BEHIND = 2.5  # times the best: such candidates are dropped early
 SCOUT_ROUNDS = 3
 BATCHES_S = BATCH_S, 1e-3  # short calls are timed both nearly alone and back to back, where the ranks get out of step
-WORTH = 1.03  # times the library's speed, from which on ours count as faster
+WORTH = 1.03  # times the library's speed, from which on hpcoll's algorithms count as faster
 SCOUTING = 0.5  # of a cell's share: candidates whose turn has not come by then are left out
 OVERTIME = 0.1  # of the whole time: for cells that get none because others took longer than their share
 MAX_ROUNDS = 300
-MODEL_S, MODELLING = 5.0, 0.1  # at most, and of the whole time: for the model's constants, unless nothing else is wanted
+MODEL_S, MODELLING = 5.0, 0.1  # seconds, and share of the whole time, for the model's constants, unless nothing else is wanted
 LARGE_NBYTES = 1 << 20  # a cell of this size gets twice the time of a small one
 
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """What to tune; equal on all ranks.
+    """The request of a run; equal on all ranks."""
 
-    Attributes:
-        collectives: Names; none: only the model's constants.
-        sizes: Bytes of the messages, ascending; a size is cut to whole elements and blocks.
-        dtypes: Element types for the collectives that combine, one per class. Moved data is measured once, as bytes.
-        seconds: Time for everything, planning and compiling included.
-    """
-
-    collectives: tuple[str, ...]
-    sizes: tuple[int, ...]
-    dtypes: tuple[np.dtype, ...]
-    seconds: float
+    collectives: tuple[str, ...]  # names; none: only the model's constants
+    sizes: tuple[int, ...]  # bytes of the messages, ascending; a size is cut to whole elements and blocks
+    dtypes: tuple[np.dtype, ...]  # element types of reductions, one per class. Moved data is measured once, as bytes
+    seconds: float  # time for everything, planning and compiling included
 
 
 class TuneStep(NamedTuple):
-    """How far a run is: the cell that begins, cells done and in all, and seconds that are left."""
+    """A step of a run: the cell that begins, cells done and in all, and seconds that are left."""
 
     cell: str
     done: int
@@ -69,7 +62,7 @@ class TuneStep(NamedTuple):
 
 
 class TuneFindings(NamedTuple):
-    """New sections of the table; what was left out; what gave wrong answers, and is therefore not in the table; the model's constants."""
+    """New sections of the table; columns left out; algorithms left out because their answers were wrong; the model's constants."""
 
     sections: tuple[Section, ...]
     notes: list[str]
@@ -86,7 +79,7 @@ class Column(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """What may serve a cell: a name, bytes per segment, and one call for each form (out of place, in place)."""
+    """An algorithm that may serve a cell, with its bytes per segment and one call for each side (out of place, in place)."""
 
     algorithm: str
     segment: int
@@ -94,26 +87,27 @@ class Candidate(NamedTuple):
 
 
 class Winner(NamedTuple):
-    """Times of a candidate and of the MPI library alone, where the candidate does worst among forms and batches; what finding out took."""
+    """The result of a candidate: the times where it does worst among sides and batches."""
 
     candidate: Candidate
     us: float
-    native_us: float
-    cost_s: float
+    native_us: float  # of the MPI library
+    cost_s: float  # seconds that it took to find out
 
     @property
     def ratio(self) -> float:
+        """The MPI library's time over the candidate's."""
         return self.native_us / self.us
 
 
 class _Clock:
-    """Rank 0's time, alike on all ranks; every look at it is collective."""
+    """Rank 0's clock, which all ranks follow; every look at it is collective."""
 
     def __init__(self, world: MPI.Intracomm, seconds: float) -> None:
         self._world, self._end = world, perf_counter() + seconds
 
     def left(self) -> float:
-        """Seconds until the end."""
+        """Return the seconds until the end."""
         return float(self._world.bcast(self._end - perf_counter()))
 
 
@@ -125,15 +119,11 @@ class _Stage(NamedTuple):
 
 def run(
     request: TuneRequest, world: MPI.Intracomm, progress: Callable[[TuneStep], None],
-    keep: Callable[[TuneFindings], None] = lambda findings: None,
+    keep: Callable[[TuneFindings], object] = lambda findings: None,
 ) -> TuneFindings:
     """Measure everything; collective, and the result is equal on all ranks.
 
-    Args:
-        request: What to tune.
-        world: The MPI library's communicator; Communicators are made over duplicates of it.
-        progress: Called before each cell.
-        keep: Called after each column with what was found so far: a run may be stopped from outside.
+    ``progress`` is called before each cell, ``keep`` after each column with the findings so far: a run may be stopped from outside.
     """
     clock = _Clock(world, request.seconds)
     here = site(world.allgather(MPI.Get_processor_name()))
@@ -169,7 +159,7 @@ def run(
 
 
 def columns(request: TuneRequest, rank: int, nranks: int) -> list[Column]:
-    """What is measured, in order."""
+    """Return the columns to measure, in order."""
     found = []
     for collective in request.collectives:
         meaning = COLLECTIVES[collective]
@@ -181,7 +171,7 @@ def columns(request: TuneRequest, rank: int, nranks: int) -> list[Column]:
 
 
 def _place(world: MPI.Intracomm) -> Need:
-    """What all calls on these ranks have in common; collective."""
+    """Return what all calls on these ranks have in common; collective."""
     comm = Communicator(world.Dup())
     context = context_of(comm).resources
     place = Need("", context.nranks, 0, nodes=context.topology.parts, levels=context.levels)
@@ -194,13 +184,13 @@ def _need(place: Need, case: Case, type_class: str) -> Need:
 
 
 def _work(need: Need) -> float:
-    """How much time a cell deserves, in any unit."""
+    """Return the time that a cell deserves, in any unit."""
     assert need.nbytes is not None
     return (2 + len(candidates(need))) * (1 + need.nbytes / LARGE_NBYTES)
 
 
 def _measure_cell(stage: _Stage, case: Case, need: Need, share: float) -> tuple[list[Winner], list[str]]:
-    """All that can serve a cell, best first, and what gave wrong answers; takes about ``share`` seconds."""
+    """Return the results of a cell, best first, and the candidates with wrong answers; takes about ``share`` seconds."""
     end = stage.clock.left() - share
     memory = [make_buffers(case, side) for side in case.sides]
     library = Candidate("", 1, [bind(case, buffers, stage.world, MPI.SUM) for buffers in memory])
@@ -224,7 +214,7 @@ def _measure_cell(stage: _Stage, case: Case, need: Need, share: float) -> tuple[
 
 
 def _run_off(stage: _Stage, case: Case, library: Candidate, running: list[Winner], end: float) -> list[Winner]:
-    """Better times of candidates, from turns until the clock shows ``end``; the times there are when that is too soon."""
+    """Return better times of candidates, from turns until the clock shows ``end``; the same times when that is too soon."""
     collected: list[np.ndarray] = []
     round_s = sum(one.cost_s for one in running) / 2 / (1 + SCOUT_ROUNDS)  # each took its turns with the library
     while running and sum(seconds.shape[-1] for seconds in collected) < MAX_ROUNDS:
@@ -238,9 +228,9 @@ def _run_off(stage: _Stage, case: Case, library: Candidate, running: list[Winner
 
 
 def rank_results(results: Sequence[Winner]) -> list[Winner]:
-    """Best first: ours that are clearly faster than ``native`` or the library alone, then ``native``, then ours for what it cannot serve.
+    """Sort results: algorithms that are clearly faster than ``native`` or the library alone, then ``native``, then the others.
 
-    Where a call's way through Python shows, ``native`` is slower than the library alone, and what is faster than that is worth having.
+    Where a call's way through Python shows, ``native`` is slower than the library alone: to be faster than that is worth something.
     """
     alone = min((1.0, *(one.ratio for one in results if one.candidate.algorithm == NATIVE)))
 
@@ -252,7 +242,7 @@ def rank_results(results: Sequence[Winner]) -> list[Winner]:
 
 
 def _take_turns(stage: _Stage, case: Case, running: Sequence[Candidate], pace: Pace) -> np.ndarray:
-    """Seconds per call, ``[candidate, form and batch, round]``, of candidates that take turns."""
+    """Return seconds per call, ``[candidate, side and batch, round]``, of candidates that take turns."""
     calls = [call for one in running for call in one.calls]
     batches_s = BATCHES_S if case.nbytes < SMALL_NBYTES else BATCHES_S[:1]
     times = [measure(stage.world, calls, case.nbytes, replace(pace, batch_s=batch_s)).seconds for batch_s in batches_s]
@@ -260,14 +250,14 @@ def _take_turns(stage: _Stage, case: Case, running: Sequence[Candidate], pace: P
 
 
 def _judge(running: Sequence[Candidate], seconds: np.ndarray, cost_s: float) -> list[Winner]:
-    """Results from times of the library and, after it, of candidates."""
+    """Return results from times of the library and, after it, of candidates."""
     us = 1e6 * np.median(seconds, axis=2)
-    worse = (us[0] / us).argmin(axis=1)[1:]
-    return [Winner(one, float(mine[form]), float(us[0, form]), cost_s) for one, mine, form in zip(running, us[1:], worse)]
+    worst = (us[0] / us).argmin(axis=1)[1:]
+    return [Winner(one, float(mine[side]), float(us[0, side]), cost_s) for one, mine, side in zip(running, us[1:], worst)]
 
 
 def _count_wrong(stage: _Stage, case: Case, memory: Sequence[Buffers], one: Candidate) -> int:
-    """Wrong elements on all ranks; makes the first call, which also plans, and leaves buffers fit for timing."""
+    """Count wrong elements on all ranks; makes the first call, which also plans, and leaves buffers fit for timing."""
     wrong = 0
     for buffers, call in zip(memory, one.calls):
         fill(case, buffers)
@@ -278,7 +268,7 @@ def _count_wrong(stage: _Stage, case: Case, memory: Sequence[Buffers], one: Cand
 
 
 def _entries(need: Need, ranked: Sequence[Winner]) -> list[Entry]:
-    """The best, and after it the best for calls that those before cannot serve: strict, ordered, of varying blocks."""
+    """Return the best, then the best for calls that the entries before cannot serve: strict, ordered, of varying blocks."""
     assert need.nbytes is not None
     meaning = COLLECTIVES[need.collective]
     flags = [(False, True) if may else (False,) for may in (meaning.reduces, meaning.reduces, meaning.blocks)]

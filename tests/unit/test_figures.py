@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcoll.cli import curves
+from hpcoll.cli import figures
 from hpcoll.cli.bench import plot
 from hpcoll.cli.bench.plot import Line, Run
 from hpcoll.schedules.catalogue import algorithms
@@ -24,14 +24,14 @@ def lines(name: str, us: float) -> list[Line]:
 
 
 def test_every_algorithm_has_a_colour_of_its_own() -> None:
-    found = curves.colours(NAMES)
+    found = figures.colours(NAMES)
     assert len(set(found.values())) == len(NAMES) > 11
 
 
 def test_labels_keep_apart_below_the_top() -> None:
-    assert doctest.testmod(curves).failed == 0
-    found = curves.spread([50.0] * 8, 100)
-    assert all(b - a >= curves._GAP for a, b in itertools.pairwise(found))
+    assert doctest.testmod(figures).failed == 0
+    found = figures.spread([50.0] * 8, 100)
+    assert all(b - a >= figures._GAP for a, b in itertools.pairwise(found))
     assert found[-1] <= 100
 
 
