@@ -35,4 +35,4 @@ INTERFACE=${INTERFACE-}
 #   export I_MPI_PMI_LIBRARY=/usr/lib/x86_64-linux-gnu/libpmi2.so   Intel MPI under srun --mpi=pmi2: Slurm's libpmi2
 # Slurm's PMIx
 #   export PMIX_MCA_psec=native                    Open MPI from PyPI under srun --mpi=pmix, where Slurm's PMIx asks for munge
-# hpcoll (docs/environment.md): HPCOLL_TUNING=FILE from jobs/tune.sbatch, HPCOLL_SHM, HPCOLL_CUDA_PATH; hpcoll doctor lists what is set
+# hpcoll (docs/reference/environment.md): HPCOLL_TUNING=FILE from jobs/tune.sbatch, HPCOLL_SHM, HPCOLL_CUDA_PATH; hpcoll doctor lists what is set

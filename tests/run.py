@@ -3,6 +3,7 @@
   tests/run.sh                         the short run: every case somewhere, representative ones for other numbers of ranks
   tests/run.sh full                    everything: all cases on 1 to 5 ranks with both MPI libraries, and proofs up to 64 ranks
   tests/run.sh lint                    ruff, mypy, and shellcheck where it is installed
+  tests/run.sh docs                    the site, from docs/ into build/site; a warning is an error
   tests/run.sh unit                    all tests that need no MPI
   tests/run.sh cluster                 the tests that emulate several hosts and Slurm, where the machine allows that
   tests/run.sh mpi [NRANKS] [LIBRARY]  all tests under mpiexec; LIBRARY is openmpi or mpich
@@ -33,7 +34,7 @@ LIBRARIES = ("openmpi", "mpich")
 TORCH = environments.TORCH
 NRANKS = (1, 2, 3, 4, 5)
 LOGS = ROOT / "build" / "tests"
-PARTS = ("lint", "unit", "cluster", "mpi", "clients", "torch")
+PARTS = ("lint", "docs", "unit", "cluster", "mpi", "clients", "torch")
 
 # Folder and ranks. Some of torch's own cases need four.
 TORCH_RUNS = (("tests/torch_backend", 2), ("tests/torch_backend", 4), ("tests/torch_suite", 4))
@@ -68,6 +69,12 @@ def lint(library: str) -> list[Stage]:
         scripts = [*ROOT.glob("tests/**/*.sh"), *ROOT.glob("jobs/*.sh"), *ROOT.glob("jobs/*.sbatch"), ROOT / ".ci" / "run"]
         found.append(Stage("shellcheck", ("shellcheck", *map(str, scripts)), cores=0))
     return found
+
+
+def docs(library: str) -> Stage:
+    """The site; nothing is fetched to make it, nor to read it (docs_site.py)."""
+    mkdocs = str(environments.folder(library) / "bin" / "mkdocs")
+    return Stage("the site", ("env", "NO_MKDOCS_2_WARNING=1", mkdocs, "build", "--strict"), cores=0)
 
 
 def unit(library: str, arguments: tuple[str, ...]) -> Stage:
@@ -114,7 +121,7 @@ def short(arguments: tuple[str, ...]) -> list[Stage]:
     fast = ("-m", "not full", *arguments)
     emulated = [cluster(base, fast), *(cluster(one, fast, "test_hosts_trouble.py") for one in LIBRARIES[1:])]
     jobs = [mpi(one, 1, fast, JOBS)._replace(cores=0) for one in LIBRARIES[1:]]
-    return [*lint(base), *emulated, *jobs, unit(base, fast), *mpi_stages]
+    return [*lint(base), docs(base), *emulated, *jobs, unit(base, fast), *mpi_stages]
 
 
 def chosen(
@@ -127,6 +134,7 @@ def chosen(
     for part in parts:
         found += {
             "lint": lambda: lint(libraries[0]),
+            "docs": lambda: [docs(libraries[0])],
             "unit": lambda: [unit(libraries[0], arguments)],
             "cluster": lambda: [cluster(library, arguments) for library in libraries],
             "mpi": lambda: [mpi(library, n, arguments) for library in libraries for n in nranks],

@@ -16,7 +16,7 @@ from hpcoll.training.agreement import agreed_parameters
 from hpcoll.training.arrays import as_array, device_of, module_of, type_of
 from hpcoll.training.pace import StepPace
 
-BUCKET_NBYTES = 1 << 20  # measured: docs/training.md
+BUCKET_NBYTES = 1 << 20  # measured: docs/evidence/training.md
 
 
 class Bucket:

@@ -145,4 +145,4 @@ def table() -> str:
 
 def test_the_table_in_the_docs() -> None:
     assert H200.copy == 4.3e12
-    assert between("docs/gpu.md", "predictions") == table(), f"the table should be:\n{table()}"
+    assert between("docs/evidence/gpu.md", "predictions") == table(), f"the table should be:\n{table()}"

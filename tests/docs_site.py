@@ -1,0 +1,90 @@
+"""Hooks of MkDocs (mkdocs.yml): what the site has beside the pages in docs/, and what no page of it may have.
+
+Pages from elsewhere in the checkout get a place on the site. Links are those of the checkout, so that pages can be read there too. The
+options of commands are read from their parsers. A page that loads anything from another host is a warning, which is an error here.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from argparse import Action, ArgumentParser
+from pathlib import Path
+
+import mpi4py
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import get_plugin_logger
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = "docs/"
+ELSEWHERE = {  # pages of the checkout, and where they are on the site
+    "CHANGES.md": "changes.md",
+    "SECURITY.md": "reference/reporting.md",
+    "examples/README.md": "how_to/examples.md",
+    "jobs/README.md": "how_to/jobs.md",
+    "tests/README.md": "development/tests.md",
+    "tests/cluster/README.md": "development/emulated_hosts.md",
+}
+LINK = re.compile(r"(\]\()([^)#:\s]+\.(?:md|svg))(#[^)]*)?\)")
+OPTIONS = re.compile(r"<!-- options: (\S+) -->")
+LOADED = re.compile(r"<(?:script|img|iframe|source|link(?! rel=\"canonical\"))\b[^>]*\b(?:src|href)=\"?(https?:)?//[^>]*>")
+
+log = get_plugin_logger(__name__)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages from elsewhere."""
+    for source, target in ELSEWHERE.items():
+        files.append(File.generated(config, target, content=(ROOT / source).read_text()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Turn links of the checkout into links of the site, and marks into tables of options."""
+    here = page.file.src_uri
+    source = next((one for one, target in ELSEWHERE.items() if target == here), DOCS + here)
+
+    def link(match: re.Match[str]) -> str:
+        named = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[2]))
+        target = ELSEWHERE.get(named, named.removeprefix(DOCS))
+        return f"{match[1]}{posixpath.relpath(target, posixpath.dirname(here) or '.')}{match[3] or ''})"
+
+    return OPTIONS.sub(lambda match: options_of(match[1]), LINK.sub(link, markdown))
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Refuse what the reader's browser would fetch elsewhere."""
+    for match in LOADED.finditer(output):
+        log.warning("%s loads from another host: %s", page.file.src_uri, match[0])
+    return output
+
+
+def options_of(name: str) -> str:
+    """Return what a command takes, as a usage line and tables."""
+    mpi4py.rc.initialize = False  # some commands import MPI
+    from hpcoll.base.caches import folder
+    from hpcoll.cli import _parser
+
+    parser: ArgumentParser = _parser([name])._subparsers._group_actions[0].choices[name]
+    rows = [f"| {cell(words(action))} | {escaped(parser._get_formatter()._expand_help(action))} |" for action in parser._actions]
+    epilog = (parser.epilog or "").replace(str(folder()), "~/.cache/hpcoll")
+    parts = [f"```text\n{parser.format_usage()}```", "\n".join(["| argument | meaning |", "|---|---|", *rows]), escaped(epilog)]
+    return "\n\n".join(parts)
+
+
+def words(action: Action) -> str:
+    """Return an argument as it is typed."""
+    value = action.metavar or ("{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.dest.upper())
+    return ", ".join(action.option_strings) + (f" {value}" if action.nargs != 0 else "") if action.option_strings else str(value)
+
+
+def cell(text: str) -> str:
+    """Return code in a cell of a table."""
+    return f"`{text}`".replace("|", "\\|")
+
+
+def escaped(text: str) -> str:
+    """Return plain text as Markdown that shows it, in a cell too."""
+    return re.sub(r"([\\`*_<>|\[\]])", r"\\\1", text)
