@@ -13,6 +13,7 @@ mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
 
 from hpcoll.comm.diagnosis.peer_state import PeerState  # noqa: E402
 from hpcoll.comm.plans.signature import Signature  # noqa: E402
+from hpcoll.comm.team.channel import Channel  # noqa: E402
 from hpcoll.runtime.program import fields as f  # noqa: E402
 
 BCAST, BARRIER = Signature(1, 0, 4, 0, 0, 0, 0).word, Signature(0, 0, 1, 0, 0, 0, 0).word
@@ -42,7 +43,7 @@ class History:
 
 
 def known(history: History) -> PeerState:
-    on: Any = SimpleNamespace(key="1.2.3", near={0: 0}, rank=0, nranks=1, team=SimpleNamespace(channel=None))
+    on: Any = SimpleNamespace(key="1.2.3", near={0: 0}, rank=0, nranks=1, team=SimpleNamespace(channel=Channel()))
     log: Any = SimpleNamespace(histories=[history], index=0)
     return PeerState(on, log)
 
@@ -74,7 +75,7 @@ def test_a_line_that_was_overwritten_while_it_was_read() -> None:
     assert known(history).past_call(0, 22 - f.REMEMBERED) is None
 
 
-TEAM = SimpleNamespace(channel=None)
+TEAM = SimpleNamespace(channel=Channel())
 CALL = {"key": "1.2.3", "lane": 0, "number": 4, "what": "", "on": ""}
 SAID = [  # what a rank that has begun 4 calls and ended 3 says, and of which of calls 3, 4 and 5 it then has no more to say
     ({}, [3]),

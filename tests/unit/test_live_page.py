@@ -19,7 +19,7 @@ mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
 from hpcoll.cli.inspect.ranks_here import look  # noqa: E402
 from hpcoll.comm.diagnosis import status_page  # noqa: E402
 from hpcoll.comm.diagnosis.peer_state import Progress  # noqa: E402
-from hpcoll.comm.diagnosis.status_page import Introduction, Observations  # noqa: E402
+from hpcoll.comm.diagnosis.status_page import Observations, ProcessStatusPage  # noqa: E402
 from hpcoll.comm.status.blocked_call import BlockedCall, Status  # noqa: E402
 from hpcoll.comm.status.rank_status import RankStatus  # noqa: E402
 from hpcoll.runtime.telemetry.status_page import LINK, NBYTES, Identity, StatusPage, contents  # noqa: E402
@@ -188,7 +188,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowPage]:
 
 def test_threads_that_make_their_first_communicators(slow: SlowPage) -> None:
     """The page names the ranks of all, whichever thread makes it, and one thread writes at a time."""
-    one = Introduction()
+    one = ProcessStatusPage()
 
     def first_communicator(peer: int) -> None:
         one.begin()
@@ -208,7 +208,7 @@ def test_threads_that_make_their_first_communicators(slow: SlowPage) -> None:
 
 def test_a_fork_while_another_thread_makes_the_page(slow: SlowPage) -> None:
     """The child, which has not that thread, makes one of its own and does not wait."""
-    one = Introduction()
+    one = ProcessStatusPage()
     slow.start(one.begin)
     assert slow.being_made.wait(60)
     slow.being_made.clear()

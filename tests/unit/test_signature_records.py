@@ -15,6 +15,7 @@ from hpcoll.cli.inspect.flight_records import RecordedCall  # noqa: E402
 from hpcoll.cli.inspect.wording import method, spelled  # noqa: E402
 from hpcoll.comm.diagnosis.flight_recorder import _of_log  # noqa: E402
 from hpcoll.comm.plans.signature import _COLLECTIVES, _OPS, Signature  # noqa: E402
+from hpcoll.comm.status.blocked_call import BlockedCall  # noqa: E402
 from hpcoll.schedules.collectives import COLLECTIVES  # noqa: E402
 
 SUM = 1 + _OPS.index("sum")
@@ -46,7 +47,7 @@ def test_where_the_program_called() -> None:
     word = Signature(_COLLECTIVES.index("bcast"), 0, 4, 0, 0, 0, 0).word
     log = SimpleNamespace(records=lambda: [(3, word, 64, 10, 0), (4, word, 64, 11, 0)])
     place = "/home/runs (2) at night/train at 9.py:9"
-    wait = {"number": 4, "what": f"Bcast(float64[8], root=0) at {place}", "awaits": [1], "step": "row 1 of 3"}
+    wait = BlockedCall("", 0, 4, f"Bcast(float64[8], root=0) at {place}", "", (1,), "row 1 of 3")
     assert [call["caller"] for call in _of_log(log, "blocking", [wait])] == ["", place]  # type: ignore[arg-type]
 
 

@@ -23,6 +23,7 @@ from hpcoll.comm.plans.signature import _COLLECTIVES, Signature  # noqa: E402
 from hpcoll.comm.status.blocked_call import BlockedCall, Status  # noqa: E402
 from hpcoll.comm.status.rank_status import RankStatus  # noqa: E402
 from hpcoll.comm.team import resources  # noqa: E402
+from hpcoll.comm.team.channel import Channel  # noqa: E402
 from hpcoll.comm.team.resources import Resources  # noqa: E402
 from hpcoll.runtime.program import fields as f  # noqa: E402
 from hpcoll.runtime.telemetry.call_log import CallLog  # noqa: E402
@@ -42,7 +43,7 @@ class Communicator:
         for one in contexts:
             one.log.index = one.index
         self.on = Resources.__new__(Resources)
-        team = SimpleNamespace(world_ranks=tuple(range(NRANKS)), logs=dict(enumerate(self.logs)), channel=None)
+        team = SimpleNamespace(world_ranks=tuple(range(NRANKS)), logs=dict(enumerate(self.logs)), channel=Channel())
         self.on.__dict__.update(
             key=title, rank=0, nranks=NRANKS, near={rank: rank for rank in range(NRANKS)}, team=team,
             node=SimpleNamespace(status_slots=pages), pids=[0] * NRANKS, message_contexts=contexts[:3], _persistent=contexts[3:],
@@ -195,7 +196,7 @@ def test_functions_that_differ(rows: Communicator) -> None:
 def test_a_far_rank_that_does_not_answer(rows: Communicator, monkeypatch: pytest.MonkeyPatch, answers: bool, text: str) -> None:
     """May merely compute, where nobody answers then."""
     plane: Any = SimpleNamespace(answers_always=answers, latest=lambda key, lane, rank: {}, is_silent=lambda rank: False)
-    monkeypatch.setattr(peer_state, "plane_of", lambda on: plane)
+    rows.on.team.channel = plane
     rows.on.near = {0: 0}
     assert text in activity_text(rows.known(), 1, 1)
 

@@ -8,12 +8,12 @@ from handlers import Alarm, raising
 
 mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
 
-from hpcoll.comm.requests.watchdog_thread import WatchThread  # noqa: E402
+from hpcoll.comm.requests.watchdog_thread import WatchdogThread, Watched  # noqa: E402
 
 LIMIT_S = 60
 
 
-class Waiting:
+class Waiting(Watched):
     """A call in flight that has been so for long."""
 
     begun = 0.0
@@ -30,7 +30,7 @@ def test_a_waking_that_is_left(function: str) -> None:
     """The next call in flight wakes it."""
     one = Waiting()
     calls = [one]
-    thread = WatchThread(lambda: calls)  # type: ignore[arg-type, return-value]
+    thread = WatchdogThread(lambda: calls)
     with raising(function, "threading"), pytest.raises(Alarm):
         thread.wake()
     assert not thread.awake

@@ -1,1 +1,1 @@
-"""What one communicator has: the context, which describes calls, finds their plans and runs them, and what it is made of."""
+"""The context of a communicator, which describes calls, finds their plans and runs them; and its parts."""

@@ -14,10 +14,11 @@ from hpcoll.comm.context.team_cache import TeamCache
 from hpcoll.comm.diagnosis.failure_handling import Diagnosis
 from hpcoll.comm.plans.ledger import Ledger
 from hpcoll.comm.requests.call_hooks import BeginningCall, hooks, install
-from hpcoll.comm.requests.operation import Operation, drain, give_up_all, stop_helper
-from hpcoll.comm.status import hard_exit
-from hpcoll.comm.status.live_contexts import live_contexts
+from hpcoll.comm.requests.operation import Operation, drain, give_up_all, stop_progress_thread
+from hpcoll.comm.requests.pending import PendingStarts
 from hpcoll.comm.status.rank_status import RANK_STATUS
+from hpcoll.comm.team import hard_exit
+from hpcoll.comm.team.resources import live_contexts
 from hpcoll.runtime.transports.mpi import handle
 
 _FORK = "this process is a fork: MPI belongs to its parent"
@@ -58,7 +59,7 @@ def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:
 
 def _finalizing(comm: MPI.Comm, keyval: int, nothing: object) -> None:
     RANK_STATUS.leave("has called MPI_Finalize")
-    stop_helper()
+    stop_progress_thread()
     _registry.free()
     for context in list(live_contexts):
         context.close("MPI is finalised")
@@ -141,15 +142,13 @@ class _MadeOnce:
         attributes = vars(comm)
         with attributes.setdefault("_making", threading.Lock()):
             if "_context" not in attributes:
-                starts = attributes.get("_starts")  # `hpcoll.comm.requests.pending.PendingStarts`
+                starts: PendingStarts = attributes.get("_starts") or PendingStarts()
                 try:
                     context = context_of(comm, comm._mixed, attributes.get("_ledger"))
                 except BaseException as error:
-                    if starts is not None:
-                        starts.fail(error)
+                    starts.fail(error)
                     raise
-                if starts is not None:
-                    starts.begin(context)
+                starts.begin()
                 attributes["_context"] = context
         return attributes["_context"]
 
@@ -158,7 +157,7 @@ class WithContext(MPI.Intracomm):
     """An intracommunicator with a context, which is made by the first collective where nobody has made it before."""
 
     _mixed: bool | None = None  # of a communicator that was made of another
-    _context: Any = _MadeOnce()
+    _context = _MadeOnce()
 
     def Free(self) -> None:
         """Free it, once what was in flight on it has ended."""
@@ -173,7 +172,7 @@ class WithContext(MPI.Intracomm):
 
     @property
     def ledger(self) -> Ledger:
-        """Which operation ran by which algorithm, how often, with how many bytes and how long."""
+        """The ledger: which operation ran by which algorithm, how often, with how many bytes and how long."""
         context = vars(self).get("_context") or existing_context(self)
         if context is not None:
             return context.ledger

@@ -1,4 +1,4 @@
-"""What is put into the call cache behind a call: entries for all calls like it, whatever their sizes."""
+"""Entries of the call cache: after a call has run, one is made that serves all calls like it, whatever their sizes."""
 
 from typing import Any
 
@@ -9,8 +9,7 @@ from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.arguments.call_pattern import Sides, opaque_sides, sides, whose_sizes
 from hpcoll.comm.arguments.methods import METHODS, Method
 from hpcoll.comm.arguments.native import compiled
-from hpcoll.comm.context.planner import Planner
-from hpcoll.comm.context.prepared import Prepared
+from hpcoll.comm.context.planner import Planner, Prepared
 from hpcoll.comm.plans.plan import Plan
 from hpcoll.comm.plans.segmentation import counts_of, ledger_nbytes
 from hpcoll.runtime.engine.call_cache import CachedCall, CallTable
@@ -19,10 +18,10 @@ from hpcoll.runtime.program.call_fields import ALIASED, BLOCKS, UNKNOWN
 
 
 def may_enter(table: CallTable, call: Call, plan: Plan, send: Any) -> bool:
-    """Whether calls like one need no description: it works on the caller's own memory, or is a blocking one on packed copies, by a plan
-    that is kept; ``send`` is what it sends.
+    """Say whether calls like one need no description; ``send`` is the buffer that it sends.
 
-    Of two buffers that are one memory only ``MPI.IN_PLACE`` is looked for.
+    They need none where the plan is kept, and they work on the caller's own memory, or are blocking ones on packed copies. Of two buffers
+    that are one memory only ``MPI.IN_PLACE`` is looked for.
     """
     return (call.as_given or (call.packed and not table.starts)) and plan.kept and (not call.aliased or send is MPI.IN_PLACE)
 
@@ -36,9 +35,11 @@ def enter(
     Args:
         planner: Of the communicator.
         table: Where it was not found.
-        method, arguments, call: The call.
-        buffers: As `hpcoll.runtime.engine.compiled.call_lookup.run_cached` gets them.
-        served: What serves it, and its plan.
+        method: mpi4py's name of the blocking method.
+        arguments: Positional arguments of the program.
+        buffers: Buffers as `hpcoll.runtime.engine.compiled.call_lookup.run_cached` gets them.
+        call: The call.
+        served: Engine that serves it, and its plan.
         most_nbytes: Most bytes of the message of such a call.
     """
     row, on = METHODS[method], planner.resources
@@ -70,7 +71,7 @@ def _enter(
 
 
 def _packed(row: Method, arguments: tuple[Any, ...], found: Sides, rank: int) -> tuple[bool, bool]:
-    """Whether a rank sends a packed copy, and whether it receives one."""
+    """Say whether a rank sends a packed copy, and whether it receives one."""
     (sent, received), (sends_at, receives_at) = found, row.buffers(arguments, rank)
     packs = sends_at is not None and bool((received if sent.kind == ALIASED else sent).derived)
     return packs, receives_at is not None and arguments[receives_at] is not MPI.IN_PLACE and bool(received.derived)
@@ -79,7 +80,7 @@ def _packed(row: Method, arguments: tuple[Any, ...], found: Sides, rank: int) ->
 def enter_native(
     planner: Planner, table: CallTable, method: str, arguments: tuple[Any, ...], buffers: tuple[Any, ...], prepared: Prepared
 ) -> None:  # fmt: skip
-    """As `enter`, for a call that the MPI library serves: a blocking one with a count is made from compiled code, others by mpi4py."""
+    """Enter a call that the MPI library serves, as `enter`: compiled code makes a blocking one with a count, mpi4py makes others."""
     row, call, plan, on = METHODS[method], prepared.call, prepared.plan, planner.resources
     op, nparts = row.find("op", arguments), 0 if call is None else on.nranks if call.collective == "alltoall" else 1
     if call is not None and call.aliased and buffers[0] is not MPI.IN_PLACE:

@@ -1,4 +1,4 @@
-"""What hpcoll keeps for one MPI communicator, and how its blocking calls run; `hpcoll.comm.context.start` has the others.
+"""The context of one MPI communicator, and its blocking calls; `hpcoll.comm.context.start` has the others.
 
 A context is made of parts: resources (message contexts, what its group knows), a planner, engines, a call cache, the ledger, and for
 calls on GPU arrays, once there are any, a GPU part. It hangs on the communicator as an attribute, so that every
@@ -7,7 +7,7 @@ calls on GPU arrays, once there are any, a GPU part. It hangs on the communicato
 
 from functools import cached_property, partial
 from operator import is_
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -15,16 +15,14 @@ from mpi4py import MPI
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.arguments.methods import FOUND_BY, METHODS
 from hpcoll.comm.context import cache_entries, native_calls
-from hpcoll.comm.context.planner import Planner
-from hpcoll.comm.context.prepared import CallOptions, Prepared
+from hpcoll.comm.context.planner import CallOptions, Planner, Prepared
 from hpcoll.comm.plans.engine_pool import EnginePool
 from hpcoll.comm.plans.ledger import Ledger
 from hpcoll.comm.plans.plan import Plan
 from hpcoll.comm.requests.call_hooks import BeginningCall, other_thread
 from hpcoll.comm.requests.operation import abandon
 from hpcoll.comm.status.call_site import left_alone
-from hpcoll.comm.team.communicator_calls import CommunicatorCalls
-from hpcoll.comm.team.resources import Resources
+from hpcoll.comm.team.resources import CommunicatorCalls, Resources
 from hpcoll.runtime.engine import call_cache
 from hpcoll.runtime.engine.entry import UNPACK_RESULTS, call_compiled, run_cached
 from hpcoll.runtime.engine.host_engine import HostEngine
@@ -34,11 +32,14 @@ from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
 from hpcoll.runtime.program.fields import BUSY, DONE
 from hpcoll.selection.config import EVERY_CALL, NATIVE
 
+if TYPE_CHECKING:
+    from hpcoll.comm.context.gpu_calls import GpuCalls
+
 _BUSY = np.array([0, 1], np.int64)  # as `hpcoll.comm.plans.plan.MessageContext.tickets`: what must wait is found and not started
 
 
 class Parts(NamedTuple):
-    """What is left of the context of a communicator that was freed, for another communicator of the same ranks."""
+    """The parts of the context of a communicator that was freed, for another communicator of the same ranks."""
 
     resources: Resources
     planner: Planner
@@ -50,20 +51,17 @@ class Context(CommunicatorCalls):
     """State of one communicator; used by one thread at a time.
 
     Args:
-        resources: What its calls run on.
-        ledger: Counts them.
-        parts: What a freed communicator left with these resources, or None.
+        resources: Resources on which its calls run.
+        ledger: Ledger that counts them.
+        parts: Parts that a freed communicator left with these resources, or None.
 
     Attributes:
-        rank, nranks: Of the communicator.
-        resources, planner, engines, ledger: Its parts.
-        tables: The call cache: addresses of tables of earlier calls, blocking ones.
-        started: The same of calls in flight, for each of their message contexts; ``planned``: of persistent ones.
-        turn: Which of these the next call in flight takes, alike on all ranks; ``starting``: a thread starts one, or makes a request.
-        token: The byte that a barrier passes round; ``caller``: what describing a call needs besides.
-        persistent: Living persistent requests by message context.
-        closed: Why it cannot be used any more; the empty string while it can.
-        limit_s: Seconds that a blocking call without ``timeout=`` may take, alike on all ranks; None: what ``HPCOLL_TIMEOUT`` says.
+        tables: Call cache of blocking calls.
+        started: Call caches of calls in flight, one for each of their message contexts.
+        planned: Call cache of persistent requests.
+        turn: Message context that the next call in flight takes, alike on all ranks.
+        starting: A thread starts a call in flight, or makes a persistent request.
+        token: The byte that a barrier passes round.
     """
 
     def __init__(self, resources: Resources, ledger: Ledger, parts: Parts | None = None) -> None:
@@ -84,14 +82,17 @@ class Context(CommunicatorCalls):
         self.planned = call_cache.CallCache(self.rank, self.nranks, _BUSY.ctypes.data)
 
     @cached_property
-    def gpu(self) -> Any:
-        """The part for calls on GPU arrays, `hpcoll.comm.context.gpu_calls.GpuCalls`; imported when there are any."""
+    def gpu(self) -> "GpuCalls":
+        """The part for calls on GPU arrays; imported when there are any."""
         from hpcoll.comm.context.gpu_calls import GpuCalls
 
         return GpuCalls(self.resources, self.planner)
 
     def free(self) -> Parts | None:
-        """End it, with nothing in flight; returns what another communicator of the same ranks can use, once all ranks have called this."""
+        """End it, with nothing in flight, and return the parts that another communicator of the same ranks can use.
+
+        It can once all ranks have called this.
+        """
         self.close("the communicator was freed")
         if self.__dict__.pop("gpu", None) is None:
             return self.parts
@@ -100,7 +101,7 @@ class Context(CommunicatorCalls):
 
     @property
     def parts(self) -> Parts:
-        """What it is made of."""
+        """The parts of this context."""
         return Parts(self.resources, self.planner, self.engines, self.ledger)
 
     def close(self, why: str) -> None:
@@ -112,7 +113,7 @@ class Context(CommunicatorCalls):
             request.close()
 
     def _forget(self) -> None:
-        """Drop what hangs on plans that are dropped."""
+        """Drop the engines and cached calls of plans that are dropped."""
         self.engines.forget()
         for one in (self.tables, *self.started, self.planned):
             one.forget()
@@ -123,11 +124,12 @@ class Context(CommunicatorCalls):
         """Run a call, or end one that was begun.
 
         Args:
-            status: What `hpcoll.runtime.engine.compiled.call_lookup.run_cached` answered, not `DONE`.
+            status: Answer of `hpcoll.runtime.engine.compiled.call_lookup.run_cached`, not `DONE`.
             key: Method, root where it tells one call from another, ``algorithm`` and ``segment``.
             arguments: The caller's positional arguments.
-            buffers: Those by which `run_cached` finds the call.
-            stream: The caller's ``stream=``; ``limit_s``: seconds that its ``timeout=`` gives.
+            buffers: Buffers by which `run_cached` finds the call.
+            stream: The caller's ``stream=``.
+            limit_s: Seconds that the caller's ``timeout=`` gives.
 
         Raises:
             ArgumentError: the arguments or keywords are wrong, or another thread is inside this communicator.
@@ -166,7 +168,8 @@ class Context(CommunicatorCalls):
         """Describe a call and find how it runs.
 
         Args:
-            method, arguments: mpi4py's name and positional arguments.
+            method: mpi4py's name of the blocking method.
+            arguments: Positional arguments of the program.
             asked: The caller's keywords.
 
         Raises:
@@ -176,8 +179,7 @@ class Context(CommunicatorCalls):
         row = METHODS[method]
         arrays = row.gpu_arrays(arguments, self.rank)
         if arrays:
-            prepared: Prepared = self.gpu.prepare(row, arguments, arrays, asked)
-            return prepared
+            return self.gpu.prepare(row, arguments, arrays, asked)
         describe = partial(row.describe, self.caller, *arguments)
         call = describe()
         if call is not None and asked.in_flight and self.resources.mixed and self.resources.has_gpus:
@@ -219,7 +221,7 @@ class Context(CommunicatorCalls):
     def _go_on(
         self, plan: Plan, engine: HostEngine, status: int, limit_s: float | None, arguments: tuple[Any, ...], call: Call | None = None
     ) -> None:  # fmt: skip
-        """Run to the end what has not ended at once; ``arguments`` are the caller's, which it may let go of when this fails."""
+        """Run a call to its end that has not ended at once; ``arguments`` are the caller's, which it may let go of when this fails."""
         try:
             if status:
                 self.run_to_end(engine, status, limit_s)
@@ -233,7 +235,7 @@ class Context(CommunicatorCalls):
             raise
 
     def break_off(self, what: str) -> None:
-        """A signal's handler has left a blocking call before Python could see how far it was: as `interrupted`."""
+        """Close the communicator, as `interrupted`: a signal's handler has left a blocking call before Python could see how far it was."""
         try:
             self.interrupted(what, InterruptedError("a signal's handler raised an exception in it"))
         finally:

@@ -1,4 +1,4 @@
-"""How calls on GPU arrays run: by a program for GPU memory, or by the host's way on mirrors.
+"""Calls on GPU arrays: they run by a program for GPU memory, or by the host's way on mirrors.
 
 All ranks of a call decide alike, from what they all know: the communicator, the collective, the size. A communicator is **mixed**
 where some rank has no GPU, or where the program says that ranks will pass different kinds of memory; there, all calls take the host's
@@ -19,8 +19,7 @@ from hpcoll.comm.arguments.gpu_staging import Lifted
 from hpcoll.comm.arguments.host_mirror import Mirror, mirror_of
 from hpcoll.comm.arguments.methods import Caller, Method
 from hpcoll.comm.context.gpu_resources import GpuEngines, Gpus
-from hpcoll.comm.context.planner import Planner
-from hpcoll.comm.context.prepared import CallOptions, Prepared
+from hpcoll.comm.context.planner import CallOptions, Planner, Prepared
 from hpcoll.comm.context.symmetric_memory import ArrayForm
 from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.team.resources import Resources
@@ -49,9 +48,11 @@ class GpuCalls:
         self._routes: Gpus | None = None
 
     def prepare(self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, asked: CallOptions) -> Prepared:
-        """Describe a call on GPU arrays and find how it runs; arguments and errors as `hpcoll.comm.context.context.Context.prepare`.
+        """Describe a call on GPU arrays and find how it runs; errors as of `hpcoll.comm.context.context.Context.prepare`.
 
         Args:
+            row: Method that the program calls.
+            arguments: Positional arguments of the program.
             arrays: The GPU arrays among the arguments, by position.
             asked: The caller's keywords.
         """
@@ -90,7 +91,7 @@ class GpuCalls:
         return Prepared(call, plan, arguments, describe, routes)
 
     def _may_fold_once(self, row: Method, algorithm: str | None) -> bool:
-        """Whether half types may travel as they are: one kernel reads all contributions, and no other algorithm is asked for."""
+        """Say whether half types may travel as they are: one kernel reads all contributions, and no other algorithm is asked for."""
         if not row.one_fold or self._on.nranks > MAX_SOURCES:
             return False
         forced = algorithm or self._on.config.algorithms.get(row.collective)
@@ -99,7 +100,7 @@ class GpuCalls:
     def _for_program(
         self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, algorithm: str | None
     ) -> "tuple[_OnGpu, Call] | None":  # fmt: skip
-        """The call, if a program for GPU memory runs it."""
+        """Return the call, if a program for GPU memory runs it."""
         if self._on.mixed or self._on.config.cuda_path == HOST or algorithm == NATIVE:
             return None
         on_gpu = self._lift(row, arguments, arrays, replace(self._on.caller, one_fold=self._may_fold_once(row, algorithm)))
@@ -139,7 +140,7 @@ class GpuCalls:
         return call._replace(finish=finish, as_given=False, packed=False, keep=(*call.keep, mirror), mirrored=True)
 
     def _launching(self, call: Call, on_gpu: "_OnGpu", routes: Gpus, arrays: Arrays, stream: Any) -> Call:
-        """The call with what is launched before and after it."""
+        """Return the call with the kernels that are launched before and after it."""
         gpu, received = on_gpu.gpu, on_gpu.received
         call = gpu_staging.settled(call, gpu)
         first, *others = {stream_of(array, stream, self._on.rank) for array in arrays.values()}
@@ -159,7 +160,7 @@ class GpuCalls:
         return call._replace(native=False, as_given=False, packed=False)
 
     def routes(self, gpu: Gpu) -> Gpus:
-        """Ways between the GPUs; collective when first asked for.
+        """Return the routes between the GPUs; collective when first asked for.
 
         Raises:
             ArgumentError: they are those of another GPU.
@@ -173,7 +174,7 @@ class GpuCalls:
         return self._routes
 
     def array(self, form: ArrayForm) -> Any:
-        """An array in symmetric GPU memory; collective.
+        """Return an array in symmetric GPU memory; collective.
 
         Raises:
             ArgumentError: on every rank, where some rank has no GPU or no memory on it.

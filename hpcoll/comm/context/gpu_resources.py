@@ -1,4 +1,4 @@
-"""What a communicator's calls on GPU arrays need besides: what its ranks map of each other, message contexts, routes, engines."""
+"""Resources of a communicator's calls on GPU arrays: memory that its ranks map of each other, message contexts, routes, engines."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from hpcoll.comm.plans.engine_builder import EngineBuilder
 from hpcoll.comm.plans.plan import MessageContext
 from hpcoll.comm.plans.segmentation import lane_nbytes
 from hpcoll.comm.plans.signature import Purpose
-from hpcoll.comm.team.resources import Resources
+from hpcoll.comm.team.resources import ContextPool, Resources
 from hpcoll.comm.team.shared_staging import StagingLease
 from hpcoll.comm.team.team import IN_FLIGHT
 from hpcoll.runtime.engine.gpu_engine import GpuEngine
@@ -38,17 +38,17 @@ CAPACITY_NBYTES = 4 << 20  # of a staging slot in pinned memory, elsewhere
 _NO_STAGING_NBYTES = 4096
 
 
-class Gpus:
-    """What the GPUs of a communicator's ranks can reach of each other. Made collectively, at their first call with GPU arrays.
+class Gpus(ContextPool):
+    """The GPUs of a communicator's ranks, and what they reach of each other. Made collectively, at their first call with GPU arrays.
 
     Args:
-        on: The communicator's resources.
-        gpu: Of this rank.
+        on: Resources of the communicator.
+        gpu: GPU of this rank.
 
     Attributes:
         mapped: Whether all ranks map each other's GPU memory.
         gpus: Number of each rank's GPU if so, else empty.
-        directory: What the local ranks export to each other, or None.
+        directory: Memory that the local ranks export to each other, or None.
 
     Raises:
         ArgumentError: on every rank, when the route that is forced does not exist.
@@ -99,11 +99,11 @@ class Gpus:
             self._readers, self._why = self.directory.readers, self.directory.problem
 
     def _node_takes(self) -> bool:
-        """Whether the MPI library takes GPU memory; tried once per node, in another process."""
+        """Say whether the MPI library takes GPU memory; tried once per node, in another process."""
         return bool(self._ranks.comm.bcast(takes_gpu_memory(self.gpu) if self._ranks.rank == 0 else None))
 
     def routes_text(self) -> str:
-        """How peers get messages, for the log."""
+        """Return the routes to the peers in words, for the log."""
         reached = self._on.message_contexts[0].local_peers if self._path != DIRECT else {}
         routes, local = self._routes(reached, (True, True)), self._ranks.local_peers
         found = Counter((rank in local, type(routes[rank])) for rank in range(self._on.nranks) if rank != self._on.rank)
@@ -114,7 +114,7 @@ class Gpus:
         return "; ".join(parts) or "one rank"
 
     def routes(self, call: Call, message_context: MessageContext) -> Routes:
-        """The route to each peer."""
+        """Return the route to each peer."""
         assert call.exported is not None
         return self._routes(message_context.local_peers, call.exported)
 
@@ -122,7 +122,7 @@ class Gpus:
         return gpu_routes(reached, self._readers, exported, mpi_takes_gpu=self._mpi_takes_gpu, puts=self.mapped)
 
     def begin(self) -> MessageContext:
-        """The message context of a blocking call that begins; collective. Where staging memory is large, the group's take turns with it."""
+        """Return the message context of a blocking call; where staging memory is large, the team's communicators take turns with it."""
         on, turns = self._on, self._on.team.turns
         if self._stages and (self._turn is None or not turns.begin(self._turn, self._me)):
             with on.alone(Purpose.GPU, "a blocking call of arrays in GPU memory"):
@@ -131,7 +131,7 @@ class Gpus:
         return self._blocking
 
     def end(self) -> None:
-        """That call has ended: another communicator may have what it ran on, but must try itself where memory was refused."""
+        """Let another communicator have the message context, which must try itself where memory was refused."""
         found = self._blocking
         if self._turn is not None and found is not None and (found.rings is not None or not self._on.shares_memory):
             self._turn.end(found)
@@ -141,23 +141,23 @@ class Gpus:
         return self._on.team.turns.add(self._me, self.gpu), made
 
     def in_flight(self, turn: int) -> MessageContext:
-        """That of a non-blocking call; collective at the first one."""
+        """Return the message context of a non-blocking call; the first ones are made."""
         if not self._in_flight:
             with self._on.alone(Purpose.GPU, "the first call in flight of arrays in GPU memory"):
                 self._in_flight = self._new_message_contexts(IN_FLIGHT)
         return self._in_flight[turn]
 
     def message_context(self) -> MessageContext:
-        """A message context for a persistent request; collective."""
+        """Make a message context for a persistent request."""
         with self._on.alone(Purpose.GPU, "a persistent request of arrays in GPU memory"):
             (found,) = self._new_message_contexts(1)
         return found
 
     def give_back(self, message_context: MessageContext) -> None:
-        """Its memory goes with it."""
+        """Do nothing: its memory goes with it."""
 
     def _new_message_contexts(self, n: int) -> list[MessageContext]:
-        """Message contexts whose staging memory GPUs read and write; collective.
+        """Return message contexts whose staging memory GPUs read and write; collective.
 
         It is pinned at once, which gives it pages, and all ranks of the node do without it where that fails on one of them.
         """
@@ -191,7 +191,7 @@ class Gpus:
             raise DeviceError(f"rank {self._on.rank}: shared memory cannot be pinned: {error}", code=error.code) from error
 
     def exported(self, call: Call, arrays: Iterable[DeviceArray]) -> tuple[bool, bool]:
-        """Whether peers may map INPUT and OUTPUT, which are the caller's arrays or temporary memory."""
+        """Say whether peers may map INPUT, and OUTPUT, which are the caller's arrays or temporary memory."""
         spans = [array.span for array in arrays]
         return self._is_exported(call.send, spans), self._is_exported(call.recv, spans)
 
@@ -202,7 +202,7 @@ class Gpus:
         return self.directory.export(pointer, end - pointer)
 
     def symmetric(self, nbytes: int) -> Memory:
-        """GPU memory that the local ranks map at once; collective.
+        """Return GPU memory that the local ranks map at once; collective.
 
         Raises:
             DeviceError: there is none.
@@ -221,11 +221,13 @@ class Gpus:
 
 
 class GpuEngines(EngineBuilder):
-    """Makes engines for arrays in GPU memory.
+    """The builder of engines for arrays in GPU memory.
 
     Args:
-        gpus: What they can reach of each other.
-        topology, wait_policy, lock: As in `EngineBuilder`.
+        gpus: GPUs of the communicator.
+        topology: As in `EngineBuilder`.
+        wait_policy: As in `EngineBuilder`.
+        lock: As in `EngineBuilder`.
     """
 
     on_gpu: ClassVar[bool] = True

@@ -8,15 +8,14 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.methods import METHODS, NUMBERS, Method
 from hpcoll.comm.arguments.native import as_native
-from hpcoll.comm.context.planner import refusal
-from hpcoll.comm.context.prepared import Prepared
+from hpcoll.comm.context.planner import Prepared, refusal
 from hpcoll.comm.plans.segmentation import ledger_nbytes
-from hpcoll.comm.team.communicator_calls import CommunicatorCalls
+from hpcoll.comm.team.resources import CommunicatorCalls
 from hpcoll.runtime.transports.mpi import tells_of_failure
 
 
 def run(context: CommunicatorCalls, method: str, prepared: Prepared) -> tuple[Any, ...]:
-    """Let the library serve a call; returns the arguments it got."""
+    """Let the library serve a call, and return the arguments that it got."""
     arguments = arguments_of(context, METHODS[method], prepared)
     prepared.plan.account.note(ledger_nbytes(prepared.call, context.nranks), call(context, method, arguments))
     if prepared.after_native is not None:
@@ -26,7 +25,7 @@ def run(context: CommunicatorCalls, method: str, prepared: Prepared) -> tuple[An
 
 
 def call(context: CommunicatorCalls, method: str, arguments: tuple[Any, ...]) -> int:
-    """Call mpi4py's method; returns nanoseconds.
+    """Call mpi4py's method, and return the nanoseconds that it took.
 
     Raises:
         mpi4py.MPI.Exception: it failed. PeerFailed: because a rank has.
@@ -43,7 +42,7 @@ def call(context: CommunicatorCalls, method: str, arguments: tuple[Any, ...]) ->
 
 
 def failed(context: CommunicatorCalls, method: str, error: MPI.Exception) -> NoReturn:
-    """Raise what a call has failed with; where the library knows of a rank that has failed, all others get to know."""
+    """Raise the error of a call; where the library knows of a rank that has failed, all others get to know."""
     on = context.resources
     if tells_of_failure(error, on.native):
         on.native.Revoke()  # others may wait in it
@@ -52,7 +51,7 @@ def failed(context: CommunicatorCalls, method: str, error: MPI.Exception) -> NoR
 
 
 def arguments_of(context: CommunicatorCalls, row: Method, prepared: Prepared) -> tuple[Any, ...]:
-    """Arguments for the library's own method.
+    """Return the arguments for the library's own method.
 
     Raises:
         ArgumentError: it does not have the operator.

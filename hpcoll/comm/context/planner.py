@@ -1,9 +1,9 @@
-"""Finds how the calls of one communicator run: chooses an algorithm, and keeps the plans for kinds of calls."""
+"""The planner of one communicator: it chooses an algorithm for a call, and keeps the plans for kinds of calls."""
 
 import logging
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from hpcoll.comm.plans.ledger import Ledger, named
 from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.plans.segmentation import message_nbytes
 from hpcoll.comm.plans.signature import Purpose
-from hpcoll.comm.team.resources import Resources
+from hpcoll.comm.team.resources import ContextPool, Resources
 from hpcoll.comm.team.service_collectives import BuildEngine, ServiceCollectives
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.selection.choose import Choice, Need
@@ -29,12 +29,42 @@ from hpcoll.selection.ranges import SizeRanges
 _MAX_PLANS = 1024
 
 
+class CallOptions(NamedTuple):
+    """The keywords of a call, and whether it is to return before it has ended."""
+
+    algorithm: str | None
+    segment: Any
+    stream: Any
+    in_flight: bool = False
+    limit_s: float | None = None
+
+
+class Prepared(NamedTuple):
+    """A call that has been described and planned.
+
+    Attributes:
+        call: The call; None where only the MPI library understands it.
+        plan: Plan by which it runs.
+        arguments: Arguments for the MPI library's own method: the caller's, or host mirrors of GPU arrays.
+        describe: Describes the call anew, with the streams and the data of then.
+        context_pool: Pool of the message contexts on which it travels.
+        after_native: Work that remains when the MPI library has served it, or None.
+    """
+
+    call: Call | None
+    plan: Plan
+    arguments: tuple[Any, ...]
+    describe: Callable[[], Call | None]
+    context_pool: ContextPool
+    after_native: Callable[[], None] | None = None
+
+
 class Planner:
-    """Plans by kind of call and choice, of one communicator.
+    """The planner of one communicator: plans by kind of call and choice.
 
     Args:
-        resources: Of the communicator; an attribute, too.
-        ledger: Gets a line per operation, algorithm and element type.
+        resources: Resources of the communicator; an attribute, too.
+        ledger: Ledger, which gets a line per operation, algorithm and element type.
         forgotten: Called when all plans have been dropped.
     """
 
@@ -60,8 +90,11 @@ class Planner:
 
         Args:
             call: The call, or None where only the MPI library understands it.
-            method, arguments, algorithm, segment: The caller's.
-            build: Makes engines for a new plan; None: for arrays in host memory.
+            method: mpi4py's name of the blocking method.
+            arguments: Positional arguments of the program.
+            algorithm: The caller's ``algorithm=``.
+            segment: The caller's ``segment=``.
+            build: Builds engines for a new plan; None: for arrays in host memory.
 
         Raises:
             ArgumentError: the forced algorithm cannot serve it.
@@ -80,7 +113,7 @@ class Planner:
             raise refusal(self.resources.rank, call, error) from None
 
     def library(self, operation: str, element: str, why: str) -> Plan:
-        """The plan of calls that hpcoll leaves to the MPI library; arguments as in `hpcoll.comm.plans.ledger.LedgerRow`."""
+        """Return the plan of calls that hpcoll leaves to the MPI library; arguments as of `hpcoll.comm.plans.ledger.LedgerRow`."""
         key = NATIVE, operation, element, why
         if key not in self._plans:
             account = self._ledger.library(operation, element, why, self.resources.rank)
@@ -88,7 +121,7 @@ class Planner:
         return self._plans[key]
 
     def cell(self, call: Call) -> tuple[int, int]:
-        """Least and most bytes of the messages that are served as this one."""
+        """Return the least and the most bytes of the messages that are served as this one."""
         nbytes = self.known_nbytes(call)
         return (0, NEVER) if nbytes is None else self._ranges.cell(nbytes)
 
@@ -134,12 +167,12 @@ class Planner:
         return choice
 
     def known_nbytes(self, call: Call) -> int | None:
-        """m, or None where a rank cannot know it."""
+        """Return the bytes of a message, or None where a rank cannot know them."""
         unknown = call.blocks is not None and call.collective in ("gather", "scatter", "alltoall")
         return None if unknown else message_nbytes(call, self.resources.nranks)
 
     def _all_sizes(self, call: Call, choice: Choice) -> tuple[int, ...]:
-        """Bytes of every rank's block, told by the root, where a schedule forwards blocks that only the root knows."""
+        """Return the bytes of every rank's block, told by the root, where a schedule forwards blocks that only the root knows."""
         if call.blocks is None or call.collective not in ("gather", "scatter") or choice.algorithm in ("direct", NATIVE):
             return ()
         sizes = np.zeros(self.resources.nranks, np.int64)
@@ -158,7 +191,7 @@ class Planner:
 
 @lru_cache(maxsize=256)
 def _text_of(element: Element) -> str:
-    """An element type in texts; NumPy takes longer for that than for a short message."""
+    """Return an element type in words; NumPy takes longer for that than for a short message."""
     return str(element)
 
 
@@ -167,6 +200,6 @@ def _no_engine(call: Call, message_context: MessageContext) -> HostEngine:
 
 
 def refusal(rank: int, call: Call | str, error: ArgumentError) -> ArgumentError:
-    """The error, with the rank and what was called."""
+    """Return the error with the rank and the call."""
     what = call if isinstance(call, str) else f"{call.collective} of {call.count} elements of {call.dtype}"
     return ArgumentError(f"rank {rank}: {what}: {error}")

@@ -19,13 +19,13 @@ from hpcoll.comm.context.attach import WithContext, existing_context
 from hpcoll.comm.context.cache_entries import enter, enter_native, may_enter
 from hpcoll.comm.context.context import Context
 from hpcoll.comm.context.native_calls import arguments_of
-from hpcoll.comm.context.prepared import CallOptions, Prepared
+from hpcoll.comm.context.planner import CallOptions, Prepared
 from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.plans.segmentation import ledger_nbytes
 from hpcoll.comm.requests.call_hooks import BeginningCall, hooks, other_thread
 from hpcoll.comm.requests.chained import chain
 from hpcoll.comm.requests.operation import collect, hurry
-from hpcoll.comm.requests.pending import defer
+from hpcoll.comm.requests.pending import PendingStarts, defer
 from hpcoll.comm.requests.persistent_request import PersistentRequest
 from hpcoll.comm.requests.progress_thread import can_be_helped
 from hpcoll.comm.requests.request import Make, Request, begin, is_eager, launch, start
@@ -71,7 +71,7 @@ def issue(
 
 
 def _go_on(context: Context, method: str, arguments: tuple[Any, ...], key: Key, status: int | None, asked: tuple[Any, ...]) -> MPI.Request:
-    """The request of a call that did not end in its first turns, or had none; ``asked`` has what `CallOptions` takes."""
+    """Return the request of a call that did not end in its first turns, or had none; ``asked`` has the fields of `CallOptions`."""
     turn, meant = context.turn, METHODS[method].meant(arguments, context.rank) if status == MISS else arguments
     table = context.started[turn].table(key)
     late = status == BUSY and hurry(context.resources.message_contexts[1 + turn], context.resources.wait_policy)
@@ -93,7 +93,7 @@ def _go_on(context: Context, method: str, arguments: tuple[Any, ...], key: Key, 
 def _under_way(
     context: Context, table: CallTable, method: str, status: int | None, arguments: tuple[Any, ...], limit_s: float | None
 ) -> MPI.Request | None:
-    """The request of a call like an earlier one that has not ended at once; None where it must wait, and no engine for it is free."""
+    """Return the request of a call like an earlier one that has not ended at once; None where it must wait, and no engine is free."""
     turn = context.turn
     message_context = context.resources.message_contexts[1 + turn]
     plan, engine = table.latest.plan, table.latest.by
@@ -114,7 +114,7 @@ def _under_way(
 
 
 def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: CallOptions, make: Make | None = None) -> MPI.Request:
-    """The request of a call that is described and planned; where ``make`` is given it makes it, whoever serves the call."""
+    """Return the request of a call after describing and planning it; ``make`` makes the request, whoever serves the call."""
     collect()
     row, algorithm, turn = METHODS[method], asked.algorithm, context.turn
     arguments = retain_datatypes(row.meant(given, context.rank))
@@ -148,9 +148,10 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Call
 
 
 def _first(comm: WithContext, method: str, arguments: tuple[Any, ...], asked: CallOptions) -> MPI.Request | None:
-    """The request of a call on a communicator without a context, which only all ranks together can make, and no call in flight waits for.
+    """Return the request of a call on a communicator that has no context yet; None where it has one by now.
 
-    Where no thread can do so meanwhile, the library's own serves. None where it cannot, or there is a context by now.
+    Only all ranks together can make a context, and no call in flight may wait for that. So a thread does meanwhile. Where the MPI library
+    lets no thread call it, the library's own collective serves; None where that cannot.
     """
     row, native = METHODS[method], MPI.Intracomm(comm)
     if native == MPI.COMM_NULL:
@@ -162,7 +163,14 @@ def _first(comm: WithContext, method: str, arguments: tuple[Any, ...], asked: Ca
     call = None if asks else row.describe(Caller(native, native.rank, native.size, np.zeros(1, np.uint8)), *arguments)
     if can_be_helped():
         given = retain_datatypes(arguments)
-        return defer(comm, f"I{method.lower()}", lambda context, make: _prepared(context, method, given, asked, make))
+
+        def begin_first(make: Make) -> None:
+            context = existing_context(comm)
+            assert context is not None
+            _prepared(context, method, given, asked, make)
+
+        starts = vars(comm).setdefault("_starts", PendingStarts())
+        return defer(starts, lambda: comm._context, f"I{method.lower()}", begin_first)
     if asks or asked.algorithm is not None or (call is not None and (call.strict or not call.native)):
         return None
     theirs = as_native(retain_datatypes(arguments), row.in_place_at if call is not None and call.aliased else None)
@@ -177,7 +185,7 @@ _BYTE = np.dtype(np.uint8)
 
 
 class _Planned(NamedTuple):
-    """What a persistent request is made of, as `PersistentRequest._bind` wants it."""
+    """The parts of a persistent request, as `PersistentRequest._bind` takes them."""
 
     plan: Plan
     message_context: MessageContext
@@ -238,7 +246,7 @@ def _made_persistent(
 
 
 def _planned_before(context: Context, table: CallTable, method: str, arguments: tuple[Any, ...]) -> _Planned:
-    """For a call that the table has found."""
+    """Return the parts for a call that the table has found."""
     plan, call = table.latest.plan
     (source, target, counts), kept = table.waiting, table.take_kept()
     message_context = context.resources.message_context()
@@ -261,7 +269,7 @@ def _plan_first(context: Context, prepared: Prepared, call: Call) -> _Planned:
 
 
 def _counted(context: Context, method: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Arguments with the counts that a Reduce_scatter may leave out, so that describing it again asks no other rank; collective."""
+    """Return arguments with the counts that a Reduce_scatter may leave out; collective. Describing it again then asks no other rank."""
     if method != "Reduce_scatter" or arguments[2] is not None:
         return arguments
     with context.failure_scope("Reduce_scatter_init"):

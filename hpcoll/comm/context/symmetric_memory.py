@@ -30,6 +30,7 @@ class ArrayForm(NamedTuple):
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the array."""
         return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
 
     def __str__(self) -> str:
@@ -39,13 +40,15 @@ class ArrayForm(NamedTuple):
 def symmetric(
     comm: MPI.Intracomm, service_collectives: ServiceCollectives, allocate: Callable[[ArrayForm], Any], method: str, shape: Any, dtype: Any
 ) -> Any:
-    """An array for each rank, which its peers on the node read in place; collective.
+    """Return an array of this rank, which its peers on the node read in place; collective.
 
     Args:
-        comm, agreements: Of all ranks that make the call.
+        comm: Communicator whose ranks make the call.
+        service_collectives: Its service collectives.
         allocate: Makes the array; collective. It raises ArgumentError, DeviceError or MemoryError.
-        method: What was called.
-        shape, dtype: As NumPy takes them, equal on all ranks.
+        method: Name of the method that was called.
+        shape: Shape as NumPy takes it, equal on all ranks.
+        dtype: Element type as NumPy takes it, equal on all ranks.
 
     Raises:
         ArgumentError: on every rank, when one cannot have its array or asked for another.
@@ -69,16 +72,17 @@ def symmetric(
 
 
 def zeros(node: LocalRanks | None, form: ArrayForm) -> np.ndarray:
-    """An array of zeros in host memory; collective over the node, None for ordinary memory."""
+    """Return an array of zeros in host memory; collective over ``node``, None for ordinary memory."""
     memory = node.symmetric(form.nbytes) if node and form.nbytes else _ordinary(form.nbytes)
     return memory.view(form.dtype).reshape(form.shape)
 
 
 def share(comm: MPI.Intracomm, service_collectives: ServiceCollectives, node: LocalRanks | None, array: Any, root: Any) -> np.ndarray:
-    """A read-only copy of the root's array, one for all ranks of a node; collective.
+    """Return a read-only copy of the root's array, one for all ranks of a node; collective.
 
     Args:
-        comm, agreements: As in `symmetric`.
+        comm: As in `symmetric`.
+        service_collectives: As in `symmetric`.
         node: As in `zeros`.
         array: Of numbers; ignored but at the root.
         root: Equal on all ranks.
@@ -129,7 +133,7 @@ def _spread(comm: MPI.Intracomm, memory: np.ndarray, root: int, leads: bool) -> 
 
 
 def _form(rank: int, method: str, shape: Any, dtype: Any) -> ArrayForm:
-    """What was asked for, checked."""
+    """Return the form that was asked for, checked."""
     try:
         element = np.dtype(dtype)
     except TypeError as error:
@@ -157,7 +161,7 @@ def _source(rank: int, array: Any) -> np.ndarray:
 
 
 def _agree(service_collectives: ServiceCollectives, problem: str, call: str, more: Any = None) -> list[Any]:
-    """Every rank's ``more``.
+    """Return every rank's ``more``.
 
     Raises:
         ArgumentError: on every rank, when one has a problem or makes another call than rank 0.
@@ -177,12 +181,12 @@ def _first_problem(service_collectives: ServiceCollectives, problem: str, call: 
 
 
 def _ordinary(nbytes: int) -> np.ndarray:
-    """Zeros that start a cache line."""
+    """Return zeros that start a cache line."""
     memory = np.zeros(nbytes + CACHE_LINE_NBYTES, np.uint8)
     start = -memory.ctypes.data % CACHE_LINE_NBYTES
     return memory[start : start + nbytes]
 
 
 def _read_only(memory: np.ndarray, form: ArrayForm) -> np.ndarray:
-    """An array over bytes that nobody can make writable again."""
+    """Return an array over bytes that nobody can make writable again."""
     return np.frombuffer(memory.data.toreadonly(), np.uint8).view(form.dtype).reshape(form.shape)

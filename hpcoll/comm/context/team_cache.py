@@ -1,8 +1,8 @@
-"""Groups by ranks and settings, and what freed communicators leave for others of their group.
+"""The teams of this process, and the parts that freed communicators leave for others of their team.
 
 Plans, engines and message contexts belong to the ranks and not to the communicator, so that programs which make and free many need them
-made once. Those of the last few that were freed are kept. What there is for a communicator all its ranks agree on in one short allreduce
-when it is used for the first time.
+made once. Those of the last few that were freed are kept. At the first use of a communicator its ranks agree in one short allreduce on what
+there is for it.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from hpcoll.selection.config import PREFIX, TUNING
 from hpcoll.selection.topology import Process, this_process
 
 MOST = 4  # freed communicators of which parts are kept; a few MB of shared memory each
-_MOST_NUMBERED = 1000  # communicators of a group whose parts another may get
+_MOST_NUMBERED = 1000  # communicators of a team whose parts another may get
 
 _FIRST = "the first collective of hpcoll's"
 
@@ -34,13 +34,13 @@ Key: TypeAlias = tuple[tuple[int, ...], bool, Settings]  # ranks in COMM_WORLD i
 
 
 class _Offer(NamedTuple):
-    """What a rank has for a communicator; combined bit by bit, only what all have is left."""
+    """The offer of a rank for a communicator; offers are combined bit by bit, so that what all have is left."""
 
-    ready: int  # -1: no other thread of this process is making something of the group
+    ready: int  # -1: no other thread of this process is making something of the team
     known: int  # -1: this rank knows all processes, and they know it as it is
     team: int  # its number, or -1
     not_team: int  # all bits of that the other way round: what is equal everywhere is still so
-    new: int  # rank 0's number for a new group
+    new: int  # rank 0's number for a new team
     spare: int  # numbers of resources, as bits: freed ones
     vacant: int  # that a new one may get
     limited: int  # -1: HPCOLL_TIMEOUT is set
@@ -48,7 +48,7 @@ class _Offer(NamedTuple):
     parting: int  # -1: this rank can wait for all others of COMM_WORLD at the end
 
     def combined(self, comm: MPI.Intracomm) -> "_Offer":
-        """What is left when all ranks have combined theirs; collective, errors as in `allreduce_in_time`."""
+        """Return the offers of all ranks, combined; collective, errors as of `allreduce_in_time`."""
         words = bytearray(b"".join(word.to_bytes(nbytes, "little", signed=True) for word, nbytes in zip(self, _NBYTES, strict=True)))
         allreduce_in_time(comm, [words, MPI.BYTE], MPI.BAND, _FIRST)
         ends = [sum(_NBYTES[: i + 1]) for i in range(len(_NBYTES))]
@@ -62,17 +62,17 @@ _NBYTES = (1, 1, 8, 8, 8, 128, 128, 1, 1, 1)  # of an offer's words
 
 
 class TeamCache:
-    """The groups of this process."""
+    """The cache of teams, and of the parts of freed communicators."""
 
     def __init__(self) -> None:
-        self._groups: dict[Key, Team] = {}
+        self._teams: dict[Key, Team] = {}
         self._spare: OrderedDict[tuple[Team, int], Parts] = OrderedDict()  # by number, too; the latest last
         self._processes: dict[int, tuple[Settings, Process]] = {}  # by rank in COMM_WORLD, and with what settings all agreed
         self._closed: list[Team] = []  # that wait for messages which may be under way
         self._numbers, self._changing = count(), threading.Lock()
 
     def join(self, comm: MPI.Intracomm, mixed: bool) -> tuple[Resources, Parts | None]:
-        """What a communicator gets: resources that are new, or those of one that was freed, with its other parts. Collective.
+        """Return resources for a communicator: new ones, or those of one that was freed, with its other parts. Collective.
 
         Raises:
             ArgumentError: on every rank, when the settings differ or are wrong.
@@ -84,10 +84,10 @@ class TeamCache:
 
     def _join(self, native: MPI.Intracomm, key: Key) -> tuple[Resources, Parts | None]:
         while True:
-            team = self._groups.get(key)
+            team = self._teams.get(key)
             lock = team.lock if team else threading.Lock()
             ready = lock.acquire(blocking=False)
-            team = team if team is self._groups.get(key) else None  # it may have been freed meanwhile
+            team = team if team is self._teams.get(key) else None  # it may have been freed meanwhile
             try:
                 offer = self._offer(key, team, ready).combined(native)
                 if offer.ready:
@@ -109,7 +109,7 @@ class TeamCache:
         return _Offer(-ready, -known, number, ~number, new, spare, ~used, limited, -known_to_share(ranks), -bool(FINALIZE_COMMS))
 
     def _found(self, native: MPI.Intracomm, key: Key, team: Team | None, offer: _Offer) -> tuple[Resources, Parts | None]:
-        """What all ranks have for a communicator."""
+        """Return what the offers of all ranks say; errors as of `join`."""
         if team is None or (offer.team, offer.not_team) != (team.number, ~team.number):
             team, offer = self._new_team(native, key, offer), offer._replace(spare=0, vacant=-1)
         number = _lowest(offer.spare or offer.vacant)
@@ -132,11 +132,11 @@ class TeamCache:
         for rank, process in zip(ranks, team.processes, strict=True):
             if rank != MPI.UNDEFINED:
                 self._processes[rank] = settings, process
-        self._groups[key] = team
+        self._teams[key] = team
         return team
 
     def leave(self, resources: Resources, parts: Parts | None) -> None:
-        """A communicator was freed. Its parts are kept, if it left any; what was kept for longest is freed when there is too much."""
+        """Keep the parts of a communicator that was freed, if it left any; free those that were kept for longest."""
         if parts is not None and resources.number >= 0:
             with self._changing:
                 self._spare[resources.team, resources.number] = parts
@@ -147,12 +147,12 @@ class TeamCache:
         self._gone(resources.team, resources.number)
 
     def lose(self, resources: Resources) -> None:
-        """A call has failed on these resources, which nobody uses any more: messages may be left."""
+        """Let go of resources on which a call has failed: messages may be under way."""
         resources.team.failed = resources.team.uses_mpi
         self._gone(resources.team, resources.number)
 
     def _drop(self, most: int) -> None:
-        """Free what was kept for longest, but so many."""
+        """Free the parts that were kept for longest, down to so many."""
         while len(self._spare) > most:
             (team, number), parts = next(iter(self._spare.items()))
             if not team.lock.acquire(blocking=False):  # another thread may be given it now
@@ -164,13 +164,13 @@ class TeamCache:
             self._gone(team, number)
 
     def _gone(self, team: Team, number: int) -> None:
-        """Resources are gone; a group that has no others is closed, unless a call has failed or another thread is about to join it."""
+        """Count resources that are gone; close a team without any, unless a call has failed or another thread is about to join it."""
         with self._changing:
             team.alive -= 1
             team.used &= ~(1 << number) if number >= 0 else -1
         if not team.alive and not team.failed and team.lock.acquire(blocking=False):
             try:
-                self._groups = {key: one for key, one in self._groups.items() if one is not team}
+                self._teams = {key: one for key, one in self._teams.items() if one is not team}
                 team.close()
                 with self._changing:
                     self._closed.append(team)
@@ -179,7 +179,7 @@ class TeamCache:
             self._free_closed()
 
     def _free_closed(self) -> None:
-        """Free the groups that were closed on all their ranks."""
+        """Free the teams that were closed on all their ranks."""
         with self._changing:
             closed, self._closed = self._closed, []
         left = [team for team in closed if not team.free()]
@@ -187,9 +187,9 @@ class TeamCache:
             self._closed += left
 
     def free(self) -> None:
-        """Free what is kept for later communicators, on all ranks alike."""
+        """Free the parts that are kept for later communicators, on all ranks alike."""
         self._drop(0)
-        for team in self._groups.values():
+        for team in self._teams.values():
             team.node.drop_ahead()
 
     def forget(self) -> None:
@@ -205,7 +205,7 @@ def _lowest(bits: int) -> int:
 
 
 def _key_of(comm: MPI.Intracomm, mixed: bool) -> Key:
-    """In what communicators of a group are alike: ranks in order, and settings."""
+    """Return the key of a team: ranks in order, and settings."""
     names = [os.fsdecode(name) for name in os.environb if name.startswith(PREFIX.encode())]
     settings = {name: os.environ[name] for name in names}
     with contextlib.suppress(OSError):

@@ -15,7 +15,7 @@ from hpcoll.comm.arguments.methods import METHODS, NUMBERS
 from hpcoll.comm.plans.signature import Purpose, Signature, counted, differing, signed_nbytes
 from hpcoll.comm.requests.call_hooks import BeginningCall
 from hpcoll.comm.status.call_site import in_words, place_of_caller
-from hpcoll.comm.team.communicator_calls import CommunicatorCalls
+from hpcoll.comm.team.resources import CommunicatorCalls
 from hpcoll.schedules.collectives import COLLECTIVES
 
 _NBYTES = 2048  # of what a rank says
@@ -75,7 +75,7 @@ def check_persistent(context: CommunicatorCalls, planned: BeginningCall) -> None
 
 
 def _every(context: CommunicatorCalls, method: str, mine: dict[str, Any], limit_s: float | None = None) -> list[dict[str, Any]]:
-    """What every rank says of its call; the call ends badly where not all do."""
+    """Return what every rank says of its call; the call fails where not all do."""
     import json
 
     on = context.resources
@@ -105,7 +105,7 @@ def _tell(context: CommunicatorCalls, calls: list[dict[str, Any]]) -> None:
 
 
 def _said(call: list[Any], what: str, how: tuple[str, ...] = ()) -> dict[str, Any]:
-    """What a rank says of its call: what is compared, and in words; of ``how`` it runs is told what differs, where nothing else does."""
+    """Return what a rank says of its call: the words that are compared, and texts; ``how`` it runs is told where nothing else differs."""
     return {"call": call, "what": what, "how": how, "where": in_words(place_of_caller())[-200:]}
 
 

@@ -1,6 +1,6 @@
-"""Letters: short messages between the ranks of a communicator, which travel in their own time.
+"""Control messages: short messages between the ranks of a team, for which nobody waits.
 
-Nobody waits for one, so that a peer which is stopped half-way, or gone, holds up none of the others.
+So a peer that is stopped half-way, or gone, holds up none of the others.
 """
 
 import contextlib
@@ -13,15 +13,15 @@ from mpi4py import MPI
 
 from hpcoll.selection.config import log
 
-_MOST_AT_ONCE = 256  # that are taken in before those which have come are read
+_MOST_AT_ONCE = 256  # messages that are received before they are read
 
 
 class ControlMessages:
-    """Those of one rank, which one thread at a time takes in.
+    """The control messages of one rank; one thread at a time receives them.
 
     Args:
-        comm: On which they travel.
-        tag: That no other messages have.
+        comm: Communicator on which they travel.
+        tag: Tag that no other messages have.
     """
 
     def __init__(self, comm: MPI.Intracomm, tag: int) -> None:
@@ -29,11 +29,11 @@ class ControlMessages:
         self._sent: list[tuple[MPI.Request, bytes]] = []
         self._coming: list[tuple[MPI.Request, np.ndarray, int]] = []
         self._nsent, self._ntaken = Counter[int](), 0
-        self._due = np.zeros(1, np.int64)  # letters that all ranks have sent to this one, once all have closed theirs
-        self._counting: tuple[MPI.Request, np.ndarray] | None = None  # what finds that out, of what this rank has sent to each
+        self._due = np.zeros(1, np.int64)  # messages that all ranks have sent to this one, once all have closed
+        self._counting: tuple[MPI.Request, np.ndarray] | None = None  # the collective that finds that out, and its counts
 
     def send(self, rank: int, what: dict[str, Any]) -> None:
-        """Begin to send one."""
+        """Begin to send a message."""
         text = json.dumps(what).encode()
         try:
             self._sent.append((self._comm.Isend([text, MPI.BYTE], rank, self._tag), text))
@@ -42,15 +42,15 @@ class ControlMessages:
             log.debug("nothing can be sent to rank %d: %s", rank, error)
 
     def all_sent(self) -> bool:
-        """Whether those that were sent are out of this process."""
+        """Say whether all messages are out of this process."""
         _ended(self._sent)
         return not self._sent
 
     def come(self) -> list[tuple[int, dict[str, Any]]]:
-        """Those that are there as a whole by now, and from which ranks.
+        """Return the messages that have come as a whole by now, each with its source.
 
         Raises:
-            MPI.Exception: a rank has failed; those of others are there the next time.
+            MPI.Exception: A rank has failed; messages of others are returned the next time.
         """
         status = MPI.Status()
         for _ in range(_MOST_AT_ONCE):
@@ -69,7 +69,7 @@ class ControlMessages:
             self._counting = self._comm.Ireduce_scatter_block(nsent, self._due), nsent
 
     def all_came(self) -> bool:
-        """Whether all ranks have closed theirs and none is under way to this rank or from it; never, once a rank has failed."""
+        """Say whether all ranks have closed and no message is under way to this rank or from it; never, once a rank has failed."""
         try:
             if self._counting is None or not self._counting[0].Test():
                 return False
@@ -81,7 +81,7 @@ class ControlMessages:
 
 
 def _ended(under_way: list[Any]) -> list[Any]:
-    """Those of some messages that are under way no more; they are taken out, and so are those that a rank's failure has ended."""
+    """Take out the messages whose requests have ended, and return them; those that a rank's failure has ended are lost."""
     found = []
     for one in list(under_way):
         try:

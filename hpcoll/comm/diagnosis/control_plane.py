@@ -10,14 +10,14 @@ import math
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from mpi4py import MPI
 
 from hpcoll.comm.diagnosis.control_messages import ControlMessages
 from hpcoll.comm.requests.progress_thread import CONTROL_LOCK
 from hpcoll.comm.status.blocked_call import BlockedCall
-from hpcoll.comm.team.channel import Channel
+from hpcoll.comm.team.channel import Answer, Channel
 from hpcoll.comm.team.resources import Resources
 from hpcoll.runtime.transports.mpi import control_tag, may_call
 from hpcoll.selection.config import log
@@ -31,7 +31,6 @@ _BASE = 8  # of the distances at which a rank tells others of a failure: of n ra
 _MOST_HOW = 500  # characters of what many ranks are told of how one has ended
 _NEIGHBOURS = 2  # that are asked about a rank which does not answer
 
-Answer: TypeAlias = dict[str, Any]  # about a rank (`hpcoll.comm.diagnosis.peer_state.PeerState.answer`)
 Answers: TypeAlias = tuple[str, int, list[Answer]]  # key of a communicator, index of a message context, and answers about ranks
 control_planes: "list[ControlPlane]" = []  # that have not ended; copied in one go, while other threads make some
 
@@ -45,10 +44,10 @@ class ControlPlane(Channel):
 
     Attributes:
         resources: Resources of all its communicators, by key.
-        failed: First call that failed on a rank of another node, as far as this one has heard, by key of the communicator.
     """
 
     def __init__(self, on: Resources, answer: Callable[[Resources, int, int], Answer | None]) -> None:
+        super().__init__()
         self._comm, self._logs, self._hosts = on.comm, on.team.logs, [one.host for one in on.team.processes]
         self._messages, self._answer = ControlMessages(on.comm, control_tag()), answer
         self._answers: dict[tuple[str, int | None, int], Answer] = {}  # the latest on a message context, and on any
@@ -58,7 +57,6 @@ class ControlPlane(Channel):
         self._ends: dict[int, Answer] = {}  # of ranks that have ended, what is said of that
         self._news, self._told_at = list[Answer](), 0.0  # of these, not yet passed on
         self.resources: weakref.WeakValueDictionary[str, Resources] = weakref.WeakValueDictionary()
-        self.failed: dict[str, BlockedCall] = {}
         self._over = self._serving = False
         control_planes.append(self)
 
@@ -83,11 +81,11 @@ class ControlPlane(Channel):
 
     @property
     def answers_always(self) -> bool:
-        """Ranks answer while they compute, too."""
+        """Ranks answer while they compute, too, if the MPI library lets a thread call it."""
         return MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
     def latest(self, key: str, lane: int | None, rank: int) -> Answer:
-        """Return the latest answer about a rank, on a message context or on any; empty where nothing was heard."""
+        """Return the latest answer about a rank; of one that has ended, what is told of that."""
         found, end = self._answers.get((key, lane, rank), {}), self._ends.get(rank)
         if end is None:
             return found
@@ -99,10 +97,7 @@ class ControlPlane(Channel):
         return [*self._ends, *(rank for *about, rank in list(self._answers) if about == [key, lane] and rank not in self._ends)]
 
     def ask(self, key: str, lane: int, ranks: Sequence[int], since: float = 0.0) -> None:
-        """Ask far ranks how far they are on a message context, and the neighbours of those that are late with an answer.
-
-        Each is asked at growing intervals, which begin again where it was not asked since a time, on the clock `time.monotonic`.
-        """
+        """Ask far ranks, and the neighbours of those that are late with an answer."""
         now, never = time.monotonic(), (0.0, _AGAIN_S)
         asked_before = [(*self._asked.get((key, lane, rank), never), rank) for rank in dict.fromkeys(ranks) if rank not in self._ends]
         due = (one for one in asked_before if now - one[0] >= one[1] or one[0] < since)
@@ -114,7 +109,7 @@ class ControlPlane(Channel):
                 self._send(one, {"ask": [key, lane, rank]})
 
     def is_silent(self, rank: int) -> bool:
-        """Say whether a rank was asked and nobody has answered for longer than one that runs would take."""
+        """Say whether a rank was asked and has not answered in time."""
         asked = self._unanswered.get(rank) if self.answers_always and rank not in self._ends else None
         return asked is not None and time.monotonic() - asked > _SILENT_S
 
@@ -221,7 +216,7 @@ class ControlPlane(Channel):
             _set_abort_flag(on)
 
     def end(self) -> None:
-        """Send no more: the team's communicator is about to be freed. All ranks call this, and nobody waits."""
+        """Count the messages of all ranks, and send no more."""
         with CONTROL_LOCK:
             if not self._over:
                 control_planes.remove(self)
@@ -229,14 +224,9 @@ class ControlPlane(Channel):
             self._over = True
 
     def has_ended(self) -> bool:
-        """Say whether all ranks have called `end` and nothing is under way any more."""
+        """Say whether all messages of all ranks have come."""
         with CONTROL_LOCK:
             return self._messages.all_came()
-
-
-def plane_of(on: Resources) -> ControlPlane | None:
-    """Return the control plane of a communicator's team; None where all its ranks share memory."""
-    return on.team.channel if isinstance(on.team.channel, ControlPlane) else None
 
 
 def distances(nranks: int) -> list[int]:

@@ -15,9 +15,8 @@ from hpcoll.comm.diagnosis.status_page import STATUS_PAGE
 from hpcoll.comm.diagnosis.watchdog import Watchdog, broadcast_failure
 from hpcoll.comm.plans.signature import Signature
 from hpcoll.comm.requests.call_hooks import BeginningCall, CallHooks, CallOwner, StalledCall
-from hpcoll.comm.status.live_contexts import failure_detectors, live_contexts
-from hpcoll.comm.team.communicator_calls import CommunicatorCalls
-from hpcoll.comm.team.resources import Resources
+from hpcoll.comm.team.bootstrap import failure_detectors
+from hpcoll.comm.team.resources import CommunicatorCalls, Resources, live_contexts
 from hpcoll.runtime.transports.mpi import end_without_barrier, knows_failures
 from hpcoll.selection.config import EVERY_CALL
 
@@ -29,6 +28,7 @@ class Diagnosis(CallHooks):
         self._met: WeakSet[Resources] = WeakSet()
 
     def begins(self, owner: CallOwner | None, call: BeginningCall) -> None:
+        """Raise the failure of another rank; compare calls where that is asked for."""
         if not isinstance(owner, CommunicatorCalls):  # the communicator has no context yet
             STATUS_PAGE.begin()
             return
@@ -47,15 +47,18 @@ class Diagnosis(CallHooks):
             check_call(owner, call)
 
     def stalls(self, call: StalledCall, *, held: bool = True) -> None:
+        """Let the watchdog look at the call."""
         if isinstance(call.owner, CommunicatorCalls):
             call.watchdog = call.watchdog or Watchdog(call.owner.resources, call)
             call.watchdog.look(held=held)
 
     def ends(self, call: StalledCall) -> None:
+        """End the watch."""
         if call.watchdog is not None:
             call.watchdog.end()
 
     def fails(self, owner: CallOwner, error: BaseException, call: StalledCall | None = None) -> None:
+        """Tell all ranks, and write the flight record; raise the error that all ranks raise, where a call of the program's stalled."""
         if not isinstance(owner, CommunicatorCalls):
             return
         on = owner.resources

@@ -17,9 +17,8 @@ from mpi4py import MPI
 from hpcoll.base.files import write_file
 from hpcoll.comm.plans.signature import Signature
 from hpcoll.comm.status.blocked_call import BlockedCall
-from hpcoll.comm.status.live_contexts import live_contexts
 from hpcoll.comm.status.rank_status import RANK_STATUS
-from hpcoll.comm.team.resources import Resources
+from hpcoll.comm.team.resources import Resources, live_contexts
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.selection.config import log
 

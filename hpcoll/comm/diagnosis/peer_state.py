@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 from hpcoll.base.processes import RUNNING, state_of
 from hpcoll.comm.arguments.call import Form
 from hpcoll.comm.arguments.methods import NUMBERS
-from hpcoll.comm.diagnosis.control_plane import Answer, plane_of
 from hpcoll.comm.plans.signature import Signature
 from hpcoll.comm.status.blocked_call import BlockedCall, Status
-from hpcoll.comm.status.live_contexts import live_contexts
 from hpcoll.comm.status.rank_status import RANK_STATUS
-from hpcoll.comm.team.resources import Resources
+from hpcoll.comm.team.channel import Answer
+from hpcoll.comm.team.resources import Resources, live_contexts
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.telemetry.call_log import CallLog, InLibrary
 from hpcoll.runtime.telemetry.status_slots import fitting
@@ -32,7 +31,7 @@ def since_1970(monotonic_s: float) -> float:
 
 
 class Progress(NamedTuple):
-    """How far a rank is with its calls.
+    """The progress of a rank with its calls.
 
     Attributes:
         begun: Number of its latest call.
@@ -67,7 +66,7 @@ class PastCall(NamedTuple):
 
 
 class PeerState:
-    """What a rank knows of its peers on one message context.
+    """The state of a rank's peers on one message context, as far as this rank knows it.
 
     Args:
         on: Resources of the communicator.
@@ -81,11 +80,11 @@ class PeerState:
 
     def __init__(self, on: Resources, log: CallLog) -> None:
         self._on, self.key, self.lane, self.log = on, on.key, log.index, log
-        self._near, self._plane = on.near if len(log.histories) == len(on.near) else {on.rank: 0}, plane_of(on)
+        self._near, self._channel = on.near if len(log.histories) == len(on.near) else {on.rank: 0}, on.team.channel
 
     def known_ranks(self) -> list[int]:
         """Return the ranks of which anything is known, in order."""
-        return sorted({*self._on.near, *(self._plane.heard_of(self.key, self.lane) if self._plane else ())})
+        return sorted({*self._on.near, *self._channel.heard_of(self.key, self.lane)})
 
     def holds_for_all(self, holds: Callable[[int], bool], since: float = 0.0) -> bool:
         """Say whether something is known to hold for all ranks; the first of the others are asked, as in `ask`."""
@@ -101,8 +100,8 @@ class PeerState:
             since: A rank that was not asked since this time, on the clock `time.monotonic`, is asked at once.
         """
         far = [rank for rank in ranks if rank not in self._on.near]
-        if far and self._plane is not None:
-            self._plane.ask(self.key, self.lane, far, since)
+        if far:
+            self._channel.ask(self.key, self.lane, far, since)
 
     def heard_at(self, rank: int) -> float:
         """Return when a rank was last heard, on the clock `time.monotonic`; 0: never, infinity: it is seen in shared memory."""
@@ -126,12 +125,12 @@ class PeerState:
 
     def is_silent(self, rank: int) -> bool:
         """Say whether a rank does not answer though it should."""
-        return rank not in self._on.near and self._plane is not None and self._plane.is_silent(rank)
+        return rank not in self._on.near and self._channel.is_silent(rank)
 
     @property
     def answers_always(self) -> bool:
         """Ranks that share no memory answer while they compute, too."""
-        return self._plane is None or self._plane.answers_always
+        return self._channel.answers_always
 
     @property
     def title(self) -> str:
@@ -227,15 +226,15 @@ class PeerState:
     def failures(self) -> list[BlockedCall]:
         """Return the calls that ranks say have failed on the communicator, the first one first."""
         said = [one for rank in self._on.near for one in self.status(rank).failed]
-        said += [self._plane.failed[self.key]] if self._plane and self.key in self._plane.failed else []
+        said += [self._channel.failed[self.key]] if self.key in self._channel.failed else []
         return sorted((one for one in said if one.key == self.key), key=lambda one: one.order)
 
     def _latest(self, rank: int) -> Answer:
-        return self._plane.latest(self.key, self.lane, rank) if self._plane else {}
+        return self._channel.latest(self.key, self.lane, rank)
 
     def _latest_anywhere(self, rank: int) -> Answer:
         """The latest answer about a rank on whatever message context of the communicator."""
-        return self._plane.latest(self.key, None, rank) if self._plane else {}
+        return self._channel.latest(self.key, None, rank)
 
     def answer(self, rank: int) -> Answer:
         """Return the answer about a rank that shares memory with this one, for those that do not."""

@@ -29,7 +29,7 @@ def activity_text(known: PeerState, rank: int, number: int) -> str:
 
 
 def _activity(known: PeerState, rank: int, number: int) -> str:
-    """What a rank does as far as that is known, or did when it was last heard."""
+    """Return what a rank does as far as that is known, or did when it was last heard."""
     state, status = known.process_state(rank), known.status(rank)
     if state not in (RUNNING, ""):
         return f"is {state}"
@@ -85,12 +85,12 @@ def _links(known: PeerState, rank: int, number: int) -> Iterator[str]:
 
 
 def _of(known: PeerState, ranks: Sequence[int]) -> str:
-    """Whose ranks are named, where it is no communicator of the same ranks of COMM_WORLD."""
+    """Return the communicator whose ranks are named, where its ranks are not the same ones of COMM_WORLD."""
     return "" if known.world_ranks == ranks else f" of {known.title}"
 
 
 def _shortened(parts: list[str]) -> list[str]:
-    """The first and the last of many."""
+    """Return the first and the last of many parts."""
     left_out = len(parts) - 2 * _LINKS
     return [*parts[:_LINKS], f"{left_out} more in between", *parts[-_LINKS:]] if left_out > 1 else parts
 

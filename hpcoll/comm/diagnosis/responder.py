@@ -1,4 +1,4 @@
-"""The thread that answers other ranks' inquiries while the program computes, and how a rank that leaves says so to all of them."""
+"""The thread that answers other ranks' questions while the program computes, and how a rank that leaves says so to all of them."""
 
 import contextlib
 import threading
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from mpi4py import MPI
 
-from hpcoll.comm.diagnosis.control_plane import ControlPlane, control_planes, plane_of
+from hpcoll.comm.diagnosis.control_plane import ControlPlane, control_planes
 from hpcoll.comm.diagnosis.peer_state import answer_about
 from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.comm.team.resources import Resources
@@ -60,8 +60,8 @@ _listener = _Listener()
 def attend(on: Resources) -> None:
     """Let a communicator's ranks ask each other, where some share no memory."""
     with _attending:
-        plane = plane_of(on)
-        if plane is None:
+        plane = on.team.channel
+        if not isinstance(plane, ControlPlane):
             plane = on.team.channel = ControlPlane(on, answer_about)
     _listener.wake()
     plane.add(on)

@@ -23,8 +23,8 @@ _EVERY_S = 1.0  # between two looks at what others do
 _MOST = 8  # ranks that are looked at
 
 
-class Introduction:
-    """The live page of this process, and whom it names there: ranks of its communicators on this host.
+class ProcessStatusPage:
+    """The status page of this process, which names the ranks of its communicators on this host.
 
     Threads that make communicators wait for each other here: until there is a page, and while one writes on it.
     """
@@ -60,7 +60,7 @@ class Introduction:
                 self._write()
 
     def forget(self) -> None:
-        """This process is a fork, which has none of its own; nor the thread of its parent that may have had the lock."""
+        """Start anew: this process is a fork, without a page, and without the thread of its parent that may have had the lock."""
         self.__init__()  # type: ignore[misc]
 
     def _write(self) -> None:
@@ -69,12 +69,12 @@ class Introduction:
         self._page.introduce(Identity(os.getpid(), world.rank, world.size, launcher(), host, self._started, self._peers, program))
 
 
-STATUS_PAGE = Introduction()
+STATUS_PAGE = ProcessStatusPage()
 os.register_at_fork(after_in_child=STATUS_PAGE.forget)
 
 
 class Observations:
-    """Returns for the status page what a call that waits sees: for which ranks it waits, and what these do.
+    """The observations of a call that waits, for the status page: for which ranks it waits, and what these do.
 
     Args:
         on: Resources of its communicator.
@@ -84,11 +84,11 @@ class Observations:
         self._on, self._next, self._seen = on, 0.0, dict[int, tuple[float, str]]()
 
     def of(self, awaits: Sequence[int], doing: Callable[[int], str]) -> dict[str, Any]:
-        """For the live page.
+        """Return the observations.
 
         Args:
-            awaits: For which ranks of the communicator the call waits now.
-            doing: What a rank does, in words; the empty string where that is not known.
+            awaits: Ranks of the communicator for which the call waits now.
+            doing: Returns what a rank does, in words; empty where that is not known.
         """
         world = self._on.team.world_ranks
         now = time.monotonic()
@@ -99,13 +99,13 @@ class Observations:
         return {"for": [world[rank] for rank in awaits], "sees": self._seen}
 
     def _shows_itself(self, rank: int) -> bool:
-        """Whether what a rank does is seen without this one: on its own page, or by what the system says of it."""
+        """Say whether a rank's own page, or the state of its process, shows what it does."""
         known = PeerState(self._on, self._on.message_contexts[0].log)
         status = known.status(rank)
         return bool(status.waits or status.left) or known.process_state(rank) not in (RUNNING, "")
 
     def _since(self, rank: int) -> float:
-        """When a rank last ended a call on the communicator, in seconds since 1970; now, where it is in a blocking one."""
+        """Return when a rank last ended a call on the communicator, in seconds since 1970; now, where it is in a blocking one."""
         blocking, *others = (PeerState(self._on, one.log).progress(rank) for one in self._on.every_message_context())
         if blocking is not None and blocking.begun > blocking.ended:
             return time.time()

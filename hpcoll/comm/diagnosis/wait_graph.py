@@ -12,8 +12,7 @@ from hpcoll.comm.diagnosis.peer_state import PeerState
 from hpcoll.comm.diagnosis.report import activity_text
 from hpcoll.comm.status.blocked_call import IN_LIBRARY, BlockedCall
 from hpcoll.comm.status.call_site import COMMUNICATOR, PROCESS
-from hpcoll.comm.status.live_contexts import live_contexts
-from hpcoll.comm.team.resources import Resources
+from hpcoll.comm.team.resources import Resources, live_contexts
 
 _MOST = 256  # blocked ranks that are looked at
 

@@ -11,7 +11,6 @@ from hpcoll.base.errors import CollectiveTimeout, HpcollError, MismatchError, Pe
 from hpcoll.base.processes import GONE, HOW_GONE
 from hpcoll.comm.arguments.call import written
 from hpcoll.comm.diagnosis import report
-from hpcoll.comm.diagnosis.control_plane import plane_of
 from hpcoll.comm.diagnosis.peer_state import PeerState
 from hpcoll.comm.diagnosis.status_page import Observations
 from hpcoll.comm.diagnosis.wait_graph import BlockedRank, deadlock_text, find_deadlock
@@ -49,7 +48,7 @@ class Watchdog:
         self._on, self._engine, self._form = on, call.engine if call else None, call.form if call else "blocking"
         self._since = time.monotonic() if call is None or call.since is None else call.since
         calls = calls or (call.engine.log if call else None) or on.message_contexts[0].log
-        self._known, self._plane = PeerState(on, calls), plane_of(on)
+        self._known, self._channel = PeerState(on, calls), on.team.channel
         self._number = calls.ncalls if call else calls.ncalls + 1 if what else 0
         self._signature = Signature.unpacked(int(call.engine.state[f.SIGNATURE])) if call else NO_CALL
         self._limit_s = on.config.timeout if call is None or call.limit_s is None else call.limit_s
@@ -97,9 +96,8 @@ class Watchdog:
         self._next_look, self._held = now + _LOOK_S, held
         call = self._blocked()
         RANK_STATUS.wait(self, call, self._observations.of(call.awaits, self._activity))
-        if self._plane is not None:
-            self._plane.serve()
-            self._ask(now, call)
+        self._channel.serve()
+        self._ask(now, call)
         self.raise_remote_failure()
         doubted, self._doubts = self._doubts, self._differs()
         if doubted and self._doubts:  # what is seen once may have been read while it was written
@@ -146,15 +144,13 @@ class Watchdog:
         end = time.monotonic() + most_s
         while not known() and time.monotonic() < end:
             time.sleep(_LOOK_S)
-            if self._plane is not None:
-                self._plane.serve()
+            self._channel.serve()
 
     def _fail(self, kind: type[TransportError], text: str) -> NoReturn:
         """Raise an error, and tell the others; what some rank had told before is raised on all."""
         if self._on.settled is not None:
             raise self._on.settled[0](self._on.settled[1], code=self._code)
-        if self._plane is not None:
-            self._plane.serve()
+        self._channel.serve()
         if not self._known.failures():
             broadcast_failure(self._on, kind, text, self._blocked(), self._known)
         self._wait(lambda: False, _SETTLE_S)  # another may have begun to tell earlier
@@ -186,7 +182,7 @@ class Watchdog:
         return mine is not None and any(not one.alike(mine) for one in others if one is not None)
 
     def _difference(self, lane: int, number: int) -> str:
-        """What each rank called in a call, once they have said so."""
+        """Return what each rank called in a call, once they have said so."""
         known, nranks, now = PeerState(self._on, self._on.team.logs.get(lane, self._known.log)), self._on.nranks, time.monotonic()
         self._wait(lambda: known.holds_for_all(known.is_known, now))
         number = report.first_difference(known, nranks, number)
@@ -250,8 +246,7 @@ def broadcast_failure(
         first: Call of another rank that has failed first, of which this is passed on.
     """
     told = RANK_STATUS.fail(kind.__name__, text, call or BlockedCall(on.key, 0, 0, "", on.title), first)
-    plane = plane_of(on)
-    if told is not None and plane is not None:
-        plane.broadcast_failure(told)
+    if told is not None:
+        on.team.channel.broadcast_failure(told)
     for log_of_calls in ([known.log] if known else []) + [one.log for one in on.every_message_context()]:
         log_of_calls.set_abort_flag(on.rank)

@@ -1,4 +1,4 @@
-"""Requests of ours that are done when one of the MPI library's is, for those who need more done then than the library does."""
+"""Requests that are done when one of the MPI library's is, and a piece of work after it."""
 
 import os
 from collections.abc import Callable
@@ -26,14 +26,15 @@ def chain(
     rank: int, what: str, posted: MPI.Request, make: Callable[[Operation], MPI.Grequest], *, status: MPI.Status | None = None,
     finish: Callable[[], None] | None = None, report: Callable[[MPI.Status], None] | None = None,
 ) -> MPI.Grequest:  # fmt: skip
-    """A request that is done when another one is.
+    """Return a request that is done when another one is.
 
     Args:
-        rank: Of this process, for texts; ``what`` it is.
+        rank: Rank of this process, for texts.
+        what: Name of the request, for texts.
         posted: The library's request.
         make: Makes the request of an operation.
-        status: Room for what is told of ``posted``.
-        finish: What remains to be done then.
+        status: Status of ``posted``, which is written at its end.
+        finish: Work that remains to be done then.
         report: Tells a status what came.
     """
     collect()
@@ -48,7 +49,7 @@ def chain(
 
 @cache
 def _plan(what: str) -> Plan:
-    """A program of one operation, which tests a request of the MPI library's."""
+    """Return the plan of one operation, which tests a request of the MPI library's."""
     row = np.zeros((1, NCOLUMNS), np.int64)
     row[0, 0] = Code.WAIT
     program = Program(row, np.zeros((0, 2), np.int64), np.array([[0, 1, 0]], np.int64), 1, 0, 0, 0, 0)

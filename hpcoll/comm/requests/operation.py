@@ -1,4 +1,4 @@
-"""Collectives in flight: each a slot of the table that the helper thread goes through, moved also by whoever waits."""
+"""Collectives in flight: each is a slot of the table that the progress thread goes through; whoever waits moves them, too."""
 
 import math
 import threading
@@ -11,6 +11,7 @@ from hpcoll.comm.arguments.call import Call, Form
 from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.requests.call_hooks import CallOwner, StalledCall, hooks
 from hpcoll.comm.requests.progress_thread import MAX_SLOTS, board, boards, can_be_helped
+from hpcoll.comm.requests.watchdog_thread import WatchdogThread, Watched
 from hpcoll.comm.status.call_site import in_words, place_of_caller
 from hpcoll.runtime.engine.entry import ACTIVATE, WAIT, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
@@ -33,7 +34,8 @@ def abandon(engine: HostEngine, call: Call | None, *keep: object) -> None:
     5.0.11 takes it out of its list of receives twice.
 
     Args:
-        engine, call: That ran it, and what it ran, if that was described.
+        engine: Engine that ran the collective.
+        call: The call, if it was described.
         keep: Whatever else owns the caller's memory.
     """
     _abandoned.append((engine, call, keep))
@@ -47,21 +49,24 @@ def _on_gpu(call: Call | None) -> bool:
     return call is not None and call.exported is not None
 
 
-class Operation:
-    """One run of a collective that is in flight.
+class Operation(Watched):
+    """A run of a collective that is in flight.
 
     Attributes:
-        over: Why what is in flight stays there: MPI is finalised, or this process a fork; the empty string before that.
-        dropped: Nobody will wait for it; ``ended``: it ended in its first turns.
-        begun, called_at: When, on the clock `time.monotonic`, and where the program called.
+        over: Why nothing in flight moves any more: MPI is finalised, or this process is a fork; empty before that.
+        dropped: Nobody will wait for it.
+        ended: It ended in its first turns.
+        called_at: Where the program called.
 
     Args:
-        context: Its communicator's.
-        plan, message_context, engine: What runs.
-        call: Addresses, what keeps them valid, and what remains to be done at the end.
+        context: Owner of the call.
+        plan: Plan by which it runs.
+        message_context: Message context on which it runs.
+        engine: Engine that runs it.
+        call: Addresses, their owners, and the work that remains at the end.
         release: Called when the engine is free again.
         limit_s: Seconds that it may take from now on; None: see `hpcoll.comm.diagnosis.watchdog.Watchdog`.
-        form: In which it was called.
+        form: Form in which the program called.
     """
 
     over = ""
@@ -86,16 +91,12 @@ class Operation:
 
     def register(self) -> None:
         """Be among the operations that are looked after. A signal's handler may leave this; then it is to be broken off."""
-        self.board.operations[self._slot] = self
-        if not self.board.watch_thread.awake:
-            self.board.watch_thread.wake()
+        _in_flight[self._slot] = self
+        if not _watchdog_thread.awake:
+            _watchdog_thread.wake()
 
     def look(self, waited_for: Sequence[Any] = ()) -> None:
-        """See whether it is to be given up; called by a thread that watches, or by who waits where no thread can.
-
-        Args:
-            waited_for: Requests for which the program waits in the MPI library.
-        """
+        """See whether it is to be given up; called by the watchdog thread, or by whoever waits where no thread can."""
         with self._looking:
             self._look(self._held or any(getattr(one, "_operation", None) is self for one in waited_for))
             if self.state == progress.ENDED_WELL:  # it waits no more, though nobody may have asked yet
@@ -137,11 +138,11 @@ class Operation:
         """Let it be given turns.
 
         Args:
-            handle: Of the generalized request to complete at the end.
+            handle: Handle of the generalized request to complete at the end.
             begun: Its first turns were already given.
         """
         tickets = self.message_context.tickets
-        slot = self.board.slots[self._slot]  # whose OWNER may still be the helper, on its way out of the last operation
+        slot = self.board.slots[self._slot]  # whose OWNER may still be the progress thread, on its way out of the last operation
         self.board.help()
         slot[progress.STATE], slot[progress.ENGINE] = progress.FREE, self.engine.address
         slot[progress.TICKETS : progress.OUTPUT + 1] = tickets.ctypes.data, tickets[1], handle, self.call.send, self.call.recv
@@ -152,14 +153,14 @@ class Operation:
         call_compiled(ACTIVATE, self.board.address, self._slot, progress.RUNNING if begun else progress.QUEUED, 0)
 
     def break_off(self, error: BaseException) -> None:
-        """What a signal's handler raised before it was given turns: it never ends, and its communicator cannot be used any more.
+        """Close the communicator after a signal's handler has raised before the operation was given turns: it never ends.
 
         Nobody will wait for one that has ended by then, or goes on.
         """
         self.dropped = True
         if self.state == progress.FREE:
             self._finished = True
-            self.board.operations.pop(self._slot, None)
+            _in_flight.pop(self._slot, None)
             self.board.free.append(self._slot)
             try:
                 self.context.interrupted(self.title, error)
@@ -167,13 +168,13 @@ class Operation:
                 abandon(self.engine, self.call)
 
     def end_at_once(self, *, failed: bool) -> None:
-        """It has ended in its first turns."""
+        """Note that it has ended in its first turns."""
         self.ended = True
         self.board.slots[self._slot, progress.STATE] = progress.ENDED_BADLY if failed else progress.ENDED_WELL
 
     @property
     def title(self) -> str:
-        """What it is, for texts."""
+        """Name of the collective, for texts."""
         return self.plan.named(self.call.count)
 
     @property
@@ -200,7 +201,7 @@ class Operation:
             self._held = False
 
     def test(self) -> bool:
-        """Give one turn; whether it has ended."""
+        """Give one turn, and say whether it has ended."""
         return self._finished or call_compiled(WAIT, self.board.address, self._slot, 1, 1) >= progress.ENDED_WELL
 
     def finish(self) -> None:
@@ -216,13 +217,13 @@ class Operation:
             raise error
 
     def end(self) -> None:
-        """`finish` for the first time, but leave an error for whoever waits."""
+        """Finish it for the first time, but leave an error for whoever waits."""
         failed = self.state == progress.ENDED_BADLY
         if failed:
             self.look()
         self._finished = True
         self.board.slots[self._slot, progress.STATE] = progress.FREE
-        self.board.operations.pop(self._slot, None)
+        _in_flight.pop(self._slot, None)
         self.board.free.append(self._slot)
         try:
             if failed:
@@ -239,7 +240,7 @@ class Operation:
             self._release()
 
     def named(self, error: Exception) -> Exception:
-        """The error with where it happened; its communicator cannot be used any more."""
+        """Return the error with where it happened; its communicator cannot be used any more."""
         try:
             self.context.interrupted(self.title, error)
         except Exception as named:
@@ -247,8 +248,12 @@ class Operation:
         return error
 
 
+_in_flight: dict[int, Operation] = {}  # by slot
+_watchdog_thread = WatchdogThread(lambda: list(_in_flight.values()))
+
+
 def hurry(message_context: MessageContext, wait_policy: WaitPolicy) -> bool:
-    """Give turns, for a short while, to what is in flight on a message context; whether it has ended."""
+    """Give turns, for a short while, to what is in flight on a message context, and say whether it has ended."""
     yields_after = _SHORT_WHILE if wait_policy.stays > _SHORT_WHILE else _YIELDS_AFTER
     call_compiled(WAIT, board().address, message_context.last, _SHORT_WHILE, yields_after)
     return message_context.idle
@@ -256,14 +261,13 @@ def hurry(message_context: MessageContext, wait_policy: WaitPolicy) -> bool:
 
 def collect() -> None:
     """Finish operations that ended without anybody waiting for them."""
-    if boards:
-        for operation in list(boards[0].operations.values()):
-            if operation.state >= progress.ENDED_WELL and operation.dropped:
-                operation.end()
+    for operation in list(_in_flight.values()):
+        if operation.state >= progress.ENDED_WELL and operation.dropped:
+            operation.end()
 
 
-def stop_helper() -> None:
-    """End the helper before MPI does, whose requests it must not complete then; wait only a moment: MPI_Finalize may hold what it needs."""
+def stop_progress_thread() -> None:
+    """End the progress thread before MPI ends; wait only a moment, because MPI_Finalize may hold it up."""
     Operation.over = "MPI is finalised"
     for one in boards:
         one.stop(_FINALIZE_S)
@@ -271,14 +275,14 @@ def stop_helper() -> None:
 
 def give_up_all(context: CallOwner, error: TransportError) -> None:
     """End all operations of a communicator; who waits for one of them gets the error."""
-    for operation in [one for one in boards[0].operations.values() if one.context is context] if boards else ():
+    for operation in [one for one in _in_flight.values() if one.context is context]:
         operation.give_up(error)
 
 
-def drain(context: CallOwner, limit_s: float = math.inf) -> bool:
-    """Wait for all operations of a communicator that is about to be freed, for so long at most each; whether they have ended."""
-    for operation in [one for one in boards[0].operations.values() if one.context is context] if boards else ():
-        if not operation.wait(limit_s=limit_s):
+def drain(context: CallOwner, limit_s: float | None = None) -> bool:
+    """Wait for all operations of a communicator that is about to be freed, and say whether they have ended within so long each."""
+    for operation in [one for one in _in_flight.values() if one.context is context]:
+        if not operation.wait(limit_s=math.inf if limit_s is None else limit_s):
             return False
         operation.end()
     return True

@@ -11,12 +11,12 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 from mpi4py import MPI
 
 from hpcoll.comm.requests.operation import Operation
-from hpcoll.comm.requests.request import Request, failed, let_mpi_move, nothing, query
+from hpcoll.comm.requests.request import Make, Request, failed, let_mpi_move, nothing, query
 from hpcoll.comm.status.call_site import place_of_caller, standing_in
 
 _SOON_S = 5e-4  # after which a thread begins what the program has not
@@ -26,13 +26,15 @@ class PendingStart:
     """A call that has yet to begin.
 
     Args:
-        begin: Begins it on the context of its communicator; it is given `make`.
+        begin: Begins it once its communicator has a context; it is given `make`.
 
     Attributes:
-        begun: It has, or cannot; ``error`` says why not.
+        place: Where the program called.
+        begun: It has begun, or cannot.
+        error: Why it cannot.
     """
 
-    def __init__(self, begin: Callable[[Any, Callable[[Operation], MPI.Grequest]], object]) -> None:
+    def __init__(self, begin: Callable[[Make], object]) -> None:
         self._begin, self.place, self._called = begin, place_of_caller(), time.monotonic()
         self.grequest = MPI.Grequest.Start(_query, nothing, nothing, (self,))
         self.operation: Operation | None = None
@@ -40,7 +42,7 @@ class PendingStart:
         self.request: Callable[[], PendingRequest | None] = lambda: None
 
     def make(self, operation: Operation) -> MPI.Grequest:
-        """The request of the operation that runs it."""
+        """Return the request of the operation that runs it."""
         request = self.request()
         self.operation, operation.begun, operation.called_at = operation, self._called, self.place
         operation.dropped = request is None
@@ -48,11 +50,11 @@ class PendingStart:
             request._operation = operation
         return self.grequest
 
-    def run(self, context: Any) -> None:
+    def run(self) -> None:
         """Begin it."""
         with standing_in(self.place):
             try:
-                self._begin(context, self.make)
+                self._begin(self.make)
             except Exception as error:
                 self.fail(error)
         self.begun = True
@@ -65,7 +67,7 @@ class PendingStart:
 
 
 def _query(status: MPI.Status, start: PendingStart) -> None:
-    """As `hpcoll.comm.requests.request.query`."""
+    """Answer the MPI library, as `hpcoll.comm.requests.request.query`."""
     if start.operation is not None:
         query(status, start.operation)
     elif start.error is not None:
@@ -77,22 +79,25 @@ class PendingRequest(Request):
     """The request of a call that has yet to begin, or has begun since."""
 
     _start: PendingStart
-    _comm: Any
+    _come: Callable[[], object]
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
+        """Come to the first use of the communicator, and wait as `Request.Wait`."""
         self._refuse_at_the_end()
         if not self._start.begun:
             with contextlib.suppress(Exception):  # which is raised below
-                self._comm._context  # noqa: B018
+                self._come()
         return super().Wait(status)
 
     def ended_within(self, limit_s: float) -> bool:
+        """Say whether it ends within so many seconds, the first use of the communicator among them."""
         end = time.monotonic() + limit_s
         while not self._start.begun and time.monotonic() < end:
             time.sleep(_SOON_S)
         return self._start.begun and super().ended_within(max(0.0, end - time.monotonic()))
 
     def Test(self, status: MPI.Status | None = None) -> bool:
+        """Say whether it has begun and is done."""
         if not self._start.begun:
             self._refuse_at_the_end()
             let_mpi_move()
@@ -119,13 +124,13 @@ class PendingStarts:
         self._waiting, self._changing, self._over = deque[PendingStart](), threading.Lock(), False
 
     def add(self, start: PendingStart) -> bool:
-        """One more; False where there is a context by now, on which it may begin at once."""
+        """Add a call; return False where there is a context by now, on which it may begin at once."""
         with self._changing:
             if not self._over:
                 self._waiting.append(start)
             return not self._over
 
-    def begin(self, context: Any) -> None:
+    def begin(self) -> None:
         """Begin all, now that there is a context."""
         while True:
             with self._changing:
@@ -133,33 +138,35 @@ class PendingStarts:
                 if self._over:
                     return
                 start = self._waiting[0]
-            start.run(context)
+            start.run()
             self._waiting.popleft()
 
     def fail(self, error: BaseException) -> None:
-        """There is no context."""
+        """Leave an error for all that wait: there is no context."""
         with self._changing:
             for start in self._waiting:
                 start.fail(error)
             self._waiting.clear()
 
-    @property
-    def place(self) -> Any:
-        """Where the program called the first of them."""
-        return next((start.place for start in list(self._waiting)), None)
+    def come(self, come: Callable[[], object]) -> None:
+        """Come to the first use in this thread, if nobody has; who waits is told of an error."""
+        first = next(iter(list(self._waiting)), None)
+        if first is not None:
+            with contextlib.suppress(Exception), standing_in(first.place):
+                come()
 
 
 class _Starter:
     """The thread that sees to calls which the program leaves alone."""
 
     def __init__(self) -> None:
-        self._left: deque[Any] = deque()
+        self._left = deque[tuple[PendingStarts, Callable[[], object]]]()
         self._some, self._starting = threading.Event(), threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def leave(self, comm: Any) -> None:
-        """Begin the calls of a communicator soon, if nobody else has."""
-        self._left.append(comm)
+    def leave(self, starts: PendingStarts, come: Callable[[], object]) -> None:
+        """Begin the calls of a communicator soon, if nobody else has; ``come`` comes to its first use."""
+        self._left.append((starts, come))
         if self._thread is None:
             with self._starting:
                 if self._thread is None:
@@ -173,28 +180,30 @@ class _Starter:
             self._some.clear()
             time.sleep(_SOON_S)
             while self._left:
-                comm = self._left.popleft()
-                if "_context" not in vars(comm):  # each by itself: ranks may come to them in another order
-                    threading.Thread(target=_come, args=(comm,), name="hpcoll-first-use", daemon=True).start()
-
-
-def _come(comm: Any) -> None:
-    with contextlib.suppress(Exception), standing_in(vars(comm)["_starts"].place):  # who waits is told
-        comm._context  # noqa: B018
+                starts, come = self._left.popleft()
+                # each in a thread of its own: ranks may come to them in another order
+                threading.Thread(target=starts.come, args=(come,), name="hpcoll-first-use", daemon=True).start()
 
 
 _starter = _Starter()
 
 
-def defer(comm: Any, what: str, begin: Callable[[Any, Callable[[Operation], MPI.Grequest]], object]) -> PendingRequest | None:
-    """The request of a call on a communicator without a context, and what that is; None where it has one by now."""
-    starts, start = vars(comm).setdefault("_starts", PendingStarts()), PendingStart(begin)
+def defer(starts: PendingStarts, come: Callable[[], object], what: str, begin: Callable[[Make], object]) -> PendingRequest | None:
+    """Return the request of a call on a communicator without a context; None where it has one by now.
+
+    Args:
+        starts: Calls of the communicator that have yet to begin.
+        come: Comes to the first use of the communicator, which begins them.
+        what: Name of the call, for texts.
+        begin: Begins the call, as of `PendingStart`.
+    """
+    start = PendingStart(begin)
     request = PendingRequest(start.grequest)
-    request._start, request._comm, request._what, start.request = start, comm, what, weakref.ref(request)
+    request._start, request._come, request._what, start.request = start, come, what, weakref.ref(request)
     if not starts.add(start):
         start.begun = True
         start.grequest.Complete()
         MPI.Grequest.Wait(request)
         return None
-    _starter.leave(comm)
+    _starter.leave(starts, come)
     return request

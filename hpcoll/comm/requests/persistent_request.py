@@ -23,7 +23,7 @@ _NULL = handle(MPI.REQUEST_NULL)
 
 
 def _released(plan: Plan, message_context: MessageContext, engine: HostEngine, give_back: Callable[[], None]) -> None:
-    """A persistent request is gone: others may have what it ran on, if it does not run."""
+    """Give back engine and message context of a persistent request that is gone, if it does not run."""
     if not message_context.idle:
         return
     engine.bind_request(0, 0, 0, MPI._sizeof(MPI.REQUEST_NULL))
@@ -32,7 +32,7 @@ def _released(plan: Plan, message_context: MessageContext, engine: HostEngine, g
 
 
 class PersistentRequest(CollectiveRequest, MPI.Prequest):
-    """A collective that is planned once and started again and again.
+    """A persistent request: a collective that is planned once and started again and again.
 
     A start whose peers are there runs a short message to its end at once; `Wait` then costs next to nothing. Between `Start` and the end,
     ``MPI.Request.Waitall``, ``Testsome`` and the like take the request too; ``MPI.Prequest.Startall`` does not: start each.
@@ -121,12 +121,14 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
             raise
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
+        """Return when the collective is done, as `CollectiveRequest.Wait`."""
         if self._operation is None:  # it has ended in `Start`
             self._cell[0] = _NULL
             return True
         return super().Wait(status)
 
     def Test(self, status: MPI.Status | None = None) -> bool:
+        """Say whether the collective is done."""
         return super().Test(status) if self._operation else self.Wait(status)
 
     def Free(self) -> None:

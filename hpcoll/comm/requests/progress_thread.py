@@ -1,6 +1,6 @@
-"""The helper thread that moves collectives in flight, and the table of these.
+"""The progress thread that moves collectives in flight, and the table of these.
 
-The helper runs compiled code without the GIL; it needs an MPI library that lets several threads call it (``MPI_THREAD_MULTIPLE``, which
+The thread runs compiled code without the GIL; it needs an MPI library that lets several threads call it (``MPI_THREAD_MULTIPLE``, which
 mpi4py asks for). With less, the MPI library's own collectives serve; what it does not have moves when its request is tested or
 waited for.
 """
@@ -11,12 +11,10 @@ import ctypes
 import functools
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.comm.requests.watchdog_thread import WatchThread
 from hpcoll.runtime.engine.c_library import function_address
 from hpcoll.runtime.engine.entry import HOLD, LET_GO, SERVE, call_compiled
 from hpcoll.runtime.program import progress_fields as progress
@@ -24,12 +22,12 @@ from hpcoll.runtime.transports.mpi import library
 from hpcoll.selection.config import log
 
 MAX_SLOTS = 1024
-CONTROL_LOCK = threading.RLock()  # of the thread that sends or takes in messages of `hpcoll.comm.diagnosis.control_messages`
+CONTROL_LOCK = threading.RLock()  # of the thread that sends or receives control messages
 _SEMAPHORE_NBYTES = 64
 
 
 class Board:
-    """The process's table of operations (`hpcoll.runtime.engine.compiled.progress`)."""
+    """The table of this process's operations (`hpcoll.runtime.engine.compiled.progress`)."""
 
     def __init__(self) -> None:
         self.words = np.zeros(progress.SLOTS + progress.SLOT * MAX_SLOTS, np.int64)
@@ -41,13 +39,11 @@ class Board:
         for name in ("sem_wait", "sem_post", "sched_yield", "usleep", "clock_gettime"):
             self.words[getattr(progress, name.upper())] = function_address(name)
         self.free = list(range(MAX_SLOTS - 1, -1, -1))
-        self.operations: dict[int, Any] = {}
-        self.watch_thread = WatchThread(lambda: list(self.operations.values()))
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
 
     def help(self) -> None:
-        """Start the helper, once."""
+        """Start the progress thread, once."""
         if self._thread is not None:
             return
         with self._starting:
@@ -59,7 +55,7 @@ class Board:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """No other thread of hpcoll's is in the MPI library meanwhile: none advances operations, and none reads or sends letters."""
+        """Keep other threads of hpcoll's out of the MPI library: none moves operations, and none reads or sends control messages."""
         with CONTROL_LOCK:
             held = call_compiled(HOLD, self.address, 0, 0, 0)
             try:
@@ -68,7 +64,7 @@ class Board:
                 call_compiled(LET_GO, self.address, held, 0, 0)
 
     def stop(self, seconds: float | None = None) -> None:
-        """End the helper; wait for that, for so long at most."""
+        """End the progress thread; wait for that, for so long at most."""
         self.words[progress.STOP] = 1
         _post(self.words)
         if self._thread is not None and self._thread.is_alive():
@@ -81,7 +77,7 @@ def _post(words: np.ndarray) -> None:
 
 @functools.lru_cache(maxsize=1)
 def can_be_helped() -> bool:
-    """Whether the MPI library lets a helper thread call it; where not, that is said once."""
+    """Say whether the MPI library lets a progress thread call it; where not, log that once."""
     helped = MPI.Query_thread() == MPI.THREAD_MULTIPLE
     if not helped:
         log.warning(
@@ -95,7 +91,7 @@ boards: list[Board] = []
 
 
 def board() -> Board:
-    """The table, made when first asked for."""
+    """Return the table, made when first asked for."""
     if not boards:
         boards.append(Board())
     return boards[0]

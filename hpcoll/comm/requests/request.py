@@ -20,13 +20,13 @@ from hpcoll.runtime.transports.mpi import handle
 
 
 def say_nothing(status: MPI.Status) -> None:
-    """What the MPI library is told of a collective that is done."""
+    """Tell the MPI library the status of a collective that is done."""
     status.Set_elements(MPI.BYTE, 0)
     status.Set_cancelled(False)
 
 
 def query(status: MPI.Status, operation: Operation) -> None:
-    """Called by the MPI library when a generalized request has completed and somebody waits or tests."""
+    """Answer the MPI library when a generalized request has completed and somebody waits or tests."""
     (operation.call.report or say_nothing)(status)
     try:
         operation.finish()
@@ -35,12 +35,12 @@ def query(status: MPI.Status, operation: Operation) -> None:
 
 
 def failed(error: BaseException) -> MPI.Exception:
-    """What the MPI library is told of an error: a code alone."""
+    """Return the error as the MPI library is told it: a code alone."""
     return MPI.Exception((error.code if isinstance(error, TransportError) else 0) or MPI.ERR_OTHER)
 
 
 def nothing(*arguments: object) -> None:
-    """Nothing is freed with a request, and a collective cannot be cancelled."""
+    """Do nothing: nothing is freed with a request, and a collective cannot be cancelled."""
 
 
 @cache
@@ -49,17 +49,17 @@ def _never() -> MPI.Grequest:
 
 
 def let_mpi_move() -> None:
-    """Enter the library: a peer may be late because its own message to this rank moves only then. Asks for what never completes."""
+    """Enter the library, asking for what never completes: a peer may be late because its message to this rank moves only then."""
     _never().Get_status()
 
 
 def is_eager(call: Call, engine: HostEngine) -> bool:
-    """Whether who starts it makes its first turns, perhaps all of them."""
+    """Say whether whoever starts a call makes its first turns, perhaps all of them."""
     return call.exported is None and call.start is None and call.nbytes <= engine.wait_policy.eager
 
 
 class CollectiveRequest(MPI.Request):
-    """What requests of both kinds do alike, while an operation is theirs."""
+    """The common part of non-blocking and persistent requests, while an operation is theirs."""
 
     _operation: Operation | None = None
     _what = "a collective"
@@ -80,18 +80,18 @@ class CollectiveRequest(MPI.Request):
             raise ArgumentError(f"{self._what} in flight cannot be waited for: {Operation.over}")
 
     def ended_within(self, limit_s: float) -> bool:
-        """Whether the collective ends within so many seconds, so that `Wait` will return at once."""
+        """Say whether the collective ends within so many seconds, so that `Wait` will return at once."""
         return self._operation is None or self._operation.wait(let_mpi_move, limit_s)
 
     def give_up(self, error: Exception) -> str:
-        """Refuse further use of the communicator, because of this collective; returns what it is, for texts."""
+        """Refuse further use of the communicator, because of this collective, and return its name, for texts."""
         if self._operation is None:
             return "a collective that has ended"
         self._operation.named(error)
         return self._operation.title
 
     def Test(self, status: MPI.Status | None = None) -> bool:
-        """Whether the collective is done; raises as `Wait`."""
+        """Say whether the collective is done; raises as `Wait`."""
         self._refuse_at_the_end()
         if self._operation is None or self._operation.test():
             return self._end(status)
@@ -108,15 +108,15 @@ class CollectiveRequest(MPI.Request):
         return True
 
     def wait(self, status: MPI.Status | None = None) -> Any:
-        """As `Wait`; there is no object to return."""
+        """Wait as `Wait`; there is no object to return."""
         self.Wait(status)
 
     def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
-        """As `Test`."""
+        """Test as `Test`; there is no object to return."""
         return self.Test(status), None
 
     def Cancel(self) -> None:
-        """Refused: MPI has no cancelling of collectives."""
+        """Refuse: MPI has no cancelling of collectives."""
         raise ArgumentError(f"{self._what} in flight cannot be cancelled: wait for it")
 
     cancel = Cancel
@@ -136,13 +136,13 @@ class Request(CollectiveRequest, MPI.Grequest):
 
     @classmethod
     def of(cls, operation: Operation) -> "Request":
-        """That of an operation."""
+        """Return the request of an operation."""
         request = cls(MPI.Grequest.Start(query, nothing, nothing, (operation,)))
         request._operation = operation
         return request
 
     def Free(self) -> None:
-        """Refused while the collective runs: MPI wants it waited for."""
+        """Free it; refused while the collective runs: MPI wants it waited for."""
         if self._operation is not None and self._operation.state < progress.ENDED_WELL:
             raise ArgumentError(f"{self._what} in flight cannot be freed: wait for it")
         super().Free()
@@ -154,7 +154,7 @@ Make: TypeAlias = Callable[[Operation], MPI.Grequest]
 def start(
     context: CallOwner, on: MessageContext, plan: Plan, call: Call, make: Make = Request.of, limit_s: float | None = None
 ) -> tuple[MPI.Grequest, HostEngine]:  # fmt: skip
-    """Let a collective run on a message context, for so long at most; ``make`` makes the request."""
+    """Start a collective on a message context, for so long at most; ``make`` makes the request. Return the request and the engine."""
     engine = plan.take(on, call)
     if call.start is not None:
         call.start(engine)
@@ -163,12 +163,12 @@ def start(
 
 
 def begin(message_context: MessageContext, engine: HostEngine, send: int, recv: int) -> int | None:
-    """How the first turns ended; None where others are before it."""
+    """Give the first turns, and return how they ended; None where others are before it."""
     return call_compiled(START, engine.address, send, recv, 0) if message_context.idle else None
 
 
 def refused(context: CallOwner, plan: Plan, engine: HostEngine, call: Call, error: ArgumentError) -> None:
-    """A collective that has begun cannot be in flight: its communicator cannot be used any more."""
+    """Close the communicator: a collective has begun that cannot be in flight."""
     try:
         context.interrupted(plan.named(call.count), error)
     finally:
@@ -176,14 +176,14 @@ def refused(context: CallOwner, plan: Plan, engine: HostEngine, call: Call, erro
 
 
 def _no_turns() -> None:
-    """No turns: the helper thread gives them all."""
+    """Give no turns: the progress thread gives them all."""
 
 
 def launch(
     context: CallOwner, message_context: MessageContext, plan: Plan, call: Call, engine: HostEngine, first: Callable[[], int | None],
     make: Make = Request.of, limit_s: float | None = None, begun: bool = False,
 ) -> MPI.Grequest:  # fmt: skip
-    """The request of a collective; ``first`` gives the first turns and says how they ended, None where others are before it.
+    """Return the request of a collective; ``first`` gives the first turns and says how they ended, None where others are before it.
 
     Raises:
         ArgumentError: too many are in flight. Where this one has ``begun``, without being known to be one, the others are told.

@@ -1,4 +1,4 @@
-"""Which requests the program waits for in the MPI library's `MPI.Request.Waitall`, as far as its source says.
+"""The requests for which the program waits in the MPI library's `MPI.Request.Waitall`, as far as its source says.
 
 The library's waits know nothing of hpcoll, and tell it nothing. But a thread of Python that waits in one stands at the call, in its
 innermost frame, whose source and variables can be read.
@@ -19,12 +19,12 @@ _FRAMES_AND_OURS = 4  # references to a frame's variables: of the frame, of a lo
 
 
 def waited_for() -> list[Any]:
-    """Requests for all of which some thread waits; none where that is not known, as before Python 3.11."""
+    """Return requests for all of which some thread waits; none where that is not known, as before Python 3.11."""
     return [one for frame in list(sys._current_frames().values()) for one in _requests(frame)]
 
 
 def _requests(frame: FrameType) -> list[Any]:
-    """Those of the call at which a frame is, if it is one of Waitall."""
+    """Return the requests of the call at which a frame is, if it is one of Waitall."""
     text = _source(frame)
     if "aitall" not in text:
         return []
@@ -40,7 +40,7 @@ def _requests(frame: FrameType) -> list[Any]:
 
 
 def _source(frame: FrameType) -> str:
-    """Of the instruction that a frame executes, if it is on one line or several whole ones; empty where it is not known."""
+    """Return the source of the instruction that a frame executes, if it is on one line or several whole ones; else the empty string."""
     positions = getattr(frame.f_code, "co_positions", None)
     first, last, begin, end = next(islice(positions(), frame.f_lasti // 2, None), (None,) * 4) if positions else (None,) * 4
     if not first or not last or begin is None or end is None:
@@ -55,7 +55,7 @@ def _source(frame: FrameType) -> str:
 
 @contextmanager
 def _variables(frame: FrameType) -> Iterator[Mapping[str, Any]]:
-    """Those of a frame. Before Python 3.13 they are a copy, which stays with a function's frame unless it is emptied."""
+    """Give a frame's variables. Before Python 3.13 they are a copy, which stays with a function's frame unless it is emptied."""
     local = frame.f_locals
     try:
         yield ChainMap(local, frame.f_globals)
@@ -66,7 +66,7 @@ def _variables(frame: FrameType) -> Iterator[Mapping[str, Any]]:
 
 
 def _value(node: ast.expr, variables: Mapping[str, Any]) -> Any:
-    """Of an expression that nothing needs to run for: names, attributes that objects have themselves, and lists of these."""
+    """Return the value of an expression for which nothing needs to run: names, objects' own attributes, and lists of these."""
     if isinstance(node, ast.Name):
         return variables[node.id]
     if isinstance(node, ast.Attribute):

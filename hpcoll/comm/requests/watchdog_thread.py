@@ -1,4 +1,4 @@
-"""A thread that looks after collectives in flight which do not end, whatever the program waits in: the MPI library's own waits do not look.
+"""The watchdog thread looks after collectives in flight that do not end, also while the program waits in the MPI library's own waits.
 
 It wakes only while something is in flight that has been so for a while.
 """
@@ -7,38 +7,46 @@ import atexit
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from hpcoll.comm.requests.waitall_frames import waited_for
 from hpcoll.selection.config import log
 
 _FIRST_S, _EVERY_S = 0.2, 0.05  # until the first look at what is new, and between looks
 _END_S = 0.5
 
 
-class Looked(Protocol):
-    """What the thread needs of an operation."""
+class Watched:
+    """An operation in flight, as the watchdog thread sees it.
+
+    Attributes:
+        begun: When the program called, on the clock `time.monotonic`.
+    """
 
     begun: float
 
-    def look(self, waited_for: Sequence[Any]) -> None:
-        """See whether it is to be given up; for which requests the program waits where these do not know it."""
+    def look(self, waited_for: Sequence[Any] = ()) -> None:
+        """See whether it is to be given up.
+
+        Args:
+            waited_for: Requests for which the program waits in the MPI library.
+        """
+        raise NotImplementedError
 
 
-class WatchThread:
-    """Looks after operations in flight.
+class WatchdogThread:
+    """The thread that looks after operations in flight.
 
     Args:
-        operations: Gives those there are.
+        operations: Returns the operations that are in flight.
     """
 
-    def __init__(self, operations: Callable[[], list[Looked]]) -> None:
+    def __init__(self, operations: Callable[[], Sequence[Watched]]) -> None:
         self._operations, self._something, self._ends = operations, threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="hpcoll-watch", daemon=True)
         self.awake, self._starting = False, threading.Lock()
 
     def wake(self) -> None:
-        """Something is in flight; to be called while `awake` is not set."""
+        """Begin to look: something is in flight. Called while `awake` is not set."""
         self.awake = True
         try:
             with self._starting:
@@ -68,12 +76,14 @@ class WatchThread:
                     self.wake()
 
     def _until_first(self) -> float:
-        """Seconds until what has been in flight for longest is to be looked at."""
+        """Return the seconds until what has been in flight for longest is to be looked at."""
         now = time.monotonic()
         return max(_EVERY_S, _FIRST_S - max((now - one.begun for one in self._operations()), default=0.0))
 
     def _looks(self) -> bool:
-        """Look at what has been in flight for long; whether there is any."""
+        """Look at what has been in flight for long; return whether there is any."""
+        from hpcoll.comm.requests.waitall_frames import waited_for  # parses source, for calls that take long alone
+
         old = [one for one in self._operations() if time.monotonic() - one.begun > _FIRST_S]
         requests = waited_for() if old else []
         for one in old:

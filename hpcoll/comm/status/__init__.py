@@ -1,1 +1,1 @@
-"""What this process says of itself: which call it is in, where the program made it, and that it leaves."""
+"""The status of this process: which call it is in, where the program made it, and that it leaves."""

@@ -67,7 +67,7 @@ class BlockedCall:
 
 @dataclass(frozen=True)
 class Status:
-    """What a rank says of itself.
+    """The status of a rank, as it tells it.
 
     Attributes:
         waits: Calls in which it waits.

@@ -1,4 +1,4 @@
-"""For which ranks an engine waits, and at which step."""
+"""The ranks for which an engine waits, and its step."""
 
 from collections.abc import Sequence
 
@@ -12,10 +12,10 @@ _LOCAL = (Code.AWAIT, Code.POST, Code.DRAIN, Code.UNREAD)
 
 
 def awaited(engine: HostEngine, local_ranks: Sequence[int]) -> tuple[list[int], str]:
-    """Ranks of the communicator for which lanes in flight wait, in order, and at which step the first one is.
+    """Return the ranks of the communicator for which lanes in flight wait, in order, and the step of the first one.
 
     Args:
-        engine: That does not move just now; another thread may move it.
+        engine: Engine that does not move just now; another thread may move it.
         local_ranks: Rank of each local rank.
     """
     nrows = len(engine.program.rows)

@@ -1,4 +1,4 @@
-"""Where a program called hpcoll, noted at little cost, and put into words when somebody asks; and what such a call holds up."""
+"""The call site: where a program called hpcoll, noted at little cost, and put into words when somebody asks."""
 
 import sys
 import threading
@@ -23,7 +23,7 @@ _here = threading.local()
 
 @contextmanager
 def standing_in(place: Place) -> Iterator[None]:
-    """While this thread does what the program called elsewhere."""
+    """Let this thread stand in for a call that the program made elsewhere."""
     before, _here.place = getattr(_here, "place", None), place
     try:
         yield
@@ -32,7 +32,7 @@ def standing_in(place: Place) -> Iterator[None]:
 
 
 def place_of_caller() -> Place:
-    """The innermost place that is not hpcoll's, nor of a context manager that hpcoll has entered."""
+    """Return the innermost place that is not hpcoll's, nor of a context manager that hpcoll has entered."""
     elsewhere: Place = getattr(_here, "place", None)
     if elsewhere is not None:
         return elsewhere
@@ -50,14 +50,14 @@ def left_alone(context: object) -> bool:
 
 
 def holds() -> str:
-    """What can begin no collective before the one in which this thread waits has ended: the process, where it is the program's only one."""
+    """Return what this thread holds up while it waits in a collective: the whole process, where it is the program's only thread."""
     main = threading.main_thread()
     only = all(one is main or one.name.startswith(_OUR_THREADS) for one in threading.enumerate())
     return PROCESS if only and threading.current_thread() is main else COMMUNICATOR
 
 
 def in_words(place: Place) -> str:
-    """File and line of a place."""
+    """Return file and line of a place."""
     if place is None:
         return "an unknown place"
     code, at = place

@@ -1,7 +1,7 @@
-"""Ranks whose program ends before it has made a communicator: what such a rank says of that, and how others of its node come to know it.
+"""Ranks whose program ends before it has made a communicator.
 
-It has nothing that others map or could ask. So it says how it ended on its live page, before MPI_Finalize, where it waits for the others;
-those that wait for it at a first use look for such a page.
+Such a rank has nothing that others map or could ask. So it writes how it ended on its status page, before MPI_Finalize, where it waits for
+the others. Those that wait for it at a first use look for such a page.
 """
 
 import contextlib
@@ -28,12 +28,12 @@ def say(how: str = "") -> None:
 
 
 def find(ranks: Sequence[int]) -> tuple[int, str] | None:
-    """Which of some ranks of COMM_WORLD has ended, on this node, and its process and how, as text; None where none is found."""
+    """Return one of some ranks of COMM_WORLD that has ended, on this node, with its process and how, as text; None where there is none."""
     return next(((who.rank, f"(process {who.pid} on {who.host}) {left}") for who, left in ends() if who.rank in ranks), None)
 
 
 def ends() -> Iterator[tuple[Identity, str]]:
-    """The ranks of this job that have ended, on this node, but for their processes, and how they have."""
+    """Yield the ranks of this job that have ended, on this node, whose processes still wait, and how they have ended."""
     mine = (launcher(), os.uname().nodename, MPI.COMM_WORLD.size)
     for folder in PROC.glob("[0-9]*"):
         try:

@@ -6,7 +6,7 @@ It is watched, as calls are: a rank that waits says so, gives up in time, and he
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -17,7 +17,6 @@ from hpcoll.base.units import parse_seconds
 from hpcoll.comm.status import early_exit
 from hpcoll.comm.status.blocked_call import BlockedCall
 from hpcoll.comm.status.call_site import holds, in_words, place_of_caller
-from hpcoll.comm.status.live_contexts import failure_detectors
 from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.runtime.transports.mpi import KNOWN_S, failed_ranks, knows_failures, tells_of_failure, title_of, world_ranks
 from hpcoll.selection.config import PREFIX, Config, log
@@ -27,16 +26,18 @@ _LOOK_S, _LOOKS = 0.25, 3
 _SEARCH_S, _MOST_S = 0.5, 10.0  # between two searches for ranks that have no communicator: at first, and at most
 
 _left: list[object] = []  # requests that were given up and their memory, in which the library writes when the others come
+failure_detectors: list[Callable[[Sequence[int]], tuple[int, str] | None]] = []  # of some ranks of COMM_WORLD one that has ended, and how
 _GIVEN_UP: list[int] = []  # key of the attribute of communicators on which that has happened
 
 
 def allreduce_in_time(comm: MPI.Intracomm, buffer: Any, op: MPI.Op, what: str) -> None:
-    """``Allreduce`` in place.
+    """Make an ``Allreduce`` in place, and give up in time.
 
     Args:
-        comm: On which it runs.
-        buffer, op: As mpi4py has them.
-        what: What all ranks are to call now, for texts.
+        comm: Communicator on which it runs.
+        buffer: Buffer as mpi4py takes it.
+        op: Operation as mpi4py takes it.
+        what: The call that all ranks are to make now, for texts.
 
     Raises:
         PeerFailed: one of the ranks is known to have ended.
@@ -59,10 +60,10 @@ def allreduce_in_time(comm: MPI.Intracomm, buffer: Any, op: MPI.Op, what: str) -
 
 @contextlib.contextmanager
 def together(comm: MPI.Intracomm, what: str) -> Iterator[None]:
-    """Calls of the MPI library's own on a communicator, and on what is made of it: where one tells of a rank that has failed, all end.
+    """Make calls of the MPI library's own on a communicator: where one tells of a rank that has failed, all ranks end.
 
     Args:
-        comm: Of the ranks; where one has failed nobody can use it any more, but to shrink it.
+        comm: Communicator of the ranks; where one has failed it can only be shrunk.
         what: As in `allreduce_in_time`.
 
     Raises:
@@ -84,7 +85,7 @@ def together(comm: MPI.Intracomm, what: str) -> Iterator[None]:
 
 
 def _gone(comm: MPI.Intracomm, limit_s: float = 0.0) -> str:
-    """Which rank is known to have ended, and how; the empty string where none is. Arguments as in `failed_ranks`."""
+    """Return which rank is known to have ended, and how; empty where none is. Arguments as of `failed_ranks`."""
     failed, world = failed_ranks(comm, limit_s), world_ranks(comm)
     told = next(filter(None, (tell(world) for tell in failure_detectors)), None)
     if told is not None:
@@ -93,7 +94,7 @@ def _gone(comm: MPI.Intracomm, limit_s: float = 0.0) -> str:
 
 
 def _ended_soon(request: MPI.Request, begun: float) -> bool:
-    """Whether it ends while others need no core; where they do, a look at it may take milliseconds."""
+    """Say whether a request ends soon; once others need the core, a look at it may take milliseconds."""
     test, now, end = request.Test, time.monotonic, begun + _SOON_S
     for turn in count():
         if test():
@@ -109,8 +110,8 @@ class _Waiting:
     """A rank that waits for the others.
 
     Args:
-        comm: On which.
-        what: What all ranks are to call now.
+        comm: Communicator on which it waits.
+        what: The call that all ranks are to make now.
         begun: When it began to wait, on the clock `time.monotonic`.
     """
 
@@ -152,7 +153,7 @@ class _Waiting:
             raise PeerFailed(f"{self._who}: not all ranks come to {self._called}: {gone}")
 
     def _early(self) -> str:
-        """As `_gone`, of ranks of this node that have made no communicator; at growing intervals, because all processes are looked at."""
+        """Return which rank of this node has ended without a communicator, as `_gone`; all processes are searched, at growing intervals."""
         now, world = time.monotonic(), world_ranks(self._comm)
         if not self._ended_early and now > self._next_search:
             self._next_search, self._pause = now + self._pause, min(2 * self._pause, _MOST_S)
@@ -166,7 +167,7 @@ class _Waiting:
 
 
 def _seconds(name: str, default: float | None) -> float | None:
-    """A setting, of which ranks may not have agreed yet."""
+    """Return a setting, of which ranks may not have agreed yet."""
     with contextlib.suppress(ArgumentError):
         return parse_seconds(os.environ[PREFIX + name]) if PREFIX + name in os.environ else default
     return default

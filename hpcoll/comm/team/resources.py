@@ -1,4 +1,4 @@
-"""What a communicator has for its collectives: its group's, and message contexts of its own."""
+"""The resources of a communicator: those of its team, and message contexts of its own."""
 
 import zlib
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ from hpcoll.comm.arguments.call import Form
 from hpcoll.comm.arguments.methods import Caller
 from hpcoll.comm.plans.plan import MessageContext
 from hpcoll.comm.plans.signature import Purpose
+from hpcoll.comm.requests.call_hooks import CollectiveOwner
 from hpcoll.comm.team.service_collectives import ServiceCollectives
 from hpcoll.comm.team.team import Team
 from hpcoll.runtime.telemetry.call_log import CallLog
@@ -20,21 +21,44 @@ from hpcoll.runtime.transports.mpi import KNOWN_S, failed_ranks, may_call, tells
 _AT_ONCE = 4  # message contexts for persistent requests
 
 
-class Resources:
-    """What the calls of one communicator run on. Made collectively, while the thread is `hpcoll.comm.team.team.Team.alone`.
+class ContextPool:
+    """A pool of message contexts for the calls of one communicator: `Resources` on host memory, others on GPU memory."""
+
+    def begin(self) -> MessageContext:
+        """Return the message context of a blocking call that begins; collective."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Take it back when the call has ended; not where it failed."""
+
+    def in_flight(self, turn: int) -> MessageContext:
+        """Return the message context of a non-blocking call, by the turn that is its; collective."""
+        raise NotImplementedError
+
+    def message_context(self) -> MessageContext:
+        """Return a message context for a persistent request, the same on all ranks; collective."""
+        raise NotImplementedError
+
+    def give_back(self, message_context: MessageContext) -> None:
+        """Take the message context of a persistent request that is gone on this rank."""
+        raise NotImplementedError
+
+
+class Resources(ContextPool):
+    """The resources on which the calls of one communicator run. Made collectively, while the thread is `hpcoll.comm.team.team.Team.alone`.
 
     Attributes:
-        key: Tells the communicator from all others, alike on all ranks.
-        native: The caller's communicator, as plain mpi4py object. What its ranks ask each other travels on it, so that threads with
-            communicators of one group need not wait for each other.
-        group: Of its ranks; what it knows is repeated here.
-        number: In the group; -1: when it is freed, no other communicator gets it.
-        message_contexts: For blocking calls, then for non-blocking ones.
+        key: Key that tells the communicator from all others, alike on all ranks.
+        native: The caller's communicator, as plain mpi4py object.
+        team: Team of its ranks; what it knows is repeated here.
+        number: Number in the team; -1: when it is freed, no other communicator gets it.
+        message_contexts: Message contexts for blocking calls, then for non-blocking ones.
         service_collectives: Service collectives of its ranks, which the planner makes.
-        caller: What describing a call needs of all this.
-        near: Ranks with which this one shares memory, itself among them, and their places in what they share; ``pids``: of all ranks.
+        caller: The part of this that describing a call needs.
+        near: Ranks with which this one shares memory, itself among them, and their places there.
+        pids: Process ids of all ranks.
         lock: 1 while a thread is inside a blocking collective.
-        settled: What all ranks raise since a call has failed: the kind of error, and its text; None before that is known here.
+        settled: Kind and text of the error that all ranks raise since a call has failed; None before that is known here.
     """
 
     service_collectives: ServiceCollectives
@@ -57,7 +81,7 @@ class Resources:
         self._title, self._has_name = "", False
 
     def serve(self, comm: MPI.Intracomm) -> None:
-        """Be a communicator's."""
+        """Belong to a communicator."""
         self.native = MPI.Intracomm(comm)
         self._title, self._has_name = title_of(comm), True
         self.caller = Caller(self.native, self.rank, self.nranks, np.zeros(1, np.uint8), self._counts)
@@ -70,17 +94,17 @@ class Resources:
         return self._title
 
     def forget_name(self) -> None:
-        """The communicator is about to be freed: texts have the name that it had."""
+        """Keep the name for texts: the communicator is about to be freed."""
         self._title, self._has_name = self.title, False
 
     def form(self, index: int) -> Form:
-        """In which form a program calls what runs on a message context."""
+        """Return the form in which a program calls what runs on a message context."""
         place = next((place for place, one in enumerate(self.every_message_context()) if one.index == index), 0)
         return "blocking" if place == 0 else "in flight" if place < len(self.message_contexts) else "persistent"
 
     @contextmanager
     def alone(self, purpose: Purpose, what: str = "") -> Iterator[None]:
-        """While the group makes with all ranks what is not this communicator's only; arguments as of an agreement. Collective.
+        """Let the team make something that is not this communicator's only; arguments as of a service collective. Collective.
 
         Raises:
             PeerFailed: what is made there ended because a rank has failed.
@@ -92,66 +116,63 @@ class Resources:
             raise self.peer_failed(error) if tells_of_failure(error, self.comm) else error from None
 
     def _counts(self, count: int) -> list[int]:
-        """Every rank's count; collective."""
+        """Return every rank's count; collective."""
         what = "Reduce_scatter, for which each rank tells its count"
         numbers: list[int] = self.service_collectives.gather_number(count, Purpose.COUNTS, lambda: what)
         return numbers
 
     @property
     def log(self) -> CallLog:
-        """Of blocking calls."""
+        """The log of blocking calls."""
         return self.message_contexts[0].log
 
     @property
     def shares_memory(self) -> bool:
-        """Whether this rank exchanges messages with others through shared memory."""
+        """This rank exchanges messages with others through shared memory."""
         return self.message_contexts[0].rings is not None
 
     def every_message_context(self) -> list[MessageContext]:
-        """All that there are by now."""
+        """Return all message contexts that there are by now."""
         return [*self.message_contexts, *self._persistent]
 
     @property
     def aborted_by(self) -> int | None:
-        """Which rank says that a call has failed; None where that is not known here."""
+        """The rank that says that a call has failed; None where none is known."""
         return self.log.aborted_by if self.message_contexts else None
 
     def failed_ranks(self, limit_s: float = 0.0) -> list[int]:
-        """Of which the MPI library knows that they have failed, as `hpcoll.runtime.transports.mpi.failed_ranks` has it."""
+        """Return the ranks that have failed as the MPI library knows, as `hpcoll.runtime.transports.mpi.failed_ranks`."""
         return failed_ranks(self.comm, limit_s)
 
     def peer_failed(self, error: MPI.Exception) -> PeerFailed:
-        """What to raise where the MPI library's own call has ended because a rank has failed."""
+        """Return the error to raise where the MPI library's own call has ended because a rank has failed."""
         ranks = self.failed_ranks(KNOWN_S)
         who = self.who(ranks[0]) if ranks else "a rank"
         return PeerFailed(f"{who} has failed, says the MPI library", code=error.Get_error_code())
 
     def who(self, rank: int) -> str:
-        """A rank, for texts."""
+        """Return a rank and its process, for texts."""
         return f"rank {rank} ({self.process(rank)})"
 
     def process(self, rank: int) -> str:
-        """That of a rank, for texts."""
+        """Return the process of a rank, for texts."""
         return f"process {self.pids[rank]} on {self.team.processes[rank].host}"
 
     def begin(self) -> MessageContext:
-        """The message context of blocking calls."""
+        """Return the message context of blocking calls."""
         return self.message_contexts[0]
 
-    def end(self) -> None:
-        """It is nobody else's."""
-
     def in_flight(self, turn: int) -> MessageContext:
-        """That of a non-blocking call."""
+        """Return the message context of a non-blocking call."""
         return self.message_contexts[1 + turn]
 
     def message_context(self) -> MessageContext:
-        """A message context for a persistent request, the same on all ranks; collective."""
+        """Return a message context that all ranks take in one order."""
         self.agree()
         return self._agreed.pop(0)
 
     def agree(self) -> None:
-        """See to it that there is one for the next persistent request; collective. What then fails on one rank alone holds up no other."""
+        """Make a message context for the next persistent request; collective. What then fails on one rank alone holds up no other."""
         if not self._agreed:
             self._agree()
 
@@ -173,7 +194,7 @@ class Resources:
             self._agreed += made
 
     def give_back(self, message_context: MessageContext) -> None:
-        """The persistent request that had it is gone on this rank."""
+        """Note that a message context is unused on this rank."""
         self._unused.add(message_context.index)
 
     def free(self) -> None:
@@ -183,3 +204,21 @@ class Resources:
         self.message_contexts.clear()
         self._persistent.clear()
         self._agreed.clear()
+
+
+class CommunicatorCalls(CollectiveOwner):
+    """The calls of one communicator, with the resources on which they run, as diagnosis sees them.
+
+    Args:
+        resources: Resources on which the calls run; an attribute, too.
+
+    Attributes:
+        caller: What describing a call needs of the resources.
+    """
+
+    def __init__(self, resources: Resources) -> None:
+        super().__init__(resources.rank, resources.nranks)
+        self.resources, self.caller = resources, resources.caller
+
+
+live_contexts: dict[CommunicatorCalls, None] = {}  # of this process, until their communicators are freed; other threads make some

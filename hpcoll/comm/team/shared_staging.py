@@ -1,4 +1,4 @@
-"""Message contexts that the communicators of a group have in turn, for blocking calls whose staging memory is large.
+"""Message contexts that the communicators of a team have in turn, for blocking calls whose staging memory is large.
 
 A communicator keeps the one of its last call until another communicator wants it. That one gets it where all ranks are between the same two
 calls on it, as an allreduce finds out; else one more is made, for then two communicators are at work at once. Whoever had it learns that at
@@ -18,11 +18,11 @@ _WAIT_S = 1e-4  # between two looks at whether the ranks have agreed
 
 
 class StagingLease:
-    """A message context, and which communicator of a group has it.
+    """The lease of a message context to one communicator of a team.
 
     Attributes:
         owner: Stands for the communicator.
-        gpu: Which reads and writes its staging memory.
+        gpu: GPU that reads and writes its staging memory.
         idle: The message context while no call runs on it. A call that fails does not give it back: messages are still under way.
         ended: Calls on it that have ended on this rank.
         wanted: A communicator asks all ranks for it just now.
@@ -35,13 +35,13 @@ class StagingLease:
         self.idle: MessageContext | None = None
 
     def end(self, message_context: MessageContext) -> None:
-        """The call that ran on it has ended."""
+        """Take back the message context of a call that has ended."""
         self.ended += 1
         self.idle = message_context
 
 
 class SharedStaging:
-    """The message contexts that the communicators of a group have in turn."""
+    """The message contexts that the communicators of a team have in turn."""
 
     def __init__(self) -> None:
         self._all: list[StagingLease] = []  # in the order in which all ranks made them
@@ -59,7 +59,7 @@ class SharedStaging:
             time.sleep(_WAIT_S)
 
     def take(self, owner: object, gpu: object, comm: MPI.Intracomm) -> tuple[StagingLease, MessageContext] | None:
-        """One that no rank uses, for a call that begins at once; None, on all ranks, where there is none.
+        """Return a lease that no rank uses, and its message context, for a call that begins now; None, on all ranks, where there is none.
 
         Collective over ``comm``, while this thread is `hpcoll.comm.team.team.Team.alone`.
         """
@@ -83,7 +83,7 @@ class SharedStaging:
                 one.wanted = False
 
     def add(self, owner: object, gpu: object) -> StagingLease:
-        """That of a message context which was made for a call that begins at once; collective as `take`."""
+        """Return the lease of a message context that was made for a call which begins at once; collective as `take`."""
         self._all.append(StagingLease(owner, gpu))
         return self._all[-1]
 

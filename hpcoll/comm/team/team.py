@@ -1,7 +1,7 @@
-"""Groups: what all communicators of the same ranks have in common, so that a further one costs little.
+"""The team: what all communicators of the same ranks have in common, so that a further one costs little.
 
-A group has one private duplicate on which the messages of all its communicators travel, kept apart by the tags of their message contexts;
-it knows where its ranks run and which of them share memory.
+A team has one private duplicate, on which the messages of all its communicators travel. The tags of their message contexts keep them apart.
+It knows where its ranks run and which of them share memory.
 """
 
 import logging
@@ -38,7 +38,7 @@ from hpcoll.selection.agreement import agree
 from hpcoll.selection.config import log
 from hpcoll.selection.topology import Process, find_topology, this_process
 
-# By number and ranks of a group: on which all of COMM_WORLD wait for each other at the end, where not all share memory. Never freed.
+# By number and ranks of a team: duplicates on which all of COMM_WORLD wait at the end, where not all share memory. Never freed.
 FINALIZE_COMMS: dict[tuple[int, tuple[int, ...]], MPI.Intracomm] = {}
 
 IN_FLIGHT = 2  # message contexts for non-blocking calls
@@ -48,12 +48,12 @@ _IN_TURN, _ANYWAY = 3, 0.25  # attempts in which they keep their order, and the 
 
 
 class Team:
-    """What the communicators of some ranks have in common. Made collectively.
+    """The team of the communicators of some ranks. Made collectively.
 
     Args:
         comm: Any communicator of these ranks, in this order.
-        number: Tells it from others of the same ranks; equal on all of them.
-        processes: What is known of the ranks; None: they ask each other.
+        number: Number that tells it from others of the same ranks; equal on all of them.
+        processes: Processes of the ranks; None: they ask each other.
         world_ranks: Their ranks in COMM_WORLD.
         mixed: Ranks may pass different kinds of memory in one call, says the program.
         all_share: It is known on all of them that they share memory.
@@ -61,23 +61,23 @@ class Team:
 
     Attributes:
         comm: Private duplicate on which hpcoll's messages travel, those of the first message contexts at least.
-        rank, nranks: In it; ``world_ranks``: of all, in COMM_WORLD.
         config: Settings from the environment, equal on all ranks.
-        node: The ranks that share memory with this one.
+        node: Ranks that share memory with this one.
         topology: Where all ranks run.
-        levels: What messages cost on and between the topology's parts.
+        levels: Cost of messages on and between the topology's parts.
         capacity: Bytes of a staging slot where any rank has shared-memory rings, else 0.
         one_node: All ranks share the memory of one node; alike on all ranks.
-        mixed: Ranks may pass different kinds of memory in one call; ``asked_mixed``: because the program says so.
+        mixed: Ranks may pass different kinds of memory in one call.
+        asked_mixed: They may because the program says so.
         has_gpus: Some rank is likely to have a GPU.
-        wait_policy: How a rank waits.
-        alive: How many resources there are, of communicators and of freed ones; ``used``: their numbers, as bits.
+        alive: Number of resources, of communicators and of freed ones.
+        used: Their numbers, as bits.
         uses_mpi: Some of its messages are the MPI library's.
         failed: Messages of a call that failed may come at any time: it is never closed, and serves later communicators of its ranks.
         turns: Message contexts of blocking calls on GPU arrays, where these need much staging memory.
-        logs: Of its message contexts, by their index.
-        channel: The channel by which ranks that share no memory ask each other, if there is one.
-        lock: Held by a thread while it makes with the other ranks what is everybody's.
+        logs: Logs of its message contexts, by their index.
+        channel: Channel by which ranks that share no memory ask each other.
+        lock: Lock of the thread that makes something with the other ranks for all its communicators.
 
     Raises:
         ArgumentError: on every rank, when the settings of one are wrong or differ from those of another.
@@ -139,17 +139,17 @@ class Team:
         self.levels = levels_of(hosts, self.config.levels).on_parts(self.topology.nodes, self.topology.domains)
 
     def _together(self) -> AbstractContextManager[None]:
-        """What all ranks make by calls of the MPI library's own."""
+        """Return a context manager for calls of the MPI library's own that all ranks make."""
         return revoking([*self._comms, self.node.comm])
 
     def message_contexts(self) -> list[MessageContext]:
-        """Those of a further communicator; collective, while this thread is `alone`."""
+        """Return the message contexts of a further communicator; collective, while this thread is `alone`."""
         found, self._stock = self._stock, []
         with self._together():
             return found or self.new_message_contexts(CALLS_AT_ONCE)
 
     def new_message_contexts(self, n: int, capacity: int | None = None) -> list[MessageContext]:
-        """``n`` message contexts, with so many bytes in each staging slot; collective, while this thread is `alone`."""
+        """Make ``n`` message contexts, with so many bytes in each staging slot; collective, while this thread is `alone`."""
         rings: Sequence[Rings | None] | None = None
         if self.node.nranks > 1 and self.config.shm != 0:
             said = self.node.refused
@@ -160,7 +160,7 @@ class Team:
         return [self._message_context(next(self._indices), one) for one in rings or [None] * n]
 
     def _message_context(self, index: int, rings: Rings | None) -> MessageContext:
-        """A new one; where the communicators so far have no tags left, on a further one, which is made collectively."""
+        """Make a message context; where the duplicates so far have no tags left, on a further one, which is made collectively."""
         self.uses_mpi |= rings is None or len(rings.local_peers) < self.nranks - 1
         ncontexts, first = tags_at_once(MAX_WINDOW)
         at, place = divmod(index, ncontexts)
@@ -171,15 +171,15 @@ class Team:
         return made
 
     def _staging_nbytes(self) -> int:
-        """Bytes of a staging slot: with very many ranks a lane has very many pieces."""
+        """Return the bytes of a staging slot: with very many ranks a lane has very many pieces."""
         return whole_pages(max(CAPACITY_NBYTES, 256 * self.nranks))
 
     @contextmanager
     def alone(self, everywhere: Callable[[np.ndarray], np.ndarray], turn: int) -> Iterator[None]:
-        """What only one communicator of the group may do at a time, on all ranks the same one; collective over that communicator.
+        """Let one communicator of the team at a time do something, on all ranks the same one; collective over that communicator.
 
         Args:
-            everywhere: Finds out which flags are set on all of its ranks.
+            everywhere: Returns which flags are set on all of its ranks.
             turn: A number of the communicator, alike on all of them: of several that want this at once the lowest is first.
         """
         self._waiting.append(turn)
@@ -208,7 +208,7 @@ class Team:
             self.node.free()
 
     def free(self) -> bool:
-        """Free the duplicates of a group that was closed, if nothing is under way on them any more; whether that was so.
+        """Free the duplicates of a team that was closed, and say whether nothing was under way on them any more, so that it could.
 
         MPI libraries give their context id to a communicator that is made later, and a message that comes for the old one to the new one.
         """
@@ -220,7 +220,7 @@ class Team:
 
 
 def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """A duplicate whose errors are told in codes; collective."""
+    """Return a duplicate whose errors are told in codes; collective."""
     made = comm.Dup()
     made.Set_errhandler(MPI.ERRORS_RETURN)
     return made

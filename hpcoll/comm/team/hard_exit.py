@@ -13,8 +13,8 @@ from mpi4py import MPI
 from hpcoll.base.launchers import number_in
 from hpcoll.base.processes import ENDED_BY
 from hpcoll.comm.status import early_exit
-from hpcoll.comm.status.live_contexts import live_contexts
 from hpcoll.comm.status.rank_status import RANK_STATUS
+from hpcoll.comm.team.resources import live_contexts
 from hpcoll.selection.config import log
 
 _HOW = "has left by os._exit(0)"
@@ -30,7 +30,7 @@ def install() -> None:
 
 
 def _leave(status: int) -> None:
-    """What ``os._exit`` does."""
+    """Leave, as ``os._exit``, after the other ranks could hear of it."""
     if status != 0 or os.getpid() != _pid or not MPI.Is_initialized() or MPI.Is_finalized() or MPI.COMM_WORLD.size == 1:
         _exit(status)
     try:
@@ -55,6 +55,6 @@ def _all_leave() -> bool:
 
 
 def _nranks() -> int:
-    """How many ranks this node has, as far as the launcher says, or those know that share a communicator."""
+    """Return how many ranks this node has, as far as the launcher says, or communicators show."""
     near = {on.team.world_ranks[rank] for on in (one.resources for one in list(live_contexts)) for rank in on.near}
     return max(len(near), number_in(os.environ, "MPI_LOCALNRANKS"), 1)
