@@ -123,7 +123,7 @@ MUTANTS = (
     ),
     Mutant(
         "GPU streams do not wait for the caller's", f"{ENGINE}/compiled/gpu_ops.py",
-        "for slot in range(gpu[f.NSTREAMS]):", "for slot in range(1, gpu[f.NSTREAMS]):", "openmpi 2 test_gpu_life.py test_gpu_cases.py",
+        "for slot in range(gpu[f.NSTREAMS]):", "for slot in range(1, gpu[f.NSTREAMS]):", "openmpi 2 test_gpu_lifetime.py test_gpu_cases.py",
     ),
     Mutant(
         "persistent handle still active after Wait", f"{COMM}/requests/persistent_request.py",
@@ -179,11 +179,11 @@ MUTANTS = (
     ),
     Mutant(
         "ranks of other nodes get no answer", f"{COMM}/diagnosis/control_plane.py",
-        'self._send(source, {"known": [self._known(*what["ask"])]})', "pass", "openmpi 1 test_peers_failed.py",
+        'self._send(source, {"known": [self._known(*what["ask"])]})', "pass", "openmpi 1 test_peer_failures.py",
     ),
     Mutant(
         "who leaves says nothing", f"{COMM}/status/rank_status.py",
-        "    RANK_STATUS.leave(", "    _ = (", "openmpi 1 test_peers_failed.py",
+        "    RANK_STATUS.leave(", "    _ = (", "openmpi 1 test_peer_failures.py",
     ),
     Mutant(
         "receives of a failed call cancelled while other threads are in the library", f"{COMM}/requests/operation.py",
@@ -191,22 +191,22 @@ MUTANTS = (
     ),
     Mutant(
         "a team's communicator freed while control messages are under way", f"{COMM}/team/team.py",
-        "not self.channel.has_ended()", "self.channel.has_ended() is None", "openmpi 3 test_freed.py",
+        "not self.channel.has_ended()", "self.channel.has_ended() is None", "openmpi 3 test_team_free.py",
     ),
     Mutant(
         "a team's communicator freed after a call has failed", f"{COMM}/context/team_cache.py",
-        "resources.team.failed = resources.team.uses_mpi", "resources.team.failed = False", "mpich 3 test_freed.py",
+        "resources.team.failed = resources.team.uses_mpi", "resources.team.failed = False", "mpich 3 test_team_free.py",
     ),
     Mutant(
         "a rank that failed is named by its rank in COMM_WORLD", f"{COMM}/team/bootstrap.py",
-        'return f"rank {world.index(told[0])} {told[1]}"', 'return f"rank {told[0]} {told[1]}"', "openmpi 1 test_survivors.py",
+        'return f"rank {world.index(told[0])} {told[1]}"', 'return f"rank {told[0]} {told[1]}"', "openmpi 1 test_ulfm.py",
     ),
     Mutant(
         "what the library says of a failed rank is no PeerFailed at a first use", f"{COMM}/team/bootstrap.py",
-        "if not tells_of_failure(error, comm):", "if True:", "openmpi 1 test_survivors.py",
+        "if not tells_of_failure(error, comm):", "if True:", "openmpi 1 test_ulfm.py",
     ),
     Mutant(
         "a notice written over the one that holds", "hpcoll/runtime/telemetry/status_slots.py",
-        "begin = _TURN_NBYTES + turn % 2 * NOTICE_NBYTES", "begin = _TURN_NBYTES", "unit test_notices.py",
+        "begin = _TURN_NBYTES + turn % 2 * NOTICE_NBYTES", "begin = _TURN_NBYTES", "unit test_status_slots.py",
     ),
 )  # fmt: skip

@@ -41,7 +41,7 @@ TORCH_RUNS = (("tests/torch_backend", 2), ("tests/torch_backend", 4), ("tests/to
 
 # The short run of tests/mpi: library, ranks, and pytest's choice of markers (README.md here).
 SMOKE = "smoke and not full"
-JOBS = ("tests/mpi/test_peers_failed.py", "tests/mpi/test_leaving.py")  # of ranks that end: launchers differ in what they do then
+JOBS = ("tests/mpi/test_peer_failures.py", "tests/mpi/test_early_exit.py")  # of ranks that end: launchers differ in what they do then
 SHORT = (
     ("openmpi", 2, "not full"),
     ("openmpi", 4, "not full and not once"),

@@ -7,8 +7,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from memory_kinds import Cai, Dlpack, address, describe, refuse
 from mpi4py import MPI
-from specs import Cai, Dlpack, address, describe, refuse
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.overlap import check_overlap, check_same_order

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from memory_kinds import Cai, describe
 from mpi4py import MPI
 from reference import agreed, communicator
-from specs import Cai, describe
 
 import hpcoll
 from hpcoll.comm.arguments.buffers import resolve

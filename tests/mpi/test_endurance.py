@@ -9,7 +9,7 @@ import pytest
 from launching import MESSAGES, job
 from mpi4py import MPI
 from reference import SOON_S
-from test_memory import OWN
+from test_rank_memory import OWN
 
 pytestmark = [
     pytest.mark.mpi,

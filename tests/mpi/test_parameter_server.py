@@ -13,7 +13,7 @@ import pytest
 from cuda_double import Double
 from mpi4py import MPI
 from reference import agreed
-from trained import MODES, NEEDS_TWO, NRANKS, RANK, SHAPES, WORLD, differences, gradient, initial, serial
+from training_model import MODES, NEEDS_TWO, NRANKS, RANK, SHAPES, WORLD, differences, gradient, initial, serial
 
 import hpcoll
 from hpcoll.training.optimizers import SGD, Adam, Optimizer

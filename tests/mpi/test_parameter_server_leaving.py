@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from reference import agreed, raised
-from trained import MODES, NRANKS, RANK, WORLD, differences, gradient, initial, serial
+from training_model import MODES, NRANKS, RANK, WORLD, differences, gradient, initial, serial
 
 import hpcoll
 from hpcoll.training.optimizers import SGD

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from cuda_double import Double
 from reference import agreed, raised
-from trained import NRANKS, RANK, WORLD, differences, initial
+from training_model import NRANKS, RANK, WORLD, differences, initial
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError

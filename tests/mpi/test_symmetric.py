@@ -9,9 +9,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from mapped_memory import barrier, holdings, mapping_of, shares, staged_nbytes
 from mpi4py import MPI
 from reference import ALGORITHMS, COLLECTIVES, agreed, communicator, contributions, expected, fresh, prefilled, representative, roots
-from symmetry import barrier, holdings, mapping_of, shares, staged_nbytes
 
 import hpcoll
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mapped_memory import holdings, shares
 from mpi4py import MPI
 from reference import agreed, communicator, fresh
-from symmetry import holdings, shares
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError

@@ -8,8 +8,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from mapped_memory import barrier, holdings, mapping_of, shares
 from reference import agreed, communicator
-from symmetry import barrier, holdings, mapping_of, shares
 
 from hpcoll.comm.context import symmetric_memory
 

@@ -10,7 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 
 import pytest
 from handmade import made
-from test_mutations import NODES, aliases_of, cells
+from test_verify_mutations import NODES, aliases_of, cells
 
 from hpcoll.analysis.prove import modes, prove_schedules
 from hpcoll.analysis.slot_credits import used_at

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from memory_kinds import Dlpack
 from mpi4py import MPI
 from reference import agreed, communicator, fresh
-from specs import Dlpack
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.plans import engine_builder

@@ -5,8 +5,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from memory_kinds import address, derived, describe, refuse
 from mpi4py import MPI
-from specs import address, derived, describe, refuse
 
 from hpcoll.comm.arguments import derived_types
 from hpcoll.comm.arguments.buffers import resolve

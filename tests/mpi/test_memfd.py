@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from gpu_cases import forced
 from gpu_double import allreduce
+from mapped_memory import holdings, mapping_of, shares
 from mpi4py import MPI
 from reference import ALGORITHMS, agreed, fresh
-from symmetry import holdings, mapping_of, shares
 from test_collectives import run
 
 import hpcoll

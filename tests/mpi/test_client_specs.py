@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from memory_kinds import Cai, Dlpack
 from mpi4py import MPI
 from reference import agreed, communicator, fresh
-from specs import Cai, Dlpack
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError

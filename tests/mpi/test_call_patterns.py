@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from memory_kinds import Dlpack
 from mpi4py import MPI
 from reference import agreed, fresh
-from specs import Dlpack
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.runtime.engine.object_layout import SUPPORTED

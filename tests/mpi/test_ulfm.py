@@ -12,7 +12,7 @@ import pytest
 from launching import MESSAGES, finished, launch
 from mpi4py import MPI
 from reference import SOON_S
-from test_peers_failed import job
+from test_peer_failures import job
 
 pytestmark = [
     pytest.mark.mpi,
