@@ -3,8 +3,6 @@
 Nothing may fail with hpcoll that passes without it, and all together may take but so many times as long (`clients/table.py`).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Skips what this machine cannot run, has outcomes written per rank, and puts the double of the CUDA driver in place."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Iterator

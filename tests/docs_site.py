@@ -4,8 +4,6 @@ Pages from elsewhere in the checkout get a place on the site. Links are those of
 options of commands are read from their parsers. A page that loads anything from another host is a warning, which is an error here.
 """
 
-from __future__ import annotations
-
 import posixpath
 import re
 from argparse import Action, ArgumentParser

@@ -4,8 +4,6 @@ The first has everything else. Others have their MPI library, mpi4py and hpcoll,
 takes minutes and five gigabytes, they are made in seconds. What is fetched is what the lock files say (`lock.py`), by hash.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Collectives on GPU arrays as cases that run anywhere: a maker gives arrays, of CuPy on a GPU or of the driver's double without one."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Handlers of signals that raise: where a program's would leave a call, without a signal and its chance."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -6,8 +6,6 @@
 uv asks PyPI, or the index that UV_DEFAULT_INDEX names: it does not read pip's settings.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 Rank 0 reports as usual; what the others print goes to files that are shown when something failed.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

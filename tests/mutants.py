@@ -3,8 +3,6 @@
 A text must occur once in its file. `mutations.py --check` says which do not any more; then point the row at where the line has gone.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 ENGINE, PROGRAM, COMM = "hpcoll/runtime/engine", "hpcoll/runtime/program", "hpcoll/comm"

@@ -9,8 +9,6 @@ case. A case counts only when it passes in the copy that is not broken. The envi
 that it imports the copy. What was compiled of the unbroken parts is taken along.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

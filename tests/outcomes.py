@@ -1,7 +1,5 @@
 """What became of every test case: written down by each process as it goes, and put together over the ranks of a run."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable

@@ -5,8 +5,6 @@ needs PyTorch in its environment (`tests/torch_backend/test_torch_docs.py`). One
 ``<!-- not run: REASON -->`` with a reason of `REASONS`.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from textwrap import dedent

@@ -16,8 +16,6 @@
 All other arguments go to pytest: tests/run.sh mpi 3 openmpi -x -k ring
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Runs stages of tests beside each other as far as there are cores, shows how far they are, and sums up what became of the cases."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -3,8 +3,6 @@
 A summary line says what a thing is or does: "Return ...", "The ring of ...". A sentence on a page has one idea.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

@@ -1,7 +1,5 @@
 """What hpcoll changes of a client's tests: outcomes and times with it beside those without it."""
 
-from __future__ import annotations
-
 from fnmatch import fnmatch
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """One rank of a client's tests: pytest on its modules, with ``MPI.COMM_WORLD`` as it is or as hpcoll's communicator."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

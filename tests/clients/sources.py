@@ -1,7 +1,5 @@
 """The clients' sources, and what they need installed: fetched by pip into ``build/clients``, once for each version, by hash (`lock.py`)."""
 
-from __future__ import annotations
-
 import ctypes.util
 import os
 import shutil

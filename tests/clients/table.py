@@ -1,7 +1,5 @@
 """Which test suites of other people's packages run with hpcoll in the place of ``MPI.COMM_WORLD``, and what of them does not."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Skips by name what this machine cannot emulate."""
 
-from __future__ import annotations
-
 import pytest
 from hosts_run import missing
 

@@ -1,7 +1,5 @@
 """Jobs on emulated hosts (`hosts.sh`), what their ranks said, and what a job left behind."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A Slurm of two nodes (slurm.sh here) for tests: it is started, takes jobs, and says how they ended."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -54,7 +52,7 @@ class Slurm:
             stderr=subprocess.STDOUT, text=True, check=False,
         )  # fmt: skip
 
-    def submit(self, script: str | Path, *options: str, **environment: str) -> Job:
+    def submit(self, script: str | Path, *options: str, **environment: str) -> "Job":
         """Submit a job, and wait for its end."""
         for _ in range(ATTEMPTS):
             job = self._submit(script, *options, **environment)
@@ -62,7 +60,7 @@ class Slurm:
                 break
         return job
 
-    def _submit(self, script: str | Path, *options: str, **environment: str) -> Job:
+    def _submit(self, script: str | Path, *options: str, **environment: str) -> "Job":
         self.count += 1
         output = self.folder / f"output-{self.count}"
         said = self.run(["sbatch", "--parsable", f"--output={output}", *options, str(script)], **environment)

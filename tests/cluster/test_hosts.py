@@ -1,7 +1,5 @@
 """The emulated hosts: the rate of a link, what the script passes on and refuses, and how a job ends."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

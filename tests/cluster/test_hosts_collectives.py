@@ -1,7 +1,5 @@
 """hpcoll on emulated hosts: every algorithm gives the right result whatever the placement, and memory is shared within a host only."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Between hosts: ranks that do not call the same, that end, stop, or come late; all others are told which, and why."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The jobs that people submit, on a real Slurm of two nodes (slurm.sh here): started as they are, small by their knobs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The C functions about memory: of GPUs, of the host, of other processes."""
 
-from __future__ import annotations
-
 from ctypes import POINTER, c_int, c_uint, c_uint64, cast
 from typing import Any
 

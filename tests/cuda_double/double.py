@@ -1,7 +1,5 @@
 """A process's GPUs that do not exist, and what tests ask of them."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from collections import Counter

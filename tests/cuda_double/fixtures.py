@@ -1,7 +1,5 @@
 """The double as tests have it: for one test or for those of a file, which fail when they leave races or call the driver wrongly."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What kernels compute, told by the name of their entry: NumPy on the memory behind the pointers."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import re

@@ -4,8 +4,6 @@ At the GPU's address nothing may be touched, unless the memory is managed or mad
 of its size is asked for, as allocators do.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

@@ -4,8 +4,6 @@ The host **knows** of work that is done once it has waited for something behind 
 so whatever touches the same bytes must come behind it by streams and events, or it is a race.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -41,12 +39,12 @@ class Operation:
     run: Callable[[], None] | None = None
     reads: tuple[Span, ...] = ()
     writes: tuple[Span, ...] = ()
-    after: set[Operation] = field(default_factory=set)
+    after: set["Operation"] = field(default_factory=set)
     number: int = 0
     done: bool = False
     known: bool = False
 
-    def before(self) -> set[Operation]:
+    def before(self) -> set["Operation"]:
         """All that is done before it."""
         found: set[Operation] = set()
         todo = list(self.after)

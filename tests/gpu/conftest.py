@@ -1,7 +1,5 @@
 """Each rank uses its own GPU, or shares one: `hpcoll.local_device`."""
 
-from __future__ import annotations
-
 import importlib
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Arrays in GPU memory that are nobody's: with the CUDA array interface and no more, and parts of symmetric ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,7 @@ class Plain:
     def __init__(self, memory: object, address: int, count: int, dtype: np.dtype) -> None:
         self._memory, self._address, self.size, self.dtype = memory, address, count, dtype  # the memory is kept alive
 
-    def __getitem__(self, part: slice) -> Plain:
+    def __getitem__(self, part: slice) -> "Plain":
         first, end, _ = part.indices(self.size)
         return Plain(self._memory, self._address + first * self.dtype.itemsize, max(0, end - first), self.dtype)
 

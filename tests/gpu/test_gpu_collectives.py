@@ -1,7 +1,5 @@
 """Every collective on arrays in GPU memory, by every way, against NumPy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """GPU kernels on the GPU itself against NumPy: every operator, element type and number of sources, aligned and not."""
 
-from __future__ import annotations
-
 from functools import reduce
 from typing import Any
 

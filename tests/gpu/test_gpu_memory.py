@@ -1,7 +1,5 @@
 """Whose GPU memory it is: pools that give back and take again, memory that cannot be exported, managed memory, other libraries' arrays."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

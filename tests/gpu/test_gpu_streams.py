@@ -1,7 +1,5 @@
 """Order on streams: a call takes what its stream is still writing, its result is there for what follows on that stream, others run on."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Fixtures that several files use: communicators and doubles for GPU arrays, how ranks exchange what they say, which calls are planned."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Calls that fail on all ranks: a call in its forms, what it raises, and that the communicator is refused after it."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable

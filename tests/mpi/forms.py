@@ -1,7 +1,5 @@
 """Every upper-case collective as a call whose buffers can be filled again and whose result can be checked, started in any way."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What tests of GPU arrays over the driver's double have in common: communicators, a call that is checked, neighbours."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Jobs that tests start: how ranks are launched, with what environment, and what they said."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What tests of symmetric memory ask of a process: what it has mapped, and whether messages were staged."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What collectives must give, by NumPy, from contributions that every rank can compute; and the communicators that tests run on."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from functools import cache

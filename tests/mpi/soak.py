@@ -6,8 +6,6 @@ communicator whose calls have a limit.
 Started under mpirun: ``python tests/mpi/soak.py SECONDS SEED``; rank 0 prints the counts.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import random

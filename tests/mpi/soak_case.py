@@ -1,7 +1,5 @@
 """Calls of the soaks: random collectives of random sizes in all forms, with what each must give."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 
@@ -82,7 +80,7 @@ class Case:
             return self.vector(self.root or 0, n)[mine]
         return self.vector(self.root or 0) if self.method == "Bcast" else np.concatenate([self.vector(rank) for rank in range(n)])
 
-    def changed(self, fault: str) -> Case:
+    def changed(self, fault: str) -> "Case":
         """The same call with one thing that is another."""
         other: Case = object.__new__(Case)
         other.__dict__ |= vars(self)

@@ -4,8 +4,6 @@ Under ``mpirun --with-ft ulfm`` all others raise `PeerFailed`, which names the r
 Else the job ends. Started as ``python tests/mpi/soak_killed.py SEED``.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import random

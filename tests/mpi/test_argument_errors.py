@@ -1,7 +1,5 @@
 """Calls that are refused on the rank that makes them, before any message: the text says what, and the communicator goes on working."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

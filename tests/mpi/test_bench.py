@@ -1,7 +1,5 @@
 """``hpcoll bench`` under mpirun: it measures, its reports parse, and a wrong answer anywhere is found everywhere."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

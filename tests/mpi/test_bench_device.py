@@ -1,7 +1,5 @@
 """``hpcoll bench --memory device`` over the driver's double: every way to serve GPU arrays is a row, and a wrong answer is found."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

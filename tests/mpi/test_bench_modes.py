@@ -1,7 +1,5 @@
 """The modes and memories of ``hpcoll bench``: each measures every collective, and a wrong answer is found in each."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

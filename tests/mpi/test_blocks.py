@@ -1,7 +1,5 @@
 """Blocks of different sizes: uneven counts with zeros, gaps, permuted order, in place; binomial trees are told the sizes by the root."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

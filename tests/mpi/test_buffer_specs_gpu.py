@@ -1,7 +1,5 @@
 """Buffer specs over GPU memory: what `resolve` tells of them, and calls that MPI serves from their mirrors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

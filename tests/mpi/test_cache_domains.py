@@ -3,8 +3,6 @@
 Domains are neighbours, as `HPCOLL_DOMAINS` says; results are compared with those of NumPy.
 """
 
-from __future__ import annotations
-
 import logging
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """A call like an earlier one takes the quick way; what changed since, or only looks alike, gets what a first call would get."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

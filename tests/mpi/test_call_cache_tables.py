@@ -1,7 +1,5 @@
 """The table of earlier calls: operators that only look alike, more shapes than it holds, and what must not be entered."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The log of a message context's calls, and the tags by which messages of one call meet those of no other."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from mpi4py import MPI

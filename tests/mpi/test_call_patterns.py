@@ -1,7 +1,5 @@
 """Buffer specs as programs write them: right, and recognised when they come again; what only looks like them is refused."""
 
-from __future__ import annotations
-
 import array
 import sys
 import threading

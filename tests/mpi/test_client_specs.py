@@ -1,7 +1,5 @@
 """Buffer specs as clients write them, derived datatypes on some ranks only, and what the ledger and the environment say about calls."""
 
-from __future__ import annotations
-
 import array
 import logging
 from typing import Any

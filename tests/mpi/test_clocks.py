@@ -1,7 +1,5 @@
 """Which clock compiled code reads: one that goes forward only, whatever happens to the time of day."""
 
-from __future__ import annotations
-
 import ctypes
 import time
 from collections.abc import Iterator

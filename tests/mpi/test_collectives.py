@@ -1,7 +1,5 @@
 """Every algorithm of every collective: odd and even counts, in place and not, every root, deep pipelines, three communicators."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Messages that ranks of a node read in each other's own memory: right answers and the same bits, what is not read so, what goes wrong."""
 
-from __future__ import annotations
-
 import mmap
 from typing import Any
 

@@ -3,8 +3,6 @@
 Each test starts a job of its own, because the tests' own threads would count.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Calls on derived datatypes again and again: compiled code packs and unpacks what Python described once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

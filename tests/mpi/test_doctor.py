@@ -1,7 +1,5 @@
 """``hpcoll doctor`` on several ranks: rank 0 speaks, ranks that say the same are one line, a rank that differs is named."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

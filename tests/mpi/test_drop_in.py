@@ -1,7 +1,5 @@
 """What mpi4py does with its own communicators and unusual arguments, done alike by a Communicator in their place."""
 
-from __future__ import annotations
-
 import pickle
 import weakref
 from time import sleep

@@ -1,7 +1,5 @@
 """Collectives on GPU arrays without a GPU: the cases of tests/gpu over the driver's double."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

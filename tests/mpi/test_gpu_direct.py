@@ -1,7 +1,5 @@
 """GPU arrays on an MPI library that takes their addresses: over a double whose GPU memory the host can read, as such a library can."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """GPU arrays when something fails: the driver, mapping, the caller; and what is refused."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """GPU arrays of all kinds of memory, on several GPUs, freed and made anew; streams, threads, and what is given back."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from typing import Any

@@ -1,7 +1,5 @@
 """What ranks reach of each other's GPU memory, and GPUs of shared memory: mapped once per process, pinned when needed, refused aloud."""
 
-from __future__ import annotations
-
 import gc
 from typing import Any
 

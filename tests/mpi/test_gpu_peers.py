@@ -1,7 +1,5 @@
 """GPU arrays when ranks do not call the same, one is gone, or one frees memory in the middle: as with host arrays, and nothing hangs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Turns of ranks on GPUs that they share: one rank of each works for all, and its kernel's arrays are aligned alike."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

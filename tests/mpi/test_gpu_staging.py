@@ -1,7 +1,5 @@
 """Staging memory of calls on GPU arrays: what communicators of the same ranks have in turn, what each has of its own, what is refused."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from typing import Any

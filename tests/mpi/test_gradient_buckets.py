@@ -1,7 +1,5 @@
 """Gradient buckets: means over ranks whatever the order in which gradients become ready, what is refused, what is named."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

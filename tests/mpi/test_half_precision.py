@@ -1,7 +1,5 @@
 """float16 and bfloat16: summed in float32 and rounded once, so that neither size nor number of ranks costs more than one rounding."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

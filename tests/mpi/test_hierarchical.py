@@ -3,8 +3,6 @@
 Groups are neighbours, so placements are by blocks; for others a communicator is told another placement than that of its memory.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from functools import cache

@@ -1,7 +1,5 @@
 """Life of a collective in flight: what it keeps alive, what ends it, and threads and forks meanwhile."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

@@ -1,7 +1,5 @@
 """Collectives in flight that MPI fails, that are interrupted, or that are refused: who hears of it, when, and that the rest goes on."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """The example programs in jobs/ are right on any number of ranks, with hpcoll and without it, and notice when they are wrong."""
 
-from __future__ import annotations
-
 import importlib.util
 import runpy
 from pathlib import Path

@@ -1,7 +1,5 @@
 """More than 2**31 elements, where an int count ends: two ranks of Open MPI, on a machine with room for it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

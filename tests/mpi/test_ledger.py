@@ -1,7 +1,5 @@
 """What the ledger and the log say of calls: who served them and why, the caller's element type, the way of the bytes."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Life of a communicator: what keeps the type, what ends it, what it shares, and that its messages never meet the application's."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import re

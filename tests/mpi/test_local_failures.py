@@ -1,7 +1,5 @@
 """What fails on one rank alone, before its part of a call begins or in it: the others are told soon, and nobody gets wrong data."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Where the file system of /dev/shm makes no files without names, as in some sandboxes, what ranks share is of memory alone."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import operator

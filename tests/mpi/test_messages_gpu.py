@@ -1,7 +1,5 @@
 """Messages of GPU arrays, over the driver's double: what arrives, with whom, and what stays as it was."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

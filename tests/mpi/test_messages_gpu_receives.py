@@ -1,7 +1,5 @@
 """Receives into GPU memory, over the driver's double: in which order they end, beside what else, and with which errors."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What only the MPI library has, on GPU arrays over the driver's double: by way of the host, directly, or refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ranks that do not call the same: every one of them raises `MismatchError`, which quotes each rank's call, and none returns data."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable

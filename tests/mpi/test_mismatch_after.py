@@ -1,7 +1,5 @@
 """After ranks did not call the same: memory goes, other communicators go on, and all ranks may recover this one."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import threading

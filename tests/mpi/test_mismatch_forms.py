@@ -3,8 +3,6 @@
 One blocking and one in flight or persistent, one that makes an array, one with an array in GPU memory.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import threading

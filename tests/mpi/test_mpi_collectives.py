@@ -1,7 +1,5 @@
 """The MPI library's own collectives from compiled code: every element type, the ledger, and its errors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Collectives in flight: the right answers, many at once, waited for in any order and by any of MPI's functions, beside everything else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep

@@ -1,7 +1,5 @@
 """Operators and element types: every built-in on every type it takes, refusals, operators of the user, orders that must be kept."""
 
-from __future__ import annotations
-
 from functools import reduce
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The programs in examples/ give the serial result on any number of ranks, notice when they do not, and draw who does what when."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The parameter server: equal to a serial run, within its bound, never half an update; GPU arrays, and the job."""
 
-from __future__ import annotations
-
 import runpy
 import time
 from pathlib import Path

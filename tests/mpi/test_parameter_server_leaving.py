@@ -1,7 +1,5 @@
 """Ranks that leave a parameter server, fail or fall silent: whoever waits for them names them, and nobody hangs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a parameter server refuses: parameters, arguments, gradients and calls, with the rank; a good one can follow."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

@@ -3,8 +3,6 @@
 Each test starts a job of its own, so they run once: where this one has a single rank.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

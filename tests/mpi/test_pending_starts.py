@@ -1,7 +1,5 @@
 """The first calls on a communicator are in flight: they wait for nobody, are hpcoll's own, and begin in the order of the calls."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from typing import Any

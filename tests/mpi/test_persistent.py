@@ -1,7 +1,5 @@
 """Persistent collectives: started again and again with other numbers, ended in every way, refused when misused, and nothing left behind."""
 
-from __future__ import annotations
-
 import gc
 import os
 import warnings

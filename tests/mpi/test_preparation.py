@@ -1,7 +1,5 @@
 """What ranks tell each other in a call before it can run: a rank that waits there says so, gives up, and is told."""
 
-from __future__ import annotations
-
 import logging
 import re
 import time

@@ -1,7 +1,5 @@
 """Memory that a rank has for itself, in jobs of two ranks of their own."""
 
-from __future__ import annotations
-
 import pytest
 from launching import job
 from mpi4py import MPI

@@ -1,7 +1,5 @@
 """The Python of README and docs runs as it stands, page by page from top to bottom, on any number of ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Calls that differ from earlier ones in size or counts alone: right, and recognised."""
 
-from __future__ import annotations
-
 import array
 from collections.abc import Callable
 from math import factorial

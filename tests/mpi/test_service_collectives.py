@@ -1,7 +1,5 @@
 """What ranks agree on before hpcoll runs a call: who gives up and who comes late both get an error, and nobody hangs."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Messages between ranks of a node through shared memory: sizes around a line and a lane, ranks that run ahead, memory given back."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import random

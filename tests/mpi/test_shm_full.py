@@ -3,8 +3,6 @@
 Each test starts a job of its own in a mount namespace with a small /dev/shm, so they run once: where this one has a single rank.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Soaks as jobs of their own: a few seconds in the short run, minutes in the long one."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Symmetric memory: ordinary arrays to their owner, read in place by the node's other ranks, given back when they are gone."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from typing import Any

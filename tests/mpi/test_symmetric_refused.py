@@ -1,7 +1,5 @@
 """Symmetric memory that cannot be had: the same error on every rank, nothing left behind, and ordinary memory where none is shared."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import logging

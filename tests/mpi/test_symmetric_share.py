@@ -1,7 +1,5 @@
 """Read-only copies of the root's array, one for all ranks of a node."""
 
-from __future__ import annotations
-
 import gc
 from typing import Any
 

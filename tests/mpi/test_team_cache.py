@@ -1,7 +1,5 @@
 """Communicators of the same ranks: what they share, what each has of its own, and threads that make several at once."""
 
-from __future__ import annotations
-
 import os
 import threading
 from typing import Any

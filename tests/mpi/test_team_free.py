@@ -1,7 +1,5 @@
 """Communicators that are freed while messages are under way to their ranks: none of these comes to one that is made later."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -3,8 +3,6 @@
 Each test starts a job of its own, in which nothing is known yet.
 """
 
-from __future__ import annotations
-
 import pytest
 from launching import command, finished
 from mpi4py import MPI

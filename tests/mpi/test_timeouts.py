@@ -1,7 +1,5 @@
 """``timeout=`` of one call: all ranks raise when one comes late, a generous one changes nothing, a bad one is refused."""
 
-from __future__ import annotations
-
 import gc
 import re
 import time

@@ -1,7 +1,5 @@
 """``hpcoll tune`` under mpirun: what it measures, in which order it ranks, what it refuses and what it shows."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import pty

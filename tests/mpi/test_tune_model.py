@@ -1,7 +1,5 @@
 """``hpcoll tune --model`` under mpirun: the constants that it fits, where it keeps them, and what communicators make of them."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """What communicators make of a tuning table: its picks run, on all ranks alike, or it is refused by name."""
 
-from __future__ import annotations
-
 import logging
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a parameter server trains in tests: parameters of several shapes, gradients, and the serial run that it must equal."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One process group of all ranks for the tests here, and the devices they use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Calls of torch.distributed, each with what it must give on this rank, from contributions that every rank can compute."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

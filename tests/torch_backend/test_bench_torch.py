@@ -1,7 +1,5 @@
 """``hpcoll bench-torch`` measures every operation by both backends, and finds wrong answers."""
 
-from __future__ import annotations
-
 from functools import partial
 from types import SimpleNamespace
 from typing import Any

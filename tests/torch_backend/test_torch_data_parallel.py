@@ -1,7 +1,5 @@
 """Data-parallel training on the backend gives what one process gives on all samples: DistributedDataParallel and what hangs on it."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The Python of docs/torch.md runs as it stands."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

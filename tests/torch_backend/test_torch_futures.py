@@ -1,7 +1,5 @@
 """Futures of operations: values, errors, and callbacks that call collectives, in the same order on all ranks."""
 
-from __future__ import annotations
-
 import random
 import time
 from typing import Any

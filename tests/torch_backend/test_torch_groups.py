@@ -1,7 +1,5 @@
 """Groups of some ranks: each gives its own results, also several at once, and what a group is not told it does not need."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.distributed as dist

@@ -1,7 +1,5 @@
 """Messages between two ranks of a process group arrive where and as torch.distributed says, and its barrier names who is missing."""
 
-from __future__ import annotations
-
 import time
 from datetime import timedelta
 

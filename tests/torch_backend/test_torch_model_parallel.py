@@ -1,7 +1,5 @@
 """Models in pieces on the backend give what one process gives: sharded, tensor parallel, in stages; and their checkpoints come back."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

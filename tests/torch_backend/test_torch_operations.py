@@ -1,7 +1,5 @@
 """Every collective of a process group gives what torch.distributed says it gives: waited for at once and in flight, on CPUs and GPUs."""
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Callable
 from typing import Any

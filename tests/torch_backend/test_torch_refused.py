@@ -1,7 +1,5 @@
 """Wrong calls are refused before anything is sent, naming rank, what was expected and what was given; what never ends is ended."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

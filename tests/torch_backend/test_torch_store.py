@@ -1,7 +1,5 @@
 """The key-value store of ranks under MPI: what it keeps, who may ask, and that a wait for what never comes ends."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

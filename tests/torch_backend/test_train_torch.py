@@ -1,7 +1,5 @@
 """``jobs/train_torch.py``: the loss goes down, and both backends come to the same."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which cases of torch's own suite do not run here, and why: names of tests, as `fnmatch` patterns."""
 
-from __future__ import annotations
-
 _GPU, _IMAGES = "needs GPUs", "needs torchvision"
 NOT_RUN = {
     "*cuda*": _GPU,

@@ -4,8 +4,6 @@ The suite decides by name, when it is imported, what a backend can: it is told "
 hpcoll. `table` says what does not run.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """Calls to the driver, and to what stands for it, that several tests make."""
 
-from __future__ import annotations
-
 import ctypes
 
 from cuda_double import Double

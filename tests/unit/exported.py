@@ -1,7 +1,5 @@
 """Objects that export GPU memory of the driver's double, and what is found of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hpcoll.runtime.gpu.arrays import DeviceArray, device_array

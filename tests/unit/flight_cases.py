@@ -1,7 +1,5 @@
 """Records of a few ranks, as they write them when they hang or fail."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

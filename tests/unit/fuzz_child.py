@@ -4,8 +4,6 @@ No input may raise anything, take longer than 10 s or more than 1 GB, or bring a
 does is printed with its seed, and the status is 1. One that hangs ends the process, with its stack; which it is the line before says.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import io

@@ -3,8 +3,6 @@
 A format more is a line in `FORMATS`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Inputs that are nearly right: samples changed in their bytes, or in the tree of values that they are the text of. Seeded."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

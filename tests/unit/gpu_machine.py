@@ -1,7 +1,5 @@
 """Runs jobs/gpu_check.sh on a machine whose CUDA driver is the double, and reads what it has left."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

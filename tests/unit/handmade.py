@@ -1,7 +1,5 @@
 """Schedules made by hand, right and wrong ones, and how the verifier refuses them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

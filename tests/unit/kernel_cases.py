@@ -4,8 +4,6 @@ text, and runs this file in a process of its own for CUDA's simulator, which is 
     NUMBA_ENABLE_CUDASIM=1 python tests/unit/kernel_cases.py folds
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Callable

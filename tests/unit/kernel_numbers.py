@@ -1,7 +1,5 @@
 """What GPU kernels' tests compute with: element types, numbers, where they lie, and NumPy's results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import reduce
 from typing import Any

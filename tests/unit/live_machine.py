@@ -1,7 +1,5 @@
 """A machine made by hand, as `hpcoll inspect --live` sees it: processes, and the live pages of those that are ranks."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

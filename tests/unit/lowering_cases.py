@@ -1,7 +1,5 @@
 """Calls to lower, with operators and data, and what they must give by NumPy."""
 
-from __future__ import annotations
-
 import random
 from functools import reduce
 from typing import NamedTuple

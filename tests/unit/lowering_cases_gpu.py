@@ -1,7 +1,5 @@
 """Calls on arrays in GPU memory to lower, by what reaches a rank's memory; and rows of their programs."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

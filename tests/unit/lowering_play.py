@@ -1,7 +1,5 @@
 """The reference engine plays cases of `lowering_cases`, and compares all memory with what it must be."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

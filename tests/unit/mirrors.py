@@ -1,7 +1,5 @@
 """The driver's double, and calls on mirrors of its arrays; nothing here calls MPI."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import mpi4py

@@ -1,7 +1,5 @@
 """Placements of ranks on nodes, schedules made for them, and what leaves a node: chunks, or blocks, counted from the steps alone."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator

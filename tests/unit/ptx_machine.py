@@ -3,8 +3,6 @@
 It knows the instructions that hpcoll's kernels are made of and raises KeyError on any other.
 """
 
-from __future__ import annotations
-
 import ctypes
 import operator
 import re

@@ -1,7 +1,5 @@
 """What the reference engine is given: programs with their memories, the setting of a run, and where an operation reads and writes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 

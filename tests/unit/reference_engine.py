@@ -8,8 +8,6 @@ without its twin, of another size, or never acknowledged; bytes outside a buffer
 to the caller while somebody reads his buffers.
 """
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ staged or left it. What may be overwritten is overwritten at once: a ring slot w
 it is handed out anew, a caller's buffers when his call returns.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -39,7 +37,7 @@ class Memory:
         self.shared = shared
         self.returned: np.ndarray | None = None
 
-    def area(self, index: int) -> Area:
+    def area(self, index: int) -> "Area":
         """A whole buffer."""
         span = self.spans[index]
         assert span is not None, f"touches buffer {index}, which this call does not have"
@@ -65,11 +63,11 @@ class Area(NamedTuple):
     def span(self) -> slice:
         return slice(self.lo, self.hi)
 
-    def part(self, displ: int, nbytes: int, name: str) -> Area:
+    def part(self, displ: int, nbytes: int, name: str) -> "Area":
         assert 0 <= displ <= displ + nbytes <= self.nbytes, f"leaves {name}: bytes {displ} to {displ + nbytes} of {self.nbytes}"
         return Area(self.memory, self.lo + displ, self.lo + displ + nbytes)
 
-    def apart(self, other: Area) -> bool:
+    def apart(self, other: "Area") -> bool:
         return self.memory is not other.memory or self.hi <= other.lo or other.hi <= self.lo
 
     def check_free(self, *, to_write: bool, by: int = -1) -> None:

@@ -7,8 +7,6 @@ UNREAD has passed, however early things are done; what a peer may write is the p
 memory that is only the GPU's, MPI messages there unless the library takes them, and messages in place for ranks that do not map them.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict, deque
 from collections.abc import Sequence
 
@@ -40,7 +38,7 @@ class _Operation:
         for area in self.operands.reads:
             area.memory.queued_read[area.span] += change
 
-    def meets(self, other: _Operation) -> bool:
+    def meets(self, other: "_Operation") -> bool:
         """Whether one of the two writes what the other works on."""
         both = (self.operands, other.operands), (other.operands, self.operands)
         return not all(one.apart(two) for a, b in both for one in a.writes for two in (*b.writes, *b.reads))

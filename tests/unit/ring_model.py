@@ -7,8 +7,6 @@ may be done before it on ARM, unless that acquires. A wait that fails is no step
 a rank forward or empties its buffer, there are no circles, and nothing deadlocks where every state without a next one is the end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 

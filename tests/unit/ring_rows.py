@@ -1,7 +1,5 @@
 """Rows for the model of shared memory (`ring_model`): what ranks run, what these rows mean, and some to run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Stores of a rank that others do not see yet, and which of them may become visible next: for the model of shared memory."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 PLAIN, RELEASE, UNCACHED = range(3)  # kinds of stores

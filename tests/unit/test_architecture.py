@@ -1,7 +1,5 @@
 """Folders are floors: within every folder of hpcoll, imports between its entries point one way, and the low folders need no MPI."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import subprocess

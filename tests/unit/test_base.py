@@ -1,7 +1,5 @@
 """The ground floor and partition: every error's text, and every example in a docstring that needs no MPI."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import pickle

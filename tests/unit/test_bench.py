@@ -1,7 +1,5 @@
 """The benchmark's arithmetic and formats: what needs no MPI."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

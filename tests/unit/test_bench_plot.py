@@ -1,7 +1,5 @@
 """Drawings of results, and what else of ``hpcoll bench`` needs no MPI: modes, sizes, the columns of overlap."""
 
-from __future__ import annotations
-
 import copy
 import doctest
 import itertools

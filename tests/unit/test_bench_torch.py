@@ -1,7 +1,5 @@
 """The table of ``hpcoll bench-torch``, and what its command refuses; without PyTorch."""
 
-from __future__ import annotations
-
 import importlib.util
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every row of the catalogue, proven: 1 to 64 ranks with every root, and some larger numbers of ranks; fewer in the short run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Where chunks lie: they tile what they are cut from, and equal segments share one layout."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

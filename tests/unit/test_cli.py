@@ -1,7 +1,5 @@
 """The command line: what it prints, its exit codes, and that errors are one line."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

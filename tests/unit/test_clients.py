@@ -1,7 +1,5 @@
 """What passes without hpcoll must pass with it, on every rank; what the table allows and what fails anyway is skipped by name."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

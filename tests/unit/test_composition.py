@@ -1,7 +1,5 @@
 """Schedules made of schedules: where a flat algorithm's chunks, scratch, ranks and channels are in the whole; what a node's ranks share."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from itertools import accumulate

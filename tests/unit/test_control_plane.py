@@ -1,7 +1,5 @@
 """Ranks that share no memory: whom they ask, how they take in what others send, and how all hear that one has ended."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """``jobs/copy_limits.c``: what plain C reaches compiles without a warning, and its sums are right."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 import subprocess

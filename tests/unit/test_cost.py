@@ -1,7 +1,5 @@
 """Closed-form times among equal links: by hand for rows whose formula is known, and what must hold for every flat row."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

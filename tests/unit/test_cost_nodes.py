@@ -1,7 +1,5 @@
 """Closed-form times where ranks share nodes: links that ranks share, parts on a node and between nodes, which algorithm that favours."""
 
-from __future__ import annotations
-
 import pytest
 from placed_schedules import is_even, traffic
 

@@ -1,7 +1,5 @@
 """Whether processes can read each other's memory, found out with real ones."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Whether the MPI library takes GPU memory is tried in another process, which may hang, and is remembered for later processes."""
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The double of the CUDA driver keeps the driver's rules about memory and handles."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,7 +1,5 @@
 """The double of the CUDA driver computes what kernels are named after, and makes arrays as GPU libraries do."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The double of the CUDA driver refuses what the driver refuses of pools, managed memory and memory mapped to reserved addresses."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from ctypes import byref, c_int, c_size_t, c_uint64

@@ -1,7 +1,5 @@
 """The double of the CUDA driver does work late, in an order that streams and events allow, and finds what races."""
 
-from __future__ import annotations
-
 import ctypes
 
 import cuda_double

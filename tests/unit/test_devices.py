@@ -1,7 +1,5 @@
 """What counts as an array in GPU memory, and what is refused in which words."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import mmap

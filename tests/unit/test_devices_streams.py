@@ -1,7 +1,5 @@
 """What is a stream, and which one orders an array in GPU memory."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What was compiled is kept on disk: made once, waited for, and made by everybody where it cannot be kept."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time

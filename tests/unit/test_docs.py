@@ -1,7 +1,5 @@
 """README and docs say what the code says: tables, names, paths, links, error texts and the stack of folders are compared with it."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import itertools

@@ -3,8 +3,6 @@
 They run in a folder where ``my_program.py`` is the README's first example and ``jobs`` is the checkout's.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

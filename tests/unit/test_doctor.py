@@ -1,7 +1,5 @@
 """``hpcoll doctor``: started as users start it, with what breaks really broken; probes of hardware read folders that tests build."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

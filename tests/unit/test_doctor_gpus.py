@@ -1,7 +1,5 @@
 """What ``hpcoll doctor`` says about GPUs: over the driver's double, and from folders that the tests build."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

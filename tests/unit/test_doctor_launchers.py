@@ -1,7 +1,5 @@
 """Which launcher ``hpcoll doctor`` recognises, and what it says when launcher and MPI library do not fit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What ``hpcoll doctor`` finds out about one machine; probes of hardware read folders that the tests build."""
 
-from __future__ import annotations
-
 import math
 import os
 import resource

@@ -1,7 +1,5 @@
 """Colours, labels at the ends of curves, and what is faded in drawings of many algorithms."""
 
-from __future__ import annotations
-
 import doctest
 import itertools
 import re

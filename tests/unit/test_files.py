@@ -1,7 +1,5 @@
 """Files that are written whole or not at all, and folders of which nobody else's files are read."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

@@ -1,7 +1,5 @@
 """Constants fitted to synthetic times of messages: they are found again, and whatever comes in, what comes out is a model."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from itertools import product

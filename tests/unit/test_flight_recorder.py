@@ -1,7 +1,5 @@
 """Flight records as they are written, and the place of the program that a call is noted with."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

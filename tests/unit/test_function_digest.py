@@ -1,7 +1,5 @@
 """Operators that a user writes: told apart by what they do, alike in every process of a program."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """No input hurts: what hpcoll reads that others may have written, mutated, is read or refused in one line, in little time and memory."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """``jobs/gpu_check.sh``: the environment that it makes over another, and that what breaks in a step costs nothing but that step."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

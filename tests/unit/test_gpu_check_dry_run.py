@@ -1,7 +1,5 @@
 """All steps of jobs/gpu_check.sh over the double of the CUDA driver, with little to do in each, and a route that does not work."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,7 +1,5 @@
 """The cost model of collectives in GPU memory: what it counts against lowered programs, what is chosen by it, and the table in the docs."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Probes of jobs/gpu_check.sh: their numbers are cuda.h's, their kernel adds, over the double they find what the driver's rules say."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """``hpcoll inspect``: from records of a few ranks, what differs, who waits for whom, and who was late."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``hpcoll inspect --live``: what is shown of pages made by hand, as processes would have them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

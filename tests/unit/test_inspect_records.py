@@ -1,7 +1,5 @@
 """What ``hpcoll inspect`` refuses: files that are no records, and records that are not of one program; and what it does not import."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """``hpcoll inspect --live``: processes found by their live pages, and what is wrong with pages that are read."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

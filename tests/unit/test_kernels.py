@@ -1,7 +1,5 @@
 """Host reduction kernels against NumPy: every operator with every element type, and the rules that the module's docstring promises."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 from collections.abc import Callable

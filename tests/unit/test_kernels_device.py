@@ -1,7 +1,5 @@
 """GPU kernels without a GPU: what they compute, in CUDA's simulator, and what they are compiled to, for three architectures."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

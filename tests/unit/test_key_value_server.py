@@ -1,7 +1,5 @@
 """The server of the key-value store among other users of its machine: who gets in, what others cost, and that it goes."""
 
-from __future__ import annotations
-
 import gc
 import os
 import secrets

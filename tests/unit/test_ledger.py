@@ -1,7 +1,5 @@
 """The ledger: lines by operation, algorithm, element type and reason, what the log says of them, and a table that fits a screen."""
 
-from __future__ import annotations
-
 import logging
 
 import mpi4py

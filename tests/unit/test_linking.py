@@ -1,7 +1,5 @@
 """Object files in memory: placed as LLVM places them, without it; never both writable and executable; what is not known is left to LLVM."""
 
-from __future__ import annotations
-
 import ctypes
 import struct
 import subprocess

@@ -1,7 +1,5 @@
 """Which GPU a process is told to use, under each launcher and under leftovers of another."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """``jobs/local.sh``: Ctrl-C ends what it started, with stand-ins for Python and mpirun."""
 
-from __future__ import annotations
-
 import os
 import pty
 import subprocess

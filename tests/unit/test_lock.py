@@ -1,7 +1,5 @@
 """Lock files hold what setup.cfg asks for, for every Python and machine that it is for, and hashes of all."""
 
-from __future__ import annotations
-
 import configparser
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Lowered programs of all ranks, run on data by the reference engine: right results whatever the order of things."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import zlib

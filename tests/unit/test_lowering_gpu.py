@@ -1,7 +1,5 @@
 """Lowered programs for arrays in GPU memory: right results in any order of things, and each wait is needed."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator

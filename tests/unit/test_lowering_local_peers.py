@@ -1,7 +1,5 @@
 """Lowered programs of ranks that share a node: right results in any order of things, and nothing is read that may be overwritten."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What lowered programs look like: what is posted when, fused, dropped, packed, split and shared."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import random

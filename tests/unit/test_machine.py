@@ -1,7 +1,5 @@
 """Caches, cache domains and free memory, read from files of machines made up for it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Compiled functions in object files: loaded without Numba, made again when their source changes, and never silently wrong."""
 
-from __future__ import annotations
-
 import ast
 import ctypes
 import re

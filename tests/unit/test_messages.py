@@ -1,7 +1,5 @@
 """Messages of GPU arrays as far as no MPI is needed: which bytes came, and what mpi4py's methods look like on a Communicator."""
 
-from __future__ import annotations
-
 import inspect
 
 import mpi4py

@@ -1,7 +1,5 @@
 """Mirrors of GPU arrays on the host: what is copied, what is shared, what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

@@ -1,7 +1,5 @@
 """Mirrors of GPU arrays on the host: which copies wait for what, on which lanes, and when results are stored."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from typing import Any

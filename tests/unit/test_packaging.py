@@ -1,7 +1,5 @@
 """What setup.cfg says about the packages is what the folders hold."""
 
-from __future__ import annotations
-
 import configparser
 from pathlib import Path
 

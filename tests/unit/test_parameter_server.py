@@ -1,7 +1,5 @@
 """Parts of the parameter server without MPI: optimisers against closed forms, shards that tile, the order that keeps a bound."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a rank reads of others in memory that they write meanwhile."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

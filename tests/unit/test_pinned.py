@@ -1,7 +1,5 @@
 """Page-locked memory under mirrors: used again, and ordinary memory where there is none."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

@@ -1,7 +1,5 @@
 """Placements: read from text, dealt to nodes, described."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Scratch of engines that serve calls in flight: one memory for all on a message context, of another one on another."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import mpi4py

@@ -1,7 +1,5 @@
 """How plans cut messages: what any rank stages of one lane fits the staging memory of a place."""
 
-from __future__ import annotations
-
 import mpi4py
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Predicted times: compiled code against plain Python, symmetry against all ranks, segments, nodes, known figures; the command."""
 
-from __future__ import annotations
-
 import heapq
 import json
 import random

@@ -1,7 +1,5 @@
 """Predicted times on the cache domains of one node: each level's cost, links that are shared, symmetry, who is faster, the command."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

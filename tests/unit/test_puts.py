@@ -1,7 +1,5 @@
 """Puts: schedules whose puts could wait, or that only one side knows of, are refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

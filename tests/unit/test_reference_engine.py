@@ -1,7 +1,5 @@
 """The reference engine itself: it moves messages of both kinds and refuses each thing that it is there to refuse."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from lowering_cases import add

@@ -1,7 +1,5 @@
 """Streams of the reference engine: operations run when they like, and each thing is refused that is there to be refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from lowering_cases import add

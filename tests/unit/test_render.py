@@ -1,7 +1,5 @@
 """Drawings: the structure that is found, and that text and pictures hold all of it and stay inside their bounds."""
 
-from __future__ import annotations
-
 import re
 from xml.etree import ElementTree
 

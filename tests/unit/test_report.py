@@ -1,7 +1,5 @@
 """What texts say of ranks of a node: what each does, on whatever communicator and message context, and in what calls differ."""
 
-from __future__ import annotations
-
 import re
 from types import SimpleNamespace
 from typing import Any

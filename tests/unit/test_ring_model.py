@@ -1,7 +1,5 @@
 """Shared memory between ranks: a model of its steps holds in all interleavings, what breaks it is found, and the code is as modelled."""
 
-from __future__ import annotations
-
 import re
 
 import llvmlite.binding as llvm

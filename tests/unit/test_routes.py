@@ -1,7 +1,5 @@
 """Routes: the best that reaches a peer is taken, and a new one needs nothing but its class and a row in a table."""
 
-from __future__ import annotations
-
 import pytest
 from lowering_cases import Case, operator_of
 from lowering_play import play, programs_of

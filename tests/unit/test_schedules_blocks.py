@@ -1,7 +1,5 @@
 """Flat schedules of the block collectives and of barrier: what their rows claim, and the counts that make them what they are called."""
 
-from __future__ import annotations
-
 from math import log2
 
 import pytest

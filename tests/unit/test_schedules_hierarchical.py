@@ -1,7 +1,5 @@
 """Schedules that look at nodes: proven for placements of all kinds; what leaves a node is what their docstrings say."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """What catalogue rows say about messages: the longest one, how many the busiest rank has, and what it receives."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 

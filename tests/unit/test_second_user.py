@@ -1,7 +1,5 @@
 """What another user may do where both users can write: take names first, plant links, hold locks. Needs root, to act as a second user."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

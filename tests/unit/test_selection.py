@@ -1,7 +1,5 @@
 """Settings from the environment, and which algorithm serves a call: forced ones refused with a reason, the rest by the model."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 

@@ -1,7 +1,5 @@
 """Which algorithm serves a call where ranks share nodes, or the caches of one."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any

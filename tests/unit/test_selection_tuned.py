@@ -1,7 +1,5 @@
 """What selection makes of a tuning table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A call as flight records and texts have it: spelled as a program writes the method, and where the program called it."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mpi4py

@@ -1,7 +1,5 @@
 """Programs lowered from symbolic sizes: for any counts that pass their conditions they are what lowering from these counts gives."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable
 from typing import Any

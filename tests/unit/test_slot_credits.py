@@ -1,7 +1,5 @@
 """Ring slots between ranks: when a message has been used, and which schedules come to a stop because a send finds no free slot."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The live page of a process: what it writes there, when, and by how many threads at once."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time
@@ -148,7 +146,7 @@ class SlowPage:
         for thread in self.threads:
             thread.join(60)
 
-    def make(self) -> SlowPage:
+    def make(self) -> "SlowPage":
         self.being_made.set()
         assert self.may_be_made.wait(60)
         return self

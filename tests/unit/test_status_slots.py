@@ -1,7 +1,5 @@
 """The notice of a process: written while a signal comes, in a fork, and what stays of a failure that it passes on."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Temporary GPU memory: used again, and given back where much of it is idle."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

@@ -1,7 +1,5 @@
 """What others have named or written cannot drive a terminal, forge a line of a log, or fill either."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """The simulated timeline against closed forms, and against the verifier's count of dependent messages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 

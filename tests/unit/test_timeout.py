@@ -1,7 +1,5 @@
 """``timeout=``: what it takes, what it refuses, and that every collective has it."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from fractions import Fraction

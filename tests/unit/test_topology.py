@@ -1,7 +1,5 @@
 """What is known of where ranks run, and what that makes messages cost."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

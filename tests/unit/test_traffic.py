@@ -1,7 +1,5 @@
 """Bytes that programs move on a rank, beside what can be counted by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

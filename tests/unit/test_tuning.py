@@ -1,7 +1,5 @@
 """The tuning table: what is read, written, refused and looked up."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The model's constants in the tuning file: what is written, merged, and found for a communicator."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The verifier: every reason to refuse the steps of a schedule, each reached by one made by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

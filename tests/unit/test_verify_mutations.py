@@ -4,8 +4,6 @@ Some mutants are no worse than the original. Those are set aside by rule (`equiv
 neither refused nor set aside must give right results with real data, run by an interpreter that shares no code with the verifier.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """What is proven: results, order of operands, reproducibility, rounds; and of all schedules of the catalogue at once."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

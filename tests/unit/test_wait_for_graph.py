@@ -1,7 +1,5 @@
 """The wait-for graph: its roots, its circles, and chains of waits in words."""
 
-from __future__ import annotations
-
 import doctest
 
 import pytest

@@ -3,8 +3,6 @@
 In the place of the library `select.select`, which takes a list first, too, and is left once there is something in a socket.
 """
 
-from __future__ import annotations
-
 import select
 import socket
 import sys

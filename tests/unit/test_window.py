@@ -1,7 +1,5 @@
 """Memory without a name: it goes when nobody holds it, and not before; numbers are held once; half-read ranges match nothing wrong."""
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess

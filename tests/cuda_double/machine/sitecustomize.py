@@ -5,8 +5,6 @@ Whoever asks for libcuda.so.1 gets a double, and /dev/nvidiactl seems to be ther
 "crash", which is what Python programs started by such a command do.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os
