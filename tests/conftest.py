@@ -36,6 +36,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(outcomes.Recorder(Path(folder), int(os.environ.get(outcomes.RANK, "0"))))
 
 
+@pytest.fixture(scope="session")
+def short(pytestconfig: pytest.Config) -> bool:
+    """Say whether this is the short run, in which loops over many like cases take some of them."""
+    return "not full" in pytestconfig.option.markexpr
+
+
 def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
     """What the marker ``double`` says."""
     marker = request.node.get_closest_marker("double")

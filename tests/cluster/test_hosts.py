@@ -70,7 +70,7 @@ def started(options: str, token: str, nranks: int) -> subprocess.Popen[str]:
     return running
 
 
-@pytest.mark.parametrize(("mbit", "nbytes"), [(200, 1 << 20), (1000, 8 << 20)])
+@pytest.mark.parametrize(("mbit", "nbytes"), [(200, 1 << 20), pytest.param(1000, 8 << 20, marks=pytest.mark.full)])
 def test_rate(mbit: int, nbytes: int) -> None:
     """A link carries its rate less the headers, to one host, to and from two; memory is not a link."""
     ways = [[(0, 1)], [(0, 2)], [(0, 2), (0, 3)], [(2, 0), (3, 0)]]
@@ -126,7 +126,7 @@ def test_a_rank_that_dies_ends_the_job(token: str) -> None:
     assert time.monotonic() - start < 30
 
 
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"])
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGINT", *(pytest.param(one, marks=pytest.mark.full) for one in ("SIGTERM", "SIGHUP"))])
 def test_nothing_is_left_when_the_script_ends(name: str, token: str) -> None:
     with started("--slots 2,1 --rate 1gbit", token, 3) as running:
         assert len(processes(token)) > 2 * 3

@@ -113,7 +113,7 @@ def test_train_with_srun_of_open_mpi(slurm: Slurm) -> None:
     assert rows[1]["accuracy"] > 0.8
 
 
-@pytest.mark.parametrize(("library", "line"), [("openmpi", "{} slots=2"), ("mpich", "{}:2")])
+@pytest.mark.parametrize(("library", "line"), [("openmpi", "{} slots=2"), pytest.param("mpich", "{}:2", marks=pytest.mark.full)])
 def test_train_on_a_host_file_without_slurm(slurm: Slurm, tmp_path: Path, library: str, line: str) -> None:
     """The knobs reach hosts to which ssh carries none: ranks that disagree about the algorithm would end the job."""
     hosts, ssh = tmp_path / "hosts", tmp_path / "ssh"
@@ -139,7 +139,7 @@ def test_the_gpu_check_says_that_there_is_no_gpu(slurm: Slurm) -> None:
     assert (last["kind"], last["status"]) == ("end", 1)
 
 
-@pytest.mark.parametrize("library", ["openmpi", "mpich"])
+@pytest.mark.parametrize("library", [pytest.param("openmpi", marks=pytest.mark.full), "mpich"])
 def test_programs_of_one_rank_are_noticed(slurm: Slurm, library: str) -> None:
     job = slurm.submit("jobs/bench.sbatch", "--ntasks-per-node=2", PYTHON=python(library), LAUNCHER="none")
     assert job.state == "FAILED"
@@ -157,7 +157,7 @@ def test_srun_lines_of_the_readme(slurm: Slurm, mpi: str) -> None:
     assert re.findall(r"Out of bounds values : (.*)", said.stdout) == ["0 OK", "0 OK"]
 
 
-@pytest.mark.parametrize(("mpi", "library"), [("pmi2", "mpich"), ("pmix", "openmpi")])
+@pytest.mark.parametrize(("mpi", "library"), [("pmi2", "mpich"), pytest.param("pmix", "openmpi", marks=pytest.mark.full)])
 def test_every_allreduce_on_two_nodes(slurm: Slurm, tmp_path: Path, mpi: str, library: str) -> None:
     program = tmp_path / "allreduce.py"
     program.write_text(ALLREDUCE)

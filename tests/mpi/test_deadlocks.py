@@ -43,7 +43,7 @@ def run(script: str, nranks: int, **variables: str) -> tuple[dict[int, str], str
     return {rank: words[-1] for rank, words in spoken(nranks, done.stdout).items() if words}, done.stderr
 
 
-@pytest.mark.parametrize(("nranks", "way"), [(2, {}), (2, MESSAGES), pytest.param(3, {}, marks=pytest.mark.full)])
+@pytest.mark.parametrize(("nranks", "way"), [(2, {}), *(pytest.param(*one, marks=pytest.mark.full) for one in ((2, MESSAGES), (3, {})))])
 def test_two_communicators_in_another_order(nranks: int, way: dict[str, str]) -> None:
     said, errors = run("caught(*((a,), (b,)) if comm.rank else ((b,), (a,)))\nworld.Barrier()\nos._exit(0)", nranks, **way)
     for rank in (0, nranks - 1):
@@ -60,7 +60,7 @@ def test_another_thread_may_come() -> None:
         """
 first, second = (a, b) if comm.rank else (b, a)
 def late():
-    time.sleep(3)
+    time.sleep(1.8)
     second.Allreduce(np.ones(3), np.zeros(3))
 thread = threading.Thread(target=late)
 thread.start()
@@ -73,7 +73,7 @@ thread.join()
     assert re.search(r"waits for 1 s at row \d+ of \d+: rank \d waits for rank \d; rank \d waits in Allreduce", errors), errors
 
 
-@pytest.mark.parametrize("way", [{}, MESSAGES])
+@pytest.mark.parametrize("way", [pytest.param({}, marks=pytest.mark.full), MESSAGES])
 def test_the_library_serves_one_of_them(way: dict[str, str], tmp_path: Path) -> None:
     """Who waits in hpcoll raises and says which call it is; who waits in the library cannot be told."""
     said, errors = run(

@@ -61,6 +61,7 @@ def job(comms: str, end: str, late_s: float = 0, level: str = "multiple") -> tup
     return spoken(NRANKS, done.stdout), done.stderr, done.returncode, time.monotonic() - begun
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("comms", "end", "late_s", "level"),
     [

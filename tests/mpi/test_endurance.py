@@ -113,7 +113,7 @@ def test_very_many_calls(form: str, ncalls: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "count", "times", "way"),
     [
-        ("Dup", 120, 1, {}),
+        ("Dup", 50, 1, {}),
         *(pytest.param(kind, 10_000, 1, {}, marks=FULL) for kind in ("Dup", "Split", "reversed")),
         *(pytest.param(kind, 3_000, 1, MESSAGES, marks=FULL) for kind in ("Dup", "Split", "reversed")),  # more than MPICH has context ids
         pytest.param("kept", 200, 25, {}, marks=FULL),

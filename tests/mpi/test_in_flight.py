@@ -34,6 +34,7 @@ def late(comm: Any) -> bool:
     return False
 
 
+@pytest.mark.once
 @SEVERAL
 @pytest.mark.parametrize("way", ["issued", "started"])
 @pytest.mark.parametrize("length", [5, MEBIBYTE])
@@ -68,6 +69,7 @@ def test_dropped(length: int, way: str) -> None:
     assert agreed([] if (x == 7).all() else [x]) == []
 
 
+@pytest.mark.once
 def test_buffers_of_others_die() -> None:
     """Arrays whose last name is gone while everything is in flight; results are seen through a view."""
     comm, n = communicator(), communicator().size
@@ -102,6 +104,7 @@ def test_like_earlier_ones_behind_others(method: str) -> None:
     assert agreed(wrong) == []
 
 
+@pytest.mark.once
 @SEVERAL
 def test_what_a_request_has_is_nobody_elses_until_it_is_waited_for() -> None:
     """Calls of one kind: some have ended and were not waited for, others are in flight when these are, and more are issued then."""
@@ -125,6 +128,7 @@ def test_what_a_request_has_is_nobody_elses_until_it_is_waited_for() -> None:
     assert agreed(wrong) == []
 
 
+@pytest.mark.once
 def test_dropped_by_the_hundred() -> None:
     """No slot, no engine is lost."""
     comm = communicator().Dup()
@@ -164,7 +168,7 @@ def test_two_threads() -> None:
     def work(comm: Any, finish: Callable[[list[Any]], Any]) -> None:
         kept = Case(comm, "Allreduce", 4)
         request = prepare(comm, kept, algorithm="direct")
-        for k in range(40):
+        for k in range(20):
             cases = [Case(comm, "Allreduce", 3 + 3000 * (k % 2)), Case(comm, "Allgather", 3, in_place=True)]
             kept.fill(k)
             request.Start()
@@ -185,8 +189,9 @@ def test_two_threads() -> None:
     assert board().words[progress.WAITERS] == 0
 
 
+@pytest.mark.once
 @SEVERAL
-@pytest.mark.parametrize(("form", "ncalls"), [("in flight", 300), ("persistent", 60)])
+@pytest.mark.parametrize(("form", "ncalls"), [("in flight", 80), ("persistent", 20)])
 def test_threads_that_start_on_one_communicator(form: str, ncalls: int) -> None:
     """Who comes while another thread starts a call is refused before anything leaves; ranks stay in step, and all answers are right."""
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
@@ -224,6 +229,7 @@ def test_threads_that_start_on_one_communicator(form: str, ncalls: int) -> None:
     comm.Free()
 
 
+@pytest.mark.once
 def test_fork() -> None:
     """The child of a process with collectives in flight is refused new ones and ends quietly; the parent does not notice."""
     comm = communicator().Dup()
@@ -277,6 +283,7 @@ def test_a_slot_is_taken_over_when_the_helper_has_left_it(monkeypatch: pytest.Mo
     assert agreed([] if kept == [(False, 1)] * 20 and case.good() else [kept]) == []
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("way", ["issued", "started"])
 def test_datatype_freed_in_flight(way: str) -> None:
     """MPI lets a program free a datatype that something in flight uses."""

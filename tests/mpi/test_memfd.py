@@ -45,6 +45,7 @@ def alone(comm: hpcoll.Communicator) -> bool:
     return found
 
 
+@pytest.mark.once
 def test_windows_and_collectives(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPCOLL_DEBUG", "info")  # a group of its own, which says what it finds
     with caplog.at_level(logging.INFO, "hpcoll"):

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.mpi(min_size=2)
 MANY_S = 15  # for 200 errors; where each is looked into, they take a minute
 
 
+@pytest.mark.once
 def test_freed_after_it() -> None:
     """Memory that ranks share goes at once, not when garbage is collected."""
 
@@ -73,6 +74,7 @@ def test_freed_with_it_in_flight(way: str) -> None:
     assert agreed(wrong) == []
 
 
+@pytest.mark.once
 @pytest.mark.mpi(min_size=3)
 def test_freed_by_who_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The root is through with the call, and late for its next one: it quotes ranks that have raised there and freed the communicator."""
@@ -134,6 +136,7 @@ def test_recover(way: str) -> None:
     assert agreed(wrong) == []
 
 
+@pytest.mark.once
 def test_many_in_flight(way: str) -> None:
     """Each of them raises, and all together soon: what has happened is found out once."""
     comm, requests = made(way), list[MPI.Request]()
@@ -147,6 +150,7 @@ def test_many_in_flight(way: str) -> None:
     assert agreed([*map(repr, wrong[:3])] if wrong else [seconds] if seconds > MANY_S else []) == []
 
 
+@pytest.mark.once
 def test_memory_of_messages_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the MPI library has yet to send of a call that was given up stays, though the program lets go of it."""
     monkeypatch.setenv("HPCOLL_SHM", "0")

@@ -85,6 +85,7 @@ def test_kinds_of_memory(form: Callable[..., None], double: Any, *, warm: bool) 
     assert agreed([] if right and seconds < SOON_S else [(text, seconds)]) == []
 
 
+@pytest.mark.once
 @either_way
 def test_functions_as_operators(way: str) -> None:
     """Told apart by what they do: both have the name that every lambda has."""
@@ -125,6 +126,7 @@ def test_waitall(form: str, way: str) -> None:
     assert agreed(not_refused(raised(comm.Barrier))) == []
 
 
+@pytest.mark.once
 @either_way
 @pytest.mark.parametrize("meanwhile", ["computes", "waits for something else"])
 def test_in_flight_that_nobody_waits_for_yet(meanwhile: str, way: str) -> None:
@@ -134,9 +136,9 @@ def test_in_flight_that_nobody_waits_for_yet(meanwhile: str, way: str) -> None:
     if LAST:
         request = comm.Iallreduce(x(8), total)
         if meanwhile == "computes":
-            time.sleep(1)
+            time.sleep(0.6)
         else:
-            threading.Timer(1, lambda: MPI.COMM_SELF.Send(x(1), 0)).start()
+            threading.Timer(0.6, lambda: MPI.COMM_SELF.Send(x(1), 0)).start()
             requests = [MPI.COMM_SELF.Irecv(x(1))]
             MPI.Request.Waitall(requests)
     comm.Allreduce(x(8), sums)

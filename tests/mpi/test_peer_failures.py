@@ -93,7 +93,7 @@ def job(
 @pytest.mark.parametrize(
     ("ending", "form", "way"),
     [
-        ("an exception", "blocking", {}), ("sys.exit", "in flight", {}), ("an exception", "blocking", MESSAGES),
+        ("an exception", "blocking", {}), ("sys.exit", "in flight", MESSAGES),
         *(pytest.param(ending, form, way, marks=pytest.mark.full) for ending in ENDINGS for form in FORMS for way in ({}, MESSAGES)),
     ],
 )  # fmt: skip
@@ -127,6 +127,7 @@ def test_a_rank_is_gone(end: str, form: str, way: dict[str, str]) -> None:
     assert status != 0
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_rank_ends_before_its_first_communicator(ending: str) -> None:
     """Which others of its node make: there is nothing yet by which it could tell them."""
@@ -155,6 +156,7 @@ except hpcoll.PeerFailed as error:
     assert done.returncode != 0
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("form", "way"),
     [
@@ -201,6 +203,7 @@ def test_a_child_that_ends_is_no_rank() -> None:
     assert (said, status) == ({rank: ["right True"] for rank in range(NRANKS)}, 0), errors
 
 
+@pytest.mark.once
 def test_a_stopped_rank_is_named() -> None:
     """SIGSTOP, as under a debugger; it goes on when the others have given it up, and hears that."""
     before = f"""
@@ -216,6 +219,7 @@ goes_on.start()
     assert "rank 1 is stopped" in said[0][0]
 
 
+@pytest.mark.once
 def test_a_rank_waits_on_another_communicator() -> None:
     """Which is named, by the name that it has got since; the story goes on there. Nobody raises: another thread of rank 1 may come."""
     before = "other = hpcoll.Communicator(world.Dup())\nother.Barrier(algorithm='dissemination')\nother.Set_name('the other')"
@@ -229,6 +233,7 @@ def test_a_rank_waits_on_another_communicator() -> None:
     assert "MismatchError" not in errors + str(said)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("end", ["KeyboardInterrupt", pytest.param("MemoryError", marks=pytest.mark.full)])
 def test_one_rank_gives_up(end: str) -> None:
     """Ctrl-C, or anything else that ends a call on one rank only."""
@@ -253,6 +258,7 @@ elif comm.rank == 2:
         assert re.search(r"PeerFailed .*rank 1 gave up", said[rank][0]), (said, errors)
 
 
+@pytest.mark.once
 def test_records(tmp_path: Path) -> None:
     """Each rank leaves one when a call fails and at SIGUSR2, and ``hpcoll inspect`` says of them what happened."""
     victim = """
@@ -275,6 +281,7 @@ def test_records(tmp_path: Path) -> None:
     assert re.search(r"ranks 0, 2 +Allreduce\(float64\[8\], op=SUM\) by \w+ +waiting +<string>:\d+", shown.stdout), shown.stdout
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("way", [MESSAGES, pytest.param({}, marks=pytest.mark.full)])
 def test_an_agreement_is_watched(way: dict[str, str]) -> None:
     """What ranks agree on before hpcoll runs anything: a rank that does not come is warned about, and given up; if it comes, it is told."""

@@ -15,7 +15,7 @@ from reference import SOON_S, agreed, comes, fresh, raised, set_from_here
 import hpcoll
 from hpcoll import ArgumentError, CollectiveTimeout
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.once]
 
 WORLD = MPI.COMM_WORLD
 NRANKS, LAST = WORLD.size, WORLD.size - 1

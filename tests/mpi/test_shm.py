@@ -164,7 +164,8 @@ MAKERS: dict[str, Callable[[hpcoll.Communicator], hpcoll.Communicator]] = {
 }
 
 
-@pytest.mark.parametrize("name", [name if name == "Split" else pytest.param(name, marks=pytest.mark.once) for name in MAKERS])
+@pytest.mark.once
+@pytest.mark.parametrize("name", MAKERS)
 def test_freed_communicators_leave_no_mapping(name: str) -> None:
     comm, found, wrong = communicator(), list[int](), list[Any]()
     for _ in range(3):

@@ -99,6 +99,7 @@ def test_as_a_buffer() -> None:
         assert (total == np.arange(3000)).all()
 
 
+@pytest.mark.once
 def test_given_back() -> None:
     comm = communicator()
     gc.collect()  # what others left does not go meanwhile

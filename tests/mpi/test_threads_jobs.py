@@ -34,7 +34,7 @@ print("rank", world.rank, "wrong", wrong, flush=True)
 """
 
 
-@pytest.mark.parametrize("ranks_of_node", [4, 2])
+@pytest.mark.parametrize("ranks_of_node", [pytest.param(4, marks=pytest.mark.full), 2])
 def test_first_communicators(ranks_of_node: int) -> None:
     """On a node, and on two: all are made, and the job ends."""
     done = finished(command(4, FIRST, head=""), {"HPCOLL_SHM_RANKS": str(ranks_of_node)})

@@ -18,7 +18,7 @@ from hpcoll import ArgumentError, CollectiveTimeout
 from hpcoll.comm.requests.progress_thread import board
 from hpcoll.comm.team.team import IN_FLIGHT
 
-pytestmark = pytest.mark.mpi(min_size=2)
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.once]
 
 LIMIT_S = 0.3
 TEXT = r"rank \d+: .*\) at \S+:\d+, call \d+ on .*, did not end in 0\.3 s( at row \d+ of \d+)?: "

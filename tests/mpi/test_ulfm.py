@@ -21,7 +21,7 @@ ULFM = pytest.mark.skipif(MPI.ERR_PROC_FAILED == MPI.ERR_REVOKED, reason="the MP
 
 
 @ULFM
-@pytest.mark.parametrize("way", [{}, MESSAGES])
+@pytest.mark.parametrize("way", [{}, pytest.param(MESSAGES, marks=pytest.mark.full)])
 def test_survivors_go_on(way: dict[str, str]) -> None:
     """Under ULFM the others of a rank that is killed raise soon, and shrink: new shared memory, topology, plans."""
     after = f"""
@@ -64,7 +64,7 @@ def test_survivors_of_a_first_use(way: dict[str, str]) -> None:
 @ULFM
 def test_a_training_goes_on() -> None:
     """The example, of which rank 0 is killed: the result is that of an undisturbed run."""
-    program = [str(Path(__file__).parents[2] / "examples" / "survivors.py"), "--kill", "0", "--steps", "40"]
+    program = [str(Path(__file__).parents[2] / "examples" / "survivors.py"), "--kill", "0", "--steps", "25"]
     done = finished(launch(4, program, ("--with-ft", "ulfm")), {})
     assert re.search(r"rank 0 \(process \d+ on .*\) has ended: it was killed", done.stdout), done.stdout + done.stderr[-2000:]
     assert re.search(r"3 ranks: accuracy (0\.9\d+), alone \1, parameters differ by \d\.\de-1\d", done.stdout), done.stdout

@@ -34,7 +34,7 @@ def instances(row: Algorithm, most: int) -> int:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("most", [17, pytest.param(64, marks=pytest.mark.full)])
+@pytest.mark.parametrize("most", [12, pytest.param(64, marks=pytest.mark.full)])
 def test_every_row_for_1_to_some_ranks_and_every_root(most: int) -> None:
     summaries = prove_catalogue(most, extra=())
     assert [summary.key for summary in summaries] == list(CATALOGUE)

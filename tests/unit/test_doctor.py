@@ -13,7 +13,7 @@ import pytest
 
 from hpcoll.cli.doctor.command import Facts, check_hosts, check_libraries, check_library
 from hpcoll.cli.doctor.findings import FAIL, LEVELS, NOTE, OK, WARN, Finding, as_json, as_text, failed, merge, named
-from hpcoll.cli.doctor.launchers import MpiLibrary, family_of_mpiexec
+from hpcoll.cli.doctor.launchers import MpiLibrary, check_mpiexec, family_of_mpiexec
 
 ROOT = Path(__file__).resolve().parents[2]
 MPIEXEC = Path(sys.prefix, "bin", "mpiexec")
@@ -62,8 +62,8 @@ def rows(document: Any, subject: str) -> list[tuple[str, str]]:
 # --- as users start it
 
 
-def test_alone() -> None:
-    document = report()
+def test_alone(tmp_path: Path) -> None:
+    document = report(NUMBA_CACHE_DIR=str(tmp_path))
     assert (document["nranks"], document["version"]) == (1, "0.2.0")
     assert [subject for subject in SUBJECTS if not rows(document, subject)] == []
     level, library = rows(document, "MPI library")[0]
@@ -75,6 +75,8 @@ def test_alone() -> None:
     assert rows(document, "failures of ranks")[0][1].startswith("they end the job, and comm.shrink() is refused: ")
     assert rows(document, "launcher") == [(NOTE, "none, one rank")]
     assert rows(document, "settings") == [(OK, "no HPCOLL_* variable is set")]
+    level, where = rows(document, "Numba cache")[0]
+    assert (level, where.startswith(str(tmp_path))) == (OK, True)
 
 
 def test_as_text() -> None:
@@ -98,7 +100,8 @@ def test_as_text() -> None:
     ],
 )  # fmt: skip
 def test_a_launcher_whose_ranks_are_alone(variables: dict[str, str], text: str) -> None:
-    document = report(**variables)
+    document = report(**variables, NUMBA_DISABLE_JIT="1")
+    assert rows(document, "Numba cache") == [(FAIL, "NUMBA_DISABLE_JIT is set: nothing is compiled")]
     (level, found), = rows(document, "launcher")  # fmt: skip
     assert level == FAIL
     assert found.startswith(text)
@@ -120,14 +123,14 @@ def launch(mpiexec: str, nranks: int, *arguments: str) -> subprocess.CompletedPr
 
 
 @pytest.mark.skipif(not MPIEXEC.exists(), reason="the MPI library of this environment is not from PyPI")
-def test_on_three_ranks() -> None:
+def test_on_two_ranks() -> None:
     """MPI starts in children of the ranks."""
-    result = launch(str(MPIEXEC), 3)
+    result = launch(str(MPIEXEC), 2)
     lines = result.stdout.splitlines()
     assert (result.returncode != 0) == any(line.startswith("FAIL") for line in lines), result.stderr
     assert lines[0].startswith("ok    MPI library: ")
-    assert sum(line.startswith("ok    launcher: ") and line.endswith(", 3 ranks") for line in lines) == 1
-    assert any(line.startswith("ok    placement: 1 node of 3 ranks") for line in lines)  # and its caches, where it has several
+    assert sum(line.startswith("ok    launcher: ") and line.endswith(", 2 ranks") for line in lines) == 1
+    assert any(line.startswith("ok    placement: 1 node of 2 ranks") for line in lines)  # and its caches, where it has several
 
 
 def foreign_mpiexec() -> str:
@@ -152,12 +155,14 @@ def test_under_the_launcher_of_another_library() -> None:
     assert rows(document, "software")[0][0] == OK
 
 
-def test_a_library_that_cannot_be_loaded() -> None:
-    document = report(MPI4PY_LIBMPI="/nowhere/libmpi.so")
+def test_libraries_that_cannot_be_loaded(tmp_path: Path) -> None:
+    (tmp_path / "numba.py").write_text("raise OSError('libllvm:\\n wrong')")
+    document = report(MPI4PY_LIBMPI="/nowhere/libmpi.so", PYTHONPATH=str(tmp_path))
     (level, found), = rows(document, "MPI library")  # fmt: skip
     assert level == FAIL
     assert found.startswith("mpi4py cannot load it: cannot load MPI library /nowhere/libmpi.so")
     assert [subject for subject in SUBJECTS[6:] if not rows(document, subject)] == []
+    assert rows(document, "Numba cache") == [(FAIL, "numba cannot be imported: libllvm: wrong")]
 
 
 def test_mpi_that_does_not_start_in_time() -> None:
@@ -167,20 +172,6 @@ def test_mpi_that_does_not_start_in_time() -> None:
     assert result.returncode == 1
     assert "FAIL  MPI library: loading it did not end within 0.01 s\n" in result.stdout
     assert "ok    software: " in result.stdout
-
-
-def test_numba_that_compiles_nothing() -> None:
-    assert rows(report(NUMBA_DISABLE_JIT="1"), "Numba cache") == [(FAIL, "NUMBA_DISABLE_JIT is set: nothing is compiled")]
-
-
-def test_numba_that_is_broken(tmp_path: Path) -> None:
-    (tmp_path / "numba.py").write_text("raise OSError('libllvm:\\n wrong')")
-    assert rows(report(PYTHONPATH=str(tmp_path)), "Numba cache") == [(FAIL, "numba cannot be imported: libllvm: wrong")]
-
-
-def test_where_what_numba_compiles_is_kept(tmp_path: Path) -> None:
-    level, found = rows(report(NUMBA_CACHE_DIR=str(tmp_path)), "Numba cache")[0]
-    assert (level, found.startswith(str(tmp_path))) == (OK, True)
 
 
 def test_settings_that_mean_nothing_or_little() -> None:
@@ -198,13 +189,13 @@ def test_settings_that_mean_nothing_or_little() -> None:
 
 
 @pytest.mark.skipif(not MPIEXEC.exists(), reason="the MPI library of this environment is not from PyPI")
-def test_an_mpiexec_on_the_path(tmp_path: Path) -> None:
-    assert rows(report(PATH=f"{MPIEXEC.parent}:/bin"), "mpiexec")[0][0] == OK
-    assert rows(report(PATH=str(tmp_path)), "mpiexec") == [(NOTE, "no mpiexec on PATH")]
-    foreign = foreign_mpiexec()
-    if foreign:
-        (level, found), = rows(report(PATH=f"{Path(foreign).parent}:/bin"), "mpiexec")  # fmt: skip
-        assert (level, found.startswith(f"{foreign} is ")) == (WARN, True)
+def test_an_mpiexec_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library, foreign = OURS if family_of_mpiexec(str(MPIEXEC)) == OURS.family else THEIRS, foreign_mpiexec()
+    cases = [(MPIEXEC, OK, f"{MPIEXEC} is "), (tmp_path / "mpiexec", NOTE, "no mpiexec on PATH")]
+    for path, level, text in cases + ([(Path(foreign), WARN, f"{foreign} is ")] if foreign else []):
+        monkeypatch.setenv("PATH", f"{path.parent}:/nowhere")
+        (found,) = check_mpiexec(library)
+        assert (found.level, found.found.startswith(text)) == (level, True), found
 
 
 # --- all ranks together

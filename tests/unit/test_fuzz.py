@@ -9,7 +9,7 @@ import pytest
 from fuzz_formats import FORMATS
 
 CHILD = Path(__file__).with_name("fuzz_child.py")
-SHORT, LONG = 200, 2000  # inputs of each format
+SHORT, LONG = 100, 2000  # inputs of each format
 PROGRAM = """
 import sys, time
 sys.path.insert(0, sys.argv[1])

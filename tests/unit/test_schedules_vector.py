@@ -148,7 +148,7 @@ def test_leaves_of_reduce_need_no_scratch(name: str) -> None:
             assert one.scratch == () or receives > 0
 
 
-@pytest.mark.parametrize("nranks", [64, 100, 255])
+@pytest.mark.parametrize("nranks", [64, 100, pytest.param(255, marks=pytest.mark.full)])
 @pytest.mark.parametrize("row", [row for row in ROWS if row.name not in ("ring", "direct", "two_shot", "chain")], ids=lambda row: row.key)
 def test_many_ranks(row: Algorithm, nranks: int) -> None:
     root = nranks // 3 if COLLECTIVES[row.collective].rooted else 0
