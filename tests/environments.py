@@ -20,7 +20,7 @@ def folder(library: str) -> Path:
 
 
 def make(libraries: tuple[str, ...]) -> str:
-    """Make what is missing or depends on what has changed since; an empty text, or what went wrong."""
+    """Make what is missing or depends on what has changed since. Return an empty text, or what went wrong."""
     base = libraries[0]
     try:
         for library in libraries:
@@ -70,3 +70,7 @@ def _on_top(library: str, base: str) -> None:
     _install(library, base, "--ignore-installed")  # by the other environment's pip
     if library != TORCH:
         (packages / LINKED).symlink_to(theirs / LINKED)
+
+
+if __name__ == "__main__":  # environments.py LIBRARY ...
+    sys.exit(make(tuple(sys.argv[1:])))

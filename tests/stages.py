@@ -19,6 +19,8 @@ from outcomes import FAILED, PASSED, SKIPPED, Case
 TICK_S = 30.0  # between lines that say how far it is
 LINES = 400  # of a failed stage's output, at most
 SLOWEST = 10
+OVER = 1.5  # times its budget a stage may take
+FILE_S = 3.0  # from which on a file's seconds are shown
 STARTED = time.monotonic()
 
 
@@ -28,6 +30,8 @@ class Stage(NamedTuple):
     Attributes:
         cores: That it needs for itself; none where it is short or mostly waits, so that it runs beside whatever else does.
         told: Whether its output is shown where nothing failed, too.
+        after: The title of a stage without which this one cannot run.
+        budget: Seconds that it should take; half as much again fails it. 0: any time.
     """
 
     title: str
@@ -35,6 +39,8 @@ class Stage(NamedTuple):
     nranks: int = 0
     cores: int = 1
     told: bool = False
+    after: str = ""
+    budget: float = 0
 
 
 class Running(NamedTuple):
@@ -74,13 +80,17 @@ def prepare(title: str, action: Callable[[], str]) -> str:
 
 
 def run(stages: list[Stage], logs: Path) -> int:
-    """Run all; 0 when nothing failed. The first waiting stage for which there are cores is next."""
+    """Run all; 0 when nothing failed. The first waiting stage for which there are cores, and all that it needs, is next."""
     waiting, running, ended = list(stages), list[Running](), list[Ended]()
     ncores, tick = os.cpu_count() or 1, time.monotonic() + TICK_S
     try:
         while waiting or running:
             free = ncores - sum(min(one.stage.cores, ncores) for one in running)
-            for stage in [one for one in waiting if min(one.cores, ncores) <= free][:1]:
+            done = {"": True} | {one.stage.title: one.good for one in ended}
+            for stage in [one for one in waiting if not done.get(one.after, True)]:
+                waiting.remove(stage)
+                ended.append(Ended(stage, 0.0, {stage.title: Case(FAILED, 0.0, f"cannot run without: {stage.after}")}))
+            for stage in [one for one in waiting if min(one.cores, ncores) <= free and one.after in done][:1]:
                 waiting.remove(stage)
                 running.append(_start(stage, logs))
             for one in [one for one in running if one.process.poll() is not None]:
@@ -122,7 +132,10 @@ def _end(one: Running) -> Ended:
         cases[title] = Case(FAILED if status else PASSED, 0.0)
     elif status and all(case.outcome != FAILED for case in cases.values()):
         cases[title] = Case(FAILED, 0.0, f"no test of it ran, or none failed, but it ended with status {status}")
-    return Ended(one.stage, time.monotonic() - one.since, cases)
+    seconds, budget = time.monotonic() - one.since, one.stage.budget
+    if seconds > OVER * budget > 0:
+        cases[f"time of {title}"] = Case(FAILED, 0.0, f"took {seconds:.0f} s, its budget is {budget:.0f} s (BUDGETS in tests/run.py)")
+    return Ended(one.stage, seconds, cases)
 
 
 def _progress(one: Running) -> str:
@@ -145,10 +158,15 @@ def _result(ended: Ended) -> str:
 
 
 def _sum_up(ended: list[Ended]) -> int:
-    """Time per stage, slowest cases, why cases were skipped, which failed; a case counts once, however many stages ran it."""
+    """Time per stage and file, slowest cases, why cases were skipped, which failed; a case counts once, however many stages ran it."""
     every = [(name, case, one.stage.title) for one in ended for name, case in one.cases.items()]
     print(f"\n==== {elapsed().strip()} min in all; seconds of the stages")
-    print("\n".join(map(_result, ended)))
+    for one in ended:
+        print(_result(one) + (f" (budget {one.stage.budget:.0f} s)" if one.stage.budget else ""))
+        seconds = Counter[str]()
+        for name, case in one.cases.items():
+            seconds[name.partition("::")[0]] += case.seconds
+        print("".join(f"{spent:16.0f} s  {file}\n" for file, spent in seconds.most_common() if spent >= FILE_S), end="")
     print(f"\n==== the {SLOWEST} slowest")
     for name, case, title in sorted(every, key=lambda one: -one[1].seconds)[:SLOWEST]:
         print(f"{case.seconds:6.1f} s  {name}  ({title})")
