@@ -1,6 +1,7 @@
 """The wait-for graph: ranks that wait in calls, and the ranks that they await. All waiting hangs on its roots; a circle is a deadlock.
 
-Records of a program that hung make one, and so do status pages of ranks that run. It knows neither, and no MPI.
+`hpcoll inspect` makes one of the records of a program that hung, or of the status pages of ranks that run. The watchdog looks for circles
+as it hears of its peers. This module knows none of them, and no MPI.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
@@ -96,20 +97,29 @@ class WaitForGraph:
         return waits, None
 
 
-def shortest_path(start: Node, following: Callable[[Node], Iterable[Node]], ends: Callable[[Node], bool]) -> list[Node]:
-    """Return a shortest path from a node to one that ends it, both included; nothing where there is none."""
+def shortest_path(
+    start: Node, following: Callable[[Node], Iterable[Node]], ends: Callable[[Node], bool], most: int | None = None
+) -> list[Node]:
+    """Return a shortest path of at least one edge to a node that ends it, which may be the start; nothing where none is found.
+
+    Args:
+        start: First node of the path.
+        following: Returns the nodes to which edges lead; called at most once for a node.
+        ends: Says whether a path may end in a node.
+        most: Nodes whose edges are followed at most.
+    """
     before: dict[Node, Node | None] = {start: None}
     queue = [start]
     for node in queue:  # which gets longer
-        if ends(node):
-            path, earlier = [node], before[node]
-            while earlier is not None:
-                path.append(earlier)
-                earlier = before[earlier]
-            return path[::-1]
-        new = [one for one in following(node) if one not in before]
-        before.update(dict.fromkeys(new, node))
-        queue += new
+        for one in following(node):
+            if ends(one):
+                path = [one, node]
+                while (earlier := before[path[-1]]) is not None:
+                    path.append(earlier)
+                return path[::-1]
+            if one not in before and (most is None or len(before) < most):
+                before[one] = node
+                queue.append(one)
     return []
 
 
@@ -120,12 +130,15 @@ def chain_text(waits: Sequence[Wait], end: str = "") -> str:
         waits: The chain; of a long one, the middle is left out.
         end: What the rank at its end does; empty where it has none, and where ranks wait for each other, that is said.
     """
-    texts = [wait_text(wait, wait.awaits, in_call=wait.call != waits[0].call) for wait in waits]
-    left_out = len(texts) - 2 * _LINKS
-    if left_out > 1:
-        texts[_LINKS:-_LINKS] = [f"{left_out} more in between"]
+    texts = shortened([wait_text(wait, wait.awaits, in_call=wait.call != waits[0].call) for wait in waits])
     circle = next((waits[i:] for i, wait in enumerate(waits) if wait.rank in waits[-1].awaits), [])
     return "; ".join([*texts, *filter(None, [end or together([wait.rank for wait in circle])])])
+
+
+def shortened(links: list[str]) -> list[str]:
+    """Return the links of a chain; of a long one the first and the last, and between them how many are left out."""
+    left_out = len(links) - 2 * _LINKS
+    return [*links[:_LINKS], f"{left_out} more in between", *links[-_LINKS:]] if left_out > 1 else links
 
 
 def wait_text(wait: Wait, awaits: Sequence[int], *, in_call: bool = True) -> str:

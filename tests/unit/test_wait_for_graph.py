@@ -46,7 +46,8 @@ def test_chains(waits: list[Wait], root: int | None, text: str) -> None:
 
 
 def test_paths() -> None:
-    """The shortest one, from a node that may be its own end; none where there is none."""
+    """The shortest one, also back to where it began; none where there is none, or where too many nodes would be looked at."""
     edges = {1: [2, 3], 2: [4], 3: [5], 4: [5], 5: [1]}
     paths = [shortest_path(1, lambda node: edges[node], lambda node, end=end: node == end) for end in (5, 1, 6)]  # type: ignore[misc]
-    assert paths == [[1, 3, 5], [1], []]
+    assert paths == [[1, 3, 5], [1, 3, 5, 1], []]
+    assert shortest_path(1, lambda node: edges[node], lambda node: node == 1, most=2) == []

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 
+from hpcoll.analysis.wait_for_graph import shortened
 from hpcoll.base.processes import RUNNING
 from hpcoll.base.units import ranks_in_words
 from hpcoll.comm.arguments.call import written
@@ -12,7 +13,6 @@ from hpcoll.comm.status.blocked_call import BlockedCall
 from hpcoll.runtime.program import fields as f
 
 _MOST = 64  # ranks that are followed
-_LINKS = 4  # that are told from either end
 _UNHEARD = "it is stopped, or in code that lets no thread of Python run"
 _THEN = {"is": "was", "has": "had"}
 
@@ -62,7 +62,7 @@ def _runs(known: PeerState, rank: int) -> bool:
 
 def wait_chain_text(known: PeerState, rank: int, number: int) -> str:
     """Return who waits for whom in a call, from a rank down to one that waits neither in it nor in another one, and what that does."""
-    return "; ".join(_shortened(list(_links(known, rank, number))))
+    return "; ".join(shortened(list(_links(known, rank, number))))
 
 
 def _links(known: PeerState, rank: int, number: int) -> Iterator[str]:
@@ -87,12 +87,6 @@ def _links(known: PeerState, rank: int, number: int) -> Iterator[str]:
 def _of(known: PeerState, ranks: Sequence[int]) -> str:
     """Return the communicator whose ranks are named, where its ranks are not the same ones of COMM_WORLD."""
     return "" if known.world_ranks == ranks else f" of {known.title}"
-
-
-def _shortened(parts: list[str]) -> list[str]:
-    """Return the first and the last of many parts."""
-    left_out = len(parts) - 2 * _LINKS
-    return [*parts[:_LINKS], f"{left_out} more in between", *parts[-_LINKS:]] if left_out > 1 else parts
 
 
 def awaited_ranks(known: PeerState, rank: int, number: int) -> tuple[int, ...]:

@@ -1,12 +1,14 @@
-"""The wait-for graph, and its circles, which are deadlocks: each rank waits for the next one, which waits, too.
+"""Deadlocks: circles in the wait-for graph, whose edges are looked up in what is known of peers.
 
 Such calls differ in what messages cannot tell, because they have no messages for each other: one blocking and one in flight, arrays on
 the host and on the GPU, one that the MPI library serves, a service collective, calls on two communicators in another order.
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
+from hpcoll.analysis.wait_for_graph import shortest_path
 from hpcoll.base.units import ranks_in_words
 from hpcoll.comm.diagnosis.peer_state import PeerState
 from hpcoll.comm.diagnosis.report import activity_text
@@ -17,22 +19,26 @@ from hpcoll.comm.team.resources import Resources, live_contexts
 _MOST = 256  # blocked ranks that are looked at
 
 
-class BlockedRank(NamedTuple):
-    """A node of the graph: a rank of a communicator, and the call in which it waits."""
+@dataclass(frozen=True)
+class BlockedRank:
+    """A node of the graph: a rank of a communicator, and the call in which it waits. Nodes are equal whose `place` is.
 
-    on: Resources
-    rank: int
-    call: BlockedCall
+    Attributes:
+        on: Resources of the communicator.
+        rank: Rank in the communicator.
+        call: Call in which the rank waits.
+        alone: The path to this node has nodes of this communicator only.
+        place: Rank in COMM_WORLD, and key, lane and number of the call.
+    """
 
-    @property
-    def world_rank(self) -> int:
-        """Rank in COMM_WORLD."""
-        return self.on.team.world_ranks[self.rank]
+    on: Resources = field(compare=False)
+    rank: int = field(compare=False)
+    call: BlockedCall = field(compare=False)
+    alone: bool = field(compare=False)
+    place: tuple[Any, ...] = field(init=False)
 
-    @property
-    def place(self) -> tuple[Any, ...]:
-        """The words by which it is told from others."""
-        return self.world_rank, self.call.key, self.call.lane, self.call.number
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "place", (self.on.team.world_ranks[self.rank], self.call.key, self.call.lane, self.call.number))
 
 
 def find_deadlock(on: Resources, call: BlockedCall) -> list[BlockedRank]:
@@ -44,23 +50,15 @@ def find_deadlock(on: Resources, call: BlockedCall) -> list[BlockedRank]:
         on: Resources of a communicator.
         call: Call in which this rank waits there, and holds up something.
     """
-    start = BlockedRank(on, on.rank, call)
-    paths, seen = [[start]], {start.place}
-    for path in paths:  # which get longer
-        for blocked in _next(path):
-            if _closes(start, blocked):
-                return [*path, blocked]
-            if blocked.place not in seen and len(seen) < _MOST:
-                seen.add(blocked.place)
-                paths.append([*path, blocked])
-    return []
+    start = BlockedRank(on, on.rank, call, True)
+    return shortest_path(start, _following, lambda blocked: _closes(start, blocked), _MOST)
 
 
 def deadlock_text(circle: list[BlockedRank]) -> str:
     """Return what each rank of the communicator calls, or where there are several, each that waits."""
     on = circle[0].on
     if any(one.on is not on for one in circle):
-        each = "; ".join(f"rank {one.world_rank} of MPI_COMM_WORLD in {one.call.what} on {one.on.title}" for one in circle)
+        each = "; ".join(f"rank {one.place[0]} of MPI_COMM_WORLD in {one.call.what} on {one.on.title}" for one in circle)
         return f"ranks wait for each other, each in a call to which the next one has yet to come: {each}"
     calls, known = dict[str, list[int]](), PeerState(on, on.team.logs.get(circle[0].call.lane, on.log))
     for rank in range(on.nranks):
@@ -71,21 +69,21 @@ def deadlock_text(circle: list[BlockedRank]) -> str:
     return f"ranks do not call the same on {on.title}: {each}"
 
 
-def _next(path: list[BlockedRank]) -> Iterator[BlockedRank]:
-    """Yield the nodes to which edges lead from the last one: ranks that it awaits, in calls that keep these from its own, or in its own.
+def _following(blocked: BlockedRank) -> Iterator[BlockedRank]:
+    """Yield the nodes to which edges lead: ranks that are awaited, in calls that keep these from the node's own, or in its own.
 
     In the same call a rank may just have sent what another still waits for. No circle comes of that where ranks make their calls on one
     communicator in one order: then whatever keeps a rank from coming to a call comes before that.
     """
-    on, _, call = path[-1]
-    known, alone = PeerState(on, on.team.logs.get(call.lane, on.log)), all(one.on is on for one in path)
+    on, call = blocked.on, blocked.call
+    known = PeerState(on, on.team.logs.get(call.lane, on.log))
     if call.lane != IN_LIBRARY:
         known.ask(list(call.awaits))
     for rank in call.awaits:
         if _is_absent(on, rank, call):
-            yield from _held_from(on, rank, call, known)
-        elif alone and (theirs := known.blocked_call(rank, call.number)) is not None:
-            yield BlockedRank(on, rank, theirs)
+            yield from _held_from(blocked, rank, known)
+        elif blocked.alone and (theirs := known.blocked_call(rank, call.number)) is not None:
+            yield BlockedRank(on, rank, theirs, True)
 
 
 def _closes(start: BlockedRank, blocked: BlockedRank) -> bool:
@@ -107,15 +105,17 @@ def _is_absent(on: Resources, rank: int, call: BlockedCall) -> bool:
     return progress is not None and progress.begun == progress.ended < call.number
 
 
-def _held_from(on: Resources, rank: int, call: BlockedCall, known: PeerState) -> Iterator[BlockedRank]:
-    """Yield the calls in which a rank waits that has yet to come to a call, so that it cannot."""
+def _held_from(blocked: BlockedRank, rank: int, known: PeerState) -> Iterator[BlockedRank]:
+    """Yield the calls in which an awaited rank waits that keep it from coming to the call of ``blocked``."""
+    on = blocked.on
     for theirs in known.status(rank).waits:
-        if theirs.key == call.key:
+        if theirs.key == on.key:
             if theirs.holds in (PROCESS, COMMUNICATOR):
-                yield BlockedRank(on, rank, theirs)
+                yield BlockedRank(on, rank, theirs, blocked.alone)
         elif theirs.holds == PROCESS and (world := on.team.world_ranks[rank]) >= 0:
             for where in [one.resources for one in list(live_contexts) if one.resources.key == theirs.key]:
-                yield BlockedRank(where, where.team.world_ranks.index(world), theirs)
+                yield BlockedRank(where, where.team.world_ranks.index(world), theirs, blocked.alone and where is on)
     library = known.in_library(rank)
     if library is not None and library.begun > library.ended:
-        yield BlockedRank(on, rank, BlockedCall(on.key, IN_LIBRARY, library.begun, known.library_call(rank), on.title))
+        in_library = BlockedCall(on.key, IN_LIBRARY, library.begun, known.library_call(rank), on.title)
+        yield BlockedRank(on, rank, in_library, blocked.alone)

@@ -193,7 +193,7 @@ class Watchdog:
         """Raise where ranks wait for each other."""
         circle = find_deadlock(self._on, call) if call.holds else []
         before, self._circle = self._circle, circle
-        if circle and [one.place for one in circle] == [one.place for one in before]:
+        if circle and circle == before:
             since = self._circle_since
             self._wait(lambda: self._known.holds_for_all(self._known.is_known, since))
             self._wait(lambda: self._known.holds_for_all(lambda rank: self._known.heard_at(rank) > since, since), _SAY_S)
