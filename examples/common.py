@@ -1,4 +1,4 @@
-"""What the examples share: options, data, the shares of ranks, and the layers of a small network."""
+"""Options, data, the shares of ranks, and the layers of a small network, for all examples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ threadpool_limits(1)  # ranks share the cores already: threads of NumPy's BLAS w
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose help and errors are printed by rank 0 alone, before any rank ends; it knows what all examples take."""
+    """A parser whose help and errors are printed by rank 0 alone, before any rank ends; it has the options of all examples."""
 
     def __init__(self, description: str) -> None:
         super().__init__(description=description)
@@ -30,6 +30,7 @@ class Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """End once all ranks have come here."""
         try:
             super().exit(status, message)
         finally:
@@ -37,13 +38,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def load() -> tuple[Array, Array]:
-    """Images of digits as rows of 64 grey values in 0..1, and the digit that each shows; the same on every rank."""
+    """Return images of digits as rows of 64 grey values in 0..1, and the digit that each shows; the same on every rank."""
     bunch = load_digits()
     return bunch.data / 16, bunch.target
 
 
 def batches(options: argparse.Namespace) -> Iterator[tuple[Array, Array]]:
-    """``options.steps`` batches of ``options.batch`` images and digits, the same on every rank."""
+    """Yield ``options.steps`` batches of ``options.batch`` images and digits, the same on every rank."""
     images, digits = load()
     random = np.random.default_rng(options.seed)
     for _ in range(options.steps):
@@ -52,35 +53,35 @@ def batches(options: argparse.Namespace) -> Iterator[tuple[Array, Array]]:
 
 
 def share(count: int, rank: int, nranks: int) -> slice:
-    """The part of ``count`` items that one rank holds; shares differ by at most one item."""
+    """Return the part of ``count`` items that one rank holds; shares differ by at most one item."""
     return slice(count * rank // nranks, count * (rank + 1) // nranks)
 
 
 def shares(count: int, nranks: int) -> list[int]:
-    """How many of ``count`` items each rank holds."""
+    """Return the number of ``count`` items that each rank holds."""
     return [count * (rank + 1) // nranks - count * rank // nranks for rank in range(nranks)]
 
 
 def layers(widths: Sequence[int], seed: int) -> list[Array]:
-    """Initial parameters of dense layers, each ``(m + 1, n)``: weights, and biases as last row; the same on every rank."""
+    """Return initial parameters of dense layers, each ``(m + 1, n)``: weights, and biases as last row; the same on every rank."""
     random = np.random.default_rng(seed)
     return [np.vstack([random.normal(0.0, m**-0.5, (m, n)), np.zeros(n)]) for m, n in pairwise(widths)]
 
 
 def dense(x: Array, layer: Array, *, last: bool = False) -> Array:
-    """Output of a tanh layer, or of the last one, which is linear."""
+    """Return the output of a tanh layer, or of the last one, which is linear."""
     y = x @ layer[:-1] + layer[-1]
     return y if last else np.tanh(y)
 
 
 def dense_gradients(x: Array, y: Array, layer: Array, delta: Array, *, last: bool = False) -> tuple[Array, Array]:
-    """Gradients by the layer's parameters and by its input, from that by its output."""
+    """Return gradients by the layer's parameters and by its input, from that by its output."""
     delta = delta if last else delta * (1 - y**2)
     return np.vstack([x.T @ delta, delta.sum(axis=0)]), delta @ layer[:-1].T
 
 
 def cross_entropy_gradient(logits: Array, digits: Array, count: int) -> Array:
-    """Gradient of the mean cross-entropy loss of ``count`` samples, of which these are some, by their logits."""
+    """Return the gradient of the mean cross-entropy loss of ``count`` samples, of which these are some, by their logits."""
     delta = np.exp(logits - logits.max(axis=1, keepdims=True))
     delta /= delta.sum(axis=1, keepdims=True)
     delta[np.arange(len(digits)), digits] -= 1

@@ -44,7 +44,7 @@ class Sharded:
         self.most = 0
 
     def whole(self, i: int) -> Array:
-        """A layer, brought together from all ranks."""
+        """Return a layer, brought together from all ranks."""
         layer = np.empty(self.shapes[i])
         with self.trace("collective", f"Allgatherv {i}"):
             self.comm.Allgatherv(self.shards[i], [layer, self.counts[i]])
@@ -52,7 +52,7 @@ class Sharded:
         return layer
 
     def descend(self, i: int, gradient: Array) -> None:
-        """A step with momentum, of this rank's share of a layer, with the sum of all ranks' gradients."""
+        """Update this rank's share of a layer, with momentum, by the sum of all ranks' gradients."""
         mine = np.empty_like(self.shards[i])
         with self.trace("collective", f"Reduce_scatter {i}"):
             self.comm.Reduce_scatter(gradient, mine, self.counts[i], op=MPI.SUM)
@@ -61,7 +61,7 @@ class Sharded:
         self.shards[i] += self.momenta[i]
 
     def step(self, images: Array, digits: Array) -> None:
-        """One step on a batch, of which this rank sees its share."""
+        """Train on a batch, of which this rank sees its share."""
         self.trace.restart()
         part = share(len(digits), self.comm.rank, self.comm.size)
         values, last = [images[part]], len(self.shards) - 1
@@ -79,6 +79,7 @@ class Sharded:
 
 
 def trained(comm: hpcoll.Communicator, options: argparse.Namespace) -> Sharded:
+    """Train on all batches."""
     network = Sharded(comm, options.seed)
     for images, digits in batches(options):
         network.step(images, digits)
@@ -86,6 +87,7 @@ def trained(comm: hpcoll.Communicator, options: argparse.Namespace) -> Sharded:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Train, compare with the serial run, and return the exit status."""
     parser = Parser("Fully sharded data-parallel training.")
     parser.add_argument("--batch", type=int, default=250, help="images per step, over all ranks")
     parser.add_argument("--steps", type=int, default=10)

@@ -23,7 +23,7 @@ WIDTH, HIDDEN = 64, 128
 
 
 def gated(tokens: Array, gate: Array) -> tuple[Array, Array]:
-    """The experts of each token, ``(ntokens, CHOSEN)``, and their weights: softmax over those that were chosen."""
+    """Return the experts of each token, ``(ntokens, CHOSEN)``, and their weights: softmax over those that were chosen."""
     logits = dense(tokens, gate, last=True)
     chosen = np.argsort(-logits, axis=1, kind="stable")[:, :CHOSEN]
     powers = np.exp(np.take_along_axis(logits, chosen, axis=1) - logits.max(axis=1, keepdims=True))
@@ -31,7 +31,7 @@ def gated(tokens: Array, gate: Array) -> tuple[Array, Array]:
 
 
 def applied(expert: list[Array], tokens: Array) -> Array:
-    """What an expert, two dense layers, makes of tokens."""
+    """Return the output of an expert, two dense layers, for tokens."""
     return dense(dense(tokens, expert[0]), expert[1], last=True)
 
 
@@ -44,7 +44,7 @@ class Experts:
         self.mine = experts[share(len(experts), comm.rank, comm.size)]
 
     def exchange(self, name: str, rows: Array, sending: Array, receiving: Array) -> Array:
-        """Rows for all ranks, sorted by rank, for those that come: ``sending`` and ``receiving`` say how many to and from each."""
+        """Send rows, sorted by rank, and return those that come: ``sending`` and ``receiving`` count them for each rank."""
         found = np.empty((receiving.sum(), *rows.shape[1:]), rows.dtype)
         width = int(np.prod(rows.shape[1:]))
         with self.trace("collective", name):
@@ -52,7 +52,7 @@ class Experts:
         return found
 
     def __call__(self, tokens: Array, chosen: Array, weights: Array) -> Array:
-        """For each token of this rank the weighted sum of what its experts make of it."""
+        """Return for each token of this rank the weighted sum of its experts' outputs."""
         nranks, nmine = self.comm.size, len(self.mine)
         with self.trace("compute", "sort"):
             order = np.argsort(chosen, axis=None, kind="stable")  # by expert, and so by rank
@@ -75,7 +75,7 @@ class Experts:
 
 
 def serially(tokens: Array, chosen: Array, weights: Array, experts: list[list[Array]]) -> Array:
-    """The same by one process that has all experts."""
+    """Compute the same in one process that has all experts."""
     total = np.zeros_like(tokens)
     for i, expert in enumerate(experts):
         token, place = np.nonzero(chosen == i)
@@ -84,6 +84,7 @@ def serially(tokens: Array, chosen: Array, weights: Array, experts: list[list[Ar
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Compute, compare with the serial run, and return the exit status."""
     parser = Parser("Mixture of experts by alltoallv.")
     parser.add_argument("--experts", type=int, default=8, help="which the ranks share")
     options = parser.parse_args(arguments)

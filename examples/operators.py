@@ -25,7 +25,7 @@ import hpcoll
 
 
 def softmax(scores: Array, comm: hpcoll.Communicator, trace: Trace) -> Array:
-    """Softmax along the last axis, of which each rank holds a part: ``(nqueries, nmine)``."""
+    """Return the softmax along the last axis, of which each rank holds a part: ``(nqueries, nmine)``."""
     with trace("compute", "max"):
         largest = scores.max(axis=1)
     with trace("collective", "Allreduce MAX"):
@@ -40,7 +40,7 @@ def softmax(scores: Array, comm: hpcoll.Communicator, trace: Trace) -> Array:
 
 
 def l2_normalised(columns: Array, comm: hpcoll.Communicator, trace: Trace) -> Array:
-    """Columns divided by their Euclidean lengths, of which each rank holds some rows; a column of zeros stays."""
+    """Return columns divided by their Euclidean lengths, of which each rank holds some rows; a column of zeros stays."""
     with trace("compute", "squares"):
         squares = (columns**2).sum(axis=0)
     with trace("collective", "Allreduce SUM"):
@@ -49,7 +49,7 @@ def l2_normalised(columns: Array, comm: hpcoll.Communicator, trace: Trace) -> Ar
 
 
 def weighted_sum(vector: Array, weight: float, comm: hpcoll.Communicator, trace: Trace) -> Array:
-    """The sum of each rank's vector times its own weight."""
+    """Return the sum of each rank's vector times its own weight."""
     result = np.empty_like(vector)
     with trace("collective", "Allreduce premul_sum"):
         comm.Allreduce(vector, result, op=hpcoll.premul_sum(weight))
@@ -57,13 +57,14 @@ def weighted_sum(vector: Array, weight: float, comm: hpcoll.Communicator, trace:
 
 
 def serially(queries: Array, images: Array) -> tuple[Array, Array, Array]:
-    """The three results for all images, by NumPy."""
+    """Return the three results for all images, by NumPy."""
     powers = np.exp(queries @ images.T)
     lengths = np.linalg.norm(images, axis=0)
     return powers / powers.sum(axis=1, keepdims=True), images / np.where(lengths > 0, lengths, 1), images.mean(axis=0)
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Compute, compare with NumPy, and return the exit status."""
     parser = Parser("Softmax, L2 normalisation and weighted sum of distributed vectors.")
     parser.add_argument("--queries", type=int, default=20, help="images whose similarity to all is asked for")
     options = parser.parse_args(arguments)

@@ -25,7 +25,7 @@ IMAGE, HIDDEN, DIGITS = 64, 128, 10  # widths
 
 
 def one_forward_one_backward(rank: int, nranks: int, nmicro: int) -> list[tuple[str, int]]:
-    """What a stage does with which micro-batch, in order.
+    """Return the order in which a stage works on micro-batches.
 
     >>> "".join(f"{what}{i} " for what, i in one_forward_one_backward(0, 3, 4))
     'F0 F1 F2 B0 F3 B1 B2 B3 '
@@ -51,17 +51,19 @@ class Stage:
         self.sending: list[tuple[MPI.Request, Array]] = []
 
     def receive(self, name: str, shape: tuple[int, int], peer: int) -> Array:
+        """Receive an array."""
         array = np.empty(shape)
         with self.trace("receive", name, array.nbytes, peer):
             self.comm.Recv(array, peer)
         return array
 
     def send(self, name: str, array: Array, peer: int) -> None:
-        """Begin to send: neighbours that send to each other at the same time must not wait for each other."""
+        """Begin to send, so that neighbours that send to each other at the same time do not wait for each other."""
         with self.trace("send", name, array.nbytes, peer):
             self.sending.append((self.comm.Isend(array, peer), array))
 
     def forward(self, i: int, images: Array) -> None:
+        """Compute a micro-batch, and hold its activations."""
         x = images if self.first else self.receive(f"get F{i}", (len(images), HIDDEN), self.comm.rank - 1)
         with self.trace("forward", f"F{i}"):
             values = [x]
@@ -73,7 +75,7 @@ class Stage:
             self.send(f"send F{i}", values[-1], self.comm.rank + 1)
 
     def backward(self, i: int, digits: Array, count: int) -> list[Array]:
-        """Gradients by this stage's parameters, of one micro-batch of a batch of ``count``."""
+        """Return gradients by this stage's parameters, of one micro-batch of a batch of ``count``."""
         *values, y = self.held.pop(i)
         delta = np.empty(0) if self.last else self.receive(f"get B{i}", (len(digits), HIDDEN), self.comm.rank + 1)
         with self.trace("backward", f"B{i}"):
@@ -88,7 +90,7 @@ class Stage:
         return gradients
 
     def step(self, images: Array, digits: Array, nmicro: int) -> None:
-        """One step of gradient descent; images are looked at by the first stage, digits by the last."""
+        """Take a step of gradient descent; the first stage reads images, the last one digits."""
         self.trace.restart()
         sums = [np.zeros_like(layer) for layer, _ in self.layers]
         for what, i in one_forward_one_backward(self.comm.rank, self.comm.size, nmicro):
@@ -105,6 +107,7 @@ class Stage:
 
 
 def trained(comm: hpcoll.Communicator, options: argparse.Namespace, nmicro: int) -> Stage:
+    """Train on all batches."""
     stage = Stage(comm, options)
     for images, digits in batches(options):
         stage.step(images, digits, nmicro)
@@ -112,6 +115,7 @@ def trained(comm: hpcoll.Communicator, options: argparse.Namespace, nmicro: int)
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Train, compare with the serial run, and return the exit status."""
     parser = Parser("Pipeline-parallel training, one forward, one backward (1F1B).")
     parser.add_argument("--layers", type=int, default=10, help="of the network, which the stages share")
     parser.add_argument("--micro", type=int, default=8, help="micro-batches per batch")

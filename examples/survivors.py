@@ -26,7 +26,7 @@ Batches = Sequence[tuple[Array, Array]]
 
 
 def gradient(parameters: list[Array], images: Array, digits: Array, count: int) -> Array:
-    """Of the mean cross-entropy over ``count`` samples, the part of these, as one vector."""
+    """Return the part that these samples have in the gradient of the mean cross-entropy over ``count`` samples, as one vector."""
     hidden = dense(images, parameters[0])
     scores = dense(hidden, parameters[1], last=True)
     likely = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -44,7 +44,7 @@ def update(parameters: list[Array], step: Array) -> None:
 
 
 def agree(comm: hpcoll.Communicator, parameters: list[Array], done: int) -> int:
-    """Give all ranks the parameters of one that is furthest; how many steps these have had."""
+    """Give all ranks the parameters of the rank that is furthest, and return how many steps these have had."""
     furthest = comm.allgather(done)
     for one in parameters:
         comm.Bcast(one, root=furthest.index(max(furthest)))
@@ -52,7 +52,7 @@ def agree(comm: hpcoll.Communicator, parameters: list[Array], done: int) -> int:
 
 
 def train(comm: hpcoll.Communicator, parameters: list[Array], steps: Batches, options: argparse.Namespace) -> hpcoll.Communicator:
-    """Train on all ranks that live; the communicator of those that are left."""
+    """Train on all ranks that live, and return the communicator of those that are left."""
     done, total = 0, np.zeros(sum(one.size for one in parameters))
     while done < len(steps):
         if done == len(steps) // 2 and MPI.COMM_WORLD.rank == options.kill:
@@ -73,13 +73,14 @@ def train(comm: hpcoll.Communicator, parameters: list[Array], steps: Batches, op
 
 
 def accuracy(parameters: list[Array]) -> float:
-    """Share of all digits that are recognised."""
+    """Return the share of all digits that are recognised."""
     images, digits = load()
     scores = dense(dense(images, parameters[0]), parameters[1], last=True)
     return float((scores.argmax(axis=1) == digits).mean())
 
 
 def main() -> int:
+    """Train, compare with one rank alone, and return the exit status."""
     parser = Parser(str(__doc__).splitlines()[0])
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--batch", type=int, default=120)

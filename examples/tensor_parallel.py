@@ -38,16 +38,17 @@ class Network:
         self.columns, self.rows, self.biases = first[:, mine].copy(), second[:-1][mine].copy(), second[-1].copy()
 
     def parameters(self) -> list[Array]:
+        """Return the parameters that this rank holds."""
         return [self.below, self.columns, self.rows, self.biases]
 
     def summed(self, part: Array) -> Array:
-        """The sum of all ranks' parts, in place."""
+        """Add up all ranks' parts, in place."""
         with self.trace("collective", "Allreduce SUM"):
             self.comm.Allreduce(MPI.IN_PLACE, part, op=MPI.SUM)
         return part
 
     def step(self, images: Array, digits: Array) -> None:
-        """One step of gradient descent; each rank sees the whole batch."""
+        """Take a step of gradient descent; each rank sees the whole batch."""
         self.trace.restart()
         with self.trace("forward", "forward"):
             x = dense(images, self.below)
@@ -66,6 +67,7 @@ class Network:
 
 
 def trained(comm: hpcoll.Communicator, widths: list[int], options: argparse.Namespace) -> Network:
+    """Train on all batches."""
     network = Network(comm, widths, options.seed)
     for images, digits in batches(options):
         network.step(images, digits)
@@ -73,6 +75,7 @@ def trained(comm: hpcoll.Communicator, widths: list[int], options: argparse.Name
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Train, compare with the serial run, and return the exit status."""
     parser = Parser("Tensor-parallel layers: columns, then rows, one allreduce.")
     parser.add_argument("--hidden", type=int, default=258, help="hidden units, which the ranks share")
     parser.add_argument("--batch", type=int, default=256, help="images per step")

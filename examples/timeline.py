@@ -1,4 +1,4 @@
-"""What each rank does when: the record of a step, its comparison with the serial run, and its picture."""
+"""The timeline of a step: its events on each rank, its comparison with the serial run, and its picture."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEFT, TOP, ROW, WIDTH = 60, 56, 46, 1100  # of the picture, in pixels
 
 
 class Event(NamedTuple):
-    """What a rank did: seconds since the start of the step, a kind of `COLOURS`, bytes of its message, the peer of a message."""
+    """An event of a rank: seconds since the start of the step, a kind of `COLOURS`, bytes of its message, the peer of a message."""
 
     start: float
     end: float
@@ -32,14 +32,14 @@ class Event(NamedTuple):
 
 
 class Trace:
-    """What this rank does in a step; the zero of its clock is the end of a barrier."""
+    """The events of this rank in a step; the zero of its clock is the end of a barrier."""
 
     def __init__(self, comm: hpcoll.Communicator) -> None:
         self.comm, self.events = comm, list[Event]()
         self.restart()
 
     def restart(self) -> None:
-        """Forget what was, at the start of a step."""
+        """Forget all events, at the start of a step."""
         self.comm.Barrier()
         self.events.clear()
         self.zero = time.perf_counter()
@@ -56,11 +56,11 @@ class Trace:
         return sum(row.nbytes for row in self.comm.ledger.rows())
 
     def finish(self, title: str, pairs: Sequence[tuple[Any, Any]], roundings: int, formula: int, plot: str | None) -> int:
-        """Compare results with the serial ones, say how it went, draw; the exit status, the same on every rank.
+        """Compare results with the serial ones, print, draw, and return the exit status, the same on every rank.
 
         Args:
-            title: What was done.
-            pairs: Float64 results that this rank holds, each with what the serial run has for it.
+            title: Name of the step.
+            pairs: Float64 results that this rank holds, each with that of the serial run.
             roundings: Most roundings on the way to an element: each may move it by the float64 epsilon, times the largest element.
             formula: Bytes of the messages of all ranks in one step.
             plot: File for the picture, or None.
@@ -87,7 +87,7 @@ class Trace:
 
 
 def picture(title: str, rows: Sequence[Sequence[Event]]) -> str:
-    """An SVG of one row per rank: a box for each event, an arrow for each message from its send to its receive."""
+    """Return an SVG with a row per rank: a box for each event, an arrow for each message from its send to its receive."""
     total = max(event.end for events in rows for event in events)
     scale, height = WIDTH / total, TOP + ROW * len(rows)
     body = [f'<text x="{LEFT}" y="20" font-size="15">{escape(title)}: {1e3 * total:.2f} ms</text>']

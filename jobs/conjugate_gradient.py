@@ -45,7 +45,7 @@ class Grid:
             self.cart.Sendrecv([padded, 1, send], dest, 0, [padded, 1, receive], source, 0)
 
     def total(self, value: Any) -> float:
-        """The sum over all ranks; its bits are the same on all of them, so that they end after the same iteration."""
+        """Return the sum over all ranks; its bits are the same on all of them, so that they end after the same iteration."""
         box = np.array([value])
         start = time.perf_counter()
         self.cart.Allreduce(MPI.IN_PLACE, box, op=MPI.SUM)
@@ -53,27 +53,27 @@ class Grid:
         return float(box[0])
 
     def fields(self) -> tuple[np.ndarray, np.ndarray]:
-        """The analytic solution ``g(x) * g(y)`` and the right-hand side at the points of the block."""
+        """Return the analytic solution ``g(x) * g(y)`` and the right-hand side at the points of the block."""
         x, y = (h * np.arange(part.start + 1, part.stop + 1) for part, h in zip(self.block, self.spacings))
         (gx, gx2), (gy, gy2) = ((t * (1 - t) * np.exp(t), -t * (3 + t) * np.exp(t)) for t in (x, y))
         return np.outer(gx, gy), -np.outer(gx2, gy) - np.outer(gx, gy2)
 
 
 def edge(inner: list[int], axis: int, index: int) -> MPI.Datatype:
-    """One row or column of a padded block, without its corners."""
+    """Return the datatype of a row or column of a padded block, without its corners."""
     counts, starts = list(inner), [1, 1]
     counts[axis], starts[axis] = 1, index
     return MPI.DOUBLE.Create_subarray([n + 2 for n in inner], counts, starts).Commit()
 
 
 def operator(padded: np.ndarray, hx: float, hy: float) -> np.ndarray:
-    """``-laplace`` by the five-point formula, at the points inside the margins."""
+    """Return ``-laplace`` by the five-point formula, at the points inside the margins."""
     along_x = (2 * padded[1:-1, 1:-1] - padded[:-2, 1:-1] - padded[2:, 1:-1]) / hx**2
     return along_x + (2 * padded[1:-1, 1:-1] - padded[1:-1, :-2] - padded[1:-1, 2:]) / hy**2
 
 
 def solve(grid: Grid, tolerance: float) -> tuple[np.ndarray, int]:
-    """This rank's block of the solution, with a residual of ``tolerance`` times the right-hand side, and the iterations it took."""
+    """Return this rank's block of the solution, with a residual of ``tolerance`` times the right-hand side, and the iterations."""
     residual = grid.fields()[1]
     u, padded = np.zeros_like(residual), np.pad(residual, 1)
     direction = padded[1:-1, 1:-1]
@@ -93,7 +93,7 @@ def solve(grid: Grid, tolerance: float) -> tuple[np.ndarray, int]:
 
 
 def is_right(u: np.ndarray, iterations: int, tolerance: float) -> bool:
-    """Whether the solution on the whole grid is that of one rank, and the analytic one; how far off they may be follows from the method.
+    """Say whether the solution on the whole grid is that of one rank, and the analytic one, within the error of the method.
 
     A residual ``r`` puts a solution off by ``|r| / smallest`` at most, the operator's smallest eigenvalue, and each of the two has one.
     The five-point formula is off by at most ``h**2 / 12`` times the fourth derivative along each axis.
@@ -114,6 +114,7 @@ def is_right(u: np.ndarray, iterations: int, tolerance: float) -> bool:
 
 
 def rms(values: np.ndarray) -> float:
+    """Return the root of the mean square."""
     return float(np.sqrt(np.mean(values**2)))
 
 
@@ -134,6 +135,7 @@ def compare(shape: list[int], tolerance: float, times: int) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Solve, compare, and return the exit status."""
     parser = argparse.ArgumentParser(description="Poisson's equation by conjugate gradients on a shared grid.")
     parser.add_argument("--shape", type=int, nargs=2, default=[97, 83], metavar="N", help="unknowns along each axis")
     parser.add_argument("--tolerance", type=float, default=1e-9, help="of the residual, relative to the right-hand side")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def outer_folders() -> list[Path]:
-    """Where packages of the outer environment lie, the strongest first."""
+    """Return the folders of the outer environment's packages, the strongest first."""
     mine = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
     return [Path(folder) for folder in (*mine, *site.getsitepackages()) if Path(folder).is_dir()]
 
@@ -28,7 +28,7 @@ def link_files(source: Path, target: Path) -> None:
 
 
 def main(folder: Path) -> None:
-    """Make it."""
+    """Make the environment."""
     subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], check=True)
     (packages,) = folder.glob("lib/python3*/site-packages")
     lines = [f"import site; site.addsitedir({str(outer)!r})" for outer in outer_folders()]

@@ -28,23 +28,23 @@ class Transform:
         self.even = all(n % comm.size == 0 for n in shape)
 
     def starts(self, axis: int) -> list[int]:
-        """First row, or column, of every rank; at the end their number."""
+        """Return the first row, or column, of every rank; at the end their number."""
         return [self.shape[axis] * rank // self.comm.size for rank in range(self.comm.size + 1)]
 
     def mine(self, axis: int) -> slice:
-        """This rank's rows, or columns."""
+        """Return this rank's rows, or columns."""
         return slice(*self.starts(axis)[self.comm.rank : self.comm.rank + 2])
 
     def forward(self, rows: np.ndarray) -> np.ndarray:
-        """Transform of the matrix, of which this rank gets columns: ``result[i]`` is column ``i`` of ``mine(1)``."""
+        """Return the transform of the matrix, of which this rank gets columns: ``result[i]`` is column ``i`` of ``mine(1)``."""
         return np.fft.fft(self.transposed(np.fft.fft(rows), axis=0))
 
     def inverse(self, columns: np.ndarray) -> np.ndarray:
-        """Rows of the matrix from columns of its transform."""
+        """Return rows of the matrix from columns of its transform."""
         return np.fft.ifft(self.transposed(np.fft.ifft(columns), axis=1))
 
     def transposed(self, matrix: np.ndarray, axis: int) -> np.ndarray:
-        """Columns of a matrix, as rows, from this rank's rows of it: those are ``mine(axis)``, and columns lie along the other axis."""
+        """Return columns of a matrix, as rows, from this rank's rows of it, which are ``mine(axis)``; columns lie along the other axis."""
         rows, columns = self.starts(axis), self.starts(1 - axis)
         here = self.mine(1 - axis)
         nrows, ncolumns = len(matrix), here.stop - here.start
@@ -62,7 +62,7 @@ class Transform:
 
 
 def poisson(transform: Transform) -> tuple[np.ndarray, np.ndarray]:
-    """Solution of ``-laplace(u) = f``, periodic in ``0..2*pi``, at this rank's rows; and the analytic one."""
+    """Return the solution of ``-laplace(u) = f``, periodic in ``0..2*pi``, at this rank's rows; and the analytic one."""
     x, y = (2 * np.pi / n * np.arange(n) for n in transform.shape)
     x = x[transform.mine(0), None]
     waves, oblique = np.sin(x) * np.cos(2 * y), np.cos(x + y)
@@ -73,13 +73,13 @@ def poisson(transform: Transform) -> tuple[np.ndarray, np.ndarray]:
 
 
 def whole(comm: MPI.Intracomm, part: np.ndarray) -> np.ndarray:
-    """All ranks' parts on rank 0; nothing elsewhere."""
+    """Return all ranks' parts on rank 0, and nothing elsewhere."""
     parts = comm.gather(part)
     return np.zeros(0) if parts is None else np.concatenate(parts)
 
 
 def is_close(name: str, found: np.ndarray, right: np.ndarray) -> bool:
-    """Whether the error is that of rounding: it grows with the logarithm of the number of elements; twice that for prime lengths."""
+    """Say whether the error is that of rounding: it grows with the logarithm of the number of elements, twice as fast for prime lengths."""
     error = np.abs(found - right).max() / np.abs(right).max()
     allowed = 2 * np.finfo(float).eps * np.log2(right.size)
     print(f"{name}: relative error {error:.2e}, {allowed:.2e} is allowed")
@@ -103,6 +103,7 @@ def compare(shape: tuple[int, int], rows: np.ndarray, times: int) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Transform, compare, and return the exit status."""
     parser = argparse.ArgumentParser(description="Fourier transform of a matrix whose rows the ranks share.")
     parser.add_argument("--shape", type=int, nargs=2, default=[384, 500], metavar="N", help="rows and columns, at least 5")
     parser.add_argument("--plain", action="store_true", help="mpi4py alone")

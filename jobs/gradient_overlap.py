@@ -31,11 +31,12 @@ class PerTensor(Alone):
         self.comm, self.gradients = comm, {name: comm.like(one) for name, one in parameters.items()}
 
     def ready(self, name: str) -> None:
+        """Add up a gradient."""
         self.comm.Allreduce(MPI.IN_PLACE, self.gradients[name])
 
 
 class PerStep(Alone):
-    """One blocking allreduce of all gradients, which lie in one array."""
+    """A blocking allreduce of all gradients, which lie in one array, at the end of the step."""
 
     def __init__(self, comm: hpcoll.Communicator, parameters: dict[str, Array]) -> None:
         self.comm, sizes = comm, [one.size for one in parameters.values()]
@@ -44,11 +45,12 @@ class PerStep(Alone):
         self.gradients = {name: part.reshape(one.shape) for (name, one), part in zip(parameters.items(), parts, strict=True)}
 
     def wait(self) -> None:
+        """Add up all gradients."""
         self.comm.Allreduce(MPI.IN_PLACE, self.flat)
 
 
 def steps(comm: hpcoll.Communicator, network: Network, options: argparse.Namespace) -> dict[str, Callable[[], Sums]]:
-    """A step in each way, which gives the gradients back."""
+    """Return a step in each way, which returns the gradients."""
     random = np.random.default_rng(comm.rank)
     samples = Samples(random.random((options.batch, options.width), np.float32), random.integers(0, 10, options.batch))
     ways: dict[str, Sums] = {
@@ -69,6 +71,7 @@ def steps(comm: hpcoll.Communicator, network: Network, options: argparse.Namespa
 
 
 def main() -> int:
+    """Measure all ways, and return the exit status."""
     parser = argparse.ArgumentParser(description="How much of the gradients' communication is hidden.")
     parser.add_argument("--width", type=int, default=512, help="of the layers")
     parser.add_argument("--layers", type=int, default=6)

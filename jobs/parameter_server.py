@@ -1,10 +1,9 @@
-"""Trains the network of train_digits.py in four ways and compares them: allreduce, and a parameter server that is synchronous,
-asynchronous, and asynchronous with bounded staleness.
+"""Trains the network of train_digits.py in four ways and compares them.
 
-Start it with ``mpirun -n 4 python -m mpi4py jobs/parameter_server.py``. Prints accuracy by epoch, seconds, bytes that a worker moves per
-step beside the formula, and the staleness that servers saw; ``--plot FILE`` draws accuracy against epochs and against seconds (needs
-matplotlib). Ends with status 1 when the synchronous server and the allreduce do not agree, bytes are not those of the formula, or a
-gradient was staler than its bound.
+The ways are allreduce, and a parameter server that is synchronous, asynchronous, and asynchronous with bounded staleness. Start it with
+``mpirun -n 4 python -m mpi4py jobs/parameter_server.py``. It prints accuracy by epoch, seconds, bytes that a worker moves per step beside
+the formula, and the staleness that servers saw. ``--plot FILE`` draws accuracy against epochs and seconds; it needs matplotlib. Ends with
+status 1 when the synchronous server and the allreduce do not agree, bytes are not those of the formula, or a gradient was too stale.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ ROUNDING = 1e-3  # largest difference of parameters, float32, after a training i
 
 
 class Result(NamedTuple):
-    """One way of training, as one rank saw it.
+    """The result of a way of training on one rank.
 
     Attributes:
-        seconds: Since the start, after each epoch; empty on ranks that only serve.
+        seconds: Time since the start after each epoch; empty on ranks that only serve.
         seen: The parameters after each epoch, flat, and as last item at the end.
-        nbytes: That this rank moved per step, counted.
-        staleness: How many gradients had which, in this rank's shard.
+        nbytes: Bytes that this rank moved per step, counted.
+        staleness: Number of gradients by staleness, in this rank's shard.
     """
 
     seconds: list[float]
@@ -57,7 +56,9 @@ class Batches:
     """Every worker's part of the same batches.
 
     Args:
-        options: Of the command line; ``worker``: which one this is, of ``nworkers``.
+        options: Options of the command line.
+        worker: Index of this worker.
+        nworkers: Number of workers.
     """
 
     def __init__(self, options: argparse.Namespace, worker: int, nworkers: int) -> None:
@@ -65,12 +66,13 @@ class Batches:
         self.samples, self.test = load(options.seed)
 
     def epochs(self) -> Any:
-        """For each epoch its batches: samples, and by how much their summed gradient counts."""
+        """Yield the batches of each epoch."""
         random = np.random.default_rng(self.options.seed)
         for _ in range(self.options.epochs):
             yield self.batches(random.permutation(len(self.samples.digits)))
 
     def batches(self, order: Array) -> Any:
+        """Yield samples, and the factor of their summed gradient."""
         for start in range(0, len(order), self.options.batch):
             batch = order[start : start + self.options.batch]
             if self.options.slow and self.worker == self.nworkers - 1:
@@ -78,30 +80,31 @@ class Batches:
             yield self.samples.take(batch[share(len(batch), self.worker, self.nworkers)]), self.nworkers / len(batch)
 
     def start(self) -> Network:
-        """The network before it is trained; the same everywhere."""
+        """Return the network before it is trained; the same everywhere."""
         network = Network(self.options.widths, np.float32)
         network.initialise(self.options.seed)
         return network
 
     def optimizer(self, part: int = 1) -> SGD:
-        """For gradients of a batch or a part of one."""
+        """Return the optimiser for gradients of a batch or a part of one."""
         return SGD(LEARNING_RATE * min(1.0, self.options.batch / FULL_BATCH) / part, MOMENTUM)
 
     def accuracy(self, parameters: Array) -> float:
+        """Return the share of test samples that parameters get right."""
         network = self.start()
         network.flat[:] = parameters
         return float(np.mean(network.forward(self.test.images)[-1].argmax(axis=1) == self.test.digits))
 
 
 def gradient(network: Network, samples: Samples, scale: float) -> Array:
-    """A gradient whose mean over the workers is the one of the batch."""
+    """Return a gradient whose mean over the workers is the one of the batch."""
     sums = Alone(network.parameters)
     network.backward(samples, sums)
     return np.concatenate([one.ravel() for one in sums.gradients.values()]) * np.float32(scale)
 
 
 def with_allreduce(comm: hpcoll.Communicator, options: argparse.Namespace) -> Result:
-    """Every rank adds up all gradients and updates all parameters; bytes are those of the schedule's sends."""
+    """Train by allreduce: every rank updates all parameters; bytes are those of the schedule's sends."""
     data, state, step = Batches(options, comm.rank, comm.size), dict[str, Any](), 0
     network, optimizer = data.start(), data.optimizer()
     result, begun = Result([], [], sent(comm, network.flat), Counter()), time.perf_counter()
@@ -118,7 +121,7 @@ def with_allreduce(comm: hpcoll.Communicator, options: argparse.Namespace) -> Re
 
 
 def sent(comm: hpcoll.Communicator, array: Array) -> float:
-    """Bytes that this rank sends in a ring allreduce of an array, by its schedule."""
+    """Return the bytes that this rank sends in a ring allreduce of an array, by its schedule."""
     steps = schedule(CATALOGUE["allreduce/ring"], comm.size, comm.rank)
     chunks = [chunk for channel in steps.channels for step in channel if step.op == Op.SEND for chunk in step.srcs]
     bounds = [chunk_bounds(array.size, steps.nchunks, i) for chunk in chunks for i in range(chunk.index, chunk.index + chunk.n)]
@@ -126,7 +129,7 @@ def sent(comm: hpcoll.Communicator, array: Array) -> float:
 
 
 def with_server(comm: hpcoll.Communicator, options: argparse.Namespace, mode: str) -> Result:
-    """Every worker pulls, computes and pushes; an asynchronous gradient is of a part of a batch, and its rate is that part of the rate."""
+    """Train by a parameter server; an asynchronous gradient is of a part of a batch, and its rate is that part of the rate."""
     nworkers = comm.size - options.dedicated
     data = Batches(options, max(0, comm.rank - options.dedicated), nworkers)
     network, result = data.start(), Result([], [], 0.0, Counter())
@@ -150,7 +153,7 @@ def with_server(comm: hpcoll.Communicator, options: argparse.Namespace, mode: st
 
 
 def report(options: argparse.Namespace, found: dict[str, list[Result]]) -> bool:
-    """Prints the table, from every rank's results, and whether it is as it must be."""
+    """Print the table of every rank's results, and say whether it is as it must be."""
     nranks, good, data = len(found[ALLREDUCE]), True, Batches(options, 0, 1)
     epochs = sorted({1, 2, 5, options.epochs} & set(range(1, options.epochs + 1)))
     heads = "".join(f"{f'epoch {epoch}':>10}" for epoch in epochs)
@@ -171,7 +174,7 @@ def report(options: argparse.Namespace, found: dict[str, list[Result]]) -> bool:
 
 
 def draw(path: Path, options: argparse.Namespace, found: dict[str, list[Result]]) -> None:
-    """Accuracy against epochs and against seconds, in one plot."""
+    """Draw accuracy against epochs and against seconds."""
     from matplotlib.figure import Figure
 
     figure, data, shades = Figure(figsize=(11, 4.5), layout="constrained"), Batches(options, 0, 1), figures.colours(found)
@@ -191,6 +194,7 @@ def draw(path: Path, options: argparse.Namespace, found: dict[str, list[Result]]
 
 
 def main() -> int:
+    """Train in all ways, and return the exit status."""
     parser = Parser(description="Allreduce and parameter servers on the digits data set of scikit-learn.")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch", type=int, default=64, help="samples per batch, over all workers")

@@ -56,7 +56,7 @@ def begin(file: Path, job: str, nranks: int, knobs: list[str]) -> int:
 
 
 def first_line(job: str, versions: Line, where: Line, knobs: Line) -> Line:
-    """What holds for the whole run."""
+    """Return the line about the whole run."""
     import numpy
 
     import hpcoll
@@ -69,21 +69,21 @@ def first_line(job: str, versions: Line, where: Line, knobs: Line) -> Line:
 
 
 def slurm() -> str | None:
-    """Slurm's version; None where there is none."""
+    """Return Slurm's version, or None where there is none."""
     if shutil.which("sinfo") is None:
         return None
     return subprocess.run(["sinfo", "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def bench(text: str) -> list[Line]:
-    """Lines from ``hpcoll bench --format json``."""
+    """Return lines from ``hpcoll bench --format json``."""
     document = json.loads(text)
     rows = [{"kind": "row", "collective": document["collective"], "nranks": document["nranks"], **row} for row in document.pop("results")]
     return [{"kind": "about", **document}, *rows]
 
 
 def tune(text: str) -> list[Line]:
-    """Lines from the table of ``hpcoll tune``."""
+    """Return lines from the table of ``hpcoll tune``."""
     lines: list[Line] = []
     for section in json.loads(text)["sections"]:
         collectives = section.pop("collectives")
@@ -96,14 +96,14 @@ def tune(text: str) -> list[Line]:
 
 
 def train(text: str) -> list[Line]:
-    """Lines from what jobs/train_digits.py prints."""
+    """Return lines from what jobs/train_digits.py prints."""
     epochs = [match.groups() for match in EPOCH.finditer(text)]
     rows = [{"kind": "row", "epoch": int(n), "loss": float(x), "accuracy": float(p) / 100, "seconds": float(s)} for n, x, p, s in epochs]
     return [{"kind": "about", "output": text.splitlines()}, *rows]
 
 
 def gpu_check(text: str) -> list[Line]:
-    """Lines from the report of jobs/gpu_check.sh."""
+    """Return lines from the report of jobs/gpu_check.sh."""
     document = json.loads(text)
     rows = [line for one in document.pop("bench") for line in bench(json.dumps(one))]
     return [{"kind": "about", **document}, *rows]
@@ -113,12 +113,13 @@ READERS: dict[str, Callable[[str], list[Line]]] = {"bench": bench, "tune": tune,
 
 
 def append(file: Path, lines: list[Line]) -> None:
+    """Append lines to a file."""
     with file.open("a", encoding="utf-8") as out:
         out.writelines(json.dumps(line) + "\n" for line in lines)
 
 
 def table(lines: list[Line]) -> list[str]:
-    """Rows of a benchmark, for people: microseconds, out of place where there is such a form."""
+    """Return rows of a benchmark, for people: microseconds, out of place where there is such a form."""
     texts = []
     for line in lines:
         side = line.get("out_of_place") or line.get("in_place")

@@ -39,6 +39,7 @@ class Samples(NamedTuple):
     digits: Array
 
     def take(self, which: Array | slice) -> Samples:
+        """Return some of the samples."""
         return Samples(self.images[which], self.digits[which])
 
 
@@ -46,17 +47,17 @@ class Alone:
     """Gradients of a serial run; `hpcoll.GradientBuckets` does the same for several ranks.
 
     Attributes:
-        gradients: Of each parameter, to be written.
+        gradients: Gradient of each parameter, to be written.
     """
 
     def __init__(self, parameters: dict[str, Array]) -> None:
         self.gradients = {name: np.zeros_like(one) for name, one in parameters.items()}
 
     def ready(self, name: str) -> None:
-        """One has been written."""
+        """Take note that a gradient has been written."""
 
     def wait(self) -> None:
-        """They are the sums over all ranks."""
+        """Return when the gradients are the sums over all ranks."""
 
 
 class Network:
@@ -74,12 +75,13 @@ class Network:
         self.layers = [(self.parameters[f"weights {i}"], self.parameters[f"biases {i}"]) for i in range(len(widths) - 1)]
 
     def initialise(self, seed: int) -> None:
+        """Draw the weights."""
         random = np.random.default_rng(seed)
         for weights, _ in self.layers:
             weights[:] = random.normal(0.0, weights.shape[0] ** -0.5, weights.shape)
 
     def forward(self, images: Array) -> list[Array]:
-        """Input of each layer, and as last item the logits, ``(nsamples, 10)``."""
+        """Return the input of each layer, and as last item the logits, ``(nsamples, 10)``."""
         values = [images.astype(self.flat.dtype)]
         for weights, biases in self.layers[:-1]:
             values.append(np.tanh(values[-1] @ weights + biases))
@@ -87,7 +89,7 @@ class Network:
         return [*values, values[-1] @ weights + biases]
 
     def backward(self, samples: Samples, into: Alone | hpcoll.GradientBuckets) -> float:
-        """Sum of the losses of some samples, perhaps none, and the sums of their gradients, the last layer's first."""
+        """Return the sum of the losses of some samples, perhaps none, and write the sums of their gradients, the last layer's first."""
         *values, logits = self.forward(samples.images)
         rows = np.arange(len(samples.digits))
         logits -= logits.max(axis=1, keepdims=True)
@@ -105,7 +107,7 @@ class Network:
 
 
 def load(seed: int) -> tuple[Samples, Samples]:
-    """Training and test samples, the same on every rank."""
+    """Return training and test samples, the same on every rank."""
     bunch = load_digits()
     order = np.random.default_rng(seed).permutation(len(bunch.target))
     samples = Samples(bunch.data / 16, bunch.target).take(order)
@@ -113,14 +115,14 @@ def load(seed: int) -> tuple[Samples, Samples]:
 
 
 def share(count: int, rank: int, nranks: int) -> slice:
-    """The part of ``count`` items that one rank works on; shares differ by at most one item."""
+    """Return the part of ``count`` items that one rank works on; shares differ by at most one item."""
     return slice(count * rank // nranks, count * (rank + 1) // nranks)
 
 
 def train(
     network: Network, samples: Samples, options: argparse.Namespace, sums: Alone | hpcoll.GradientBuckets, *, rank: int = 0, nranks: int = 1
 ) -> Iterator[float]:
-    """Trains and yields, after each epoch, the sum of the losses of this rank's samples."""
+    """Train, and yield after each epoch the sum of the losses of this rank's samples."""
     random = np.random.default_rng(options.seed)
     rate = LEARNING_RATE * min(1.0, options.batch / FULL_BATCH)
     velocities = {name: np.zeros_like(one) for name, one in network.parameters.items()}
@@ -139,7 +141,7 @@ def train(
 
 
 def accuracy(network: Network, test: Samples, comm: hpcoll.Communicator) -> float:
-    """Share of the test samples that all ranks together get right."""
+    """Return the share of the test samples that all ranks together get right."""
     mine = test.take(share(len(test.digits), comm.rank, comm.size))
     right = np.array([np.count_nonzero(network.forward(mine.images)[-1].argmax(axis=1) == mine.digits)], np.int64)
     comm.Allreduce(MPI.IN_PLACE, right, op=MPI.SUM)
@@ -147,7 +149,7 @@ def accuracy(network: Network, test: Samples, comm: hpcoll.Communicator) -> floa
 
 
 def train_parallel(options: argparse.Namespace, comm: hpcoll.Communicator, widths: list[int]) -> Network:
-    """Trains on all ranks, with one line per epoch."""
+    """Train on all ranks, and print a line per epoch."""
     training, test = load(options.seed)
     network = Network(widths, np.float32)
     if comm.rank == 0:
@@ -167,7 +169,7 @@ def train_parallel(options: argparse.Namespace, comm: hpcoll.Communicator, width
 
 
 def same_bits(parameters: Array, comm: hpcoll.Communicator) -> bool:
-    """Whether all ranks hold the same bits; prints their fingerprint."""
+    """Say whether all ranks hold the same bits, and print their fingerprint."""
     mine = np.frombuffer(hashlib.blake2b(parameters.tobytes(), digest_size=8).digest(), np.uint64)
     prints = np.zeros(comm.size, np.uint64)
     comm.Allgather(mine, prints)
@@ -179,11 +181,10 @@ def same_bits(parameters: Array, comm: hpcoll.Communicator) -> bool:
 
 
 def equals_serial(parameters: Array, options: argparse.Namespace, widths: list[int]) -> bool:
-    """Whether the parameters are those of a serial run on the same batches, up to rounding.
+    """Say whether the parameters are those of a serial run on the same batches, up to rounding.
 
-    The runs differ only in the order in which gradients are added: float32 rounding takes both away from the exact result, about
-    equally far, perhaps to opposite sides. That distance is measured: it is how far the serial run moves when done in float64.
-    So the two may differ by twice that distance.
+    The runs add gradients in another order, so float32 rounding takes both about equally far from the exact result, perhaps to opposite
+    sides. That distance is measured by a serial run in float64; the two may differ by twice as much.
     """
 
     def serial(dtype: type) -> Array:
@@ -212,6 +213,7 @@ class Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """End once all ranks have come here."""
         try:
             super().exit(status, message)
         finally:
@@ -219,6 +221,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse_options() -> argparse.Namespace:
+    """Return the options of the command line."""
     names = (*hpcoll.algorithms("allreduce"), "native")
     parser = Parser(description="Data-parallel training on the digits data set of scikit-learn.")
     parser.add_argument("--algorithm", choices=names, metavar="NAME", help="of the gradients' allreduce; default automatic")
@@ -231,6 +234,7 @@ def parse_options() -> argparse.Namespace:
 
 
 def main() -> int:
+    """Train, prove the result, and return the exit status."""
     options = parse_options()
     comm = hpcoll.Communicator(MPI.COMM_WORLD)
     widths = [64, options.hidden, options.hidden, 10]

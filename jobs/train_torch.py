@@ -39,7 +39,7 @@ class Contender(NamedTuple):
 
 
 def network(width: int) -> nn.Module:
-    """Two convolutions and two dense layers: images ``(n, 1, 8, 8)`` to logits ``(n, 10)``."""
+    """Return two convolutions and two dense layers: images ``(n, 1, 8, 8)`` to logits ``(n, 10)``."""
     return nn.Sequential(
         nn.Conv2d(1, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, 2 * width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
         nn.Linear(32 * width, 128), nn.ReLU(), nn.Linear(128, 10),
@@ -47,7 +47,7 @@ def network(width: int) -> nn.Module:
 
 
 def load(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images and digits, in an order that is the same on every rank."""
+    """Return images and digits, in an order that is the same on every rank."""
     bunch = load_digits()
     order = np.random.default_rng(seed).permutation(len(bunch.target))
     images = torch.tensor(bunch.images[order, None] / 16, dtype=torch.float32)
@@ -55,13 +55,14 @@ def load(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def contender(group: Any, options: argparse.Namespace) -> Contender:
+    """Return a model, the same for each group, and its optimiser."""
     torch.manual_seed(options.seed)
     model = DistributedDataParallel(network(options.width), process_group=group)
     return Contender(model, torch.optim.SGD(model.parameters(), LEARNING_RATE, MOMENTUM), [], [])
 
 
 def step(one: Contender, images: torch.Tensor, digits: torch.Tensor) -> None:
-    """Forward, backward, update; the ranks begin together."""
+    """Go forward, backward, and update; the ranks begin together."""
     MPI.COMM_WORLD.Barrier()
     begun = time.perf_counter()
     one.optimizer.zero_grad()
@@ -73,7 +74,7 @@ def step(one: Contender, images: torch.Tensor, digits: torch.Tensor) -> None:
 
 
 def train(contenders: dict[str, Contender], batch: int, options: argparse.Namespace) -> None:
-    """So many steps of each contender, in turns, on the same samples; each rank draws its own."""
+    """Take steps with each contender, in turns, on the same samples; each rank draws its own."""
     world, (images, digits) = MPI.COMM_WORLD, (one[TEST_SAMPLES:] for one in load(options.seed))
     random, order = np.random.default_rng([options.seed, world.rank]), list(contenders.values())
     for done in range(options.steps):
@@ -86,21 +87,21 @@ def train(contenders: dict[str, Contender], batch: int, options: argparse.Namesp
 
 
 def accuracy(one: Contender, options: argparse.Namespace) -> float:
-    """Share of the test samples that the model gets right."""
+    """Return the share of the test samples that the model gets right."""
     images, digits = (each[:TEST_SAMPLES] for each in load(options.seed))
     with torch.no_grad():
         return float((one.model.module(images).argmax(1) == digits).float().mean())
 
 
 def same_everywhere(one: Contender) -> bool:
-    """Whether all ranks hold the same parameters, bit by bit."""
+    """Say whether all ranks hold the same parameters, bit by bit."""
     flat = torch.cat([parameter.detach().flatten() for parameter in one.model.parameters()])
     prints = MPI.COMM_WORLD.allgather(flat.numpy().tobytes())
     return all(each == prints[0] for each in prints)
 
 
 def report(batch: int, contenders: dict[str, Contender], options: argparse.Namespace) -> bool:
-    """Print one line; whether the ranks, and the backends, agree."""
+    """Print one line, and say whether the ranks, and the backends, agree."""
     world = MPI.COMM_WORLD
     good, ms, losses, texts = True, {}, {}, []
     for name, one in contenders.items():
@@ -120,6 +121,7 @@ def report(batch: int, contenders: dict[str, Contender], options: argparse.Names
 
 
 def parse_options() -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--backend", choices=(HPCOLL, GLOO, "both"), default="both")
     parser.add_argument("--batches", type=int, nargs="+", default=[16, 64, 256], metavar="N", help="samples per rank and step")
@@ -130,6 +132,7 @@ def parse_options() -> argparse.Namespace:
 
 
 def main() -> int:
+    """Train with each number of samples, and return the exit status."""
     options = parse_options()
     warnings.filterwarnings("ignore", "Grad strides")  # of the first weights, which have one channel
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // MPI.COMM_WORLD.size))

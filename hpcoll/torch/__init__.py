@@ -13,7 +13,7 @@ from hpcoll.torch.group import DEVICES, NAME, create
 from hpcoll.torch.rendezvous import take_over
 
 __all__: list[str] = []
-_OLDEST = (2, 9)  # before, torch waits for ever for work that Python has made
+_OLDEST = (2, 9)  # earlier releases wait for ever for work that Python has made
 
 if tuple(map(int, torch.__version__.split(".")[:2])) < _OLDEST:
     raise ImportError(f"hpcoll.torch needs PyTorch {'.'.join(map(str, _OLDEST))} or later, got {torch.__version__}")

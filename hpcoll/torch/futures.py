@@ -24,7 +24,7 @@ END_S = 1.0  # for a thread to end
 
 
 def in_callback() -> bool:
-    """Whether this thread runs callbacks, and therefore waits for what it starts."""
+    """Say whether this thread runs callbacks, and therefore waits for what it starts."""
     return hasattr(_thread, "depth")
 
 
@@ -81,10 +81,10 @@ class Depth:
 
 
 class Depths:
-    """Those of a process group; made when a callback is given for the first time, by all ranks alike.
+    """The depths of a process group; all ranks make each one when a callback of it is given first.
 
     Args:
-        comm: Of depth 0.
+        comm: Communicator of depth 0.
     """
 
     def __init__(self, comm: Communicator) -> None:
@@ -92,7 +92,7 @@ class Depths:
 
     @property
     def here(self) -> Depth:
-        """What this thread's calls use; callbacks of other groups call like the program."""
+        """The depth that this thread's calls use; callbacks of other groups call like the program."""
         found = getattr(_thread, "depth", None)
         return found if found in self.all else self.all[0]
 
@@ -108,12 +108,12 @@ class Depths:
 
 
 class Future(torch.futures.Future[Any]):
-    """A collective's, or that of a callback's result.
+    """The future of a collective, or of a callback's result.
 
     Args:
-        depths: Where callbacks run.
-        depth: How many callbacks come before this.
-        devices: Where tensors of its result are, if on GPUs.
+        depths: Depths of the process group, which run callbacks.
+        depth: Number of callbacks that come before this.
+        devices: GPUs that hold tensors of the result.
     """
 
     def __init__(self, depths: Depths, depth: int = 0, devices: list[torch.device] | None = None) -> None:
@@ -121,7 +121,7 @@ class Future(torch.futures.Future[Any]):
         self._depths, self._depth, self._devices = depths, depth, devices
 
     def then(self, callback: Callable[..., Any]) -> "Future":
-        """The future of what a callback returns, which is called with this one when that is done."""
+        """Return the future of a callback's result; the callback is called with this future when it is done."""
         result = Future(self._depths, self._depth + 1, self._devices)
         if in_callback():
             answer(self, callback, result)
@@ -130,7 +130,7 @@ class Future(torch.futures.Future[Any]):
         return result
 
     def add_done_callback(self, callback: Callable[..., Any]) -> None:
-        """`then`, for what returns nothing."""
+        """Call back as `then` does, and drop the result."""
         self.then(callback)
 
 

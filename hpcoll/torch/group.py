@@ -1,4 +1,4 @@
-"""A process group of torch.distributed that runs on a `Communicator`: what torch calls for each operation."""
+"""The process group of torch.distributed that runs on a `Communicator`."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,19 +24,19 @@ from hpcoll.torch.work import Work
 
 NAME, DEVICES = "hpcoll", ["cpu", "cuda"]
 _CUSTOM = dist.ProcessGroup.BackendType.CUSTOM
-# What a caller means who gives none.
+# Options where the caller gives none.
 _OPTIONS = SimpleNamespace(reduceOp=dist.ReduceOp.SUM, rootRank=0, timeout=timedelta(0))
 
 
 def create(asked: Any, opts: Any = None) -> "Group":
-    """The group that ``init_process_group`` or ``new_group`` asks for; collective over its members.
+    """Return the group that ``init_process_group`` or ``new_group`` asks for; collective over its members.
 
     Args:
-        asked: torch's description: rank, size, timeout, and the members' ranks in the world, none for all of it.
+        asked: Description by torch: rank, size, timeout, and the members' ranks in the world, none for all of it.
         opts: Ignored.
 
     Raises:
-        ArgumentError: the world is not ``MPI.COMM_WORLD``.
+        ArgumentError: The world is not ``MPI.COMM_WORLD``.
     """
     world, members = MPI.COMM_WORLD, list(asked.global_ranks_in_group)
     if not members:
@@ -45,7 +45,7 @@ def create(asked: Any, opts: Any = None) -> "Group":
 
 
 def _communicator(of: MPI.Intracomm, members: Sequence[int]) -> Communicator:
-    """One of some ranks of another; its messages meet no others. Collective over them."""
+    """Return a communicator of some ranks of another, with message contexts of its own; collective over these ranks."""
     group = of.Get_group()
     chosen = group.Incl(members)
     try:
@@ -56,7 +56,7 @@ def _communicator(of: MPI.Intracomm, members: Sequence[int]) -> Communicator:
 
 
 class _Behind(Backend):
-    """What torch asks which devices a group serves, and by which name; operations go to the `Group` itself, which may answer more."""
+    """The backend that tells torch a group's devices and name; operations go to the `Group` itself, which may answer more."""
 
     def getBackendName(self) -> str:
         return NAME
@@ -68,14 +68,14 @@ class _Behind(Backend):
 
 
 class Group(dist.ProcessGroup):
-    """What torch calls for each operation of a process group, which runs on a `Communicator`.
+    """A process group that runs on a `Communicator`; torch calls a method for each operation.
 
-    Tensors may have gaps: they are packed. On GPUs, calls are ordered by the current stream.
+    Tensors with gaps are packed. On GPUs, calls are ordered by the current stream.
 
     Args:
-        comm: Of the group's ranks; freed with it.
-        timeout: How long an operation may take that says nothing else.
-        store: torch's key-value store of the group.
+        comm: Communicator of the group's ranks, which is freed with the group.
+        timeout: Limit of operations that have none of their own.
+        store: Key-value store of the group, made by torch.
     """
 
     def __init__(self, comm: Communicator, timeout: timedelta, store: dist.Store) -> None:
@@ -91,11 +91,11 @@ class Group(dist.ProcessGroup):
             self._set_default_backend(_CUSTOM)
 
     def getBackendName(self) -> str:
-        """As which it was registered."""
+        """Return the name under which the backend is registered."""
         return NAME
 
     def _get_backend(self, device: torch.device) -> "Group":
-        """This, for it serves all devices itself."""
+        """Return the group, which serves all devices itself."""
         return self
 
     get_backend = _get_backend
@@ -108,15 +108,15 @@ class Group(dist.ProcessGroup):
 
     @property
     def group_name(self) -> str:
-        """By which torch finds it."""
+        """Name by which torch finds the group."""
         return self._name
 
     def get_group_store(self) -> dist.Store:
-        """torch's key-value store of the group."""
+        """Return the key-value store of the group."""
         return self._store
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """How long an operation may take that says nothing else."""
+        """Set the limit of operations that have none of their own."""
         self._limit_s = timeout.total_seconds()
         for depth in self._depths.all:
             depth.comm._context.limit_s = self._limit_s
@@ -124,7 +124,7 @@ class Group(dist.ProcessGroup):
     _set_default_timeout = set_timeout
 
     def _run(self, what: str, tensors: Tensors, opts: Any, *every: TorchOperation) -> Work:
-        """Begin operations, in this order: one rank may wait for them at once and another later, so all are calls in flight."""
+        """Begin operations in this order, all as calls in flight: one rank may wait for them at once, and another later."""
         stream, here = _stream(tensors), self._depths.here
         with here.inside:
             self._ncalls += 1
@@ -143,7 +143,7 @@ class Group(dist.ProcessGroup):
         return asked if asked > 0 else self._limit_s
 
     def allreduce(self, tensors: Tensors, opts: Any = _OPTIONS) -> Work:
-        """Combine; sparse tensors are added up, and waited for."""
+        """Combine tensors over all ranks; sparse ones are added up, and waited for."""
         if tensors[0].layout != torch.strided:
             here = self._depths.here
             with here.inside:
@@ -152,82 +152,95 @@ class Group(dist.ProcessGroup):
             return Work("all_reduce", self._limit_s, tensors)
         return self._run("all_reduce", tensors, opts, *(operations.allreduce(one, opts.reduceOp) for one in tensors))
 
-    def allreduce_coalesced(self, tensors: Tensors, opts: Any = _OPTIONS) -> Work:
-        return self.allreduce(tensors, opts)
-
     def reduce(self, tensors: Tensors, opts: Any = _OPTIONS) -> Work:
+        """Combine tensors at the root."""
         every = (operations.reduce(self._me, one, opts.reduceOp, opts.rootRank) for one in tensors)
         return self._run("reduce", tensors, opts, *every)
 
     def broadcast(self, tensors: Tensors, opts: Any = _OPTIONS) -> Work:
+        """Send the root's tensors to all ranks."""
         return self._run("broadcast", tensors, opts, *(operations.broadcast(self._me, one, opts.rootRank) for one in tensors))
 
     def allgather(self, outputs: Sequence[Tensors], given: Tensors, opts: Any = _OPTIONS) -> Work:
+        """Gather the tensors of all ranks, each into a tensor of its own."""
         every = (operations.allgather(self._me, *pair) for pair in zip(outputs, given, strict=True))
         return self._run("all_gather", _flat(outputs), opts, *every)
 
     def allgather_coalesced(self, outputs: Sequence[Tensors], given: Tensors, opts: Any = _OPTIONS) -> Work:
-        """``outputs[i][j]`` is rank i's ``given[j]``."""
+        """Gather several tensors: ``outputs[i][j]`` becomes ``given[j]`` of rank i."""
         return self.allgather([list(column) for column in zip(*outputs, strict=True)], given, opts)
 
     def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = _OPTIONS) -> Work:
+        """Gather the tensors of all ranks into one."""
         return self._run("all_gather_single", [output], opts, operations.allgather_single(self._me, output, given))
 
     def all_gather_single_coalesced(self, outputs: Tensors, given: Tensors, opts: Any = _OPTIONS) -> Work:
+        """Gather several tensors, each into one."""
         every = (operations.allgather_single(self._me, *pair) for pair in zip(outputs, given, strict=True))
         return self._run("all_gather_single_coalesced", outputs, opts, *every)
 
     def reduce_scatter(self, outputs: Tensors, given: Sequence[Tensors], opts: Any = _OPTIONS) -> Work:
+        """Combine tensors, of which each rank gets one."""
         every = (operations.reduce_scatter(self._me, *pair, opts.reduceOp) for pair in zip(outputs, given, strict=True))
         return self._run("reduce_scatter", outputs, opts, *every)
 
     def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = _OPTIONS) -> Work:
+        """Combine tensors, of which each rank gets a part."""
         one = operations.reduce_scatter_single(self._me, output, given, opts.reduceOp)
         return self._run("reduce_scatter_single", [output], opts, one)
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, given: Tensors, opts: Any = _OPTIONS) -> Work:
+        """Combine several tensors, of which each rank gets a part."""
         every = (operations.reduce_scatter_single(self._me, *pair, opts.reduceOp) for pair in zip(outputs, given, strict=True))
         return self._run("reduce_scatter_single_coalesced", outputs, opts, *every)
 
     def alltoall(self, outputs: Tensors, given: Tensors, opts: Any = _OPTIONS) -> Work:
+        """Send a tensor to each rank."""
         return self._run("all_to_all", outputs, opts, operations.alltoall(self._me, outputs, given))
 
     def all_to_all_single(
         self, output: torch.Tensor, given: torch.Tensor, output_sizes: Sequence[int], input_sizes: Sequence[int],
         opts: Any = _OPTIONS,
     ) -> Work:  # fmt: skip
+        """Send rows of a tensor to each rank."""
         one = operations.alltoall_single(self._me, output, given, output_sizes or (), input_sizes or ())
         return self._run("all_to_all_single", [output], opts, one)
 
     def gather_single(self, output: torch.Tensor | None, given: torch.Tensor, opts: Any = _OPTIONS) -> Work:
-        """Outputs of all ranks one behind the other, at the root."""
+        """Gather the tensors of all ranks one behind the other, at the root."""
         parts = [] if self._me.rank != opts.rootRank or output is None else [output.view(self._me.nranks, -1).unbind()]
         return self.gather(parts, [given], opts)
 
     def gather(self, outputs: Sequence[Tensors], given: Tensors, opts: Any = _OPTIONS) -> Work:
+        """Gather the tensors of all ranks at the root."""
         root = opts.rootRank
         one = operations.gather(self._me, outputs[0] if outputs else (), given[0], root)
         return self._run("gather", _flat(outputs) or given, opts, one)
 
     def scatter(self, outputs: Tensors, given: Sequence[Tensors], opts: Any = _OPTIONS) -> Work:
+        """Send a tensor of the root's to each rank."""
         one = operations.scatter(self._me, outputs[0], given[0] if given else (), opts.rootRank)
         return self._run("scatter", outputs, opts, one)
 
     def barrier(self, opts: Any = _OPTIONS) -> Work:
+        """Wait for all ranks."""
         return self._run("barrier", [], opts, TorchOperation("Ibarrier", ()))
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """A barrier whose rank 0 says who did not come; in no time, whoever is not there yet."""
+        """Wait for all ranks; rank 0 names the ranks that did not come within the timeout, which may be zero."""
         limit_s = -1 if timeout is None else timeout.total_seconds()
         self._monitored.wait(limit_s if limit_s >= 0 else self._limit_s, names_all=wait_all_ranks)
 
     def send(self, tensors: Tensors, rank: int, tag: int) -> Work:
+        """Send a tensor."""
         return self._message("send", begin_send, tensors, rank, tag)
 
     def recv(self, tensors: Tensors, rank: int, tag: int) -> Work:
+        """Receive a tensor."""
         return self._message("recv", begin_receive, tensors, rank, tag)
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> Work:
+        """Receive a tensor from whichever rank sends one."""
         return self._message("recv", begin_receive, tensors, MPI.ANY_SOURCE, tag)
 
     def _message(self, what: str, begin: Callable[..., Work], tensors: Tensors, rank: int, tag: int) -> Work:
@@ -237,16 +250,16 @@ class Group(dist.ProcessGroup):
             return begin(self._comm, tensors[0], rank, tag, partial(self._under_way, what, self._limit_s), **_stream(tensors))
 
     def _start_coalescing(self, device: torch.device) -> None:
-        """What is begun from now on is waited for as one."""
+        """Begin to collect operations that are waited for together."""
         self._started = []
 
     def _end_coalescing(self, device: torch.device) -> Work:
-        """What was begun since `_start_coalescing`."""
+        """Return the work of all operations since `_start_coalescing`."""
         works, self._started = self._started or [], None
         return Work.of_all(f"rank {self._me.rank}: coalesced operations", self._limit_s, works)
 
     def split_group(self, ranks: Sequence[int], timeout: timedelta | None = None, group_name: str = "", **opts: Any) -> "Group | None":
-        """A group of some ranks of this one; None for others. Collective over its members."""
+        """Return a group of some ranks of this one, or None on other ranks; collective over its members."""
         if self._me.rank not in ranks:
             return None
         made = Group(_communicator(self._comm, ranks), timeout or timedelta(seconds=self._limit_s), self._store)
@@ -254,7 +267,7 @@ class Group(dist.ProcessGroup):
         return made
 
     def _get_sequence_number_for_group(self) -> int:
-        """How many operations there were."""
+        """Return how many operations there were."""
         return self._ncalls
 
     def shutdown(self) -> None:
@@ -266,13 +279,14 @@ class Group(dist.ProcessGroup):
                 depth.free()
 
     def abort(self) -> None:
-        """Refuse further use, without a word to the others, and keep what is theirs, too."""
+        """Close the communicators of this rank without telling the others; nothing that they use is freed."""
         for depth in self._depths.all:
             depth.comm._context.close("the process group was aborted")
 
     # Names of older versions of torch.
     _allgather_base, allgather_into_tensor_coalesced = all_gather_single, all_gather_single_coalesced
     _reduce_scatter_base, reduce_scatter_tensor_coalesced = reduce_scatter_single, reduce_scatter_single_coalesced
+    allreduce_coalesced = allreduce
     alltoall_base = all_to_all_single
 
 
@@ -281,5 +295,5 @@ def _flat(lists: Sequence[Tensors]) -> list[torch.Tensor]:
 
 
 def _stream(tensors: Tensors) -> dict[str, int]:
-    """The keyword by which a call on GPUs is ordered."""
+    """Return the keyword that orders a call on GPUs by the current stream."""
     return {"stream": torch.cuda.current_stream(tensors[0].device).cuda_stream} if tensors and tensors[0].is_cuda else {}

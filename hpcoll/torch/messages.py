@@ -28,7 +28,7 @@ def begin_send(comm: Communicator, tensor: torch.Tensor, rank: int, tag: int, wo
 
 
 def begin_receive(comm: Communicator, tensor: torch.Tensor, rank: int, tag: int, work: Callable[..., Work], **stream: Any) -> Work:
-    """Receive a tensor; of no less than its elements."""
+    """Receive a tensor of as many elements, or fewer."""
     flat, store = contiguous(tensor, filled=True)
     array = array_of(flat)
     return work([tensor], [comm.Irecv(array, rank, _tag(comm, tag), **stream)], [store] if store else [])
@@ -42,13 +42,13 @@ def _tag(comm: Communicator, tag: int) -> int:
 
 
 class MonitoredBarrier:
-    """A barrier whose root says who did not reach it in time.
+    """A barrier whose root names the ranks that did not reach it in time.
 
     Args:
-        comm: The group's.
+        comm: Communicator of the group.
 
     Attributes:
-        left_messages: Whether some rank did not come in time: what was sent to it and is still to come needs the communicator.
+        left_messages: Some rank did not come in time, so that messages to it still need the communicator.
     """
 
     def __init__(self, comm: Communicator) -> None:
@@ -56,7 +56,7 @@ class MonitoredBarrier:
         self.left_messages = False
 
     def of(self, group_name: str) -> None:
-        """Tell its messages from those of earlier groups that nobody received."""
+        """Number calls by the name of the group, so that messages of earlier groups that nobody received are told apart."""
         self._calls = zlib.crc32(group_name.encode()) << _CALL_BITS
 
     def wait(self, limit_s: float, *, names_all: bool) -> None:
@@ -64,10 +64,10 @@ class MonitoredBarrier:
 
         Args:
             limit_s: Seconds it may take.
-            names_all: Whether the root names all that did not come; else the first one.
+            names_all: The root names all ranks that did not come, not the first one only.
 
         Raises:
-            RuntimeError: at the root, naming them; at others, when the root did not answer.
+            RuntimeError: At the root, with these ranks; at others where the root did not answer.
         """
         self._calls += 1
         end, call = time.monotonic() + limit_s, np.array([self._calls])
@@ -96,7 +96,7 @@ class MonitoredBarrier:
                 raise RuntimeError(f"Rank {self._comm.rank} {text}: it did not answer in {1e3 * limit_s:g} ms")
 
     def _came(self, rank: int, end: float) -> bool:
-        """Whether a rank has called it as often as this one."""
+        """Wait until a rank has called it as often as this one, and say whether it has."""
         told = np.zeros(1, np.int64)
         while told[0] != self._calls:
             while not self._comm.Iprobe(rank, _BARRIER_TAG):

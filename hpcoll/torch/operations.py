@@ -1,4 +1,4 @@
-"""What each collective of torch.distributed is among hpcoll's: method, arguments, and what remains to be done with the result."""
+"""The collectives of torch.distributed as calls of hpcoll: method, arguments, and a function that stores the result."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,13 +16,13 @@ Tensors = Sequence[torch.Tensor]
 
 
 class TorchOperation(NamedTuple):
-    """One collective of a `Communicator`, in flight.
+    """A nonblocking collective of a `Communicator`.
 
     Attributes:
-        method: Its name.
-        arguments: Positional ones.
-        store: Brings what came to tensors that have gaps or lie apart; None: it is there.
-        near: The same with a copy of tensors that lie further apart than the MPI library may be able to say.
+        method: Name of the method.
+        arguments: Positional arguments.
+        store: Copies the result to tensors that have gaps or lie apart; None where it is there already.
+        near: Makes the same operation with a copy of tensors that lie further apart than the MPI library can count.
     """
 
     method: str
@@ -31,7 +31,7 @@ class TorchOperation(NamedTuple):
     near: "Callable[[], TorchOperation] | None" = None
 
     def begin(self, comm: Communicator, **stream: int) -> tuple[MPI.Request, Store | None]:
-        """The request, and what remains to be done when it has ended."""
+        """Return the request, and the function that stores the result once it has ended."""
         try:
             return getattr(comm, self.method)(*self.arguments, **stream), self.store
         except MPI.Exception:
@@ -41,31 +41,33 @@ class TorchOperation(NamedTuple):
 
 
 class Me(NamedTuple):
-    """Who calls: rank and size of the group."""
+    """The calling rank, and the size of its group."""
 
     rank: int
     nranks: int
 
 
 def allreduce(tensor: torch.Tensor, op: Any) -> TorchOperation:
+    """Return an allreduce in place."""
     flat, store = contiguous(tensor, filled=True)
     return TorchOperation("Iallreduce", (MPI.IN_PLACE, array_of(flat, computes=True), operator_for(op, flat.dtype)), store)
 
 
 def reduce(me: Me, tensor: torch.Tensor, op: Any, root: int) -> TorchOperation:
-    """Other ranks' tensors stay as they are."""
+    """Return a reduce in place at the root; tensors of other ranks stay as they are."""
     flat, store = contiguous(tensor, filled=me.rank == root)
     array, combined = array_of(flat, computes=True), operator_for(op, flat.dtype)
     return TorchOperation("Ireduce", (MPI.IN_PLACE, array, combined, root) if me.rank == root else (array, None, combined, root), store)
 
 
 def broadcast(me: Me, tensor: torch.Tensor, root: int) -> TorchOperation:
+    """Return a broadcast."""
     flat, store = contiguous(tensor, filled=me.rank != root)
     return TorchOperation("Ibcast", (array_of(flat), root), store)
 
 
 def allgather(me: Me, outputs: Tensors, given: torch.Tensor, *, far: bool = True) -> TorchOperation:
-    """One output per rank; they may differ in size, alike on all ranks."""
+    """Return an allgather with an output per rank; outputs may differ in size, alike on all ranks."""
     _check_list(me, outputs, given, "all_gather", "output")
     sizes = [one.numel() for one in outputs]
     _check_size(me, sizes[me.rank], given, f"all_gather's output {me.rank}")
@@ -81,6 +83,7 @@ def allgather(me: Me, outputs: Tensors, given: torch.Tensor, *, far: bool = True
 
 
 def allgather_single(me: Me, output: torch.Tensor, given: torch.Tensor) -> TorchOperation:
+    """Return an allgather into one output."""
     _check_types(me, output, given, "all_gather_single")
     _check_size(me, output.numel(), given, "all_gather_single's output", me.nranks)
     sent, _ = contiguous(given, filled=False)
@@ -89,7 +92,7 @@ def allgather_single(me: Me, output: torch.Tensor, given: torch.Tensor) -> Torch
 
 
 def reduce_scatter(me: Me, output: torch.Tensor, given: Tensors, op: Any) -> TorchOperation:
-    """One input per rank; they may differ in size, alike on all ranks."""
+    """Return a reduce-scatter with an input per rank; inputs may differ in size, alike on all ranks."""
     _check_list(me, given, output, "reduce_scatter", "input")
     sizes = [one.numel() for one in given]
     _check_size(me, sizes[me.rank], output, f"reduce_scatter's input {me.rank}")
@@ -103,6 +106,7 @@ def reduce_scatter(me: Me, output: torch.Tensor, given: Tensors, op: Any) -> Tor
 
 
 def reduce_scatter_single(me: Me, output: torch.Tensor, given: torch.Tensor, op: Any) -> TorchOperation:
+    """Return a reduce-scatter of one input."""
     _check_types(me, output, given, "reduce_scatter_single")
     _check_size(me, given.numel(), output, "reduce_scatter_single's input", me.nranks)
     sent, _ = contiguous(given, filled=False)
@@ -112,7 +116,7 @@ def reduce_scatter_single(me: Me, output: torch.Tensor, given: torch.Tensor, op:
 
 
 def alltoall(me: Me, outputs: Tensors, given: Tensors, *, far: bool = True) -> TorchOperation:
-    """One input and one output per rank; all may differ in size."""
+    """Return an alltoall with an input and an output per rank, which may all differ in size."""
     _check_list(me, outputs, given[0] if given else None, "all_to_all", "output")
     _check_list(me, given, outputs[0], "all_to_all", "input")
     if not outputs[0].is_cuda:
@@ -128,7 +132,7 @@ def alltoall(me: Me, outputs: Tensors, given: Tensors, *, far: bool = True) -> T
 def alltoall_single(
     me: Me, output: torch.Tensor, given: torch.Tensor, output_sizes: Sequence[int], input_sizes: Sequence[int]
 ) -> TorchOperation:
-    """Rows of the first axis, so many from and to each rank; no sizes: equal ones."""
+    """Return an alltoall of rows: as many from and to each rank as the sizes say, or equally many without sizes."""
     _check_types(me, output, given, "all_to_all_single")
     sent, _ = contiguous(given, filled=False)
     flat, store = contiguous(output, filled=True)
@@ -141,7 +145,7 @@ def alltoall_single(
 
 
 def gather(me: Me, outputs: Tensors, given: torch.Tensor, root: int) -> TorchOperation:
-    """Outputs count at the root alone; they may differ in size, there."""
+    """Return a gather; only the root has outputs, of equal sizes."""
     sent, _ = contiguous(given, filled=False)
     if me.rank != root:
         return TorchOperation("Igather", (array_of(sent), None, root))
@@ -153,7 +157,7 @@ def gather(me: Me, outputs: Tensors, given: torch.Tensor, root: int) -> TorchOpe
 
 
 def scatter(me: Me, output: torch.Tensor, given: Tensors, root: int) -> TorchOperation:
-    """Inputs count at the root alone."""
+    """Return a scatter; only the root has inputs."""
     flat, store = contiguous(output, filled=True)
     if me.rank != root:
         return TorchOperation("Iscatter", (None, array_of(flat), root), store)
@@ -165,12 +169,12 @@ def scatter(me: Me, output: torch.Tensor, given: Tensors, root: int) -> TorchOpe
 
 
 def _both(one: Store | None, other: Store | None) -> Store | None:
-    """What is done by both."""
+    """Return a function that calls both, or the one that there is."""
     return (lambda: (one(), other())) if one and other else one or other
 
 
 def _rows(me: Me, tensor: torch.Tensor, sizes: Sequence[int], name: str) -> list[int]:
-    """Elements to or from each rank."""
+    """Return the number of elements to or from each rank."""
     rows = tensor.shape[0] if tensor.dim() else 0
     if not sizes:
         if rows % me.nranks:

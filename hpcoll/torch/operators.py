@@ -22,10 +22,10 @@ _OF_BOOLS: dict[Any, Any] = {
 
 
 def operator_for(op: Any, dtype: torch.dtype) -> Any:
-    """hpcoll's operator for torch's, on elements of a type.
+    """Return the operator of hpcoll for one of torch's, on elements of a type.
 
     Raises:
-        ArgumentTypeError: there is none.
+        ArgumentTypeError: There is none.
     """
     kind = op if isinstance(op, _RedOp) else op.op
     if kind == _RedOp.PREMUL_SUM:
@@ -37,6 +37,6 @@ def operator_for(op: Any, dtype: torch.dtype) -> Any:
 
 
 def _factor(op: Any) -> float:
-    """What a premultiplied sum multiplies by; older versions of torch tell it when pickled only."""
+    """Return the factor of a premultiplied sum, which older versions of torch tell only in its pickled state."""
     factor = op.factor if hasattr(op, "factor") else op.__getstate__()[1]
     return float(factor)

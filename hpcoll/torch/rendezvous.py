@@ -1,4 +1,4 @@
-"""How the ranks of an MPI program find each other for torch.distributed: rank, number of ranks and key-value store, from MPI."""
+"""The rendezvous of an MPI program's ranks for torch.distributed: rank, number of ranks and key-value store, from MPI."""
 
 import fcntl
 import os
@@ -32,7 +32,7 @@ def take_over() -> None:
 
 def _by_mpi(by_variables: Callable[..., Rendezvous]) -> Callable[..., Rendezvous]:
     def handler(url: str, timeout: timedelta = dist.default_pg_timeout, **options: Any) -> Rendezvous:
-        """Store, rank and number of ranks, once."""
+        """Yield store, rank and number of ranks, once."""
         given = "MASTER_ADDR" in os.environ
         if not given or MPI.COMM_WORLD.size > 1:
             check_world(*_asked(url))
@@ -46,17 +46,17 @@ def _by_mpi(by_variables: Callable[..., Rendezvous]) -> Callable[..., Rendezvous
 
 
 def _asked(url: str) -> tuple[int, int]:
-    """Rank and number of ranks as the program or the environment says, -1 where neither does."""
+    """Return rank and number of ranks as the program or the environment says, -1 where neither does."""
     words = dict(word.split("=", 1) for word in url.partition("?")[2].split("&") if "=" in word)
     rank, nranks = (int(words.get(key, os.environ.get(name, _UNKNOWN))) for key, name in (("rank", "RANK"), ("world_size", "WORLD_SIZE")))
     return rank, nranks
 
 
 def check_world(rank: int, nranks: int) -> None:
-    """Compare what a program says, -1 for nothing, with MPI.
+    """Compare the rank and number of ranks that a program says, -1 for none, with those of MPI.
 
     Raises:
-        ArgumentError: it differs; says how to start the program.
+        ArgumentError: They differ; the text says how to start the program.
     """
     world = MPI.COMM_WORLD
     if rank in (_UNKNOWN, world.rank) and nranks in (_UNKNOWN, world.size):

@@ -16,7 +16,7 @@ def add_up(comm: Communicator, tensor: torch.Tensor, op: object) -> None:
     """Replace a sparse tensor (COO) by the sum over ranks, whose indices are those of all; blocking.
 
     Raises:
-        ArgumentTypeError: another layout, device or operator.
+        ArgumentTypeError: Layout, device or operator is another one.
     """
     if tensor.layout != torch.sparse_coo or tensor.is_cuda or operator_for(op, tensor.dtype) is not MPI.SUM:
         wanted = "a sum of COO tensors on CPUs"
@@ -30,7 +30,7 @@ def add_up(comm: Communicator, tensor: torch.Tensor, op: object) -> None:
 
 
 def _gathered(comm: Communicator, rows: torch.Tensor, counts: np.ndarray) -> torch.Tensor:
-    """The rows of all ranks, which have so many."""
+    """Return the rows of all ranks, of which each has ``counts``."""
     every = torch.empty((int(counts.sum()), *rows.shape[1:]), dtype=rows.dtype)
     width = math.prod(rows.shape[1:])
     comm.Allgatherv(array_of(rows.contiguous()), (array_of(every), (counts * width).tolist()))

@@ -20,10 +20,10 @@ class Store(dist.Store):
     """torch's key-value store, on a `Server`.
 
     Args:
-        address: Of the server.
-        key: That it wants to hear.
-        limit: How long who gets or waits for keys waits at most.
-        server: On the rank that has it; goes with this.
+        address: Address of the server.
+        key: Secret that the server asks for.
+        limit: Longest wait for keys.
+        server: The server, on the rank that keeps it; it lives as long as this store.
     """
 
     def __init__(self, address: Address, key: bytes, limit: timedelta, server: Server | None = None) -> None:
@@ -33,7 +33,7 @@ class Store(dist.Store):
         self._ask("size")
 
     def _ask(self, name: str, *arguments: Any) -> Any:
-        """The server's answer."""
+        """Return the server's answer."""
         try:
             if not hasattr(self._mine, "connection"):
                 self._mine.connection = connect(self._address, self._key)
@@ -52,10 +52,11 @@ class Store(dist.Store):
         return list(values)
 
     def get(self, key: str) -> bytes:
-        """Value of a key, once it is there."""
+        """Return the value of a key, once it is there."""
         return self._when_there([key])[0]
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
+        """Return the values of keys, once all are there."""
         return self._when_there(keys)
 
     def wait(self, keys: list[str], limit: timedelta | None = None) -> None:
@@ -63,39 +64,44 @@ class Store(dist.Store):
         self._when_there(keys, limit)
 
     def set(self, key: str, value: str | bytes) -> None:
+        """Set a key."""
         self._ask("set", key, _bytes(value))
 
     def multi_set(self, keys: list[str], values: Sequence[str | bytes]) -> None:
+        """Set keys."""
         for key, value in zip(keys, values, strict=True):
             self.set(key, value)
 
     def add(self, key: str, amount: int) -> int:
-        """What a number is when so much is added; of no value yet, that is 0."""
+        """Add to the number of a key, which begins at 0, and return the sum."""
         return int(self._ask("add", key, amount))
 
     def append(self, key: str, value: str | bytes) -> None:
+        """Append to the value of a key, which begins empty."""
         self._ask("append", key, _bytes(value))
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        """Set a key where its value is the expected one, and return the value that it has then."""
         return bytes(self._ask("compare_set", key, _bytes(expected), _bytes(desired)))
 
     def check(self, keys: list[str]) -> bool:
-        """Whether all keys are there."""
+        """Say whether all keys are there."""
         return bool(self._ask("has", list(keys)))
 
     def delete_key(self, key: str) -> bool:
-        """Whether it was there."""
+        """Delete a key, and say whether it was there."""
         return bool(self._ask("delete", key))
 
     def num_keys(self) -> int:
+        """Return the number of keys."""
         return int(self._ask("size"))
 
     def has_extended_api(self) -> bool:
-        """Whether there are `append` and the like."""
+        """Say that there are `append`, `multi_get` and `multi_set`."""
         return True
 
     def clone(self) -> "Store":
-        """This, which all threads may use at once."""
+        """Return this store, which all threads may use at once."""
         return self
 
     # As C++ calls them.

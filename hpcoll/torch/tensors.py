@@ -1,4 +1,4 @@
-"""Tensors as what hpcoll's collectives take: arrays over the same memory, contiguous, of an element type that they know."""
+"""Tensors as arrays that hpcoll's collectives take: over the same memory, contiguous, of an element type that they know."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,7 +10,7 @@ import torch
 
 from hpcoll.base.errors import ArgumentTypeError
 
-Store = Callable[[], object]  # brings what came to where it is wanted
+Store = Callable[[], object]  # copies a result to the tensors that get it
 
 # Element types that NumPy lacks: an integer type of their size, as which they lie in memory, and ours where there is one to compute with.
 _LIKE = {
@@ -23,14 +23,14 @@ _MOST = 2**31 - 1  # elements that MPI before version 4 can count
 
 
 def array_of(tensor: torch.Tensor, *, computes: bool = False) -> Any:
-    """A dense contiguous tensor as an array of a collective: NumPy's over the same memory, or the tensor itself where a GPU has it.
+    """Return a contiguous tensor as an array over the same memory: NumPy's, or for GPU memory the tensor itself.
 
     Args:
-        tensor: Its gradient is not followed.
+        tensor: A dense tensor, whose gradient is not followed.
         computes: Elements are combined, not only moved.
 
     Raises:
-        ArgumentTypeError: a reduction of an element type that has none.
+        ArgumentTypeError: Elements are to be combined that cannot be.
     """
     like, known = _LIKE.get(tensor.dtype, (None, None))
     if computes and like is not None and known is None:
@@ -44,7 +44,7 @@ def array_of(tensor: torch.Tensor, *, computes: bool = False) -> Any:
 
 
 def contiguous(tensor: torch.Tensor, *, filled: bool) -> tuple[torch.Tensor, Store | None]:
-    """A tensor, or a copy without gaps of one that has some; and what brings that back, where it is to be filled."""
+    """Return a tensor, or a copy without gaps of one that has some; and a function that copies back where it is to be filled."""
     if tensor.is_contiguous():
         return tensor, None
     copy = tensor.detach().contiguous()
@@ -52,15 +52,15 @@ def contiguous(tensor: torch.Tensor, *, filled: bool) -> tuple[torch.Tensor, Sto
 
 
 def joined(tensors: Sequence[torch.Tensor], *, sent: bool, filled: bool) -> tuple[torch.Tensor, Store | None]:
-    """Tensors one behind the other in one: over their own memory where they lie so, else a copy.
+    """Return tensors one behind the other in one: over their own memory where they lie so, else a copy.
 
     Args:
-        tensors: Of one element type and device, at least one.
-        sent: What they hold is wanted.
-        filled: They are to be filled.
+        tensors: At least one, of one element type and device.
+        sent: The contents are sent.
+        filled: The tensors are to be filled.
 
     Returns:
-        The flat tensor, and what brings it back to them.
+        The flat tensor, and a function that copies it back to them.
     """
     first, total = tensors[0], sum(one.numel() for one in tensors)
     if _adjacent(tensors):
@@ -73,7 +73,7 @@ def joined(tensors: Sequence[torch.Tensor], *, sent: bool, filled: bool) -> tupl
 
 
 def _taken(like: torch.Tensor, count: int) -> torch.Tensor:
-    """Memory for so many elements: what an earlier call gave back, since fresh pages take longer than to fill them."""
+    """Return memory for ``count`` elements, which an earlier call gave back where there is some: fresh pages take long to fill."""
     spare = None if like.is_cuda else _spare.pop(like.dtype, None)
     if spare is None or spare.numel() < count:
         spare = like.new_empty(count, requires_grad=False)
@@ -87,7 +87,7 @@ def _give_back(flat: torch.Tensor) -> None:
 
 
 class _TensorMemory:
-    """Memory from one address on, as NumPy takes it; keeps what lies there."""
+    """Memory at an address, as NumPy takes it; keeps the owner of the memory alive."""
 
     __slots__ = ("__array_interface__", "kept")
 
@@ -97,14 +97,16 @@ class _TensorMemory:
 
 
 def spread(tensors: Sequence[torch.Tensor], *, sent: bool, filled: bool, far: bool) -> tuple[list[Any], Store | None]:
-    """Tensors as blocks of a collective with displacements: their own memory, wherever it lies, or a copy where that cannot be said.
+    """Return tensors as blocks of a collective with displacements: in their own memory, or a copy where displacements cannot say it.
 
     Args:
-        tensors, sent, filled: As for `joined`; not on a GPU.
+        tensors: As for `joined`, in host memory.
+        sent: As for `joined`.
+        filled: As for `joined`.
         far: Displacements may be greater than an int of C.
 
     Returns:
-        What such a collective takes, and what brings blocks of a copy back to the tensors.
+        The buffer argument of such a collective, and a function that copies blocks back to the tensors.
     """
     counts, itemsize = [one.numel() for one in tensors], tensors[0].element_size()
     addresses = [one.data_ptr() for one in tensors]
@@ -120,7 +122,7 @@ def spread(tensors: Sequence[torch.Tensor], *, sent: bool, filled: bool, far: bo
 
 
 def _adjacent(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether each begins where the one before it ends."""
+    """Say whether each begins where the one before it ends."""
     at, storage = tensors[0].data_ptr(), tensors[0].untyped_storage().data_ptr()
     for one in tensors:
         if one.data_ptr() != at or not one.is_contiguous() or one.untyped_storage().data_ptr() != storage:

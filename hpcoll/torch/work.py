@@ -1,4 +1,4 @@
-"""Operations under way as torch.distributed sees them: `Work`, its future, and the thread that ends what only a future waits for."""
+"""Operations in flight as torch.distributed sees them: `Work`, its future, and the thread that ends work for which only a future waits."""
 
 import atexit
 import queue
@@ -25,7 +25,7 @@ _AT_ONCE = 200  # looks at a request of the MPI library's before it naps between
 
 
 def ended_within(request: MPI.Request, limit_s: float, status: MPI.Status | None = None) -> bool:
-    """Whether a request ends within so many seconds; the MPI library has no such wait for its own."""
+    """Wait for a request, but no longer than a limit, and say whether it has ended; the MPI library has no such wait."""
     if isinstance(request, Request):
         return request.ended_within(limit_s)
     end, looks = time.monotonic() + limit_s, 0
@@ -38,15 +38,15 @@ def ended_within(request: MPI.Request, limit_s: float, status: MPI.Status | None
 
 
 class Work(dist.Work):
-    """A collective or message under way, or done.
+    """A collective or message in flight, or done.
 
     Args:
-        what: For texts: rank and operation.
+        what: Rank and operation in words.
         limit_s: Seconds that it may take.
-        tensors: What it fills.
-        requests: Under way; none: it is done.
-        stores: What remains to be done at the end, once.
-        depths: Where callbacks of a collective run; messages have none.
+        tensors: Tensors that it fills.
+        requests: Requests in flight; none: it is done.
+        stores: Functions that store the result, called once at the end.
+        depths: Depths at which callbacks of a collective run; messages have none.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class Work(dist.Work):
 
     @classmethod
     def of_all(cls, what: str, limit_s: float, works: Sequence["Work"]) -> "Work":
-        """One for several, which nobody waits for by themselves."""
+        """Return the work of several, for which nobody waits by themselves."""
         tensors = [one for work in works for one in work._tensors]
         requests = [one for work in works for one in work._requests]
         stores = [one for work in works for one in work._stores]
         return cls(what, limit_s, tensors, requests, stores, next((work._depths for work in works if work._depths), None))
 
     def turn(self, limit_s: float) -> bool:
-        """Whether it ends, well or badly, within so many seconds; who finds that out finishes it."""
+        """Wait for its end, but no longer than a limit, finish it where it has ended, and say whether it has."""
         if self._done or not self._ending.acquire(timeout=limit_s):
             return self._done
         try:
@@ -86,7 +86,7 @@ class Work(dist.Work):
         return self._done
 
     def _given_up(self) -> Exception:
-        """The error of what did not end in time; a message that may still come needs its memory."""
+        """Return the error of work that did not end in time; memory of a message that may still come is kept."""
         error, titles = CollectiveTimeout(f"it did not end within the timeout of {self._limit_s:g} s"), []
         for request in self._requests:
             if isinstance(request, Request):
@@ -115,10 +115,10 @@ class Work(dist.Work):
         """Return when it is done.
 
         Args:
-            timeout: How long at most; zero: the group's.
+            timeout: Longest wait; zero: that of the group.
 
         Raises:
-            torch.distributed.DistBackendError: it did not end in time, or the MPI library failed.
+            torch.distributed.DistBackendError: It did not end in time, or the MPI library failed.
         """
         end = time.monotonic() + timeout.total_seconds() if timeout and timeout.total_seconds() > 0 else self._end
         while not self.turn(max(min(end - time.monotonic(), 1.0), 0)):
@@ -129,37 +129,37 @@ class Work(dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether it is done, well or badly."""
+        """Say whether it is done, well or badly."""
         return self.turn(0)
 
     def is_success(self) -> bool:
-        """Whether it is done well."""
+        """Say whether it is done well."""
         return self.turn(0) and self._error is None
 
     def exception(self) -> BaseException | None:
-        """What went wrong, if it is done."""
+        """Return its error; None where it is not done, or done well."""
         return self._error
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors that it fills."""
+        """Return the tensors that it fills."""
         return list(self._tensors)
 
     def source_rank(self) -> int:
-        """Where a message came from, once it is there."""
+        """Return the sender of a message, once it is there."""
         return -1 if self._status is None else self._status.source
 
     _source_rank = source_rank
 
     def synchronize(self) -> None:
-        """`wait`."""
+        """Wait as `wait` does."""
         self.wait()
 
     def block_current_stream(self) -> None:
-        """`wait`: work that is put on a stream later finds it done."""
+        """Wait as `wait` does, so that work put on a stream later finds it done."""
         self.wait()
 
     def get_future(self) -> "torch.futures.Future[Any]":
-        """Its tensors, or its error, when it is done; callbacks run in threads of hpcoll's."""
+        """Return the future of its tensors, or its error; callbacks run in threads of hpcoll."""
         if self._future is None:
             devices = list({one.device for one in self._tensors if one.is_cuda}) or None
             self._future = Future(self._depths, 0, devices) if self._depths else torch.futures.Future(devices=devices)
@@ -173,7 +173,7 @@ class Work(dist.Work):
         return self._future
 
     def told_within(self, limit_s: float) -> bool:
-        """Whether it ends within so many seconds, and the future knows."""
+        """Complete the future if the work ends within a limit, and say whether it has."""
         if self.turn(limit_s):
             self._tell()
             return True
@@ -188,7 +188,7 @@ class Work(dist.Work):
 
 
 class _Waiter:
-    """A thread that ends operations which only a future waits for; of several, whichever ends first."""
+    """The thread that ends operations for which only a future waits; of several, the first that ends."""
 
     def __init__(self) -> None:
         self._added: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
@@ -196,7 +196,7 @@ class _Waiter:
         self._starting = threading.Lock()
 
     def add(self, work: Work) -> None:
-        """End it, sooner or later."""
+        """Let the thread end an operation."""
         with self._starting:
             if self._thread.ident is None:
                 atexit.register(self._end)
@@ -204,7 +204,7 @@ class _Waiter:
         self._added.put(work)
 
     def _end(self) -> None:
-        """With the program: a thread that the interpreter ends inside of torch ends the process."""
+        """End the thread with the program: one that the interpreter ends inside of torch ends the process."""
         self._added.put(None)
         self._thread.join(END_S)
 

@@ -25,8 +25,9 @@ class Step(NamedTuple):
     """A step.
 
     Attributes:
-        number, name: As they are shown and asked for.
-        module: Whose function `run` takes its parts.
+        number: Number by which it is asked for.
+        name: Name that is shown.
+        module: Module with a function `run`, which takes the `Parts`.
         limit_s: Seconds that it may take.
         least_s: Seconds that earlier steps leave it.
     """
@@ -50,7 +51,7 @@ STEPS = (
 
 
 def limits(steps: list[Step], given: dict[int, float], total_s: float, used_s: float) -> float:
-    """Seconds for the first of some steps: its own limit, or what the others leave of the total.
+    """Return the seconds of the first of some steps: its own limit, or what the others leave of the total.
 
     >>> limits([Step(1, "a", "a", 30, 5), Step(2, "b", "b", 120, 15)], {}, 40, 0)
     25.0
@@ -60,12 +61,12 @@ def limits(steps: list[Step], given: dict[int, float], total_s: float, used_s: f
 
 
 def folder_of(knobs: Knobs, step: Step) -> Path:
-    """Where a step leaves what it found."""
+    """Return the folder of a step's findings."""
     return knobs.work / f"{step.number}-{step.name.replace(' ', '-')}"
 
 
 def run_step(knobs: Knobs, step: Step, limit_s: float) -> Outcome:
-    """A step in a process of its own."""
+    """Run a step in a process of its own."""
     folder = folder_of(knobs, step)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -84,7 +85,7 @@ def _write(folder: Path, step: Step, outcome: Outcome, began: str) -> None:
 
 
 def chosen(words: list[str]) -> list[Step]:
-    """Steps by number; all of them where none is named."""
+    """Return steps by number, or all where none is named."""
     unknown = set(words) - {str(step.number) for step in STEPS}
     if unknown:
         sys.exit(f"gpu_check: no step {', '.join(sorted(unknown))}; there are {', '.join(f'{one.number} {one.name}' for one in STEPS)}")
@@ -116,7 +117,7 @@ def main(words: list[str]) -> int:
 
 
 def step_process(number: int, folder: Path, limit_s: float) -> None:
-    """A step, in its process."""
+    """Run a step in this process."""
     from parts import Parts
 
     contained.adopt_orphans()

@@ -1,4 +1,4 @@
-"""Benchmarks of GPU arrays as tables: documents of ``hpcoll bench --memory device --format json``, and what their times are worth."""
+"""Benchmarks of GPU arrays as tables: documents of ``hpcoll bench --memory device --format json``, and the worth of their times."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from typing import Any
 
 
 def by_algorithm(document: dict[str, Any], size: int) -> dict[str, dict[str, Any]]:
-    """Out-of-place results of one size, by name."""
+    """Return out-of-place results of one size, by name."""
     return {one["algorithm"]: one["out_of_place"] for one in document["results"] if one["size"] == size and one["out_of_place"]}
 
 
 def share_of_memory(document: dict[str, Any], size: int, us: float) -> float:
-    """Time of an allreduce over that of reading and writing the message once per rank at the GPU's own copy rate: 1 is best."""
+    """Return the time of an allreduce over that of reading and writing the message once per rank at the GPU's own copy rate: 1 is best."""
     gpu = document["gpu"]
     return us / (2 * gpu["ranks_per_gpu"] * size / (gpu["copy"] * 1e3))
 
 
 def share_of_link(document: dict[str, Any], side: dict[str, Any]) -> float:
-    """What all ranks of a GPU send through its link, over what the link carries."""
+    """Return the share of a link's rate that all ranks of a GPU together reach."""
     gpu = document["gpu"]
     return float(gpu["ranks_per_gpu"] * side["bus_bw"] / min(gpu["to_gpu"], gpu["from_gpu"]))
 
 
 def table(document: dict[str, Any]) -> list[str]:
-    """A benchmark in Markdown: microseconds out of place, and what they are worth."""
+    """Return a benchmark in Markdown: microseconds out of place, and their worth."""
     sizes = sorted({one["size"] for one in document["results"]})
     names = list(dict.fromkeys(one["algorithm"] for one in document["results"]))
     gpu, allreduce = document["gpu"], document["collective"] == "allreduce"
@@ -45,15 +45,15 @@ def table(document: dict[str, Any]) -> list[str]:
 
 
 def sides(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """Both forms of a call, as far as there are both."""
+    """Return the forms of a call that there are."""
     return [result[side] for side in ("out_of_place", "in_place") if result[side]]
 
 
 def row(cells: list[str]) -> str:
-    """A row of a table."""
+    """Return a row of a table."""
     return f"| {' | '.join(cells)} |"
 
 
 def number(value: float | None) -> str:
-    """Two digits behind the point, none for large ones."""
+    """Return a number with two digits behind the point, or none where it is large."""
     return "-" if value is None else f"{value:.2f}" if abs(value) < 100 else f"{value:,.0f}"

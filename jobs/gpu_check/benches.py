@@ -11,7 +11,7 @@ _MPS = "nvidia-cuda-mps-control"
 
 
 def run(parts: Parts) -> None:
-    """An allreduce on several numbers of ranks, the same with MPS, the other collectives on the first number."""
+    """Measure an allreduce on several numbers of ranks, the same with MPS, the other collectives on the first number."""
     knobs = parts.knobs
     first = knobs.bench_nranks[:1]
     for nranks in knobs.bench_nranks:
@@ -28,12 +28,12 @@ def run(parts: Parts) -> None:
 
 
 def one(parts: Parts, collective: str, nranks: int, *, mps: bool = False) -> None:
-    """A benchmark."""
+    """Run a benchmark."""
     name = f"bench-{collective}-{nranks}{'-mps' if mps else ''}"
     command = bench(parts, collective, nranks, _LEAST, parts.knobs.largest, name)
     parts(name, [*(with_mps(parts.knobs) if mps else []), *command], parts.knobs.bench_limit_s)
 
 
 def with_mps(knobs: Knobs) -> list[str]:
-    """The start of a command that runs under a service of its own."""
+    """Return the start of a command that runs under a service of its own."""
     return [knobs.interpreter(), str(HERE / "mps.py"), knobs.program(_MPS)]

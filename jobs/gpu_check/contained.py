@@ -22,7 +22,7 @@ _DUMP_S, _TERM_S, _KILL_S = 1.5, 2.0, 5.0  # seconds for a level of processes to
 
 
 class Outcome(NamedTuple):
-    """How a command went: ``status`` is "ok", "exit N", "SIG..." or "hung"."""
+    """The outcome of a command: ``status`` is "ok", "exit N", "SIG..." or "hung"."""
 
     status: str
     seconds: float
@@ -35,7 +35,7 @@ def adopt_orphans() -> None:
 
 
 def run(command: Sequence[str | Path], log: Path, limit_s: float, environment: Mapping[str, str] | None = None) -> Outcome:
-    """Run a command; what it prints is added to a file.
+    """Run a command, and append its output to a file.
 
     Args:
         command: Program and arguments.
@@ -64,7 +64,7 @@ def run(command: Sequence[str | Path], log: Path, limit_s: float, environment: M
 
 
 def named(code: int) -> str:
-    """What an exit status says: that of a shell names signals, too."""
+    """Return an exit status in words; that of a shell names signals, too."""
     number = -code if code < 0 else code - 128
     if code == 0:
         return OK
@@ -77,7 +77,7 @@ def named(code: int) -> str:
 
 
 def end(process: subprocess.Popen[bytes], *, dump: bool) -> None:
-    """End a command and all that it has started; with stacks of Python processes, the innermost first, so that others pass them on."""
+    """End a command and its descendants; ``dump``: with stacks of Python processes, the innermost first, so that others pass them on."""
     levels: dict[int, list[int]] = {}
     for one, depth in descendants().items():
         levels.setdefault(depth, []).append(one)
@@ -116,7 +116,7 @@ def _reap(child: subprocess.Popen[bytes]) -> None:
 
 
 def descendants() -> dict[int, int]:
-    """Processes below this one that run, and how deep."""
+    """Return the depth of each running process below this one."""
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -134,7 +134,7 @@ def descendants() -> dict[int, int]:
 
 
 def is_python(process: int) -> bool:
-    """Whether a process runs Python, and dumps its stack when it is aborted."""
+    """Say whether a process runs Python, which dumps its stack when it is aborted."""
     try:
         return os.path.basename(os.readlink(f"/proc/{process}/exe")).startswith(("python", "pypy"))
     except OSError:

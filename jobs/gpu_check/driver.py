@@ -1,4 +1,4 @@
-"""The CUDA driver in plain ctypes, for probes: calls that raise or give their error, and one GPU with memory that is filled and read.
+"""The CUDA driver in plain ctypes, for probes: calls that raise or return their error, a GPU whose memory is filled and read, a kernel.
 
 Nothing of hpcoll, MPI or a CUDA package is imported: what goes wrong here is the machine's. Numbers are those of cuda.h.
 """
@@ -31,10 +31,44 @@ POINTER_ATTRIBUTES = {  # name -> (number, C type)
     "is mapped": (13, c_uint), "allowed handle types": (14, c_uint64), "is GPUDirect RDMA capable": (15, c_uint),
     "access flags": (16, c_uint), "pool": (17, c_uint64),
 }  # fmt: skip
+VECTOR_ADD = """
+.version 7.0
+.target sm_75
+.address_size 64
+.visible .entry vector_add(
+    .param .u64 vector_add_param_0, .param .u64 vector_add_param_1, .param .u64 vector_add_param_2, .param .u64 vector_add_param_3)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<8>;
+    .reg .b64 %d<10>;
+    ld.param.u64 %d1, [vector_add_param_0];
+    ld.param.u64 %d2, [vector_add_param_1];
+    ld.param.u64 %d3, [vector_add_param_2];
+    ld.param.u64 %d4, [vector_add_param_3];
+    mov.u32 %r1, %ctaid.x;
+    mov.u32 %r2, %ntid.x;
+    mov.u32 %r3, %tid.x;
+    mad.lo.u32 %r4, %r1, %r2, %r3;
+    cvt.u64.u32 %d5, %r4;
+    setp.ge.u64 %p1, %d5, %d4;
+    @%p1 bra END;
+    shl.b64 %d6, %d5, 2;
+    add.u64 %d7, %d2, %d6;
+    add.u64 %d8, %d3, %d6;
+    add.u64 %d9, %d1, %d6;
+    ld.global.u32 %r5, [%d7];
+    ld.global.u32 %r6, [%d8];
+    add.u32 %r7, %r5, %r6;
+    st.global.u32 [%d9], %r7;
+END:
+    ret;
+}
+"""
+THREADS, WORD = 256, 4  # of a block, bytes of an element
 
 
 class IpcHandle(ctypes.Structure):
-    """Names an allocation to other processes."""
+    """A handle by which other processes open an allocation."""
 
     _fields_ = (("bytes", c_ubyte * 64),)
 
@@ -48,7 +82,7 @@ class Properties(ctypes.Structure):
 
 
 class Access(ctypes.Structure):
-    """CUmemAccessDesc: who may do what with mapped memory."""
+    """CUmemAccessDesc: the access of a device to mapped memory."""
 
     _fields_ = (("location", c_int), ("ordinal", c_int), ("flags", c_int))
 
@@ -87,7 +121,7 @@ class DriverError(Exception):
     """A call that failed.
 
     Attributes:
-        code: What it gave.
+        code: Error code.
     """
 
     def __init__(self, name: str, code: int, text: str) -> None:
@@ -107,22 +141,23 @@ class Driver:
         self("cuInit", 0)
 
     def code(self, name: str, *arguments: Any) -> int:
-        """Call a function; its error code, 0 for success."""
+        """Call a function, and return its error code, 0 for success."""
         return int(getattr(self.library, name)(*arguments))
 
     def __call__(self, name: str, *arguments: Any) -> None:
+        """Call a function; an error code is raised."""
         code = self.code(name, *arguments)
         if code:
             raise DriverError(name, code, self.error(code))
 
     def error(self, code: int) -> str:
-        """The driver's name of an error."""
+        """Return the driver's name of an error."""
         text = c_char_p()
         self.code("cuGetErrorName", code, byref(text))
         return (text.value or b"an unknown error").decode()
 
     def value(self, kind: Any, name: str, *arguments: Any) -> int:
-        """What a function stores behind its first parameter."""
+        """Return the value that a function stores behind its first parameter."""
         found = kind()
         self(name, byref(found), *arguments)
         return int(found.value or 0)
@@ -137,11 +172,11 @@ class Gpu(Driver):
         self("cuCtxSetCurrent", self.value(c_void_p, "cuDevicePrimaryCtxRetain", self.device))
 
     def allocate(self, nbytes: int) -> int:
-        """Plain memory."""
+        """Return the address of plain memory."""
         return self.value(c_uint64, "cuMemAlloc_v2", nbytes)
 
     def pinned(self, nbytes: int) -> int:
-        """Page-locked host memory."""
+        """Return the address of page-locked host memory."""
         return self.value(c_void_p, "cuMemHostAlloc", nbytes, PORTABLE | DEVICE_MAP)
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
@@ -155,23 +190,23 @@ class Gpu(Driver):
         self("cuStreamSynchronize", None)
 
     def bytes_at(self, address: int, nbytes: int) -> bytes:
-        """What a GPU's memory holds."""
+        """Return the contents of a GPU's memory."""
         found = (c_ubyte * nbytes)()
         self.copy(ctypes.addressof(found), address, nbytes)
         return bytes(found)
 
     def export(self, address: int) -> bytes:
-        """What other processes open memory with."""
+        """Return the handle by which other processes open memory."""
         handle = IpcHandle()
         self("cuIpcGetMemHandle", byref(handle), address)
         return bytes(handle.bytes)
 
     def open(self, handle: bytes) -> int:
-        """Another process's memory."""
+        """Return the address of another process's memory."""
         return self.value(c_uint64, "cuIpcOpenMemHandle_v2", IpcHandle((c_ubyte * 64)(*handle)), LAZY_PEER_ACCESS)
 
     def kernel(self, ptx: str, name: str) -> int:
-        """A kernel of a module's text."""
+        """Return a kernel of a module's text."""
         text, entry = ctypes.create_string_buffer(ptx.encode()), ctypes.create_string_buffer(name.encode())
         module = self.value(c_void_p, "cuModuleLoadData", ctypes.addressof(text))
         return self.value(c_void_p, "cuModuleGetFunction", module, ctypes.addressof(entry))
@@ -189,7 +224,7 @@ def say(what: str, value: object, unit: str = "") -> None:
 
 
 def attempt(what: str, call: Callable[[], object], unit: str = "") -> Any:
-    """Do something and print what it gives, or the error that it raises; returns the former, or None."""
+    """Print what a call returns, or the error that it raises, and return the former, or None."""
     try:
         found = call()
     except (DriverError, OSError, AttributeError, AssertionError) as error:

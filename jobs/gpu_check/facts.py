@@ -1,4 +1,4 @@
-"""Step 1: what the machine is and has, asked of programs and files that may all be missing."""
+"""Step 1: facts about the machine, from programs and files that may all be missing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(parts: Parts) -> None:
 
 
 def limits() -> str:
-    """Limits of a process, and the cores it may use."""
+    """Return the limits of a process, and the cores it may use."""
     found = {}
     for name in sorted(one for one in dir(resource) if one.startswith("RLIMIT_")):
         soft, hard = resource.getrlimit(getattr(resource, name))
@@ -59,7 +59,7 @@ def limits() -> str:
 
 
 def shared_memory() -> str:
-    """Room in /dev/shm and in the folder of temporary files, and whether files without a name can be made."""
+    """Return the room in /dev/shm and in the folder of temporary files, and whether files without a name can be made."""
     lines = []
     for folder in ("/dev/shm", os.environ.get("TMPDIR", "/tmp")):
         try:
@@ -76,21 +76,21 @@ def shared_memory() -> str:
 
 
 def packages() -> str:
-    """Packages of this Python that matter here, with their versions."""
+    """Return packages of this Python that matter here, with their versions."""
     found = {(one.metadata["Name"] or "?", one.version) for one in metadata.distributions()}
     mine = sorted(f"{name} {version}" for name, version in found if name.lower().startswith(_PACKAGES))
     return "\n".join([*mine, f"{len(found)} packages"])
 
 
 def paths(parts: Parts) -> str:
-    """Programs and where they are, knobs, and variables that decide what is found and how messages travel."""
+    """Return paths of programs, knobs, and variables that decide what is found and how messages travel."""
     lines = [f"{name}: {parts.knobs.program(name) if parts.knobs.has(name) else 'not found'}" for name in _FOUND]
     lines += [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_VARIABLES)]
     return "\n".join([*lines, f"set besides: {json.dumps(run_variables(parts.knobs))}", parts.knobs.as_json()])
 
 
 def files() -> str:
-    """What the kernel says about memory, this process and its limits."""
+    """Return files of the kernel about memory, this process and its limits."""
     lines = []
     for path in _FILES:
         try:

@@ -18,7 +18,7 @@ _ALONE = ["-vv", "--maxfail=1", "--timeout=50", "-s"]
 
 
 def run(parts: Parts) -> None:
-    """Some of the failures, each named once; benchmarks of steps 4 and 6 that failed, with full logging."""
+    """Repeat some of the failures, each once, and benchmarks of steps 4 and 6 that failed, with full logging."""
     found = [failure for failure in failures(parts.folder.parent) if failure["case"]]
     if not found:
         parts.text("none", "no test failed in step 5")
@@ -35,13 +35,13 @@ def run(parts: Parts) -> None:
 
 
 def again(parts: Parts, failure: dict[str, Any], name: str, around: list[str]) -> None:
-    """A test alone, with full logging."""
+    """Run a test alone, with full logging."""
     prefix = [*failure["prefix"], *around]
     testing.cases(parts, name, max(1, failure["nranks"]), [failure["case"]], failure["way"], prefix, _LOGGING, _ALONE)
 
 
 def failures(work: Path) -> list[dict[str, Any]]:
-    """The first failing test of every part of step 5, each test and way once."""
+    """Return the first failing test of every part of step 5, each test and way once."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for path in work.glob("5-tests/parts.jsonl"):
         for part in lines_of(path):
@@ -52,7 +52,7 @@ def failures(work: Path) -> list[dict[str, Any]]:
 
 
 def first_failing(folder: Path) -> str:
-    """The first test that some rank says failed, or that it was in when it ended; the empty string where there is none."""
+    """Return the first test that failed on some rank, or in which it ended; the empty string where there is none."""
     for path in sorted(folder.glob("cases-*")):
         running = ""
         for line in path.read_text(errors="replace").splitlines():

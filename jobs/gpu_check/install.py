@@ -60,7 +60,7 @@ def run(parts: Parts) -> None:
 
 
 def packages(knobs: Knobs) -> tuple[str, ...]:
-    """What is needed beside the MPI library: from a folder only what may lie in it, from the index CUDA's parts too."""
+    """Return the packages beside the MPI library: from a folder only those that may lie in it, from the index CUDA's too."""
     if not knobs.wheels:
         return (*_NEEDED, f"numba-cuda[cu{knobs.cuda}]", f"cupy-cuda{knobs.cuda}x", f"libucx-cu{knobs.cuda}")
     optional = ("nvidia-nvvm", f"libucx-cu{knobs.cuda}")
@@ -68,13 +68,13 @@ def packages(knobs: Knobs) -> tuple[str, ...]:
 
 
 def pip(knobs: Knobs) -> list[str]:
-    """The start of a command that installs into the environment."""
+    """Return the start of a command that installs into the environment."""
     start = [knobs.python, "-m", "pip", "--python", str(knobs.venv / "bin" / "python"), "install", "-q", "--disable-pip-version-check"]
     return start + (["--no-index", "--find-links", knobs.wheels] if knobs.wheels else [])
 
 
 def slug(name: str) -> str:
-    """A package's name without its versions.
+    """Return a package's name without its versions.
 
     >>> slug("pytest>=8,<9"), slug("numba-cuda[cu13]")
     ('pytest', 'numba-cuda')
@@ -83,7 +83,7 @@ def slug(name: str) -> str:
 
 
 def checkout(parts: Parts) -> None:
-    """This checkout into the environment, by a finder of its packages, which needs neither setuptools nor an index."""
+    """Put this checkout into the environment, by a finder of its packages, which needs neither setuptools nor an index."""
     (site,) = parts.knobs.venv.glob("lib/python3*/site-packages")
     (site / "_hpcoll_checkout.py").write_text(_FINDER.format(root=str(ROOT)))
     (site / "_hpcoll_checkout.pth").write_text("import _hpcoll_checkout\n")

@@ -15,7 +15,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def _text(name: str, default: str) -> str:
-    """A variable; one that is set and empty counts."""
+    """Return a variable, also one that is set and empty, or the default."""
     return os.environ.get(name, default)
 
 
@@ -28,13 +28,13 @@ def _numbers(name: str, default: str) -> tuple[int, ...]:
 
 
 def _scratch(name: str) -> str:
-    """A folder of the checkout, where later calls find it; one in the folder for temporary files could be another user's."""
+    """Return a folder of the checkout, where later calls find it; one in the folder for temporary files could be another user's."""
     return str(ROOT / "build" / "gpu_check" / name)
 
 
 @dataclass(frozen=True)
 class Knobs:
-    """What jobs/gpu_check.sh documents, in its order."""
+    """The knobs that jobs/gpu_check.sh documents, in its order."""
 
     python: str = field(default_factory=lambda: _text("PYTHON", "") or sys.executable)
     cuda: str = field(default_factory=lambda: _text("CUDA", "13"))
@@ -62,12 +62,12 @@ class Knobs:
     limits: dict[int, float] = field(default_factory=lambda: {int(n): float(s) for n, s in (w.split("=") for w in _words("LIMITS", ""))})
 
     def interpreter(self) -> str:
-        """The environment's Python, where there is an environment that works; else the one it would be made over."""
+        """Return the environment's Python, where there is an environment that works; else the one it would be made over."""
         mine = self.venv / "bin" / "python"
         return str(mine) if mine.exists() else self.python
 
     def program(self, name: str) -> str:
-        """A program of the environment, of the Python it lies over, of the CUDA toolkit, or of the system."""
+        """Return the path of a program of the environment, of the Python it lies over, of the CUDA toolkit, or of the system."""
         home = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
         outer = Path(self.python).parent if "/" in self.python else Path("/nowhere")
         for folder in (self.venv / "bin", outer):
@@ -76,20 +76,20 @@ class Knobs:
         return shutil.which(name) or next((str(p) for p in Path(home, "bin").glob(name)), name)
 
     def has(self, name: str) -> bool:
-        """Whether such a program is there."""
+        """Say whether such a program is there."""
         return shutil.which(self.program(name)) is not None
 
     def ranks(self, nranks: int) -> list[str]:
-        """What starts a Python program on so many ranks."""
+        """Return the start of a command that runs a Python program on some ranks."""
         return [self.program("mpirun"), "-n", str(nranks), self.interpreter()]
 
     def as_json(self) -> str:
-        """All of them, for the archive."""
+        """Return all knobs, for the archive."""
         return json.dumps(self.__dict__, indent=1, default=str)
 
 
 def run_variables(knobs: Knobs) -> dict[str, str]:
-    """What programs of this check find in their environment: more ranks than cores may run, as root too, by the mpirun that was found."""
+    """Return variables for programs of this check: more ranks than cores may run, as root too, by the mpirun that was found."""
     given = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_mpi_yield_when_idle": "1"}
     if os.geteuid() == 0:
         given |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

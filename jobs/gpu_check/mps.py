@@ -17,7 +17,7 @@ _LOG_LINES = 20
 
 
 def main(control: str, command: list[str]) -> int:
-    """Start the service, run the command, let the service quit; the command's status."""
+    """Start the service, run the command, let the service quit, and return the command's status."""
     with tempfile.TemporaryDirectory(prefix="mps-") as folder:
         places = {"CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe", "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log"}
         for place in places.values():

@@ -22,16 +22,16 @@ class Parts:
     """The parts of one step.
 
     Args:
-        knobs: Of the check.
-        folder: Of the step: a file for what each part prints, and ``parts.jsonl``.
-        until: When the step must have ended, on the clock of `time.monotonic`.
+        knobs: Knobs of the check.
+        folder: Folder of the step: a file for the output of each part, and ``parts.jsonl``.
+        until: Time by which the step must have ended, on the clock `time.monotonic`.
     """
 
     def __init__(self, knobs: Knobs, folder: Path, until: float) -> None:
         self.knobs, self.folder, self._until = knobs, folder, until
 
     def remaining_s(self) -> float:
-        """Seconds that the step has left."""
+        """Return the seconds that the step has left."""
         return self._until - time.monotonic() - _RESERVE_S
 
     def __call__(
@@ -40,7 +40,7 @@ class Parts:
         """Run a part.
 
         Args:
-            name: Of the part, and of the file with what it prints.
+            name: Name of the part, and of the file with its output.
             command: Program and arguments.
             limit_s: Seconds, of which there may be fewer left.
             environment: Variables beside this process's.
@@ -56,7 +56,7 @@ class Parts:
         return self.add(name, outcome, **facts)
 
     def add(self, name: str, outcome: Outcome, **facts: Any) -> Outcome:
-        """Write down how a part went."""
+        """Record the outcome of a part."""
         with (self.folder / "parts.jsonl").open("a") as out:
             out.write(json.dumps({"name": name, **outcome._asdict(), **facts}) + "\n")
         print(f"  {name}: {outcome.status}, {outcome.seconds:.1f} s", file=sys.stderr, flush=True)
@@ -64,6 +64,6 @@ class Parts:
         return outcome
 
     def text(self, name: str, text: str, status: str = OK) -> None:
-        """A part that this process did itself, with what there is to say."""
+        """Record a part that this process did itself, and its findings."""
         (self.folder / f"{name}.txt").write_text(text.rstrip() + "\n")
         self.add(name, Outcome(status, 0.0))

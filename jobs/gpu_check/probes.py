@@ -1,4 +1,4 @@
-"""Probes of the CUDA driver: ``probes.py NAME`` prints what it finds, a line of JSON each, as soon as it knows it.
+"""Probes of the CUDA driver: ``probes.py NAME`` prints its findings, a line of JSON each, as soon as it has them.
 
     symbols     functions that the driver has         handles     two processes and a handle of memory
     context     GPUs, their attributes, a context     stale       the same after memory was freed and allocated again
@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import mmap
 import os
 import sys
@@ -18,55 +19,37 @@ import time
 from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t
 
-from driver import DEVICE_ATTRIBUTES, DEVICE_MAP, FUNCTIONS, PORTABLE, Driver, DriverError, Gpu, attempt, say
+import probes_memory
+import probes_peers
+import probes_speed
+from driver import (
+    DEVICE_ATTRIBUTES,
+    DEVICE_MAP,
+    FUNCTIONS,
+    PORTABLE,
+    THREADS,
+    VECTOR_ADD,
+    WORD,
+    Driver,
+    DriverError,
+    Gpu,
+    attempt,
+    say,
+)
 
-VECTOR_ADD = """
-.version 7.0
-.target sm_75
-.address_size 64
-.visible .entry vector_add(
-    .param .u64 vector_add_param_0, .param .u64 vector_add_param_1, .param .u64 vector_add_param_2, .param .u64 vector_add_param_3)
-{
-    .reg .pred %p<2>;
-    .reg .b32 %r<8>;
-    .reg .b64 %d<10>;
-    ld.param.u64 %d1, [vector_add_param_0];
-    ld.param.u64 %d2, [vector_add_param_1];
-    ld.param.u64 %d3, [vector_add_param_2];
-    ld.param.u64 %d4, [vector_add_param_3];
-    mov.u32 %r1, %ctaid.x;
-    mov.u32 %r2, %ntid.x;
-    mov.u32 %r3, %tid.x;
-    mad.lo.u32 %r4, %r1, %r2, %r3;
-    cvt.u64.u32 %d5, %r4;
-    setp.ge.u64 %p1, %d5, %d4;
-    @%p1 bra END;
-    shl.b64 %d6, %d5, 2;
-    add.u64 %d7, %d2, %d6;
-    add.u64 %d8, %d3, %d6;
-    add.u64 %d9, %d1, %d6;
-    ld.global.u32 %r5, [%d7];
-    ld.global.u32 %r6, [%d8];
-    add.u32 %r7, %r5, %r6;
-    st.global.u32 [%d9], %r7;
-END:
-    ret;
-}
-"""
-COUNT, THREADS = 100_000, 256
-WORD = 4
+COUNT = 100_000
 Words = ctypes.Array[ctypes.c_uint32]
 
 
 def timed(call: Callable[[], object]) -> float:
-    """Seconds that a call takes."""
+    """Return the seconds that a call takes."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
 
 
 def symbols() -> None:
-    """Which functions the driver has; hpcoll needs most of them."""
+    """Look for the functions of the driver; hpcoll needs most of them."""
     missing = attempt("driver starts", lambda: Driver().missing)
     say("functions that are missing", missing)
     say("functions that were looked for", len(FUNCTIONS))
@@ -74,7 +57,7 @@ def symbols() -> None:
 
 
 def context() -> None:
-    """GPUs, their attributes, and how long a context takes to make."""
+    """Print GPUs, their attributes, and the time to make a context."""
     driver = Driver()
     attempt("CUDA that the driver serves", lambda: driver.value(c_int, "cuDriverGetVersion"))
     count = attempt("GPUs", lambda: driver.value(c_int, "cuDeviceGetCount"))
@@ -97,19 +80,19 @@ def context() -> None:
 
 
 def filled(gpu: Gpu, count: int, first: int, step: int) -> int:
-    """Memory of a GPU with numbers that grow by a step."""
+    """Return memory of a GPU with numbers that grow by a step."""
     values, address = (ctypes.c_uint32 * count)(*(first + step * i for i in range(count))), gpu.allocate(count * WORD)
     gpu.copy(address, ctypes.addressof(values), count * WORD)
     return address
 
 
 def words_at(gpu: Gpu, address: int, count: int) -> Words:
-    """Numbers in memory that a GPU reaches."""
+    """Return numbers in memory that a GPU reaches."""
     return (ctypes.c_uint32 * count).from_buffer_copy(gpu.bytes_at(address, count * WORD))
 
 
 def kernel() -> None:
-    """A kernel whose text the driver compiles: its result, and how long one launch takes."""
+    """Run a kernel whose text the driver compiles, check its result, and time a launch."""
     gpu = Gpu()
     loaded: list[int] = []
     say("module and function", timed(lambda: loaded.append(gpu.kernel(VECTOR_ADD, "vector_add"))) * 1e3, "ms")
@@ -128,7 +111,7 @@ def kernel() -> None:
 
 
 def registered() -> None:
-    """Shared memory of a node that is page-locked: whether copies and kernels reach it, and what registering costs."""
+    """Page-lock shared memory of a node, reach it by copies and kernels, and time that."""
     gpu = Gpu()
     add = gpu.kernel(VECTOR_ADD, "vector_add")
     for what, file in (("file in /dev/shm", _shm_file), ("file without a name", lambda: os.memfd_create("check")), ("no file", lambda: -1)):
@@ -138,7 +121,7 @@ def registered() -> None:
 
 
 def _shm_file() -> int:
-    """A file in /dev/shm that is gone when nobody has it open."""
+    """Return a file in /dev/shm that is gone when nobody has it open."""
     file, name = tempfile.mkstemp(dir="/dev/shm")
     os.unlink(name)
     return file
@@ -174,15 +157,32 @@ def _register(gpu: Gpu, add: int, file: int, nbytes: int) -> dict[str, object]:
     return found
 
 
+def opener() -> None:
+    """Be the other process of `probes_peers.Opener`: do the orders on the input, a line each."""
+    gpu = Gpu()
+    known: dict[str, Callable[..., object]] = {
+        "start": lambda: None,
+        "open": lambda handle: gpu.open(bytes.fromhex(handle)),
+        "close": lambda at: gpu("cuIpcCloseMemHandle", at),
+        "read": lambda at, nbytes=4: gpu.bytes_at(at, nbytes).hex(),
+        "fill": lambda at, byte, nbytes: gpu.fill(at, byte, nbytes),
+        **probes_speed.orders(gpu),
+    }
+    for line in sys.stdin:
+        order, *arguments = json.loads(line)
+        try:
+            answer = known[order](*arguments)
+            answer = "ok" if answer is None else answer
+        except Exception as error:  # whatever it is, the one who asked reports it
+            answer = str(error) if isinstance(error, DriverError) else f"{type(error).__name__}: {error}"
+        print(json.dumps(answer), flush=True)
+
+
 def main(name: str) -> None:
     """Run a probe."""
-    import probes_memory
-    import probes_peers
-    import probes_speed
-
     known = {
         "symbols": symbols, "context": context, "kernel": kernel, "registered": registered,
-        "memory": probes_memory.memory, "handles": probes_peers.handles, "stale": probes_peers.stale, "opener": probes_peers.opener,
+        "memory": probes_memory.memory, "handles": probes_peers.handles, "stale": probes_peers.stale, "opener": opener,
         "rates": probes_speed.rates, "peer-rates": probes_speed.peer_rates, "switches": probes_speed.switches,
     }  # fmt: skip
     known[name]()

@@ -1,4 +1,4 @@
-"""A probe of kinds of GPU memory: what the driver says about each, and in which ways other processes can be given it."""
+"""A probe of kinds of GPU memory: their attributes, and the ways in which other processes can be given them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SMALL = 1000
 
 
 def memory() -> None:
-    """Plain, small plain, pooled, managed, expandable and pinned memory."""
+    """Probe plain, small plain, pooled, managed, expandable and pinned memory."""
     gpu = Gpu()
     kinds: dict[str, Callable[[], int]] = {
         "plain": lambda: gpu.allocate(_NBYTES),
@@ -45,7 +45,7 @@ def memory() -> None:
 
 
 def describe(gpu: Gpu, kind: str, address: int) -> None:
-    """Attributes of a pointer, whether it can be filled and read, and whether the legacy call exports it."""
+    """Print the attributes of a pointer, whether it can be filled and read, and whether the legacy call exports it."""
     found: dict[str, object] = {}
     for what, (number, ctype) in POINTER_ATTRIBUTES.items():
         value = ctype()
@@ -61,7 +61,7 @@ def describe(gpu: Gpu, kind: str, address: int) -> None:
 
 
 def expandable(gpu: Gpu, handle_types: int) -> int:
-    """Physical memory mapped to an address that was reserved, as PyTorch's expandable segments are; with a file descriptor where asked."""
+    """Return physical memory mapped to a reserved address, as PyTorch's expandable segments are; with a file descriptor where asked."""
     properties = Properties(kind=PINNED, handle_types=handle_types, location=ON_DEVICE, ordinal=gpu.device)
     granularity = gpu.value(c_size_t, "cuMemGetAllocationGranularity", byref(properties), 0)
     say("expandable: granularity", granularity, "bytes")

@@ -1,15 +1,14 @@
-"""Probes of two processes and one GPU: what opening a handle of memory gives, the first time, again, and after the memory was freed."""
+"""Probes of two processes and one GPU: a handle of memory opened the first time, again, and after the memory was freed."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from driver import DriverError, Gpu, attempt, say
+from driver import Gpu, attempt, say
 
 _NBYTES = 4 << 20
 _SMALL = 1000
@@ -17,7 +16,7 @@ _OFFSET = 512
 
 
 class Opener:
-    """Another process that opens handles; it answers each order with what came of it."""
+    """Another process that opens handles; it answers each order with the result."""
 
     def __init__(self) -> None:
         command = [sys.executable, str(Path(__file__).with_name("probes.py")), "opener"]
@@ -25,7 +24,7 @@ class Opener:
         self.ask("start")
 
     def ask(self, order: str, *arguments: object) -> Any:
-        """Give an order and wait for its answer: a value, or the text of an error."""
+        """Give an order, wait, and return its answer: a value, or the text of an error."""
         self.tell(order, *arguments)
         return self.answer()
 
@@ -36,7 +35,7 @@ class Opener:
         self._process.stdin.flush()
 
     def answer(self) -> Any:
-        """Wait for the answer to one."""
+        """Wait for the answer to an order, and return it."""
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:
@@ -44,42 +43,19 @@ class Opener:
         return json.loads(line)
 
     def end(self) -> None:
-        """Let it end."""
+        """End the other process."""
         assert self._process.stdin
         self._process.stdin.close()
         say("the other process ended with", self._process.wait())
 
 
-def opener() -> None:
-    """The other process: orders come in on its input, a line each."""
-    from probes_speed import orders
-
-    gpu = Gpu()
-    known: dict[str, Callable[..., object]] = {
-        "start": lambda: None,
-        "open": lambda handle: gpu.open(bytes.fromhex(handle)),
-        "close": lambda at: gpu("cuIpcCloseMemHandle", at),
-        "read": lambda at, nbytes=4: gpu.bytes_at(at, nbytes).hex(),
-        "fill": lambda at, byte, nbytes: gpu.fill(at, byte, nbytes),
-        **orders(gpu),
-    }
-    for line in sys.stdin:
-        order, *arguments = json.loads(line)
-        try:
-            answer = known[order](*arguments)
-            answer = "ok" if answer is None else answer
-        except Exception as error:  # whatever it is, the one who asked reports it
-            answer = str(error) if isinstance(error, DriverError) else f"{type(error).__name__}: {error}"
-        print(json.dumps(answer), flush=True)
-
-
 def shown(found: object) -> str:
-    """An address as such; anything else as it is."""
+    """Return an address in hexadecimal, anything else as it is."""
     return hex(found) if isinstance(found, int) else str(found)
 
 
 def handles() -> None:
-    """One allocation opened once, twice, at an offset; two that share a page; a process's own."""
+    """Open an allocation once, twice, at an offset; two that share a page; a process's own."""
     gpu, other = Gpu(), Opener()
     one = gpu.allocate(_NBYTES)
     gpu.fill(one, 0x11, _NBYTES)
@@ -112,7 +88,7 @@ def handles() -> None:
 
 
 def opened_again(other: Opener, handle: str, first: int) -> None:
-    """A handle that is open, opened once more."""
+    """Open a handle that is open once more."""
     again = other.ask("open", handle)
     say("opened again (208: already mapped)", shown(again))
     if isinstance(again, int):
@@ -122,7 +98,7 @@ def opened_again(other: Opener, handle: str, first: int) -> None:
 
 
 def small(gpu: Gpu, other: Opener) -> None:
-    """Two small allocations, which may lie in one block of the driver's."""
+    """Open two small allocations, which may lie in one block of the driver's."""
     one, next_one = gpu.allocate(_SMALL), gpu.allocate(_SMALL)
     say("small: distance", next_one - one, "bytes")
     gpu.fill(one, 0x33, _SMALL)
@@ -133,7 +109,7 @@ def small(gpu: Gpu, other: Opener) -> None:
 
 
 def stale() -> None:
-    """A handle whose memory was freed, and memory that is allocated again at the same address."""
+    """Open a handle whose memory was freed, and memory that is allocated again at the same address."""
     gpu, other = Gpu(), Opener()
     one = gpu.allocate(_NBYTES)
     gpu.fill(one, 0x55, _NBYTES)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from driver import DEVICE_MAP, PORTABLE, DriverError, Gpu, attempt, say
-from probes import THREADS, VECTOR_ADD, WORD
+from driver import DEVICE_MAP, PORTABLE, THREADS, VECTOR_ADD, WORD, DriverError, Gpu, attempt, say
+from probes_peers import Opener
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _TRIES, _LEAST_S, _MAX_COPIES = 3, 2e-3, 200
@@ -19,13 +19,13 @@ _TURNS = 200  # of two processes
 
 
 def sizes() -> list[int]:
-    """Bytes of copies, from the variable COPY_SIZES."""
+    """Return the bytes of copies, from the variable COPY_SIZES."""
     words = os.environ.get("COPY_SIZES", "64K 1M 64M").split()
     return [int(word.rstrip("KMG")) * _UNITS.get(word[-1], 1) for word in words]
 
 
 def rate(gpu: Gpu, target: int, source: int, nbytes: int) -> float:
-    """GB/s (1e9) of copies that follow each other, the best of a few tries."""
+    """Return GB/s (1e9) of copies that follow each other, the best of a few tries."""
 
     def seconds(copies: int) -> float:
         start = time.perf_counter()
@@ -39,7 +39,7 @@ def rate(gpu: Gpu, target: int, source: int, nbytes: int) -> float:
 
 
 def latency(gpu: Gpu, target: int, source: int) -> float:
-    """Microseconds of one copy of 4 bytes and waiting for it."""
+    """Return the microseconds of one copy of 4 bytes and waiting for it."""
     found = []
     for _ in range(50):
         start = time.perf_counter()
@@ -49,7 +49,7 @@ def latency(gpu: Gpu, target: int, source: int) -> float:
 
 
 def rates() -> None:
-    """Copies within the GPU, and between it and pinned, registered, managed and ordinary host memory."""
+    """Measure copies within the GPU, and between it and pinned, registered, managed and ordinary host memory."""
     gpu, most = Gpu(), max(sizes())
     one, other = gpu.allocate(most), gpu.allocate(most)
     ordinary, shared = mmap.mmap(-1, most), mmap.mmap(-1, most)
@@ -71,7 +71,7 @@ def rates() -> None:
 
 
 def orders(gpu: Gpu) -> dict[str, Callable[..., Any]]:
-    """What the other process does when it is told so."""
+    """Return functions of the other process by the order for each."""
     held: list[int] = []
 
     def own(nbytes: int) -> int:
@@ -89,9 +89,7 @@ def orders(gpu: Gpu) -> dict[str, Callable[..., Any]]:
 
 
 def peer_rates() -> None:
-    """Copies between this process's memory and the other one's, which does them."""
-    from probes_peers import Opener
-
+    """Measure copies between this process's memory and the other one's, which does them."""
     gpu, other, most = Gpu(), Opener(), max(sizes())
     mine = gpu.allocate(most)
     gpu.fill(mine, 1, most)
@@ -113,7 +111,7 @@ def peer_rates() -> None:
 
 
 def small_kernel(gpu: Gpu, held: list[int]) -> Callable[[], None]:
-    """A call that runs a small kernel and waits for it; made once, of one block's memory."""
+    """Return a call that runs a small kernel and waits for it; made once, of one block's memory."""
     if len(held) < 2:
         held[:] = [gpu.kernel(VECTOR_ADD, "vector_add"), gpu.allocate(THREADS * WORD)]
         gpu.fill(held[1], 0, THREADS * WORD)
@@ -127,7 +125,7 @@ def small_kernel(gpu: Gpu, held: list[int]) -> Callable[[], None]:
 
 
 def us_per_kernel(gpu: Gpu, held: list[int], seconds: float) -> float:
-    """Microseconds per kernel while kernels follow each other."""
+    """Return the microseconds per kernel while kernels follow each other."""
     once, count, start = small_kernel(gpu, held), 0, time.perf_counter()
     while time.perf_counter() - start < seconds:
         once()
@@ -136,9 +134,7 @@ def us_per_kernel(gpu: Gpu, held: list[int], seconds: float) -> float:
 
 
 def switches() -> None:
-    """Small kernels of one process, of two in turn, and of two at once."""
-    from probes_peers import Opener
-
+    """Measure small kernels of one process, of two in turn, and of two at once."""
     gpu, other = Gpu(), Opener()
     held: list[int] = []
     once = small_kernel(gpu, held)

@@ -9,7 +9,7 @@ ORDER = ("symbols", "context", "kernel", "memory", "registered", "handles", "sta
 
 
 def run(parts: Parts) -> None:
-    """All probes, or those named."""
+    """Run all probes, or those that are named."""
     wanted = ORDER if parts.knobs.probes == ("all",) else parts.knobs.probes
     for name in wanted:
         command = [parts.knobs.interpreter(), str(HERE / "probes.py"), name]

@@ -1,7 +1,7 @@
 """Everything that the check has found so far, as one archive, one table and one JSON document, all named after the GPU.
 
-What is there is read from the folder of each step: how it went (``step.json``), its parts (``parts.jsonl``), what they printed. Each file
-is replaced at once, so that whoever reads it while the check runs, or after it was cut off, reads a whole one.
+It is read from the folder of each step: the outcome (``step.json``), the parts (``parts.jsonl``), their output. Each file is replaced at
+once, so that it is whole while the check runs, and after it was cut off.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Facts = dict[str, Any]
 
 
 def read(work: Path) -> Facts:
-    """Steps with their parts, findings of probes, benchmarks."""
+    """Return steps with their parts, findings of probes, benchmarks."""
     steps = []
     for path in sorted(work.glob("*/step.json")):
         step = _json(path)
@@ -55,7 +55,7 @@ def _part(folder: Path, part: Facts) -> Facts:
 
 
 def name_of(work: Path, doctor: str = "") -> str:
-    """What nvidia-smi calls the GPU, or the driver; else "gpu"."""
+    """Return the GPU's name as nvidia-smi has it, or the driver; else "gpu"."""
     texts = [_text(work / "1-facts" / "nvidia-smi.txt"), _text(work / "3-probes" / "context.txt"), doctor]
     patterns = (r"^GPU 0: (.+?) \(UUID", r'^\{"what": "name of GPU 0", "value": "([^"]+)"', r"CUDA: \d+ x ([^,\n]+)")
     found = [match[1] for text, pattern in zip(texts, patterns) for match in [re.search(pattern, text, re.M)] if match]
@@ -63,14 +63,14 @@ def name_of(work: Path, doctor: str = "") -> str:
 
 
 def is_good(work: Path) -> bool:
-    """Whether all that has run went well; facts and packages that are missing are no failures by themselves."""
+    """Say whether all that has run went well; facts and packages that are missing are no failures by themselves."""
     steps = read(work)["steps"]
     parts = [part for step in steps if step["number"] not in _MAY_LACK for part in step["parts"]]
     return all(one["status"] == OK for one in (*steps, *parts))
 
 
 def summary(work: Path) -> list[str]:
-    """A line per step, and one per part of it that did not go well."""
+    """Return a line per step, and one per part of it that did not go well."""
     lines = []
     for step in read(work)["steps"]:
         bad = [part for part in step["parts"] if part["status"] != OK]
@@ -80,7 +80,7 @@ def summary(work: Path) -> list[str]:
 
 
 def write(work: Path, out: Path) -> Path:
-    """Write all three; returns the table's path."""
+    """Write all three, and return the table's path."""
     found = read(work)
     stem = re.sub(r"[^a-z0-9]+", "-", found["gpu"].lower()).strip("-") or _UNKNOWN
     if stem != _UNKNOWN:  # its name is known only now
@@ -93,7 +93,7 @@ def write(work: Path, out: Path) -> Path:
 
 
 def try_to_write(work: Path, out: Path) -> Path | None:
-    """Write all three, or say why that is not possible: steps go on without."""
+    """Write all three, or print why that is not possible: steps go on without."""
     try:
         return write(work, out)
     except Exception:
@@ -109,7 +109,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def archive(work: Path) -> bytes:
-    """All files below a folder; of long ones the end."""
+    """Return an archive of all files below a folder; of long ones the end."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz", compresslevel=3) as tar:
         for path in sorted(work.rglob("*")):
@@ -122,7 +122,7 @@ def archive(work: Path) -> bytes:
 
 
 def table(found: Facts, archive_name: str) -> list[str]:
-    """The document in Markdown: how steps and parts went, what probes found, benchmarks, and the ends of what did not go well."""
+    """Return the document in Markdown: how steps and parts went, what probes found, benchmarks, and the ends of what did not go well."""
     lines = [f"# {found['gpu']}", "", f"Everything that was printed is in `{archive_name}`.", "", *_steps(found)]
     for step in found["steps"]:
         lines += _step(step)
@@ -145,7 +145,7 @@ def _steps(found: Facts) -> list[str]:
 
 
 def _step(step: Facts) -> list[str]:
-    """Parts of a step, and what they found."""
+    """Return the parts of a step, and their findings."""
     if not step["parts"]:
         return []
     lines = [f"## {step['number']} {step['name']}", "", row(["part", "status", "seconds", "ranks"]), row(["---"] * 4)]
@@ -169,7 +169,7 @@ def _cell(value: object) -> str:
 
 
 def _ends(found: Facts) -> list[str]:
-    """The last lines of steps and parts that did not go well."""
+    """Return the last lines of steps and parts that did not go well."""
     lines = []
     for step in found["steps"]:
         named = [(f"step {step['number']} {step['name']}", step), *((part["name"], part) for part in step["parts"])]
@@ -188,7 +188,7 @@ def _tail(path: Path) -> list[str]:
 
 
 def _parsed(text: str) -> Facts:
-    """A JSON object; nothing where it was cut off."""
+    """Return a JSON object, or an empty one where it was cut off."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -201,5 +201,5 @@ def _json(path: Path) -> Facts:
 
 
 def lines_of(path: Path) -> list[Facts]:
-    """Objects of a file with one in each line; a line that was cut off is none."""
+    """Return the objects of a file with one in each line; a line that was cut off is none."""
     return [found for line in _text(path).splitlines() for found in [_parsed(line)] if found]

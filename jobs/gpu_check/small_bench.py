@@ -9,7 +9,7 @@ _DOCTOR_S = 30.0
 
 
 def run(parts: Parts) -> None:
-    """Doctor, then one benchmark per size: where one way fails, the other size's figures are still there."""
+    """Run doctor, then a benchmark per size: where one fails, the other size's figures are still there."""
     knobs = parts.knobs
     if knobs.small:
         parts("doctor", [*knobs.ranks(NRANKS), "-m", "hpcoll", "doctor"], _DOCTOR_S)
@@ -18,7 +18,7 @@ def run(parts: Parts) -> None:
 
 
 def bench(parts: Parts, collective: str, nranks: int, least: str, most: str, name: str) -> list[str]:
-    """A benchmark whose results are in a file of its name after every size."""
+    """Return the command of a benchmark whose results are in a file of its name after every size."""
     sizes = ["-b", least, "-e", most, "-f", "16"]
     program = ["-m", "mpi4py", "-m", "hpcoll", "bench", collective, "--memory", "device", "--format", "json", *sizes]
     return [*parts.knobs.ranks(nranks), *program, "--output", str(parts.folder / f"{name}.json"), *parts.knobs.bench_options]

@@ -8,7 +8,7 @@ from pathlib import Path
 from knobs import ROOT, Knobs
 from parts import Parts
 
-WAY = "GPU_TESTS_WAY"  # of tests/gpu/conftest.py: only tests of one way run; PICKED: those whose way hpcoll picks
+WAY = "GPU_TESTS_WAY"  # of tests/gpu/conftest.py: only tests of one way run; PICKED: the tests whose way hpcoll picks
 PICKED, DIRECT = "picked", "direct"
 _TELLING = "collectives"
 _KERNELS = "kernels"  # the file that needs no ranks
@@ -18,7 +18,7 @@ _ANSWER, _YES = "print('CUDA-aware:', int(bool(ask and ask())))", "CUDA-aware: 1
 
 
 def run(parts: Parts) -> None:
-    """All parts; that of the ways that do not exist here is left out."""
+    """Run all parts but those of ways that do not exist here."""
     knobs = parts.knobs
     if _KERNELS in knobs.files:
         kernels(parts)
@@ -33,13 +33,13 @@ def run(parts: Parts) -> None:
 
 
 def is_aware(parts: Parts) -> bool:
-    """Whether the MPI library says that it takes GPU memory."""
+    """Say whether the MPI library takes GPU memory, as it says itself."""
     parts("cuda-aware", [*parts.knobs.ranks(1), "-c", f"{_ASK}; {_ANSWER}"], 20)
     return _YES in (parts.folder / "cuda-aware.txt").read_text(errors="replace").splitlines()
 
 
 def order(knobs: Knobs) -> list[tuple[str, str]]:
-    """File and way, the most telling first.
+    """Return files and ways, the most telling first.
 
     Collectives that are forced onto a route say whether it works at all; then what hpcoll picks, and the rest; last what MPI carries.
     """
@@ -54,7 +54,7 @@ def order(knobs: Knobs) -> list[tuple[str, str]]:
 
 
 def kernels(parts: Parts) -> None:
-    """Kernels against NumPy, in several processes of one rank each."""
+    """Test kernels against NumPy, in several processes of one rank each."""
     name, folder = "kernels", parts.folder / "kernels"
     folder.mkdir()
     processes = ["-n", "4"] if parts.knobs.test_limit_s > 20 else []
@@ -64,7 +64,7 @@ def kernels(parts: Parts) -> None:
 
 
 def around_direct(knobs: Knobs) -> list[str] | None:
-    """What makes an MPI library CUDA-aware that is not; None where there is nothing."""
+    """Return the start of a command under an MPI library that is made CUDA-aware, or None where that cannot be."""
     found = subprocess.run([knobs.interpreter(), "-c", "import libucx"], capture_output=True, timeout=20, check=False)
     return [str(ROOT / "jobs" / "cuda_aware_mpi.sh")] if found.returncode == 0 else None
 
@@ -73,7 +73,7 @@ def cases(
     parts: Parts, name: str, nranks: int, chosen: list[str], way: str, prefix: list[str], more: dict[str, str] | None = None,
     options: list[str] | None = None, folder: Path | None = None,
 ) -> str:  # fmt: skip
-    """Tests on some ranks, by one way; the part's status."""
+    """Run tests on some ranks, by one way, and return the part's status."""
     folder = folder or parts.folder / name
     folder.mkdir(parents=True, exist_ok=True)
     limit = min(parts.knobs.test_limit_s, parts.remaining_s())

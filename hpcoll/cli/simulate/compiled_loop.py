@@ -1,7 +1,7 @@
 """The loops of `hpcoll.analysis.event_loop` as machine code, which is kept on disk and loaded without Numba."""
 
 import ctypes
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +26,16 @@ def _compile(name: str, symbol: str) -> bytes:
     return loop_file(name, symbol)
 
 
-_functions = {
-    name: ctypes.CFUNCTYPE(ctypes.c_double, *(word for kind in _PARAMETERS[name] for word in kind))(address)
-    for name, address in zip(_PARAMETERS, load_all({name: partial(_compile, name) for name in _PARAMETERS}, _MADE_OF))
-}
+@cache
+def _functions() -> dict[str, Any]:
+    found = zip(_PARAMETERS.items(), load_all({name: partial(_compile, name) for name in _PARAMETERS}, _MADE_OF))
+    return {name: ctypes.CFUNCTYPE(ctypes.c_double, *(word for kind in kinds for word in kind))(at) for (name, kinds), at in found}
 
 
 def _call(name: str, *arguments: Any) -> float:
     """Call a loop with contiguous arrays of the types that `Simulation` and `event_loop.step_all` name."""
     words = [word for one in arguments for word in ((one.ctypes.data, len(one)) if isinstance(one, np.ndarray) else (one,))]
-    return float(_functions[name](*words))
+    return float(_functions()[name](*words))
 
 
 def simulate(s: Simulation) -> float:
