@@ -12,31 +12,18 @@ APART, STREAMS = 2.5, 4
 
 
 class Network(NamedTuple):
-    """Constants of the model.
+    """Constants of the model."""
 
-    Attributes:
-        alpha: Seconds per message.
-        beta: Seconds per byte.
-        gamma: Seconds per byte combined.
-        overhead: CPU seconds of a rank per message, ``<= alpha``.
-        eager: Bytes of the longest message that the MPI library sends without a rendezvous.
-        handshake: Seconds, of CPU too, that the rendezvous of a longer message costs.
-        cache: Bytes of the longest message, or segment, that stays in a core's cache.
-        spill: Cost factor of each byte of longer ones.
-        read_from: Bytes from which reading a message in the sender's own memory is faster than staging it; None: not measured.
-        streams: Ranks of a node, or domain, that send to others at full rate at once.
-    """
-
-    alpha: float
-    beta: float = 0.0
-    gamma: float = 0.0
-    overhead: float = 0.0
-    eager: int = NEVER
-    handshake: float = 0.0
-    cache: int = NEVER
-    spill: float = 1.0
-    read_from: int | None = None
-    streams: int = 1
+    alpha: float  # seconds per message
+    beta: float = 0.0  # seconds per byte
+    gamma: float = 0.0  # seconds per byte combined
+    overhead: float = 0.0  # CPU seconds of a rank per message, ``<= alpha``
+    eager: int = NEVER  # bytes of the longest message that the MPI library sends without a rendezvous
+    handshake: float = 0.0  # seconds, of CPU too, that the rendezvous of a longer message costs
+    cache: int = NEVER  # bytes of the longest message, or segment, that stays in a core's cache
+    spill: float = 1.0  # cost factor of each byte of longer ones
+    read_from: int | None = None  # bytes from which reading a message in the sender's memory is faster than staging it, if measured
+    streams: int = 1  # ranks of a node, or domain, that send to others at full rate at once
 
 
 def apart(network: Network) -> Network:
@@ -46,17 +33,11 @@ def apart(network: Network) -> Network:
 
 
 class Levels(NamedTuple):
-    """Constants of messages by the distance that they travel.
+    """Constants of messages by the distance that they travel."""
 
-    Attributes:
-        node: Within a node; on nodes with several cache domains within a domain.
-        network: Between nodes.
-        domains: Between domains of a node; None: `apart` of ``node``.
-    """
-
-    node: Network
-    network: Network
-    domains: Network | None = None
+    node: Network  # within a node; on nodes with several cache domains within a domain
+    network: Network  # between nodes
+    domains: Network | None = None  # between domains of a node; None: `apart` of ``node``
 
     def across(self) -> Network:
         """Return the constants between domains of a node."""

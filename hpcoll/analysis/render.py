@@ -23,19 +23,12 @@ Edge = tuple[int, int]  # sender, receiver
 
 @dataclass(frozen=True)
 class Tree:
-    """A tree over all ranks.
-
-    Attributes:
-        root: Rank of the root.
-        children: Children of each rank.
-        up: "reduced" or "sent" where data goes towards the root, else "".
-        down: "sent" where data goes away from the root, else "".
-    """
+    """A tree over all ranks."""
 
     root: int
-    children: tuple[tuple[int, ...], ...]
-    up: str
-    down: str
+    children: tuple[tuple[int, ...], ...]  # children of each rank
+    up: str  # "reduced" or "sent" where data goes towards the root, else ""
+    down: str  # "sent" where data goes away from the root, else ""
 
     @property
     def caption(self) -> str:
@@ -79,19 +72,12 @@ Shape = Tree | Ring | Rounds
 
 @dataclass(frozen=True)
 class Drawing:
-    """The parts of an algorithm's drawing.
-
-    Attributes:
-        row: Row of the catalogue.
-        schedules: The schedules of all ranks.
-        shapes: Pairs ``(channel, shape)``.
-        timeline: The ranks' work, in rounds.
-    """
+    """The parts of an algorithm's drawing."""
 
     row: Algorithm
-    schedules: tuple[Schedule, ...]
-    shapes: tuple[tuple[int, Shape], ...]
-    timeline: Timeline
+    schedules: tuple[Schedule, ...]  # of all ranks
+    shapes: tuple[tuple[int, Shape], ...]  # with the channel of each
+    timeline: Timeline  # in rounds
 
     @property
     def nchannels(self) -> int:

@@ -13,19 +13,11 @@ ROUNDS = Network(alpha=1.0, overhead=1.0)  # every message takes one unit of tim
 
 
 class Event(NamedTuple):
-    """A piece of a rank's work.
+    """A piece of a rank's work."""
 
-    Attributes:
-        start: Seconds; of a transfer: when it begins to keep this rank's port busy.
-        end: Seconds, alike.
-        op: SEND, RECV or RECV_REDUCE (port), REDUCE (processor; also the second half of a RECV_REDUCE) or COPY (no time).
-        step: The step that it belongs to.
-        channel: The step's channel.
-    """
-
-    start: float
+    start: float  # seconds; of a transfer: when it begins to keep this rank's port busy
     end: float
-    op: Op
+    op: Op  # SEND, RECV or RECV_REDUCE (port), REDUCE (processor; also the second half of a RECV_REDUCE) or COPY (no time)
     step: Step
     channel: int
 
@@ -41,15 +33,10 @@ class Event(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """The work of all ranks.
+    """The work of all ranks."""
 
-    Attributes:
-        events: Each rank's events, in order of their start.
-        total: Seconds until the last event ends.
-    """
-
-    events: list[list[Event]]
-    total: float
+    events: list[list[Event]]  # each rank's events, in order of their start
+    total: float  # seconds until the last event ends
 
 
 def simulate(schedules: Sequence[Schedule], nbytes: float, network: Network) -> Timeline:

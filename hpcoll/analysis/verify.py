@@ -30,21 +30,13 @@ _SEND, _RECV_REDUCE, _REDUCE, _INPUT = Op.SEND, Op.RECV_REDUCE, Op.REDUCE, Buffe
 
 
 class Proof(NamedTuple):
-    """The proven properties of a set of schedules.
+    """The proven properties of a set of schedules."""
 
-    Attributes:
-        messages: Messages that all ranks send together.
-        rounds: Longest chain of dependent messages.
-        ordered: Every combination kept rank order.
-        reproducible: All ranks computed the same expression for the same item.
-        chunks_sent: Largest number of chunks that a rank sends.
-    """
-
-    messages: int
-    rounds: int
-    ordered: bool
-    reproducible: bool
-    chunks_sent: int
+    messages: int  # messages that all ranks send together
+    rounds: int  # longest chain of dependent messages
+    ordered: bool  # every combination kept rank order
+    reproducible: bool  # all ranks computed the same expression for the same item
+    chunks_sent: int  # largest number of chunks that a rank sends
 
 
 class _Rank:

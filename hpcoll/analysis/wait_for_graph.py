@@ -18,22 +18,14 @@ Node = TypeVar("Node", bound=Hashable)
 
 @dataclass(frozen=True)
 class Wait:
-    """A rank that waits in a call.
-
-    Attributes:
-        call: Communicator, lane and number: equal for the calls of all ranks that belong together.
-        awaits: Ranks that it waits for; a negative one is of another program.
-        text: The call in words.
-        step: The row of its program that it has come to, in words.
-        since: When the wait began, in seconds.
-    """
+    """A rank that waits in a call."""
 
     rank: int
-    call: tuple[str, str, int]
-    awaits: tuple[int, ...]
-    text: str
-    step: str
-    since: float
+    call: tuple[str, str, int]  # communicator, lane and number: equal for the calls of all ranks that belong together
+    awaits: tuple[int, ...]  # ranks that it waits for; a negative one is of another program
+    text: str  # the call in words
+    step: str  # the row of its program that it has come to, in words
+    since: float  # when the wait began, in seconds
 
 
 class WaitForGraph:

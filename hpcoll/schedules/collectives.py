@@ -17,40 +17,23 @@ class Collective(NamedTuple):
     """Pre- and postcondition of one collective.
 
     Functions take ``(rank, nranks, root, nchunks)`` or, for names, ``(rank, index)``; ``wanted`` takes ``(rank, index, nranks, root)``.
-
-    Attributes:
-        name: MPI's name in lower case.
-        ninputs: Chunks of INPUT on a rank.
-        noutputs: Chunks of OUTPUT on a rank.
-        input_item: Item in a chunk of INPUT.
-        output_item: Item that a chunk of OUTPUT must hold at the end.
-        wanted: Ranks whose contributions a chunk of OUTPUT must hold, as a bit mask; 0: any content will do.
-        input_extent: Extent of a chunk of INPUT. Equal extents are equal sizes on all ranks.
-        output_extent: Extent of a chunk of OUTPUT.
-        aliases: ``(INPUT index, OUTPUT index)`` of chunks that are one memory in an in-place call; None: hpcoll copies in such calls.
-        always_in_place: There is one buffer (bcast), so INPUT and OUTPUT are the same.
-        rooted: One rank is the root.
-        reduces: Contributions are combined by an operator.
-        ordered: The result is defined in rank order for every operator (scan).
-        idempotent: A contribution that arrives twice counts once (barrier).
-        blocks: There is a block per rank (allgather, ...), rather than one vector.
     """
 
-    name: str
-    ninputs: _Count
-    noutputs: _Count
-    input_item: _Name
-    output_item: _Name
-    wanted: _Ranks
-    input_extent: _Name
-    output_extent: _Name
-    aliases: _Aliases | None
-    always_in_place: bool = False
-    rooted: bool = False
-    reduces: bool = False
-    ordered: bool = False
-    idempotent: bool = False
-    blocks: bool = False
+    name: str  # in lower case
+    ninputs: _Count  # chunks of INPUT on a rank
+    noutputs: _Count  # chunks of OUTPUT on a rank
+    input_item: _Name  # item in a chunk of INPUT
+    output_item: _Name  # item that a chunk of OUTPUT must hold at the end
+    wanted: _Ranks  # ranks whose contributions a chunk of OUTPUT must hold, as a bit mask; 0: any content will do
+    input_extent: _Name  # extent of a chunk of INPUT; equal extents are equal sizes on all ranks
+    output_extent: _Name  # extent of a chunk of OUTPUT
+    aliases: _Aliases | None  # pairs of chunks that are one memory in an in-place call; None: hpcoll copies in such calls
+    always_in_place: bool = False  # there is one buffer (bcast), so INPUT and OUTPUT are the same
+    rooted: bool = False  # one rank is the root
+    reduces: bool = False  # contributions are combined by an operator
+    ordered: bool = False  # the result is defined in rank order for every operator (scan)
+    idempotent: bool = False  # a contribution that arrives twice counts once (barrier)
+    blocks: bool = False  # there is a block per rank (allgather, ...), rather than one vector
 
 
 def _one(rank: int, nranks: int, root: int, nchunks: int) -> int:

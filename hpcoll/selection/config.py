@@ -52,33 +52,25 @@ Table = Mapping[str, Mapping[str, tuple[Entry, ...]]]  # class of element types 
 
 
 class Config(NamedTuple):
-    """The settings of a process: the values of `VARIABLES`, or their defaults, mostly None.
+    """The settings of a process: the values of `VARIABLES`, or their defaults, mostly None."""
 
-    Attributes:
-        algorithms: Forced algorithm of each collective that has one.
-        unknown: Names of unknown variables that begin with ``HPCOLL_``.
-        table: Entries of the tuning file for the communicator at hand; empty where the file has none.
-        levels: Constants of the cost model in the tuning file for the communicator at hand, or None. A level that was not measured has the
-            usual ones (`hpcoll.analysis.network`).
-    """
-
-    algorithms: Mapping[str, str] = _NONE
+    algorithms: Mapping[str, str] = _NONE  # forced algorithm of each collective that has one
     segment: int | None = None
     level: int = logging.WARNING
-    unknown: frozenset[str] = frozenset()
+    unknown: frozenset[str] = frozenset()  # names of unknown variables that begin with ``HPCOLL_``
     tuning: str | None = None
     shm: int | None = None
     shm_ranks: int | None = None
     shm_copy: str | None = None
     domains: tuple[int, ...] | None = None
-    table: Table = _NONE
+    table: Table = _NONE  # entries of the tuning file for the communicator at hand; empty where the file has none
     cuda_path: str | None = None
     check: str | None = None
     warn: float = 60.0
     timeout: float | None = None
     record: str | None = None
     cache: str | None = None
-    levels: Levels | None = None
+    levels: Levels | None = None  # constants of the cost model in that file; a level that it lacks has the usual ones
 
     def agreement(self) -> dict[str, object]:
         """Return the settings that must be equal on all ranks of a communicator, by variable; only those that are set."""

@@ -16,19 +16,12 @@ Tensors = Sequence[torch.Tensor]
 
 
 class TorchOperation(NamedTuple):
-    """A nonblocking collective of a `Communicator`.
-
-    Attributes:
-        method: Name of the method.
-        arguments: Positional arguments.
-        store: Copies the result to tensors that have gaps or lie apart; None where it is there already.
-        near: Makes the same operation with a copy of tensors that lie further apart than the MPI library can count.
-    """
+    """A nonblocking collective of a `Communicator`."""
 
     method: str
-    arguments: tuple[Any, ...]
-    store: Store | None = None
-    near: "Callable[[], TorchOperation] | None" = None
+    arguments: tuple[Any, ...]  # positional ones
+    store: Store | None = None  # copies the result to tensors that have gaps or lie apart; None where it is there already
+    near: "Callable[[], TorchOperation] | None" = None  # makes it with copies of tensors that lie too far apart for the MPI library
 
     def begin(self, comm: Communicator, **stream: int) -> tuple[MPI.Request, Store | None]:
         """Return the request, and the function that stores the result once it has ended."""

@@ -22,21 +22,13 @@ _CHECK_S = 0.02  # between checks of the server
 
 @dataclass
 class ShardTraffic:
-    """The calls of a worker, and the bytes that it moved to and from servers of other ranks.
-
-    Attributes:
-        pushes: Number of pushes.
-        pulls: Number of pulls and reads.
-        pushed: Bytes of gradients that it sent.
-        pulled: Bytes of parameters that it received.
-        torn: Reads that it repeated because the server had begun to overwrite the version.
-    """
+    """The calls of a worker, and the bytes that it moved to and from servers of other ranks."""
 
     pushes: int = 0
-    pulls: int = 0
-    pushed: int = 0
-    pulled: int = 0
-    torn: int = 0
+    pulls: int = 0  # and reads
+    pushed: int = 0  # bytes of gradients
+    pulled: int = 0  # bytes of parameters
+    torn: int = 0  # reads that it repeated because the server had begun to overwrite the version
 
 
 class ShardClient:
