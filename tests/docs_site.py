@@ -62,7 +62,7 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
 def options_of(name: str) -> str:
     """Return what a command takes, as a usage line and tables."""
     mpi4py.rc.initialize = False  # some commands import MPI
-    from hpcoll.base.caches import folder
+    from hpcoll.base.disk_cache import folder
     from hpcoll.cli import _parser
 
     parser: ArgumentParser = _parser([name])._subparsers._group_actions[0].choices[name]

@@ -1,8 +1,8 @@
 """README and docs as tests read them: pages, and the blocks of code in them.
 
 A block is run by a test: Python under mpirun (`tests/mpi/test_readme.py`), shell commands alone (`tests/unit/test_docs_commands.py`), what
-needs PyTorch in its environment (`tests/torch_backend/test_torch_docs.py`). One that cannot run here follows a line
-``<!-- not run: REASON -->`` with a reason of `REASONS`.
+needs PyTorch in its environment (`tests/torch_backend/test_torch_docs.py`). Python with a title, as in ``title="fit.py"``, is a file that
+commands use. A block that cannot run here follows a line ``<!-- not run: REASON -->`` with a reason of `REASONS`.
 """
 
 import re
@@ -11,36 +11,31 @@ from textwrap import dedent
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
-LANGUAGES = ("python", "sh", "console", "text")  # console: commands after "$ ", each followed by exactly what it prints; text: not code
+PAGES = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
+LANGUAGES = ("python", "sh", "console", "text")  # console: commands after "$ ", each followed by what it prints; text: not code
 REASONS = {  # why a block is not run: what each of its commands, or a Python block, must hold for that
     "needs a GPU": r"cupy|gpu|device",
     "needs PyTorch": r"torch",
     "kills a rank": r"--kill",
     "needs Slurm": r"^(sbatch|srun|salloc) ",
     "needs root": r"^tests/cluster/hosts.sh |^hpcoll warmup --to /opt/|^export HPCOLL_CACHE=/opt/",
-    "installs into a new environment": r"^(jobs/local.sh|tests/run.sh|pip install|python3 -m venv)\b",
+    "installs into a new environment": r"^(jobs/local.sh|tests/run.sh|(\S*/)?pip install|python3 -m venv)\b",
     "takes minutes": r"^hpcoll simulate .*-n 24756|^mpirun .*hpcoll tune\b|HPCOLL_TUNING=hpcoll-tuning.json |^tests/run.sh\b",
 }
 
 _MARK = re.compile(r"<!-- not run: (.*) -->")
+_FENCE = re.compile(r'\s*```(\w*)(?: title="(\S+)")?')
 
 
 class Block(NamedTuple):
-    """A fenced block.
-
-    Attributes:
-        page, line: Where its fence stands.
-        language: The word after the fence.
-        text: What is between the fences.
-        reason: Why it is not run; the empty string for one that is.
-    """
+    """A fenced block."""
 
     page: str
-    line: int
-    language: str
-    text: str
-    reason: str
+    line: int  # of its fence
+    language: str  # the word after the fence
+    text: str  # between the fences
+    reason: str = ""  # why it is not run; empty where it is
+    title: str = ""  # the name of the file that it is
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
@@ -55,17 +50,17 @@ class Block(NamedTuple):
 def blocks_of(page: str, text: str) -> list[Block]:
     """The fenced blocks of a page."""
     found: list[Block] = []
-    opened: tuple[int, str, str] | None = None
+    opened: Block | None = None
     lines = text.splitlines()
     for number, line in enumerate(lines, 1):
-        if not line.lstrip().startswith("```"):
+        fence = _FENCE.match(line)
+        if not fence:
             continue
         if opened is None:
             mark = _MARK.fullmatch(lines[number - 2].strip()) if number > 1 else None
-            opened = number, line.lstrip(" `").rstrip(), mark[1] if mark else ""
+            opened = Block(page, number, fence[1], "", mark[1] if mark else "", fence[2] or "")
         else:
-            first, language, reason = opened
-            found.append(Block(page, first, language, dedent("\n".join(lines[first : number - 1]) + "\n"), reason))
+            found.append(opened._replace(text=dedent("\n".join(lines[opened.line : number - 1]) + "\n")))
             opened = None
     return found
 

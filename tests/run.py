@@ -2,7 +2,7 @@
 
   tests/run.sh                         the short run: every case somewhere, representative ones for other numbers of ranks
   tests/run.sh full                    everything: all cases on 1 to 5 ranks with both MPI libraries, and proofs up to 64 ranks
-  tests/run.sh lint                    ruff, mypy, and shellcheck where it is installed
+  tests/run.sh lint                    ruff, mypy, how long sentences are, and shellcheck where it is installed
   tests/run.sh docs                    the site, from docs/ into build/site; a warning is an error
   tests/run.sh unit                    all tests that need no MPI
   tests/run.sh cluster                 the tests that emulate several hosts and Slurm, where the machine allows that
@@ -80,6 +80,7 @@ def lint(library: str) -> list[Stage]:
     typed = f'rm -rf build/typed && mkdir -p build/typed/hpcoll && ln -s "$PWD"/hpcoll/* "$PWD/kernels" build/typed/hpcoll/ && {bin}/mypy'
     found = [
         Stage("ruff", (str(bin / "ruff"), "check", "."), cores=0),
+        Stage("sentences of the pages", (str(bin / "python"), "tests/wording.py", "docs"), cores=0),
         Stage("mypy of hpcoll, kernels, jobs, examples", ("sh", "-c", f"{typed} build/typed/hpcoll jobs examples"), cores=0),
     ]
     if shutil.which("shellcheck"):

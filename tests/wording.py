@@ -1,6 +1,10 @@
 """The words of this project, as far as a program can judge them: how docstrings begin, and how long the sentences of the pages are.
 
 A summary line says what a thing is or does: "Return ...", "The ring of ...". A sentence on a page has one idea.
+
+  python tests/wording.py               all of it
+  python tests/wording.py docs          the sentences of README and docs
+  python tests/wording.py docstrings    the first words of docstrings
 """
 
 import ast
@@ -13,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("hpcoll", "kernels", "jobs", "examples")
 RIDDLES = {"What", "Whether", "One", "How", "Those", "Who", "Which", "Where", "That", "It", "Its", "Of", "They", "As", "If"}  # first words
 LONG, LONGEST, SHARE = 35, 50, 0.03  # words of a long sentence, of the longest, and the share of long ones on all pages together
-SENTENCE = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`*\[(])")
+SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\d*\[(]|code\b|hpcoll\b)")  # its end
 
 
 def riddles(source: str) -> Iterator[tuple[int, str]]:
@@ -58,14 +62,14 @@ def problems(pages: Iterable[Path], sources: Iterable[Path]) -> Iterator[str]:
         yield from (f"  {page}: {words} words: {text[:100]}" for words, text, page in sorted(long, reverse=True))
 
 
-def main() -> int:
-    """Print what is wrong, and return whether anything is."""
+def main(parts: list[str]) -> int:
+    """Print what is wrong in these parts, or in all, and return whether anything is."""
     sources = [file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py"))]
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    found = list(problems(pages, sources))
+    found = list(problems(pages if parts != ["docstrings"] else [], sources if parts != ["docs"] else []))
     print("\n".join(found) or "nothing to say")
     return int(bool(found))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

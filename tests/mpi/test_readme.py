@@ -1,4 +1,7 @@
-"""The Python of README and docs runs as it stands, page by page from top to bottom, on any number of ranks."""
+"""The Python of README and docs runs as it stands, page by page from top to bottom, on any number of ranks.
+
+Files that commands use, blocks with a title, run with those (tests/unit/test_docs_commands.py).
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,13 +21,31 @@ def readme(names: dict[str, Any], out: str) -> None:
     assert ("allreduce" in out) == (RANK == 0)
 
 
+def landing(names: dict[str, Any], out: str) -> None:
+    assert (names["x"] == NRANKS * (NRANKS - 1) / 2).all()
+
+
 def semantics(names: dict[str, Any], out: str) -> None:
     assert (names["x"] == NRANKS * np.arange(6)).all()
-    assert (names["y"] == NRANKS * names["x"]).all()
     assert "'double_tree'" in out
 
 
-def shared_memory(names: dict[str, Any], out: str) -> None:
+def overlap(names: dict[str, Any], out: str) -> None:
+    assert (names["y"] == NRANKS * names["x"]).all()
+
+
+def own_operators(names: dict[str, Any], out: str) -> None:
+    each = [rank - 1.5 for rank in range(NRANKS)]
+    np.testing.assert_allclose(names["mean"], sum(each) / NRANKS)
+    np.testing.assert_allclose(names["weighted"], sum(one / (1 + rank) for rank, one in enumerate(each)))
+    assert (abs(names["largest"]) == max(map(abs, each))).all()
+
+
+def schedules(names: dict[str, Any], out: str) -> None:
+    assert out == next(block.text for block in BLOCKS if block.page == "docs/concepts/schedules.md" and block.language == "text")
+
+
+def share_arrays(names: dict[str, Any], out: str) -> None:
     assert (names["total"] == NRANKS * (NRANKS - 1) / 2).all()
     assert out == "1.0 False\n"
 
@@ -34,7 +55,7 @@ def contributing(names: dict[str, Any], out: str) -> None:
     assert "send(peer 1, input[4])" in out
 
 
-def training(names: dict[str, Any], out: str) -> None:
+def train(names: dict[str, Any], out: str) -> None:
     sums = [float(sum(one.sum() for one in names["parameters"].values())), names["buckets"].clip(1e9)]
     assert MPI.COMM_WORLD.allgather(sums) == [sums] * NRANKS, "ranks train apart"
     assert 0 < sums[1] < 1 + 1e-9
@@ -52,13 +73,17 @@ def parameter_server(names: dict[str, Any], out: str) -> None:
 
 CHECKS: dict[str, Callable[[dict[str, Any], str], None]] = {
     "README.md": readme,
-    "docs/contributing.md": contributing,
-    "docs/parameter_server.md": parameter_server,
-    "docs/semantics.md": semantics,
-    "docs/shared_memory.md": shared_memory,
-    "docs/training.md": training,
+    "docs/index.md": landing,
+    "docs/concepts/schedules.md": schedules,
+    "docs/development/contributing.md": contributing,
+    "docs/how_to/overlap.md": overlap,
+    "docs/how_to/own_operators.md": own_operators,
+    "docs/how_to/parameter_server.md": parameter_server,
+    "docs/how_to/share_arrays.md": share_arrays,
+    "docs/how_to/train.md": train,
+    "docs/reference/semantics.md": semantics,
 }
-RUN = [block for block in BLOCKS if block.language == "python" and not block.reason]
+RUN = [block for block in BLOCKS if block.language == "python" and not block.reason and not block.title]
 
 
 @pytest.mark.parametrize("page", dict.fromkeys(block.page for block in RUN))

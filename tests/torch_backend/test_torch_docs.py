@@ -1,4 +1,4 @@
-"""The Python of docs/torch.md runs as it stands."""
+"""The Python of docs/how_to/torch_distributed.md runs as it stands."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from pages import BLOCKS
 
 def test_page() -> None:
     """It makes the world's group itself, and ends it."""
-    (block,) = [one for one in BLOCKS if one.page == "docs/torch.md" and one.language == "python"]
+    (block,) = [one for one in BLOCKS if one.page == "docs/how_to/torch_distributed.md" and one.language == "python"]
     names: dict[str, Any] = {}
     dist.destroy_process_group()
     try:

@@ -1,6 +1,7 @@
-"""Every command in README and docs ends well, and prints what a page says it prints.
+"""Every command in README and docs ends well, prints what a page says it prints, and draws the pictures that pages show.
 
-They run in a folder where ``my_program.py`` is the README's first example and ``jobs`` is the checkout's.
+They run in a folder with the files that pages give a name, with the README's first example as ``my_program.py``, and with ``jobs`` and
+``examples`` of the checkout.
 """
 
 import os
@@ -25,12 +26,17 @@ FIRST = {command: block for block in reversed(SHELL) for command in block.comman
 PROGRAM = re.compile(r"hpcoll \w+|\S+\.py")
 PROGRAMS = {word: block for block in reversed(SHELL) for command in block.commands for word in PROGRAM.findall(command)}
 CONSOLE = [block for block in BLOCKS if block.language == "console" and not block.reason]
+DRAWN = [shlex.split(command)[1:] for command in FIRST if command.startswith("hpcoll show ") and " --svg " in command]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "jobs").symlink_to(ROOT / "jobs")
-    (tmp_path / "my_program.py").write_text(next(block.text for block in BLOCKS if block.language == "python"))
+    for name in ("jobs", "examples"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    programs = {block.title: block.text for block in BLOCKS if block.title}
+    programs["my_program.py"] = next(block.text for block in BLOCKS if block.language == "python")
+    for name, text in programs.items():
+        (tmp_path / name).write_text(text)
     return tmp_path
 
 
@@ -46,6 +52,11 @@ def transcript(block: Block, folder: Path) -> str:
     """A console block as the commands in it would print it today."""
     commands = [line for line in block.text.splitlines() if line.startswith("$ ")]
     return "".join(f"{command}\n{output_of(command[2:], folder)}" for command in commands)
+
+
+def agree(printed: str, shown: str) -> bool:
+    """Say whether a page shows what was printed; three dots stand for anything, and for the blanks around it."""
+    return re.fullmatch(".*".join(re.escape(part.strip(" ")) for part in shown.split("...")), printed, re.S) is not None
 
 
 # The short run has the first block with each program, but for one that takes long; of the others it reads the options.
@@ -81,7 +92,17 @@ def test_options() -> None:
 
 @pytest.mark.parametrize("block", CONSOLE, ids=str)
 def test_transcript(block: Block, folder: Path) -> None:
-    assert transcript(block, folder) == block.text
+    printed = transcript(block, folder)
+    assert agree(printed, block.text), f"it should be:\n{printed}"
+
+
+@pytest.mark.parametrize("words", DRAWN, ids=lambda words: words[-1])
+def test_drawings(words: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What hpcoll draws now is the picture on the page."""
+    monkeypatch.chdir(folder)
+    arguments = _parser(words[:1]).parse_args(words)
+    assert arguments.run(arguments) == 0
+    assert Path(words[-1]).read_text() == (ROOT / "docs" / "pictures" / words[-1]).read_text()
 
 
 def test_failures_are_seen(folder: Path) -> None:
@@ -89,4 +110,6 @@ def test_failures_are_seen(folder: Path) -> None:
         output_of("hpcoll show allreduce/rings", folder)
     with pytest.raises(AssertionError, match="status 124"):
         output_of("sleep 5", folder, 0.1)
-    assert transcript(Block("page", 1, "console", "$ echo one\ntwo\n", ""), folder) == "$ echo one\none\n"
+    assert transcript(Block("page", 1, "console", "$ echo one\ntwo\n"), folder) == "$ echo one\none\n"
+    assert agree("one 12 ms\nend\n", "one ... ms\n...")
+    assert not agree("one 12 ms\nend\n", "one ... us\n...")
