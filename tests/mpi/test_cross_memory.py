@@ -32,7 +32,8 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> hpcoll.Communicator:
 
 
 def engines(comm: Any) -> list[Any]:
-    return [engine for engines in comm._context.engines._engines.values() for engine in engines]
+    found: list[Any] = comm._context.planner.engines()
+    return found
 
 
 def lent(comm: Any) -> bool:

@@ -173,7 +173,7 @@ def test_who_waits_for_the_gpu_keeps_its_core_no_longer_than_for_others(policy: 
     before, resources.wait_policy = resources.wait_policy, policy
     found: list[Any] = [allreduce(comm, double)]
     resources.wait_policy = before
-    engines = [engine for engines in comm._context.engines._engines.values() for engine in engines if isinstance(engine, GpuEngine)]
+    engines = [engine for engine in comm._context.planner.engines() if isinstance(engine, GpuEngine)]
     stays = 200_000 // 40 if policy is OWN_CORE else SHARED_CORE.stays
     found += [len(engines) == 1] + [int(engine.state[field]) == stays + more * policy.yields for engine in engines
                                     for field, more in ((STAYS, 0), (YIELDS, 1))]  # fmt: skip

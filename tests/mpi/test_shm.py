@@ -50,7 +50,7 @@ def test_ranks_of_a_node_exchange_no_mpi_messages() -> None:
     assert len(resources.node.local_peers) == here - 1
     assert [one.rings is not None for one in resources.message_contexts] == [here > 1] * len(resources.message_contexts)
     wrong = [(collective, name) for collective, name in OURS if not run(comm, collective, 101, 0, algorithm=name)]
-    programs = [engine.program.rows[:, CODE] for engines in context.engines._engines.values() for engine in engines]
+    programs = [engine.program.rows[:, CODE] for engine in context.planner.engines()]
     assert len(programs) == len(OURS)
     if here == comm.size:
         wrong += [row for row in programs if np.isin(row, MESSAGES).any()]

@@ -1,6 +1,6 @@
 """The context of one MPI communicator, and its blocking calls; `hpcoll.comm.context.start` has the others.
 
-A context is made of parts: resources (message contexts, what its group knows), a planner, engines, a call cache, the ledger, and for
+A context is made of parts: resources (message contexts, what its team knows), a planner, a call cache, the ledger, and for
 calls on GPU arrays, once there are any, a GPU part. It hangs on the communicator as an attribute, so that every
 `hpcoll.Communicator` over the same MPI communicator shares it and it dies with it.
 """
@@ -16,7 +16,6 @@ from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.arguments.methods import FOUND_BY, METHODS
 from hpcoll.comm.context import cache_entries, native_calls
 from hpcoll.comm.context.planner import CallOptions, Planner, Prepared
-from hpcoll.comm.plans.engine_pool import EnginePool
 from hpcoll.comm.plans.ledger import Ledger
 from hpcoll.comm.plans.plan import Plan
 from hpcoll.comm.requests.call_hooks import BeginningCall, other_thread
@@ -43,7 +42,6 @@ class Parts(NamedTuple):
 
     resources: Resources
     planner: Planner
-    engines: EnginePool
     ledger: Ledger
 
 
@@ -68,7 +66,6 @@ class Context(CommunicatorCalls):
         super().__init__(resources)
         self.token = self.caller.token
         self.ledger = ledger
-        self.engines = EnginePool() if parts is None else parts.engines
         self.tables = call_cache.CallCache(self.rank, self.nranks)
         self.started = [
             call_cache.CallCache(self.rank, self.nranks, one.tickets.ctypes.data) for one in self.resources.message_contexts[1:]
@@ -102,7 +99,7 @@ class Context(CommunicatorCalls):
     @property
     def parts(self) -> Parts:
         """The parts of this context."""
-        return Parts(self.resources, self.planner, self.engines, self.ledger)
+        return Parts(self.resources, self.planner, self.ledger)
 
     def close(self, why: str) -> None:
         """Refuse further use."""
@@ -113,8 +110,7 @@ class Context(CommunicatorCalls):
             request.close()
 
     def _forget(self) -> None:
-        """Drop the engines and cached calls of plans that are dropped."""
-        self.engines.forget()
+        """Drop the cached calls of plans that are dropped."""
         for one in (self.tables, *self.started, self.planned):
             one.forget()
 
@@ -210,7 +206,7 @@ class Context(CommunicatorCalls):
         call, plan = prepared.call, prepared.plan
         assert call is not None
         with self.failure_scope(plan.named(call.count)):
-            engine, status = self.engines.run(plan, call, prepared.context_pool.begin())
+            engine, status = plan.run(prepared.context_pool.begin(), call)
         if status == BUSY:
             self.run(status, key, arguments)
         if status or call.finish is not None:
@@ -239,12 +235,11 @@ class Context(CommunicatorCalls):
         try:
             self.interrupted(what, InterruptedError("a signal's handler raised an exception in it"))
         finally:
-            for engine in self.engines.made() + self.resources.service_collectives.made():
+            for engine in self.planner.engines() + self.resources.service_collectives.made():
                 abandon(engine, None)
 
 
 def free(parts: Parts) -> None:
     """Free all plans, and the memory that only they need."""
     parts.planner.forget()
-    parts.engines.free()
     parts.resources.free()

@@ -75,8 +75,7 @@ class Planner:
         resources.service_collectives = ServiceCollectives(
             resources.nranks, resources.message_contexts[0], self._engines.build
         )
-        self._plans: dict[tuple[Any, ...], Plan] = {}  # by kind of call and cell of sizes
-        self._alike: dict[tuple[Any, ...], Plan] = {}  # by kind of call and choice
+        self._plans: dict[tuple[Any, ...], Plan] = {}  # by kind of call and cell of sizes, and by kind of call and choice
 
     def serve(self, ledger: Ledger, forgotten: Callable[[], None]) -> None:
         """Plan for another communicator of the same ranks, to whose ledger the accounts now belong."""
@@ -132,7 +131,7 @@ class Planner:
         sizes = self._all_sizes(call, choice)
         why = (choice.brief or choice.why) if choice.algorithm == NATIVE else ""
         alike = (*kind, choice.algorithm, choice.segment, why)
-        plan = None if sizes else self._alike.get(alike)
+        plan = None if sizes else self._plans.get(alike)
         if plan is None:
             account = self._ledger.account(call.collective, choice.algorithm, _text_of(call.element), why)
             account.ways.update([HOST] if call.mirrored else [])
@@ -141,7 +140,7 @@ class Planner:
         plan.kept = not sizes  # the root's counts may change from call to call without this rank knowing
         if plan.kept:
             self._keep(key, plan)
-            self._alike[alike] = plan
+            self._plans[alike] = plan
         return plan
 
     def _keep(self, key: tuple[Any, ...], plan: Plan) -> None:
@@ -185,8 +184,11 @@ class Planner:
     def forget(self) -> None:
         """Drop all plans; they are made anew when needed."""
         self._plans.clear()
-        self._alike.clear()
         self._forgotten()
+
+    def engines(self) -> list[HostEngine]:
+        """Return the engines that no call in flight has."""
+        return [engine for plan in set(self._plans.values()) for engine in plan.engines()]
 
 
 @lru_cache(maxsize=256)

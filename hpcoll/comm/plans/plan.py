@@ -1,4 +1,4 @@
-"""Plans: what runs one kind of call, and the message contexts on which it travels."""
+"""Plans, which keep the engines of one kind of call, and the message contexts on which calls travel."""
 
 from array import array
 from collections.abc import Callable, Mapping
@@ -8,9 +8,9 @@ import numpy as np
 
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.plans.ledger import Account
-from hpcoll.runtime.engine.entry import RESIZE, call_compiled
+from hpcoll.runtime.engine.entry import RESIZE, RUN, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
-from hpcoll.runtime.program.fields import DONE, NO_ROOM
+from hpcoll.runtime.program.fields import AS_BEFORE, DONE, NO_ROOM, UNFIT
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.runtime.transports.mpi import Tags
 from hpcoll.runtime.transports.rings import Rings
@@ -21,13 +21,14 @@ _NO_TAGS = Tags()
 
 
 class MessageContext:
-    """What one collective at a time travels on; others may travel on other message contexts meanwhile.
+    """The rings and tags of one collective at a time; others may travel on other message contexts meanwhile.
 
     Attributes:
         index: Number, equal on all ranks.
-        rings: For local peers, or None.
-        comm, tags: Handle of the communicator for messages to the others, and their tags.
-        log: Of its calls.
+        rings: Shared-memory rings to local peers, or None.
+        comm: Handle of the communicator for messages to remote peers.
+        tags: Tags of these messages.
+        log: Log of its calls.
         tickets: Operations that have ended, and that were issued: int64, read and written by compiled code too.
         last: Slot of the operation that was issued last, on the board of `hpcoll.comm.requests.progress_thread`.
     """
@@ -41,7 +42,7 @@ class MessageContext:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is in flight on it."""
+        """Say whether nothing is in flight on it."""
         return bool(self.tickets[0] == self.tickets[1])
 
     @property
@@ -50,14 +51,14 @@ class MessageContext:
         return self.rings.local_peers if self.rings else {}
 
     def by_mpi(self) -> "MessageContext":
-        """The same without rings: all messages are the MPI library's."""
+        """Return this one without its rings, so that the MPI library carries all messages."""
         self.rings = None
         return self
 
     def bind_scratch(self, engine: HostEngine, nbytes: int) -> None:
-        """Let an engine use the scratch of this message context's engines, ``nbytes`` or more: only one of them runs at a time.
+        """Give an engine the scratch that all engines of its kind share here, since only one of them runs at a time.
 
-        Where that is too short it is replaced by one twice as long, for engines keep what they were given.
+        Scratch of less than ``nbytes`` is replaced by one at least twice as long, for engines keep what they were given.
         """
         kind = type(engine)
         before = self._scratch[kind].nbytes if kind in self._scratch else 0
@@ -65,21 +66,41 @@ class MessageContext:
             self._scratch[kind] = engine.fresh(max(nbytes, 2 * before))
         engine.bind_scratch(self._scratch[kind])
 
+    def call(self, entry: int, engine: HostEngine, source: int, target: int, counts: int) -> int:
+        """Call an engine, with more scratch where its counts need it.
+
+        Args:
+            entry: Entry of compiled code, such as `RUN`.
+            engine: Engine that nobody else uses.
+            source: Address of what is sent.
+            target: Address of what is received.
+            counts: Address of the call's counts, or `AS_BEFORE`.
+
+        Returns:
+            A status of `hpcoll.runtime.program.fields`.
+        """
+        status: int = call_compiled(entry, engine.address, source, target, counts)
+        while status == NO_ROOM:
+            if needed := engine.make_room():
+                self.bind_scratch(engine, needed)
+            status = call_compiled(entry, engine.address, source, target, counts)
+        return status
+
 
 Build: TypeAlias = "Callable[[Call, MessageContext], HostEngine]"
 
 
 class Plan:
-    """How calls of one kind run: by engines; or, with ``algorithm`` native, by the MPI library.
+    """The engines of calls of one kind; with ``algorithm`` native the MPI library runs these.
 
     An engine serves all counts for which its program holds (`hpcoll.base.sizes`), so that few serve all.
 
     Attributes:
-        title: For texts, with the number of elements left out: `named`.
-        algorithm: A catalogue name, or ``native``.
+        title: Name of such calls in texts, with a gap for the number of elements.
+        algorithm: Catalogue name, or ``native``.
         account: Line of the ledger.
-        build: Makes an engine for a call, on a message context.
-        kept: It serves later calls too.
+        build: Builds an engine for a call on a message context.
+        kept: The plan serves later calls too.
     """
 
     __slots__ = ("_engines", "account", "algorithm", "build", "kept", "title")
@@ -87,51 +108,78 @@ class Plan:
     def __init__(self, title: str, algorithm: str, account: Account, build: Build) -> None:
         self.title, self.algorithm, self.build = title, algorithm, build
         self.account = account
-        self.kept, self._engines = False, dict[int, list[HostEngine]]()
+        self.kept, self._engines = False, dict[int, list[HostEngine]]()  # by index of the message context, the latest first
 
     def named(self, elements: int) -> str:
-        """For texts: what a call was."""
+        """Return the name of a call in texts."""
         return self.title.format(elements)
 
+    def run(self, message_context: MessageContext, call: Call) -> tuple[HostEngine, int]:
+        """Begin a blocking call, and return its engine with the status; the engine stays with the plan."""
+        engines, counts = self._on(message_context), addressed(call.counts)
+        for i, engine in enumerate(engines):
+            status = self._begin(message_context, engine, call, counts.buffer_info()[0])
+            if status != UNFIT:
+                engines.insert(0, engines.pop(i))
+                return engine, status
+        engine = self._built(message_context, call)
+        if self.kept:
+            self._keep(engines, engine)
+        return engine, self._begin(message_context, engine, call, AS_BEFORE)
+
+    @staticmethod
+    def _begin(message_context: MessageContext, engine: HostEngine, call: Call, counts: int) -> int:
+        if call.start is not None:
+            call.start(engine)
+        return message_context.call(RUN, engine, call.send, call.recv, counts)
+
     def take(self, message_context: MessageContext, call: Call) -> HostEngine:
-        """An engine for a call's counts that nobody else uses until it is given back."""
+        """Return an engine for a call's counts that nobody else uses until it is given back."""
         counts = addressed(call.counts)
         engine = self.take_made(message_context, counts.buffer_info()[0])
         if engine is None:
-            engine = self.build(call, message_context)
-            message_context.bind_scratch(engine, engine.scratch_nbytes)
+            engine = self._built(message_context, call)
             engine.take()
         return engine
 
     def take_made(self, message_context: MessageContext, counts: int) -> HostEngine | None:
-        """As `take`, for counts at an address; None where there is none yet."""
-        engines = self._engines.setdefault(message_context.index, [])
-        for engine in engines:
-            status = call_compiled(RESIZE, engine.address, counts, 0, 0)
-            if status == NO_ROOM:
-                message_context.bind_scratch(engine, engine.make_room())
-                status = call_compiled(RESIZE, engine.address, counts, 0, 0)
-            if status == DONE:
-                engines.remove(engine)
-                engine.take()
+        """Return an engine as `take` does, for counts at an address; None where none has been built yet."""
+        for engine in self._on(message_context):
+            if message_context.call(RESIZE, engine, counts, 0, 0) == DONE:
+                self.claim(message_context, engine)
                 return engine
         return None
 
     def claim(self, message_context: MessageContext, engine: HostEngine) -> None:
         """Take an engine that is known; nobody uses it."""
-        engines = self._engines.get(message_context.index, [])
+        engines = self._on(message_context)
         if engine in engines:
             engines.remove(engine)
         engine.take()
 
     def give(self, message_context: MessageContext, engine: HostEngine) -> None:
         """Give an engine back."""
-        engines = self._engines.setdefault(message_context.index, [])
         engine.take(False)
+        self._keep(self._on(message_context), engine)
+
+    def engines(self) -> list[HostEngine]:
+        """Return the engines that nobody has taken."""
+        return [engine for engines in self._engines.values() for engine in engines]
+
+    def _on(self, message_context: MessageContext) -> list[HostEngine]:
+        return self._engines.setdefault(message_context.index, [])
+
+    def _built(self, message_context: MessageContext, call: Call) -> HostEngine:
+        engine = self.build(call, message_context)
+        message_context.bind_scratch(engine, engine.scratch_nbytes)
+        return engine
+
+    @staticmethod
+    def _keep(engines: list[HostEngine], engine: HostEngine) -> None:
         del engines[MOST_ENGINES - 1 :]
         engines.insert(0, engine)
 
 
 def addressed(counts: tuple[int, ...]) -> array:
-    """Counts as compiled code takes them."""
+    """Return counts as compiled code reads them."""
     return array("q", counts)

@@ -13,7 +13,6 @@ from mpi4py import MPI
 from hpcoll.base.errors import TransportError
 from hpcoll.base.ops import BOR
 from hpcoll.comm.arguments.call import Call
-from hpcoll.comm.plans.engine_pool import EnginePool
 from hpcoll.comm.plans.ledger import Account
 from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.plans.signature import Purpose
@@ -43,7 +42,7 @@ class ServiceCollectives:
     """
 
     def __init__(self, nranks: int, message_context: MessageContext, build: BuildEngine) -> None:
-        self._nranks, self._message_context, self._build, self._engines = nranks, message_context, build, EnginePool()
+        self._nranks, self._message_context, self._build = nranks, message_context, build
         self._plans: dict[tuple[str, Purpose], Plan] = {}
         self._kept: dict[Purpose, tuple[np.ndarray, np.ndarray, Call, HostEngine]] = {}
         self._owner: CallOwner | None = None
@@ -116,14 +115,14 @@ class ServiceCollectives:
 
     def made(self) -> list[HostEngine]:
         """Return the engines there are."""
-        return self._engines.made()
+        return [engine for plan in self._plans.values() for engine in plan.engines()]
 
     def _run(self, call: Call, purpose: Purpose, what: str, limit_s: float | None = None) -> HostEngine:
         key = call.collective, purpose
         if key not in self._plans:
             self._plans[key] = self._plan(*key)
         plan, call = self._plans[key], call._replace(purpose=purpose)
-        engine, status = self._engines.run(plan, call, self._message_context)
+        engine, status = plan.run(self._message_context, call)
         self._end(call, engine, status, purpose, what, limit_s)
         return engine
 
