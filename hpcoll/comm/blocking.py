@@ -1,7 +1,7 @@
-"""The blocking upper-case collectives that combine, with mpi4py's signatures; `hpcoll.comm.blocking_moves` has the others.
+"""The blocking upper-case collectives that reduce, with mpi4py's signatures; `hpcoll.comm.blocking_moves` has the others.
 
-A call like an earlier one on plain arrays crosses into compiled code at once; any other is described (`hpcoll.comm.arguments.methods`) and
-run by a plan.
+The call cache finds a call like an earlier one and runs it in one crossing into compiled code. Any other call is described
+(`hpcoll.comm.arguments.methods`) and run by a plan.
 """
 
 from typing import Any, TypeAlias
@@ -29,13 +29,24 @@ class BlockingReductions(WithContext):
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
     ) -> None:  # fmt: skip
-        """Combine every rank's sendbuf and give the result to all.
+        """Combine every rank's sendbuf and give the result to all ranks.
 
         Args:
             sendbuf: ``count`` elements, or ``MPI.IN_PLACE`` when recvbuf holds the contribution.
             recvbuf: ``count`` elements of the same type.
-            op: Operator; all ranks name the same.
-            algorithm, segment, timeout: See the class.
+            op: Operator, equal on all ranks: an ``MPI.Op`` or a `hpcoll.ReduceOp`.
+            algorithm: Name from ``hpcoll.algorithms(...)``, or ``"native"``; None: chosen per call.
+            segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
+            stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
+            timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+
+        Raises:
+            ArgumentError: Wrong buffer, operator, root or keyword; raised before any message leaves.
+            KernelError: The operator does not compile for the element type.
+            MismatchError: Ranks have made different calls; raised on all ranks, as the next two are.
+            PeerFailed: A rank has ended or called MPI_Abort.
+            CollectiveTimeout: The call has not ended within ``timeout``.
+            TransportError: The MPI library failed; `DeviceError`: the CUDA driver failed.
         """
         context = self._context
         if timeout is not None:
@@ -49,13 +60,17 @@ class BlockingReductions(WithContext):
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, root: int = 0,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
     ) -> None:  # fmt: skip
-        """Combine every rank's sendbuf and give the result to the root.
+        """Combine every rank's sendbuf and give the result to the root; errors as in `Allreduce`.
 
         Args:
-            sendbuf: ``count`` elements; at the root also ``MPI.IN_PLACE``.
-            recvbuf: ``count`` elements at the root; ignored elsewhere.
-            op, root: Equal on all ranks.
-            algorithm, segment, timeout: See the class.
+            sendbuf: ``count`` elements; at the root also ``MPI.IN_PLACE``, when recvbuf holds its contribution.
+            recvbuf: ``count`` elements of the same type at the root; ignored elsewhere.
+            op: Operator, as in `Allreduce`.
+            root: Rank that gets the result, equal on all ranks.
+            algorithm: Name from ``hpcoll.algorithms(...)``, or ``"native"``; None: chosen per call.
+            segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
+            stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
+            timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
         """
         context = self._context
         if timeout is not None:
@@ -70,12 +85,16 @@ class BlockingReductions(WithContext):
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
     ) -> None:  # fmt: skip
-        """Combine every rank's sendbuf and give block ``r`` of the result to rank ``r``.
+        """Combine every rank's sendbuf and give block ``r`` of the result to rank ``r``; errors as in `Allreduce`.
 
         Args:
-            sendbuf: ``nranks * count`` elements; with ``MPI.IN_PLACE`` recvbuf holds them and gets the result at its start.
-            recvbuf: ``count`` elements.
-            op, algorithm, segment, timeout: As in `Allreduce`.
+            sendbuf: ``nranks * count`` elements. With ``MPI.IN_PLACE`` recvbuf holds them, and gets the result at its start.
+            recvbuf: ``count`` elements of the same type.
+            op: Operator, as in `Allreduce`.
+            algorithm: Name from ``hpcoll.algorithms(...)``, or ``"native"``; None: chosen per call.
+            segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
+            stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
+            timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
         """
         context = self._context
         if timeout is not None:
@@ -89,7 +108,18 @@ class BlockingReductions(WithContext):
         self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Op = MPI.SUM,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
     ) -> None:  # fmt: skip
-        """`Reduce_scatter_block` with blocks of ``recvcounts[r]`` elements, equal on all ranks; None: each rank's recvbuf tells its own."""
+        """Combine every rank's sendbuf and give block ``r`` of the result, of a size of its own, to rank ``r``; errors as in `Allreduce`.
+
+        Args:
+            sendbuf: ``sum(recvcounts)`` elements. With ``MPI.IN_PLACE`` recvbuf holds them, and gets the result at its start.
+            recvbuf: ``recvcounts[rank]`` elements of the same type.
+            recvcounts: Elements of each rank's block, equal on all ranks; None: every rank tells the size of its recvbuf.
+            op: Operator, as in `Allreduce`.
+            algorithm: Name from ``hpcoll.algorithms(...)``, or ``"native"``; None: chosen per call.
+            segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
+            stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
+            timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+        """
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context)
@@ -109,7 +139,17 @@ class BlockingReductions(WithContext):
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
     ) -> None:  # fmt: skip
-        """Combine the sendbufs of ranks ``0 .. r`` for rank ``r``; arguments as in `Allreduce`."""
+        """Combine the sendbufs of ranks ``0`` to ``r`` for rank ``r``; errors as in `Allreduce`.
+
+        Args:
+            sendbuf: ``count`` elements, or ``MPI.IN_PLACE`` when recvbuf holds the contribution.
+            recvbuf: ``count`` elements of the same type.
+            op: Operator, as in `Allreduce`.
+            algorithm: Name from ``hpcoll.algorithms(...)``, or ``"native"``; None: chosen per call.
+            segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
+            stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
+            timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+        """
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context)
@@ -122,7 +162,17 @@ class BlockingReductions(WithContext):
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
     ) -> None:  # fmt: skip
-        """Combine the sendbufs of ranks ``0 .. r-1`` for rank ``r``; rank 0's recvbuf is left as it is. Arguments as in `Allreduce`."""
+        """Combine the sendbufs of ranks ``0`` to ``r - 1`` for rank ``r``; errors as in `Allreduce`.
+
+        Args:
+            sendbuf: ``count`` elements, or ``MPI.IN_PLACE`` when recvbuf holds the contribution.
+            recvbuf: ``count`` elements of the same type; that of rank 0 stays as it is.
+            op: Operator, as in `Allreduce`.
+            algorithm: Name from ``hpcoll.algorithms(...)``, or ``"native"``; None: chosen per call.
+            segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
+            stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
+            timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+        """
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context)

@@ -1,4 +1,4 @@
-"""The blocking upper-case collectives that combine nothing, with mpi4py's signatures: as `hpcoll.comm.blocking`."""
+"""The blocking upper-case collectives that move data, and Barrier, with mpi4py's signatures: as `hpcoll.comm.blocking`."""
 
 from typing import Any
 
@@ -13,10 +13,16 @@ _IN_PLACE = MPI.IN_PLACE
 
 
 class BlockingMoves(WithContext):
-    """An intracommunicator whose blocking collectives that move data, and whose barriers, run on hpcoll."""
+    """An intracommunicator whose barriers, and blocking collectives that move data, run on hpcoll."""
 
     def Barrier(self, *, algorithm: Name = None, segment: Nbytes = None, timeout: Time = None) -> None:
-        """Return when every rank has called it."""
+        """Return when every rank has called it; errors as in `Allreduce`.
+
+        Args:
+            algorithm: Name from ``hpcoll.algorithms(...)``, or ``"native"``; None: chosen per call.
+            segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
+            timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+        """
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context)
@@ -28,12 +34,15 @@ class BlockingMoves(WithContext):
     def Bcast(
         self, buf: Any, root: int = 0, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
     ) -> None:
-        """Copy the root's buffer to all ranks.
+        """Copy the root's buffer to all ranks; errors as in `Allreduce`.
 
         Args:
-            buf: Equally many bytes on all ranks; may be read-only at the root.
-            root: Equal on all ranks.
-            algorithm, segment, timeout: See the class.
+            buf: Equally many bytes on all ranks: read at the root, where it may be read-only, and written elsewhere.
+            root: Rank whose buffer is copied, equal on all ranks.
+            algorithm: Name from ``hpcoll.algorithms(...)``, or ``"native"``; None: chosen per call.
+            segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
+            stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
+            timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
         """
         context = self._context
         if timeout is not None:
@@ -46,12 +55,15 @@ class BlockingMoves(WithContext):
     def Allgather(
         self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
     ) -> None:
-        """Give every rank the blocks of all.
+        """Give every rank the blocks of all ranks; errors as in `Allreduce`.
 
         Args:
             sendbuf: One block, or ``MPI.IN_PLACE`` when it already lies in its place in recvbuf.
-            recvbuf: ``nranks`` blocks.
-            algorithm, segment, timeout: See the class.
+            recvbuf: ``nranks`` blocks of equally many bytes, ordered by rank.
+            algorithm: Name from ``hpcoll.algorithms(...)``, or ``"native"``; None: chosen per call.
+            segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
+            stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
+            timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
         """
         context = self._context
         if timeout is not None:
@@ -64,7 +76,16 @@ class BlockingMoves(WithContext):
     def Allgatherv(
         self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
     ) -> None:
-        """`Allgather` of blocks that differ in size: recvbuf is ``[array, counts, displs, type]``, equal counts on all ranks."""
+        """Give every rank the blocks of all ranks, each of a size of its own; errors as in `Allreduce`.
+
+        Args:
+            sendbuf: One block, or ``MPI.IN_PLACE`` when it already lies in its place in recvbuf.
+            recvbuf: ``[array, counts, displs, type]``: elements and displacement of each rank's block; counts are equal on all ranks.
+            algorithm: Name from ``hpcoll.algorithms(...)``, or ``"native"``; None: chosen per call.
+            segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
+            stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
+            timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+        """
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context)
@@ -77,12 +98,16 @@ class BlockingMoves(WithContext):
         self, sendbuf: Any, recvbuf: Any, root: int = 0,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
     ) -> None:  # fmt: skip
-        """Give the root the blocks of all.
+        """Give the root the blocks of all ranks; errors as in `Allreduce`.
 
         Args:
-            sendbuf: One block; at the root also ``MPI.IN_PLACE``.
-            recvbuf: ``nranks`` blocks at the root; ignored elsewhere.
-            root, algorithm, segment, timeout: As in `Bcast`.
+            sendbuf: One block; at the root also ``MPI.IN_PLACE``, when it already lies in its place in recvbuf.
+            recvbuf: ``nranks`` blocks of equally many bytes at the root; ignored elsewhere.
+            root: Rank that gets the blocks, equal on all ranks.
+            algorithm: Name from ``hpcoll.algorithms(...)``, or ``"native"``; None: chosen per call.
+            segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
+            stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
+            timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
         """
         context = self._context
         if timeout is not None:
@@ -97,7 +122,17 @@ class BlockingMoves(WithContext):
         self, sendbuf: Any, recvbuf: Any, root: int = 0,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
     ) -> None:  # fmt: skip
-        """`Gather` of blocks that differ in size; counts and displacements are the root's."""
+        """Give the root the blocks of all ranks, each of a size of its own; errors as in `Allreduce`.
+
+        Args:
+            sendbuf: One block; at the root also ``MPI.IN_PLACE``, when it already lies in its place in recvbuf.
+            recvbuf: ``[array, counts, displs, type]`` at the root: elements and displacement of each rank's block; ignored elsewhere.
+            root: Rank that gets the blocks, equal on all ranks.
+            algorithm: Name from ``hpcoll.algorithms(...)``, or ``"native"``; None: chosen per call.
+            segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
+            stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
+            timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+        """
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context)
@@ -110,12 +145,16 @@ class BlockingMoves(WithContext):
         self, sendbuf: Any, recvbuf: Any, root: int = 0,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
     ) -> None:  # fmt: skip
-        """Give block ``r`` of the root's sendbuf to rank ``r``.
+        """Give block ``r`` of the root's sendbuf to rank ``r``; errors as in `Allreduce`.
 
         Args:
-            sendbuf: ``nranks`` blocks at the root; ignored elsewhere.
-            recvbuf: One block; at the root also ``MPI.IN_PLACE``.
-            root, algorithm, segment, timeout: As in `Bcast`.
+            sendbuf: ``nranks`` blocks of equally many bytes at the root; ignored elsewhere.
+            recvbuf: One block; at the root also ``MPI.IN_PLACE``, when its block may stay where it is.
+            root: Rank that has the blocks, equal on all ranks.
+            algorithm: Name from ``hpcoll.algorithms(...)``, or ``"native"``; None: chosen per call.
+            segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
+            stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
+            timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
         """
         context = self._context
         if timeout is not None:
@@ -132,7 +171,17 @@ class BlockingMoves(WithContext):
         self, sendbuf: Any, recvbuf: Any, root: int = 0,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
     ) -> None:  # fmt: skip
-        """`Scatter` of blocks that differ in size; counts and displacements are the root's."""
+        """Give block ``r`` of the root's sendbuf, of a size of its own, to rank ``r``; errors as in `Allreduce`.
+
+        Args:
+            sendbuf: ``[array, counts, displs, type]`` at the root: elements and displacement of each rank's block; ignored elsewhere.
+            recvbuf: One block; at the root also ``MPI.IN_PLACE``, when its block may stay where it is.
+            root: Rank that has the blocks, equal on all ranks.
+            algorithm: Name from ``hpcoll.algorithms(...)``, or ``"native"``; None: chosen per call.
+            segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
+            stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
+            timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+        """
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context)
@@ -144,12 +193,15 @@ class BlockingMoves(WithContext):
     def Alltoall(
         self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
     ) -> None:
-        """Give block ``j`` of rank ``i``'s sendbuf to rank ``j`` as block ``i``.
+        """Give block ``j`` of rank ``i``'s sendbuf to rank ``j``, as block ``i`` of its recvbuf; errors as in `Allreduce`.
 
         Args:
             sendbuf: ``nranks`` blocks, or ``MPI.IN_PLACE`` when recvbuf holds them.
-            recvbuf: ``nranks`` blocks.
-            algorithm, segment, timeout: See the class.
+            recvbuf: ``nranks`` blocks of equally many bytes.
+            algorithm: Name from ``hpcoll.algorithms(...)``, or ``"native"``; None: chosen per call.
+            segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
+            stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
+            timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
         """
         context = self._context
         if timeout is not None:
@@ -162,7 +214,17 @@ class BlockingMoves(WithContext):
     def Alltoallv(
         self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
     ) -> None:
-        """`Alltoall` of blocks that differ in size; each rank gives its own counts and displacements."""
+        """Give block ``j`` of rank ``i``'s sendbuf to rank ``j``, with sizes of their own; errors as in `Allreduce`.
+
+        Args:
+            sendbuf: ``[array, counts, displs, type]``: elements and displacement of the block for each rank, or ``MPI.IN_PLACE``
+                when recvbuf holds them.
+            recvbuf: ``[array, counts, displs, type]``, likewise, of the block from each rank.
+            algorithm: Name from ``hpcoll.algorithms(...)``, or ``"native"``; None: chosen per call.
+            segment: Bytes per segment, or text such as ``"256K"``; None: chosen per call.
+            stream: CUDA stream that orders the work on GPU arrays, or its handle; None: each array's own.
+            timeout: Seconds, or text such as ``"5m"``; None: what ``HPCOLL_TIMEOUT`` says.
+        """
         context = self._context
         if timeout is not None:
             timeout = limit_of(timeout, context)

@@ -19,8 +19,7 @@ from hpcoll.comm.context import symmetric_memory
 from hpcoll.comm.context.attach import context_of, renewed
 from hpcoll.comm.context.context import Context
 from hpcoll.comm.context.symmetric_memory import ArrayForm
-from hpcoll.comm.nonblocking import NonBlocking
-from hpcoll.comm.persistent import PersistentCollectives
+from hpcoll.comm.nonblocking import NonBlocking, PersistentCollectives
 from hpcoll.comm.pickling import is_constant, name_of, restored
 from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.point_to_point import Messages, Neighbours

@@ -1,123 +1,196 @@
-"""The non-blocking upper-case collectives with mpi4py's signatures."""
+"""The non-blocking and the persistent upper-case collectives with mpi4py's signatures.
 
+Their docstrings are those of the blocking methods, with another first sentence and a request that is returned.
+"""
+
+from collections.abc import Callable
+from inspect import Parameter, cleandoc, signature
 from typing import Any
 
 from mpi4py import MPI
 
+from hpcoll.comm.arguments.methods import METHODS
 from hpcoll.comm.arguments.timeout import Time
-from hpcoll.comm.blocking import Name, Nbytes, Op
+from hpcoll.comm.blocking import BlockingReductions, Name, Nbytes, Op
+from hpcoll.comm.blocking_moves import BlockingMoves
 from hpcoll.comm.context.attach import WithContext
-from hpcoll.comm.context.start import issue
+from hpcoll.comm.context.start import issue, make_persistent
 
 
 class NonBlocking(WithContext):
     """An intracommunicator whose collectives may be in flight while the program goes on.
 
-    Arguments and errors are those of the blocking method of the name; the buffers belong to the collective until its request says that
-    it is done. Requests are `requests.Request`, or the MPI library's own: where ``native`` runs, and for what has ended at once. All ranks
-    must issue the calls of a communicator in the same order, as MPI demands.
+    All ranks must issue the calls of a communicator in the same order, as MPI demands.
     """
 
     def Iallreduce(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
     ) -> MPI.Request:  # fmt: skip
-        """`Blocking.Allreduce` in flight."""
+        """Begin `Allreduce`."""
         return issue(self, "Allreduce", (sendbuf, recvbuf, op), algorithm, segment, stream, timeout)
 
     def Ireduce(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM, root: int = 0,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
     ) -> MPI.Request:  # fmt: skip
-        """`Blocking.Reduce` in flight."""
+        """Begin `Reduce`."""
         return issue(self, "Reduce", (sendbuf, recvbuf, op, root), algorithm, segment, stream, timeout)
 
     def Ireduce_scatter_block(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
     ) -> MPI.Request:  # fmt: skip
-        """`Blocking.Reduce_scatter_block` in flight."""
+        """Begin `Reduce_scatter_block`."""
         return issue(self, "Reduce_scatter_block", (sendbuf, recvbuf, op), algorithm, segment, stream, timeout)
 
     def Ireduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: Op = MPI.SUM,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
     ) -> MPI.Request:  # fmt: skip
-        """`Blocking.Reduce_scatter` in flight."""
+        """Begin `Reduce_scatter`."""
         return issue(self, "Reduce_scatter", (sendbuf, recvbuf, recvcounts, op), algorithm, segment, stream, timeout)
 
     def Iscan(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
     ) -> MPI.Request:  # fmt: skip
-        """`Blocking.Scan` in flight."""
+        """Begin `Scan`."""
         return issue(self, "Scan", (sendbuf, recvbuf, op), algorithm, segment, stream, timeout)
 
     def Iexscan(
         self, sendbuf: Any, recvbuf: Any, op: Op = MPI.SUM,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
     ) -> MPI.Request:  # fmt: skip
-        """`Blocking.Exscan` in flight."""
+        """Begin `Exscan`."""
         return issue(self, "Exscan", (sendbuf, recvbuf, op), algorithm, segment, stream, timeout)
 
     def Ibarrier(self, *, algorithm: Name = None, segment: Nbytes = None, timeout: Time = None) -> MPI.Request:
-        """`Blocking.Barrier` in flight."""
+        """Begin `Barrier`."""
         return issue(self, "Barrier", (), algorithm, segment, None, timeout)
 
     def Ibcast(
         self, buf: Any, root: int = 0, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
     ) -> MPI.Request:
-        """`Blocking.Bcast` in flight."""
+        """Begin `Bcast`."""
         return issue(self, "Bcast", (buf, root), algorithm, segment, stream, timeout)
 
     def Iallgather(
         self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
     ) -> MPI.Request:
-        """`Blocking.Allgather` in flight."""
+        """Begin `Allgather`."""
         return issue(self, "Allgather", (sendbuf, recvbuf), algorithm, segment, stream, timeout)
 
     def Iallgatherv(
         self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
     ) -> MPI.Request:
-        """`Blocking.Allgatherv` in flight."""
+        """Begin `Allgatherv`."""
         return issue(self, "Allgatherv", (sendbuf, recvbuf), algorithm, segment, stream, timeout)
 
     def Igather(
         self, sendbuf: Any, recvbuf: Any, root: int = 0,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
     ) -> MPI.Request:  # fmt: skip
-        """`Blocking.Gather` in flight."""
+        """Begin `Gather`."""
         return issue(self, "Gather", (sendbuf, recvbuf, root), algorithm, segment, stream, timeout)
 
     def Igatherv(
         self, sendbuf: Any, recvbuf: Any, root: int = 0,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
     ) -> MPI.Request:  # fmt: skip
-        """`Blocking.Gatherv` in flight."""
+        """Begin `Gatherv`."""
         return issue(self, "Gatherv", (sendbuf, recvbuf, root), algorithm, segment, stream, timeout)
 
     def Iscatter(
         self, sendbuf: Any, recvbuf: Any, root: int = 0,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
     ) -> MPI.Request:  # fmt: skip
-        """`Blocking.Scatter` in flight."""
+        """Begin `Scatter`."""
         return issue(self, "Scatter", (sendbuf, recvbuf, root), algorithm, segment, stream, timeout)
 
     def Iscatterv(
         self, sendbuf: Any, recvbuf: Any, root: int = 0,
         *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None,
     ) -> MPI.Request:  # fmt: skip
-        """`Blocking.Scatterv` in flight."""
+        """Begin `Scatterv`."""
         return issue(self, "Scatterv", (sendbuf, recvbuf, root), algorithm, segment, stream, timeout)
 
     def Ialltoall(
         self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
     ) -> MPI.Request:
-        """`Blocking.Alltoall` in flight."""
+        """Begin `Alltoall`."""
         return issue(self, "Alltoall", (sendbuf, recvbuf), algorithm, segment, stream, timeout)
 
     def Ialltoallv(
         self, sendbuf: Any, recvbuf: Any, *, algorithm: Name = None, segment: Nbytes = None, stream: Any = None, timeout: Time = None
     ) -> MPI.Request:
-        """`Blocking.Alltoallv` in flight."""
+        """Begin `Alltoallv`."""
         return issue(self, "Alltoallv", (sendbuf, recvbuf), algorithm, segment, stream, timeout)
+
+
+_BEGIN = """Begin `{0}`, and return while it is in flight.
+
+{1}
+
+Returns:
+    A `hpcoll.comm.requests.request.Request`, or the MPI library's own where ``native`` runs or the call has ended at once. The
+        buffers belong to the call until the request is done. Its `Wait` and `Test` raise the errors of the transport.
+"""
+_PLAN = """Plan `{0}` once, and return a request that runs it again and again; collective.
+
+{1}
+
+Returns:
+    A `hpcoll.comm.requests.persistent_request.PersistentRequest`, or the MPI library's own where ``native`` runs. `Start` and
+        `Wait` run the call, and raise the errors of the transport. The buffers belong to it in between.
+"""
+
+
+def _persistent(blocking: Callable[..., None]) -> Callable[..., MPI.Prequest]:
+    """Return the method that plans a blocking one, with ``info`` behind its positional arguments as in mpi4py."""
+    name, given = blocking.__name__, signature(blocking)
+    info = Parameter("info", Parameter.POSITIONAL_OR_KEYWORD, default=MPI.INFO_NULL, annotation=MPI.Info)
+    parameters, at = [*given.parameters.values()], 1 + len(METHODS[name].arguments)
+    with_info = given.replace(parameters=[*parameters[:at], info, *parameters[at:]], return_annotation=MPI.Prequest)
+
+    def plan(*arguments: Any, **keywords: Any) -> MPI.Prequest:
+        bound = with_info.bind(*arguments, **keywords)
+        bound.apply_defaults()
+        comm, *arguments, _ = bound.args  # type: ignore[assignment]
+        return make_persistent(comm._context, name, tuple(arguments), **{"stream": None} | bound.kwargs)
+
+    named: Any = plan
+    named.__name__, named.__qualname__ = f"{name}_init", f"PersistentCollectives.{name}_init"
+    named.__doc__ = _text(_PLAN, blocking).replace("    algorithm:", "    info: Ignored.\n    algorithm:", 1)
+    named.__signature__ = with_info
+    return plan
+
+
+def _text(form: str, blocking: Callable[..., None]) -> str:
+    return form.format(blocking.__name__, cleandoc(blocking.__doc__ or ""))
+
+
+class PersistentCollectives(WithContext):
+    """An intracommunicator whose collectives can be planned once: ``Start()`` and ``Wait()`` of the requests run them."""
+
+    Allreduce_init = _persistent(BlockingReductions.Allreduce)
+    Reduce_init = _persistent(BlockingReductions.Reduce)
+    Reduce_scatter_block_init = _persistent(BlockingReductions.Reduce_scatter_block)
+    Reduce_scatter_init = _persistent(BlockingReductions.Reduce_scatter)
+    Scan_init = _persistent(BlockingReductions.Scan)
+    Exscan_init = _persistent(BlockingReductions.Exscan)
+    Barrier_init = _persistent(BlockingMoves.Barrier)
+    Bcast_init = _persistent(BlockingMoves.Bcast)
+    Allgather_init = _persistent(BlockingMoves.Allgather)
+    Allgatherv_init = _persistent(BlockingMoves.Allgatherv)
+    Gather_init = _persistent(BlockingMoves.Gather)
+    Gatherv_init = _persistent(BlockingMoves.Gatherv)
+    Scatter_init = _persistent(BlockingMoves.Scatter)
+    Scatterv_init = _persistent(BlockingMoves.Scatterv)
+    Alltoall_init = _persistent(BlockingMoves.Alltoall)
+    Alltoallv_init = _persistent(BlockingMoves.Alltoallv)
+
+
+for _name in METHODS:
+    _blocking = getattr(BlockingReductions, _name, None) or getattr(BlockingMoves, _name)
+    getattr(NonBlocking, f"I{_name.lower()}").__doc__ = _text(_BEGIN, _blocking)

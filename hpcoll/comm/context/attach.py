@@ -138,7 +138,9 @@ class _MadeOnce:
     Not `functools.cached_property`, which until Python 3.12 lets only one thread of the process make any.
     """
 
-    def __get__(self, comm: "WithContext", kind: type) -> Context:
+    def __get__(self, comm: "WithContext | None", kind: type) -> Any:
+        if comm is None:  # the class is looked at
+            return self
         attributes = vars(comm)
         with attributes.setdefault("_making", threading.Lock()):
             if "_context" not in attributes:
