@@ -108,7 +108,7 @@ def test_a_group_goes_with_its_last_communicator() -> None:
         comm.Free()
     assert group.comm != MPI.COMM_NULL, "parts of the last few are kept"
     attach._registry.free()
-    assert (group.comm, group in attach._registry._groups.values()) == (MPI.COMM_NULL, False)
+    assert (group.comm, group in attach._registry._teams.values()) == (MPI.COMM_NULL, False)
 
 
 def test_very_many_communicators_of_one_group(monkeypatch: pytest.MonkeyPatch) -> None:

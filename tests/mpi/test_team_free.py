@@ -29,7 +29,7 @@ def comm(monkeypatch: pytest.MonkeyPatch) -> hpcoll.Communicator:
     """Of ranks that have messages for each other, in an order in which there is no other."""
     monkeypatch.setenv("HPCOLL_SHM", "0")
     attach._registry.free()
-    monkeypatch.setattr(attach._registry, "_groups", {})  # one on which a call has failed serves for ever
+    monkeypatch.setattr(attach._registry, "_teams", {})  # one on which a call has failed serves for ever
     made = hpcoll.Communicator(reversed_ranks())
     made.Barrier()
     return made
