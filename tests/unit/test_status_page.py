@@ -15,9 +15,10 @@ import pytest
 mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
 
 from hpcoll.cli.inspect.ranks_here import look  # noqa: E402
-from hpcoll.comm.diagnosis import status_page  # noqa: E402
+from hpcoll.comm.diagnosis import report, status_page  # noqa: E402
 from hpcoll.comm.diagnosis.peer_state import Progress  # noqa: E402
-from hpcoll.comm.diagnosis.status_page import Observations, ProcessStatusPage  # noqa: E402
+from hpcoll.comm.diagnosis.report import Observations  # noqa: E402
+from hpcoll.comm.diagnosis.status_page import ProcessStatusPage  # noqa: E402
 from hpcoll.comm.status.blocked_call import BlockedCall, Status  # noqa: E402
 from hpcoll.comm.status.rank_status import RankStatus  # noqa: E402
 from hpcoll.runtime.telemetry.status_page import LINK, NBYTES, Identity, StatusPage, contents  # noqa: E402
@@ -109,7 +110,7 @@ class Peers:
 
 def test_what_a_rank_that_waits_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those that do not show it themselves, what they do and since when, by their ranks in the world; looked for once a second."""
-    monkeypatch.setattr(status_page, "PeerState", Peers)
+    monkeypatch.setattr(report, "PeerState", Peers)
     lanes = [SimpleNamespace(log=lane) for lane in range(2)]
     team = SimpleNamespace(world_ranks=[3, 5, 7])
     one = Observations(SimpleNamespace(team=team, message_contexts=lanes, every_message_context=lambda: lanes))  # type: ignore[arg-type]

@@ -23,10 +23,8 @@ from hpcoll.comm.context.planner import CallOptions, Prepared
 from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.plans.segmentation import ledger_nbytes
 from hpcoll.comm.requests.call_hooks import BeginningCall, hooks, other_thread
-from hpcoll.comm.requests.chained import chain
 from hpcoll.comm.requests.operation import collect, hurry
 from hpcoll.comm.requests.pending import PendingStarts, defer
-from hpcoll.comm.requests.persistent_request import PersistentRequest
 from hpcoll.comm.requests.progress_thread import can_be_helped
 from hpcoll.comm.requests.request import Make, Request, begin, is_eager, launch, start
 from hpcoll.comm.team.team import IN_FLIGHT
@@ -138,7 +136,11 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Call
             enter_native(context.planner, table, method, arguments, (send, recv), prepared._replace(plan=plan))
         plan.account.note(ledger_nbytes(call, context.nranks))
         request = _IN_MPI[method](context.resources.native, *theirs)
-        return request if make is None else chain(context.rank, f"I{method.lower()}", request, make)
+        if make is None:
+            return request
+        from hpcoll.comm.requests.chained import chain
+
+        return chain(context.rank, f"I{method.lower()}", request, make)
     with context.failure_scope(plan.named(call.count)):
         request, engine = start(context, prepared.context_pool.in_flight(turn), plan, call, make or Request.of, asked.limit_s)
     context.turn = (turn + 1) % IN_FLIGHT
@@ -239,6 +241,8 @@ def _made_persistent(
     except BaseException:
         planned.give_back()
         raise
+    from hpcoll.comm.requests.persistent_request import PersistentRequest
+
     request = PersistentRequest()
     with context.failure_scope(planned.plan.named(planned.call.count)):
         request._bind(context, *planned, limit_s)

@@ -1,4 +1,7 @@
-"""The hooks of diagnosis: failures of other ranks are raised before a call, a watchdog looks while it stalls, its failure is told."""
+"""The hooks of diagnosis: failures of other ranks are raised before a call, a watchdog looks while it stalls, its failure is told.
+
+A program in which no call waits long imports no more of diagnosis than this.
+"""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -8,11 +11,7 @@ from hpcoll.base.errors import CollectiveTimeout, HpcollError, PeerFailed
 from hpcoll.base.processes import GONE, HOW_GONE
 from hpcoll.comm.arguments.call import written
 from hpcoll.comm.arguments.methods import METHODS
-from hpcoll.comm.diagnosis.call_check import check_call, check_persistent
-from hpcoll.comm.diagnosis.flight_recorder import record_on_signal, write_record
-from hpcoll.comm.diagnosis.peer_state import PeerState
 from hpcoll.comm.diagnosis.status_page import STATUS_PAGE
-from hpcoll.comm.diagnosis.watchdog import Watchdog, broadcast_failure
 from hpcoll.comm.plans.signature import Signature
 from hpcoll.comm.requests.call_hooks import BeginningCall, CallHooks, CallOwner, StalledCall
 from hpcoll.comm.team.bootstrap import failure_detectors
@@ -38,17 +37,25 @@ class Diagnosis(CallHooks):
             _meet(on)
             return
         if call.planned:
+            from hpcoll.comm.diagnosis.call_check import check_persistent
+
             check_persistent(owner, call)
             return
         if on.aborted_by is not None:
+            from hpcoll.comm.diagnosis.watchdog import Watchdog
+
             place = 1 + call.turn if call.form == "in flight" else 0
             Watchdog(on, None, what=_in_words(owner, call), calls=on.message_contexts[place].log).raise_remote_failure()
         if on.config.check == EVERY_CALL and call.method and call.form == "blocking":
+            from hpcoll.comm.diagnosis.call_check import check_call
+
             check_call(owner, call)
 
     def stalls(self, call: StalledCall, *, held: bool = True) -> None:
         """Let the watchdog look at the call."""
         if isinstance(call.owner, CommunicatorCalls):
+            from hpcoll.comm.diagnosis.watchdog import Watchdog
+
             call.watchdog = call.watchdog or Watchdog(call.owner.resources, call)
             call.watchdog.look(held=held)
 
@@ -61,6 +68,8 @@ class Diagnosis(CallHooks):
         """Tell all ranks, and write the flight record; raise the error that all ranks raise, where a call of the program's stalled."""
         if not isinstance(owner, CommunicatorCalls):
             return
+        from hpcoll.comm.diagnosis.watchdog import Watchdog, broadcast_failure
+
         on = owner.resources
         if call is not None:
             if isinstance(error, HpcollError):
@@ -71,6 +80,8 @@ class Diagnosis(CallHooks):
         text = f"{type(error).__name__}: {str(error).removeprefix(f'rank {on.rank}: ')}"
         broadcast_failure(on, kind, f"rank {on.rank} gave up: {text}")
         if on.config.record is not None:
+            from hpcoll.comm.diagnosis.flight_recorder import write_record
+
             write_record(on.config.record, text)
         if isinstance(error, PeerFailed) and knows_failures():
             end_without_barrier()
@@ -84,6 +95,8 @@ def _meet(on: Resources) -> None:
 
         attend(on)
     if on.config.record is not None:
+        from hpcoll.comm.diagnosis.flight_recorder import record_on_signal
+
         record_on_signal(on.config.record)
 
 
@@ -98,6 +111,8 @@ def _in_words(owner: CommunicatorCalls, call: BeginningCall) -> str:
 
 def absent(ranks: Sequence[int]) -> tuple[int, str] | None:
     """Return one of some ranks of COMM_WORLD that is known to have ended, with its process and how; None where none is."""
+    from hpcoll.comm.diagnosis.peer_state import PeerState
+
     sought, seen = {rank for rank in ranks if rank >= 0}, set[int]()
     teams = {one.resources.team: one.resources for one in reversed(list(live_contexts))}  # of each, what its oldest communicator knows
     for on in teams.values():

@@ -1,7 +1,8 @@
 """Reports in words: what each rank of a communicator calls, what it does, and who waits for whom."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from hpcoll.analysis.wait_for_graph import shortened
 from hpcoll.base.processes import RUNNING
@@ -10,9 +11,12 @@ from hpcoll.comm.arguments.call import written
 from hpcoll.comm.diagnosis.peer_state import PeerState, since_1970
 from hpcoll.comm.plans.signature import differing
 from hpcoll.comm.status.blocked_call import BlockedCall
+from hpcoll.comm.team.resources import Resources
 from hpcoll.runtime.program import fields as f
 
 _MOST = 64  # ranks that are followed
+_OBSERVED_S = 1.0  # between two observations
+_MOST_OBSERVED = 8  # ranks that are observed
 _UNHEARD = "it is stopped, or in code that lets no thread of Python run"
 _THEN = {"is": "was", "has": "had"}
 
@@ -134,3 +138,42 @@ def difference_text(known: PeerState, nranks: int, number: int, title: str) -> s
 def _clock(seconds: float) -> str:
     """Time of day."""
     return time.strftime("%H:%M:%S", time.localtime(seconds))
+
+
+class Observations:
+    """The observations of a call that waits, for the status page: for which ranks it waits, and what these do.
+
+    Args:
+        on: Resources of its communicator.
+    """
+
+    def __init__(self, on: Resources) -> None:
+        self._on, self._next, self._seen = on, 0.0, dict[int, tuple[float, str]]()
+
+    def of(self, awaits: Sequence[int], doing: Callable[[int], str]) -> dict[str, Any]:
+        """Return the observations.
+
+        Args:
+            awaits: Ranks of the communicator for which the call waits now.
+            doing: Returns what a rank does, in words; empty where that is not known.
+        """
+        world = self._on.team.world_ranks
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _OBSERVED_S
+            seen = ((rank, doing(rank)) for rank in awaits[:_MOST_OBSERVED] if not self._shows_itself(rank))
+            self._seen = {world[rank]: (self._since(rank), text) for rank, text in seen if text}
+        return {"for": [world[rank] for rank in awaits], "sees": self._seen}
+
+    def _shows_itself(self, rank: int) -> bool:
+        """Say whether a rank's own page, or the state of its process, shows what it does."""
+        known = PeerState(self._on, self._on.message_contexts[0].log)
+        status = known.status(rank)
+        return bool(status.waits or status.left) or known.process_state(rank) not in (RUNNING, "")
+
+    def _since(self, rank: int) -> float:
+        """Return when a rank last ended a call on the communicator, in seconds since 1970; now, where it is in a blocking one."""
+        blocking, *others = (PeerState(self._on, one.log).progress(rank) for one in self._on.every_message_context())
+        if blocking is not None and blocking.begun > blocking.ended:
+            return time.time()
+        return max((one.when for one in (blocking, *others) if one is not None), default=0.0)

@@ -11,13 +11,12 @@ from hpcoll.base.errors import CollectiveTimeout, HpcollError, MismatchError, Pe
 from hpcoll.base.processes import GONE, HOW_GONE
 from hpcoll.comm.arguments.call import written
 from hpcoll.comm.diagnosis import report
+from hpcoll.comm.diagnosis.blocked_on import awaited
 from hpcoll.comm.diagnosis.peer_state import PeerState
-from hpcoll.comm.diagnosis.status_page import Observations
 from hpcoll.comm.diagnosis.wait_graph import BlockedRank, deadlock_text, find_deadlock
 from hpcoll.comm.plans.signature import NO_CALL, Signature
 from hpcoll.comm.requests.call_hooks import StalledCall
 from hpcoll.comm.status.blocked_call import BlockedCall
-from hpcoll.comm.status.blocked_on import awaited
 from hpcoll.comm.status.call_site import holds, in_words, place_of_caller
 from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.comm.team.resources import Resources
@@ -57,7 +56,7 @@ class Watchdog:
         self._next_look = self._next_deadlock = self._next_search = self._since
         self._warned, self._doubts, self._code, self._held = False, False, 0, True
         self._circle, self._circle_since = list[BlockedRank](), 0.0
-        self._observations = Observations(on)
+        self._observations = report.Observations(on)
 
     @property
     def _call(self) -> str:

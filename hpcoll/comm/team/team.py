@@ -11,7 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
 from itertools import count
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -22,7 +24,6 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.plans.plan import MAX_WINDOW, MessageContext
 from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.comm.team.channel import Channel
-from hpcoll.comm.team.shared_staging import SharedStaging
 from hpcoll.runtime.engine.wait_policy import wait_policy
 from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.program.route import in_words
@@ -37,6 +38,9 @@ from hpcoll.runtime.transports.window import whole_pages
 from hpcoll.selection.agreement import agree
 from hpcoll.selection.config import log
 from hpcoll.selection.topology import Process, find_topology, this_process
+
+if TYPE_CHECKING:
+    from hpcoll.comm.team.shared_staging import SharedStaging
 
 # By number and ranks of a team: duplicates on which all of COMM_WORLD wait at the end, where not all share memory. Never freed.
 FINALIZE_COMMS: dict[tuple[int, tuple[int, ...]], MPI.Intracomm] = {}
@@ -74,7 +78,6 @@ class Team:
         used: Their numbers, as bits.
         uses_mpi: Some of its messages are the MPI library's.
         failed: Messages of a call that failed may come at any time: it is never closed, and serves later communicators of its ranks.
-        turns: Message contexts of blocking calls on GPU arrays, where these need much staging memory.
         logs: Logs of its message contexts, by their index.
         channel: Channel by which ranks that share no memory ask each other.
         lock: Lock of the thread that makes something with the other ranks for all its communicators.
@@ -93,7 +96,6 @@ class Team:
         self._waiting: list[int] = []  # communicators that want to be `alone`
         self.channel = Channel()
         self.logs: WeakValueDictionary[int, CallLog] = WeakValueDictionary()
-        self.turns = SharedStaging()
         self.comm = duplicate(comm)
         self._comms = [self.comm]
         with revoking(self._comms):
@@ -114,6 +116,13 @@ class Team:
             log.info("messages of rank 0: %s", in_words(host_routes(self._stock[0].local_peers), peers, self.levels))
             if self.node.own_memory is not None:
                 log.info("long messages of ranks of a node: %s", self.node.own_memory)
+
+    @cached_property
+    def turns(self) -> "SharedStaging":
+        """Message contexts of blocking calls on GPU arrays, where these need much staging memory."""
+        from hpcoll.comm.team.shared_staging import SharedStaging
+
+        return SharedStaging()
 
     def _meet(self, *, may_part: bool) -> None:
         """Find out how these ranks exchange messages, and make the first message contexts; collective."""
@@ -202,7 +211,8 @@ class Team:
     def close(self) -> None:
         """Let go of shared memory, and send nothing more. All ranks call this, and nobody waits."""
         self._stock.clear()
-        self.turns.free()
+        if "turns" in vars(self):
+            self.turns.free()
         if not MPI.Is_finalized():
             self.channel.end()
             self.node.free()
