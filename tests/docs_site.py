@@ -1,12 +1,16 @@
 """Hooks of MkDocs (mkdocs.yml): what the site has beside the pages in docs/, and what no page of it may have.
 
 Pages from elsewhere in the checkout get a place on the site. Links are those of the checkout, so that pages can be read there too. The
-options of commands are read from their parsers. A page that loads anything from another host is a warning, which is an error here.
+options of commands are read from their parsers, and methods that are made as a module is loaded from their class. A page that loads
+anything from another host, and a public name that the reference does not have, are warnings, which are errors here.
 """
 
+import inspect
 import posixpath
 import re
 from argparse import Action, ArgumentParser
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import mpi4py
@@ -26,10 +30,11 @@ ELSEWHERE = {  # pages of the checkout, and where they are on the site
     "tests/cluster/README.md": "development/emulated_hosts.md",
 }
 LINK = re.compile(r"(\]\()([^)#:\s]+\.(?:md|svg))(#[^)]*)?\)")
-OPTIONS = re.compile(r"<!-- options: (\S+) -->")
+MARK = re.compile(r"<!-- (options|methods): (\S+) -->")
 LOADED = re.compile(r"<(?:script|img|iframe|source|link(?! rel=\"canonical\"))\b[^>]*\b(?:src|href)=\"?(https?:)?//[^>]*>")
 
 log = get_plugin_logger(__name__)
+mpi4py.rc.initialize = False  # hpcoll is imported, and no rank is started
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -49,7 +54,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         target = ELSEWHERE.get(named, named.removeprefix(DOCS))
         return f"{match[1]}{posixpath.relpath(target, posixpath.dirname(here) or '.')}{match[3] or ''})"
 
-    return OPTIONS.sub(lambda match: options_of(match[1]), LINK.sub(link, markdown))
+    tables = {"options": options_of, "methods": methods_of}
+    return MARK.sub(lambda match: tables[match[1]](match[2]), LINK.sub(link, markdown))
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
@@ -59,9 +65,39 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     return output
 
 
+def on_post_build(config: MkDocsConfig) -> None:
+    """Refuse a reference without some public name."""
+    pages = "".join(page.read_text() for page in Path(config.site_dir, "reference").glob("*.html"))
+    for name in sorted(public_names() - set(re.findall(r'id="(hpcoll\.[\w.]+)"', pages))):
+        log.warning("the reference lacks %s", name)
+
+
+def public_names() -> set[str]:
+    """Return the names in hpcoll, with the methods that its classes have of their own."""
+    import hpcoll
+
+    def names(name: str) -> Iterator[str]:
+        yield name
+        kinds = getattr(getattr(hpcoll, name), "__mro__", ())
+        base = next((kind for kind in kinds[1:] if kind.__name__ in hpcoll.__all__), object)  # whose methods are not told again
+        for kind in kinds:
+            if kind.__module__.startswith("hpcoll.") and kind not in base.__mro__:
+                yield from (f"{name}.{one}" for one, method in vars(kind).items() if one[0] != "_" and inspect.isroutine(method))
+
+    return {f"hpcoll.{one}" for name in hpcoll.__all__ for one in names(name)}
+
+
+def methods_of(paths: str) -> str:
+    """Return the methods of a public class that another one gets as its module is loaded, as a table."""
+    shown, path = paths.split("=")
+    module, _, name = path.rpartition(".")
+    methods = {one: method for one, method in vars(getattr(import_module(module), name)).items() if hasattr(method, "__wrapped__")}
+    rows = [f'| <a id="{shown}.{one}"></a>`{one}` | {inspect.getdoc(method)} |' for one, method in methods.items()]
+    return "\n".join(["| method | does |", "|---|---|", *rows])
+
+
 def options_of(name: str) -> str:
     """Return what a command takes, as a usage line and tables."""
-    mpi4py.rc.initialize = False  # some commands import MPI
     from hpcoll.base.disk_cache import folder
     from hpcoll.cli import _parser
 

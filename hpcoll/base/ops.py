@@ -92,8 +92,9 @@ def reduce_op(
     Raises:
         ArgumentError: ``function`` is not callable.
 
-    >>> reduce_op(lambda a, b: a if abs(a) > abs(b) else b, name="absmax")
-    <ReduceOp absmax>
+    Examples:
+        >>> reduce_op(lambda a, b: a if abs(a) > abs(b) else b, name="absmax")
+        <ReduceOp absmax>
     """
     if not callable(function):
         raise ArgumentError(f"reduce_op needs a function of two scalars, got {type(function).__name__}")

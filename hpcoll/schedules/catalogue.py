@@ -166,8 +166,9 @@ def algorithms_of_form(form: str) -> tuple[str, ...]:
     Raises:
         ArgumentError: no such collective.
 
-    >>> algorithms_of_form("alltoall"), algorithms_of_form("alltoallv")
-    (('pairwise', 'bruck', 'direct', 'hierarchical'), ('pairwise', 'direct'))
+    Examples:
+        >>> algorithms_of_form("alltoall"), algorithms_of_form("alltoallv")
+        (('pairwise', 'bruck', 'direct', 'hierarchical'), ('pairwise', 'direct'))
     """
     names = algorithms(_FORMS.get(form, form))
     return tuple(name for name in names if not (form.endswith("v") and CATALOGUE[f"{_FORMS[form]}/{name}"].uniform))
