@@ -17,6 +17,7 @@ All other arguments go to pytest: tests/run.sh mpi 3 openmpi -x -k ring
 """
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -112,7 +113,8 @@ def files(markers: str) -> tuple[str, ...]:
     """Where tests with these markers are: to import all others takes longer than the few that are wanted."""
     if markers != SMOKE:
         return ("tests/mpi",)
-    return tuple(sorted(str(file.relative_to(ROOT)) for file in ROOT.glob("tests/mpi/test_*.py") if "mark.smoke" in file.read_text()))
+    found = [file for file in ROOT.glob("tests/mpi/test_*.py") if re.search("mark.smoke|STARTS_JOBS", file.read_text())]
+    return tuple(sorted(str(file.relative_to(ROOT)) for file in found))
 
 
 def mpi(library: str, nranks: int, arguments: tuple[str, ...], where: tuple[str, ...] = ("tests/mpi",)) -> Stage:

@@ -7,11 +7,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pytest
+from mpi4py import MPI
 from mpi_run import OPEN_MPI, OPEN_MPI_ROOT, SEGMENTS
 
 LIMIT_S = 90  # most seconds of one job
 MESSAGES = {"HPCOLL_SHM": "0"}  # variables of a job whose ranks exchange messages, as between nodes
 _LAUNCHER = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPI_", "MPIR_", "HPCOLL_")  # what a job hands to its ranks
+
+STARTS_JOBS = [  # marks of a file whose tests do: they run once, where this job has a single rank
+    pytest.mark.mpi,
+    pytest.mark.smoke,
+    pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
+]
 
 HEAD = """
 import os, sys, threading, time

@@ -7,15 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
-from launching import MESSAGES, command, finished, spoken
-from mpi4py import MPI
+from launching import MESSAGES, STARTS_JOBS, command, finished, spoken
 from reference import SOON_S
 
-pytestmark = [
-    pytest.mark.mpi,
-    pytest.mark.smoke,
-    pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
-]
+pytestmark = STARTS_JOBS
 
 BEFORE = """
 def works(one):

@@ -7,15 +7,11 @@ import re
 import time
 
 import pytest
-from launching import LIMIT_S, MESSAGES, command, finished, spoken
+from launching import LIMIT_S, MESSAGES, STARTS_JOBS, command, finished, spoken
 from mpi4py import MPI
 from reference import SOON_S
 
-pytestmark = [
-    pytest.mark.mpi,
-    pytest.mark.smoke,
-    pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
-]
+pytestmark = STARTS_JOBS
 
 NRANKS = 4  # of which the last one leaves
 JOB = """

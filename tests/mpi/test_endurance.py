@@ -4,16 +4,11 @@ Each test starts a job of its own, so they run once: where this one has a single
 """
 
 import pytest
-from launching import MESSAGES, job
-from mpi4py import MPI
+from launching import MESSAGES, STARTS_JOBS, job
 from reference import SOON_S
 from test_rank_memory import OWN
 
-pytestmark = [
-    pytest.mark.mpi,
-    pytest.mark.smoke,
-    pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
-]
+pytestmark = STARTS_JOBS
 MOST_GROWTH_MB = 4
 MOST_DESCRIPTORS = 2  # more than before: the MPI library's
 FULL = pytest.mark.full

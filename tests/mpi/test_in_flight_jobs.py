@@ -6,14 +6,10 @@ Each test starts a job of its own, so they run once: where this one has a single
 from pathlib import Path
 
 import pytest
-from launching import job
+from launching import STARTS_JOBS, job
 from mpi4py import MPI
 
-pytestmark = [
-    pytest.mark.mpi,
-    pytest.mark.smoke,
-    pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
-]
+pytestmark = STARTS_JOBS
 
 IMPORTS = f"""
 sys.path.insert(0, {str(Path(__file__).parent)!r})

@@ -6,15 +6,9 @@ Each test starts a job of its own, so they run once: where this one has a single
 import re
 from pathlib import Path
 
-import pytest
-from launching import job
-from mpi4py import MPI
+from launching import STARTS_JOBS, job
 
-pytestmark = [
-    pytest.mark.mpi,
-    pytest.mark.smoke,
-    pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
-]
+pytestmark = STARTS_JOBS
 
 LOOK_S = 30  # most seconds until something is shown
 

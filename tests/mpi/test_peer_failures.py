@@ -9,15 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from launching import LIMIT_S, MESSAGES, command, finished, spoken
+from launching import LIMIT_S, MESSAGES, STARTS_JOBS, command, finished, spoken
 from mpi4py import MPI
 from reference import SOON_S
 
-pytestmark = [
-    pytest.mark.mpi,
-    pytest.mark.smoke,
-    pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
-]
+pytestmark = STARTS_JOBS
 
 NRANKS = 3
 CALLS = """

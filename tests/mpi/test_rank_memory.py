@@ -1,14 +1,8 @@
 """Memory that a rank has for itself, in jobs of two ranks of their own."""
 
-import pytest
-from launching import job
-from mpi4py import MPI
+from launching import STARTS_JOBS, job
 
-pytestmark = [
-    pytest.mark.mpi,
-    pytest.mark.smoke,
-    pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
-]
+pytestmark = STARTS_JOBS
 MOST_MB = 45  # 21 with Open MPI 5, 28 with MPICH 5; with LLVM they were 28 and 35, with Numba and its caches 70 and 77
 MOST_GROWTH_MB = 8  # 2 were measured
 

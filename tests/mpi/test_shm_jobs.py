@@ -12,14 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launching import LIMIT_S, MESSAGES, command, environment, finished, job
-from mpi4py import MPI
+from launching import LIMIT_S, MESSAGES, STARTS_JOBS, command, environment, finished, job
 
-pytestmark = [
-    pytest.mark.mpi,
-    pytest.mark.smoke,
-    pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
-]
+pytestmark = STARTS_JOBS
 
 NAMED_BY_MPI = ("sm_segment", "vader_segment", "mpich_shm", "ucx_shm", "psm", "sem.", "cma_shm")
 

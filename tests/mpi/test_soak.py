@@ -5,15 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import MESSAGES, finished, launch
+from launching import MESSAGES, STARTS_JOBS, finished, launch
 from mpi4py import MPI
 from reference import SOON_S
 
-pytestmark = [
-    pytest.mark.mpi,
-    pytest.mark.smoke,
-    pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
-]
+pytestmark = STARTS_JOBS
 
 KILLED_S, LONG_S = 60, 100  # of the second for each of six soaks in the long run
 NOTED_MS = 1000  # until a rank knows, as a rule: other programs may use the cores

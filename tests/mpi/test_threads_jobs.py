@@ -4,14 +4,9 @@ Each test starts a job of its own, in which nothing is known yet.
 """
 
 import pytest
-from launching import command, finished
-from mpi4py import MPI
+from launching import STARTS_JOBS, command, finished
 
-pytestmark = [
-    pytest.mark.mpi,
-    pytest.mark.smoke,
-    pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
-]
+pytestmark = STARTS_JOBS
 
 FIRST = """
 import threading

@@ -7,16 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
-from launching import MESSAGES, finished, launch
+from launching import MESSAGES, STARTS_JOBS, finished, launch
 from mpi4py import MPI
 from reference import SOON_S
 from test_peer_failures import job
 
-pytestmark = [
-    pytest.mark.mpi,
-    pytest.mark.smoke,
-    pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
-]
+pytestmark = STARTS_JOBS
 ULFM = pytest.mark.skipif(MPI.ERR_PROC_FAILED == MPI.ERR_REVOKED, reason="the MPI library knows no failures of ranks")
 
 

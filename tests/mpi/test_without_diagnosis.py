@@ -1,0 +1,47 @@
+"""Diagnosis hangs on one line of the package: with that taken out calls run all the same."""
+
+import shutil
+from pathlib import Path
+
+from launching import STARTS_JOBS, job
+
+import hpcoll
+import hpcoll.kernels
+
+pytestmark = STARTS_JOBS
+LINE = "install(Diagnosis())"
+CALLS = f"""
+sys.path.append({str(Path(__file__).parent)!r})
+from forms import every, issue, prepare
+from reference import agreed
+from hpcoll.comm.requests.call_hooks import hooks
+wrong = []
+for count in (3, 20_000):
+    cases = every(comm, count, roots=[1])
+    for case in cases:
+        getattr(comm, case.method)(*case.arguments)
+    wrong += [case for case in cases if not case.good()]
+    for turn, start in enumerate((issue, prepare)):
+        for case in cases:
+            case.fill(turn)
+        requests = [start(comm, case) for case in cases]
+        for request in requests if start is prepare else ():
+            request.Start()
+        MPI.Request.Waitall(requests)
+        wrong += [case for case in cases if not case.good()]
+say(hpcoll.__file__, type(hooks()).__name__, agreed(wrong))
+"""
+
+
+def test_collectives_without_diagnosis(tmp_path: Path) -> None:
+    """Blocking, in flight and persistent ones, of a copy of the package on two ranks."""
+    package = tmp_path / "hpcoll"
+    shutil.copytree(Path(hpcoll.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "kernels"))
+    (package / "kernels").symlink_to(Path(hpcoll.kernels.__file__).parent)
+    attach = package / "comm" / "context" / "attach.py"
+    lines = attach.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if not line.startswith(LINE)]
+    assert len(kept) == len(lines) - 1
+    attach.write_text("".join(kept))
+    said, errors = job(2, CALLS, PYTHONPATH=str(tmp_path))
+    assert said == dict.fromkeys(range(2), f"{package}/__init__.py CallHooks []\n"), errors
