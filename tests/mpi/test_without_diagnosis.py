@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from launching import STARTS_JOBS, job
+from launching import HEAD, STARTS_JOBS, command, finished, spoken
 
 import hpcoll
 import hpcoll.kernels
@@ -43,5 +43,5 @@ def test_collectives_without_diagnosis(tmp_path: Path) -> None:
     kept = [line for line in lines if not line.startswith(LINE)]
     assert len(kept) == len(lines) - 1
     attach.write_text("".join(kept))
-    said, errors = job(2, CALLS, PYTHONPATH=str(tmp_path))
-    assert said == dict.fromkeys(range(2), f"{package}/__init__.py CallHooks []\n"), errors
+    done = finished(command(2, CALLS, head=f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n{HEAD}"), {})
+    assert spoken(2, done.stdout) == dict.fromkeys(range(2), [f"{package}/__init__.py CallHooks []"]), done.stderr
