@@ -1,12 +1,12 @@
-"""Whole jobs with collectives in flight: ends of the interpreter and of MPI, and MPI libraries that one thread may call.
+"""Whole jobs with collectives in flight and with threads: ends of the interpreter and of MPI, and first communicators.
 
-Each test starts a job of its own, so they run once: where this one has a single rank.
+Each test starts a job of its own.
 """
 
 from pathlib import Path
 
 import pytest
-from launching import STARTS_JOBS, job
+from launching import STARTS_JOBS, command, finished, job
 from mpi4py import MPI
 
 pytestmark = STARTS_JOBS
@@ -122,3 +122,32 @@ def test_one_thread_may_call_mpi(level: str) -> None:
     wanted = "".join(f"{count} wrong []\n" for count in (3, 3000, 100_000)) + f"level {number} helped False\n"
     assert said == dict.fromkeys(range(2), wanted)
     assert len([line for line in complaints(errors) if "MPI was initialised without MPI_THREAD_MULTIPLE" in line]) == 2
+
+
+FIRST = """
+import threading
+import numpy as np
+from mpi4py import MPI
+import hpcoll
+world, wrong = MPI.COMM_WORLD, []
+raws = [world.Dup() for _ in range(4)]
+def work(raw):
+    for turn in range(4):
+        comm, total = hpcoll.Communicator(raw.Dup()), np.zeros(3)
+        comm.Allreduce(np.ones(3), total)
+        wrong.extend([] if (total == comm.size).all() else [turn])
+        comm.Allreduce_init(np.ones(3), total).Free()
+        comm.Free()
+threads = [threading.Thread(target=work, args=(raw,)) for raw in raws]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print("rank", world.rank, "wrong", wrong, flush=True)
+"""
+
+
+@pytest.mark.parametrize("ranks_of_node", [pytest.param(4, marks=pytest.mark.full), 2])
+def test_first_communicators(ranks_of_node: int) -> None:
+    """On a node, and on two: all are made, and the job ends."""
+    done = finished(command(4, FIRST, head=""), {"HPCOLL_SHM_RANKS": str(ranks_of_node)})
+    assert sorted(done.stdout.splitlines()) == [f"rank {rank} wrong []" for rank in range(4)], done.stdout + done.stderr[-2000:]
+    assert done.returncode == 0

@@ -1,10 +1,14 @@
-"""Calls to the driver, and to what stands for it, that several tests make."""
+"""Calls to the driver and to what stands for it, objects that export its memory, and calls on mirrors of its arrays."""
 
 import ctypes
+from typing import Any
 
+import mpi4py
+import numpy as np
 from cuda_double import Double
 
 from hpcoll.runtime.gpu import cuda
+from hpcoll.runtime.gpu.arrays import DeviceArray, device_array
 from hpcoll.runtime.gpu.cuda import Driver
 
 N = 1000  # bytes or elements
@@ -49,3 +53,42 @@ def launch(double: Double, entry: str, *values: int | float, block: int = 32) ->
     code = double.library.cuLaunchKernel(driver().function(ptx(entry), entry), 1, 1, 1, block, 1, 1, 0, stream, parameters, None)
     double.finish(stream)
     return int(code)
+
+
+class Cai:
+    """Exports any memory through the CUDA array interface only."""
+
+    def __init__(self, pointer: int, shape: tuple[int, ...], typestr: str = "<f4", **changes: Any) -> None:
+        self.__cuda_array_interface__ = {"shape": shape, "typestr": typestr, "data": (pointer, False), "version": 3} | changes
+
+
+def on_gpu(buffer: Any, stream: int | None = None) -> DeviceArray:
+    array = device_array(buffer, stream)
+    assert array is not None
+    return array
+
+
+mpi4py.rc.initialize = False
+from mpi4py import MPI  # noqa: E402
+
+from hpcoll.comm.arguments.host_mirror import mirrored  # noqa: E402
+
+OP = MPI.SUM
+
+
+def both(method: str, arguments: tuple[Any, ...], stream: Any = None, rank: int = 0) -> tuple[tuple[Any, ...], Any]:
+    found = mirrored(method, arguments, stream, rank)
+    assert found is not None
+    return found
+
+
+def arrays(double: Double) -> tuple[Any, Any]:
+    return double.Array(6).fill(np.arange(6)), double.Array(6).fill(-1)
+
+
+def copies(double: Double) -> int:
+    return double.calls["cuMemcpyAsync"]
+
+
+def address(array: Any) -> int:
+    return int(array.ctypes.data)

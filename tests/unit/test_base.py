@@ -1,8 +1,12 @@
-"""The ground floor and partition: every error's text, and every example in a docstring that needs no MPI."""
+"""The ground floor and partition: errors' texts, examples of docstrings, printable names, operators told apart by what they do."""
 
 import doctest
 import importlib
+import logging
+import os
 import pickle
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -16,10 +20,11 @@ import hpcoll
 from hpcoll.base import ops
 from hpcoll.base.dtypes import KINDS, check_op, is_bfloat16, is_extended, kind, working_dtype
 from hpcoll.base.errors import ArgumentError, HpcollError, KernelError, ScheduleError, TransportError
+from hpcoll.base.ops import ReduceOp, reduce_op
+from hpcoll.base.text import LINE, NAME, VALUE, printable, quoted
 from hpcoll.base.units import format_nbytes, parse_nbytes
 from hpcoll.schedules.partition import chunk_bounds, cyclic_runs, segment_count
-
-# --- partition
+from hpcoll.selection.config import log
 
 
 @given(st.integers(0, 10_000), st.integers(1, 200))
@@ -202,3 +207,81 @@ def test_examples_hold(name: str) -> None:
 def test_most_examples_are_reached() -> None:
     assert len(set(MODULES) - needs_mpi()) > len(MODULES) / 2
     assert needs_mpi() >= {"hpcoll.comm.communicator", "hpcoll.comm.context.context"}
+
+
+CONTROLS = [*map(chr, range(32)), *map(chr, range(127, 160)), *"\u200b\u200e\u200f\u2028\u2029\u061c\ufeff\ud800\U000e0041"]
+TURNING = [*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))]  # marks that change the direction of what follows
+ORDINARY = "Größe 日本語 עברית مرحبا e\u0301 🎉 √2 ½"
+
+
+@pytest.mark.parametrize("letter", [*CONTROLS, *TURNING], ids=lambda letter: f"{ord(letter):04x}")
+def test_no_control_passes(letter: str) -> None:
+    assert printable(f"a{letter}b") in ("a?b", "a b")
+    assert letter not in quoted(f"a{letter}b")
+
+
+def test_ordinary_names_pass() -> None:
+    assert printable(ORDINARY) == ORDINARY
+    assert quoted("Größe") == "'Größe'"
+
+
+def test_what_is_long_is_cut() -> None:
+    assert printable("x" * 10**6) == "x" * (NAME - 1) + "…"
+    assert quoted("x" * 10**6) == "'" + "x" * (VALUE - 2) + "…"
+    assert len(quoted([1] * 10**6)) == VALUE
+
+
+def test_what_is_logged_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever logs need not think of it."""
+    log.warning("%s waits on %s", "rank 0", "\x1b[2J\nrank 1 is well\u202e")
+    log.warning("a file: %s", "x" * 10**5)
+    first, second = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
+    assert first == "rank 0 waits on ?[2J rank 1 is well?"
+    assert len(second) == LINE
+
+
+FACTOR = 2
+SCRIPT = """
+import numpy as np
+from hpcoll.base.ops import reduce_op
+def helper(a): return a if a in {"x", "y", "z", 3} else 2 * a
+table = np.arange(4.0)
+print(reduce_op(lambda a, b: helper(a) + b * table[1], identity=0.5).digest)
+"""
+
+
+def of(factor: float) -> ReduceOp:
+    return reduce_op(lambda a, b: a + factor * b)
+
+
+def test_what_differs_is_told_apart() -> None:
+    """Code, what is closed over, defaults, arrays, functions that are called, the promise to commute."""
+
+    def first(a: float) -> float:
+        return a + 1
+
+    def second(a: float) -> float:
+        return a + 2
+
+    arrays = np.ones(3), np.zeros(3)
+    every = [
+        reduce_op(lambda a, b: a + b), reduce_op(lambda a, b: a * b), of(2), of(3), reduce_op(lambda a, b, c=1: a + b * c),
+        reduce_op(lambda a, b, c=2: a + b * c), reduce_op(lambda a, b: arrays[0][0] * a + b), reduce_op(lambda a, b: first(a) + b),
+        reduce_op(lambda a, b: second(a) + b), reduce_op(lambda a, b: a + b, commutative=False), reduce_op(lambda a, b: a + b, identity=0),
+        reduce_op(lambda a, b: a + b, name="other"), reduce_op(lambda a, b: FACTOR * a + b),
+    ]  # fmt: skip
+    assert len({one.digest for one in every}) == len(every)
+    assert of(2).digest == of(2).digest
+
+
+def test_alike_in_every_process() -> None:
+    """Whatever the order of sets and the addresses of objects are."""
+    seeds = ("1", "2", "3")
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", SCRIPT], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        )
+        for seed in seeds
+    ]  # fmt: skip
+    assert len({run.stdout for run in runs}) == 1
+    assert int(runs[0].stdout) > 0

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cuda_double import Double
-from exported import Cai, on_gpu
+from driver_cases import Cai, on_gpu
 
 from hpcoll.base.errors import DeviceError
 from hpcoll.runtime.gpu import cuda, dlpack

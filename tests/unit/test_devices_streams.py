@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_double import Double
-from exported import Cai, on_gpu
+from driver_cases import Cai, on_gpu
 
 from hpcoll.base.errors import ArgumentError, DeviceError
 from hpcoll.runtime.gpu.arrays import stream_handle, stream_of

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cuda_double import Double
-from mirrors import MPI, OP, address, arrays, both, copies
+from driver_cases import MPI, OP, address, arrays, both, copies
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.host_mirror import mirrored

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_double import Double
-from driver_cases import driver
-from mirrors import OP, address, arrays, both, copies
+from driver_cases import OP, address, arrays, both, copies, driver
 
 from hpcoll.base.errors import ArgumentError, DeviceError
 from hpcoll.comm.arguments import host_mirror

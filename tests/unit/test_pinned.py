@@ -4,8 +4,7 @@ import gc
 
 import pytest
 from cuda_double import Double
-from driver_cases import driver
-from mirrors import OP, arrays, both
+from driver_cases import OP, arrays, both, driver
 
 from hpcoll.runtime.gpu import pinned
 

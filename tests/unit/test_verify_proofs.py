@@ -1,5 +1,6 @@
-"""What is proven: results, order of operands, reproducibility, rounds; and of all schedules of the catalogue at once."""
+"""What is proven: results, order of operands, reproducibility, rounds, of the whole catalogue at once; puts, and the wait-for graph."""
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -9,9 +10,8 @@ from hpcoll.analysis.prove import MANY_CHUNKS, NCHUNKS, Summary, prove, prove_ca
 from hpcoll.analysis.verify import Proof, verify_schedules
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.catalogue import CATALOGUE
-from hpcoll.schedules.ir import Writer, inputs, outputs
-
-# --- results
+from hpcoll.schedules.ir import Op, Schedule, Step, Writer, inputs, outputs
+from hpcoll.schedules.row import schedule
 
 
 def test_nothing_in_the_output() -> None:
@@ -124,3 +124,55 @@ def test_sweep_passes_a_refusal_on() -> None:
     with pytest.raises(ScheduleError, match="says ordered") as caught:
         prove_catalogue(3, jobs=2, extra=(), rows=[CATALOGUE["allreduce/ring"]._replace(ordered=True)])
     assert caught.value.rank == -1
+
+
+Steps = list[Step]
+
+
+def two_shot(change: Callable[[int, Steps], Steps]) -> list[Schedule]:
+    """Of three ranks, with each rank's steps changed."""
+    found = [schedule(CATALOGUE["allreduce/two_shot"], 3, rank) for rank in range(3)]
+    return [one._replace(channels=(tuple(change(one.rank, list(one.channels[0]))),)) for one in found]
+
+
+def one_end(op: Op) -> Callable[[int, Steps], Steps]:
+    return lambda rank, steps: [step._replace(put=step.put and (rank, step.op) != (1, op)) for step in steps]
+
+
+def before_its_message(rank: int, steps: Steps) -> Steps:
+    """Rank 1 tells the others of its memory before it sends to them, which they await first."""
+    messages = [step for step in steps if step.op == Op.SEND and not step.put]
+    receives = [step for step in steps if step.op == Op.RECV]
+    return [*receives, *messages, *(step for step in steps if step not in messages + receives)] if rank == 1 else steps
+
+
+def into_what_was_used(rank: int, steps: Steps) -> Steps:
+    """The chunk of rank 0 is used on rank 1 before rank 0 puts its result there."""
+    return [Step(Op.COPY, -1, outputs(0), (outputs(0)._replace(buffer=0),)), *steps] if rank == 1 else steps
+
+
+def many(rank: int, steps: Steps) -> Steps:
+    """More things between ranks 0 and 1 than a ring has room for."""
+    again = [step for step in steps if step.peer == 1 - rank and not step.put]
+    return [*again * 3, *steps] if rank < 2 else steps
+
+
+def test_those_of_the_catalogue_hold() -> None:
+    for in_place in (False, True):
+        assert verify_schedules(two_shot(lambda rank, steps: steps), in_place=in_place).rounds == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (one_end(Op.SEND), r"of messages to rank \d in channel 0 one end puts"),
+        (one_end(Op.RECV), r"of messages to rank 1 in channel 0 one end puts"),
+        (before_its_message, r"tells rank \d in channel 0 of \['memory for a put', 'a message'\], which uses \['a message', 'memory"),
+        (into_what_was_used, "a put into what was used before"),
+        (many, r"tells rank \d of 5 things in channel 0, and a ring has 4 slots"),
+    ],
+    ids=["only the receiver", "only the sender", "order", "used before", "too many"],
+)
+def test_it_refuses(change: Callable[[int, Steps], Steps], why: str) -> None:
+    with pytest.raises(ScheduleError, match=why):
+        verify_schedules(two_shot(change), in_place=False)
