@@ -73,4 +73,4 @@ def _on_top(library: str, base: str) -> None:
 
 
 if __name__ == "__main__":  # environments.py LIBRARY ...
-    sys.exit(make(tuple(sys.argv[1:])))
+    sys.exit(make(tuple(sys.argv[1:])) or 0)

@@ -122,7 +122,7 @@ def test_very_many_communicators(kind: str, count: int, times: int, way: dict[st
 
 # The clock of the day jumps to and fro; who waits goes by one that does not.
 JUMPS = """
-import dataclasses, itertools
+import itertools
 real, jumps = time.time, itertools.cycle([0, 86_400, -86_400, 3.2e7])
 time.time = lambda: real() + next(jumps)
 x, y = np.ones(8), np.zeros(8)
@@ -133,7 +133,7 @@ for call in (lambda: comm.Allreduce(x, y), lambda: comm.Iallreduce(x, y).Wait())
         call()
         assert (y == comm.size).all()
 on = comm._context.resources
-on.config = dataclasses.replace(on.config, warn=0.5, timeout=1.5)
+on.config = on.config._replace(warn=0.5, timeout=1.5)
 world.Barrier()
 begun = time.monotonic()
 if comm.rank == 1:

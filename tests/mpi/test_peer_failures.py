@@ -17,7 +17,7 @@ pytestmark = STARTS_JOBS
 
 NRANKS = 3
 CALLS = """
-import dataclasses, signal
+import signal
 x, y = np.ones(COUNT), np.zeros(COUNT)
 FORMS = {
     "blocking": lambda: comm.Allreduce(x, y),
@@ -32,7 +32,7 @@ for _ in range(3):
     assert (y == comm.size).all()
 comm.Barrier()
 on = comm._context.resources
-on.config = dataclasses.replace(on.config, **SETTINGS)  # not earlier: ranks take their time to start, and to compile
+on.config = on.config._replace(**SETTINGS)  # not earlier: ranks take their time to start, and to compile
 world.Barrier()
 if comm.rank != 1:
     world.send("out of the barrier", 1)
