@@ -52,8 +52,10 @@ SHORT = (
 # Seconds of each stage of the short run on two idle cores, beside what runs at the same time. A stage that takes half as long again has
 # failed: make its tests cheaper (README.md here), or give it more and another one less. All stages have 12 minutes.
 BUDGETS = {
-    "ruff": 5,
-    "mypy of hpcoll, kernels, jobs, examples": 90,
+    "warm-up, openmpi": 60,
+    "warm-up, mpich": 60,
+    "ruff": 15,
+    "mypy of hpcoll, kernels, jobs, examples": 120,
     "shellcheck": 10,
     "the site": 40,
     "environment of torch": 150,
@@ -127,6 +129,11 @@ def torch(nranks: int, folder: str, arguments: tuple[str, ...]) -> Stage:
     return Stage(title, (python(TORCH), "tests/mpi_run.py", str(nranks), folder, "-m", "not gpu", *arguments), nranks, cores=nranks)
 
 
+def warm_up(library: str) -> Stage:
+    """Compile what every job needs, once, before jobs whose ranks would all wait for it."""
+    return Stage(f"warm-up, {library}", (python(library), "-m", "hpcoll", "warmup"), cores=0)
+
+
 def environment_of_torch() -> Stage:
     """Five gigabytes, which are fetched and unpacked while other tests run."""
     return Stage("environment of torch", (sys.executable, "tests/environments.py", LIBRARIES[0], TORCH), cores=0)
@@ -141,15 +148,17 @@ def clients(library: str, nranks: int, name: str, arguments: tuple[str, ...]) ->
 def short(arguments: tuple[str, ...]) -> list[Stage]:
     """What a change must pass."""
     base = LIBRARIES[0]
-    mpi_stages = [mpi(library, nranks, ("-m", markers, *arguments), files(markers)) for library, nranks, markers in SHORT]
-    mpi_stages = [one._replace(cores=0) if one.nranks == 1 else one for one in mpi_stages]  # jobs of their own, which mostly wait
+    mpi_stages = [mpi(library, nranks, ("-m", markers, *arguments), files(markers)) for library, nranks, markers in SHORT if nranks > 1]
     fast = ("-m", "not full", *arguments)
     once = ("-m", "not full and not once", *arguments)
     emulated = [cluster(base, fast), *(cluster(one, once, "test_hosts_trouble.py") for one in LIBRARIES[1:])]
-    jobs = [mpi(one, 1, once, JOBS)._replace(cores=0) for one in LIBRARIES[1:]]
+    jobs = [mpi(base, 1, ("-m", SMOKE, *arguments), files(SMOKE)), *(mpi(one, 1, once, JOBS) for one in LIBRARIES[1:])]
+    jobs = [one._replace(cores=0) for one in jobs]  # of their own, which mostly wait
+    compiled = [warm_up(one) for one in LIBRARIES]
+    emulated, jobs = ([one._replace(after=first.title) for one, first in zip(group, compiled, strict=True)] for group in (emulated, jobs))
     packages = environment_of_torch()
     backend = [torch(n, folder, arguments)._replace(after=packages.title) for folder, n, always in TORCH_RUNS if always]
-    stages = [*lint(base), docs(base), packages, *emulated, *jobs, unit(base, fast), *mpi_stages, *backend]
+    stages = [*compiled, *lint(base), docs(base), packages, *emulated, *jobs, unit(base, fast), *mpi_stages, *backend]
     return [one._replace(budget=BUDGETS[one.title]) for one in stages]
 
 
