@@ -22,7 +22,7 @@ QUIET = 0.1  # cores that other programs may use where times are judged
 
 
 class Variant(NamedTuple):
-    """What a client's tests gave one way; ``others`` is how many cores other programs used meanwhile."""
+    """The outcomes of a client's tests run in a way; ``others`` is how many cores other programs used meanwhile."""
 
     cases: compare.Cases
     seconds: compare.Seconds

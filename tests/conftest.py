@@ -43,7 +43,7 @@ def short(pytestconfig: pytest.Config) -> bool:
 
 
 def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What the marker ``double`` says."""
+    """Return what the marker ``double`` says."""
     marker = request.node.get_closest_marker("double")
     return marker.kwargs if marker else {}
 

@@ -15,7 +15,7 @@ LINKED = "nvidia"  # CUDA's compiler, which is looked for in folders of packages
 
 
 def folder(library: str) -> Path:
-    """Where an MPI library's environment is."""
+    """Return where an MPI library's environment is."""
     return ROOT / f".venv-{library}"
 
 
@@ -35,7 +35,7 @@ def make(libraries: tuple[str, ...]) -> str:
 
 
 def _stamp(library: str, base: str) -> str:
-    """What an environment depends on."""
+    """Return what an environment depends on."""
     files = (ROOT / "setup.cfg", ROOT / "pyproject.toml", *_locks(library, base))
     return "\n".join([sys.version, str(ROOT), library, base, *(file.read_text() for file in files)])
 
@@ -51,7 +51,7 @@ def _run(*command: str | Path) -> None:
 
 
 def _install(library: str, base: str, *options: str) -> None:
-    """What is locked, and then this checkout, for which pip takes no hash. Python compiles what it imports, which is a small part."""
+    """Install what is locked, and then this checkout, for which pip takes no hash. Python compiles what it imports, a small part."""
     pip = (folder(library) / "bin/python", "-m", "pip", "install", "-qq", "--no-compile", "--no-deps", *options)
     _run(*pip, "--require-hashes", "--only-binary", ":all:", *(f"--requirement={file}" for file in _locks(library, base)))
     _run(*pip, "--no-build-isolation", "--editable", ".")

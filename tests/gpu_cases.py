@@ -30,7 +30,7 @@ Maker = Callable[[int, Any], Any]  # count, dtype -> an array on the GPU
 
 
 def address_of(array: Any) -> int:
-    """Where an array on the GPU lies."""
+    """Return where an array on the GPU lies."""
     return int(array.__cuda_array_interface__["data"][0])
 
 
@@ -44,7 +44,7 @@ def write(array: Any, values: np.ndarray) -> None:
 
 
 def read(array: Any, dtype: Any = None) -> np.ndarray:
-    """What an array on the GPU holds, without waiting for any stream but the default one."""
+    """Return what an array on the GPU holds, without waiting for any stream but the default one."""
     interface = array.__cuda_array_interface__
     values = np.empty(interface["shape"], interface["typestr"] if dtype is None else dtype)
     found = cuda.driver()

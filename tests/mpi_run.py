@@ -31,7 +31,7 @@ OPEN_MPI_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"
 
 
 def run_rank(nranks: int, pytest_args: list[str]) -> int:
-    """One rank: runs pytest in this process."""
+    """Run pytest in this process, which is one rank."""
     import pytest
     from mpi4py import MPI
 

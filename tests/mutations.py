@@ -50,7 +50,7 @@ class Part(NamedTuple):
 
 
 def parts(mutant: Mutant) -> list[Part]:
-    """What is tried, in order."""
+    """Return what is tried, in order."""
     words = mutant.first.split()
     first = Part(run.LIBRARIES[0], 0, tuple(f"tests/unit/{name}" for name in words[1:]))
     if words[0] != "unit":
@@ -105,7 +105,7 @@ def attempt(copy: Path, part: Part, without: Iterable[str] = ()) -> tuple[str, s
 
 
 def noticed(copy: Path, mutant: Mutant) -> str:
-    """What notices a break, or an empty text."""
+    """Return what notices a break, or an empty text."""
     file = copy / mutant.file
     text = file.read_text()
     for part in parts(mutant):
@@ -124,7 +124,7 @@ def noticed(copy: Path, mutant: Mutant) -> str:
 
 @cache
 def passes(copy: Path, part: Part) -> bool:
-    """Whether the copy that is not broken passes a case."""
+    """Say whether the copy that is not broken passes a case."""
     name, how = attempt(copy, part)
     if name:
         print(f"      not counted, for it fails without a break too: {part.title}: {name}: {how}", flush=True)

@@ -1,4 +1,4 @@
-"""What became of every test case: written down by each process as it goes, and put together over the ranks of a run."""
+"""The outcome of every test case: written down by each process as it goes, and put together over the ranks of a run."""
 
 import json
 from collections import Counter
@@ -13,7 +13,7 @@ NO_RESULT = "this rank left no result"
 
 
 class Case(NamedTuple):
-    """How a case went: in which time, and why it failed or was skipped."""
+    """The outcome of a case, its seconds, and why it failed or was skipped."""
 
     outcome: str
     seconds: float
@@ -21,7 +21,7 @@ class Case(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What one rank wrote: its cases, the one that it was in when it ended, and whether it ended as it should."""
+    """The record of one rank: its cases, the one that it was in when it ended, and whether it ended as it should."""
 
     cases: dict[str, Case]
     running: str
@@ -63,17 +63,17 @@ class Recorder:
 
 
 def path(folder: Path, rank: int) -> Path:
-    """Where a rank writes what became of its cases."""
+    """Return where a rank writes what became of its cases."""
     return folder / f"cases-{rank}"
 
 
 def token(folder: Path, rank: int) -> Path:
-    """What a rank leaves when it has come to the end of its tests: one line."""
+    """Return what a rank leaves when it has come to the end of its tests: one line."""
     return folder / f"rank-{rank}"
 
 
 def read(folder: Path, rank: int) -> Record:
-    """What a rank has written so far; nothing where it never began."""
+    """Return what a rank has written so far; nothing where it never began."""
     file, running = path(folder, rank), ""
     cases: dict[str, Case] = {}
     for line in file.read_text().splitlines(keepends=True) if file.exists() else ():

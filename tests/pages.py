@@ -82,7 +82,7 @@ def prose(text: str) -> list[str]:
 
 
 def between(page: str, mark: str) -> str:
-    """What a page has between two comments."""
+    """Return what a page has between two comments."""
     found = re.search(rf"<!-- {mark}: begin -->\n(.*?)\n?<!-- {mark}: end -->", PAGES[page], re.S)
     assert found is not None
     return found[1]

@@ -112,7 +112,7 @@ def cluster(library: str, arguments: tuple[str, ...], where: str = "") -> Stage:
 
 
 def files(markers: str) -> tuple[str, ...]:
-    """Where tests with these markers are: to import all others takes longer than the few that are wanted."""
+    """Return where tests with these markers are: to import all others takes longer than the few that are wanted."""
     if markers != SMOKE:
         return ("tests/mpi",)
     found = [file for file in ROOT.glob("tests/mpi/test_*.py") if re.search("mark.smoke|STARTS_JOBS", file.read_text())]
@@ -146,7 +146,7 @@ def clients(library: str, nranks: int, name: str, arguments: tuple[str, ...]) ->
 
 
 def short(arguments: tuple[str, ...]) -> list[Stage]:
-    """What a change must pass."""
+    """Return what a change must pass."""
     base = LIBRARIES[0]
     mpi_stages = [mpi(library, nranks, ("-m", markers, *arguments), files(markers)) for library, nranks, markers in SHORT if nranks > 1]
     fast = ("-m", "not full", *arguments)

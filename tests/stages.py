@@ -55,7 +55,7 @@ class Running(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """What became of a stage."""
+    """A stage that has ended: its seconds and cases."""
 
     stage: Stage
     seconds: float

@@ -1,4 +1,4 @@
-"""What hpcoll changes of a client's tests: outcomes and times with it beside those without it."""
+"""The difference that hpcoll makes to a client's tests: outcomes and times with it beside those without it."""
 
 from fnmatch import fnmatch
 from pathlib import Path
@@ -18,7 +18,7 @@ def _module(name: str) -> str:
 
 
 def seconds(folder: Path, nranks: int) -> Seconds:
-    """How long each module took, on the rank on which it took longest."""
+    """Return how long each module took, on the rank on which it took longest."""
     longest: Seconds = {}
     for rank in range(nranks):
         own: Seconds = {}
@@ -29,7 +29,7 @@ def seconds(folder: Path, nranks: int) -> Seconds:
 
 
 def judged(client: Client, plain: Cases, ours: Cases) -> Cases:
-    """What became of every case: all that is wrong with hpcoll only has failed."""
+    """Return what became of every case: all that is wrong with hpcoll only has failed."""
     return {name: _judged(client, name, plain.get(name, NOWHERE), ours.get(name, NOWHERE)) for name in plain | ours}
 
 
@@ -47,7 +47,7 @@ def _judged(client: Client, name: str, plain: Case, ours: Case) -> Case:
 
 
 def too_long(client: Client, plain: Seconds, ours: Seconds) -> bool:
-    """Whether all modules together take longer with hpcoll than the client's bar allows."""
+    """Say whether all modules together take longer with hpcoll than the client's bar allows."""
     return sum(ours.values()) > client.most * sum(plain.values()) + FLOOR_S
 
 

@@ -1,4 +1,4 @@
-"""One rank of a client's tests: pytest on its modules, with ``MPI.COMM_WORLD`` as it is or as hpcoll's communicator."""
+"""A rank of a client's tests: pytest on its modules, with ``MPI.COMM_WORLD`` as it is or as hpcoll's communicator."""
 
 import importlib
 import os

@@ -16,12 +16,12 @@ FOLDER = ROOT / "build" / "clients"
 
 
 def packages(name: str) -> Path:
-    """Where the packages are that a client needs besides those of the environments."""
+    """Return where the packages are that a client needs besides those of the environments."""
     return FOLDER / name / "packages"
 
 
 def tests(name: str) -> Path:
-    """Where a client's tests are."""
+    """Return where a client's tests are."""
     client = CLIENTS[name]
     return (FOLDER / name / "sources" if client.package else Path(os.environ.get("CLIENT_SOURCES", "."), name)) / client.tests
 

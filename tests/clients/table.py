@@ -1,4 +1,4 @@
-"""Which test suites of other people's packages run with hpcoll in the place of ``MPI.COMM_WORLD``, and what of them does not."""
+"""The test suites of other packages that run with hpcoll in the place of ``MPI.COMM_WORLD``, and the cases that do not."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

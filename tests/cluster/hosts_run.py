@@ -66,7 +66,7 @@ def run(
 
 
 def said(nranks: int, done: subprocess.CompletedProcess[str], word: str) -> list[str]:
-    """What each rank said after a word, in one line; fails unless every rank did and the job went well."""
+    """Return what each rank said after a word, in one line; fails unless every rank did and the job went well."""
     everything = done.stdout[-2000:] + done.stderr[-3000:]
     assert done.returncode == 0, everything
     found = dict(re.findall(rf"^rank (\d+) {word} (.*)$", done.stdout, re.MULTILINE))

@@ -72,7 +72,7 @@ def compiled() -> None:
 
 @cache
 def job(options: str) -> subprocess.CompletedProcess[str]:
-    """One job for all tests of a layout."""
+    """Return one job for all tests of a layout."""
     compiled()
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "note.py").write_text("TEXT = 'by PYTHONPATH'\n")

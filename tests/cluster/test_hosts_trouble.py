@@ -107,7 +107,7 @@ NRANKS = {"-n 3": 3, "-n 2 --ranks-per-host 2": 4, "--slots 3,2": 5}
 
 
 def said(text: str) -> dict[str, str]:
-    """What each rank said, in lines."""
+    """Return what each rank said, in lines."""
     found: dict[str, str] = {}
     for rank, line in re.findall(r"^rank (\d+) (.*)$", text, re.MULTILINE):
         found[rank] = found.get(rank, "") + line + "\n"

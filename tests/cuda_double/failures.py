@@ -1,4 +1,4 @@
-"""What calls of the driver fail with."""
+"""Errors of calls to the driver."""
 
 INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED = 1, 2, 3
 INVALID_DEVICE, INVALID_CONTEXT, ALREADY_MAPPED, PEER_ACCESS_UNSUPPORTED, INVALID_PTX = 101, 201, 208, 217, 218

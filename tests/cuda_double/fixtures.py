@@ -58,7 +58,7 @@ def blamed(double: Double) -> Iterator[Double]:
 
 
 def _forget() -> None:
-    """What hpcoll remembers about GPUs."""
+    """Forget what hpcoll knows about GPUs."""
     device._gpu.cache_clear()
     messages: Any = sys.modules.get("hpcoll.comm.arguments.point_to_point_buffers")
     if messages:

@@ -1,4 +1,4 @@
-"""What kernels compute, told by the name of their entry: NumPy on the memory behind the pointers."""
+"""The arithmetic of kernels, known by the name of their entry: NumPy on the memory behind the pointers."""
 
 import ctypes
 import math
@@ -42,7 +42,7 @@ def per_element(function: Callable[[Any, Any], Any]) -> Combine:
 
 
 def _combine(entry: str, operators: dict[str, Combine]) -> Combine:
-    """What a fold does: a user's function is found where `hpcoll.kernels.device` keeps what its kernels mean."""
+    """Return what a fold does: a user's function is found where `hpcoll.kernels.device` keeps what its kernels mean."""
     name = entry.removeprefix("fold_").rpartition("_")[0]
     if name in operators:
         return operators[name]
@@ -75,7 +75,7 @@ def working_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def nparams(entry: str) -> int | None:
-    """How many parameters a kernel has; None for one that is not known."""
+    """Return how many parameters a kernel has; None for one that is not known."""
     counts = {"fold": MAX_DESTINATIONS + MAX_SOURCES + 3, "scale": 6, "pack": 2 + 2 * MAX_DIMS, "vector": 4}
     return counts.get(entry.split("_")[0])
 

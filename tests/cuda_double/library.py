@@ -28,7 +28,7 @@ class _AllCalls(MemoryCalls, VirtualCalls, WorkCalls):
 
 
 class Library:
-    """What stands for libcuda.so.1: every function as a C function, by name."""
+    """The stand-in for libcuda.so.1: every function as a C function, by name."""
 
     def __init__(self, double: Double) -> None:
         self.calls = _AllCalls(double)

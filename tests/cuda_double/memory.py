@@ -80,7 +80,7 @@ class Allocation:
 
     @property
     def own(self) -> bool:
-        """Whether cuMemFree frees it."""
+        """Say whether cuMemFree frees it."""
         return self.kind is MemoryType.DEVICE and not self.handle and not self.shown
 
 
@@ -115,7 +115,7 @@ class Memory:
         return self._table[address]
 
     def was_freed(self, address: int) -> bool:
-        """Whether a GPU's memory was there, and is no more."""
+        """Say whether a GPU's memory was there, and is no more."""
         return any(one <= address < one + length for (length, _), all_ in self._vacant.items() for one in all_)
 
     def view(self, address: int, nbytes: int) -> np.ndarray:
@@ -138,14 +138,14 @@ class Memory:
         self.view(address, nbytes)
 
     def device_address(self, address: int) -> int:
-        """Where kernels reach page-locked host memory."""
+        """Return where kernels reach page-locked host memory."""
         one = self.find(address)
         require(one and one.kind is MemoryType.HOST, INVALID_VALUE, f"{address:#x} is not page-locked")
         assert one is not None
         return address if self.host_pointers or one.pinned else address ^ 1 << 46
 
     def can_be_exported(self, one: Allocation) -> bool:
-        """Whether other processes may open it."""
+        """Say whether other processes may open it."""
         return one.own and not one.managed and not one.pooled
 
     def allocate(self, nbytes: int, ordinal: int, *, managed: bool = False, pooled: bool = False) -> Allocation:
@@ -233,7 +233,7 @@ class Memory:
         del self._table[one.address]
 
     def export(self, one: Allocation) -> bytes:
-        """What other processes open memory with."""
+        """Return what other processes open memory with."""
         require(self.can_be_exported(one), INVALID_VALUE, f"memory at {one.address:#x} cannot be exported")
         words = os.getpid(), one.file, os.fstat(one.file).st_ino, one.address, one.address % PAGE, one.nbytes, self.gpus[one.ordinal]
         return _HANDLE.pack(*words).ljust(IPC_HANDLE_NBYTES, b"\0")

@@ -117,7 +117,7 @@ class Streams:
         del self._by_handle[handle]
 
     def is_default(self, handle: int) -> bool:
-        """Whether a handle means a default stream of the thread's context."""
+        """Say whether a handle means a default stream of the thread's context."""
         return handle in (0, LEGACY, PER_THREAD)
 
     def get(self, handle: int, ordinal: int) -> Stream:
@@ -199,7 +199,7 @@ class Streams:
         event.mark, event.wait_policy = self.put(stream, "an event"), self._rng.randint(0, self._wait_policy)
 
     def query(self, event: Event) -> bool:
-        """Whether an event has happened: it does so when it was asked often enough."""
+        """Say whether an event has happened: it does so when it was asked often enough."""
         if event.mark and not event.mark.done and event.wait_policy > 0:
             event.wait_policy -= 1
             return False

@@ -20,7 +20,7 @@ def either(request: pytest.FixtureRequest) -> Iterator[Double]:
 
 @pytest.fixture(params=["shared memory", "messages"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How ranks exchange what they have to say: as on a node, and as between nodes."""
+    """Let ranks exchange messages as on a node, and as between nodes."""
     if request.param == "messages":
         monkeypatch.setenv("HPCOLL_SHM", "0")
     return str(request.param)

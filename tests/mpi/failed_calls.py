@@ -65,6 +65,6 @@ def and_on(comm: hpcoll.Communicator, run: Callable[[], None], form: Callable[..
 
 
 def not_refused(error: BaseException | None, why: str = "") -> list[str]:
-    """What a call has given after another has failed, if not the error that says so; ``why`` is a pattern of the reason in it."""
+    """Return what a call has given after another has failed, if not the error that says so; ``why`` is a pattern of the reason in it."""
     text = rf"rank {MPI.COMM_WORLD.rank}: .*cannot be used: .*{why}"
     return [] if isinstance(error, ArgumentError) and re.search(text, str(error)) else [f"not refused: {error!r}"]

@@ -38,7 +38,7 @@ def laid_out(blocks: list[Array], displs: list[int], nelements: int) -> Array:
 
 
 class Case:
-    """One call on one rank.
+    """A call on one rank.
 
     Attributes:
         method: Name of the blocking form.
@@ -66,12 +66,12 @@ class Case:
             buffer.memory[:] = memory
 
     def good(self) -> bool:
-        """Whether every buffer holds what it must, and nothing around it changed."""
+        """Say whether every buffer holds what it must, and nothing around it changed."""
         found = self._open([buffer.memory.astype(np.float64) for buffer in self._buffers])
         return all(np.array_equal(one, wanted) for one, wanted in zip(found, self._open(self._wanted), strict=True))
 
     def _open(self, memories: list[Array]) -> list[Array]:
-        """What in-place reduce_scatter leaves behind its result is anybody's."""
+        """Return the arrays without what in-place reduce_scatter leaves undefined behind its result."""
         if self.in_place and COLLECTIVE[self.method] == "reduce_scatter":
             return [np.concatenate([one[: GUARD + self._own], one[-GUARD:]]) for one in memories]
         return memories

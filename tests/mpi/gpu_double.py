@@ -1,4 +1,4 @@
-"""What tests of GPU arrays over the driver's double have in common: communicators, a call that is checked, neighbours."""
+"""Helpers for tests of GPU arrays over the driver's double: communicators, a call that is checked, neighbours."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def communicator(way: str | None = None) -> hpcoll.Communicator:
 
 
 def allreduce(comm: hpcoll.Communicator, double: Any, count: int = LONG, **options: Any) -> bool:
-    """Whether a sum over all ranks is right."""
+    """Say whether a sum over all ranks is right."""
     send = double.Array(count, **options).fill(comm.rank + 1)
     recv = double.Array(count, **options).fill(0)
     comm.Allreduce(send, recv)

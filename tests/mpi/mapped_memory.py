@@ -1,4 +1,4 @@
-"""What tests of symmetric memory ask of a process: what it has mapped, and whether messages were staged."""
+"""Questions about a process for tests of symmetric memory: what it has mapped, and whether messages were staged."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ from hpcoll.runtime.transports import shared_file, symmetric, window
 
 
 def shares(comm: hpcoll.Communicator) -> bool:
-    """Whether this rank has neighbours with which it shares memory."""
+    """Say whether this rank has neighbours with which it shares memory."""
     return comm._context.resources.message_contexts[0].rings is not None
 
 

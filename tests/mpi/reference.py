@@ -1,4 +1,4 @@
-"""What collectives must give, by NumPy, from contributions that every rank can compute; and the communicators that tests run on."""
+"""The right results of collectives, by NumPy, from contributions that every rank can compute; and the communicators that tests run on."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -67,12 +67,12 @@ def comes(what: Callable[[], bool], most_s: float = SOON_S) -> bool:
 
 
 def agreed(wrong: list[Any]) -> list[Any]:
-    """What went wrong on any rank, with the rank: the same list everywhere, so that all ranks fail the same test."""
+    """Return what went wrong on any rank, with the rank: the same list everywhere, so that all ranks fail the same test."""
     return [(rank, what) for rank, found in enumerate(MPI.COMM_WORLD.allgather(wrong)) for what in found]
 
 
 def raised(run: Callable[[], Any]) -> BaseException | None:
-    """What a call raises, for ranks that have to meet the others before they fail; None where it raises nothing."""
+    """Return what a call raises, for ranks that have to meet the others before they fail; None where it raises nothing."""
     try:
         run()
     except BaseException as error:  # what a signal's handler raises is none of Exception
@@ -96,7 +96,7 @@ def contributions(collective: str, nranks: int, count: int) -> list[Array]:
 
 
 def expected(collective: str, rank: int, root: int, inputs: list[Array]) -> Array | None:
-    """What this rank must receive; None where it receives nothing."""
+    """Return what this rank must receive; None where it receives nothing."""
     nranks = len(inputs)
     count = len(inputs[0]) // (nranks if collective in ("reduce_scatter", "scatter", "alltoall") else 1)
     mine = slice(rank * count, (rank + 1) * count)
@@ -116,7 +116,7 @@ def expected(collective: str, rank: int, root: int, inputs: list[Array]) -> Arra
 
 
 def prefilled(collective: str, rank: int, root: int, inputs: list[Array]) -> Array | None:
-    """What the one buffer of an in-place call holds before; None on a rank that may not call in place."""
+    """Return what the one buffer of an in-place call holds before; None on a rank that may not call in place."""
     if rank != root and collective in ("reduce", "gather", "scatter"):
         return None
     if collective == "bcast":
@@ -139,7 +139,7 @@ class Guarded:
             self.inner[:] = content
 
     def holds(self, content: Array | None) -> bool:
-        """Whether it starts with ``content`` (None: was not touched) and nothing around it changed."""
+        """Say whether it starts with ``content`` (None: was not touched) and nothing around it changed."""
         around = np.concatenate([self.memory[:GUARD], self.memory[GUARD + self.inner.size :]])
         if content is None:
             content = np.full(self.inner.size, UNTOUCHED)

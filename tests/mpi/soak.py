@@ -35,7 +35,7 @@ SOON_S, NOTED_S = 15.0, 1.0
 
 
 def differs(case: Case, fault: str) -> bool:
-    """Whether a fault changes anything that ranks must agree in."""
+    """Say whether a fault changes anything that ranks must agree in."""
     if fault == "operator" or (fault == "type" and case.count == 0):  # what is only moved has no message then
         return case.method in COMBINE
     if case.method == "Alltoallv" and fault == "count":  # of other blocks than those that are looked at
@@ -91,7 +91,7 @@ def lose(comm: Any, chance: random.Random) -> None:
 
 
 def gives_up(comm: Any) -> bool:
-    """Whether one more call does."""
+    """Say whether one more call does."""
     try:
         comm.Barrier()
     except CollectiveTimeout:

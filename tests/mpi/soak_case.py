@@ -16,7 +16,7 @@ FORMS = ("blocking", "blocking", "in flight", "persistent")
 
 
 class Case:
-    """One call that all ranks make, and what it must give."""
+    """A call that all ranks make, and its right result."""
 
     def __init__(self, comm: Any, chance: random.Random) -> None:
         self.comm, self.method, self.count = comm, chance.choice(METHODS), chance.choice(SIZES)
@@ -54,13 +54,13 @@ class Case:
         return [np.full(sum(sizes), 77, self.dtype), [given, self.sizes(me)], sizes]
 
     def buffers(self) -> tuple[np.ndarray, np.ndarray]:
-        """What this rank gives, and where it receives."""
+        """Return what this rank gives, and where it receives."""
         n, wide = self.comm.size, self.method in ("Alltoall", "Reduce_scatter_block", "Scatter")
         gathers = self.method in ("Allgather", "Gather", "Alltoall")
         return self.vector(self.comm.rank, n if wide else 1), np.full((n if gathers else 1) * self.count, 77, self.dtype)
 
     def expected(self) -> np.ndarray | None:
-        """What this rank must receive; None: nothing."""
+        """Return what this rank must receive; None: nothing."""
         comm, n, me = self.comm, self.comm.size, self.comm.rank
         fold = np.add if self.op == MPI.SUM else np.maximum
         if self.method == "Reduce_scatter":
@@ -98,7 +98,7 @@ class Case:
         return other
 
     def arguments(self) -> tuple[np.ndarray, list[Any]]:
-        """Where this rank receives, and what it calls with."""
+        """Return where this rank receives, and what it calls with."""
         if self.method in VARYING:
             got, given, sizes = self.blocks()
             return got, [given, got, sizes, self.op] if self.method == "Reduce_scatter" else [given, [got, sizes]]
@@ -118,7 +118,7 @@ class Case:
         return request
 
     def right(self) -> bool:
-        """Whether the answer is."""
+        """Say whether the answer is."""
         wanted = self.expected()
         return wanted is None or np.array_equal(self.got, wanted)
 

@@ -151,7 +151,7 @@ def test_calls_that_only_the_library_understands(described: list[str]) -> None:
 
 
 def inside_call(thread: int) -> bool:
-    """Whether a thread is in a call that has not ended at once."""
+    """Say whether a thread is in a call that has not ended at once."""
     frame = sys._current_frames().get(thread)
     while frame is not None and frame.f_code.co_name != "run_to_end":
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""Which clock compiled code reads: one that goes forward only, whatever happens to the time of day."""
+"""Compiled code reads a clock that goes forward only, whatever happens to the time of day."""
 
 import ctypes
 import time

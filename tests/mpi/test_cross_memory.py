@@ -37,7 +37,7 @@ def engines(comm: Any) -> list[Any]:
 
 
 def lent(comm: Any) -> bool:
-    """Whether a buffer of any call, as an engine has it still, was lent to the peers."""
+    """Say whether a buffer of any call, as an engine has it still, was lent to the peers."""
     least = f.OWN_MEMORY << f.OFFSET_BITS
     return any(engine.rings is not None and engine.state[[f.WHERE_INPUT, f.WHERE_OUTPUT]].max() >= least for engine in engines(comm))
 

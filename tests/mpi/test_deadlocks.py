@@ -33,7 +33,7 @@ world.Barrier()
 
 
 def run(script: str, nranks: int, **variables: str) -> tuple[dict[int, str], str]:
-    """What each rank says; a job may end badly."""
+    """Return what each rank says; a job may end badly."""
     done = finished(command(nranks, BEFORE + script), {"HPCOLL_WARN": "1s", **variables})
     return {rank: words[-1] for rank, words in spoken(nranks, done.stdout).items() if words}, done.stderr
 

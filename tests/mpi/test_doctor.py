@@ -18,7 +18,7 @@ pytestmark = pytest.mark.once
 
 
 def report(capsys: pytest.CaptureFixture[str]) -> Any:
-    """What rank 0 printed, on all ranks; its exit code says whether something does not work."""
+    """Return what rank 0 printed, on all ranks; its exit code says whether something does not work."""
     code = main(["doctor", "--format", "json"])
     out = capsys.readouterr().out
     assert bool(out) is (WORLD.rank == 0)

@@ -1,4 +1,4 @@
-"""What mpi4py does with its own communicators and unusual arguments, done alike by a Communicator in their place."""
+"""A Communicator does with unusual arguments what mpi4py's own communicators do."""
 
 import pickle
 import weakref
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.mpi
 
 
 def in_place(comm: Any, method: str, nothing: Any, form: str) -> list[Any]:
-    """What a rooted call with the last rank as root, or another call, leaves with ``nothing`` where `MPI.IN_PLACE` may stand."""
+    """Return what a rooted call with the last rank as root, or another call, leaves with ``nothing`` where `MPI.IN_PLACE` may stand."""
     p, root, x = comm.size, comm.size - 1, np.arange(2.0 * comm.size) + comm.rank
     counts, own = [2] * p, x[2 * comm.rank : 2 * comm.rank + 2].copy()
     many: Any = [x, counts] if method.endswith("v") else x

@@ -50,7 +50,7 @@ COMMS = {  # what each rank splits the world by, once and again
 
 
 def job(comms: str, end: str, late_s: float = 0, level: str = "multiple") -> tuple[dict[int, list[str]], str, int, float]:
-    """What each rank said, what was complained of, the exit status, and seconds until the job's end."""
+    """Return what each rank said, what was complained of, the exit status, and seconds until the job's end."""
     script = f"COMMS, LATE, LEVEL = {COMMS[comms]}, {late_s}, {level!r}\n" + JOB.replace("END", end)
     begun = time.monotonic()
     done = finished(command(NRANKS, script, head=""), MESSAGES)

@@ -89,7 +89,7 @@ say_growth(before)
 
 
 def grown(text: str) -> list[str]:
-    """What a rank said of more than it may."""
+    """Return what a rank said of more than it may."""
     words = text.split()
     private, descriptors, windows, numbers = map(float, words[1:5])
     good = private < MOST_GROWTH_MB and descriptors <= MOST_DESCRIPTORS and windows <= 0 and numbers <= 0 and words[5:] == ["wrong", "0"]

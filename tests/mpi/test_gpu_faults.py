@@ -47,7 +47,7 @@ FAILURES = [
 
 
 def heard(error: BaseException | None) -> bool:
-    """Whether it is that of another rank, which was faster."""
+    """Say whether it is that of another rank, which was faster."""
     return isinstance(error, PeerFailed) and " gave up: DeviceError: " in str(error)
 
 

@@ -125,7 +125,7 @@ def test_the_threads_gpu_is_left_as_it_was() -> None:
 
 
 def balance(double: Any) -> dict[str, int]:
-    """What is made and not given back."""
+    """Return what is made and not given back."""
     pairs = {"cuEventCreate": "cuEventDestroy_v2", "cuMemHostRegister_v2": "cuMemHostUnregister", "cuStreamCreate": "cuStreamDestroy_v2",
              "cuMemAlloc_v2": "cuMemFree_v2", "cuIpcOpenMemHandle_v2": "cuIpcCloseMemHandle"}  # fmt: skip
     return {made: double.calls[made] - double.calls[freed] for made, freed in pairs.items()}

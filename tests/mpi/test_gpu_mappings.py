@@ -1,4 +1,4 @@
-"""What ranks reach of each other's GPU memory, and GPUs of shared memory: mapped once per process, pinned when needed, refused aloud."""
+"""GPU memory of other ranks is mapped once per process; shared memory is page-locked for GPUs when needed; failures are loud."""
 
 import gc
 from typing import Any

@@ -27,7 +27,7 @@ MEBIBYTE = 1 << 17  # elements
 
 
 def late(comm: Any) -> bool:
-    """Whether this is the rank for which the others wait; it comes a little later."""
+    """Say whether this is the rank for which the others wait; it comes a little later."""
     if comm.rank == comm.size - 1:
         time.sleep(0.05)
         return True

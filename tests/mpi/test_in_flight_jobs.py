@@ -90,7 +90,7 @@ say("level", MPI.Query_thread(), "helped", any(one.name == "hpcoll-progress" for
 
 
 def complaints(text: str) -> list[str]:
-    """What is not MPICH's word on persistent requests of its own."""
+    """Return what is not MPICH's word on persistent requests of its own."""
     return [line for line in text.splitlines() if line.strip() and not line.startswith("MPICH: ")]
 
 

@@ -51,7 +51,7 @@ STOPS = f'os.system(f"({UNTIL_SEEN}; kill -CONT {{os.getpid()}}) &"); os.kill(os
 
 
 def shows(folder: Path, victim: str, row: str, ends: str) -> None:
-    """What is shown of a job, which then ends well, while its rank 1 does something else: its row, and the end of the sentence."""
+    """Return what is shown of a job, which then ends well, while its rank 1 does something else: its row, and the end of the sentence."""
     waits = r"running \d+ % Allreduce\(float64\[8\], op=SUM\) <string>:\d+ \d\S* m?s rank"
     sentence = r"\) at <string>:\d+ on MPI_COMM_WORLD waits for \d\S* m?s: rank 0 waits for rank"
     wanted = rf": 3 ranks on .* 0 \d+ {waits} .* 1 \d+ {row} .*2 \d+ {waits} .*{sentence} .*rank 1 {ends}$"

@@ -41,7 +41,7 @@ def test_ctrl_c(way: str) -> None:
 
 
 class Alarm(Exception):
-    """What a program's handler raises."""
+    """The exception of a program's handler."""
 
 
 def test_a_signal_before_anybody_looks() -> None:

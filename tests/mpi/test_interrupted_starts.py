@@ -16,7 +16,7 @@ pytestmark = pytest.mark.mpi(min_size=2)
 
 
 def prepared(comm: hpcoll.Communicator, persistent: bool) -> Callable[[], MPI.Request]:
-    """What starts an allreduce, time and again; collective."""
+    """Return what starts an allreduce, time and again; collective."""
     x, y = np.ones(5), np.empty(5)
     if not persistent:
         return lambda: comm.Iallreduce(x, y)

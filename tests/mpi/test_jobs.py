@@ -77,7 +77,7 @@ def other_operator(module: Any) -> None:
 
 
 def one_element(module: Any) -> None:
-    """One element of the last rank is off in its tenth digit."""
+    """Change one element of the last rank in its tenth digit."""
     transposed = module.Transform.transposed
 
     def spoiled(self: Any, matrix: Any, axis: int) -> Any:

@@ -1,4 +1,4 @@
-"""What the ledger and the log say of calls: who served them and why, the caller's element type, the way of the bytes."""
+"""The ledger and the log say of each call who served it and why, the caller's element type, the way of the bytes."""
 
 import logging
 from typing import Any

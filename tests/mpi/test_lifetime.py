@@ -21,7 +21,7 @@ pytestmark = pytest.mark.mpi
 
 
 def works(comm: MPI.Intracomm) -> bool:
-    """Whether a sum and a broadcast from the last rank are right, by an algorithm of ours."""
+    """Say whether a sum and a broadcast from the last rank are right, by an algorithm of ours."""
     x, y = np.full(3, comm.rank + 1.0), np.full(3, float(comm.rank))
     comm.Allreduce(MPI.IN_PLACE, x, algorithm="direct")
     comm.Bcast(y, root=comm.size - 1, algorithm="direct")

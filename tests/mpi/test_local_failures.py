@@ -1,4 +1,4 @@
-"""What fails on one rank alone, before its part of a call begins or in it: the others are told soon, and nobody gets wrong data."""
+"""A failure on one rank alone, before its part of a call or in it: the others are told soon, and nobody gets wrong data."""
 
 import threading
 import time
@@ -33,7 +33,7 @@ def none_left(*_: object) -> None:
 
 
 def right(comm: hpcoll.Communicator, form: Callable[..., None], count: int = 3) -> bool:
-    """Whether a sum is right."""
+    """Say whether a sum is right."""
     got = x(count)
     form(comm, "Allreduce", (x(count), got))
     return bool((got == comm.size).all())

@@ -1,4 +1,4 @@
-"""Where the file system of /dev/shm makes no files without names, as in some sandboxes, what ranks share is of memory alone."""
+"""Ranks share memory of ``memfd_create`` where the file system of /dev/shm makes no files without names, as in some sandboxes."""
 
 import errno
 import logging
@@ -38,7 +38,7 @@ def _no_nameless_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def alone(comm: hpcoll.Communicator) -> bool:
-    """Whether this rank, if it has neighbours, shares memory with them."""
+    """Say whether this rank, if it has neighbours, shares memory with them."""
     here = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
     found = shares(comm) == (here.size > 1)
     here.Free()

@@ -49,7 +49,7 @@ def reduced(comm: hpcoll.Communicator, collective: str, x: Array, op: Any, root:
 
 
 def folded(collective: str, inputs: list[Array], function: Any, rank: int) -> Array:
-    """What ``reduced`` must give, folded from rank 0 up."""
+    """Return what ``reduced`` must give, folded from rank 0 up."""
     upto = {"scan": rank + 1, "exscan": max(1, rank)}.get(collective, len(inputs))
     with np.errstate(all="ignore"):
         whole = reduce(function, inputs[:upto]).astype(inputs[0].dtype)

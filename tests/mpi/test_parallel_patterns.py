@@ -92,7 +92,7 @@ def missing(name: str) -> Callable[[Any, Any], None]:
 
 
 def off_message(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a stage receives is off in the seventh digit."""
+    """Change what a stage receives in its seventh digit."""
     receive = module.Stage.receive
     monkeypatch.setattr(module.Stage, "receive", lambda self, *given: 1.0000001 * receive(self, *given))
 

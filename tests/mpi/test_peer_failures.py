@@ -67,7 +67,7 @@ def job(
     form: str, victim: str, after: str = "raise", count: int = 8, before: str = "", options: tuple[str, ...] = (),
     settings: dict[str, float] | None = None, **variables: str,
 ) -> tuple[dict[int, list[str]], str, int]:  # fmt: skip
-    """What each rank said, what was complained of, and the exit status.
+    """Return what each rank said, what was complained of, and the exit status.
 
     Args:
         form: Of the call.

@@ -1,4 +1,4 @@
-"""What ranks tell each other in a call before it can run: a rank that waits there says so, gives up, and is told."""
+"""Ranks exchange facts in a first call before it can run: a rank that waits there says so, gives up, and is told."""
 
 import logging
 import re

@@ -1,4 +1,4 @@
-"""What ranks agree on before hpcoll runs a call: who gives up and who comes late both get an error, and nobody hangs."""
+"""Service collectives, by which ranks agree before a call runs: a rank that gives up and one that comes late both get an error."""
 
 import re
 
@@ -29,7 +29,7 @@ def limited(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def errors_of(comm: MPI.Intracomm) -> list[str]:
-    """What a call raises, on the last rank after all others have given up; and what raises then the next one."""
+    """Return what a call raises, on the last rank after all others have given up; and what raises then the next one."""
     found = []
     for turn in range(2):
         if LATE and not turn:

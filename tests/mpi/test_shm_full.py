@@ -17,7 +17,7 @@ ISOLATED = ["unshare", "--mount" if os.geteuid() == 0 else "-rm"]
 
 
 def isolated() -> bool:
-    """Whether this system lets us have a /dev/shm of our own."""
+    """Say whether this system lets us have a /dev/shm of our own."""
     try:
         return subprocess.run([*ISOLATED, "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"], capture_output=True, check=False).returncode == 0
     except OSError:

@@ -131,7 +131,7 @@ def test_limits(nranks: int, variables: dict[str, str], local_peers: list[list[i
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that ended and was not collected does not, and maps nothing."""
+    """Say whether a process runs; one that ended and was not collected does not, and maps nothing."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:

@@ -29,7 +29,7 @@ OTHER = "rank {last}: all ranks must make one call, expected {expected} as on ra
 
 
 def error_of(call: Callable[[], Any]) -> str:
-    """What is raised, without what could keep memory alive."""
+    """Return what is raised, without what could keep memory alive."""
     try:
         call()
     except ArgumentError as error:

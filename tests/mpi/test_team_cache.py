@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.smoke]
 
 
 def right(comm: hpcoll.Communicator) -> bool:
-    """Whether sums by an algorithm of ours are right, three times."""
+    """Say whether sums by an algorithm of ours are right, three times."""
     x = np.full(3, comm.rank + 1.0)
     for _ in range(3):
         y = np.zeros(3)

@@ -55,7 +55,7 @@ def freed_while(comm: hpcoll.Communicator, send: Any) -> Team:
 
 
 def strayed() -> list[str]:
-    """What is not right with messages on communicators that are made now.
+    """Return what is not right with messages on communicators that are made now.
 
     Several on each: Open MPI delivers one that strays in place of that with the same number.
     """

@@ -93,7 +93,7 @@ FULL = (of_blocks, long, barrier)
 def given_up(
     form: Callable[..., None], comm: hpcoll.Communicator, timeout: Any, *, late: bool, times: int = 1
 ) -> tuple[BaseException | None, float]:  # fmt: skip
-    """What a call raises for which some ranks come late, and after how long.
+    """Return what a call raises for which some ranks come late, and after how long.
 
     Collective: who is late comes when the others have given up, and calls so many times: messages may all be there, and not the news.
     """
@@ -108,7 +108,7 @@ def given_up(
 
 
 def wrong(error: BaseException | None, seconds: float, text: str, *, late: bool) -> list[Any]:
-    """What `given_up` says, of ranks on which that is not what it must be; collective.
+    """Return what `given_up` says, of ranks on which that is not what it must be; collective.
 
     Who began later than the others is told before its own limit is over.
     """

@@ -35,7 +35,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def levels_with(monkeypatch: pytest.MonkeyPatch, file: Path, comm: MPI.Intracomm = WORLD) -> Levels | None:
-    """What a new communicator is told, the same on all its ranks."""
+    """Return what a new communicator is told, the same on all its ranks."""
     monkeypatch.setenv("HPCOLL_TUNING", str(file))
     new = hpcoll.Communicator(comm.Dup())
     found = context_of(new).resources.config.levels
@@ -51,7 +51,7 @@ def written(file: Path, document: Document) -> None:
 
 
 def expected_levels(shm_ranks: int) -> set[str]:
-    """What there is to measure on a host where so many ranks share memory."""
+    """Return what there is to measure on a host where so many ranks share memory."""
     return {level for level, there in ((NODE, shm_ranks > 1), (NETWORK, shm_ranks < WORLD.size)) if there}
 
 

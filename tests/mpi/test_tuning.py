@@ -1,4 +1,4 @@
-"""What communicators make of a tuning table: its picks run, on all ranks alike, or it is refused by name."""
+"""Communicators run the picks of a tuning table, on all ranks alike, or refuse it by name."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""What a parameter server trains in tests: parameters of several shapes, gradients, and the serial run that it must equal."""
+"""A model for tests of the parameter server: parameters of several shapes, gradients, and the serial run that it must equal."""
 
 from typing import Any
 

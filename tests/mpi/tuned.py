@@ -17,7 +17,7 @@ PATIENCE_S = (2, 8, 30, 60)  # for what is measured until its time is over
 
 
 def table_in(folder: Path) -> Path:
-    """One path for all ranks, in rank 0's folder."""
+    """Return one path for all ranks, in rank 0's folder."""
     return Path(WORLD.bcast(folder / "table.json"))
 
 

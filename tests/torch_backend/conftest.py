@@ -1,4 +1,4 @@
-"""One process group of all ranks for the tests here, and the devices they use."""
+"""The process group of all ranks for the tests here, and the devices they use."""
 
 from collections.abc import Iterator
 

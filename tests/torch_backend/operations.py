@@ -15,7 +15,7 @@ Pairs = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 class Caller(NamedTuple):
-    """How calls are made.
+    """A way of making calls.
 
     Attributes:
         in_flight: By ``async_op=True`` and ``wait``; else blocking.
@@ -33,16 +33,16 @@ class Caller(NamedTuple):
             work.wait()
 
     def given(self, rank: int, *shape: int) -> torch.Tensor:
-        """What a rank contributes; different on each."""
+        """Return what a rank contributes; different on each."""
         flat = torch.arange(torch.Size(shape).numel(), device=self.device)
         return ((flat * 3 + rank * 2) % 5 + 1).to(self.dtype).view(shape)
 
     def every(self, *shape: int) -> list[torch.Tensor]:
-        """What all ranks contribute."""
+        """Return what all ranks contribute."""
         return [self.given(rank, *shape) for rank in RANKS]
 
     def empty(self, *shape: int) -> torch.Tensor:
-        """What is to be filled."""
+        """Return what is to be filled."""
         return torch.zeros(shape, dtype=self.dtype, device=self.device)
 
     def total(self, *shape: int) -> torch.Tensor:
@@ -57,7 +57,7 @@ def all_reduce(by: Caller) -> Pairs:
 
 
 def all_reduce_with_gaps(by: Caller) -> Pairs:
-    """What lies between the elements stays."""
+    """Call with gaps between the elements, which stay as they were."""
     around = by.empty(4, 6)
     around[:, ::2] = by.given(RANK, 4, 3)
     by(dist.all_reduce, around[:, ::2])

@@ -1,4 +1,4 @@
-"""Which cases of torch's own suite do not run here, and why: names of tests, as `fnmatch` patterns."""
+"""Cases of torch's own suite that do not run here, and why: names of tests, as `fnmatch` patterns."""
 
 _GPU, _IMAGES = "needs GPUs", "needs torchvision"
 NOT_RUN = {

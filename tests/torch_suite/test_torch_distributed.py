@@ -60,7 +60,7 @@ class TestDistributed(distributed_test.DistributedTest._DistTestBase, common_uti
     init_method = None
 
     def setUp(self) -> None:
-        """What the suite's own launcher does for each case."""
+        """Do what the suite's own launcher does for each case."""
         super().setUp()
         WORLD.Barrier()  # nobody looks for files of the last case any more
         if WORLD.rank == 0:

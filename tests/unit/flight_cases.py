@@ -20,13 +20,13 @@ def call(seq: int, state: str = "ended", late: float = 0.0, **changed: Any) -> d
 
 
 def part(rank: int, ranks: list[int], calls: list[dict[str, Any]], name: str = WORLD, dropped: int = 0) -> dict[str, Any]:
-    """What a rank of the world did on a communicator."""
+    """Return what a rank of the world did on a communicator."""
     id = f"{','.join(map(str, ranks))}/{name}"
     return {"id": id, "name": name, "rank": ranks.index(rank), "ranks": ranks, "dropped": dropped, "calls": calls}
 
 
 def record(rank: int, nranks: int, *parts: dict[str, Any], doing: str = "", why: str = "SIGUSR2", **changed: Any) -> dict[str, Any]:
-    """One rank's record."""
+    """Return one rank's record."""
     return {"format": 1, "program": ["train.py", "--x"], "host": "node1", "pid": 100 + rank, "world_rank": rank, "world_size": nranks,
             "written": START + 10, "why": why, "doing": doing, "communicators": list(parts)} | changed  # fmt: skip
 

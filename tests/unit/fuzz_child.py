@@ -60,7 +60,7 @@ def input_of(one: Format, name: str, seed: int) -> list[bytes]:
 
 
 def problem_of(one: Format, files: Sequence[Path], seed: int) -> str:
-    """What an input does that it should not; the empty string where there is nothing."""
+    """Return what an input does that it should not; the empty string where there is nothing."""
     faulthandler.dump_traceback_later(LIMIT_S, exit=True, file=sys.__stderr__)
     try:
         code, said, errors = run(one, files, seed)

@@ -1,4 +1,4 @@
-"""What hpcoll reads that others may have written: for each format samples, and a function that reads as programs and commands do.
+"""Formats of input that others may have written: for each one samples, and a function that reads as programs and commands do.
 
 A format more is a line in `FORMATS`.
 """
@@ -28,7 +28,7 @@ _WHO_NBYTES = 4 << 10
 
 
 class Format(NamedTuple):
-    """What is read.
+    """A format of input.
 
     Attributes:
         samples: Inputs that are right; each is one or several files, of which one is changed.

@@ -33,7 +33,7 @@ class Key(str):
 
 
 class Form(NamedTuple):
-    """How the text of samples becomes a tree of objects, lists and values, and how a tree becomes text again."""
+    """A parser of samples into trees of objects, lists and values, and a writer of such trees."""
 
     load: Callable[[bytes], Any]
     dump: Callable[[Any], bytes]
@@ -116,7 +116,7 @@ def _places(tree: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _on_a_walk(tree: Any, dice: random.Random) -> tuple[Any, Any]:
-    """One of them, more often one that is near the root: of many alike far from it each says little."""
+    """Return one of them, more often one that is near the root: of many alike far from it each says little."""
     while True:
         key = dice.choice(list(tree)) if isinstance(tree, dict) else dice.randrange(len(tree))
         if not (isinstance(tree[key], dict | list) and tree[key]) or dice.random() < 0.5:

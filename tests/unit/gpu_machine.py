@@ -16,7 +16,7 @@ _MINE = ("TEST_", "MPI_LIMIT", "PYTEST", "OMPI_", "PMIX", "PRTE", "HPCOLL_", "CO
 
 
 class Left(NamedTuple):
-    """What a run has left.
+    """The results of a run.
 
     Attributes:
         table: Markdown.
@@ -39,7 +39,7 @@ class Left(NamedTuple):
         return next(one for one in self.steps[step]["parts"] if one["name"] == name)
 
     def found(self, probe: str) -> dict[str, Any]:
-        """What a probe found."""
+        """Return what a probe found."""
         return {one["what"]: one["value"] for one in self.part(3, probe)["findings"]}
 
 
@@ -62,7 +62,7 @@ def check(folder: Path, *steps: int, limit_s: float = 110, reads: bool = True, *
 
 
 def left(folder: Path, status: int, output: str) -> Left:
-    """What there is in a folder."""
+    """Return what there is in a folder."""
     (table,) = (folder / "out").glob("*.md")
     document = table.with_suffix(".json").read_text()
     with tarfile.open(table.with_suffix(".tar.gz")) as tar:

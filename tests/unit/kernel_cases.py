@@ -1,4 +1,4 @@
-"""What GPU kernels compute, against NumPy. `launch` runs a kernel: test_kernels_device.py replaces it by one that runs the compiled
+"""Results of GPU kernels against NumPy. `launch` runs a kernel: test_kernels_device.py replaces it by one that runs the compiled
 text, and runs this file in a process of its own for CUDA's simulator, which is chosen when Numba is first imported.
 
     NUMBA_ENABLE_CUDASIM=1 python tests/unit/kernel_cases.py folds

@@ -1,4 +1,4 @@
-"""What GPU kernels' tests compute with: element types, numbers, where they lie, and NumPy's results."""
+"""Inputs of GPU kernels' tests: element types, numbers, where they lie, and NumPy's results."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -28,7 +28,7 @@ NUMPY: dict[str, Callable[..., Any]] = {
 
 
 def bits(array: np.ndarray) -> np.ndarray:
-    """What the kernel is handed: half types as uint16, bool as uint8."""
+    """Return what the kernel is handed: half types as uint16, bool as uint8."""
     stored = {"b": np.uint8, "V": np.uint16}.get(array.dtype.kind)
     return array.view(np.uint16 if array.dtype == np.float16 else stored) if stored or array.dtype == np.float16 else array
 

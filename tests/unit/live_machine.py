@@ -41,7 +41,7 @@ class Machine:
         monkeypatch.setattr("hpcoll.cli.inspect.ranks_here.cpu_s", lambda pid: 1.5 if pid in self.states else None)
 
     def process(self, pid: int, page: bytes | None, own_pid: int | None = None) -> Path:
-        """One process; the file of its page."""
+        """Return one process; the file of its page."""
         self.states[pid] = "running"
         files = self.folder / str(pid) / "fd"
         files.mkdir(parents=True)

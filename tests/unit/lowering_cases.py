@@ -65,7 +65,7 @@ def elements(operator: Operator, count: int, rng: np.random.Generator) -> np.nda
 
 
 class Case(NamedTuple):
-    """One call of all ranks; counts and displacements in elements.
+    """A call of all ranks; counts and displacements in elements.
 
     Attributes:
         count: Of the vector, or of one block.
@@ -154,7 +154,7 @@ class Case(NamedTuple):
 
 
 def wanted(case: Case, sent: list[list[np.ndarray]], operator: Operator) -> list[list[np.ndarray]]:
-    """What every rank's OUTPUT blocks must hold, from every rank's INPUT blocks, by NumPy; an empty list leaves it as it was."""
+    """Return what every rank's OUTPUT blocks must hold, from every rank's INPUT blocks, by NumPy; an empty list leaves it as it was."""
     ranks, root = range(case.nranks), case.root
 
     def fold(block: int, upto: int = case.nranks) -> list[np.ndarray]:

@@ -93,7 +93,7 @@ class _Prepared:
                 arena[base : base + len(data)] = data
 
     def compare(self) -> None:
-        """What each rank found when its call returned, and what it must be."""
+        """Return what each rank found when its call returned, and what it must be."""
         for rank, (s, arena) in enumerate(zip(self.sides, self.expected, strict=True)):
             found = s.memory.returned
             assert found is not None

@@ -1,4 +1,4 @@
-"""What the reference engine is given: programs with their memories, the setting of a run, and where an operation reads and writes."""
+"""Inputs of the reference engine: programs with their memories, the setting of a run, and where an operation reads and writes."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -13,14 +13,14 @@ SCRATCH = 2
 
 
 class Operator(NamedTuple):
-    """What is reduced: bytes of an element, and a function of the bytes of two runs of elements."""
+    """A reduction operator: bytes of an element, and a function of the bytes of two runs of elements."""
 
     itemsize: int
     combine: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class Reach(NamedTuple):
-    """What reaches the GPU memory of a rank.
+    """The peers and copies that reach the GPU memory of a rank.
 
     Attributes:
         readers: Ranks of its node that map it.
@@ -36,7 +36,7 @@ class Reach(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One call of all ranks: their programs and memories, in rank order, and what reaches their memory where programs are for GPUs."""
+    """A call of all ranks: their programs and memories, in rank order, and what reaches their memory where programs are for GPUs."""
 
     programs: Sequence[Program]
     memories: Sequence[Memory]
@@ -45,7 +45,7 @@ class Call(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """How a run goes.
+    """The setting of a run.
 
     Attributes:
         seed: Of its order.
@@ -64,7 +64,7 @@ Places = list[tuple[int, int]]  # buffer and displacement of each
 
 
 def operands_of(program: Program, row: Sequence[int]) -> tuple[Places, Places]:
-    """Where a COPY, REDUCE or STAGE writes, and where it reads."""
+    """Return where a COPY, REDUCE or STAGE writes, and where it reads."""
     code, source, destination = row[f.CODE], (row[f.BUFFER], row[f.DISPL]), (row[f.TO_BUFFER], row[f.TO_DISPL])
     if code != Code.REDUCE:
         return [destination if code == Code.COPY else (STAGING, row[f.STAGED_DISPL])], [source]

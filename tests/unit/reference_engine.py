@@ -35,7 +35,7 @@ class _Request:
 
 
 class Position:
-    """What runs in one window slot of a rank."""
+    """The position of a rank in one window slot."""
 
     def __init__(self, lane: int, row: int) -> None:
         self.lane, self.row = lane, row
@@ -45,7 +45,7 @@ class Position:
 
 
 class Operands(NamedTuple):
-    """What a COPY, REDUCE or STAGE writes and reads."""
+    """The bytes that a COPY, REDUCE or STAGE writes and reads."""
 
     writes: list[Area]
     reads: list[Area]
@@ -208,7 +208,7 @@ class World:
         return message is not None
 
     def _moved(self, rank: int, moved: bool) -> bool:
-        """What a rank waits for in shared memory may have come."""
+        """Note that what a rank waits for in shared memory may have come."""
         if moved:
             self.ready += self.parked.pop(rank, [])
         return moved

@@ -39,7 +39,7 @@ class _Operation:
             area.memory.queued_read[area.span] += change
 
     def meets(self, other: "_Operation") -> bool:
-        """Whether one of the two writes what the other works on."""
+        """Say whether one of the two writes what the other works on."""
         both = (self.operands, other.operands), (other.operands, self.operands)
         return not all(one.apart(two) for a, b in both for one in a.writes for two in (*b.writes, *b.reads))
 

@@ -23,7 +23,7 @@ class Broken(Exception):
 
 
 class Rank(NamedTuple):
-    """What a rank has: operations done, stores, acknowledgements seen, staging memory (used, this lane's, peers looked at), messages."""
+    """The state of a rank: operations, stores, acknowledgements seen, staging memory (used, this lane's, peers looked at), messages."""
 
     pc: int
     stores: tuple[Store, ...]
@@ -118,7 +118,7 @@ class Model(Rows):
         return (number % SLOTS + 1) if self.breaks == "numbers do not grow" else (number + 1) % NUMBERS
 
     def _acked(self, r: int, rank: Rank, peer: int, enough: int, memory: tuple[Any, ...]) -> tuple[int, ...]:
-        """What the rank knows of acknowledgements; those of a peer are loaded unless enough are known."""
+        """Return what the rank knows of acknowledgements; those of a peer are loaded unless enough are known."""
         if rank.acked[peer] >= enough:
             return rank.acked
         return (*rank.acked[:peer], memory[self.places["ack", peer, r]], *rank.acked[peer + 1 :])

@@ -15,7 +15,7 @@ class Store(NamedTuple):
 
 
 def may_leave(stores: tuple[Store, ...], i: int, *, arm: bool) -> bool:
-    """Whether a store may become visible before those that the rank did earlier: never if these are to the same address.
+    """Say whether a store may become visible before those that the rank did earlier: never if these are to the same address.
 
     On ARM a release store stays behind all earlier ones, but later ones may pass it. On x86 only those past the caches pass, or are passed.
     """

@@ -46,7 +46,7 @@ def saved(path: Path, **extras: Any) -> Path:
 
 
 def drawn(path: Path, *documents: Any) -> str:
-    """What an SVG of documents says."""
+    """Return what an SVG of documents says."""
     plot.draw([runs.run_of(one, f"run{i}") for i, one in enumerate(documents)], path)
     return path.read_text()
 

@@ -25,7 +25,7 @@ def check_claims(summaries: list[Summary]) -> None:
 
 
 def instances(row: Algorithm, most: int) -> int:
-    """How many combinations of root, chunks and placement there are for 1 to so many ranks."""
+    """Return how many combinations of root, chunks and placement there are for 1 to so many ranks."""
     rooted = COLLECTIVES[row.collective].rooted
     roots = most * (most + 1) // 2 if rooted else most
     if row.placed:  # all roots for one placement, first and last one for the others, or just the first

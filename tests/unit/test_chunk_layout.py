@@ -1,4 +1,4 @@
-"""Where chunks lie: they tile what they are cut from, and equal segments share one layout."""
+"""Chunks tile what they are cut from, and equal segments share one layout."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What passes without hpcoll must pass with it, on every rank; what the table allows and what fails anyway is skipped by name."""
+"""Cases that pass without hpcoll must pass with it, on every rank; those of the table and those that fail anyway are skipped by name."""
 
 import json
 from pathlib import Path

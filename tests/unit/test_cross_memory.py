@@ -1,4 +1,4 @@
-"""Whether processes can read each other's memory, found out with real ones."""
+"""Probes of whether processes can read each other's memory, with real ones."""
 
 import os
 import subprocess

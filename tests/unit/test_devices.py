@@ -1,4 +1,4 @@
-"""What counts as an array in GPU memory, and what is refused in which words."""
+"""Arrays in GPU memory are recognised, or refused in words that say why."""
 
 import ctypes
 import gc

@@ -1,4 +1,4 @@
-"""What is a stream, and which one orders an array in GPU memory."""
+"""Streams are recognised, and the one is found that orders an array in GPU memory."""
 
 import ctypes
 import sys

@@ -1,4 +1,4 @@
-"""What was compiled is kept on disk: made once, waited for, and made by everybody where it cannot be kept."""
+"""Compiled code is kept on disk: made once, waited for, and made by every process where it cannot be kept."""
 
 import fcntl
 import os

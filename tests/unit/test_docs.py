@@ -31,7 +31,7 @@ _NAMED = re.compile(r"`([\w/]+\.py)`\s+\(((?:`[\w.]+`(?:,\s+)?)+)\)")  # a file,
 
 
 def row_text(row: Algorithm) -> str:
-    """One line of the catalogue's table."""
+    """Return one line of the catalogue's table."""
     remarks = [text for text, holds in (("any operator", row.ordered), ("equal blocks only", row.uniform)) if holds]
     return f"| {row.key} | `{row.rounds}` | `{row.sent}` | {', '.join(remarks)} |"
 
@@ -42,7 +42,7 @@ def catalogue_table() -> str:
 
 
 def variables_table() -> str:
-    """One row per variable; those that say the same are one."""
+    """Return one row per variable; those that say the same are one."""
     lines = ["| variable | takes | meaning | without it |", "|---|---|---|---|"]
 
     def text(one: Variable) -> tuple[str, str, str]:
@@ -54,7 +54,7 @@ def variables_table() -> str:
 
 
 def algorithms_table() -> str:
-    """One row per collective."""
+    """Return one row per collective."""
     groups = itertools.groupby(CATALOGUE.values(), key=lambda row: row.collective)
     rows = [f"| {collective} | {', '.join(row.name for row in alike)} |" for collective, alike in groups]
     return "\n".join(["| collective | algorithms, and `native`, the MPI library's own |", "|---|---|", *rows])

@@ -206,7 +206,7 @@ def fact(host: str, *cores: int, quota: float = math.inf, library: MpiLibrary = 
 
 
 def second(facts: list[Facts]) -> list[tuple[str, str] | None]:
-    """What each rank hears beyond the list of hosts."""
+    """Return what each rank hears beyond the list of hosts."""
     return [(found[1].level, found[1].found) if found[1:] else None for found in check_hosts(facts)]
 
 

@@ -1,4 +1,4 @@
-"""What ``hpcoll doctor`` says about GPUs: over the driver's double, and from folders that the tests build."""
+"""Findings of ``hpcoll doctor`` about GPUs: over the driver's double, and from folders that the tests build."""
 
 import json
 import os

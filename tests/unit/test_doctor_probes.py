@@ -1,4 +1,4 @@
-"""What ``hpcoll doctor`` finds out about one machine and its launcher; probes of hardware read folders that the tests build."""
+"""Findings of ``hpcoll doctor`` about one machine and its launcher; probes of hardware read folders that the tests build."""
 
 import math
 import os

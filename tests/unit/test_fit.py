@@ -23,7 +23,7 @@ FITTED = slice(Network._fields.index("read_from"))  # the fields that a fit find
 
 
 def times(network: Network, sizes: Sequence[int] = SIZES) -> np.ndarray:
-    """What messages take by the model."""
+    """Return what messages take by the model."""
     lone = np.array([network.alpha + network.handshake * (nbytes > network.eager) for nbytes in sizes])
     return lone + [nbytes * byte_seconds(network, nbytes, reduces=False) for nbytes in sizes]
 

@@ -30,7 +30,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def answer(python: Path, program: str, tmp_path: Path) -> list[str]:
-    """What a program prints that has neither this process's folder nor kernels that were kept."""
+    """Return what a program prints that has neither this process's folder nor kernels that were kept."""
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TMPDIR": str(tmp_path), "CUDA_HOME": ""}
     run = subprocess.run([python, "-c", program], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
     assert run.returncode == 0, run.stderr

@@ -28,7 +28,7 @@ _LITTLE = {
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Left:
-    """What all steps leave where the driver refuses to export memory."""
+    """The results of all steps where the driver refuses to export memory."""
     folder = tmp_path_factory.mktemp("dry")
     programs = folder / "bin"
     programs.mkdir()

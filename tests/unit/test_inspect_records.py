@@ -1,4 +1,4 @@
-"""What ``hpcoll inspect`` refuses: files that are no records, and records that are not of one program; and what it does not import."""
+"""``hpcoll inspect`` refuses files that are no records, and records of several programs; and it imports neither MPI nor Numba."""
 
 import json
 import subprocess

@@ -63,7 +63,7 @@ def forget() -> None:
 
 
 def assemble(kernel: Kernel, cc: Capability) -> str:
-    """What NVIDIA's assembler says about a kernel; it refuses instructions that the text's version does not have."""
+    """Return what NVIDIA's assembler says about a kernel; it refuses instructions that the text's version does not have."""
     handle = nvjitlink.create(2, [f"-arch=sm_{cc[0]}{cc[1]}", "-verbose"])
     try:
         nvjitlink.add_data(handle, nvjitlink.InputType.PTX, kernel.ptx, len(kernel.ptx), kernel.name)
@@ -76,7 +76,7 @@ def assemble(kernel: Kernel, cc: Capability) -> str:
 
 
 def check(kernel: Kernel, cc: Capability, nparameters: int) -> str:
-    """What every kernel keeps; returns its text."""
+    """Check what every kernel keeps; return its text."""
     text = kernel.ptx.decode()
     entry = re.findall(r"\.entry\s+(\w+)\s*\(([^)]*)\)", text)
     assert [name for name, _ in entry] == [kernel.name]

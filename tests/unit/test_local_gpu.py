@@ -1,4 +1,4 @@
-"""Which GPU a process is told to use under each launcher, and whether the MPI library takes GPU memory."""
+"""The GPU that a process is told to use under each launcher, and probes of whether the MPI library takes GPU memory."""
 
 import os
 import sys

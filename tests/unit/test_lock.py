@@ -19,7 +19,7 @@ ENTRY = re.compile(r"[a-z\d-]+==[\w.]+( ; [^\\\n]+)?( \\\n    --hash=sha256:[\da
 
 
 def wanted(files: tuple[str, ...]) -> Iterator[Requirement]:
-    """What setup.cfg and the table of files ask for."""
+    """Return what setup.cfg and the table of files ask for."""
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
     extras = [config["options.extras_require"][one] for name in files for one in FILES[name].extras]

@@ -108,7 +108,7 @@ def test_the_form_of_programs(row: Algorithm, reach: str) -> None:
 
 
 def scratch_end(program: Program) -> int:
-    """Where the scratch ends that rows use."""
+    """Return where the scratch ends that rows use."""
     found = [(row[BUFFER], row[DISPL], row[NBYTES]) for row in rows_of(program, Code.SEND, Code.RECV, Code.STAGE, Code.POST)]
     for row in rows_of(program, Code.COPY):
         found += [(row[TO_BUFFER], row[TO_DISPL], row[5]), (row[3], row[4], row[5])]

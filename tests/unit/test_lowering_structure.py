@@ -1,4 +1,4 @@
-"""What lowered programs look like: what is posted when, fused, dropped, packed, split and shared."""
+"""The structure of lowered programs: what is posted when, fused, dropped, packed, split and shared."""
 
 import ast
 import itertools
@@ -36,7 +36,7 @@ def test_names_of_words_are_given_once(module: ModuleType) -> None:
 
 
 def program(key: str, nranks: int, rank: int, *, root: int = 0, count: int = 0, segment: int = 1 << 40, in_place: bool = False) -> Program:
-    """One rank's program for elements of 8 bytes, one element to a chunk unless told."""
+    """Return one rank's program for elements of 8 bytes, one element to a chunk unless told."""
     row = CATALOGUE[key]
     count = count or (1 if COLLECTIVES[row.collective].blocks else nranks)
     case = Case(row, nranks, count, (), Setting(0), root, segment, nodes=pairs(row, nranks))
@@ -213,7 +213,7 @@ def put_off(program: Program, row: int) -> Program:
 
 
 def is_touched(program: Program, wait: int, itemsize: int) -> bool:
-    """Whether a row after a WAIT uses its request's memory: any use of a receive's, a write to a send's."""
+    """Say whether a row after a WAIT uses its request's memory: any use of a receive's, a write to a send's."""
     first, last = lane_of(program, wait)
     rows = program.rows.tolist()
     request = rows[wait][REQUEST]

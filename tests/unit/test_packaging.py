@@ -1,4 +1,4 @@
-"""What setup.cfg says about the packages is what the folders hold."""
+"""setup.cfg lists the packages that the folders hold."""
 
 import configparser
 from pathlib import Path

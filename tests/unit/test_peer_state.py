@@ -1,4 +1,4 @@
-"""What a rank reads of others in memory that they write meanwhile."""
+"""The state of peers, read from memory that they write meanwhile."""
 
 from types import SimpleNamespace
 from typing import Any

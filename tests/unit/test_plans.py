@@ -1,4 +1,4 @@
-"""How plans cut messages: what any rank stages of one lane fits the staging memory of a place."""
+"""Plans cut messages so that what any rank stages of one lane fits the staging memory of a place."""
 
 import mpi4py
 import numpy as np

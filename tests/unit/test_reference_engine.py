@@ -38,7 +38,7 @@ def run_rows(first: list[Row], second: list[Row], setting: Setting, *, shared: b
 
 
 def moved(call: Call, nbytes: int) -> bool:
-    """Whether rank 1's OUTPUT holds rank 0's INPUT, as they found them when the call returned."""
+    """Say whether rank 1's OUTPUT holds rank 0's INPUT, as they found them when the call returned."""
     (at_0, at_1) = (memory.returned for memory in call.memories)
     assert at_0 is not None
     assert at_1 is not None

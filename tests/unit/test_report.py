@@ -1,4 +1,4 @@
-"""What texts say of ranks of a node: what each does, on whatever communicator and message context, and in what calls differ."""
+"""Reports on ranks of a node: what each does, on whatever communicator and message context, and in what calls differ."""
 
 import re
 from types import SimpleNamespace

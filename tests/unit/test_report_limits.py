@@ -1,4 +1,4 @@
-"""What is said of many ranks fits into the memory that a rank has for it, so that all hear it."""
+"""Reports on many ranks fit into the memory that a rank has for them, so that all hear them."""
 
 import json
 from dataclasses import replace

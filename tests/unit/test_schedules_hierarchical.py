@@ -174,7 +174,7 @@ def test_leaders_exchange_whole_messages() -> None:
 
 
 def total(key: str, nodes: Nodes, root: int = 0) -> float:
-    """What crosses between nodes: blocks, or sizes of the whole message."""
+    """Return what crosses between nodes: blocks, or sizes of the whole message."""
     blocks = COLLECTIVES[CATALOGUE[key].collective].blocks
     return sum(one.nchunks for one in crossings(key, nodes, root)) / (1 if blocks else schedules(key, nodes, root)[0].nchunks)
 

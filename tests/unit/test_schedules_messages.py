@@ -1,4 +1,4 @@
-"""What catalogue rows say about messages: the longest one, how many the busiest rank has, and what it receives."""
+"""Messages as catalogue rows describe them: the longest one, how many the busiest rank has, and what it receives."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -29,7 +29,7 @@ def settings(row: Algorithm) -> Iterator[tuple[Nodes, int, int, list[Schedule]]]
 
 
 def is_told_exactly(row: Algorithm, nodes: Nodes) -> bool:
-    """What several ranks of a node have of blocks depends on all sizes of nodes; the formulas know the smallest and the largest."""
+    """Say whether formulas are exact: what ranks have of blocks depends on all sizes of nodes; they know the smallest and the largest."""
     return is_even(nodes) or not COLLECTIVES[row.collective].blocks
 
 

@@ -1,4 +1,4 @@
-"""What another user may do where both users can write: take names first, plant links, hold locks. Needs root, to act as a second user."""
+"""Another user may, where both can write, take names first, plant links, hold locks. Needs root, to act as a second user."""
 
 import os
 import shutil
@@ -35,7 +35,7 @@ def as_second(command: str, **variables: Path | str) -> None:
 
 
 def kept(**variables: Path) -> tuple[str, str]:
-    """What a process of this user gets from its cache, and what it says."""
+    """Return what a process of this user gets from its cache, and what it says."""
     environment = {name: value for name, value in os.environ.items() if "LOCAL" not in name}  # the first process of its node
     done = subprocess.run(
         [sys.executable, "-c", KEPT], env={**environment, **{k: str(v) for k, v in variables.items()}}, capture_output=True, text=True,

@@ -1,4 +1,4 @@
-"""Which algorithm serves a call where ranks share nodes, or the caches of one."""
+"""Selection of an algorithm where ranks share nodes, or the caches of one."""
 
 import itertools
 from collections.abc import Iterator

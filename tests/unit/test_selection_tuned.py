@@ -1,4 +1,4 @@
-"""What selection makes of a tuning table."""
+"""Selection of an algorithm by a tuning table."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -35,7 +35,7 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 class Sized:
-    """What compiled code needs to fit a program to counts; stores and rooms are at addresses."""
+    """The data that compiled code needs to fit a program to counts; stores and rooms are at addresses."""
 
     def __init__(self, sizes: Sizes, stores: list[tuple[Size, int]], rooms: list[tuple[Number, int]] | None = None) -> None:
         self.state, self.counts = np.zeros(f.OPERANDS, np.int64), np.array([*sizes.values, *[0] * 8], np.int64)
@@ -146,7 +146,7 @@ class Template:
 
 
 def templates_for(row: Algorithm, nranks: int, rank: int, calls: list[Call], local: bool) -> int:
-    """How many programs serve all calls; each is compared with the one lowered for that call."""
+    """Return how many programs serve all calls; each is compared with the one lowered for that call."""
     templates: list[Template] = []
     for call in calls:
         fitting = [one for one in templates if one.sized.resize(*call.counts) == f.DONE]

@@ -214,7 +214,7 @@ def test_channels_have_lines_of_their_own() -> None:
 
 
 def order(schedules: Sequence[Schedule], slots: int, in_place: bool) -> TopologicalSorter[Hashable]:
-    """What has to end before each step ends, for schedules whose sends and receives match in number."""
+    """Return what has to end before each step ends, for schedules whose sends and receives match in number."""
     graph: TopologicalSorter[Hashable] = TopologicalSorter()
     sends, receives, uses = (defaultdict(list) for _ in range(3))
     for s in schedules:

@@ -90,7 +90,7 @@ def test_the_page_alone_is_written_when_only_what_is_seen_changes(own_page: Stat
 
 
 class Peers:
-    """What is known of three ranks: the first waits itself, the second has ended calls, the third is in a blocking one."""
+    """The state of three ranks: the first waits itself, the second has ended calls, the third is in a blocking one."""
 
     seen = (Status((CALL,)), Status(), Status())
     begun_ended = ({0: (2, 1, 5.0), 1: (0, 0, 1.0)}, {0: (9, 9, 5.0), 1: (4, 3, 8.0)}, {0: (3, 2, 5.0), 1: (0, 0, 1.0)})
@@ -176,7 +176,7 @@ class Lock:
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowPage]:
-    """Where the introductions of a rank 0 of three write."""
+    """The files of a rank 0 of three whose status page is slow to make."""
     one = SlowPage()
     monkeypatch.setattr(status_page, "StatusPage", one.make)
     monkeypatch.setattr(status_page, "RANK_STATUS", SimpleNamespace(show=lambda _: None))

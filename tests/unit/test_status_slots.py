@@ -38,7 +38,7 @@ class Interrupted(StatusSlots):
 
 
 def finished(run: Callable[[], None]) -> bool:
-    """Whether it ends, in a thread that may wait for ever."""
+    """Say whether it ends, in a thread that may wait for ever."""
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(20)

@@ -148,7 +148,7 @@ class Interpreter:
         return True
 
     def right(self, ordered: bool) -> bool:
-        """Whether every OUTPUT chunk holds what the collective wants."""
+        """Say whether every OUTPUT chunk holds what the collective wants."""
         c = self.collective
         for s, memory in zip(self.schedules, self.memory):
             for index in range(c.noutputs(s.rank, s.nranks, s.root, s.nchunks)):

@@ -1,4 +1,4 @@
-"""What is proven: results, order of operands, reproducibility, rounds, of the whole catalogue at once; puts, and the wait-for graph."""
+"""Proofs by the verifier: results, order of operands, reproducibility, rounds, of the whole catalogue; puts, and the wait-for graph."""
 
 from collections.abc import Callable
 from functools import partial

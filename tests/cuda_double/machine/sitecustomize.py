@@ -19,7 +19,7 @@ _made: list[Any] = []
 
 
 def _library(name: Any, *arguments: Any, **options: Any) -> Any:
-    """What a name of a library stands for; of the driver's a process has one."""
+    """Return what a name of a library stands for; of the driver's a process has one."""
     if name != _NAME:
         return _load(name, *arguments, **options)
     if not _made:
