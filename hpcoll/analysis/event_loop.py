@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hpcoll.analysis.cost import Levels, Network
 from hpcoll.analysis.event_table import (
     AMOUNT,
     BETWEEN_DOMAINS,
@@ -36,7 +37,6 @@ from hpcoll.analysis.event_table import (
     SEND,
     EventTable,
 )
-from hpcoll.analysis.network import Levels, Network
 from hpcoll.base.errors import ArgumentError
 
 ALPHA, OVERHEAD, BETA, GAMMA, EAGER, HANDSHAKE, STREAMS = range(7)  # columns of `costs`

@@ -20,7 +20,7 @@ from hpcoll.schedules.placement import Nodes, members
 # BETWEEN_NODES that ranks share, or BETWEEN_DOMAINS of a node. LINK: number of its shared link.
 OP, OTHER, CHANNEL_OF, RANK, AMOUNT, GUARD, LEVEL, LINK = range(8)
 NCOLUMNS = 8
-NEAR, BETWEEN_NODES, BETWEEN_DOMAINS = range(3)  # in the order of `hpcoll.analysis.network.Levels`
+NEAR, BETWEEN_NODES, BETWEEN_DOMAINS = range(3)  # in the order of `hpcoll.analysis.cost.Levels`
 SEND, RECV, RECV_REDUCE, COPY, REDUCE, END = (*(int(op) for op in Op), len(Op))
 _ENDS = 3  # groups of ranks at either end that `alike` compares, besides some between
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from hpcoll.analysis.cost import Levels, Network
 from hpcoll.analysis.event_loop import LANE, ROW, prepare
 from hpcoll.analysis.event_loop import simulate as run
 from hpcoll.analysis.event_table import build
-from hpcoll.analysis.network import Levels, Network
 from hpcoll.schedules.ir import Chunk, Op, Schedule, Step
 
 ROUNDS = Network(alpha=1.0, overhead=1.0)  # every message takes one unit of time, so that times count rounds

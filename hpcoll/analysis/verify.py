@@ -2,12 +2,12 @@
 
 All ranks run symbolically. A value is an item and the ranks that contributed to it. A send keeps its chunk in use until the peer has
 received it (rendezvous), and a step that would overwrite a chunk in use waits for that, as the lowering makes it wait. A send also takes a
-ring slot until the peer has used the message (`hpcoll.analysis.slot_credits`), and waits while there is none. Ranks on different nodes have
+ring slot until the peer has used the message (`hpcoll.analysis.ring_slots`), and waits while there is none. Ranks on different nodes have
 only the first kind of waiting, ranks of a node only the second. A proof has both, so it holds for any mixture. A channel always waits for
 one thing, and its speed does not change what others can do, so one run speaks for all.
 
 Refused are: a message without its counterpart, unequal sizes, a deadlock, a read of nothing, a contribution counted twice, a write to
-INPUT, channels that share a written chunk, a put that may wait (`hpcoll.analysis.puts`), and an OUTPUT that is not what the collective
+INPUT, channels that share a written chunk, a put that may wait, and an OUTPUT that is not what the collective
 wants. Proven besides: whether every combination kept rank order (as operators that are not commutative need), and whether all ranks
 computed the same expression (bit-identical results).
 
@@ -18,8 +18,7 @@ from collections import defaultdict, deque
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-from hpcoll.analysis.puts import check_puts
-from hpcoll.analysis.slot_credits import used_at
+from hpcoll.analysis.ring_slots import check_puts, used_at
 from hpcoll.analysis.symbolic_values import NOTHING, Values
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.collectives import COLLECTIVES, Collective

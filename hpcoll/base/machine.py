@@ -1,17 +1,26 @@
-"""The machine as Linux describes it: last-level caches, the cores that share them, and the memory that control groups leave.
+"""The machine as Linux describes it: last-level caches, cores that share them, memory that control groups leave, and processes.
 
 Files and folders are parameters, so that tests can bring their own.
 """
 
 import contextlib
 import math
+import os
 import re
+import sys
 from functools import cache
 from pathlib import Path
+
+from hpcoll.base.text import printable
 
 CPUS = Path("/sys/devices/system/cpu")
 CGROUP, MEMBERSHIP, MEMINFO = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/meminfo")
 _USUAL_NBYTES = 32 << 20  # of a last-level cache, where Linux does not say
+PROC = Path("/proc")
+RUNNING, STOPPED, TRACED, GONE = "running", "stopped", "stopped by a debugger", "gone"
+HOW_GONE = "has ended: it was killed, or left without MPI_Finalize"  # of a rank whose process is gone without a word
+ENDED_BY = "was ended by "  # an exception
+_STATES = {"T": STOPPED, "t": TRACED, "Z": GONE, "X": GONE, "x": GONE}
 
 
 @cache
@@ -94,3 +103,32 @@ def _read(path: Path) -> str:
     with contextlib.suppress(OSError):
         return path.read_text().strip()
     return ""
+
+
+def state_of(pid: int) -> str:
+    """Return the state of a process; a zombie is gone."""
+    try:
+        return _STATES.get(_fields(pid)[0], RUNNING)
+    except (FileNotFoundError, ProcessLookupError):
+        return GONE
+    except OSError:
+        return RUNNING
+
+
+def how_it_ends() -> str:
+    """Return the words for how this process's program ends, for texts on other ranks."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    return "has ended its program" if error is None else printable(f"{ENDED_BY}{type(error).__name__}: {error}", 1000)
+
+
+def cpu_s(pid: int) -> float | None:
+    """Return the CPU seconds that a process has used, all threads together; None where Linux does not say."""
+    try:
+        return sum(map(int, _fields(pid)[11:13])) / os.sysconf("SC_CLK_TCK")  # user and system mode
+    except (OSError, ValueError):
+        return None
+
+
+def _fields(pid: int) -> list[str]:
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()

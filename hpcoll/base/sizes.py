@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NoReturn, TypeAlias
 
-import numpy as np
-
 # Kinds of records in `Sizes.code`, each [kind, argument, number of terms, then a coefficient and a variable for each term]. The sum of
 # the terms, by kind: FLOOR: divided by the argument and rounded down, it is the next variable. CLAMP: the next variable is the sum if
 # negative, else 0. SAME, OTHER, NOT_NEGATIVE: the sum must be 0, not 0, at least 0. ROOM: it must not exceed the int64 at byte
@@ -61,8 +59,8 @@ class Sizes:
         """Return the sum of terms at the current values."""
         return sum(coefficient * self.values[variable] for variable, coefficient in terms)
 
-    def code(self, rooms: Iterable[tuple[Number, int]], stores: Iterable[tuple[Size, int]]) -> np.ndarray:
-        """Return the records as an int64 array.
+    def code(self, rooms: Iterable[tuple[Number, int]], stores: Iterable[tuple[Size, int]]) -> list[int]:
+        """Return the records, one behind the other.
 
         Args:
             rooms: Sizes that must not exceed an int64, each with that int64's byte in the engine's array.
@@ -75,7 +73,7 @@ class Sizes:
             found += (kind, argument, len(terms))
             for variable, coefficient in terms:
                 found += (coefficient, variable)
-        return np.array(found, np.int64)
+        return found
 
 
 class Size:

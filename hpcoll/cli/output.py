@@ -1,11 +1,68 @@
-"""Files that commands write for their users, whole or not at all; lines on the terminal that tell how far a command is."""
+"""The output of commands: rows in aligned columns, sentences in lines, progress on the terminal, and files, whole or not at all."""
 
 import shutil
 import sys
+import textwrap
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hpcoll.base import files
 from hpcoll.base.errors import ArgumentError
+
+WIDTH = 100  # columns where there is no terminal
+NARROWEST = 12  # columns that a cell of a `grid` keeps
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, numbers: Sequence[int] = ()) -> list[str]:
+    """Return a header and rows as lines of at most ``width`` columns, cut at their ends; ``numbers``: columns aligned to the right.
+
+    >>> table(["key", "n"], [["ring", "4"], ["tree", "12"]], 40, numbers=[1])
+    ['key    n', 'ring   4', 'tree  12']
+    """
+    everything = [header, *rows]
+    widths = [max(len(row[i]) for row in everything) for i in range(len(header))]
+    lines = []
+    for row in everything:
+        cells = [f"{text:>{w}}" if i in numbers else f"{text:{w}}" for i, (text, w) in enumerate(zip(row, widths))]
+        line = "  ".join(cells).rstrip()
+        lines.append(line if len(line) <= width else line[: width - 1] + "…")
+    return lines
+
+
+def counted(number: float, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> counted(1, "rank"), counted(2.5, "core")
+    ('1 rank', '2.5 cores')
+    """
+    return f"{number if isinstance(number, int) else format(number, 'g')} {noun}" + ("" if number == 1 else "s")
+
+
+def wrapped(text: str, indent: str = "", width: int = WIDTH) -> list[str]:
+    """Return a sentence in lines of at most ``width`` columns."""
+    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
+
+
+def grid(rows: Sequence[Sequence[str]], width: int = WIDTH) -> list[str]:
+    """Return rows in aligned columns, indented by two; empty columns are left out, and the widest are cut to fit the width.
+
+    >>> grid([["", "call"], ["rank 3", "Barrier()"]])
+    ['          call', '  rank 3  Barrier()']
+    """
+    filled = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])] if rows else []
+    rows = [[row[i] for i in filled] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    while 2 * len(widths) + sum(widths) > width and max(widths) > NARROWEST:
+        widths[widths.index(max(widths))] -= 1
+    cut = [[text if len(text) <= room else f"{text[: room - 1]}…" for text, room in zip(row, widths)] for row in rows]
+    return [f"  {line}" for line in table(cut[0], cut[1:], width - 2)] if cut else []
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines; characters that this terminal's encoding lacks become question marks."""
+    encoding = sys.stdout.encoding or "utf-8"
+    for line in lines:
+        print(line.encode(encoding, "replace").decode(encoding))
 
 
 def check(path: Path) -> None:

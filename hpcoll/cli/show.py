@@ -10,7 +10,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import quoted
 from hpcoll.base.units import MAX_BUILT
 from hpcoll.cli import output
-from hpcoll.cli.table import print_lines, table
+from hpcoll.cli.output import print_lines, table
 from hpcoll.schedules.catalogue import CATALOGUE, algorithms, find
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import parse_nodes

@@ -10,8 +10,7 @@ from hpcoll.analysis.prove import Summary, prove_catalogue
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.base.text import quoted
 from hpcoll.base.units import MAX_BUILT
-from hpcoll.cli.output import progress
-from hpcoll.cli.table import table
+from hpcoll.cli.output import progress, table
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import RING_SLOTS

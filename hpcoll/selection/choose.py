@@ -8,8 +8,21 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-from hpcoll.analysis.cost import ALIKE, SEGMENTS, best_segment, byte_seconds, predict_on_gpus, seconds, seconds_on_nodes
-from hpcoll.analysis.network import GPU_NETWORK, NATIVE_NETWORK, ONE_HOST, SHARED_NETWORK, Levels, apart
+from hpcoll.analysis.cost import (
+    ALIKE,
+    GPU_NETWORK,
+    NATIVE_NETWORK,
+    ONE_HOST,
+    SEGMENTS,
+    SHARED_NETWORK,
+    Levels,
+    apart,
+    best_segment,
+    byte_seconds,
+    predict_on_gpus,
+    seconds,
+    seconds_on_nodes,
+)
 from hpcoll.base.dtypes import BYTES
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import MAX_CHUNKS, format_nbytes

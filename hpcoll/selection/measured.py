@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from hpcoll.analysis.network import HOSTS, ONE_HOST, Levels
+from hpcoll.analysis.cost import HOSTS, ONE_HOST, Levels
 from hpcoll.base.errors import ArgumentError
 from hpcoll.selection import tuning
 from hpcoll.selection.config import Table, log

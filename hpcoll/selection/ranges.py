@@ -7,7 +7,7 @@ from bisect import bisect_right
 from functools import lru_cache
 from typing import NamedTuple
 
-from hpcoll.analysis.network import NEVER
+from hpcoll.analysis.cost import NEVER
 from hpcoll.selection.choose import Choice, Need, choose, modelled_segment
 from hpcoll.selection.config import Config
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcoll.analysis.network import Network
+from hpcoll.analysis.cost import Network
 from hpcoll.base.dtypes import BYTES
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.files import write_file
@@ -23,7 +23,7 @@ from hpcoll.schedules.catalogue import algorithms
 from hpcoll.selection.config import Entry, Table, check_algorithm
 
 FORMAT = 1
-NODE, NETWORK = LEVELS = ("node", "network")  # fields of `hpcoll.analysis.network.Levels` that are measured
+NODE, NETWORK = LEVELS = ("node", "network")  # fields of `hpcoll.analysis.cost.Levels` that are measured
 _MEASURED = Network._fields[:-1]  # constants that are: all but how many streams a link carries
 _LAST_RESORT = "f4"
 _SHOWN = 100  # characters of a value in a warning

@@ -17,9 +17,8 @@ from hpcoll.comm.communicator import Communicator
 from hpcoll.torch import operations
 from hpcoll.torch.futures import Depths
 from hpcoll.torch.messages import MonitoredBarrier, begin_receive, begin_send
-from hpcoll.torch.operations import Me, Tensors, TorchOperation
+from hpcoll.torch.operations import Me, Tensors, TorchOperation, add_up
 from hpcoll.torch.rendezvous import check_world
-from hpcoll.torch.sparse import add_up
 from hpcoll.torch.work import Work
 
 NAME, DEVICES = "hpcoll", ["cpu", "cuda"]

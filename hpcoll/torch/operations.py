@@ -1,18 +1,52 @@
-"""The collectives of torch.distributed as calls of hpcoll: method, arguments, and a function that stores the result."""
+"""The collectives and operators of torch.distributed as those of hpcoll: method, arguments, and a function that stores the result."""
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+import torch.distributed as dist
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError
+from hpcoll.base.ops import AVG, premul_sum
 from hpcoll.comm.communicator import Communicator
-from hpcoll.torch.operators import operator_for
 from hpcoll.torch.tensors import Store, array_of, contiguous, joined, spread
 
 Tensors = Sequence[torch.Tensor]
+_RedOp = dist.ReduceOp.RedOpType
+_OPERATORS: dict[Any, Any] = {
+    _RedOp.SUM: MPI.SUM, _RedOp.PRODUCT: MPI.PROD, _RedOp.MIN: MPI.MIN, _RedOp.MAX: MPI.MAX,
+    _RedOp.BAND: MPI.BAND, _RedOp.BOR: MPI.BOR, _RedOp.BXOR: MPI.BXOR, _RedOp.AVG: AVG,
+}  # fmt: skip
+# Of truth values, as with NCCL: a sum is true where one is.
+_OF_BOOLS: dict[Any, Any] = {
+    _RedOp.SUM: MPI.LOR, _RedOp.MAX: MPI.LOR, _RedOp.BOR: MPI.LOR, _RedOp.PRODUCT: MPI.LAND, _RedOp.MIN: MPI.LAND, _RedOp.BAND: MPI.LAND,
+    _RedOp.BXOR: MPI.LXOR,
+}  # fmt: skip
+
+
+def operator_for(op: Any, dtype: torch.dtype) -> Any:
+    """Return the operator of hpcoll for one of torch's, on elements of a type.
+
+    Raises:
+        ArgumentTypeError: There is none.
+    """
+    kind = op if isinstance(op, _RedOp) else op.op
+    if kind == _RedOp.PREMUL_SUM:
+        return premul_sum(_factor(op))
+    found = (_OF_BOOLS if dtype == torch.bool else _OPERATORS).get(kind)
+    if found is None:
+        raise ArgumentTypeError(f"a reduction of {dtype} needs an operator that it has, got {kind}")
+    return found
+
+
+def _factor(op: Any) -> float:
+    """Return the factor of a premultiplied sum, which older versions of torch tell only in its pickled state."""
+    factor = op.factor if hasattr(op, "factor") else op.__getstate__()[1]
+    return float(factor)
 
 
 class TorchOperation(NamedTuple):
@@ -197,3 +231,28 @@ def _check_types(me: Me, one: torch.Tensor, other: torch.Tensor, what: str) -> N
 def _check_size(me: Me, got: int, one: torch.Tensor, what: str, times: int = 1) -> None:
     if got != times * one.numel():
         raise ArgumentError(f"rank {me.rank}: {what} must have {times * one.numel()} elements, got {got}")
+
+
+def add_up(comm: Communicator, tensor: torch.Tensor, op: object) -> None:
+    """Replace a sparse tensor (COO) by the sum over ranks, whose indices are those of all; blocking.
+
+    Raises:
+        ArgumentTypeError: Layout, device or operator is another one.
+    """
+    if tensor.layout != torch.sparse_coo or tensor.is_cuda or operator_for(op, tensor.dtype) is not MPI.SUM:
+        wanted = "a sum of COO tensors on CPUs"
+        raise ArgumentTypeError(f"rank {comm.rank}: a sparse all_reduce needs {wanted}, got {tensor.layout} on {tensor.device} and {op}")
+    mine = tensor.detach().coalesce()
+    counts = np.empty(comm.size, np.int64)
+    comm.Allgather(np.array([mine._nnz()]), counts)
+    indices, values = (_gathered(comm, rows, counts) for rows in (mine.indices().T, mine.values()))
+    with torch.no_grad():
+        tensor.copy_(torch.sparse_coo_tensor(indices.T, values, tensor.shape).coalesce())
+
+
+def _gathered(comm: Communicator, rows: torch.Tensor, counts: np.ndarray) -> torch.Tensor:
+    """Return the rows of all ranks, of which each has ``counts``."""
+    every = torch.empty((int(counts.sum()), *rows.shape[1:]), dtype=rows.dtype)
+    width = math.prod(rows.shape[1:])
+    comm.Allgatherv(array_of(rows.contiguous()), (array_of(every), (counts * width).tolist()))
+    return every

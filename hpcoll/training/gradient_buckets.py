@@ -12,9 +12,8 @@ from hpcoll.base.errors import ArgumentError, GradientError
 from hpcoll.base.ops import AVG
 from hpcoll.base.units import parse_nbytes
 from hpcoll.comm.communicator import Communicator
-from hpcoll.training.agreement import agreed_parameters
-from hpcoll.training.arrays import as_array, device_of, module_of, type_of
 from hpcoll.training.pace import StepPace
+from hpcoll.training.parameters import agreed_parameters, as_array, device_of, module_of, type_of
 
 BUCKET_NBYTES = 1 << 20  # measured: docs/evidence/training.md
 

@@ -14,9 +14,8 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.training.agreement import agree, check_like
-from hpcoll.training.arrays import check_nan, layouts_of, readable, writable
 from hpcoll.training.optimizers import SGD, Optimizer
+from hpcoll.training.parameters import agree, check_like, check_nan, layouts_of, readable, writable
 from hpcoll.training.shard_client import EAGER, NAP_S, ShardClient, ShardTraffic
 from hpcoll.training.shard_server import ASYNCHRONOUS, BOUNDED, SYNCHRONOUS, ShardServer, Staleness
 from hpcoll.training.shard_window import ABANDONED, LostRank, Places, ShardWindow, State, WindowWord, failed

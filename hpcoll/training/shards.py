@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcoll.schedules.partition import chunk_bounds
+from hpcoll.schedules.ir import chunk_bounds
 
 Array = NDArray[Any]
 ALIGNMENT = 64  # bytes, of the start of every piece

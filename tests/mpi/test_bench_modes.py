@@ -10,7 +10,7 @@ from test_bench import QUICK, bench, document
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import SUM
-from hpcoll.cli.bench import traffic
+from hpcoll.cli.bench import session
 from hpcoll.cli.bench.cases import Case, bind, fill, make_buffers, room, wrong_elements
 from hpcoll.cli.bench.measure import Pace
 from hpcoll.cli.bench.messages import find_dtype
@@ -53,8 +53,8 @@ def test_memory_traffic(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
     Where a core's writes to shared memory are slow, peers may copy its message from its own memory; out of place only.
     """
-    sizes, copied, copy_rate = ("-b", "64K", "-e", "64K", "-n", "5"), list[int](), traffic._copy_rate
-    monkeypatch.setattr(traffic, "_copy_rate", lambda *given: copied.append(given[2]) or copy_rate(*given))
+    sizes, copied, copy_rate = ("-b", "64K", "-e", "64K", "-n", "5"), list[int](), session._copy_rate
+    monkeypatch.setattr(session, "_copy_rate", lambda *given: copied.append(given[2]) or copy_rate(*given))
     found = document(capsys, "allreduce", *sizes, "--algorithms", "direct", "--memory-traffic")
     moved = {result["algorithm"]: [side["moved"] for side in (result["out_of_place"], result["in_place"])] for result in found["results"]}
     expected = (WORLD.size + 3) * 65536

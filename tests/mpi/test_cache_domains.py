@@ -16,7 +16,7 @@ from test_collectives import run, run_in_place
 from test_hierarchical import ROWS, cases, made
 
 import hpcoll
-from hpcoll.analysis.network import ONE_HOST, apart
+from hpcoll.analysis.cost import ONE_HOST, apart
 from hpcoll.base.errors import ArgumentError
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.placement import describe

@@ -19,7 +19,7 @@ from reference import agreed, communicator, fresh, representative, roots
 from test_collectives import run, run_in_place
 
 import hpcoll
-from hpcoll.analysis.network import ONE_HOST
+from hpcoll.analysis.cost import ONE_HOST
 from hpcoll.base.errors import ArgumentError
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES

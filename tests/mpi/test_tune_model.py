@@ -10,7 +10,7 @@ from mpi4py import MPI
 from tuned import patiently, table_in, tune
 
 import hpcoll
-from hpcoll.analysis.network import HOSTS, NEVER, ONE_HOST, Levels, Network
+from hpcoll.analysis.cost import HOSTS, NEVER, ONE_HOST, Levels, Network
 from hpcoll.base.errors import ArgumentError
 from hpcoll.cli.tune import search
 from hpcoll.cli.tune.exchange import READ_SIZES

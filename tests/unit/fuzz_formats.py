@@ -59,7 +59,7 @@ def _inspect(files: Sequence[Path], turn: int) -> int:
 
 def _tuning(files: Sequence[Path], turn: int) -> int:
     """As a communicator reads its table: what fits it, and which algorithms it then picks."""
-    from hpcoll.analysis.network import HOSTS
+    from hpcoll.analysis.cost import HOSTS
     from hpcoll.selection import tuning
     from hpcoll.selection.choose import Need, choose
     from hpcoll.selection.config import Config, log
@@ -87,7 +87,7 @@ def _simulate(files: Sequence[Path], turn: int) -> int:
 
 
 def _bench(files: Sequence[Path], turn: int) -> int:
-    from hpcoll.cli.bench.runs import read_run
+    from hpcoll.cli.bench.plot import read_run
 
     if turn % DRAWN == 0:
         return main(["bench", "--plot", str(files[0].with_suffix(".svg")), *(word for file in files for word in ("--from", str(file)))])

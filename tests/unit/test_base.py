@@ -23,7 +23,7 @@ from hpcoll.base.errors import ArgumentError, HpcollError, KernelError, Schedule
 from hpcoll.base.ops import ReduceOp, reduce_op
 from hpcoll.base.text import LINE, NAME, VALUE, printable, quoted
 from hpcoll.base.units import format_nbytes, parse_nbytes
-from hpcoll.schedules.partition import chunk_bounds, cyclic_runs, segment_count
+from hpcoll.schedules.ir import chunk_bounds, cyclic_runs, segment_count
 from hpcoll.selection.config import log
 
 

@@ -8,8 +8,7 @@ import pytest
 from hpcoll.base.dtypes import kind
 from hpcoll.base.errors import ArgumentError
 from hpcoll.cli.bench.messages import OPERATORS, PERIOD, combined, contribution, count_wrong, find_dtype, find_op, repeat, type_name
-from hpcoll.cli.bench.report import FORMATS, Report, as_json, as_nccl
-from hpcoll.cli.bench.results import ResultRow, average_bus_bandwidth, bus_factor, summarise, total_wrong
+from hpcoll.cli.bench.report import FORMATS, Report, ResultRow, as_json, as_nccl, average_bus_bandwidth, bus_factor, summarise, total_wrong
 
 NCCL_NAMES = "size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
 TYPES = ["bool", "int8", "uint64", "half", "bfloat16", "float", "double", "complex64"]

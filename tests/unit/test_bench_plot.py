@@ -16,9 +16,8 @@ import pytest
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.cli import figures, main
-from hpcoll.cli.bench import messages, modes, plot, runs
-from hpcoll.cli.bench.report import Report, as_nccl, document
-from hpcoll.cli.bench.results import ResultRow, summarise
+from hpcoll.cli.bench import messages, modes, plot
+from hpcoll.cli.bench.report import Report, ResultRow, as_nccl, document, summarise
 
 MAGIC = {".svg": b"<?xml", ".png": b"\x89PNG\r\n\x1a\n", ".pdf": b"%PDF-"}
 OPEN_MPI, MPICH = "Open MPI v5.0.11, package: x, ident: 5.0.11", "MPICH Version: 5.0.2"
@@ -47,7 +46,7 @@ def saved(path: Path, **extras: Any) -> Path:
 
 def drawn(path: Path, *documents: Any) -> str:
     """Return what an SVG of documents says."""
-    plot.draw([runs.run_of(one, f"run{i}") for i, one in enumerate(documents)], path)
+    plot.draw([plot.run_of(one, f"run{i}") for i, one in enumerate(documents)], path)
     return path.read_text()
 
 
@@ -71,7 +70,7 @@ def test_the_extension_picks_the_type(suffix: str, tmp_path: Path) -> None:
     target = tmp_path / f"picture{suffix}"
     figures.check(target)
     assert not target.exists()
-    plot.draw([runs.run_of(document(report()), "run")], target)
+    plot.draw([plot.run_of(document(report()), "run")], target)
     assert target.read_bytes().startswith(MAGIC[suffix.lower()])
 
 
@@ -137,7 +136,7 @@ def test_a_target_that_exists_is_kept_until_there_is_a_drawing(tmp_path: Path) -
 
 def test_a_target_that_cannot_be_written_in_the_end(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"cannot write .*a\.png"):
-        plot.draw([runs.run_of(document(report()), "run")], tmp_path / "gone" / "a.png")
+        plot.draw([plot.run_of(document(report()), "run")], tmp_path / "gone" / "a.png")
 
 
 def test_names_that_others_gave_are_drawn_as_they_are(tmp_path: Path) -> None:
@@ -159,24 +158,24 @@ def test_documents_that_are_not_ours() -> None:
     good = document(report())
     for broken in ([], {}, {**good, "results": []}, {**good, "config": {}}, {**good, "nranks": "many"}):
         with pytest.raises(ArgumentError, match="file is not a result of hpcoll bench"):
-            runs.run_of(broken, "file")
+            plot.run_of(broken, "file")
     for key, value in (("type", "quad"), ("size", None), ("in_place", {}), ("out_of_place", {"time": 1})):
         broken = copy.deepcopy(good)
         broken["results"][0][key] = value
         with pytest.raises(ArgumentError, match="file is not a result of hpcoll bench"):
-            runs.run_of(broken, "file")
+            plot.run_of(broken, "file")
     for key, value in (("time", 0), ("time", float("inf")), ("time", 10**400), ("bus_bw", float("nan")), ("bus_bw", -1), ("hidden", "x")):
         broken = copy.deepcopy(good)
         broken["results"][0]["out_of_place"][key] = value
         with pytest.raises(ArgumentError, match=rf"^file is not a result .*: field results\[0\].out_of_place.{key}: expected "):
-            runs.run_of(broken, "file")
-    many = {**good, "results": [{**good["results"][0], "algorithm": str(i)} for i in range(runs.MOST_ALGORITHMS + 1)]}
+            plot.run_of(broken, "file")
+    many = {**good, "results": [{**good["results"][0], "algorithm": str(i)} for i in range(plot.MOST_ALGORITHMS + 1)]}
     with pytest.raises(ArgumentError, match="expected at most 100 algorithms, got 101"):
-        runs.run_of(many, "file")
+        plot.run_of(many, "file")
     for row in good["results"]:
         row["size"] = 0
     with pytest.raises(ArgumentError, match="file has messages without bytes"):
-        runs.run_of(good, "file")
+        plot.run_of(good, "file")
 
 
 @pytest.mark.parametrize(
@@ -190,7 +189,7 @@ def test_documents_that_are_not_ours() -> None:
     ],
 )
 def test_names_of_libraries(said: str, name: str) -> None:
-    assert runs.library_name(said) == name
+    assert plot.library_name(said) == name
 
 
 def test_labels_below_an_axis_leave_room() -> None:

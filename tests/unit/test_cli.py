@@ -11,7 +11,7 @@ import pytest
 
 import hpcoll
 from hpcoll.cli import COMMANDS, main
-from hpcoll.cli.table import table
+from hpcoll.cli.output import table
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.ir import Writer, outputs
 

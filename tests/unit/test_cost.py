@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from hpcoll.analysis.cost import ALIKE, SEGMENTS, best_segment, seconds
-from hpcoll.analysis.network import Network
+from hpcoll.analysis.cost import ALIKE, SEGMENTS, Network, best_segment, seconds
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.row import Algorithm

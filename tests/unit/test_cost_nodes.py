@@ -3,8 +3,7 @@
 import pytest
 from placed_schedules import is_even, traffic
 
-from hpcoll.analysis.cost import seconds, seconds_on_nodes
-from hpcoll.analysis.network import STREAMS, Levels, Network, apart
+from hpcoll.analysis.cost import STREAMS, Levels, Network, apart, seconds, seconds_on_nodes
 from hpcoll.analysis.prove import placements
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.placement import Nodes, parse_nodes

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hpcoll.analysis.network import NEVER
+from hpcoll.analysis.cost import NEVER
 from hpcoll.cli.doctor.findings import NOTE, OK
 from hpcoll.cli.doctor.probes import one_copy
 from hpcoll.runtime.transports import cross_memory

@@ -7,8 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from hpcoll.analysis.cost import byte_seconds, seconds
-from hpcoll.analysis.network import NEVER, Network
+from hpcoll.analysis.cost import NEVER, Network, byte_seconds, seconds
 from hpcoll.cli.tune.exchange import SIZES, find_pairs
 from hpcoll.cli.tune.fit import Errors, fit_network, largest_errors
 from hpcoll.schedules.catalogue import find

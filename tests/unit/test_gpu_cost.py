@@ -7,8 +7,7 @@ from lowering_cases_gpu import gpu_case, rows_of
 from lowering_play import programs_of
 from pages import between
 
-from hpcoll.analysis.cost import ALIKE, H200, GpuPrediction, predict_on_gpus, seconds
-from hpcoll.analysis.network import SHARED_NETWORK
+from hpcoll.analysis.cost import ALIKE, H200, SHARED_NETWORK, GpuPrediction, predict_on_gpus, seconds
 from hpcoll.base.units import format_nbytes
 from hpcoll.comm.context.gpu_calls import GPU_NBYTES
 from hpcoll.runtime.program.fields import CODE, NFURTHER, NSOURCES, REDUCED_NBYTES

@@ -8,7 +8,7 @@ import pytest
 from flight_cases import BARRIER, BCAST, ROW, START, WORLD, call, part, record, world, write
 
 from hpcoll.cli import main
-from hpcoll.cli.table import grid
+from hpcoll.cli.output import grid
 
 
 class Inspector:

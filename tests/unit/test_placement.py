@@ -121,7 +121,7 @@ def test_domains_are_described_as_nodes_are() -> None:
 
 mpi4py.rc.initialize = False
 
-from hpcoll.analysis.network import APART, HOSTS, HOSTS_NETWORK, HPCOLL_NETWORK, ONE_HOST, STREAMS, Levels, apart, levels_of  # noqa: E402  # noqa: E402
+from hpcoll.analysis.cost import APART, HOSTS, HOSTS_NETWORK, HPCOLL_NETWORK, ONE_HOST, STREAMS, Levels, apart, levels_of  # noqa: E402  # noqa: E402
 from hpcoll.runtime.transports.cross_memory import ProbeWord  # noqa: E402
 from hpcoll.schedules.placement import Nodes  # noqa: E402
 from hpcoll.selection.topology import UNBOUND, Process, Topology, _ngpus, bound_to, dealt, domains_of, find_topology  # noqa: E402

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpcoll.analysis.cost import Levels, Network
 from hpcoll.analysis.event_loop import pop, push
-from hpcoll.analysis.network import Levels, Network
 from hpcoll.analysis.timeline import simulate
 from hpcoll.base.errors import ArgumentError
 from hpcoll.cli import main

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from test_predict import LEVELS, NETWORK
 
-from hpcoll.analysis.cost import seconds_on_nodes
-from hpcoll.analysis.network import STREAMS, Levels, apart
+from hpcoll.analysis.cost import STREAMS, Levels, apart, seconds_on_nodes
 from hpcoll.cli import main
 from hpcoll.cli.simulate.predict import in_lockstep, predict, predict_in_lockstep, subject
 from hpcoll.schedules.catalogue import CATALOGUE

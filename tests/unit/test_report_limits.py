@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpcoll.base.processes import RUNNING
+from hpcoll.base.machine import RUNNING
 from hpcoll.base.units import ranks_in_words
 from hpcoll.comm.diagnosis.report import ranks_behind, wait_chain_text
 from hpcoll.comm.status.blocked_call import BlockedCall, Status

@@ -5,7 +5,7 @@ from lowering_cases import Case, operator_of
 from lowering_play import play, programs_of
 from reference_calls import Setting
 
-from hpcoll.analysis.network import Levels, Network
+from hpcoll.analysis.cost import Levels, Network
 from hpcoll.runtime.gpu.routes import CudaAwareRoute, IpcRoute, PinnedMpiRoute, PinnedRingRoute, gpu_routes
 from hpcoll.runtime.program.fields import CODE
 from hpcoll.runtime.program.items import Items

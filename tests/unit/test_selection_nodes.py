@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpcoll.analysis.network import HOSTS, ONE_HOST, SHARED_NETWORK, Levels
+from hpcoll.analysis.cost import HOSTS, ONE_HOST, SHARED_NETWORK, Levels
 from hpcoll.base.errors import ArgumentError
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES

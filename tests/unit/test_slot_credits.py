@@ -11,7 +11,7 @@ from handmade import made
 from test_verify_mutations import NODES, aliases_of, cells
 
 from hpcoll.analysis.prove import modes, prove_schedules
-from hpcoll.analysis.slot_credits import used_at
+from hpcoll.analysis.ring_slots import used_at
 from hpcoll.analysis.verify import verify_schedules
 from hpcoll.base.errors import ScheduleError
 from hpcoll.schedules.catalogue import CATALOGUE

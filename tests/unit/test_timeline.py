@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from hpcoll.analysis.network import Network
+from hpcoll.analysis.cost import Network
 from hpcoll.analysis.timeline import ROUNDS, Timeline, simulate
 from hpcoll.analysis.verify import verify_schedules
 from hpcoll.base.errors import ArgumentError, ScheduleError

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcoll.analysis.network import Network
+from hpcoll.analysis.cost import Network
 from hpcoll.base.dtypes import type_class
 from hpcoll.base.errors import ArgumentError
 from hpcoll.selection.config import NATIVE, Entry

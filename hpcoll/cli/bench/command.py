@@ -12,9 +12,8 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.cli import figures
 from hpcoll.cli.bench.messages import FACTOR, MAXBYTES, MINBYTES
 from hpcoll.cli.bench.modes import BARE, BLOCKING, LIST, MEMORIES, MODES, NEW, ORDINARY, SAME
-from hpcoll.cli.bench.plot import draw
+from hpcoll.cli.bench.plot import draw, read_run
 from hpcoll.cli.bench.report import FORMATS
-from hpcoll.cli.bench.runs import read_run
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.selection.config import NATIVE
 

@@ -17,8 +17,8 @@ from hpcoll.cli.bench import nccl
 from hpcoll.cli.bench.cases import IN_PLACE, Buffers, Case, bind, room
 from hpcoll.cli.bench.device import gpu_array, own_gpu, rates
 from hpcoll.cli.bench.modes import BLOCKING, DEVICE, NONBLOCKING, ORDINARY, OVERLAP, SYMMETRIC, nothing
+from hpcoll.cli.bench.report import AUTO
 from hpcoll.cli.bench.request import BenchRequest
-from hpcoll.cli.bench.results import AUTO
 from hpcoll.cli.doctor.gpus import cuda_awareness
 from hpcoll.comm.arguments.operators import to_native
 from hpcoll.comm.communicator import Communicator

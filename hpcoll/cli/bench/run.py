@@ -22,14 +22,12 @@ from hpcoll.cli.all_ranks import ending_all_ranks, on_rank_0
 from hpcoll.cli.bench.measure import Pace
 from hpcoll.cli.bench.messages import MAX_ITERS, find_dtype, find_op, sizes_of
 from hpcoll.cli.bench.modes import BARE, BLOCKING, ORDINARY, SAME
-from hpcoll.cli.bench.plot import draw
-from hpcoll.cli.bench.report import FORMATS, Report, document
+from hpcoll.cli.bench.plot import draw, run_of
+from hpcoll.cli.bench.report import AUTO, FORMATS, Report, document, total_wrong
 from hpcoll.cli.bench.request import BenchRequest, check
-from hpcoll.cli.bench.results import AUTO, total_wrong
-from hpcoll.cli.bench.runs import run_of
 from hpcoll.cli.bench.session import BenchFindings
 from hpcoll.cli.bench.session import run as measure
-from hpcoll.cli.table import counted
+from hpcoll.cli.output import counted
 from hpcoll.schedules.catalogue import algorithms
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.selection.choose import Need, fitting, unfit

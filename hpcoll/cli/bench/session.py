@@ -1,6 +1,6 @@
-"""A whole run of the benchmark: every size, every algorithm beside the MPI library's own, answers checked."""
+"""A whole run of the benchmark: every size, every algorithm beside the MPI library's own, answers checked, memory traffic counted."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,17 +25,20 @@ from hpcoll.cli.bench.contenders import Contender, Contenders, find_contenders
 from hpcoll.cli.bench.measure import Times, measure
 from hpcoll.cli.bench.messages import type_name
 from hpcoll.cli.bench.modes import NEW, OVERLAP, Call, CallMode, cycled, hidden_share, in_mode, overlapped, work
+from hpcoll.cli.bench.report import AUTO, Measured, ResultRow, bus_factor, summarise
 from hpcoll.cli.bench.request import BenchRequest, cases, native_problem
-from hpcoll.cli.bench.results import AUTO, Measured, ResultRow, bus_factor, summarise
-from hpcoll.cli.bench.traffic import with_traffic
+from hpcoll.comm.context.attach import context_of
 from hpcoll.comm.plans.ledger import LedgerRow
+from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.selection.config import NATIVE
 
 _CALIBRATION = 7  # rounds that tell how much work takes as long as a call
 _UNIT = 50  # slices of work that are timed for that
 _NEW_SIZES = 500  # that follow each other
+_COPIES = 25  # that are timed
 
 Key = tuple[str, str]  # algorithm and side
+Sides = dict[Key, Measured]
 
 
 class BenchFindings(NamedTuple):
@@ -179,3 +182,41 @@ def _sides(case: Case, candidates: list[_Candidate], times: Times, wrong: np.nda
             side = replace(side, work_us=work_us, both_us=both_us, hidden=hidden_share(*mine))
         found[one.key] = side
     return found
+
+
+def with_traffic(
+    request: BenchRequest, world: MPI.Intracomm, nbytes: int, contenders: Iterable[Contender], sides: Sides,
+    calls: Mapping[tuple[str, str], Callable[[], object]],
+) -> Sides:  # fmt: skip
+    """Return the results of calls of ``nbytes`` with the bytes that they move; makes each call twice more; collective."""
+    rows, moved = {one.name: one for one in contenders}, np.full(len(calls), -1, np.int64)
+    for i, ((name, _), call) in enumerate(calls.items()):
+        for _ in range(2):  # the second one is found by the call cache, which tells what ran
+            call()
+        moved[i] = _moved(rows[name], request)
+    known = moved >= 0
+    world.Allreduce(MPI.IN_PLACE, moved, MPI.MAX)
+    world.Allreduce(MPI.IN_PLACE, known, MPI.LAND)
+    counted = {key: nbytes for key, nbytes, is_known in zip(calls, moved.tolist(), known.tolist(), strict=True) if is_known}
+    rate = _copy_rate(request, world, nbytes) if nbytes else 0.0
+    share = {key: nbytes / (sides[key].p50_us * 1e-6) / rate for key, nbytes in counted.items() if nbytes and rate}
+    return {key: replace(side, moved=counted.get(key), copy_share=share.get(key)) for key, side in sides.items()}
+
+
+def _moved(contender: Contender, request: BenchRequest) -> int:
+    """Return the bytes that the contender's latest call moved on this rank; -1 where that is not known."""
+    if contender.comm is None:
+        return -1
+    algorithm = None if contender.name == AUTO else contender.name
+    for (method, _, name, segment), table in context_of(contender.comm).tables.tables.items():
+        latest = table.latest.by if (method, name, segment) == (request.method, algorithm, request.segment) and table.calls else None
+        if isinstance(latest, HostEngine):
+            return latest.traffic().moved
+    return -1
+
+
+def _copy_rate(request: BenchRequest, world: MPI.Intracomm, nbytes: int) -> float:
+    """Return the bytes that each rank reads and writes in a second while all of them copy arrays of so many bytes; collective."""
+    source, target = np.ones(nbytes, np.uint8), np.empty(nbytes, np.uint8)
+    seconds = measure(world, [partial(np.copyto, target, source)], nbytes, replace(request.pace, rounds=_COPIES)).seconds
+    return 2 * nbytes / float(np.median(seconds))

@@ -5,7 +5,7 @@ from statistics import geometric_mean
 from typing import NamedTuple
 
 from hpcoll.base.units import format_nbytes
-from hpcoll.cli.table import counted, table
+from hpcoll.cli.output import counted, table
 
 HPCOLL, GLOO = "hpcoll", "gloo"
 BLOCKING, ASYNC = "blocking", "async"

@@ -15,7 +15,7 @@ from hpcoll.base.errors import DeviceError
 from hpcoll.base.text import printable
 from hpcoll.base.units import format_nbytes
 from hpcoll.cli.doctor.findings import NOTE, OK, WARN, Finding, one_line, read
-from hpcoll.cli.table import counted
+from hpcoll.cli.output import counted
 from hpcoll.runtime.gpu.cuda import DeviceAttribute, Driver
 
 NO_CUDA = "no device and no driver"

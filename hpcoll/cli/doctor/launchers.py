@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hpcoll.base.launchers import ANY, LAUNCHERS, MPICH, OPEN_MPI, number_in
 from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding
-from hpcoll.cli.table import counted
+from hpcoll.cli.output import counted
 
 SUBJECT = "launcher"
 _FAMILIES = {

@@ -3,5 +3,4 @@
     command         arguments, the report          judgement    all findings, and the cause
     flight_records  files, read and merged         live         ranks that run: a table, a sentence for each call
     differences     calls that differ              ranks_here   ranks that run, found by their status pages
-    who_waits       findings in the wait-for graph
 """

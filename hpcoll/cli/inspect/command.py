@@ -12,7 +12,7 @@ from hpcoll.base.units import ranks_in_words as ranges
 from hpcoll.cli.inspect.flight_records import Flight, read
 from hpcoll.cli.inspect.judgement import judge, summary, well
 from hpcoll.cli.inspect.wording import FlightFinding, duration, first_few
-from hpcoll.cli.table import counted, grid, print_lines, wrapped
+from hpcoll.cli.output import counted, grid, print_lines, wrapped
 
 FORMAT = 2  # of the document that --json prints
 

@@ -7,14 +7,13 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcoll.analysis.cost import best_segment, seconds_on_nodes
-from hpcoll.analysis.network import NEVER, Levels, Network
+from hpcoll.analysis.cost import NEVER, Levels, Network, best_segment, seconds_on_nodes
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import quoted
 from hpcoll.base.units import MAX_SIMULATED, format_nbytes, is_count, parse_nbytes
 from hpcoll.cli import figures, output
+from hpcoll.cli.output import table
 from hpcoll.cli.simulate.predict import Subject, in_lockstep, predict, predict_in_lockstep, subject
-from hpcoll.cli.table import table
 from hpcoll.schedules.catalogue import algorithms, find
 from hpcoll.schedules.placement import Nodes, describe_all, members, numbered, parse_nodes, parts
 from hpcoll.schedules.row import Algorithm

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hpcoll.analysis.cost import Levels
 from hpcoll.analysis.event_loop import prepare
 from hpcoll.analysis.event_table import EventTable, alike, build, levels_of, links_of, period, placed
-from hpcoll.analysis.network import Levels
 from hpcoll.base.errors import ArgumentError, ScheduleError
 from hpcoll.base.units import MAX_CHUNKS
 from hpcoll.cli.simulate.compiled_loop import simulate, simulate_in_lockstep

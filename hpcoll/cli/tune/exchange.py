@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.analysis.network import NEVER
+from hpcoll.analysis.cost import NEVER
 from hpcoll.base.ops import SUM
 from hpcoll.cli.tune.fit import LARGE_NBYTES, Errors, fit_network, largest_errors
 from hpcoll.comm.plans.engine_builder import past_the_caches

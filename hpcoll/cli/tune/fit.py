@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcoll.analysis.cost import byte_seconds
-from hpcoll.analysis.network import NEVER, Network
+from hpcoll.analysis.cost import NEVER, Network, byte_seconds
 
 LARGE_NBYTES = 64 << 10  # from here on, errors of messages are counted apart from errors of shorter ones
 _NOISE = 0.005  # relative error below which there is nothing to explain

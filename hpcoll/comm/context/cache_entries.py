@@ -4,7 +4,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from hpcoll.analysis.network import NEVER
+from hpcoll.analysis.cost import NEVER
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.arguments.call_pattern import Sides, opaque_sides, sides, whose_sizes
 from hpcoll.comm.arguments.methods import METHODS, Method

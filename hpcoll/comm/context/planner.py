@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcoll.analysis.network import NEVER
+from hpcoll.analysis.cost import NEVER
 from hpcoll.base.dtypes import type_class
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.buffer_specs import Element

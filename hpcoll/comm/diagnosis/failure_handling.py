@@ -8,7 +8,7 @@ from contextlib import suppress
 from weakref import WeakSet
 
 from hpcoll.base.errors import CollectiveTimeout, HpcollError, PeerFailed
-from hpcoll.base.processes import GONE, HOW_GONE
+from hpcoll.base.machine import GONE, HOW_GONE
 from hpcoll.comm.arguments.call import written
 from hpcoll.comm.arguments.methods import METHODS
 from hpcoll.comm.diagnosis.status_page import STATUS_PAGE

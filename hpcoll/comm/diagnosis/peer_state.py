@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from hpcoll.base.processes import RUNNING, state_of
+from hpcoll.base.machine import RUNNING, state_of
 from hpcoll.comm.arguments.call import Form
 from hpcoll.comm.arguments.methods import NUMBERS
 from hpcoll.comm.plans.signature import Signature

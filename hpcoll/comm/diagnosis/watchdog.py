@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from hpcoll.base.errors import CollectiveTimeout, HpcollError, MismatchError, PeerFailed, TransportError
-from hpcoll.base.processes import GONE, HOW_GONE
+from hpcoll.base.machine import GONE, HOW_GONE
 from hpcoll.comm.arguments.call import written
 from hpcoll.comm.diagnosis import report
 from hpcoll.comm.diagnosis.blocked_on import awaited

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from mpi4py import MPI
 
-from hpcoll.base.processes import PROC, how_it_ends
+from hpcoll.base.machine import PROC, how_it_ends
 from hpcoll.runtime.telemetry.status_page import Identity, StatusPage, launcher, page_of
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from hpcoll.base.processes import how_it_ends
+from hpcoll.base.machine import how_it_ends
 from hpcoll.comm.status.blocked_call import BlockedCall, Status
 from hpcoll.runtime.telemetry.status_page import StatusPage
 from hpcoll.runtime.telemetry.status_slots import NOTICE_NBYTES, StatusSlots, fitting

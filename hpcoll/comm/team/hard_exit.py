@@ -11,7 +11,7 @@ import time
 from mpi4py import MPI
 
 from hpcoll.base.launchers import number_in
-from hpcoll.base.processes import ENDED_BY
+from hpcoll.base.machine import ENDED_BY
 from hpcoll.comm.status import early_exit
 from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.comm.team.resources import live_contexts

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.analysis.network import levels_of
+from hpcoll.analysis.cost import levels_of
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.plans.plan import MAX_WINDOW, MessageContext
 from hpcoll.comm.status.rank_status import RANK_STATUS

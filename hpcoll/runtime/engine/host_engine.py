@@ -141,7 +141,7 @@ class HostEngine:
         needed = program.window * program.scratch_nbytes + CACHE_LINE_NBYTES
         sizes = [*((size, self._nstate + at) for size, at in program.symbols), *((size, at) for at, size in _sized(program, shape).items())]
         stores = [(size, 8 * at) for size, at in sizes if isinstance(size, Size)]
-        return shape.sizes.code([(needed, 8 * f.ROOM), (shape.copied, 8 * f.COPY_ROOM)], stores)
+        return np.array(shape.sizes.code([(needed, 8 * f.ROOM), (shape.copied, 8 * f.COPY_ROOM)], stores), np.int64)
 
     def _bind_words(self, words: np.ndarray) -> None:
         """Use memory that is laid out, in which places count from its start; from now on they are addresses."""

@@ -3,7 +3,7 @@
 import os
 from typing import NamedTuple
 
-from hpcoll.analysis.network import NEVER
+from hpcoll.analysis.cost import NEVER
 from hpcoll.base.launchers import gives_cores_away, local_nranks
 
 

@@ -5,8 +5,7 @@ from operator import index
 from typing import NamedTuple
 
 from hpcoll.schedules.collectives import COLLECTIVES
-from hpcoll.schedules.ir import Schedule
-from hpcoll.schedules.partition import chunk_bounds, segment_count
+from hpcoll.schedules.ir import Schedule, chunk_bounds, segment_count
 
 
 class ChunkLayout(NamedTuple):

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar
 
-from hpcoll.analysis.network import Levels, Network
+from hpcoll.analysis.cost import Levels, Network
 from hpcoll.runtime.program.items import Items
 from hpcoll.runtime.program.spans import Pieces
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcoll.analysis.network import NEVER
+from hpcoll.analysis.cost import NEVER
 from hpcoll.base.units import format_nbytes
 
 STAGED, CMA = COPIES = ("staged", "cma")

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hpcoll.analysis.network import NEVER, Levels, Network
+from hpcoll.analysis.cost import NEVER, Levels, Network
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.fields import HISTORY_NBYTES, OFFSET_BITS, REMEMBERED, STAGING_SLOTS
 from hpcoll.runtime.program.items import InPlace, Items

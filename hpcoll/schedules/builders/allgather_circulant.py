@@ -12,8 +12,7 @@ Source: Traeff, arXiv 2407.18004; for powers of two Bruck et al., IEEE TPDS 1997
 
 from itertools import pairwise
 
-from hpcoll.schedules.ir import Writer, inputs, outputs
-from hpcoll.schedules.partition import cyclic_runs
+from hpcoll.schedules.ir import Writer, cyclic_runs, inputs, outputs
 from hpcoll.schedules.patterns.circulant import skips
 
 

@@ -11,8 +11,7 @@ A rank's chunks are a cyclic range, so a message is one run, or two where the ra
 
 from itertools import pairwise
 
-from hpcoll.schedules.ir import Writer, inputs, outputs
-from hpcoll.schedules.partition import cyclic_runs
+from hpcoll.schedules.ir import Writer, cyclic_runs, inputs, outputs
 from hpcoll.schedules.patterns.circulant import skips
 
 

@@ -11,8 +11,7 @@ Slot i of rank r of 4, as source>destination:
 A round's slots are packed in descending order, so that blocks that have arrived are contiguous in OUTPUT, too.
 """
 
-from hpcoll.schedules.ir import Writer, cell, inputs, outputs
-from hpcoll.schedules.partition import cyclic_runs
+from hpcoll.schedules.ir import Writer, cell, cyclic_runs, inputs, outputs
 
 
 def alltoall_bruck(w: Writer) -> None:

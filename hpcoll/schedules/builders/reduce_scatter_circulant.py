@@ -11,8 +11,7 @@ Scratch cell i keeps block rank + i, so all but the first round's messages are o
 
 from itertools import pairwise
 
-from hpcoll.schedules.ir import Writer, cell, inputs, outputs
-from hpcoll.schedules.partition import cyclic_runs
+from hpcoll.schedules.ir import Writer, cell, cyclic_runs, inputs, outputs
 from hpcoll.schedules.patterns.circulant import skips
 
 

@@ -7,8 +7,7 @@
 Scratch keeps a subtree in vrank order. The root sends from INPUT; the one message that passes the last rank goes in two runs.
 """
 
-from hpcoll.schedules.ir import Writer, cell, inputs, outputs
-from hpcoll.schedules.partition import cyclic_runs
+from hpcoll.schedules.ir import Writer, cell, cyclic_runs, inputs, outputs
 from hpcoll.schedules.patterns.trees import binomial_span, knomial
 
 
