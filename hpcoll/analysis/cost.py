@@ -77,13 +77,9 @@ GPU_NETWORK = Network(alpha=15e-6, beta=0.5e-11, gamma=0.5e-12, overhead=5e-6)
 
 
 def levels_of(hosts: Sequence[str], fitted: Levels | None) -> Levels:
-    """Return the constants of messages on a node and between nodes: the measured ones, else the usual ones.
+    """Return the constants of messages on a node and between nodes: the measured ones, if there are some, else the usual ones.
 
     A usual eager limit is assumed between hosts where the measurement found none, because lone messages seldom show it.
-
-    Args:
-        hosts: Name of each rank's host.
-        fitted: The measured constants, or None.
     """
     if len(set(hosts)) == 1:
         return fitted or ONE_HOST
@@ -99,14 +95,10 @@ def byte_seconds(network: Network, nbytes: float, *, reduces: bool) -> float:
 
 
 def seconds(row: Algorithm, nranks: int, nbytes: float, segment: float, network: Network) -> float:
-    """Return the seconds of a call among ranks with equal links.
+    """Return the seconds of a call among ranks with equal links; the row is not hierarchical.
 
-    Args:
-        row: Row of the catalogue that is not hierarchical.
-        nranks: Number of ranks, ``>= 1``; one rank takes 0 s.
-        nbytes: m, bytes of the whole message as the catalogue counts it.
-        segment: Bytes per segment; for chunked rows bytes per chunk. Rows without a pipeline ignore it.
-        network: Constants of the links.
+    ``nbytes`` is m, the bytes of the whole message as the catalogue counts it. ``segment`` has the bytes per segment, or of chunked rows
+    per chunk; rows without a pipeline ignore it.
     """
     nsegments = max(1, math.ceil(nbytes / segment)) if row.pipelined or row.chunked else 1
     first, following = _paces(row, nranks, nbytes, nsegments, network)
@@ -131,17 +123,10 @@ def _paces(row: Algorithm, nranks: int, nbytes: float, nsegments: int, network: 
 
 
 def seconds_on_nodes(row: Algorithm, nodes: Nodes, nbytes: float, segment: float, levels: Levels) -> float:
-    """Return the seconds of a call among ranks of several nodes, or of several domains of one node.
+    """Return the seconds of a call among ranks of several nodes, or of several domains of one node; arguments as in `seconds`.
 
     A flat algorithm is as slow as its messages between nodes, which share the link of their node. The parts of a hierarchical algorithm on
-    a node and between nodes follow each other, and overlap from segment to segment.
-
-    Args:
-        row: Row of the catalogue.
-        nodes: Number of each rank's node, or domain.
-        nbytes: m, bytes of the whole message as the catalogue counts it.
-        segment: Bytes per segment, as in `seconds`.
-        levels: Constants within and between nodes, or domains, as `Levels.on_parts` returns them.
+    a node and between nodes follow each other, and overlap from segment to segment. ``levels`` are as `Levels.on_parts` returns them.
     """
     ranks = members(nodes)
     if not row.hierarchical:
@@ -172,15 +157,8 @@ def _sharers(row: Algorithm, nodes: Nodes) -> float:
 def best_segment(row: Algorithm, nodes: Nodes, nbytes: float, eager: int, time: Callable[[int], float]) -> tuple[float, int]:
     """Return seconds and bytes of the fastest segment size; of equal ones the longest below the eager limit.
 
-    Args:
-        row: Row of the catalogue.
-        nodes: Number of each rank's node.
-        nbytes: m, bytes of the whole message.
-        eager: Eager limit in bytes, as in `Network`; segments with messages just below it are tried, too.
-        time: Returns the seconds of a call with segments of a number of bytes.
-
-    Returns:
-        ``(seconds, bytes)``; the whole message for rows without a pipeline.
+    Segments with messages just below the limit are tried, too. Rows without a pipeline take the whole message. ``time`` returns the seconds
+    of a call with segments of a number of bytes.
     """
     whole = max(1, math.ceil(nbytes))
     if len(nodes) < 2 or not (row.pipelined or row.chunked):
@@ -225,14 +203,7 @@ class GpuPrediction(NamedTuple):
 
 
 def predict_on_gpus(row: Algorithm, gpus: Nodes, nbytes: float, gpu: GpuCosts = H200) -> GpuPrediction:
-    """Return the costs of a call where all ranks map each other's GPU memory.
-
-    Args:
-        row: Row of the catalogue.
-        gpus: Number of each rank's GPU.
-        nbytes: m, bytes of the whole message as the catalogue counts it.
-        gpu: Constants of the GPUs.
-    """
+    """Return the costs of a call where all ranks map each other's GPU memory; ``gpus`` has the number of each rank's GPU."""
     p, sharing, nlanes = len(gpus), max(map(len, members(gpus))), max(1, math.ceil(nbytes / gpu.lane))
     if p < 2:
         return GpuPrediction(0, 0, 0, 0.0, 0.0, 0.0)

@@ -66,18 +66,10 @@ class Simulation(NamedTuple):
 
 
 def prepare(table: EventTable, levels: Levels, nbytes: float, segments: int, window: int, *, spans: bool = False) -> Simulation:
-    """Return the arrays of a new simulation.
+    """Return the arrays of a new simulation; ArgumentError where the costs are impossible.
 
-    Args:
-        table: The steps.
-        levels: Costs of messages.
-        nbytes: Bytes of a segment; for block collectives of all ranks' blocks together.
-        segments: Number of segments, ``>= 1``; 1 with ``spans``.
-        window: Lanes that a rank has in flight, ``>= 1``.
-        spans: Record when each row keeps a port or the processor busy.
-
-    Raises:
-        ArgumentError: the costs are impossible.
+    ``nbytes`` are those of a segment; for block collectives of all ranks' blocks together. ``spans``: record when each row of a single
+    segment keeps a port or the processor busy.
     """
     nrows, window = len(table.rows), min(window, segments * table.nchannels)
     ranks, lanes = np.divmod(np.arange(table.nbuilt * window), window)
@@ -242,18 +234,11 @@ def step_all(
     costs: np.ndarray, clocks: np.ndarray, links: np.ndarray, link: np.ndarray, level: np.ndarray, op: int, nbytes: float, now: np.ndarray,
     arrives: np.ndarray,
 ) -> None:  # fmt: skip
-    """Run the same step on every rank, each at its own time.
+    """Run the same step on every rank, each at its own time; arrays are as in `Simulation`, or have an element per rank.
 
-    Args:
-        costs: As in `Simulation`.
-        clocks: As in `Simulation`.
-        links: As in `Simulation`.
-        link: int64 (nranks,): LINK of each rank's message.
-        level: int64 (nranks,): LEVEL of each rank's message.
-        op: Operation of the step.
-        nbytes: Bytes of the step.
-        now: float64 (nranks,): begin of the step on each rank, replaced by its end. A send takes a rank no time.
-        arrives: float64 (nranks,): arrival of the first byte of each rank's message; written by a send, read by a receive.
+    ``link`` and ``level`` (int64) have LINK and LEVEL of each rank's message. ``now`` (float64) has the begin of the step on each rank, and
+    gets its end; a send takes a rank no time. ``arrives`` (float64) has the arrival of each message's first byte: a send writes it, a
+    receive reads it.
     """
     for rank in range(len(now)):
         if op == SEND:

@@ -90,13 +90,10 @@ class _Sent:
 
 
 def rows_of(steps: Sequence[Step], nchunks: int, *, joined: bool) -> list[EventRow]:
-    """Return the rows of a channel, END included.
+    """Return the rows of a channel of a schedule with ``nchunks`` chunks, END included.
 
-    Args:
-        steps: The channel's steps.
-        nchunks: Chunks of the schedule.
-        joined: Join two messages that are one run across the last chunk (or that of a stripe), and leave out copies that need not wait.
-            Ranks that differ only in where their runs wrap then look alike.
+    ``joined``: join two messages that are one run across the last chunk (or that of a stripe), and leave out copies that need not wait.
+    Ranks that differ only in where their runs wrap then look alike.
     """
     found: list[EventRow] = []
     sent, last, before = _Sent(), -1, None
@@ -133,15 +130,12 @@ def _wraps(before: Step, step: Step, chunk: Chunk, nchunks: int) -> bool:
 
 
 def build(schedules: Iterable[Schedule], nranks: int, *, joined: bool) -> EventTable:
-    """Return the table of the first ranks; the schedules may come from a generator and are not kept.
+    """Return the table of the first ranks: of all, or of as many as stand for all; ``joined`` as in `rows_of`.
 
-    Args:
-        schedules: Schedules of ranks 0, 1, ...: of all, or of as many as stand for all.
-        nranks: Ranks of the communicator, a multiple of the number of schedules.
-        joined: As in `rows_of`.
+    The schedules may come from a generator and are not kept. Their number divides ``nranks``.
 
     Raises:
-        ScheduleError: a message has no receive, or a receive no message.
+        ScheduleError: A message has no receive, or a receive no message.
     """
     columns, owners, lengths, nchunks, nbuilt = array("i"), [], [], 1, 0
     for schedule in schedules:
@@ -222,13 +216,7 @@ def period(nodes: Nodes) -> int:
 
 
 def alike(schedule: Callable[[int], Schedule], nranks: int, every: int) -> bool:
-    """Say whether all ranks repeat the steps of the first ``every``, judging by a few of them.
-
-    Args:
-        schedule: Returns a rank's schedule.
-        nranks: Ranks of the communicator, a multiple of ``every``.
-        every: Ranks after which all look alike, as `period` returns.
-    """
+    """Say whether all ranks repeat the steps of the first ``every``, which divides their number, judging by a few of them."""
     count = nranks // every
     looked_at = sorted({*range(1, _ENDS), *range(count - _ENDS, count), count // 3, count // 2, 2 * count // 3} & set(range(1, count)))
     for rank in range(every):
@@ -246,12 +234,9 @@ def _relative(schedule: Schedule) -> list[list[EventRow]]:
 
 
 def placed(table: EventTable, nodes: Nodes, domains: Nodes) -> EventTable:
-    """Return a table on nodes and cache domains, with LEVEL and LINK. Where no two ranks share a node, all messages are NEAR.
+    """Return a table of all ranks, or of as many as `period` returns, on nodes and cache domains, with LEVEL and LINK.
 
-    Args:
-        table: Table of all ranks, or of as many as `period` returns.
-        nodes: Number of each rank's node.
-        domains: Number of each rank's cache domain.
+    Where no two ranks share a node, all messages are NEAR.
     """
     rows = table.rows.copy()
     ranks, peers = rows[:, RANK], np.where(table.peers < 0, rows[:, RANK], table.peers)

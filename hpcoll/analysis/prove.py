@@ -84,18 +84,10 @@ def placements(nranks: int) -> list[Nodes]:
 def prove(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: Nodes = ()) -> Proof:
     """Prove a row for one number of ranks and root, out of place and in place; blocks differ in size unless the row is uniform.
 
-    Args:
-        row: Row of the catalogue.
-        nranks: As in `hpcoll.schedules.row.schedule`; so are the others.
-        root: Rank of the root.
-        nchunks: Chunks of the message.
-        nodes: Number of each rank's node.
-
-    Returns:
-        The properties that hold out of place and in place.
+    Arguments are as in `hpcoll.schedules.row.schedule`.
 
     Raises:
-        ScheduleError: a schedule is wrong, or the row claims to be ordered or reproducible and is not.
+        ScheduleError: A schedule is wrong, or the row claims to be ordered or reproducible and is not.
     """
     return prove_schedules(row, [schedule(row, nranks, rank, root, nchunks, nodes) for rank in range(nranks)])
 
@@ -126,20 +118,17 @@ def prove_catalogue(
     rows: Iterable[Algorithm] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Summary]:
-    """Prove every row for 1 .. ``max_nranks`` ranks and all roots, and for some larger numbers of ranks and some roots.
+    """Prove every row for 1 .. ``max_nranks`` ranks and all roots, and for ``extra`` numbers of ranks and up to four roots.
 
     Args:
         max_nranks: Largest number of ranks for which all is proven; 0 for none.
         jobs: Number of processes; None: one per core. 1 stays in this process.
-        extra: Further numbers of ranks, each with up to four roots.
+        extra: Further numbers of ranks.
         rows: Rows of the catalogue; None: all.
         progress: Called with the number of finished jobs and of all jobs, whenever one ends.
 
-    Returns:
-        A summary per row, in the order of the rows.
-
     Raises:
-        ScheduleError: a row is wrong.
+        ScheduleError: A row is wrong.
     """
     rows = list(CATALOGUE.values() if rows is None else rows)
     todo = sorted(_jobs(rows, max_nranks, extra), key=lambda job: job.weight, reverse=True)

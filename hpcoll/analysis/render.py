@@ -97,29 +97,16 @@ def chunk_name(schedule: Schedule, chunk: Chunk) -> str:
         first, last = str(chunk.index), str(chunk.index + chunk.n - 1)
     else:
         item = collective.input_item if chunk.buffer == Buffer.INPUT else collective.output_item
-        first, last = (_item_name(item(schedule.rank, index)) for index in (chunk.index, chunk.index + chunk.n - 1))
+        items = (item(schedule.rank, index) for index in (chunk.index, chunk.index + chunk.n - 1))
+        first, last = (".".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in items)
     return ("s" if chunk.buffer == Buffer.SCRATCH else "c") + (first if chunk.n == 1 else f"{first}-{last}")
 
 
-def _item_name(item: object) -> str:
-    return ".".join(str(part) for part in item) if isinstance(item, tuple) else str(item)
-
-
 def draw(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: Nodes = ()) -> Drawing:
-    """Build and simulate the schedules of all ranks, and find their structure.
-
-    Args:
-        row: Row of the catalogue.
-        nranks: Number of ranks, 1 to `MAX_BUILT`.
-        root: Rank of the root, ``0 <= root < nranks``; 0 for collectives without one.
-        nchunks: Chunks of the message, 1 to `MAX_CHUNKS`, as in `hpcoll.schedules.row.schedule`.
-        nodes: Number of each rank's node; empty: a node for each rank.
-
-    Returns:
-        The drawing, for `hpcoll.analysis.render_text.render_text` and `hpcoll.analysis.render_svg.render_svg`.
+    """Build and simulate the schedules of all ranks, and find their structure; arguments as in `hpcoll.schedules.row.schedule`.
 
     Raises:
-        ArgumentError: a number is outside its range, or there are more than `MAX_STEPS` steps.
+        ArgumentError: A number is outside its range, or there are more than `MAX_STEPS` steps.
     """
     if not 1 <= nranks <= MAX_BUILT or not 0 <= root < nranks or not 1 <= nchunks <= MAX_CHUNKS:
         expected = f"1 to {MAX_BUILT} ranks, 0 <= root < nranks and 1 to {MAX_CHUNKS} chunks"

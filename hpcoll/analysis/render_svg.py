@@ -98,11 +98,7 @@ def _colours(channel: int) -> tuple[str, str, str]:
 
 
 def render_svg(drawing: Drawing) -> str:
-    """Return the drawing as the text of an SVG file.
-
-    Args:
-        drawing: As `hpcoll.analysis.render.draw` returns it.
-    """
+    """Return the drawing as the text of an SVG file."""
     canvas, s = _Canvas(), drawing.schedules[0]
     root = f", root {s.root}" if COLLECTIVES[s.collective].rooted else ""
     canvas.text(MARGIN, MARGIN + 8, f"{drawing.row.key} on {s.nranks} rank{'s' * (s.nranks > 1)}{root}", size=17, bold=True)

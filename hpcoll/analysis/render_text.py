@@ -21,15 +21,7 @@ GAP = 3  # columns between rounds
 
 
 def render_text(drawing: Drawing, width: int) -> str:
-    """Return the drawing as text.
-
-    Args:
-        drawing: As `hpcoll.analysis.render.draw` returns it.
-        width: Columns of the longest line, ``>= 40``.
-
-    Returns:
-        Lines, without a newline at the end.
-    """
+    """Return the drawing as lines of at most ``width`` columns, ``>= 40``, without a newline at the end."""
     lines = [*_header(drawing, width), "", *_structure(drawing, width), "", *_timeline(drawing, width)]
     return "\n".join(line.rstrip() if len(line) <= width else line[: width - 1] + "…" for line in lines)
 

@@ -35,13 +35,10 @@ _MESSAGE, _MEMORY = "a message", "memory for a put"
 
 
 def check_puts(schedules: Sequence[Schedule]) -> None:
-    """Refuse puts that could wait, or that only one end knows of.
-
-    Args:
-        schedules: The schedules of all ranks, in rank order.
+    """Refuse puts that could wait, or that only one end knows of, in the schedules of all ranks, which are in rank order.
 
     Raises:
-        ScheduleError: names the rank, and the step if one step is wrong.
+        ScheduleError: The text names the rank, and the step if one step is wrong.
     """
     if not any(step.put for s in schedules for steps in s.channels for step in steps):
         return

@@ -40,16 +40,13 @@ class Timeline(NamedTuple):
 
 
 def simulate(schedules: Sequence[Schedule], nbytes: float, network: Network) -> Timeline:
-    """Simulate one segment of a collective, all of whose chunks have ``nbytes / nchunks`` bytes.
+    """Simulate one segment of ``nbytes`` bytes of a collective, all of whose chunks have ``nbytes / nchunks`` bytes.
 
-    Args:
-        schedules: The schedules of all ranks, in rank order.
-        nbytes: Bytes of the segment; for block collectives of all ranks' blocks together, as in the catalogue.
-        network: Costs of messages.
+    For block collectives, ``nbytes`` are those of all ranks' blocks together, as in the catalogue. The schedules are in rank order.
 
     Raises:
-        ScheduleError: a message has no receive, or a receive no message.
-        ArgumentError: the costs are impossible.
+        ScheduleError: A message has no receive, or a receive no message.
+        ArgumentError: The costs are impossible.
     """
     table = build(schedules, len(schedules), joined=False)
     simulation = prepare(table, Levels(network, network), nbytes, 1, table.nchannels, spans=True)

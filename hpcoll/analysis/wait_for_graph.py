@@ -74,10 +74,9 @@ class WaitForGraph:
             yield [next(wait for wait in self.waits[a] if b in wait.awaits) for a, b in pairwise(path)]
 
     def chain(self, start: Wait) -> tuple[list[Wait], int | None]:
-        """Follow a wait down to a rank that does not wait.
+        """Follow a wait down to a rank that does not wait, and return the waits on the way and that rank.
 
-        Returns:
-            The waits on the way, and that rank: None where the last wait awaits nobody, or only ranks on the way.
+        The rank is None where the last wait awaits nobody, or only ranks on the way.
         """
         waits, seen = [start], {start.rank}
         while ahead := [rank for rank in waits[-1].awaits if rank not in seen]:
@@ -94,11 +93,7 @@ def shortest_path(
 ) -> list[Node]:
     """Return a shortest path of at least one edge to a node that ends it, which may be the start; nothing where none is found.
 
-    Args:
-        start: First node of the path.
-        following: Returns the nodes to which edges lead; called at most once for a node.
-        ends: Says whether a path may end in a node.
-        most: Nodes whose edges are followed at most.
+    ``following`` returns the nodes to which edges lead; it is called once for each of at most ``most`` nodes.
     """
     before: dict[Node, Node | None] = {start: None}
     queue = [start]
@@ -118,9 +113,7 @@ def shortest_path(
 def chain_text(waits: Sequence[Wait], end: str = "") -> str:
     """Say who waits for whom along a chain; in which call only where that is not the first one's.
 
-    Args:
-        waits: The chain; of a long one, the middle is left out.
-        end: What the rank at its end does; empty where it has none, and where ranks wait for each other, that is said.
+    ``end`` says what the rank at the end does. Where it is empty, and ranks of the chain wait for each other, that is said.
     """
     texts = shortened([wait_text(wait, wait.awaits, in_call=wait.call != waits[0].call) for wait in waits])
     circle = next((waits[i:] for i, wait in enumerate(waits) if wait.rank in waits[-1].awaits), [])

@@ -43,11 +43,7 @@ def node_folder() -> Path:
 
 
 def own_folder() -> OwnedFolder:
-    """Open the folder of this user's files, and make it where it is missing.
-
-    Raises:
-        OSError: the folder cannot be had or written; the text says why.
-    """
+    """Open the folder of this user's files, and make it where it is missing; else raise OSError, whose text says why."""
     return OwnedFolder(folder(), _SHARED_MODE if _chosen else _MODE)
 
 
@@ -64,10 +60,7 @@ def keep_in(path: Path) -> None:
 def kept(name: str, make: Callable[[], bytes], text: str = _TEXT) -> bytes:
     """Return a file's content; where there is no such file, one process of the node makes it.
 
-    Args:
-        name: Name of the file, with a digest of all that its content depends on.
-        make: Returns the content.
-        text: Printed to stderr when ``make`` takes longer than a second.
+    The name has a digest of all that the content depends on. ``text`` is printed to stderr when ``make`` takes longer than a second.
     """
     return _kept(name, make, text, waits=True) or b""
 

@@ -27,16 +27,10 @@ class UntrustedError(OSError):
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Replace a file as a whole, so that a reader finds the old content or the new one.
+    """Replace a file as a whole, so that a reader finds the old content or the new one; text becomes UTF-8.
 
-    A link is replaced, not followed. Streams such as ``/dev/stdout`` are written in place.
-
-    Args:
-        path: File, in a folder that exists.
-        content: Bytes, or text, which becomes UTF-8.
-
-    Raises:
-        OSError: The file is as it was, and no temporary file is left.
+    A link is replaced, not followed. Streams such as ``/dev/stdout`` are written in place. After an OSError the file is as it was, and no
+    temporary file is left.
     """
     content = content.encode() if isinstance(content, str) else content
     if _is_stream(path):
@@ -47,11 +41,7 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Check that `write_file` could write a file, and leave the file as it is.
-
-    Raises:
-        OSError: it could not.
-    """
+    """Check that `write_file` could write a file, and leave the file as it is; else raise OSError."""
     if _is_stream(path):
         return
     if path.is_dir() and not path.is_symlink():
@@ -102,8 +92,8 @@ class OwnedFolder:
         """Return the content of a file.
 
         Raises:
-            UntrustedError: the file is a link, belongs to another user, or others may write to it.
-            OSError: there is none, or it is not whole.
+            UntrustedError: The file is a link, belongs to another user, or others may write to it.
+            OSError: There is none, or it is not whole.
         """
         with self._file(name, os.O_RDONLY) as file, open(file, "rb", closefd=False) as stream:
             head, content = stream.read(_HEAD.size), stream.read()
@@ -112,20 +102,14 @@ class OwnedFolder:
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        """Replace a file as a whole.
-
-        Raises:
-            OSError: the file is as it was, and no temporary file is left.
-        """
+        """Replace a file as a whole; after an OSError it is as it was, and no temporary file is left."""
         _replace(self._descriptor, name, _head(name, content) + content, self._mode)
 
     @contextmanager
     def lock(self, name: str, patience_s: float = 0.0) -> Iterator[bool]:
         """Hold the lock of a name; yield False where another process keeps it for longer than ``patience_s``.
 
-        Raises:
-            UntrustedError: as `read`, for the lock's file.
-            OSError: the lock's file cannot be made, or the file system has no locks.
+        Raises as `read`, for the lock's file, and OSError where the file system has no locks.
         """
         end = time.monotonic() + patience_s
         with self._file(name, os.O_RDWR | os.O_CREAT) as file:

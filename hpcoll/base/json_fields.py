@@ -17,15 +17,7 @@ _NAMES = {int: "an integer", str: "text", list: "a list", dict: "an object", (in
 
 
 def read_json(file: str | Path, subject: str) -> Any:
-    """Return the content of a JSON file.
-
-    Args:
-        file: Path of the file.
-        subject: Name of the file in error texts.
-
-    Raises:
-        ArgumentError: it cannot be read, is too large, or is no JSON.
-    """
+    """Return the content of a JSON file; ArgumentError calls it ``subject`` where it cannot be read, is too large, or is no JSON."""
     subject = printable(subject, LINE)
     try:
         with open(file, "rb") as opened:
@@ -47,14 +39,8 @@ def read_json(file: str | Path, subject: str) -> Any:
 def member(content: Any, key: str, wanted: Any, where: str) -> Any:
     """Return a member of a JSON object, of one type; ``true`` and ``false`` are no numbers.
 
-    Args:
-        content: The object.
-        key: Name of the member.
-        wanted: ``int``, ``str``, ``list``, ``dict``, or ``(int, float)``.
-        where: Path of the object in the file, empty for the whole file.
-
-    Raises:
-        ArgumentError: no object, no such member, or a member of another type.
+    ``where`` is the path of the object in the file, empty for the whole file. ArgumentError: no object, no such member, or one of another
+    type.
     """
     if not isinstance(content, dict):
         raise refused(where, "an object", content)

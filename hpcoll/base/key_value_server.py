@@ -49,11 +49,7 @@ class Table:
             self._changed.notify_all()
 
     def get(self, keys: Sequence[str], limit_s: float) -> list[bytes] | None:
-        """Return the values of keys once all exist; None when that takes longer than ``limit_s``.
-
-        Raises:
-            EOFError: the table has ended.
-        """
+        """Return the values of keys once all exist; None when that takes longer than ``limit_s``. EOFError: the table has ended."""
         with self._changed:
             found = self._changed.wait_for(lambda: self._ended or self._values.keys() >= set(keys), limit_s)
             if self._ended:
@@ -101,17 +97,11 @@ class Table:
 
 
 class Server:
-    """The server of a key-value store; it ends when it is dropped.
-
-    Args:
-        host: IPv4 address of this host, the only one on which the server listens.
+    """The server of a key-value store, which listens at one IPv4 address of this host, and ends when it is dropped.
 
     Attributes:
         address: Host and port.
         key: 32 bytes that clients must know.
-
-    Raises:
-        OSError: this host does not have the address.
     """
 
     def __init__(self, host: str = LOOPBACK) -> None:

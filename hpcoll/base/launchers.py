@@ -62,9 +62,7 @@ def number_in(environment: Mapping[str, str], name: str) -> int:
 def local_rank(environment: Mapping[str, str], nranks: int | None = None) -> int | None:
     """Return the rank of this process on its node; None where no launcher says it. Inherited variables count last.
 
-    Args:
-        environment: The variables of the process.
-        nranks: Ranks of the program, if known: launchers with another number do not count.
+    Launchers with another number of ranks than ``nranks``, if that is known, do not count.
 
     >>> local_rank({"SLURM_LOCALID": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}), local_rank({}), local_rank({"SLURM_LOCALID": "x"})
     (1, None, None)

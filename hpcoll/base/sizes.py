@@ -62,9 +62,8 @@ class Sizes:
     def code(self, rooms: Iterable[tuple[Number, int]], stores: Iterable[tuple[Size, int]]) -> list[int]:
         """Return the records, one behind the other.
 
-        Args:
-            rooms: Sizes that must not exceed an int64, each with that int64's byte in the engine's array.
-            stores: Sizes, each with the byte of the int64 that it is stored to.
+        ``rooms`` has sizes that must not exceed an int64, each with that int64's byte in the engine's array; ``stores`` sizes that are
+        stored, alike.
         """
         last = [(ROOM, at, size.terms) for size, at in rooms if isinstance(size, Size)]
         last += [(STORE, at, size.terms) for size, at in stores]

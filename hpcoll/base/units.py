@@ -19,10 +19,7 @@ _DIGITS = len(str(MAX_RANKS))
 
 
 def parse_nbytes(text: str | int) -> int:
-    """Return the number of bytes in ``"256K"``, ``"1.5M"``, ``"64MiB"``, ``"8"`` or an int; K, M, G, T are powers of 1024.
-
-    Raises:
-        ArgumentError: not a number with one of these suffixes, or negative.
+    """Return the number of bytes in ``"256K"``, ``"1.5M"``, ``"64MiB"``, ``"8"`` or an int, or raise ArgumentError. K is 1024.
 
     >>> parse_nbytes("64M") == 64 << 20, parse_nbytes("1.5k"), parse_nbytes(8)
     (True, 1536, 8)
@@ -53,10 +50,7 @@ def format_nbytes(nbytes: float) -> str:
 
 
 def parse_seconds(text: str | float) -> float:
-    """Return the seconds in ``"60s"``, ``"10m"``, ``"500ms"``, ``"2h"`` or a number.
-
-    Raises:
-        ArgumentError: not a number with one of these units, or negative.
+    """Return the seconds in ``"60s"``, ``"10m"``, ``"500ms"``, ``"2h"`` or a number, or raise ArgumentError.
 
     >>> parse_seconds("10m"), parse_seconds("500ms"), parse_seconds(" 1.5 "), parse_seconds(0)
     (600.0, 0.5, 1.5, 0.0)

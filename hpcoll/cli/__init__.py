@@ -60,10 +60,9 @@ def _integer(text: str) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command, by the arguments of this process unless others are given.
+    """Run one command, by the arguments of this process unless others are given, and return its exit code.
 
-    Returns:
-        Exit code: 0 good, 1 the command's answer is no, 2 it could not be carried out.
+    That is 0 for good, 1 where the command's answer is no, 2 where it could not be carried out.
     """
     arguments = sys.argv[1:] if argv is None else argv
     try:

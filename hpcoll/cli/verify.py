@@ -34,8 +34,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise ArgumentError(f"verify needs numbers of ranks from 1 to {MAX_BUILT} and 1 to {MAX_JOBS} jobs")
     rows = _matching(arguments.patterns)
     start = time.perf_counter()
+
+    def shown(done: int, total: int) -> None:
+        progress(f"proven {done} of {total} parts" if done < total else "")
+
     try:
-        summaries = prove_catalogue(arguments.max_nranks, arguments.jobs, arguments.extra, rows=rows, progress=_progress)
+        summaries = prove_catalogue(arguments.max_nranks, arguments.jobs, arguments.extra, rows=rows, progress=shown)
     except ScheduleError as error:
         progress("")
         print(f"refused: {error}")
@@ -62,10 +66,6 @@ def _matching(patterns: Sequence[str]) -> list[Algorithm]:
             raise ArgumentError(f"no algorithm matches {quoted(pattern)}; 'hpcoll show' lists them")
         found.update(dict.fromkeys(matching, True))
     return [CATALOGUE[key] for key, wanted in found.items() if wanted]
-
-
-def _progress(done: int, total: int) -> None:
-    progress(f"proven {done} of {total} parts" if done < total else "")
 
 
 def _texts(summary: Summary) -> list[str]:

@@ -175,11 +175,7 @@ def algorithms_of_form(form: str) -> tuple[str, ...]:
 
 
 def algorithms(collective: str) -> tuple[str, ...]:
-    """Return the names of a collective's algorithms, in the catalogue's order.
-
-    Raises:
-        ArgumentError: no such collective.
-    """
+    """Return the names of a collective's algorithms, in the catalogue's order; ArgumentError where there is no such collective."""
     if collective not in COLLECTIVES:
         raise ArgumentError(f"collective must be one of {', '.join(sorted(COLLECTIVES))}, got {quoted(collective)}")
     return tuple(row.name for row in CATALOGUE.values() if row.collective == collective)

@@ -154,12 +154,8 @@ class Node:
     def exchange(self, sent: Callable[[int], Sequence[Chunk]], received: Callable[[int], int], receive: Callable[[int, int], None]) -> None:
         """Write an exchange of several messages with every other rank of the node: the first with each, then the second, ...
 
-        Few messages wait to be used in that order.
-
-        Args:
-            sent: Returns the chunks that a rank is sent.
-            received: Returns the number of messages from a rank.
-            receive: Writes the receive of a rank's message with a number.
+        Few messages wait to be used in that order. ``sent`` returns the chunks that a rank is sent, ``received`` the number of messages
+        from a rank, and ``receive`` writes the receive of a rank's message with a number.
         """
         peers = self.others(self.mates)
         to, come = [(peer, sent(peer)) for peer in peers], [(peer, received(peer)) for peer in reversed(peers)]
@@ -172,14 +168,9 @@ class Node:
                     receive(peer, turn)
 
     def fold(self, stripe_of: Callable[[int], Chunk], into: Callable[[Chunk], Chunk]) -> Chunk | None:
-        """Write the reduction of each stripe over the ranks of the node, at its owner.
+        """Write the reduction of each stripe over the ranks of the node at its owner, and return its place there; None elsewhere.
 
-        Args:
-            stripe_of: Returns the chunks of a stripe, as a run of INPUT.
-            into: Returns the place for the result of such a run.
-
-        Returns:
-            The place of the result on an owner; None elsewhere.
+        ``stripe_of`` returns the chunks of a stripe, as a run of INPUT, and ``into`` the place for the result of such a run.
         """
         w = self.w
         for peer in self.others(self.owners()):

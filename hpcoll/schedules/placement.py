@@ -40,15 +40,10 @@ def members(nodes: Nodes) -> tuple[tuple[int, ...], ...]:
 
 
 def parse_nodes(text: str, nranks: int) -> Nodes:
-    """Return the placement that a text describes.
+    """Return the placement of ``nranks`` ranks that a text describes, or raise ArgumentError.
 
-    Args:
-        text: Ranks per node, ``6`` (the last node may have fewer), or the sizes of all nodes, ``3+1+4``. With ``:cyclic`` ranks go round
-            the nodes.
-        nranks: Number of ranks, ``>= 1``.
-
-    Raises:
-        ArgumentError: the text is neither, or the sizes do not add up to ``nranks``.
+    The text has the ranks per node, ``6`` (the last node may have fewer), or the sizes of all nodes, ``3+1+4``. With ``:cyclic`` ranks go
+    round the nodes.
 
     >>> parse_nodes("2", 5), parse_nodes("2:cyclic", 5), parse_nodes("1+3", 4)
     ((0, 0, 1, 1, 2), (0, 1, 2, 0, 1), (0, 1, 1, 1))
@@ -91,11 +86,7 @@ def cyclic(sizes: Sequence[int]) -> Nodes:
 def parts(nodes: Nodes, domains: Nodes) -> Nodes:
     """Return the parts that hierarchical algorithms use: the nodes where there are several, else the cache domains of the one node.
 
-    Domains of one rank each do not count, because no rank could work for others there.
-
-    Args:
-        nodes: Placement on nodes.
-        domains: Number of each rank's cache domain, counted over all nodes; a domain's ranks are on one node.
+    Domains are counted over all nodes. Those of one rank each do not count, because no rank could work for others there.
 
     >>> parts((0, 0, 1, 1), (0, 1, 2, 2)), parts((0, 0, 0), (0, 1, 1)), parts((0, 0), (0, 1))
     ((0, 0, 1, 1), (0, 1, 1), (0, 0))

@@ -19,14 +19,10 @@ _named: set[str] = set()  # unknown variables that were warned about
 def agree(comm: MPI.Intracomm, mine: Process, known: Sequence[Process] | None = None) -> tuple[Config, Sequence[Process]]:
     """Return the settings, after checking that all ranks have the same, and every rank's process; collective.
 
-    Args:
-        comm: Communicator of the ranks.
-        mine: This rank's process.
-        known: All ranks' processes, where the ranks have agreed before and nothing has changed; no message is sent then.
+    ``known`` are all ranks' processes, where the ranks have agreed before and nothing has changed; no message is sent then.
 
     Raises:
-        ArgumentError: on every rank, when a rank's settings are wrong or differ from rank 0's, or when rank 0 cannot read the
-            tuning file or finds something wrong in it.
+        ArgumentError: On every rank, when a rank's settings are wrong or differ from rank 0's, or rank 0 cannot read the tuning file.
     """
     problem, config = "", Config()
     try:

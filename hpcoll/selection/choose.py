@@ -1,10 +1,12 @@
 """The choice of algorithm and segments for a call: forced, measured, or the cheapest by the cost model.
 
 It depends only on values that all ranks of a call know alike. ``native`` takes part: the model takes it for a good algorithm without
-segments, with the constants of the MPI library.
+segments, with the constants of the MPI library. A choice is made at every power of two and at every size in the tuning table. It holds up
+to the next of these, so that calls of ever new sizes need no choices of their own.
 """
 
 import math
+from bisect import bisect_right
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -12,10 +14,10 @@ from hpcoll.analysis.cost import (
     ALIKE,
     GPU_NETWORK,
     NATIVE_NETWORK,
+    NEVER,
     ONE_HOST,
     SEGMENTS,
     SHARED_NETWORK,
-    Levels,
     apart,
     best_segment,
     byte_seconds,
@@ -23,13 +25,13 @@ from hpcoll.analysis.cost import (
     seconds,
     seconds_on_nodes,
 )
-from hpcoll.base.dtypes import BYTES
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.units import MAX_CHUNKS, format_nbytes
 from hpcoll.schedules.catalogue import CATALOGUE, algorithms, find
 from hpcoll.schedules.collectives import COLLECTIVES
-from hpcoll.schedules.placement import Nodes, members
+from hpcoll.schedules.placement import members
 from hpcoll.schedules.row import Algorithm
+from hpcoll.selection.choice import Choice, Need
 from hpcoll.selection.config import NATIVE, PREFIX, Config, Entry, Table, check_algorithm
 
 # Algorithms that the MPI library is expected to use between hosts, without segments.
@@ -42,51 +44,16 @@ CHUNK_NBYTES = 32 << 10  # of a pipeline in shared memory
 GPU_CHUNK_NBYTES = 2 << 20  # of a pipeline between GPUs
 MAX_NATIVE_NBYTES = 2**31 - 1  # that every MPI library can count in a message
 MIN_SEGMENT = 8 << 10  # bytes, of `candidates`
-
-
-class Choice(NamedTuple):
-    """The algorithm that serves a call."""
-
-    algorithm: str  # name in the catalogue, or ``native``
-    segment: int  # bytes per segment (of the whole message), at least 1
-    why: str  # the reason, in a phrase for the log
-    brief: str = ""  # the reason without figures, for the ledger; empty where `why` has none
-
-
-class Need(NamedTuple):
-    """The properties of a call on which the choice depends.
-
-    ``nodes`` are the parts that hierarchical rows use, as `hpcoll.schedules.placement.parts`: nodes, or cache domains of one node. They are
-    empty where every rank has a node of its own, or all share memory and no domains are known.
-    """
-
-    collective: str
-    nranks: int
-    nbytes: int | None  # m as the catalogue counts it; None where a rank cannot know it (v forms)
-    ordered: bool = False  # the operator is not commutative
-    varying: bool = False  # blocks differ in size
-    native: bool = True  # the MPI library can serve the call
-    strict: bool = False  # hpcoll promises more than the MPI library, so ``native`` must be asked for by name
-    type_class: str = BYTES  # of element types, as in the tuning table
-    one_node: bool = False  # all ranks share the memory of a node
-    nodes: Nodes = ()
-    levels: Levels = ONE_HOST  # costs of messages on and between `nodes`; unused where all ranks share memory and one domain
-    gpu: bool = False  # the arrays are in GPU memory
-    gpus: Nodes = ()  # number of each rank's GPU where all ranks map each other's GPU memory
-    one_fold: bool = False  # only algorithms that combine all contributions in one reduction serve the call
+_POWERS = 40  # of two, at which choices are made
 
 
 def choose(need: Need, config: Config, algorithm: str | None = None, segment: int | None = None) -> Choice:
     """Choose for a call: by keyword, else by environment variable, else by tuning table, else by cost model.
 
-    Args:
-        need: Properties of the call.
-        config: The settings.
-        algorithm: The keyword of the call, or None.
-        segment: Bytes per segment, the keyword of the call, or None.
+    ``algorithm`` and ``segment``, bytes, are keywords of the call, or None.
 
     Raises:
-        ArgumentError: the forced algorithm does not exist or cannot serve the call; says why.
+        ArgumentError: The forced algorithm does not exist or cannot serve the call; says why.
     """
     forced = algorithm or config.algorithms.get(need.collective)
     segment = segment or config.segment
@@ -267,3 +234,42 @@ def fitting(need: Need) -> list[str]:
     """Return the names of all algorithms that can serve a call, ``native`` last."""
     rows: list[Algorithm] = [row for row in CATALOGUE.values() if row.collective == need.collective]
     return [name for name in (*(row.name for row in rows), NATIVE) if not unfit(need, name)]
+
+
+class SizeRange(NamedTuple):
+    """The choice for messages of ``least`` to ``most`` bytes; a segment of `NEVER` is the whole message."""
+
+    least: int
+    most: int
+    choice: Choice
+
+
+class SizeRanges:
+    """The ranges under a communicator's settings, found on demand."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        measured = (entry.nbytes for kinds in config.table.values() for entries in kinds.values() for entry in entries)
+        self._borders = [*sorted({0, *(1 << i for i in range(_POWERS)), *measured}), NEVER]
+        self.find = lru_cache(maxsize=1024)(self._find)
+
+    def cell(self, nbytes: int) -> tuple[int, int]:
+        """Return the least and most bytes of the range that a message of ``nbytes`` is in."""
+        i = bisect_right(self._borders, nbytes)
+        return self._borders[i - 1], self._borders[i] - 1
+
+    def _find(self, need: Need, algorithm: str | None, segment: int | None) -> SizeRange:
+        """Return the range of a need whose ``nbytes`` is None or the least of a range; arguments and errors as `choose`.
+
+        The segment is the longest message's, because the shortest message is often not longer than a segment.
+        """
+        if need.nbytes is None:
+            return SizeRange(0, NEVER, choose(need, self._config, algorithm, segment))
+        least, most = self.cell(need.nbytes)
+        choice = choose(need, self._config, algorithm, segment)
+        if not segment and not self._config.segment and choice.segment >= least and most < NEVER - 1:
+            longest = need._replace(nbytes=most)
+            theirs = choose(longest, self._config, algorithm, segment)
+            found = theirs.segment if theirs.algorithm == choice.algorithm else modelled_segment(longest, choice.algorithm)
+            choice = choice._replace(segment=found if found < most else NEVER)
+        return SizeRange(least, most, choice)

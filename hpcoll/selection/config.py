@@ -80,11 +80,7 @@ class Config(NamedTuple):
 
 
 def check_algorithm(collective: str, algorithm: str) -> None:
-    """Refuse a name that is neither ``native`` nor in the catalogue.
-
-    Raises:
-        ArgumentError: lists the names.
-    """
+    """Refuse a name that is neither ``native`` nor in the catalogue; the ArgumentError lists the names."""
     if algorithm != NATIVE:
         find(collective, algorithm)
 
@@ -137,19 +133,11 @@ def _level(value: str) -> int:
 
 
 def positive_segment(value: str | int) -> int:
-    """Return the segment size in bytes from a keyword or variable.
-
-    Raises:
-        ArgumentError: it is no size of at least one byte.
-    """
+    """Return the segment size in bytes, at least one, from a keyword or variable; ArgumentError where it is none."""
     segment = parse_nbytes(value)
     if segment < 1:
         raise ArgumentError(f"segment must be at least 1 byte, got {quoted(value)}")
     return segment
-
-
-def _limit(value: str) -> float | None:
-    return parse_seconds(value) or None
 
 
 _DURATION = "a time: `60s`, `10m`, `500ms`, or seconds without a unit"
@@ -199,7 +187,8 @@ VARIABLES = (
     ),
     Variable(
         "HPCOLL_TIMEOUT", f"{_DURATION}; `0` for never",
-        "after how long a collective that does not end raises `CollectiveTimeout` on all ranks", "never", "timeout", _limit,
+        "after how long a collective that does not end raises `CollectiveTimeout` on all ranks", "never", "timeout",
+        lambda value: parse_seconds(value) or None,
     ),
     Variable(
         "HPCOLL_RECORD", "a folder", "where each rank writes what it has called, for `hpcoll inspect`, when a call fails and at SIGUSR2",
@@ -224,13 +213,10 @@ _AGREED = (
 
 
 def read_config(environment: Mapping[str, str] | None = None) -> Config:
-    """Read the settings from environment variables.
-
-    Args:
-        environment: The variables; None: ``os.environ``.
+    """Read the settings from environment variables, those of the process unless others are given.
 
     Raises:
-        ArgumentError: a variable has a value that it does not take; names both.
+        ArgumentError: A variable has a value that it does not take; names both.
     """
     environment = os.environ if environment is None else environment
     found: dict[str, Any] = {}

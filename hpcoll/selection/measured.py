@@ -24,8 +24,7 @@ def site(hosts: Sequence[str]) -> tuning.Site:
 def measured(comm: MPI.Intracomm, name: str, hosts: Sequence[str]) -> tuple[Table, Levels | None]:
     """Return the table and constants that a tuning file has for a communicator; collective.
 
-    Raises:
-        ArgumentError: on every rank, when rank 0 cannot read the file or finds something wrong in it.
+    Every rank raises ArgumentError when rank 0 cannot read the file or finds something wrong in it.
     """
     problem = ""
     found: tuple[Table, Levels | None] = {}, None

@@ -70,13 +70,10 @@ def this_process(has_gpu: bool) -> Process:
 
 
 def find_topology(rank: int, processes: Sequence[Process], found: Sequence[tuple[int, bool]], per_domain: Sequence[int] = ()) -> Topology:
-    """Return the topology of a communicator.
+    """Return the topology of a communicator, as ``rank`` has it.
 
-    Args:
-        rank: This rank.
-        processes: Processes of all ranks.
-        found: For each rank the lowest rank of its node, and whether it shares memory there.
-        per_domain: Sizes of cache domains, as in `dealt`, instead of those that Linux shows; empty: Linux decides.
+    ``found`` has for each rank the lowest rank of its node, and whether it shares memory there. ``per_domain`` has sizes of cache domains,
+    as in `dealt`, instead of those that Linux shows.
     """
     hosts, _, bound, ngpus, *_ = zip(*processes, strict=True)
     nodes = numbered(first for first, _ in found)

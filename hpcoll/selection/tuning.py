@@ -192,11 +192,7 @@ def _section_text(section: Section) -> str:
 
 
 def read(path: Path) -> Document:
-    """Read a file and check its content.
-
-    Raises:
-        ArgumentError: it cannot be read, or something in it is wrong; names the file with the line or the field.
-    """
+    """Read a file and check its content; an ArgumentError names the file with the line or the field."""
     subject = f"tuning file {printable(str(path), LINE)}"
     content = read_json(path, subject)
     try:

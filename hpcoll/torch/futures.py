@@ -36,8 +36,7 @@ def run_callbacks(depth: "Depth | None" = None) -> None:
 class Depth:
     """The communicator that calls of one depth use, and the thread that makes them; depth 0 is the program's own threads.
 
-    Args:
-        comm: Freed with the group.
+    The communicator is freed with the group.
     """
 
     def __init__(self, comm: Communicator) -> None:
@@ -70,22 +69,13 @@ class Depth:
 
     def _run(self) -> None:
         run_callbacks(self)
-        while self._answer_next():
-            pass
-
-    def _answer_next(self) -> bool:
-        given = self._given.get()
-        if given is not None:
+        while (given := self._given.get()) is not None:
             answer(*given)
-        return given is not None
+            del given  # else it would live until there is another
 
 
 class Depths:
-    """The depths of a process group; all ranks make each one when a callback of it is given first.
-
-    Args:
-        comm: Communicator of depth 0.
-    """
+    """The depths of a process group; depth 0 has its communicator. All ranks make each other one when a callback of it is given first."""
 
     def __init__(self, comm: Communicator) -> None:
         self.all = [Depth(comm)]
@@ -108,13 +98,7 @@ class Depths:
 
 
 class Future(torch.futures.Future[Any]):
-    """The future of a collective, or of a callback's result.
-
-    Args:
-        depths: Depths of the process group, which run callbacks.
-        depth: Number of callbacks that come before this.
-        devices: GPUs that hold tensors of the result.
-    """
+    """The future of a collective, or of a result that comes after ``depth`` callbacks; ``devices`` hold tensors of the result."""
 
     def __init__(self, depths: Depths, depth: int = 0, devices: list[torch.device] | None = None) -> None:
         super().__init__(devices=devices)

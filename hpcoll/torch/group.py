@@ -30,12 +30,8 @@ _OPTIONS = SimpleNamespace(reduceOp=dist.ReduceOp.SUM, rootRank=0, timeout=timed
 def create(asked: Any, opts: Any = None) -> "Group":
     """Return the group that ``init_process_group`` or ``new_group`` asks for; collective over its members.
 
-    Args:
-        asked: Description by torch: rank, size, timeout, and the members' ranks in the world, none for all of it.
-        opts: Ignored.
-
-    Raises:
-        ArgumentError: The world is not ``MPI.COMM_WORLD``.
+    ``asked`` has rank, size, timeout, and the members' ranks in the world, none for all of it. ArgumentError: the world is not
+    ``MPI.COMM_WORLD``.
     """
     world, members = MPI.COMM_WORLD, list(asked.global_ranks_in_group)
     if not members:
@@ -67,14 +63,10 @@ class _Behind(Backend):
 
 
 class Group(dist.ProcessGroup):
-    """A process group that runs on a `Communicator`; torch calls a method for each operation.
+    """A process group that runs on a `Communicator`, which is freed with it; torch calls a method for each operation.
 
-    Tensors with gaps are packed. On GPUs, calls are ordered by the current stream.
-
-    Args:
-        comm: Communicator of the group's ranks, which is freed with the group.
-        timeout: Limit of operations that have none of their own.
-        store: Key-value store of the group, made by torch.
+    Tensors with gaps are packed. On GPUs, calls are ordered by the current stream. ``timeout`` is the limit of operations that have none of
+    their own.
     """
 
     def __init__(self, comm: Communicator, timeout: timedelta, store: dist.Store) -> None:
@@ -129,17 +121,14 @@ class Group(dist.ProcessGroup):
             self._ncalls += 1
             begun = [one.begin(here.comm, **stream) for one in every]
         requests, stores = [request for request, _ in begun], [store for _, store in begun if store]
-        return self._under_way(what, self._limit_of(opts), tensors, requests, stores, self._depths)
+        asked_s = opts.timeout.total_seconds()
+        return self._under_way(what, asked_s if asked_s > 0 else self._limit_s, tensors, requests, stores, self._depths)
 
     def _under_way(self, what: str, limit_s: float, tensors: Tensors, *rest: Any) -> Work:
         work = Work(f"rank {self._me.rank}: {what}, {self._me.nranks} ranks", limit_s, tensors, *rest)
         if self._started is not None:
             self._started.append(work)
         return work
-
-    def _limit_of(self, opts: Any) -> float:
-        asked = opts.timeout.total_seconds()
-        return asked if asked > 0 else self._limit_s
 
     def allreduce(self, tensors: Tensors, opts: Any = _OPTIONS) -> Work:
         """Combine tensors over all ranks; sparse ones are added up, and waited for."""

@@ -44,9 +44,6 @@ def _tag(comm: Communicator, tag: int) -> int:
 class MonitoredBarrier:
     """A barrier whose root names the ranks that did not reach it in time.
 
-    Args:
-        comm: Communicator of the group.
-
     Attributes:
         left_messages: Some rank did not come in time, so that messages to it still need the communicator.
     """
@@ -62,12 +59,8 @@ class MonitoredBarrier:
     def wait(self, limit_s: float, *, names_all: bool) -> None:
         """Return when all ranks have called it.
 
-        Args:
-            limit_s: Seconds it may take.
-            names_all: The root names all ranks that did not come, not the first one only.
-
-        Raises:
-            RuntimeError: At the root, with these ranks; at others where the root did not answer.
+        Within ``limit_s`` seconds, else RuntimeError: at the root with the first rank that did not come, or with all (``names_all``); at
+        others where the root did not answer.
         """
         self._calls += 1
         end, call = time.monotonic() + limit_s, np.array([self._calls])

@@ -29,24 +29,14 @@ _OF_BOOLS: dict[Any, Any] = {
 
 
 def operator_for(op: Any, dtype: torch.dtype) -> Any:
-    """Return the operator of hpcoll for one of torch's, on elements of a type.
-
-    Raises:
-        ArgumentTypeError: There is none.
-    """
+    """Return the operator of hpcoll for one of torch's, on elements of a type; ArgumentTypeError where there is none."""
     kind = op if isinstance(op, _RedOp) else op.op
     if kind == _RedOp.PREMUL_SUM:
-        return premul_sum(_factor(op))
+        return premul_sum(float(op.factor if hasattr(op, "factor") else op.__getstate__()[1]))  # older versions tell it when pickled only
     found = (_OF_BOOLS if dtype == torch.bool else _OPERATORS).get(kind)
     if found is None:
         raise ArgumentTypeError(f"a reduction of {dtype} needs an operator that it has, got {kind}")
     return found
-
-
-def _factor(op: Any) -> float:
-    """Return the factor of a premultiplied sum, which older versions of torch tell only in its pickled state."""
-    factor = op.factor if hasattr(op, "factor") else op.__getstate__()[1]
-    return float(factor)
 
 
 class TorchOperation(NamedTuple):
@@ -236,8 +226,7 @@ def _check_size(me: Me, got: int, one: torch.Tensor, what: str, times: int = 1) 
 def add_up(comm: Communicator, tensor: torch.Tensor, op: object) -> None:
     """Replace a sparse tensor (COO) by the sum over ranks, whose indices are those of all; blocking.
 
-    Raises:
-        ArgumentTypeError: Layout, device or operator is another one.
+    ArgumentTypeError: layout, device or operator is another one.
     """
     if tensor.layout != torch.sparse_coo or tensor.is_cuda or operator_for(op, tensor.dtype) is not MPI.SUM:
         wanted = "a sum of COO tensors on CPUs"

@@ -55,8 +55,7 @@ def _asked(url: str) -> tuple[int, int]:
 def check_world(rank: int, nranks: int) -> None:
     """Compare the rank and number of ranks that a program says, -1 for none, with those of MPI.
 
-    Raises:
-        ArgumentError: They differ; the text says how to start the program.
+    Where they differ, the ArgumentError says how to start the program.
     """
     world = MPI.COMM_WORLD
     if rank in (_UNKNOWN, world.rank) and nranks in (_UNKNOWN, world.size):
@@ -70,10 +69,8 @@ def check_world(rank: int, nranks: int) -> None:
 def store(world: MPI.Intracomm, timeout: timedelta) -> Store:
     """Return a key-value store that rank 0 keeps and all ranks reach; collective.
 
-    It listens at one address: of loopback where all ranks are on one host, or else the first of rank 0's that all ranks reach.
-
-    Raises:
-        TransportError: on every rank, when there is no such address.
+    It listens at one address: of loopback where all ranks are on one host, or else the first of rank 0's that all ranks reach. All ranks
+    raise TransportError where there is no such address.
     """
     problems = []
     for host in _candidates(world):

@@ -17,13 +17,9 @@ from hpcoll.base.key_value_server import Address, Server, connect
 
 
 class Store(dist.Store):
-    """torch's key-value store, on a `Server`.
+    """torch's key-value store, on a `Server`; the rank that keeps the server gives it, and it lives as long as the store.
 
-    Args:
-        address: Address of the server.
-        key: Secret that the server asks for.
-        limit: Longest wait for keys.
-        server: The server, on the rank that keeps it; it lives as long as this store.
+    ``key`` is the secret that the server asks for, ``limit`` the longest wait for keys.
     """
 
     def __init__(self, address: Address, key: bytes, limit: timedelta, server: Server | None = None) -> None:

@@ -25,12 +25,7 @@ _MOST = 2**31 - 1  # elements that MPI before version 4 can count
 def array_of(tensor: torch.Tensor, *, computes: bool = False) -> Any:
     """Return a contiguous tensor as an array over the same memory: NumPy's, or for GPU memory the tensor itself.
 
-    Args:
-        tensor: A dense tensor, whose gradient is not followed.
-        computes: Elements are combined, not only moved.
-
-    Raises:
-        ArgumentTypeError: Elements are to be combined that cannot be.
+    ``computes``: elements are combined, not only moved; ArgumentTypeError where they cannot be. Gradients are not followed.
     """
     like, known = _LIKE.get(tensor.dtype, (None, None))
     if computes and like is not None and known is None:
@@ -52,15 +47,9 @@ def contiguous(tensor: torch.Tensor, *, filled: bool) -> tuple[torch.Tensor, Sto
 
 
 def joined(tensors: Sequence[torch.Tensor], *, sent: bool, filled: bool) -> tuple[torch.Tensor, Store | None]:
-    """Return tensors one behind the other in one: over their own memory where they lie so, else a copy.
+    """Return tensors one behind the other in one, over their own memory where they lie so, else a copy; and a function that copies back.
 
-    Args:
-        tensors: At least one, of one element type and device.
-        sent: The contents are sent.
-        filled: The tensors are to be filled.
-
-    Returns:
-        The flat tensor, and a function that copies it back to them.
+    The tensors are of one element type and device. ``sent``: the contents are sent; ``filled``: the tensors are to be filled.
     """
     first, total = tensors[0], sum(one.numel() for one in tensors)
     if _adjacent(tensors):
@@ -97,16 +86,9 @@ class _TensorMemory:
 
 
 def spread(tensors: Sequence[torch.Tensor], *, sent: bool, filled: bool, far: bool) -> tuple[list[Any], Store | None]:
-    """Return tensors as blocks of a collective with displacements: in their own memory, or a copy where displacements cannot say it.
+    """Return tensors in host memory as a buffer argument with displacements, and a function that copies back; arguments as of `joined`.
 
-    Args:
-        tensors: As for `joined`, in host memory.
-        sent: As for `joined`.
-        filled: As for `joined`.
-        far: Displacements may be greater than an int of C.
-
-    Returns:
-        The buffer argument of such a collective, and a function that copies blocks back to the tensors.
+    Blocks lie in the tensors' own memory, or in a copy where displacements cannot say it. ``far``: displacements may exceed an int of C.
     """
     counts, itemsize = [one.numel() for one in tensors], tensors[0].element_size()
     addresses = [one.data_ptr() for one in tensors]

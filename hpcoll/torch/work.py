@@ -38,13 +38,13 @@ def ended_within(request: MPI.Request, limit_s: float, status: MPI.Status | None
 
 
 class Work(dist.Work):
-    """A collective or message in flight, or done.
+    """A collective or message in flight, or, without requests, done.
 
     Args:
         what: Rank and operation in words.
         limit_s: Seconds that it may take.
         tensors: Tensors that it fills.
-        requests: Requests in flight; none: it is done.
+        requests: Requests in flight.
         stores: Functions that store the result, called once at the end.
         depths: Depths at which callbacks of a collective run; messages have none.
     """
@@ -112,10 +112,7 @@ class Work(dist.Work):
         self._error, self._requests, self._stores, self._done = error, [], (), True
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Return when it is done.
-
-        Args:
-            timeout: Longest wait; zero: that of the group.
+        """Return when it is done, or after ``timeout``, the group's where that is zero.
 
         Raises:
             torch.distributed.DistBackendError: It did not end in time, or the MPI library failed.

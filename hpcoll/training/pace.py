@@ -13,11 +13,7 @@ _WARM, _TRIALS = 4, 16  # steps before the timed ones, and timed steps
 
 
 class StepPace:
-    """Decides, alike on all ranks, whether buckets are all-reduced in flight; the first steps try both in turns.
-
-    Args:
-        comm: Communicator of the ranks that train together.
-        told: The user's decision, or None.
+    """Decides, alike on all ranks, whether buckets are all-reduced in flight; the first steps try both in turns, unless the user told.
 
     Attributes:
         overlaps: Buckets of the current step are all-reduced in flight.

@@ -26,13 +26,9 @@ _NO_NUMBERS = "biuOSUMm"  # kinds of element types that gradients cannot have
 
 
 def as_array(given: Any) -> Any:
-    """Return an array over the same memory: NumPy's, or CuPy's for GPU memory.
+    """Return an array, or a PyTorch tensor, as an array over the same memory: NumPy's, or CuPy's for GPU memory.
 
-    Args:
-        given: An array, or a PyTorch tensor, which is detached.
-
-    Raises:
-        ArgumentTypeError: it is neither, or it is in GPU memory and CuPy is not installed.
+    ArgumentTypeError: it is neither, or it is in GPU memory and CuPy is not installed.
     """
     if isinstance(given, np.ndarray):
         return given
@@ -59,11 +55,7 @@ def device_of(array: Any) -> str:
 
 
 def type_of(name: Any) -> np.dtype:
-    """Return the element type that gradients are sent with.
-
-    Raises:
-        ArgumentError: it is no floating-point type.
-    """
+    """Return the element type that gradients are sent with; ArgumentError where it is no floating-point type."""
     if name == "bfloat16":
         return np.dtype(importlib.import_module("ml_dtypes").bfloat16)
     try:
@@ -86,8 +78,7 @@ def layouts_of(arrays: Mapping[str, Array]) -> tuple[ShardLayout, ...]:
 def readable(arrays: Mapping[str, Any], what: str, rank: int) -> dict[str, Array]:
     """Return host arrays with the content of arrays in host or GPU memory.
 
-    Raises:
-        ArgumentError: not a mapping of names to arrays of floating-point numbers that this rank can read.
+    ArgumentError: not a mapping of names to arrays of floating-point numbers that this rank can read.
     """
     if not isinstance(arrays, Mapping):
         raise ArgumentError(f"rank {rank}: {what}s need a dict of arrays by name, got {type(arrays).__name__}")
@@ -112,8 +103,7 @@ def _readable(array: Any, subject: str, rank: int) -> Array:
 def writable(arrays: Mapping[str, Any], rank: int) -> tuple[dict[str, Array], Callable[[], None]]:
     """Return host arrays to write to, and a function that then copies those of GPU arrays to the GPU.
 
-    Raises:
-        ArgumentError: an array cannot be written in place: it is read-only, not contiguous, or on another GPU.
+    ArgumentError: an array cannot be written in place: it is read-only, not contiguous, or on another GPU.
     """
     if not isinstance(arrays, Mapping):
         raise ArgumentError(f"rank {rank}: pull needs a dict of arrays by name, got {type(arrays).__name__}")
@@ -152,11 +142,7 @@ def _mirror(array: Any, subject: str, rank: int, *, writable: bool) -> Mirror | 
 
 
 def check_nan(arrays: Mapping[str, Array], rank: int) -> None:
-    """Refuse gradients with a NaN.
-
-    Raises:
-        ArgumentError: names parameter and first index, and says how many there are.
-    """
+    """Refuse gradients with a NaN; the ArgumentError names parameter and first index, and says how many there are."""
     for name, array in arrays.items():
         nan = np.isnan(array)
         if nan.any():
@@ -165,16 +151,12 @@ def check_nan(arrays: Mapping[str, Array], rank: int) -> None:
 
 
 def agree(comm: MPI.Intracomm, wrong: str, facts: dict[str, Any], layouts: Sequence[ShardLayout]) -> None:
-    """Compare arguments with rank 0's; collective.
+    """Compare settings and layouts of parameters with rank 0's; collective.
 
-    Args:
-        comm: Communicator of the ranks.
-        wrong: Text of the error that this rank has found by itself, or "".
-        facts: Settings by name.
-        layouts: Layouts of the parameters.
+    ``wrong`` is the text of the error that this rank has found by itself, or "".
 
     Raises:
-        ArgumentError: on all ranks, if some rank's arguments are wrong or differ; names the rank and the argument or parameter.
+        ArgumentError: On all ranks, if some rank's arguments are wrong or differ; names the rank and the argument or parameter.
     """
     everyone = comm.allgather((wrong, facts, tuple(layouts)))
     for text, _, _ in everyone:
@@ -205,26 +187,16 @@ def difference(found: Sequence[ShardLayout], expected: Sequence[ShardLayout]) ->
 
 
 def check_like(found: Sequence[ShardLayout], expected: Sequence[ShardLayout], what: str, rank: int) -> None:
-    """Refuse arrays that are not like the parameters.
-
-    Raises:
-        ArgumentError: names the first parameter that differs.
-    """
+    """Refuse arrays that are not like the parameters; the ArgumentError names the first parameter that differs."""
     wrong = difference(found, expected)
     if wrong:
         raise ArgumentError(f"rank {rank}: {what} {wrong}")
 
 
 def agreed_parameters(comm: MPI.Intracomm, given: Mapping[str, Any] | Sequence[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters by name, after checking that all ranks have the same; collective.
+    """Return the parameters by name, after checking that all ranks have the same, and the same settings; collective.
 
-    Args:
-        comm: Communicator of the ranks.
-        given: Arrays by name, or arrays, whose numbers become their names.
-        settings: Settings that must be equal on all ranks, too.
-
-    Raises:
-        ArgumentError: on every rank, if a rank's parameters cannot be used, or they or its settings differ from rank 0's.
+    Arrays without names have numbers. All ranks raise ArgumentError if a rank's parameters cannot be used, or anything differs.
     """
     found, problem = dict[str, Any](), ""
     try:

@@ -44,7 +44,6 @@ class ShardClient:
         timeout: Seconds after which a silent server is given up.
 
     Attributes:
-        traffic: Calls and bytes so far.
         bases: Version of each server's shard that was read last, by rank.
     """
 
@@ -74,12 +73,9 @@ class ShardClient:
         self.serve()
 
     def pull(self, parameters: dict[str, Array], *, granted: bool, applied: bool) -> None:
-        """Read a whole version of every shard.
+        """Read a whole version of every shard into contiguous arrays.
 
-        Args:
-            parameters: Contiguous arrays that are overwritten.
-            granted: Wait until the server grants the read.
-            applied: Wait until this worker's gradients are applied.
+        ``granted``: wait until the server grants the read; ``applied``: wait until this worker's gradients are applied.
         """
         self._asked += 1
         for server, shard in self._shards.items():  # in one order on all ranks, else two could wait for each other
@@ -138,11 +134,7 @@ class ShardClient:
         self._until(server, lambda: self._window.read(server, displ) >= value)
 
     def _until(self, server: int, done: Callable[[], bool]) -> None:
-        """Wait for a server, and serve meanwhile.
-
-        Raises:
-            LostRank: a rank that is waited for is gone.
-        """
+        """Wait for a server, and serve meanwhile; `LostRank` where a rank that is waited for is gone."""
         turns, beat, looked = 0, -1, time.monotonic()
         heard = looked
         while not done():

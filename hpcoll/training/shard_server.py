@@ -52,10 +52,8 @@ class Staleness:
 def keeps_bound(version: int, bases: Iterable[int], bound: int) -> bool:
     """Say whether gradients under way can be applied from ``version`` on, one after the other, none staler than ``bound``.
 
-    Args:
-        version: Current version; the next update makes it ``version + 1``.
-        bases: Versions that the gradients are computed from, in any order. The best order, which is checked, is oldest first.
-        bound: Largest staleness, ``>= 0``.
+    The next update makes the version ``version + 1``. ``bases`` are the versions that the gradients are computed from; the best order,
+    which is checked, is oldest first.
 
     >>> keeps_bound(3, [3, 2], 1), keeps_bound(3, [2, 2], 1)
     (True, False)
@@ -96,6 +94,7 @@ class ShardServer:
         self._asking: list[int] = []  # workers that wait for a pull, in order
         self._heard: dict[int, tuple[float, tuple[int, ...]]] = {}  # worker -> time and words of its last sign of life
         self._last_turn = time.monotonic()
+        self._own_worker = workers.index(rank) if rank in workers else -1
         self.staleness = Staleness()
 
     def _part(self, start: int) -> Array:
@@ -123,8 +122,7 @@ class ShardServer:
     def turn(self) -> bool:
         """Take a turn, and say whether it made an update.
 
-        Raises:
-            LostRank: a worker of a synchronous training failed or was given up. The workers are told.
+        Where a worker of a synchronous training failed or was given up, the workers are told, and `LostRank` is raised.
         """
         self._window.sync()
         self._own[WindowWord.BEAT] += 1
@@ -212,13 +210,10 @@ class ShardServer:
         for worker in np.flatnonzero(self._of[WorkerWord.STATE] == State.ACTIVE).tolist():
             known = tuple(self._of[:, worker].tolist())
             when, before = self._heard.get(worker, (now, ()))
-            if known != before or worker in owed or worker == self._own_worker():
+            if known != before or worker in owed or worker == self._own_worker:
                 self._heard[worker] = now, known
             elif now - when > self._timeout:
                 self._of[WorkerWord.STATE, worker] = State.FAILED
-
-    def _own_worker(self) -> int:
-        return self._workers.index(self._rank) if self._rank in self._workers else -1
 
 
 def lost_worker(rank: int, lost: int) -> LostRank:

@@ -66,12 +66,7 @@ def culprit(state: int, rank: int) -> int:
 
 
 class Places:
-    """The layout of a server's memory: displacements in bytes.
-
-    Args:
-        nworkers: Number of workers, which have a mailbox each.
-        nbytes: Bytes of the shard.
-    """
+    """The layout of a server's memory, with a shard of ``nbytes`` and a mailbox for each worker: displacements in bytes."""
 
     def __init__(self, nworkers: int, nbytes: int) -> None:
         self.nworkers, self.nbytes = nworkers, nbytes
@@ -110,12 +105,7 @@ class LostRank(TransportError):
 
 
 class ShardWindow:
-    """The window over the memory of all servers, always open for passive-target access. Made collectively.
-
-    Args:
-        comm: Private communicator.
-        places: Layout of each server's memory, by rank.
-    """
+    """The window over the memory of all servers, always open for passive-target access. Made collectively; ``places`` are by rank."""
 
     def __init__(self, comm: MPI.Intracomm, places: dict[int, Places]) -> None:
         mine = places.get(comm.rank)

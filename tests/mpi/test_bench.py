@@ -57,14 +57,15 @@ def test_every_algorithm_of_every_collective(collective: str, capsys: pytest.Cap
 def test_the_report_is_written_after_every_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, seen = tmp_path / "result.json", []
 
-    def progress(lines: bool, text: str) -> None:
+    def progress(text: str, elsewhere: str) -> None:
         results = json.loads(file.read_text())["results"] if file.exists() else []
-        seen.append((lines, bool(text), sorted({result["size"] for result in results})))
+        seen.append((text, bool(elsewhere), sorted({result["size"] for result in results})))
 
-    monkeypatch.setattr("hpcoll.cli.bench.run._progress", progress)
+    monkeypatch.setattr("hpcoll.cli.output.progress", progress)
     assert bench("bcast", *QUICK, "--format", "json", "--output", str(file)) == 0
     if WORLD.rank == 0:
-        assert seen == [(True, True, []), (True, True, [4]), (True, True, [4, 160]), (True, False, [4, 160])]
+        assert [line for _, *line in seen] == [[True, []], [True, [4]], [True, [4, 160]], [False, [4, 160]]]
+        assert "size 1 of 3" in seen[0][0]
         assert sorted({result["size"] for result in json.loads(file.read_text())["results"]}) == [4, 160, 6400]
 
 

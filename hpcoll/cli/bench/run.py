@@ -52,7 +52,11 @@ def run(arguments: argparse.Namespace) -> int:
     start = datetime.now(timezone.utc)
     with ending_all_ranks(world):
         write = partial(_write_report, arguments, request, start, world)
-        progress = partial(_progress, arguments.output is not None) if world.rank == 0 else lambda text: None
+
+        def progress(text: str) -> None:
+            if world.rank == 0:
+                output.progress(text, f"hpcoll: {text}" if arguments.output and text else "")
+
         report = write(measure(request, world, progress, write if arguments.output else None))
         if world.rank == 0 and arguments.plot is not None:
             draw([run_of(document(report), "this run")], arguments.plot)
@@ -111,11 +115,6 @@ def _check_files(arguments: argparse.Namespace) -> None:
         figures.check(arguments.plot)
 
 
-def _progress(lines: bool, text: str) -> None:
-    """Show how far a run is; ``lines``: also where there is no terminal."""
-    output.progress(text, f"hpcoll: {text}" if lines and text else "")
-
-
 def _write_report(
     arguments: argparse.Namespace, request: BenchRequest, start: datetime, world: MPI.Intracomm, findings: BenchFindings
 ) -> Report:
@@ -151,7 +150,10 @@ def _report(arguments: argparse.Namespace, request: BenchRequest, findings: Benc
         f"Python {versions['python']}, NumPy {versions['numpy']}, mpi4py {versions['mpi4py']}",
     ]
     if findings.facts:
-        heading.append(_gpu_line(findings.facts["gpu"]))
+        gpu = findings.facts["gpu"]
+        shared = f"{gpu['ngpus']} x {gpu['name']}, {gpu['ranks_per_gpu']} ranks per GPU, driver for CUDA {gpu['driver']}"
+        rates = f"GB/s to it {gpu['to_gpu']:.1f}, from it {gpu['from_gpu']:.1f}, read and written by it {gpu['copy']:.0f}"
+        heading.append(f"GPU: {shared}; {rates}")
     facts: dict[str, Any] = {
         "version": hpcoll.__version__,
         "start_time": start.isoformat(),
@@ -162,11 +164,6 @@ def _report(arguments: argparse.Namespace, request: BenchRequest, findings: Benc
         **findings.facts,
     }
     return Report(request.collective, world.size, heading, findings.rows, findings.notes, facts)
-
-
-def _gpu_line(gpu: dict[str, Any]) -> str:
-    shared = f"{gpu['ngpus']} x {gpu['name']}, {gpu['ranks_per_gpu']} ranks per GPU, driver for CUDA {gpu['driver']}"
-    return f"GPU: {shared}; GB/s to it {gpu['to_gpu']:.1f}, from it {gpu['from_gpu']:.1f}, read and written by it {gpu['copy']:.0f}"
 
 
 def _settings(arguments: argparse.Namespace, request: BenchRequest) -> dict[str, Any]:

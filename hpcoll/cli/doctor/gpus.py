@@ -48,11 +48,7 @@ def location(root: Path = Path("/proc")) -> ProcessLocation:
 
 
 def survey(library: Any = None) -> dict[str, Any]:
-    """Ask the driver, and return the answer fit for JSON: ``driver``, ``devices`` and ``compiler``, or else ``absent`` or ``error``.
-
-    Args:
-        library: The driver's library; default: ``libcuda.so.1``.
-    """
+    """Ask the driver, and return the answer fit for JSON: ``driver``, ``devices`` and ``compiler``, or else ``absent`` or ``error``."""
     try:
         driver = Driver(library or ctypes.CDLL("libcuda.so.1"))
         devices = [_device(driver, ordinal) for ordinal in range(driver.count)]

@@ -46,11 +46,8 @@ def simulate(s: Simulation) -> float:
 def simulate_in_lockstep(s: Simulation, levels: np.ndarray, links_of: np.ndarray, distances: np.ndarray) -> float:
     """Return the seconds of a schedule whose ranks all run the same steps relative to themselves: all ranks, step by step.
 
-    Args:
-        s: One segment; rows of rank 0 with one channel, clocks of all ranks, links of all nodes.
-        levels: int64 (rows, nranks), LEVEL of each rank's message.
-        links_of: int64 (rows, nranks), LINK of each rank's message.
-        distances: int (rows,), distance in rank order from a sender to its peer.
+    ``s`` has one segment: rows of rank 0 with one channel, clocks of all ranks, links of all nodes. ``levels`` and ``links_of`` have LEVEL
+    and LINK of each rank's message in each row, ``distances`` for each row the distance in rank order from a sender to its peer.
     """
     now = np.zeros(len(s.clocks))
     arrivals, left = dict[int, np.ndarray](), dict[int, np.ndarray]()  # by row, of all ranks

@@ -60,13 +60,12 @@ def fit_network(
 
 def largest_errors(network: Network, sizes: Sequence[float], one_way_seconds: Sequence[float]) -> Errors:
     """Return the largest differences between the model and the measured times."""
-    relative = [(nbytes, abs(_seconds(network, nbytes) / seconds - 1)) for nbytes, seconds in zip(sizes, one_way_seconds)]
+    relative = []
+    for nbytes, seconds in zip(sizes, one_way_seconds):
+        modelled = network.alpha + network.handshake * (nbytes > network.eager) + byte_seconds(network, nbytes, reduces=False) * nbytes
+        relative.append((nbytes, abs(modelled / seconds - 1)))
     below = max((error for nbytes, error in relative if nbytes < LARGE_NBYTES), default=0.0)
     return Errors(below, max((error for nbytes, error in relative if nbytes >= LARGE_NBYTES), default=0.0))
-
-
-def _seconds(network: Network, nbytes: float) -> float:
-    return network.alpha + network.handshake * (nbytes > network.eager) + byte_seconds(network, nbytes, reduces=False) * nbytes
 
 
 def _solve(nbytes: np.ndarray, times: np.ndarray, *, spills: bool) -> tuple[float, float, int, float, int, float]:

@@ -34,7 +34,7 @@ from hpcoll.schedules.catalogue import find
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import Nodes
 from hpcoll.schedules.row import Algorithm
-from hpcoll.selection.choose import Choice
+from hpcoll.selection.choice import Choice
 from hpcoll.selection.config import log
 from hpcoll.selection.topology import Topology
 

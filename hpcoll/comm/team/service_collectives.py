@@ -21,7 +21,7 @@ from hpcoll.comm.requests.operation import abandon
 from hpcoll.runtime.engine.entry import RUN, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.fields import AS_BEFORE, BUSY, DONE
-from hpcoll.selection.choose import Choice
+from hpcoll.selection.choice import Choice
 
 BuildEngine: TypeAlias = Callable[[Choice, tuple[int, ...], Account, Call, MessageContext], HostEngine]  # sizes of blocks
 

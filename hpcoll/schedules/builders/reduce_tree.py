@@ -23,13 +23,8 @@ def reduce_tree(w: Writer) -> None:
 def combine(w: Writer, node: TreeNode, chunk: int = 0, into: Chunk | None = None) -> None:
     """Write the ascent of a tree: combine the children's partial results with the own contribution, and send that to the parent.
 
-    The smallest subtree comes first, because it is ready first. Rank order is kept where subtrees are intervals of ranks.
-
-    Args:
-        w: Writer of the steps.
-        node: This rank's node of the tree.
-        chunk: Chunk of INPUT that is combined.
-        into: Chunk for partial results; None: OUTPUT at the root, else scratch, if there are children.
+    The smallest subtree comes first, because it is ready first. Rank order is kept where subtrees are intervals of ranks. Partial results
+    go ``into`` a chunk; None: OUTPUT at the root, else scratch, if there are children.
     """
     partial = inputs(chunk)
     into = outputs(chunk) if node.parent is None else into
