@@ -19,7 +19,7 @@ from mpi4py import MPI
 from train_digits import Alone, Array, Network, Samples
 
 import hpcoll
-from hpcoll.base.units import format_nbytes
+from hpcoll.base.text import format_nbytes
 
 Sums = Alone | hpcoll.GradientBuckets
 

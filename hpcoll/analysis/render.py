@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from hpcoll.analysis.timeline import ROUNDS, Timeline, simulate
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.units import MAX_BUILT, MAX_CHUNKS
+from hpcoll.base.text import MAX_BUILT, MAX_CHUNKS
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule
 from hpcoll.schedules.placement import Nodes

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
-from hpcoll.base.units import ranks_in_words
+from hpcoll.base.text import ranks_in_words
 
 _LINKS = 4  # of a long chain that are told from either end
 

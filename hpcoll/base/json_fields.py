@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import LINE, VALUE, printable
-from hpcoll.base.units import format_nbytes
+from hpcoll.base.text import LINE, VALUE, format_nbytes, printable
 
 MAX_NBYTES, MAX_MARKS = 64 << 20, 8_000_000  # of a file, and commas, colons and brackets in it: Python makes less than 1 GB of these
 _MARKS = (b",", b":", b"[", b"{")

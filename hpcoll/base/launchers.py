@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from hpcoll.base.units import is_count
+from hpcoll.base.text import is_count
 
 OPEN_MPI, MPICH, ANY = "Open MPI", "MPICH", ""  # families of MPI libraries
 # Prefixes of all their variables. A child process without any is an MPI program of its own, with one rank.

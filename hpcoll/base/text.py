@@ -1,10 +1,25 @@
-"""Foreign text made fit for a terminal, a log or an error text. Imports nothing of hpcoll.
+"""Foreign text made fit for a terminal, a log or an error text; byte counts, times and lists of ranks as people write them.
 
 Names of communicators, hosts and files, arguments of programs, values of variables and contents of files may hold anything: sequences
 that a terminal obeys, marks that turn the direction of what follows, megabytes.
 """
 
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from hpcoll.base.errors import ArgumentError
+
 NAME, VALUE, LINE = 200, 100, 4000  # most characters of a name, of a refused value, of a line that quotes some
+MAX_RANKS = 2**31 - 1  # of MPI
+MAX_BUILT, MAX_SIMULATED = 1024, 1 << 18  # ranks whose schedules one process builds, to draw or prove them; ranks that it simulates
+MAX_CHUNKS = 1 << 16  # chunks of a schedule that is drawn or simulated; segments of a message that a tuning table may ask for
+
+Runs: TypeAlias = Sequence[range]  # consecutive ranks, ascending
+
+_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+_MOST_RUNS = 8  # that a text names
+_DIGITS = len(str(MAX_RANKS))
 
 
 def printable(text: str, most: int = NAME) -> str:
@@ -27,3 +42,101 @@ def quoted(value: object) -> str:
     """
     text = repr(value)
     return text if len(text) <= VALUE else f"{text[: VALUE - 1]}…"
+
+
+def parse_nbytes(text: str | int) -> int:
+    """Return the number of bytes in ``"256K"``, ``"1.5M"``, ``"64MiB"``, ``"8"`` or an int, or raise ArgumentError. K is 1024.
+
+    >>> parse_nbytes("64M") == 64 << 20, parse_nbytes("1.5k"), parse_nbytes(8)
+    (True, 1536, 8)
+    """
+    number = str(text).strip().upper().removesuffix("IB").removesuffix("B")
+    suffix = number[-1:] if number[-1:] in _FACTORS else ""
+    try:
+        nbytes = float(number.removesuffix(suffix)) * _FACTORS[suffix]
+        if not 0 <= nbytes < 2**63:
+            raise ValueError
+        return int(nbytes)
+    except ValueError:
+        raise ArgumentError(f"size must be a number of bytes such as 8, 64K or 1.5M, got {quoted(text)}") from None
+
+
+def format_nbytes(nbytes: float) -> str:
+    """Return a byte count as ``512 B``, ``64 KiB`` or ``1.5 MiB``, whichever is shortest with three digits.
+
+    >>> format_nbytes(65536), format_nbytes(1572864), format_nbytes(8)
+    ('64 KiB', '1.5 MiB', '8 B')
+    """
+    value, unit = float(nbytes), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1023.5 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
+
+
+def parse_seconds(text: str | float) -> float:
+    """Return the seconds in ``"60s"``, ``"10m"``, ``"500ms"``, ``"2h"`` or a number, or raise ArgumentError.
+
+    >>> parse_seconds("10m"), parse_seconds("500ms"), parse_seconds(" 1.5 "), parse_seconds(0)
+    (600.0, 0.5, 1.5, 0.0)
+    """
+    number = str(text).strip().lower()
+    unit = next((unit for unit in _SECONDS if unit and number.endswith(unit)), "")
+    try:
+        seconds = float(number.removesuffix(unit)) * _SECONDS[unit]
+        if not 0 <= seconds < float("inf"):
+            raise ValueError
+        return seconds
+    except ValueError:
+        raise ArgumentError(f"time must be a number of seconds such as 60s, 10m or 500ms, got {quoted(text)}") from None
+
+
+def is_count(text: str) -> bool:
+    """Say whether a text is a number of ranks: decimal digits, from 1 to `MAX_RANKS`.
+
+    >>> is_count("12"), is_count("0"), is_count("9" * 5000), is_count("²"), is_count("1e3")
+    (True, False, False, False, False)
+    """
+    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS and 1 <= int(text) <= MAX_RANKS
+
+
+def runs_of(ranks: Iterable[int]) -> list[range]:
+    """Return ranks as ascending ranges of consecutive ones.
+
+    >>> runs_of([5, 0, 1, 2])
+    [range(0, 3), range(5, 6)]
+    """
+    runs: list[range] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1].stop:
+            runs[-1] = range(runs[-1].start, rank + 1)
+        else:
+            runs.append(range(rank, rank + 1))
+    return runs
+
+
+def gaps(ranks: Sequence[int], nranks: int) -> list[range]:
+    """Return the ranges of ranks below ``nranks`` that are missing from ascending ``ranks``.
+
+    >>> gaps([0, 2], 2**31 - 1)
+    [range(1, 2), range(3, 2147483647)]
+    """
+    found = (range(before + 1, rank) for before, rank in zip([-1, *ranks], [*ranks, nranks]))
+    return [gap for gap in found if gap]
+
+
+def ranks_in_words(ranks: Iterable[int]) -> str:
+    """Return ranks in words: ascending, consecutive ones as ranges, only the first of which are named.
+
+    >>> ranks_in_words([5, 0, 1, 2]), ranks_in_words([3])
+    ('ranks 0-2, 5', 'rank 3')
+    """
+    return runs_in_words(runs_of(ranks))
+
+
+def runs_in_words(runs: Runs) -> str:
+    """Return `ranks_in_words` of ranges, however long."""
+    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs[:_MOST_RUNS]]
+    beyond, several = sum(map(len, runs[_MOST_RUNS:])), sum(map(len, runs)) != 1
+    return f"rank{'s' if several else ''} {', '.join(texts) or 'none'}" + (f" and {beyond} more" if beyond else "")

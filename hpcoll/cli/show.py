@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import quoted
-from hpcoll.base.units import MAX_BUILT
+from hpcoll.base.text import MAX_BUILT, quoted
 from hpcoll.cli import output
 from hpcoll.cli.output import print_lines, table
 from hpcoll.schedules.catalogue import CATALOGUE, algorithms, find

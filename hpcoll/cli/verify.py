@@ -8,8 +8,7 @@ from fnmatch import fnmatchcase
 
 from hpcoll.analysis.prove import Summary, prove_catalogue
 from hpcoll.base.errors import ArgumentError, ScheduleError
-from hpcoll.base.text import quoted
-from hpcoll.base.units import MAX_BUILT
+from hpcoll.base.text import MAX_BUILT, quoted
 from hpcoll.cli.output import progress, table
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES

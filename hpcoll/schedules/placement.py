@@ -10,8 +10,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from functools import lru_cache
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import quoted
-from hpcoll.base.units import is_count
+from hpcoll.base.text import is_count, quoted
 
 Nodes = tuple[int, ...]
 

@@ -10,23 +10,9 @@ from bisect import bisect_right
 from functools import lru_cache
 from typing import NamedTuple
 
-from hpcoll.analysis.cost import (
-    ALIKE,
-    GPU_NETWORK,
-    NATIVE_NETWORK,
-    NEVER,
-    ONE_HOST,
-    SEGMENTS,
-    SHARED_NETWORK,
-    apart,
-    best_segment,
-    byte_seconds,
-    predict_on_gpus,
-    seconds,
-    seconds_on_nodes,
-)
+from hpcoll.analysis import cost as model
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.units import MAX_CHUNKS, format_nbytes
+from hpcoll.base.text import MAX_CHUNKS, format_nbytes
 from hpcoll.schedules.catalogue import CATALOGUE, algorithms, find
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.placement import members
@@ -105,7 +91,7 @@ def _measured(need: Need, table: Table) -> Choice:
     for entry in entries:
         reason = not_chosen(need, entry.algorithm)
         if not reason:
-            whole = entry.segment >= entry.nbytes < SEGMENTS[0]  # longer ones do not get longer than they were measured
+            whole = entry.segment >= entry.nbytes < model.SEGMENTS[0]  # longer ones do not get longer than they were measured
             segment = need.nbytes if whole else max(min(entry.segment, need.nbytes), need.nbytes // MAX_CHUNKS)
             return Choice(entry.algorithm, max(1, segment), _why(need, name, entry) + over, "tuned: fastest")
         over += f"; {entry.algorithm}, tuned, is passed over: {reason}"
@@ -140,13 +126,13 @@ def _seconds(need: Need, row: Algorithm) -> tuple[float, int]:
         return best_modelled(need, row)
     if need.gpus:
         segment = max(1, min(GPU_CHUNK_NBYTES, need.nbytes) if row.chunked else need.nbytes)
-        return predict_on_gpus(row, need.gpus, need.nbytes).seconds, segment
-    chunk, network = (GPU_CHUNK_NBYTES, GPU_NETWORK) if need.gpu else (CHUNK_NBYTES, SHARED_NETWORK)
+        return model.predict_on_gpus(row, need.gpus, need.nbytes).seconds, segment
+    chunk, network = (GPU_CHUNK_NBYTES, model.GPU_NETWORK) if need.gpu else (CHUNK_NBYTES, model.SHARED_NETWORK)
     segment = min(chunk, need.nbytes) if row.chunked else need.nbytes
     row = row._replace(critical=row.shared or row.critical)
     if _has_domains(need):
-        return seconds_on_nodes(row, need.nodes, need.nbytes, max(1, segment), need.levels), max(1, segment)
-    return seconds(row, need.nranks, need.nbytes, max(1, segment), network), max(1, segment)
+        return model.seconds_on_nodes(row, need.nodes, need.nbytes, max(1, segment), need.levels), max(1, segment)
+    return model.seconds(row, need.nranks, need.nbytes, max(1, segment), network), max(1, segment)
 
 
 def _has_domains(need: Need) -> bool:
@@ -157,7 +143,7 @@ def best_modelled(need: Need, row: Algorithm) -> tuple[float, int]:
     """Return the modelled seconds of a row and the best segment, where not all ranks share memory."""
     assert need.nbytes is not None
     nodes = need.nodes or tuple(range(need.nranks))
-    return best_segment(row, nodes, need.nbytes, need.levels.network.eager, lambda segment: modelled(need, row, segment))
+    return model.best_segment(row, nodes, need.nbytes, need.levels.network.eager, lambda segment: modelled(need, row, segment))
 
 
 def modelled(need: Need, row: Algorithm, segment: int) -> float:
@@ -165,8 +151,8 @@ def modelled(need: Need, row: Algorithm, segment: int) -> float:
     assert need.nbytes is not None
     levels, nodes = need.levels, need.nodes or tuple(range(need.nranks))
     if need.gpu:
-        levels = levels._replace(network=levels.network._replace(alpha=max(levels.network.alpha, GPU_NETWORK.alpha)))
-    return seconds_on_nodes(row, nodes, need.nbytes, segment, levels)
+        levels = levels._replace(network=levels.network._replace(alpha=max(levels.network.alpha, model.GPU_NETWORK.alpha)))
+    return model.seconds_on_nodes(row, nodes, need.nbytes, segment, levels)
 
 
 @lru_cache(maxsize=4096)
@@ -184,9 +170,9 @@ def _cheapest(need: Need) -> Choice:
     cost, name, segment = min(found, key=lambda one: (one[0], one[1] == NATIVE, one))  # of two alike the one that is checked
     if need.gpu:  # of those alike, one with the fewest rounds
         rounds = {name: find(need.collective, name).cost("rounds", need.nranks) for _, name, _ in found}
-        cost, name, segment = min((one for one in found if one[0] <= ALIKE * cost), key=lambda one: (rounds[one[1]], one))
+        cost, name, segment = min((one for one in found if one[0] <= model.ALIKE * cost), key=lambda one: (rounds[one[1]], one))
     if not need.one_node:  # of those alike, one whose ranks have two peers each: links that carry one stream are easier to keep busy
-        alike = (one for one in found if one[0] <= ALIKE * cost and one[1] != NATIVE and find(need.collective, one[1]).neighbours)
+        alike = (one for one in found if one[0] <= model.ALIKE * cost and one[1] != NATIVE and find(need.collective, one[1]).neighbours)
         cost, name, segment = min(alike, default=(cost, name, segment))
     return Choice(name, segment, f"model: {cost * 1e6:.3g} us for {format_nbytes(need.nbytes)} on {need.nranks} ranks", "model: fastest")
 
@@ -221,10 +207,10 @@ def worth_trying(row: Algorithm, need: Need) -> bool:
 
 def _native_seconds(need: Need) -> float:
     assert need.nbytes is not None
-    if need.levels == ONE_HOST or _has_domains(need):
-        network = apart(NATIVE_NETWORK) if _has_domains(need) else NATIVE_NETWORK
+    if need.levels == model.ONE_HOST or _has_domains(need):
+        network = model.apart(model.NATIVE_NETWORK) if _has_domains(need) else model.NATIVE_NETWORK
         q, volume = math.ceil(math.log2(need.nranks)), 2.0 if need.collective in ("allreduce", "reduce") else 1.0
-        work = byte_seconds(network, need.nbytes, reduces=COLLECTIVES[need.collective].reduces)
+        work = model.byte_seconds(network, need.nbytes, reduces=COLLECTIVES[need.collective].reduces)
         return q * network.alpha + volume * need.nbytes * work
     rows = [find(need.collective, name) for name in NATIVE_ROWS[need.collective]]
     return min(modelled(need, row, need.nbytes or 1) for row in rows)
@@ -250,7 +236,7 @@ class SizeRanges:
     def __init__(self, config: Config) -> None:
         self._config = config
         measured = (entry.nbytes for kinds in config.table.values() for entries in kinds.values() for entry in entries)
-        self._borders = [*sorted({0, *(1 << i for i in range(_POWERS)), *measured}), NEVER]
+        self._borders = [*sorted({0, *(1 << i for i in range(_POWERS)), *measured}), model.NEVER]
         self.find = lru_cache(maxsize=1024)(self._find)
 
     def cell(self, nbytes: int) -> tuple[int, int]:
@@ -264,12 +250,12 @@ class SizeRanges:
         The segment is the longest message's, because the shortest message is often not longer than a segment.
         """
         if need.nbytes is None:
-            return SizeRange(0, NEVER, choose(need, self._config, algorithm, segment))
+            return SizeRange(0, model.NEVER, choose(need, self._config, algorithm, segment))
         least, most = self.cell(need.nbytes)
         choice = choose(need, self._config, algorithm, segment)
-        if not segment and not self._config.segment and choice.segment >= least and most < NEVER - 1:
+        if not segment and not self._config.segment and choice.segment >= least and most < model.NEVER - 1:
             longest = need._replace(nbytes=most)
             theirs = choose(longest, self._config, algorithm, segment)
             found = theirs.segment if theirs.algorithm == choice.algorithm else modelled_segment(longest, choice.algorithm)
-            choice = choice._replace(segment=found if found < most else NEVER)
+            choice = choice._replace(segment=found if found < most else model.NEVER)
         return SizeRange(least, most, choice)

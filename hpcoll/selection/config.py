@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from hpcoll.analysis.cost import Levels
 from hpcoll.base.disk_cache import SITE
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import LINE, printable, quoted
-from hpcoll.base.units import MAX_RANKS, is_count, parse_nbytes, parse_seconds
+from hpcoll.base.text import LINE, MAX_RANKS, is_count, parse_nbytes, parse_seconds, printable, quoted
 from hpcoll.runtime.transports.cross_memory import COPIES
 from hpcoll.schedules.catalogue import find
 from hpcoll.schedules.collectives import COLLECTIVES

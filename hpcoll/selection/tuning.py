@@ -17,8 +17,7 @@ from hpcoll.base.dtypes import BYTES
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.files import write_file
 from hpcoll.base.json_fields import checked, integer, member, number, read_json, refused
-from hpcoll.base.text import LINE, printable, quoted
-from hpcoll.base.units import MAX_RANKS
+from hpcoll.base.text import LINE, MAX_RANKS, printable, quoted
 from hpcoll.schedules.catalogue import algorithms
 from hpcoll.selection.config import Entry, Table, check_algorithm
 

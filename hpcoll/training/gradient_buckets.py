@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, GradientError
 from hpcoll.base.ops import AVG
-from hpcoll.base.units import parse_nbytes
+from hpcoll.base.text import parse_nbytes
 from hpcoll.comm.communicator import Communicator
 from hpcoll.training.pace import StepPace
 from hpcoll.training.parameters import agreed_parameters, as_array, device_of, module_of, type_of

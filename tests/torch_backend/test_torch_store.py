@@ -14,7 +14,7 @@ from operations import NRANKS, RANK
 from hpcoll.base.errors import TransportError
 from hpcoll.base.key_value_server import LOOPBACK, Server
 from hpcoll.torch import rendezvous
-from hpcoll.torch.store import Store
+from hpcoll.torch.rendezvous import Store
 
 LIMIT = timedelta(seconds=20)
 FAR = "255.255.255.255"  # of no host

@@ -15,7 +15,7 @@ from fuzz_mutators import JSON, VARIABLES, Form
 
 from hpcoll.base.errors import HpcollError
 from hpcoll.base.launchers import LAUNCHERS, gives_cores_away, local_nranks, local_rank
-from hpcoll.base.units import MAX_RANKS
+from hpcoll.base.text import MAX_RANKS
 from hpcoll.cli import ERROR, line_of, main
 from hpcoll.cli.inspect.live import document, lines
 from hpcoll.cli.inspect.ranks_here import look

@@ -21,8 +21,7 @@ from hpcoll.base import ops
 from hpcoll.base.dtypes import KINDS, check_op, is_bfloat16, is_extended, kind, working_dtype
 from hpcoll.base.errors import ArgumentError, HpcollError, KernelError, ScheduleError, TransportError
 from hpcoll.base.ops import ReduceOp, reduce_op
-from hpcoll.base.text import LINE, NAME, VALUE, printable, quoted
-from hpcoll.base.units import format_nbytes, parse_nbytes
+from hpcoll.base.text import LINE, NAME, VALUE, format_nbytes, parse_nbytes, printable, quoted
 from hpcoll.schedules.ir import chunk_bounds, cyclic_runs, segment_count
 from hpcoll.selection.config import log
 

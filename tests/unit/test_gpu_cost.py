@@ -8,7 +8,7 @@ from lowering_play import programs_of
 from pages import between
 
 from hpcoll.analysis.cost import ALIKE, H200, SHARED_NETWORK, GpuPrediction, predict_on_gpus, seconds
-from hpcoll.base.units import format_nbytes
+from hpcoll.base.text import format_nbytes
 from hpcoll.comm.context.gpu_calls import GPU_NBYTES
 from hpcoll.runtime.program.fields import CODE, NFURTHER, NSOURCES, REDUCED_NBYTES
 from hpcoll.runtime.program.opcodes import Code, Program

@@ -10,7 +10,7 @@ import pytest
 from flight_cases import WORLD, call, part, record, world, write
 
 from hpcoll.base.json_fields import MAX_MARKS
-from hpcoll.base.units import MAX_RANKS
+from hpcoll.base.text import MAX_RANKS
 from hpcoll.cli import main
 
 

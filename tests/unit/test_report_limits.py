@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpcoll.base.machine import RUNNING
-from hpcoll.base.units import ranks_in_words
+from hpcoll.base.text import ranks_in_words
 from hpcoll.comm.diagnosis.report import ranks_behind, wait_chain_text
 from hpcoll.comm.status.blocked_call import BlockedCall, Status
 from hpcoll.runtime.telemetry.status_slots import NOTICE_NBYTES, fitting, room

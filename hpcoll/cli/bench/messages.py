@@ -13,8 +13,7 @@ import numpy as np
 from hpcoll.base.dtypes import kind, working_dtype
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import AVG, BUILTIN, ReduceOp
-from hpcoll.base.text import quoted
-from hpcoll.base.units import parse_nbytes
+from hpcoll.base.text import parse_nbytes, quoted
 
 MINBYTES, MAXBYTES, FACTOR = "8", "16M", 8
 MAX_SIZES, MAX_ITERS = 10_000, 10_000_000

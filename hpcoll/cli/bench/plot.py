@@ -16,8 +16,7 @@ from typing import Any
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.json_fields import integer, member, number, read_json
-from hpcoll.base.text import LINE, printable
-from hpcoll.base.units import MAX_RANKS, format_nbytes
+from hpcoll.base.text import LINE, MAX_RANKS, format_nbytes, printable
 from hpcoll.cli.bench.messages import find_dtype
 from hpcoll.cli.bench.modes import BLOCKING, ORDINARY
 from hpcoll.cli.bench.report import AUTO

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcoll.base.text import LINE, printable
-from hpcoll.base.units import format_nbytes
+from hpcoll.base.text import LINE, format_nbytes, printable
 from hpcoll.selection.config import NATIVE
 
 AUTO = "auto"  # the algorithm that hpcoll chooses

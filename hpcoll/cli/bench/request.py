@@ -8,7 +8,7 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError, HpcollError
 from hpcoll.base.machine import left_nbytes
 from hpcoll.base.ops import ReduceOp
-from hpcoll.base.units import format_nbytes
+from hpcoll.base.text import format_nbytes
 from hpcoll.cli.all_ranks import refuse
 from hpcoll.cli.bench.cases import OUT_OF_PLACE, Case, bind, fill, make_buffers
 from hpcoll.cli.bench.device import own_gpu

@@ -16,7 +16,7 @@ from mpi4py import MPI
 import hpcoll
 from hpcoll.base.dtypes import check_op
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.units import parse_nbytes
+from hpcoll.base.text import parse_nbytes
 from hpcoll.cli import ERROR, figures, output
 from hpcoll.cli.all_ranks import ending_all_ranks, on_rank_0
 from hpcoll.cli.bench.measure import Pace

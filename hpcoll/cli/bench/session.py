@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.units import format_nbytes
+from hpcoll.base.text import format_nbytes
 from hpcoll.cli.bench.cases import (
     IN_PLACE,
     OUT_OF_PLACE,

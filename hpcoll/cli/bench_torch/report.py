@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import geometric_mean
 from typing import NamedTuple
 
-from hpcoll.base.units import format_nbytes
+from hpcoll.base.text import format_nbytes
 from hpcoll.cli.output import counted, table
 
 HPCOLL, GLOO = "hpcoll", "gloo"

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcoll.base.text import LINE, printable
-from hpcoll.base.units import ranks_in_words
+from hpcoll.base.text import LINE, printable, ranks_in_words
 
 OK, NOTE, WARN, FAIL = "ok", "note", "warn", "FAIL"  # levels: fine, worth knowing, will cost time or answers, does not work
 LEVELS = (OK, NOTE, WARN, FAIL)

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcoll.base.errors import DeviceError
-from hpcoll.base.text import printable
-from hpcoll.base.units import format_nbytes
+from hpcoll.base.text import format_nbytes, printable
 from hpcoll.cli.doctor.findings import NOTE, OK, WARN, Finding, one_line, read
 from hpcoll.cli.output import counted
 from hpcoll.runtime.gpu.cuda import DeviceAttribute, Driver

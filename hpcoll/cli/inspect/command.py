@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import printable
-from hpcoll.base.units import Runs
-from hpcoll.base.units import ranks_in_words as ranges
+from hpcoll.base.text import Runs, printable
+from hpcoll.base.text import ranks_in_words as ranges
 from hpcoll.cli.inspect.flight_records import Flight, read
 from hpcoll.cli.inspect.judgement import judge, summary, well
 from hpcoll.cli.inspect.wording import FlightFinding, duration, first_few

@@ -11,8 +11,7 @@ from typing import Any
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.json_fields import integer, member, number, read_json, refused
-from hpcoll.base.text import LINE, printable, quoted
-from hpcoll.base.units import MAX_RANKS, Runs, gaps
+from hpcoll.base.text import LINE, MAX_RANKS, Runs, gaps, printable, quoted
 
 FORMAT = 1
 ENDED, WAITING, FAILED = "ended", "waiting", "failed"  # states of a call

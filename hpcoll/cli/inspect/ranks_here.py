@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from hpcoll.analysis.wait_for_graph import Wait
 from hpcoll.base.json_fields import MAX_INTEGER
 from hpcoll.base.machine import GONE, PROC, cpu_s, state_of
-from hpcoll.base.text import printable
-from hpcoll.base.units import MAX_RANKS
+from hpcoll.base.text import MAX_RANKS, printable
 from hpcoll.cli.inspect.wording import ordinal
 from hpcoll.runtime.telemetry.status_page import Identity, page_of, seconds
 

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hpcoll.base.text import printable
-from hpcoll.base.units import Runs
+from hpcoll.base.text import Runs, printable
 from hpcoll.cli.inspect.flight_records import BLOCKING, IN_FLIGHT, PERSISTENT, RecordedCall
 
 MAX_ROWS, MOST_FINDINGS = 12, 1000  # of a table, and sentences of one kind; of calls, and of ranks without a record

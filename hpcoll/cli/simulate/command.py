@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from hpcoll.analysis.cost import NEVER, Levels, Network, best_segment, seconds_on_nodes
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import quoted
-from hpcoll.base.units import MAX_SIMULATED, format_nbytes, is_count, parse_nbytes
+from hpcoll.base.text import MAX_SIMULATED, format_nbytes, is_count, parse_nbytes, quoted
 from hpcoll.cli import figures, output
 from hpcoll.cli.output import table
 from hpcoll.cli.simulate.predict import Subject, in_lockstep, predict, predict_in_lockstep, subject

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from hpcoll.base.text import printable
-from hpcoll.base.units import format_nbytes
+from hpcoll.base.text import format_nbytes, printable
 from hpcoll.cli.figures import SIZE, colours, label_ends, write
 
 

@@ -13,7 +13,7 @@ from hpcoll.analysis.cost import Levels
 from hpcoll.analysis.event_loop import prepare
 from hpcoll.analysis.event_table import EventTable, alike, build, levels_of, links_of, period, placed
 from hpcoll.base.errors import ArgumentError, ScheduleError
-from hpcoll.base.units import MAX_CHUNKS
+from hpcoll.base.text import MAX_CHUNKS
 from hpcoll.cli.simulate.compiled_loop import simulate, simulate_in_lockstep
 from hpcoll.schedules.placement import Nodes, parts
 from hpcoll.schedules.row import Algorithm, schedule

@@ -16,8 +16,7 @@ from hpcoll.analysis.cost import NEVER
 from hpcoll.base.dtypes import check_op, type_class, working_dtype
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import SUM
-from hpcoll.base.text import LINE, printable
-from hpcoll.base.units import format_nbytes
+from hpcoll.base.text import LINE, format_nbytes, printable
 from hpcoll.cli import ERROR, output
 from hpcoll.cli.all_ranks import ending_all_ranks, on_rank_0
 from hpcoll.cli.bench.messages import find_dtype, sizes_of

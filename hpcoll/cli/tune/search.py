@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 from hpcoll.base.dtypes import type_class
 from hpcoll.base.ops import SUM
-from hpcoll.base.units import format_nbytes
+from hpcoll.base.text import format_nbytes
 from hpcoll.cli.bench.cases import Buffers, Case, bind, calm, fill, make_buffers, wrong_elements
 from hpcoll.cli.bench.measure import BATCH_S, SMALL_NBYTES, Call, Pace, measure
 from hpcoll.cli.bench.request import BenchRequest as Calls

@@ -5,7 +5,7 @@ from numbers import Real
 from typing import Protocol, TypeAlias
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.units import parse_seconds
+from hpcoll.base.text import parse_seconds
 
 Time: TypeAlias = float | str | None  # seconds, or text such as "10s" or "5m"
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcoll.base.errors import MismatchError, TransportError
-from hpcoll.base.units import ranks_in_words
+from hpcoll.base.text import ranks_in_words
 from hpcoll.comm.arguments.call import written
 from hpcoll.comm.arguments.methods import METHODS, NUMBERS
 from hpcoll.comm.plans.signature import Purpose, Signature, counted, differing, signed_nbytes

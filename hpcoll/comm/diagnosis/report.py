@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hpcoll.base.machine import RUNNING
-from hpcoll.base.units import ranks_in_words
+from hpcoll.base.text import ranks_in_words
 from hpcoll.comm.arguments.call import written
 from hpcoll.comm.diagnosis.peer_state import PeerState, since_1970
 from hpcoll.comm.plans.signature import differing

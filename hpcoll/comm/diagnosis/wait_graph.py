@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcoll.base.units import ranks_in_words
+from hpcoll.base.text import ranks_in_words
 from hpcoll.comm.diagnosis.peer_state import PeerState
 from hpcoll.comm.diagnosis.report import activity_text
 from hpcoll.comm.status.blocked_call import IN_LIBRARY, BlockedCall

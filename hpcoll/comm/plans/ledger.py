@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcoll.base.units import format_nbytes
+from hpcoll.base.text import format_nbytes
 from hpcoll.selection.config import NATIVE, log
 
 

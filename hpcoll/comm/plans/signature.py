@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcoll.base.ops import AVG, BUILTIN, ReduceOp
-from hpcoll.base.units import format_nbytes
+from hpcoll.base.text import format_nbytes
 from hpcoll.comm.arguments.buffer_specs import Derived, Element
 from hpcoll.comm.arguments.call import Call
 from hpcoll.runtime.program.fields import ELEMENT_BITS, ONE_BYTE, OP_BITS

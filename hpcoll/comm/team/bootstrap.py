@@ -13,7 +13,7 @@ from typing import Any
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, CollectiveTimeout, PeerFailed
-from hpcoll.base.units import parse_seconds
+from hpcoll.base.text import parse_seconds
 from hpcoll.comm.status import early_exit
 from hpcoll.comm.status.blocked_call import BlockedCall
 from hpcoll.comm.status.call_site import holds, in_words, place_of_caller

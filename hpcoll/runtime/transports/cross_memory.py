@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcoll.analysis.cost import NEVER
-from hpcoll.base.units import format_nbytes
+from hpcoll.base.text import format_nbytes
 
 STAGED, CMA = COPIES = ("staged", "cma")
 LEAST_NBYTES = 4096  # shorter messages are staged always: a call of the system costs more than copying them twice

@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.machine import left_nbytes
-from hpcoll.base.units import format_nbytes
+from hpcoll.base.text import format_nbytes
 from hpcoll.runtime.program.fields import STAGING_SLOTS
 from hpcoll.runtime.telemetry.status_slots import PAGE_NBYTES, StatusSlots
 from hpcoll.runtime.transports import shared_file
