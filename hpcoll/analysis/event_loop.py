@@ -18,25 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hpcoll.analysis import event_table as t
 from hpcoll.analysis.cost import Levels, Network
-from hpcoll.analysis.event_table import (
-    AMOUNT,
-    BETWEEN_DOMAINS,
-    BETWEEN_NODES,
-    CHANNEL_OF,
-    END,
-    GUARD,
-    LEVEL,
-    LINK,
-    OP,
-    OTHER,
-    RANK,
-    RECV,
-    RECV_REDUCE,
-    REDUCE,
-    SEND,
-    EventTable,
-)
+from hpcoll.analysis.event_table import EventTable
 from hpcoll.base.errors import ArgumentError
 
 ALPHA, OVERHEAD, BETA, GAMMA, EAGER, HANDSHAKE, STREAMS = range(7)  # columns of `costs`
@@ -102,8 +86,8 @@ def simulate(s: Simulation) -> float:
         i = ~what
         if what >= 0:
             segment, row = what // nrows, what % nrows
-            rank, lane = rows[row, RANK], segment * nchannels + rows[row, CHANNEL_OF]
-            start, now = occupy(costs, clocks, links, rank, rows[row, LINK], rows[row, LEVEL], IN, rows[row, AMOUNT] * chunk, now)
+            rank, lane = rows[row, t.RANK], segment * nchannels + rows[row, t.CHANNEL_OF]
+            start, now = occupy(costs, clocks, links, rank, rows[row, t.LINK], rows[row, t.LEVEL], IN, rows[row, t.AMOUNT] * chunk, now)
             times[segment, row] = now
             record(spans, row, 0, start, now)
             i = rank * window + lane % window
@@ -115,24 +99,24 @@ def simulate(s: Simulation) -> float:
                 continue
         rank, row, lane = i // window, active[i, ROW], active[i, LANE]
         while lane >= 0:  # until another event comes first, a message is missing, or the last lane has ended
-            op, guard, level, nbytes = rows[row, OP], rows[row, GUARD], rows[row, LEVEL], rows[row, AMOUNT] * chunk
+            op, guard, level, nbytes = rows[row, t.OP], rows[row, t.GUARD], rows[row, t.LEVEL], rows[row, t.AMOUNT] * chunk
             segment = lane // nchannels
-            if op == SEND:
-                start, end = occupy(costs, clocks, links, rank, rows[row, LINK], level, OUT, nbytes, now)
+            if op == t.SEND:
+                start, end = occupy(costs, clocks, links, rank, rows[row, t.LINK], level, OUT, nbytes, now)
                 record(spans, row, 0, start, end)
                 if guard >= 0:
                     times[segment, row] = clocks[rank, LEFT]
                 arrives = first_byte(costs, level, nbytes, start)
-                nevents, order = push(heap, nevents, arrives, order, segment * nrows + rows[row, OTHER])
+                nevents, order = push(heap, nevents, arrives, order, segment * nrows + rows[row, t.OTHER])
                 row += 1
                 continue
             ready = times[segment, guard] if guard >= 0 else 0.0
-            if op in (RECV, RECV_REDUCE):
+            if op in (t.RECV, t.RECV_REDUCE):
                 if times[segment, row] == 0.0:
                     active[i, WAITS] = 1
                     break
                 ready = max(ready, times[segment, row])
-            if ready <= now and op == END:
+            if ready <= now and op == t.END:
                 lane = lane + window if lane + window < len(times) * nchannels else -1
                 row = first[rank * nchannels + lane % nchannels]
                 continue
@@ -191,16 +175,16 @@ def occupy(
     """Move a message through a port, and through a shared link if it takes one; return begin and end."""
     overhead, transfer = costs[level, OVERHEAD], costs[level, BETA] * nbytes
     start = max(now, clocks[rank, side])
-    if level == BETWEEN_NODES:
+    if level == t.BETWEEN_NODES:
         clocks[rank, side] = start + overhead
         start = max(start, links[link, side])
         links[link, side] = start + transfer
-    elif level == BETWEEN_DOMAINS:
+    elif level == t.BETWEEN_DOMAINS:
         free = max(now, links[link, side])
         start = max(start, free)
         links[link, side] = free + transfer / costs[level, STREAMS]
     end = start + overhead + transfer
-    if level != BETWEEN_NODES:
+    if level != t.BETWEEN_NODES:
         clocks[rank, side] = end
     clocks[rank, LEFT + side] = max(end, clocks[rank, LEFT + side])
     return start, end
@@ -215,7 +199,7 @@ def execute(
     costs: np.ndarray, clocks: np.ndarray, spans: np.ndarray, rank: int, row: int, op: int, level: int, nbytes: float, now: float
 ) -> float:
     """Run a ready row's local work; return its end."""
-    if op not in (RECV_REDUCE, REDUCE):
+    if op not in (t.RECV_REDUCE, t.REDUCE):
         record(spans, row, 2, now, now)
         return now
     start = max(now, clocks[rank, PROCESSOR])
@@ -241,12 +225,12 @@ def step_all(
     receive reads it.
     """
     for rank in range(len(now)):
-        if op == SEND:
+        if op == t.SEND:
             start, _ = occupy(costs, clocks, links, rank, link[rank], level[rank], OUT, nbytes, now[rank])
             arrives[rank] = first_byte(costs, level[rank], nbytes, start)
-        if op in (RECV, RECV_REDUCE):
+        if op in (t.RECV, t.RECV_REDUCE):
             _, end = occupy(costs, clocks, links, rank, link[rank], level[rank], IN, nbytes, arrives[rank])
             now[rank] = max(now[rank], end)
-        if op in (RECV_REDUCE, REDUCE):
+        if op in (t.RECV_REDUCE, t.REDUCE):
             clocks[rank, PROCESSOR] = max(now[rank], clocks[rank, PROCESSOR]) + costs[level[rank], GAMMA] * nbytes
             now[rank] = clocks[rank, PROCESSOR]

@@ -3,13 +3,18 @@
 Knows no MPI, no array library and no algorithm. `hpcoll.kernels` has the code of built-in operators; a user's operator has a function.
 """
 
+import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from types import CodeType
 from typing import Any
 
 from hpcoll.base.errors import ArgumentError
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
+_DEPTH = 8  # of functions that call functions
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +42,6 @@ class ReduceOp:
     @cached_property
     def digest(self) -> int:
         """32 bits that tell users' operators apart; equal on all ranks for one operator of a program."""
-        from hpcoll.base.function_digest import parts_of
-
         return zlib.crc32("\0".join((self.name, str(self.commutative), *parts_of(self.identity), *parts_of(self.function))).encode())
 
     def __repr__(self) -> str:
@@ -72,9 +75,7 @@ def premul_sum(factor: float | complex) -> ReduceOp:
     return ReduceOp("premul_sum", "fc", premultiplier=factor)
 
 
-def reduce_op(
-    function: Callable[[Any, Any], Any], identity: Any = None, commutative: bool = True, *, name: str | None = None
-) -> ReduceOp:
+def reduce_op(function: Callable[[Any, Any], Any], identity: Any = None, commutative: bool = True, *, name: str | None = None) -> ReduceOp:
     """Return the operator of a scalar Python function, which Numba compiles.
 
     All ranks make it from the same function.
@@ -99,3 +100,53 @@ def reduce_op(
     if not callable(function):
         raise ArgumentError(f"reduce_op needs a function of two scalars, got {type(function).__name__}")
     return ReduceOp(name or str(getattr(function, "__name__", "user")), "bifc", commutative, identity, function)
+
+
+def parts_of(value: Any, depth: int = _DEPTH) -> Iterator[str]:
+    """Yield the parts of a digest, equal in all processes of a program: those of a function, or of a value that a function uses.
+
+    Addresses and the order of sets differ between processes. So a digest has the values of plain types only, and the types of others.
+
+    >>> def two(a, b, factor=2):
+    ...     return a + factor * b
+    >>> def three(a, b, factor=3):
+    ...     return a + factor * b
+    >>> [*parts_of(two)] == [*parts_of(three)], [*parts_of(3.5)]
+    (False, ['float 3.5'])
+    """
+    function = getattr(value, "py_func", value)  # behind Numba's wrapper
+    code = getattr(function, "__code__", None)
+    if isinstance(code, CodeType):
+        yield from _of_function(function, code, depth - 1) if depth else ()
+    elif type(value) in _PLAIN:
+        yield f"{type(value).__name__} {value!r}"
+    elif _is_numpy(value):
+        yield f"{value.dtype} {value.shape} {value.tobytes().hex()}"
+    elif isinstance(value, tuple | list):
+        yield f"{type(value).__name__} {len(value)}"
+        for one in value:
+            yield from parts_of(one, depth)
+    elif isinstance(value, frozenset | set):
+        yield f"set {sorted(' '.join(parts_of(one, depth)) for one in value)}"
+    else:
+        named = value if hasattr(value, "__qualname__") else type(value)
+        yield f"{getattr(named, '__module__', '')}.{getattr(named, '__qualname__', '')}"
+
+
+def _is_numpy(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")  # not imported for this: a third of a second that most commands need not wait
+    return numpy is not None and isinstance(value, numpy.ndarray | numpy.generic)
+
+
+def _of_function(function: Any, code: CodeType, depth: int) -> Iterator[str]:
+    yield from _of_code(code, depth)
+    names = getattr(function, "__globals__", {})
+    used = [cell.cell_contents for cell in function.__closure__ or ()] + [names[name] for name in code.co_names if name in names]
+    for value in (function.__defaults__, *(function.__kwdefaults__ or {}).items(), *used):
+        yield from parts_of(value, depth)
+
+
+def _of_code(code: CodeType, depth: int) -> Iterator[str]:
+    yield f"{code.co_code.hex()} {code.co_names} {code.co_varnames}"
+    for constant in code.co_consts:
+        yield from _of_code(constant, depth) if isinstance(constant, CodeType) else parts_of(constant, depth)

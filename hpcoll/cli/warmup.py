@@ -41,4 +41,3 @@ def run(arguments: argparse.Namespace) -> int:
         kernel_address(op, working_dtype(dtype))
     print(f"the engine and {len(wanted)} kernels are in {printable(str(folder()), LINE)}")
     return 0
-

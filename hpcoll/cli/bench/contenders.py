@@ -200,4 +200,3 @@ def _surrounded(call: Callable[[], Any], mode: str, before: Callable[[], object]
     if mode == BLOCKING:
         return blocking
     return started if mode in (NONBLOCKING, OVERLAP) else lambda: _Around(call(), before, after)
-
