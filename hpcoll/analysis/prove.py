@@ -111,13 +111,9 @@ def modes(row: Algorithm) -> tuple[bool, ...]:
 
 
 def prove_catalogue(
-    max_nranks: int = 64,
-    jobs: int | None = None,
-    extra: Sequence[int] = EXTRA,
-    *,
-    rows: Iterable[Algorithm] | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[Summary]:
+    max_nranks: int = 64, jobs: int | None = None, extra: Sequence[int] = EXTRA, *,
+    rows: Iterable[Algorithm] | None = None, progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Summary]:  # fmt: skip
     """Prove every row for 1 .. ``max_nranks`` ranks and all roots, and for ``extra`` numbers of ranks and up to four roots.
 
     Args:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from hpcoll.analysis.render import Drawing, Edge, Ring, Rounds, Shape, Tree, channel_name, chunk_name
 from hpcoll.analysis.timeline import Event
+from hpcoll.base.text import counted
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import Op, Schedule
 
@@ -26,14 +27,10 @@ def render_text(drawing: Drawing, width: int) -> str:
     return "\n".join(line.rstrip() if len(line) <= width else line[: width - 1] + "…" for line in lines)
 
 
-def _plural(n: int, noun: str) -> str:
-    return f"{n} {noun}{'' if n == 1 else 's'}"
-
-
 def _header(drawing: Drawing, width: int) -> Iterable[str]:
     row, s = drawing.row, drawing.schedules[0]
     collective = COLLECTIVES[row.collective]
-    size = [_plural(s.nranks, "rank"), _plural(s.nchunks, "chunk"), _plural(drawing.nchannels, "channel")]
+    size = [counted(s.nranks, "rank"), counted(s.nchunks, "chunk"), counted(drawing.nchannels, "channel")]
     yield f"{row.key} on {', '.join(size)}" + (f", root {s.root}" if collective.rooted else "")
     sent = max(sum(step.srcs[0].n for c in s.channels for step in c if step.op == Op.SEND) for s in drawing.schedules)
     facts = {

@@ -50,10 +50,10 @@ def domain_of(core: int, cpus: Path = CPUS) -> frozenset[int]:
     Where no cache is shared, the domain is the socket. It is empty where Linux shows neither.
     """
     folder = cpus / f"cpu{core}"
-    levels = {_read(one / "level"): _read(one / "shared_cpu_list") for one in folder.glob("cache/index*")}
+    levels = {read(one / "level"): read(one / "shared_cpu_list") for one in folder.glob("cache/index*")}
     shared = _cores(levels[max(levels, key=int)] if levels and all(map(str.isdecimal, levels)) else "")
-    if shared <= _cores(_read(folder / "topology/thread_siblings_list")) | {core}:
-        return _cores(_read(folder / "topology/core_siblings_list"))
+    if shared <= _cores(read(folder / "topology/thread_siblings_list")) | {core}:
+        return _cores(read(folder / "topology/core_siblings_list"))
     return shared
 
 
@@ -68,7 +68,7 @@ def _cores(text: str) -> frozenset[int]:
 def cgroups(controller: str, root: Path = CGROUP, membership: Path = MEMBERSHIP) -> list[Path]:
     """Return the folders of the control groups around this process, versions 1 and 2; a container may hide some."""
     found: list[Path] = []
-    for line in _read(membership).splitlines():
+    for line in read(membership).splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers or controller in controllers.split(","):
             base = root / controller if controllers else root
@@ -80,13 +80,13 @@ def cgroups(controller: str, root: Path = CGROUP, membership: Path = MEMBERSHIP)
 def limits(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> dict[Path, int]:
     """Return the memory limits in bytes of the control groups that have one."""
     names = "memory.max", "memory.limit_in_bytes"
-    texts = {folder: _read(folder / names[0]) or _read(folder / names[1]) for folder in cgroups("memory", root, membership)}
+    texts = {folder: read(folder / names[0]) or read(folder / names[1]) for folder in cgroups("memory", root, membership)}
     return {folder: int(text) for folder, text in texts.items() if text.isdecimal()}
 
 
 def machine_nbytes(line: str, meminfo: Path = MEMINFO) -> int:
     """Return the bytes that a line of meminfo has, such as ``MemTotal``; 0 where there is no such line."""
-    found = re.search(rf"^{line}: *(\d+) kB", _read(meminfo), re.M)
+    found = re.search(rf"^{line}: *(\d+) kB", read(meminfo), re.M)
     return int(found[1]) << 10 if found else 0
 
 
@@ -94,14 +94,15 @@ def left_nbytes(root: Path = CGROUP, membership: Path = MEMBERSHIP, meminfo: Pat
     """Return the bytes that this process may still allocate: the machine's available ones, or fewer by a control group."""
     left = machine_nbytes("MemAvailable", meminfo) or math.inf
     for folder, limit in limits(root, membership).items():
-        used = _read(folder / "memory.current") or _read(folder / "memory.usage_in_bytes")
+        used = read(folder / "memory.current") or read(folder / "memory.usage_in_bytes")
         left = min(left, limit - int(used) if used.isdecimal() else limit)
     return int(max(0, left)) if left < math.inf else 0
 
 
-def _read(path: Path) -> str:
+def read(path: Path) -> str:
+    """Return a small file's text without surrounding blanks; the empty string where it cannot be read."""
     with contextlib.suppress(OSError):
-        return path.read_text().strip()
+        return path.read_text(errors="replace").strip()
     return ""
 
 

@@ -101,6 +101,15 @@ def is_count(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= _DIGITS and 1 <= int(text) <= MAX_RANKS
 
 
+def counted(number: float, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> counted(1, "rank"), counted(2.5, "core")
+    ('1 rank', '2.5 cores')
+    """
+    return f"{number if isinstance(number, int) else format(number, 'g')} {noun}" + ("" if number == 1 else "s")
+
+
 def runs_of(ranks: Iterable[int]) -> list[range]:
     """Return ranks as ascending ranges of consecutive ones.
 

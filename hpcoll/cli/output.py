@@ -29,15 +29,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, n
     return lines
 
 
-def counted(number: float, noun: str) -> str:
-    """Return a number with its noun.
-
-    >>> counted(1, "rank"), counted(2.5, "core")
-    ('1 rank', '2.5 cores')
-    """
-    return f"{number if isinstance(number, int) else format(number, 'g')} {noun}" + ("" if number == 1 else "s")
-
-
 def wrapped(text: str, indent: str = "", width: int = WIDTH) -> list[str]:
     """Return a sentence in lines of at most ``width`` columns."""
     return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)

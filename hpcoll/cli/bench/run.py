@@ -16,7 +16,7 @@ from mpi4py import MPI
 import hpcoll
 from hpcoll.base.dtypes import check_op
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import parse_nbytes
+from hpcoll.base.text import counted, parse_nbytes
 from hpcoll.cli import ERROR, figures, output
 from hpcoll.cli.all_ranks import ending_all_ranks, on_rank_0
 from hpcoll.cli.bench.measure import Pace
@@ -27,7 +27,6 @@ from hpcoll.cli.bench.report import AUTO, FORMATS, Report, document, total_wrong
 from hpcoll.cli.bench.request import BenchRequest, check
 from hpcoll.cli.bench.session import BenchFindings
 from hpcoll.cli.bench.session import run as measure
-from hpcoll.cli.output import counted
 from hpcoll.schedules.catalogue import algorithms
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.selection.choose import Need, fitting, unfit
@@ -155,14 +154,12 @@ def _report(arguments: argparse.Namespace, request: BenchRequest, findings: Benc
         rates = f"GB/s to it {gpu['to_gpu']:.1f}, from it {gpu['from_gpu']:.1f}, read and written by it {gpu['copy']:.0f}"
         heading.append(f"GPU: {shared}; {rates}")
     facts: dict[str, Any] = {
-        "version": hpcoll.__version__,
-        "start_time": start.isoformat(),
-        "end_time": datetime.now(timezone.utc).isoformat(),
+        "version": hpcoll.__version__, "start_time": start.isoformat(), "end_time": datetime.now(timezone.utc).isoformat(),
         "args": sys.argv,
         "env": [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_ENVIRONMENT)],
         "config": {"mpi": library, **versions, "hosts": dict(hosts), **_settings(arguments, request)},
         **findings.facts,
-    }
+    }  # fmt: skip
     return Report(request.collective, world.size, heading, findings.rows, findings.notes, facts)
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from statistics import geometric_mean
 from typing import NamedTuple
 
-from hpcoll.base.text import format_nbytes
-from hpcoll.cli.output import counted, table
+from hpcoll.base.text import counted, format_nbytes
+from hpcoll.cli.output import table
 
 HPCOLL, GLOO = "hpcoll", "gloo"
 BLOCKING, ASYNC = "blocking", "async"

@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import hpcoll
 from hpcoll.base.launchers import YIELDS, gives_cores_away
+from hpcoll.base.text import counted
 from hpcoll.cli.doctor.findings import FAIL, OK, WARN, Finding, Shared, as_json, as_text, failed, merge, named, one_line
 from hpcoll.cli.doctor.gpus import DEVICE, NO_CUDA, ProcessLocation, check_awareness, check_gpus, check_ucx, cuda_awareness, location
 from hpcoll.cli.doctor.launchers import MPICH, OPEN_MPI, MpiLibrary, cannot_start, check_launch, check_mpiexec, find_launcher
 from hpcoll.cli.doctor.probes import cpu_quota, examine, installed, one_copy
-from hpcoll.cli.output import counted
 from hpcoll.runtime.transports.cross_memory import word
 from hpcoll.schedules.placement import describe_all, numbered
 

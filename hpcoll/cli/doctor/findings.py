@@ -1,7 +1,6 @@
 """Findings of ``hpcoll doctor``, as lines: equal findings of several ranks become one."""
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcoll.base.text import LINE, printable, ranks_in_words
@@ -76,14 +75,6 @@ def named(texts: Sequence[str]) -> str:
     """
     beyond = len(texts) - MAX_NAMED
     return ", ".join(texts[:MAX_NAMED]) + (f" and {beyond} more" if beyond > 0 else "")
-
-
-def read(path: Path) -> str:
-    """Return a small file's text without surrounding blanks; the empty string where it cannot be read."""
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def one_line(error: Exception) -> str:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcoll.base.errors import DeviceError
-from hpcoll.base.text import format_nbytes, printable
-from hpcoll.cli.doctor.findings import NOTE, OK, WARN, Finding, one_line, read
-from hpcoll.cli.output import counted
+from hpcoll.base.machine import read
+from hpcoll.base.text import counted, format_nbytes, printable
+from hpcoll.cli.doctor.findings import NOTE, OK, WARN, Finding, one_line
 from hpcoll.runtime.gpu.cuda import DeviceAttribute, Driver
 
 NO_CUDA = "no device and no driver"

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpcoll.base.launchers import ANY, LAUNCHERS, MPICH, OPEN_MPI, number_in
+from hpcoll.base.text import counted
 from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding
-from hpcoll.cli.output import counted
 
 SUBJECT = "launcher"
 _FAMILIES = {

@@ -21,9 +21,9 @@ import hpcoll
 from hpcoll.base import disk_cache
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.files import OwnedFolder
-from hpcoll.base.machine import CGROUP, MEMBERSHIP, MEMINFO, cgroups, limits, machine_nbytes
+from hpcoll.base.machine import CGROUP, MEMBERSHIP, MEMINFO, cgroups, limits, machine_nbytes, read
 from hpcoll.base.text import format_nbytes, printable
-from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding, one_line, read
+from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding, one_line
 from hpcoll.cli.doctor.gpus import judge
 from hpcoll.runtime.transports.cross_memory import ProbeWord, ptrace_scope, refusal
 from hpcoll.selection.config import VARIABLES, read_config

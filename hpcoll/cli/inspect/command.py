@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import Runs, printable
+from hpcoll.base.text import Runs, counted, printable
 from hpcoll.base.text import ranks_in_words as ranges
 from hpcoll.cli.inspect.flight_records import Flight, read
 from hpcoll.cli.inspect.judgement import judge, summary, well
 from hpcoll.cli.inspect.wording import FlightFinding, duration, first_few
-from hpcoll.cli.output import counted, grid, print_lines, wrapped
+from hpcoll.cli.output import grid, print_lines, wrapped
 
 FORMAT = 2  # of the document that --json prints
 
@@ -53,13 +53,9 @@ def _document(flight: Flight, findings: Sequence[FlightFinding]) -> dict[str, An
         for finding in findings
     ]
     return {
-        "format": FORMAT,
-        "program": list(first.program),
-        "world_size": flight.nranks,
-        "missing": _ends(flight.missing),
-        "findings": told,
-        "summary": summary(flight, findings),
-    }
+        "format": FORMAT, "program": list(first.program), "world_size": flight.nranks, "missing": _ends(flight.missing),
+        "findings": told, "summary": summary(flight, findings),
+    }  # fmt: skip
 
 
 def _ends(runs: Runs) -> list[list[int]]:

@@ -175,14 +175,11 @@ def _part(content: Any, where: str, rank: int, nranks: int) -> Part:
 
 def _call(content: Any, where: str, ranks: Sequence[int]) -> RecordedCall:
     call = RecordedCall(
-        **{key: _text(content, key, where) for key in _TEXTS},
-        seq=integer(content, "seq", where, least=0),
-        count=_if_any(content, "count", where, 0),
-        root=_if_any(content, "root", where, _LOWEST),
-        begun=_time(content, "begun", where),
+        **{key: _text(content, key, where) for key in _TEXTS}, seq=integer(content, "seq", where, least=0),
+        count=_if_any(content, "count", where, 0), root=_if_any(content, "root", where, _LOWEST), begun=_time(content, "begun", where),
         ended=_time(content, "ended", where) if content.get("ended") is not None else None,
         awaits=tuple(sorted({ranks[peer] for peer in _ranks(content, "awaits", where, len(ranks))})),
-    )
+    )  # fmt: skip
     if call.state not in (ENDED, WAITING, FAILED):
         raise ArgumentError(f"field {where}.state: expected {ENDED}, {WAITING} or {FAILED}, got {quoted(call.state)}")
     return call

@@ -11,10 +11,10 @@ from typing import Any
 from hpcoll.analysis.wait_for_graph import WaitForGraph, chain_text, in_words
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.machine import GONE, RUNNING
-from hpcoll.base.text import printable
+from hpcoll.base.text import counted, printable
 from hpcoll.cli.inspect.ranks_here import Found, Job, LiveWait, Rank, look
 from hpcoll.cli.inspect.wording import MAX_ROWS, duration
-from hpcoll.cli.output import counted, grid, print_lines, wrapped
+from hpcoll.cli.output import grid, print_lines, wrapped
 
 FORMAT = 1
 _EVERY_S, _FIRST_S = 1.0, 0.25  # between two tables, and before the first, for shares of a core

@@ -106,17 +106,11 @@ def _rank(pid: int, who: Identity, notice: Mapping[str, Any]) -> Rank:
 def _wait(rank: int, one: Mapping[str, Any]) -> LiveWait:
     what, on, number = printable(str(one["what"])), printable(str(one.get("on", ""))), _number(one["number"])
     return LiveWait(
-        rank=rank,
-        call=(str(one["key"]), str(_number(one["lane"])), number),
-        awaits=tuple(map(_number, one.get("for", ()))),
-        text=f"{what or 'a call'}, {ordinal(number)} call on {on or 'a communicator'}",
-        step=printable(str(one["step"])),
-        since=seconds(one["since"]),
-        what=what,
-        on=on,
-        sees={_number(peer): Seen(seconds(last), printable(str(text))) for peer, (last, text) in one.get("sees", {}).items()},
-        failed=printable(str(one.get("kind", ""))),
-    )
+        rank, (str(one["key"]), str(_number(one["lane"])), number), tuple(map(_number, one.get("for", ()))),
+        f"{what or 'a call'}, {ordinal(number)} call on {on or 'a communicator'}", printable(str(one["step"])), seconds(one["since"]),
+        what, on, {_number(peer): Seen(seconds(last), printable(str(text))) for peer, (last, text) in one.get("sees", {}).items()},
+        printable(str(one.get("kind", ""))),
+    )  # fmt: skip
 
 
 def _number(found: Any) -> int:

@@ -278,11 +278,7 @@ def _text(cell: Cell, best: float) -> str:
 
 def _document(request: Request, result: Result) -> dict[str, Any]:
     return {
-        "collective": request.arguments.collective,
-        "nranks": len(request.place.nodes),
-        "placement": str(request.place),
-        "levels": {name: level._asdict() for name, level in _used(request).items()},
-        "exact": request.arguments.exact,
-        "cells": [cell._asdict() for cell in result.cells],
-        "left_out": result.left_out,
-    }
+        "collective": request.arguments.collective, "nranks": len(request.place.nodes), "placement": str(request.place),
+        "levels": {name: level._asdict() for name, level in _used(request).items()}, "exact": request.arguments.exact,
+        "cells": [cell._asdict() for cell in result.cells], "left_out": result.left_out,
+    }  # fmt: skip
