@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 from mpi4py import MPI
 
 from hpcoll.base.ops import ReduceOp
+from hpcoll.comm.arguments.call import Time, limit_of
 from hpcoll.comm.arguments.methods import with_counts
 from hpcoll.comm.arguments.reductions import every_count
-from hpcoll.comm.arguments.timeout import Time, limit_of
 from hpcoll.comm.context.attach import WithContext
 from hpcoll.runtime.engine.entry import run_cached
 
@@ -50,7 +50,7 @@ class BlockingReductions(WithContext):
         """
         context = self._context
         if timeout is not None:
-            timeout = limit_of(timeout, context)
+            timeout = limit_of(timeout, context.rank)
         key = "Allreduce" if algorithm is None and segment is None else ("Allreduce", 0, algorithm, segment)
         status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
@@ -74,7 +74,7 @@ class BlockingReductions(WithContext):
         """
         context = self._context
         if timeout is not None:
-            timeout = limit_of(timeout, context)
+            timeout = limit_of(timeout, context.rank)
         send, recv = (sendbuf, recvbuf) if context.rank == root else (_IN_PLACE, sendbuf)
         key = "Reduce" if root == 0 and algorithm is None and segment is None else ("Reduce", root, algorithm, segment)
         status = run_cached(context.tables[key], send, recv, op)
@@ -98,7 +98,7 @@ class BlockingReductions(WithContext):
         """
         context = self._context
         if timeout is not None:
-            timeout = limit_of(timeout, context)
+            timeout = limit_of(timeout, context.rank)
         key = "Reduce_scatter_block" if algorithm is None and segment is None else ("Reduce_scatter_block", 0, algorithm, segment)
         status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
@@ -122,7 +122,7 @@ class BlockingReductions(WithContext):
         """
         context = self._context
         if timeout is not None:
-            timeout = limit_of(timeout, context)
+            timeout = limit_of(timeout, context.rank)
         if recvcounts is None and not context.closed:
             try:
                 recvcounts = every_count(sendbuf, recvbuf, context.rank, context.caller.allgather)
@@ -152,7 +152,7 @@ class BlockingReductions(WithContext):
         """
         context = self._context
         if timeout is not None:
-            timeout = limit_of(timeout, context)
+            timeout = limit_of(timeout, context.rank)
         key = "Scan" if algorithm is None and segment is None else ("Scan", 0, algorithm, segment)
         status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:
@@ -175,7 +175,7 @@ class BlockingReductions(WithContext):
         """
         context = self._context
         if timeout is not None:
-            timeout = limit_of(timeout, context)
+            timeout = limit_of(timeout, context.rank)
         key = "Exscan" if algorithm is None and segment is None else ("Exscan", 0, algorithm, segment)
         status = run_cached(context.tables[key], sendbuf, recvbuf, op)
         if status:

@@ -4,7 +4,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from hpcoll.comm.arguments.timeout import Time, limit_of
+from hpcoll.comm.arguments.call import Time, limit_of
 from hpcoll.comm.blocking import Name, Nbytes
 from hpcoll.comm.context.attach import WithContext
 from hpcoll.runtime.engine.entry import run_cached
@@ -25,7 +25,7 @@ class BlockingMoves(WithContext):
         """
         context = self._context
         if timeout is not None:
-            timeout = limit_of(timeout, context)
+            timeout = limit_of(timeout, context.rank)
         key = "Barrier" if algorithm is None and segment is None else ("Barrier", 0, algorithm, segment)
         status = run_cached(context.tables[key], _IN_PLACE, context.token, None)
         if status:
@@ -46,7 +46,7 @@ class BlockingMoves(WithContext):
         """
         context = self._context
         if timeout is not None:
-            timeout = limit_of(timeout, context)
+            timeout = limit_of(timeout, context.rank)
         key = "Bcast" if root == 0 and algorithm is None and segment is None else ("Bcast", root, algorithm, segment)
         status = run_cached(context.tables[key], _IN_PLACE, buf, None)
         if status:
@@ -67,7 +67,7 @@ class BlockingMoves(WithContext):
         """
         context = self._context
         if timeout is not None:
-            timeout = limit_of(timeout, context)
+            timeout = limit_of(timeout, context.rank)
         key = "Allgather" if algorithm is None and segment is None else ("Allgather", 0, algorithm, segment)
         status = run_cached(context.tables[key], sendbuf, recvbuf, None)
         if status:
@@ -88,7 +88,7 @@ class BlockingMoves(WithContext):
         """
         context = self._context
         if timeout is not None:
-            timeout = limit_of(timeout, context)
+            timeout = limit_of(timeout, context.rank)
         key = "Allgatherv" if algorithm is None and segment is None else ("Allgatherv", 0, algorithm, segment)
         status = run_cached(context.tables[key], sendbuf, recvbuf, None)
         if status:
@@ -111,7 +111,7 @@ class BlockingMoves(WithContext):
         """
         context = self._context
         if timeout is not None:
-            timeout = limit_of(timeout, context)
+            timeout = limit_of(timeout, context.rank)
         send, recv = (sendbuf, recvbuf) if context.rank == root else (_IN_PLACE, sendbuf)
         key = "Gather" if root == 0 and algorithm is None and segment is None else ("Gather", root, algorithm, segment)
         status = run_cached(context.tables[key], send, recv, None)
@@ -135,7 +135,7 @@ class BlockingMoves(WithContext):
         """
         context = self._context
         if timeout is not None:
-            timeout = limit_of(timeout, context)
+            timeout = limit_of(timeout, context.rank)
         key = "Gatherv" if root == 0 and algorithm is None and segment is None else ("Gatherv", root, algorithm, segment)
         status = run_cached(context.tables[key], sendbuf, recvbuf, None)
         if status:
@@ -158,7 +158,7 @@ class BlockingMoves(WithContext):
         """
         context = self._context
         if timeout is not None:
-            timeout = limit_of(timeout, context)
+            timeout = limit_of(timeout, context.rank)
         send, recv = (sendbuf, recvbuf) if context.rank == root else (_IN_PLACE, recvbuf)
         if recv is _IN_PLACE:
             send, recv = _IN_PLACE, sendbuf
@@ -184,7 +184,7 @@ class BlockingMoves(WithContext):
         """
         context = self._context
         if timeout is not None:
-            timeout = limit_of(timeout, context)
+            timeout = limit_of(timeout, context.rank)
         key = "Scatterv" if root == 0 and algorithm is None and segment is None else ("Scatterv", root, algorithm, segment)
         status = run_cached(context.tables[key], sendbuf, recvbuf, None)
         if status:
@@ -205,7 +205,7 @@ class BlockingMoves(WithContext):
         """
         context = self._context
         if timeout is not None:
-            timeout = limit_of(timeout, context)
+            timeout = limit_of(timeout, context.rank)
         key = "Alltoall" if algorithm is None and segment is None else ("Alltoall", 0, algorithm, segment)
         status = run_cached(context.tables[key], sendbuf, recvbuf, None)
         if status:
@@ -227,7 +227,7 @@ class BlockingMoves(WithContext):
         """
         context = self._context
         if timeout is not None:
-            timeout = limit_of(timeout, context)
+            timeout = limit_of(timeout, context.rank)
         key = "Alltoallv" if algorithm is None and segment is None else ("Alltoallv", 0, algorithm, segment)
         status = run_cached(context.tables[key], sendbuf, recvbuf, None)
         if status:

@@ -9,8 +9,8 @@ from typing import Any
 
 from mpi4py import MPI
 
+from hpcoll.comm.arguments.call import Time
 from hpcoll.comm.arguments.methods import METHODS
-from hpcoll.comm.arguments.timeout import Time
 from hpcoll.comm.blocking import BlockingReductions, Name, Nbytes, Op
 from hpcoll.comm.blocking_moves import BlockingMoves
 from hpcoll.comm.context.attach import WithContext

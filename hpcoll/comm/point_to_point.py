@@ -1,49 +1,59 @@
-"""Point-to-point messages of GPU arrays, and what else mpi4py's communicators do with buffers.
+"""Point-to-point messages of GPU arrays, and mpi4py's other methods that take buffers.
 
 Host buffers go to the MPI library as they are. GPU arrays go there too where it takes them, after the work on their stream; elsewhere
 they go through page-locked host memory. A call is one message in any case, so that its peer may have any buffer and need not know hpcoll.
 """
 
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import cache, partial, wraps
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.arguments.host_mirror import mirrored
 from hpcoll.comm.arguments.native import as_native
-from hpcoll.comm.arguments.point_to_point_buffers import gpu_arrays, is_direct, serve, settle
 from hpcoll.comm.requests.chained import chain
 from hpcoll.comm.requests.progress_thread import board
 from hpcoll.comm.requests.request import Request
 
 _Array, _Comm, _Message = np.ndarray, MPI.Comm, MPI.Message
-_BYTE = np.dtype(np.uint8)
+_SEND = """{}
+
+Args:
+    buf: NumPy array, buffer spec of mpi4py, or GPU array. A GPU array that is the whole argument may have gaps.
+    dest: Rank of the receiver.
+    tag: Tag of the message, >= 0.
+    stream: CUDA stream that orders the work on a GPU array, or its handle; None: the array's own.
+
+Raises:
+    ArgumentError: GPU memory that cannot be used, or not with this spec.
+    DeviceError: The CUDA driver failed.
+"""
 
 
 def _named(method: Any, theirs: Any, text: str) -> Any:
-    """A method under the name and with the signature of mpi4py's."""
+    """Return a method under the name and with the signature of mpi4py's."""
     named: Any = wraps(theirs)(method)
     named.__doc__ = text
     return named
 
 
 def _sending(name: str, text: str) -> Any:
-    """mpi4py's method that sends one buffer, for GPU arrays too."""
+    """Return mpi4py's method that sends one buffer, for GPU arrays too."""
     theirs = getattr(_Comm, name)
 
     def send(self: MPI.Comm, buf: Any, dest: int, tag: int = 0, *, stream: Any = None) -> MPI.Request | None:
         if type(buf) is _Array or _holds_array(buf):
             return theirs(self, buf, dest, tag)
-        return theirs(self, serve(self, (buf,), None, stream).arguments[0], dest, tag)
+        return theirs(self, _buffers().serve(self, (buf,), None, stream).arguments[0], dest, tag)
 
-    return _named(send, theirs, text)
+    return _named(send, theirs, _SEND.format(text))
 
 
 class Receive(Request):
-    """A receive into GPU memory by way of the host; it ends with the copy to the GPU, in whichever call learns that the message is there.
+    """A receive into GPU memory by way of the host; the call that finds the message there ends it, by the copy to the GPU.
 
     Without MPI_THREAD_MULTIPLE it ends in its own `Wait` and `Test` only.
     """
@@ -54,29 +64,40 @@ class Receive(Request):
 class Messages(MPI.Intracomm):
     """An intracommunicator whose messages may be GPU arrays.
 
-    Signatures are mpi4py's, with ``stream``: the CUDA stream, or its handle, that orders the work on GPU arrays; see
-    `hpcoll.runtime.gpu.arrays.stream_of`. What is sent from a GPU may have gaps when it is the whole buffer argument.
+    Signatures are mpi4py's, with ``stream``: see `hpcoll.runtime.gpu.arrays.stream_of`. Errors are those of `Send`.
     """
 
     Send = _sending("Send", "Send a message.")
     Ssend = _sending("Ssend", "Send a message, and return when it is being received.")
-    Bsend = _sending("Bsend", "Send a message by way of the buffer that was attached.")
+    Bsend = _sending("Bsend", "Send a message by way of the attached buffer.")
     Rsend = _sending("Rsend", "Send a message for which a receive has begun.")
-    Isend = _sending("Isend", "Begin to send a message; the request is the MPI library's own.")
-    Issend = _sending("Issend", "`Ssend` in flight, as `Isend`.")
-    Ibsend = _sending("Ibsend", "`Bsend` in flight, as `Isend`.")
-    Irsend = _sending("Irsend", "`Rsend` in flight, as `Isend`.")
+    Isend = _sending("Isend", "Begin to send a message, and return a request of the MPI library's own.")
+    Issend = _sending("Issend", "Begin an `Ssend`, and return a request of the MPI library's own.")
+    Ibsend = _sending("Ibsend", "Begin a `Bsend`, and return a request of the MPI library's own.")
+    Irsend = _sending("Irsend", "Begin an `Rsend`, and return a request of the MPI library's own.")
 
     def Recv(
         self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None, *, stream: Any = None
     ) -> None:
-        """Receive a message; of a GPU array only what has come is written."""
+        """Receive a message; of a GPU array only the part that a message fills is written.
+
+        Args:
+            buf: NumPy array, buffer spec of mpi4py, or contiguous GPU array, with room for the message.
+            source: Rank of the sender.
+            tag: Tag of the message.
+            status: Room for source, tag and size of the message, or None.
+            stream: CUDA stream, as in `Send`.
+        """
         if type(buf) is _Array or _holds_array(buf):
             return _Comm.Recv(self, buf, source, tag, status)
         return _receive(self, lambda host, told: _Comm.Recv(self, host, source, tag, told), buf, status, stream)
 
     def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, *, stream: Any = None) -> MPI.Request:
-        """Begin to receive a message; the request of a GPU array is a `Receive` or the MPI library's own."""
+        """Begin to receive a message; arguments as of `Recv`.
+
+        Returns:
+            A request of the MPI library's own, for a GPU array also a `Receive`.
+        """
         if type(buf) is _Array or _holds_array(buf):
             return _Comm.Irecv(self, buf, source, tag)
         return _begin_receive(self, lambda host: _Comm.Irecv(self, host, source, tag), buf, stream)
@@ -85,30 +106,30 @@ class Messages(MPI.Intracomm):
         self, sendbuf: Any, dest: int, sendtag: int = 0, recvbuf: Any = None, source: int = MPI.ANY_SOURCE, recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None, *, stream: Any = None,
     ) -> None:  # fmt: skip
-        """Send a message and receive another."""
+        """Send a message and receive another; arguments as of `Send` and `Recv`."""
         if all(type(buf) is _Array or _holds_array(buf) for buf in (sendbuf, recvbuf)):
             return _Comm.Sendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
-        (send, recv), store = serve(self, (sendbuf, recvbuf), 1, stream)
+        (send, recv), store = _buffers().serve(self, (sendbuf, recvbuf), 1, stream)
         return _stored(lambda told: _Comm.Sendrecv(self, send, dest, sendtag, recv, source, recvtag, told), status, store)
 
     def Sendrecv_replace(
         self, buf: Any, dest: int, sendtag: int = 0, source: int = MPI.ANY_SOURCE, recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None, *, stream: Any = None,
     ) -> None:  # fmt: skip
-        """Send a message and receive another one into its place."""
+        """Send a message and receive another into its place; arguments as of `Send` and `Recv`."""
         if type(buf) is _Array or _holds_array(buf):
             return _Comm.Sendrecv_replace(self, buf, dest, sendtag, source, recvtag, status)
-        (host,), store = serve(self, (buf,), 0, stream, replaces=True)
+        (host,), store = _buffers().serve(self, (buf,), 0, stream, replaces=True)
         return _stored(lambda told: _Comm.Sendrecv_replace(self, host, dest, sendtag, source, recvtag, told), status, store)
 
     def Mprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> "Message":
-        """Wait for a message, to be received by what is returned."""
+        """Wait for a message, and return an object that receives it; arguments as of `Recv`."""
         message = Message.Probe(self, source, tag, status)
         message._comm = self
         return message
 
     def Improbe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> "Message | None":
-        """`Mprobe` for a message that is there; None while there is none."""
+        """Return an object that receives a message that is there, or None; arguments as of `Recv`."""
         message = Message.Iprobe(self, source, tag, status)
         if message is not None:
             message._comm = self
@@ -125,21 +146,29 @@ class Message(MPI.Message):
     _comm: MPI.Comm
 
     def Recv(self, buf: Any, status: MPI.Status | None = None, *, stream: Any = None) -> None:
-        """Receive it, as `Messages.Recv`."""
+        """Receive the message, as `Messages.Recv` does."""
         return _receive(self._comm, lambda host, told: _Message.Recv(self, host, told), buf, status, stream)
 
     def Irecv(self, buf: Any, *, stream: Any = None) -> MPI.Request:
-        """Begin to receive it, as `Messages.Irecv`."""
+        """Begin to receive the message, as `Messages.Irecv` does."""
         return _begin_receive(self._comm, lambda host: _Message.Irecv(self, host), buf, stream)
 
 
 def _holds_array(spec: Any) -> bool:
-    """Whether a buffer argument is a spec of a NumPy array: the cheapest way to tell most that lie in host memory."""
+    """Say whether a buffer argument is a spec of a NumPy array: the cheapest way to tell most that lie in host memory."""
     return isinstance(spec, list | tuple) and bool(spec) and type(spec[0]) is _Array
 
 
+@cache
+def _buffers() -> ModuleType:
+    """Return the module that looks for GPU arrays; it is imported for the first buffer that is no NumPy array."""
+    from hpcoll.comm.arguments import point_to_point_buffers
+
+    return point_to_point_buffers
+
+
 def _stored(call: Callable[[MPI.Status | None], None], status: MPI.Status | None, store: Callable[[MPI.Status], None] | None) -> None:
-    """Receive, and bring what came to the GPU."""
+    """Receive, and copy the received part to the GPU."""
     if store is None:
         return call(status)
     told = MPI.Status() if status is None else status
@@ -148,18 +177,18 @@ def _stored(call: Callable[[MPI.Status | None], None], status: MPI.Status | None
 
 
 def _receive(comm: MPI.Comm, call: Callable[..., None], buf: Any, status: MPI.Status | None, stream: Any) -> None:
-    (host,), store = serve(comm, (buf,), 0, stream)
+    (host,), store = _buffers().serve(comm, (buf,), 0, stream)
     _stored(partial(call, host), status, store)
 
 
 def _begin_receive(comm: MPI.Comm, post: Callable[[Any], MPI.Request], buf: Any, stream: Any) -> MPI.Request:
-    (host,), store = serve(comm, (buf,), 0, stream)
+    (host,), store = _buffers().serve(comm, (buf,), 0, stream)
     posted = post(host)
     return posted if store is None else _watched(comm.Get_rank(), posted, store)
 
 
 def _watched(rank: int, posted: MPI.Request, store: Callable[[MPI.Status], None]) -> MPI.Request:
-    """A request that is done when another one is, and its data on the GPU."""
+    """Return a request that is done when another one is and its data are on the GPU."""
     status = MPI.Status()
 
     def report(theirs: MPI.Status) -> None:
@@ -178,9 +207,11 @@ def _watched(rank: int, posted: MPI.Request, store: Callable[[MPI.Status], None]
 
 
 def _through_mirror(name: str, theirs: Any) -> Any:
-    """A blocking collective of the MPI library's, for GPU arrays by way of the host."""
+    """Return a blocking collective of the MPI library's, for GPU arrays by way of the host."""
 
     def collective(self: MPI.Comm, sendbuf: Any, recvbuf: Any, *, stream: Any = None) -> None:
+        from hpcoll.comm.arguments.host_mirror import mirrored
+
         served = mirrored(name, (sendbuf, recvbuf), stream, self.Get_rank())
         if served is None:
             return theirs(self, sendbuf, recvbuf)
@@ -192,19 +223,19 @@ def _through_mirror(name: str, theirs: Any) -> Any:
 
 
 def _passed_on(name: str, theirs: Any) -> Any:
-    """A method of the MPI library's that cannot wait for copies: GPU arrays only where it takes them itself."""
+    """Return a method of the MPI library's that cannot wait for copies: it takes GPU arrays only where the library does."""
 
     def method(self: MPI.Comm, *arguments: Any, stream: Any = None, **options: Any) -> Any:
-        rank, specs = self.Get_rank(), (*arguments, *options.values())
-        arrays = gpu_arrays(specs, ("a buffer",) * len(specs), rank, None, stream)
+        buffers, rank, specs = _buffers(), self.Get_rank(), (*arguments, *options.values())
+        arrays = buffers.gpu_arrays(specs, ("a buffer",) * len(specs), rank, None, stream)
         if arrays:
-            if name in _HOST_ONLY or not is_direct(self, arrays):
+            if name in _HOST_ONLY or not buffers.is_direct(self, arrays):
                 needs = "host memory" if name in _HOST_ONLY else "host memory, or an MPI library that takes GPU memory and is given it"
                 raise ArgumentError(f"rank {rank}: {name} needs {needs}, got an array in GPU memory: copy it to the host")
-            settle(arrays, stream, rank)
+            buffers.settle(arrays, stream, rank)
         return theirs(self, *arguments, **options)
 
-    text = f"mpi4py's `{name}`; GPU arrays only where the MPI library takes them, and what is on their stream by now is waited for."
+    text = f"mpi4py's `{name}`; GPU arrays only where the MPI library takes them, after the work on their streams."
     return _named(method, theirs, f"mpi4py's `{name}`; GPU arrays are refused." if name in _HOST_ONLY else text)
 
 

@@ -8,10 +8,9 @@ import pytest
 from memory_kinds import address, derived, describe, refuse
 from mpi4py import MPI
 
-from hpcoll.comm.arguments import derived_types
-from hpcoll.comm.arguments.buffers import resolve
-from hpcoll.comm.arguments.derived_types import pack, unpack
-from hpcoll.comm.arguments.overlap import check_overlap
+from hpcoll.comm.arguments import data_movement
+from hpcoll.comm.arguments.buffers import check_overlap, resolve
+from hpcoll.comm.arguments.data_movement import pack, unpack
 
 X = np.arange(12.0)
 pytestmark = pytest.mark.once
@@ -198,7 +197,7 @@ def test_derived_datatype() -> None:
 
 @pytest.mark.parametrize("piece_nbytes", [1, 100, 1 << 30])
 def test_pack_and_unpack(monkeypatch: pytest.MonkeyPatch, piece_nbytes: int) -> None:
-    monkeypatch.setattr(derived_types, "_PIECE_NBYTES", piece_nbytes)
+    monkeypatch.setattr(data_movement, "_PIECE_NBYTES", piece_nbytes)
     x, y, datatype = np.arange(24.0), np.zeros(24), derived()
     cases: list[tuple[Any, Any, dict[str, int], list[int]]] = [
         ([x, 3, datatype], [y, 3, datatype], {}, [0, 3, 6, 9, 12, 15]),

@@ -10,10 +10,9 @@ from mpi4py import MPI
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.arguments.buffers import Resolved, resolve
+from hpcoll.comm.arguments.buffers import Resolved, check_overlap, check_same_order, resolve
 from hpcoll.comm.arguments.host_mirror import mirrored
 from hpcoll.comm.arguments.native import as_native
-from hpcoll.comm.arguments.overlap import check_overlap, check_same_order
 
 pytestmark = [pytest.mark.double(ngpus=2), pytest.mark.once]
 

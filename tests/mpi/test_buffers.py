@@ -11,7 +11,7 @@ from memory_kinds import Cai, Dlpack, address, describe, refuse
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.arguments.overlap import check_overlap, check_same_order
+from hpcoll.comm.arguments.buffers import check_overlap, check_same_order
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 CODES = "?bhilqBHILQefdgFDG"

@@ -3,17 +3,16 @@
 import inspect
 import math
 from fractions import Fraction
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.arguments.call import limit_of
 from hpcoll.comm.arguments.methods import METHODS
-from hpcoll.comm.arguments.timeout import limit_of
 
-RANK = SimpleNamespace(rank=3)
+RANK = 3
 
 
 @pytest.mark.parametrize(

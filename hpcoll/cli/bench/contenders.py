@@ -20,7 +20,7 @@ from hpcoll.cli.bench.modes import BLOCKING, DEVICE, NONBLOCKING, ORDINARY, OVER
 from hpcoll.cli.bench.report import AUTO
 from hpcoll.cli.bench.request import BenchRequest
 from hpcoll.cli.doctor.gpus import cuda_awareness
-from hpcoll.comm.arguments.operators import to_native
+from hpcoll.comm.arguments.call import to_native
 from hpcoll.comm.communicator import Communicator
 from hpcoll.runtime.gpu.device import Gpu
 from hpcoll.selection.config import CUDA_PATHS, NATIVE

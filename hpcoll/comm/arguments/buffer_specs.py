@@ -1,4 +1,4 @@
-"""What mpi4py's buffer specs leave out: counts, displacements, and how elements lie in memory."""
+"""Buffer specs of mpi4py: the parts of one, counts and displacements that it leaves out, and how its elements lie in memory."""
 
 import contextlib
 import functools
@@ -17,11 +17,8 @@ from hpcoll.comm.arguments.memory import Array
 from hpcoll.runtime.gpu.arrays import DeviceArray
 
 _Place: TypeAlias = tuple[int, int, tuple[int, ...] | None, tuple[int, ...] | None]  # elements in total, byte offset, counts, displs
-
 _QUAD = ("REAL16", "COMPLEX32")  # binary128 in Fortran, though mpi4py's type string says long double
 _CHARACTERS: dict[str, np.dtype[Any]] = {"S1": np.dtype("u1"), "U1": np.dtype("u4")}
-
-
 _MAX_ITEMSIZE = 2**31 - 1  # of a NumPy dtype, and what MPI_Pack of Open MPI 5 can count
 
 
@@ -29,8 +26,8 @@ class Derived(NamedTuple):
     """A derived datatype as an element type.
 
     Attributes:
-        name: That it was given, or "derived".
-        of: NumPy's name of the type of all numbers in it; empty where there are several, or another.
+        name: Its MPI name, or "derived".
+        of: NumPy's name of the type of all numbers in it; empty where they have several types, or none that NumPy has.
     """
 
     name: str
@@ -44,7 +41,7 @@ Element: TypeAlias = np.dtype[Any] | Derived | str
 
 
 class BufferLayout(NamedTuple):
-    """How elements lie in memory: extent and true bounds of one, in bytes; trusted ones may reach beyond the memory that is named."""
+    """The memory of an element: its extent and true bounds in bytes. Trusted elements may reach beyond the memory that a spec names."""
 
     dtype: np.dtype[Any]
     extent: int
@@ -56,11 +53,11 @@ class BufferLayout(NamedTuple):
 
     @property
     def element(self) -> Element:
-        """As in `hpcoll.comm.arguments.call.Call`."""
+        """Element type, as in `hpcoll.comm.arguments.call.Call`."""
         return element_of(self.dtype, self.datatype)
 
     def infer(self, nbytes: int, nparts: int, subject: str) -> int:
-        """Elements in so many bytes, which must fill equal parts."""
+        """Return how many elements some bytes hold; these must fill equal parts."""
         count, rest = divmod(nbytes, self.extent)
         if rest or count % nparts:
             needs = f"whole elements of {self.label}" if rest else f"{nparts} equal blocks of {self.label}"
@@ -75,7 +72,7 @@ class BufferLayout(NamedTuple):
 
 
 def element_of(dtype: np.dtype[Any], datatype: MPI.Datatype | None) -> Element:
-    """Element type as the caller gave it: that of plain elements, or a derived datatype."""
+    """Return the element type as the caller gave it: that of plain elements, or a derived datatype."""
     if datatype is None:
         return dtype
     found = _types(datatype)
@@ -83,7 +80,7 @@ def element_of(dtype: np.dtype[Any], datatype: MPI.Datatype | None) -> Element:
 
 
 def _types(datatype: MPI.Datatype) -> set[str]:
-    """NumPy's names of the types of all numbers in a datatype; among them the empty string for what has none."""
+    """Return NumPy's names of the types of all numbers in a datatype; the empty string stands for types that NumPy lacks."""
     if datatype.is_predefined:
         layout = _basic_datatypes().get(MPI._handleof(datatype))
         return {"" if layout is None else layout.label}
@@ -96,7 +93,7 @@ def _types(datatype: MPI.Datatype) -> set[str]:
 
 
 def _plain(dtype: np.dtype[Any]) -> BufferLayout | None:
-    """Layout of the plain elements of a dtype, or None for one that no collective takes."""
+    """Return the layout of plain elements of a dtype; None for a dtype that no collective takes."""
     if dtype.kind in "biufc" and dtype.isbuiltin == 1 and dtype.isnative:
         dtype = np.dtype(dtype.str)  # long and long long become one object
     elif not is_bfloat16(dtype):
@@ -112,7 +109,7 @@ LAYOUTS = {dtype: layout for dtype in map(np.dtype, "?bhilqBHILQefdgFDG") if (la
 
 @functools.cache
 def _basic_datatypes() -> dict[int, BufferLayout]:
-    """Layout by handle of the predefined MPI datatypes with plain elements; asks MPI, hence not before MPI_Init."""
+    """Return the layouts of predefined MPI datatypes with plain elements, by handle; MPI is asked, hence not before MPI_Init."""
     table = {}
     for name, datatype in vars(MPI).items():
         if isinstance(datatype, MPI.Datatype) and datatype != MPI.DATATYPE_NULL and name not in _QUAD:
@@ -123,7 +120,7 @@ def _basic_datatypes() -> dict[int, BufferLayout]:
 
 
 def split(spec: Any, subject: str, *, vector: bool) -> tuple[Any, Any, Any, Any]:
-    """Buffer, counts, displs and datatype of a spec; None for what it leaves out."""
+    """Return buffer, counts, displs and datatype of a spec; None for parts that it leaves out."""
     if not isinstance(spec, list | tuple):
         return spec, None, None, None
     if not 2 <= len(spec) <= 4:
@@ -139,7 +136,7 @@ def split(spec: Any, subject: str, *, vector: bool) -> tuple[Any, Any, Any, Any]
 
 
 def layout_of(array: Array | DeviceArray, datatype: object, subject: str) -> BufferLayout | None:
-    """Element layout that the datatype gives, or the array's own; None for one that only the MPI library can walk."""
+    """Return the layout that the datatype gives, or the array's own; None for one that only the MPI library can walk."""
     if datatype is None:
         layout = LAYOUTS.get(array.dtype) or _plain(array.dtype)
         if layout is None:
@@ -161,7 +158,7 @@ def layout_of(array: Array | DeviceArray, datatype: object, subject: str) -> Buf
 
 
 def place_one(counts: object, displs: object, nbytes: int, *, layout: BufferLayout, nblocks: int, subject: str) -> _Place:
-    """All elements as one stretch of memory, nblocks times as many as an explicit count says."""
+    """Place all elements in one stretch of memory, nblocks times as many as an explicit count says."""
     first = 0 if displs is None else _integer(displs, subject)
     offset = first * layout.extent
     if not 0 <= offset <= nbytes:
@@ -174,7 +171,7 @@ def place_one(counts: object, displs: object, nbytes: int, *, layout: BufferLayo
 
 
 def place_blocks(counts: object, displs: object, nbytes: int, *, layout: BufferLayout, nblocks: int, subject: str) -> _Place:
-    """Blocks that each have their own count and displacement."""
+    """Place blocks that each have their own count and displacement."""
     if counts is None:  # an even split, the rest to the first blocks
         base, extra = divmod(layout.infer(nbytes, 1, subject), nblocks)
         sizes = (base + 1,) * extra + (base,) * (nblocks - extra)
@@ -189,7 +186,7 @@ def place_blocks(counts: object, displs: object, nbytes: int, *, layout: BufferL
 
 
 def _integer(value: Any, subject: str) -> int:
-    """A count or displacement; integral floats pass, since real codes compute counts with NumPy."""
+    """Return a count or displacement; integral floats pass, since real codes compute counts with NumPy."""
     try:
         return int(value) if isinstance(value, float | np.floating) and value.is_integer() else operator.index(value)
     except TypeError:
@@ -197,7 +194,7 @@ def _integer(value: Any, subject: str) -> int:
 
 
 def _integers(values: Any, scale: Sequence[int], subject: str) -> tuple[int, ...]:
-    """One integer per block; a lone integer stands for its multiples by scale."""
+    """Return an integer per block; a lone integer stands for its multiples by scale."""
     try:
         items = tuple(values)
     except TypeError:
@@ -205,3 +202,32 @@ def _integers(values: Any, scale: Sequence[int], subject: str) -> tuple[int, ...
     if len(items) != len(scale):
         raise ArgumentError(f"{subject} needs {len(scale)} counts or displacements, one per block, got {len(items)}")
     return tuple(_integer(item, subject) for item in items)
+
+
+class _Retained(MPI.Datatype):
+    """A datatype that is freed with its last reference."""
+
+    def __del__(self) -> None:
+        if self != MPI.DATATYPE_NULL and not MPI.Is_finalized():
+            self.Free()
+
+
+def retain_datatypes(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a call's arguments with duplicates of derived datatypes, which the program may free while the call is in flight."""
+    return tuple(_retained(spec) if isinstance(spec, list | tuple) else spec for spec in arguments)
+
+
+def _retained(spec: Any) -> Any:
+    return [_duplicate(item) if _may_be_freed(item) else item for item in spec] if any(map(_may_be_freed, spec)) else spec
+
+
+def _may_be_freed(item: Any) -> bool:
+    """Say whether the program may free an item: a derived datatype that is not one of ours."""
+    ours = not isinstance(item, MPI.Datatype) or isinstance(item, _Retained)
+    return not (ours or item == MPI.DATATYPE_NULL or item.is_predefined)
+
+
+def _duplicate(datatype: MPI.Datatype) -> MPI.Datatype:
+    copy = _Retained(datatype.Dup())
+    copy.name = datatype.name
+    return copy

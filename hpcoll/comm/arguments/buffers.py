@@ -1,28 +1,31 @@
-"""Buffer specs of mpi4py as flat descriptions: address, count, element type.
+"""Buffer arguments as flat descriptions: address, count, element type; and whether the two of a call share memory.
 
-Decides which memory a spec names and whether a call may use it; every refusal is an `ArgumentError` raised before any
-message leaves. Refuses to know which collective asks. What it does not know at all (`MPI.BOTTOM`, objects without
-memory) resolves to None: that call belongs to the MPI library, which raises what its users expect.
+A refusal is an `ArgumentError`, raised before any message leaves. Buffers that hpcoll does not know (`MPI.BOTTOM`, objects without
+memory) resolve to None: the call belongs to the MPI library, which raises the errors that its users expect.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.buffer_specs import LAYOUTS, Element, element_of, layout_of, place_blocks, place_one, split
-from hpcoll.comm.arguments.memory import memory
+from hpcoll.comm.arguments.memory import buffer_of, find_gpu_array, memory
 from hpcoll.runtime.gpu.arrays import DeviceArray
 
 _get_address = MPI.Get_address
 _new_tuple = tuple.__new__  # twice as fast as calling the NamedTuple
+_NAMES = {"C": "C", "F": "Fortran"}
+_Order: TypeAlias = tuple[tuple[int, ...], str]
 
 
 class Resolved(NamedTuple):
-    """One buffer argument. Always ``nbytes == count * dtype.itemsize``: the bytes that travel, gaps left out.
+    """A buffer argument. Always ``nbytes == count * dtype.itemsize``: the bytes that travel, without gaps.
 
-    For a derived datatype an element is one item of it, and dtype is an opaque void of its size. A GPU array with gaps is as if it had been
-    packed in C order, except that address is where it lies.
+    An element of a derived datatype is one item of it, and dtype an opaque void of its size. A GPU array with gaps is described as if it
+    were packed in C order, but for its address.
     """
 
     address: int  # of the first element, 0 when empty; v forms: where displs count from
@@ -38,30 +41,41 @@ class Resolved(NamedTuple):
 
     @property
     def element(self) -> Element:
-        """As in `hpcoll.comm.arguments.call.Call`."""
+        """Element type, as in `hpcoll.comm.arguments.call.Call`."""
         return element_of(self.dtype, self.datatype)
+
+    @property
+    def has_gaps(self) -> bool:
+        """Say whether it is a GPU array that is not contiguous."""
+        return self.gpu is not None and not self.gpu.order
+
+    @property
+    def blocks(self) -> Iterable[tuple[int, int]]:
+        """Count and displacement of each block."""
+        return zip(self.counts or (self.count,), self.displs or (0,), strict=True)
 
 
 def resolve(
     spec: object, *, name: str, rank: int, nblocks: int | None = None, nparts: int = 1, writable: bool = False,
     stream: int | None = None,
 ) -> Resolved | None:  # fmt: skip
-    """Flat description of one buffer argument, with mpi4py's rules for what a spec leaves out.
+    """Describe a buffer argument, with mpi4py's rules for what a spec leaves out.
 
     Args:
         spec: Buffer, or ``(buffer, [count | (count, displ),] [displ,] [datatype])``; Fortran order is memory order.
-        name, rank: Of the argument and of this process, for error texts.
+        name: Name of the argument, for error texts.
+        rank: Rank of this process, for error texts.
         nblocks: Blocks of a v form, >= 1; fills counts and displs. None for every other form.
         nparts: Equal blocks that a count stands for, >= 1: nranks for Allgather's recvbuf. An explicit count is per
             block, an inferred one must divide; ``Resolved.count`` is always the total.
-        writable: Whether the call stores into the buffer.
+        writable: The call stores into the buffer.
         stream: Handle of the stream that orders the call, for producers of GPU arrays.
 
     Returns:
         The description, or None where the call must go to the MPI library unchanged; GPU memory with a derived datatype is such a case.
 
     Raises:
-        ArgumentError: not contiguous, read-only, out of the array's range, wrong count or type, GPU memory that this rank cannot use.
+        ArgumentError: Not contiguous, read-only, out of the array's range, wrong count or type, GPU memory that this rank cannot use.
     """
     if type(spec) is np.ndarray and nblocks is None:
         layout, flags, count = LAYOUTS.get(spec.dtype), spec.flags, spec.size
@@ -85,3 +99,82 @@ def resolve(
     readonly = not array.flags.writeable if isinstance(array, np.ndarray) else array.readonly
     nbytes = count * layout.dtype.itemsize
     return _new_tuple(Resolved, (address, count, layout.dtype, nbytes, readonly, array, sizes, starts, layout.datatype, gpu))
+
+
+def check_same_order(send: object, recv: object, rank: int, *, sent: int = 1, received: int = 1) -> None:
+    """Refuse a C-ordered and a Fortran-ordered array where memory order would permute elements in silence.
+
+    It would where the blocks of both have one shape. Blocks of C-ordered arrays lie along the first axis, of others along the last one.
+
+    Args:
+        send: Buffer, or the caller's spec.
+        recv: Buffer, or the caller's spec.
+        rank: Rank of this process, for texts.
+        sent: Number of blocks in ``send``.
+        received: Number of blocks in ``recv``.
+
+    Raises:
+        ArgumentError: The orders differ, and the shapes do not.
+    """
+    one, other = _order(send), _order(recv)
+    if one[1] and other[1] and not _shapes(one, sent).isdisjoint(_shapes(other, received)) and set(one[1]).isdisjoint(other[1]):
+        shapes, got = f"sendbuf of shape {one[0]} and recvbuf of shape {other[0]}", f"{_NAMES[one[1]]} and {_NAMES[other[1]]}"
+        raise ArgumentError(f"rank {rank}: {shapes} need one memory order, got {got}: copy one of them")
+
+
+def _order(spec: Any) -> _Order:
+    """Return an array's shape and memory order; both orders where fewer than two axes are longer than 1, none below two axes."""
+    buffer = buffer_of(spec)
+    if len(getattr(buffer, "shape", (0, 0))) < 2:
+        return (), ""
+    array = buffer if isinstance(buffer, np.ndarray) else find_gpu_array(buffer)
+    if array is None or len(array.shape) < 2:
+        return (), ""
+    if sum(length > 1 for length in array.shape) < 2:
+        return array.shape, "CF"
+    if isinstance(array, DeviceArray):
+        return array.shape, array.order or "C"  # what has gaps is packed in C order
+    return array.shape, "C" if array.flags.c_contiguous else "F"
+
+
+def _shapes(array: _Order, nblocks: int) -> set[tuple[int, ...]]:
+    """Return the shapes that a reader may think each of the equal blocks of an array has."""
+    shape, order = array
+    found = set[tuple[int, ...]]()
+    for axis in {"C": (0,), "F": (-1,)}.get(order, (0, -1)):
+        length, rest = shape[axis], shape[1:] if axis == 0 else shape[:-1]
+        found |= {rest} if length == nblocks else set()
+        if length % nblocks == 0:
+            found.add((length // nblocks, *rest) if axis == 0 else (*rest, length // nblocks))
+    return found
+
+
+def check_overlap(send: Resolved, recv: Resolved, rank: int) -> bool:
+    """Say whether two buffers are the same memory, to be treated as in place; False when they share none.
+
+    Derived datatypes may interleave, and count as sharing none: they are packed before anything is stored.
+
+    Raises:
+        ArgumentError: The buffers overlap in part.
+    """
+    gaps = send.has_gaps
+    if send.address == recv.address and send.nbytes == recv.nbytes and send[6:9] == recv[6:9] and not gaps:
+        return send.nbytes > 0
+    if send.datatype is not None or recv.datatype is not None:
+        return False
+    if send.counts is recv.counts is None and not gaps and not send.address - recv.nbytes < recv.address < send.address + send.nbytes:
+        return False
+    reach = [0, 0]  # end of the blocks of each side, so far up the addresses
+    for low, high, side in sorted((*_ranges(send, 0), *_ranges(recv, 1))):
+        if low < reach[1 - side]:
+            raise ArgumentError(f"rank {rank}: sendbuf and recvbuf must be the same memory or share none, got a partial overlap")
+        reach[side] = max(reach[side], high)
+    return False
+
+
+def _ranges(one: Resolved, side: int) -> list[tuple[int, int, int]]:
+    """Return the byte range of each non-empty block of plain elements; of an array with gaps all that it spans."""
+    if one.gpu is not None and one.has_gaps:
+        return [(*one.gpu.span, side)]
+    size = one.dtype.itemsize
+    return [(one.address + displ * size, one.address + (displ + count) * size, side) for count, displ in one.blocks if count]

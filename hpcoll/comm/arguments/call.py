@@ -1,11 +1,13 @@
-"""One collective call as the plan cache and the engine see it: addresses, counts, element type.
+"""A collective call as planner and engine see it: addresses, counts, element type, operator; and the parts that all methods have alike.
 
-What cannot be run where the caller's data lies (derived datatypes, half types, some in-place forms) goes through a copy, and
-`Call.finish` brings the result home.
+Calls that cannot run where the caller's data lies (derived datatypes, half types, some in-place forms) work on a copy, and `Call.finish`
+brings the result home.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import chain
+from numbers import Real
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,46 +15,55 @@ from mpi4py import MPI
 
 from hpcoll.base.dtypes import is_bfloat16, working_dtype
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError
-from hpcoll.base.ops import MAX, MIN, ReduceOp
+from hpcoll.base.ops import BAND, BOR, BXOR, LAND, LOR, LXOR, MAX, MIN, PROD, SUM, ReduceOp
+from hpcoll.base.text import parse_seconds
 from hpcoll.comm.arguments.buffer_specs import Element
 from hpcoll.comm.arguments.buffers import Resolved
-from hpcoll.comm.arguments.operators import to_native
 from hpcoll.schedules.placement import Nodes
 
 Blocks = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...], tuple[int, ...]]  # INPUT, OUTPUT (displ, count); sizes
 Form: TypeAlias = Literal["blocking", "in flight", "persistent"]  # in which a program calls a collective
+Time: TypeAlias = float | str | None  # seconds, or text such as "10s" or "5m"
+
+_PAIRS: tuple[tuple[MPI.Op, ReduceOp], ...] = (
+    (MPI.SUM, SUM), (MPI.PROD, PROD), (MPI.MIN, MIN), (MPI.MAX, MAX),
+    (MPI.LAND, LAND), (MPI.LOR, LOR), (MPI.LXOR, LXOR), (MPI.BAND, BAND), (MPI.BOR, BOR), (MPI.BXOR, BXOR),
+)  # fmt: skip
+BY_IDENTITY = {id(theirs): ours for theirs, ours in _PAIRS}  # MPI.Op is unhashable; its predefined objects never die
+_NATIVE = {ours.name: theirs for theirs, ours in _PAIRS}
 
 
 class Call(NamedTuple):
-    """One collective call.
+    """A collective call.
 
     Attributes:
         collective: Name.
-        send, recv: Addresses of INPUT and OUTPUT.
+        send: Address of INPUT.
+        recv: Address of OUTPUT.
         count: Elements of the vector, or of one block; the sum over blocks when they vary.
         dtype: Element type in which the engine works; uint8 for moved data.
         op: Operator, or None.
         root: Root, 0 where there is none.
-        in_place: Whether INPUT aliases OUTPUT.
+        in_place: INPUT aliases OUTPUT.
         blocks: Displacements and sizes of varying blocks, or None.
-        native: Whether the MPI library could serve the call.
+        native: The MPI library could serve the call.
         strict: hpcoll keeps a promise here that the MPI library does not give: float16 and bfloat16 are rounded once, NaN passes
             through MIN and MAX.
         copied: Bytes of INPUT that are copied before anything else, because results overwrite them; 0: none.
-        aliased: The caller's two buffers are one memory, which the MPI library wants to be told as ``MPI.IN_PLACE``.
-        finish: What remains to be done with the result, or None.
-        keep: Whatever owns memory that the addresses point to.
-        as_given: The addresses are those of the caller's own memory, and nothing remains to be done: a repeated call needs no description.
-        packed: They are those of packed copies of derived datatypes, and nothing else keeps it from being as given.
-        before: What is launched on the caller's stream before anything else, for arrays in GPU memory.
+        aliased: The caller's two buffers are one memory, which the MPI library is told by ``MPI.IN_PLACE``.
+        finish: Ends the call once its result is there, or None.
+        keep: Owners of the memory.
+        as_given: The addresses are of the caller's own memory, and there is nothing to finish: a repeated call needs no description.
+        packed: The addresses are of packed copies of derived datatypes, and nothing else keeps it from being as given.
+        before: Launches on the caller's stream that come first, for arrays in GPU memory.
         start: Called with the engine that is about to run the call, or None.
         exported: For arrays in GPU memory, whether peers may map INPUT and OUTPUT; None for arrays in host memory.
-        gpus: For those, number of each rank's GPU where all ranks map each other's GPU memory, else empty.
+        gpus: For arrays in GPU memory, number of each rank's GPU where all ranks map each other's memory, else empty.
         one_fold: Contributions must be combined in one reduction, because their type is a half type.
+        report: Tells a status which message came; None: there is nothing to tell.
         element: Element type as the caller gave it, for the check, the log and the ledger; the empty string in a barrier.
         mirrored: Arrays in GPU memory are served by way of host memory.
         purpose: A `hpcoll.comm.plans.signature.Purpose`.
-        report: Tells a status what came, where that is a message; None: there is nothing to tell.
     """
 
     collective: str
@@ -89,7 +100,7 @@ class Call(NamedTuple):
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """All numbers on which a program of its kind depends: the count, or displacements and sizes of varying blocks."""
+        """Numbers on which a program of its kind depends: the count, or displacements and sizes of varying blocks."""
         if self.blocks is None:
             return (self.count,)
         inputs, outputs, sizes = self.blocks
@@ -97,7 +108,7 @@ class Call(NamedTuple):
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What plans are kept by: all that decides how the call runs, wherever its data lies and how many elements it has."""
+        """The key of its plan: all that decides how the call runs, wherever its data lies and how many elements it has."""
         op = self.op and (self.op.name, self.op.function, self.op.commutative)
         blocks = None if self.blocks is None else tuple(map(len, self.blocks))
         exact = None if self.exported is None else (self.exported, self.counts)  # programs for GPU memory are for one size
@@ -106,15 +117,12 @@ class Call(NamedTuple):
 
 
 class Reduction(NamedTuple):
-    """The checked arguments of a call that combines contributions, of which `call` makes a `Call`.
+    """The checked arguments of a reduction, of which `call` makes a `Call`; attributes as there.
 
     Attributes:
-        collective, op, root: As in `Call`.
-        count: Elements of the vector, or of one block; the sum over blocks when they vary.
-        send, recv: Buffers, ``recv`` None where this rank receives nothing.
-        in_place: The two are one memory.
-        nranks: Of the communicator.
-        blocks: As in `Call`.
+        recv: Buffer; None where this rank receives nothing.
+        in_place: The two buffers are one memory.
+        nranks: Ranks of the communicator.
         one_fold: As in `hpcoll.comm.arguments.methods.Caller`.
     """
 
@@ -141,16 +149,17 @@ class Reduction(NamedTuple):
 
     @property
     def divisor(self) -> int:
-        """By what the sum is divided."""
+        """The number by which the sum is divided."""
         return self.nranks if self.op.average else 1
 
     def call(self, send: int, recv: int, *, in_place: bool, dtype: np.dtype | None = None, **more: Any) -> Call:
-        """The call, with results at an address that the caller knows.
+        """Return the call.
 
         Args:
-            send, recv: Addresses of INPUT and OUTPUT.
-            in_place: Whether they alias.
-            dtype: In which the engine works; None: that of the arrays, or float32 for half types.
+            send: Address of INPUT.
+            recv: Address of OUTPUT.
+            in_place: INPUT and OUTPUT alias.
+            dtype: Element type in which the engine works; None: that of the arrays, or float32 for half types.
             more: Other fields; ``keep`` is in addition to the owners of the buffers.
         """
         op, own, work = self.op, self.dtype, working_dtype(self.dtype)
@@ -164,11 +173,7 @@ class Reduction(NamedTuple):
 
 
 def check_root(root: Any, nranks: int, rank: int) -> int:
-    """``root`` as an int.
-
-    Raises:
-        ArgumentError: not an integer in ``[0, nranks)``.
-    """
+    """Return ``root`` as an int; raise ArgumentError where it is no integer in ``[0, nranks)``."""
     try:
         index = int(root.__index__())
     except AttributeError:
@@ -179,11 +184,7 @@ def check_root(root: Any, nranks: int, rank: int) -> int:
 
 
 def factor_of(op: ReduceOp, dtype: np.dtype) -> Any:
-    """The factor of a premultiplied sum, as a number of the type in which it is applied.
-
-    Raises:
-        ArgumentError: the type cannot hold it.
-    """
+    """Return the factor of a premultiplied sum in the type in which it is applied; raise ArgumentError where that cannot hold it."""
     try:
         return dtype.type(op.premultiplier)
     except TypeError:
@@ -191,12 +192,12 @@ def factor_of(op: ReduceOp, dtype: np.dtype) -> Any:
 
 
 def is_in_place(spec: Any) -> bool:
-    """Whether an argument is ``MPI.IN_PLACE``."""
+    """Say whether an argument is ``MPI.IN_PLACE``."""
     return spec is MPI.IN_PLACE or (type(spec) is type(MPI.IN_PLACE) and spec == MPI.IN_PLACE)
 
 
 def view(one: Resolved) -> np.ndarray:
-    """The plain elements of a resolved buffer, as a one-dimensional array over its memory."""
+    """Return the plain elements of a buffer as a one-dimensional array over its memory."""
     memory = MPI.buffer.fromaddress(one.address, one.nbytes, one.readonly)
     return np.frombuffer(memory, np.uint8).view(one.dtype)  # type: ignore[call-overload]
 
@@ -210,3 +211,50 @@ def written(call: str, form: Form) -> str:
     if form == "in flight":
         return f"I{call[0].lower()}{call[1:]}"
     return call.replace("(", "_init(", 1) if form == "persistent" else call
+
+
+def to_ours(op: Any, rank: int) -> ReduceOp | None:
+    """Return the `ReduceOp` that an operator argument names; None for one that only the MPI library has (MINLOC, user-made ``MPI.Op``).
+
+    Raises:
+        ArgumentTypeError: Neither an ``MPI.Op`` nor a `ReduceOp`.
+    """
+    found = BY_IDENTITY.get(id(op), op)
+    if isinstance(found, ReduceOp):
+        return found
+    if not isinstance(op, MPI.Op):
+        raise ArgumentTypeError(f"rank {rank}: op must be an MPI.Op or an hpcoll operator, got {op!r}")
+    return next((ours for theirs, ours in _PAIRS if theirs == op), None)
+
+
+def to_native(op: ReduceOp) -> MPI.Op | None:
+    """Return the MPI library's operator; None where it has none (average, premultiplied sum, a Python function)."""
+    return None if op.function is not None else _NATIVE.get(op.name)
+
+
+def limit_of(timeout: object, rank: int) -> float:
+    """Return the seconds that a call may take.
+
+    Args:
+        timeout: The keyword ``timeout=`` of a collective, > 0; text as in ``HPCOLL_TIMEOUT``.
+        rank: Rank of the caller, for the text of the error.
+
+    Raises:
+        ArgumentError: Not a time, or 0.
+
+    >>> limit_of("5m", 0), limit_of(0.25, 0)
+    (300.0, 0.25)
+    """
+    try:
+        return _seconds(timeout)
+    except (ArgumentError, TypeError):  # not even hashable
+        expected = "a number of seconds above 0, or text such as '500ms', '10s' or '5m'"
+        raise ArgumentError(f"rank {rank}: timeout must be {expected}, got {timeout!r}") from None
+
+
+@lru_cache(typed=True)
+def _seconds(timeout: object) -> float:
+    seconds = parse_seconds(str(timeout)) if isinstance(timeout, str | Real) else 0.0
+    if seconds <= 0:
+        raise ArgumentError("no time")
+    return seconds

@@ -1,4 +1,4 @@
-"""What a call's arguments are made of, so that compiled code recognises calls like it (`hpcoll.runtime.engine.call_cache`)."""
+"""Patterns of a call's arguments, by which compiled code recognises calls like it (`hpcoll.runtime.engine.call_cache`)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,12 +18,14 @@ Sides = tuple[BufferPattern, BufferPattern]
 
 
 def sides(row: Method, arguments: Sequence[Any], buffers: Sequence[Any], rank: int, nranks: int) -> Sides | None:
-    """How the buffers of a call that has passed all checks are recognised; None where compiled code cannot read them.
+    """Return the patterns of the buffers of a call that has passed all checks; None where compiled code cannot read them.
 
     Args:
-        row, arguments: Of the call.
-        buffers: What `hpcoll.runtime.engine.compiled.call_lookup.run_cached` gets: what is sent, or ``MPI.IN_PLACE``, and what is received.
-        rank, nranks: Of the communicator.
+        row: Row of the method.
+        arguments: Arguments of the call.
+        buffers: Send buffer, or ``MPI.IN_PLACE``, and receive buffer, as `hpcoll.runtime.engine.compiled.call_lookup.run_cached` gets them.
+        rank: Rank of this process.
+        nranks: Ranks of the communicator.
     """
     kinds = [row.holds[1] if len(arguments) > 1 and one is arguments[1] is not arguments[0] else row.holds[0] for one in buffers]
     if row.at_root and row.name.endswith("v") and rank != row.find("root", arguments):
@@ -34,7 +36,7 @@ def sides(row: Method, arguments: Sequence[Any], buffers: Sequence[Any], rank: i
 
 
 def whose_sizes(row: Method, call: Call) -> int:
-    """Which side of a call with blocks of their own sizes says the sizes of all."""
+    """Return the side of a call with varying blocks that says the sizes of all, as in `hpcoll.runtime.program.call_fields`."""
     assert call.blocks is not None
     if call.op is not None:
         return FILLED
@@ -63,7 +65,7 @@ def _side(spec: Any, kind: int, nranks: int, *, writable: bool) -> BufferPattern
 
 
 def opaque_sides(buffers: Sequence[Any]) -> Sides | None:
-    """As `sides` for a call that only the MPI library understands: only its types count."""
+    """Return the patterns of a call that only the MPI library understands: only its types count."""
     found: list[BufferPattern] = []
     for i, spec in enumerate(buffers):
         buffer, datatype = (spec[0], spec[-1]) if type(spec) in (list, tuple) and 2 <= len(spec) <= 4 else (spec, None)
@@ -74,7 +76,7 @@ def opaque_sides(buffers: Sequence[Any]) -> Sides | None:
 
 
 def _readable(spec: Any, buffer: Any, datatype: object, *, writable: bool) -> np.ndarray | None:
-    """The memory that compiled code would find, or None: a view that is the whole spec has a format, which it does not look at."""
+    """Return the memory that compiled code would find, or None. It does not look at the format of a view that is the whole spec."""
     known = type(buffer) is np.ndarray or (type(buffer) in HOLDERS and (type(buffer) is not memoryview or datatype is not None))
     if not known or (buffer is not spec and type(spec) not in (list, tuple)):
         return None
@@ -87,7 +89,7 @@ def _readable(spec: Any, buffer: Any, datatype: object, *, writable: bool) -> np
 
 
 def _form(spec: Any, datatype: object) -> tuple[int, int, object]:
-    """How many items a spec has, which one is the datatype, and that."""
+    """Return the number of a spec's items, the position of the datatype, and the datatype."""
     if type(spec) not in (list, tuple):
         return 0, -1, None
     last = len(spec) - 1

@@ -1,32 +1,33 @@
 """Arguments of the collectives that move data, checked and described as plain bytes.
 
-Ranks of one call may describe the same elements differently (a root gathers into columns what others send as rows), so
-nothing here depends on how they lie: derived datatypes are packed on the rank that has them.
+Ranks of one call may describe the same elements differently: a root gathers into columns what others send as rows. So nothing here depends
+on how they lie, and each rank packs its derived datatypes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
+from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.arguments import gpu_staging
 from hpcoll.comm.arguments.buffer_specs import Element
-from hpcoll.comm.arguments.buffers import Resolved, resolve
+from hpcoll.comm.arguments.buffers import Resolved, check_overlap, check_same_order, resolve
 from hpcoll.comm.arguments.call import Call, is_in_place
-from hpcoll.comm.arguments.derived_types import pack, unpack
-from hpcoll.comm.arguments.overlap import check_overlap, check_same_order
-from hpcoll.runtime.gpu.device import gpu_of
 
 _BYTE = np.dtype(np.uint8)
+_PIECE_NBYTES = 1 << 30  # one MPI_Pack; Open MPI 5 counts its bytes in 32 bits
 _Places = tuple[tuple[int, int], ...]  # (displ, nbytes) of blocks
 
 
 class _Bytes(NamedTuple):
-    """A buffer as plain bytes, the caller's own, copied or packed ones; ``finish`` unpacks what was received, ``before`` fills GPU memory.
+    """A buffer as plain bytes: the caller's own, copied or packed ones.
 
-    ``element`` is as in `Call`.
+    Attributes:
+        element: Element type, as in `Call`.
+        finish: Unpacks what was received.
+        before: Launches that fill GPU memory.
     """
 
     address: int
@@ -37,15 +38,146 @@ class _Bytes(NamedTuple):
     finish: Callable[[], None] | None = None
     copied: bool = False
     packed: bool = False
-    before: tuple[gpu_staging.Launch, ...] = ()
+    before: tuple[Callable[[int], None], ...] = ()
 
 
 _NOTHING = _Bytes(0, 0, (), None, "")
 
 
+def bcast(buf: Any, root: int, rank: int, nranks: int) -> Call | None:
+    """Describe a Bcast; None when only the MPI library understands the buffer.
+
+    Raises:
+        ArgumentError: Bad buffer; likewise for all functions of this module.
+    """
+    one = resolve(buf, name="buf", rank=rank, writable=rank != root)
+    if one is None:
+        return None
+    data = _plain(one, sends=rank == root, receives=rank != root)
+    return _call("bcast", data, data, data.nbytes, root, in_place=True)
+
+
+def gather(collective: str, sendbuf: Any, recvbuf: Any, root: int, rank: int, nranks: int, *, varies: bool) -> Call | None:
+    """Describe an allgather or a gather, whose recvbuf counts at the root alone.
+
+    Args:
+        collective: "allgather" or "gather".
+        sendbuf: The caller's.
+        recvbuf: The caller's.
+        root: Root of a gather.
+        rank: Rank of this process.
+        nranks: Ranks of the communicator.
+        varies: Blocks have sizes of their own. Who receives knows all sizes, the others their own.
+    """
+    receives, in_place = collective == "allgather" or rank == root, is_in_place(sendbuf)
+    _check_in_place(in_place, receives, rank, "sendbuf")
+    recv = _all_blocks(recvbuf, "recvbuf", rank, nranks, varies=varies) if receives else None
+    send = None if in_place else resolve(sendbuf, name="sendbuf", rank=rank)
+    if (receives and recv is None) or (send is None and not in_place):
+        return None
+    if send is not None and recv is not None and not varies:
+        check_same_order(sendbuf, recvbuf, rank, received=nranks)
+    target = _plain(recv, sends=in_place, receives=True) if recv is not None else _NOTHING
+    own, in_place = _own_block(send, recv, target.places, "recvbuf", rank, nranks)
+    source = target if in_place or send is None else _plain(send, sends=True)
+    if not varies:
+        return _call(collective, source, target, own, root, in_place=in_place, aliased=in_place)
+    sizes = tuple(nbytes for _, nbytes in target.places)
+    blocks = ((0, own),), target.places, sizes
+    return _call(collective, source, target, sum(sizes) or own, root, in_place=in_place, aliased=in_place, blocks=blocks)
+
+
+def scatter(sendbuf: Any, recvbuf: Any, root: int, rank: int, nranks: int, *, varies: bool) -> Call | None:
+    """Describe a scatter, whose sendbuf counts at the root alone; arguments as `gather`."""
+    sends, in_place = rank == root, is_in_place(recvbuf)
+    _check_in_place(in_place, sends, rank, "recvbuf")
+    send = _all_blocks(sendbuf, "sendbuf", rank, nranks, varies=varies) if sends else None
+    recv = None if in_place else resolve(recvbuf, name="recvbuf", rank=rank, writable=True)
+    if (sends and send is None) or (recv is None and not in_place):
+        return None
+    if send is not None and recv is not None and not varies:
+        check_same_order(sendbuf, recvbuf, rank, sent=nranks)
+    source = _plain(send, sends=True) if send is not None else _NOTHING
+    own, in_place = _own_block(recv, send, source.places, "sendbuf", rank, nranks)
+    target = _NOTHING if recv is None else _plain(recv, receives=True)
+    if not varies:
+        return _call("scatter", source, target, own, root, in_place=in_place, aliased=in_place)
+    sizes = tuple(nbytes for _, nbytes in source.places)
+    blocks = source.places, ((0, own),), sizes
+    return _call("scatter", source, target, sum(sizes) or own, root, in_place=in_place, aliased=in_place, blocks=blocks)
+
+
+def alltoall(sendbuf: Any, recvbuf: Any, rank: int, nranks: int, *, varies: bool) -> Call | None:
+    """Describe an alltoall; in place it sends a copy. Where blocks vary, every rank knows the sizes of its own alone."""
+    recv = _all_blocks(recvbuf, "recvbuf", rank, nranks, varies=varies)
+    send = recv if is_in_place(sendbuf) else _all_blocks(sendbuf, "sendbuf", rank, nranks, varies=varies)
+    if recv is None or send is None:
+        return None
+    if not varies:
+        if send.nbytes != recv.nbytes or recv.nbytes % nranks:
+            raise ArgumentError(f"rank {rank}: recvbuf needs {send.nbytes} bytes in {nranks} equal blocks, got {recv.nbytes}")
+        check_same_order(sendbuf, recvbuf, rank)
+    aliased = send is recv or check_overlap(send, recv, rank)
+    copied = send.nbytes if aliased and send.datatype is None and not varies else 0
+    source = _copied(send) if aliased and not copied else _plain(send, sends=True)
+    target = _plain(recv, receives=True)
+    if not varies:
+        return _call("alltoall", source, target, recv.nbytes // nranks, 0, aliased=aliased, copied=copied)
+    (_, sent), (_, received) = source.places[rank], target.places[rank]
+    if sent != received:
+        raise ArgumentError(f"rank {rank}: block {rank} of recvbuf needs the {sent} bytes that sendbuf has for this rank, got {received}")
+    return _call("alltoall", source, target, source.nbytes, 0, aliased=aliased, blocks=(source.places, target.places, ()))
+
+
+def _all_blocks(spec: Any, name: str, rank: int, nranks: int, *, varies: bool) -> Resolved | None:
+    """Resolve a buffer with a block for each rank."""
+    nblocks, nparts = (nranks, 1) if varies else (None, nranks)
+    return resolve(spec, name=name, rank=rank, nblocks=nblocks, nparts=nparts, writable=name == "recvbuf")
+
+
+def _own_block(one: Resolved | None, many: Resolved | None, places: _Places, name: str, rank: int, nranks: int) -> tuple[int, bool]:
+    """Return the bytes of this rank's block, and whether it lies in its place among all; refuse any other overlap.
+
+    Args:
+        one: The block; None where it is in place.
+        many: The buffer called ``name``, with all blocks; None where this rank has none.
+        places: Places of blocks that have sizes of their own, else empty.
+        name: For error texts.
+        rank: Rank of this process.
+        nranks: Ranks of the communicator.
+    """
+    if many is None:
+        assert one is not None
+        return one.nbytes, False
+    first, size = places[rank] if places else (rank * (many.nbytes // nranks), many.nbytes // nranks)
+    own = size if one is None else one.nbytes
+    if places and size != own:
+        raise ArgumentError(f"rank {rank}: block {rank} of {name} needs {own} bytes, got {size}")
+    if not places and many.nbytes != own * nranks:
+        raise ArgumentError(f"rank {rank}: {name} needs {nranks} blocks of {own} bytes, got {many.nbytes} bytes")
+    if one is None or one.datatype is not None or many.datatype is not None:
+        return own, one is None
+    return own, own > 0 and (one.address == many.address + first or check_overlap(one, many, rank))
+
+
+def _check_in_place(in_place: bool, significant: bool, rank: int, name: str) -> None:
+    if in_place and not significant:
+        raise ArgumentError(f"rank {rank}: only the root may pass MPI.IN_PLACE as {name}")
+
+
+def _call(collective: str, source: _Bytes, target: _Bytes, count: int, root: int, **more: Any) -> Call:
+    copied, packed = source.copied or target.copied, source.packed or target.packed
+    more |= {"element": target.element if source is _NOTHING else source.element, "before": source.before, "finish": target.finish}
+    more |= {"keep": (source.keep, target.keep), "as_given": not copied and not packed, "packed": packed and not copied}
+    return Call(collective, source.address, target.address, count, _BYTE, root=root, **more)
+
+
 def _plain(one: Resolved, *, sends: bool = False, receives: bool = False) -> _Bytes:
-    if one.gpu is not None and not one.gpu.order:
-        filled = gpu_staging.pack(gpu_of(one.gpu.ordinal), one.gpu)
+    """Return a buffer as plain bytes, packed where they do not lie so."""
+    if one.gpu is not None and one.has_gaps:
+        from hpcoll.comm.arguments import gpu_staging
+
+        filled = gpu_staging.pack(gpu_staging.gpu_of(one.gpu.ordinal), one.gpu)
         keep = (filled.memory, one.owner)
         return _Bytes(filled.memory.address, one.nbytes, _packed_places(one), keep, one.element, copied=True, before=(filled.fill,))
     if one.datatype is None:
@@ -57,179 +189,46 @@ def _plain(one: Resolved, *, sends: bool = False, receives: bool = False) -> _By
     return _Bytes(packed.ctypes.data, one.nbytes, _packed_places(one), (packed, one.owner), one.element, finish, packed=True)
 
 
-def _packed_places(one: Resolved) -> _Places:
-    sizes = [count * one.dtype.itemsize for count in one.counts or ()]
-    return tuple(zip(accumulate(sizes[:-1], initial=0), sizes, strict=True)) if sizes else ()
-
-
-def bcast(buf: Any, root: int, rank: int, nranks: int) -> Call | None:
-    """Bcast; None when only the MPI library understands the buffer.
-
-    Raises:
-        ArgumentError: bad buffer; likewise for all functions of this module.
-    """
-    one = resolve(buf, name="buf", rank=rank, writable=rank != root)
-    if one is None:
-        return None
-    data = _plain(one, sends=rank == root, receives=rank != root)
-    return _call("bcast", data, data, data.nbytes, root, in_place=True)
-
-
-def allgather(sendbuf: Any, recvbuf: Any, rank: int, nranks: int) -> Call | None:
-    """Allgather."""
-    return _gathered("allgather", sendbuf, recvbuf, 0, rank, nranks, receives=True)
-
-
-def gather(sendbuf: Any, recvbuf: Any, root: int, rank: int, nranks: int) -> Call | None:
-    """Gather; only the root's recvbuf counts."""
-    return _gathered("gather", sendbuf, recvbuf, root, rank, nranks, receives=rank == root)
-
-
-def _gathered(collective: str, sendbuf: Any, recvbuf: Any, root: int, rank: int, nranks: int, *, receives: bool) -> Call | None:
-    in_place = is_in_place(sendbuf)
-    _check_in_place(in_place, receives, rank, "sendbuf")
-    recv = resolve(recvbuf, name="recvbuf", rank=rank, nparts=nranks, writable=True) if receives else None
-    send = None if in_place else resolve(sendbuf, name="sendbuf", rank=rank)
-    if (receives and recv is None) or (send is None and not in_place):
-        return None
-    block = send.nbytes if send is not None else recv.nbytes // nranks  # type: ignore[union-attr]
-    if recv is not None and recv.nbytes != block * nranks:
-        raise ArgumentError(f"rank {rank}: recvbuf needs {nranks} blocks of {block} bytes, got {recv.nbytes} bytes")
-    if send is not None and recv is not None:
-        check_same_order(sendbuf, recvbuf, rank, received=nranks)
-    if send is not None and recv is not None and recv.datatype is None and send.datatype is None:
-        in_place = _is_own_block(send, recv, recv.address + rank * block, rank)
-    target = _plain(recv, sends=in_place, receives=True) if recv is not None else _NOTHING
-    source = target if in_place or send is None else _plain(send, sends=True)
-    return _call(collective, source, target, block, root, in_place=in_place, aliased=in_place)
-
-
-def scatter(sendbuf: Any, recvbuf: Any, root: int, rank: int, nranks: int) -> Call | None:
-    """Scatter; only the root's sendbuf counts."""
-    sends = rank == root
-    in_place = is_in_place(recvbuf)
-    _check_in_place(in_place, sends, rank, "recvbuf")
-    send = resolve(sendbuf, name="sendbuf", rank=rank, nparts=nranks) if sends else None
-    recv = None if in_place else resolve(recvbuf, name="recvbuf", rank=rank, writable=True)
-    if (sends and send is None) or (recv is None and not in_place):
-        return None
-    block = recv.nbytes if recv is not None else send.nbytes // nranks  # type: ignore[union-attr]
-    if send is not None and send.nbytes != block * nranks:
-        raise ArgumentError(f"rank {rank}: sendbuf needs {nranks} blocks of {block} bytes, got {send.nbytes} bytes")
-    if send is not None and recv is not None:
-        check_same_order(sendbuf, recvbuf, rank, sent=nranks)
-    if send is not None and recv is not None and recv.datatype is None and send.datatype is None:
-        in_place = _is_own_block(recv, send, send.address + rank * block, rank)
-    source = _plain(send, sends=True) if send is not None else _NOTHING
-    target = _NOTHING if recv is None else _plain(recv, receives=True)
-    return _call("scatter", source, target, block, root, in_place=in_place, aliased=in_place)
-
-
-def alltoall(sendbuf: Any, recvbuf: Any, rank: int, nranks: int) -> Call | None:
-    """Alltoall; in place by a copy of what is sent."""
-    recv = resolve(recvbuf, name="recvbuf", rank=rank, nparts=nranks, writable=True)
-    send = recv if is_in_place(sendbuf) else resolve(sendbuf, name="sendbuf", rank=rank, nparts=nranks)
-    if recv is None or send is None:
-        return None
-    if send.nbytes != recv.nbytes or recv.nbytes % nranks:
-        raise ArgumentError(f"rank {rank}: recvbuf needs {send.nbytes} bytes in {nranks} equal blocks, got {recv.nbytes}")
-    check_same_order(sendbuf, recvbuf, rank)
-    aliased = send is recv or check_overlap(send, recv, rank)
-    copied = send.nbytes if aliased and send.datatype is None else 0
-    source = _copied(send) if aliased and not copied else _plain(send, sends=True)
-    return _call("alltoall", source, _plain(recv, receives=True), recv.nbytes // nranks, 0, aliased=aliased, copied=copied)
-
-
-def allgatherv(sendbuf: Any, recvbuf: Any, rank: int, nranks: int) -> Call | None:
-    """Allgatherv: every rank knows all counts."""
-    return _gathered_blocks("allgather", sendbuf, recvbuf, 0, rank, nranks, receives=True)
-
-
-def gatherv(sendbuf: Any, recvbuf: Any, root: int, rank: int, nranks: int) -> Call | None:
-    """Gatherv: the root knows all counts, the others their own."""
-    return _gathered_blocks("gather", sendbuf, recvbuf, root, rank, nranks, receives=rank == root)
-
-
-def _gathered_blocks(collective: str, sendbuf: Any, recvbuf: Any, root: int, rank: int, nranks: int, *, receives: bool) -> Call | None:
-    in_place = is_in_place(sendbuf)
-    _check_in_place(in_place, receives, rank, "sendbuf")
-    recv = resolve(recvbuf, name="recvbuf", rank=rank, nblocks=nranks, writable=True) if receives else None
-    send = None if in_place else resolve(sendbuf, name="sendbuf", rank=rank)
-    if (receives and recv is None) or (send is None and not in_place):
-        return None
-    target = _plain(recv, sends=in_place, receives=True) if recv is not None else _NOTHING
-    own = send.nbytes if send is not None else target.places[rank][1]
-    if recv is not None and target.places[rank][1] != own:
-        raise ArgumentError(f"rank {rank}: block {rank} of recvbuf needs {own} bytes, got {target.places[rank][1]}")
-    source = target if send is None else _plain(send, sends=True)
-    if send is not None and recv is not None and recv.datatype is None and send.datatype is None:
-        in_place = _is_own_block(send, recv, recv.address + target.places[rank][0], rank)
-    sizes = tuple(nbytes for _, nbytes in target.places)
-    return _call(
-        collective, source, target, sum(sizes) or own, root, in_place=in_place, aliased=in_place, blocks=(((0, own),), target.places, sizes)
-    )
-
-
-def scatterv(sendbuf: Any, recvbuf: Any, root: int, rank: int, nranks: int) -> Call | None:
-    """Scatterv: the root knows all counts, the others their own."""
-    sends, in_place = rank == root, is_in_place(recvbuf)
-    _check_in_place(in_place, sends, rank, "recvbuf")
-    send = resolve(sendbuf, name="sendbuf", rank=rank, nblocks=nranks) if sends else None
-    recv = None if in_place else resolve(recvbuf, name="recvbuf", rank=rank, writable=True)
-    if (sends and send is None) or (recv is None and not in_place):
-        return None
-    source = _plain(send, sends=True) if send is not None else _NOTHING
-    own = recv.nbytes if recv is not None else source.places[rank][1]
-    if send is not None and source.places[rank][1] != own:
-        raise ArgumentError(f"rank {rank}: recvbuf needs {source.places[rank][1]} bytes, got {own}")
-    if send is not None and recv is not None and recv.datatype is None and send.datatype is None:
-        in_place = _is_own_block(recv, send, send.address + source.places[rank][0], rank)
-    target = _NOTHING if recv is None else _plain(recv, receives=True)
-    sizes = tuple(nbytes for _, nbytes in source.places)
-    return _call(
-        "scatter", source, target, sum(sizes) or own, root, in_place=in_place, aliased=in_place, blocks=(source.places, ((0, own),), sizes)
-    )
-
-
-def alltoallv(sendbuf: Any, recvbuf: Any, rank: int, nranks: int) -> Call | None:
-    """Alltoallv: every rank knows what it sends and receives; in place by a copy of what is sent."""
-    recv = resolve(recvbuf, name="recvbuf", rank=rank, nblocks=nranks, writable=True)
-    send = recv if is_in_place(sendbuf) else resolve(sendbuf, name="sendbuf", rank=rank, nblocks=nranks)
-    if recv is None or send is None:
-        return None
-    aliased = send is recv or check_overlap(send, recv, rank)
-    source = _copied(send) if aliased else _plain(send, sends=True)
-    target = _plain(recv, receives=True)
-    if source.places[rank][1] != target.places[rank][1]:
-        sent, received = source.places[rank][1], target.places[rank][1]
-        raise ArgumentError(f"rank {rank}: block {rank} of recvbuf needs the {sent} bytes that sendbuf has for this rank, got {received}")
-    return _call("alltoall", source, target, source.nbytes, 0, aliased=aliased, blocks=(source.places, target.places, ()))
-
-
-def _call(collective: str, source: _Bytes, target: _Bytes, count: int, root: int, **more: Any) -> Call:
-    keep = (source.keep, target.keep)
-    copied, packed = source.copied or target.copied, source.packed or target.packed
-    element = target.element if source is _NOTHING else source.element
-    more |= {"element": element, "before": source.before, "finish": target.finish, "keep": keep}
-    more |= {"as_given": not copied and not packed, "packed": packed and not copied}
-    return Call(collective, source.address, target.address, count, _BYTE, root=root, **more)
-
-
 def _copied(send: Resolved) -> _Bytes:
-    """What an in-place alltoall sends: a copy, block after block; on a GPU, of all that the blocks span."""
+    """Return a copy of a buffer, block after block; on a GPU, of all that the blocks span."""
     if send.gpu is not None:
+        from hpcoll.comm.arguments import gpu_staging
+
         places, (first, end) = _plain(send).places, send.gpu.span
-        copied = gpu_staging.copy(gpu_of(send.gpu.ordinal), first, end - first)
+        copied = gpu_staging.copy(gpu_staging.gpu_of(send.gpu.ordinal), first, end - first)
         return _Bytes(copied.memory.address, send.nbytes, places, copied.memory, send.element, copied=True, before=(copied.fill,))
     packed = pack(send)
     return _Bytes(packed.ctypes.data, send.nbytes, _packed_places(send), packed, send.element, copied=True)
 
 
-def _check_in_place(in_place: bool, significant: bool, rank: int, name: str) -> None:
-    if in_place and not significant:
-        raise ArgumentError(f"rank {rank}: only the root may pass MPI.IN_PLACE as {name}")
+def _packed_places(one: Resolved) -> _Places:
+    sizes = [count * one.dtype.itemsize for count in one.counts or ()]
+    return tuple(zip(accumulate(sizes[:-1], initial=0), sizes, strict=True)) if sizes else ()
 
 
-def _is_own_block(one: Resolved, many: Resolved, own_address: int, rank: int) -> bool:
-    """Whether a single block lies where it belongs among all of them; refuses any other overlap."""
-    return one.nbytes > 0 and (one.address == own_address or check_overlap(one, many, rank))
+def pack(one: Resolved) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return a copy of the bytes that travel, block after block, of shape (nbytes,): plain bytes whatever the datatype."""
+    packed = np.empty(one.nbytes, np.uint8)
+    for datatype, memory, piece in _pieces(one):
+        datatype.Pack(memory, packed[piece], 0, MPI.COMM_SELF)
+    return packed
+
+
+def unpack(packed: np.ndarray[Any, np.dtype[np.uint8]], one: Resolved) -> None:
+    """Store packed bytes, of shape (nbytes,), in the buffer."""
+    for datatype, memory, piece in _pieces(one):
+        datatype.Unpack(packed[piece], 0, memory, MPI.COMM_SELF)
+
+
+def _pieces(one: Resolved) -> Iterator[tuple[MPI.Datatype, MPI.buffer, slice]]:
+    """Yield datatype and memory of each call to MPI, and the packed bytes that belong to it."""
+    datatype, size = one.datatype or MPI.BYTE, one.dtype.itemsize
+    extent = size if one.datatype is None else datatype.extent
+    step, packed = max(1, _PIECE_NBYTES // max(extent, size)), 0
+    for count, displ in one.blocks:
+        for first in range(displ, displ + count, step):
+            length = min(step, displ + count - first)
+            # MPI.Datatype.Pack counts items by dividing: name whole extents, even where the last one's gap leaves the array.
+            memory = MPI.buffer.fromaddress(one.address + first * extent, length * extent)
+            yield datatype, memory, slice(packed, packed + length * size)
+            packed += length * size

@@ -1,7 +1,6 @@
-"""What a call on GPU arrays does before and after its collective, as launches on a stream.
+"""Launches on a stream before and after a collective of GPU arrays: conversions, factors, packing, copies of overwritten input.
 
-The same as `calls.reductions` and `calls.data_movement` do with NumPy: other element types, factors, packing, copies of what results would
-overwrite.
+`hpcoll.comm.arguments.reductions` and `hpcoll.comm.arguments.data_movement` do the same for host arrays with NumPy.
 """
 
 import struct
@@ -13,7 +12,7 @@ import numpy as np
 from hpcoll.base.dtypes import working_dtype
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.call import Call, Reduction, factor_of
-from hpcoll.comm.arguments.memory import UNREADABLE, host_array
+from hpcoll.comm.arguments.memory import UNREADABLE, buffer_of, host_array, with_buffer
 from hpcoll.kernels import MAX_AXES, WIDE_NBYTES
 from hpcoll.runtime.gpu.arrays import DeviceArray, device_array
 from hpcoll.runtime.gpu.device import Gpu, Temporary, gpu_of, kernels
@@ -22,14 +21,14 @@ Launch = Callable[[int], None]  # of a stream
 
 
 class StagedBytes(NamedTuple):
-    """GPU memory made for a call, and what fills it."""
+    """GPU memory made for a call, and the launch that fills it."""
 
     memory: Temporary
     fill: Launch
 
 
 def reduction(given: Reduction) -> Call:
-    """The call on GPU arrays, with what `hpcoll.comm.arguments.reductions` adds for host arrays.
+    """Return a reduction of GPU arrays, with the work before and after it.
 
     Kernels fold half types in float32 and round once, so that with ``one_fold`` arrays may travel as they are, unless a factor is applied.
     """
@@ -71,7 +70,7 @@ def reduction(given: Reduction) -> Call:
 
 
 def settled(call: Call, gpu: Gpu) -> Call:
-    """A call whose results overwrite its input, on a copy of the input."""
+    """Return a call that works on a copy of its input where results overwrite that."""
     if not call.copied:
         return call
     copied = copy(gpu, call.send, call.copied)
@@ -79,7 +78,7 @@ def settled(call: Call, gpu: Gpu) -> Call:
 
 
 def finisher(gpu: Gpu, after: Sequence[Launch], first: Callable[[], None] | None = None) -> Callable[[], None] | None:
-    """What launches and waits, after something else; None where there is nothing to launch."""
+    """Return a function that calls ``first``, launches and waits; ``first`` itself where there is nothing to launch."""
     if not after:
         return first
 
@@ -94,10 +93,8 @@ def finisher(gpu: Gpu, after: Sequence[Launch], first: Callable[[], None] | None
     return finish
 
 
-def scale(
-    gpu: Gpu, dst: int, dst_type: np.dtype, src: int, src_type: np.dtype, count: int, value: complex, *, divides: bool
-) -> Launch:
-    """Multiply or divide by a number, and convert."""
+def scale(gpu: Gpu, dst: int, dst_type: np.dtype, src: int, src_type: np.dtype, count: int, value: complex, *, divides: bool) -> Launch:
+    """Return the launch that multiplies or divides by a number, and converts."""
     made = kernels()
     function = gpu.function(made.scale(src_type, dst_type, gpu.cc))
     real, imag = (struct.unpack("<q", struct.pack("<d", part))[0] for part in (complex(value).real, complex(value).imag))
@@ -106,13 +103,13 @@ def scale(
 
 
 def copy(gpu: Gpu, src: int, nbytes: int) -> StagedBytes:
-    """A copy of memory."""
+    """Return a copy of memory."""
     memory = gpu.temporary(nbytes)
     return StagedBytes(memory, lambda stream: gpu.driver.copy(memory.address, src, nbytes, stream))
 
 
 def pack(gpu: Gpu, array: DeviceArray) -> StagedBytes:
-    """An array with gaps, in C order without."""
+    """Return a copy of an array with gaps, in C order without gaps."""
     made = kernels()
     assert array.strides is not None
     shape, strides = _axes(array.shape, array.strides)
@@ -134,7 +131,7 @@ class Lifted:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """What `hpcoll.runtime.gpu.arrays` reads."""
+        """CUDA array interface, which `hpcoll.runtime.gpu.arrays` reads."""
         strides = None if self.host.flags.c_contiguous else self.host.strides
         data = (self.memory.address if self.host.size else 0, not self.host.flags.writeable)
         return {"version": 3, "shape": self.host.shape, "typestr": self.host.dtype.str, "data": data, "strides": strides, "stream": None}
@@ -149,20 +146,20 @@ class Lifted:
 
 
 def lifted(gpu: Gpu, spec: Any) -> tuple[Any, Lifted | None]:
-    """A buffer argument with a copy on the GPU of its host array; itself where it has none that is contiguous."""
-    buffer = spec[0] if isinstance(spec, list | tuple) and spec else spec
+    """Return a buffer argument with a copy on the GPU of its host array; itself where it has none that is contiguous."""
+    buffer = buffer_of(spec)
     try:
         array = None if buffer is None or device_array(buffer) is not None else host_array(buffer)
-    except UNREADABLE:  # why is said when the call is described
+    except UNREADABLE:  # describing the call says why
         return spec, None
     if array is None or not array.flags.forc:
         return spec, None
     one = Lifted(gpu.temporary(array.nbytes), array)
-    return (type(spec)([one, *spec[1:]]) if isinstance(spec, list | tuple) else one), one
+    return with_buffer(spec, one), one
 
 
 def _axes(shape: Sequence[int], strides: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The same elements in the same order by fewer axes."""
+    """Return shape and strides of the same elements in the same order, with fewer axes."""
     sizes, steps = list[int](), list[int]()
     for n, step in zip(shape, strides, strict=True):
         if n == 1:

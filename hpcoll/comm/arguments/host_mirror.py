@@ -1,8 +1,8 @@
-"""GPU arrays of a call served from host memory: copied there before it, and results back after it.
+"""Host copies of a call's GPU arrays: made before the call, and results copied back after it.
 
-For what no device program serves: short messages, ranks without a GPU among the others, operators and methods that only the MPI
-library has. The call itself sees NumPy arrays and takes the host's way. Arrays that share memory share their mirrors, so that the
-host's rules for in-place calls and overlaps hold as they are.
+They serve the calls of no GPU program: short messages, ranks without a GPU among the others, operators and methods that only
+the MPI library has. The call itself sees NumPy arrays. Arrays that share memory share their mirrors, so that the host's rules for in-place
+calls and overlaps hold as they are.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcoll.comm.arguments.call import is_in_place
-from hpcoll.comm.arguments.memory import gpu_memory
-from hpcoll.comm.arguments.methods import Method
-from hpcoll.comm.arguments.methods import method as method_row
+from hpcoll.comm.arguments.memory import buffer_of, gpu_memory, with_buffer
+from hpcoll.comm.arguments.methods import Method, row_of
 from hpcoll.runtime.gpu.arrays import DeviceArray, enter, stream_handle, stream_of
 from hpcoll.runtime.gpu.cuda import Driver, driver
 from hpcoll.runtime.gpu.pinned import pinned
@@ -23,7 +22,7 @@ _ALIGNMENT = 64
 
 
 class _CopyStream(NamedTuple):
-    """A stream of ours, an event for the work before it and one for its own."""
+    """A stream of ours, an event for the work before it and another for its own work."""
 
     stream: int
     before: int
@@ -32,7 +31,7 @@ class _CopyStream(NamedTuple):
 
 @cache
 def _idle(found: Driver, ordinal: int) -> list[_CopyStream]:
-    """Copy streams of a GPU that nobody uses: threads must not share an event."""
+    """Return the copy streams of a GPU that nobody uses: threads must not share an event."""
     return []
 
 
@@ -41,8 +40,8 @@ class _Region(NamedTuple):
 
     Attributes:
         first: Address on the GPU.
-        host: Its bytes.
-        read: Whether the call reads any of it, or leaves parts as they were.
+        host: Mirror of its bytes.
+        read: The call reads part of it, or leaves parts as they were.
     """
 
     first: int
@@ -50,22 +49,22 @@ class _Region(NamedTuple):
     read: bool
 
     def bytes_of(self, array: DeviceArray) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """The bytes that an array spans."""
+        """Return the mirror of the bytes that an array spans."""
         first, end = array.span
         return self.host[first - self.first : end - self.first]
 
 
 class Mirror:
-    """Host copies of the GPU arrays of one call; used for one call or, by a persistent request, again and again.
+    """Host copies of the GPU arrays of a call; a persistent request uses them again and again.
 
     Attributes:
-        arguments: Those of the call, with a mirror for each GPU array; what this rank's call ignores is None.
+        arguments: Arguments of the call, with a mirror for each GPU array.
 
     Args:
-        arguments: The caller's.
+        arguments: Arguments of the caller.
         arrays: GPU arrays by position.
-        received: Position of the one that the call writes to, or None.
-        unread: Positions of those that it overwrites without having read them.
+        received: Position of the array that the call writes to, or None.
+        unread: Positions of arrays that the call overwrites without having read them.
         streams: Handles of the streams that order the call.
     """
 
@@ -81,14 +80,12 @@ class Mirror:
         self._packed: list[tuple[Any, Any]] = []
         theirs = list(arguments)
         for position, array in arrays.items():
-            host = self._host(array)
-            spec = theirs[position]
-            theirs[position] = type(spec)([host, *spec[1:]]) if isinstance(spec, list | tuple) else host
+            theirs[position] = with_buffer(theirs[position], self._host(array))
         self.arguments = tuple(theirs)
         self._received = arrays.get(received) if received is not None else None
 
     def _host(self, array: DeviceArray) -> np.ndarray[Any, Any]:
-        """The array's mirror, of the same shape, type and memory order; one with gaps is packed once it has been fetched."""
+        """Return the array's mirror, of the same shape, type and memory order; an array with gaps is packed once it has been fetched."""
         if not array.size:
             return np.empty(array.shape, array.dtype)
         region = self._region(array)
@@ -108,7 +105,7 @@ class Mirror:
             self._idle.append(self._copy_stream)
 
     def _follow(self) -> _CopyStream:
-        """A copy_stream whose work comes after what is on the streams by now."""
+        """Return a copy stream whose work comes after the work that the streams have by now."""
         found = _driver()
         enter(found, self._ordinal)
         copy_stream = _take(found, self._ordinal)
@@ -118,17 +115,17 @@ class Mirror:
         return copy_stream
 
     def follow(self) -> None:
-        """Let `store` come after what is on the streams by now, without waiting: for a call that reads nothing, instead of `fetch`."""
+        """Order `store` behind the work that the streams have by now: for a call that reads nothing, instead of `fetch`."""
         self._copy_stream = self._follow()
 
     def fetch(self, *, everything: bool = False) -> None:
-        """Wait for what comes before on the streams, and copy from the GPU what the call reads.
+        """Wait for the work that the streams have by now, and copy from the GPU the memory that the call reads.
 
         Args:
-            everything: Also what the call is said not to read.
+            everything: Copy all of the arrays.
 
         Raises:
-            DeviceError: the driver failed.
+            DeviceError: The driver failed.
         """
         found, copy_stream = _driver(), self._follow()
         for region in self._regions:
@@ -142,7 +139,7 @@ class Mirror:
         """Copy results to the GPU, and wait for that; errors as in `fetch`.
 
         Args:
-            spans: Addresses in the mirror, first byte and after the last one, of what has come; None: all of the receive buffer.
+            spans: Address ranges in the mirror that the call has written; None: all of the receive buffer.
         """
         array = self._received
         if array is None or not array.size:
@@ -157,15 +154,9 @@ class Mirror:
 
 
 def mirrored(method: str, arguments: tuple[Any, ...], stream: Any, rank: int) -> tuple[tuple[Any, ...], Callable[[], None]] | None:
-    """Arguments of a call without GPU arrays, and what brings its results to the GPU; None where there are none to begin with.
+    """Return a call's arguments with filled mirrors for GPU arrays, and a function that copies its results to the GPU.
 
-    Returns when the mirrors hold what the call reads. The results are on the GPU when the function has returned.
-
-    Args:
-        method, arguments, stream, rank: As in `mirror_of`.
-
-    Raises:
-        ArgumentError, DeviceError: as `mirror_of` and `Mirror.fetch`.
+    None where the call has no GPU arrays. Arguments and errors are those of `mirror_of` and `Mirror.fetch`.
     """
     mirror = mirror_of(method, arguments, stream, rank)
     if mirror is None:
@@ -175,28 +166,27 @@ def mirrored(method: str, arguments: tuple[Any, ...], stream: Any, rank: int) ->
 
 
 def mirror_of(method: str, arguments: tuple[Any, ...], stream: Any, rank: int) -> Mirror | None:
-    """Mirrors for the GPU arrays of a call, still empty; None where it has no GPU arrays.
+    """Return mirrors for the GPU arrays of a call, still empty; None where it has no GPU arrays.
 
     Args:
         method: Name of any upper-case blocking collective of mpi4py: ``"Neighbor_alltoallv"``.
-        arguments: Positional ones in mpi4py's order, buffers first.
+        arguments: Positional arguments in mpi4py's order, buffers first. The mirror has None for those that this rank's call ignores.
         stream: The caller's ``stream=``, or None: each array's own, see `hpcoll.runtime.gpu.arrays.stream_of`.
-        rank: Of this process in the communicator.
+        rank: Rank of this process in the communicator.
 
     Raises:
         ArgumentError: GPU memory that cannot be used, not contiguous, read-only; not a stream, or one under capture.
     """
-    row = method_row(method)
+    row = row_of(method)
     sent, received = row.buffers(arguments, rank)
     handle = None if stream is None else stream_handle(stream, rank)
     arrays: dict[int, DeviceArray] = {}
     for position in (0, 1):
         if position not in (sent, received):
             continue
-        name = row.arguments[position]
-        spec = arguments[position]
-        buffer = spec[0] if isinstance(spec, list | tuple) and spec else spec
-        array = gpu_memory(buffer, f"rank {rank}: {name}", writable=position == received, bare=buffer is spec, stream=handle)
+        spec, subject = arguments[position], f"rank {rank}: {row.arguments[position]}"
+        buffer = buffer_of(spec)
+        array = gpu_memory(buffer, subject, writable=position == received, bare=buffer is spec, stream=handle)
         if array is not None:
             arrays[position] = array
     if not arrays:
@@ -209,13 +199,13 @@ def mirror_of(method: str, arguments: tuple[Any, ...], stream: Any, rank: int) -
 
 
 def _is_read(row: Method, arguments: tuple[Any, ...], received: int) -> bool:
-    """Whether a call reads its receive buffer or leaves parts of it as they were."""
+    """Say whether a call reads its receive buffer or leaves parts of it as they were."""
     in_place = received == 1 and is_in_place(arguments[0])
     return in_place or not row.fills or isinstance(arguments[received], list | tuple)
 
 
 def _regions(arrays: dict[int, DeviceArray], unread: set[int]) -> list[_Region]:
-    """Memory for the arrays, one region for those that share bytes."""
+    """Return memory for the arrays, one region for arrays that share bytes."""
     merged: list[tuple[int, int, bool]] = []
     for (first, end), read in sorted((one.span, position not in unread) for position, one in arrays.items() if one.size):
         if merged and first < merged[-1][1]:
@@ -244,14 +234,14 @@ def _take(found: Driver, ordinal: int) -> _CopyStream:
 
 
 def _finish(found: Driver, ordinal: int, copy_stream: _CopyStream) -> None:
-    """Wait for a copy_stream's work and give it back."""
+    """Wait for a copy stream's work and give the stream back."""
     found("cuEventRecord", copy_stream.done, copy_stream.stream)
     found("cuEventSynchronize", copy_stream.done)
     _idle(found, ordinal).append(copy_stream)
 
 
 def finish_streams(ordinal: int, streams: set[int]) -> None:
-    """Wait for what is on streams of a GPU by now; raises DeviceError when the driver fails."""
+    """Wait for the work that streams of a GPU have by now; raise DeviceError when the driver fails."""
     found = _driver()
     enter(found, ordinal)
     copy_stream = _take(found, ordinal)

@@ -16,8 +16,18 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 UNREADABLE = (TypeError, ValueError, BufferError, RuntimeError, LookupError, AttributeError)  # what exporters raise
 
 
+def buffer_of(spec: Any) -> Any:
+    """Return the buffer of a spec."""
+    return spec[0] if isinstance(spec, list | tuple) and spec else spec
+
+
+def with_buffer(spec: Any, buffer: Any) -> Any:
+    """Return a spec with another buffer."""
+    return type(spec)([buffer, *spec[1:]]) if isinstance(spec, list | tuple) else buffer
+
+
 def memory(buffer: object, datatype: object, subject: str, *, writable: bool, bare: bool, stream: int | None) -> Array | DeviceArray | None:
-    """Array over a buffer's memory, or None when the buffer is not ours to understand; arguments and errors as `gpu_memory`."""
+    """Return an array over a buffer's memory, or None for a buffer that hpcoll does not know; arguments and errors as of `gpu_memory`."""
     if buffer is None:
         if datatype is None:
             raise ArgumentTypeError(f"{subject} needs a buffer, got None: write [None, 0, datatype] for no elements")
@@ -43,17 +53,17 @@ def memory(buffer: object, datatype: object, subject: str, *, writable: bool, ba
 
 
 def gpu_memory(buffer: object, subject: str, *, writable: bool, bare: bool, stream: int | None) -> DeviceArray | None:
-    """Array in GPU memory that a call may use; None for any other buffer.
+    """Return an array in GPU memory that a call may use; None for any other buffer.
 
     Args:
         buffer: The buffer of a spec.
         subject: Rank and name of the argument, for error texts.
-        writable: Whether the call stores into it.
-        bare: The buffer is the whole spec: then what is sent from a GPU may have gaps.
-        stream: Handle of the stream that orders the call, for its producer; None where that may choose.
+        writable: The call stores into the buffer.
+        bare: The buffer is the whole spec. Then an array that is sent may have gaps.
+        stream: Handle of the stream that orders the call, for the array's producer; None where the producer may choose.
 
     Raises:
-        ArgumentError: memory that cannot be used, not contiguous, read-only.
+        ArgumentError: Memory that cannot be used, not contiguous, read-only.
     """
     try:
         array = device_array(buffer, stream)
@@ -69,8 +79,8 @@ def gpu_memory(buffer: object, subject: str, *, writable: bool, bare: bool, stre
 
 
 def find_gpu_array(argument: Any) -> DeviceArray | None:
-    """The GPU array in a buffer argument; what is wrong with it is found when the call is described, and without a driver there is none."""
-    buffer = argument[0] if isinstance(argument, list | tuple) and argument else argument
+    """Return the GPU array in a buffer argument, or None; describing the call finds what is wrong with it."""
+    buffer = buffer_of(argument)
     if isinstance(buffer, np.ndarray) or buffer is None or buffer is MPI.IN_PLACE or driver() is None:
         return None
     try:
@@ -93,9 +103,9 @@ def _read_only(buffer: object, subject: str) -> ArgumentError:
 
 
 def host_array(buffer: Any) -> Array | None:
-    """NumPy array over an exporter's host memory, asked in mpi4py's order: buffer protocol, DLPack, CUDA array interface.
+    """Return a NumPy array over an exporter's host memory, asked in mpi4py's order: buffer protocol, DLPack, CUDA array interface.
 
-    What lies on a GPU is told apart before, by `hpcoll.runtime.gpu.arrays.device_array`.
+    The caller has found by `hpcoll.runtime.gpu.arrays.device_array` that it is no GPU memory.
     """
     if isinstance(buffer, np.ndarray):
         return np.asarray(buffer)
@@ -111,11 +121,11 @@ def host_array(buffer: Any) -> Array | None:
 
 
 def as_array(spec: Any) -> Any:
-    """A spec with an array in place of a buffer that exports its host memory by DLPack only, so that compiled code can read it.
+    """Return a spec with an array in place of a buffer that exports its host memory by DLPack only, so that compiled code can read it.
 
-    What cannot be read, or not as a call may need it, stays as it is: describing the call says what is wrong.
+    A buffer that cannot be read, or not as a call may need it, stays as it is: describing the call says what is wrong.
     """
-    buffer = spec[0] if isinstance(spec, list | tuple) and spec else spec
+    buffer = buffer_of(spec)
     if isinstance(buffer, np.ndarray) or not hasattr(buffer, "__dlpack_device__"):
         return spec
     with contextlib.suppress(*UNREADABLE):
@@ -125,12 +135,12 @@ def as_array(spec: Any) -> Any:
         if buffer.__dlpack_device__()[0] in ON_HOST:
             array = _of_dlpack(dlpack.export(buffer))
             if array.flags.c_contiguous and array.flags.writeable:
-                return array if spec is buffer else [array, *spec[1:]] if isinstance(spec, list) else (array, *spec[1:])
+                return with_buffer(spec, array)
     return spec
 
 
 def _of_dlpack(tensor: dlpack.Tensor) -> Array:
-    """NumPy array that keeps a capsule, whose memory is given back with it; `numpy.from_dlpack` would consume it."""
+    """Return a NumPy array that keeps a capsule, whose memory is given back with it; `numpy.from_dlpack` would consume it."""
     interface = {
         "version": 3, "shape": tensor.shape, "typestr": tensor.dtype.str, "strides": tensor.strides,
         "data": (tensor.pointer, tensor.readonly),

@@ -1,4 +1,4 @@
-"""Calls that the MPI library serves: with arguments as mpi4py takes them, or from compiled code."""
+"""Calls that the MPI library serves: their arguments as mpi4py takes them, their form in compiled code, and the reason."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,11 +10,10 @@ from hpcoll.base.dtypes import is_bfloat16, is_extended
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import ReduceOp
 from hpcoll.comm.arguments.buffer_specs import BufferLayout, layout_of, split
-from hpcoll.comm.arguments.call import is_in_place
+from hpcoll.comm.arguments.call import is_in_place, to_native, to_ours
 from hpcoll.comm.arguments.call_pattern import Sides
 from hpcoll.comm.arguments.memory import memory
 from hpcoll.comm.arguments.methods import NUMBERS, Method
-from hpcoll.comm.arguments.operators import to_native, to_ours
 from hpcoll.runtime.engine.call_cache import BufferPattern
 from hpcoll.runtime.engine.mpi_collectives import MpiCall
 from hpcoll.runtime.program.call_fields import ALIASED, MANY
@@ -22,14 +21,14 @@ from hpcoll.runtime.telemetry.call_log import CallLog
 
 
 def as_native(arguments: tuple[Any, ...], in_place_at: int | None = None) -> tuple[Any, ...]:
-    """Arguments of one of mpi4py's upper-case methods: bfloat16, which has no MPI type, as 16-bit integers, no floats as counts.
+    """Return arguments as mpi4py's upper-case methods take them: bfloat16, which has no MPI type, as 16-bit integers, no floats as counts.
 
     Args:
-        arguments: The caller's: buffers first.
-        in_place_at: Position of the buffer that MPI wants to be told as ``MPI.IN_PLACE``, because the two are one memory; or None.
+        arguments: Arguments of the caller, buffers first.
+        in_place_at: Position of the buffer for which MPI needs ``MPI.IN_PLACE``, because the two are one memory; or None.
 
     Raises:
-        ArgumentError: an operator that the MPI library does not have.
+        ArgumentError: An operator that the MPI library does not have.
     """
     theirs = [_theirs(argument) for argument in arguments]
     if in_place_at is not None:
@@ -52,7 +51,7 @@ def _theirs(argument: Any) -> Any:
 
 
 def _whole(item: Any) -> Any:
-    """Counts and displacements as integers, anything else as it is."""
+    """Return counts and displacements as integers, any other item as it is."""
     if isinstance(item, list | tuple):
         return item if all(type(one) is int for one in item) else type(item)(_whole(one) for one in item)
     if isinstance(item, np.ndarray):
@@ -63,15 +62,16 @@ def _whole(item: Any) -> Any:
 def compiled(
     row: Method, arguments: Sequence[Any], comm: MPI.Intracomm, found: Sides, sums: np.ndarray, nparts: int, log: CallLog
 ) -> MpiCall | None:
-    """What serves calls like one without mpi4py, or None where that must look at the arguments each time.
+    """Return the compiled form of calls like one, which needs no mpi4py; None where mpi4py must look at the arguments each time.
 
     Args:
-        row, arguments: Of the call.
-        comm: The caller's communicator.
-        found: Its two sides, as `hpcoll.runtime.engine.compiled.call_lookup.run_cached` finds them.
-        sums: Line of the ledger.
-        nparts: Of how many counts this rank's message is, for the ledger.
-        log: Where it is noted that this rank is in one.
+        row: Row of the method.
+        arguments: Arguments of the call.
+        comm: Communicator of the caller.
+        found: Patterns of its two sides.
+        sums: Sums of a line of the ledger.
+        nparts: Number of counts in this rank's message, for the ledger.
+        log: Log of calls of the message context.
     """
     sent, received = found
     op, datatype, root = row.find("op", arguments), _datatype(received), row.find("root", arguments, 0)
@@ -84,7 +84,7 @@ def compiled(
 
 
 def _datatype(side: BufferPattern) -> MPI.Datatype | None:
-    """That of a side's elements, or None where none of MPI's is the array's own."""
+    """Return the MPI datatype of a side's elements; None where MPI has none."""
     if isinstance(side.type, MPI.Datatype):
         return side.type
     code = side.type if isinstance(side.type, str) else side.array.dtype.char if type(side.array) is np.ndarray else "B"
@@ -93,12 +93,7 @@ def _datatype(side: BufferPattern) -> MPI.Datatype | None:
 
 
 def only_native(row: Method, arguments: Sequence[Any], rank: int) -> tuple[str, str]:
-    """Element type of a call that only the MPI library understands, and why, for the log and the ledger.
-
-    Args:
-        row, arguments: Of a call that was described, and is None.
-        rank: Of the caller.
-    """
+    """Return the element type of a call that only the MPI library understands, and the reason, for the log and the ledger."""
     found: list[BufferLayout | None] = []
     for position, holds in zip(row.buffers(arguments, rank), row.holds, strict=True):
         if position is not None and not is_in_place(arguments[position]):

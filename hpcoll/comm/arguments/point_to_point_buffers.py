@@ -10,9 +10,9 @@ from mpi4py import MPI
 from hpcoll.base.dtypes import is_bfloat16
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.buffers import Resolved, resolve
-from hpcoll.comm.arguments.derived_types import unpack
+from hpcoll.comm.arguments.data_movement import unpack
 from hpcoll.comm.arguments.host_mirror import Mirror, finish_streams
-from hpcoll.comm.arguments.memory import gpu_memory
+from hpcoll.comm.arguments.memory import buffer_of, gpu_memory, with_buffer
 from hpcoll.comm.arguments.native import as_native
 from hpcoll.runtime.gpu.arrays import DeviceArray, stream_handle, stream_of
 from hpcoll.runtime.gpu.cuda_aware import takes_gpu_memory
@@ -24,8 +24,8 @@ class Transfer(NamedTuple):
     """Buffer arguments as the MPI library takes them.
 
     Attributes:
-        arguments: In the caller's order.
-        store: Brings to the GPU what has come, by the message's status; None where that is not needed.
+        arguments: Buffers in the caller's order.
+        store: Copies the received part to the GPU, by the message's status; None where that is not needed.
     """
 
     arguments: tuple[Any, ...]
@@ -33,18 +33,18 @@ class Transfer(NamedTuple):
 
 
 def serve(comm: MPI.Comm, specs: tuple[Any, ...], received: int | None, stream: Any, *, replaces: bool = False) -> Transfer:
-    """Buffer arguments of a message or of two, for the MPI library.
+    """Return the buffer arguments of a message, or of one sent and one received, for the MPI library.
 
     Args:
-        comm: The caller's.
-        specs: One of a buffer that is sent or received into, or of one of each.
-        received: Position of the one that is written to.
-        stream: The caller's.
-        replaces: What is received replaces what is sent.
+        comm: Communicator of the caller.
+        specs: Buffer that is sent or received into, or one of each.
+        received: Position of the buffer that is written to, or None.
+        stream: The caller's ``stream=``.
+        replaces: The received message replaces the one that is sent.
 
     Raises:
         ArgumentError: GPU memory that cannot be used, or not with this spec.
-        DeviceError: the driver failed.
+        DeviceError: The CUDA driver failed.
     """
     rank, names = comm.Get_rank(), ("sendbuf", "recvbuf") if len(specs) == 2 else ("buf",)
     arrays = gpu_arrays(specs, names, rank, received, stream)
@@ -52,7 +52,7 @@ def serve(comm: MPI.Comm, specs: tuple[Any, ...], received: int | None, stream: 
         return Transfer(specs)
     if is_direct(comm, arrays) and all(array.order for array in arrays.values()):
         settle(arrays, stream, rank)
-        return Transfer(tuple(_with(spec, _ExportedMessage(arrays[i])) if i in arrays else spec for i, spec in enumerate(specs)))
+        return Transfer(tuple(with_buffer(spec, _ExportedMessage(arrays[i])) if i in arrays else spec for i, spec in enumerate(specs)))
     streams = {stream_of(array, stream, rank) for array in arrays.values()}
     mirror = Mirror(specs, arrays, received, set() if received is None else {received}, streams)
     hosts = tuple(as_native((spec,))[0] if i in arrays else spec for i, spec in enumerate(mirror.arguments))
@@ -66,17 +66,17 @@ def serve(comm: MPI.Comm, specs: tuple[Any, ...], received: int | None, stream: 
         mirror.fetch()
     if place is None or received is None:
         return Transfer(hosts)
-    memory = _buffer(hosts[received])
+    memory = buffer_of(hosts[received])
     return Transfer(hosts, lambda status: mirror.store(written(place, memory, status.Get_count(MPI.BYTE))))
 
 
 def written(place: Resolved, memory: np.ndarray[Any, Any], nbytes: int) -> list[tuple[int, int]]:
-    """Addresses, first byte and after the last one, of what a message of so many bytes has written.
+    """Return the address ranges that a message has written: first byte, and byte after the last one.
 
     Args:
         place: The receive buffer, within ``memory``.
         memory: The contiguous array that it belongs to.
-        nbytes: Of the message. Where its last element is not complete, that counts as written altogether.
+        nbytes: Bytes of the message. An incomplete last element counts as written.
     """
     if place.datatype is None or not nbytes:
         return [(place.address, place.address + nbytes)] if nbytes else []
@@ -89,20 +89,11 @@ def written(place: Resolved, memory: np.ndarray[Any, Any], nbytes: int) -> list[
     return list(zip(edges[::2], edges[1::2], strict=True))
 
 
-def _buffer(spec: Any) -> Any:
-    return spec[0] if isinstance(spec, list | tuple) and spec else spec
-
-
-def _with(spec: Any, buffer: Any) -> Any:
-    """A buffer argument with another buffer."""
-    return [buffer, *spec[1:]] if isinstance(spec, list | tuple) else buffer
-
-
 def gpu_arrays(specs: tuple[Any, ...], names: tuple[str, ...], rank: int, received: int | None, stream: Any) -> dict[int, DeviceArray]:
-    """GPU arrays among buffer arguments, by position; errors as in `serve`."""
+    """Return the GPU arrays among buffer arguments, by position; errors as in `serve`."""
     handle, found = None if stream is None else stream_handle(stream, rank), {}
     for position, (spec, name) in enumerate(zip(specs, names, strict=True)):
-        buffer = _buffer(spec)
+        buffer = buffer_of(spec)
         array = gpu_memory(buffer, f"rank {rank}: {name}", writable=position == received, bare=buffer is spec, stream=handle)
         if array is not None:
             found[position] = array
@@ -110,7 +101,7 @@ def gpu_arrays(specs: tuple[Any, ...], names: tuple[str, ...], rank: int, receiv
 
 
 def settle(arrays: dict[int, DeviceArray], stream: Any, rank: int) -> None:
-    """Wait for the work on GPU arrays that is on their streams by now."""
+    """Wait for the work on GPU arrays that their streams have by now."""
     finish_streams(next(iter(arrays.values())).ordinal, {stream_of(array, stream, rank) for array in arrays.values()})
 
 
@@ -134,17 +125,17 @@ class _ExportedMessage:
 
 @cache
 def _takes(ordinal: int) -> bool:
-    """Whether the MPI library takes memory of a GPU; tried once per process."""
+    """Say whether the MPI library takes memory of a GPU; tried once per process."""
     taken = takes_gpu_memory(gpu_of(ordinal))
     log.info("messages of GPU arrays: %s", "by MPI from GPU memory" if taken else "by MPI from page-locked host memory")
     return taken
 
 
 def is_direct(comm: MPI.Comm, arrays: dict[int, DeviceArray]) -> bool:
-    """Whether GPU arrays are given to the MPI library; the context is not asked for, since making one is collective.
+    """Say whether GPU arrays are given to the MPI library; a context is not made for that, since that is collective.
 
     Raises:
-        ArgumentError: that way is forced, and the MPI library does not have it.
+        ArgumentError: ``HPCOLL_CUDA_PATH`` says so, and the MPI library does not take them.
     """
     context = vars(comm).get("_context")
     path = (read_config() if context is None else context.resources.config).cuda_path

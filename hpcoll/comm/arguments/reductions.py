@@ -1,7 +1,7 @@
-"""Arguments of the collectives that combine contributions, checked and described.
+"""Arguments of the collectives that reduce, checked and described.
 
-float16 and bfloat16 go to the engine as float32 and are rounded once, at the end; factors are applied before (premultiplied
-sum) or after (average); an in-place reduce_scatter works beside its buffer, which holds the input until all have it.
+float16 and bfloat16 go to the engine as float32, and are rounded once, at the end. Factors are applied before (premultiplied sum) or after
+(average). An in-place reduce_scatter works beside its buffer, which holds the input until all ranks have it.
 """
 
 from collections.abc import Callable
@@ -11,23 +11,19 @@ import numpy as np
 
 from hpcoll.base.dtypes import check_op, is_extended, working_dtype
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.arguments import gpu_staging
+from hpcoll.base.ops import ReduceOp
 from hpcoll.comm.arguments.buffer_specs import LAYOUTS
-from hpcoll.comm.arguments.buffers import Resolved, resolve
-from hpcoll.comm.arguments.call import Call, Reduction, factor_of, is_in_place, view
-from hpcoll.comm.arguments.operators import to_ours
-from hpcoll.comm.arguments.overlap import check_overlap, check_same_order
+from hpcoll.comm.arguments.buffers import Resolved, check_overlap, check_same_order, resolve
+from hpcoll.comm.arguments.call import Call, Reduction, factor_of, is_in_place, to_ours, view
 
 
 def reduction(
     collective: str, sendbuf: Any, recvbuf: Any, op: Any, root: int, rank: int, nranks: int, one_fold: bool = False
 ) -> Call | None:
-    """Allreduce, Reduce, Scan, Exscan, Reduce_scatter_block: None when only the MPI library can serve it.
-
-    ``one_fold``: see `hpcoll.comm.arguments.methods.Caller`.
+    """Describe an Allreduce, Reduce, Scan, Exscan or Reduce_scatter_block; None when only the MPI library can serve it.
 
     Raises:
-        ArgumentError: bad buffer, operator or count.
+        ArgumentError: Bad buffer, operator or count.
     """
     ours = to_ours(op, rank)
     receives = collective != "reduce" or rank == root
@@ -37,12 +33,7 @@ def reduction(
     recv = resolve(recvbuf, name="recvbuf", rank=rank, writable=True) if receives else None
     nblocks = nranks if collective == "reduce_scatter" else 1
     send = recv if in_place else resolve(sendbuf, name="sendbuf", rank=rank, nparts=nblocks)
-    if ours is None or send is None or (receives and recv is None):
-        return None
-    if any(one.datatype is not None for one in (send, recv) if one is not None):
-        return None
-    check_op(ours, send.dtype, rank)
-    if any(is_extended(one.dtype) for one in (send, recv) if one is not None):
+    if ours is None or send is None or (receives and recv is None) or not _reducible(ours, send, recv, rank):
         return None
     if recv is not None and not in_place:
         expected = _share(send.count, nblocks, "sendbuf", rank)
@@ -57,7 +48,7 @@ def reduction(
 def reduction_of_blocks(
     sendbuf: Any, recvbuf: Any, recvcounts: Any, op: Any, rank: int, nranks: int, allgather: Callable[[int], list[int]]
 ) -> Call | None:
-    """Reduce_scatter, whose blocks vary; arguments as `reduction`, ``allgather`` for the counts that the caller leaves out."""
+    """Describe a Reduce_scatter, whose blocks vary, as `reduction` does; ``allgather`` finds the counts that the caller leaves out."""
     recvcounts = every_count(sendbuf, recvbuf, rank, allgather) if recvcounts is None else recvcounts
     if recvcounts is None:
         return None
@@ -67,12 +58,7 @@ def reduction_of_blocks(
     ours, in_place = to_ours(op, rank), is_in_place(sendbuf)
     recv = resolve(recvbuf, name="recvbuf", rank=rank, writable=True)
     send = recv if in_place else resolve(sendbuf, name="sendbuf", rank=rank)
-    if ours is None or send is None or recv is None:
-        return None
-    if any(one.datatype is not None for one in (send, recv)):
-        return None
-    check_op(ours, send.dtype, rank)
-    if any(is_extended(one.dtype) for one in (send, recv)):
+    if ours is None or send is None or recv is None or not _reducible(ours, send, recv, rank):
         return None
     if send.count != sum(counts) or (not in_place and (recv.count < counts[rank] or recv.dtype != send.dtype)):
         raise ArgumentError(
@@ -86,11 +72,20 @@ def reduction_of_blocks(
 
 
 def every_count(sendbuf: Any, recvbuf: Any, rank: int, allgather: Callable[[int], list[int]]) -> list[int] | None:
-    """The counts that a Reduce_scatter leaves out, one per rank: each tells its own. None where only the MPI library can tell."""
+    """Gather the counts that a Reduce_scatter leaves out, one per rank; None where only the MPI library can tell them."""
     if type(recvbuf) is np.ndarray and LAYOUTS.get(recvbuf.dtype) and (flags := recvbuf.flags).c_contiguous and flags.writeable:
         return None if is_in_place(sendbuf) else allgather(recvbuf.size)  # `resolve` takes 0.8 us
     own = None if is_in_place(sendbuf) else resolve(recvbuf, name="recvbuf", rank=rank, writable=True)
     return None if own is None else allgather(own.count)
+
+
+def _reducible(op: ReduceOp, send: Resolved, recv: Resolved | None, rank: int) -> bool:
+    """Say whether hpcoll reduces such elements; refuse an operator that does not take them."""
+    found = [send] if recv is None else [send, recv]
+    if any(one.datatype is not None for one in found):
+        return False
+    check_op(op, send.dtype, rank)
+    return not any(is_extended(one.dtype) for one in found)
 
 
 def _share(count: int, nblocks: int, name: str, rank: int) -> int:
@@ -100,11 +95,13 @@ def _share(count: int, nblocks: int, name: str, rank: int) -> int:
 
 
 def _call(given: Reduction) -> Call:
-    """The call, with what happens before and after: another element type, a factor, a result that must not overwrite its input."""
+    """Return the call, with work before and after it: another element type, a factor, a copy of input that results would overwrite."""
     send, recv, op = given.send, given.recv, given.op
     if not send.count:
         return given.call(send.address, recv.address if recv else 0, in_place=given.in_place)
     if send.gpu is not None or (recv is not None and recv.gpu is not None):
+        from hpcoll.comm.arguments import gpu_staging
+
         return gpu_staging.reduction(given)
     work, in_place = working_dtype(given.dtype), given.in_place
     as_given, address = work == given.dtype and op.premultiplier is None, send.address
@@ -127,7 +124,7 @@ def _call(given: Reduction) -> Call:
 def _finished(
     given: Reduction, recv: Resolved, work: np.dtype, send: int, source: np.ndarray | None, *, in_place: bool, copied: int
 ) -> Call:  # fmt: skip
-    """A call whose result is divided, or rounded to the caller's type, at its end."""
+    """Return a call whose result is divided, or rounded to the caller's type, at its end."""
     target = view(recv)[: given.own_count]
     result = target if work == given.dtype else np.empty(target.size, work)
 

@@ -9,12 +9,11 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.arguments.call import Call
-from hpcoll.comm.arguments.derived_types import retain_datatypes
+from hpcoll.comm.arguments.buffer_specs import retain_datatypes
+from hpcoll.comm.arguments.call import Call, Time, limit_of
 from hpcoll.comm.arguments.methods import FOUND_BY, METHODS, Caller
 from hpcoll.comm.arguments.native import as_native, only_native
 from hpcoll.comm.arguments.reductions import every_count
-from hpcoll.comm.arguments.timeout import Time, limit_of
 from hpcoll.comm.context.attach import WithContext, existing_context
 from hpcoll.comm.context.cache_entries import enter, enter_native, may_enter
 from hpcoll.comm.context.context import Context
@@ -45,7 +44,7 @@ def issue(
     One like an earlier one, short and of host arrays, makes its first turns in compiled code at once, if nothing is before it.
     """
     context = comm.__dict__.get("_context")
-    limit_s = None if timeout is None else limit_of(timeout, comm if context is None else context)
+    limit_s = None if timeout is None else limit_of(timeout, (comm if context is None else context).rank)
     if context is None:
         asked = CallOptions(algorithm, segment, stream, True, limit_s)
         request = _first(comm, method, arguments, asked) if existing_context(comm) is None else None
@@ -215,7 +214,7 @@ def _made_persistent(
 ) -> MPI.Prequest:
     arguments = METHODS[method].meant(arguments, context.rank)
     context.check(BeginningCall(method, arguments, "persistent"))
-    limit_s = None if timeout is None else limit_of(timeout, context)
+    limit_s = None if timeout is None else limit_of(timeout, context.rank)
     with context.failure_scope(f"{method}_init"):
         context.resources.agree()
     arguments = _counted(context, method, retain_datatypes(arguments))

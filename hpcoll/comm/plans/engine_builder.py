@@ -38,30 +38,29 @@ from hpcoll.selection.choice import Choice
 from hpcoll.selection.config import log
 from hpcoll.selection.topology import Topology
 
-Ways: TypeAlias = Counter[str]  # of peers' messages, by the name of the route
+Ways: TypeAlias = Counter[str]  # number of peers by the name of the route
 
-
-# Engines that never run, of which those that do are copies: by all that a program depends on but counts; the oldest first.
+# Engines that never run, of which engines that run are copies: by all that a program depends on but counts; the oldest first.
 _PATTERNS: dict[tuple[Any, ...], list[tuple[HostEngine, Ways]]] = {}
 _MOST_PATTERNS = 512
 
 
 def past_the_caches(nbytes: int, nranks: int, *, rooted: bool) -> bool:
-    """Whether results are written past the caches, since these will not hold them until they are read.
+    """Say whether results are written past the caches, since these will not hold them until they are read.
 
-    Measured on two Zen 4 cores that share 32 MiB, with 2 and 4 ranks: where all arrays together are too large for the cache, 8 to 20 % are
-    gained; where they just fit, up to 40 are lost; where only a root writes, or only a root is read, little is gained before 32 MiB.
+    Measured on two Zen 4 cores that share 32 MiB, with 2 and 4 ranks. It gains 8 to 20 % where all arrays together are too large for the
+    cache, and loses up to 40 % where they just fit. With a root it gains little before 32 MiB.
 
     Args:
-        nbytes: Of the message.
-        nranks: Of those that share a last-level cache.
+        nbytes: Bytes of the message.
+        nranks: Ranks that share a last-level cache.
         rooted: The collective has a root.
     """
     return nbytes >= last_level_nbytes() if rooted else 2 * nranks * nbytes > last_level_nbytes()
 
 
 def symbolic(call: Call, nranks: int) -> tuple[Call, Shape]:
-    """A call whose counts are symbolic, and these; in the order of `Call.counts`."""
+    """Return a call with symbolic counts, in the order of `Call.counts`, and its shape."""
     sizes = Sizes(call.counts)
     given, blocks = iter(sizes.given), None  # type: Any, Any
     count: Any = next(given) if call.blocks is None else 0
@@ -76,32 +75,32 @@ def symbolic(call: Call, nranks: int) -> tuple[Call, Shape]:
 
 
 class EngineBuilder(ABC):
-    """Makes the engines of one communicator's calls.
+    """Makes the engines of a communicator's calls.
 
     Args:
-        topology: Of the communicator.
-        wait_policy: How a rank waits.
-        lock: As in `HostEngine`.
+        topology: Topology of the communicator.
+        wait_policy: Wait policy of the ranks.
+        lock: Lock of its engines, as in `Binding`.
     """
 
     on_gpu: ClassVar[bool] = False
 
     def __init__(self, topology: Topology, wait_policy: WaitPolicy, lock: np.ndarray) -> None:
         self._topology, self._wait_policy, self._lock = topology, wait_policy, lock
-        self._nodes = topology.nodes if self.on_gpu else topology.parts  # that schedules look at
+        self._nodes = topology.nodes if self.on_gpu else topology.parts  # as schedules see them
 
     def build(self, choice: Choice, sizes: tuple[int, ...], account: Account, call: Call, message_context: MessageContext) -> HostEngine:
-        """An engine for all calls of this kind, of whatever counts its program holds for; arrays in GPU memory: for these counts.
+        """Build an engine for calls of one kind, of all counts for which its program holds; on GPU arrays for these counts alone.
 
         Args:
             choice: A catalogue algorithm and the segment size.
             sizes: Bytes of every rank's block where blocks vary and the schedule must know; else empty.
-            account: Line of the ledger, which is told on what ways messages go.
-            call: Its counts, element type, operator, root and in-place form are used; its addresses are not.
-            message_context: What the messages travel on.
+            account: Line of the ledger, which notes the routes of messages.
+            call: A call of the kind; its addresses are not used.
+            message_context: Message context on which the calls travel.
 
         Raises:
-            KernelError: the operator does not compile for the element type.
+            KernelError: The operator does not compile for the element type.
         """
         engine, ways = self._lowered(choice, sizes, account, call, message_context)
         return self._signed(engine, choice, account, call, ways)
@@ -109,7 +108,7 @@ class EngineBuilder(ABC):
     def _lowered(
         self, choice: Choice, sizes: tuple[int, ...], account: Account, call: Call, message_context: MessageContext
     ) -> tuple[HostEngine, Ways]:  # fmt: skip
-        """An engine of a program that is written for it, and how many peers' messages go by which route."""
+        """Lower a program, and return its engine and the numbers of peers by route."""
         row = find(call.collective, choice.algorithm)
         call, shape = (call, None) if self.on_gpu or sizes else symbolic(call, len(self._topology.nodes))
         unit = max(1, WIDE_NBYTES // call.dtype.itemsize) if self.on_gpu else 1  # kernels work on arrays that are all aligned alike
@@ -126,7 +125,7 @@ class EngineBuilder(ABC):
         return engine, Counter(route.name for route in routes.values())  # lowering has asked for no others
 
     def _signed(self, engine: HostEngine, choice: Choice, account: Account, call: Call, ways: Ways) -> HostEngine:
-        """The engine, which tells its peers what it runs; ledger and log are told on what ways its messages go."""
+        """Return an engine with its signature, by which peers compare calls; note its routes in ledger and log."""
         engine.sign(Signature.of(call, choice.algorithm, choice.segment).word, signed_nbytes(call))
         account.ways.update(ways)
         if log.isEnabledFor(logging.DEBUG):
@@ -136,32 +135,34 @@ class EngineBuilder(ABC):
 
     @abstractmethod
     def _routes(self, call: Call, message_context: MessageContext) -> Mapping[int, Route]:
-        """The route to each peer."""
+        """Return the route to each peer."""
 
     def _placement(self, row: Algorithm) -> Nodes:
-        """What a row's schedule looks at."""
+        """Return the placement of ranks for which a row's schedule is made."""
         return self._nodes
 
     @abstractmethod
     def _lane_nbytes(self, row: Algorithm) -> int | None:
-        """Most bytes of the message in one lane; None: any number."""
+        """Return the most bytes of the message in one lane; None: any number."""
 
     @abstractmethod
     def _window(self, nchannels: int) -> int:
-        """Most lanes in flight."""
+        """Return the most lanes in flight."""
 
     @abstractmethod
     def _engine(
         self, program: Program, call: Call, account: np.ndarray, message_context: MessageContext, shape: Shape | None
     ) -> HostEngine:  # fmt: skip
-        """What runs a program."""
+        """Return the engine of a program."""
 
 
 class HostEngines(EngineBuilder):
-    """Makes engines for arrays in host memory.
+    """Makes engines for arrays in host memory; arguments as of `EngineBuilder`.
 
     Args:
-        topology, wait_policy, lock: As in `EngineBuilder`.
+        topology: Topology of the communicator.
+        wait_policy: Wait policy of the ranks.
+        lock: Lock of its engines.
         capacity: Bytes of a staging slot where any rank of the communicator has rings, else 0.
     """
 
@@ -174,10 +175,7 @@ class HostEngines(EngineBuilder):
         self._sharing = alike if alike < whole else -(-alike // ncaches())
 
     def build(self, choice: Choice, sizes: tuple[int, ...], account: Account, call: Call, message_context: MessageContext) -> HostEngine:
-        """As `EngineBuilder.build`.
-
-        What was lowered for one kind of call serves all that differ in element type, operator, method or communicator.
-        """
+        """Build an engine as `EngineBuilder.build`; calls of other element types, operators, methods and communicators share programs."""
         if sizes:
             return super().build(choice, sizes, account, call, message_context)
         local = tuple(message_context.local_peers.items())

@@ -1,4 +1,4 @@
-"""The ledger: which operation ran by which algorithm, how often, with how many bytes, how long, on what way or why by the MPI library."""
+"""The ledger of a communicator: calls, bytes, seconds and routes of each operation, by algorithm and element type."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from hpcoll.selection.config import NATIVE, log
 
 
 class LedgerRow(NamedTuple):
-    """One line of the ledger.
+    """A line of the ledger.
 
     Attributes:
         operation: Collective, in lower case.
@@ -18,9 +18,9 @@ class LedgerRow(NamedTuple):
         nbytes: Sum over calls of the bytes of this rank's message; 0 where only the MPI library understands the arguments.
         seconds: Sum over calls of this rank's time; 0 for calls in flight.
         element: Element type of the caller's buffers: a NumPy name, or the name of a derived datatype; empty for a barrier.
-        why: Why the MPI library served the calls; empty where hpcoll did.
-        ways: How messages got to and from this rank's peers, joined by ``+``: ``shm`` (shared memory), ``mpi`` (MPI messages),
-            for GPU arrays ``ipc``, ``staged`` and ``direct`` as in ``HPCOLL_CUDA_PATH``, ``host`` where they went through host memory.
+        why: Reason for which the MPI library served the calls; empty where hpcoll did.
+        ways: Routes of messages to and from this rank's peers, joined by ``+``: ``shm`` (shared memory), ``mpi`` (MPI messages), for GPU
+            arrays ``ipc``, ``staged`` and ``direct`` as in ``HPCOLL_CUDA_PATH``, ``host`` where they went through host memory.
     """
 
     operation: str
@@ -38,7 +38,7 @@ class Account:
 
     Attributes:
         sums: int64: calls, nanoseconds in them, bytes of this rank's messages; compiled code adds to them.
-        ways: As in `LedgerRow`.
+        ways: Routes, as in `LedgerRow`.
     """
 
     __slots__ = ("_sums", "sums", "ways")
@@ -54,7 +54,7 @@ class Account:
         self._sums[2] += nbytes
 
     def add(self, other: "Account") -> "Account":
-        """Itself, with all that another has."""
+        """Add another's sums and routes, and return it."""
         self.sums += other.sums
         self.ways |= other.ways
         return self
@@ -67,11 +67,11 @@ class Ledger:
         self._accounts: dict[tuple[str, str, str, str], Account] = {}
 
     def account(self, operation: str, algorithm: str, element: str, why: str = "") -> Account:
-        """Running sums of a line; arguments as in `LedgerRow`."""
+        """Return the running sums of a line; arguments as in `LedgerRow`."""
         return self._accounts.setdefault((operation, algorithm, element, why), Account())
 
     def library(self, operation: str, element: str, why: str, rank: int) -> Account:
-        """Running sums of calls that hpcoll leaves to the MPI library, which rank 0 says in the log before the first one."""
+        """Return the running sums of calls that hpcoll leaves to the MPI library; rank 0 logs the first of them."""
         account = self.account(operation, NATIVE, element, why)
         if rank == 0 and not account.sums[0]:
             log.info("%s: %s (%s)", named(operation, element), NATIVE, why)
@@ -86,7 +86,7 @@ class Ledger:
             self.account(*names).add(account)
 
     def rows(self) -> list[LedgerRow]:
-        """Lines with at least one call, largest time first."""
+        """Return the lines with at least one call, largest time first."""
         rows = []
         for (operation, algorithm, element, why), account in self._accounts.items():
             ncalls, ns, nbytes = account.sums.tolist()
@@ -109,7 +109,7 @@ class Ledger:
 
 
 def named(operation: str, element: object) -> str:
-    """For the log: an operation and its element type, which a barrier has not."""
+    """Return the text of an operation and its element type, which a barrier has not."""
     return f"{operation} of {element}" if element != "" else operation
 
 

@@ -1,4 +1,4 @@
-"""How the message of a call is cut: into segments that are in flight together, and lanes that fit a staging slot."""
+"""Segmentation: cuts the message of a call into segments that are in flight together, and lanes that fit a staging slot."""
 
 import math
 from operator import index
@@ -16,18 +16,18 @@ _MAX_CHUNKS = 128  # of a lane that goes through shared memory
 
 
 def window(nranks: int) -> int:
-    """Segments in flight: enough to fill the pipeline up and down a binary tree."""
+    """Return the number of segments in flight: enough to fill the pipeline up and down a binary tree."""
     return 2 * math.ceil(math.log2(max(2, nranks))) + 2
 
 
 def lane_nbytes(row: Algorithm, capacity: int, nodes: Nodes, *, apart: bool = True) -> int:
-    """Most bytes of the message in one lane, so that what any rank stages of them fits a staging slot.
+    """Return the most bytes of the message in one lane, so that the part that any rank stages fits a staging slot.
 
     Args:
-        row: Catalogue row, whose ``staged`` bounds what a rank hands out; each piece is rounded up to a cache line.
+        row: Catalogue row, whose ``staged`` bounds that part; each piece is rounded up to a cache line.
         capacity: Bytes of a staging slot.
         nodes: Placement of the ranks, 2 or more.
-        apart: Nodes share no memory with each other; else what a hierarchical row sends between them is staged, too.
+        apart: Nodes share no memory with each other; else messages of a hierarchical row between them are staged, too.
     """
     pieces = 2 * len(nodes) + (_MAX_CHUNKS if row.chunked else 0)
     staged = row.cost("staged", len(nodes), nodes=nodes) + (0 if apart else _staged_between(row, nodes))
@@ -35,7 +35,7 @@ def lane_nbytes(row: Algorithm, capacity: int, nodes: Nodes, *, apart: bool = Tr
 
 
 def _staged_between(row: Algorithm, nodes: Nodes) -> float:
-    """Bytes that any rank hands out to other nodes, as a fraction of m, for a hierarchical row: those of the algorithm between nodes."""
+    """Return the bytes that the outer algorithm of a hierarchical row stages on any rank, as a fraction of m."""
     sizes = [len(ranks) for ranks in members(nodes)]
     if not row.hierarchical or len(sizes) < 2:
         return 0.0
@@ -45,26 +45,29 @@ def _staged_between(row: Algorithm, nodes: Nodes) -> float:
 
 
 def message_nbytes(call: Call, nranks: int) -> int:
-    """m, the bytes of the whole message as the catalogue counts them."""
+    """Return m, the bytes of the whole message as the catalogue counts them."""
     blocks = nranks if COLLECTIVES[call.collective].blocks and call.blocks is None else 1
     return call.count * call.dtype.itemsize * blocks
 
 
 def counts_of(cell: tuple[int, int], call: Call, nranks: int, size: int) -> tuple[int, int]:
-    """Least and most counts of ``size`` bytes for which the message of a call with equal blocks has so few and so many bytes."""
+    """Return the least and most counts of ``size`` bytes for which a call with equal blocks has a message within a cell of sizes."""
     unit = size * (nranks if COLLECTIVES[call.collective].blocks else 1)
     return -(-cell[0] // unit), cell[1] // unit
 
 
 def ledger_nbytes(call: Call | None, nranks: int) -> int:
-    """Bytes of this rank's message, as the ledger counts them."""
+    """Return the bytes of this rank's message, as the ledger counts them."""
     return 0 if call is None else call.nbytes * (nranks if call.collective == "alltoall" and call.blocks is None else 1)
 
 
 def segmented(
     row: Algorithm, call: Call, segment_nbytes: int, most: int | None, rank: int, nodes: Nodes, sizes: tuple[int, ...], unit: int = 1
 ) -> tuple[Schedule, Segments]:
-    """Schedule and segments of a call; no segment is longer than ``most`` bytes of the message, chunks are whole ``unit`` elements."""
+    """Return schedule and segments of a call.
+
+    No segment is longer than ``most`` bytes of the message. Chunks are whole multiples of ``unit`` elements.
+    """
     nranks = len(nodes)
     size, blocks = call.dtype.itemsize, COLLECTIVES[row.collective].blocks
     count = max(1, call.count * nranks if blocks else call.count)

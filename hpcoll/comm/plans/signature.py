@@ -1,7 +1,7 @@
-"""Signatures: what all ranks must call alike, packed into a word that travels with every message on a node.
+"""Signatures: the parts of a call that must be alike on all ranks, packed into a word that travels with every message on a node.
 
-Counts are not in it: compiled code combines both to the fingerprint of a call (`hpcoll.runtime.engine.compiled.checks.sign_messages`).
-What may differ between ranks is in neither: buffers, in place or not, kinds of memory, and counts that only some ranks know.
+Compiled code makes the fingerprint of a call of signature and counts (`hpcoll.runtime.engine.compiled.checks.sign_messages`). Neither has
+the parts that may differ between ranks: buffers, in place or not, kinds of memory, and counts that only some ranks know.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ _PARTLY_KNOWN = ("gather", "scatter", "alltoall")  # whose varying counts not al
 
 
 class Purpose(IntEnum):
-    """What ranks agree on before a call can run (`hpcoll.comm.context.service_collectives`); NONE: nothing, it is a call itself."""
+    """The purpose of a service collective (`hpcoll.comm.team.service_collectives`); NONE: a call of the program's."""
 
     NONE = 0
     PERSISTENT = 1
@@ -45,7 +45,7 @@ class Purpose(IntEnum):
 
     @property
     def text(self) -> str:
-        """In words."""
+        """The purpose in words."""
         return ("", "a persistent request", "each rank's count", "sizes of blocks", "an array", "arrays on the GPU", "a comparison")[self]
 
 
@@ -53,10 +53,11 @@ class Signature(NamedTuple):
     """Fields of a signature, as numbers.
 
     Attributes:
-        collective, algorithm: Positions among those that there are.
+        collective: Position among the collectives.
         varies: Blocks have sizes of their own.
         element: Position among `_ELEMENTS`, from 1 on; 0: another type, or several.
         op: Position among `_OPS`, from 1 on; 0: none.
+        algorithm: Position among the collective's algorithms.
         segment: Number of binary digits of the segment's size, and a digest of that.
         root: Root; where there is none, the `Purpose`.
     """
@@ -71,7 +72,7 @@ class Signature(NamedTuple):
 
     @classmethod
     def of(cls, call: Call, algorithm: str | None = None, segment: int = 0) -> "Signature":
-        """That of a call, by whatever algorithm where none is named."""
+        """Return the signature of a call; where no algorithm is named, that of the first."""
         return cls(
             _COLLECTIVES.index(call.collective), int(call.blocks is not None), _position(_name(call.element), _ELEMENTS), _op(call.op),
             0 if algorithm is None else _ALGORITHMS[call.collective].index(algorithm), _segment(segment),
@@ -80,7 +81,7 @@ class Signature(NamedTuple):
 
     @classmethod
     def unpacked(cls, word: int) -> "Signature":
-        """That of a word."""
+        """Return the signature in a word."""
         fields = []
         for bits in _BITS:
             fields.append(word & ((1 << bits) - 1))
@@ -89,7 +90,7 @@ class Signature(NamedTuple):
 
     @property
     def word(self) -> int:
-        """All fields in one number below 2**63; never 0, which is no signature."""
+        """All fields in a number below 2**63; never 0, which is no signature."""
         word = 0
         for bits, field in zip(reversed(_BITS), reversed(self), strict=True):
             word = (word << bits) + field
@@ -104,11 +105,7 @@ class Signature(NamedTuple):
         return self if self.op or self.element > ONE_BYTE else self._replace(element=0)
 
     def text(self, count: int) -> str:
-        """The call as a program writes it.
-
-        Args:
-            count: As the engine counts: bytes where nothing is combined.
-        """
+        """Return the call as a program writes it; the engine counts in bytes where nothing is combined."""
         if self.purpose:
             return self.purpose.text
         collective = _COLLECTIVES[self.collective]
@@ -120,7 +117,7 @@ class Signature(NamedTuple):
         return f"{method(collective, varies=bool(self.varies))}({', '.join(given)})"
 
     def record(self, count: int) -> dict[str, object]:
-        """The call as flight records have it; ``count`` as in `text`."""
+        """Return the call as flight records have it; ``count`` as in `text`."""
         collective, moves = _COLLECTIVES[self.collective], self.collective != _COLLECTIVES.index("barrier")
         return {
             "collective": method(collective, varies=bool(self.varies)).lower(),
@@ -131,7 +128,7 @@ class Signature(NamedTuple):
 
     @property
     def purpose(self) -> Purpose:
-        """What it is for, where it is no call of the program's."""
+        """The purpose of a service collective."""
         return Purpose.NONE if COLLECTIVES[_COLLECTIVES[self.collective]].rooted else Purpose(self.root)
 
     @property
@@ -145,24 +142,24 @@ class Signature(NamedTuple):
         return _ELEMENTS[self.element - 1] if self.element else "bytes"
 
     def _elements(self, count: int) -> int:
-        """Elements of a count, which is of bytes where nothing is combined."""
+        """Return the elements of a count, which is of bytes where nothing is combined."""
         moved = not COLLECTIVES[_COLLECTIVES[self.collective]].reduces and self.element > ONE_BYTE
         return count // _size(self._element) if moved else count
 
     @property
     def counts(self) -> bool:
-        """Whether ranks must have the same counts."""
+        """Say whether ranks must have the same counts."""
         return not (self.varies and _COLLECTIVES[self.collective] in _PARTLY_KNOWN)
 
     def how(self, counted: int) -> tuple[str, ...]:
-        """What calls that are written alike may differ in, in words; ``counted`` stands for its counts. Digests tell two of them apart."""
+        """Return the parts in which calls that are written alike may differ, in words; digests tell two of them apart."""
         digest, digits = divmod(self.segment, _DIGITS)
         segments = f"segments of {format_nbytes(1 << digits >> 1)} or more ({digest:02x})"
         return f"algorithm {self.algorithm_name}", segments, f"blocks of other sizes ({counted % 2**16:04x})"
 
     @property
     def algorithm_name(self) -> str:
-        """By the catalogue."""
+        """The algorithm's name in the catalogue."""
         return _ALGORITHMS[_COLLECTIVES[self.collective]][self.algorithm]
 
 
@@ -170,26 +167,26 @@ NO_CALL = Signature(0, 0, 0, 0, 0, 0, 0)
 
 
 def signed_nbytes(call: Call) -> int:
-    """What an element counts in the fingerprint: its bytes, or nothing where ranks need not know the same counts."""
+    """Return the weight of an element in the fingerprint: its bytes, or 0 where ranks need not know the same counts."""
     return 0 if call.blocks is not None and call.collective in _PARTLY_KNOWN else call.dtype.itemsize
 
 
 def counted(call: Call) -> Any:
-    """What stands for a call's counts where ranks compare them: the count, or the sum of blocks that all ranks know, each with a weight."""
+    """Return the number by which ranks compare a call's counts: the count, or the weighted sum of blocks that all ranks know."""
     if call.blocks is None or not call.blocks[2]:
         return call.count
     return sum(_weight(rank) * size for rank, size in enumerate(call.blocks[2]))
 
 
 def method(collective: str, *, varies: bool) -> str:
-    """mpi4py's name of a collective."""
+    """Return mpi4py's name of a collective."""
     if collective == "reduce_scatter":
         return "Reduce_scatter" if varies else "Reduce_scatter_block"
     return collective.capitalize() + ("v" if varies else "")
 
 
 def differing(every: Sequence[Sequence[str] | None]) -> list[list[str]]:
-    """Of what each rank says of its call, if that is known, the parts that are not the same everywhere."""
+    """Return, for each rank, the parts of its call that are not the same everywhere; nothing for ranks whose call is unknown."""
     known = [one for one in every if one is not None]
     parts = [at for at, found in enumerate(zip(*known, strict=True)) if len(set(found)) > 1]
     return [[one[at] for at in parts] if one is not None else [] for one in every]
@@ -210,12 +207,12 @@ def _op(op: ReduceOp | None) -> int:
 
 
 def _weight(rank: int) -> int:
-    """An odd number below 2**16."""
+    """Return an odd number below 2**16."""
     return rank * _GOLDEN % 2**32 >> 16 | 1
 
 
 def _segment(nbytes: int) -> int:
-    """As in a signature: segments of other sizes are told apart with few exceptions."""
+    """Return the field of a segment, which tells most sizes apart."""
     return min(nbytes.bit_length(), _DIGITS - 1) + _DIGITS * (nbytes * _GOLDEN % 2**32 >> 27)
 
 
