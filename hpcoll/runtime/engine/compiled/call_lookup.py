@@ -1,16 +1,19 @@
-"""Compiled: a call like an earlier one, found in a table and run."""
+"""Compiled: the call cache's lookup, which finds a call like an earlier one in a table and runs it."""
 
 from numba import njit
 
-from hpcoll.runtime.engine.compiled.ffi import exchange, load_acquire, pointer, release_gil, store_release, take_gil
+from hpcoll.runtime.engine.compiled.ffi import INT, LONG, c_function, exchange, load_acquire, pointer, release_gil, store_release, take_gil
 from hpcoll.runtime.engine.compiled.interpreter import run_locked
-from hpcoll.runtime.engine.compiled.mpi_calls import call_mpi
-from hpcoll.runtime.engine.compiled.packed_calls import run_packed
+from hpcoll.runtime.engine.compiled.mpi_ops import call_mpi
 from hpcoll.runtime.engine.compiled.progress import start
 from hpcoll.runtime.engine.compiled.resize import resize
 from hpcoll.runtime.engine.compiled.spec_reader import drop, has_handle, is_like, keep, read_blocks, read_elements
 from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
+
+_pack = c_function(INT, LONG, INT, LONG, LONG, INT, LONG, LONG)  # source, count, datatype, copy, nbytes, position, comm
+_unpack = c_function(INT, LONG, INT, LONG, LONG, INT, LONG, LONG)  # copy, nbytes, position, target, count, datatype, comm
 
 
 @njit(nogil=True)
@@ -19,12 +22,13 @@ def run_cached(table, send, recv, op):  # type: ignore[no-untyped-def]
 
     Args:
         table: `CallTable.address`.
-        send, recv, op: ``id()`` of the buffers and of the operator.
+        send: ``id()`` of the send buffer.
+        recv: ``id()`` of the receive buffer.
+        op: ``id()`` of the operator.
 
     Returns:
-        An answer of `interpreter.run`, or of `progress.start` from a table of calls in flight, where `BUSY` says that others are before
-        it, or have the engine; `MISS` where no entry fits, `NATIVE`
-        where the MPI library must be called with all that the caller gave: nothing has happened then.
+        An answer of `interpreter.run`; from a table of calls in flight one of `progress.start`, where `BUSY` says that others are before
+        it or have the engine. `MISS`: no entry fits; `NATIVE`: the MPI library must be called. Nothing has happened then.
     """
     head = pointer(table)
     for i in range(head[c.NENTRIES]):
@@ -40,7 +44,7 @@ def run_cached(table, send, recv, op):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _run_entry(table, at, send, recv):  # type: ignore[no-untyped-def]
-    """Run the call by an entry, if it fits. What runs a program does so alone; only then is the call's count, or are its counts, noted."""
+    """Run the call by an entry, if it fits. Whoever runs a program takes its lock first, and notes the call's counts behind it."""
     entry, head = pointer(at), pointer(table)
     engine, starts, room = entry[c.ENGINE], head[c.STARTS], head[c.COUNTS]
     if entry[c.SIZES] == c.UNKNOWN:
@@ -74,7 +78,7 @@ def _run_entry(table, at, send, recv):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, forceinline=True)
 def _run(table, at, send, recv, source, target, count):  # type: ignore[no-untyped-def]
-    """Run a call that was found by an entry, whose arguments have been read, while other threads of Python run."""
+    """Run a call whose entry was found and whose arguments have been read, while other threads of Python run."""
     entry, head = pointer(at), pointer(table)
     engine, room = entry[c.ENGINE], head[c.COUNTS]
     sent, received = keep(table, at + 8 * c.SENT, send), keep(table, at + 8 * c.RECEIVED, recv)
@@ -82,7 +86,7 @@ def _run(table, at, send, recv, source, target, count):  # type: ignore[no-untyp
     if engine < 0:
         status = call_mpi(-engine, source, target, count)
     elif entry[c.PACKS] or entry[c.UNPACKS]:
-        status = run_packed(table, at, source, target)
+        status = _run_packed(table, at, source, target)
     else:
         status = _start(engine, source, target, room) if head[c.STARTS] else run_locked(engine, source, target, room)
     take_gil((thread,))
@@ -106,7 +110,7 @@ def _start(engine, source, target, counts):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _equal(table, at, send, recv):  # type: ignore[no-untyped-def]
-    """Addresses and count of a call with one count; the count -1 where the entry does not fit."""
+    """Return addresses and count of a call with one count; the count -1 where the entry does not fit."""
     entry = pointer(at)
     target, nbytes = read_elements(table, at + 8 * c.RECEIVED, recv)
     count = nbytes // entry[c.STRIDE]
@@ -121,7 +125,7 @@ def _equal(table, at, send, recv):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _overlap(apart, ours, nours, theirs, ntheirs):  # type: ignore[no-untyped-def]
-    """Whether some blocks share memory with others, whose displacements count from so many bytes before; there may be gaps between."""
+    """Say whether blocks share memory with others, whose displacements count from ``apart`` bytes before."""
     for i in range(nours):
         first, nbytes = apart + pointer(ours)[2 * i], pointer(ours)[2 * i + 1]
         for j in range(ntheirs):
@@ -132,9 +136,9 @@ def _overlap(apart, ours, nours, theirs, ntheirs):  # type: ignore[no-untyped-de
 
 @njit(nogil=True)
 def _varying(table, at, send, recv, room):  # type: ignore[no-untyped-def]
-    """Addresses of a call whose blocks have sizes of their own, and bytes of them all, -1 where the entry does not fit.
+    """Return addresses of a call whose blocks have sizes of their own, and bytes of them all, -1 where the entry does not fit.
 
-    What `hpcoll.comm.arguments.call.Call.counts` has is written, in its order.
+    Its counts are written to ``room`` in the order of `hpcoll.comm.arguments.call.Call.counts`.
     """
     entry, rank = pointer(at), pointer(table)[c.RANK]
     source, sent_nbytes, nsent = read_blocks(table, at + 8 * c.SENT, send, room)
@@ -163,3 +167,65 @@ def _varying(table, at, send, recv, room):  # type: ignore[no-untyped-def]
         for i in range(2 * nsent + 2 * nreceived + n):
             pointer(room)[i] //= entry[c.STRIDE]
     return source, target, total if entry[c.LEAST] <= total <= entry[c.MOST] else -1
+
+
+@njit(nogil=True)
+def _run_packed(table, at, source, target):  # type: ignore[no-untyped-def]
+    """Run a call on derived datatypes, whose engine works on packed copies, as `interpreter.run_locked`.
+
+    `MISS` where the copies need more room or the MPI library refuses to pack. The table's count has been written.
+    """
+    head, entry = pointer(table), pointer(at)
+    packed, engine = pointer(head[c.PACKED]), entry[c.ENGINE]
+    head[c.SOURCE], head[c.TARGET] = source, target
+    sent, received = _nbytes(head, entry)
+    if sent + received > packed[c.PACKED_NBYTES]:
+        store_release(pointer(engine)[f.LOCK], 0)
+        return c.MISS
+    aliased = entry[c.SENT + c.KIND] == c.ALIASED
+    output = packed[c.PACKED_AT] + sent if entry[c.UNPACKS] or aliased else target
+    if entry[c.PACKS]:
+        copy = output if aliased else packed[c.PACKED_AT]
+        side, nbytes = at + 8 * (c.RECEIVED if aliased else c.SENT), head[c.COUNT] * entry[c.STRIDE if aliased else c.SENT_STRIDE]
+        packed[c.POSITION] = 0
+        nelements, position = nbytes // pointer(side)[c.PACKED_SIZE], head[c.PACKED] + 8 * c.POSITION
+        if _pack(packed[c.PACK], (source, nelements, pointer(side)[c.HANDLE], copy, nbytes, position, packed[c.SELF])) != 0:
+            store_release(pointer(engine)[f.LOCK], 0)
+            return c.MISS
+        source = copy
+    status = run_locked(engine, output if aliased else source, output, head[c.COUNTS])
+    return _unpack_entry(head, at) if status == f.DONE else status
+
+
+@njit(nogil=True)
+def unpack(table):  # type: ignore[no-untyped-def]
+    """Unpack the results of the call that `run_cached` found last, once its engine is done; `DONE`, or `FAILED` with a code in there."""
+    head = pointer(table)
+    return _unpack_entry(head, table + 8 * (c.ENTRIES + c.ENTRY * head[c.LATEST]))
+
+
+@njit(nogil=True)
+def _nbytes(head, entry):  # type: ignore[no-untyped-def]
+    """Return bytes of the packed copies of the send buffer, in whole cache lines, and of the receive buffer; 0: it has none."""
+    sent, received = 0, 0
+    if entry[c.PACKS] and entry[c.SENT + c.KIND] != c.ALIASED:
+        sent = (head[c.COUNT] * entry[c.SENT_STRIDE] + CACHE_LINE_NBYTES - 1) // CACHE_LINE_NBYTES * CACHE_LINE_NBYTES
+    if entry[c.UNPACKS] or entry[c.SENT + c.KIND] == c.ALIASED:
+        received = head[c.COUNT] * entry[c.STRIDE]
+    return sent, received
+
+
+@njit(nogil=True)
+def _unpack_entry(head, at):  # type: ignore[no-untyped-def]
+    entry, packed = pointer(at), pointer(head[c.PACKED])
+    if entry[c.UNPACKS] == 0:
+        return f.DONE
+    sent, received = _nbytes(head, entry)
+    side = pointer(at + 8 * c.RECEIVED)
+    packed[c.POSITION] = 0
+    copy, nelements, position = packed[c.PACKED_AT] + sent, received // side[c.PACKED_SIZE], head[c.PACKED] + 8 * c.POSITION
+    error = _unpack(packed[c.UNPACK], (copy, received, position, head[c.TARGET], nelements, side[c.HANDLE], packed[c.SELF]))
+    if error != 0:
+        pointer(entry[c.ENGINE])[f.ERROR] = error
+        return f.FAILED
+    return f.DONE

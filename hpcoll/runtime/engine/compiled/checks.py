@@ -1,6 +1,6 @@
-"""Compiled: what tells a call from others, and what is noted of it (`hpcoll.runtime.telemetry.call_log` draws that).
+"""Compiled: the checks by which messages tell calls apart, and what is noted of a call (`hpcoll.runtime.telemetry.call_log`).
 
-Every message between local peers carries a check of its call and of all calls before it, and so does the tag of every message of the MPI
+Every message between local peers carries a check of its call and of all calls before it. So does the tag of every message of the MPI
 library, which therefore meets no receive of another call.
 """
 
@@ -23,13 +23,13 @@ _MOST = (1 << 60) - 1  # three such numbers have a sum
 
 @njit(nogil=True)
 def _spread(word):  # type: ignore[no-untyped-def]
-    """A word in which every bit of another has changed some of the middle: a product alone takes no bit downwards."""
+    """Return a word in whose middle every bit of another has changed some: a product alone takes no bit downwards."""
     return (word ^ word >> 32) * f.SPREAD
 
 
 @njit(nogil=True)
 def _hash(word):  # type: ignore[no-untyped-def]
-    """The highest bits of a product, which all bits of a word have changed."""
+    """Return the highest bits of a product, which all bits of a word have changed."""
     return word * f.SPREAD >> 64 - CHECK_BITS & _CHECK
 
 
@@ -40,7 +40,7 @@ def _fingerprint(state, signature):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _compared(signature):  # type: ignore[no-untyped-def]
-    """A signature without its element type, if that has one byte and nothing is combined."""
+    """Return a signature, without its element type if that has one byte and nothing is combined."""
     if signature & _COMBINES or signature & _ELEMENT > f.ONE_BYTE << f.ELEMENT_AT:
         return signature
     return signature & ~_ELEMENT
@@ -48,13 +48,13 @@ def _compared(signature):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def alarmed(state):  # type: ignore[no-untyped-def]
-    """Whether a call has failed on any rank of the node."""
+    """Say whether a call has failed on any rank of the node."""
     return pointer(pointer(state[f.LOG])[f.ALARM])[0] != 0
 
 
 @njit(nogil=True)
 def sign_messages(state):  # type: ignore[no-untyped-def]
-    """Find what the messages of a new call are to carry.
+    """Compute the checks that the messages of a new call carry.
 
     A tag has few bits, so its check is a remainder by a prime: calls that differ in one field, or in their counts, never have the same.
     """

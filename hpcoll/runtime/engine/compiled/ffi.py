@@ -1,5 +1,6 @@
-"""What compiled code needs beyond Numba: calls of C functions by address, raw memory, atomic accesses."""
+"""Calls of C functions, raw memory and atomic accesses, for compiled code."""
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -11,12 +12,10 @@ INT, LONG, VOID = ir.IntType(32), ir.IntType(64), ir.VoidType()
 
 
 def c_function(result: ir.Type, *parameters: ir.Type) -> Any:
-    """A call of a C function through its address; arguments are int64, narrowed where the C type is int, and so is the result."""
+    """Return a call of a C function through its address; arguments are int64, narrowed where the C type is int, and so is the result."""
 
     @intrinsic
     def call(typingctx, address, arguments):  # type: ignore[no-untyped-def]
-        """Call the function at an address with a tuple of arguments; 0 where it returns nothing."""
-
         def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
             function = builder.inttoptr(values[0], ir.FunctionType(result, parameters).as_pointer())
             return _called(context, builder, function, values[1])
@@ -27,12 +26,10 @@ def c_function(result: ir.Type, *parameters: ir.Type) -> Any:
 
 
 def capi_function(name: str, result: ir.Type, *parameters: ir.Type) -> Any:
-    """A call of a function of CPython's C API, by its name; arguments as in `c_function`. Whoever calls most of them has the GIL."""
+    """Return a call of a function of CPython's C API, by its name; arguments as in `c_function`. The caller of most of them has the GIL."""
 
     @intrinsic
     def call(typingctx, arguments):  # type: ignore[no-untyped-def]
-        """Call the function with a tuple of arguments; 0 where it returns nothing."""
-
         def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
             function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, parameters), name)
             return _called(context, builder, function, values[0])
@@ -56,7 +53,7 @@ def _called(context: Any, builder: Any, function: Any, arguments: Any) -> Any:
 
 @intrinsic
 def pointer(typingctx, address):  # type: ignore[no-untyped-def]
-    """The int64s at an address."""
+    """Return the int64s at an address."""
 
     def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
         return builder.inttoptr(values[0], context.get_value_type(signature.return_type))
@@ -64,90 +61,79 @@ def pointer(typingctx, address):  # type: ignore[no-untyped-def]
     return types.CPointer(types.int64)(types.int64), codegen
 
 
-@intrinsic
-def load_acquire(typingctx, address):  # type: ignore[no-untyped-def]
-    """The int64 at an address that another thread or process writes; nothing after it is read before it."""
+def _instructions(result: Any, nparameters: int) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator that makes an intrinsic of int64s from a function that emits its instructions; without a result it gives 0."""
 
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
-        return builder.load_atomic(builder.inttoptr(values[0], LONG.as_pointer()), "acquire", 8)
+    def made(emit: Callable[..., Any]) -> Any:
+        @intrinsic
+        def call(typingctx, *given: Any):  # type: ignore[no-untyped-def]
+            def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
+                emitted = emit(builder, *cgutils.unpack_tuple(builder, values[0]))
+                return context.get_constant(types.int32, 0) if result is None else emitted
 
-    return types.int64(types.int64), codegen
+            return (result or types.int32)(types.StarArgTuple.from_types((types.int64,) * nparameters)), codegen
 
+        return call
 
-@intrinsic
-def load_int32(typingctx, address):  # type: ignore[no-untyped-def]
-    """The int32 at an address."""
-
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
-        return builder.sext(builder.load(builder.inttoptr(values[0], INT.as_pointer())), LONG)
-
-    return types.int64(types.int64), codegen
+    return made
 
 
-@intrinsic
-def store_release(typingctx, address, value):  # type: ignore[no-untyped-def]
+def _word(builder: Any, address: Any, kind: ir.Type = LONG) -> Any:
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+@_instructions(types.int64, 1)
+def load_acquire(builder: Any, address: Any) -> Any:
+    """Return the int64 at an address that another thread or process writes; nothing after it is read before it."""
+    return builder.load_atomic(_word(builder, address), "acquire", 8)
+
+
+@_instructions(types.int64, 1)
+def load_int32(builder: Any, address: Any) -> Any:
+    """Return the int32 at an address."""
+    return builder.sext(builder.load(_word(builder, address, INT)), LONG)
+
+
+@_instructions(None, 2)
+def store_release(builder: Any, address: Any, value: Any) -> None:
     """Write an int64 that another thread or process reads; nothing before it is written after it."""
-
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
-        builder.store_atomic(values[1], builder.inttoptr(values[0], LONG.as_pointer()), "release", 8)
-        return context.get_constant(types.int32, 0)
-
-    return types.int32(types.int64, types.int64), codegen
+    builder.store_atomic(value, _word(builder, address), "release", 8)
 
 
-@intrinsic
-def exchange(typingctx, address, expected, value):  # type: ignore[no-untyped-def]
-    """Replace ``expected`` by ``value`` at once, if it is there; returns whether it was."""
-
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
-        at = builder.inttoptr(values[0], LONG.as_pointer())
-        return builder.extract_value(builder.cmpxchg(at, values[1], values[2], "acq_rel", "acquire"), 1)
-
-    return types.boolean(types.int64, types.int64, types.int64), codegen
+@_instructions(types.boolean, 3)
+def exchange(builder: Any, address: Any, expected: Any, value: Any) -> Any:
+    """Replace ``expected`` by ``value`` at once, if it is there; return whether it was."""
+    return builder.extract_value(builder.cmpxchg(_word(builder, address), expected, value, "acq_rel", "acquire"), 1)
 
 
-@intrinsic
-def add(typingctx, address, value):  # type: ignore[no-untyped-def]
+@_instructions(None, 2)
+def add(builder: Any, address: Any, value: Any) -> None:
     """Add to an int64 at once, whatever other threads add to it meanwhile."""
-
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
-        builder.atomic_rmw("add", builder.inttoptr(values[0], LONG.as_pointer()), values[1], "acq_rel")
-        return context.get_constant(types.int32, 0)
-
-    return types.int32(types.int64, types.int64), codegen
+    builder.atomic_rmw("add", _word(builder, address), value, "acq_rel")
 
 
-def _line_copier(aligned: bool) -> Any:
-    @intrinsic
-    def copy(typingctx, destination, source):  # type: ignore[no-untyped-def]
-        """Copy 64 bytes."""
-
-        def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
-            line = ir.VectorType(LONG, 8)
-            loaded = builder.load(builder.inttoptr(values[1], line.as_pointer()), align=1)
-            stored = builder.store(loaded, builder.inttoptr(values[0], line.as_pointer()), align=64 if aligned else 1)
-            if aligned:
-                stored.set_metadata("nontemporal", builder.module.add_metadata([INT(1)]))
-            return context.get_constant(types.int32, 0)
-
-        return types.int32(types.int64, types.int64), codegen
-
-    return copy
+@_instructions(None, 0)
+def fence(builder: Any) -> None:
+    """Keep all writes before it, past the caches too, ahead of all that follow."""
+    builder.fence("seq_cst")
 
 
-copy_line = _line_copier(aligned=False)  # 64 bytes
-store_uncached = _line_copier(aligned=True)  # 64 bytes past the caches, to where a cache line starts; `fence` before anybody is told
+@_instructions(None, 2)
+def copy_line(builder: Any, destination: Any, source: Any) -> None:
+    """Copy 64 bytes."""
+    _copy_line(builder, destination, source, 1)
 
 
-@intrinsic
-def fence(typingctx):  # type: ignore[no-untyped-def]
-    """What was written before is seen before what is written after, also what went past the caches."""
+@_instructions(None, 2)
+def store_uncached(builder: Any, destination: Any, source: Any) -> None:
+    """Copy 64 bytes past the caches, to where a cache line starts; `fence` before anybody is told."""
+    _copy_line(builder, destination, source, 64).set_metadata("nontemporal", builder.module.add_metadata([INT(1)]))
 
-    def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
-        builder.fence("seq_cst")
-        return context.get_constant(types.int32, 0)
 
-    return types.int32(), codegen
+def _copy_line(builder: Any, destination: Any, source: Any, alignment: int) -> Any:
+    line = ir.VectorType(LONG, 8)
+    loaded = builder.load(_word(builder, source, line), align=1)
+    return builder.store(loaded, _word(builder, destination, line), align=alignment)
 
 
 release_gil = capi_function("PyEval_SaveThread", LONG)  # what `take_gil` is to be given
@@ -159,3 +145,4 @@ madvise = c_function(INT, LONG, LONG, INT)
 clock_gettime = c_function(INT, INT, LONG)
 process_vm_readv = c_function(LONG, INT, LONG, LONG, LONG, LONG, LONG)
 errno_location = c_function(LONG)
+call_with_address = c_function(INT, LONG)  # whatever takes an address, or a handle, and answers with an int

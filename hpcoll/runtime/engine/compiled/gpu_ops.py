@@ -1,13 +1,13 @@
 """Compiled: a program's operations on GPU memory, by calls of the CUDA driver.
 
-Copies and reductions go to the stream of the lane's window slot and end when they like. What somebody else is to read is ordered by the
-program: RECORD behind the operation, SYNC in front of whatever hands its result out.
+Copies and reductions go to the stream of the lane's window slot and end when they like. The program orders what others read: a RECORD
+behind the operation, a SYNC before its result is handed out.
 """
 
 from numba import njit
 
 from hpcoll.kernels import MAX_DESTINATIONS, MAX_SOURCES, WIDE_NBYTES
-from hpcoll.runtime.engine.compiled.ffi import INT, LONG, c_function, load_acquire, pointer
+from hpcoll.runtime.engine.compiled.ffi import INT, LONG, c_function, call_with_address, load_acquire, pointer
 from hpcoll.runtime.engine.compiled.local_ops import address_of
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import STAGING, Code
@@ -15,11 +15,9 @@ from hpcoll.runtime.program.opcodes import STAGING, Code
 _COPY, _REDUCE, _STAGE, _RECORD = int(Code.COPY), int(Code.REDUCE), int(Code.STAGE), int(Code.RECORD)
 _NOT_READY = 600
 
-_set_current = c_function(INT, LONG)  # context, or where it is to be written: cuCtxGetCurrent
 _copy = c_function(INT, LONG, LONG, LONG, LONG)  # destination, source, nbytes, stream
 _launch = c_function(INT, LONG, INT, INT, INT, INT, INT, INT, INT, LONG, LONG, LONG)  # function, grid, block, shared, stream, parameters
 _record = c_function(INT, LONG, LONG)  # event, stream
-_query = c_function(INT, LONG)  # event
 _wait = c_function(INT, LONG, LONG, INT)  # stream, event, flags
 _open = c_function(INT, LONG, LONG)  # local rank, slot
 
@@ -36,18 +34,18 @@ def _event_of(state, gpu, lane, event):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _failed(state, code):  # type: ignore[no-untyped-def]
-    """Note an error of the driver, which is told from one of MPI by its sign."""
+    """Note an error of the driver; its sign tells it from one of MPI."""
     state[f.ERROR] = -code
     return -1
 
 
 @njit(nogil=True)
 def enter(state):  # type: ignore[no-untyped-def]
-    """Make the GPU's context current in this thread, which may be the helper or work on another GPU; 0, or the driver's error."""
+    """Make the GPU's context current in this thread, which may work on another GPU; 0, or the driver's error."""
     gpu = pointer(state[f.GPU])
-    code = _set_current(gpu[f.GET_CURRENT], (state[f.GPU] + 8 * f.BEFORE,))
+    code = call_with_address(gpu[f.GET_CURRENT], (state[f.GPU] + 8 * f.BEFORE,))
     if code == 0 and gpu[f.BEFORE] != gpu[f.CONTEXT]:
-        code = _set_current(gpu[f.SET_CURRENT], (gpu[f.CONTEXT],))
+        code = call_with_address(gpu[f.SET_CURRENT], (gpu[f.CONTEXT],))
     return code
 
 
@@ -56,7 +54,7 @@ def leave(state):  # type: ignore[no-untyped-def]
     """Let the context be what it was before `enter`."""
     gpu = pointer(state[f.GPU])
     if gpu[f.BEFORE] != gpu[f.CONTEXT]:
-        _set_current(gpu[f.SET_CURRENT], (gpu[f.BEFORE],))
+        call_with_address(gpu[f.SET_CURRENT], (gpu[f.BEFORE],))
 
 
 @njit(nogil=True)
@@ -73,7 +71,7 @@ def begin_gpu(state):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def where_of(state, address):  # type: ignore[no-untyped-def]
-    """How peers find memory that they may map; -1 for memory that was not exported."""
+    """Return slot and offset by which peers find memory that they may map; -1 for memory that was not exported."""
     gpu = pointer(state[f.GPU])
     ranges = pointer(gpu[f.EXPORTED])
     for i in range(pointer(gpu[f.NEXPORTED])[0]):
@@ -84,7 +82,7 @@ def where_of(state, address):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def address_at(state, peer, where):  # type: ignore[no-untyped-def]
-    """Address of a peer's GPU memory in this process, which maps it when it is first named; 0 when that fails."""
+    """Return the address of a peer's GPU memory in this process, which maps it when it is first named; 0 when that fails."""
     gpu = pointer(state[f.GPU])
     slot = (where >> f.OFFSET_BITS) - f.FIRST_SLOT
     mapped = pointer(gpu[f.MAPPED] + 16 * (peer * f.NSLOTS + slot))
@@ -115,7 +113,7 @@ def _reduce(state, gpu, row, lane):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def run_gpu(address, row, lane):  # type: ignore[no-untyped-def]
-    """COPY, REDUCE, STAGE, RECORD, SYNC: 0 while one has to wait, -1 when the driver failed."""
+    """Run a COPY, REDUCE, STAGE, RECORD or SYNC: 0 while it has to wait, -1 when the driver failed."""
     state = pointer(address)
     gpu, code = pointer(state[f.GPU]), row[f.CODE]
     if code in (_COPY, _STAGE):
@@ -127,7 +125,7 @@ def run_gpu(address, row, lane):  # type: ignore[no-untyped-def]
     elif code == _RECORD:
         error = _record(gpu[f.RECORD_EVENT], (_event_of(state, gpu, lane, row[f.EVENT]), _stream_of(state, gpu, lane)))
     else:
-        error = _query(gpu[f.QUERY_EVENT], (_event_of(state, gpu, lane, row[f.EVENT]),))
+        error = call_with_address(gpu[f.QUERY_EVENT], (_event_of(state, gpu, lane, row[f.EVENT]),))
         if error == _NOT_READY:
             return 0
     return 1 if error == 0 else _failed(state, error)

@@ -1,9 +1,8 @@
 """The interpreter: the compiled function that runs the rows of any program.
 
-It knows a dozen opcodes and nothing of algorithms, operators or element types: reductions are calls to a kernel's address,
-MPI messages are calls to addresses in the MPI library, so that one cached machine code serves Open MPI and MPICH. Each kind of
-operation is a module, and `_execute` finds it. The interpreter never blocks: it returns after a while without progress and is called
-again, which leaves Python the chance to see a signal. All state is in arrays, so that a collective may be left and taken up again.
+It knows a dozen opcodes and nothing of algorithms, operators or element types. Reductions are calls of a kernel's address, messages calls
+of addresses in the MPI library, so that one cached machine code serves Open MPI and MPICH. The interpreter never blocks: it returns after
+a while without progress and is called again, so that Python sees signals. All state is in arrays: a collective may be left and taken up.
 """
 
 from time import CLOCK_MONOTONIC
@@ -11,7 +10,7 @@ from time import CLOCK_MONOTONIC
 from numba import njit
 
 from hpcoll.runtime.engine.compiled.checks import alarmed, note_call, note_end, sign_messages
-from hpcoll.runtime.engine.compiled.ffi import INT, LONG, c_function, exchange, pointer, sched_yield, store_release, usleep
+from hpcoll.runtime.engine.compiled.ffi import call_with_address, exchange, pointer, sched_yield, store_release, usleep
 from hpcoll.runtime.engine.compiled.gpu_ops import begin_gpu, enter, leave, run_gpu
 from hpcoll.runtime.engine.compiled.local_ops import clock, copy, last_tick, nanoseconds, run_local
 from hpcoll.runtime.engine.compiled.mpi_ops import let_mpi_move, run_mpi
@@ -22,7 +21,6 @@ from hpcoll.runtime.program.opcodes import Code
 
 _COPY, _STAGE, _RECORD, _SYNC = int(Code.COPY), int(Code.STAGE), int(Code.RECORD), int(Code.SYNC)
 _SHORT_NBYTES = 4096  # of a call whose time counts from its first messages on
-_advance = c_function(INT, LONG)
 
 
 @njit(nogil=True)
@@ -40,7 +38,7 @@ def _execute(address, row, lane):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _run_lane(address, lane, row):  # type: ignore[no-untyped-def]
-    """Run a lane from a row on; returns the row that waits, or the lane's end; -1 when one failed."""
+    """Run a lane from a row on; return the row that waits, or the lane's end; -1 when one failed."""
     state = pointer(address)
     end = pointer(state[f.LANES])[3 * lane + 1]
     while row < end:
@@ -71,8 +69,8 @@ def advance(address):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def advance_by_address(address):  # type: ignore[no-untyped-def]
-    """`advance`, which is compiled by itself, so that two processes can compile the engine at once."""
-    return _advance(pointer(address)[f.ADVANCE], (address,))
+    """Call `advance`, which is compiled by itself, so that two processes can compile the engine at once."""
+    return call_with_address(pointer(address)[f.ADVANCE], (address,))
 
 
 @njit(nogil=True)
@@ -103,17 +101,10 @@ def _run_lanes(address):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def begin(address, input_address, output_address, which):  # type: ignore[no-untyped-def]
-    """Set a call's buffers, put the first lanes into their window slots, and run them as far as they go.
+    """Set a call's buffers, put the first lanes into their window slots, and run them as far as they go; return as `advance`.
 
-    Then only is the call noted, or its first messages would wait for that. A short one's time counts from there, too; that of a longer
-    one, which may have copied much by then, from the start.
-
-    Args:
-        address, input_address, output_address: As in `run`.
-        which: Clock that tells when it began.
-
-    Returns:
-        As in `advance`; -1 also where another rank's call has failed.
+    -1 also where another rank's call has failed. The call is noted behind its first messages, which would wait for that otherwise. A short
+    one's time counts from there, too; a longer one's, which may have copied much by then, from the start. ``which``: clock that tells it.
     """
     state = pointer(address)
     window_slots, lanes = pointer(state[f.WINDOW_SLOTS]), pointer(state[f.LANES])
@@ -142,16 +133,17 @@ def begin(address, input_address, output_address, which):  # type: ignore[no-unt
 
 @njit(nogil=True)
 def run(address, input_address, output_address, counts):  # type: ignore[no-untyped-def]
-    """Run a program's lanes; the GIL is released while messages travel.
+    """Run a program's lanes; the caller has released the GIL.
 
     Args:
         address: `hpcoll.runtime.engine.host_engine.HostEngine.address`.
-        input_address, output_address: Where INPUT and OUTPUT start; ignored when going on.
+        input_address: Where INPUT starts; ignored when going on.
+        output_address: Where OUTPUT starts; ignored when going on.
         counts: Address of the call's counts, or `AS_BEFORE` for those of the last one; `GO_ON` to go on with one.
 
     Returns:
-        `DONE`; `PENDING` when nothing has moved for a while; `FAILED` when MPI returned an error; `BUSY` when something else runs
-        on what this engine needs alone, or an answer of `resize`: nothing has happened then.
+        `DONE`; `PENDING` when nothing has moved for a while; `FAILED` when MPI returned an error. `BUSY` while something else runs on what
+        this engine needs alone, or an answer of `resize`: nothing has happened then.
     """
     if counts == f.GO_ON:
         return _go_on(address, pointer(address)[f.YIELDS])  # it has waited for long: sleep between looks, until something moves
@@ -162,7 +154,7 @@ def run(address, input_address, output_address, counts):  # type: ignore[no-unty
 
 @njit(nogil=True)
 def run_locked(address, input_address, output_address, counts):  # type: ignore[no-untyped-def]
-    """`run` where the caller has taken the lock."""
+    """Run a program as `run`, where the caller has taken the lock."""
     state = pointer(address)
     status = resize(address, counts) if counts != f.AS_BEFORE else f.DONE
     if status != f.DONE:

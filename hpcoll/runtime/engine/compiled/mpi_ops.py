@@ -1,9 +1,10 @@
-"""Compiled: messages of the MPI library (`hpcoll.runtime.transports.mpi` finds its functions)."""
+"""Compiled: messages and collectives of the MPI library (`hpcoll.runtime.transports.mpi` finds its functions)."""
 
 from numba import njit
 
-from hpcoll.runtime.engine.compiled.ffi import INT, LONG, c_function, pointer
-from hpcoll.runtime.engine.compiled.local_ops import address_of
+from hpcoll.runtime.engine.compiled.ffi import INT, LONG, c_function, pointer, store_release
+from hpcoll.runtime.engine.compiled.local_ops import address_of, clock
+from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import Code
 
@@ -14,11 +15,12 @@ _transfer = c_function(INT, LONG, INT, LONG, INT, INT, LONG, LONG)  # buffer, co
 _test = c_function(INT, LONG, LONG, LONG)  # request, flag, status
 _get_count = c_function(INT, LONG, LONG, LONG)  # status, datatype, count
 _iprobe = c_function(INT, INT, INT, LONG, LONG, LONG)  # source, tag, comm, flag, status
+_call = c_function(INT, *[LONG] * c.NARGUMENTS)
 
 
 @njit(nogil=True)
 def run_mpi(address, row, lane):  # type: ignore[no-untyped-def]
-    """RECV, SEND and WAIT: 0 while one has to wait, -1 when MPI failed or a message has another length."""
+    """Run a RECV, SEND or WAIT: 0 while it has to wait, -1 when MPI failed or a message has another length."""
     state = pointer(address)
     slot = lane % state[f.WINDOW]
     request = state[f.REQUESTS] + (slot * state[f.REQUESTS_PER_LANE] + row[f.REQUEST]) * state[f.REQUEST_NBYTES]
@@ -47,6 +49,41 @@ def run_mpi(address, row, lane):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def let_mpi_move(address):  # type: ignore[no-untyped-def]
-    """Enter the library, which moves its messages in calls only, for a message that never comes."""
+    """Enter the library, which moves its messages in calls only: ask it for a message that never comes."""
     state = pointer(address)
     _iprobe(state[f.IPROBE], (0, state[f.LAST_TAG], state[f.COMM], address + 8 * f.FLAG, state[f.STATUS_IGNORE]))
+
+
+@njit(nogil=True, forceinline=True)
+def _argument(words, i, source, target, count):  # type: ignore[no-untyped-def]
+    if i == words[c.SOURCE_AT]:
+        return source
+    if i == words[c.TARGET_AT]:
+        return target
+    return count if words[c.COUNTS_AT] >> i & 1 else words[c.FIRST + i]
+
+
+@njit(nogil=True)
+def call_mpi(address, source, target, count):  # type: ignore[no-untyped-def]
+    """Call a collective of the library's own (`MpiCall.address`); `DONE`, or `FAILED` with the library's code in the array."""
+    words = pointer(address)
+    history = words[c.HISTORY]
+    pointer(history)[f.LIBRARY_METHOD] = words[c.METHOD]
+    store_release(history + 8 * f.LIBRARY_BEGUN, pointer(history)[f.LIBRARY_BEGUN] + 1)
+    room = address + 8 * c.CLOCK
+    start = clock(words[c.CLOCK_GETTIME], room)
+    arguments = (
+        _argument(words, 0, source, target, count), _argument(words, 1, source, target, count),
+        _argument(words, 2, source, target, count), _argument(words, 3, source, target, count),
+        _argument(words, 4, source, target, count), _argument(words, 5, source, target, count),
+        _argument(words, 6, source, target, count), _argument(words, 7, source, target, count),
+    )  # fmt: skip
+    words[c.ERROR] = _call(words[c.FUNCTION], arguments)
+    store_release(history + 8 * f.LIBRARY_ENDED, pointer(history)[f.LIBRARY_BEGUN])
+    if words[c.ERROR] != 0:
+        return f.FAILED
+    account = pointer(words[c.ACCOUNT])
+    account[0] += 1
+    account[1] += clock(words[c.CLOCK_GETTIME], room) - start
+    account[2] += count * words[c.ELEMENT_NBYTES]
+    return f.DONE

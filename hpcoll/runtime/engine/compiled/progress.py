@@ -1,43 +1,28 @@
-"""Collectives in flight: a table of engines that are advanced by a helper thread, or by whoever waits.
+"""Compiled: collectives in flight, a table of engines that the progress thread advances, or whoever waits.
 
-Each operation has a slot. Whoever advances it takes its OWNER word first, so that several threads may try. Operations of one
-message context run in the order of their tickets. The helper parks on a semaphore while nothing is in flight.
+Each operation has a slot. A thread takes its OWNER word before it advances it. Operations of one message context run in the order of
+their tickets. The progress thread parks on a semaphore while nothing is in flight.
 """
 
 from time import CLOCK_MONOTONIC
 
 from numba import njit
 
+from hpcoll.runtime.engine.compiled import ffi
 from hpcoll.runtime.engine.compiled.checks import note_begin, note_end
-from hpcoll.runtime.engine.compiled.ffi import (
-    INT,
-    LONG,
-    add,
-    c_function,
-    exchange,
-    fence,
-    load_acquire,
-    memcpy,
-    pointer,
-    sched_yield,
-    store_release,
-    usleep,
-)
+from hpcoll.runtime.engine.compiled.ffi import call_with_address, exchange, load_acquire, pointer, store_release
 from hpcoll.runtime.engine.compiled.interpreter import advance_by_address, begin
 from hpcoll.runtime.engine.compiled.local_ops import CLOCK_MONOTONIC_COARSE, last_tick, nanoseconds
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program import progress_fields as p
 
-_HURRY, _REST = 50, 150  # rounds without movement after which the helper sleeps between them, and parks if nothing is in flight
+_HURRY, _REST = 50, 150  # rounds without movement after which the progress thread sleeps between them, and parks if nothing is in flight
 _YIELDS = 2000  # such rounds in which who waits yields, before it sleeps between them
-
-_complete = c_function(INT, LONG)
-_semaphore = c_function(INT, LONG)
 
 
 @njit(nogil=True)
 def _advance(table, slot):  # type: ignore[no-untyped-def]
-    """Advance one operation; whether it moved."""
+    """Advance one operation; say whether it moved."""
     words, at = pointer(table), table + 8 * (p.SLOTS + p.SLOT * slot)
     fields = pointer(at)
     state = load_acquire(at + 8 * p.STATE)
@@ -59,9 +44,9 @@ def _advance(table, slot):  # type: ignore[no-untyped-def]
             if moved >= 0:
                 note_end(engine, nanoseconds(fields[p.ENGINE]))
             store_release(fields[p.TICKETS], fields[p.TICKET] + 1)
-            handle = fields[p.HANDLE]
+            handle = fields[p.HANDLE]  # read before others may fill the slot again
             store_release(at + 8 * p.STATE, p.ENDED_BADLY if moved < 0 else p.ENDED_WELL)
-            _complete(words[p.COMPLETE], (handle,))
+            call_with_address(words[p.COMPLETE], (handle,))
             moved = 1
     store_release(at + 8 * p.OWNER, 0)
     return moved
@@ -86,23 +71,23 @@ def _in_flight(table):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def serve(table):  # type: ignore[no-untyped-def]
-    """The helper thread: advance all operations until told to stop."""
+    """Advance all operations until told to stop: the progress thread."""
     words, idle = pointer(table), 0
     while load_acquire(table + 8 * p.STOP) == 0:
         idle = 0 if _round(table) else idle + 1
         if load_acquire(table + 8 * p.WAITERS) > 0:
-            usleep(words[p.USLEEP], (100,))
+            ffi.usleep(words[p.USLEEP], (100,))
         elif idle > _REST and not _in_flight(table):
             store_release(table + 8 * p.PARKED, 1)
-            fence()  # here and in `activate`: of two who each write and then read what the other writes, one must see it
+            ffi.fence()  # here and in `activate`: of two who each write and then read what the other writes, one must see it
             if not _in_flight(table):
-                _semaphore(words[p.SEM_WAIT], (words[p.SEMAPHORE],))
+                call_with_address(words[p.SEM_WAIT], (words[p.SEMAPHORE],))
             store_release(table + 8 * p.PARKED, 0)
             idle = 0
         elif idle > _HURRY:
-            usleep(words[p.USLEEP], (20,))
+            ffi.usleep(words[p.USLEEP], (20,))
         elif idle:
-            sched_yield(words[p.SCHED_YIELD], ())
+            ffi.sched_yield(words[p.SCHED_YIELD], ())
     return 0
 
 
@@ -111,50 +96,51 @@ def activate(table, slot, state):  # type: ignore[no-untyped-def]
     """Let the operation of a filled slot be advanced."""
     words = pointer(table)
     store_release(table + 8 * (p.SLOTS + p.SLOT * slot + p.STATE), state)
-    fence()
+    ffi.fence()
     if load_acquire(table + 8 * p.PARKED):
-        _semaphore(words[p.SEM_POST], (words[p.SEMAPHORE],))
+        call_with_address(words[p.SEM_POST], (words[p.SEMAPHORE],))
     return 0
 
 
 @njit(nogil=True)
 def wait(table, slot, rounds, yields_after):  # type: ignore[no-untyped-def]
-    """Advance all operations until one has ended, for so many rounds without movement, after some of which it yields; returns its state.
+    """Advance all operations until one has ended, for so many rounds without movement at most; return its state.
 
-    For so long only as compiled code may keep signals from Python. Below 0 ``yields_after`` means that it sleeps between rounds at once.
+    It yields after some of these, or sleeps between rounds at once where ``yields_after`` is below 0. It returns before Python would miss
+    signals for long.
     """
     words, at, since = pointer(table), table + 8 * (p.SLOTS + p.SLOT * slot + p.STATE), 0
     yields_after, idle = max(0, yields_after), _YIELDS if yields_after < 0 else 0
-    add(table + 8 * p.WAITERS, 1)
+    ffi.add(table + 8 * p.WAITERS, 1)
     while load_acquire(at) < p.ENDED_WELL and idle < rounds:
         idle, since = (0, 0) if _round(table) else (idle + 1, since)
         if idle > yields_after + _YIELDS:
-            usleep(words[p.USLEEP], (1,))
+            ffi.usleep(words[p.USLEEP], (1,))
         elif idle > yields_after:
-            sched_yield(words[p.SCHED_YIELD], ())
+            ffi.sched_yield(words[p.SCHED_YIELD], ())
         else:
             continue
         now = last_tick(words[p.CLOCK_GETTIME], table + 8 * p.CLOCK)  # room of all threads: torn, it is wrong by a second, and rounds count
         since = since or now
         if now - since > f.STRETCH_NS:
             break
-    add(table + 8 * p.WAITERS, -1)
+    ffi.add(table + 8 * p.WAITERS, -1)
     return load_acquire(at)
 
 
 @njit(nogil=True)
 def hold(table):  # type: ignore[no-untyped-def]
-    """Keep all threads from advancing operations until `let_go`; of how many slots."""
+    """Keep all threads from advancing operations until `let_go`; return of how many slots."""
     words, held = pointer(table), load_acquire(table + 8 * p.HIGH)
     for slot in range(held):
         while not exchange(table + 8 * (p.SLOTS + p.SLOT * slot + p.OWNER), 0, 1):
-            sched_yield(words[p.SCHED_YIELD], ())
+            ffi.sched_yield(words[p.SCHED_YIELD], ())
     return held
 
 
 @njit(nogil=True)
 def let_go(table, held):  # type: ignore[no-untyped-def]
-    """Let threads advance them again."""
+    """Let threads advance operations again."""
     for slot in range(held):
         store_release(table + 8 * (p.SLOTS + p.SLOT * slot + p.OWNER), 0)
     return 0
@@ -162,10 +148,10 @@ def let_go(table, held):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def start(engine, input_address, output_address):  # type: ignore[no-untyped-def]
-    """Begin, and go on while that moves: `DONE` for what is short and whose peers are there, else `PENDING`, or `FAILED`.
+    """Begin a call, and go on while it moves: `DONE` where it is short and its peers are there, else `PENDING`, or `FAILED`.
 
-    Where the engine has a CELL, the memory of a persistent request's handle: `BUSY` when that is not null, for the request is active;
-    and what is done at once leaves the handle of a completed request there.
+    CELL is the memory of a persistent request's handle, or 0. `BUSY`: the handle is not null, so that the request is active. What is done
+    at once leaves the handle of a completed request there.
     """
     state = pointer(engine)
     if state[f.CELL] and (pointer(state[f.CELL])[0] ^ state[f.NULL]) & state[f.HANDLE_MASK]:
@@ -177,12 +163,12 @@ def start(engine, input_address, output_address):  # type: ignore[no-untyped-def
         if state[f.ENDED] == state[f.NLANES]:
             note_end(state, state[f.STARTED])
             if state[f.CELL]:
-                memcpy(state[f.MEMCPY], (state[f.CELL], engine + 8 * f.STAND_IN, 8 if state[f.HANDLE_MASK] == -1 else 4))
+                ffi.memcpy(state[f.MEMCPY], (state[f.CELL], engine + 8 * f.STAND_IN, 8 if state[f.HANDLE_MASK] == -1 else 4))
             return f.DONE
         idle = 0 if moved else idle + 1
         if idle >= state[f.LINGERS]:
             note_begin(state, nanoseconds(engine))
             return f.PENDING
         if idle > state[f.STAYS]:
-            sched_yield(state[f.SCHED_YIELD], ())
+            ffi.sched_yield(state[f.SCHED_YIELD], ())
         moved = advance_by_address(engine)

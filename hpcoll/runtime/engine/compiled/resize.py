@@ -1,4 +1,4 @@
-"""Compiled: makes a program that was lowered from symbolic sizes one for the counts of a call (`hpcoll.base.sizes`)."""
+"""Compiled: fits a program that was lowered from symbolic sizes to the counts of a call (`hpcoll.base.sizes`)."""
 
 from numba import njit
 
@@ -11,14 +11,9 @@ _NONE = -1  # a count that no call has
 
 @njit(nogil=True)
 def resize(address, counts):  # type: ignore[no-untyped-def]
-    """Let an engine's program be for a call's counts; nobody else may run it meanwhile.
+    """Fit an engine's program to a call's counts, at an address; nobody else may run it meanwhile.
 
-    Args:
-        address: `hpcoll.runtime.engine.host_engine.HostEngine.address`.
-        counts: Address of as many counts as the program was lowered from.
-
-    Returns:
-        `DONE`; `UNFIT` where its conditions do not hold, `NO_ROOM` where scratch is too short: then it is for no counts.
+    `DONE`; `UNFIT` where its conditions do not hold, `NO_ROOM` where scratch is too short: then it is for no counts.
     """
     state, given = pointer(address), pointer(counts)
     variables = pointer(state[f.COUNTS])

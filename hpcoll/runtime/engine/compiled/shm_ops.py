@@ -2,33 +2,23 @@
 
 from numba import njit
 
+from hpcoll.runtime.engine.compiled import local_ops
 from hpcoll.runtime.engine.compiled.checks import CHECK_BITS
-from hpcoll.runtime.engine.compiled.cross_memory import foreign, lend_own_memory
 from hpcoll.runtime.engine.compiled.ffi import fence, load_acquire, madvise, memcpy, pointer, store_release
 from hpcoll.runtime.engine.compiled.gpu_ops import address_at, where_of
-from hpcoll.runtime.engine.compiled.local_ops import (
-    SLOW_WRITES,
-    address_of,
-    copy,
-    copy_uncached,
-    nanoseconds,
-    reads_in_place,
-    staging_of,
-    staging_slot,
-)
+from hpcoll.runtime.engine.compiled.local_ops import SLOW_WRITES, address_of, reads_in_place, staging_of, staging_slot
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, INLINE_NBYTES, STAGING, Code
 from hpcoll.schedules.ir import RING_SLOTS
 
 _STAGE, _POST, _AWAIT, _ACK, _DRAIN, _UNREAD = (int(c) for c in (Code.STAGE, Code.POST, Code.AWAIT, Code.ACK, Code.DRAIN, Code.UNREAD))
-# The word that announces a message: its number, by which it differs from those that were in the slot before; a check of the call; and its
-# length, which a lane never sends more of at once.
+# The word that announces a message: its number, which the slot has not held before; a check of the call; and its length.
 _LENGTH_BITS = 28
 _NUMBER_AT = _LENGTH_BITS + CHECK_BITS
 _NUMBERS, _CHECKS = (1 << 63 - _NUMBER_AT) - 1, (1 << CHECK_BITS) - 1
 
-# A core writes five times faster to memory than to lines that lie in the cache of a core with which it shares none; where it does share
-# one, the cache is twice as fast. So a writer times what it writes in the caches, and when that was slow, only tries again at times.
+# A core writes five times faster to memory than to lines in the cache of a core with which it shares none; to a shared cache it writes
+# twice as fast. So a writer times what it writes in the caches, and when that was slow, only tries again at times.
 _UNCACHED_NBYTES = 4096  # shorter pieces stay in the cache
 _PROBE_NBYTES = 16384  # of a message worth timing
 _FAST_BYTES_PER_NS = 8
@@ -47,7 +37,7 @@ def _acks(rings, reader, writer):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, forceinline=True)
 def _unread(rings, peer, slot):  # type: ignore[no-untyped-def]
-    """Messages that a peer has not yet used, of all posted to it in this slot."""
+    """Return how many of the messages posted to a peer in this slot it has not yet used."""
     at = slot * rings[f.NLOCAL] + peer
     sent, acked = pointer(rings[f.SENT])[at], pointer(rings[f.ACKED])
     if acked[at] < sent:
@@ -63,13 +53,13 @@ def _ring_slot(rings, source, destination, slot, number):  # type: ignore[no-unt
 
 @njit(nogil=True, forceinline=True)
 def _is_inline(state, row):  # type: ignore[no-untyped-def]
-    """Whether a message travels in its ring slot; no GPU reads or writes there."""
+    """Say whether a message travels in its ring slot; no GPU reads or writes there."""
     return row[f.NBYTES] <= INLINE_NBYTES and state[f.GPU] == 0
 
 
 @njit(nogil=True)
 def _post(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
-    """POST; 0 while all ring slots to the peer hold messages that it has not used."""
+    """Run a POST; 0 while all ring slots to the peer hold messages that it has not used."""
     peer, at = row[f.LOCAL_PEER], slot * rings[f.NLOCAL] + row[f.LOCAL_PEER]
     sent = pointer(rings[f.SENT])
     number = sent[at]
@@ -95,15 +85,14 @@ def _post(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _await(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
-    """AWAIT; 0 while the message is not there, -1 when it is of another call, or has another length."""
+    """Run an AWAIT; 0 while the message is not there, -1 when it is of another call, or has another length."""
     taken, at = pointer(rings[f.TAKEN]), slot * rings[f.NLOCAL] + row[f.LOCAL_PEER]
     number = taken[at]
     ring_slot = _ring_slot(rings, row[f.LOCAL_PEER], rings[f.LOCAL_RANK], slot, number)
     announced = load_acquire(ring_slot)
     if announced >> _NUMBER_AT != number + 1 & _NUMBERS:
         return 0
-    check = announced >> _LENGTH_BITS & _CHECKS
-    if check != state[f.CHECKED]:
+    if announced >> _LENGTH_BITS & _CHECKS != state[f.CHECKED]:
         state[f.ERROR] = f.MISMATCH
         return -1
     nbytes = announced & ((1 << _LENGTH_BITS) - 1)
@@ -115,7 +104,7 @@ def _await(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
         if where >> f.OFFSET_BITS < f.FIRST_SLOT:
             data = pointer(rings[f.BASES])[where >> f.OFFSET_BITS] + (where & ((1 << f.OFFSET_BITS) - 1))
         elif where >> f.OFFSET_BITS == f.OWN_MEMORY:
-            data = foreign(row[f.LOCAL_PEER], where)
+            data = local_ops.foreign(row[f.LOCAL_PEER], where)
         else:
             data = address_at(state, row[f.LOCAL_PEER], where) if state[f.GPU] else 0
     if data == 0:
@@ -136,14 +125,14 @@ def _stage(address, rings, destination, source, nbytes):  # type: ignore[no-unty
     """Copy into a staging slot, past the caches where that is better."""
     state = pointer(address)
     if _uncached(rings, nbytes):
-        copy_uncached(state, destination, source, nbytes)
+        local_ops.copy_uncached(state, destination, source, nbytes)
         fence()
     elif nbytes < _PROBE_NBYTES:
-        copy(state, destination, source, nbytes)
+        local_ops.copy(state, destination, source, nbytes)
     else:
-        start = nanoseconds(address)
-        copy(state, destination, source, nbytes)
-        elapsed, fast = nanoseconds(address) - start, nbytes // _FAST_BYTES_PER_NS
+        start = local_ops.nanoseconds(address)
+        local_ops.copy(state, destination, source, nbytes)
+        elapsed, fast = local_ops.nanoseconds(address) - start, nbytes // _FAST_BYTES_PER_NS
         if elapsed > _INTERRUPTED * fast:
             return
         slow = elapsed > fast
@@ -152,9 +141,9 @@ def _stage(address, rings, destination, source, nbytes):  # type: ignore[no-unty
 
 @njit(nogil=True)
 def _reserve(state, rings, slot):  # type: ignore[no-untyped-def]
-    """RESERVE: the next free bytes of the slot; from its start again only when all that was staged there has been used.
+    """Run a RESERVE: take the next free bytes of the slot; from its start again only when all that was staged there has been used.
 
-    Short messages go round in a few pages, since the first touch of a page costs more than they do; longer ones gain from memory that is in
+    Short messages go round in a few pages, since the first touch of a page costs more than they do. Longer ones gain from memory that is in
     no other core's cache. -1: the system has no memory.
     """
     used = pointer(rings[f.USED] + 24 * slot)
@@ -189,7 +178,7 @@ def _populate(state, rings, slot):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def _takes_reading(state):  # type: ignore[no-untyped-def]
-    """Whether peers read a call's messages in its own memory: in turns with staging at first and after many calls, else if it is faster."""
+    """Say whether peers read a call's messages in its own memory: tried in turns with staging at times, else if it is faster."""
     turn = state[f.TURNS] % _TURNS
     if turn == 0:
         state[f.STAGED_NS] = state[f.READ_NS] = _NOT_TIMED
@@ -199,14 +188,14 @@ def _takes_reading(state):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True)
 def end_shm(state, elapsed):  # type: ignore[no-untyped-def]
-    """Note how many nanoseconds a call took by its way."""
-    way = f.READ_NS if state[f.READS] else f.STAGED_NS
-    state[way] = min(state[way], 4096 * elapsed // max(1, state[f.LEDGER_NBYTES]))
+    """Note how many nanoseconds a call took, read in place or staged."""
+    route = f.READ_NS if state[f.READS] else f.STAGED_NS
+    state[route] = min(state[route], 4096 * elapsed // max(1, state[f.LEDGER_NBYTES]))
 
 
 @njit(nogil=True)
 def begin_shm(address):  # type: ignore[no-untyped-def]
-    """Take the staging slots of a new call, and find out whether peers may read its buffers in place."""
+    """Take the staging slots of a new call, and decide whether peers may read its buffers in place."""
     state = pointer(address)
     rings = pointer(state[f.RINGS])
     state[f.FIRST_STAGING_SLOT] = pointer(state[f.LOG])[f.CALLS] % f.STAGING_SLOTS
@@ -221,13 +210,13 @@ def begin_shm(address):  # type: ignore[no-untyped-def]
     state[f.READS] = _takes_reading(state) if slow else 0
     rings[f.READ_FROM] = rings[f.READ_FROM_SLOW] if state[f.READS] else rings[f.READ_FROM_USUALLY]
     if state[f.LEDGER_NBYTES] >= rings[f.READ_FROM]:
-        lend_own_memory(address)
+        local_ops.lend_own_memory(address)
     state[f.REREAD] = 0
 
 
 @njit(nogil=True)
 def run_shm(address, row, lane):  # type: ignore[no-untyped-def]
-    """The operations on shared memory: 0 while one has to wait, -1 when it failed."""
+    """Run an operation on shared memory: 0 while it has to wait, -1 when it failed."""
     state = pointer(address)
     rings, slot, code = pointer(state[f.RINGS]), staging_slot(state, lane % state[f.WINDOW]), row[f.CODE]
     if code == _POST:

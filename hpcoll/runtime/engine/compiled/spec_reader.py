@@ -1,9 +1,9 @@
 """Compiled: buffer specs as mpi4py takes them, read from the Python objects: ``x``, ``[x, type]``, ``[x, counts, displs, type]``, ...
 
 Whoever calls these functions has the GIL, so that no other thread changes a list meanwhile. Ints are read through CPython's C API; lists,
-tuples, arrays, and what else holds memory, where CPython and NumPy keep them (`hpcoll.runtime.engine.object_layout` says whether they
-do). Whatever is not as the table's entry has it is no error: a call that is not recognised is looked at in Python. An 8-byte Allreduce of
-``[x, 1, MPI.DOUBLE]`` on one rank takes 0.45 us by this, and 36 us where Python reads the spec.
+tuples, arrays and other holders of memory by their layout, which `hpcoll.runtime.engine.object_layout` has tried. A spec that is not as
+the table's entry says is no error: Python looks at it. An 8-byte Allreduce of ``[x, 1, MPI.DOUBLE]`` on one rank takes 0.45 us by this,
+and 36 us where Python reads the spec.
 """
 
 from numba import njit
