@@ -15,8 +15,8 @@ from hpcoll.comm.context import attach
 from hpcoll.comm.plans import engine_builder
 from hpcoll.comm.requests import progress_thread
 from hpcoll.runtime.engine import host_engine, mpi_collectives
-from hpcoll.runtime.engine.c_library import function_address
 from hpcoll.runtime.engine.compiled import local_ops
+from hpcoll.runtime.transports.mpi import function_address
 
 pytestmark = [pytest.mark.mpi, pytest.mark.once]
 

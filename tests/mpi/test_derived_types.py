@@ -9,8 +9,8 @@ from mpi4py import MPI
 from reference import agreed, communicator, fresh
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.runtime.engine.call_cache import MAX_PACKED_NBYTES
 from hpcoll.runtime.engine.object_layout import SUPPORTED
-from hpcoll.runtime.engine.packed import MAX_NBYTES
 
 pytestmark = pytest.mark.mpi
 ROWS = 5  # of a matrix with three columns, of which the first travels
@@ -116,7 +116,7 @@ def test_more_than_there_is_room_for() -> None:
     """Long messages are packed in Python, short ones behind them in compiled code again."""
     comm, wrong = communicator().Dup(), []
     one = MPI.DOUBLE.Create_vector(1, 1, 2).Create_resized(0, 16).Commit()
-    for count in (3, MAX_NBYTES // 8 + 1, 1000, 3, MAX_NBYTES // 8 - 8):
+    for count in (3, MAX_PACKED_NBYTES // 8 + 1, 1000, 3, MAX_PACKED_NBYTES // 8 - 8):
         pairs = np.zeros((count, 2))
         pairs[:, 0] = np.arange(count) if comm.rank == 0 else -1
         comm.Bcast([pairs, count, one])

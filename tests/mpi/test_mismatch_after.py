@@ -6,7 +6,6 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +17,8 @@ from test_shm import mappings, open_mappings
 import hpcoll
 from hpcoll import ArgumentError, CollectiveTimeout, MismatchError, TransportError
 from hpcoll.comm.context import attach
-from hpcoll.comm.requests import operation
 from hpcoll.comm.requests.progress_thread import CONTROL_LOCK, board
-from hpcoll.runtime.engine.stopping import stop
+from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program import progress_fields as progress
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -182,14 +180,16 @@ def test_receives_are_cancelled_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         one.Barrier()
     request = None if late else other.Iallreduce(np.ones(1), total)
 
-    def noted(engine: Any, most_s: float) -> bool:
+    stop = HostEngine.stop
+
+    def noted(engine: HostEngine, most_s: float) -> bool:
         slots = board().slots[: board().words[progress.HIGH], progress.OWNER]
         with ThreadPoolExecutor(1) as pool:
             found.append((bool((slots == 1).all()), not pool.submit(CONTROL_LOCK.acquire, blocking=False).result()))
         return stop(engine, most_s)
 
     with monkeypatch.context() as patch:
-        patch.setattr(operation, "stop", noted)
+        patch.setattr(HostEngine, "stop", noted)
         if not late:
             error = raised(lambda: comm.Barrier(timeout=0.3))
         MPI.COMM_WORLD.Barrier()

@@ -19,10 +19,10 @@ import hpcoll
 from hpcoll.comm.context import attach
 from hpcoll.comm.plans import engine_builder
 from hpcoll.runtime.engine import host_engine
-from hpcoll.runtime.engine.c_library import function_address
 from hpcoll.runtime.program.fields import CODE
 from hpcoll.runtime.program.opcodes import Code
 from hpcoll.runtime.transports import rings, shared_file, window
+from hpcoll.runtime.transports.mpi import function_address
 from hpcoll.schedules.catalogue import CATALOGUE
 
 pytestmark = pytest.mark.mpi

@@ -15,7 +15,6 @@ from hpcoll.comm.requests.watchdog_thread import WatchdogThread, Watched
 from hpcoll.comm.status.call_site import in_words, place_of_caller
 from hpcoll.runtime.engine.entry import ACTIVATE, WAIT, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
-from hpcoll.runtime.engine.stopping import stop
 from hpcoll.runtime.engine.wait_policy import WaitPolicy
 from hpcoll.runtime.program import progress_fields as progress
 from hpcoll.runtime.program.fields import ERROR, GIVEN_UP
@@ -42,7 +41,7 @@ def abandon(engine: HostEngine, call: Call | None, *keep: object) -> None:
     if Operation.over:
         return
     with board().held():
-        _abandoned[:] = [one for one in _abandoned if not stop(one[0], _STOP_S if one[0] is engine else 0) or _on_gpu(one[1])]
+        _abandoned[:] = [one for one in _abandoned if not one[0].stop(_STOP_S if one[0] is engine else 0) or _on_gpu(one[1])]
 
 
 def _on_gpu(call: Call | None) -> bool:

@@ -15,10 +15,9 @@ from collections.abc import Iterator
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.runtime.engine.c_library import function_address
 from hpcoll.runtime.engine.entry import HOLD, LET_GO, SERVE, call_compiled
 from hpcoll.runtime.program import progress_fields as progress
-from hpcoll.runtime.transports.mpi import library
+from hpcoll.runtime.transports.mpi import function_address, library
 from hpcoll.selection.config import log
 
 MAX_SLOTS = 1024

@@ -1,8 +1,7 @@
 """The call cache: finds a call like an earlier one and runs its plan, in one crossing into compiled code.
 
-Short calls spend most of their time in Python; so what tells one call from another (operator, element type, counts, contiguity) is
-read from the array objects themselves, by their addresses; where these are not laid out as expected
-(`hpcoll.runtime.engine.object_layout`), every call is planned in Python.
+Short calls spend most of their time in Python. So compiled code reads operator, element type, counts and contiguity from the objects
+themselves, by their addresses. Where these are not laid out as expected (`hpcoll.runtime.engine.object_layout`), Python plans every call.
 """
 
 from typing import Any, NamedTuple, TypeAlias
@@ -12,35 +11,26 @@ from mpi4py import MPI
 
 from hpcoll.runtime.engine.mpi_collectives import MpiCall
 from hpcoll.runtime.engine.object_layout import HANDLE_AT, HANDLE_BITS, SUPPORTED, holder_of, unit_of
-from hpcoll.runtime.engine.packed import PackedRoom
 from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
-from hpcoll.runtime.transports.mpi import handle
+from hpcoll.runtime.transports.mpi import function_address, handle
 
 MAX_ENTRIES = 32  # calls that a table holds
+MAX_PACKED_NBYTES = 1 << 22  # of the packed copies of one call; longer ones are packed in Python
 
 
 class BufferPattern(NamedTuple):
-    """What an argument of a call must be to be like one.
-
-    Attributes:
-        kind: One of `hpcoll.runtime.program.call_fields`.
-        nbytes: Of what is sent or received.
-        writable: Whether it is received into.
-        array: The array, or what else holds the memory, or None.
-        length, type_at, type, element: As there.
-        derived: Of a derived datatype: handle, bytes that travel, true lower and upper bounds; else none.
-    """
+    """A pattern for one buffer of a call; its words are a side of an entry (`hpcoll.runtime.program.call_fields`)."""
 
     kind: int
-    nbytes: int = 0
+    nbytes: int = 0  # sent or received
     writable: bool = False
-    array: Any = None
+    array: Any = None  # the array, or another holder of memory, or None
     length: int = 0
     type_at: int = -1
     type: object = None
     element: int = 1
-    derived: tuple[int, ...] = ()
+    derived: tuple[int, ...] = ()  # of a derived datatype: handle, bytes that travel, true lower and upper bounds; else none
 
     @property
     def size(self) -> int:
@@ -49,7 +39,7 @@ class BufferPattern(NamedTuple):
 
     @property
     def words(self) -> list[int]:
-        """For the table."""
+        """The pattern as words of an entry."""
         if self.array is None:
             return [self.kind, *[0] * (c.RECEIVED - c.SENT - 1)]
         flags = c.CONTIGUOUS | c.ALIGNED | (c.WRITEABLE if self.writable else 0)
@@ -63,46 +53,47 @@ class BufferPattern(NamedTuple):
 
     @property
     def owners(self) -> tuple[object, object]:
-        """What has the addresses in `words`."""
+        """The objects whose addresses are in `words`."""
         return self.type, self.array.dtype if type(self.array) is np.ndarray else type(self.array)
 
 
 class CachedCall(NamedTuple):
-    """What serves calls like one.
+    """An earlier call, and the engine, MPI function or plan that serves calls like it."""
 
-    Attributes:
-        by: An engine or a `MpiCall`, or None where mpi4py must.
-        plan: What `CallTable.latest` is to give.
-        cell: Least and most counts for which it is chosen; with blocks of their own sizes, bytes.
-        count: Of the call; 0 with blocks of their own sizes.
-        nbytes: Of the call, for the ledger.
-        sizes: As in `hpcoll.runtime.program.call_fields`.
-        unit: Bytes in which blocks of their own sizes are counted.
-        packs, unpacks: Whether an engine works on a packed copy of what is sent, and of what is received.
-    """
-
-    by: Any
+    by: Any  # an engine or a `MpiCall`, or None where mpi4py must
     plan: Any
-    cell: tuple[int, int] = (0, 0)
-    count: int = 0  # type: ignore[assignment]  # hides tuple.count
-    nbytes: int = 0
+    cell: tuple[int, int] = (0, 0)  # least and most counts for which it is chosen; with blocks of their own sizes, bytes
+    count: int = 0  # type: ignore[assignment]  # hides tuple.count; 0 with blocks of their own sizes
+    nbytes: int = 0  # for the ledger
     sizes: int = c.ALL_ALIKE
-    unit: int = 1
-    packs: bool = False
-    unpacks: bool = False
+    unit: int = 1  # bytes in which blocks of their own sizes are counted
+    packs: bool = False  # the engine works on a packed copy of the send buffer
+    unpacks: bool = False  # and on one of the receive buffer
+
+
+class PackedRoom:
+    """Memory for packed copies of derived datatypes, which the calls of a table share, and the functions that pack."""
+
+    def __init__(self) -> None:
+        self._room = np.empty(0, np.uint8)
+        self._words = np.zeros(c.PACKED_NFIELDS, np.int64)
+        self._words[[c.PACK, c.UNPACK, c.SELF]] = function_address("MPI_Pack"), function_address("MPI_Unpack"), handle(MPI.COMM_SELF)
+        self.address = self._words.ctypes.data
+
+    def grow(self, nbytes: int) -> None:
+        """Have room for the copies of a call, unless they are too long."""
+        if self._room.nbytes < nbytes <= MAX_PACKED_NBYTES:
+            self._room = np.empty(1 << (nbytes - 1).bit_length(), np.uint8)
+            self._words[c.PACKED_AT], self._words[c.PACKED_NBYTES] = self._room.ctypes.data, self._room.nbytes
 
 
 class CallTable:
-    """Calls of one method with one set of keywords.
+    """Calls of one method with one set of keywords, for `hpcoll.runtime.engine.compiled.call_lookup.run_cached`.
 
     Args:
-        rank, nranks: Of the communicator.
+        rank: This rank.
+        nranks: Of the communicator.
         starts: Calls are started only, to be in flight behind others: address of `hpcoll.comm.plans.plan.MessageContext.tickets`.
-
-    Attributes:
-        address: For `hpcoll.runtime.engine.compiled.call_lookup.run_cached`.
-        starts: Calls are started only.
-        calls: What was entered, in the order of the entries.
     """
 
     def __init__(self, rank: int, nranks: int, starts: int) -> None:
@@ -126,7 +117,7 @@ class CallTable:
 
     @property
     def latest(self) -> CachedCall:
-        """What serves the call that `run_cached` found last."""
+        """The entry of the call that `run_cached` found last."""
         return self.calls[self._numbers[c.LATEST]]
 
     @property
@@ -147,13 +138,7 @@ class CallTable:
         return self._numbers[c.SOURCE], self._numbers[c.TARGET], self._numbers[c.COUNTS]
 
     def enter(self, op: object, sent: BufferPattern, received: BufferPattern, served: CachedCall) -> None:
-        """Add a call.
-
-        Args:
-            op: The operator as the caller gives it, or None.
-            sent, received: Its buffers.
-            served: What serves it.
-        """
+        """Add a call, by the operator as the caller gives it, or None, and patterns of its buffers."""
         alike = served.sizes == c.ALL_ALIKE
         strides = [_stride(side, served.count) for side in (sent, received)] if alike else [served.unit] * 2
         if not SUPPORTED or None in strides:
@@ -178,7 +163,7 @@ class CallTable:
         self._words[c.NENTRIES] = len(self.calls)
 
     def _neighbour(self, entry: list[int]) -> int:
-        """Where an entry goes: to one like it of the counts right below or above, which it is made to include, or behind all."""
+        """Return the row of an entry: that of one like it for the counts right below or above, which it then includes, or a new one."""
         for row in self._rows.get(_but_counts(entry), ()):
             at = c.ENTRIES + c.ENTRY * row
             least, most = int(self._words[at + c.LEAST]), int(self._words[at + c.MOST])
@@ -200,29 +185,25 @@ def _but_counts(entry: list[int]) -> tuple[int, ...]:
 
 
 def _stride(side: BufferPattern, count: int) -> int | None:
-    """Bytes of a side for each of so many; None where that is no whole number."""
+    """Return the bytes of a side per count; None where that is no whole number."""
     if side.array is None:
         return 0
     stride, rest = divmod(side.nbytes, count) if count else (side.size, side.nbytes)
     return None if rest or not stride else stride
 
 
-# Method, root where it tells one call from another, algorithm, segment; or the method alone, where the root is 0 and neither is given: that
-# is found 50 ns sooner.
+# Method, root where it tells one call from another, algorithm, segment; or the method alone, which is found 50 ns sooner, for root 0 and
+# neither of the others.
 Key: TypeAlias = str | tuple[str, Any, Any, Any]
 
 
 def whole(key: Key) -> tuple[str, Any, Any, Any]:
-    """A key with all its parts."""
+    """Return a key with all its parts."""
     return (key, 0, None, None) if isinstance(key, str) else key
 
 
 class CallCache(dict[Key, int]):
-    """Address of the table of calls for each key.
-
-    Args:
-        rank, nranks, starts: As in `CallTable`.
-    """
+    """The address of the table of calls for each key; arguments as `CallTable`."""
 
     def __init__(self, rank: int, nranks: int, starts: int = 0) -> None:
         self.tables: dict[tuple[str, Any, Any, Any], CallTable] = {}
@@ -233,13 +214,13 @@ class CallCache(dict[Key, int]):
         return self[key]
 
     def table(self, key: Key) -> CallTable:
-        """The table of a key, made when first asked for."""
+        """Return the table of a key, made when first asked for."""
         parts = whole(key)
         if parts not in self.tables:
             self.tables[parts] = CallTable(*self._who)
         return self.tables[parts]
 
     def forget(self) -> None:
-        """Forget the calls."""
+        """Forget all calls."""
         for table in self.tables.values():
             table.clear()

@@ -19,7 +19,7 @@ _LONGER = 40  # how much a pass that asks the driver for an event takes, in pass
 
 
 def asking_the_driver(wait_policy: WaitPolicy) -> WaitPolicy:
-    """The same way of waiting where passes ask the driver for events: a rank keeps its core for about as long, in fewer passes."""
+    """Return the wait policy where passes ask the driver for events: a rank keeps its core for about as long, in fewer passes."""
     return wait_policy._replace(stays=max(wait_policy.stays // _LONGER, min(wait_policy.spins, wait_policy.stays)))
 
 
@@ -27,11 +27,14 @@ class GpuEngine(HostEngine):
     """A GPU program, ready to run on any GPU buffers of its sizes.
 
     Args:
-        program, library, wait_policy, binding: As in `HostEngine`.
+        program: As in `HostEngine`.
+        library: Likewise.
+        wait_policy: Likewise.
+        binding: Likewise.
         function: Handle of the reduction kernel, or 0.
-        gpu: Where it runs.
+        gpu: The GPU.
         message_context: Number of the message context, whose streams it uses.
-        directory: What ranks of the node map, or None.
+        directory: GPU memory that ranks of the node map, or None.
     """
 
     def __init__(
@@ -66,13 +69,15 @@ class GpuEngine(HostEngine):
         self.state[f.GPU] = self._table.ctypes.data
 
     def after(self, stream: int) -> None:
-        """Let the next run start when what is on a stream of the current context by now has ended."""
+        """Let the next run start when the work that is on a stream of the current context by now has ended."""
         self.gpu.driver("cuEventRecord", int(self._events[0]), stream)
 
     def fresh(self, nbytes: int) -> Temporary:
+        """Return new GPU memory for `bind_scratch`."""
         return self.gpu.temporary(nbytes)
 
     def bind_scratch(self, memory: Temporary) -> None:  # type: ignore[override]
+        """Use memory as scratch, and export it to local peers."""
         self.scratch = memory  # type: ignore[assignment]
         self.state[f.SCRATCH] = memory.address
         directory = self._directory
@@ -80,6 +85,7 @@ class GpuEngine(HostEngine):
             raise DeviceError(f"scratch memory cannot be exported: {directory.problem}")
 
     def failure(self) -> HpcollError:
+        """Return the error that a run which failed raises: of the driver, or as `HostEngine.failure`."""
         if self.error < 0:
             return DeviceError(f"the CUDA driver failed with {self.gpu.driver.error_name(-self.error)}", code=-self.error)
         if self.error == f.UNMAPPED:

@@ -10,7 +10,6 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import HpcollError, TransportError
 from hpcoll.base.sizes import Number, Size, Sizes, int_value
-from hpcoll.runtime.engine.c_library import function_address
 from hpcoll.runtime.engine.entry import RESIZE, RUN, advance_address, call_compiled
 from hpcoll.runtime.engine.wait_policy import WaitPolicy
 from hpcoll.runtime.program import fields as f
@@ -18,25 +17,18 @@ from hpcoll.runtime.program.fields import DONE, FAILED, GO_ON, PENDING
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, Code, Program, aligned
 from hpcoll.runtime.program.traffic import Traffic, memory_traffic
 from hpcoll.runtime.telemetry.call_log import CallLog
-from hpcoll.runtime.transports.mpi import Library, Tags, last_tag
+from hpcoll.runtime.transports.mpi import Library, Tags, cancel, function_address, last_tag
 from hpcoll.runtime.transports.rings import Rings
 
 
 class Shape(NamedTuple):
-    """The counts that a program was lowered from, and what else depends on them.
-
-    Attributes:
-        sizes: The variables.
-        elements, nbytes: Of the message, for texts and for the ledger.
-        counted: What stands for all counts where ranks compare them.
-        copied: Bytes of INPUT that are copied at the start of each run.
-    """
+    """The counts that a program was lowered from, and numbers that depend on them."""
 
     sizes: Sizes
-    elements: Number
-    nbytes: Number
-    counted: Number
-    copied: Number = 0
+    elements: Number  # of the message, for texts
+    nbytes: Number  # for the ledger
+    counted: Number  # one number for all counts, by which ranks compare them
+    copied: Number = 0  # bytes of INPUT that are copied at the start of each run
 
 
 _PLACES = np.array([f.ROWS, f.SOURCES, f.LANES, f.WINDOW_SLOTS, f.LANDED, f.REQUESTS, f.COUNTS, f.RECORDS, f.RECORDS_END])
@@ -44,7 +36,7 @@ _ANY = 1 << 62  # bytes of scratch that are as good as there
 
 
 def _sized(program: Program, shape: Shape) -> dict[int, Number]:
-    """What in an engine's state depends on counts, by field."""
+    """Return the fields of an engine's state that depend on counts."""
     return {
         f.SCRATCH_PER_LANE: program.scratch_nbytes, f.STAGING_OF_LANE: program.staging_nbytes, f.ELEMENTS: shape.elements,
         f.LEDGER_NBYTES: shape.nbytes, f.COUNTED: shape.counted, f.COPY_NBYTES: shape.copied,
@@ -52,43 +44,27 @@ def _sized(program: Program, shape: Shape) -> dict[int, Number]:
 
 
 class Binding(NamedTuple):
-    """What engines of one program differ in.
+    """The communicator, kernel and memory to which a program is bound: engines of one program differ in them."""
 
-    Attributes:
-        comm: Handle of the communicator on which the messages travel; nothing else may use it.
-        lock: int64; 1 while the engine runs. Engines that may not run at once share one.
-        account: int64: calls, nanoseconds in them, bytes.
-        kernel: Address of the reduction kernel, or 0 when the program has no reductions.
-        rings: What carries messages to local peers; None when the program has none.
-        log: Of the calls on its message context; None: they are not noted.
-        tags: Of that message context.
-        uncached: Whether results are written past the caches, because they would not stay there anyway.
-    """
-
-    comm: int
-    lock: np.ndarray
-    account: np.ndarray
-    kernel: int = 0
-    rings: Rings | None = None
-    log: CallLog | None = None
-    tags: Tags = Tags()
-    uncached: bool = False
+    comm: int  # handle of the communicator on which the messages travel; nothing else may use it
+    lock: np.ndarray  # int64; 1 while the engine runs. Engines that may not run at once share one
+    account: np.ndarray  # int64: calls, nanoseconds in them, bytes
+    kernel: int = 0  # address of the reduction kernel, or 0 when the program has no reductions
+    rings: Rings | None = None  # for messages to local peers
+    log: CallLog | None = None  # of the calls on its message context; None: they are not noted
+    tags: Tags = Tags()  # of that message context
+    uncached: bool = False  # results are written past the caches, because they would not stay there anyway
 
 
 class HostEngine:
     """A program bound to a communicator, a kernel and scratch: ready to run on any buffers of its sizes.
 
     Args:
-        program: What to run.
+        program: The program.
         library: The MPI library.
         wait_policy: How a rank waits.
-        binding: What other engines of the program have not.
+        binding: Its communicator, kernel and memory.
         shape: Of a program that was lowered from symbolic sizes; None: there are no others.
-
-    Attributes:
-        scratch_nbytes: Memory that `bind_scratch` takes, by now.
-        lock, account, rings, log: As in `Binding`.
-        wait_policy: As given.
     """
 
     def __init__(self, program: Program, library: Library, wait_policy: WaitPolicy, binding: Binding, shape: Shape | None = None) -> None:
@@ -119,7 +95,7 @@ class HostEngine:
         self._bind(binding)
 
     def _laid_out(self, library: Library, shape: Shape | None) -> np.ndarray:
-        """Its memory: the state, then what the state has the addresses of, so far from its own start on as they are behind the state."""
+        """Return its memory: the state and behind it its tables, whose places count from the state's start on."""
         program, window = self.program, self.program.window
         request = np.dtype(f"u{library.request_nbytes}")
         nrequests = aligned(max(1, window * program.nrequests), 8 // request.itemsize)
@@ -134,7 +110,7 @@ class HostEngine:
         return words
 
     def _records(self, shape: Shape | None) -> np.ndarray:
-        """By what `hpcoll.runtime.engine.compiled.resize` writes what depends on counts; none where the program is for one call's."""
+        """Return the records of `hpcoll.base.sizes` for `compiled.resize`; none where the program is for one call's counts."""
         program = self.program
         if shape is None:
             return np.zeros(0, np.int64)
@@ -144,7 +120,7 @@ class HostEngine:
         return np.array(shape.sizes.code([(needed, 8 * f.ROOM), (shape.copied, 8 * f.COPY_ROOM)], stores), np.int64)
 
     def _bind_words(self, words: np.ndarray) -> None:
-        """Use memory that is laid out, in which places count from its start; from now on they are addresses."""
+        """Use memory that is laid out, and turn its places, which count from its start, into addresses."""
         self._words, self.state, self.address = words, words[: self._nstate], words.ctypes.data
         words[_PLACES] += self.address
 
@@ -160,7 +136,7 @@ class HostEngine:
         self.bind_copy(int(state[f.COPY_NBYTES]))
 
     def another(self, counts: int, binding: Binding) -> "HostEngine | None":
-        """An engine of the same program, for counts at an address; None where the program does not hold for them. This one has not run."""
+        """Return an engine of the same program for counts at an address; None where it does not hold for them. This one has not run."""
         made = copy(self)
         words = self._words.copy()
         words[_PLACES] -= self.address
@@ -173,15 +149,16 @@ class HostEngine:
 
     @property
     def scratch_nbytes(self) -> int:
+        """Bytes of scratch that `bind_scratch` needs by now."""
         return int(self.program.window * self.state[f.SCRATCH_PER_LANE]) + CACHE_LINE_NBYTES
 
     def bind_counts(self, elements: int, nbytes: int, counted: int, copied: int) -> None:
-        """What `Shape` says, of a program that is for one call's counts."""
+        """Set the numbers of a `Shape` in a program that is for one call's counts."""
         self.state[f.ELEMENTS], self.state[f.LEDGER_NBYTES], self.state[f.COUNTED] = elements, nbytes, counted
         self.bind_copy(copied)
 
     def make_room(self) -> int:
-        """After `NO_ROOM`: see to the copy of INPUT; returns bytes of scratch that are needed now, or 0."""
+        """Make room for the copy of INPUT after `NO_ROOM`; return bytes of scratch that are needed now, or 0."""
         needed = int(self.state[f.NEEDED])
         if needed <= self.state[f.ROOM]:
             self.bind_copy(needed)
@@ -190,21 +167,21 @@ class HostEngine:
 
     @property
     def elements(self) -> int:
-        """Of the message of the latest call."""
+        """Elements of the latest call's message."""
         return int(self.state[f.ELEMENTS])
 
     @property
     def signed(self) -> tuple[int, int]:
-        """What the checks of its messages are made of: the signature, and what stands for the latest call's counts."""
+        """The signature and the number for the latest call's counts, from which the checks of its messages are made."""
         return int(self.state[f.SIGNATURE]), int(self.state[f.COUNTED] * self.state[f.SIGNED])
 
     @property
     def ledger_nbytes(self) -> int:
-        """Of that message, for the ledger."""
+        """Bytes of the latest call's message, for the ledger."""
         return int(self.state[f.LEDGER_NBYTES])
 
     def traffic(self) -> Traffic:
-        """What the latest call moved on this rank."""
+        """Return the bytes that the latest call moved on this rank."""
         nrows, nlanes, copied = len(self.program.rows), int(self.state[f.NLANES]), int(self.state[f.COPY_NBYTES])
         least = self._least_in_place(f.WHERE_INPUT), self._least_in_place(f.WHERE_OUTPUT)
         found = memory_traffic(self.numbers(f.ROWS, nrows, f.NCOLUMNS), self.numbers(f.LANES, nlanes, 3), least)
@@ -212,35 +189,35 @@ class HostEngine:
         return Traffic(found.read + more, found.written + more, found.given)
 
     def _least_in_place(self, where: int) -> int | None:
-        """Bytes from which on peers read messages of a buffer in place; None: never."""
+        """Return the bytes from which on peers read messages of a buffer in place; None: never."""
         if self.rings is None or self.state[where] < 0:
             return None
         return int(self.rings.fields[f.READ_FROM]) if self.state[where] >= f.OWN_MEMORY << f.OFFSET_BITS else 0
 
     def numbers(self, field: int, nrows: int, ncolumns: int) -> np.ndarray:
-        """A table of its memory, whose address a field has."""
+        """Return a table of its memory by the field that has its address."""
         at = (int(self.state[field]) - self.address) // 8
         return self._words[at : at + nrows * ncolumns].reshape(nrows, ncolumns)
 
     def take(self, taken: bool = True) -> None:
-        """Note whether a request has it."""
+        """Note whether a request has the engine."""
         self.state[f.HELD] = taken
 
     def fresh(self, nbytes: int) -> Any:
-        """New memory for `bind_scratch`."""
+        """Return new memory for `bind_scratch`."""
         return np.empty(nbytes, np.uint8)
 
     def bind_scratch(self, memory: np.ndarray) -> None:
-        """Use ``scratch_nbytes`` or more of memory, which engines that never run at once may share."""
+        """Use `scratch_nbytes` or more of memory, which engines that never run at once may share."""
         self.scratch = memory
         self.state[f.SCRATCH], self.state[f.ROOM] = aligned(memory.ctypes.data), memory.nbytes
 
     def sign(self, signature: int, signed: int) -> None:
-        """Tell peers what is run: `hpcoll.comm.plans.signature` has both."""
+        """Set the signature that peers compare (`hpcoll.comm.plans.signature`)."""
         self.state[f.SIGNATURE], self.state[f.SIGNED] = signature, signed
 
     def bind_copy(self, nbytes: int) -> None:
-        """Have room to copy so many bytes of INPUT at the start of each run."""
+        """Make room for the copy of INPUT at the start of each run."""
         self._copy = np.empty(nbytes, np.uint8)
         self.state[f.COPY], self.state[f.COPY_ROOM], self.state[f.COPY_NBYTES] = self._copy.ctypes.data, nbytes, nbytes
 
@@ -249,7 +226,8 @@ class HostEngine:
 
         Args:
             cell: Address of the handle.
-            null, stand_in: Of no request, and of a completed one.
+            null: Handle of no request.
+            stand_in: Handle of a completed request.
             nbytes: Size of a handle, 4 or 8.
         """
         values = np.array([cell, null, stand_in], np.uint64).view(np.int64)
@@ -257,15 +235,15 @@ class HostEngine:
         self.state[f.HANDLE_MASK] = -1 if nbytes == 8 else (1 << 32) - 1
 
     def bind_watched(self, request: int, status: int) -> None:
-        """Let the program's WAIT 0 be for a request made elsewhere; addresses of its handle and of what is told of it."""
+        """Let the program's WAIT 0 be for a request made elsewhere; addresses of its handle and of its status."""
         self.state[f.REQUESTS], self.state[f.STATUS_IGNORE] = request, status
 
     def go_on(self, status: int, look: Callable[[], None] = lambda: None) -> None:
-        """Run to the end what has begun.
+        """Run a call that has begun to its end.
 
         Args:
-            status: What `hpcoll.runtime.engine.compiled.interpreter.run` answered, not `DONE`.
-            look: Called now and then while nothing moves; what it raises ends the run.
+            status: Answer of `hpcoll.runtime.engine.compiled.interpreter.run`, not `DONE`.
+            look: Called now and then while nothing moves; its exception ends the run.
 
         Raises:
             TransportError: the MPI library returned an error; messages may be left under way.
@@ -277,8 +255,19 @@ class HostEngine:
         if status == FAILED:
             raise self.failure()
 
+    def stop(self, most_s: float) -> bool:
+        """Cancel the messages of a run that failed, or wait for them for a time; say whether none is under way any more."""
+        rows = self.numbers(f.ROWS, len(self.program.rows), f.NCOLUMNS)
+        kinds = {int(row[f.REQUEST]): int(row[f.CODE]) for row in rows if row[f.CODE] in (Code.SEND, Code.RECV)}
+        if not kinds or MPI.Is_finalized():
+            return True
+        nrequests, n = self.program.window * self.program.nrequests, self.program.nrequests
+        nbytes = int(self.state[f.REQUEST_NBYTES])
+        requests = self.numbers(f.REQUESTS, -(-nrequests * nbytes // 8), 1).ravel().view(f"u{nbytes}")
+        return cancel(requests, [i for i in range(nrequests) if kinds.get(i % n) == Code.RECV], most_s)
+
     def failure(self) -> HpcollError:
-        """What a run that failed is to raise."""
+        """Return the error that a run which failed raises."""
         if self.error == f.FULL:
             return TransportError("the system has no more shared memory for messages between ranks of a node (/dev/shm)", code=self.error)
         if self.error >= f.UNREADABLE:
@@ -294,7 +283,7 @@ class HostEngine:
 
     @property
     def truncated(self) -> bool:
-        """Whether a run failed because a message was of another length."""
+        """Say whether a run failed because a message was of another length."""
         return 0 < self.error < f.UNMAPPED and MPI.Get_error_class(self.error) == MPI.ERR_TRUNCATE
 
     @property

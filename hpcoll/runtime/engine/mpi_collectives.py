@@ -1,27 +1,22 @@
-"""The MPI library's own collectives, called from compiled code.
+"""Calls of the MPI library's own collectives from compiled code.
 
-What mpi4py looks up for each call (types, counts, handles) is kept from an earlier one; so `engine.call_cache` finds and makes it in
+Types, counts and handles, which mpi4py looks up for each call, are kept from an earlier one. So the call cache finds and makes a call in
 less time than mpi4py takes for its arguments.
 """
 
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.runtime.engine.c_library import function_address
 from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.program.fields import HISTORY
 from hpcoll.runtime.telemetry.call_log import CallLog
-from hpcoll.runtime.transports.mpi import function, handle
+from hpcoll.runtime.transports.mpi import function_address, handle
 
 MAX_COUNT = 2**31 - 1  # of a vector or of one block
 
 
 class MpiCall:
-    """One collective of the MPI library with all arguments but the buffers' addresses and the count.
-
-    Attributes:
-        address: For `call_mpi`.
-    """
+    """A collective of the MPI library with all arguments but the buffers' addresses and the count."""
 
     def __init__(
         self, function_name: str, arguments: str, at_root: str, comm: MPI.Intracomm, root: int, datatype: MPI.Datatype,
@@ -30,14 +25,18 @@ class MpiCall:
         """Bind a C function.
 
         Args:
-            function_name, arguments, at_root: Its name, and ``c_arguments`` and ``at_root`` of a row of the table of methods.
-            comm, root: The caller's.
+            function_name: Its name.
+            arguments: ``c_arguments`` of its row in the table of methods.
+            at_root: ``at_root`` of that row.
+            comm: The caller's communicator.
+            root: Its root.
             datatype: Of the elements.
             op: Operator, or None.
-            in_place: Whether what is sent is ``MPI.IN_PLACE``.
+            in_place: The send buffer is ``MPI.IN_PLACE``.
             account: A line of the ledger.
-            nbytes: What an element counts there.
-            log, method: Where it is noted that this rank is in it, and by which number of that table.
+            nbytes: Bytes that an element counts there.
+            log: Notes that this rank is in the call.
+            method: Number of the row, by which it does.
         """
         send, recv = _roles(at_root, comm.Get_rank() == root, in_place)
         values = {
@@ -47,7 +46,7 @@ class MpiCall:
         names = arguments.split()
         self._account, self._log = account, log
         self._words = np.zeros(c.FIRST + c.NARGUMENTS, np.int64)
-        self._words[c.FUNCTION], self._words[c.ACCOUNT] = function(function_name), account.ctypes.data
+        self._words[c.FUNCTION], self._words[c.ACCOUNT] = function_address(function_name), account.ctypes.data
         self._words[c.HISTORY], self._words[c.METHOD] = log.fields[HISTORY], method
         self._words[c.CLOCK_GETTIME] = function_address("clock_gettime")
         self._words[c.FIRST : c.FIRST + len(names)] = [values[name] for name in names]
@@ -55,16 +54,16 @@ class MpiCall:
         self._words[c.SOURCE_AT], self._words[c.TARGET_AT] = places.get("source", -1), places.get("target", -1)
         self._words[c.COUNTS_AT] = sum(1 << i for i, name in enumerate(names) if name == "count")
         self._words[c.ELEMENT_NBYTES] = nbytes
-        self.address = self._words.ctypes.data
+        self.address = self._words.ctypes.data  # for `call_mpi`
 
     @property
     def error(self) -> int:
-        """What the MPI library answered last."""
+        """The latest error code of the MPI library."""
         return int(self._words[c.ERROR])
 
 
 def _roles(at_root: str, is_root: bool, in_place: bool) -> tuple[str | int, str | int]:
-    """What the two buffers of the C function are: ``source`` or ``target`` of `call_lookup.run_cached`, or a constant."""
+    """Return the two buffers of the C function: ``source`` or ``target`` of `call_lookup.run_cached`, or a constant."""
     constant = int(MPI.IN_PLACE)
     if at_root == "recvbuf" and not is_root:
         return "target", 0

@@ -1,4 +1,4 @@
-"""Where CPython, NumPy and mpi4py keep what compiled code reads of their objects, tried on some that are known when this is imported.
+"""The layout of objects of CPython, NumPy and mpi4py, as compiled code reads them; tried on known objects when this is imported.
 
 Arrays are laid out by NumPy's binary interface. Objects of other types hold memory, too: a bytearray, a memoryview, an ``array.array``.
 """
@@ -16,7 +16,7 @@ _C_CONTIGUOUS = 2  # flag of a memoryview
 
 
 class Holder(NamedTuple):
-    """Where an object that is no array says where its memory is: words, as in `hpcoll.runtime.program.call_fields`."""
+    """The words in which an object that is no array describes its memory, as in `hpcoll.runtime.program.call_fields`."""
 
     data_at: int
     nitems_at: int
@@ -32,7 +32,7 @@ def _words(address: int, n: int) -> tuple[int, ...]:
 
 
 def _supported() -> bool:
-    """Whether arrays, lists, tuples and ints lie in memory as compiled code expects, tried on some that are known."""
+    """Say whether known arrays, lists, tuples and ints lie in memory as compiled code expects."""
     if sys.implementation.name != "cpython" or object.__basicsize__ != 16 or MPI._addressof(MPI.SUM) - id(MPI.SUM) != 8 * HANDLE_AT:
         return False
     for array in (np.zeros((3, 5), np.float32), np.zeros((4, 6), np.int64)[1:3], np.zeros((), np.float64)):
@@ -55,7 +55,7 @@ def _reads_items(spec: Any) -> bool:
 
 
 def _holders() -> dict[type[Any], Holder]:
-    """Types whose objects say where their memory is in the words that are expected, tried on some."""
+    """Return the types whose known objects describe their memory in the expected words."""
     found: dict[type[Any], Holder] = {}
     samples: tuple[tuple[Any, Holder], ...] = (
         (bytearray(40), Holder(5, 2, -1, -1, 0, 0)), (MPI.buffer(bytearray(40)), Holder(2, 4, 6, -1, 0, 0)),
@@ -75,13 +75,13 @@ def _holders() -> dict[type[Any], Holder]:
 
 
 def holder_of(thing: Any) -> Holder:
-    """Of an object of a type that there is one for; arrays of the standard library are told apart by their elements, too."""
+    """Return the `Holder` of an object of a known type; that of an ``array.array`` also tells its elements."""
     holder = HOLDERS[type(thing)]
     return holder._replace(mask=-1, value=_words(id(thing), holder.check_at + 1)[-1]) if type(thing) is ArrayType else holder
 
 
 def unit_of(thing: Any) -> int:
-    """Bytes in which an object that holds memory says how long that is."""
+    """Return the bytes in which an object that holds memory counts its length."""
     return thing.itemsize if type(thing) is ArrayType else 1
 
 

@@ -1,4 +1,4 @@
-"""How a rank waits for others: what it does in passes without progress."""
+"""The wait policy: what a rank does in passes without progress."""
 
 import os
 from typing import NamedTuple
@@ -8,15 +8,15 @@ from hpcoll.base.launchers import gives_cores_away, local_nranks
 
 
 class WaitPolicy(NamedTuple):
-    """How a rank waits, in passes without progress.
+    """The numbers of passes without progress after which a rank yields, sleeps or leaves the rest to the progress thread.
 
     Attributes:
-        spins: In which it does nothing else; after them it lets the MPI library move, too.
-        stays: After which it yields the processor in each. A process that does not wait, were it another user's, keeps it for milliseconds.
-        yields: So many; then it sleeps.
-        eager: Bytes of a call in flight up to which who starts it makes its first turns. Longer ones are left to the helper thread where
+        spins: Passes in which it does nothing else; after them it lets the MPI library move, too.
+        stays: Passes after which it yields the processor in each; a process that does not wait may keep it for milliseconds.
+        yields: Passes in which it yields; then it sleeps.
+        eager: Bytes of a call in flight up to which its caller makes the first turns. Longer ones are left to the progress thread where
             that has a core of its own; where it has none, it would get one only when the others let go of theirs.
-        lingers: After which who starts a call in flight leaves the rest to the helper thread.
+        lingers: Passes after which the caller of a call in flight leaves the rest to the progress thread.
     """
 
     spins: int
@@ -27,15 +27,15 @@ class WaitPolicy(NamedTuple):
 
 
 OWN_CORE = WaitPolicy(200, 200_000, 2000, NEVER, 2000)  # a core of its own, for 5 to 7 ms; 30 where the MPI library is slow to look
-TWO_CORES = OWN_CORE._replace(eager=16 << 10, lingers=260)  # and one for the helper thread
-SHARED_CORE = WaitPolicy(5, 5, 200, NEVER, 65)  # more ranks than cores: whoever is waited for may need this core
+TWO_CORES = OWN_CORE._replace(eager=16 << 10, lingers=260)  # and one for the progress thread
+SHARED_CORE = WaitPolicy(5, 5, 200, NEVER, 65)  # more ranks than cores: a rank that is waited for may need this core
 
 
 def wait_policy(nranks: int, ncores: int) -> WaitPolicy:
-    """Return how the ranks of a host wait: by whether it has a core for every rank that runs there.
+    """Return the wait policy of ranks of a host: it depends on whether there is a core for every rank.
 
     Args:
-        nranks: Of a communicator. The program's others on the host want cores, too; where its launcher says how many there are, they count.
+        nranks: Of a communicator. Where the launcher says how many ranks of the program are on the host, all of them count.
         ncores: Of the host.
     """
     everybody = max(nranks, local_nranks(os.environ))

@@ -48,6 +48,6 @@ FUNCTION, SOURCE_AT, TARGET_AT, COUNTS_AT, ERROR, ACCOUNT, ELEMENT_NBYTES, CLOCK
 # and ARM the caller alone takes care of them.
 NARGUMENTS = 8
 
-# In the array of a `hpcoll.runtime.engine.packed.PackedRoom` (int64). PACK, UNPACK: addresses of the MPI library's functions; SELF:
+# In the array of a `hpcoll.runtime.engine.call_cache.PackedRoom` (int64). PACK, UNPACK: addresses of the MPI library's functions; SELF:
 # handle of ``MPI.COMM_SELF``; POSITION: what they count; PACKED_AT, PACKED_NBYTES: the room.
 PACK, UNPACK, SELF, POSITION, PACKED_AT, PACKED_NBYTES, PACKED_NFIELDS = range(7)

@@ -8,11 +8,12 @@ import contextlib
 import ctypes
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from functools import lru_cache
 from math import isqrt
 from typing import Any, NamedTuple
 
+import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.text import printable
@@ -55,7 +56,7 @@ class Library(NamedTuple):
 def library() -> Library:
     """The loaded MPI library; Open MPI, MPICH, or one with MPICH's ABI such as Intel MPI."""
     names = ("MPI_Isend", "MPI_Irecv", "MPI_Test", "MPI_Iprobe", "MPI_Get_count", "MPI_Grequest_complete")
-    isend, irecv, test, iprobe, get_count, complete = map(function, names)
+    isend, irecv, test, iprobe, get_count, complete = map(function_address, names)
     request_nbytes = MPI._sizeof(MPI.REQUEST_NULL)
     status_ignore = 0 if request_nbytes == _POINTER_NBYTES else 1
     handles = handle(MPI.BYTE), MPI.ERR_TRUNCATE, handle(MPI.REQUEST_NULL)
@@ -92,14 +93,16 @@ def tags_at_once(nslots: int) -> tuple[int, Tags]:
 
 
 def control_tag() -> int:
-    """That of messages which are no collective's; `last_tag` is that of none."""
+    """Return the tag of control messages; no message has `last_tag`."""
     return last_tag() - 1
 
 
 @lru_cache
-def function(name: str) -> int:
-    """The address of one of the library's functions."""
-    return _address(getattr(ctypes.CDLL(MPI.__file__), name))
+def function_address(name: str) -> int:
+    """Return the address of a function of the MPI library, or of the C library: both are loaded with mpi4py."""
+    address = ctypes.cast(getattr(ctypes.CDLL(MPI.__file__), name), ctypes.c_void_p).value
+    assert address is not None
+    return address
 
 
 def may_call() -> bool:
@@ -148,6 +151,35 @@ def failed_ranks(comm: MPI.Comm, limit_s: float = 0.0) -> list[int]:
         MPI.COMM_SELF.Iprobe()  # the library looks what has come
 
 
+def cancel(requests: np.ndarray, receives: Container[int], most_s: float) -> bool:
+    """Cancel receives that have not begun, so that they write nowhere, and wait for messages; say whether none is under way.
+
+    Args:
+        requests: Handles; those of messages that have ended become null.
+        receives: Places of receives among them.
+        most_s: Most seconds to wait.
+    """
+    null = library().request_null
+    left = {place: MPI.Request.fromhandle(int(requests[place])) for place in np.flatnonzero(requests != null).tolist()}
+    for place, request in left.items():
+        if place in receives:
+            with contextlib.suppress(MPI.Exception):
+                request.Cancel()
+    end = time.monotonic() + most_s
+    while True:
+        for place in [place for place, request in left.items() if _has_ended(request)]:
+            requests[place] = null
+            del left[place]
+        if not left or time.monotonic() > end:
+            return not left
+
+
+def _has_ended(request: MPI.Request) -> bool:
+    with contextlib.suppress(MPI.Exception):
+        return request.Test()
+    return False
+
+
 def end_without_barrier() -> None:
     """Let MPI_Finalize wait for no other rank, once one has failed.
 
@@ -175,9 +207,3 @@ def world_ranks(comm: MPI.Comm) -> tuple[int, ...]:
 def title_of(comm: MPI.Comm) -> str:
     """A communicator's name, for texts."""
     return printable(comm.Get_name()) or f"a communicator of {comm.size} ranks"
-
-
-def _address(function: Any) -> int:
-    address = ctypes.cast(function, ctypes.c_void_p).value
-    assert address is not None
-    return address
