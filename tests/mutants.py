@@ -116,7 +116,7 @@ MUTANTS = (
         "max(free, announced.get(item.peer, 0))", "free", "unit test_lowering_gpu.py",
     ),
     Mutant(
-        "acknowledgements are put off for ever", f"{PROGRAM}/items_gpu.py",
+        "acknowledgements are put off for ever", f"{PROGRAM}/gpu.py",
         "if self._used and (hands_out or", "if self._used and (False and hands_out or", "unit test_lowering_gpu.py",
     ),
     Mutant(
@@ -133,7 +133,7 @@ MUTANTS = (
         "openmpi 2 test_nonblocking.py test_in_flight.py",
     ),
     Mutant(
-        "v-form displacement: blocks of varying size are taken as packed", f"{PROGRAM}/chunk_layout.py",
+        "v-form displacement: blocks of varying size are taken as packed", f"{PROGRAM}/chunks.py",
         "here = [list(zip((displ for displ, _ in blocks), counts, strict=True))",
         "here = [list(zip((sum(counts[:i]) for i in range(len(blocks))), counts, strict=True))", "openmpi 2 test_blocks.py",
     ),
@@ -204,7 +204,7 @@ MUTANTS = (
         "if not tells_of_failure(error, comm):", "if True:", "openmpi 1 test_ulfm.py",
     ),
     Mutant(
-        "a notice written over the one that holds", "hpcoll/runtime/telemetry/status_slots.py",
+        "a notice written over the one that holds", "hpcoll/runtime/telemetry/status_page.py",
         "begin = _TURN_NBYTES + turn % 2 * NOTICE_NBYTES", "begin = _TURN_NBYTES", "unit test_status_slots.py",
     ),
 )  # fmt: skip

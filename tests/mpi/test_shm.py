@@ -21,7 +21,7 @@ from hpcoll.comm.plans import engine_builder
 from hpcoll.runtime.engine import host_engine
 from hpcoll.runtime.program.fields import CODE
 from hpcoll.runtime.program.opcodes import Code
-from hpcoll.runtime.transports import rings, shared_file, window
+from hpcoll.runtime.transports import rings, window
 from hpcoll.runtime.transports.mpi import function_address
 from hpcoll.schedules.catalogue import CATALOGUE
 
@@ -246,7 +246,7 @@ def test_persistent_calls_that_get_no_shared_memory_say_so_once(
     comm = communicator().Dup()
     node, x = comm._context.resources.node, np.zeros(100)
     node.drop_ahead()
-    monkeypatch.setattr(shared_file, "FOLDER", "/dev/shm/none such")
+    monkeypatch.setattr(window, "FOLDER", "/dev/shm/none such")
     requests = [comm.Allreduce_init(MPI.IN_PLACE, x, algorithm="ring") for _ in range(2)]
     monkeypatch.undo()
     assert [request._message_context.rings for request in requests] == [None, None]

@@ -20,7 +20,7 @@ from reference import agreed, communicator, fresh
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError
-from hpcoll.runtime.transports import local_ranks, shared_file, window
+from hpcoll.runtime.transports import local_ranks, window
 
 pytestmark = [pytest.mark.mpi, pytest.mark.once]
 WORLD = MPI.COMM_WORLD
@@ -180,7 +180,7 @@ def test_a_stranger_with_the_same_number(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_folder_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Communicators made then use MPI messages; those that share memory refuse to make more."""
     comm = communicator()
-    monkeypatch.setattr(shared_file, "FOLDER", "/dev/shm/none such")
+    monkeypatch.setattr(window, "FOLDER", "/dev/shm/none such")
     text = error_of(lambda: comm.empty(1000))
     copy = fresh()
     x = copy.zeros(1000)

@@ -19,8 +19,7 @@ from hpcoll.base.text import MAX_RANKS
 from hpcoll.cli import ERROR, line_of, main
 from hpcoll.cli.inspect.live import document, lines
 from hpcoll.cli.inspect.ranks_here import look
-from hpcoll.runtime.telemetry.status_page import Identity, StatusPage
-from hpcoll.runtime.telemetry.status_slots import put, room
+from hpcoll.runtime.telemetry.status_page import Identity, StatusPage, put, room
 
 HERE = Path(__file__).parent / "samples"  # files that hpcoll wrote
 DRAWN = 25  # of so many results of the benchmark one is drawn, for that takes half a second; the others are only read

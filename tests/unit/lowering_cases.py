@@ -10,7 +10,7 @@ from reference_calls import Operator, Reach, Setting
 
 from hpcoll.analysis.prove import placements
 from hpcoll.runtime.gpu.routes import gpu_routes
-from hpcoll.runtime.program.chunk_layout import Segments, block_segments, varying_blocks, vector_segments
+from hpcoll.runtime.program.chunks import Segments, block_segments, varying_blocks, vector_segments
 from hpcoll.runtime.program.route import Routes
 from hpcoll.runtime.transports.host_routes import host_routes
 from hpcoll.schedules.catalogue import CATALOGUE

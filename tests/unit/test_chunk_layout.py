@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcoll.runtime.program.chunk_layout import Segments, block_segments, varying_blocks, vector_segments
+from hpcoll.runtime.program.chunks import Segments, block_segments, varying_blocks, vector_segments
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.row import schedule

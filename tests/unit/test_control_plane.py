@@ -22,7 +22,7 @@ from hpcoll.comm.diagnosis.peer_state import PeerState, answer_about  # noqa: E4
 from hpcoll.comm.diagnosis.report import activity_text  # noqa: E402
 from hpcoll.comm.status.blocked_call import BlockedCall, Status  # noqa: E402
 from hpcoll.runtime.telemetry.call_log import CallLog  # noqa: E402
-from hpcoll.runtime.telemetry.status_slots import NOTICE_NBYTES, PAGE_NBYTES, StatusSlots  # noqa: E402
+from hpcoll.runtime.telemetry.status_page import NOTICE_NBYTES, PAGE_NBYTES, StatusSlots  # noqa: E402
 
 KEY = "1.2.3"
 

@@ -16,7 +16,7 @@ from lowering_play import play, programs_of
 from reference_calls import Setting, operands_of
 
 from hpcoll.runtime.program import call_fields, fields, lowering, progress_fields
-from hpcoll.runtime.program.chunk_layout import ChunkLayout
+from hpcoll.runtime.program.chunks import ChunkLayout
 from hpcoll.runtime.program.fields import BUFFER, CODE, COUNT, DISPL, NBYTES, NSOURCES, REQUEST, TO_BUFFER, TO_DISPL
 from hpcoll.runtime.program.lowering import lower
 from hpcoll.runtime.program.opcodes import Code, Program

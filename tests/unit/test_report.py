@@ -25,7 +25,7 @@ from hpcoll.comm.team.channel import Channel  # noqa: E402
 from hpcoll.comm.team.resources import Resources  # noqa: E402
 from hpcoll.runtime.program import fields as f  # noqa: E402
 from hpcoll.runtime.telemetry.call_log import CallLog  # noqa: E402
-from hpcoll.runtime.telemetry.status_slots import PAGE_NBYTES, StatusSlots, fitting  # noqa: E402
+from hpcoll.runtime.telemetry.status_page import PAGE_NBYTES, StatusSlots, fitting  # noqa: E402
 
 NRANKS = 4
 BCAST = Signature(_COLLECTIVES.index("bcast"), 0, 4, 0, 0, 0, 0)

@@ -11,7 +11,7 @@ from hpcoll.base.machine import RUNNING
 from hpcoll.base.text import ranks_in_words
 from hpcoll.comm.diagnosis.report import ranks_behind, wait_chain_text
 from hpcoll.comm.status.blocked_call import BlockedCall, Status
-from hpcoll.runtime.telemetry.status_slots import NOTICE_NBYTES, fitting, room
+from hpcoll.runtime.telemetry.status_page import NOTICE_NBYTES, fitting, room
 
 NRANKS = 5000
 CALL = BlockedCall("1.2.3", 0, 7, "Barrier() at train.py:5", "rows", (1,), since=1.0)

@@ -7,14 +7,12 @@ from reference_calls import Setting
 
 from hpcoll.analysis.cost import Levels, Network
 from hpcoll.runtime.gpu.routes import CudaAwareRoute, IpcRoute, PinnedMpiRoute, PinnedRingRoute, gpu_routes
+from hpcoll.runtime.program.chunks import Pieces
 from hpcoll.runtime.program.fields import CODE
 from hpcoll.runtime.program.items import Items
 from hpcoll.runtime.program.opcodes import Code
 from hpcoll.runtime.program.route import Route, Routes, in_words
-from hpcoll.runtime.program.spans import Pieces
-from hpcoll.runtime.transports.host_routes import host_routes
-from hpcoll.runtime.transports.mpi_route import MpiRoute
-from hpcoll.runtime.transports.rings import RingRoute
+from hpcoll.runtime.transports.host_routes import MpiRoute, RingRoute, host_routes
 from hpcoll.schedules.catalogue import CATALOGUE
 
 LOCAL_PEERS = {4: 0, 6: 2}  # of rank 5, which is local rank 1

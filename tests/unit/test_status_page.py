@@ -22,7 +22,7 @@ from hpcoll.comm.diagnosis.status_page import ProcessStatusPage  # noqa: E402
 from hpcoll.comm.status.blocked_call import BlockedCall, Status  # noqa: E402
 from hpcoll.comm.status.rank_status import RankStatus  # noqa: E402
 from hpcoll.runtime.telemetry.status_page import LINK, NBYTES, Identity, StatusPage, contents  # noqa: E402
-from hpcoll.runtime.transports import shared_file  # noqa: E402
+from hpcoll.runtime.transports import window  # noqa: E402
 
 CALL = BlockedCall("0.0.7", 0, 41, "Barrier() at train.py:12", "rows", (0,))
 
@@ -61,8 +61,8 @@ def test_a_real_process(own_page: StatusPage) -> None:
 
 def test_other_users_may_not_open_it(own_page: StatusPage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system gives files of memory alone to everybody; so it would rings where /dev/shm makes none without a name."""
-    monkeypatch.setattr(shared_file, "FOLDER", "/proc")
-    file, of_memory = shared_file.new()
+    monkeypatch.setattr(window, "FOLDER", "/proc")
+    file, of_memory = window.new_file()
     names = ("hpcoll-live", "hpcoll")
     modes = {name: os.stat(f"/proc/self/fd/{one}").st_mode & 0o777 for one in os.listdir("/proc/self/fd") for name in names
              if os.path.lexists(f"/proc/self/fd/{one}") and os.readlink(f"/proc/self/fd/{one}") == f"/memfd:{name} (deleted)"}  # fmt: skip

@@ -15,7 +15,7 @@ mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
 from hpcoll.comm.status import rank_status as module  # noqa: E402
 from hpcoll.comm.status.blocked_call import BlockedCall, Status  # noqa: E402
 from hpcoll.comm.status.rank_status import RankStatus  # noqa: E402
-from hpcoll.runtime.telemetry.status_slots import PAGE_NBYTES, StatusSlots  # noqa: E402
+from hpcoll.runtime.telemetry.status_page import PAGE_NBYTES, StatusSlots  # noqa: E402
 
 CALL = BlockedCall("1.2.3", 0, 7, "Barrier() at train.py:5", "rows", (1,), since=1.0)
 

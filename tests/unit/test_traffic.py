@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from hpcoll.runtime.program.chunk_layout import block_segments, vector_segments
+from hpcoll.runtime.program.chunks import block_segments, vector_segments
 from hpcoll.runtime.program.lowering import lower
-from hpcoll.runtime.program.traffic import Traffic, memory_traffic
+from hpcoll.runtime.program.opcodes import Traffic, memory_traffic
 from hpcoll.runtime.transports.host_routes import host_routes
 from hpcoll.schedules.catalogue import CATALOGUE, find
 from hpcoll.schedules.collectives import COLLECTIVES

@@ -30,7 +30,7 @@ from hpcoll.kernels.host import kernel_address
 from hpcoll.runtime.engine.entry import RUN, call_compiled
 from hpcoll.runtime.engine.host_engine import Binding, HostEngine
 from hpcoll.runtime.engine.wait_policy import OWN_CORE, SHARED_CORE, WaitPolicy
-from hpcoll.runtime.program.chunk_layout import vector_segments
+from hpcoll.runtime.program.chunks import vector_segments
 from hpcoll.runtime.program.fields import READ_FROM_SLOW, READ_FROM_USUALLY, STAGING_SLOTS
 from hpcoll.runtime.program.lowering import lower
 from hpcoll.runtime.transports.cross_memory import LEAST_NBYTES, STAGED

@@ -20,7 +20,7 @@ from hpcoll.comm.team.channel import Answer
 from hpcoll.comm.team.resources import Resources, live_contexts
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.telemetry.call_log import CallLog, InLibrary
-from hpcoll.runtime.telemetry.status_slots import fitting
+from hpcoll.runtime.telemetry.status_page import fitting
 
 _NAMES = {number: name for name, number in NUMBERS.items()}
 

@@ -4,7 +4,7 @@ import math
 from operator import index
 
 from hpcoll.comm.arguments.call import Call
-from hpcoll.runtime.program.chunk_layout import Segments, block_segments, varying_blocks, vector_segments
+from hpcoll.runtime.program.chunks import Segments, block_segments, varying_blocks, vector_segments
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES

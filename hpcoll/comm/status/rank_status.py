@@ -13,8 +13,7 @@ from typing import Any
 
 from hpcoll.base.machine import how_it_ends
 from hpcoll.comm.status.blocked_call import BlockedCall, Status
-from hpcoll.runtime.telemetry.status_page import StatusPage
-from hpcoll.runtime.telemetry.status_slots import NOTICE_NBYTES, StatusSlots, fitting
+from hpcoll.runtime.telemetry.status_page import NOTICE_NBYTES, StatusPage, StatusSlots, fitting
 
 _MOST_FAILED = 32  # communicators whose failures are kept, the latest ones
 _MOST_TOLD = NOTICE_NBYTES // 2  # bytes of one: ranks that read it and those that are sent it have the same text

@@ -33,8 +33,7 @@ from hpcoll.runtime.transports.host_routes import host_routes
 from hpcoll.runtime.transports.local_ranks import LocalRanks
 from hpcoll.runtime.transports.mpi import handle, revoking, tags_at_once
 from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings
-from hpcoll.runtime.transports.shared_file import FOLDER
-from hpcoll.runtime.transports.window import whole_pages
+from hpcoll.runtime.transports.window import FOLDER, whole_pages
 from hpcoll.selection.agreement import agree
 from hpcoll.selection.config import log
 from hpcoll.selection.topology import Process, find_topology, this_process

@@ -14,8 +14,7 @@ from hpcoll.runtime.engine.entry import RESIZE, RUN, advance_address, call_compi
 from hpcoll.runtime.engine.wait_policy import WaitPolicy
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.fields import DONE, FAILED, GO_ON, PENDING
-from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, Code, Program, aligned
-from hpcoll.runtime.program.traffic import Traffic, memory_traffic
+from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, Code, Program, Traffic, aligned, memory_traffic
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.runtime.transports.mpi import Library, Tags, cancel, function_address, last_tag
 from hpcoll.runtime.transports.rings import Rings

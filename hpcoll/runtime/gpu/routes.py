@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar
 
+from hpcoll.runtime.program.chunks import Pieces, spans_of
 from hpcoll.runtime.program.items import InPlace, Items
 from hpcoll.runtime.program.opcodes import Code
 from hpcoll.runtime.program.route import Routes
-from hpcoll.runtime.program.spans import Pieces, spans_of
-from hpcoll.runtime.transports.mpi_route import MpiRoute
-from hpcoll.runtime.transports.rings import RingRoute
+from hpcoll.runtime.transports.host_routes import MpiRoute, RingRoute
 from hpcoll.schedules.ir import Buffer
 
 

@@ -1,4 +1,4 @@
-"""Where things are in what compiled code reads of a call: the tables of earlier calls, array objects, calls of the MPI library."""
+"""The fields of what compiled code reads of a call: tables of earlier calls, array objects, calls of the MPI library."""
 
 MISS, NATIVE = 4, 5  # answers besides those of `hpcoll.runtime.engine.compiled.interpreter.run`
 

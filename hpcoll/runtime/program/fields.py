@@ -1,4 +1,4 @@
-"""Where things are in the arrays that Python fills and compiled code works on."""
+"""The fields of arrays that Python fills and compiled code works on."""
 
 # Functions that Python calls: see `hpcoll.runtime.engine.compiled.dispatch`.
 RUN, CACHED, START, ACTIVATE, WAIT, SERVE, RESIZE, UNPACK_RESULTS, HOLD, LET_GO = range(10)

@@ -1,22 +1,33 @@
-"""Items: what a lane does, on spans; the first half of lowering. Routes write them, and take the memory for them here."""
+"""Items: the operations of a lane on spans, the first half of lowering. Routes write them, and take their memory here."""
 
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from enum import IntEnum
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar, NamedTuple
 
 from hpcoll.base.sizes import largest
-from hpcoll.runtime.program.chunk_layout import ChunkLayout
-from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, STAGING, Code, aligned
-from hpcoll.runtime.program.spans import LANDING, MESSAGE, Pieces, Span, contiguous, join, names_of, nbytes_of, placed, spans_of
+from hpcoll.runtime.program.chunks import (
+    LANDING,
+    MESSAGE,
+    ChunkLayout,
+    Pieces,
+    Span,
+    contiguous,
+    join,
+    names_of,
+    nbytes_of,
+    placed,
+    spans_of,
+)
+from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, STAGING, Code, Row, aligned
 from hpcoll.schedules.ir import Buffer, Chunk, Schedule
 
 LANDING_SLOTS = 3  # for receives that are reduced on arrival, unless more are reduced at once
 
 
 class InPlace(IntEnum):
-    """Whether a local peer works in this rank's buffer, instead of on a message."""
+    """A local peer's access to this rank's buffer, in place of a message."""
 
     NEVER = 0
     IF_SYMMETRIC = 1  # reads where that turns out to be symmetric memory and nothing overwrites it later; DRAIN rows wait for the readers
@@ -25,41 +36,30 @@ class InPlace(IntEnum):
 
 
 class Item(NamedTuple):
-    """An operation on spans.
-
-    Attributes:
-        peer: As rows name it: by its rank, or by its local rank where the operation is on shared memory; -1: none.
-        spans: Of SEND, RECV, STAGE and POST one; of COPY and REDUCE the destination, then sources, then further destinations; of others
-            none.
-        reads, writes: Names of the chunks that it touches: they decide what may move before it.
-        to: Of STAGE and POST the displacement in the lane's staging memory; of AWAIT the message slot.
-        nbytes: Of what an AWAIT waits for.
-        in_place: Of STAGE and POST.
-        nfurther: Further destinations of a REDUCE.
-    """
+    """An operation on spans."""
 
     code: Code
-    peer: int
-    spans: list[Span]
-    reads: list[Hashable]
+    peer: int  # as rows name it: by its rank, or by its local rank where the operation is on shared memory; -1: none
+    spans: list[Span]  # of SEND, RECV, STAGE, POST one; of COPY, REDUCE the destination, sources, further destinations; of others none
+    reads: list[Hashable]  # names of chunks; reads and writes decide what may move before the item
     writes: list[Hashable]
-    to: int = 0
-    nbytes: int = 0
-    in_place: InPlace = InPlace.NEVER
-    nfurther: int = 0
+    to: int = 0  # of STAGE and POST the displacement in the lane's staging memory; of AWAIT the message slot
+    nbytes: int = 0  # of the message of an AWAIT
+    in_place: InPlace = InPlace.NEVER  # of STAGE and POST
+    nfurther: int = 0  # further destinations of a REDUCE
 
     @property
     def lends(self) -> bool:
-        """Whether others read its chunks until a wait has passed."""
+        """Say whether others read its chunks until a wait has passed."""
         return self.code == Code.SEND or self.in_place == InPlace.LENT
 
     @property
     def grants(self) -> bool:
-        """Whether it lets a peer write its chunks."""
+        """Say whether it lets a peer write its chunks."""
         return self.in_place == InPlace.GRANTED
 
     def grants_reader_of(self, other: "Item") -> bool:
-        """Whether it lets the peer write that reads the chunks which another item lends: that peer does so in order."""
+        """Say whether it lets the peer write that reads chunks which another item lends: that peer does so in order."""
         return self.grants and other.in_place == InPlace.LENT and self.peer == other.peer
 
 
@@ -67,20 +67,17 @@ class Items:
     """The items of one lane, in order, and the memory that they need.
 
     Args:
-        schedule, layout, itemsize: Of the lane's segment.
-        aliases: Which chunks of INPUT are chunks of OUTPUT.
-        copied: Which of the messages that are lent are copied first, by number.
+        schedule: The lane's schedule.
+        layout: Layout of its segment.
+        itemsize: Bytes of an element.
+        aliases: Chunks of INPUT that are chunks of OUTPUT.
+        copied: Lent messages that are copied first, by number.
         unused: Scratch cells that no item touches: they have places behind all others, and no memory.
 
     Attributes:
-        list: The items.
         keeps_empty: Chunks and messages without bytes are operations too, which do nothing.
         scratch: Displacement and count of each scratch cell, in elements; ``scratch_count``: of those that have memory.
-        landings: Bytes of each landing slot.
-        pinned: Those in pinned memory.
         nlandings: Landing slots that receives take in turn.
-        staging_nbytes, nstaged: Staging memory, and messages in it.
-        nmessages: Message slots.
     """
 
     boundary: ClassVar[int] = CACHE_LINE_NBYTES  # landing slots start at its multiples
@@ -94,17 +91,16 @@ class Items:
         self.keeps_empty = layout.varying and not self.on_gpu
         self.list: list[Item] = []
         self.scratch, self.scratch_count = _cells([layout.size(extent) for extent in schedule.scratch], unused)
-        self.landings: list[Any] = []
-        self.pinned: set[int] = set()
+        self.landings: list[Any] = []  # bytes of each landing slot
+        self.pinned: set[int] = set()  # landing slots in pinned memory
         self.nlandings, self.staging_nbytes, self.nmessages, self.nstaged = LANDING_SLOTS, 0, 0, 0
         self._receiving: dict[bool, deque[int]] = {False: deque(), True: deque()}  # landing slots of receives; key: pinned
         self._staged: dict[tuple[Hashable, ...], tuple[Span, Hashable]] = {}  # chunks that are staged as they are in memory
-
         self._unused: list[tuple[int, int]] = []  # messages that were awaited and not yet used, in order: message slot and local peer
         self._lent: dict[int, int] = {}  # index of the item that lends a message -> the message's number
 
     def chunks(self, run: Chunk) -> Pieces:
-        """Each chunk of a run that is not empty, with the name of its memory; of blocks that vary on the host, the empty ones too."""
+        """Return a run's chunks that are not empty, with names of their memory; of blocks that vary on the host, the empty ones too."""
         found: Pieces = []
         for index in range(run.index, run.index + run.n):
             buffer, i = run.buffer, index
@@ -124,7 +120,7 @@ class Items:
     # --- within the rank
 
     def operate(self, code: Code, operands: Sequence[Pieces], further: Sequence[Pieces] = ()) -> None:
-        """A COPY or REDUCE, destination first, in as few items as are contiguous in all operands; a REDUCE with further destinations."""
+        """Add a COPY or REDUCE, destination first, in as few items as are contiguous in all operands and further destinations."""
         for group in contiguous([*operands, *further]):
             spans, names = [join(pieces) for pieces in group], [names_of(pieces) for pieces in group]
             if code == Code.REDUCE or spans[0] != spans[1]:
@@ -142,17 +138,17 @@ class Items:
         self.operate(Code.COPY, (destination, source))
 
     def packed(self, pieces: Pieces, *, pinned: bool = False, lent: bool = False) -> Pieces:
-        """A contiguous copy of what is sent or lent: it is in use for as long as the peer likes."""
+        """Return a contiguous copy of pieces to send or lend: it is in use for as long as the peer likes."""
         copy = self.room(pieces, pinned=pinned)
         self.copy(copy, pieces)
         return copy
 
     def room(self, pieces: Pieces, *, pinned: bool = False) -> Pieces:
-        """Contiguous room for pieces, in a landing slot of its own."""
+        """Return contiguous room for pieces, in a landing slot of its own."""
         return self._in_slot(self._new_slot(pinned), pieces)
 
     def landing(self, pieces: Pieces, *, pinned: bool = False) -> Pieces:
-        """Contiguous room for a message: receives take `nlandings` slots in turn."""
+        """Return contiguous room for a message: receives take `nlandings` slots in turn."""
         slots = self._receiving[pinned]
         slots.append(self._new_slot(pinned) if len(slots) < self.nlandings else slots.popleft())
         return self._in_slot(slots[-1], pieces)
@@ -170,14 +166,14 @@ class Items:
     # --- messages of the MPI library
 
     def message(self, code: Code, peer: int, pieces: Pieces) -> None:
-        """A SEND or RECV of contiguous pieces."""
+        """Add a SEND or RECV of contiguous pieces."""
         reads, writes = (names_of(pieces), []) if code == Code.SEND else ([], names_of(pieces))
         self.append(Item(code, peer, [join(pieces)], reads, writes))
 
     # --- messages between local peers
 
     def staged(self, pieces: Pieces, in_place: InPlace) -> tuple[Span, Hashable]:
-        """Where pieces are staged as they are in memory, and the name of that; they are staged now, unless they have been."""
+        """Return span and name of the staged copy of pieces; they are staged now, unless they have been."""
         names = tuple(names_of(pieces))
         if names not in self._staged:
             start = self.staging_nbytes
@@ -190,14 +186,12 @@ class Items:
             self.staging_nbytes = aligned(self.staging_nbytes)
         return self._staged[names]
 
-    def post(
-        self, peer: int, source: Span, reads: Sequence[Hashable], *, staged_displ: int = 0, in_place: InPlace = InPlace.NEVER
-    ) -> None:
+    def post(self, peer: int, source: Span, reads: Sequence[Hashable], *, staged_displ: int = 0, in_place: InPlace = InPlace.NEVER) -> None:
         """Announce a message."""
         self.append(Item(Code.POST, peer, [source], list(reads), [], to=staged_displ, in_place=in_place))
 
     def lend(self, peer: int, pieces: Pieces, *, readable: bool) -> None:
-        """Announce pieces that the peer reads in place, or a copy of them if they are not readable or overwritten too soon."""
+        """Announce pieces that the peer reads in place, or a copy if they are not readable or overwritten too soon."""
         if not readable or len(self._lent) in self._copied:
             pieces = self.packed(pieces, lent=True)
         self.post(peer, join(pieces), names_of(pieces), in_place=InPlace.LENT)
@@ -208,7 +202,7 @@ class Items:
         self.append(Item(Code.POST, peer, [join(pieces)], [], names_of(pieces), in_place=InPlace.GRANTED))
 
     def await_message(self, peer: int, pieces: Pieces) -> Pieces:
-        """Wait for a message of the sizes of pieces; returns its pieces, which last until `acknowledge`."""
+        """Wait for a message of the sizes of pieces; return its pieces, which last until `acknowledge`."""
         slot = self._message_slot(peer)
         self._unused.append((slot, peer))
         self.nmessages = max(self.nmessages, slot + 1)
@@ -219,7 +213,7 @@ class Items:
         return len(self._unused)
 
     def acknowledge(self) -> None:
-        """All messages that were awaited have been used."""
+        """Tell peers that all messages that were awaited have been used."""
         self._say_used(self._unused)
         self._unused = []
 
@@ -228,17 +222,21 @@ class Items:
             self.append(Item(Code.ACK, peer, [], [("message", slot)], []))
 
     def end(self) -> None:
-        """The lane has no further steps."""
+        """Write what is put off, behind the lane's last step."""
+
+    def waits(self, rows: list[Row], owners: Mapping[int, Item]) -> tuple[list[Row], int]:
+        """Return the lane's rows with waits of the host for the GPU among them, and the events that these need; by row its item."""
+        return rows, 0
 
     def untouched(self) -> frozenset[int]:
-        """Scratch cells that no item touches: messages that would be received there are used where they are."""
+        """Return scratch cells that no item touches: messages for them are used where they are."""
         touched = {name for item in self.list for name in (*item.reads, *item.writes)}
         return frozenset(i for i in range(len(self.scratch)) if (Buffer.SCRATCH, i) not in touched)
 
     def overwritten_too_soon(self) -> frozenset[int]:
-        """Messages lent from memory that is overwritten before the lane has used another peer's message: the reader may itself wait there.
+        """Return messages lent from memory that is overwritten before the lane has used another peer's message.
 
-        Two ranks that exchange a chunk and reduce into it would wait for each other. The reader itself may overwrite it.
+        Their reader may itself wait there: two ranks that exchange a chunk and reduce into it would wait for each other.
         """
         found: set[int] = set()
         lent: dict[Hashable, list[tuple[int, int]]] = {}  # chunk -> item that lends it, and how many messages had been used before it
@@ -254,7 +252,7 @@ class Items:
 
 
 def _cells(counts: Sequence[Any], unused: frozenset[int]) -> tuple[list[tuple[Any, Any]], Any]:
-    """Places of scratch cells, unused ones behind all others, and the count of those others."""
+    """Return places of scratch cells, unused ones behind all others, and the count of those others."""
     order = sorted(range(len(counts)), key=unused.__contains__)
     ends = [0, *accumulate(counts[i] for i in order)]
     places = {i: (lo, hi - lo) for i, (lo, hi) in zip(order, pairwise(ends), strict=True)}

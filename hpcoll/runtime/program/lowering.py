@@ -1,9 +1,8 @@
 """Schedule + sizes -> program: the flat table that an engine runs; knows no MPI library, no transport and no algorithm.
 
-A program is written once per segment length; lanes share it through displacements. Lowering decides what a builder need
-not know: each receive is posted as soon as its destination is free (never behind a wait that the schedule does not
-have), what is sent or lent is waited for before its chunk is overwritten, and messages above a limit are split. `steps` and `items`
-are its first half, routes say how messages travel, and `gpu_waits` adds the waits of a GPU program.
+A program is written once per segment length; lanes share it through displacements. Lowering decides what a builder need not know: it posts
+each receive as soon as its destination is free (never behind a wait that the schedule does not have), waits for sends before their chunk is
+overwritten, and splits messages above a limit. `steps` and `items` are its first half; routes say how messages travel.
 """
 
 from collections import Counter
@@ -14,14 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcoll.base.sizes import Number, Size, int_value, largest
-from hpcoll.runtime.program.chunk_layout import Segments
+from hpcoll.runtime.program.chunks import LANDING, MESSAGE, Segments, Span
 from hpcoll.runtime.program.fields import CODE, FIRST_SOURCE, NCOLUMNS, READ, WRITTEN
-from hpcoll.runtime.program.gpu_waits import ordered
 from hpcoll.runtime.program.items import InPlace, Item, Items
-from hpcoll.runtime.program.items_gpu import GpuItems
-from hpcoll.runtime.program.opcodes import MESSAGES, PINNED, Code, Program, Symbol, aligned
+from hpcoll.runtime.program.opcodes import MESSAGES, PINNED, Code, Program, Row, Symbol, aligned
 from hpcoll.runtime.program.route import Route
-from hpcoll.runtime.program.spans import LANDING, MESSAGE, Span
 from hpcoll.runtime.program.steps import add_steps
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import Buffer, Schedule, Step
@@ -29,11 +25,9 @@ from hpcoll.schedules.ir import Buffer, Schedule, Step
 MAX_MESSAGE_NBYTES = 1 << 30  # int counts end at 2**31 - 1
 _POSTED_AHEAD = 16  # receives that may be posted before the one that the lane waits for
 
-Row = tuple[Any, ...]  # of Number
-
 
 class LaneTable(NamedTuple):
-    """The table of one channel for one segment length."""
+    """The table of a channel for one segment length."""
 
     rows: list[Row]
     sources: list[tuple[Any, ...]]
@@ -96,14 +90,14 @@ class _Rows:
             self._wait_unread(peer, 0)
         posted = {(items[i].peer, items[i].spans[0].buffer) for i in kept if items[i].code == Code.POST}
         self.rows += [(Code.DRAIN, peer, 0, buffer) for peer, buffer in sorted(posted)]
-        self.rows, nevents = ordered(self.rows, self.owners) if self.items.on_gpu else (self.rows, 0)
+        self.rows, nevents = self.items.waits(self.rows, self.owners)
         return LaneTable(
             self.rows, self.sources, self.nrequests, self.scratch_nbytes, self.items.staging_nbytes, self.items.nmessages,
             nevents, self.pinned_nbytes,
         )  # fmt: skip
 
     def _kept(self) -> set[int]:
-        """Items whose message may be read in place where that is symmetric memory: in INPUT or OUTPUT, and nothing behind overwrites it."""
+        """Return items whose message may be read in place where that is symmetric memory: nothing behind overwrites it."""
         found: set[int] = set()
         overwritten: set[Hashable] = set()
         for i, item in reversed(list(enumerate(self.items.list))):
@@ -114,14 +108,14 @@ class _Rows:
         return found
 
     def _post(self, i: int) -> None:
-        """A receive: of the MPI library, or memory for a put."""
+        """Write a receive: of the MPI library, or memory for a put."""
         if self.items.list[i].grants:
             self._shared(i, self.items.list[i], WRITTEN)
         else:
             self._message(i)
 
     def _shared(self, i: int, item: Item, in_place: int) -> None:
-        """An operation on shared memory. Room is taken before the lane's first message: what it waits for must not hang on this lane."""
+        """Write an operation on shared memory. Room is taken before the lane's first message, which may not wait for this lane."""
         if item.code in (Code.STAGE, Code.POST) and self.items.nstaged and not self.reserved:
             self.rows.append((Code.RESERVE,))
             self.reserved = True
@@ -134,10 +128,10 @@ class _Rows:
             self.lent[i] = item.peer, self.nlent[item.peer]
 
     def _post_positions(self) -> dict[int, list[int]]:
-        """Before which item each receive is posted: when its destination is free, in order, and not behind a wait of its own.
+        """Return the receives to post before each item: when their destination is free, in order, and not behind a wait of their own.
 
-        Where it has to wait for a send of its destination, it passes no send on the way ahead, nor what a local peer waits for:
-        nothing that a peer may need comes to stand behind that wait. Memory for a put comes behind what was announced to the same peer.
+        A receive that has to wait for a send of its destination passes no send on the way ahead, nor an operation that a local peer waits
+        for: a peer needs nothing behind that wait. Memory for a put comes behind messages announced to the same peer.
         """
         positions: dict[int, list[int]] = {}
         touched: dict[Hashable, int] = {}  # chunk -> position from which it is free
@@ -169,7 +163,7 @@ class _Rows:
         return positions
 
     def _at(self, span: Span) -> tuple[int, int]:
-        """Buffer and displacement in a row."""
+        """Return buffer and displacement of a span in a row."""
         if span.buffer <= MESSAGE:
             return MESSAGES + MESSAGE - span.buffer, span.displ
         if span.buffer < LANDING:
@@ -201,7 +195,7 @@ class _Rows:
             self.rows.append((Code.UNREAD, peer, allowed))
 
     def _wait_sends(self, sends: dict[Hashable, list[int]], item: Item) -> None:
-        """Wait for those who read what an item writes, unless it lets the reader itself write, which does so in order."""
+        """Wait for readers of the chunks that an item writes, unless it lets the reader itself write, which does so in order."""
         for name in item.writes:
             for i in sends.pop(name, ()):
                 if not item.grants_reader_of(self.items.list[i]):
@@ -226,18 +220,19 @@ def lower(
 
     Args:
         schedule: This rank's steps for one segment.
-        segments: Per segment its displacement in INPUT and OUTPUT, in elements, and its layout; segments that share one
-            `Layout` object share one table.
+        segments: Per segment its displacement in INPUT and OUTPUT, in elements, and its layout; those with one layout share a table.
         itemsize: Bytes of one element.
         window: Most lanes in flight, ``>= 1``.
-        in_place: Whether the collective's aliased chunks are one memory.
+        in_place: The collective's aliased chunks are one memory.
         routes: To each peer, by its rank.
-        on_gpu: Whether the arrays are in GPU memory; then the routes are of `hpcoll.runtime.gpu.routes`.
+        on_gpu: The arrays are in GPU memory; then the routes are of `hpcoll.runtime.gpu.routes`.
     """
     who = (schedule.rank, schedule.nranks, schedule.root, schedule.nchunks)
     find_aliases = COLLECTIVES[schedule.collective].aliases
     aliases = dict(find_aliases(*who)) if in_place and find_aliases else {}
-    kind = GpuItems if on_gpu else Items
+    kind: type[Items] = Items
+    if on_gpu:
+        from hpcoll.runtime.program.gpu import GpuItems as kind
     rows: list[Row] = []
     sources: list[tuple[int, int]] = []
     tables: dict[int, list[tuple[int, int]]] = {}  # layout -> rows of each channel
@@ -261,7 +256,7 @@ def lower(
 
 
 def _items(make: Callable[..., Items], steps: Sequence[Step], routes: Mapping[int, Route]) -> Items:
-    """The items of a channel, with copies of what would be lent and overwritten too soon, and no memory for what is never used."""
+    """Return a channel's items, with copies of chunks that would be overwritten while lent, and no memory for unused cells."""
     items = make()
     add_steps(items, steps, routes)
     copied = items.overwritten_too_soon()
@@ -276,7 +271,7 @@ def _items(make: Callable[..., Items], steps: Sequence[Step], routes: Mapping[in
 
 
 def _padded(row: Row, nsources: int) -> Row:
-    """A row of full width; a reduction's first source counts from the start of the program's table."""
+    """Return a row of full width; a reduction's first source counts from the start of the program's table."""
     if row[CODE] == Code.REDUCE:
         row = (*row[:FIRST_SOURCE], row[FIRST_SOURCE] + nsources, *row[FIRST_SOURCE + 1 :])
     return row + (0,) * (NCOLUMNS - len(row))

@@ -1,4 +1,4 @@
-"""Programs: the flat table that engines run, and its operations."""
+"""Programs: the flat table that engines run, its operations, and the bytes that they move."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcoll.base.sizes import Number, Size
+from hpcoll.runtime.program.fields import BUFFER, CODE, IN_PLACE, NBYTES, NSOURCES, REDUCED_NBYTES
 
 CACHE_LINE_NBYTES = 64  # of a cache line
 BUFFERS = 3  # INPUT, OUTPUT, SCRATCH
@@ -16,13 +17,16 @@ PINNED = -2  # of a GPU program: host memory of the lane's window slot, which th
 INLINE_NBYTES = 56  # what fits into the ring slot that announces it
 
 
+Row = tuple[Any, ...]  # of Number
+
+
 def aligned(nbytes: Any, boundary: int = CACHE_LINE_NBYTES) -> Any:
-    """The next multiple of a cache line, or of another boundary."""
+    """Return the next multiple of a cache line, or of another boundary."""
     return -(-nbytes // boundary) * boundary
 
 
 class Code(IntEnum):
-    """Operations of a program, with the columns of their rows, by their names in `fields`.
+    """The operations of a program, with the columns of their rows, by their names in `fields`.
 
     From STAGE on they work on the memory that local peers share, and name a peer by its local rank. IN_PLACE means: where the
     buffer is symmetric memory, the peer reads it in place.
@@ -50,7 +54,7 @@ class Code(IntEnum):
 
 
 class Symbol(NamedTuple):
-    """A size in a program, and which of the program's numbers it is, in the order of `Program.numbers`."""
+    """A size in a program, and its place among the program's numbers, in the order of `Program.numbers`."""
 
     size: Size
     at: int
@@ -58,37 +62,57 @@ class Symbol(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """What an engine runs for one call; displacements in bytes.
+    """The table that an engine runs for a call; displacements in bytes; numbers from `nrequests` on are what one lane needs.
 
-    Lowered from symbolic sizes it serves all calls of its kind for which their conditions hold: sizes below may then be `Size`.
-
-    Attributes:
-        rows: int64 ``(nrows, NCOLUMNS)``: CODE and its columns, the others 0.
-        sources: int64 ``(nsources, 2)``: buffer and displacement of the sources, then of the further destinations, of reductions.
-        lanes: int64 ``(nlanes, 3)``: first row, last row + 1, displacement of the lane's segment in INPUT and OUTPUT.
-        window: Lanes in flight; lane ``i`` runs in window slot ``i % window``, which is also its tag.
-        nrequests: Requests that one lane needs.
-        scratch_nbytes: Scratch that one lane needs.
-        staging_nbytes: Memory of a staging slot that one lane needs.
-        nmessages: Message slots that one lane needs: messages of local peers that it uses at once.
-        nevents: Events that one lane needs, event 0 included; 0: a host program.
-        pinned_nbytes: PINNED that one lane needs.
-        symbols: Where the sizes are that depend on a call's counts.
+    Lowered from symbolic sizes it serves all calls of its kind for which their conditions hold: sizes may then be `Size`.
     """
 
-    rows: np.ndarray
-    sources: np.ndarray
-    lanes: np.ndarray
-    window: int
+    rows: np.ndarray  # int64 (nrows, NCOLUMNS): CODE and its columns, the others 0
+    sources: np.ndarray  # int64 (nsources, 2): buffer and displacement of sources, then of further destinations, of reductions
+    lanes: np.ndarray  # int64 (nlanes, 3): first row, last row + 1, displacement of the lane's segment in INPUT and OUTPUT
+    window: int  # lanes in flight; lane i runs in window slot i % window, which is also its tag
     nrequests: int
     scratch_nbytes: Number
-    staging_nbytes: Number
-    nmessages: int
-    nevents: int = 0
+    staging_nbytes: Number  # of a staging slot
+    nmessages: int  # message slots: messages of local peers that it uses at once
+    nevents: int = 0  # event 0 included; 0: a host program
     pinned_nbytes: int = 0
-    symbols: tuple[Symbol, ...] = ()
+    symbols: tuple[Symbol, ...] = ()  # the sizes that depend on a call's counts
 
     @property
     def numbers(self) -> np.ndarray:
-        """All rows, sources and lanes, one behind the other."""
+        """The numbers of all rows, sources and lanes, one behind the other."""
         return np.concatenate([self.rows.ravel(), self.sources.ravel(), self.lanes.ravel()])
+
+
+class Traffic(NamedTuple):
+    """Bytes that one rank moves in one call."""
+
+    read: int  # by loads of copies, reductions and staging, wherever in caches or memory they end
+    written: int  # by their stores
+    given: int  # to the MPI library and taken from it, which moves them its own way
+
+    @property
+    def moved(self) -> int:
+        """The sum of bytes read and written."""
+        return self.read + self.written
+
+
+Least = tuple[int | None, int | None]  # of INPUT and OUTPUT, bytes of messages that peers read in place; None: none
+
+
+def memory_traffic(rows: np.ndarray, lanes: np.ndarray, in_place: Least = (None, None)) -> Traffic:
+    """Return the bytes that a program moves, of which sizes are numbers, where peers read some in place."""
+    moved = [_moved(row, in_place) for row in rows.tolist()]
+    return Traffic(*(sum(one[i] for first, last, _ in lanes.tolist() for one in moved[first:last]) for i in range(3)))
+
+
+def _moved(row: list[int], in_place: Least) -> tuple[int, int, int]:
+    code = row[CODE]
+    if code == Code.REDUCE:
+        return row[NSOURCES] * row[REDUCED_NBYTES], row[REDUCED_NBYTES], 0
+    least = in_place[row[BUFFER]] if code == Code.STAGE and row[IN_PLACE] else None
+    copies = code == Code.COPY or (code == Code.STAGE and (least is None or row[NBYTES] < least))
+    if copies or (code == Code.POST and row[NBYTES] <= INLINE_NBYTES):
+        return row[NBYTES], row[NBYTES], 0
+    return 0, 0, row[NBYTES] if code in (Code.SEND, Code.RECV) else 0

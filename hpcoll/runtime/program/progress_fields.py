@@ -1,4 +1,4 @@
-"""Where things are in the table of collectives in flight, which threads advance (`hpcoll.runtime.engine.compiled.progress`)."""
+"""The fields of the table of collectives in flight, which threads advance (`hpcoll.runtime.engine.compiled.progress`)."""
 
 FREE, QUEUED, RUNNING, ENDED_WELL, ENDED_BADLY = range(5)  # states of a slot
 # The table (int64). HIGH: slots that may be in use. STOP: the helper is to end. PARKED: it waits on SEMAPHORE. WAITERS: threads that

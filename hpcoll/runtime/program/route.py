@@ -1,8 +1,8 @@
-"""How messages get to and from one peer: the interface of every transport.
+"""Routes: the ways of messages to and from a peer, and the interface of every transport.
 
 A schedule says who sends what to whom. A **route** says how: which items a send and a receive are. `lower` asks the route to each peer and
-knows no transport. A new one is a subclass in `transports/` or `gpu/`, a row in the table of routes there (`host_routes`, `gpu_routes`),
-and, where it needs operations of its own, their codes in `Code` and a compiled function that `engine.interpreter._execute` finds.
+knows no transport. A new one is a subclass in `transports/` or `gpu/` and a row in the table of routes there (`host_routes`, `gpu_routes`).
+Operations of its own have codes in `Code` and a compiled function that `compiled.interpreter._execute` finds.
 """
 
 from abc import ABC, abstractmethod
@@ -11,33 +11,27 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar
 
 from hpcoll.analysis.cost import Levels, Network
+from hpcoll.runtime.program.chunks import Pieces
 from hpcoll.runtime.program.items import Items
-from hpcoll.runtime.program.spans import Pieces
 
 
 class Route(ABC):
-    """How messages get to and from one peer.
+    """The way of messages to and from a peer, by its rank in the communicator or its local rank.
 
     Both ends of a message decide alike, because they see equal sizes. Messages to a peer are used in the order in which they were sent.
-
-    Attributes:
-        peer: What rows call it: its rank in the communicator, or its local rank.
-        name: Of the way, for the ledger; ``text``: how peers get messages, for the log.
-        uses_in_place: Whether `land` gives a message where the sender or the library left it, so that it needs no memory here.
-        puts: Whether the sender of a put writes the receiver's memory; else it is a message like any other. Both ends know.
     """
 
-    name: ClassVar[str]
-    text: ClassVar[str]
-    uses_in_place: ClassVar[bool]
-    puts: bool = False
+    name: ClassVar[str]  # for the ledger
+    text: ClassVar[str]  # for the log
+    uses_in_place: ClassVar[bool]  # `land` gives a message where the sender or the library left it: it needs no memory here
+    puts: bool = False  # the sender of a put writes the receiver's memory; else it is a message like any other. Both ends know
 
     def __init__(self, peer: int) -> None:
         self.peer = peer
 
     @classmethod
     def cost(cls, levels: Levels) -> Network:
-        """What its messages cost, of the cost model's constants: those between nodes, unless it stays on one."""
+        """Return the cost model's constants for its messages: those between nodes, unless it stays on one."""
         return levels.network
 
     @abstractmethod
@@ -50,11 +44,10 @@ class Route(ABC):
 
     @abstractmethod
     def land(self, items: Items, pieces: Pieces) -> Pieces:
-        """Receive a message of the sizes of pieces, to be reduced; returns where it is until `Items.acknowledge`."""
-
+        """Receive a message of the sizes of pieces, to be reduced; return where it is until `Items.acknowledge`."""
 
     def destination(self, items: Items, pieces: Pieces) -> Pieces:
-        """Where the receiver of a put of these sizes wants it, until `Items.acknowledge`."""
+        """Return the receiver's memory for a put of these sizes, until `Items.acknowledge`."""
         raise NotImplementedError
 
     def receive_put(self, items: Items, pieces: Pieces) -> None:
@@ -63,7 +56,7 @@ class Route(ABC):
 
 
 def in_words(routes: Mapping[int, Route], peers: Iterable[int], levels: Levels) -> str:
-    """How many peers get messages by which route, and what these cost by the model, for the log."""
+    """Return the number of peers and the cost by the model of each route, for the log."""
     found = Counter(type(routes[peer]) for peer in peers)
     costs = {kind: kind.cost(levels) for kind in found}
     return "; ".join(

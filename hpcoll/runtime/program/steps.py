@@ -1,15 +1,15 @@
-"""Steps of a schedule as items: what a builder need not know about memory and messages.
+"""Steps of a schedule as items, with the memory and messages that a builder need not know.
 
-Consecutive receive-and-reduce steps into one chunk become one many-input reduction, empty chunks are dropped, and a message that is only
-carried to a reduction is read there where it lies. Both ends of a message decide alike, because they see equal sizes.
+Consecutive receive-and-reduce steps into one chunk become one many-input reduction, empty chunks are dropped, and a reduction reads a
+message that is only carried to it where it lies. Both ends of a message decide alike, because they see equal sizes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from hpcoll.runtime.program.chunks import Pieces
 from hpcoll.runtime.program.items import LANDING_SLOTS, Items
 from hpcoll.runtime.program.opcodes import Code
 from hpcoll.runtime.program.route import Route
-from hpcoll.runtime.program.spans import Pieces
 from hpcoll.schedules.ir import Buffer, Chunk, Op, Step
 
 
@@ -50,7 +50,7 @@ def add_steps(items: Items, steps: Sequence[Step], routes: Mapping[int, Route]) 
 
 
 def _puts_behind(groups: Sequence[Sequence[Step]], i: int, routes: Mapping[int, Route]) -> list[int]:
-    """Which groups right behind a reduction put its result into peers' memory, where its kernel can write it."""
+    """Return the groups right behind a reduction that put its result into peers' memory, where its kernel can write it."""
     found: list[int] = []
     for k in range(i + 1, len(groups)):
         step = groups[k][0]
@@ -74,7 +74,7 @@ def _receive_reduce(items: Items, group: Sequence[Step], routes: Mapping[int, Ro
 
 
 def _carried(steps: Sequence[Step], routes: Mapping[int, Route]) -> set[Chunk]:
-    """Scratch cells that only carry a message from its receive to the reduction right behind a run of receives.
+    """Return scratch cells that only carry a message from its receive to the reduction right behind a run of receives.
 
     The reduction reads such messages where they lie. All of a run or none: a peer's messages are used in order.
     """
@@ -102,7 +102,7 @@ def _indices(run: Chunk) -> range:
 
 
 def _fused(steps: Sequence[Step]) -> Iterator[list[Step]]:
-    """Steps, with consecutive receive-and-reduce steps into one chunk together; they fold left to right, as one by one."""
+    """Yield steps, with consecutive receive-and-reduce steps into one chunk together; they fold left to right, as one by one."""
     group: list[Step] = []
     for step in steps:
         joins = group and step.op == Op.RECV_REDUCE == group[0].op and step.dst == group[0].dst == step.srcs[0] and not step.received_first

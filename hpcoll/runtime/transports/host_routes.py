@@ -1,10 +1,68 @@
-"""Which route the messages of arrays in host memory take to each peer."""
+"""Routes of arrays in host memory: shared-memory rings to local peers, messages of the MPI library to all others."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
-from hpcoll.runtime.program.route import Routes
-from hpcoll.runtime.transports.mpi_route import MpiRoute
-from hpcoll.runtime.transports.rings import RingRoute
+from hpcoll.analysis.network import Levels, Network
+from hpcoll.runtime.program.chunks import Pieces, names_of, nbytes_of, spans_of
+from hpcoll.runtime.program.items import InPlace, Items
+from hpcoll.runtime.program.opcodes import INLINE_NBYTES, Code
+from hpcoll.runtime.program.route import Route, Routes
+
+
+class RingRoute(Route):
+    """Short messages travel inside the ring slot that announces them; others are staged once for all peers, or read in place.
+
+    Of blocks that vary all are staged, since the length is not known here.
+
+    A receiver uses a message where it lies, in the order in which they were announced, then acknowledges it.
+    """
+
+    name: ClassVar[str] = "shm"
+    text: ClassVar[str] = "get them through shared memory"
+    uses_in_place: ClassVar[bool] = True
+
+    @classmethod
+    def cost(cls, levels: Levels) -> Network:
+        return levels.node
+
+    def send(self, items: Items, pieces: Pieces) -> None:
+        spans, names = spans_of(pieces), names_of(pieces)
+        if len(spans) == 1 and not items.keeps_empty and nbytes_of(pieces) <= INLINE_NBYTES:
+            items.post(self.peer, spans[0], names)
+        else:
+            in_place = InPlace.IF_SYMMETRIC if len(spans) == 1 else InPlace.NEVER
+            staged, _ = items.staged(pieces, in_place)
+            items.post(self.peer, spans[0] if len(spans) == 1 else staged, names, staged_displ=staged.displ, in_place=in_place)
+
+    def receive(self, items: Items, pieces: Pieces) -> None:
+        items.copy(pieces, self.land(items, pieces))
+        items.acknowledge()
+
+    def land(self, items: Items, pieces: Pieces) -> Pieces:
+        return items.await_message(self.peer, pieces)
+
+
+class MpiRoute(Route):
+    """Messages leave from and land in any memory; what is not contiguous there is packed."""
+
+    name: ClassVar[str] = "mpi"
+    text: ClassVar[str] = "get them by MPI"
+    uses_in_place: ClassVar[bool] = False
+
+    def send(self, items: Items, pieces: Pieces) -> None:
+        items.message(Code.SEND, self.peer, pieces if len(spans_of(pieces)) == 1 else items.packed(pieces))
+
+    def receive(self, items: Items, pieces: Pieces) -> None:
+        if len(spans_of(pieces)) == 1:
+            items.message(Code.RECV, self.peer, pieces)
+        else:
+            items.copy(pieces, self.land(items, pieces))
+
+    def land(self, items: Items, pieces: Pieces) -> Pieces:
+        landed = items.landing(pieces)
+        items.message(Code.RECV, self.peer, landed)
+        return landed
 
 
 def host_routes(local_peers: Mapping[int, int]) -> Routes:

@@ -1,7 +1,7 @@
 """Ranks that share memory: their communicator, and the memory that they make together.
 
-What processes share is a window, or a copy that only one may write (`hpcoll.runtime.transports.window`), made of a file that local rank 0
-opens and the others map (`hpcoll.runtime.transports.shared_file`).
+Processes share a window, or a copy that only one may write: a file that local rank 0 opens and the others map
+(`hpcoll.runtime.transports.window`).
 """
 
 import os
@@ -15,8 +15,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.base.machine import left_nbytes
 from hpcoll.base.text import format_nbytes
 from hpcoll.runtime.program.fields import STAGING_SLOTS
-from hpcoll.runtime.telemetry.status_slots import PAGE_NBYTES, StatusSlots
-from hpcoll.runtime.transports import shared_file
+from hpcoll.runtime.telemetry.status_page import PAGE_NBYTES, StatusSlots
 from hpcoll.runtime.transports import window as windows
 from hpcoll.runtime.transports.cross_memory import MOST_RANKS, OwnMemory, ProbeWord, own_memory, refusal
 from hpcoll.runtime.transports.mpi import world_ranks
@@ -154,18 +153,18 @@ class LocalRanks:
         file, made = -1, None
         try:
             if self.rank == 0 and not problem:
-                with shared_file.noted() as notes:
-                    file, self.memory_alone = shared_file.new()
+                with windows.noted() as notes:
+                    file, self.memory_alone = windows.new_file()
                     problem = self._no_room(nbytes, mapped)
                     os.ftruncate(file, 0 if problem else nbytes)
                 problem = problem or "".join(notes)
-            told = np.array([bool(problem), os.getpid(), file, *shared_file.identity(file)], np.int64)
+            told = np.array([bool(problem), os.getpid(), file, *windows.file_identity(file)], np.int64)
             self.comm.Bcast(told)
             failed, pid, number, device, inode = told.tolist()
             if not failed:
-                with shared_file.noted() as notes:
+                with windows.noted() as notes:
                     if self.rank:
-                        file = shared_file.open_theirs(f"/proc/{pid}/fd/{number}", (device, inode))
+                        file = windows.open_theirs(f"/proc/{pid}/fd/{number}", (device, inode))
                     made = mine(file)
                 problem = "".join(notes)
             told[0] = failed or bool(problem)
@@ -185,8 +184,8 @@ class LocalRanks:
         if self.memory_alone:
             where, free = "the machine or its control group", left_nbytes()
         else:
-            room = os.statvfs(shared_file.FOLDER)
-            where, free = shared_file.FOLDER, room.f_bavail * room.f_frsize
+            room = os.statvfs(windows.FOLDER)
+            where, free = windows.FOLDER, room.f_bavail * room.f_frsize
         limit = self._limit if self._limit is not None else (free + mapped) // 2
         if nbytes > limit - mapped:
             return f"{format_nbytes(mapped)} are in use, the limit is {format_nbytes(limit)} (HPCOLL_SHM)"

@@ -1,4 +1,4 @@
-"""Rings: the shared memory in which messages between local peers travel, and the route that uses it.
+"""Rings: the shared memory in which messages between local peers travel.
 
 Rings are a share of a window (`hpcoll.runtime.transports.window`) in which one collective at a time travels. They are cut into staging
 slots, which the lanes in flight take in turn:
@@ -16,17 +16,13 @@ sender staged it or let it lie in symmetric memory. `hpcoll.runtime.engine.compi
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import numpy as np
 
-from hpcoll.analysis.cost import NEVER, Levels, Network
+from hpcoll.analysis.cost import NEVER
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.fields import HISTORY_NBYTES, OFFSET_BITS, REMEMBERED, STAGING_SLOTS
-from hpcoll.runtime.program.items import InPlace, Items
-from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, INLINE_NBYTES
-from hpcoll.runtime.program.route import Route
-from hpcoll.runtime.program.spans import Pieces, names_of, nbytes_of, spans_of
+from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.runtime.transports.cross_memory import OwnMemory
 from hpcoll.runtime.transports.symmetric import AddressRanges
@@ -35,39 +31,6 @@ from hpcoll.schedules.ir import RING_SLOTS
 
 CAPACITY_NBYTES = 256 << 10  # of one staging slot
 _POPULATED_AT_ONCE = 16 << 10  # bytes of a slot: room for short messages
-
-
-class RingRoute(Route):
-    """Short messages travel inside the ring slot that announces them; others are staged once for all peers, or read in place.
-
-    Of blocks that vary all are staged, since the length is not known here.
-
-    A receiver uses a message where it lies, in the order in which they were announced, then acknowledges it.
-    """
-
-    name: ClassVar[str] = "shm"
-    text: ClassVar[str] = "get them through shared memory"
-    uses_in_place: ClassVar[bool] = True
-
-    @classmethod
-    def cost(cls, levels: Levels) -> Network:
-        return levels.node
-
-    def send(self, items: Items, pieces: Pieces) -> None:
-        spans, names = spans_of(pieces), names_of(pieces)
-        if len(spans) == 1 and not items.keeps_empty and nbytes_of(pieces) <= INLINE_NBYTES:
-            items.post(self.peer, spans[0], names)
-        else:
-            in_place = InPlace.IF_SYMMETRIC if len(spans) == 1 else InPlace.NEVER
-            staged, _ = items.staged(pieces, in_place)
-            items.post(self.peer, spans[0] if len(spans) == 1 else staged, names, staged_displ=staged.displ, in_place=in_place)
-
-    def receive(self, items: Items, pieces: Pieces) -> None:
-        items.copy(pieces, self.land(items, pieces))
-        items.acknowledge()
-
-    def land(self, items: Items, pieces: Pieces) -> Pieces:
-        return items.await_message(self.peer, pieces)
 
 
 class Rings:

@@ -8,17 +8,23 @@ A window has a **number**, by which all processes that map it call it in `BASES`
 is in, so that whoever maps a window understands every message that names it.
 """
 
+import contextlib
 import ctypes
+import errno
 import mmap
 import os
 import weakref
+from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
 
+from hpcoll.base.files import memory_file
 from hpcoll.runtime.program.fields import MADV_POPULATE_WRITE
 from hpcoll.runtime.program.opcodes import aligned
 
+FOLDER = "/dev/shm"
+_NONE_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS)  # what a file system says that makes no such files
 PAGE = mmap.PAGESIZE
 MAX_WINDOWS = 4096
 BASES = np.zeros(MAX_WINDOWS, np.int64)  # where this process has mapped each window, by number
@@ -35,6 +41,45 @@ _libc.mprotect.argtypes = _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_si
 # Plain dictionaries, because what ends a mapping may run in the middle of anything.
 _mapped: dict[int, int] = {}  # address -> bytes
 _held: dict[int, int] = {}  # number -> id of its holder
+
+
+def new_file() -> tuple[int, bool]:
+    """Descriptor of a new one, and whether it is of memory alone.
+
+    Raises:
+        OSError: says of what.
+    """
+    try:
+        return os.open(FOLDER, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), False
+    except OSError as error:
+        if error.errno not in _NONE_NAMELESS:
+            raise OSError(f"{FOLDER}: {error.strerror}") from None
+    return memory_file("hpcoll"), True
+
+
+def file_identity(file: int | str) -> tuple[int, int]:
+    """What tells a file from all others."""
+    if file == -1:
+        return -1, -1
+    found = os.stat(file)
+    return found.st_dev, found.st_ino % 2**63
+
+
+def open_theirs(path: str, theirs: tuple[int, int]) -> int:
+    """Open a file of another process; in another namespace its number may be that of a stranger, whose files are none of ours."""
+    if file_identity(path) != theirs:
+        raise OSError(f"{path} is another file here: the ranks are in containers of their own")
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+
+@contextlib.contextmanager
+def noted() -> Iterator[list[str]]:
+    """Catch what the operating system refuses, as text."""
+    notes: list[str] = []
+    try:
+        yield notes
+    except (OSError, OverflowError) as error:
+        notes.append(str(error))
 
 
 def whole_pages(nbytes: int) -> int:

@@ -1,33 +1,30 @@
-"""Where the chunks of a message lie in its buffers. Pure arithmetic on element counts."""
+"""The layout of chunks in the buffers of a message, and spans: contiguous bytes of a buffer. Pure arithmetic."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import accumulate
 from operator import index
 from typing import NamedTuple
 
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import Schedule, chunk_bounds, segment_count
 
+MESSAGE = -2  # buffer of a span: the message in message slot ``i`` is ``MESSAGE - i``
+LANDING = 3  # the landing slot ``i`` is ``LANDING + i``; the other buffers are as in a row
 
 class ChunkLayout(NamedTuple):
-    """Where the chunks of one segment lie, in elements.
-
-    Attributes:
-        inputs, outputs: ``(displ, count)`` of each chunk, relative to the start of the segment.
-        size: Elements of an extent.
-        varying: Blocks have sizes of their own, that may be 0: a program treats all alike, so that it holds for others too.
-    """
+    """The places of the chunks of a segment, in elements: ``(displ, count)`` of each, relative to the start of the segment."""
 
     inputs: Sequence[tuple[int, int]]
     outputs: Sequence[tuple[int, int]]
-    size: Callable[[Hashable], int]
-    varying: bool = False
+    size: Callable[[Hashable], int]  # elements of an extent
+    varying: bool = False  # blocks have sizes of their own, that may be 0: a program treats all alike, so that it holds for others too
 
 
 Segments = list[tuple[int, ChunkLayout]]  # per segment its displacement and its layout; equal segments share one layout
 
 
 def _cut(count: int, segment: int, unit: int, layout_of: Callable[[int], ChunkLayout]) -> Segments:
-    """Segments of at most ``segment`` elements, which begin at multiples of ``unit``; all but the last share a layout."""
+    """Return segments of at most ``segment`` elements, from multiples of ``unit`` on; all but the last share a layout."""
     if count <= segment:
         return [(0, layout_of(count))]
     if unit > 1:
@@ -39,7 +36,7 @@ def _cut(count: int, segment: int, unit: int, layout_of: Callable[[int], ChunkLa
 
 
 def vector_segments(count: int, segment: int, nchunks: int, unit: int = 1) -> Segments:
-    """A vector of ``count`` elements, cut into segments, each cut into ``nchunks`` balanced chunks; all begin at multiples of ``unit``."""
+    """Cut a vector into segments, and each into ``nchunks`` balanced chunks; all begin at multiples of ``unit``; in elements."""
 
     def layout_of(length: int) -> ChunkLayout:
         bounds = [chunk_bounds(-(-length // unit), nchunks, i) for i in range(nchunks)]
@@ -52,7 +49,7 @@ def vector_segments(count: int, segment: int, nchunks: int, unit: int = 1) -> Se
 
 
 def block_segments(schedule: Schedule, count: int, segment: int, unit: int = 1) -> Segments:
-    """Equal blocks of ``count`` elements, one after another; a segment is the same slice of every block, from a multiple of ``unit`` on."""
+    """Cut equal blocks, one after another; a segment is the same slice of every block, from a multiple of ``unit`` on; in elements."""
     collective = COLLECTIVES[schedule.collective]
     who = (schedule.rank, schedule.nranks, schedule.root, schedule.nchunks)
 
@@ -64,15 +61,15 @@ def block_segments(schedule: Schedule, count: int, segment: int, unit: int = 1) 
     return _cut(count, segment, unit, layout_of)
 
 
-def varying_blocks(
-    inputs: Sequence[tuple[int, int]], outputs: Sequence[tuple[int, int]], sizes: Sequence[int], piece: int = 0
-) -> Segments:
-    """Blocks of different sizes: ``(displ, count)`` of each, and the size of every rank's block where it is known.
+def varying_blocks(inputs: Sequence[tuple[int, int]], outputs: Sequence[tuple[int, int]], sizes: Sequence[int], piece: int = 0) -> Segments:
+    """Cut blocks of different sizes, in elements.
 
     Args:
-        inputs, outputs, sizes: In elements.
-        piece: Elements of every block in one segment; 0: blocks are not cut. Behind the first segment what is empty is left out, since
-            not all ranks know how many there are.
+        inputs: ``(displ, count)`` of each block of INPUT.
+        outputs: The same of OUTPUT.
+        sizes: Every rank's block where it is known.
+        piece: Of every block in one segment; 0: blocks are not cut. Behind the first segment empty pieces are left out, since not all
+            ranks know how many there are.
     """
     counts = (*(count for _, count in (*inputs, *outputs)), *sizes)  # a rank may forward more than it has
     if not piece or all(count <= piece for count in counts):
@@ -98,3 +95,54 @@ def _slices(
 ) -> ChunkLayout:
     here = [list(zip((displ for displ, _ in blocks), counts, strict=True)) for blocks, counts in ((inputs, ins), (outputs, outs))]
     return ChunkLayout(here[0], here[1], lambda extent: sizes[extent])  # type: ignore[call-overload]
+
+
+class Span(NamedTuple):
+    """A run of contiguous bytes of a buffer."""
+
+    buffer: int
+    displ: int
+    nbytes: int
+
+
+Pieces = list[tuple[Hashable, Span]]  # chunks: the name of each one's memory, and where it is
+
+
+def names_of(pieces: Pieces) -> list[Hashable]:
+    """Return the names of the chunks."""
+    return [name for name, _ in pieces]
+
+
+def nbytes_of(pieces: Pieces) -> int:
+    """Return the bytes of all pieces."""
+    return sum(span.nbytes for _, span in pieces)
+
+
+def placed(name: Hashable, buffer: int, pieces: Pieces) -> Pieces:
+    """Return pieces of these sizes one after another in a buffer, under one name."""
+    displs = accumulate((span.nbytes for _, span in pieces), initial=0)
+    return [(name, Span(buffer, displ, span.nbytes)) for (_, span), displ in zip(pieces, displs, strict=False)]
+
+
+def contiguous(operands: Sequence[Pieces]) -> Iterator[list[Pieces]]:
+    """Cut operands of equal chunk sizes where any of them is interrupted in memory."""
+    start = 0
+    for i in range(1, len(operands[0]) + 1):
+        if i == len(operands[0]) or any(_gap(pieces[i - 1][1], pieces[i][1]) for pieces in operands):
+            yield [pieces[start:i] for pieces in operands]
+            start = i
+
+
+def _gap(span: Span, following: Span) -> bool:
+    return (span.buffer, span.displ + span.nbytes) != (following.buffer, following.displ)
+
+
+def join(pieces: Pieces) -> Span:
+    """Return pieces that are contiguous as one span."""
+    first = pieces[0][1]
+    return Span(first.buffer, first.displ, nbytes_of(pieces))
+
+
+def spans_of(pieces: Pieces) -> list[Span]:
+    """Return pieces in as few spans as they are contiguous."""
+    return [join(group) for (group,) in contiguous([pieces])]
