@@ -58,17 +58,11 @@ class Kernel(NamedTuple):
 
 
 class Meaning(NamedTuple):
-    """What a kernel computes.
+    """The meaning of a kernel, for readers of its name."""
 
-    Attributes:
-        kind: "fold", "scale" or "pack".
-        dtypes: The element type of a fold; source and target of a scale; for pack, items as ``np.dtype("V4")``.
-        op: Operator of a fold.
-    """
-
-    kind: str
-    dtypes: tuple[np.dtype, ...]
-    op: ReduceOp | None = None
+    kind: str  # "fold", "scale" or "pack"
+    dtypes: tuple[np.dtype, ...]  # element type of a fold; source and target of a scale; of a pack, items as np.dtype("V4")
+    op: ReduceOp | None = None  # of a fold
 
 
 MEANINGS: dict[str, Meaning] = {}  # of all kernels that were asked for in this process, by name
@@ -77,7 +71,7 @@ _user_numbers = count()
 
 @lru_cache(maxsize=256)
 def fold(op: ReduceOp, dtype: np.dtype, cc: Capability) -> Kernel:
-    """Kernel that folds 2 to 8 sources into 1 to 8 destinations; average and premultiplied sum are sums here.
+    """Return the kernel that folds 2 to 8 sources into 1 to 8 destinations; average and premultiplied sum are sums here.
 
     Args:
         op: Operator that takes this element type.
@@ -102,7 +96,7 @@ def fold(op: ReduceOp, dtype: np.dtype, cc: Capability) -> Kernel:
 
 @lru_cache(maxsize=256)
 def scale(src: np.dtype, dst: np.dtype, cc: Capability) -> Kernel:
-    """Kernel that multiplies or divides by a number and converts; exact between two types when the number is 1."""
+    """Return the kernel that multiplies or divides by a number and converts; exact between two types when the number is 1."""
     name = f"scale_{src.name}_{dst.name}"
     MEANINGS[name] = Meaning("scale", (src, dst))
     return _kernel(name, lambda: bodies.scale(number(src), number(dst)), cc)
@@ -110,7 +104,7 @@ def scale(src: np.dtype, dst: np.dtype, cc: Capability) -> Kernel:
 
 @lru_cache(maxsize=256)
 def pack(itemsize: int, cc: Capability) -> Kernel:
-    """Kernel from a strided array of items of 1, 2, 4, 8 or 16 bytes to contiguous memory."""
+    """Return the kernel that copies a strided array of items of 1, 2, 4, 8 or 16 bytes to contiguous memory."""
     name = f"pack_{itemsize}"
     MEANINGS[name] = Meaning("pack", (np.dtype(f"V{itemsize}"),))
     return _kernel(name, lambda: bodies.pack(itemsize), cc)
@@ -125,7 +119,7 @@ def _kernel(name: str, body: Callable[[], tuple[Any, Any]], cc: Capability, *, k
 
 
 def _known(cc: Capability) -> Capability:
-    """The newest architecture that the compiler knows and the GPU runs."""
+    """Return the newest architecture that the compiler knows and the GPU runs."""
     try:
         major, minor = nvrtc.find_closest_arch(cc)
     except CCSupportError as error:

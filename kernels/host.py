@@ -1,4 +1,4 @@
-"""Host reduction kernels: ``dst = srcs[0] op srcs[1] op ...``, compiled by Numba.; imports the ground floor only.
+"""Host reduction kernels: ``dst = srcs[0] op srcs[1] op ...``, compiled by Numba; imports the ground floor only.
 
 A kernel is an address with the C signature ``void(T *dst, T **srcs, int64 nsrcs, int64 count)``; the engine calls it
 through that address, so that one compiled engine serves every operator and element type. Kernels are compiled when first
@@ -41,7 +41,7 @@ def _user(name: str, function: Callable[[Any, Any], Any], dtype: np.dtype) -> An
 
 
 def kernel_address(op: ReduceOp, dtype: np.dtype) -> int:
-    """Address of the compiled fold of an operator for one element type.
+    """Return the address of the compiled fold of an operator for one element type.
 
     Args:
         op: Operator; average and premultiplied sum are sums here (their factors are applied outside the fold).

@@ -1,7 +1,4 @@
-"""Bodies of the host kernels, which Numba compiles. Imported only where something has to be compiled.
-
-What every kernel keeps is said in `hpcoll.kernels.host`.
-"""
+"""Bodies of the host kernels, which Numba compiles; `hpcoll.kernels.host` has their rules. Imported only to be compiled."""
 
 from collections.abc import Callable
 from types import FunctionType
@@ -21,7 +18,7 @@ BLOCK = 2048  # elements folded at a time, so that the partial result stays in t
 
 @intrinsic
 def _room(typingctx, pointer):  # type: ignore[no-untyped-def]
-    """Memory of the stack for a block of what a pointer points to."""
+    """Return stack memory for a block of a pointer's elements."""
 
     def codegen(context, builder, signature, values):  # type: ignore[no-untyped-def]
         return cgutils.alloca_once(builder, context.get_data_type(pointer.dtype), BLOCK)
@@ -193,12 +190,12 @@ def _user_kernel(function: Callable[[Any, Any], Any]) -> Callable[..., None]:
 
 
 def kernel_file(name: str, dtype: np.dtype, symbol: str) -> bytes:
-    """Object file of a built-in operator's kernel."""
+    """Return the object file of a built-in operator's kernel."""
     return object_file(_KERNELS[name], _signature(dtype), symbol)
 
 
 def user_kernel(name: str, function: Callable[[Any, Any], Any], dtype: np.dtype) -> Any:
-    """Kernel of a user's operator; its ``address`` is valid as long as it is kept.
+    """Return the kernel of a user's operator; its ``address`` is valid as long as it is kept.
 
     Raises:
         KernelError: the function does not compile for this type.

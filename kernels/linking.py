@@ -39,10 +39,10 @@ class _Symbol(NamedTuple):
 
 
 def placed(content: bytes, name: str) -> int | None:
-    """Address of a function of an object file that is now in memory, as long as the process; None where only LLVM can do it.
+    """Place an object file in memory for good, and return the address of a function of it; None where only LLVM can do it.
 
     Args:
-        content: The file. What it refers to outside of it are names that the process knows.
+        content: The file. It refers to names of its own and of the process.
         name: Of the function.
     """
     sections = _sections(content)
@@ -76,7 +76,7 @@ def _sections(content: bytes) -> list[_Section]:
 
 
 def _laid_out(sections: list[_Section]) -> tuple[dict[int, int], int, int]:
-    """Where each section that is needed lies; what nobody writes to is first, and its bytes are whole pages; the bytes of all."""
+    """Return the places of sections, read-only ones first; the bytes of these, whole pages; and the bytes of all."""
     places: dict[int, int] = {}
     end, executable = 0, 0
     for writable in (0, _WRITABLE):
@@ -108,7 +108,7 @@ def _address(symbol: _Symbol, base: int, places: dict[int, int]) -> int:
 
 
 def _protect(base: int, nbytes: int) -> None:
-    """No memory may be written to and run."""
+    """Make code executable and read-only: no memory may be written to and run."""
     protect = ctypes.CDLL(None, use_errno=True).mprotect
     if protect(ctypes.c_void_p(base), ctypes.c_size_t(nbytes), mmap.PROT_READ | mmap.PROT_EXEC):
         raise OSError(ctypes.get_errno(), "mprotect of compiled code")

@@ -33,10 +33,10 @@ _definitions: list[_Definition] = []  # which Python functions refer to
 
 
 def load(name: str, sources: Sequence[Path], make: Callable[[str], bytes]) -> int:
-    """Address of a compiled function; it stays valid as long as the process.
+    """Return the address of a compiled function; it stays valid as long as the process.
 
     Args:
-        name: What it is, one for each function.
+        name: One for each function.
         sources: Files that it is made from, the first its own.
         make: Compiles it, only where it is not kept: gives an object file in which the function has the name that it is given.
     """
@@ -44,7 +44,7 @@ def load(name: str, sources: Sequence[Path], make: Callable[[str], bytes]) -> in
 
 
 def load_all(makers: Mapping[str, Callable[[str], bytes]], sources: Sequence[Path]) -> list[int]:
-    """Addresses of several functions as `load`, by name, that are made from the same files; processes of a node share the work."""
+    """Return addresses as `load`, of functions that are made from the same files; processes of a node share the work."""
     content = b"".join(path.read_bytes() for path in (*sources, _MAKER))
     digest = source_hash(_setting() + content).hex()
     symbols = {f"{name}_{digest}": make for name, make in makers.items()}
@@ -57,7 +57,7 @@ def load_all(makers: Mapping[str, Callable[[str], bytes]], sources: Sequence[Pat
 
 
 def python_function(name: str, address: int) -> Callable[..., int]:
-    """A function that was compiled ``for_python``."""
+    """Return a function of Python that was compiled ``for_python``."""
     _definitions.append(_Definition(name.encode(), address, _FASTCALL, None))
     make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(("PyCFunction_NewEx", ctypes.pythonapi))
     made: Callable[..., int] = make(ctypes.addressof(_definitions[-1]), None, None)
@@ -65,7 +65,7 @@ def python_function(name: str, address: int) -> Callable[..., int]:
 
 
 def target_machine() -> Any:
-    """LLVM's target for this processor."""
+    """Return LLVM's target for this processor."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -93,12 +93,12 @@ def _engine() -> Any:
 
 @lru_cache
 def _setting() -> bytes:
-    """What machine code depends on besides its source: compilers, interpreter, processor."""
+    """Return the settings of machine code besides its source: compilers, interpreter, processor."""
     return b"".join((_version("numba"), _version("llvmlite"), sys.version.encode(), _processor()))
 
 
 def _version(package: str) -> bytes:
-    """What tells one version of a package from another; it is not imported for that."""
+    """Return a package's version file; the package is not imported."""
     spec = find_spec(package)
     return Path(spec.origin).with_name("_version.py").read_bytes() if spec and spec.origin else b""
 

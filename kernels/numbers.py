@@ -1,4 +1,4 @@
-"""What GPU kernels do to one element: how it lies in memory, how it is reckoned with, and every operator on it.
+"""Element types and operators of GPU kernels: an element in memory, its type for arithmetic, and every operator on it.
 
 Plain Python functions of scalars; `hpcoll.kernels.vectors` compiles them. The rules are those of `hpcoll.kernels.host`.
 """
@@ -27,19 +27,12 @@ Scalar = Callable[..., Any]
 
 
 class Number(NamedTuple):
-    """An element type.
+    """An element type."""
 
-    Attributes:
-        stored: Numba type of an element in memory; the bits of the half types are uint16.
-        work: Numba type it is reckoned in.
-        widen: From stored to work.
-        narrow: From work to stored, rounded to nearest even.
-    """
-
-    stored: Any
-    work: Any
-    widen: Scalar
-    narrow: Scalar
+    stored: Any  # Numba type of an element in memory; the bits of the half types are uint16
+    work: Any  # Numba type of arithmetic
+    widen: Scalar  # from stored to work
+    narrow: Scalar  # from work to stored, rounded to nearest even
 
 
 def _same(value):  # type: ignore[no-untyped-def]
@@ -66,7 +59,7 @@ def _narrow_bfloat16(value):  # type: ignore[no-untyped-def]
 
 
 def number(dtype: np.dtype) -> Number:
-    """How elements of a type are stored and reckoned with."""
+    """Return how elements of a type are stored and computed with."""
     if is_bfloat16(dtype):
         return Number(types.uint16, types.float32, _widen_bfloat16, _narrow_bfloat16)
     if dtype == np.float16:
@@ -141,7 +134,7 @@ _OPERATORS: dict[str, Scalar] = {
 
 
 def operator(op: ReduceOp, work: Any) -> Scalar:
-    """Function of two scalars of a Numba type."""
+    """Return the operator's function of two scalars of a Numba type."""
     if op.function is None:
         return _OPERATORS.get(f"{op.name} {work}") or _OPERATORS[op.name]
     known = getattr(op.function, "py_func", op.function)
@@ -186,7 +179,7 @@ _TIMES: dict[str, Scalar] = {
 
 
 def times(work: Any) -> Scalar:
-    """Function ``(value, real, imag, divides)`` of a scalar of a Numba type: times a number, or by it where ``divides`` is set.
+    """Return the function ``(value, real, imag, divides)`` of a scalar of a Numba type: times a number, or by it where ``divides`` is set.
 
     Complex division is NumPy's (Smith's), for divisors whose real part is not the smaller one.
     """

@@ -25,10 +25,10 @@ _INT, _LONG, _POINTER = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer
 def object_file(
     function: Callable[..., Any], signature: Any, name: str, *, for_python: bool = False, on_objects: int | None = None
 ) -> bytes:
-    """A function as an object file.
+    """Return a function as an object file.
 
     Args:
-        function: What ``numba.cfunc`` takes. It may not raise and not allocate.
+        function: As ``numba.cfunc`` takes it. It may not raise and not allocate.
         signature: Types of its arguments and result, as Numba takes them.
         name: For the function in the file; all others are out of sight.
         for_python: Its arguments and result are int64. Make it a function that Python calls (``METH_FASTCALL``), with the GIL.
@@ -49,7 +49,7 @@ def object_file(
 
 
 def _compiled(function: Callable[..., Any], signature: Any) -> Any:
-    """A C function by Numba, of which nothing but the optimized code in LLVM's language is wanted."""
+    """Return a C function by Numba, of which only the optimized code in LLVM's language is used."""
     if not all(name in vars(owner) for owner, name, _ in _LEFT_OUT):  # another Numba, which is let do all that it does
         return numba.cfunc(signature)(function)
     optimize = CPUCodeLibrary._optimize_final_module
@@ -97,7 +97,7 @@ _LEFT_OUT: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
 
 
 def _what_raises(module: Any) -> str:
-    """Numba's runtime ends the process: only code that raises asks for it."""
+    """Return functions in place of Numba's runtime that end the process: only code that raises asks for it."""
     needed = [one.name for one in module.functions if one.is_declaration and one.name.startswith(("numba_", "NRT_"))]
     allocates = [name for name in needed if "alloc" in name.lower()]
     assert not allocates, f"compiled code allocates: {allocates}"
@@ -120,7 +120,7 @@ def _module() -> ir.Module:
 
 
 def _python_function(target: str, nargs: int, name: str, on_objects: int | None) -> str:
-    """``PyObject *name(PyObject *self, PyObject **args, Py_ssize_t nargs)``."""
+    """Return a module with ``PyObject *name(PyObject *self, PyObject **args, Py_ssize_t nargs)``."""
     made = _module()
     function = _declared(made, _POINTER, name, _POINTER, _POINTER.as_pointer(), _LONG)
     builder = ir.IRBuilder(function.append_basic_block())
@@ -146,7 +146,7 @@ def _python_function(target: str, nargs: int, name: str, on_objects: int | None)
 
 
 def _ints(builder: ir.IRBuilder, nargs: int) -> list[Any]:
-    """All arguments of a Python function as int64; it returns with an exception set where they are none, or are not so many."""
+    """Return a Python function's arguments as int64; it raises where they are none, or are not so many."""
     made, null = builder.module, ir.Constant(_POINTER, None)
     with builder.if_then(builder.icmp_signed("!=", builder.function.args[2], _LONG(nargs)), likely=False):
         builder.call(_declared(made, _INT, "PyErr_BadArgument"), [])

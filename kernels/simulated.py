@@ -35,18 +35,18 @@ class SimulatedAccess:
 
 
 def access(element: Any, nlanes: int) -> SimulatedAccess:
-    """As `hpcoll.kernels.vectors.access`."""
+    """Stand in for `hpcoll.kernels.vectors.access`."""
     return SimulatedAccess(nlanes)
 
 
 def calls(function: Callable[..., Any], signature: Any) -> Any:
-    """As `hpcoll.kernels.vectors.calls`."""
+    """Stand in for `hpcoll.kernels.vectors.calls`."""
     result = as_dtype(signature.return_type).type
     return lambda *values: result(function(*values))
 
 
 def lanewise(function: Callable[..., Any], signature: Any, nlanes: int) -> Any:
-    """As `hpcoll.kernels.vectors.lanewise`."""
+    """Stand in for `hpcoll.kernels.vectors.lanewise`."""
     called = calls(function, signature)
 
     def call(*given: Any) -> tuple[Any, ...]:
@@ -56,17 +56,17 @@ def lanewise(function: Callable[..., Any], signature: Any, nlanes: int) -> Any:
 
 
 def address(array: Any) -> int:
-    """Where an array starts."""
+    """Return the address of an array."""
     return int(array.ctypes.data)
 
 
 def ahead(array: Any, count: int) -> Any:
-    """As `hpcoll.kernels.vectors.ahead`."""
+    """Stand in for `hpcoll.kernels.vectors.ahead`."""
     return array[count:]
 
 
 def copier(itemsize: int) -> Callable[..., None]:
-    """As `hpcoll.kernels.vectors.copier`."""
+    """Stand in for `hpcoll.kernels.vectors.copier`."""
 
     def copy(dst: Any, dst_offset: int, src: Any, src_offset: int) -> None:
         for byte in range(itemsize):

@@ -1,4 +1,4 @@
-"""What GPU kernels need beyond a typed pointer, as Numba CUDA intrinsics.
+"""Vectors, lanes and conversions for GPU kernels, as Numba CUDA intrinsics.
 
 Memory in vectors of 4 to 16 bytes (`access`), a function applied lane by lane (`lanewise`), items of any size (`copier`), and
 numbers as the hardware converts them. `hpcoll.kernels.simulated` has the same names for CUDA's simulator.
@@ -17,14 +17,12 @@ _BYTES = ir.IntType(8).as_pointer()
 
 
 class Access(NamedTuple):
-    """Vectors of one element type: ``load(pointer, index)`` and ``store(pointer, index, words)`` move a vector as 32-bit words, which
-    is how it rests in registers; ``split(words)`` and ``join(elements)`` convert between words and a tuple of elements.
-    """
+    """Functions on vectors of an element type, which are 32-bit words in registers."""
 
-    load: Any
-    store: Any
-    split: Any
-    join: Any
+    load: Any  # (pointer, index) -> words
+    store: Any  # (pointer, index, words)
+    split: Any  # words -> tuple of elements
+    join: Any  # tuple of elements -> words
 
 
 def _at(builder: Any, pointer: Any, offset: Any, target: Any) -> Any:

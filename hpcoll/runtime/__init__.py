@@ -1,1 +1,1 @@
-"""What runs a schedule: programs, the routes between ranks, and the compiled engine."""
+"""The runtime of schedules: programs, the routes between ranks, and the compiled engine."""

@@ -59,7 +59,7 @@ def blamed(double: Double) -> Iterator[Double]:
 
 def _forget() -> None:
     """Forget what hpcoll knows about GPUs."""
-    device._gpu.cache_clear()
+    device.gpu_of.cache_clear()
     messages: Any = sys.modules.get("hpcoll.comm.arguments.point_to_point_buffers")
     if messages:
         messages._takes.cache_clear()

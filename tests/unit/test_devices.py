@@ -190,10 +190,10 @@ def test_memory_mapped_piece_by_piece(double: Double, monkeypatch: pytest.Monkey
     x = double.Array(1000)
     pieces = {x.address: 1600, x.address + 1600: 2400}
 
-    def address_range(self: Any, pointer: int) -> cuda.DeviceRange:
+    def address_range(self: Any, pointer: int) -> tuple[int, int]:
         for base, nbytes in pieces.items():
             if base <= pointer < base + nbytes:
-                return cuda.DeviceRange(base, nbytes)
+                return base, nbytes
         raise DeviceError("nothing")
 
     monkeypatch.setattr(cuda.Driver, "address_range", address_range)

@@ -1,7 +1,7 @@
-"""Arrays in GPU memory: where they lie, how, and whose stream orders them.
+"""Arrays in GPU memory: their place, layout, and the stream that orders them.
 
 Both protocols by which Python libraries export such arrays are understood, and neither is believed: the CUDA driver says whose memory
-a pointer is. Whatever would crash later (freed memory, another GPU's, memory that ends too early) is refused here.
+a pointer is. Memory that would crash later (freed, another GPU's, or too short) is refused here.
 """
 
 import ctypes
@@ -26,50 +26,38 @@ _CAPTURE_ELSEWHERE = 906  # the legacy default stream would have to wait for a s
 
 
 class DeviceArray(NamedTuple):
-    """An array in GPU memory.
+    """An array in GPU memory."""
 
-    Attributes:
-        pointer: Of the first element; 0 when there is none.
-        shape: Elements per axis.
-        strides: Bytes per axis; None in C order without gaps.
-        dtype: Element type.
-        readonly: Whether its producer forbids writing.
-        ordinal: The GPU, by its number in this process.
-        owner: Keeps the memory alive.
-        stream: Handle of the stream on which its producer orders work on it; None where it does not say.
-        managed: Managed memory, which the driver moves between host and GPUs and which other processes cannot map.
-    """
-
-    pointer: int
+    pointer: int  # to the first element; 0 when there is none
     shape: tuple[int, ...]
-    strides: tuple[int, ...] | None
+    strides: tuple[int, ...] | None  # bytes per axis; None in C order without gaps
     dtype: np.dtype[Any]
-    readonly: bool
-    ordinal: int
-    owner: object
-    stream: int | None = None
-    managed: bool = False
+    readonly: bool  # its producer forbids writing
+    ordinal: int  # the GPU, by its number in this process
+    owner: object  # keeps the memory alive
+    stream: int | None = None  # handle of the stream on which its producer orders work on it; None where it does not say
+    managed: bool = False  # the driver moves it between host and GPUs, and other processes cannot map it
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """The number of elements."""
         return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements, gaps left out."""
+        """The bytes of all elements, gaps left out."""
         return self.size * self.dtype.itemsize
 
     @property
     def order(self) -> str:
-        """How elements without gaps follow each other, ``"C"`` or ``"F"``; the empty string for elements with gaps."""
+        """The order of elements without gaps, ``"C"`` or ``"F"``; the empty string for elements with gaps."""
         if self.strides is None:
             return "C"
         return "F" if _is_packed(self.shape, self.strides, self.dtype.itemsize) else ""
 
     @property
     def span(self) -> tuple[int, int]:
-        """Addresses of its first byte and after its last one, wherever its first element is."""
+        """The addresses of its first byte and after its last one, wherever its first element is."""
         if self.strides is None or not self.size:
             return self.pointer, self.pointer + self.nbytes
         reach = [(n - 1) * step for n, step in zip(self.shape, self.strides, strict=True)]
@@ -77,21 +65,21 @@ class DeviceArray(NamedTuple):
 
 
 def _is_packed(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
-    """Whether elements follow each other without gaps, the first axis fastest."""
+    """Say whether elements follow each other without gaps, the first axis fastest."""
     steps = accumulate(shape[:-1], operator.mul, initial=itemsize)
     return all(n == 1 or one == step for n, one, step in zip(shape, strides, steps, strict=False))
 
 
 def device_array(buffer: Any, stream: int | None = None) -> DeviceArray | None:
-    """The array in GPU memory that an object exports; None for anything else, host memory in a GPU's clothes included.
+    """Return the array in GPU memory that an object exports; None for anything else, also for host memory behind a GPU's protocol.
 
     Args:
-        buffer: Anything. The CUDA array interface is asked first, since it names a stream; DLPack where that cannot tell the element type.
-        stream: Handle of the stream on which the array will be used, told to the producer where the protocol has a way; default: the
-            current one of PyTorch for its tensors, else the legacy default stream.
+        buffer: Any object. The CUDA array interface is asked first, since it names a stream; DLPack where that has no such element type.
+        stream: Handle of the stream on which the array will be used, for the producer; default: PyTorch's current one for its tensors,
+            else the legacy default stream.
 
     Raises:
-        BufferError: memory that nobody can use, and why. So do the exporters, which also raise TypeError, ValueError and RuntimeError.
+        BufferError: memory that cannot be used, and why. Exporters may also raise TypeError, ValueError and RuntimeError.
         TypeError, KeyError: a malformed CUDA array interface.
     """
     if isinstance(buffer, np.ndarray):
@@ -132,7 +120,7 @@ def _of_interface(buffer: Any, interface: Any) -> DeviceArray:
 
 
 def _array(pointer: int, shape: Any, strides: Any, dtype: np.dtype[Any], readonly: bool, owner: object, stream: int | None) -> DeviceArray:
-    """An array of no GPU yet, without strides where they say nothing."""
+    """Return an array of no GPU yet, without strides where they are those of C order."""
     shape = tuple(map(operator.index, shape))
     if strides is not None:
         strides = tuple(map(operator.index, strides))
@@ -142,7 +130,7 @@ def _array(pointer: int, shape: Any, strides: Any, dtype: np.dtype[Any], readonl
 
 
 def _placed(array: DeviceArray) -> DeviceArray | None:
-    """The array with its GPU; None for host memory."""
+    """Return the array with its GPU; None for host memory."""
     found = driver()
     if not array.size:
         return None if found is None else array._replace(pointer=0, ordinal=found.current_ordinal() or 0)
@@ -164,7 +152,7 @@ def _placed(array: DeviceArray) -> DeviceArray | None:
 
 
 def enter(found: Driver, ordinal: int) -> int:
-    """Give a thread without a CUDA context the one that all libraries share, as the CUDA runtime would; the GPU that is current then."""
+    """Give a thread without a CUDA context the one that all libraries share, as the CUDA runtime would; return the current GPU."""
     current = found.current_ordinal()
     if current is None:
         found("cuCtxSetCurrent", found.primary_context(ordinal))
@@ -189,22 +177,19 @@ def _epoll_ctl() -> Any:
 
 
 def _readable(address: int) -> bool:
-    """Whether the host can read a byte: the kernel answers with an error where a load would end the process.
-
-    It is asked to read the arguments of a call that cannot succeed, which it does before it looks at the file: no file is needed. They are
-    shorter than 16 bytes, hence all on the byte's page.
-    """
+    """Say whether the host can read a byte: the kernel answers with an error where a load would end the process."""
+    # It reads the arguments of a call that cannot succeed before it looks at the file. They are shorter than 16 bytes: all on one page.
     _epoll_ctl()(-1, _EPOLL_CTL_ADD, -1, ctypes.c_void_p(address & -16))
     return ctypes.get_errno() != errno.EFAULT
 
 
 def stream_of(array: DeviceArray, stream: Any, rank: int) -> int:
-    """Handle of the stream that orders a call on an array: what comes before on it happens before the call.
+    """Return the handle of the stream that orders a call on an array: earlier work on it happens before the call.
 
     Args:
         array: The array.
-        stream: The caller's ``stream=``, see `stream_handle`; None: the one that the producer names, PyTorch's current one for its
-            tensors, else the legacy default stream, which waits for all that were not made to ignore it.
+        stream: The caller's ``stream=``, see `stream_handle`; None: the producer's, PyTorch's current one for its tensors, else the legacy
+            default stream, which waits for all that were not made to ignore it.
         rank: Of this process, for error texts.
 
     Raises:
@@ -218,7 +203,7 @@ def stream_of(array: DeviceArray, stream: Any, rank: int) -> int:
 
 
 def stream_handle(stream: Any, rank: int) -> int:
-    """Handle of a stream: an int (0 is the legacy default stream), or an object of CuPy, PyTorch, Numba, or with ``__cuda_stream__``.
+    """Return the handle of a stream: an int (0: legacy default stream), an object of CuPy, PyTorch, Numba, or with ``__cuda_stream__``.
 
     Raises:
         ArgumentError: none of these.
@@ -244,7 +229,7 @@ def _handle(stream: Any) -> int:
 
 
 def _torch_stream(owner: Any) -> int:
-    """Handle of PyTorch's current stream for one of its tensors; 0 for anything else."""
+    """Return the handle of PyTorch's current stream for one of its tensors; 0 for anything else."""
     torch: Any = sys.modules.get("torch")
     is_tensor = isinstance(owner, getattr(torch, "Tensor", ()))
     if not is_tensor:

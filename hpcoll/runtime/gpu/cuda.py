@@ -1,7 +1,6 @@
-"""The CUDA driver, as far as hpcoll needs it.
+"""The CUDA driver, as far as hpcoll needs it: a C library, whose functions compiled code calls through their addresses.
 
-Nothing here is imported from a CUDA package: the driver is a C library, and compiled code calls the same functions through their
-addresses. Another object with functions of these names may stand for it (`use`).
+Another object with functions of these names may stand for it (`use`).
 """
 
 import ctypes
@@ -9,7 +8,7 @@ import os
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpcoll.base.errors import DeviceError
 
@@ -25,13 +24,13 @@ _IPC_LAZY_PEER_ACCESS = 1
 
 
 class IpcHandle(ctypes.Structure):
-    """Names an allocation to other processes of the node."""
+    """A name of an allocation for other processes of the node."""
 
     _fields_ = (("bytes", c_ubyte * IPC_HANDLE_NBYTES),)
 
 
 class MemoryType(IntEnum):
-    """Where the memory behind a pointer lies."""
+    """The kind of memory behind a pointer."""
 
     UNKNOWN = 0  # the driver has never seen it: ordinary host memory, or freed
     HOST = 1
@@ -87,22 +86,8 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-class DeviceRange(NamedTuple):
-    """An allocation that a pointer lies in."""
-
-    base: int
-    nbytes: int
-
-
 class Driver:
-    """The driver, started, with calls that raise.
-
-    Args:
-        library: Object with the functions of `FUNCTIONS`.
-
-    Attributes:
-        count: GPUs that this process sees.
-    """
+    """The driver, started, with calls that raise; ``library`` has the functions of `FUNCTIONS`."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -111,7 +96,7 @@ class Driver:
             if function.argtypes is None:
                 function.argtypes, function.restype = types, c_int
         self("cuInit", 0)
-        self.count = self._int("cuDeviceGetCount")
+        self.count = self._int("cuDeviceGetCount")  # GPUs that this process sees
 
     def __call__(self, name: str, *arguments: Any) -> None:
         """Call a function.
@@ -124,11 +109,11 @@ class Driver:
             raise DeviceError(f"{name} failed with {self.error_name(code)} ({code})", code=code)
 
     def address(self, name: str) -> int:
-        """Address of a function, for compiled code."""
+        """Return the address of a function, for compiled code."""
         return int(ctypes.cast(getattr(self._library, name), c_void_p).value or 0)
 
     def error_name(self, code: int) -> str:
-        """The driver's name of an error."""
+        """Return the driver's name of an error."""
         text = c_char_p()
         self._library.cuGetErrorName(code, byref(text))
         return (text.value or b"an unknown error").decode()
@@ -149,62 +134,62 @@ class Driver:
         return value.value
 
     def version(self) -> tuple[int, int]:
-        """Newest CUDA that the driver serves, as (major, minor)."""
+        """Return the newest CUDA that the driver serves, as (major, minor)."""
         number = self._int("cuDriverGetVersion")
         return number // 1000, number % 1000 // 10
 
     def device_name(self, ordinal: int) -> str:
-        """Name of a GPU, as "NVIDIA H200"."""
+        """Return the name of a GPU, as "NVIDIA H200"."""
         text = ctypes.create_string_buffer(256)
         self("cuDeviceGetName", text, len(text), self._int("cuDeviceGet", ordinal))
         return text.value.decode()
 
     def bus_id(self, ordinal: int) -> str:
-        """Where a GPU sits, as "0000:17:00.0": equal in all processes, whatever their ordinals."""
+        """Return the PCI bus id of a GPU, as "0000:17:00.0": equal in all processes, whatever their ordinals."""
         text = ctypes.create_string_buffer(64)
         self("cuDeviceGetPCIBusId", text, len(text), self._int("cuDeviceGet", ordinal))
         return text.value.decode()
 
     def device_attribute(self, ordinal: int, attribute: DeviceAttribute) -> int:
-        """Value of an attribute of a GPU."""
+        """Return the value of an attribute of a GPU."""
         return self._int("cuDeviceGetAttribute", int(attribute), self._int("cuDeviceGet", ordinal))
 
     def device_nbytes(self, ordinal: int) -> int:
-        """Memory of a GPU."""
+        """Return the bytes of a GPU's memory."""
         value = c_size_t()
         self("cuDeviceTotalMem_v2", byref(value), self._int("cuDeviceGet", ordinal))
         return value.value
 
     def primary_context(self, ordinal: int) -> int:
-        """The context that CuPy, PyTorch and the CUDA runtime share; kept for the life of the process."""
+        """Return the context that CuPy, PyTorch and the CUDA runtime share; it is kept for the life of the process."""
         return self._handle("cuDevicePrimaryCtxRetain", self._int("cuDeviceGet", ordinal))
 
     def current_context(self) -> int:
-        """Handle of this thread's context, 0 while it has none."""
+        """Return the handle of this thread's context, 0 while it has none."""
         return self._handle("cuCtxGetCurrent")
 
     def current_ordinal(self) -> int | None:
-        """The GPU of this thread's context, or None while it has none."""
+        """Return the GPU of this thread's context, or None while it has none."""
         return self._int("cuCtxGetDevice") if self.current_context() else None
 
     def attribute(self, pointer: int, attribute: Attribute) -> int:
-        """Value of an attribute of a pointer; 0 for one that the driver does not know."""
+        """Return the value of an attribute of a pointer; 0 for one that the driver does not know."""
         value = c_uint64()
         code = self._library.cuPointerGetAttribute(ctypes.cast(byref(value), c_void_p), int(attribute), pointer)
         return 0 if code else value.value
 
-    def address_range(self, pointer: int) -> DeviceRange:
-        """The allocation that a pointer lies in."""
+    def address_range(self, pointer: int) -> tuple[int, int]:
+        """Return address and bytes of the allocation that a pointer lies in."""
         base, nbytes = c_uint64(), c_size_t()
         self("cuMemGetAddressRange_v2", byref(base), byref(nbytes), pointer)
-        return DeviceRange(base.value, nbytes.value)
+        return base.value, nbytes.value
 
     def allocate(self, nbytes: int) -> int:
-        """Memory of the current GPU, which `export` can name to other processes."""
+        """Return new memory of the current GPU, which `export` can name to other processes."""
         return self._pointer("cuMemAlloc_v2", nbytes)
 
     def allocate_pinned(self, nbytes: int) -> int:
-        """Page-locked host memory that every GPU reads and writes at the same address."""
+        """Return new page-locked host memory that every GPU reads and writes at the same address."""
         return self._handle("cuMemHostAlloc", nbytes, _REGISTER_PORTABLE_MAPPED)
 
     def register(self, address: int, nbytes: int) -> None:
@@ -220,40 +205,37 @@ class Driver:
             raise DeviceError(f"kernels reach host memory at {address:#x} only at {there:#x}")
 
     def stream(self) -> int:
-        """A stream that does not wait for the legacy default stream."""
+        """Return a new stream that does not wait for the legacy default stream."""
         return self._handle("cuStreamCreate", _NON_BLOCKING)
 
     def urgent_stream(self) -> int:
-        """One whose work goes before that of other streams."""
+        """Return a new stream whose work goes before that of other streams."""
         lowest, highest = c_int(), c_int()
         self("cuCtxGetStreamPriorityRange", byref(lowest), byref(highest))
         return self._handle("cuStreamCreateWithPriority", _NON_BLOCKING, highest.value)
 
     def event(self) -> int:
-        """An event without time stamps."""
+        """Return a new event without time stamps."""
         return self._handle("cuEventCreate", _NO_TIMING)
 
     def is_capturing(self, stream: int) -> bool:
-        """Whether a stream is being captured into a CUDA graph."""
-        return self._int_of_stream("cuStreamIsCapturing", stream) != 0
-
-    def _int_of_stream(self, name: str, stream: int) -> int:
+        """Say whether a stream is being captured into a CUDA graph."""
         value = c_int()
-        self(name, stream, byref(value))
-        return value.value
+        self("cuStreamIsCapturing", stream, byref(value))
+        return value.value != 0
 
     def function(self, ptx: bytes, name: str) -> int:
-        """Load a module from its text and find a kernel in it."""
+        """Load a module from its text and return the handle of a kernel in it."""
         return self._handle("cuModuleGetFunction", self._handle("cuModuleLoadData", ptx), name.encode())
 
     def export(self, base: int) -> bytes:
-        """What other processes open an allocation with; ``base`` is its start."""
+        """Return the name by which other processes open an allocation; ``base`` is its start."""
         handle = IpcHandle()
         self("cuIpcGetMemHandle", byref(handle), base)
         return bytes(handle.bytes)
 
     def open(self, handle: bytes) -> int:
-        """Map another process's allocation; returns where it starts here."""
+        """Map another process's allocation; return its address here."""
         return self._pointer("cuIpcOpenMemHandle_v2", IpcHandle((c_ubyte * IPC_HANDLE_NBYTES)(*handle)), _IPC_LAZY_PEER_ACCESS)
 
     def copy(self, destination: int, source: int, nbytes: int, stream: int) -> None:
@@ -273,14 +255,14 @@ def use(library: Any) -> None:
 
 
 def is_likely() -> bool:
-    """Whether this process is likely to have a GPU, told without starting the driver, which takes a while."""
+    """Say whether this process is likely to have a GPU, without starting the driver, which takes a while."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return bool(_library) or (visible not in ("", "-1") and any(map(os.path.exists, _DEVICE_FILES)))
 
 
 @lru_cache(maxsize=1)
 def driver() -> Driver | None:
-    """The driver with at least one GPU, or None where there is none."""
+    """Return the driver, or None where there is none or it has no GPU."""
     try:
         library = _library[0] if _library else ctypes.CDLL("libcuda.so.1")
         found = Driver(library)

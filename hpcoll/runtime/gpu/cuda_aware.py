@@ -1,8 +1,8 @@
-"""Whether the MPI library takes addresses of GPU memory: tried, in a process of its own, and remembered on disk.
+"""A trial of the MPI library with addresses of GPU memory, in a process of its own, remembered on disk.
 
-What a library says of itself proves little: one without any CUDA code sends GPU memory well when its transport (UCX) recognises it,
-and one that has it may lack it at run time. A wrong guess ends a process, so it is another one that tries. It may hang as well: then
-it is ended with all that it started, and the answer is no.
+A library's own word proves little: one without any CUDA code sends GPU memory well when its transport (UCX) recognises it, and one that
+has it may lack it at run time. A wrong guess ends a process, so another one tries. Where that hangs, it is ended with all that it started,
+and the answer is no.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ print("takes" if all(trial(nbytes) for nbytes in (8, 1 << 16, 1 << 22)) else "ta
 
 @lru_cache
 def takes_gpu_memory(gpu: Gpu) -> bool:
-    """Whether a message of GPU memory arrives, in a process of its own with this one's libraries and settings.
+    """Say whether a message of GPU memory arrives, in a process of its own with this one's libraries and settings.
 
     Tried once per host, GPU, driver, MPI library and settings of it; the answer is kept beside what was compiled.
     """
@@ -59,7 +59,7 @@ def takes_gpu_memory(gpu: Gpu) -> bool:
 
 
 def _digest(gpu: Gpu) -> str:
-    """Of all that the answer depends on."""
+    """Return a digest of all that the answer depends on."""
     from mpi4py import MPI
 
     driver, ordinal = gpu.driver, gpu.ordinal
@@ -69,7 +69,7 @@ def _digest(gpu: Gpu) -> str:
 
 
 def _tried(ordinal: int) -> bytes:
-    """What the other process says; no, where it fails or takes too long."""
+    """Return the other process's answer; no, where it fails or takes too long."""
     import subprocess
 
     environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)}

@@ -24,11 +24,7 @@ _STREAM_SETS = 16  # message contexts from there on share them: that delays work
 
 
 class Memory:
-    """Memory of a GPU, or page-locked host memory; freed with the object.
-
-    Attributes:
-        address, nbytes: Where it is.
-    """
+    """Memory of a GPU, or page-locked host memory; freed with the object."""
 
     def __init__(self, gpu: "Gpu", nbytes: int, *, pinned: bool = False) -> None:
         gpu.enter()
@@ -38,19 +34,14 @@ class Memory:
 
 
 def release(gpu: "Gpu", function: str, handles: Iterable[int]) -> None:
-    """Give something back when its owner is gone: in any thread, and there is nobody to tell of an error."""
+    """Give handles back when their owner is gone, in any thread; errors are ignored, for nobody waits for them."""
     with suppress(DeviceError), gpu.entered():
         for handle in handles:
             gpu.driver(function, handle)
 
 
 class Temporary:
-    """GPU memory that the next may use when the object is gone; what it was used for must have ended.
-
-    Attributes:
-        gpu: Whose it is.
-        address, nbytes: Where it is.
-    """
+    """GPU memory that the next call may use when the object is gone; work on it must have ended by then."""
 
     def __init__(self, gpu: "Gpu", address: int, nbytes: int) -> None:
         self.gpu, self.address, self.nbytes = gpu, address, nbytes
@@ -58,15 +49,13 @@ class Temporary:
 
 
 class Gpu:
-    """One GPU, by the context that all CUDA libraries of the process share.
+    """A GPU, by the context that all CUDA libraries of the process share.
 
     Attributes:
-        driver: The driver.
         ordinal: Its number in this process.
-        context: Handle of the context.
         cc: Compute capability.
         most_blocks: Blocks of a kernel that is to use the whole GPU.
-        stream: For what is waited for at once.
+        stream: For work that is waited for at once.
     """
 
     def __init__(self, driver: Driver, ordinal: int) -> None:
@@ -90,7 +79,7 @@ class Gpu:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """The context is current in this thread; afterwards the one that was."""
+        """Make the context current in this thread; afterwards the earlier one."""
         before = self.driver.current_context()
         if before == self.context:
             yield
@@ -102,7 +91,7 @@ class Gpu:
             self.driver("cuCtxSetCurrent", before)
 
     def function(self, kernel: Any) -> int:
-        """Handle of a kernel of `hpcoll.kernels.device`, loaded when first asked for."""
+        """Return the handle of a kernel of `hpcoll.kernels.device`, loaded when first asked for."""
         found = self._functions.get(kernel.name)
         if found is None:
             self.enter()
@@ -110,7 +99,7 @@ class Gpu:
         return found
 
     def temporary(self, nbytes: int) -> Temporary:
-        """Memory for one call. It stays allocated within limits, so that peers need map it only once."""
+        """Return memory for a call. It stays allocated within limits, so that peers need map it only once."""
         size = max(_LEAST_NBYTES, 1 << max(0, nbytes - 1).bit_length())
         with self._lock:
             idle = self._idle.setdefault(size, [])
@@ -125,7 +114,7 @@ class Gpu:
             self._idle[size].append(address)
 
     def _piece(self, size: int) -> int:
-        """New memory: of a slab, which is never freed, or for itself when it is large."""
+        """Return new memory: of a slab, which is never freed, or an allocation of its own when it is large."""
         self.enter()
         if size > _PIECE_NBYTES:
             return self.allocate(size)
@@ -136,7 +125,7 @@ class Gpu:
         return address
 
     def allocate(self, nbytes: int) -> int:
-        """New memory, while the context is current; where there is none, temporary memory that nobody uses goes back to the driver first.
+        """Return new memory, while the context is current; unused temporary memory goes back to the driver first where there is none.
 
         Raises:
             DeviceError: there is none even then.
@@ -149,7 +138,7 @@ class Gpu:
         return self.driver.allocate(nbytes)
 
     def _free_idle(self) -> bool:
-        """Free temporary memory that nobody uses, except that of slabs; whether there was any."""
+        """Free unused temporary memory, except that of slabs; say whether there was any."""
         found = list[int]()
         for idle in [idle for size, idle in self._idle.copy().items() if size > _PIECE_NBYTES]:
             with suppress(IndexError):  # other threads may take some meanwhile
@@ -159,7 +148,7 @@ class Gpu:
         return bool(found)
 
     def streams(self, message_context: int, nlanes: int) -> list[int]:
-        """Streams of a message context, by its number, for so many lanes at once, which take them in turn."""
+        """Return the streams of a message context, by its number, for so many lanes at once, which take them in turn."""
         self.enter()
         with self._lock:
             found, n = self._streams.setdefault(message_context % _STREAM_SETS, []), min(nlanes, _STREAMS)
@@ -183,7 +172,7 @@ class Gpu:
 
     @contextmanager
     def _reached(self, stream: int) -> Iterator[int]:
-        """An event behind what is on a stream by now, to be used at once."""
+        """Give an event behind the work that is on a stream by now, to be used at once."""
         with self._lock:
             event = self._events.pop() if self._events else self.driver.event()
         self.driver("cuEventRecord", event, stream)
@@ -191,25 +180,26 @@ class Gpu:
         self._events.append(event)
 
     def order(self, stream: int, earlier: int) -> None:
-        """Let what comes next on a stream wait for what is on another by now."""
+        """Let later work on a stream wait for the work that is on another by now."""
         with self._reached(earlier) as event:
             self.driver("cuStreamWaitEvent", stream, event, 0)
 
     def finish(self, stream: int) -> None:
-        """Wait for what is on a stream by now."""
+        """Wait for the work that is on a stream by now."""
         with self._reached(stream) as event:
             self.driver("cuEventSynchronize", event)
 
 
 @lru_cache
-def _gpu(ordinal: int) -> Gpu:
+def gpu_of(ordinal: int) -> Gpu:
+    """Return the GPU of that number; there must be one."""
     found = driver()
     assert found is not None
     return Gpu(found, ordinal)
 
 
 def kernels() -> Any:
-    """The module with the kernels, which takes a second to import.
+    """Return the module with the kernels, which takes a second to import.
 
     Raises:
         KernelError: numba-cuda is not installed.
@@ -221,17 +211,8 @@ def kernels() -> Any:
     return device
 
 
-def gpu_of(ordinal: int) -> Gpu:
-    """The GPU of that number; there must be one."""
-    return _gpu(ordinal)
-
-
 class GpuArray:
-    """An array in GPU memory for programs without CuPy: any library with the CUDA array interface takes it.
-
-    Attributes:
-        shape, dtype, nbytes: As of a NumPy array; C order.
-    """
+    """An array in GPU memory, in C order, for programs without CuPy: any library with the CUDA array interface takes it."""
 
     def __init__(self, memory: Memory, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self._memory, self.shape, self.dtype = memory, shape, dtype
@@ -239,13 +220,13 @@ class GpuArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """What other libraries read."""
+        """The array for other libraries."""
         data = (self._memory.address if self.nbytes else 0, False)
         return {"version": 3, "shape": self.shape, "typestr": self.dtype.str, "data": data, "strides": None, "stream": None}
 
 
 def array_over(memory: Memory, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-    """Memory as an array of CuPy where that is installed, else as a `GpuArray`."""
+    """Return memory as an array of CuPy where that is installed, else as a `GpuArray`."""
     try:
         import cupy
     except ImportError:

@@ -1,4 +1,4 @@
-"""DLPack capsules, read by their published layout; whoever reads one does not consume it, so that it keeps the memory alive."""
+"""DLPack capsules, read by their published layout and not consumed, so that they keep the memory alive."""
 
 import ctypes
 from typing import Any, NamedTuple
@@ -27,23 +27,14 @@ class _Versioned(ctypes.Structure):
 
 
 class Tensor(NamedTuple):
-    """What a capsule says.
+    """The tensor that a capsule describes."""
 
-    Attributes:
-        pointer: Of the first element.
-        shape: Elements per axis.
-        strides: Bytes per axis; None in C order without gaps.
-        dtype: Element type.
-        readonly: Whether the memory must not be written to; capsules older than DLPack 1.0 cannot say so.
-        capsule: Keeps the memory alive: nobody has consumed it, so that its own destructor gives the memory back.
-    """
-
-    pointer: int
+    pointer: int  # to the first element
     shape: tuple[int, ...]
-    strides: tuple[int, ...] | None
+    strides: tuple[int, ...] | None  # bytes per axis; None in C order without gaps
     dtype: np.dtype[Any]
-    readonly: bool
-    capsule: object
+    readonly: bool  # capsules older than DLPack 1.0 cannot say so
+    capsule: object  # keeps the memory alive: its own destructor gives it back, because nobody has consumed it
 
 
 _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))

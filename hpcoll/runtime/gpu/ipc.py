@@ -1,15 +1,13 @@
-"""GPU memory that local peers map: who exports what, and what is mapped here.
+"""GPU memory that local peers map: the directory of exported memory, and the mappings of this rank.
 
 The **directory** of a communicator is a window of shared memory in which each local rank writes what it exports, one slot per allocation:
 
     generation (8 bytes) | name for other processes (64) | number of the allocation in its process (8) | free
 
-A message names a slot and an offset in the allocation. Its receiver maps the slot when it first meets it, and again when the
-generation has changed, because the owner has freed the memory and exports another in that slot. Freed memory stays occupied for as long
-as a peer maps it, and hinders what comes to lie at its address: so whoever exports something first forgets freed memory in all directories
-of its process, and whoever maps something of a rank first lets go of all that this rank has forgotten, in all directories too. What is
-mapped is the process's, since the driver lets it open an allocation once:
-`hpcoll.runtime.gpu.mappings`.
+A message names a slot and an offset in the allocation. Its receiver maps the slot when it first meets it, and again when the generation has
+changed, because the owner has freed the memory and exports another in that slot. Freed memory stays occupied for as long as a peer maps it,
+and hinders new memory at its address. So a rank that exports memory first forgets freed memory in all directories of its process, and one
+that maps a peer's memory first lets go of all that the peer has forgotten. Mappings are the process's (`hpcoll.runtime.gpu.mappings`).
 """
 
 import ctypes
@@ -37,7 +35,7 @@ _exporting = threading.Lock()  # held while any directory of the process changes
 
 
 class Directory:
-    """What local ranks export to each other. Made collectively by them; raises ArgumentError as `LocalRanks.window`.
+    """The directory of memory that local ranks export to each other. Made collectively; raises ArgumentError as `LocalRanks.window`.
 
     Args:
         ranks: The local ranks.
@@ -45,7 +43,7 @@ class Directory:
 
     Attributes:
         readers: Ranks of the communicator that can map this rank's memory.
-        problem: Why something could last not be exported or mapped.
+        problem: Why memory could last not be exported or mapped.
         fields: By field of a GPU engine's table.
     """
 
@@ -93,7 +91,8 @@ class Directory:
         """Let peers map the allocation that memory lies in.
 
         Args:
-            pointer, nbytes: The memory.
+            pointer: Its address.
+            nbytes: Its bytes.
             reserved: It is hpcoll's own, for which there are slots when the caller's memory has no more.
 
         Returns:
@@ -112,7 +111,7 @@ class Directory:
         return True
 
     def _fill(self, number: int, pointer: int, nleft: int) -> int | None:
-        """The slot in which an allocation is exported from now on; None, where there would be fewer than ``nleft`` left."""
+        """Export an allocation, and return its slot; None where fewer than ``nleft`` slots would be left."""
         if not self._gpu.driver.attribute(pointer, Attribute.CAN_BE_EXPORTED):
             self.problem = f"memory at {pointer:#x} is of a kind that cannot be exported"
             return None
@@ -146,7 +145,7 @@ class Directory:
                 self._map(local, slot)
 
     def _forget_freed(self) -> None:
-        """Give back the slots of memory that has been freed, wherever it lay."""
+        """Give back the slots of memory that has been freed."""
         for number, slot in list(self._slot_of.items()):
             if self._gpu.driver.attribute(int(self._exported[slot, 0]), Attribute.BUFFER_ID) != number:
                 self._forget(slot)
@@ -158,7 +157,7 @@ class Directory:
         self._free.append(slot)
 
     def _map(self, local: int, slot: int) -> int:
-        """Map what is in a peer's slot; 1, or 0 with `problem` set. Compiled code calls this from any thread."""
+        """Map a peer's slot; 1, or 0 with `problem` set. Compiled code calls this from any thread."""
         try:
             with self._gpu.entered():
                 mappings.map(self._mapped, local, slot)
@@ -169,7 +168,7 @@ class Directory:
 
 
 def _weakly(directory: Directory) -> Callable[[int, int], int]:
-    """Its mapping as a function that does not keep it."""
+    """Return `Directory._map` as a function that does not keep the directory."""
     me = weakref.ref(directory)
 
     def map_slot(local: int, slot: int) -> int:

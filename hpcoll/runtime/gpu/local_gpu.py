@@ -1,4 +1,4 @@
-"""Which GPU a process should use. Also before MPI is initialised, as some MPI libraries want it."""
+"""The GPU that a process should use; told before MPI is initialised, too, as some MPI libraries want it."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from hpcoll.runtime.gpu.cuda import driver
 
 
 def local_device(comm: Any = None) -> int:
-    """Number of the GPU that this process should use: ranks of a node take turns over the GPUs that they see.
+    """Return the number of the GPU that this process should use: ranks of a node take turns over the GPUs that they see.
 
     Call it first, and make that GPU current: ``cupy.cuda.Device(hpcoll.local_device()).use()``, or ``torch.cuda.set_device``.
 
@@ -41,7 +41,7 @@ def local_device(comm: Any = None) -> int:
 
 
 def local_rank(comm: Any = None) -> int:
-    """Rank among those of the node; arguments and errors as `local_device`."""
+    """Return this rank's place among those of the node; arguments and errors as `local_device`."""
     world = _world()
     if comm is None:
         told = launchers.local_rank(os.environ, world and world.size)
@@ -56,6 +56,6 @@ def local_rank(comm: Any = None) -> int:
 
 
 def _world() -> Any:
-    """``MPI.COMM_WORLD`` while MPI runs, else None."""
+    """Return ``MPI.COMM_WORLD`` while MPI runs, else None."""
     mpi = sys.modules.get("mpi4py.MPI")
     return mpi.COMM_WORLD if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() else None

@@ -18,7 +18,7 @@ NUMBER_WORD = NAME_WORDS.stop
 
 
 class _Exported(NamedTuple):
-    """What a rank exports in a slot, in the eyes of one GPU of this process."""
+    """A rank's exported allocation, for a GPU of this process."""
 
     gpu: Gpu
     pid: int
@@ -27,25 +27,15 @@ class _Exported(NamedTuple):
 
 
 class Mapped:
-    """What one directory has mapped.
-
-    Args:
-        gpu: Of this rank.
-        pids: Of the local ranks.
-        slots: Theirs, as words.
-
-    Attributes:
-        table: int64 ``(ranks, NSLOTS, 2)``: generation that is mapped or 0, address. Compiled code reads it.
-        held: What is mapped, by local rank and slot.
-    """
+    """The mappings of a directory, by a GPU; ``pids`` and ``slots``, as words, are the local ranks'."""
 
     def __init__(self, gpu: Gpu, pids: Sequence[int], slots: np.ndarray) -> None:
         self.gpu, self.pids, self.slots = gpu, pids, slots
-        self.table = np.zeros((*slots.shape[:2], 2), np.int64)
-        self.held: dict[tuple[int, int], _Exported] = {}
+        self.table = np.zeros((*slots.shape[:2], 2), np.int64)  # by rank and slot: generation that is mapped or 0, address
+        self.held: dict[tuple[int, int], _Exported] = {}  # by local rank and slot
 
     def stale(self, pid: int) -> list[tuple[int, int]]:
-        """What is mapped here of a process, and forgotten by it."""
+        """Return local ranks and slots that are mapped here of a process, and forgotten by it."""
         mine = [(local, slot) for local, slot in self.held if self.pids[local] == pid]
         return [(local, slot) for local, slot in mine if self.table[local, slot, 0] != self.slots[local, slot, 0]]
 
@@ -60,18 +50,18 @@ class Mappings:
         self._gone: list[Mapped] = []  # whose directories are; the collector may find that out while the lock is held
 
     def add(self, table: Mapped) -> None:
-        """Know of a directory's table."""
+        """Add a directory's table."""
         with self._lock:
             self._tables.append(table)
         self._collect()
 
     def remove(self, table: Mapped) -> None:
-        """Let go of all that a directory has mapped, now or when the lock is free; from any thread, in the middle of anything."""
+        """Let go of all mappings of a directory, now or when the lock is free; from any thread, in the middle of anything."""
         self._gone.append(table)
         self._collect()
 
     def map(self, table: Mapped, local: int, slot: int) -> None:
-        """Map what is in a peer's slot, for one directory.
+        """Map a peer's slot, for a directory.
 
         Raises:
             DeviceError: it cannot be mapped.
@@ -106,7 +96,7 @@ class Mappings:
         table.table[local, slot, 0] = generation
 
     def _opened(self, one: _Exported) -> int:
-        """Address of memory that is open in no directory."""
+        """Open memory that is open in no directory, and return its address."""
         try:
             return one.gpu.driver.open(one.name)
         except DeviceError as error:

@@ -18,12 +18,12 @@ _LEAST_NBYTES = 4096
 
 @cache
 def _idle(driver: Driver, size: int) -> list[int]:
-    """Addresses of memory of a size that nobody uses."""
+    """Return the addresses of unused memory of a size."""
     return []
 
 
 def pinned(driver: Driver, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """So many bytes, aligned to 64; the memory is for others again when the array and its views are gone.
+    """Return so many bytes, aligned to 64; the memory can be used again when the array and its views are gone.
 
     Where the system locks no more pages, ordinary memory, which copies reach more slowly.
     """

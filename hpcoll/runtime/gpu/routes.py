@@ -18,9 +18,9 @@ class IpcRoute(RingRoute):
     A message in memory that is overwritten behind it makes the lane wait for the reader there. A put is written by its sender's GPU.
 
     Args:
-        peer: Local rank.
-        exported: Whether INPUT and OUTPUT may be mapped, too; SCRATCH always may.
+        exported: Say whether INPUT and OUTPUT may be mapped, too; SCRATCH always may.
         puts: As in `Route`: both ranks map each other's memory.
+        peer: Local rank.
     """
 
     name: ClassVar[str] = "ipc"
@@ -31,18 +31,21 @@ class IpcRoute(RingRoute):
         self._exported, self.puts = exported, puts
 
     def send(self, items: Items, pieces: Pieces) -> None:
+        """Lend pieces, or a copy."""
         items.lend(self.peer, pieces, readable=self._is_mapped(pieces))
 
     def destination(self, items: Items, pieces: Pieces) -> Pieces:
+        """Await the receiver's memory for a put."""
         return items.await_message(self.peer, pieces)
 
     def receive_put(self, items: Items, pieces: Pieces) -> None:
+        """Grant pieces to the sender, or room from which they are copied."""
         room = pieces if self._is_mapped(pieces) else items.room(pieces)
         items.grant(self.peer, room)
         items.copy(pieces, room)
 
     def _is_mapped(self, pieces: Pieces) -> bool:
-        """Whether the peer reaches pieces where they are, as one piece."""
+        """Say whether the peer reaches pieces where they are, as one piece."""
         buffer = pieces[0][1].buffer
         return len(spans_of(pieces)) == 1 and (buffer == Buffer.SCRATCH or self._exported[buffer])
 
@@ -54,6 +57,7 @@ class PinnedRingRoute(RingRoute):
     text: ClassVar[str] = "get them through pinned memory"
 
     def send(self, items: Items, pieces: Pieces) -> None:
+        """Post a staged copy of pieces."""
         staged, name = items.staged(pieces, InPlace.NEVER)
         items.post(self.peer, staged, [name], staged_displ=staged.displ)
 
@@ -72,12 +76,15 @@ class PinnedMpiRoute(MpiRoute):
     text: ClassVar[str] = "get them by MPI through pinned memory"
 
     def send(self, items: Items, pieces: Pieces) -> None:
+        """Send a copy of pieces in pinned memory."""
         items.message(Code.SEND, self.peer, items.packed(pieces, pinned=True))
 
     def receive(self, items: Items, pieces: Pieces) -> None:
+        """Copy a message from pinned memory into pieces."""
         items.copy(pieces, self.land(items, pieces))
 
     def land(self, items: Items, pieces: Pieces) -> Pieces:
+        """Receive a message into pinned memory."""
         landed = items.landing(pieces, pinned=True)
         items.message(Code.RECV, self.peer, landed)
         return landed
@@ -86,13 +93,13 @@ class PinnedMpiRoute(MpiRoute):
 def gpu_routes(
     local_peers: Mapping[int, int], readers: frozenset[int], exported: tuple[bool, bool], *, mpi_takes_gpu: bool, puts: bool = False
 ) -> Routes:
-    """Routes of arrays in GPU memory, the best first.
+    """Return the routes of arrays in GPU memory, the best first.
 
     Args:
         local_peers: Local rank of each peer with which this rank has rings.
         readers: Those that map this rank's GPU memory.
         exported: As in `IpcRoute`.
-        mpi_takes_gpu: Whether the MPI library takes addresses of GPU memory.
+        mpi_takes_gpu: The MPI library takes addresses of GPU memory.
         puts: All ranks map each other's GPU memory, as all of them know.
     """
     return Routes(

@@ -1,1 +1,1 @@
-"""What processes of a node show each other: the log of calls, status slots, and the status page."""
+"""Telemetry that processes of a node show each other: the log of calls, status slots, and the status page."""

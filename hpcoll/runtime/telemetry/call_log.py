@@ -1,6 +1,6 @@
-"""The log of the calls on one message context: what this rank notes of its own, and what the ranks of its node say of theirs.
+"""The log of the calls on a message context: records of this rank's own, and the histories of the ranks of its node.
 
-`hpcoll.runtime.engine.compiled.checks` is the compiled side, which writes it; it is read by ranks that wait, and for flight records.
+`hpcoll.runtime.engine.compiled.checks` writes it. Ranks that wait read it, and flight records are made of it.
 """
 
 from typing import NamedTuple
@@ -13,31 +13,24 @@ _KEPT = f.RECORDS_HOT * f.RECORD_BLOCKS
 
 
 class InLibrary(NamedTuple):
-    """How far a rank is with blocking collectives of the MPI library's own, those that hpcoll lets it serve.
-
-    Attributes:
-        begun, ended: How many.
-        method: Number of the last one in the table of methods.
-    """
+    """A rank's count of blocking collectives of the MPI library's own, those that hpcoll lets it serve."""
 
     begun: int
     ended: int
-    method: int
+    method: int  # number of the last one in the table of methods
 
 
 class CallLog:
     """The log of one message context.
 
     Args:
-        histories: int64 ``(nlocal, 1 + REMEMBERED, 8)``, zeros: what each local rank says of its latest calls, in memory of all of them
+        histories: int64 ``(nlocal, 1 + REMEMBERED, 8)``, zeros: the latest calls of each local rank, in memory of all of them
             (`hpcoll.runtime.program.fields`); None: this rank shares none.
-        alarm: int64, one word beside it: 0 until a call has failed on any of these ranks, so that none begins after that; then 1 and the
-            rank that says so.
+        alarm: int64, the abort flag beside it: 0 until a call has failed on any of these ranks, so that none begins after that; then 1 and
+            the rank that says so.
         rank: Local rank.
 
     Attributes:
-        address: Of the fields that compiled code reads.
-        histories, alarm: As given.
         index: Of the message context, alike on all ranks.
     """
 
@@ -56,38 +49,38 @@ class CallLog:
 
     @property
     def ncalls(self) -> int:
-        """How many there have been."""
+        """The number of calls so far."""
         return int(self.fields[f.CALLS])
 
     @property
     def begun_and_ended(self) -> tuple[int, int]:
-        """Numbers of this rank's latest call, and of the latest that has ended."""
+        """The numbers of this rank's latest call, and of the latest that has ended."""
         return self._own[f.BEGUN], self._own[f.CALLS_ENDED]
 
     def set_abort_flag(self, rank: int) -> None:
-        """Let no call begin any more: one has failed, says a rank of the communicator."""
+        """Let no call begin any more, because a rank of the communicator says that one has failed."""
         self.alarm[0] = 1 + rank
 
     @property
     def aborted_by(self) -> int | None:
-        """The rank that has sounded the alarm, the last one; None while there is none."""
+        """The rank that set the abort flag last; None while it is not set."""
         return int(self.alarm[0]) - 1 if self.alarm[0] else None
 
     def begin_library(self, method: int) -> None:
-        """A blocking collective of the MPI library's own begins on the caller's communicator; ``method`` as in `InLibrary`."""
+        """Note that a blocking collective of the MPI library's own begins on the caller's communicator; ``method`` as in `InLibrary`."""
         self._own[f.LIBRARY_METHOD] = method
         self._own[f.LIBRARY_BEGUN] += 1
 
     def end_library(self) -> None:
-        """It has ended."""
+        """Note that it has ended."""
         self._own[f.LIBRARY_ENDED] = self._own[f.LIBRARY_BEGUN]
 
     def in_library(self, local_rank: int) -> InLibrary:
-        """How far a local rank is with these."""
+        """Return a local rank's count of such collectives."""
         return InLibrary(*self.histories[local_rank, 0, f.LIBRARY_BEGUN : f.LIBRARY_METHOD + 1].tolist())
 
     def records(self) -> list[tuple[int, ...]]:
-        """What is known of the last calls, in order: number, signature, count, and nanoseconds at begin and end, 0 while it runs."""
+        """Return the last calls in order: number, signature, count, and nanoseconds at begin and end, 0 while it runs."""
         last = self.ncalls
         hot = last // f.RECORDS_HOT
         found = []

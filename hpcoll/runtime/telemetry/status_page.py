@@ -1,8 +1,9 @@
-"""The live page: a small memory file of each process in which it says who it is and in which calls it waits, for who looks from outside.
+"""The status page of a process and the status slots of a node's ranks: memory with notices of the calls in which they wait.
 
-Others find it by its name among the open files of the process (``/proc/PID/fd``) and read it there: nothing needs to be set up, and the
-process does nothing for it. It holds two texts, each with length and checksum as notices have them: who the process is, in words with a NUL
-between them, written without what short programs never import; and its notice, in JSON.
+The status page is a small memory file that `hpcoll inspect` reads among the open files of the process (``/proc/PID/fd``). It holds the
+identity of the process, words with a NUL between them, and its notice, in JSON. The status slots are shared memory with a notice for each
+rank of a node. Notices are written and read in Python, by ranks that wait already. Each text has its length and a checksum, so that one
+which is being written is not taken for whole.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ NBYTES, _WHO_NBYTES = 16 << 10, 4 << 10
 _PEERS_NBYTES = 2 << 10
 _MOST_S = 1e11  # the year 5138: what is later is no time
 _AGAIN = 2  # more times that a page is read that is not whole, or has no notice: it may just be written
-
+# A rank has room for two notices: while one is written the other holds.
 NOTICE_NBYTES = 4096
 _TURN_NBYTES = 64  # how many there were, which says where the last one is
 PAGE_NBYTES = _TURN_NBYTES + 2 * NOTICE_NBYTES  # of a rank
@@ -35,30 +36,20 @@ _READS = 5  # of one that is written again meanwhile
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a process is.
+    """The identity of a process."""
 
-    Attributes:
-        pid: As the process knows it.
-        rank, nranks: In COMM_WORLD.
-        launcher: Tells the ranks that one launcher has started from others.
-        host: Name of its host.
-        started: When its first communicator was made, in seconds since 1970.
-        peers: Processes of this host that are known to be ranks of the same job, by rank in COMM_WORLD, this one among them.
-        program: The program and its arguments.
-    """
-
-    pid: int
-    rank: int
+    pid: int  # as the process knows it
+    rank: int  # in COMM_WORLD
     nranks: int
-    launcher: str
+    launcher: str  # tells the ranks that one launcher has started from others
     host: str
-    started: float
-    peers: Mapping[int, int]
-    program: Sequence[str]
+    started: float  # when its first communicator was made, in seconds since 1970
+    peers: Mapping[int, int]  # known processes of the same job on this host, by rank in COMM_WORLD, this one among them
+    program: Sequence[str]  # and its arguments
 
     @property
     def text(self) -> bytes:
-        """As it stands in the page; peers and arguments that have no room are left out."""
+        """The identity as text of a page; peers and arguments that have no room are left out."""
         peers = " ".join(f"{rank}:{pid}" for rank, pid in self.peers.items())
         peers = peers if len(peers) <= _PEERS_NBYTES else peers[:_PEERS_NBYTES].rpartition(" ")[0]
         words = (FORMAT, self.pid, self.rank, self.nranks, self.launcher, self.host, self.started, peers, *self.program)
@@ -66,7 +57,7 @@ class Identity:
 
     @classmethod
     def of(cls, text: bytes) -> "Identity":
-        """From its text.
+        """Return the identity that a text says.
 
         Raises:
             ValueError: it is none, or one of another version.
@@ -82,19 +73,16 @@ class Identity:
 
 
 class StatusPage:
-    """That of this process, which it may write; a fork must `close` it.
+    """The status page of this process; a fork must `close` it.
 
     Args:
         stays: It is there until the process ends, which may wait in MPI_Finalize after Python has ended.
-
-    Attributes:
-        made: This process has made one.
 
     Raises:
         OSError: the system makes no such files.
     """
 
-    made = False
+    made = False  # this process has made one
 
     def __init__(self, *, stays: bool = False) -> None:
         file = memory_file(NAME)
@@ -108,30 +96,30 @@ class StatusPage:
         StatusPage.made = True
 
     def introduce(self, who: Identity) -> None:
-        """Say who this process is."""
+        """Write the identity of this process."""
         put(self._memory[:_WHO_NBYTES], who.text)
 
     def write(self, notice: dict[str, Any]) -> None:
-        """Say in which calls it waits."""
+        """Write a notice of the calls in which it waits."""
         put(self._memory[_WHO_NBYTES:], fitting(notice, room(NBYTES - _WHO_NBYTES)))
 
     def close(self) -> None:
-        """Be found no more."""
+        """Remove the page."""
         self._memory = np.zeros(NBYTES, np.uint8)
         with contextlib.suppress(BufferError):  # another thread was writing when the process forked
             self._mapped.close()
 
 
 def launcher() -> str:
-    """What tells the ranks that the launcher of this process has started from others."""
+    """Return a name of the launcher of this process: its ranks have the same one."""
     return os.environ.get("PMIX_NAMESPACE") or str(os.getppid())
 
 
 def seconds(found: str | float) -> float:
-    """A time that stands in a page, in seconds.
+    """Return a time that a page says, in seconds.
 
     Raises:
-        ValueError: it is none that can be: negative, infinite, or thousands of years off.
+        ValueError: it is negative, infinite, or thousands of years off.
     """
     time = float(found)
     if not 0 <= time <= _MOST_S:  # NaN is not between them
@@ -140,7 +128,7 @@ def seconds(found: str | float) -> float:
 
 
 def contents(page: bytes) -> tuple[Identity, dict[str, Any]]:
-    """What stands in a page: who its process is, and its notice, nothing where it is being written.
+    """Return the identity and the notice in a page; the notice is empty while it is being written.
 
     Raises:
         ValueError: it is no page, one of another version, or just being made.
@@ -161,7 +149,7 @@ def contents(page: bytes) -> tuple[Identity, dict[str, Any]]:
 
 
 def page_of(folder: Path) -> tuple[Identity, dict[str, Any]] | None:
-    """What stands in the live page of a process; None where it has none, or only its parent's."""
+    """Return the contents of a process's status page; None where it has none, or only its parent's."""
     for name in os.listdir(folder / "fd"):
         try:
             if os.readlink(folder / "fd" / name) != LINK:
@@ -175,7 +163,7 @@ def page_of(folder: Path) -> tuple[Identity, dict[str, Any]] | None:
 
 
 def _read(file: Path) -> tuple[Identity, dict[str, Any]]:
-    """What stands in a page, read anew while it is not whole."""
+    """Return the contents of a page, read anew while it is not whole."""
     for _ in range(_AGAIN):
         with contextlib.suppress(ValueError):
             who, notice = contents(_text(file))
@@ -193,14 +181,14 @@ def _text(file: Path) -> bytes:
 
 
 def _own_pid(folder: Path) -> int:
-    """Number of a process as it knows it itself, which in a container is another."""
+    """Return the number by which a process knows itself, which in a container is another."""
     lines = (folder / "status").read_text().splitlines()
     found = next((line.split()[-1] for line in lines if line.startswith("NSpid:")), folder.name)
     return int(found)
 
 
 class StatusSlots:
-    """Those of the local ranks of a communicator.
+    """The status slots of the local ranks of a communicator.
 
     Args:
         memory: `PAGE_NBYTES` for each local rank, zeros at first.
@@ -223,7 +211,7 @@ class StatusSlots:
         self._turns[self._rank] = turn
 
     def read(self, local_rank: int) -> dict[str, Any]:
-        """A rank's latest notice; nothing where there is none."""
+        """Return a rank's latest notice; nothing where there is none."""
         import json
 
         texts = (get(self._place(local_rank, int(self._turns[local_rank]))) for _ in range(_READS))
@@ -232,12 +220,12 @@ class StatusSlots:
 
 
 def room(nbytes: int) -> int:
-    """Bytes of text that a piece of memory of so many bytes holds."""
+    """Return the bytes of text that a piece of memory of so many bytes holds."""
     return nbytes - _HEAD_NBYTES
 
 
 def fitting(notice: dict[str, Any], nbytes: int = NOTICE_NBYTES - _HEAD_NBYTES) -> bytes:
-    """A notice as text of at most so many bytes; what is too long is left out, first of all what was noted first."""
+    """Return a notice as text of at most so many bytes; of what is too long the oldest entries are left out."""
     import json  # what no program needs that never waits
 
     text = json.dumps(notice).encode()
@@ -250,7 +238,7 @@ def fitting(notice: dict[str, Any], nbytes: int = NOTICE_NBYTES - _HEAD_NBYTES) 
 
 
 def _shortened(part: Any) -> Any:
-    """Without the first quarter; of a list's only entry, a table, the longest field is cut in half."""
+    """Return a part without its first quarter; of a list's only entry, a table, the longest field is cut in half."""
     if len(part) > 1 or not isinstance(part, list):
         return part[-(-len(part) // 4) :]
     field = max(part[0], key=lambda name: len(str(part[0][name])))
@@ -266,7 +254,7 @@ def put(memory: np.ndarray, text: bytes) -> None:
 
 
 def get(memory: np.ndarray) -> bytes:
-    """The text in a piece of memory; nothing where there is none, or it is being written."""
+    """Return the text in a piece of memory; nothing where there is none, or it is being written."""
     nbytes, checksum = memory[:_HEAD_NBYTES].view(np.int64).tolist()
     text = memory[_HEAD_NBYTES : _HEAD_NBYTES + nbytes].tobytes() if nbytes > 0 else b""
     return text if zlib.crc32(text) == checksum else b""

@@ -1,1 +1,1 @@
-"""How messages get from rank to rank: the routes of host arrays (MPI messages, shared-memory rings), and what they travel through."""
+"""Transports: routes of host arrays (MPI messages, shared-memory rings), and the memory that ranks of a node share."""

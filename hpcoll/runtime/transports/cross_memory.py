@@ -1,8 +1,7 @@
-"""Cross memory attach: whether processes of a node can read each other's memory, with Linux's ``process_vm_readv``.
+"""Cross memory attach: processes of a node that read each other's memory, with Linux's ``process_vm_readv``.
 
-Where they can, a message need not be staged: its receiver copies it from where it lies. That is one copy instead of two, but it is made by
-the kernel, page by page; it pays where cores share no cache. `hpcoll.runtime.engine.compiled.cross_memory` is the compiled side. Where a
-node has ``/dev/xpmem``, memory could be mapped once instead; such a way would be another `Route`.
+Where they can, the receiver of a message copies it from where it lies. That is one copy instead of two, but the kernel makes it, page by
+page; it pays where cores share no cache. `hpcoll.runtime.engine.compiled.local_ops` is the compiled side.
 """
 
 import ctypes
@@ -30,7 +29,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ProbeWord(NamedTuple):
-    """A word in a process's memory that others read to see whether they can."""
+    """A word in a process's memory that others try to read."""
 
     pid: int
     address: int
@@ -38,17 +37,11 @@ class ProbeWord(NamedTuple):
 
 
 class OwnMemory(NamedTuple):
-    """How ranks of a node read messages where these lie.
+    """The messages that ranks of a node read in their sender's own memory."""
 
-    Attributes:
-        pids: int64, process of each local rank.
-        usually: Bytes of a message from which on they do.
-        slow: The same while a core's writes to shared memory are slow.
-    """
-
-    pids: np.ndarray
-    usually: int
-    slow: int
+    pids: np.ndarray  # int64, process of each local rank
+    usually: int  # bytes of a message from which on they do
+    slow: int  # the same while a core's writes to shared memory are slow
 
     def __str__(self) -> str:
         if self.usually < NEVER:
@@ -61,7 +54,7 @@ class _Vector(ctypes.Structure):
 
 
 def ptrace_scope() -> str:
-    """Who may read another process's memory, by Linux's module Yama: ``"0"`` all of one user, ``"1"`` whom it allows; empty: no Yama."""
+    """Return Yama's limit on reading a process's memory: ``"0"`` all of one user may, ``"1"`` whom it allows; empty: no Yama."""
     try:
         return _PTRACE_SCOPE.read_text().strip()
     except OSError:
@@ -81,12 +74,12 @@ _kept: list[np.ndarray] = []
 
 
 def word() -> ProbeWord:
-    """This process's, which from now on lets others of its user read its memory where Yama asks for leave."""
+    """Return this process's word; from now on others of its user may read its memory where Yama asks for leave."""
     return _word(os.getpid())
 
 
 def refusal(theirs: ProbeWord) -> str:
-    """Why this process cannot read another one's memory; the empty string when it can."""
+    """Return why this process cannot read another one's memory; the empty string when it can."""
     found = np.zeros(1, np.int64)
     here, there = _Vector(found.ctypes.data, found.nbytes), _Vector(theirs.address, found.nbytes)
     try:
@@ -101,7 +94,7 @@ def refusal(theirs: ProbeWord) -> str:
 
 
 def own_memory(words: Sequence[ProbeWord], copy: str | None, measured: int | None) -> OwnMemory:
-    """How ranks that can read each other's memory do so.
+    """Return which messages local ranks with these words read in each other's memory.
 
     Args:
         words: Of the local ranks.

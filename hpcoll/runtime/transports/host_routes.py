@@ -11,11 +11,10 @@ from hpcoll.runtime.program.route import Route, Routes
 
 
 class RingRoute(Route):
-    """Short messages travel inside the ring slot that announces them; others are staged once for all peers, or read in place.
+    """A short message travels inside the ring slot that announces it; another is staged once for all peers, or read in place.
 
-    Of blocks that vary all are staged, since the length is not known here.
-
-    A receiver uses a message where it lies, in the order in which they were announced, then acknowledges it.
+    Of blocks that vary all are staged, since the length is not known here. A receiver uses messages where they lie, in the order of their
+    announcements, then acknowledges them.
     """
 
     name: ClassVar[str] = "shm"
@@ -24,9 +23,11 @@ class RingRoute(Route):
 
     @classmethod
     def cost(cls, levels: Levels) -> Network:
+        """Return the cost model's constants for messages on a node."""
         return levels.node
 
     def send(self, items: Items, pieces: Pieces) -> None:
+        """Post pieces, or their staged copy."""
         spans, names = spans_of(pieces), names_of(pieces)
         if len(spans) == 1 and not items.keeps_empty and nbytes_of(pieces) <= INLINE_NBYTES:
             items.post(self.peer, spans[0], names)
@@ -36,39 +37,40 @@ class RingRoute(Route):
             items.post(self.peer, spans[0] if len(spans) == 1 else staged, names, staged_displ=staged.displ, in_place=in_place)
 
     def receive(self, items: Items, pieces: Pieces) -> None:
+        """Copy a message into pieces."""
         items.copy(pieces, self.land(items, pieces))
         items.acknowledge()
 
     def land(self, items: Items, pieces: Pieces) -> Pieces:
+        """Await a message, and leave it where it is."""
         return items.await_message(self.peer, pieces)
 
 
 class MpiRoute(Route):
-    """Messages leave from and land in any memory; what is not contiguous there is packed."""
+    """A message leaves from and lands in any memory; pieces that are not contiguous there are packed."""
 
     name: ClassVar[str] = "mpi"
     text: ClassVar[str] = "get them by MPI"
     uses_in_place: ClassVar[bool] = False
 
     def send(self, items: Items, pieces: Pieces) -> None:
+        """Send pieces, or their packed copy."""
         items.message(Code.SEND, self.peer, pieces if len(spans_of(pieces)) == 1 else items.packed(pieces))
 
     def receive(self, items: Items, pieces: Pieces) -> None:
+        """Receive into pieces, or copy them from where the message lands."""
         if len(spans_of(pieces)) == 1:
             items.message(Code.RECV, self.peer, pieces)
         else:
             items.copy(pieces, self.land(items, pieces))
 
     def land(self, items: Items, pieces: Pieces) -> Pieces:
+        """Receive a message into a landing slot."""
         landed = items.landing(pieces)
         items.message(Code.RECV, self.peer, landed)
         return landed
 
 
 def host_routes(local_peers: Mapping[int, int]) -> Routes:
-    """Routes of arrays in host memory, the best first.
-
-    Args:
-        local_peers: Local rank of each peer with which this rank has rings.
-    """
+    """Return the routes, the best first, by the local rank of each peer with which this rank has rings."""
     return Routes((RingRoute, local_peers), (MpiRoute, None))

@@ -34,24 +34,29 @@ class LocalRanks:
 
     Attributes:
         comm: Private communicator of those ranks; where they are all there are, the one that this was made of.
-        rank, nranks: In it.
-        ranks: Of them in the communicator; ``pids``: their processes.
-        first: Lowest of those ranks in the communicator.
+        rank: Rank in it; ``nranks``: its size.
+        ranks: Their ranks in the communicator; ``first``: the lowest; ``pids``: their processes.
         local_peers: Local rank of each of the others, by its rank in the communicator.
-        ranges: Memory that all of them map: on a communicator of some of the ranks of another, also what was made on that.
+        ranges: Memory that all of them map, also what was made on another communicator that has them all.
         refused: Why there are no rings; the empty string while there are.
-        memory_alone: On local rank 0, whether the folder makes no files without names, so that ours are of memory alone.
-        notices: What each of them says while it waits, once there are rings.
-        own_memory: How these ranks read messages in each other's own memory; None: they do not.
+        memory_alone: On local rank 0: the folder makes no files without names, so that ours are of memory alone.
+        status_slots: Their notices, once there are rings.
+        own_memory: Messages that these ranks read in each other's own memory; None: none.
     """
 
     def __init__(
         self, comm: MPI.Intracomm, limit: int | None, most: int | None, pids: Sequence[int], ranks: tuple[int, ...] | None = None,
         *, all_share: bool = False,
     ) -> None:  # fmt: skip
-        """``limit``: most bytes of shared memory on the node for all communicators, None for half of what others leave;
-        ``most``: ranks that share memory, in groups of neighbours; ``pids``: of all ranks; ``ranks``: their ranks in COMM_WORLD;
-        ``all_share``: `known_to_share` says so on all of them.
+        """Find them.
+
+        Args:
+            comm: The communicator.
+            limit: Most bytes of shared memory on the node for all communicators; None: half of what others leave.
+            most: Most ranks that share memory, in groups of neighbours; None: no limit.
+            pids: Processes of all ranks.
+            ranks: Their ranks in COMM_WORLD.
+            all_share: `known_to_share` says so on all of them.
         """
         ranks = world_ranks(comm) if ranks is None else ranks
         self.comm = comm if not most and all_share else _split(comm, most, ranks)
@@ -73,7 +78,8 @@ class LocalRanks:
 
         Args:
             words: Of all ranks of the communicator that this was made of.
-            copy, measured: As in `own_memory`.
+            copy: As in `own_memory`.
+            measured: Likewise.
 
         Returns:
             Why some rank cannot, on every rank; the empty string when all can.
@@ -93,7 +99,7 @@ class LocalRanks:
         return problem
 
     def symmetric(self, nbytes: int) -> np.ndarray:
-        """This rank's one of equally many bytes for each rank, zeros, which the others read in place; collective.
+        """Return this rank's array of zeros, as long on every rank, which the others read in place; collective.
 
         The memory goes back to the system with the array and its views.
 
@@ -104,7 +110,7 @@ class LocalRanks:
         return symmetric_array(self.window(8 * self.nranks, Symmetric.room(nbytes)), frozenset(self.pids), self.rank, nbytes)
 
     def copy(self, nbytes: int, writer: int) -> Mapping:
-        """Memory that one local rank may write and the others only read; collective, raises as `symmetric`."""
+        """Return memory that one local rank may write and the others only read; collective, raises as `symmetric`."""
 
         def mine(file: int) -> Mapping:
             if self.rank == writer:
@@ -115,7 +121,7 @@ class LocalRanks:
         return self._shared(nbytes, mine, max(self.comm.allgather(windows.mapped_nbytes())))
 
     def window(self, head_nbytes: int, part_nbytes: int, *, reserved: bool = True) -> Window:
-        """A new window, zeros; collective, raises as `symmetric`. Unless all of it is reserved, only the head has memory yet."""
+        """Return a new window, zeros; collective, raises as `symmetric`. Unless all of it is reserved, only the head has memory yet."""
         head_nbytes, part_nbytes = whole_pages(head_nbytes), whole_pages(part_nbytes)
         number, mapped = self._number()
 
@@ -130,7 +136,7 @@ class LocalRanks:
         return self._shared(head_nbytes + self.nranks * part_nbytes, mine, mapped, problem)
 
     def _number(self) -> tuple[WindowNumber, int]:
-        """A number that was free on all ranks, and most bytes that any of them has mapped; collective.
+        """Return a number that was free on all ranks, and the most bytes that any of them has mapped; collective.
 
         Each takes its lowest number; where these differ, all go on from the highest.
         """
@@ -145,7 +151,7 @@ class LocalRanks:
             del number  # so that it may be the next one, too
 
     def _shared(self, nbytes: int, mine: Callable[[int], _T], mapped: int, problem: str = "") -> _T:
-        """What ``mine`` makes of the descriptor of a new file, zeros, on each rank; collective. ``mapped`` bytes are in use.
+        """Return ``mine(file)`` for the descriptor of a new file of zeros; collective. ``mapped`` bytes are in use.
 
         Raises:
             ArgumentError: on every rank, when ``problem`` is not empty or anything fails on any; nothing remains of it then.
@@ -180,7 +186,7 @@ class LocalRanks:
         return made
 
     def _no_room(self, nbytes: int, mapped: int) -> str:
-        """Why there is no room for so many bytes more; the empty string where there is."""
+        """Return why there is no room for so many bytes more; the empty string where there is."""
         if self.memory_alone:
             where, free = "the machine or its control group", left_nbytes()
         else:
@@ -192,7 +198,7 @@ class LocalRanks:
         return f"{where} has {format_nbytes(free)} left" if nbytes > free else ""
 
     def rings(self, n: int, capacity: int) -> list[Rings] | None:
-        """As `make_rings`, with one capacity for all calls; some are made ahead, because a window takes time of all ranks. Collective."""
+        """Return rings as `make_rings`, always of one capacity; some are made ahead, because all ranks spend time on a window."""
         missing, self._nasked = n - len(self._ahead), self._nasked + n
         if missing > 0:
             most = min((self._nasked - n) // 2, _MOST_AHEAD, _AHEAD_NBYTES // rings_nbytes(self.nranks))
@@ -212,14 +218,10 @@ class LocalRanks:
         self._ahead.clear()
 
     def make_rings(self, n: int, capacity: int = CAPACITY_NBYTES) -> list[Rings] | None:
-        """``n`` rings in one window; None on every rank, with ``refused`` set, where it cannot be had. Collective.
+        """Return ``n`` rings in one window; None on every rank, with ``refused`` set, where it cannot be had. Collective.
 
         Where the system can be asked for pages of mapped memory, staging slots have none until messages need them: most communicators
-        send little, and 2 MB for each cost milliseconds.
-
-        Args:
-            n: How many.
-            capacity: Bytes of a staging slot, whole cache lines.
+        send little, and 2 MB for each cost milliseconds. ``capacity``: bytes of a staging slot, whole cache lines.
         """
         head, part, reserved = rings_nbytes(self.nranks), STAGING_SLOTS * capacity, not windows.populates()
         noted = 0 if self.status_slots else self.nranks * PAGE_NBYTES
@@ -235,7 +237,7 @@ class LocalRanks:
         return [Rings(self.rank, self.local_peers, self.ranges, window, capacity, *one) for one in each]
 
     def free(self) -> None:
-        """Free the communicator; what was made stays as long as somebody holds it."""
+        """Free the communicator; memory that was made stays as long as an object holds it."""
         self.status_slots = None
         self.drop_ahead()
         sweep()
@@ -248,7 +250,7 @@ _reading: list[frozenset[ProbeWord]] = []  # processes that are known to read ea
 
 
 def _split(comm: MPI.Intracomm, most: int | None, ranks: tuple[int, ...]) -> MPI.Comm:
-    """The ranks that share memory with this one, in groups of ``most``; ``comm`` itself where it has no others. Collective."""
+    """Return the ranks that share memory with this one, in groups of ``most``; ``comm`` itself where it has no others. Collective."""
     whole = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
     if whole.size == comm.size <= (most or comm.size):
         whole.Free()
@@ -262,6 +264,6 @@ def _split(comm: MPI.Intracomm, most: int | None, ranks: tuple[int, ...]) -> MPI
 
 
 def known_to_share(ranks: tuple[int, ...]) -> bool:
-    """Whether it is known on this rank that some ranks of COMM_WORLD share memory, itself among them."""
+    """Say whether this rank knows that some ranks of COMM_WORLD share memory, itself among them."""
     everyone = frozenset(ranks)
     return any(everyone <= known for known in list(_sharing)) and MPI.UNDEFINED not in everyone

@@ -1,7 +1,6 @@
 """The MPI library that mpi4py has loaded, as addresses and handles for compiled code.
 
-The library is asked for through mpi4py's own extension module, never by a guess at a path: a process may hold two
-MPI libraries on disk, but only one has been initialised.
+Symbols are looked up in mpi4py's own extension module, never in a path that was guessed: a machine may have two MPI libraries.
 """
 
 import contextlib
@@ -27,17 +26,7 @@ _POINTER_NBYTES = ctypes.sizeof(ctypes.c_void_p)
 
 
 class Library(NamedTuple):
-    """What compiled code needs to call MPI.
-
-    Attributes:
-        isend, irecv, test, iprobe, get_count: Addresses of ``MPI_Isend``, ``MPI_Irecv``, ``MPI_Test``, ``MPI_Iprobe``, ``MPI_Get_count``.
-        grequest_complete: Address of ``MPI_Grequest_complete``.
-        request_nbytes: Size of a request handle: 8 in Open MPI (a pointer), 4 in MPICH and its relatives.
-        status_ignore: Value of ``MPI_STATUS_IGNORE``: 0 in Open MPI, 1 in MPICH's ABI.
-        byte: Handle of ``MPI_BYTE``.
-        truncated: Value of ``MPI_ERR_TRUNCATE``.
-        request_null: Handle of no request.
-    """
+    """Addresses of functions of the MPI library, and its constants."""
 
     isend: int
     irecv: int
@@ -45,16 +34,16 @@ class Library(NamedTuple):
     iprobe: int
     get_count: int
     grequest_complete: int
-    request_nbytes: int
-    status_ignore: int
-    byte: int
-    truncated: int
-    request_null: int
+    request_nbytes: int  # of a request handle: 8 in Open MPI (a pointer), 4 in MPICH and its relatives
+    status_ignore: int  # MPI_STATUS_IGNORE
+    byte: int  # handle of MPI_BYTE
+    truncated: int  # MPI_ERR_TRUNCATE
+    request_null: int  # handle of no request
 
 
 @lru_cache(maxsize=1)
 def library() -> Library:
-    """The loaded MPI library; Open MPI, MPICH, or one with MPICH's ABI such as Intel MPI."""
+    """Return the loaded MPI library; Open MPI, MPICH, or one with MPICH's ABI such as Intel MPI."""
     names = ("MPI_Isend", "MPI_Irecv", "MPI_Test", "MPI_Iprobe", "MPI_Get_count", "MPI_Grequest_complete")
     isend, irecv, test, iprobe, get_count, complete = map(function_address, names)
     request_nbytes = MPI._sizeof(MPI.REQUEST_NULL)
@@ -65,27 +54,22 @@ def library() -> Library:
 
 @lru_cache(maxsize=1)
 def last_tag() -> int:
-    """The highest tag there is; MPI must run."""
+    """Return the highest tag there is; MPI must run."""
     tag: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
     return int(tag)
 
 
 class Tags(NamedTuple):
-    """Tags of a message context.
+    """The tags of a message context; those of a call carry a check."""
 
-    Attributes:
-        first: Of as many as it has window slots.
-        step, checks: From one value to the next of the check that a call's tags carry, and how many values there are, a prime.
-    """
-
-    first: int = 0
-    step: int = 0
-    checks: int = 1
+    first: int = 0  # of as many as it has window slots
+    step: int = 0  # from one value of the check to the next
+    checks: int = 1  # values of the check, a prime
 
 
 @lru_cache(maxsize=1)
 def tags_at_once(nslots: int) -> tuple[int, Tags]:
-    """How many message contexts of so many window slots a communicator has tags for, and those of the first; the last two stay free."""
+    """Return the number of message contexts, of so many window slots, that have tags, and the first's; the last two tags stay free."""
     ncontexts = min(_MOST_CONTEXTS, control_tag() // nslots)
     step = ncontexts * nslots
     checks = next((n for n in range(control_tag() // step, 1, -1) if all(n % i for i in range(2, isqrt(n) + 1))), 1)
@@ -106,23 +90,23 @@ def function_address(name: str) -> int:
 
 
 def may_call() -> bool:
-    """Whether the MPI library lets this thread call it while another one may."""
+    """Say whether the MPI library lets this thread call it while another one may."""
     return MPI.Query_thread() == MPI.THREAD_MULTIPLE or MPI.Is_thread_main()
 
 
 def knows_failures() -> bool:
-    """Whether ranks may go on when others have failed (ULFM): Open MPI 5 lets them, started by ``mpirun --with-ft ulfm``."""
+    """Say whether ranks may go on when others have failed (ULFM): Open MPI 5 lets them, started by ``mpirun --with-ft ulfm``."""
     return MPI.ERR_PROC_FAILED != MPI.ERR_REVOKED and "OMPI_MCA_mpi_ft_enable" in os.environ
 
 
 def tells_of_failure(error: MPI.Exception, comm: MPI.Comm) -> bool:
-    """Whether the library has ended a call on a communicator because a rank has failed; collectives may say so by any code."""
+    """Say whether the library has ended a call because a rank of a communicator failed; collectives may say so by any code."""
     return knows_failures() and (error.Get_error_class() in _FAILURES or bool(failed_ranks(comm, KNOWN_S)))
 
 
 @contextlib.contextmanager
 def revoking(comms: Sequence[MPI.Comm]) -> Iterator[None]:
-    """Calls of the library's own on some communicators: where one ends because a rank has failed, those of all other ranks end, too."""
+    """Revoke communicators where a call of the library's own ends because a rank has failed, so that all ranks' calls end."""
     try:
         yield
     except MPI.Exception as error:
@@ -132,11 +116,11 @@ def revoking(comms: Sequence[MPI.Comm]) -> Iterator[None]:
 
 
 def failed_ranks(comm: MPI.Comm, limit_s: float = 0.0) -> list[int]:
-    """Of which the library knows by now that they have failed; none where it knows no failures.
+    """Return the ranks of a communicator that the library knows to have failed; none where it knows no failures.
 
     Args:
-        comm: Of the ranks, which are as it counts them.
-        limit_s: Most seconds until it is to know of one: a call has ended because of that, but maybe another rank was told first.
+        comm: The communicator.
+        limit_s: Most seconds until the library must know of one: another rank may have been told first.
     """
     if not knows_failures() or not may_call():
         return []
@@ -191,12 +175,12 @@ def end_without_barrier() -> None:
 
 
 def handle(thing: MPI.Comm | MPI.Datatype | MPI.Request | MPI.Op) -> int:
-    """The C handle of a communicator, datatype, request or operator, as an int64 whose low bits are the handle."""
+    """Return the C handle of a communicator, datatype, request or operator, as an int64 whose low bits are the handle."""
     return int(MPI._handleof(thing)) & ((1 << 8 * MPI._sizeof(thing)) - 1)
 
 
 def world_ranks(comm: MPI.Comm) -> tuple[int, ...]:
-    """A communicator's ranks in COMM_WORLD, in order; ``MPI.UNDEFINED`` for processes of another one."""
+    """Return a communicator's ranks in COMM_WORLD, in order; ``MPI.UNDEFINED`` for processes of another one."""
     group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
     ranks = tuple(MPI.Group.Translate_ranks(group, None, world))
     group.Free()
@@ -205,5 +189,5 @@ def world_ranks(comm: MPI.Comm) -> tuple[int, ...]:
 
 
 def title_of(comm: MPI.Comm) -> str:
-    """A communicator's name, for texts."""
+    """Return a communicator's name, for texts."""
     return printable(comm.Get_name()) or f"a communicator of {comm.size} ranks"

@@ -11,8 +11,8 @@ slots, which the lanes in flight take in turn:
     per rank: STAGING_SLOTS staging slots, written by it
 
 A ring slot's number, and an acknowledgement, only ever grow: there is nothing to reset and no barrier. Every cache line has one writer.
-Where a message lies is the number of a window and an offset in it, so that a receiver need not know whether the
-sender staged it or let it lie in symmetric memory. `hpcoll.runtime.engine.compiled.shm_ops` is the compiled side.
+A message's place is the number of a window and an offset in it, whether the sender staged it or left it in symmetric memory.
+`hpcoll.runtime.engine.compiled.shm_ops` is the compiled side.
 """
 
 from collections.abc import Mapping
@@ -38,18 +38,14 @@ class Rings:
 
     Args:
         rank: This rank's local rank.
-        ranges: Memory that all local ranks map; kept, so that it stays up to date.
-        slots, staging: Offsets in the window: of the ring slots, and of this rank's staging slots, which begin pages.
-        populated: These have pages; else they are given some when messages need them.
-        own_memory: How peers read messages where they lie in their sender's own memory; None: never.
-
-    Attributes:
-        address: Of the fields that compiled code reads.
-        capacity: Bytes of a staging slot.
         local_peers: Local rank of each of the others, by its rank in the communicator.
-        staging: Address and bytes of the staging slots of each local rank.
+        ranges: Memory that all local ranks map; kept, so that it stays up to date.
         window: Memory of all local ranks, which other rings may have a share in.
-        log: What is known of the calls.
+        capacity: Bytes of a staging slot.
+        slots: Offset of the ring slots in the window.
+        staging: Offset of this rank's staging slots, which begin pages.
+        populated: The staging slots have pages; else they are given some when messages need them.
+        own_memory: Messages that peers read in their sender's own memory; None: none.
     """
 
     def __init__(
@@ -65,7 +61,7 @@ class Rings:
         self.staging = [(window.address + window.part(local) + offset, STAGING_SLOTS * capacity) for local in range(nlocal)]
         ncounters = STAGING_SLOTS * nlocal
         self.fields = np.zeros(f.RINGS_NFIELDS + 3 * ncounters + 3 * STAGING_SLOTS, np.int64)
-        self.address: int = self.fields.ctypes.data
+        self.address: int = self.fields.ctypes.data  # for compiled code
         sent, taken, acked, used = (f.RINGS_NFIELDS + i * ncounters for i in range(4))
         self._used = self.fields[used:].reshape(STAGING_SLOTS, 3)
         self._used[:, 2] = capacity if populated else 0
@@ -88,7 +84,7 @@ class Rings:
             self.fields[field] = value
 
     def unread(self, staging_slot: int) -> list[int]:
-        """Local ranks that have not used all that was posted to them from a staging slot, as far as compiled code has seen."""
+        """Return local ranks that have not used all messages posted to them from a staging slot, as far as compiled code has seen."""
         nlocal, ncounters = len(self.local_peers) + 1, STAGING_SLOTS * (len(self.local_peers) + 1)
         sent, _, acked = self.fields[f.RINGS_NFIELDS : f.RINGS_NFIELDS + 3 * ncounters].reshape(3, STAGING_SLOTS, nlocal)
         return np.flatnonzero(acked[staging_slot] < sent[staging_slot]).tolist()
@@ -99,5 +95,5 @@ def _slots_nbytes(nlocal: int) -> int:
 
 
 def rings_nbytes(nlocal: int) -> int:
-    """Bytes of the head of rings: all but the staging slots."""
+    """Return the bytes of the head of rings: all but the staging slots."""
     return _slots_nbytes(nlocal) + (nlocal * nlocal + 1) * CACHE_LINE_NBYTES + nlocal * HISTORY_NBYTES

@@ -1,7 +1,7 @@
-"""Symmetric memory: an array for each process of a node that the others read in place, and the tables that say where such memory is.
+"""Symmetric memory: an array for each process of a node that the others read in place, and tables of the addresses of such memory.
 
-Memory is kept until the arrays of all processes are gone; `sweep` looks for that. Whoever is asked to read an array in place must have
-mapped it: so the `AddressRanges` of a communicator's local ranks list the memory that was made on it, or on another one that has them all.
+Memory is kept until the arrays of all processes are gone; `sweep` looks for that. A reader must have mapped it: so the `AddressRanges` of
+a communicator's local ranks list the memory that was made on it, or on another one that has them all.
 """
 
 import os
@@ -24,17 +24,14 @@ _tables: "weakref.WeakSet[AddressRanges]" = weakref.WeakSet()
 class Symmetric:
     """A window in which each process has one array; it is needed until all of them are gone.
 
-    A process whose array is gone gives the memory back at once, says so in the head, and keeps the window: others may still
-    name it in their messages.
+    A process whose array is gone gives the memory back at once, says so in the head, and keeps the window: others may still name it in
+    their messages. An array starts a cache line, in another place of the page than those of other ranks and windows.
 
     Args:
         window: Its head has a word for each of ``len(pids)`` processes, its parts room for `room`.
         pids: Processes that map it.
-        local_rank: Of this one.
+        local_rank: Of this process.
         nbytes: Of its array.
-
-    Attributes:
-        offset: Of this rank's array: it starts a cache line, in another place of the page than those of other ranks and windows.
     """
 
     def __init__(self, window: Window, pids: frozenset[int], local_rank: int, nbytes: int) -> None:
@@ -46,11 +43,11 @@ class Symmetric:
 
     @staticmethod
     def room(nbytes: int) -> int:
-        """Bytes that a part needs for an array."""
+        """Return the bytes that a part needs for an array."""
         return nbytes + _SKEW_NBYTES
 
     def array(self) -> np.ndarray:
-        """This rank's array, as bytes, to be asked for once; it is gone with the last of its views."""
+        """Return this rank's array, as bytes, once; it is gone with the last of its views."""
         memory = Bytes(self, self.window.address + self.offset, self.nbytes)
         weakref.finalize(memory, self._leave, os.getpid()).atexit = False
         return np.asarray(memory)
@@ -62,27 +59,20 @@ class Symmetric:
             self._left = True
 
     def unused(self) -> bool:
-        """Whether the arrays of all processes are gone."""
+        """Say whether the arrays of all processes are gone."""
         return self._left and bool(self._gone.all())
 
 
 class AddressRanges:
-    """Where symmetric memory is that a set of processes map, as compiled code reads it.
+    """The addresses of symmetric memory that a set of processes map, for compiled code.
 
-    A thread may be reading while another changes them, and find a row's start as it was and its end as it is. So a row that was used
-    is given only to memory that starts no higher than what it was for: nothing else lies between the old start and the new end.
-
-    Args:
-        pids: The processes.
-
-    Attributes:
-        table: int64 ``(MAX_WINDOWS, 3)``: first address, last + 1 or 0 when the row is free, number and offset of the first.
-        nrows: int64 ``(1,)``: rows that may be in use.
-        addresses: Of ``nrows`` and ``table``.
+    A thread may read a row while another changes it, and find its old start with its new end. So a row that was used is given only to
+    memory that starts no higher than the one before: nothing else lies between the old start and the new end.
     """
 
     def __init__(self, pids: frozenset[int] = frozenset()) -> None:
         self._pids = pids
+        # Rows: first address, last + 1 or 0 when the row is free, number and offset of the first; and how many rows may be in use.
         self.table, self.nrows = np.zeros((MAX_WINDOWS, 3), np.int64), np.zeros(1, np.int64)
         self.addresses = self.nrows.ctypes.data, self.table.ctypes.data
         self._touched = 0  # rows that were ever used
@@ -98,7 +88,7 @@ class AddressRanges:
             self.add(one.window.number, first, first + one.nbytes, (one.window.number << OFFSET_BITS) + one.offset)
 
     def add(self, number: int, first: int, end: int, where: int) -> None:
-        """Let memory be read in place; with very many changes there may be no row for it, and it is not."""
+        """Let memory be read in place; after very many changes there may be no row for it, and it is not."""
         starts, ends, _ = self.table[: self._touched].T
         fit = np.flatnonzero((ends == 0) & (starts >= first))
         row = int(fit[starts[fit].argmin()]) if fit.size else self._touched
@@ -112,7 +102,7 @@ class AddressRanges:
         self._count()
 
     def remove(self, number: int) -> None:
-        """Let it be read in place no more."""
+        """Let memory be read in place no more."""
         row = self._rows.pop(number, None)
         if row is not None:
             self.table[row, 1] = 0
@@ -123,7 +113,7 @@ class AddressRanges:
 
 
 def symmetric_array(window: Window, pids: frozenset[int], local_rank: int, nbytes: int) -> np.ndarray:
-    """This process's array in a symmetric window, zeros, which is listed in the tables; arguments as in `Symmetric`."""
+    """Return this process's array in a symmetric window, zeros, which is listed in the tables; arguments as `Symmetric`."""
     one = Symmetric(window, pids, local_rank, nbytes)
     with _lock:
         _live.append(one)

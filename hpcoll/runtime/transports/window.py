@@ -1,11 +1,11 @@
 """Windows: memory without a name that processes of one node map, by numbers that stand for it in messages and in compiled code.
 
-A file in /dev/shm that never had a name is gone when the last process that maps it is, however that process ends. Only its mapping is
-kept, no descriptor. A mapping lives as long as anybody in this process holds it; at the interpreter's end it stays, because what
-runs last may still read it.
+One process opens a file in /dev/shm that never has a name, or of memory alone where the file system makes none (gVisor); the others open
+it through its descriptor. It is gone with the last process that maps it, however that ends. Only its mapping is kept, no descriptor. A
+mapping lives as long as an object holds it; at the interpreter's end it stays, because the last code may still read it.
 
-A window has a **number**, by which all processes that map it call it in `BASES`. Numbers are the process's, whatever communicators it
-is in, so that whoever maps a window understands every message that names it.
+All processes that map a window call it by one **number**, in `BASES`. Numbers are the process's, whatever communicators it is in, so that
+a process that maps a window understands every message that names it.
 """
 
 import contextlib
@@ -44,10 +44,10 @@ _held: dict[int, int] = {}  # number -> id of its holder
 
 
 def new_file() -> tuple[int, bool]:
-    """Descriptor of a new one, and whether it is of memory alone.
+    """Return the descriptor of a new file without a name, and whether it is of memory alone.
 
     Raises:
-        OSError: says of what.
+        OSError: names the folder.
     """
     try:
         return os.open(FOLDER, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), False
@@ -58,7 +58,7 @@ def new_file() -> tuple[int, bool]:
 
 
 def file_identity(file: int | str) -> tuple[int, int]:
-    """What tells a file from all others."""
+    """Return the two numbers that tell a file from all others."""
     if file == -1:
         return -1, -1
     found = os.stat(file)
@@ -66,7 +66,7 @@ def file_identity(file: int | str) -> tuple[int, int]:
 
 
 def open_theirs(path: str, theirs: tuple[int, int]) -> int:
-    """Open a file of another process; in another namespace its number may be that of a stranger, whose files are none of ours."""
+    """Open a file of another process; refuse another file, which the path may name in another namespace."""
     if file_identity(path) != theirs:
         raise OSError(f"{path} is another file here: the ranks are in containers of their own")
     return os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -83,12 +83,12 @@ def noted() -> Iterator[list[str]]:
 
 
 def whole_pages(nbytes: int) -> int:
-    """The next multiple of a page."""
+    """Return the next multiple of a page."""
     return aligned(nbytes, PAGE)
 
 
 def mapped_nbytes() -> int:
-    """Shared memory that this process maps, of all communicators."""
+    """Return the bytes of shared memory that this process maps, of all communicators."""
     return sum(_mapped.copy().values())
 
 
@@ -104,16 +104,13 @@ def reserve(file: int, first: int, nbytes: int) -> None:
 
 @cache
 def populates() -> bool:
-    """Whether the system can be asked to give mapped memory pages (Linux 5.14), and says so where it has none."""
+    """Say whether the system gives mapped memory pages when asked, or says that it has none (Linux 5.14)."""
     with mmap.mmap(-1, PAGE) as page:
         return _libc.madvise(ctypes.addressof(ctypes.c_char.from_buffer(page)), PAGE, MADV_POPULATE_WRITE) == 0
 
 
 class Mapping:
     """A file's memory in this process.
-
-    Attributes:
-        address, nbytes: Where it is.
 
     Raises:
         OSError: the system has no room for it.
@@ -130,7 +127,7 @@ class Mapping:
         weakref.finalize(self, _unmap, self.address, nbytes).atexit = False
 
     def array(self, offset: int, nbytes: int) -> np.ndarray:
-        """Bytes of it, as an array that keeps it."""
+        """Return bytes of it, as an array that keeps it."""
         return np.asarray(Bytes(self, self.address + offset, nbytes))
 
     def give_back(self, offset: int, nbytes: int) -> None:
@@ -138,7 +135,7 @@ class Mapping:
         _libc.madvise(self.address + offset, nbytes, mmap.MADV_REMOVE)
 
     def freeze(self) -> None:
-        """Let this process write to it no more: who tries is killed."""
+        """Let this process write to it no more: an attempt ends the process."""
         _libc.mprotect(self.address, self.nbytes, mmap.PROT_READ)
 
 
@@ -148,7 +145,7 @@ def _unmap(address: int, nbytes: int) -> None:
 
 
 class Bytes:
-    """What an array over memory that NumPy does not own holds on to: its owner."""
+    """An array's base over memory that NumPy does not own; it keeps the owner."""
 
     def __init__(self, owner: object, address: int, nbytes: int) -> None:
         self.owner = owner
@@ -156,11 +153,7 @@ class Bytes:
 
 
 class WindowNumber:
-    """A window's number, in use for as long as anybody holds the object.
-
-    Attributes:
-        value: The lowest from ``first`` on that was free in this process; `MAX_WINDOWS` where there was none.
-    """
+    """A window's number, the lowest from ``first`` on that was free in this process, or `MAX_WINDOWS`; in use while the object lives."""
 
     def __init__(self, first: int) -> None:
         self.value = MAX_WINDOWS
@@ -172,13 +165,7 @@ class WindowNumber:
 
 
 class Window:
-    """Memory that ranks of a node map for writing: a common head, then one part for each of them.
-
-    Attributes:
-        number: By which they call it.
-        address, nbytes: Where this process has mapped it, and how much that is in all.
-        head_nbytes, part_nbytes: Sizes, whole pages.
-    """
+    """Memory that ranks of a node map for writing: a common head, then one part for each of them, all of whole pages."""
 
     def __init__(self, number: WindowNumber, mapping: Mapping, head_nbytes: int, part_nbytes: int) -> None:
         self.number, self._number = number.value, number
@@ -187,5 +174,5 @@ class Window:
         BASES[self.number] = mapping.address
 
     def part(self, local_rank: int) -> int:
-        """Offset of a rank's part."""
+        """Return the offset of a rank's part."""
         return self.head_nbytes + local_rank * self.part_nbytes
