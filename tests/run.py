@@ -83,7 +83,7 @@ def lint(library: str) -> list[Stage]:
     typed = f'rm -rf build/typed && mkdir -p build/typed/hpcoll && ln -s "$PWD"/hpcoll/* "$PWD/kernels" build/typed/hpcoll/ && {bin}/mypy'
     found = [
         Stage("ruff", (str(bin / "ruff"), "check", "."), cores=0),
-        Stage("sentences of the pages", (str(bin / "python"), "tests/wording.py", "docs"), cores=0),
+        Stage("first words of docstrings, sentences of pages", (str(bin / "python"), "tests/wording.py"), cores=0),
         Stage("mypy of hpcoll, kernels, jobs, examples", ("sh", "-c", f"{typed} build/typed/hpcoll jobs examples"), cores=0),
     ]
     if shutil.which("shellcheck"):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from hpcoll.analysis.network import Levels, Network
+from hpcoll.analysis.cost import Levels, Network
 from hpcoll.runtime.program.chunks import Pieces, names_of, nbytes_of, spans_of
 from hpcoll.runtime.program.items import InPlace, Items
 from hpcoll.runtime.program.opcodes import INLINE_NBYTES, Code
