@@ -2,8 +2,8 @@
 
 import logging
 from collections.abc import Callable
-from functools import cached_property, lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,10 +23,8 @@ from hpcoll.comm.team.resources import ContextPool, Resources
 from hpcoll.comm.team.service_collectives import BuildEngine, ServiceCollectives
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.selection.choice import Choice, Need
+from hpcoll.selection.choose import SizeRanges
 from hpcoll.selection.config import HOST, NATIVE, log, positive_segment
-
-if TYPE_CHECKING:
-    from hpcoll.selection.choose import SizeRanges
 
 _MAX_PLANS = 1024
 
@@ -76,14 +74,8 @@ class Planner:
         resources.service_collectives = ServiceCollectives(
             resources.nranks, resources.message_contexts[0], self._engines.build
         )
+        self._ranges = SizeRanges(resources.config)
         self._plans: dict[tuple[Any, ...], Plan] = {}  # by kind of call and cell of sizes, and by kind of call and choice
-
-    @cached_property
-    def _ranges(self) -> "SizeRanges":
-        """Ranges of sizes, made at the first choice: a first communicator need not load the cost model."""
-        from hpcoll.selection.choose import SizeRanges
-
-        return SizeRanges(self.resources.config)
 
     def serve(self, ledger: Ledger, forgotten: Callable[[], None]) -> None:
         """Plan for another communicator of the same ranks, to whose ledger the accounts now belong."""
