@@ -32,7 +32,7 @@ CASE_S = 45  # of a case: hangs end sooner than elsewhere, first calls compile
 MARKERS = {(library, nranks): markers for library, nranks, markers in run.SHORT}
 ALLOWED = 1  # that may be missed
 FOLDERS = ("hpcoll", "kernels", "jobs", "examples", "tests", "requirements", "docs", ".ci")
-COPIED = (*FOLDERS, "setup.cfg", "pyproject.toml", "README.md", "CHANGES.md")
+COPIED = (*FOLDERS, "setup.cfg", "pyproject.toml", "README.md", "CHANGES.md", "SECURITY.md")
 WHOLE = ("tests/unit",)
 CACHE = "cache"  # what was compiled, in the copy
 
