@@ -66,9 +66,12 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Refuse a reference without some public name."""
+    """Refuse a reference without some public name or command."""
+    from hpcoll.cli import COMMANDS
+
     pages = "".join(page.read_text() for page in Path(config.site_dir, "reference").glob("*.html"))
-    for name in sorted(public_names() - set(re.findall(r'id="(hpcoll\.[\w.]+)"', pages))):
+    names = public_names() | {f"hpcoll-{command.name}" for command in COMMANDS}
+    for name in sorted(names - set(re.findall(r'id="(hpcoll[-.][-\w.]+)"', pages))):
         log.warning("the reference lacks %s", name)
 
 

@@ -3,17 +3,18 @@
 A summary line says what a thing is or does: "Return ...", "The ring of ...". A sentence on a page has one idea.
 
   python tests/wording.py               all of it
-  python tests/wording.py docs          the sentences of README and docs
+  python tests/wording.py docs          the sentences of README, CHANGES and docs
   python tests/wording.py docstrings    the first words of docstrings
 """
 
 import ast
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGES = (ROOT / "README.md", ROOT / "CHANGES.md")
 FOLDERS = ("hpcoll", "kernels", "jobs", "examples")
 RIDDLES = {"What", "Whether", "One", "How", "Those", "Who", "Which", "Where", "That", "It", "Its", "Of", "They", "As", "If"}  # first words
 LONG, LONGEST, SHARE = 35, 50, 0.03  # words of a long sentence, of the longest, and the share of long ones on all pages together
@@ -21,11 +22,7 @@ SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\d*\[(]|code\b|hpcoll\b)")  # its en
 
 
 def riddles(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines and first lines of docstrings whose first word says neither what a thing is nor what it does.
-
-    >>> list(riddles('def f():\\n    "What is there."'))
-    [(1, 'What is there.')]
-    """
+    """Yield the lines and first lines of docstrings whose first word says neither what a thing is nor what it does."""
     for node in ast.walk(ast.parse(source)):
         text = ast.get_docstring(node) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) else None
         if text and text.split()[0].strip("`,.:;") in RIDDLES:
@@ -33,11 +30,7 @@ def riddles(source: str) -> Iterator[tuple[int, str]]:
 
 
 def sentences(page: str) -> Iterator[str]:
-    """Yield the sentences of a page in Markdown; code, tables, headings and comments are none.
-
-    >>> list(sentences("# Head\\n\\nOne `a b`. Two\\ngoes on.\\n\\n| a | b |\\n\\n- Three"))
-    ['One code.', 'Two goes on.', 'Three']
-    """
+    """Yield the sentences of a page in Markdown; code, tables, headings and comments are none."""
     page = re.sub(r"<!--.*?-->|^---\n.*?^---\n", "", re.sub(r"^([ \t]*)```.*?^\1```", "", page, flags=re.S | re.M), flags=re.S | re.M)
     lines = ["" if line.lstrip().startswith(("|", "#", "!!!", "???", "===")) else line for line in page.splitlines()]
     page = re.sub(r"^\s*([-*]|\d+\.)\s", "\n\n", "\n".join(lines), flags=re.M)
@@ -47,14 +40,14 @@ def sentences(page: str) -> Iterator[str]:
 
 def nwords(sentence: str) -> int:
     """Return how many words a sentence has; numbers and signs are none."""
-    return len(re.findall(r"[A-Za-z]{2,}", re.sub(r"\]\([^)]*\)", "]", sentence)))
+    return len(re.findall(r"[A-Za-z][\w'-]*", re.sub(r"\]\([^)]*\)", "]", sentence)))
 
 
-def problems(pages: Iterable[Path], sources: Iterable[Path]) -> Iterator[str]:
-    """Yield what is wrong, a line each."""
-    for file in sources:
-        yield from (f"{file.relative_to(ROOT)}:{line}: {text}" for line, text in riddles(file.read_text()))
-    found = [(nwords(one), one, page.relative_to(ROOT)) for page in pages for one in sentences(page.read_text())]
+def problems(pages: Mapping[str, str], sources: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is wrong in pages and modules, by their names, a line each."""
+    for file, source in sources.items():
+        yield from (f"{file}:{line}: {text}" for line, text in riddles(source))
+    found = [(nwords(one), one, page) for page, text in pages.items() for one in sentences(text)]
     long = [one for one in found if one[0] > LONG]
     yield from (f"{page}: {words} words, at most {LONGEST}: {text[:100]}" for words, text, page in long if words > LONGEST)
     if len(long) > SHARE * len(found):
@@ -64,9 +57,9 @@ def problems(pages: Iterable[Path], sources: Iterable[Path]) -> Iterator[str]:
 
 def main(parts: list[str]) -> int:
     """Print what is wrong in these parts, or in all, and return whether anything is."""
-    sources = [file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py"))]
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    found = list(problems(pages if parts != ["docstrings"] else [], sources if parts != ["docs"] else []))
+    sources = [file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py"))] if parts != ["docs"] else []
+    pages = [*PAGES, *sorted((ROOT / "docs").rglob("*.md"))] if parts != ["docstrings"] else []
+    found = list(problems(*({str(file.relative_to(ROOT)): file.read_text() for file in files} for files in (pages, sources))))
     print("\n".join(found) or "nothing to say")
     return int(bool(found))
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 import pytest
 from pages import BLOCKS, LANGUAGES, PAGES, REASONS, ROOT, Block, between, blocks_of, misfits, prose
 from test_architecture import Edge, between_entries, edges
+from wording import LONGEST, problems, sentences
 
 import hpcoll
 from hpcoll.schedules.catalogue import CATALOGUE
@@ -141,6 +142,9 @@ def test_offences_are_found() -> None:
     assert misfits(block) == ["ls"]
     assert not_in_code("| symptom |\n|---|\n| `this rank sees ... of no planet` | |\n") == ["of no planet"]
     assert upward(["low", "high"], {"low": {"high": ("a", "b")}}) == [("a", "b")]
+    assert list(sentences("# Head\n\nOne `a b`. Two\ngoes on.\n\n| a | b |\n\n- Three")) == ["One code.", "Two goes on.", "Three"]
+    assert next(problems({"page": f"A{' word' * LONGEST}. " + "Short. " * 50}, {})).startswith(f"page: {LONGEST + 1} words")
+    assert list(problems({}, {"module": 'def f():\n    "What is there."'})) == ["module:1: What is there."]
 
 
 # --- code
