@@ -22,7 +22,7 @@ from hpcoll.schedules.catalogue import algorithms
 
 WORLD = MPI.COMM_WORLD
 QUICK = ["-b", "4", "-e", "8K", "-f", "40", "-n", "2", "-w", "1", "-m", "1"]
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.mpi, pytest.mark.once]
 
 
 def bench(*arguments: str) -> int:
@@ -41,7 +41,6 @@ def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return WORLD.bcast(json.loads(out) if WORLD.rank == 0 else None)
 
 
-@pytest.mark.mpi(min_size=1)
 @pytest.mark.parametrize("collective", list(BY_COLLECTIVE))
 def test_every_algorithm_of_every_collective(collective: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, collective, *QUICK, "--algorithms", "all,auto", "-r", str(WORLD.size - 1))
@@ -53,7 +52,6 @@ def test_every_algorithm_of_every_collective(collective: str, capsys: pytest.Cap
     assert {result["out_of_place"]["ratio"] for result in found["results"] if result["algorithm"] == "native"} == {1.0}
 
 
-@pytest.mark.mpi(min_size=1)
 def test_the_report_is_written_after_every_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, seen = tmp_path / "result.json", []
 
@@ -69,7 +67,6 @@ def test_the_report_is_written_after_every_size(tmp_path: Path, monkeypatch: pyt
         assert sorted({result["size"] for result in json.loads(file.read_text())["results"]}) == [4, 160, 6400]
 
 
-@pytest.mark.mpi(min_size=1)
 @pytest.mark.parametrize("arguments", [["-d", "bfloat16"], ["-o", "avg"]])
 def test_what_the_library_cannot_do_is_left_out_with_a_note(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, "allreduce", *QUICK, *arguments)
@@ -78,10 +75,7 @@ def test_what_the_library_cannot_do_is_left_out_with_a_note(arguments: list[str]
     assert found["notes"][0].startswith("native is left out: the MPI library")
 
 
-@pytest.mark.mpi(min_size=1)
-@pytest.mark.parametrize(
-    ("op", "datatype"), [("max", "half"), ("land", "bool"), ("prod", "complex64")]
-)
+@pytest.mark.parametrize(("op", "datatype"), [("max", "half"), ("land", "bool"), ("prod", "complex64")])
 def test_operators_and_types(op: str, datatype: str, capsys: pytest.CaptureFixture[str]) -> None:
     for collective in ("allreduce", "reduce_scatter", "exscan"):
         found = document(capsys, collective, *QUICK, "-o", op, "-d", datatype, "--algorithms", "all")
@@ -89,7 +83,6 @@ def test_operators_and_types(op: str, datatype: str, capsys: pytest.CaptureFixtu
         assert found["out_of_bounds"]["okay"]
 
 
-@pytest.mark.mpi(min_size=1)
 def test_sizes_are_of_all_blocks(capsys: pytest.CaptureFixture[str]) -> None:
     """A size is that of all ranks' blocks together, and both sides of each algorithm are there."""
     results = document(capsys, "allgather", *QUICK, "--algorithms", "ring")["results"]
@@ -98,7 +91,6 @@ def test_sizes_are_of_all_blocks(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(one[side]["time"] > 0 and one[side]["nwrong"] == 0 for one in results for side in ("out_of_place", "in_place"))
 
 
-@pytest.mark.mpi(min_size=1)
 def test_the_table_names_versions_and_goes_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "table"
     assert bench("bcast", *QUICK, "--output", str(target), "-c", "0", "-a", "0") == 0
@@ -111,7 +103,6 @@ def test_the_table_names_versions_and_goes_to_a_file(tmp_path: Path, capsys: pyt
         assert "bcast/native" in text
 
 
-@pytest.mark.mpi(min_size=1)
 @pytest.mark.parametrize("wrong_rank", [0, WORLD.size - 1])
 def test_one_wrong_element_on_one_rank_fails_all(
     wrong_rank: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -132,7 +123,6 @@ def test_one_wrong_element_on_one_rank_fails_all(
     assert bench("allreduce", *QUICK, "-e", "4", "-c", "0") == 0
 
 
-@pytest.mark.mpi(min_size=1)
 @pytest.mark.parametrize("collective", list(BY_COLLECTIVE))
 @pytest.mark.parametrize("side", ["out_of_place", "in_place"])
 def test_a_call_that_does_nothing_is_found_wrong(collective: str, side: str) -> None:
@@ -149,7 +139,6 @@ def test_a_call_that_does_nothing_is_found_wrong(collective: str, side: str) -> 
         assert buffers.source is not buffers.target or not buffers.target.any()
 
 
-@pytest.mark.mpi(min_size=1)
 def test_an_input_that_was_written_to_is_found_wrong() -> None:
     case = Case("allreduce", 5, np.dtype(np.int32), SUM, 0, WORLD.rank, WORLD.size)
     buffers = make_buffers(case, "out_of_place")
@@ -159,7 +148,6 @@ def test_an_input_that_was_written_to_is_found_wrong() -> None:
     assert wrong_elements(case, buffers) == 1
 
 
-@pytest.mark.mpi(min_size=1)
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -194,21 +182,18 @@ def test_errors_are_one_line_of_rank_0(arguments: list[str], text: str, capsys: 
         assert captured.err == ""
 
 
-@pytest.mark.mpi(min_size=1)
 @pytest.mark.smoke
 def test_one_rank_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("barrier", *QUICK) == 0
     assert ("only one rank runs" in capsys.readouterr().err) is (WORLD.size == 1)
 
 
-@pytest.mark.mpi(min_size=1)
 def test_time_of_which_rank() -> None:
     p = WORLD.size
     expected = {0: 1.0, 1: (p + 1) / 2, 2: 1.0, 3: float(p)}
     assert {way: over_ranks(WORLD, np.array([WORLD.rank + 1.0]), way)[0] for way in expected} == expected
 
 
-@pytest.mark.mpi(min_size=1)
 def test_calls_take_turns_in_the_same_order_everywhere() -> None:
     log: list[str] = []
     times = measure(WORLD, [lambda: log.append("a"), lambda: log.append("b")], 8, Pace(rounds=30, warmup=1, batch=2))
@@ -219,14 +204,12 @@ def test_calls_take_turns_in_the_same_order_everywhere() -> None:
     assert WORLD.allgather(log) == [log] * WORLD.size
 
 
-@pytest.mark.mpi(min_size=1)
 def test_small_messages_are_timed_in_batches_and_large_ones_are_not() -> None:
     assert measure(WORLD, [lambda: None], 8, Pace(rounds=1)).batch > 10
     assert measure(WORLD, [lambda: None], 1 << 20, Pace(rounds=1)).batch == 1
     assert measure(WORLD, [lambda: None], 1 << 20, Pace(budget_s=0)).seconds.shape == (1, 5)
 
 
-@pytest.mark.mpi(min_size=1)
 def test_sizes_become_whole_blocks() -> None:
     request = BenchRequest("allgather", sizes_of("1", "64", None, 2), find_dtype("float"), None, 0, (), None, True, Pace())
     counts = [case.count for case in cases(request, WORLD.rank, WORLD.size)]
@@ -237,7 +220,6 @@ def test_sizes_become_whole_blocks() -> None:
         find_dtype("")
 
 
-@pytest.mark.mpi(min_size=1)
 def test_a_run_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "run.svg"
     assert bench("allgather", *QUICK, "--algorithms", "ring", "--plot", str(target)) == 0
@@ -249,7 +231,6 @@ def test_a_run_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert "<!-- ring -->" in svg
 
 
-@pytest.mark.mpi(min_size=1)
 def test_without_matplotlib_nothing_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,7 +20,7 @@ from hpcoll.selection.config import CUDA_PATHS
 WORLD = MPI.COMM_WORLD
 SMALL_LINK = 1 << 16
 DEVICE = ["--memory", "device"]
-pytestmark = [pytest.mark.double, pytest.mark.once]
+pytestmark = [pytest.mark.mpi, pytest.mark.double, pytest.mark.once]
 
 
 @pytest.fixture
@@ -35,7 +35,6 @@ def double(blame: Double, monkeypatch: pytest.MonkeyPatch) -> Double:
 CALLS = [(collective, "blocking") for collective in BY_COLLECTIVE] + [("allreduce", mode) for mode in MODES[1:]] + [("bcast", "overlap")]
 
 
-@pytest.mark.mpi(min_size=1)
 @pytest.mark.parametrize(("collective", "mode"), CALLS)
 def test_the_library_on_copies(collective: str, mode: str, double: Any, capsys: pytest.CaptureFixture[str]) -> None:
     flags = [collective, *QUICK, *DEVICE, "--mode", mode, "--algorithms", "native", "-r", str(WORLD.size - 1)]
@@ -49,7 +48,6 @@ def test_the_library_on_copies(collective: str, mode: str, double: Any, capsys: 
     assert not double.failures
 
 
-@pytest.mark.mpi(min_size=1)
 @pytest.mark.parametrize("collective", ["allreduce", "bcast", "gather", "alltoall", "barrier"])
 def test_every_way(collective: str, double: Any, capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, collective, *QUICK, *DEVICE, "-r", str(WORLD.size - 1))
@@ -61,7 +59,6 @@ def test_every_way(collective: str, double: Any, capsys: pytest.CaptureFixture[s
     assert not double.races
 
 
-@pytest.mark.mpi(min_size=1)
 @pytest.mark.parametrize("collective", [one for one in BY_COLLECTIVE if one != "barrier"])
 @pytest.mark.parametrize("side", ["out_of_place", "in_place"])
 def test_a_call_that_does_nothing_is_found_wrong(collective: str, side: str, double: Any) -> None:
@@ -81,7 +78,6 @@ def test_a_call_that_does_nothing_is_found_wrong(collective: str, side: str, dou
         assert buffers.source is not buffers.target or not buffers.target.any()
 
 
-@pytest.mark.mpi(min_size=1)
 def test_the_call_gets_the_arrays_of_the_gpu(double: Any) -> None:
     case = Case("allreduce", 7, np.dtype(np.int32), SUM, 0, WORLD.rank, WORLD.size)
     buffers = make_device_buffers(case, "out_of_place", device.own_gpu())
@@ -99,7 +95,6 @@ def test_the_call_gets_the_arrays_of_the_gpu(double: Any) -> None:
     assert (buffers.source.view(np.uint8) == 0x5A).all()  # the images hold nothing of use
 
 
-@pytest.mark.mpi(min_size=1)
 def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("hpcoll.runtime.gpu.local_gpu.driver", lambda: None)
     assert bench("allreduce", *QUICK, *DEVICE) == 2

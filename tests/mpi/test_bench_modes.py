@@ -21,10 +21,9 @@ from hpcoll.comm.communicator import Communicator
 from hpcoll.runtime.engine.object_layout import SUPPORTED
 
 WORLD = MPI.COMM_WORLD
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.mpi, pytest.mark.once]
 
 
-@pytest.mark.mpi(min_size=1)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("collective", list(BY_COLLECTIVE))
 def test_every_mode_of_every_collective(collective: str, mode: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,7 +38,6 @@ def test_every_mode_of_every_collective(collective: str, mode: str, capsys: pyte
         assert all(side["work_us"] > 0 and side["both_us"] > 0 for side in sides)
 
 
-@pytest.mark.mpi(min_size=1)
 @pytest.mark.parametrize("collective", ["allreduce", "bcast", "alltoall", "gather"])
 def test_new_sizes_and_lists(collective: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, collective, *QUICK, "--sizes", "new", "--spec", "list")
@@ -47,7 +45,6 @@ def test_new_sizes_and_lists(collective: str, capsys: pytest.CaptureFixture[str]
     assert found["out_of_bounds"] == {"count": 0, "okay": True}
 
 
-@pytest.mark.mpi(min_size=1)
 def test_memory_traffic(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """An allreduce that stages all and combines all in one pass reads and writes p + 3 times its message; the library's is not known.
 
@@ -71,7 +68,6 @@ def test_memory_traffic(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         check(request, WORLD)
 
 
-@pytest.mark.mpi(min_size=1)
 def test_work_beside_a_call_takes_about_as_long(capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, "allreduce", "-b", "1M", "-e", "1M", "-n", "25", "--mode", "overlap")
     sides = [result["out_of_place"] for result in found["results"]]
@@ -79,7 +75,6 @@ def test_work_beside_a_call_takes_about_as_long(capsys: pytest.CaptureFixture[st
     assert all(side["both_us"] > 0.5 * side["work_us"] for side in sides)
 
 
-@pytest.mark.mpi(min_size=1)
 @pytest.mark.parametrize("mode", ["nonblocking", "overlap"])
 def test_a_wrong_answer_after_waiting_is_found(mode: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     class Late(MPI.Request):
@@ -101,7 +96,6 @@ def test_a_wrong_answer_after_waiting_is_found(mode: str, monkeypatch: pytest.Mo
         assert f"# Out of bounds values : {2 * WORLD.size} FAILED" in out
 
 
-@pytest.mark.mpi(min_size=1)
 def test_a_mode_that_the_library_lacks_is_left_out_with_a_note() -> None:
     class Old(MPI.Intracomm):
         def Bcast_init(self, *arguments: Any, **extras: Any) -> Any:
@@ -115,7 +109,6 @@ def test_a_mode_that_the_library_lacks_is_left_out_with_a_note() -> None:
     check(replace(request, algorithms=("chain",)), WORLD)
 
 
-@pytest.mark.mpi(min_size=1)
 @pytest.mark.parametrize("collective", ["allreduce", "gather", "bcast", "barrier"])
 def test_symmetric_memory(collective: str, capsys: pytest.CaptureFixture[str]) -> None:
     flags = [collective, *QUICK, "--memory", "symmetric", "-r", str(WORLD.size - 1)]
@@ -125,7 +118,6 @@ def test_symmetric_memory(collective: str, capsys: pytest.CaptureFixture[str]) -
     assert "hpcoll's buffers are symmetric memory, native's are ordinary" in found["notes"]
 
 
-@pytest.mark.mpi(min_size=1)
 @pytest.mark.parametrize("collective", [one for one in BY_COLLECTIVE if one != "barrier"])
 @pytest.mark.parametrize("side", ["out_of_place", "in_place"])
 def test_buffers_lie_in_the_memory_given(collective: str, side: str) -> None:

@@ -3,10 +3,11 @@
 import ctypes
 from typing import Any
 
-import mpi4py
 import numpy as np
 from cuda_double import Double
+from mpi4py import MPI
 
+from hpcoll.comm.arguments.host_mirror import mirrored
 from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.gpu.arrays import DeviceArray, device_array
 from hpcoll.runtime.gpu.cuda import Driver
@@ -67,11 +68,6 @@ def on_gpu(buffer: Any, stream: int | None = None) -> DeviceArray:
     assert array is not None
     return array
 
-
-mpi4py.rc.initialize = False
-from mpi4py import MPI  # noqa: E402
-
-from hpcoll.comm.arguments.host_mirror import mirrored  # noqa: E402
 
 OP = MPI.SUM
 

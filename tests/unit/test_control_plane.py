@@ -7,22 +7,18 @@ from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
-import mpi4py
 import numpy as np
 import pytest
+from mpi4py import MPI
 
-mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
-
-from mpi4py import MPI  # noqa: E402
-
-from hpcoll.comm.diagnosis import control_messages, control_plane, failure_handling, peer_state  # noqa: E402
-from hpcoll.comm.diagnosis.control_messages import ControlMessages  # noqa: E402
-from hpcoll.comm.diagnosis.control_plane import ControlPlane  # noqa: E402
-from hpcoll.comm.diagnosis.peer_state import PeerState, answer_about  # noqa: E402
-from hpcoll.comm.diagnosis.report import activity_text  # noqa: E402
-from hpcoll.comm.status.blocked_call import BlockedCall, Status  # noqa: E402
-from hpcoll.runtime.telemetry.call_log import CallLog  # noqa: E402
-from hpcoll.runtime.telemetry.status_page import NOTICE_NBYTES, PAGE_NBYTES, StatusSlots  # noqa: E402
+from hpcoll.comm.diagnosis import control_messages, control_plane, failure_handling, peer_state
+from hpcoll.comm.diagnosis.control_messages import ControlMessages
+from hpcoll.comm.diagnosis.control_plane import ControlPlane
+from hpcoll.comm.diagnosis.peer_state import PeerState, answer_about
+from hpcoll.comm.diagnosis.report import activity_text
+from hpcoll.comm.status.blocked_call import BlockedCall, Status
+from hpcoll.runtime.telemetry.call_log import CallLog
+from hpcoll.runtime.telemetry.status_page import NOTICE_NBYTES, PAGE_NBYTES, StatusSlots
 
 KEY = "1.2.3"
 

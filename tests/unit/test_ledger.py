@@ -2,13 +2,10 @@
 
 import logging
 
-import mpi4py
 import pytest
 
-mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
-
-from hpcoll.comm.plans.ledger import Ledger, LedgerRow  # noqa: E402
-from hpcoll.schedules.catalogue import CATALOGUE  # noqa: E402
+from hpcoll.comm.plans.ledger import Ledger, LedgerRow
+from hpcoll.schedules.catalogue import CATALOGUE
 
 WHY = "long double elements"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import mpi4py
 import pytest
 from cuda_double import Double, installed
+from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError, DeviceError
 from hpcoll.base.launchers import LAUNCHERS
@@ -134,10 +134,6 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch, visible: str | None, why: str) 
         local_device()
     assert str(caught.value) == f"this process sees no GPU: {why}"
     cuda.driver.cache_clear()
-
-
-mpi4py.rc.initialize = False
-from mpi4py import MPI  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

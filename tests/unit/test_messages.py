@@ -2,17 +2,14 @@
 
 import inspect
 
-import mpi4py
 import numpy as np
 import pytest
+from mpi4py import MPI
 
-mpi4py.rc.initialize = False  # nothing here calls MPI
-from mpi4py import MPI  # noqa: E402
-
-from hpcoll.comm.arguments.buffers import Resolved  # noqa: E402
-from hpcoll.comm.arguments.point_to_point_buffers import written  # noqa: E402
-from hpcoll.comm.communicator import CartCommunicator, Communicator  # noqa: E402
-from hpcoll.comm.point_to_point import Message  # noqa: E402
+from hpcoll.comm.arguments.buffers import Resolved
+from hpcoll.comm.arguments.point_to_point_buffers import written
+from hpcoll.comm.communicator import CartCommunicator, Communicator
+from hpcoll.comm.point_to_point import Message
 
 POINT_TO_POINT = ("Send", "Ssend", "Bsend", "Rsend", "Isend", "Issend", "Ibsend", "Irsend", "Recv", "Irecv", "Sendrecv", "Sendrecv_replace")
 

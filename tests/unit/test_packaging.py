@@ -1,7 +1,16 @@
-"""setup.cfg lists the packages that the folders hold."""
+"""setup.cfg lists the packages that the folders hold; lock files hold what it asks for, with hashes of all."""
 
 import configparser
+import re
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+
+import environments
+import pytest
+from clients.table import CLIENTS, TOOLS
+from lock import FILES, HEADER, LOCKS, entries, locked
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,3 +35,73 @@ def test_what_runs_on_one_rank_alone_is_in_the_short_run() -> None:
     alone = {name: text for name, text in files.items() if "enough in the run on one rank" in text}
     assert alone
     assert [name for name, text in alone.items() if "pytest.mark.smoke" not in text] == []
+
+
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+MACHINES = ("x86_64", "aarch64")
+INSTALLED = {name: (name, *lock.over) for name, lock in FILES.items() if name not in ("run", "clients")}  # files that go together
+ENTRY = re.compile(r"[a-z\d-]+==[\w.]+( ; [^\\\n]+)?( \\\n    --hash=sha256:[\da-f]{64})+\n")
+
+
+def wanted(files: tuple[str, ...]) -> Iterator[Requirement]:
+    """Return what setup.cfg and the table of files ask for."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    extras = [config["options.extras_require"][one] for name in files for one in FILES[name].extras]
+    texts = [config["options"]["install_requires"], *extras, *(one for name in files for one in FILES[name].packages)]
+    return (Requirement(line) for text in texts for line in text.splitlines() if line)
+
+
+def releases(files: tuple[str, ...], python: str, machine: str) -> dict[str, set[str]]:
+    """The releases of each package that pip would install."""
+    where = {"python_version": python, "python_full_version": f"{python}.0", "sys_platform": "linux", "platform_machine": machine}
+    found: dict[str, set[str]] = {}
+    for entry in (Requirement(entry.split(" \\")[0]) for name in files for entry in entries(name)):
+        if entry.marker is None or entry.marker.evaluate(where):
+            found.setdefault(entry.name, set()).add(str(entry.specifier).removeprefix("=="))
+    return found
+
+
+def test_files_are_releases_with_hashes_and_nothing_else() -> None:
+    """No line says where an index is, and pip refuses a file that has another hash than the one here."""
+    assert sorted(LOCKS.iterdir()) == sorted(LOCKS / f"{name}.txt" for name in FILES)
+    for name in FILES:
+        assert (LOCKS / f"{name}.txt").read_text() == HEADER + "".join(entries(name))
+        assert [entry for entry in entries(name) if not ENTRY.fullmatch(entry)] == [], name
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("files", INSTALLED.values(), ids=INSTALLED)
+def test_they_hold_what_is_asked_for(files: tuple[str, ...], python: str, machine: str) -> None:
+    """One release of each package, within the bounds of setup.cfg; where this fails, tests/run.sh lock mends it."""
+    found = releases(files, python, machine)
+    assert {name: versions for name, versions in found.items() if len(versions) > 1} == {}
+    bad = [str(one) for one in wanted(files) if one.name.replace("_", "-") not in found]
+    bad += [str(one) for one in wanted(files) for version in found.get(one.name.replace("_", "-"), ()) if version not in one.specifier]
+    assert bad == []
+
+
+def test_environments_are_made_anew_when_their_files_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The MPI library's file is of both environments that have the library, and of no other."""
+    monkeypatch.setattr(environments, "LOCKS", shutil.copytree(LOCKS, tmp_path / "locks"))
+    made = [(library, "openmpi") for library in ("openmpi", "mpich", environments.TORCH)]
+    before = [environments._stamp(*one) for one in made]
+    (environments.LOCKS / "openmpi.txt").write_text("other")
+    assert [environments._stamp(*one) == stamp for one, stamp in zip(made, before)] == [False, True, False]
+
+
+def test_numba_is_bounded_by_what_the_tests_run_with() -> None:
+    """Methods of Numba that are private are replaced: no minor release is let in that the tests have not met."""
+    (numba,) = (one for one in wanted(("run",)) if one.name == "numba")
+    (version,) = releases(("run",), "3.11", "x86_64")["numba"]
+    major, minor = map(int, version.split(".")[:2])
+    assert f"<{major}.{minor + 1}" in str(numba.specifier).split(",")
+
+
+def test_what_clients_need_is_locked() -> None:
+    needed = {one for client in CLIENTS.values() for one in (client.package, *client.installs) if one}
+    for one in map(Requirement, (*needed, *TOOLS)):
+        found = [Requirement(line.split(" \\")[0]) for line in locked([str(one)]).splitlines() if "==" in line]
+        assert found, one
+        assert all(str(each.specifier).removeprefix("==") in one.specifier for each in found), one

@@ -5,12 +5,14 @@ import random
 from pathlib import Path
 from typing import Any
 
-import mpi4py
 import pytest
 from test_machine import several_l3, write
 
+from hpcoll.analysis.cost import APART, HOSTS, HOSTS_NETWORK, HPCOLL_NETWORK, ONE_HOST, STREAMS, Levels, apart, levels_of
 from hpcoll.base.errors import ArgumentError
-from hpcoll.schedules.placement import blocks, cyclic, describe, members, numbered, parse_nodes, parts
+from hpcoll.runtime.transports.cross_memory import ProbeWord
+from hpcoll.schedules.placement import Nodes, blocks, cyclic, describe, members, numbered, parse_nodes, parts
+from hpcoll.selection.topology import UNBOUND, Process, Topology, _ngpus, bound_to, dealt, domains_of, find_topology
 
 
 @pytest.mark.parametrize(
@@ -117,14 +119,6 @@ def test_hierarchies_look_at_domains_where_there_is_one_node_only(nodes: str, do
 def test_domains_are_described_as_nodes_are() -> None:
     assert describe(blocks([5, 3]), "cache domain") == "2 cache domains of 3 to 5 ranks, by blocks"
     assert describe((0, 0), "cache domain") == "1 cache domain of 2 ranks"
-
-
-mpi4py.rc.initialize = False
-
-from hpcoll.analysis.cost import APART, HOSTS, HOSTS_NETWORK, HPCOLL_NETWORK, ONE_HOST, STREAMS, Levels, apart, levels_of  # noqa: E402  # noqa: E402
-from hpcoll.runtime.transports.cross_memory import ProbeWord  # noqa: E402
-from hpcoll.schedules.placement import Nodes  # noqa: E402
-from hpcoll.selection.topology import UNBOUND, Process, Topology, _ngpus, bound_to, dealt, domains_of, find_topology  # noqa: E402
 
 
 def topology(nodes: Nodes, **more: Any) -> Topology:

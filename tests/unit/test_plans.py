@@ -1,22 +1,23 @@
-"""Plans cut messages so that what any rank stages of one lane fits the staging memory of a place."""
+"""Plans cut messages so that what a rank stages fits the memory of a place; scratch is one memory per message context."""
 
-import mpi4py
+from typing import Any
+
 import numpy as np
 import pytest
 
-mpi4py.rc.initialize = False  # plans for any number of ranks, made without MPI
-
-from hpcoll.analysis.prove import placements  # noqa: E402
-from hpcoll.comm.arguments.call import Blocks, Call  # noqa: E402
-from hpcoll.comm.plans.segmentation import lane_nbytes, segmented  # noqa: E402
-from hpcoll.runtime.program.fields import STAGING_SLOTS  # noqa: E402
-from hpcoll.runtime.program.lowering import lower  # noqa: E402
-from hpcoll.runtime.transports.host_routes import host_routes  # noqa: E402
-from hpcoll.runtime.transports.rings import CAPACITY_NBYTES  # noqa: E402
-from hpcoll.schedules.catalogue import CATALOGUE  # noqa: E402
-from hpcoll.schedules.collectives import COLLECTIVES  # noqa: E402
-from hpcoll.schedules.placement import Nodes  # noqa: E402
-from hpcoll.schedules.row import Algorithm  # noqa: E402
+from hpcoll.analysis.prove import placements
+from hpcoll.comm.arguments.call import Blocks, Call
+from hpcoll.comm.plans.ledger import Account
+from hpcoll.comm.plans.plan import MessageContext, Plan
+from hpcoll.comm.plans.segmentation import lane_nbytes, segmented
+from hpcoll.runtime.program.fields import STAGING_SLOTS
+from hpcoll.runtime.program.lowering import lower
+from hpcoll.runtime.transports.host_routes import host_routes
+from hpcoll.runtime.transports.rings import CAPACITY_NBYTES
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.placement import Nodes
+from hpcoll.schedules.row import Algorithm
 
 BYTE = np.dtype(np.uint8)
 WHOLE = 1 << 40  # a segment
@@ -94,3 +95,54 @@ def test_a_lane_of_varying_blocks_fits_its_place(key: str) -> None:
             for rank in (0, ranks[-1]):
                 call = Call(row.collective, 0, 0, sum(sizes), BYTE, blocks=varying(row.collective, rank, sizes))
                 assert staging(row, call, rank, nodes) <= CAPACITY_NBYTES, (nodes, rank, sizes)
+
+
+CALL = Call("allreduce", 0, 0, 1, np.dtype("f8"))
+
+
+class Engine:
+    """As much of an engine as a plan asks for."""
+
+    address = 0
+
+    def __init__(self, scratch_nbytes: int) -> None:
+        self.scratch_nbytes, self.scratch = scratch_nbytes, np.empty(0, np.uint8)
+
+    def fresh(self, nbytes: int) -> Any:
+        return np.empty(nbytes, np.uint8)
+
+    def bind_scratch(self, memory: Any) -> None:
+        self.scratch = memory
+
+    def take(self, taken: bool = True) -> None:
+        self.taken = taken
+
+
+def taken(context: MessageContext, scratch_nbytes: int) -> Engine:
+    build: Any = lambda call, context: Engine(scratch_nbytes)  # noqa: E731
+    engine: Any = Plan("one", "ring", Account(), build).take(context, CALL)
+    return engine
+
+
+def test_shapes_that_grow_and_shrink() -> None:
+    context = MessageContext(0, None)
+    engines = [taken(context, nbytes) for nbytes in (100, 40, 150, *range(1000, 3000, 10), 7)]
+    assert all(engine.scratch.nbytes >= engine.scratch_nbytes for engine in engines)
+    memories = {id(engine.scratch): engine.scratch.nbytes for engine in engines}
+    assert sum(memories.values()) <= 4 * 3000
+    assert engines[1].scratch is engines[0].scratch
+
+
+def test_message_contexts_that_run_at_once() -> None:
+    one, other = (taken(MessageContext(index, None), 100) for index in range(2))
+    assert one.scratch is not other.scratch
+
+
+def test_kinds_of_memory() -> None:
+    class Another(Engine):
+        pass
+
+    context = MessageContext(0, None)
+    build: Any = lambda call, context: Another(10)  # noqa: E731
+    another: Any = Plan("one", "ring", Account(), build).take(context, CALL)
+    assert another.scratch is not taken(context, 10).scratch

@@ -1,31 +1,32 @@
-"""Reports on ranks of a node: what each does, on whatever communicator and message context, and in what calls differ."""
+"""Reports on waiting ranks: what each does, in what calls differ; and reports on very many ranks fit the memory for them."""
 
+import json
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import mpi4py
 import numpy as np
 import pytest
 
-mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
-
-from hpcoll.base.errors import PeerFailed  # noqa: E402
-from hpcoll.base.ops import reduce_op  # noqa: E402
-from hpcoll.comm.arguments.call import Call  # noqa: E402
-from hpcoll.comm.diagnosis import peer_state, watchdog  # noqa: E402
-from hpcoll.comm.diagnosis.peer_state import PeerState  # noqa: E402
-from hpcoll.comm.diagnosis.report import activity_text, difference_text, first_difference, wait_chain_text  # noqa: E402
-from hpcoll.comm.diagnosis.watchdog import Watchdog  # noqa: E402
-from hpcoll.comm.plans.signature import _COLLECTIVES, Signature  # noqa: E402
-from hpcoll.comm.status.blocked_call import BlockedCall, Status  # noqa: E402
-from hpcoll.comm.status.rank_status import RankStatus  # noqa: E402
-from hpcoll.comm.team import resources  # noqa: E402
-from hpcoll.comm.team.channel import Channel  # noqa: E402
-from hpcoll.comm.team.resources import Resources  # noqa: E402
-from hpcoll.runtime.program import fields as f  # noqa: E402
-from hpcoll.runtime.telemetry.call_log import CallLog  # noqa: E402
-from hpcoll.runtime.telemetry.status_page import PAGE_NBYTES, StatusSlots, fitting  # noqa: E402
+from hpcoll.base.errors import PeerFailed
+from hpcoll.base.machine import RUNNING
+from hpcoll.base.ops import reduce_op
+from hpcoll.base.text import ranks_in_words
+from hpcoll.comm.arguments.call import Call
+from hpcoll.comm.diagnosis import peer_state, watchdog
+from hpcoll.comm.diagnosis.peer_state import PeerState
+from hpcoll.comm.diagnosis.report import activity_text, difference_text, first_difference, ranks_behind, wait_chain_text
+from hpcoll.comm.diagnosis.watchdog import Watchdog
+from hpcoll.comm.plans.signature import _COLLECTIVES, Signature
+from hpcoll.comm.status.blocked_call import BlockedCall, Status
+from hpcoll.comm.status.rank_status import RankStatus
+from hpcoll.comm.team import resources
+from hpcoll.comm.team.channel import Channel
+from hpcoll.comm.team.resources import Resources
+from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.telemetry.call_log import CallLog
+from hpcoll.runtime.telemetry.status_page import NOTICE_NBYTES, PAGE_NBYTES, StatusSlots, fitting, room
 
 NRANKS = 4
 BCAST = Signature(_COLLECTIVES.index("bcast"), 0, 4, 0, 0, 0, 0)
@@ -226,3 +227,58 @@ def test_who_gives_up_and_says_nothing_is_named(rows: Communicator, monkeypatch:
     with pytest.raises(PeerFailed, match=r"^rank 2 \(process 0 on node\) says that a call has failed, and not why$"):
         Watchdog(rows.on, None).raise_remote_failure()
     assert [one.kind for one in rows.known().failures()] == ["PeerFailed"]
+
+
+MANY = 5000
+WAITS = BlockedCall("1.2.3", 0, 7, "Barrier() at train.py:5", "rows", (1,), since=1.0)
+FAILURE = replace(WAITS, kind="PeerFailed")
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        Status((replace(WAITS, awaits=tuple(range(MANY))),)),
+        Status(failed=(replace(FAILURE, text="rank 0 waits for rank 1; " * MANY),)),
+        Status((replace(WAITS, awaits=tuple(range(MANY))),), (replace(FAILURE, text="it did not end; " * MANY),)),
+        Status((WAITS,) * 100, (FAILURE,)),
+    ],
+    ids=["waits for many", "a long text", "both", "many waits"],
+)
+def test_a_status_is_shortened(status: Status) -> None:
+    """Others would hear nothing of a call that is left out."""
+    text = fitting(status.as_json())
+    found = Status.from_json(json.loads(text))
+    assert len(text) <= room(NOTICE_NBYTES)
+    for kept, calls in ((found.waits, status.waits), (found.failed, status.failed)):
+        assert bool(kept) == bool(calls)
+        assert [(one.key, one.number) for one in kept[-1:]] == [(one.key, one.number) for one in calls[-1:]]
+
+
+def test_a_ring_of_many() -> None:
+    """The text names the first and the last of those that wait for each other."""
+    known: Any = SimpleNamespace(
+        blocked_call=lambda rank, number: replace(WAITS, awaits=(rank + 1,)) if rank < MANY else None, key="", lane=0,
+        process_state=lambda rank: RUNNING, is_silent=lambda rank: False, is_known=lambda rank, anywhere: True,
+        status=lambda rank: Status(left="has left"), world_ranks=range(MANY + 1),
+    )  # fmt: skip
+    text = wait_chain_text(known, 0, 7)
+    assert text.startswith("rank 0 waits for rank 1; rank 1 waits for rank 2; ")
+    assert text.endswith(f"; rank {MANY - 1} waits for rank {MANY}; rank {MANY} has left")
+    assert f"; {MANY - 7} more in between; " in text
+
+
+def test_who_waits_for_very_many() -> None:
+    """Follows no others, and none of those for whom it waits is left out."""
+    waiting = replace(WAITS, awaits=tuple(range(1000, 1100)))
+    known: Any = SimpleNamespace(
+        key="", lane=0, blocked_call=lambda rank, number: waiting, process_state=lambda rank: "", is_silent=lambda rank: False,
+        status=lambda rank: Status(),
+    )  # fmt: skip
+    assert ranks_behind(known, list(range(100)), 1) == list(range(100))
+    assert ranks_behind(known, [1], 1) == [1, *range(1000, 1063)]
+
+
+def test_ranks_in_words() -> None:
+    assert ranks_in_words(range(0, 40, 2)) == "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 12 more"
+    assert ranks_in_words([]) == "ranks none"
+    assert ranks_in_words([7, 3, 2]) == "ranks 2-3, 7"

@@ -4,27 +4,24 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import mpi4py
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-mpi4py.rc.initialize = False  # programs for any number of ranks, made without MPI
-
-from hpcoll.base.sizes import ROOM, Number, Size, Sizes, int_value, largest, least  # noqa: E402
-from hpcoll.comm.arguments.call import Call  # noqa: E402
-from hpcoll.comm.plans.engine_builder import symbolic  # noqa: E402
-from hpcoll.comm.plans.segmentation import lane_nbytes, segmented  # noqa: E402
-from hpcoll.runtime.engine.entry import RESIZE, call_compiled  # noqa: E402
-from hpcoll.runtime.program import fields as f  # noqa: E402
-from hpcoll.runtime.program.lowering import lower  # noqa: E402
-from hpcoll.runtime.program.opcodes import Program  # noqa: E402
-from hpcoll.runtime.transports.host_routes import host_routes  # noqa: E402
-from hpcoll.runtime.transports.rings import CAPACITY_NBYTES  # noqa: E402
-from hpcoll.schedules.catalogue import CATALOGUE  # noqa: E402
-from hpcoll.schedules.collectives import COLLECTIVES  # noqa: E402
-from hpcoll.schedules.row import Algorithm  # noqa: E402
+from hpcoll.base.sizes import ROOM, Number, Size, Sizes, int_value, largest, least
+from hpcoll.comm.arguments.call import Call
+from hpcoll.comm.plans.engine_builder import symbolic
+from hpcoll.comm.plans.segmentation import lane_nbytes, segmented
+from hpcoll.runtime.engine.entry import RESIZE, call_compiled
+from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.program.lowering import lower
+from hpcoll.runtime.program.opcodes import Program
+from hpcoll.runtime.transports.host_routes import host_routes
+from hpcoll.runtime.transports.rings import CAPACITY_NBYTES
+from hpcoll.schedules.catalogue import CATALOGUE
+from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.row import Algorithm
 
 F8, BYTE = np.dtype("f8"), np.dtype("u1")
 COUNTS = (0, 1, 2, 3, 7, 8, 9, 15, 64, 100, 513, 1000, 2047, 5000, 20_000, 32_768)

@@ -8,21 +8,18 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import mpi4py
 import numpy as np
 import pytest
 
-mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
-
-from hpcoll.cli.inspect.ranks_here import look  # noqa: E402
-from hpcoll.comm.diagnosis import report, status_page  # noqa: E402
-from hpcoll.comm.diagnosis.peer_state import Progress  # noqa: E402
-from hpcoll.comm.diagnosis.report import Observations  # noqa: E402
-from hpcoll.comm.diagnosis.status_page import ProcessStatusPage  # noqa: E402
-from hpcoll.comm.status.blocked_call import BlockedCall, Status  # noqa: E402
-from hpcoll.comm.status.rank_status import RankStatus  # noqa: E402
-from hpcoll.runtime.telemetry.status_page import LINK, NBYTES, Identity, StatusPage, contents  # noqa: E402
-from hpcoll.runtime.transports import window  # noqa: E402
+from hpcoll.cli.inspect.ranks_here import look
+from hpcoll.comm.diagnosis import report, status_page
+from hpcoll.comm.diagnosis.peer_state import Progress
+from hpcoll.comm.diagnosis.report import Observations
+from hpcoll.comm.diagnosis.status_page import ProcessStatusPage
+from hpcoll.comm.status.blocked_call import BlockedCall, Status
+from hpcoll.comm.status.rank_status import RankStatus
+from hpcoll.runtime.telemetry.status_page import LINK, NBYTES, Identity, StatusPage, contents
+from hpcoll.runtime.transports import window
 
 CALL = BlockedCall("0.0.7", 0, 41, "Barrier() at train.py:12", "rows", (0,))
 

@@ -11,12 +11,9 @@ import weakref
 from types import SimpleNamespace
 from typing import Any
 
-import mpi4py
 import pytest
 
-mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
-
-from hpcoll.comm.requests.waitall_frames import waited_for  # noqa: E402
+from hpcoll.comm.requests.waitall_frames import waited_for
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="the source of what a frame executes is known from Python 3.11 on")
 

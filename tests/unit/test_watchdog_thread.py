@@ -2,13 +2,10 @@
 
 import threading
 
-import mpi4py
 import pytest
 from handlers import Alarm, raising
 
-mpi4py.rc.initialize = False  # importing hpcoll.comm must not start MPI
-
-from hpcoll.comm.requests.watchdog_thread import WatchdogThread, Watched  # noqa: E402
+from hpcoll.comm.requests.watchdog_thread import WatchdogThread, Watched
 
 LIMIT_S = 60
 
