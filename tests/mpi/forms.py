@@ -170,6 +170,26 @@ def every(comm: MPI.Intracomm, count: int, in_place: bool = False, roots: Any = 
     return cases
 
 
+def in_every_form(comm: Any, cases: list[Case], **options: Any) -> list[Any]:
+    """Run cases blocking, all in flight, and all persistent twice, waited for in an order of each rank's own. Return what was wrong."""
+    wrong, requests = list[Any](), list[Any]()
+    for case in cases:
+        getattr(comm, case.method)(*case.arguments, **options)
+    wrong += [("blocking", case) for case in cases if not case.good()]
+    for turn, form in enumerate((issue, prepare, prepare)):
+        for case in cases:
+            case.fill(1 + turn)
+        requests = requests if turn == 2 else [form(comm, case, **options) for case in cases]
+        for request in requests if turn else ():
+            request.Start()
+        for i in own_order(requests, comm):
+            requests[i].Wait()
+        wrong += [(form.__name__, turn, case) for case in cases if not case.good()]
+    for request in requests:
+        request.Free()
+    return wrong
+
+
 def own_order(requests: list[Any], comm: MPI.Intracomm) -> list[int]:
     """Indices in an order that every rank has for itself."""
     order: list[int] = np.random.default_rng(comm.rank + 1).permutation(len(requests)).tolist()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forms import COLLECTIVE, ROOTED, Case, issue, names, own_order, prepare
+from forms import COLLECTIVE, ROOTED, Case, in_every_form, names
 from mpi4py import MPI
 from reference import agreed, roots
 from test_collectives import run, run_in_place
@@ -86,25 +86,7 @@ def test_chosen_ones_in_every_form(method: str, sizes: str) -> None:
         every = [
             Case(comm, method, count, NRANKS - 1 if method in ROOTED else 0, in_place) for count in (1, 3000) for in_place in (False, True)
         ]
-        for case in every:
-            getattr(comm, method)(*case.arguments, algorithm=algorithm)
-            wrong += [] if case.good() else [("blocking", algorithm, case)]
-            case.fill(1)
-        requests = [issue(comm, case, algorithm=algorithm) for case in every]
-        for i in own_order(requests, comm):
-            requests[i].Wait()
-        wrong += [("in flight", algorithm, case) for case in every if not case.good()]
-        requests = [prepare(comm, case, algorithm=algorithm) for case in every]
-        for turn in (2, 3):
-            for case in every:
-                case.fill(turn)
-            for request in requests:
-                request.Start()
-            for i in own_order(requests, comm):
-                requests[i].Wait()
-            wrong += [("persistent", algorithm, turn, case) for case in every if not case.good()]
-        for request in requests:
-            request.Free()
+        wrong += [(algorithm, *one) for one in in_every_form(comm, every, algorithm=algorithm)]
     assert agreed(wrong) == []
 
 

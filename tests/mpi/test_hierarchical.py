@@ -13,7 +13,7 @@ import pytest
 import test_blocks
 import test_shm
 import test_symmetric
-from forms import COLLECTIVE, ROOTED, Case, issue, names, own_order, prepare
+from forms import COLLECTIVE, ROOTED, Case, in_every_form, names
 from mpi4py import MPI
 from reference import agreed, communicator, fresh, representative, roots
 from test_collectives import run, run_in_place
@@ -188,27 +188,7 @@ def test_forms(method: str, algorithm: str, size: int) -> None:
         for root in (range(NRANKS) if method in ROOTED and count == 7 else [NRANKS - 1] if method in ROOTED else [0])
         for in_place in (False, True)
     ]
-    wrong = []
-    for case in every:
-        getattr(comm, method)(*case.arguments, algorithm=algorithm)
-        wrong += [] if case.good() else [("blocking", case)]
-        case.fill(1)
-    requests = [issue(comm, case, algorithm=algorithm) for case in every]
-    for i in own_order(requests, comm):
-        requests[i].Wait()
-    wrong += [("non-blocking", case) for case in every if not case.good()]
-    requests = [prepare(comm, case, algorithm=algorithm) for case in every]
-    for turn in (2, 3):
-        for case in every:
-            case.fill(turn)
-        for request in requests:
-            request.Start()
-        for i in own_order(requests, comm):
-            requests[i].Wait()
-        wrong += [("persistent", turn, case) for case in every if not case.good()]
-    for request in requests:
-        request.Free()
-    assert agreed(wrong) == []
+    assert agreed(in_every_form(comm, every, algorithm=algorithm)) == []
 
 
 @pytest.mark.parametrize("size", GROUPS[1:])

@@ -12,23 +12,10 @@ pytestmark = STARTS_JOBS
 LINE = "install(Diagnosis())"
 CALLS = f"""
 sys.path.append({str(Path(__file__).parent)!r})
-from forms import every, issue, prepare
+from forms import every, in_every_form
 from reference import agreed
 from hpcoll.comm.requests.call_hooks import hooks
-wrong = []
-for count in (3, 20_000):
-    cases = every(comm, count, roots=[1])
-    for case in cases:
-        getattr(comm, case.method)(*case.arguments)
-    wrong += [case for case in cases if not case.good()]
-    for turn, start in enumerate((issue, prepare)):
-        for case in cases:
-            case.fill(turn)
-        requests = [start(comm, case) for case in cases]
-        for request in requests if start is prepare else ():
-            request.Start()
-        MPI.Request.Waitall(requests)
-        wrong += [case for case in cases if not case.good()]
+wrong = [one for count in (3, 20_000) for one in in_every_form(comm, every(comm, count, roots=[1]))]
 say(hpcoll.__file__, type(hooks()).__name__, agreed(wrong))
 """
 
