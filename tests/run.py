@@ -64,13 +64,13 @@ BUDGETS = {
     "tests/cluster, mpich": 60,
     "tests/mpi on 1 rank, mpich": 80,
     "tests/mpi on 1 rank, openmpi": 270,
-    "tests/unit": 290,
-    "tests/mpi on 2 ranks, openmpi": 120,
-    "tests/mpi on 4 ranks, openmpi": 75,
-    "tests/mpi on 3 ranks, mpich": 70,
+    "tests/unit": 280,
+    "tests/mpi on 2 ranks, openmpi": 110,
+    "tests/mpi on 4 ranks, openmpi": 70,
+    "tests/mpi on 3 ranks, mpich": 65,
     "tests/mpi on 5 ranks, openmpi": 20,
-    "tests/torch_backend on 2 ranks": 45,
-    "tests/torch_suite on 4 ranks": 50,
+    "tests/torch_backend on 2 ranks": 40,
+    "tests/torch_suite on 4 ranks": 75,
 }
 
 

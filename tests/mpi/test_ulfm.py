@@ -60,7 +60,7 @@ def test_survivors_of_a_first_use(way: dict[str, str]) -> None:
 @ULFM
 def test_a_training_goes_on() -> None:
     """The example, of which rank 0 is killed: the result is that of an undisturbed run."""
-    program = [str(Path(__file__).parents[2] / "examples" / "survivors.py"), "--kill", "0", "--steps", "25"]
+    program = [str(Path(__file__).parents[2] / "examples" / "survivors.py"), "--kill", "0", "--steps", "40"]
     done = finished(launch(4, program, ("--with-ft", "ulfm")), {})
     assert re.search(r"rank 0 \(process \d+ on .*\) has ended: it was killed", done.stdout), done.stdout + done.stderr[-2000:]
     assert re.search(r"3 ranks: accuracy (0\.9\d+), alone \1, parameters differ by \d\.\de-1\d", done.stdout), done.stdout
