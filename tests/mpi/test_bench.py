@@ -15,7 +15,7 @@ from hpcoll.cli import main
 from hpcoll.cli.bench.cases import Case, bind, calm, fill, make_buffers, wrong_elements
 from hpcoll.cli.bench.measure import Pace, measure, over_ranks
 from hpcoll.cli.bench.messages import find_dtype, sizes_of
-from hpcoll.cli.bench.request import BenchRequest, cases
+from hpcoll.cli.bench.request import BenchRequest, cases_of
 from hpcoll.comm.arguments.methods import BY_COLLECTIVE
 from hpcoll.comm.communicator import Communicator
 from hpcoll.schedules.catalogue import algorithms
@@ -212,7 +212,7 @@ def test_small_messages_are_timed_in_batches_and_large_ones_are_not() -> None:
 
 def test_sizes_become_whole_blocks() -> None:
     request = BenchRequest("allgather", sizes_of("1", "64", None, 2), find_dtype("float"), None, 0, (), None, True, Pace())
-    counts = [case.count for case in cases(request, WORLD.rank, WORLD.size)]
+    counts = [case.count for case in cases_of(request, WORLD.rank, WORLD.size)]
     assert counts[0] == 1
     assert counts == sorted(set(counts))
     assert max(counts) == max(1, 64 // (4 * WORLD.size))

@@ -15,7 +15,7 @@ from hpcoll.cli.bench.cases import Case, bind, fill, make_buffers, room, wrong_e
 from hpcoll.cli.bench.measure import Pace
 from hpcoll.cli.bench.messages import find_dtype
 from hpcoll.cli.bench.modes import MODES
-from hpcoll.cli.bench.request import BenchRequest, cases, check, native_problem
+from hpcoll.cli.bench.request import BenchRequest, cases_of, check, native_problem
 from hpcoll.comm.arguments.methods import BY_COLLECTIVE
 from hpcoll.comm.communicator import Communicator
 from hpcoll.runtime.engine.object_layout import SUPPORTED
@@ -102,7 +102,7 @@ def test_a_mode_that_the_library_lacks_is_left_out_with_a_note() -> None:
             raise NotImplementedError("MPI_Bcast_init")
 
     request = BenchRequest("bcast", (8,), find_dtype("float"), None, 0, ("auto",), None, True, Pace(), mode="persistent")
-    case = cases(request, WORLD.rank, WORLD.size)[0]
+    case = cases_of(request, WORLD.rank, WORLD.size)[0]
     assert native_problem(request, case, WORLD) == ""
     assert native_problem(request, case, Old(WORLD)) == "the MPI library has no Bcast_init (NotImplementedError)"
     check(request, Old(WORLD))

@@ -46,7 +46,7 @@ class BenchRequest:
         return method_in(BY_COLLECTIVE[self.collective].name, self.mode)
 
 
-def cases(request: BenchRequest, rank: int, nranks: int) -> list[Case]:
+def cases_of(request: BenchRequest, rank: int, nranks: int) -> list[Case]:
     """Return one case per size, without repetition; a size below one element per block becomes that."""
     meaning = COLLECTIVES[request.collective]
     unit = request.dtype.itemsize * (nranks if meaning.blocks else 1)
@@ -57,7 +57,7 @@ def cases(request: BenchRequest, rank: int, nranks: int) -> list[Case]:
 def check(request: BenchRequest, world: MPI.Intracomm) -> None:
     """Refuse before the measurement what cannot be measured: with the same ArgumentError on all ranks; collective."""
     check_memory(request.sizes[-1], world)
-    problem = native_problem(request, cases(request, world.Get_rank(), world.Get_size())[0], world)
+    problem = native_problem(request, cases_of(request, world.Get_rank(), world.Get_size())[0], world)
     if problem and not request.algorithms:
         raise ArgumentError(f"nothing is left to measure: {problem}")
     if request.sizes_of_calls == NEW and (request.mode != BLOCKING or request.memory == DEVICE):

@@ -9,24 +9,14 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.text import format_nbytes
-from hpcoll.cli.bench.cases import (
-    IN_PLACE,
-    OUT_OF_PLACE,
-    Buffers,
-    Case,
-    calm,
-    fill,
-    make_buffers,
-    make_device_buffers,
-    smaller,
-    wrong_elements,
-)
+from hpcoll.cli.bench import cases
+from hpcoll.cli.bench.cases import Buffers, Case
 from hpcoll.cli.bench.contenders import Contender, Contenders, find_contenders
 from hpcoll.cli.bench.measure import Times, measure
 from hpcoll.cli.bench.messages import type_name
 from hpcoll.cli.bench.modes import NEW, OVERLAP, Call, CallMode, cycled, hidden_share, in_mode, overlapped, work
 from hpcoll.cli.bench.report import AUTO, Measured, ResultRow, bus_factor, summarise
-from hpcoll.cli.bench.request import BenchRequest, cases, native_problem
+from hpcoll.cli.bench.request import BenchRequest, cases_of, native_problem
 from hpcoll.comm.context.attach import context_of
 from hpcoll.comm.plans.ledger import LedgerRow
 from hpcoll.runtime.engine.host_engine import HostEngine
@@ -74,7 +64,7 @@ def run(
     ``progress`` is called with a line of text before each size, and with an empty one at the end; ``so_far`` on all ranks with the
     findings after each size but the last.
     """
-    wanted = cases(request, world.Get_rank(), world.Get_size())
+    wanted = cases_of(request, world.Get_rank(), world.Get_size())
     problem = native_problem(request, wanted[0], world)
     contenders = find_contenders(request, wanted[-1], world, problem)
     setting, found = _Setting(request, world, contenders), BenchFindings([], contenders.notes, contenders.facts)
@@ -100,8 +90,8 @@ def _run_case(case: Case, setting: _Setting) -> list[ResultRow]:
     if request.check:
         wrong[:] = _check(case, candidates)
     for one in candidates:
-        fill(case, one.buffers)
-        calm(one.buffers)
+        cases.fill(case, one.buffers)
+        cases.calm(one.buffers)
     times = measure(world, [call for one in candidates for call in one.timed], case.nbytes, request.pace)
     if request.check:
         np.maximum(wrong, _check(case, candidates), out=wrong)
@@ -114,7 +104,7 @@ def _run_case(case: Case, setting: _Setting) -> list[ResultRow]:
         one.made.free()
     what = type_name(case.dtype), case.op.name if case.op else "none", case.root if case.meaning.rooted else -1
     return [
-        ResultRow(name, ran[name], case.nbytes, case.count, *what, found.get((name, OUT_OF_PLACE)), found.get((name, IN_PLACE)))
+        ResultRow(name, ran[name], case.nbytes, case.count, *what, found.get((name, cases.OUT_OF_PLACE)), found.get((name, cases.IN_PLACE)))
         for name in [contender.name for contender in setting.contenders.rows]
     ]
 
@@ -123,7 +113,7 @@ def _candidates(case: Case, setting: _Setting) -> tuple[list[_Candidate], dict[s
     """Return the candidates at one size, each called once, which also plans; and the algorithm that ran by contender's name."""
     memories = dict.fromkeys(contender.memory for contender in setting.contenders.rows)
     gpu, arrays = setting.contenders.gpu, setting.contenders.arrays
-    make = partial(make_device_buffers, gpu=gpu) if gpu else make_buffers
+    make = partial(cases.make_device_buffers, gpu=gpu) if gpu else cases.make_buffers
     buffers = {(one, side): make(case, side, memory=arrays.get((one, side), ())) for one in memories for side in case.sides}
     candidates: list[_Candidate] = []
     ran: dict[str, str] = {}
@@ -132,13 +122,13 @@ def _candidates(case: Case, setting: _Setting) -> tuple[list[_Candidate], dict[s
             if contender.serves(case, side):
                 mine, before = buffers[contender.memory, side], _ledger(contender)
                 made = in_mode(contender.bind(case, mine), setting.request.mode)
-                fill(case, mine)
+                cases.fill(case, mine)
                 made.call()
                 picked = next((row.algorithm for row in _ledger(contender) - before), AUTO)
                 ran.setdefault(contender.name, picked if contender.name.partition("@")[0] == AUTO else contender.name)
                 timed = made.call
                 if setting.request.sizes_of_calls == NEW:
-                    timed = cycled([contender.bind(*one) for one in smaller(case, mine, _NEW_SIZES)] or [timed])
+                    timed = cycled([contender.bind(*one) for one in cases.smaller(case, mine, _NEW_SIZES)] or [timed])
                 candidates.append(_Candidate((contender.name, side), mine, made, (timed,)))
     return candidates, ran
 
@@ -161,9 +151,9 @@ def _check(case: Case, candidates: list[_Candidate]) -> list[int]:
     """Count wrong elements on this rank, per candidate; in overlap mode after the call with work beside it."""
     found = []
     for one in candidates:
-        fill(case, one.buffers)
+        cases.fill(case, one.buffers)
         (one.timed[-1] if len(one.timed) > 1 else one.made.call)()
-        found.append(wrong_elements(case, one.buffers))
+        found.append(cases.wrong_elements(case, one.buffers))
     return found
 
 

@@ -21,7 +21,7 @@ from hpcoll.base.text import format_nbytes
 from hpcoll.cli.bench.cases import Buffers, Case, bind, calm, fill, make_buffers, wrong_elements
 from hpcoll.cli.bench.measure import BATCH_S, SMALL_NBYTES, Call, Pace, measure
 from hpcoll.cli.bench.request import BenchRequest as Calls
-from hpcoll.cli.bench.request import cases
+from hpcoll.cli.bench.request import cases_of
 from hpcoll.cli.tune.exchange import Fit, fit_levels
 from hpcoll.comm.communicator import Communicator
 from hpcoll.comm.context.attach import context_of
@@ -166,7 +166,7 @@ def columns(request: TuneRequest, rank: int, nranks: int) -> list[Column]:
         op = SUM if meaning.reduces and not meaning.idempotent else None
         for dtype in request.dtypes if op else (np.dtype(np.uint8),):
             calls = Calls(collective, request.sizes, dtype, op, 0, (), None, True, Pace())
-            found.append(Column(collective, type_class(dtype if op else None), cases(calls, rank, nranks)))
+            found.append(Column(collective, type_class(dtype if op else None), cases_of(calls, rank, nranks)))
     return found
 
 
