@@ -132,10 +132,8 @@ def _wraps(before: Step, step: Step, chunk: Chunk, nchunks: int) -> bool:
 def build(schedules: Iterable[Schedule], nranks: int, *, joined: bool) -> EventTable:
     """Return the table of the first ranks: of all, or of as many as stand for all; ``joined`` as in `rows_of`.
 
-    The schedules may come from a generator and are not kept. Their number divides ``nranks``.
-
-    Raises:
-        ScheduleError: A message has no receive, or a receive no message.
+    The schedules may come from a generator and are not kept. Their number divides ``nranks``. ScheduleError: a message has no receive, or a
+    receive no message.
     """
     columns, owners, lengths, nchunks, nbuilt = array("i"), [], [], 1, 0
     for schedule in schedules:

@@ -84,10 +84,8 @@ def placements(nranks: int) -> list[Nodes]:
 def prove(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: Nodes = ()) -> Proof:
     """Prove a row for one number of ranks and root, out of place and in place; blocks differ in size unless the row is uniform.
 
-    Arguments are as in `hpcoll.schedules.row.schedule`.
-
-    Raises:
-        ScheduleError: A schedule is wrong, or the row claims to be ordered or reproducible and is not.
+    Arguments are as in `hpcoll.schedules.row.schedule`. ScheduleError: a schedule is wrong, or the row claims to be ordered or reproducible
+    and is not.
     """
     return prove_schedules(row, [schedule(row, nranks, rank, root, nchunks, nodes) for rank in range(nranks)])
 
@@ -116,15 +114,8 @@ def prove_catalogue(
 ) -> list[Summary]:  # fmt: skip
     """Prove every row for 1 .. ``max_nranks`` ranks and all roots, and for ``extra`` numbers of ranks and up to four roots.
 
-    Args:
-        max_nranks: Largest number of ranks for which all is proven; 0 for none.
-        jobs: Number of processes; None: one per core. 1 stays in this process.
-        extra: Further numbers of ranks.
-        rows: Rows of the catalogue; None: all.
-        progress: Called with the number of finished jobs and of all jobs, whenever one ends.
-
-    Raises:
-        ScheduleError: A row is wrong.
+    It has ``jobs`` processes, by default one per core; 1 stays in this process. ``progress`` is called with the number of finished parts
+    and of all, whenever one ends. ScheduleError: a row is wrong.
     """
     rows = list(CATALOGUE.values() if rows is None else rows)
     todo = sorted(_jobs(rows, max_nranks, extra), key=lambda job: job.weight, reverse=True)

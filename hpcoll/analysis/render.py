@@ -105,8 +105,7 @@ def chunk_name(schedule: Schedule, chunk: Chunk) -> str:
 def draw(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: Nodes = ()) -> Drawing:
     """Build and simulate the schedules of all ranks, and find their structure; arguments as in `hpcoll.schedules.row.schedule`.
 
-    Raises:
-        ArgumentError: A number is outside its range, or there are more than `MAX_STEPS` steps.
+    ArgumentError: a number is outside its range, or there are more than `MAX_STEPS` steps.
     """
     if not 1 <= nranks <= MAX_BUILT or not 0 <= root < nranks or not 1 <= nchunks <= MAX_CHUNKS:
         expected = f"1 to {MAX_BUILT} ranks, 0 <= root < nranks and 1 to {MAX_CHUNKS} chunks"

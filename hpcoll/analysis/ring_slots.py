@@ -37,8 +37,7 @@ _MESSAGE, _MEMORY = "a message", "memory for a put"
 def check_puts(schedules: Sequence[Schedule]) -> None:
     """Refuse puts that could wait, or that only one end knows of, in the schedules of all ranks, which are in rank order.
 
-    Raises:
-        ScheduleError: The text names the rank, and the step if one step is wrong.
+    The ScheduleError names the rank, and the step if one step is wrong.
     """
     if not any(step.put for s in schedules for steps in s.channels for step in steps):
         return

@@ -43,10 +43,7 @@ def simulate(schedules: Sequence[Schedule], nbytes: float, network: Network) -> 
     """Simulate one segment of ``nbytes`` bytes of a collective, all of whose chunks have ``nbytes / nchunks`` bytes.
 
     For block collectives, ``nbytes`` are those of all ranks' blocks together, as in the catalogue. The schedules are in rank order.
-
-    Raises:
-        ScheduleError: A message has no receive, or a receive no message.
-        ArgumentError: The costs are impossible.
+    ScheduleError: a message has no receive, or a receive no message; ArgumentError: the costs are impossible.
     """
     table = build(schedules, len(schedules), joined=False)
     simulation = prepare(table, Levels(network, network), nbytes, 1, table.nchannels, spans=True)

@@ -62,15 +62,12 @@ def memory_file(name: str) -> int:
 class OwnedFolder:
     """A folder that only this user, or root, can write to; open until `close`.
 
-    Its files begin with their length and a digest of name and content, by which `read` notices one that is not whole.
-
-    Args:
-        path: The folder.
-        mode: Mode for making a missing folder; 0 for a folder that is only read. Who can read the folder can read its files.
+    Its files begin with their length and a digest of name and content, by which `read` notices one that is not whole. With a ``mode`` a
+    missing folder is made; who can read the folder can read its files.
 
     Raises:
-        UntrustedError: the folder is a link, belongs to another user, or others may write to it.
-        OSError: it cannot be opened, or, with ``mode``, made and written.
+        UntrustedError: The folder is a link, belongs to another user, or others may write to it.
+        OSError: It cannot be opened, or, with ``mode``, made and written.
     """
 
     def __init__(self, path: Path, mode: int = 0) -> None:

@@ -21,10 +21,7 @@ Number: TypeAlias = "int | Size"
 
 
 class Sizes:
-    """The variables of one program: a call's counts, and the sizes defined from them.
-
-    Args:
-        counts: Counts of the call at hand, for which decisions are made.
+    """The variables of one program: the counts of the call at hand, for which decisions are made, and the sizes defined from them.
 
     Attributes:
         values: Values of all variables: 1, the counts, then the defined ones.

@@ -19,10 +19,8 @@ _named: set[str] = set()  # unknown variables that were warned about
 def agree(comm: MPI.Intracomm, mine: Process, known: Sequence[Process] | None = None) -> tuple[Config, Sequence[Process]]:
     """Return the settings, after checking that all ranks have the same, and every rank's process; collective.
 
-    ``known`` are all ranks' processes, where the ranks have agreed before and nothing has changed; no message is sent then.
-
-    Raises:
-        ArgumentError: On every rank, when a rank's settings are wrong or differ from rank 0's, or rank 0 cannot read the tuning file.
+    ``known`` are all ranks' processes, where the ranks have agreed before and nothing has changed; no message is sent then. Every rank
+    raises ArgumentError when a rank's settings are wrong or differ from rank 0's, or rank 0 cannot read the tuning file.
     """
     problem, config = "", Config()
     try:

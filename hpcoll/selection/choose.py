@@ -36,10 +36,8 @@ _POWERS = 40  # of two, at which choices are made
 def choose(need: Need, config: Config, algorithm: str | None = None, segment: int | None = None) -> Choice:
     """Choose for a call: by keyword, else by environment variable, else by tuning table, else by cost model.
 
-    ``algorithm`` and ``segment``, bytes, are keywords of the call, or None.
-
-    Raises:
-        ArgumentError: The forced algorithm does not exist or cannot serve the call; says why.
+    ``algorithm`` and ``segment``, bytes, are keywords of the call, or None. ArgumentError: the forced algorithm does not exist or cannot
+    serve the call.
     """
     forced = algorithm or config.algorithms.get(need.collective)
     segment = segment or config.segment

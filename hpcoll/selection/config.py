@@ -214,8 +214,7 @@ _AGREED = (
 def read_config(environment: Mapping[str, str] | None = None) -> Config:
     """Read the settings from environment variables, those of the process unless others are given.
 
-    Raises:
-        ArgumentError: A variable has a value that it does not take; names both.
+    The ArgumentError for a value that a variable does not take names both.
     """
     environment = os.environ if environment is None else environment
     found: dict[str, Any] = {}

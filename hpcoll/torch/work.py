@@ -40,13 +40,8 @@ def ended_within(request: MPI.Request, limit_s: float, status: MPI.Status | None
 class Work(dist.Work):
     """A collective or message in flight, or, without requests, done.
 
-    Args:
-        what: Rank and operation in words.
-        limit_s: Seconds that it may take.
-        tensors: Tensors that it fills.
-        requests: Requests in flight.
-        stores: Functions that store the result, called once at the end.
-        depths: Depths at which callbacks of a collective run; messages have none.
+    ``what`` has rank and operation in words, and ``limit_s`` the seconds that it may take. ``stores`` are functions that store the result
+    in the tensors, called once at the end. ``depths`` run callbacks of a collective; messages have none.
     """
 
     def __init__(
@@ -112,11 +107,7 @@ class Work(dist.Work):
         self._error, self._requests, self._stores, self._done = error, [], (), True
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Return when it is done, or after ``timeout``, the group's where that is zero.
-
-        Raises:
-            torch.distributed.DistBackendError: It did not end in time, or the MPI library failed.
-        """
+        """Return when it is done; DistBackendError where that is not within ``timeout``, the group's if zero, or the MPI library failed."""
         end = time.monotonic() + timeout.total_seconds() if timeout and timeout.total_seconds() > 0 else self._end
         while not self.turn(max(min(end - time.monotonic(), 1.0), 0)):
             if time.monotonic() > end:

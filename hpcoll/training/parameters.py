@@ -153,10 +153,8 @@ def check_nan(arrays: Mapping[str, Array], rank: int) -> None:
 def agree(comm: MPI.Intracomm, wrong: str, facts: dict[str, Any], layouts: Sequence[ShardLayout]) -> None:
     """Compare settings and layouts of parameters with rank 0's; collective.
 
-    ``wrong`` is the text of the error that this rank has found by itself, or "".
-
-    Raises:
-        ArgumentError: On all ranks, if some rank's arguments are wrong or differ; names the rank and the argument or parameter.
+    ``wrong`` is the text of the error that this rank has found by itself, or "". Where some rank's arguments are wrong or differ, all ranks
+    raise ArgumentError, which names the rank and the argument or parameter.
     """
     everyone = comm.allgather((wrong, facts, tuple(layouts)))
     for text, _, _ in everyone:

@@ -32,16 +32,10 @@ class ShardTraffic:
 
 
 class ShardClient:
-    """The worker of a rank.
+    """The worker of a rank, with the places and shards of each server, by rank.
 
-    Args:
-        window: The window over the servers' memory.
-        places: Layout of each server's memory, by rank.
-        shards: Elements of each server, by rank.
-        rank: This rank.
-        workers: Ranks of the workers, in the order of their words.
-        server: Server of this rank, or None: it gets turns while the worker waits.
-        timeout: Seconds after which a silent server is given up.
+    ``workers`` are in the order of their words. The server of this rank, if it has one, gets turns while the worker waits. A server that is
+    silent for ``timeout`` seconds is given up.
 
     Attributes:
         bases: Version of each server's shard that was read last, by rank.

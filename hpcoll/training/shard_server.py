@@ -62,18 +62,10 @@ def keeps_bound(version: int, bases: Iterable[int], bound: int) -> bool:
 
 
 class ShardServer:
-    """The server of a rank.
+    """The server of a rank, with the memory of its window, in which a shard has its places.
 
-    Args:
-        window: The window, with the memory of this rank.
-        places: The layout of that memory.
-        shard: The elements in it.
-        rank: This rank.
-        workers: Ranks of the workers, in the order of their words.
-        optimizer: Changes a piece of a parameter in place.
-        mode: SYNCHRONOUS, ASYNCHRONOUS or BOUNDED.
-        bound: Largest staleness of BOUNDED, in updates.
-        timeout: Seconds after which a silent worker is given up.
+    ``workers`` are in the order of their words. ``optimizer`` changes a piece of a parameter in place. ``mode`` is SYNCHRONOUS,
+    ASYNCHRONOUS or BOUNDED, and ``bound`` the largest staleness of the latter. A worker that is silent for ``timeout`` seconds is given up.
 
     Attributes:
         staleness: Staleness of the applied gradients.

@@ -63,17 +63,14 @@ def run(arguments: argparse.Namespace) -> int:
     """
     launcher = find_launcher(os.environ)
     rank = launcher.rank if launcher else 0
-    report = _with_mpi(examine(rank)) if _mpi_runs() else _in_child(examine(rank))
+    mpi = sys.modules.get("mpi4py.MPI")
+    runs = mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized()
+    report = _with_mpi(examine(rank)) if runs else _in_child(examine(rank))
     if not report.merged or (report.nranks == 1 and rank):  # programs of one rank each: the first speaks for all
         return 0
     document = as_json(report.merged, report.nranks, hpcoll.__version__)
     print(as_text(report.merged) if arguments.format == "text" else json.dumps(document, indent=1) + "\n", end="")
     return 1 if failed(report.merged) else 0
-
-
-def _mpi_runs() -> bool:
-    mpi = sys.modules.get("mpi4py.MPI")
-    return mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized()
 
 
 def _in_child(local: list[Finding]) -> DoctorReport:

@@ -107,14 +107,11 @@ def _not_begun(
         past = f"last ended there {text}, {how_long} before the record" if text else "no call there has ended"
         remarks.append(f"{ranges(rank for rank, _ in alike)}: {past}; {now}" + (f"; record written for {why}" if why else ""))
     heading, never = f"the {which}: not begun by all", f"{ranges(ranks)} never began {spelled(call)}, the {which}"
-    sentence = f"{never}, which {ranges(inside)} {verb(inside, 'is', 'are')} in; {_now_of_all(flight, ranks)}"
+    texts = list(dict.fromkeys(doing(flight, rank) for rank in ranks))
+    now = texts[0] if len(texts) == 1 else f"{ranges(ranks[:1])} {texts[0].removeprefix('now ')}"
+    sentence = f"{never}, which {ranges(inside)} {verb(inside, 'is', 'are')} in; {now}"
     rows, about = [*first_rows(_rows(calls)), [ranges(ranks), "", "not begun", ""]], (communicator.label, call.lane, call.seq)
     return FlightFinding(ABSENT, heading, sentence, runs_of(ranks), call.begun, *about, rows, first_few(remarks))
-
-
-def _now_of_all(flight: Flight, ranks: tuple[int, ...]) -> str:
-    texts = list(dict.fromkeys(doing(flight, rank) for rank in ranks))
-    return texts[0] if len(texts) == 1 else f"{ranges(ranks[:1])} {texts[0].removeprefix('now ')}"
 
 
 def doing(flight: Flight, rank: int) -> str:

@@ -34,17 +34,10 @@ class Errors(NamedTuple):
 def fit_network(
     sizes: Sequence[float], one_way_seconds: Sequence[float], burst_seconds_per_message: float, gamma: float, *, cached: bool = True
 ) -> Network:
-    """Return the constants of the model; without a break, ``eager`` or ``cache`` is `NEVER`.
+    """Return the constants of the model, from seconds of messages of at least 3 sizes; without a break, ``eager`` or ``cache`` is `NEVER`.
 
-    A message that took longer than a larger one was disturbed, and counts as long as that one.
-
-    Args:
-        sizes: Bytes of messages, ascending, at least 3.
-        one_way_seconds: Seconds of each, > 0.
-        burst_seconds_per_message: Seconds from one to the next of many short messages.
-        gamma: Seconds per byte combined, >= 0.
-        cached: Short messages may stay in a cache. Otherwise there is no spill: messages that an idle link carried faster than a
-            stream count as long as in a stream.
+    A message that took longer than a larger one was disturbed, and counts as long as that one. ``cached``: short messages may stay in a
+    cache. Otherwise there is no spill: messages that an idle link carried faster than a stream count as long as in a stream.
     """
     nbytes, times = np.asarray(sizes, float), np.asarray(one_way_seconds, float)
     assert nbytes.size == times.size >= 3, (nbytes, times)
