@@ -115,7 +115,7 @@ def _held_from(blocked: BlockedRank, rank: int, known: PeerState) -> Iterator[Bl
                 yield BlockedRank(on, rank, theirs, blocked.alone)
         elif theirs.holds == PROCESS and (world := on.team.world_ranks[rank]) >= 0:
             for where in [one.resources for one in list(live_contexts) if one.resources.key == theirs.key]:
-                yield BlockedRank(where, where.team.world_ranks.index(world), theirs, blocked.alone and where is on)
+                yield BlockedRank(where, where.team.world_ranks.index(world), theirs, False)
     library = known.in_library(rank)
     if library is not None and library.begun > library.ended:
         in_library = BlockedCall(on.key, IN_LIBRARY, library.begun, known.library_call(rank), on.title)
