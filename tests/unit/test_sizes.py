@@ -37,7 +37,8 @@ class Sized:
     def __init__(self, sizes: Sizes, stores: list[tuple[Size, int]], rooms: list[tuple[Number, int]] | None = None) -> None:
         self.state, self.counts = np.zeros(f.OPERANDS, np.int64), np.array([*sizes.values, *[0] * 8], np.int64)
         start = self.state.ctypes.data
-        self.code = sizes.code([(size, at - start) for size, at in rooms or []], [(size, at - start) for size, at in stores])
+        at_start = [[(size, at - start) for size, at in pairs] for pairs in (rooms or [], stores)]
+        self.code = np.array(sizes.code(*at_start), np.int64)
         self.state[f.COUNTS], self.state[f.NCOUNTS] = self.counts.ctypes.data, len(sizes.given)
         self.state[f.RECORDS] = self.code.ctypes.data
         self.state[f.RECORDS_END] = self.code.ctypes.data + self.code.nbytes
