@@ -192,5 +192,5 @@ class PersistentCollectives(WithContext):
 
 
 for _name in METHODS:
-    _blocking = getattr(BlockingReductions, _name, None) or getattr(BlockingMoves, _name)
+    _blocking = (vars(BlockingReductions) | vars(BlockingMoves))[_name]
     getattr(NonBlocking, f"I{_name.lower()}").__doc__ = _text(_BEGIN, _blocking)

@@ -37,12 +37,10 @@ class Call(NamedTuple):
     """A collective call.
 
     Attributes:
-        collective: Name.
         send: Address of INPUT.
         recv: Address of OUTPUT.
         count: Elements of the vector, or of one block; the sum over blocks when they vary.
         dtype: Element type in which the engine works; uint8 for moved data.
-        op: Operator, or None.
         root: Root, 0 where there is none.
         in_place: INPUT aliases OUTPUT.
         blocks: Displacements and sizes of varying blocks, or None.
@@ -117,14 +115,7 @@ class Call(NamedTuple):
 
 
 class Reduction(NamedTuple):
-    """The checked arguments of a reduction, of which `call` makes a `Call`; attributes as there.
-
-    Attributes:
-        recv: Buffer; None where this rank receives nothing.
-        in_place: The two buffers are one memory.
-        nranks: Ranks of the communicator.
-        one_fold: As in `hpcoll.comm.arguments.methods.Caller`.
-    """
+    """The checked arguments of a reduction, of which `call` makes a `Call`; ``recv`` is None where this rank receives nothing."""
 
     collective: str
     op: ReduceOp

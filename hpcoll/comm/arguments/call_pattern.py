@@ -22,7 +22,7 @@ def sides(row: Method, arguments: Sequence[Any], buffers: Sequence[Any], rank: i
 
     Args:
         row: Row of the method.
-        arguments: Arguments of the call.
+        arguments: Arguments of the call, as the caller gives them.
         buffers: Send buffer, or ``MPI.IN_PLACE``, and receive buffer, as `hpcoll.runtime.engine.compiled.call_lookup.run_cached` gets them.
         rank: Rank of this process.
         nranks: Ranks of the communicator.

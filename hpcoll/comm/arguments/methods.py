@@ -25,9 +25,6 @@ class Caller:
     """The communicator as far as describing a call asks for it.
 
     Attributes:
-        comm: The MPI library's communicator.
-        rank: Rank of this process.
-        nranks: Ranks of the communicator.
         token: The byte that a barrier passes round.
         allgather: Gathers every rank's count, for a Reduce_scatter that leaves them out; collective.
         one_fold: The algorithm will combine all contributions in one reduction on the GPU.
@@ -56,7 +53,6 @@ class Method(NamedTuple):
     """An upper-case collective of mpi4py.
 
     Attributes:
-        name: mpi4py's name.
         collective: Name in `hpcoll.schedules.collectives`.
         arguments: Positional arguments, in order.
         describe: Makes a `Call` of a `Caller` and the positional arguments; None where only the MPI library can serve the call. Raises

@@ -21,12 +21,7 @@ from hpcoll.selection.config import DIRECT, log, read_config
 
 
 class Transfer(NamedTuple):
-    """Buffer arguments as the MPI library takes them.
-
-    Attributes:
-        arguments: Buffers in the caller's order.
-        store: Copies the received part to the GPU, by the message's status; None where that is not needed.
-    """
+    """Buffer arguments as the MPI library takes them; ``store`` copies the received part to the GPU, by the message's status."""
 
     arguments: tuple[Any, ...]
     store: Callable[[MPI.Status], None] | None = None

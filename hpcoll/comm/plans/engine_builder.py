@@ -75,13 +75,7 @@ def symbolic(call: Call, nranks: int) -> tuple[Call, Shape]:
 
 
 class EngineBuilder(ABC):
-    """Makes the engines of a communicator's calls.
-
-    Args:
-        topology: Topology of the communicator.
-        wait_policy: Wait policy of the ranks.
-        lock: Lock of its engines, as in `Binding`.
-    """
+    """Makes the engines of a communicator's calls, which share a lock."""
 
     on_gpu: ClassVar[bool] = False
 
@@ -157,14 +151,7 @@ class EngineBuilder(ABC):
 
 
 class HostEngines(EngineBuilder):
-    """Makes engines for arrays in host memory; arguments as of `EngineBuilder`.
-
-    Args:
-        topology: Topology of the communicator.
-        wait_policy: Wait policy of the ranks.
-        lock: Lock of its engines.
-        capacity: Bytes of a staging slot where any rank of the communicator has rings, else 0.
-    """
+    """Makes engines for arrays in host memory; ``capacity`` has the bytes of a staging slot, 0 where no rank has rings."""
 
     def __init__(self, topology: Topology, wait_policy: WaitPolicy, lock: np.ndarray, capacity: int) -> None:
         super().__init__(topology, wait_policy, lock)
