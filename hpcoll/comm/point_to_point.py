@@ -49,7 +49,8 @@ def _sending(name: str, text: str) -> Any:
             return theirs(self, buf, dest, tag)
         return theirs(self, _buffers().serve(self, (buf,), None, stream).arguments[0], dest, tag)
 
-    return _named(send, theirs, _SEND.format(text))
+    send.__name__, send.__qualname__, send.__doc__ = name, f"Messages.{name}", _SEND.format(text)
+    return send
 
 
 class Receive(Request):
