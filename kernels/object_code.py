@@ -4,22 +4,23 @@ Imported only where something has to be compiled.
 """
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import llvmlite.binding as llvm
 import numba
 from llvmlite import ir
-from numba.core.codegen import CPUCodeLibrary, JITCodeLibrary, JITCPUCodegen
 from numba.core.compiler_lock import global_compiler_lock
-from numba.core.cpu import CPUContext
-from numba.core.dispatcher import _FunctionCompiler  # type: ignore[attr-defined]
 
 from hpcoll.kernels.machine_code import target_machine
 
 _RAISED = b"compiled code of hpcoll raised an exception\0"
+_UNTRIED = (0, 69)  # the first release of Numba whose private methods were not tried, as in setup.cfg
 _INT, _LONG, _POINTER = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
+
+_Replacement = tuple[Any, str, Callable[..., Any]]  # a class, the name of a method, and the function in its place
 
 
 def object_file(
@@ -50,30 +51,31 @@ def object_file(
 
 def _compiled(function: Callable[..., Any], signature: Any) -> Any:
     """Return a C function by Numba, of which only the optimized code in LLVM's language is used."""
-    if not all(name in vars(owner) for owner, name, _ in _LEFT_OUT):  # another Numba, which is let do all that it does
+    left_out = _left_out()
+    optimize = next((vars(owner)[name] for owner, name, _ in left_out if name == "_optimize_final_module"), None)
+    if optimize is None:
         return numba.cfunc(signature)(function)
-    optimize = CPUCodeLibrary._optimize_final_module
-    with _without_machine_code():
+    with _without_machine_code(left_out):
         compiled = numba.cfunc(signature)(function)
     optimize(compiled._library)
     return compiled
 
 
 @contextmanager
-def _without_machine_code() -> Iterator[None]:
+def _without_machine_code(left_out: Sequence[_Replacement]) -> Iterator[None]:
     """Let Numba neither optimize each function by itself nor make machine code of it: that is most of the time, and is not needed.
 
     Functions that were compiled meanwhile cannot be called from Python.
     """
     with global_compiler_lock:
-        before, collects = [vars(owner)[name] for owner, name, _ in _LEFT_OUT], gc.isenabled()
+        before, collects = [vars(owner)[name] for owner, name, _ in left_out], gc.isenabled()
         gc.disable()  # a tenth of the time
         try:
-            for owner, name, instead in _LEFT_OUT:
+            for owner, name, instead in left_out:
                 setattr(owner, name, instead)
             yield
         finally:
-            for (owner, name, _), method in zip(_LEFT_OUT, before, strict=True):
+            for (owner, name, _), method in zip(left_out, before, strict=True):
                 setattr(owner, name, method)
             if collects:
                 gc.enable()
@@ -88,12 +90,22 @@ def _no_wrappers(compiler: Any, flags: Any) -> Any:
     return flags
 
 
-# Methods of Numba, and what takes their place. An entry point for Python must be a built-in function of its own; this one raises.
-_LEFT_OUT: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-    (CPUCodeLibrary, "_optimize_functions", _lay_out), (CPUCodeLibrary, "_optimize_final_module", lambda library: None),
-    (JITCodeLibrary, "_finalize_specific", lambda library: None), (JITCPUCodegen, "_add_module", lambda codegen, module: None),
-    (CPUContext, "get_executable", lambda context, *function: [].pop), (_FunctionCompiler, "_customize_flags", _no_wrappers),
-)  # fmt: skip
+def _left_out() -> tuple[_Replacement, ...]:
+    """Return private methods of Numba and their replacements; none where this Numba was not tried, or has others: it does all then."""
+    if tuple(map(int, numba.__version__.split(".")[:2])) >= _UNTRIED:
+        return ()
+    # An entry point for Python must be a built-in function of its own; that of `get_executable` raises.
+    wanted: tuple[tuple[str, str, str, Callable[..., Any]], ...] = (
+        ("codegen", "CPUCodeLibrary", "_optimize_functions", _lay_out),
+        ("codegen", "CPUCodeLibrary", "_optimize_final_module", lambda library: None),
+        ("codegen", "JITCodeLibrary", "_finalize_specific", lambda library: None),
+        ("codegen", "JITCPUCodegen", "_add_module", lambda codegen, module: None),
+        ("cpu", "CPUContext", "get_executable", lambda context, *function: [].pop),
+        ("dispatcher", "_FunctionCompiler", "_customize_flags", _no_wrappers),
+    )
+    owners = [getattr(import_module(f"numba.core.{module}"), owner, None) for module, owner, _, _ in wanted]
+    found = tuple((owner, name, instead) for owner, (_, _, name, instead) in zip(owners, wanted, strict=True))
+    return found if all(owner is not None and name in vars(owner) for owner, name, _ in found) else ()
 
 
 def _what_raises(module: Any) -> str:

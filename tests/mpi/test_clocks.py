@@ -14,7 +14,7 @@ import hpcoll
 from hpcoll.comm.context import attach
 from hpcoll.comm.plans import engine_builder
 from hpcoll.comm.requests import progress_thread
-from hpcoll.runtime.engine import host_engine, mpi_collectives
+from hpcoll.runtime.engine import call_cache, host_engine
 from hpcoll.runtime.engine.compiled import local_ops
 from hpcoll.runtime.transports.mpi import function_address
 
@@ -74,7 +74,7 @@ def all_forms(comm: hpcoll.Communicator) -> bool:
 
 def test_compiled_code_reads_a_clock_that_only_goes_forward(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines, the table of what is in flight, and calls of the library's own: each knows the function by itself."""
-    clocks = {place: Clock() for place in (host_engine, progress_thread, mpi_collectives)}
+    clocks = {place: Clock() for place in (host_engine, progress_thread, call_cache)}
     comm = fresh()
     monkeypatch.setattr(engine_builder, "_PATTERNS", {})  # earlier engines have another function, and later ones must not have this
     for place, clock in clocks.items():
@@ -84,6 +84,6 @@ def test_compiled_code_reads_a_clock_that_only_goes_forward(monkeypatch: pytest.
         comm.Free()
         attach._registry.free()  # what is kept of it has this function, too
     wrong += [f"{place.__name__}: {clock.asked}" for place, clock in clocks.items() if not clock.asked <= FORWARD]
-    waits = [mpi_collectives] if MPI.COMM_WORLD.size == 1 else clocks  # who is alone waits for nobody
+    waits = [call_cache] if MPI.COMM_WORLD.size == 1 else clocks  # who is alone waits for nobody
     wrong += [f"{place.__name__} asked nothing" for place in waits if not clocks[place].asked]
     assert agreed(wrong) == []

@@ -9,8 +9,7 @@ from reference import agreed, communicator
 
 import hpcoll
 from hpcoll.comm.arguments.methods import METHODS
-from hpcoll.runtime.engine.call_cache import BufferPattern, CachedCall
-from hpcoll.runtime.engine.mpi_collectives import MpiCall
+from hpcoll.runtime.engine.call_cache import BufferPattern, CachedCall, MpiCall
 from hpcoll.runtime.engine.object_layout import SUPPORTED
 from hpcoll.runtime.program.call_fields import ALIASED, ONE
 

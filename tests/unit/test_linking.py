@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import hpcoll
-from hpcoll.kernels import linking, machine_code
+from hpcoll.kernels import machine_code
 from hpcoll.kernels.object_code import object_file
 
 PROCESSOR_AT = 18  # in an ELF file
@@ -50,13 +49,13 @@ def values(address: int) -> list[int]:
 
 
 def test_as_llvm_places_it() -> None:
-    address = linking.placed(file(), "powers")
+    address = machine_code.placed(file(), "powers")
     assert address is not None
     assert values(address) == values(by_llvm(file(), "powers")) == [powers(which, x) for which in range(8) for x in (-9, 0, 6, 2**20)]
 
 
 def test_code_is_not_writable() -> None:
-    address = linking.placed(file(), "powers")
+    address = machine_code.placed(file(), "powers")
     assert address is not None
     for line in Path("/proc/self/maps").read_text().splitlines():
         start, end = (int(text, 16) for text in line.split()[0].split("-"))
@@ -69,9 +68,9 @@ def test_code_is_not_writable() -> None:
 def with_other_references(content: bytes) -> bytes:
     """The file with all absolute references to its own sections turned into relative ones."""
     changed = bytearray(content)
-    for one in linking._sections(content):
-        if one.kind == linking._RELOCATIONS:
-            for at in range(one.offset, one.offset + one.nbytes, linking._RELOCATION.size):
+    for one in machine_code._sections(content):
+        if one.kind == machine_code._RELOCATIONS:
+            for at in range(one.offset, one.offset + one.nbytes, machine_code._RELOCATION.size):
                 struct.pack_into("<I", changed, at + 8, 2)
     return bytes(changed)
 
@@ -84,7 +83,7 @@ def with_other_references(content: bytes) -> bytes:
     ],
 )
 def test_left_to_llvm(changed: Callable[[], bytes]) -> None:
-    assert linking.placed(changed(), "powers") is None
+    assert machine_code.placed(changed(), "powers") is None
 
 
 def test_llvm_does_what_is_left_to_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -99,7 +98,7 @@ def test_a_name_that_nobody_knows_is_refused() -> None:
     unknown = file().replace(b"Py_FatalError", b"Py_NoSuchName")
     assert unknown != file()
     with pytest.raises(ValueError, match="Py_NoSuchName"):
-        linking.placed(unknown, "powers")
+        machine_code.placed(unknown, "powers")
 
 
 def test_a_warm_start_loads_no_compiler() -> None:

@@ -6,14 +6,14 @@ import pytest
 from cuda_double import Double
 from driver_cases import OP, arrays, both, driver
 
-from hpcoll.runtime.gpu import pinned
+from hpcoll.runtime.gpu import device
 
 pytestmark = pytest.mark.double(forgives=("failures",))
 
 
 def test_pinned_memory_is_used_again(double: Double) -> None:
     def idle() -> list[int]:
-        return [len(pinned._idle(driver(), size)) for size in (16384, 32768)]
+        return [len(device._idle(driver(), size)) for size in (16384, 32768)]
 
     x, y = double.Array(5000), double.Array(5000)
     for _ in range(3):
@@ -43,4 +43,4 @@ def test_no_memory_to_pin(double: Double) -> None:
     store()
     assert y.get().tolist() == [4] * 6
     double.fail("cuMemHostAlloc", 2)
-    assert pinned.pinned(driver(), 100).ctypes.data % 64 == 0
+    assert device.pinned(driver(), 100).ctypes.data % 64 == 0

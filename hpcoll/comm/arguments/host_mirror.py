@@ -16,7 +16,7 @@ from hpcoll.comm.arguments.memory import buffer_of, gpu_memory, with_buffer
 from hpcoll.comm.arguments.methods import Method, row_of
 from hpcoll.runtime.gpu.arrays import DeviceArray, enter, stream_handle, stream_of
 from hpcoll.runtime.gpu.cuda import Driver, driver
-from hpcoll.runtime.gpu.pinned import pinned
+from hpcoll.runtime.gpu.device import pinned
 
 _ALIGNMENT = 64
 

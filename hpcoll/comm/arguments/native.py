@@ -14,8 +14,7 @@ from hpcoll.comm.arguments.call import is_in_place, to_native, to_ours
 from hpcoll.comm.arguments.call_pattern import Sides
 from hpcoll.comm.arguments.memory import memory
 from hpcoll.comm.arguments.methods import NUMBERS, Method
-from hpcoll.runtime.engine.call_cache import BufferPattern
-from hpcoll.runtime.engine.mpi_collectives import MpiCall
+from hpcoll.runtime.engine.call_cache import BufferPattern, MpiCall
 from hpcoll.runtime.program.call_fields import ALIASED, MANY
 from hpcoll.runtime.telemetry.call_log import CallLog
 

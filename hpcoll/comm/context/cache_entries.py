@@ -12,8 +12,7 @@ from hpcoll.comm.arguments.native import compiled
 from hpcoll.comm.context.planner import Planner, Prepared
 from hpcoll.comm.plans.plan import Plan
 from hpcoll.comm.plans.segmentation import counts_of, ledger_nbytes
-from hpcoll.runtime.engine.call_cache import CachedCall, CallTable
-from hpcoll.runtime.engine.mpi_collectives import MAX_COUNT, MpiCall
+from hpcoll.runtime.engine.call_cache import MAX_COUNT, CachedCall, CallTable, MpiCall
 from hpcoll.runtime.program.call_fields import ALIASED, BLOCKS, UNKNOWN
 
 

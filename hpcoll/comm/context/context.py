@@ -23,9 +23,9 @@ from hpcoll.comm.requests.operation import abandon
 from hpcoll.comm.status.call_site import left_alone
 from hpcoll.comm.team.resources import CommunicatorCalls, Resources
 from hpcoll.runtime.engine import call_cache
+from hpcoll.runtime.engine.call_cache import MpiCall
 from hpcoll.runtime.engine.entry import UNPACK_RESULTS, call_compiled, run_cached
 from hpcoll.runtime.engine.host_engine import HostEngine
-from hpcoll.runtime.engine.mpi_collectives import MpiCall
 from hpcoll.runtime.program.call_fields import MISS
 from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
 from hpcoll.runtime.program.fields import BUSY, DONE

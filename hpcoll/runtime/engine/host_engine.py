@@ -77,7 +77,7 @@ class HostEngine:
             f.NLANES: len(program.lanes), f.WINDOW: program.window,
             f.REQUESTS_PER_LANE: program.nrequests, f.REQUEST_NBYTES: library.request_nbytes,
             f.SCRATCH_PER_LANE: int_value(program.scratch_nbytes), f.NMESSAGES: program.nmessages, f.BYTE: library.byte,
-            f.STATUS_IGNORE: library.status_ignore, f.ISEND: library.isend, f.IRECV: library.irecv,
+            f.ISEND: library.isend, f.IRECV: library.irecv,
             f.TEST: library.test, f.IPROBE: library.iprobe, f.GET_COUNT: library.get_count, f.LAST_TAG: last_tag(),
             f.MEMCPY: function_address("memcpy"), f.MADVISE: function_address("madvise"), f.ADVANCE: advance_address,
             f.SCHED_YIELD: function_address("sched_yield"), f.USLEEP: function_address("usleep"),
@@ -129,7 +129,7 @@ class HostEngine:
         state[f.KERNEL], state[f.RINGS] = binding.kernel, self.rings.address if self.rings else 0
         self.log, state[f.LOG] = binding.log, binding.log.address if binding.log else 0
         state[f.TAG], state[f.TAG_STEP], state[f.TAG_CHECKS] = binding.tags
-        state[f.CHECKED_TAG] = state[f.TAG]
+        state[f.CHECKED_TAG], state[f.STATUS_AT] = state[f.TAG], self.address + 8 * f.STATUS
         self._block = np.empty(f.BLOCK_NBYTES + CACHE_LINE_NBYTES, np.uint8) if binding.uncached else None
         state[f.BLOCK] = 0 if self._block is None else aligned(self._block.ctypes.data)
         self.bind_copy(int(state[f.COPY_NBYTES]))
@@ -235,7 +235,7 @@ class HostEngine:
 
     def bind_watched(self, request: int, status: int) -> None:
         """Let the program's WAIT 0 be for a request made elsewhere; addresses of its handle and of its status."""
-        self.state[f.REQUESTS], self.state[f.STATUS_IGNORE] = request, status
+        self.state[f.REQUESTS], self.state[f.STATUS_AT] = request, status
 
     def go_on(self, status: int, look: Callable[[], None] = lambda: None) -> None:
         """Run a call that has begun to its end.

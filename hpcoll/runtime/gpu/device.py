@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -209,6 +209,37 @@ def kernels() -> Any:
     except ImportError as error:
         raise KernelError(f"kernels for GPU arrays need numba-cuda (pip install 'hpcoll[cuda13]' or '[cuda12]'): {error}") from error
     return device
+
+
+@cache
+def _idle(driver: Driver, size: int) -> list[int]:
+    """Return the addresses of unused memory of a size."""
+    return []
+
+
+def pinned(driver: Driver, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return so many bytes, aligned to 64; the memory can be used again when the array and its views are gone.
+
+    Where the system locks no more pages, ordinary memory, which copies reach more slowly.
+    """
+    size = max(_LEAST_NBYTES, 1 << (nbytes - 1).bit_length())
+    idle = _idle(driver, size)
+    try:
+        address = idle.pop()
+    except IndexError:
+        try:
+            address = driver.allocate_pinned(size)
+        except DeviceError:
+            return _aligned(nbytes)
+    memory: Any = (ctypes.c_ubyte * size).from_address(address)
+    weakref.finalize(memory, idle.append, address).atexit = False
+    return np.frombuffer(memory, np.uint8, nbytes)
+
+
+def _aligned(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    memory = np.empty(nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + nbytes]
 
 
 class GpuArray:

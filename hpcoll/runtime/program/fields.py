@@ -38,10 +38,11 @@ READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes i
 # bytes, 0 where ranks may have others; CHECKED: what
 # every message between local peers has of both and of all calls before; CHECKED_TAG: the first tag of those of the MPI library, which is
 # TAG and TAG_STEP for each of TAG_CHECKS values of such a check. LOG: address of the array of a `CallLog`. GET_COUNT: address of
-# MPI_Get_count; STATUS: room for a status. From OPERANDS on there is room for the addresses of the widest reduction's sources.
+# MPI_Get_count; STATUS: room for a status, at STATUS_AT unless a request of somebody else's is tested. From OPERANDS on there is room for
+# the addresses of the widest reduction's sources.
 (
     NLANES, WINDOW, ROWS, SOURCES, LANES, WINDOW_SLOTS, REQUESTS, REQUESTS_PER_LANE, REQUEST_NBYTES, SCRATCH_PER_LANE, INPUT, OUTPUT,
-    SCRATCH, WHERE_INPUT, WHERE_OUTPUT, LANDED, NMESSAGES, RINGS, COMM, TAG, BYTE, STATUS_IGNORE, ISEND, IRECV, TEST, IPROBE, LAST_TAG,
+    SCRATCH, WHERE_INPUT, WHERE_OUTPUT, LANDED, NMESSAGES, RINGS, COMM, TAG, BYTE, STATUS_AT, ISEND, IRECV, TEST, IPROBE, LAST_TAG,
     KERNEL, MEMCPY, SCHED_YIELD, USLEEP, CLOCK_GETTIME, ENDED, ERROR, FLAG, SPINS, STAYS, YIELDS, LINGERS, STAGING_OF_LANE,
     FIRST_STAGING_SLOT, CLOCK, CLOCK_NS, LOCK, ACCOUNT, STARTED, CELL, NULL, STAND_IN, HANDLE_MASK, TRUNCATED, BLOCK, COPY, COPY_NBYTES,
     GPU, COUNTS, NCOUNTS, RECORDS, RECORDS_END, ROOM, COPY_ROOM, NEEDED, ELEMENTS, LEDGER_NBYTES, CAME, AWAITED, HELD, MADVISE, ADVANCE,

@@ -6,6 +6,7 @@ Symbols are looked up in mpi4py's own extension module, never in a path that was
 import contextlib
 import ctypes
 import os
+import sys
 import time
 from collections.abc import Container, Iterator, Sequence
 from functools import lru_cache
@@ -15,14 +16,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.base.errors import TransportError
 from hpcoll.base.text import printable
+from hpcoll.runtime.program.fields import OPERANDS, STATUS
 
 KNOWN_S = 1.0  # most until all ranks know which one has failed, once one of them does
 
 # Classes of errors that say that a rank has failed, where the library tells them apart from others.
 _FAILURES = tuple(getattr(MPI, name, MPI.ERR_LASTCODE) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED"))
 _MOST_CONTEXTS = 512  # message contexts that a communicator of ours serves: the more, the fewer checks a tag can carry
-_POINTER_NBYTES = ctypes.sizeof(ctypes.c_void_p)
+STATUS_NBYTES = 8 * (OPERANDS - STATUS)
+_ASYNC_FINALIZE = "ompi_async_mpi_finalize"  # a variable of Open MPI's
 
 
 class Library(NamedTuple):
@@ -35,7 +39,6 @@ class Library(NamedTuple):
     get_count: int
     grequest_complete: int
     request_nbytes: int  # of a request handle: 8 in Open MPI (a pointer), 4 in MPICH and its relatives
-    status_ignore: int  # MPI_STATUS_IGNORE
     byte: int  # handle of MPI_BYTE
     truncated: int  # MPI_ERR_TRUNCATE
     request_null: int  # handle of no request
@@ -43,13 +46,21 @@ class Library(NamedTuple):
 
 @lru_cache(maxsize=1)
 def library() -> Library:
-    """Return the loaded MPI library; Open MPI, MPICH, or one with MPICH's ABI such as Intel MPI."""
+    """Return the loaded MPI library; Open MPI, MPICH, or one with MPICH's ABI such as Intel MPI.
+
+    Raises:
+        TransportError: its statuses or handles are longer than the room for them, or mpi4py keeps handles elsewhere.
+    """
+    sizes = MPI._sizeof(MPI.Status), MPI._sizeof(MPI.REQUEST_NULL)
+    if sizes[0] > STATUS_NBYTES or sizes[1] not in (4, 8):
+        raise TransportError(f"this MPI library's statuses and requests need {sizes} bytes, at most {STATUS_NBYTES} and 8 are expected")
     names = ("MPI_Isend", "MPI_Irecv", "MPI_Test", "MPI_Iprobe", "MPI_Get_count", "MPI_Grequest_complete")
     isend, irecv, test, iprobe, get_count, complete = map(function_address, names)
-    request_nbytes = MPI._sizeof(MPI.REQUEST_NULL)
-    status_ignore = 0 if request_nbytes == _POINTER_NBYTES else 1
+    kept = ctypes.string_at(MPI._addressof(MPI.BYTE), MPI._sizeof(MPI.BYTE))
+    if int.from_bytes(kept, sys.byteorder) != handle(MPI.BYTE):
+        raise TransportError(f"mpi4py keeps handles elsewhere: that of MPI.BYTE is {handle(MPI.BYTE):#x}, and {kept!r} is at its address")
     handles = handle(MPI.BYTE), MPI.ERR_TRUNCATE, handle(MPI.REQUEST_NULL)
-    return Library(isend, irecv, test, iprobe, get_count, complete, request_nbytes, status_ignore, *handles)
+    return Library(isend, irecv, test, iprobe, get_count, complete, sizes[1], *handles)
 
 
 @lru_cache(maxsize=1)
@@ -171,7 +182,7 @@ def end_without_barrier() -> None:
     before. Its own parameter ``async_mpi_finalize`` does without, but cannot be set any more when MPI runs; this is where its value is.
     """
     with contextlib.suppress(ValueError):
-        ctypes.c_bool.in_dll(ctypes.CDLL(MPI.__file__), "ompi_async_mpi_finalize").value = True
+        ctypes.c_bool.in_dll(ctypes.CDLL(MPI.__file__), _ASYNC_FINALIZE).value = True
 
 
 def handle(thing: MPI.Comm | MPI.Datatype | MPI.Request | MPI.Op) -> int:

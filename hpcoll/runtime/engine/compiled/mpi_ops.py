@@ -25,7 +25,7 @@ def run_mpi(address, row, lane):  # type: ignore[no-untyped-def]
     slot = lane % state[f.WINDOW]
     request = state[f.REQUESTS] + (slot * state[f.REQUESTS_PER_LANE] + row[f.REQUEST]) * state[f.REQUEST_NBYTES]
     if row[f.CODE] == _WAIT:
-        status = address + 8 * f.STATUS if row[f.NBYTES] else state[f.STATUS_IGNORE]
+        status = state[f.STATUS_AT]
         error = _test(state[f.TEST], (request, address + 8 * f.FLAG, status))
         if error == 0 and state[f.FLAG] & _INT == 0:
             return 0
@@ -51,7 +51,7 @@ def run_mpi(address, row, lane):  # type: ignore[no-untyped-def]
 def let_mpi_move(address):  # type: ignore[no-untyped-def]
     """Enter the library, which moves its messages in calls only: ask it for a message that never comes."""
     state = pointer(address)
-    _iprobe(state[f.IPROBE], (0, state[f.LAST_TAG], state[f.COMM], address + 8 * f.FLAG, state[f.STATUS_IGNORE]))
+    _iprobe(state[f.IPROBE], (0, state[f.LAST_TAG], state[f.COMM], address + 8 * f.FLAG, address + 8 * f.STATUS))
 
 
 @njit(nogil=True, forceinline=True)
