@@ -2,7 +2,7 @@
 
 Arithmetic on a `Size` gives another one. Where code decides by a `Size` (compares it, counts to it, indexes with it), `Sizes` records the
 decision as a condition. A program holds for all counts for which every decision comes out the same. Tracing compilers specialise in this
-way, with guards. Compiled code evaluates `Sizes.code` (`hpcoll.runtime.engine.compiled.resize`).
+way, with guards. Compiled code evaluates `Sizes.code` (`hpcoll.runtime.engine.compiled.interpreter.resize`).
 """
 
 from __future__ import annotations

@@ -83,21 +83,9 @@ class MpiCall:
         self, function_name: str, arguments: str, at_root: str, comm: MPI.Intracomm, root: int, datatype: MPI.Datatype,
         op: MPI.Op | None, in_place: bool, account: np.ndarray, nbytes: int, log: CallLog, method: int,
     ) -> None:  # fmt: skip
-        """Bind a C function.
+        """Bind a C function: ``arguments`` and ``at_root`` are of its row in the table of methods, ``method`` is the row's number.
 
-        Args:
-            function_name: Its name.
-            arguments: ``c_arguments`` of its row in the table of methods.
-            at_root: ``at_root`` of that row.
-            comm: The caller's communicator.
-            root: Its root.
-            datatype: Of the elements.
-            op: Operator, or None.
-            in_place: The send buffer is ``MPI.IN_PLACE``.
-            account: A line of the ledger.
-            nbytes: Bytes that an element counts there.
-            log: Notes that this rank is in the call.
-            method: Number of the row, by which it does.
+        An element counts ``nbytes`` in ``account``, a line of the ledger. The log notes that this rank is in the call.
         """
         send, recv = _roles(at_root, comm.Get_rank() == root, in_place)
         values = {
@@ -152,10 +140,7 @@ class PackedRoom:
 class CallTable:
     """Calls of one method with one set of keywords, for `hpcoll.runtime.engine.compiled.call_lookup.run_cached`.
 
-    Args:
-        rank: This rank.
-        nranks: Of the communicator.
-        starts: Calls are started only, to be in flight behind others: address of `hpcoll.comm.plans.plan.MessageContext.tickets`.
+    ``starts`` is the address of `hpcoll.comm.plans.plan.MessageContext.tickets` where calls are started only, to be in flight; else 0.
     """
 
     def __init__(self, rank: int, nranks: int, starts: int) -> None:

@@ -26,15 +26,7 @@ def asking_the_driver(wait_policy: WaitPolicy) -> WaitPolicy:
 class GpuEngine(HostEngine):
     """A GPU program, ready to run on any GPU buffers of its sizes.
 
-    Args:
-        program: As in `HostEngine`.
-        library: Likewise.
-        wait_policy: Likewise.
-        binding: Likewise.
-        function: Handle of the reduction kernel, or 0.
-        gpu: The GPU.
-        message_context: Number of the message context, whose streams it uses.
-        directory: GPU memory that ranks of the node map, or None.
+    ``function`` is the handle of its reduction kernel, or 0; it uses the streams of the message context of that number.
     """
 
     def __init__(

@@ -13,7 +13,6 @@ from hpcoll.base.sizes import Number, Size, Sizes, int_value
 from hpcoll.runtime.engine.entry import RESIZE, RUN, advance_address, call_compiled
 from hpcoll.runtime.engine.wait_policy import WaitPolicy
 from hpcoll.runtime.program import fields as f
-from hpcoll.runtime.program.fields import DONE, FAILED, GO_ON, PENDING
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, Code, Program, Traffic, aligned, memory_traffic
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.runtime.transports.mpi import Library, Tags, cancel, function_address, last_tag
@@ -58,12 +57,7 @@ class Binding(NamedTuple):
 class HostEngine:
     """A program bound to a communicator, a kernel and scratch: ready to run on any buffers of its sizes.
 
-    Args:
-        program: The program.
-        library: The MPI library.
-        wait_policy: How a rank waits.
-        binding: Its communicator, kernel and memory.
-        shape: Of a program that was lowered from symbolic sizes; None: there are no others.
+    `Shape` is None where the program is for the counts of one call.
     """
 
     def __init__(self, program: Program, library: Library, wait_policy: WaitPolicy, binding: Binding, shape: Shape | None = None) -> None:
@@ -109,7 +103,7 @@ class HostEngine:
         return words
 
     def _records(self, shape: Shape | None) -> np.ndarray:
-        """Return the records of `hpcoll.base.sizes` for `compiled.resize`; none where the program is for one call's counts."""
+        """Return the records of `hpcoll.base.sizes` for `interpreter.resize`; none where the program is for one call's counts."""
         program = self.program
         if shape is None:
             return np.zeros(0, np.int64)
@@ -141,7 +135,7 @@ class HostEngine:
         words[_PLACES] -= self.address
         made._bind_words(words)
         made.state[f.ROOM] = made.state[f.COPY_ROOM] = _ANY
-        if call_compiled(RESIZE, made.address, counts, 0, 0) != DONE:
+        if call_compiled(RESIZE, made.address, counts, 0, 0) != f.DONE:
             return None
         made._bind(binding)
         return made
@@ -221,13 +215,9 @@ class HostEngine:
         self.state[f.COPY], self.state[f.COPY_ROOM], self.state[f.COPY_NBYTES] = self._copy.ctypes.data, nbytes, nbytes
 
     def bind_request(self, cell: int, null: int, stand_in: int, nbytes: int) -> None:
-        """Let `hpcoll.runtime.engine.compiled.progress.start` read and write a persistent request's handle.
+        """Let `compiled.progress.start` read and write a persistent request's handle of 4 or 8 bytes, at the address ``cell``.
 
-        Args:
-            cell: Address of the handle.
-            null: Handle of no request.
-            stand_in: Handle of a completed request.
-            nbytes: Size of a handle, 4 or 8.
+        ``null`` and ``stand_in`` are handles of no request, and of a completed one.
         """
         values = np.array([cell, null, stand_in], np.uint64).view(np.int64)
         self.state[f.CELL], self.state[f.NULL], self.state[f.STAND_IN] = values
@@ -238,20 +228,16 @@ class HostEngine:
         self.state[f.REQUESTS], self.state[f.STATUS_AT] = request, status
 
     def go_on(self, status: int, look: Callable[[], None] = lambda: None) -> None:
-        """Run a call that has begun to its end.
-
-        Args:
-            status: Answer of `hpcoll.runtime.engine.compiled.interpreter.run`, not `DONE`.
-            look: Called now and then while nothing moves; its exception ends the run.
+        """Run a call that has begun to its end, behind an answer of `compiled.interpreter.run`; ``look`` is called while nothing moves.
 
         Raises:
             TransportError: the MPI library returned an error; messages may be left under way.
             DeviceError: the GPU failed; likewise.
         """
-        while status == PENDING:
+        while status == f.PENDING:
             look()
-            status = call_compiled(RUN, self.address, 0, 0, GO_ON)
-        if status == FAILED:
+            status = call_compiled(RUN, self.address, 0, 0, f.GO_ON)
+        if status == f.FAILED:
             raise self.failure()
 
     def stop(self, most_s: float) -> bool:

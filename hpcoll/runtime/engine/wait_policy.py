@@ -32,12 +32,7 @@ SHARED_CORE = WaitPolicy(5, 5, 200, NEVER, 65)  # more ranks than cores: a rank 
 
 
 def wait_policy(nranks: int, ncores: int) -> WaitPolicy:
-    """Return the wait policy of ranks of a host: it depends on whether there is a core for every rank.
-
-    Args:
-        nranks: Of a communicator. Where the launcher says how many ranks of the program are on the host, all of them count.
-        ncores: Of the host.
-    """
+    """Return the wait policy of a communicator's ranks of a host, which need a core each; the launcher's others there count, too."""
     everybody = max(nranks, local_nranks(os.environ))
     if everybody > ncores or gives_cores_away(os.environ):
         return SHARED_CORE

@@ -186,11 +186,8 @@ def _readable(address: int) -> bool:
 def stream_of(array: DeviceArray, stream: Any, rank: int) -> int:
     """Return the handle of the stream that orders a call on an array: earlier work on it happens before the call.
 
-    Args:
-        array: The array.
-        stream: The caller's ``stream=``, see `stream_handle`; None: the producer's, PyTorch's current one for its tensors, else the legacy
-            default stream, which waits for all that were not made to ignore it.
-        rank: Of this process, for error texts.
+    It is the caller's ``stream=``, see `stream_handle`; else the producer's, PyTorch's current one for its tensors, or the legacy default
+    stream, which waits for all that were not made to ignore it.
 
     Raises:
         ArgumentError: not a stream, or one under capture.

@@ -23,12 +23,11 @@ from hpcoll.runtime.gpu.cuda import Attribute
 from hpcoll.runtime.gpu.device import Gpu, Memory
 from hpcoll.runtime.gpu.mappings import NAME_WORDS, NUMBER_WORD, Mapped, mappings
 from hpcoll.runtime.program import fields as f
-from hpcoll.runtime.program.fields import FIRST_SLOT, NSLOTS, OFFSET_BITS, SLOT_NBYTES
+from hpcoll.runtime.program.fields import NSLOTS, SLOT_NBYTES
 from hpcoll.runtime.transports.local_ranks import LocalRanks
 
 _RESERVED = 128  # slots that only hpcoll's own memory may take
 _OPEN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-
 
 _directories: "weakref.WeakSet[Directory]" = weakref.WeakSet()
 _exporting = threading.Lock()  # held while any directory of the process changes what it exports
@@ -36,10 +35,6 @@ _exporting = threading.Lock()  # held while any directory of the process changes
 
 class Directory:
     """The directory of memory that local ranks export to each other. Made collectively; raises ArgumentError as `LocalRanks.window`.
-
-    Args:
-        ranks: The local ranks.
-        gpu: Of this rank.
 
     Attributes:
         readers: Ranks of the communicator that can map this rank's memory.
@@ -88,15 +83,9 @@ class Directory:
         return readers
 
     def export(self, pointer: int, nbytes: int = 1, *, reserved: bool = False) -> bool:
-        """Let peers map the allocation that memory lies in.
+        """Let peers map the allocation of some memory; False, with `problem` set, where that is not one, or cannot be exported.
 
-        Args:
-            pointer: Its address.
-            nbytes: Its bytes.
-            reserved: It is hpcoll's own, for which there are slots when the caller's memory has no more.
-
-        Returns:
-            False, with `problem` set, where the driver cannot export it, or the memory does not lie in one allocation.
+        ``reserved``: it is hpcoll's own, for which there are slots when the caller's memory has no more.
         """
         number = self._gpu.driver.attribute(pointer, Attribute.BUFFER_ID)
         with _exporting:
@@ -130,7 +119,7 @@ class Directory:
         words = self._slots[self._ranks.rank, slot]
         words[NAME_WORDS], words[NUMBER_WORD] = np.frombuffer(name, np.int64), number
         words[0] += 1  # peers look at it when they are told of the slot, by a message behind this
-        self._exported[slot] = base, base + nbytes, (FIRST_SLOT + slot) << OFFSET_BITS
+        self._exported[slot] = base, base + nbytes, (f.FIRST_SLOT + slot) << f.OFFSET_BITS
         self._slot_of[number] = slot
         self._nexported[0] = max(self._nexported[0], slot + 1)
         return slot

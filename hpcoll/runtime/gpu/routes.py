@@ -16,11 +16,7 @@ class IpcRoute(RingRoute):
     """Peers map this rank's memory, and read messages there or in a copy in SCRATCH.
 
     A message in memory that is overwritten behind it makes the lane wait for the reader there. A put is written by its sender's GPU.
-
-    Args:
-        exported: Say whether INPUT and OUTPUT may be mapped, too; SCRATCH always may.
-        puts: As in `Route`: both ranks map each other's memory.
-        peer: Local rank.
+    ``exported`` says whether INPUT and OUTPUT may be mapped; SCRATCH always may.
     """
 
     name: ClassVar[str] = "ipc"
@@ -95,12 +91,8 @@ def gpu_routes(
 ) -> Routes:
     """Return the routes of arrays in GPU memory, the best first.
 
-    Args:
-        local_peers: Local rank of each peer with which this rank has rings.
-        readers: Those that map this rank's GPU memory.
-        exported: As in `IpcRoute`.
-        mpi_takes_gpu: The MPI library takes addresses of GPU memory.
-        puts: All ranks map each other's GPU memory, as all of them know.
+    ``local_peers``: local rank of each peer with which this rank has rings; ``readers``: peers that map this rank's GPU memory;
+    ``puts``: all ranks map each other's, as all of them know.
     """
     return Routes(
         (partial(IpcRoute, exported, puts), {peer: local for peer, local in local_peers.items() if peer in readers}),

@@ -128,13 +128,10 @@ def contiguous(operands: Sequence[Pieces]) -> Iterator[list[Pieces]]:
     """Cut operands of equal chunk sizes where any of them is interrupted in memory."""
     start = 0
     for i in range(1, len(operands[0]) + 1):
-        if i == len(operands[0]) or any(_gap(pieces[i - 1][1], pieces[i][1]) for pieces in operands):
+        pairs = [(pieces[i - 1][1], pieces[i][1]) for pieces in operands] if i < len(operands[0]) else []
+        if not pairs or any((one.buffer, one.displ + one.nbytes) != (other.buffer, other.displ) for one, other in pairs):
             yield [pieces[start:i] for pieces in operands]
             start = i
-
-
-def _gap(span: Span, following: Span) -> bool:
-    return (span.buffer, span.displ + span.nbytes) != (following.buffer, following.displ)
 
 
 def join(pieces: Pieces) -> Span:

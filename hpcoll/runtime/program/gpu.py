@@ -99,10 +99,6 @@ def ordered(rows: Iterable[Row], items: Mapping[int, Item]) -> tuple[list[Row], 
     """Return a lane's rows with RECORD and SYNC rows among them, and how many events they need.
 
     An ACK or RECV moves behind the operations right behind it, which never wait: the stream gets them while the host waits.
-
-    Args:
-        rows: Of a lane.
-        items: The items of rows that are no waits, by index of the row.
     """
     lane = _RowsWithWaits()
     put_off: list[tuple[Row, Item | None]] = []

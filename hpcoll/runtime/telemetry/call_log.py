@@ -21,17 +21,11 @@ class InLibrary(NamedTuple):
 
 
 class CallLog:
-    """The log of one message context.
+    """The log of a message context; ``rank`` is the local rank.
 
     Args:
-        histories: int64 ``(nlocal, 1 + REMEMBERED, 8)``, zeros: the latest calls of each local rank, in memory of all of them
-            (`hpcoll.runtime.program.fields`); None: this rank shares none.
-        alarm: int64, the abort flag beside it: 0 until a call has failed on any of these ranks, so that none begins after that; then 1 and
-            the rank that says so.
-        rank: Local rank.
-
-    Attributes:
-        index: Of the message context, alike on all ranks.
+        histories: int64 ``(nlocal, 1 + REMEMBERED, 8)``, zeros: the latest calls of each local rank, in shared memory; or None.
+        alarm: int64, the abort flag: 0 until a call has failed on any of these ranks; then 1 and the rank that says so, and no call begins.
     """
 
     def __init__(self, histories: np.ndarray | None = None, alarm: np.ndarray | None = None, rank: int = 0) -> None:
@@ -42,7 +36,7 @@ class CallLog:
         self._records = np.empty(records, np.int64)  # not zeros: memory is touched where there is something to record
         self.fields = np.zeros(f.LOG_NFIELDS, np.int64)
         self.address: int = self.fields.ctypes.data
-        self.index = 0
+        self.index = 0  # of the message context, alike on all ranks
         self.fields[f.HISTORY], self.fields[f.ALARM] = self.histories[rank].ctypes.data, self.alarm.ctypes.data
         self.fields[f.RECORDED] = self._records.ctypes.data
         self._own = memoryview(self.histories[rank, 0])  # the same numbers, at a third of the price

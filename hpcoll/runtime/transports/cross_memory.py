@@ -94,12 +94,9 @@ def refusal(theirs: ProbeWord) -> str:
 
 
 def own_memory(words: Sequence[ProbeWord], copy: str | None, measured: int | None) -> OwnMemory:
-    """Return which messages local ranks with these words read in each other's memory.
+    """Return which messages local ranks with these words read in each other's memory: by `CMA` all long ones, else where it pays.
 
-    Args:
-        words: Of the local ranks.
-        copy: `CMA`: always; None: where it pays.
-        measured: Bytes from which on it was found to pay, `NEVER` where it did not; None: it was not measured.
+    ``measured``: bytes from which on it was found to pay, `NEVER` where it did not; None: it was not measured.
     """
     usually, slow = (LEAST_NBYTES,) * 2 if copy == CMA else (NEVER, SLOW_NBYTES) if measured is None else (max(measured, LEAST_NBYTES),) * 2
     return OwnMemory(np.array([one.pid for one in words], np.int64), usually, slow)

@@ -34,29 +34,20 @@ class LocalRanks:
 
     Attributes:
         comm: Private communicator of those ranks; where they are all there are, the one that this was made of.
-        rank: Rank in it; ``nranks``: its size.
         ranks: Their ranks in the communicator; ``first``: the lowest; ``pids``: their processes.
         local_peers: Local rank of each of the others, by its rank in the communicator.
-        ranges: Memory that all of them map, also what was made on another communicator that has them all.
         refused: Why there are no rings; the empty string while there are.
         memory_alone: On local rank 0: the folder makes no files without names, so that ours are of memory alone.
-        status_slots: Their notices, once there are rings.
-        own_memory: Messages that these ranks read in each other's own memory; None: none.
     """
 
     def __init__(
         self, comm: MPI.Intracomm, limit: int | None, most: int | None, pids: Sequence[int], ranks: tuple[int, ...] | None = None,
         *, all_share: bool = False,
     ) -> None:  # fmt: skip
-        """Find them.
+        """Find them among all ranks, whose processes are ``pids`` and whose ranks in COMM_WORLD are ``ranks``.
 
-        Args:
-            comm: The communicator.
-            limit: Most bytes of shared memory on the node for all communicators; None: half of what others leave.
-            most: Most ranks that share memory, in groups of neighbours; None: no limit.
-            pids: Processes of all ranks.
-            ranks: Their ranks in COMM_WORLD.
-            all_share: `known_to_share` says so on all of them.
+        All communicators of the node share at most ``limit`` bytes; None: half of what others leave. At most ``most`` neighbours share
+        memory; None: all of a node. ``all_share``: `known_to_share` says so on all of them.
         """
         ranks = world_ranks(comm) if ranks is None else ranks
         self.comm = comm if not most and all_share else _split(comm, most, ranks)
@@ -74,15 +65,9 @@ class LocalRanks:
         self.ranges = AddressRanges(frozenset(self.pids))
 
     def read_own_memory(self, words: Sequence[ProbeWord], copy: str | None, measured: int | None) -> str:
-        """Let messages be read in their senders' own memory, if all these ranks can; collective.
+        """Let messages be read in their senders' own memory, if all these ranks can; collective; arguments as `own_memory`, of all ranks.
 
-        Args:
-            words: Of all ranks of the communicator that this was made of.
-            copy: As in `own_memory`.
-            measured: Likewise.
-
-        Returns:
-            Why some rank cannot, on every rank; the empty string when all can.
+        Return why some rank cannot, on every rank; the empty string when all can.
         """
         mine = [words[rank] for rank in self.ranks]
         problem = f"{self.nranks} ranks are more than {MOST_RANKS}" if self.nranks > MOST_RANKS else ""

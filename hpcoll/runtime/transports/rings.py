@@ -36,16 +36,8 @@ _POPULATED_AT_ONCE = 16 << 10  # bytes of a slot: room for short messages
 class Rings:
     """Counters and addresses through which one collective at a time travels between local ranks.
 
-    Args:
-        rank: This rank's local rank.
-        local_peers: Local rank of each of the others, by its rank in the communicator.
-        ranges: Memory that all local ranks map; kept, so that it stays up to date.
-        window: Memory of all local ranks, which other rings may have a share in.
-        capacity: Bytes of a staging slot.
-        slots: Offset of the ring slots in the window.
-        staging: Offset of this rank's staging slots, which begin pages.
-        populated: The staging slots have pages; else they are given some when messages need them.
-        own_memory: Messages that peers read in their sender's own memory; None: none.
+    Other rings may share the window, in which ``slots`` and ``staging`` are the offsets of the ring slots, and of this rank's staging slots
+    of ``capacity`` bytes. These begin pages, and are given pages when messages need them unless they are ``populated``.
     """
 
     def __init__(

@@ -26,12 +26,7 @@ class Symmetric:
 
     A process whose array is gone gives the memory back at once, says so in the head, and keeps the window: others may still name it in
     their messages. An array starts a cache line, in another place of the page than those of other ranks and windows.
-
-    Args:
-        window: Its head has a word for each of ``len(pids)`` processes, its parts room for `room`.
-        pids: Processes that map it.
-        local_rank: Of this process.
-        nbytes: Of its array.
+    The window's head has a word for each of ``len(pids)`` processes, its parts have room for `room`.
     """
 
     def __init__(self, window: Window, pids: frozenset[int], local_rank: int, nbytes: int) -> None:

@@ -3,10 +3,9 @@
 from numba import njit
 
 from hpcoll.runtime.engine.compiled.ffi import INT, LONG, c_function, exchange, load_acquire, pointer, release_gil, store_release, take_gil
-from hpcoll.runtime.engine.compiled.interpreter import run_locked
+from hpcoll.runtime.engine.compiled.interpreter import resize, run_locked
 from hpcoll.runtime.engine.compiled.mpi_ops import call_mpi
 from hpcoll.runtime.engine.compiled.progress import start
-from hpcoll.runtime.engine.compiled.resize import resize
 from hpcoll.runtime.engine.compiled.spec_reader import drop, has_handle, is_like, keep, read_blocks, read_elements
 from hpcoll.runtime.program import call_fields as c
 from hpcoll.runtime.program import fields as f
@@ -20,15 +19,9 @@ _unpack = c_function(INT, LONG, INT, LONG, LONG, INT, LONG, LONG)  # copy, nbyte
 def run_cached(table, send, recv, op):  # type: ignore[no-untyped-def]
     """Run a call like one in a table, of any size that the entry is for; the caller has the GIL, which is released while the call runs.
 
-    Args:
-        table: `CallTable.address`.
-        send: ``id()`` of the send buffer.
-        recv: ``id()`` of the receive buffer.
-        op: ``id()`` of the operator.
-
-    Returns:
-        An answer of `interpreter.run`; from a table of calls in flight one of `progress.start`, where `BUSY` says that others are before
-        it or have the engine. `MISS`: no entry fits; `NATIVE`: the MPI library must be called. Nothing has happened then.
+    The arguments are `CallTable.address` and ``id()`` of buffers and operator. The answer is one of `interpreter.run`; in a table of calls
+    in flight one of `progress.start`, where `BUSY` says that others are before it or have the engine. `MISS`: no entry fits; `NATIVE`: the
+    MPI library must be called. Nothing has happened then.
     """
     head = pointer(table)
     for i in range(head[c.NENTRIES]):

@@ -5,7 +5,6 @@ from numba import njit
 from hpcoll.kernels.object_code import object_file
 from hpcoll.runtime.engine.compiled import call_lookup, interpreter, progress
 from hpcoll.runtime.engine.compiled.ffi import release_gil, take_gil
-from hpcoll.runtime.engine.compiled.resize import resize
 from hpcoll.runtime.program.fields import ACTIVATE, CACHED, HOLD, LET_GO, RESIZE, RUN, START, UNPACK_RESULTS, WAIT
 
 
@@ -30,7 +29,7 @@ def _answer(what, a, b, c, d):  # type: ignore[no-untyped-def]
     if what == WAIT:
         return progress.wait(a, b, c, d)
     if what == RESIZE:
-        return resize(a, b)
+        return interpreter.resize(a, b)
     if what == UNPACK_RESULTS:
         return call_lookup.unpack(a)
     if what == HOLD:

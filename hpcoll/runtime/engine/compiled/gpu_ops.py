@@ -33,13 +33,6 @@ def _event_of(state, gpu, lane, event):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
-def _failed(state, code):  # type: ignore[no-untyped-def]
-    """Note an error of the driver; its sign tells it from one of MPI."""
-    state[f.ERROR] = -code
-    return -1
-
-
-@njit(nogil=True)
 def enter(state):  # type: ignore[no-untyped-def]
     """Make the GPU's context current in this thread, which may work on another GPU; 0, or the driver's error."""
     gpu = pointer(state[f.GPU])
@@ -128,4 +121,6 @@ def run_gpu(address, row, lane):  # type: ignore[no-untyped-def]
         error = call_with_address(gpu[f.QUERY_EVENT], (_event_of(state, gpu, lane, row[f.EVENT]),))
         if error == _NOT_READY:
             return 0
-    return 1 if error == 0 else _failed(state, error)
+    if error != 0:
+        state[f.ERROR] = -error  # the sign tells it from an error of MPI
+    return 1 if error == 0 else -1

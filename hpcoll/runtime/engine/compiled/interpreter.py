@@ -9,18 +9,19 @@ from time import CLOCK_MONOTONIC
 
 from numba import njit
 
+from hpcoll.base.sizes import CLAMP, FLOOR, NOT_NEGATIVE, OTHER, ROOM, SAME, STORE
 from hpcoll.runtime.engine.compiled.checks import alarmed, note_call, note_end, sign_messages
 from hpcoll.runtime.engine.compiled.ffi import call_with_address, exchange, pointer, sched_yield, store_release, usleep
 from hpcoll.runtime.engine.compiled.gpu_ops import begin_gpu, enter, leave, run_gpu
 from hpcoll.runtime.engine.compiled.local_ops import clock, copy, last_tick, nanoseconds, run_local
 from hpcoll.runtime.engine.compiled.mpi_ops import let_mpi_move, run_mpi
-from hpcoll.runtime.engine.compiled.resize import resize
 from hpcoll.runtime.engine.compiled.shm_ops import begin_shm, end_shm, run_shm
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.program.opcodes import Code
 
 _COPY, _STAGE, _RECORD, _SYNC = int(Code.COPY), int(Code.STAGE), int(Code.RECORD), int(Code.SYNC)
 _SHORT_NBYTES = 4096  # of a call whose time counts from its first messages on
+_NONE = -1  # a count that no call has
 
 
 @njit(nogil=True)
@@ -100,6 +101,54 @@ def _run_lanes(address):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True)
+def resize(address, counts):  # type: ignore[no-untyped-def]
+    """Fit an engine's program to a call's counts, at an address; nobody else may run it meanwhile.
+
+    `DONE`; `UNFIT` where its conditions do not hold, `NO_ROOM` where scratch is too short: then it is for no counts.
+    """
+    state, given = pointer(address), pointer(counts)
+    variables = pointer(state[f.COUNTS])
+    same = True
+    for i in range(state[f.NCOUNTS]):
+        same &= variables[1 + i] == given[i]
+        variables[1 + i] = given[i]
+    if same:
+        return f.DONE
+    status = _evaluate(address, variables)
+    if status != f.DONE:
+        variables[1] = _NONE
+    return status
+
+
+@njit(nogil=True)
+def _evaluate(address, variables):  # type: ignore[no-untyped-def]
+    """Run the records."""
+    state = pointer(address)
+    at, end, defined = state[f.RECORDS], state[f.RECORDS_END], 1 + state[f.NCOUNTS]
+    while at < end:
+        record = pointer(at)
+        kind, argument, nterms, total = record[0], record[1], record[2], 0
+        for i in range(nterms):
+            total += record[3 + 2 * i] * variables[record[4 + 2 * i]]
+        at += 8 * (3 + 2 * nterms)
+        if kind == STORE:
+            pointer(address + argument)[0] = total
+        elif kind == FLOOR:
+            variables[defined] = total // argument
+            defined += 1
+        elif kind == CLAMP:
+            variables[defined] = min(total, 0)
+            defined += 1
+        elif kind == ROOM:
+            if total > pointer(address + argument)[0]:
+                state[f.NEEDED] = total
+                return f.NO_ROOM
+        elif (kind == SAME and total != 0) or (kind == OTHER and total == 0) or (kind == NOT_NEGATIVE and total < 0):
+            return f.UNFIT
+    return f.DONE
+
+
+@njit(nogil=True)
 def begin(address, input_address, output_address, which):  # type: ignore[no-untyped-def]
     """Set a call's buffers, put the first lanes into their window slots, and run them as far as they go; return as `advance`.
 
@@ -133,17 +182,11 @@ def begin(address, input_address, output_address, which):  # type: ignore[no-unt
 
 @njit(nogil=True)
 def run(address, input_address, output_address, counts):  # type: ignore[no-untyped-def]
-    """Run a program's lanes; the caller has released the GIL.
+    """Run a program's lanes on the buffers INPUT and OUTPUT; the caller has released the GIL.
 
-    Args:
-        address: `hpcoll.runtime.engine.host_engine.HostEngine.address`.
-        input_address: Where INPUT starts; ignored when going on.
-        output_address: Where OUTPUT starts; ignored when going on.
-        counts: Address of the call's counts, or `AS_BEFORE` for those of the last one; `GO_ON` to go on with one.
-
-    Returns:
-        `DONE`; `PENDING` when nothing has moved for a while; `FAILED` when MPI returned an error. `BUSY` while something else runs on what
-        this engine needs alone, or an answer of `resize`: nothing has happened then.
+    ``counts`` is the address of the call's counts, or `AS_BEFORE` for those of the last one; `GO_ON` to go on. The answer is `DONE`;
+    `PENDING` when nothing has moved for a while; `FAILED` when MPI returned an error. `BUSY` while something else runs on what this engine
+    needs alone, or an answer of `resize`: nothing has happened then.
     """
     if counts == f.GO_ON:
         return _go_on(address, pointer(address)[f.YIELDS])  # it has waited for long: sleep between looks, until something moves

@@ -115,16 +115,11 @@ def _await(state, rings, row, lane, slot):  # type: ignore[no-untyped-def]
     return 1
 
 
-@njit(nogil=True, forceinline=True)
-def _uncached(rings, nbytes):  # type: ignore[no-untyped-def]
-    return rings[f.SLOW_WRITES] >= SLOW_WRITES and nbytes >= _UNCACHED_NBYTES and rings[f.STAGED] % _TRIAL
-
-
 @njit(nogil=True)
 def _stage(address, rings, destination, source, nbytes):  # type: ignore[no-untyped-def]
     """Copy into a staging slot, past the caches where that is better."""
     state = pointer(address)
-    if _uncached(rings, nbytes):
+    if rings[f.SLOW_WRITES] >= SLOW_WRITES and nbytes >= _UNCACHED_NBYTES and rings[f.STAGED] % _TRIAL:
         local_ops.copy_uncached(state, destination, source, nbytes)
         fence()
     elif nbytes < _PROBE_NBYTES:
