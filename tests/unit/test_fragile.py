@@ -26,7 +26,8 @@ from mpi4py import MPI  # noqa: E402
 
 from hpcoll.base.errors import TransportError  # noqa: E402
 from hpcoll.comm.requests import waitall_frames  # noqa: E402
-from hpcoll.comm.status import call_site, hard_exit  # noqa: E402
+from hpcoll.comm.status import call_site  # noqa: E402
+from hpcoll.comm.team import hard_exit  # noqa: E402
 from hpcoll.kernels import machine_code, object_code  # noqa: E402
 from hpcoll.runtime.engine import call_cache, object_layout  # noqa: E402
 from hpcoll.runtime.program import call_fields as c  # noqa: E402
@@ -184,7 +185,7 @@ def test_leave_to_read_memory_is_given_where_yama_asks(monkeypatch: pytest.Monke
     assert called == [cross_memory._SET_PTRACER] * ncalls
 
 
-@guards("hpcoll/comm/status/hard_exit.py (`install`)")
+@guards("hpcoll/comm/team/hard_exit.py (`install`)")
 def test_a_fork_leaves_by_the_real_exit() -> None:
     before = os._exit
     try:

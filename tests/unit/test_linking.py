@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import hpcoll
 from hpcoll.kernels import machine_code
 from hpcoll.kernels.object_code import object_file
 

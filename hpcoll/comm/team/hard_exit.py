@@ -24,8 +24,9 @@ _pid, _exit = os.getpid(), os._exit
 
 
 def install() -> None:
-    """Let ``os._exit`` of this process be `_leave`."""
-    os._exit = _leave  # type: ignore[assignment]
+    """Let ``os._exit`` of this process be `_leave`, where its launcher may be MPICH's."""
+    if "MPICH" in MPI.Get_library_version():
+        os._exit = _leave  # type: ignore[assignment]
 
 
 def _leave(status: int) -> None:
