@@ -6,7 +6,6 @@ page; it pays where cores share no cache. `hpcoll.runtime.engine.compiled.local_
 
 import ctypes
 import os
-import secrets
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -63,7 +62,7 @@ def ptrace_scope() -> str:
 
 @cache
 def _word(pid: int) -> ProbeWord:
-    kept = np.array([secrets.randbits(62)], np.int64)
+    kept = np.array([int.from_bytes(os.urandom(8), "little") >> 2], np.int64)
     _kept.append(kept)
     if ptrace_scope() == "1":
         _libc.prctl(ctypes.c_int(_SET_PTRACER), ctypes.c_ulong(_ANY % 2**64), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
