@@ -171,7 +171,7 @@ def test_memory_of_messages_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_receives_are_cancelled_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Meanwhile no thread of hpcoll's advances what is in flight elsewhere, or takes in letters: Open MPI loses messages then."""
+    """Meanwhile no thread of hpcoll's advances what is in flight elsewhere, or receives control messages: Open MPI loses messages then."""
     monkeypatch.setenv("HPCOLL_SHM", "0")
     comm, other, total, found = fresh(), fresh(), np.zeros(1), list[tuple[bool, bool]]()
     late, error = comm.rank == comm.size - 1, None

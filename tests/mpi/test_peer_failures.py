@@ -217,7 +217,7 @@ goes_on.start()
 
 @pytest.mark.once
 def test_a_rank_waits_on_another_communicator() -> None:
-    """Which is named, by the name that it has got since; the story goes on there. Nobody raises: another thread of rank 1 may come."""
+    """It is named as it is called since; the chain of waits goes on there. Nobody raises: another thread of rank 1 may come."""
     before = "other = hpcoll.Communicator(world.Dup())\nother.Barrier(algorithm='dissemination')\nother.Set_name('the other')"
     victim = """
     threading.Thread(target=time.sleep, args=(20,), daemon=True).start()

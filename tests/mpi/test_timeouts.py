@@ -129,8 +129,8 @@ def test_a_rank_comes_late(form: Callable[..., None], way: str, *, warm: bool) -
     assert agreed([repr(one) for one in errors if one]) == []
     error, seconds = given_up(form, comm, LIMIT_S, late=LATE, times=4 if way == "messages" else 1)
     assert wrong(error, seconds, ".*" if form is together else TEXT, late=LATE) == []
-    stories = MPI.COMM_WORLD.allgather(str(error).partition("0.3 s: ")[2])
-    assert form is together or len({*stories}) == 1, stories
+    chains = MPI.COMM_WORLD.allgather(str(error).partition("0.3 s: ")[2])
+    assert form is together or len({*chains}) == 1, chains
     assert agreed(not_refused(raised(comm.Barrier))) == []
     comm.recover()
     error = raised(lambda: [again(comm, 60) for again in (blocking, in_flight, long)])

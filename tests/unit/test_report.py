@@ -111,7 +111,7 @@ def test_calls_on_another_communicator(rows: Communicator) -> None:
     assert activity_text(rows.known(1), 2, 1).startswith("waits in Barrier() at x.py:12 since ")
 
 
-def test_a_story_goes_on_in_another_call(rows: Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chain_of_waits_goes_on_in_another_call(rows: Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
     """On another message context, and another communicator: to the rank on which all others wait."""
     other = Communicator(rows.pages, "columns")
     monkeypatch.setattr(peer_state, "live_contexts", [SimpleNamespace(resources=one.on) for one in (rows, other)])
@@ -136,14 +136,14 @@ def test_of_several_calls_the_one_that_the_program_waits_for(rows: Communicator)
     assert activity_text(rows.known(), 1, 1).startswith("waits in Barrier() since ")
     say(rows.pages, 1, flies)
     assert activity_text(rows.known(), 1, 1).startswith("waits in Ibcast() since ")
-    notice, page = RankStatus(), StatusSlots(rows.pages._all, 1)
-    notice.add_slots(page)
-    notice.wait(rows, other.call("Ibarrier()", [0], 1, ""))
-    notice.fail("PeerFailed", "rank 3 has ended", other.call("Barrier()", [0]))
+    rank_status, page = RankStatus(), StatusSlots(rows.pages._all, 1)
+    rank_status.add_slots(page)
+    rank_status.wait(rows, other.call("Ibarrier()", [0], 1, ""))
+    rank_status.fail("PeerFailed", "rank 3 has ended", other.call("Barrier()", [0]))
     assert activity_text(rows.known(), 1, 1) == "has called no collective yet"
 
 
-def test_a_story_that_comes_back(rows: Communicator) -> None:
+def test_a_chain_of_waits_that_comes_back(rows: Communicator) -> None:
     """Ends where it began."""
     peer_state.RANK_STATUS.wait(rows, rows.call("Barrier()", [1]))
     rows.wait(1, "Barrier()", [2])
@@ -201,7 +201,7 @@ def test_a_far_rank_that_does_not_answer(rows: Communicator, monkeypatch: pytest
 
 
 def test_names_that_are_given_later(rows: Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Are what texts and notices have from then on; of a communicator that is freed, the last one."""
+    """Are what texts and status slots have from then on; of a communicator that is freed, the last one."""
     named = SimpleNamespace(size=NRANKS, Get_name=lambda: "")
     monkeypatch.setattr(resources, "may_call", lambda: True)
     monkeypatch.setattr(resources, "MPI", SimpleNamespace(Is_finalized=lambda: False))

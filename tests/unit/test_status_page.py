@@ -34,9 +34,9 @@ def own_page() -> Iterator[StatusPage]:
 def test_a_real_process(own_page: StatusPage) -> None:
     """Found by its file among all that run here, and not found in a fork, which closes it, nor when it is closed."""
     own_page.introduce(Identity(os.getpid(), 0, 1, "test", "h", time.time(), {}, ["this test"]))
-    notice = RankStatus()
-    notice.show(own_page)
-    notice.wait(notice, replace(CALL, what="first"), {"sees": {0: (7.5, "x")}})
+    rank_status = RankStatus()
+    rank_status.show(own_page)
+    rank_status.wait(rank_status, replace(CALL, what="first"), {"sees": {0: (7.5, "x")}})
     mine = [rank for job in look().jobs for rank in job.ranks.values() if rank.pid == os.getpid()]
     assert [wait.sees for wait in mine[0].waits] == [{0: (7.5, "x")}]
     assert [wait.what for wait in mine[0].waits] == ["first"]
@@ -44,8 +44,8 @@ def test_a_real_process(own_page: StatusPage) -> None:
     if not child:
         status = 2
         try:
-            notice.forget()
-            notice.wait(notice, replace(CALL, what="the child's"))
+            rank_status.forget()
+            rank_status.wait(rank_status, replace(CALL, what="the child's"))
             names = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
             status = int(LINK in [os.readlink(name) for name in names if os.path.lexists(name)])
         finally:
@@ -74,15 +74,15 @@ def test_the_page_alone_is_written_when_only_what_is_seen_changes(own_page: Stat
         def write(self, _: Any) -> None:
             self.written += 1
 
-    notice, others = RankStatus(), Counted()
+    rank_status, others = RankStatus(), Counted()
     own_page.introduce(Identity(1, 0, 1, "", "h", 0.0, {}, []))
-    notice.show(own_page)
-    notice._slots.add(others)  # type: ignore[arg-type]
+    rank_status.show(own_page)
+    rank_status._slots.add(others)  # type: ignore[arg-type]
     for seen in ("a", "a", "b"):
-        notice.wait(others, CALL, {"sees": {"1": seen}})
+        rank_status.wait(others, CALL, {"sees": {"1": seen}})
     assert others.written == 1
     assert contents(own_page._memory.tobytes())[1]["waits"][0]["sees"] == {"1": "b"}
-    notice.end(others)
+    rank_status.end(others)
     assert contents(own_page._memory.tobytes())[1]["waits"] == []
 
 

@@ -47,46 +47,46 @@ def finished(run: Callable[[], None]) -> bool:
 
 
 def test_a_signal_whose_handler_calls() -> None:
-    """While the notice is written: it waits for nobody, and all that waits is said, whoever wrote last."""
-    notice = RankStatus()
-    page = Interrupted(lambda: notice.wait("the handler's", replace(CALL, what="second")))
-    notice.add_slots(page)
-    assert finished(lambda: notice.wait("the program's", replace(CALL, what="first")))
+    """While the status is written: it waits for nobody, and all that waits is said, whoever wrote last."""
+    rank_status = RankStatus()
+    page = Interrupted(lambda: rank_status.wait("the handler's", replace(CALL, what="second")))
+    rank_status.add_slots(page)
+    assert finished(lambda: rank_status.wait("the program's", replace(CALL, what="first")))
     assert [one["what"] for one in page.read(0)["waits"]] == ["first", "second"]
 
 
 def test_a_signal_whose_handler_ends_what_waits() -> None:
-    notice = RankStatus()
-    page = Interrupted(lambda: notice.end("the program's"))
-    notice.add_slots(page)
-    assert finished(lambda: notice.wait("the program's", CALL))
+    rank_status = RankStatus()
+    page = Interrupted(lambda: rank_status.end("the program's"))
+    rank_status.add_slots(page)
+    assert finished(lambda: rank_status.wait("the program's", CALL))
     assert page.read(0)["waits"] == []
 
 
 def test_what_was_said_holds_while_more_is_written() -> None:
     """A failure that a rank has told is never unknown to those who look just then, or find it stopped or killed there."""
     seen: list[dict[str, Any]] = []
-    notice, page = RankStatus(), Interrupted(lambda: seen.append(page.read(0)))
+    rank_status, page = RankStatus(), Interrupted(lambda: seen.append(page.read(0)))
     StatusSlots.write(page, b'{"failed": ["first"]}')
-    notice.add_slots(page)
-    notice.fail("PeerFailed", "rank 3 has left", CALL)
+    rank_status.add_slots(page)
+    rank_status.fail("PeerFailed", "rank 3 has left", CALL)
     assert seen == [{"failed": ["first"]}]
     assert [one["text"] for one in page.read(0)["failed"]] == ["rank 3 has left"]
 
 
 def test_a_fork_while_another_thread_writes() -> None:
     """The thread that had the lock is not there: its notices are its own."""
-    notice, being_written, may_go_on = RankStatus(), threading.Event(), threading.Event()
+    rank_status, being_written, may_go_on = RankStatus(), threading.Event(), threading.Event()
     page = Interrupted(lambda: (being_written.set(), may_go_on.wait(60)))  # type: ignore[arg-type, return-value]
-    notice.add_slots(page)
-    thread = threading.Thread(target=notice.wait, args=("the program's", CALL), daemon=True)
+    rank_status.add_slots(page)
+    thread = threading.Thread(target=rank_status.wait, args=("the program's", CALL), daemon=True)
     thread.start()
     assert being_written.wait(60)
-    notice.forget()  # as a fork does
-    assert finished(lambda: notice.wait("the child's", CALL))
+    rank_status.forget()  # as a fork does
+    assert finished(lambda: rank_status.wait("the child's", CALL))
     may_go_on.set()
     thread.join(60)
-    assert notice.status().waits == (CALL,)
+    assert rank_status.status().waits == (CALL,)
 
 
 def at(when: float, monkeypatch: pytest.MonkeyPatch) -> RankStatus:
@@ -111,13 +111,13 @@ def test_clocks_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_long_text_is_the_same_everywhere() -> None:
     """For ranks that read it beside much else, for those that are sent it, and for the one that tells it."""
-    notice, page = RankStatus(), StatusSlots(np.zeros(PAGE_NBYTES, np.uint8), 0)
-    notice.add_slots(page)
-    notice.wait(notice, replace(CALL, awaits=tuple(range(5000))))
-    told = notice.fail("PeerFailed", "no memory " * 1000, CALL)
+    rank_status, page = RankStatus(), StatusSlots(np.zeros(PAGE_NBYTES, np.uint8), 0)
+    rank_status.add_slots(page)
+    rank_status.wait(rank_status, replace(CALL, awaits=tuple(range(5000))))
+    told = rank_status.fail("PeerFailed", "no memory " * 1000, CALL)
     assert told is not None
     assert told.text.startswith("no memory no memory")
-    assert Status.from_json(page.read(0)).failed == notice.status().failed == (told,)
+    assert Status.from_json(page.read(0)).failed == rank_status.status().failed == (told,)
 
 
 BCAST, BARRIER = Signature(1, 0, 4, 0, 0, 0, 0).word, Signature(0, 0, 1, 0, 0, 0, 0).word
@@ -189,12 +189,12 @@ SAID = [  # what a rank that has begun 4 calls and ended 3 says, and of which of
 ]
 
 
-@pytest.mark.parametrize(("notice", "expected"), SAID)
-def test_a_rank_has_said_what_it_can_of_a_call(notice: dict[str, Any], expected: list[int]) -> None:
+@pytest.mark.parametrize(("rank_status", "expected"), SAID)
+def test_a_rank_has_said_what_it_can_of_a_call(rank_status: dict[str, Any], expected: list[int]) -> None:
     """Once it waits elsewhere, too: those that quote it would else wait for what never comes."""
     histories = np.zeros((1, 1 + f.REMEMBERED, 8), np.int64)
     histories[0, 0, [f.BEGUN, f.CALLS_ENDED]] = 4, 3
-    pages: Any = SimpleNamespace(read=lambda rank: notice)
+    pages: Any = SimpleNamespace(read=lambda rank: rank_status)
     on: Any = SimpleNamespace(key="1.2.3", near={0: 0}, rank=1, node=SimpleNamespace(status_slots=pages), team=TEAM)
     log: Any = SimpleNamespace(histories=histories, index=0)
     assert [number for number in (3, 4, 5) if PeerState(on, log).has_answered(0, number, 0.0)] == expected
