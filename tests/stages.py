@@ -19,6 +19,7 @@ from outcomes import FAILED, PASSED, SKIPPED, Case
 TICK_S = 30.0  # between lines that say how far it is
 LINES = 400  # of a failed stage's output, at most
 SLOWEST = 10
+LATE = "time of"  # a stage: the name of the case that fails where it takes too long
 OVER = 1.5  # times its budget a stage may take
 FILE_S = 3.0  # from which on a file's seconds are shown
 STARTED = time.monotonic()
@@ -65,6 +66,11 @@ class Ended(NamedTuple):
     def good(self) -> bool:
         return all(case.outcome != FAILED for case in self.cases.values())
 
+    @property
+    def usable(self) -> bool:
+        """Whether others can build on it: late or not."""
+        return all(case.outcome != FAILED for name, case in self.cases.items() if not name.startswith(LATE))
+
 
 def elapsed() -> str:
     seconds = int(time.monotonic() - STARTED)
@@ -86,7 +92,7 @@ def run(stages: list[Stage], logs: Path) -> int:
     try:
         while waiting or running:
             free = ncores - sum(min(one.stage.cores, ncores) for one in running)
-            done = {"": True} | {one.stage.title: one.good for one in ended}
+            done = {"": True} | {one.stage.title: one.usable for one in ended}
             for stage in [one for one in waiting if not done.get(one.after, True)]:
                 waiting.remove(stage)
                 ended.append(Ended(stage, 0.0, {stage.title: Case(FAILED, 0.0, f"cannot run without: {stage.after}")}))
@@ -134,7 +140,7 @@ def _end(one: Running) -> Ended:
         cases[title] = Case(FAILED, 0.0, f"no test of it ran, or none failed, but it ended with status {status}")
     seconds, budget = time.monotonic() - one.since, one.stage.budget
     if seconds > OVER * budget > 0:
-        cases[f"time of {title}"] = Case(FAILED, 0.0, f"took {seconds:.0f} s, its budget is {budget:.0f} s (BUDGETS in tests/run.py)")
+        cases[f"{LATE} {title}"] = Case(FAILED, 0.0, f"took {seconds:.0f} s, its budget is {budget:.0f} s (BUDGETS in tests/run.py)")
     return Ended(one.stage, seconds, cases)
 
 
