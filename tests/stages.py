@@ -68,7 +68,7 @@ class Ended(NamedTuple):
 
     @property
     def usable(self) -> bool:
-        """Whether others can build on it: late or not."""
+        """Say whether others can build on it, late or not."""
         return all(case.outcome != FAILED for name, case in self.cases.items() if not name.startswith(LATE))
 
 
