@@ -91,10 +91,12 @@ def public_names() -> set[str]:
 
 
 def methods_of(paths: str) -> str:
-    """Return the methods of a public class that another one gets as its module is loaded, as a table."""
+    """Return the methods of a public class that another one gets once it is made, as a table."""
     shown, path = paths.split("=")
     module, _, name = path.rpartition(".")
-    methods = {one: method for one, method in vars(getattr(import_module(module), name)).items() if hasattr(method, "__wrapped__")}
+    owner = getattr(import_module(module), name)
+    body = inspect.getsource(owner)
+    methods = {one: method for one, method in vars(owner).items() if hasattr(method, "__wrapped__") and f"    {one} = " not in body}
     rows = [f'| <a id="{shown}.{one}"></a>`{one}` | {inspect.getdoc(method)} |' for one, method in methods.items()]
     return "\n".join(["| method | does |", "|---|---|", *rows])
 
