@@ -30,7 +30,7 @@ ELSEWHERE = {  # pages of the checkout, and where they are on the site
     "tests/cluster/README.md": "development/emulated_hosts.md",
 }
 LINK = re.compile(r"(\]\()([^)#:\s]+\.(?:md|svg))(#[^)]*)?\)")
-MARK = re.compile(r"<!-- (options|methods): (\S+) -->")
+MARK = re.compile(r"<!-- (api|methods|options): (.+?) -->", re.S)
 LOADED = re.compile(r"<(?:script|img|iframe|source|link(?! rel=\"canonical\"))\b[^>]*\b(?:src|href)=\"?(https?:)?//[^>]*>")
 
 log = get_plugin_logger(__name__)
@@ -45,7 +45,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn links of the checkout into links of the site, and marks into tables of options."""
+    """Turn links of the checkout into links of the site, and marks into what they stand for."""
     here = page.file.src_uri
     source = next((one for one, target in ELSEWHERE.items() if target == here), DOCS + here)
 
@@ -54,8 +54,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         target = ELSEWHERE.get(named, named.removeprefix(DOCS))
         return f"{match[1]}{posixpath.relpath(target, posixpath.dirname(here) or '.')}{match[3] or ''})"
 
-    tables = {"options": options_of, "methods": methods_of}
-    return MARK.sub(lambda match: tables[match[1]](match[2]), LINK.sub(link, markdown))
+    made = {"api": members, "methods": methods_of, "options": options_of}
+    return MARK.sub(lambda match: made[match[1]](match[2]), LINK.sub(link, markdown))
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
@@ -88,6 +88,12 @@ def public_names() -> set[str]:
                 yield from (f"{name}.{one}" for one, method in vars(kind).items() if one[0] != "_" and inspect.isroutine(method))
 
     return {f"hpcoll.{one}" for name in hpcoll.__all__ for one in names(name)}
+
+
+def members(words: str) -> str:
+    """Return the members of a class, by the class and their names, as mkdocstrings shows them."""
+    owner, *names = words.split()
+    return "\n".join(f"::: {owner}.{name}\n    options:\n      heading_level: 3\n" for name in names)
 
 
 def methods_of(paths: str) -> str:
