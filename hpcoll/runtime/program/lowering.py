@@ -2,7 +2,7 @@
 
 A program is written once per segment length; lanes share it through displacements. Lowering decides what a builder need not know: it posts
 each receive as soon as its destination is free (never behind a wait that the schedule does not have), waits for sends before their chunk is
-overwritten, and splits messages above a limit. `steps` and `items` are its first half; routes say how messages travel.
+overwritten, and splits messages above a limit. `route` and `items` are its first half.
 """
 
 from collections import Counter
@@ -17,8 +17,7 @@ from hpcoll.runtime.program.chunks import LANDING, MESSAGE, Segments, Span
 from hpcoll.runtime.program.fields import CODE, FIRST_SOURCE, NCOLUMNS, READ, WRITTEN
 from hpcoll.runtime.program.items import InPlace, Item, Items
 from hpcoll.runtime.program.opcodes import MESSAGES, PINNED, Code, Program, Row, Symbol, aligned
-from hpcoll.runtime.program.route import Route
-from hpcoll.runtime.program.steps import add_steps
+from hpcoll.runtime.program.route import Route, add_steps
 from hpcoll.schedules.collectives import COLLECTIVES
 from hpcoll.schedules.ir import Buffer, Schedule, Step
 

@@ -1,24 +1,29 @@
-"""Routes: the ways of messages to and from a peer, and the interface of every transport.
+"""Routes: the ways of messages to and from a peer, and the items that the steps of a schedule become by them.
 
 A schedule says who sends what to whom. A **route** says how: which items a send and a receive are. `lower` asks the route to each peer and
 knows no transport. A new one is a subclass in `transports/` or `gpu/` and a row in the table of routes there (`host_routes`, `gpu_routes`).
 Operations of its own have codes in `Code` and a compiled function that `compiled.interpreter._execute` finds.
+
+Consecutive receive-and-reduce steps into one chunk become one many-input reduction, empty chunks are dropped, and a reduction reads a
+message that is only carried to it where it lies. Both ends of a message decide alike, because they see equal sizes.
 """
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from hpcoll.analysis.cost import Levels, Network
 from hpcoll.runtime.program.chunks import Pieces
-from hpcoll.runtime.program.items import Items
+from hpcoll.runtime.program.items import LANDING_SLOTS, Items
+from hpcoll.runtime.program.opcodes import Code
+from hpcoll.schedules.ir import Buffer, Chunk, Op, Step
 
 
 class Route(ABC):
     """The way of messages to and from a peer, by its rank in the communicator or its local rank.
 
-    Both ends of a message decide alike, because they see equal sizes. Messages to a peer are used in the order in which they were sent.
+    Messages to a peer are used in the order in which they were sent.
     """
 
     name: ClassVar[str]  # for the ledger
@@ -85,3 +90,104 @@ class Routes(dict[int, Route]):
                 continue
             return self[peer]
         raise KeyError(peer)
+
+
+def add_steps(items: Items, steps: Sequence[Step], routes: Mapping[int, Route]) -> None:
+    """Write the items of a lane."""
+    groups = list(_fused(steps))
+    items.nlandings = max([LANDING_SLOTS, *(len(group) for group in groups)])
+    carried = _carried(steps, routes)
+    messages: dict[Chunk, Pieces] = {}  # scratch cells that stand for a message
+    handed: set[int] = set()  # puts that the reduction before them makes
+    for i, group in enumerate(groups):
+        step = group[0]
+        if step.op == Op.RECV_REDUCE:
+            _receive_reduce(items, group, routes)
+            continue
+        operands = [messages.pop(run, []) or items.chunks(run) for run in ((step.dst,) if step.dst else ()) + step.srcs]
+        if not operands[0] or i in handed:
+            continue
+        puts = step.put and routes[step.peer].puts
+        if step.op in (Op.COPY, Op.REDUCE):
+            behind = _puts_behind(groups, i, routes) if step.op == Op.REDUCE else []
+            further = [routes[groups[one][0].peer].destination(items, operands[0]) for one in behind]
+            handed.update(behind)
+            items.operate(Code[step.op.name], operands, further)
+            items.acknowledge()
+        elif step.op == Op.SEND and puts:
+            items.copy(routes[step.peer].destination(items, operands[0]), operands[0])
+            items.acknowledge()
+        elif step.op == Op.SEND:
+            routes[step.peer].send(items, operands[0])
+        elif puts:
+            routes[step.peer].receive_put(items, operands[0])
+        elif step.dst is not None and step.dst in carried:
+            messages[step.dst] = routes[step.peer].land(items, operands[0])
+        else:
+            routes[step.peer].receive(items, operands[0])
+    items.end()
+
+
+def _puts_behind(groups: Sequence[Sequence[Step]], i: int, routes: Mapping[int, Route]) -> list[int]:
+    """Return the groups right behind a reduction that put its result into peers' memory, where its kernel can write it."""
+    found: list[int] = []
+    for k in range(i + 1, len(groups)):
+        step = groups[k][0]
+        if not (step.op == Op.SEND and step.put and step.srcs == (groups[i][0].dst,) and routes[step.peer].puts):
+            break
+        found.append(k)
+    return found
+
+
+def _receive_reduce(items: Items, group: Sequence[Step], routes: Mapping[int, Route]) -> None:
+    assert group[0].dst is not None
+    destination = items.chunks(group[0].dst)
+    if not destination:
+        return
+    operands = [items.chunks(group[0].srcs[0])]
+    for step in group:
+        landed = routes[step.peer].land(items, destination)
+        operands = [landed, *operands] if step.received_first else [*operands, landed]
+    items.operate(Code.REDUCE, [destination, *operands])
+    items.acknowledge()
+
+
+def _carried(steps: Sequence[Step], routes: Mapping[int, Route]) -> set[Chunk]:
+    """Return scratch cells that only carry a message from its receive to the reduction right behind a run of receives.
+
+    The reduction reads such messages where they lie. All of a run or none: a peer's messages are used in order.
+    """
+    found: set[Chunk] = set()
+    uses: dict[int, int] = {}  # scratch cell -> steps that name it
+    for step in steps:
+        for run in (*((step.dst,) if step.dst else ()), *step.srcs):
+            if run.buffer == Buffer.SCRATCH:
+                for index in _indices(run):
+                    uses[index] = uses.get(index, 0) + 1
+    for end, reduction in enumerate(steps):
+        if reduction.op != Op.REDUCE:
+            continue
+        first = end
+        while first and steps[first - 1].op == Op.RECV:
+            first -= 1
+        cells = [step.dst for step in steps[first:end] if step.dst and routes[step.peer].uses_in_place]
+        if all(run.buffer == Buffer.SCRATCH and run in reduction.srcs and all(uses[i] == 2 for i in _indices(run)) for run in cells):
+            found.update(cells)
+    return found
+
+
+def _indices(run: Chunk) -> range:
+    return range(run.index, run.index + run.n)
+
+
+def _fused(steps: Sequence[Step]) -> Iterator[list[Step]]:
+    """Yield steps, with consecutive receive-and-reduce steps into one chunk together; they fold left to right, as one by one."""
+    group: list[Step] = []
+    for step in steps:
+        joins = group and step.op == Op.RECV_REDUCE == group[0].op and step.dst == group[0].dst == step.srcs[0] and not step.received_first
+        if group and not joins:
+            yield group
+            group = []
+        group.append(step)
+    if group:
+        yield group
