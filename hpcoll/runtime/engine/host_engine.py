@@ -55,10 +55,7 @@ class Binding(NamedTuple):
 
 
 class HostEngine:
-    """A program bound to a communicator, a kernel and scratch: ready to run on any buffers of its sizes.
-
-    `Shape` is None where the program is for the counts of one call.
-    """
+    """A program bound to a communicator, a kernel and scratch; ``shape`` is None where it is for the counts of one call."""
 
     def __init__(self, program: Program, library: Library, wait_policy: WaitPolicy, binding: Binding, shape: Shape | None = None) -> None:
         nsources = int(program.rows[program.rows[:, f.CODE] == Code.REDUCE, f.NSOURCES].max(initial=0))

@@ -200,11 +200,7 @@ def stream_of(array: DeviceArray, stream: Any, rank: int) -> int:
 
 
 def stream_handle(stream: Any, rank: int) -> int:
-    """Return the handle of a stream: an int (0: legacy default stream), an object of CuPy, PyTorch, Numba, or with ``__cuda_stream__``.
-
-    Raises:
-        ArgumentError: none of these.
-    """
+    """Return the handle of a stream: an int (0: legacy default stream), or an object of CuPy, PyTorch, Numba, or ``__cuda_stream__``."""
     try:
         handle = _handle(stream)
     except (AttributeError, IndexError, TypeError):

@@ -99,11 +99,7 @@ class Driver:
         self.count = self._int("cuDeviceGetCount")  # GPUs that this process sees
 
     def __call__(self, name: str, *arguments: Any) -> None:
-        """Call a function.
-
-        Raises:
-            DeviceError: names the function and the error.
-        """
+        """Call a function; a DeviceError names it and the error."""
         code = getattr(self._library, name)(*arguments)
         if code:
             raise DeviceError(f"{name} failed with {self.error_name(code)} ({code})", code=code)
@@ -193,11 +189,7 @@ class Driver:
         return self._handle("cuMemHostAlloc", nbytes, _REGISTER_PORTABLE_MAPPED)
 
     def register(self, address: int, nbytes: int) -> None:
-        """Page-lock host memory, so that every GPU reads and writes it at the same address.
-
-        Raises:
-            DeviceError: it cannot be locked, or the current GPU has it at another address.
-        """
+        """Page-lock host memory, so that every GPU reads and writes it at the same address; DeviceError where that cannot be."""
         self("cuMemHostRegister_v2", address, nbytes, _REGISTER_PORTABLE_MAPPED)
         there = self._pointer("cuMemHostGetDevicePointer_v2", address, 0)
         if there != address:

@@ -49,14 +49,7 @@ class Temporary:
 
 
 class Gpu:
-    """A GPU, by the context that all CUDA libraries of the process share.
-
-    Attributes:
-        ordinal: Its number in this process.
-        cc: Compute capability.
-        most_blocks: Blocks of a kernel that is to use the whole GPU.
-        stream: For work that is waited for at once.
-    """
+    """A GPU, by the context that all CUDA libraries of the process share; ``stream`` is for work that is waited for at once."""
 
     def __init__(self, driver: Driver, ordinal: int) -> None:
         self.driver, self.ordinal = driver, ordinal
@@ -125,11 +118,7 @@ class Gpu:
         return address
 
     def allocate(self, nbytes: int) -> int:
-        """Return new memory, while the context is current; unused temporary memory goes back to the driver first where there is none.
-
-        Raises:
-            DeviceError: there is none even then.
-        """
+        """Return new memory, while the context is current; where there is none, unused temporary memory is freed first."""
         try:
             return self.driver.allocate(nbytes)
         except DeviceError as error:
@@ -199,11 +188,7 @@ def gpu_of(ordinal: int) -> Gpu:
 
 
 def kernels() -> Any:
-    """Return the module with the kernels, which takes a second to import.
-
-    Raises:
-        KernelError: numba-cuda is not installed.
-    """
+    """Return the module with the kernels, which takes a second to import; KernelError where numba-cuda is not installed."""
     try:
         from hpcoll.kernels import device
     except ImportError as error:

@@ -70,11 +70,7 @@ def in_words(routes: Mapping[int, Route], peers: Iterable[int], levels: Levels) 
 
 
 class Routes(dict[int, Route]):
-    """The route to each peer, by its rank.
-
-    Args:
-        table: Routes, the best first, and what rows call the peers that each one reaches.
-    """
+    """The route to each peer, by its rank; ``table``: routes, the best first, and the numbers of the peers that each one reaches."""
 
     def __init__(self, *table: tuple[Callable[[int], Route], Mapping[int, int] | None]) -> None:
         super().__init__()

@@ -57,11 +57,7 @@ class Identity:
 
     @classmethod
     def of(cls, text: bytes) -> "Identity":
-        """Return the identity that a text says.
-
-        Raises:
-            ValueError: it is none, or one of another version.
-        """
+        """Return the identity that a text says; ValueError: it is none, or one of another version."""
         version, *words = text.decode(errors="replace").split("\0")
         if version != str(FORMAT):
             raise ValueError(f"format {FORMAT} was expected, got {version!r}")
@@ -73,13 +69,9 @@ class Identity:
 
 
 class StatusPage:
-    """The status page of this process; a fork must `close` it.
+    """The status page of this process; a fork must `close` it; OSError where the system makes no such files.
 
-    Args:
-        stays: It is there until the process ends, which may wait in MPI_Finalize after Python has ended.
-
-    Raises:
-        OSError: the system makes no such files.
+    With ``stays`` it is there until the process ends, which may wait in MPI_Finalize after Python has ended.
     """
 
     made = False  # this process has made one
@@ -116,11 +108,7 @@ def launcher() -> str:
 
 
 def seconds(found: str | float) -> float:
-    """Return a time that a page says, in seconds.
-
-    Raises:
-        ValueError: it is negative, infinite, or thousands of years off.
-    """
+    """Return a time that a page says, in seconds; ValueError: it is negative, infinite, or thousands of years off."""
     time = float(found)
     if not 0 <= time <= _MOST_S:  # NaN is not between them
         raise ValueError(f"a time in seconds was expected, got {found!r:.20}")
@@ -128,11 +116,7 @@ def seconds(found: str | float) -> float:
 
 
 def contents(page: bytes) -> tuple[Identity, dict[str, Any]]:
-    """Return the identity and the notice in a page; the notice is empty while it is being written.
-
-    Raises:
-        ValueError: it is no page, one of another version, or just being made.
-    """
+    """Return identity and notice in a page, the latter empty while it is written; ValueError: no page, another version, or being made."""
     if len(page) != NBYTES:
         raise ValueError(f"a live page has {NBYTES} bytes, got {len(page)}")
     import json
@@ -188,12 +172,7 @@ def _own_pid(folder: Path) -> int:
 
 
 class StatusSlots:
-    """The status slots of the local ranks of a communicator.
-
-    Args:
-        memory: `PAGE_NBYTES` for each local rank, zeros at first.
-        rank: Local rank of this process.
-    """
+    """The status slots of the local ranks of a communicator: `PAGE_NBYTES` for each, zeros at first; ``rank`` is this process's."""
 
     def __init__(self, memory: np.ndarray, rank: int) -> None:
         self._all = memory.reshape(-1, PAGE_NBYTES)

@@ -129,9 +129,7 @@ def revoking(comms: Sequence[MPI.Comm]) -> Iterator[None]:
 def failed_ranks(comm: MPI.Comm, limit_s: float = 0.0) -> list[int]:
     """Return the ranks of a communicator that the library knows to have failed; none where it knows no failures.
 
-    Args:
-        comm: The communicator.
-        limit_s: Most seconds until the library must know of one: another rank may have been told first.
+    It waits ``limit_s`` seconds at most until the library knows of one: another rank may have been told first.
     """
     if not knows_failures() or not may_call():
         return []
@@ -149,10 +147,7 @@ def failed_ranks(comm: MPI.Comm, limit_s: float = 0.0) -> list[int]:
 def cancel(requests: np.ndarray, receives: Container[int], most_s: float) -> bool:
     """Cancel receives that have not begun, so that they write nowhere, and wait for messages; say whether none is under way.
 
-    Args:
-        requests: Handles; those of messages that have ended become null.
-        receives: Places of receives among them.
-        most_s: Most seconds to wait.
+    Handles of messages that have ended become null. ``receives``: places of receives among the handles.
     """
     null = library().request_null
     left = {place: MPI.Request.fromhandle(int(requests[place])) for place in np.flatnonzero(requests != null).tolist()}

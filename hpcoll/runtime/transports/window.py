@@ -44,11 +44,7 @@ _held: dict[int, int] = {}  # number -> id of its holder
 
 
 def new_file() -> tuple[int, bool]:
-    """Return the descriptor of a new file without a name, and whether it is of memory alone.
-
-    Raises:
-        OSError: names the folder.
-    """
+    """Return the descriptor of a new file without a name, and whether it is of memory alone; an OSError names the folder."""
     try:
         return os.open(FOLDER, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), False
     except OSError as error:
@@ -93,11 +89,7 @@ def mapped_nbytes() -> int:
 
 
 def reserve(file: int, first: int, nbytes: int) -> None:
-    """Give bytes of a file memory now, near the core that runs this, so that no access fails later.
-
-    Raises:
-        OSError: there is none.
-    """
+    """Give bytes of a file memory now, near the core that runs this, so that no access fails later; OSError where there is none."""
     for at in range(first, first + nbytes, _STEP_NBYTES):
         os.posix_fallocate(file, at, min(_STEP_NBYTES, first + nbytes - at))
 
@@ -110,11 +102,7 @@ def populates() -> bool:
 
 
 class Mapping:
-    """A file's memory in this process.
-
-    Raises:
-        OSError: the system has no room for it.
-    """
+    """A file's memory in this process; OSError where the system has no room for it."""
 
     def __init__(self, file: int, nbytes: int, *, writable: bool = True) -> None:
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
