@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 import hpcoll
 from hpcoll.runtime.program.fields import STAGING_AT, STAGING_SLOTS
-from hpcoll.runtime.transports import symmetric, window
+from hpcoll.runtime.transports import window
 
 
 def shares(comm: hpcoll.Communicator) -> bool:
@@ -19,7 +19,7 @@ def shares(comm: hpcoll.Communicator) -> bool:
 def holdings() -> tuple[int, int, int, int]:
     """Nameless files mapped, open descriptors, numbers held, symmetric windows."""
     lines = [line for line in Path("/proc/self/maps").read_text().splitlines() if f"{window.FOLDER}/#" in line]
-    return len({line.split()[4] for line in lines}), len(os.listdir("/proc/self/fd")), len(window._held), len(symmetric._live)
+    return len({line.split()[4] for line in lines}), len(os.listdir("/proc/self/fd")), len(window._held), len(window._live)
 
 
 def mapping_of(array: np.ndarray) -> dict[str, str]:

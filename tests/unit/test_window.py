@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 from hpcoll.runtime.transports import window
-from hpcoll.runtime.transports.symmetric import AddressRanges, Symmetric
-from hpcoll.runtime.transports.window import MAX_WINDOWS, PAGE, Mapping, Window, WindowNumber
+from hpcoll.runtime.transports.window import MAX_WINDOWS, PAGE, AddressRanges, Mapping, Symmetric, Window, WindowNumber
 
 FOLDER = "/dev/shm"
 NRANKS = 3
@@ -157,7 +156,7 @@ def test_a_fork_does_not_free_its_parents_memory() -> None:
 
 SCRIPT = """
 import atexit, os, sys
-from hpcoll.runtime.transports.symmetric import Symmetric
+from hpcoll.runtime.transports.window import Symmetric
 from hpcoll.runtime.transports.window import PAGE, Mapping, Window, WindowNumber, whole_pages
 file = os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR)
 part = whole_pages(Symmetric.room(100))

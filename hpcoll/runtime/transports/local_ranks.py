@@ -20,8 +20,17 @@ from hpcoll.runtime.transports import window as windows
 from hpcoll.runtime.transports.cross_memory import MOST_RANKS, OwnMemory, ProbeWord, own_memory, refusal
 from hpcoll.runtime.transports.mpi import world_ranks
 from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings, rings_nbytes
-from hpcoll.runtime.transports.symmetric import AddressRanges, Symmetric, sweep, symmetric_array
-from hpcoll.runtime.transports.window import MAX_WINDOWS, Mapping, Window, WindowNumber, whole_pages
+from hpcoll.runtime.transports.window import (
+    MAX_WINDOWS,
+    AddressRanges,
+    Mapping,
+    Symmetric,
+    Window,
+    WindowNumber,
+    sweep,
+    symmetric_array,
+    whole_pages,
+)
 
 _MOST_AHEAD, _AHEAD_NBYTES = 24, 4 << 20  # rings that are made before they are asked for, and bytes of their heads
 _ALL_AT_ONCE = "; before Linux 5.14, or where the system gives no pages when asked, all of it is taken at once"

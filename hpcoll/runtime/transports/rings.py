@@ -25,8 +25,7 @@ from hpcoll.runtime.program.fields import HISTORY_NBYTES, OFFSET_BITS, REMEMBERE
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.runtime.transports.cross_memory import OwnMemory
-from hpcoll.runtime.transports.symmetric import AddressRanges
-from hpcoll.runtime.transports.window import BASES_AT, PAGE, Window
+from hpcoll.runtime.transports.window import BASES_AT, PAGE, AddressRanges, Window
 from hpcoll.schedules.ir import RING_SLOTS
 
 CAPACITY_NBYTES = 256 << 10  # of one staging slot

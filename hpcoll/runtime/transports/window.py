@@ -1,4 +1,4 @@
-"""Windows: memory without a name that processes of one node map, by numbers that stand for it in messages and in compiled code.
+"""Windows, memory without a name that processes of one node map, and symmetric memory, which has an array for each of them.
 
 One process opens a file in /dev/shm that never has a name, or of memory alone where the file system makes none (gVisor); the others open
 it through its descriptor. It is gone with the last process that maps it, however that ends. Only its mapping is kept, no descriptor. A
@@ -6,6 +6,9 @@ mapping lives as long as an object holds it; at the interpreter's end it stays, 
 
 All processes that map a window call it by one **number**, in `BASES`. Numbers are the process's, whatever communicators it is in, so that
 a process that maps a window understands every message that names it.
+
+Symmetric memory, which other ranks read in place, is kept until the arrays of all processes are gone; `sweep` looks for that. A reader must
+have mapped it: so the `AddressRanges` of a communicator's local ranks list the memory that was made on it, or on another that has them all.
 """
 
 import contextlib
@@ -13,6 +16,7 @@ import ctypes
 import errno
 import mmap
 import os
+import threading
 import weakref
 from collections.abc import Iterator
 from functools import cache
@@ -20,8 +24,8 @@ from functools import cache
 import numpy as np
 
 from hpcoll.base.files import memory_file
-from hpcoll.runtime.program.fields import MADV_POPULATE_WRITE
-from hpcoll.runtime.program.opcodes import aligned
+from hpcoll.runtime.program.fields import MADV_POPULATE_WRITE, OFFSET_BITS
+from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES, aligned
 
 FOLDER = "/dev/shm"
 _NONE_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS)  # what a file system says that makes no such files
@@ -37,6 +41,12 @@ _libc.mmap.restype = ctypes.c_ssize_t
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.mprotect.argtypes = _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+_SKEW_NBYTES = 4096  # addresses that agree in this many bytes hinder each other in the first cache
+
+_lock = threading.RLock()  # for what the communicators of a process share; never held while messages travel
+_live: list["Symmetric"] = []  # that any process still has an array in, as far as this one has looked
+_tables: "weakref.WeakSet[AddressRanges]" = weakref.WeakSet()
 
 # Plain dictionaries, because what ends a mapping may run in the middle of anything.
 _mapped: dict[int, int] = {}  # address -> bytes
@@ -164,3 +174,108 @@ class Window:
     def part(self, local_rank: int) -> int:
         """Return the offset of a rank's part."""
         return self.head_nbytes + local_rank * self.part_nbytes
+
+
+class Symmetric:
+    """A window in which each process has one array; it is needed until all of them are gone.
+
+    A process whose array is gone gives the memory back at once, says so in the head, and keeps the window: others may still name it in
+    their messages. An array starts a cache line, in another place of the page than those of other ranks and windows.
+    The window's head has a word for each of ``len(pids)`` processes, its parts have room for `room`.
+    """
+
+    def __init__(self, window: Window, pids: frozenset[int], local_rank: int, nbytes: int) -> None:
+        self.window, self.pids, self.nbytes = window, pids, nbytes
+        self._part, self._local_rank = window.part(local_rank), local_rank
+        self.offset = self._part + (7 * local_rank + 27 * window.number) * CACHE_LINE_NBYTES % _SKEW_NBYTES
+        self._gone = window.mapping.array(0, 8 * len(pids)).view(np.int64)  # one writer each
+        self._left = False
+
+    @staticmethod
+    def room(nbytes: int) -> int:
+        """Return the bytes that a part needs for an array."""
+        return nbytes + _SKEW_NBYTES
+
+    def array(self) -> np.ndarray:
+        """Return this rank's array, as bytes, once; it is gone with the last of its views."""
+        memory = Bytes(self, self.window.address + self.offset, self.nbytes)
+        weakref.finalize(memory, self._leave, os.getpid()).atexit = False
+        return np.asarray(memory)
+
+    def _leave(self, pid: int) -> None:
+        if os.getpid() == pid:  # a fork has the array too, but it is its parent's
+            self.window.mapping.give_back(self._part, self.window.part_nbytes)
+            self._gone[self._local_rank] = 1
+            self._left = True
+
+    def unused(self) -> bool:
+        """Say whether the arrays of all processes are gone."""
+        return self._left and bool(self._gone.all())
+
+
+class AddressRanges:
+    """The addresses of symmetric memory that a set of processes map, for compiled code.
+
+    A thread may read a row while another changes it, and find its old start with its new end. So a row that was used is given only to
+    memory that starts no higher than the one before: nothing else lies between the old start and the new end.
+    """
+
+    def __init__(self, pids: frozenset[int] = frozenset()) -> None:
+        self._pids = pids
+        # Rows: first address, last + 1 or 0 when the row is free, number and offset of the first; and how many rows may be in use.
+        self.table, self.nrows = np.zeros((MAX_WINDOWS, 3), np.int64), np.zeros(1, np.int64)
+        self.addresses = self.nrows.ctypes.data, self.table.ctypes.data
+        self._touched = 0  # rows that were ever used
+        self._rows: dict[int, int] = {}  # by number
+        with _lock:
+            _tables.add(self)
+            for one in _live:
+                self._list(one)
+
+    def _list(self, one: Symmetric) -> None:
+        if self._pids and self._pids <= one.pids:
+            first = one.window.address + one.offset
+            self.add(one.window.number, first, first + one.nbytes, (one.window.number << OFFSET_BITS) + one.offset)
+
+    def add(self, number: int, first: int, end: int, where: int) -> None:
+        """Let memory be read in place; after very many changes there may be no row for it, and it is not."""
+        starts, ends, _ = self.table[: self._touched].T
+        fit = np.flatnonzero((ends == 0) & (starts >= first))
+        row = int(fit[starts[fit].argmin()]) if fit.size else self._touched
+        if row == MAX_WINDOWS:
+            return
+        self._touched = max(self._touched, row + 1)
+        self._rows[number] = row
+        self.table[row, 2] = where
+        self.table[row, 0] = first
+        self.table[row, 1] = end
+        self._count()
+
+    def remove(self, number: int) -> None:
+        """Let memory be read in place no more."""
+        row = self._rows.pop(number, None)
+        if row is not None:
+            self.table[row, 1] = 0
+            self._count()
+
+    def _count(self) -> None:
+        self.nrows[0] = max(self._rows.values(), default=-1) + 1
+
+
+def symmetric_array(window: Window, pids: frozenset[int], local_rank: int, nbytes: int) -> np.ndarray:
+    """Return this process's array in a symmetric window, zeros, which is listed in the tables; arguments as `Symmetric`."""
+    one = Symmetric(window, pids, local_rank, nbytes)
+    with _lock:
+        _live.append(one)
+        for table in list(_tables):
+            table._list(one)
+    return one.array()
+
+
+def sweep() -> None:
+    """Let go of symmetric memory whose arrays are gone in all processes."""
+    with _lock:
+        for one in [one for one in _live if one.unused()]:
+            for table in list(_tables):
+                table.remove(one.window.number)
+            _live.remove(one)
