@@ -20,17 +20,7 @@ from hpcoll.runtime.transports import window as windows
 from hpcoll.runtime.transports.cross_memory import MOST_RANKS, OwnMemory, ProbeWord, own_memory, refusal
 from hpcoll.runtime.transports.mpi import world_ranks
 from hpcoll.runtime.transports.rings import CAPACITY_NBYTES, Rings, rings_nbytes
-from hpcoll.runtime.transports.window import (
-    MAX_WINDOWS,
-    AddressRanges,
-    Mapping,
-    Symmetric,
-    Window,
-    WindowNumber,
-    sweep,
-    symmetric_array,
-    whole_pages,
-)
+from hpcoll.runtime.transports.window import AddressRanges, Mapping, Window, WindowNumber, sweep, whole_pages
 
 _MOST_AHEAD, _AHEAD_NBYTES = 24, 4 << 20  # rings that are made before they are asked for, and bytes of their heads
 _ALL_AT_ONCE = "; before Linux 5.14, or where the system gives no pages when asked, all of it is taken at once"
@@ -101,7 +91,8 @@ class LocalRanks:
             ArgumentError: on every rank of the node, when one of them cannot have it; says which and why.
         """
         sweep()
-        return symmetric_array(self.window(8 * self.nranks, Symmetric.room(nbytes)), frozenset(self.pids), self.rank, nbytes)
+        window = self.window(8 * self.nranks, windows.Symmetric.room(nbytes))
+        return windows.symmetric_array(window, frozenset(self.pids), self.rank, nbytes)
 
     def copy(self, nbytes: int, writer: int) -> Mapping:
         """Return memory that one local rank may write and the others only read; collective, raises as `symmetric`."""
@@ -126,7 +117,7 @@ class LocalRanks:
                 windows.reserve(file, head_nbytes + self.rank * part_nbytes, part_nbytes)
             return Window(number, Mapping(file, head_nbytes + self.nranks * part_nbytes), head_nbytes, part_nbytes)
 
-        problem = f"there are {MAX_WINDOWS} windows already" if number.value == MAX_WINDOWS else ""
+        problem = f"there are {windows.MAX_WINDOWS} windows already" if number.value == windows.MAX_WINDOWS else ""
         return self._shared(head_nbytes + self.nranks * part_nbytes, mine, mapped, problem)
 
     def _number(self) -> tuple[WindowNumber, int]:
