@@ -13,9 +13,9 @@ from mpi4py import MPI
 import hpcoll
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.buffers import Resolved
+from hpcoll.comm.arguments.call import limit_of
 from hpcoll.comm.arguments.methods import METHODS
 from hpcoll.comm.arguments.point_to_point_buffers import written
-from hpcoll.comm.arguments.call import limit_of
 from hpcoll.comm.communicator import CartCommunicator, Communicator
 from hpcoll.comm.plans.signature import _BITS, Signature
 from hpcoll.comm.point_to_point import Message
