@@ -56,6 +56,7 @@ BUDGETS = {
     "warm-up, openmpi": 60,
     "warm-up, mpich": 60,
     "ruff": 15,
+    "first words of docstrings, sentences of pages": 10,
     "mypy of hpcoll, kernels, jobs, examples": 120,
     "shellcheck": 10,
     "the site": 40,
