@@ -157,7 +157,7 @@ PEER = """if True:
         assert error.code == cuda.ALREADY_MAPPED
     else:
         raise AssertionError("opened twice")
-    nbytes = driver.address_range(base).nbytes
+    nbytes = driver.address_range(base)[1]
     driver("cuMemsetD8Async", base + 3, 5, 7, driver.stream())
     print(driver.attribute(base, cuda.Attribute.MEMORY_TYPE), nbytes, double.array(base, nbytes).sum())
     double.finish()
