@@ -63,7 +63,7 @@ class Mappings:
     """Memory of other processes that this one has open, for all its directories; opened for the first, closed behind the last."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # the helper maps, too
+        self._lock = threading.Lock()  # the progress thread maps, too
         self._open: dict[_Exported, list[int]] = {}  # address, and how many slots of directories hold it
         self._tables: list[Mapped] = []
         self._gone: list[Mapped] = []  # whose directories are; the collector may find that out while the lock is held
