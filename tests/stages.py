@@ -20,7 +20,7 @@ TICK_S = 30.0  # between lines that say how far it is
 LINES = 400  # of a failed stage's output, at most
 SLOWEST = 10
 LATE = "time of"  # a stage: the name of the case that fails where it takes too long
-OVER = 1.5  # times its budget a stage may take
+OVER = 2  # times its budget a stage may take
 FILE_S = 3.0  # from which on a file's seconds are shown
 STARTED = time.monotonic()
 
@@ -32,7 +32,7 @@ class Stage(NamedTuple):
         cores: That it needs for itself; none where it is short or mostly waits, so that it runs beside whatever else does.
         told: Whether its output is shown where nothing failed, too.
         after: The title of a stage without which this one cannot run.
-        budget: Seconds that it should take; half as much again fails it. 0: any time.
+        budget: Seconds that it should take; twice as many fail it. 0: any time.
     """
 
     title: str

@@ -66,6 +66,7 @@ def test_pairs_of_ranks_as_nodes(method: str, algorithm: str, way: str | None, g
     check_method(comm, method, make, algorithm, counts=COUNTS)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("method", [one for one in PLAIN if one in ("Allreduce", "Reduce_scatter_block", "Scan", "Allgather")])
 def test_element_types(method: str, by: Any, make: Maker) -> None:
     check_dtypes(by(None), method, make)

@@ -72,7 +72,7 @@ FEW = ("operator", "count", "barrier")
 
 def marks(count: int, name: str, form: Callable[..., None]) -> list[pytest.MarkDecorator]:
     usual = name in FEW or (count == COUNTS[0] and form is blocking)
-    return [pytest.mark.once] * (count > COUNTS[0]) + [pytest.mark.full] * (not usual)
+    return [pytest.mark.once] * (count > COUNTS[0] or form is not blocking) + [pytest.mark.full] * (not usual)
 
 
 CASES = [(count, name, form) for count in COUNTS for name in MISMATCHES for form in (blocking, in_flight, persistent)]
