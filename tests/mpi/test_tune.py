@@ -19,7 +19,7 @@ import hpcoll
 from hpcoll.base.errors import ArgumentError
 from hpcoll.cli import INTERRUPTED
 from hpcoll.cli.tune import search
-from hpcoll.cli.tune.command import Progress, configure, request
+from hpcoll.cli.tune.command import TuningProgress, configure, request
 from hpcoll.cli.tune.search import Candidate, TuneRequest, TuneStep, Winner, columns, rank_results, run
 from hpcoll.schedules.catalogue import find
 from hpcoll.selection import tuning
@@ -193,7 +193,7 @@ def test_what_was_measured_is_written_before_the_end(file: Path, monkeypatch: py
 def test_a_file_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     now = [100.0]
     monkeypatch.setattr("hpcoll.cli.tune.command.time.monotonic", lambda: now[0])
-    progress = Progress()
+    progress = TuningProgress()
     for i in range(50):
         progress(TuneStep("allreduce f4 8 B", i, 50, 61.4))
         now[0] += 1
@@ -205,9 +205,9 @@ def test_a_terminal_gets_one_line_that_is_overwritten(monkeypatch: pytest.Monkey
     monkeypatch.setenv("COLUMNS", "50")
     with os.fdopen(theirs, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
-        Progress()(TuneStep("allreduce f4 8 B", 5, 10, 61.4))
+        TuningProgress()(TuneStep("allreduce f4 8 B", 5, 10, 61.4))
         text = os.read(ours, 1000).decode()
-        Progress()(TuneStep("reduce_scatter f4 128 KiB", 5, 10, 61.4))
+        TuningProgress()(TuneStep("reduce_scatter f4 128 KiB", 5, 10, 61.4))
         cut = os.read(ours, 1000).decode()
     os.close(ours)
     assert text == "\r\033[K[##########----------] 5/10 allreduce f4 8 B, 61 s left"[:53]

@@ -134,7 +134,7 @@ class Report:
         return [(name, [row for row in self.rows if row.algorithm == name]) for name in names]
 
 
-class _Pair(NamedTuple):
+class _Columns(NamedTuple):
     """Two columns beyond those of nccl-tests: a cell for each side of a row."""
 
     title: str
@@ -156,7 +156,7 @@ def as_nccl(report: Report) -> str:
     return "\n".join([*lines, "#"]) + "\n"
 
 
-def _pairs(rows: Iterable[ResultRow]) -> list[_Pair]:
+def _pairs(rows: Iterable[ResultRow]) -> list[_Columns]:
     """Return the further columns: of overlap mode its hidden shares, else the memory traffic where it was counted."""
     sides = [side for row in rows for side in row.sides]
     natives = {row.size: row for row in rows if row.algorithm == NATIVE}
@@ -164,13 +164,13 @@ def _pairs(rows: Iterable[ResultRow]) -> list[_Pair]:
     def hidden(row: ResultRow | None) -> list[str]:
         return _cells(row, lambda side: side.hidden and 100 * side.hidden, ".0f")
 
-    pairs = [_Pair("native / time", "ratio", lambda row: _cells(row, lambda side: side.ratio, ".2f"))]
+    pairs = [_Columns("native / time", "ratio", lambda row: _cells(row, lambda side: side.ratio, ".2f"))]
     if any(side.hidden is not None for side in sides):
-        pairs += [_Pair("hidden (%)", "hidden", hidden), _Pair("native (%)", "hidden", lambda row: hidden(natives.get(row.size)))]
+        pairs += [_Columns("hidden (%)", "hidden", hidden), _Columns("native (%)", "hidden", lambda row: hidden(natives.get(row.size)))]
     elif any(side.moved is not None for side in sides):
         pairs += [
-            _Pair("moved / size", "moved", lambda row: _cells(row, lambda side: side.moved and side.moved / max(1, row.size), ".2f")),
-            _Pair("of copying (%)", "share", lambda row: _cells(row, lambda side: side.copy_share and 100 * side.copy_share, ".0f")),
+            _Columns("moved / size", "moved", lambda row: _cells(row, lambda side: side.moved and side.moved / max(1, row.size), ".2f")),
+            _Columns("of copying (%)", "share", lambda row: _cells(row, lambda side: side.copy_share and 100 * side.copy_share, ".0f")),
         ]
     return pairs
 
@@ -180,7 +180,7 @@ def _cells(row: ResultRow | None, value: Callable[[Measured], float | None], for
     return ["-" if one is None else format(one, form) for one in found]
 
 
-def _header(pairs: Sequence[_Pair]) -> list[str]:
+def _header(pairs: Sequence[_Columns]) -> list[str]:
     names, units = ("time", "algbw", "busbw", "#wrong"), ("(us)", "(GB/s)", "(GB/s)", "")
     lines = [
         _ROW.format(*5 * [""]) + f"{'out-of-place':^33}{'in-place':^33}" + "".join(f"{pair.title:^18}" for pair in pairs),
@@ -191,7 +191,7 @@ def _header(pairs: Sequence[_Pair]) -> list[str]:
     return [f"#{line[1:]}".rstrip() for line in lines]
 
 
-def _row(row: ResultRow, pairs: Sequence[_Pair]) -> str:
+def _row(row: ResultRow, pairs: Sequence[_Columns]) -> str:
     line = _ROW.format(row.size, row.count, row.type, row.redop, row.root)
     for side in row.both:
         cells = ["N/A"] * 4

@@ -56,7 +56,7 @@ class Cell(NamedTuple):
     extrapolated: bool
 
 
-class Request(NamedTuple):
+class SimulateRequest(NamedTuple):
     """The command line, read."""
 
     arguments: argparse.Namespace
@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
         expected = f"2 to {MAX_SIMULATED} ranks and a root among them"
         raise ArgumentError(f"simulate needs {expected}, got {arguments.nranks} ranks, root {arguments.root}")
     place = _place(arguments.nodes, arguments.domains, arguments.nranks)
-    request = Request(arguments, place, _levels(arguments), _sizes(arguments.bytes))
+    request = SimulateRequest(arguments, place, _levels(arguments), _sizes(arguments.bytes))
     if arguments.json:
         output.check(arguments.json)
     if arguments.plot:
@@ -140,7 +140,7 @@ def _place(nodes: str, domains: str | None, nranks: int) -> Place:
     return Place(placement, numbered(names[rank] for rank in range(nranks)))
 
 
-def _cells(row: Algorithm, request: Request, end: float = math.inf) -> list[Cell] | str:
+def _cells(row: Algorithm, request: SimulateRequest, end: float = math.inf) -> list[Cell] | str:
     """Return the cells of one algorithm, or why there are none; from the time ``end`` on nothing is begun."""
     (arguments, place, levels, sizes), subjects, found = request, dict[int, Subject](), list[Cell]()
     if arguments.algorithms is None and row.per_gpu:
@@ -175,7 +175,7 @@ def window(nranks: int) -> int:
     return 2 * math.ceil(math.log2(max(2, nranks))) + 2
 
 
-def _segment(row: Algorithm, request: Request, nbytes: int) -> int:
+def _segment(row: Algorithm, request: SimulateRequest, nbytes: int) -> int:
     if request.arguments.segment != "auto":
         return max(1, parse_nbytes(request.arguments.segment))
     nodes, levels = parts(*request.place), request.levels.on_parts(*request.place)
@@ -231,7 +231,7 @@ def _levels(arguments: argparse.Namespace) -> Levels:
     return found._replace(domains=found.across()._replace(**changed.get("domains", {})))
 
 
-def _against_nranks(rows: list[Algorithm], request: Request) -> dict[str, list[tuple[int, float]]]:
+def _against_nranks(rows: list[Algorithm], request: SimulateRequest) -> dict[str, list[tuple[int, float]]]:
     """Return the seconds of the smallest size by algorithm and number of ranks."""
     found: dict[str, list[tuple[int, float]]] = {}
     arguments = argparse.Namespace(**{**vars(request.arguments), "exact": False})
@@ -239,13 +239,13 @@ def _against_nranks(rows: list[Algorithm], request: Request) -> dict[str, list[t
     counts = sorted({2, *(1 << k for k in range(2, math.ceil(math.log2(arguments.nranks)))), arguments.nranks})
     for row in rows:
         for nranks in counts:
-            cells = _cells(row, Request(arguments, _place(per_node, arguments.domains, nranks), request.levels, request.sizes[:1]))
+            cells = _cells(row, SimulateRequest(arguments, _place(per_node, arguments.domains, nranks), request.levels, request.sizes[:1]))
             if not isinstance(cells, str):
                 found.setdefault(row.name, []).append((nranks, cells[0].seconds))
     return found
 
 
-def _print(request: Request, result: Result, took: float) -> None:
+def _print(request: SimulateRequest, result: Result, took: float) -> None:
     (arguments, place, _, sizes), (cells, left_out) = request, result
     print(f"{arguments.collective} on {len(place.nodes)} ranks, {place}: predicted microseconds, the best of each size marked *")
     names = list(dict.fromkeys(cell.algorithm for cell in cells))
@@ -264,7 +264,7 @@ def _print(request: Request, result: Result, took: float) -> None:
     print(f"{sum(cell.simulated for cell in cells):,} messages simulated in {took:.1f} s, building included")
 
 
-def _used(request: Request) -> dict[str, Network]:
+def _used(request: SimulateRequest) -> dict[str, Network]:
     """Return the constants by level, without cache domains where there are none."""
     several = request.place.domains != request.place.nodes
     return {name: level for name, level in request.levels._asdict().items() if name != "domains" or several}
@@ -276,7 +276,7 @@ def _text(cell: Cell, best: float) -> str:
     return number + "~" * cell.extrapolated + "*" * (cell.seconds <= best * 1.0000001)
 
 
-def _document(request: Request, result: Result) -> dict[str, Any]:
+def _document(request: SimulateRequest, result: Result) -> dict[str, Any]:
     return {
         "collective": request.arguments.collective, "nranks": len(request.place.nodes), "placement": str(request.place),
         "levels": {name: level._asdict() for name, level in _used(request).items()}, "exact": request.arguments.exact,

@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
                 findings = measure(wanted, world, lambda step: None)
             else:
                 write = partial(_write, arguments.output, old)
-                findings = measure(wanted, world, Progress(), write)
+                findings = measure(wanted, world, TuningProgress(), write)
                 problem = write(findings)
                 output.progress("")
     finally:
@@ -133,7 +133,7 @@ def _write(path: Path, old: Document, findings: TuneFindings) -> str:
     return ""
 
 
-class Progress:
+class TuningProgress:
     """Shows how far a run is: a bar on a terminal, elsewhere a line now and then."""
 
     def __init__(self) -> None:
