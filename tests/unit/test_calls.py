@@ -4,6 +4,7 @@ import inspect
 import math
 import random
 import re
+from collections import namedtuple
 from fractions import Fraction
 
 import numpy as np
@@ -14,6 +15,7 @@ import hpcoll
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.buffers import Resolved
 from hpcoll.comm.arguments.call import limit_of
+from hpcoll.comm.arguments.memory import with_buffer
 from hpcoll.comm.arguments.methods import METHODS
 from hpcoll.comm.arguments.point_to_point_buffers import written
 from hpcoll.comm.communicator import CartCommunicator, Communicator
@@ -139,3 +141,11 @@ def test_every_collective_has_it(form: str) -> None:
 def test_the_class_can_be_looked_at() -> None:
     """As documentation tools do; the context that an object makes when it is asked for is none of the class."""
     assert "Allreduce" in dict(inspect.getmembers(hpcoll.Communicator))
+
+
+def test_a_spec_may_be_a_named_tuple() -> None:
+    """Such a class takes no sequence; the spec with another buffer is a plain tuple, and that of a list a list."""
+    spec = namedtuple("spec", "array count")(np.zeros(2), 2)
+    assert with_buffer(spec, "other") == ("other", 2)
+    assert with_buffer([*spec], "other") == ["other", 2]
+    assert with_buffer(spec.array, "other") == "other"

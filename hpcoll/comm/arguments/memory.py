@@ -22,8 +22,10 @@ def buffer_of(spec: Any) -> Any:
 
 
 def with_buffer(spec: Any, buffer: Any) -> Any:
-    """Return a spec with another buffer."""
-    return type(spec)([buffer, *spec[1:]]) if isinstance(spec, list | tuple) else buffer
+    """Return a spec with another buffer, as a list or a plain tuple: the spec may be a named tuple."""
+    if isinstance(spec, list):
+        return [buffer, *spec[1:]]
+    return (buffer, *spec[1:]) if isinstance(spec, tuple) else buffer
 
 
 def memory(buffer: object, datatype: object, subject: str, *, writable: bool, bare: bool, stream: int | None) -> Array | DeviceArray | None:
