@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from hpcoll.analysis.wait_for_graph import shortened
 from hpcoll.base.machine import RUNNING
 from hpcoll.base.text import ranks_in_words
 from hpcoll.comm.arguments.call import written
@@ -65,8 +66,6 @@ def _runs(known: PeerState, rank: int) -> bool:
 
 def wait_chain_text(known: PeerState, rank: int, number: int) -> str:
     """Return who waits for whom in a call, from a rank down to one that waits neither in it nor in another one, and what that does."""
-    from hpcoll.analysis.wait_for_graph import shortened  # only once a call stalls
-
     return "; ".join(shortened(list(_links(known, rank, number))))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpcoll.analysis.wait_for_graph import shortest_path
 from hpcoll.base.text import ranks_in_words
 from hpcoll.comm.diagnosis.peer_state import PeerState
 from hpcoll.comm.diagnosis.report import activity_text
@@ -49,8 +50,6 @@ def find_deadlock(on: Resources, call: BlockedCall) -> list[BlockedRank]:
         on: Resources of a communicator.
         call: Call in which this rank waits there, and holds up something.
     """
-    from hpcoll.analysis.wait_for_graph import shortest_path  # only once a call stalls
-
     start = BlockedRank(on, on.rank, call, True)
     return shortest_path(start, _following, lambda blocked: _closes(start, blocked), _MOST)
 
