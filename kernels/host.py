@@ -1,4 +1,4 @@
-"""Host reduction kernels: ``dst = srcs[0] op srcs[1] op ...``, compiled by Numba; imports the ground floor only.
+"""Host reduction kernels: ``dst = srcs[0] op srcs[1] op ...``, compiled by Numba; imports `hpcoll.base` and this package only.
 
 A kernel is an address with the C signature ``void(T *dst, T **srcs, int64 nsrcs, int64 count)``; the engine calls it
 through that address, so that one compiled engine serves every operator and element type. Kernels are compiled when first

@@ -4,6 +4,7 @@ Imported only where something has to be compiled.
 """
 
 import gc
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -92,7 +93,8 @@ def _no_wrappers(compiler: Any, flags: Any) -> Any:
 
 def _left_out() -> tuple[_Replacement, ...]:
     """Return private methods of Numba and their replacements; none where this Numba was not tried, or has others: it does all then."""
-    if tuple(map(int, numba.__version__.split(".")[:2])) >= _UNTRIED:
+    release = re.match(r"(\d+)\.(\d+)", numba.__version__)
+    if release is None or tuple(map(int, release.groups())) >= _UNTRIED:
         return ()
     # An entry point for Python must be a built-in function of its own; that of `get_executable` raises.
     wanted: tuple[tuple[str, str, str, Callable[..., Any]], ...] = (

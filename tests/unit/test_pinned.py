@@ -13,7 +13,7 @@ pytestmark = pytest.mark.double(forgives=("failures",))
 
 def test_pinned_memory_is_used_again(double: Double) -> None:
     def idle() -> list[int]:
-        return [len(device._idle(driver(), size)) for size in (16384, 32768)]
+        return [len(device._idle_pinned(driver(), size)) for size in (16384, 32768)]
 
     x, y = double.Array(5000), double.Array(5000)
     for _ in range(3):

@@ -83,7 +83,7 @@ class MpiCall:
         self, function_name: str, arguments: str, at_root: str, comm: MPI.Intracomm, root: int, datatype: MPI.Datatype,
         op: MPI.Op | None, in_place: bool, account: np.ndarray, nbytes: int, log: CallLog, method: int,
     ) -> None:  # fmt: skip
-        """Bind a C function: ``arguments`` and ``at_root`` are of its row in the table of methods, ``method`` is the row's number.
+        """Bind a C function: ``arguments`` are the ``c_arguments`` of its row of methods, ``at_root`` and number ``method`` are the row's.
 
         An element counts ``nbytes`` in ``account``, a line of the ledger. The log notes that this rank is in the call.
         """

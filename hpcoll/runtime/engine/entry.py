@@ -7,6 +7,7 @@ Numba is not imported. The interpreter's `advance` is compiled by itself: a thir
 from functools import partial
 from pathlib import Path
 
+from hpcoll import kernels
 from hpcoll.kernels.machine_code import load_all, python_function
 from hpcoll.runtime.program.fields import ACTIVATE, HOLD, LET_GO, RESIZE, RUN, SERVE, START, UNPACK_RESULTS, WAIT
 
@@ -15,7 +16,7 @@ _HPCOLL = Path(__file__).parents[2]
 # The sources of compiled code and of its constants.
 _MADE_OF = (
     Path(__file__), *sorted((_HPCOLL / "runtime/engine").rglob("*.py")), *sorted((_HPCOLL / "runtime/program").glob("*.py")),
-    _HPCOLL / "schedules/ir.py", _HPCOLL / "base/sizes.py",
+    _HPCOLL / "schedules/ir.py", _HPCOLL / "base/sizes.py", Path(kernels.__file__),
 )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ def _words(address: int, n: int) -> tuple[int, ...]:
 
 
 def _supported() -> bool:
-    """Say whether known arrays, lists, tuples and ints lie in memory as compiled code expects."""
+    """Say whether known arrays, lists, tuples, NumPy scalars and handles lie in memory as compiled code expects."""
     if os.uname().machine not in _MACHINES or sys.implementation.name != "cpython" or object.__basicsize__ != 16:
         return False
     if (_words(id(MPI.SUM), HANDLE_AT + 1)[HANDLE_AT] ^ MPI._handleof(MPI.SUM)) & HANDLE_BITS:

@@ -1,4 +1,4 @@
-"""The GPU that this process uses: its context, memory, streams and kernels."""
+"""The GPU that this process uses: its context, memory, streams and kernels; and page-locked host memory for copies."""
 
 import ctypes
 import math
@@ -15,7 +15,7 @@ from hpcoll.base.errors import DeviceError, KernelError
 from hpcoll.runtime.gpu.cuda import OUT_OF_MEMORY, DeviceAttribute, Driver, driver
 
 _BLOCKS_PER_MULTIPROCESSOR = 8  # enough to keep the memory busy
-_LEAST_NBYTES = 4096  # of temporary memory
+_LEAST_NBYTES = 4096  # of temporary and of page-locked memory
 _SLAB_NBYTES = 32 << 20  # allocated at once for many pieces of it, because peers map allocations
 _PIECE_NBYTES = _SLAB_NBYTES // 8  # the largest piece
 _IDLE_SHARE = 64  # part of the GPU's memory that stays allocated for temporary memory while nobody uses it
@@ -197,18 +197,18 @@ def kernels() -> Any:
 
 
 @cache
-def _idle(driver: Driver, size: int) -> list[int]:
-    """Return the addresses of unused memory of a size."""
+def _idle_pinned(driver: Driver, size: int) -> list[int]:
+    """Return the addresses of unused page-locked memory of a size; it stays locked, because locking costs as much as some copies."""
     return []
 
 
 def pinned(driver: Driver, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return so many bytes, aligned to 64; the memory can be used again when the array and its views are gone.
+    """Return so many bytes of page-locked memory, aligned to 64; it can be used again when the array and its views are gone.
 
     Where the system locks no more pages, ordinary memory, which copies reach more slowly.
     """
     size = max(_LEAST_NBYTES, 1 << (nbytes - 1).bit_length())
-    idle = _idle(driver, size)
+    idle = _idle_pinned(driver, size)
     try:
         address = idle.pop()
     except IndexError:

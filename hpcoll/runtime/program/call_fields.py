@@ -5,10 +5,9 @@ MISS, NATIVE = 4, 5  # answers besides those of `hpcoll.runtime.engine.compiled.
 # A table. NENTRIES; LATEST: the entry found last; RANK, NRANKS: of the communicator; ARRAY to INT32_DTYPE: addresses of the types
 # and of the objects that are looked for; OVERFLOW: room for what CPython says of an int that is too large; COUNTS: address of room for the
 # counts of a call; KEPT: address of a Python list, of arrays of calls that have not ended; COUNT: of a call with one, else its bytes;
-# STARTS: for
-# calls that are started only, to be in flight, address of how many operations have ended and how many were issued before; SOURCE, TARGET:
-# addresses of a call that must wait for those, or whose packed results have to be unpacked; PACKED: address of the array below, or 0;
-# HANDLE_AT: word of a datatype's or an operator's object in which its handle stands, of which HANDLE_BITS count; ENTRIES.
+# STARTS: for calls that are started only, to be in flight, address of how many operations have ended and how many were issued before;
+# SOURCE, TARGET: addresses of a call that must wait for those, or whose packed results have to be unpacked; PACKED: address of the array
+# below, or 0; HANDLE_AT: word of a datatype's or an operator's object in which its handle stands, of which HANDLE_BITS count; ENTRIES.
 (
     NENTRIES, LATEST, RANK, NRANKS, COUNTS, ARRAY, LIST, TUPLE, INT, OVERFLOW, NONE, IN_PLACE, INT64, INT64_DTYPE, INT32_DTYPE, COUNT,
     STARTS, SOURCE, TARGET, PACKED, HANDLE_AT, HANDLE_BITS, KEPT, ENTRIES,

@@ -11,6 +11,7 @@ from hpcoll.schedules.ir import Schedule, chunk_bounds, segment_count
 MESSAGE = -2  # buffer of a span: the message in message slot ``i`` is ``MESSAGE - i``
 LANDING = 3  # the landing slot ``i`` is ``LANDING + i``; the other buffers are as in a row
 
+
 class ChunkLayout(NamedTuple):
     """The places of the chunks of a segment, in elements: ``(displ, count)`` of each, relative to the start of the segment."""
 

@@ -118,7 +118,7 @@ def seconds(found: str | float) -> float:
 def contents(page: bytes) -> tuple[Identity, dict[str, Any]]:
     """Return identity and notice in a page, the latter empty while it is written; ValueError: no page, another version, or being made."""
     if len(page) != NBYTES:
-        raise ValueError(f"a live page has {NBYTES} bytes, got {len(page)}")
+        raise ValueError(f"a status page has {NBYTES} bytes, got {len(page)}")
     import json
 
     memory = np.frombuffer(page, np.uint8)

@@ -83,8 +83,9 @@ def _run(table, at, send, recv, source, target, count):  # type: ignore[no-untyp
     else:
         status = _start(engine, source, target, room) if head[c.STARTS] else run_locked(engine, source, target, room)
     take_gil((thread,))
-    drop(table, sent, status == f.PENDING)
-    drop(table, received, status == f.PENDING)
+    under_way = engine > 0 and (status == f.PENDING or status == f.FAILED)
+    drop(table, sent, under_way)
+    drop(table, received, under_way)
     return status
 
 

@@ -9,7 +9,7 @@ from hpcoll.runtime.program.fields import ACTIVATE, CACHED, HOLD, LET_GO, RESIZE
 
 
 def _call(what, a, b, c, d):  # type: ignore[no-untyped-def]
-    """Call the function that the constant names with the other arguments, while other threads of Python run."""
+    """Call the function that the constant names with the other arguments without the GIL; `run_cached` releases that itself."""
     if what == CACHED:
         return call_lookup.run_cached(a, b, c, d)
     thread = release_gil(())

@@ -1,8 +1,9 @@
 """The interpreter: the compiled function that runs the rows of any program.
 
-It knows a dozen opcodes and nothing of algorithms, operators or element types. Reductions are calls of a kernel's address, messages calls
-of addresses in the MPI library, so that one cached machine code serves Open MPI and MPICH. The interpreter never blocks: it returns after
-a while without progress and is called again, so that Python sees signals. All state is in arrays: a collective may be left and taken up.
+It knows the opcodes of `Code` and nothing of algorithms, operators or element types. Reductions are calls of a kernel's address, messages
+calls of addresses in the MPI library, so that one cached machine code serves Open MPI and MPICH. The interpreter never blocks: it returns
+after a while without progress and is called again, so that Python sees signals. All state is in arrays: a collective may be left and taken
+up.
 """
 
 from time import CLOCK_MONOTONIC

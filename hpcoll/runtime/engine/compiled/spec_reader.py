@@ -2,8 +2,7 @@
 
 Whoever calls these functions has the GIL, so that no other thread changes a list meanwhile. Ints are read through CPython's C API; lists,
 tuples, arrays and other holders of memory by their layout, which `hpcoll.runtime.engine.object_layout` has tried. A spec that is not as
-the table's entry says is no error: Python looks at it. An 8-byte Allreduce of ``[x, 1, MPI.DOUBLE]`` on one rank takes 0.45 us by this,
-and 36 us where Python reads the spec.
+the table's entry says is no error: Python looks at it. An 8-byte Allreduce of ``[x, 1, MPI.DOUBLE]`` on one rank takes 0.44 us by this.
 """
 
 from numba import njit
@@ -29,7 +28,7 @@ def _length(table, spec):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, forceinline=True)
 def _item(table, spec, i):  # type: ignore[no-untyped-def]
-    """Return the address of an item of a list or tuple, which has so many."""
+    """Return the address of an item of a list or tuple that is long enough."""
     fields = pointer(spec)
     return pointer(fields[c.ITEMS] if fields[c.TYPE_OF] == pointer(table)[c.LIST] else spec + 8 * c.FIRST_ITEM)[i]
 
@@ -46,7 +45,7 @@ def keep(table, side, spec):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, forceinline=True)
 def drop(table, array, pending):  # type: ignore[no-untyped-def]
-    """Undo `keep`; what a call that has not ended works on goes to the table's list of kept objects, for Python to take."""
+    """Undo `keep`; what a call that has not ended, or has failed, works on goes to the table's list of kept objects, for Python to take."""
     if array != 0:
         if pending:
             _append((pointer(table)[c.KEPT], array))
