@@ -27,10 +27,7 @@ import hpcoll  # noqa: E402
 from hpcoll.base.errors import HpcollError  # noqa: E402
 from hpcoll.cli import figures  # noqa: E402
 from hpcoll.schedules.catalogue import CATALOGUE  # noqa: E402
-from hpcoll.schedules.ir import (
-    Op,  # noqa: E402
-    chunk_bounds,  # noqa: E402
-)
+from hpcoll.schedules.ir import Op, chunk_bounds  # noqa: E402
 from hpcoll.schedules.row import schedule  # noqa: E402
 from hpcoll.training.optimizers import SGD  # noqa: E402
 

@@ -73,7 +73,7 @@ def test_output_that_cannot_be_written_is_found_out_before(
         (["--types", "half"], "types: float16 is combined as float32, which is what to tune"),
         (["--types", "bool"], "rank 0: operator sum takes .*, got bool"),
         (["-b", "0"], "sizes need 1 <= minbytes <= maxbytes, got 0 and "),
-        (["-f", "1"], "stepfactor must be at least 2 and stepbytes at least 1, got 1"),
+        (["-f", "1"], "stepfactor must be at least 2, got 1"),
         (["--seconds", "0"], "seconds must be above 0, got 0"),
         (["--seconds", "nan"], "seconds must be above 0, got nan"),
         (["--seconds", "1e-9"], "nothing was measured in the time given, so .* is left as it is"),

@@ -117,8 +117,10 @@ def sizes_of(minbytes: str, maxbytes: str | None, stepbytes: str | None, factor:
     step = 0 if stepbytes is None else parse_nbytes(stepbytes)
     if not 1 <= least <= greatest:
         raise ArgumentError(f"sizes need 1 <= minbytes <= maxbytes, got {least} and {greatest}")
-    if factor < 2 or (stepbytes is not None and step < 1):
-        raise ArgumentError(f"stepfactor must be at least 2 and stepbytes at least 1, got {factor} and {step}")
+    if factor < 2:
+        raise ArgumentError(f"stepfactor must be at least 2, got {factor}")
+    if stepbytes is not None and step < 1:
+        raise ArgumentError(f"stepbytes must be at least 1, got {step}")
     if step and (greatest - least) // step >= MAX_SIZES:
         raise ArgumentError(f"stepbytes makes {(greatest - least) // step + 1} sizes, at most {MAX_SIZES} are measured")
     if step:

@@ -124,7 +124,7 @@ def _candidates(case: Case, setting: _Setting) -> tuple[list[_Candidate], dict[s
                 made = in_mode(contender.bind(case, mine), setting.request.mode)
                 cases.fill(case, mine)
                 made.call()
-                picked = next((row.algorithm for row in _ledger(contender) - before), AUTO)
+                picked = next((row.algorithm for row in _ledger(contender) if row not in before), AUTO)
                 ran.setdefault(contender.name, picked if contender.name.partition("@")[0] == AUTO else contender.name)
                 timed = made.call
                 if setting.request.sizes_of_calls == NEW:
@@ -142,9 +142,9 @@ def _with_work(case: Case, candidates: list[_Candidate], setting: _Setting) -> l
     return [one._replace(timed=(one.made.call, beside, overlapped(one.made.start, beside))) for one, beside in zip(candidates, works)]
 
 
-def _ledger(contender: Contender) -> set[LedgerRow]:
+def _ledger(contender: Contender) -> list[LedgerRow]:
     """Return the rows of a communicator's ledger, without times and bytes: a call changes the row of its algorithm."""
-    return {row._replace(seconds=0.0, nbytes=0) for row in contender.comm.ledger.rows()} if contender.comm else set()
+    return [row._replace(seconds=0.0, nbytes=0) for row in contender.comm.ledger.rows()] if contender.comm else []
 
 
 def _check(case: Case, candidates: list[_Candidate]) -> list[int]:

@@ -136,7 +136,7 @@ def check_ucx(maps: Path = Path("/proc/self/maps")) -> list[Finding]:
 
 
 def cuda_awareness(mpi: str) -> bool | None:
-    """Return whether the MPI library under mpi4py's extension module claims to take GPU arrays, or None if it says nothing."""
+    """Say whether the MPI library under mpi4py's extension module claims to take GPU arrays, or None if it says nothing."""
     extension, flag = ctypes.CDLL(mpi), ctypes.c_int()
     if hasattr(extension, "MPIX_GPU_query_support") and extension.MPIX_GPU_query_support(_MPICH_CUDA, ctypes.byref(flag)) == 0:
         return bool(flag.value)

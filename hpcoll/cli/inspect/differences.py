@@ -56,7 +56,8 @@ def _contrast(groups: Mapping[str, list[int]], calls: Mapping[int, RecordedCall]
     short = {text: method(calls[ranks[0]]) for text, ranks in groups.items()}
     names = short if len(set(short.values())) == len(short) else {text: text for text in groups}
     usual = max(groups, key=lambda text: len(groups[text]))
-    odd = first_few([f"{ranges(ranks)} called {names[text]}" for text, ranks in groups.items() if text != usual], "others")
+    called = [f"{ranges(ranks)} called {names[text]}" for text, ranks in groups.items() if text != usual]
+    odd = first_few(called, "others called something else")
     everybody = len(odd) == 1 and len(groups[usual]) > 1 and len(calls) == len(communicator.ranks)
     others = "the others" if everybody else ranges(groups[usual])
     return f"{', '.join(odd)} where {others} called {names[usual]}"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from hpcoll.analysis.wait_for_graph import Wait
 from hpcoll.base.json_fields import MAX_INTEGER
-from hpcoll.base.machine import GONE, PROC, cpu_s, state_of
+from hpcoll.base.machine import GONE, PROC, cpu_s, stat_fields, state_of
 from hpcoll.base.text import MAX_RANKS, printable
 from hpcoll.cli.inspect.wording import ordinal
 from hpcoll.runtime.telemetry.status_page import Identity, page_of, seconds
@@ -160,7 +160,7 @@ def _unseen(group: list[Rank]) -> Iterator[Rank]:
 def _begun(pid: int) -> float:
     """Return when a process began, in seconds since 1970, or 0: a process younger than its job has a dead rank's number."""
     try:
-        ticks = int((PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[19])
+        ticks = int(stat_fields(pid)[19])
     except (OSError, IndexError, ValueError):
         return 0.0
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")

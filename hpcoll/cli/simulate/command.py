@@ -12,7 +12,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import MAX_SIMULATED, format_nbytes, is_count, parse_nbytes, quoted
 from hpcoll.cli import figures, output
 from hpcoll.cli.output import table
-from hpcoll.cli.simulate.predict import Subject, in_lockstep, predict, predict_in_lockstep, subject
+from hpcoll.cli.simulate.predict import Subject, compiled_loops, in_lockstep, predict, predict_in_lockstep, subject
 from hpcoll.schedules.catalogue import algorithms, find
 from hpcoll.schedules.placement import Nodes, describe_all, members, numbered, parse_nodes, parts
 from hpcoll.schedules.row import Algorithm
@@ -109,6 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
         output.check(arguments.json)
     if arguments.plot:
         figures.check(arguments.plot)
+    compiled_loops()  # before the clock runs
     start, result = time.perf_counter(), Result([], {})
     end = math.inf if arguments.algorithms else start + PATIENCE_S
     for row in rows:

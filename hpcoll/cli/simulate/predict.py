@@ -36,7 +36,8 @@ def _compile(name: str, symbol: str) -> bytes:
 
 
 @cache
-def _functions() -> dict[str, Any]:
+def compiled_loops() -> dict[str, Any]:
+    """Return the loops as functions of C by their names; the first run on a machine compiles them."""
     found = zip(_PARAMETERS.items(), load_all({name: partial(_compile, name) for name in _PARAMETERS}, _MADE_OF))
     return {name: ctypes.CFUNCTYPE(ctypes.c_double, *(word for kind in kinds for word in kind))(at) for (name, kinds), at in found}
 
@@ -44,7 +45,7 @@ def _functions() -> dict[str, Any]:
 def _call(name: str, *arguments: Any) -> float:
     """Call a loop with contiguous arrays of the types that `Simulation` and `event_loop.step_all` name."""
     words = [word for one in arguments for word in ((one.ctypes.data, len(one)) if isinstance(one, np.ndarray) else (one,))]
-    return float(_functions()[name](*words))
+    return float(compiled_loops()[name](*words))
 
 
 def simulate(s: Simulation) -> float:
