@@ -1,4 +1,4 @@
-"""The cost model: constants of messages by distance, and the seconds of a catalogue row on equal links, nodes, and cache domains.
+"""The cost model: constants of messages by distance, and the seconds of a catalogue row on equal links, nodes, cache domains, and GPUs.
 
 Hockney's model with LogP's overhead: a message costs ``alpha`` seconds and ``beta`` seconds per byte. Each message of a pipeline that is
 already full costs a rank ``overhead`` seconds. Combining costs ``gamma`` seconds per byte. Cache domains of a node are to its ranks what
@@ -76,7 +76,7 @@ ONE_HOST, HOSTS = Levels(SHARED_NETWORK, HPCOLL_NETWORK), Levels(SHARED_NETWORK,
 GPU_NETWORK = Network(alpha=15e-6, beta=0.5e-11, gamma=0.5e-12, overhead=5e-6)
 
 
-def levels_of(hosts: Sequence[str], fitted: Levels | None) -> Levels:
+def levels_between(hosts: Sequence[str], fitted: Levels | None) -> Levels:
     """Return the constants of messages on a node and between nodes: the measured ones, if there are some, else the usual ones.
 
     A usual eager limit is assumed between hosts where the measurement found none, because lone messages seldom show it.
@@ -188,7 +188,7 @@ class GpuCosts(NamedTuple):
     lane: int = 16 << 20  # bytes of a message that one kernel works on
 
 
-H200 = GpuCosts(copy=4.3e12, link=4.0e11)  # copy as published; link: nine tenths of NVLink's data sheet
+H200 = GpuCosts(copy=4.3e12, link=4.0e11)  # copy as others measured it; link: nine tenths of NVLink's data sheet
 
 
 class GpuPrediction(NamedTuple):

@@ -1,6 +1,6 @@
 """The machine as Linux describes it: last-level caches, cores that share them, memory that control groups leave, and processes.
 
-Files and folders are parameters, so that tests can bring their own.
+Files and folders of caches and memory are parameters, so that tests can bring their own. The words for how a process ended stand here, too.
 """
 
 import contextlib
@@ -109,7 +109,7 @@ def read(path: Path) -> str:
 def state_of(pid: int) -> str:
     """Return the state of a process; a zombie is gone."""
     try:
-        return _STATES.get(_fields(pid)[0], RUNNING)
+        return _STATES.get(stat_fields(pid)[0], RUNNING)
     except (FileNotFoundError, ProcessLookupError):
         return GONE
     except OSError:
@@ -125,11 +125,13 @@ def how_it_ends() -> str:
 def cpu_s(pid: int) -> float | None:
     """Return the CPU seconds that a process has used, all threads together; None where Linux does not say."""
     try:
-        return sum(map(int, _fields(pid)[11:13])) / os.sysconf("SC_CLK_TCK")  # user and system mode
+        user, system = map(int, stat_fields(pid)[11:13])
+        return (user + system) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError):
         return None
 
 
-def _fields(pid: int) -> list[str]:
-    with open(f"/proc/{pid}/stat") as file:
+def stat_fields(pid: int) -> list[str]:
+    """Return the fields of a process's file ``stat`` that stand behind its name."""
+    with open(PROC / str(pid) / "stat") as file:
         return file.read().rpartition(")")[2].split()

@@ -134,7 +134,7 @@ def parts_of(value: Any, depth: int = _DEPTH) -> Iterator[str]:
 
 
 def _is_numpy(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")  # not imported for this: a third of a second that most commands need not wait
+    numpy = sys.modules.get("numpy")  # not imported for this, because many commands need no NumPy
     return numpy is not None and isinstance(value, numpy.ndarray | numpy.generic)
 
 

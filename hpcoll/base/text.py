@@ -1,4 +1,4 @@
-"""Foreign text made fit for a terminal, a log or an error text; byte counts, times and lists of ranks as people write them.
+"""Foreign text made fit for a terminal, a log or an error text; byte counts, times and lists of ranks as people write them; limits.
 
 Names of communicators, hosts and files, arguments of programs, values of variables and contents of files may hold anything: sequences
 that a terminal obeys, marks that turn the direction of what follows, megabytes.

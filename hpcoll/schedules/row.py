@@ -15,7 +15,7 @@ class OnGpu(NamedTuple):
     """Costs of a row where all ranks map each other's GPU memory, as far as its other formulas do not give them."""
 
     moved: str = ""  # bytes that a rank's kernels and copies read and write; "": thrice `critical` of a reduction, twice of others
-    turns: int = 0  # times that ranks sharing a GPU work one after another; 0: `rounds`
+    turns: int = 0  # times that ranks work one after another, waiting for each other; 0: `rounds`
     launches: int = 0  # kernels and copies of the busiest rank; 0: `messages`
     one_works: bool = False  # one rank of each GPU does all the work; else all that share it do
 

@@ -90,7 +90,7 @@ def _log(nbytes: int) -> float:
 
 
 def fit(document: Document, site: Site) -> tuple[Table, Misfit | None]:
-    """Return a file's table for a site; if it has none, also the first field in which all sections differ from the site."""
+    """Return a file's table for a site; where none of its sections is for the site, also the first field in which all of them differ."""
     if document.format != FORMAT:
         return {}, Misfit("format", str(document.format), str(FORMAT))
     if not document.sections:

@@ -75,7 +75,7 @@ class Depth:
 
 
 class Depths:
-    """The depths of a process group; depth 0 has its communicator. All ranks make each other one when a callback of it is given first."""
+    """The depths of a process group; depth 0 has its communicator. All ranks alike make a further one when its first callback is given."""
 
     def __init__(self, comm: Communicator) -> None:
         self.all = [Depth(comm)]

@@ -150,6 +150,9 @@ def check_nan(arrays: Mapping[str, Array], rank: int) -> None:
             raise ArgumentError(f"rank {rank}: gradient of parameter {name!r} has {nan.sum()} NaN, the first at {index}")
 
 
+# --- agreement of all ranks
+
+
 def agree(comm: MPI.Intracomm, wrong: str, facts: dict[str, Any], layouts: Sequence[ShardLayout]) -> None:
     """Compare settings and layouts of parameters with rank 0's; collective.
 

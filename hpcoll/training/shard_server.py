@@ -54,9 +54,6 @@ def keeps_bound(version: int, bases: Iterable[int], bound: int) -> bool:
 
     The next update makes the version ``version + 1``. ``bases`` are the versions that the gradients are computed from; the best order,
     which is checked, is oldest first.
-
-    >>> keeps_bound(3, [3, 2], 1), keeps_bound(3, [2, 2], 1)
-    (True, False)
     """
     return all(version + turn - base <= bound for turn, base in enumerate(sorted(bases)))
 

@@ -122,6 +122,10 @@ def test_staleness_counts() -> None:
     assert (found.max, found.mean, dict(found.histogram)) == (3, 2.0, {0: 1, 3: 2})
 
 
+def test_a_bound_of_staleness() -> None:
+    assert (keeps_bound(3, [3, 2], 1), keeps_bound(3, [2, 2], 1)) == (True, False)
+
+
 def test_states_say_who_failed_first() -> None:
     assert [culprit(state, 7) for state in (State.LEFT, failed(-1), failed(0), failed(4))] == [7, 7, 0, 4]
     assert failed(-1) == State.FAILED

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from test_machine import several_l3, write
 
-from hpcoll.analysis.cost import APART, HOSTS, HOSTS_NETWORK, HPCOLL_NETWORK, ONE_HOST, STREAMS, Levels, apart, levels_of
+from hpcoll.analysis.cost import APART, HOSTS, HOSTS_NETWORK, HPCOLL_NETWORK, ONE_HOST, STREAMS, Levels, apart, levels_between
 from hpcoll.base.errors import ArgumentError
 from hpcoll.runtime.transports.cross_memory import ProbeWord
 from hpcoll.schedules.placement import Nodes, blocks, cyclic, describe, members, numbered, parse_nodes, parts
@@ -129,9 +129,9 @@ def topology(nodes: Nodes, **more: Any) -> Topology:
 
 def test_costs_are_those_of_the_hosts_unless_they_were_fitted() -> None:
     several, one = ("here", "here", "there"), ("here",) * 3
-    assert (levels_of(several, None), levels_of(one, None)) == (HOSTS, ONE_HOST)
+    assert (levels_between(several, None), levels_between(one, None)) == (HOSTS, ONE_HOST)
     fitted = Levels(HPCOLL_NETWORK, HOSTS_NETWORK._replace(alpha=1.0))
-    assert levels_of(several, fitted) == levels_of(one, fitted) == fitted
+    assert levels_between(several, fitted) == levels_between(one, fitted) == fitted
 
 
 @pytest.mark.parametrize(

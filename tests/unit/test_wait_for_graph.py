@@ -1,19 +1,12 @@
 """The wait-for graph: its roots, its circles, and chains of waits in words."""
 
-import doctest
-
 import pytest
 
-from hpcoll.analysis import wait_for_graph
 from hpcoll.analysis.wait_for_graph import Wait, WaitForGraph, chain_text, shortest_path
 
 
 def wait(rank: int, *awaits: int, number: int = 1) -> Wait:
     return Wait(rank, ("world", "blocking", number), awaits, f"Barrier(), call {number}", "", 0.0)
-
-
-def test_examples() -> None:
-    assert doctest.testmod(wait_for_graph).failed == 0
 
 
 def test_roots_are_awaited_and_wait_for_nobody() -> None:

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.analysis.cost import levels_of
+from hpcoll.analysis.cost import levels_between
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.plans.plan import MAX_WINDOW, MessageContext
 from hpcoll.comm.status.rank_status import RANK_STATUS
@@ -144,7 +144,7 @@ class Team:
             FINALIZE_COMMS[self.number, self.world_ranks] = duplicate(self.comm)
         self.capacity = self._staging_nbytes() if any(theirs for _, theirs in found) else 0
         self.topology = find_topology(self.rank, self.processes, found, self.config.domains or ())
-        self.levels = levels_of(hosts, self.config.levels).on_parts(self.topology.nodes, self.topology.domains)
+        self.levels = levels_between(hosts, self.config.levels).on_parts(self.topology.nodes, self.topology.domains)
 
     def _together(self) -> AbstractContextManager[None]:
         """Return a context manager for calls of the MPI library's own that all ranks make."""

@@ -24,7 +24,7 @@ def combine(w: Writer, node: TreeNode, chunk: int = 0, into: Chunk | None = None
     """Write the ascent of a tree: combine the children's partial results with the own contribution, and send that to the parent.
 
     The smallest subtree comes first, because it is ready first. Rank order is kept where subtrees are intervals of ranks. Partial results
-    go ``into`` a chunk; None: OUTPUT at the root, else scratch, if there are children.
+    go to OUTPUT at the root, elsewhere ``into`` a chunk; None: scratch, if there are children.
     """
     partial = inputs(chunk)
     into = outputs(chunk) if node.parent is None else into
