@@ -1,7 +1,5 @@
 """Extension of griffe (mkdocs.yml): methods that modules make when they are imported, with the docstrings that these have then."""
 
-from __future__ import annotations
-
 import inspect
 from importlib import import_module
 from typing import Any
@@ -14,7 +12,7 @@ INFO = griffe.Parameter("info", annotation="MPI.Info", kind=griffe.ParameterKind
 
 
 class MadeMethods(griffe.Extension):
-    """Gives the classes of `MAKERS` the methods and docstrings that they have at run time."""
+    """Gives the classes of the modules in `MAKERS` the methods and docstrings that they have at run time."""
 
     def on_module_members(self, *, mod: griffe.Module, **_: Any) -> None:
         """Complete the classes of a module."""

@@ -2,7 +2,7 @@
 
 Pages from elsewhere in the checkout get a place on the site. Links are those of the checkout, so that pages can be read there too. The
 options of commands are read from their parsers, and methods that are made as a module is loaded from their class. A page that loads
-anything from another host, and a public name that the reference does not have, are warnings, which are errors here.
+anything from another host, and a public name or a command that the reference does not have, are warnings, which are errors here.
 """
 
 import inspect

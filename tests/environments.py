@@ -4,6 +4,7 @@ The first has everything else. Others have their MPI library, mpi4py and hpcoll,
 takes minutes and five gigabytes, they are made in seconds. What is fetched is what the lock files say (`lock.py`), by hash.
 """
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -73,4 +74,5 @@ def _on_top(library: str, base: str) -> None:
 
 
 if __name__ == "__main__":  # environments.py LIBRARY ...
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that pip ends, too
     sys.exit(make(tuple(sys.argv[1:])) or 0)

@@ -2,7 +2,7 @@
 
   tests/run.sh                         the short run: every case somewhere, representative ones for other numbers of ranks
   tests/run.sh full                    everything: all cases on 1 to 5 ranks with both MPI libraries, and proofs up to 64 ranks
-  tests/run.sh lint                    ruff, mypy, how long sentences are, and shellcheck where it is installed
+  tests/run.sh lint                    ruff, mypy, the words of docstrings and pages, shellcheck where it is installed
   tests/run.sh docs                    the site, from docs/ into build/site; a warning is an error
   tests/run.sh unit                    all tests that need no MPI
   tests/run.sh cluster                 the tests that emulate several hosts and Slurm, where the machine allows that
@@ -10,7 +10,7 @@
   tests/run.sh clients [NRANKS] [LIBRARY] [CLIENT ...]
                                        tests of other people's packages, with hpcoll in the place of MPI.COMM_WORLD and without (25 minutes)
   tests/run.sh torch [NRANKS]          the backend of torch.distributed, by our tests and by torch's own (5 GB from the index)
-  tests/run.sh mutations               whether the short run notices a runtime that was broken on purpose (15 minutes)
+  tests/run.sh mutations               whether the short run notices a runtime that was broken on purpose (20 minutes)
   tests/run.sh lock [UV ARGUMENTS]     makes the lock files in requirements/ anew, see tests/lock.py
 
 All other arguments go to pytest: tests/run.sh mpi 3 openmpi -x -k ring

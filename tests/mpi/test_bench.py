@@ -75,7 +75,13 @@ def test_what_the_library_cannot_do_is_left_out_with_a_note(arguments: list[str]
     assert found["notes"][0].startswith("native is left out: the MPI library")
 
 
-@pytest.mark.parametrize(("op", "datatype"), [("max", "half"), ("land", "bool"), ("prod", "complex64")])
+@pytest.mark.parametrize(
+    ("op", "datatype"),
+    [
+        ("max", "half"), ("land", "bool"), ("prod", "complex64"),
+        *(pytest.param(*one, marks=pytest.mark.full) for one in (("prod", "int8"), ("bxor", "uint16"))),
+    ],
+)  # fmt: skip
 def test_operators_and_types(op: str, datatype: str, capsys: pytest.CaptureFixture[str]) -> None:
     for collective in ("allreduce", "reduce_scatter", "exscan"):
         found = document(capsys, collective, *QUICK, "-o", op, "-d", datatype, "--algorithms", "all")

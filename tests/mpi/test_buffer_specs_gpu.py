@@ -145,11 +145,11 @@ def test_overlap(double: Double) -> None:
             check_overlap(describe(send), describe(recv), 3)
 
 
-# --- calls from driver_cases
+# --- calls from mirrors
 
 
 def call(comm: Any, method: str, *arguments: Any, host: bool = True) -> None:
-    """A call as it is served from driver_cases: by hpcoll's way for host memory, or by the MPI library."""
+    """A call as it is served from mirrors: by hpcoll's way for host memory, or by the MPI library."""
     found = mirrored(method, arguments, None, comm.rank)
     assert found is not None
     theirs, store = found

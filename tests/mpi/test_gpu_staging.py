@@ -16,7 +16,7 @@ from hpcoll.runtime.gpu.cuda import MemoryType
 from hpcoll.runtime.gpu.device import gpu_of
 from hpcoll.runtime.transports import window
 
-pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.double(forgives=("failures",)), pytest.mark.once]
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.double(forgives=("failures",))]
 
 EACH = WORLD.size * (32 << 20)  # bytes of eight staging slots of 4 MiB for every rank
 SLACK = 1 << 20  # bytes of ring slots and acknowledgements
@@ -43,6 +43,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [text for text in caplog.messages if text.startswith("GPU arrays travel by MPI on this node: rank ")]
 
 
+@pytest.mark.once
 def test_blocking_calls_of_all_communicators_share_one(double: Any) -> None:
     before = window.mapped_nbytes()
     comms = [communicator("staged") for _ in range(4)]
@@ -59,6 +60,7 @@ def test_blocking_calls_of_all_communicators_share_one(double: Any) -> None:
     assert agreed([(i, one) for i, one in enumerate(found) if not one]) == []
 
 
+@pytest.mark.once
 def test_calls_in_flight_have_memory_from_the_first_on(double: Any) -> None:
     """It goes with the communicator."""
     kept = communicator("staged")
@@ -75,6 +77,7 @@ def test_calls_in_flight_have_memory_from_the_first_on(double: Any) -> None:
     kept.Free()
 
 
+@pytest.mark.once
 def test_calls_of_roots_that_do_not_wait(double: Any) -> None:
     """A root is through before anybody has its messages, and goes on to another communicator."""
     comms, wrong = [communicator("staged") for _ in range(3)], []
@@ -90,6 +93,7 @@ def test_calls_of_roots_that_do_not_wait(double: Any) -> None:
 
 
 @pytest.mark.parametrize("where", ["inside a call", "one call behind"])
+@pytest.mark.once
 def test_what_one_rank_still_uses_no_other_takes(where: str, double: Any) -> None:
     comms = [communicator("staged") for _ in range(2)]
     found = [allreduce(comms[0], double)]
@@ -104,6 +108,7 @@ def test_what_one_rank_still_uses_no_other_takes(where: str, double: Any) -> Non
         comm.Free()
 
 
+@pytest.mark.once
 def test_a_communicator_that_is_given_another_uses_that(double: Any) -> None:
     """Also where it has made calls like this one on what another communicator is using now."""
     comms = [communicator("staged") for _ in range(2)]
@@ -119,6 +124,7 @@ def test_a_communicator_that_is_given_another_uses_that(double: Any) -> None:
         comm.Free()
 
 
+@pytest.mark.once
 def test_a_call_waits_while_others_agree(double: Any) -> None:
     """The rank on which it comes first does not know yet whether its communicator still has its turn."""
     comm = communicator("staged")
@@ -137,6 +143,7 @@ def test_a_call_waits_while_others_agree(double: Any) -> None:
     comm.Free()
 
 
+@pytest.mark.once
 def test_threads_have_as_many_as_are_at_work(double: Any) -> None:
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         pytest.skip("threads may not call MPI at once")
@@ -159,6 +166,7 @@ def test_threads_have_as_many_as_are_at_work(double: Any) -> None:
 
 
 @pytest.mark.double(forgives=("races", "failures"))
+@pytest.mark.once
 def test_a_call_that_failed_keeps_its_own(double: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages of it are still under way. The group, one of other settings than the others here, is never freed."""
     monkeypatch.setenv("HPCOLL_SEGMENT", str(1 << 20))
@@ -173,6 +181,7 @@ def test_a_call_that_failed_keeps_its_own(double: Any, monkeypatch: pytest.Monke
     assert agreed([(i, one) for i, one in enumerate(found) if not one]) == []
 
 
+@pytest.mark.once
 def test_a_limit_for_one(double: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocking calls of any number of communicators have enough; calls in flight travel by MPI, and say so."""
     comms = [communicator("staged") for _ in range(3)]
@@ -189,6 +198,7 @@ def test_a_limit_for_one(double: Any, caplog: pytest.LogCaptureFixture, monkeypa
         comm.Free()
 
 
+@pytest.mark.once
 def test_memory_that_one_rank_cannot_pin(double: Any, caplog: pytest.LogCaptureFixture) -> None:
     """All ranks do without it then, in each kind of call; others try again."""
     comms, found = [communicator("staged") for _ in range(2)], []  # type: Any, list[Any]
@@ -230,6 +240,7 @@ def test_what_one_node_is_refused_another_has(double: Any, monkeypatch: pytest.M
         comm.Free()
 
 
+@pytest.mark.once
 def test_a_refusal_says_that_old_systems_need_all_at_once(
     double: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip

@@ -283,7 +283,6 @@ def test_a_slot_is_taken_over_when_the_helper_has_left_it(monkeypatch: pytest.Mo
     assert agreed([] if kept == [(False, 1)] * 20 and case.good() else [kept]) == []
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("way", ["issued", "started"])
 def test_datatype_freed_in_flight(way: str) -> None:
     """MPI lets a program free a datatype that something in flight uses."""

@@ -72,7 +72,6 @@ def test_freed_with_it_in_flight(way: str) -> None:
     assert agreed(wrong) == []
 
 
-@pytest.mark.once
 @pytest.mark.mpi(min_size=3)
 def test_freed_by_who_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The root is through with the call, and late for its next one: it quotes ranks that have raised there and freed the communicator."""
@@ -148,7 +147,6 @@ def test_many_in_flight(way: str) -> None:
     assert agreed([*map(repr, wrong[:3])] if wrong else [seconds] if seconds > MANY_S else []) == []
 
 
-@pytest.mark.once
 def test_memory_of_messages_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the MPI library has yet to send of a call that was given up stays, though the program lets go of it."""
     monkeypatch.setenv("HPCOLL_SHM", "0")

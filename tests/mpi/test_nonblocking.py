@@ -57,7 +57,6 @@ def test_all_at_once(count: int, in_place: bool) -> None:
     assert agreed([case for case in cases if not case.good()]) == []
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("way", [way if way == "issued" else pytest.param(way, marks=pytest.mark.once) for way in WAYS])
 def test_a_mebibyte_each(way: str) -> None:
     comm = communicator()

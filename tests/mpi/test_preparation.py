@@ -15,7 +15,7 @@ from reference import SOON_S, agreed, comes, fresh, raised, set_from_here
 import hpcoll
 from hpcoll import ArgumentError, CollectiveTimeout
 
-pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.once]
+pytestmark = pytest.mark.mpi(min_size=2)
 
 WORLD = MPI.COMM_WORLD
 NRANKS, LAST = WORLD.size, WORLD.size - 1
@@ -96,6 +96,7 @@ def used(**settings: Any) -> hpcoll.Communicator:
     return comm
 
 
+@pytest.mark.once
 @each(*CALLS)
 def test_who_waits_gives_up_and_who_is_late_is_told(name: str) -> None:
     comm = used(timeout=2 * SOON_S if WORLD.rank else 1.0)  # the others are told, not left to find out
@@ -148,6 +149,7 @@ def test_who_waits_says_so(name: str, tmp_path: Path, caplog: pytest.LogCaptureF
     assert agreed(wrong) == []
 
 
+@pytest.mark.once
 @each(*CALLS, "share")
 def test_all_comes_right_where_ranks_are_slow(name: str) -> None:
     """Now one, now another, by less than a look at the others takes and by more."""

@@ -12,7 +12,7 @@ import hpcoll
 from hpcoll import CollectiveTimeout
 from hpcoll.comm.diagnosis.control_plane import distances
 
-pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.once]
+pytestmark = pytest.mark.mpi(min_size=2)
 
 WORLD = MPI.COMM_WORLD
 LATE = WORLD.rank == WORLD.size - 1

@@ -8,8 +8,7 @@ import re
 import subprocess
 
 import pytest
-from launching import command, finished
-from mpi4py import MPI
+from launching import STARTS_JOBS, command, finished
 from mpi_run import OPEN_MPI_ROOT, SEGMENTS
 from reference import SOON_S
 
@@ -24,12 +23,7 @@ def isolated() -> bool:
         return False
 
 
-pytestmark = [
-    pytest.mark.mpi,
-    pytest.mark.smoke,
-    pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts jobs of its own: enough in the run on one rank"),
-    pytest.mark.skipif(not isolated(), reason="needs a mount namespace"),
-]
+pytestmark = [*STARTS_JOBS, pytest.mark.skipif(not isolated(), reason="needs a mount namespace")]
 
 FULL = """
 FORMS = ("blocking", "in flight", "persistent")

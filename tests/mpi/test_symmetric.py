@@ -240,11 +240,11 @@ def present_nbytes(array: np.ndarray) -> int:
 
 
 @pytest.mark.once
-def test_thousands_of_arrays() -> None:
+def test_thousands_of_arrays(short: bool) -> None:
     comm = communicator()
     kept = comm.zeros(100)
     before = None
-    for turn in range(600):
+    for turn in range(600 if short else 3000):
         x = comm.empty(1 + turn * 37 % 20_000)
         x[-1] = turn
         if turn == 20:

@@ -56,7 +56,7 @@ def expected_levels(shm_ranks: int) -> set[str]:
 
 
 @pytest.mark.skipif(len(set(NAMES)) > 1, reason="which ranks share memory is set for one host")
-@pytest.mark.parametrize("shm_ranks", sorted({1, WORLD.size}))
+@pytest.mark.parametrize("shm_ranks", [*sorted({1, WORLD.size}), *[pytest.param(2, marks=pytest.mark.full)] * (WORLD.size > 2)])
 def test_constants_are_fitted_to_the_levels_that_there_are(
     shm_ranks: int, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

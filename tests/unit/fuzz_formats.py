@@ -182,7 +182,7 @@ FORMATS: dict[str, Format] = {
     "benchmark results": Format(lambda: [_stored("bench.json"), _stored("bench.json", "bench.json")], _bench),
     "files of simulate": Format(lambda: [_stored("tuning.json")], _simulate),
     "environments": Format(_environments, _environment, VARIABLES),
-    "live pages": Format(_pages, _page),
+    "status pages": Format(_pages, _page),
 }
 
 

@@ -1,4 +1,4 @@
-"""A machine made by hand, as `hpcoll inspect --live` sees it: processes, and the live pages of those that are ranks."""
+"""A machine made by hand, as `hpcoll inspect --live` sees it: processes, and the status pages of those that are ranks."""
 
 import os
 from collections.abc import Sequence

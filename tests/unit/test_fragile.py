@@ -1,9 +1,7 @@
 """Each private part of CPython, NumPy, Numba, mpi4py and MPI libraries that hpcoll uses: altered, its guard refuses or falls back.
 
-`docs/development/internals.md` has a row for each place, and each row has a test here or in tests/mpi/test_specs_recognised.py.
+`docs/development/internals.md` has a row for each place, and each row has a test here or in tests/mpi/test_call_patterns.py.
 """
-
-from __future__ import annotations
 
 import ctypes
 import linecache
@@ -16,25 +14,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import mpi4py
 import numba
 import pytest
+from mpi4py import MPI
 
-mpi4py.rc.initialize = False
-
-from mpi4py import MPI  # noqa: E402
-
-from hpcoll.base.errors import TransportError  # noqa: E402
-from hpcoll.comm.requests import waitall_frames  # noqa: E402
-from hpcoll.comm.status import call_site  # noqa: E402
-from hpcoll.comm.team import hard_exit  # noqa: E402
-from hpcoll.kernels import machine_code, object_code  # noqa: E402
-from hpcoll.runtime.engine import call_cache, object_layout  # noqa: E402
-from hpcoll.runtime.program import call_fields as c  # noqa: E402
-from hpcoll.runtime.transports import cross_memory, mpi  # noqa: E402
+from hpcoll.base.errors import TransportError
+from hpcoll.comm.requests import waitall_frames
+from hpcoll.comm.status import call_site
+from hpcoll.comm.team import hard_exit
+from hpcoll.kernels import machine_code, object_code
+from hpcoll.runtime.engine import call_cache, object_layout
+from hpcoll.runtime.program import call_fields as c
+from hpcoll.runtime.transports import cross_memory, mpi
 
 ROOT = Path(__file__).resolve().parents[2]
-PLACES = {"hpcoll/runtime/engine/compiled/spec_reader.py (`keep`)"}  # tests/mpi/test_specs_recognised.py
+PLACES = {"hpcoll/runtime/engine/compiled/spec_reader.py (`keep`)"}  # tests/mpi/test_call_patterns.py
 
 
 def guards(place: str) -> Callable[[Any], Any]:
@@ -186,17 +180,20 @@ def test_leave_to_read_memory_is_given_where_yama_asks(monkeypatch: pytest.Monke
 
 
 @guards("hpcoll/comm/team/hard_exit.py (`install`)")
-def test_a_fork_leaves_by_the_real_exit() -> None:
+def test_a_fork_leaves_by_the_real_exit(monkeypatch: pytest.MonkeyPatch) -> None:
     before = os._exit
     try:
         hard_exit.install()
         assert (os._exit is hard_exit._leave) == ("MPICH" in MPI.Get_library_version())
     finally:
         os._exit = before
+    world = SimpleNamespace(size=2, rank=0)  # where the parent would wait for others, and end the job
+    monkeypatch.setattr(hard_exit, "MPI", SimpleNamespace(Is_initialized=lambda: True, Is_finalized=lambda: False, COMM_WORLD=world))
+    monkeypatch.setattr(hard_exit, "_all_leave", lambda: False)
     child = os.fork()
     if child == 0:
-        hard_exit._leave(3)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+        hard_exit._leave(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 class Library:

@@ -1,4 +1,4 @@
-"""``hpcoll inspect --live``: processes found by their live pages, and what is wrong with pages that are read."""
+"""``hpcoll inspect --live``: processes found by their status pages, and what is wrong with pages that are read."""
 
 import math
 import subprocess
@@ -45,7 +45,7 @@ def test_a_fork_is_no_rank(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        (b"", "a live page has 16384 bytes, got 0"),
+        (b"", "a status page has 16384 bytes, got 0"),
         (bytes(NBYTES), "format 1 was expected, got ''"),
         (page(0)[:16] + b"9" + page(0)[17:], "format 1 was expected, got ''"),
     ],

@@ -1,5 +1,6 @@
 """setup.cfg lists the packages that the folders hold; lock files hold what it asks for, with hashes of all."""
 
+import ast
 import configparser
 import re
 import shutil
@@ -35,6 +36,20 @@ def test_what_runs_on_one_rank_alone_is_in_the_short_run() -> None:
     alone = {name: text for name, text in files.items() if "enough in the run on one rank" in text}
     assert alone
     assert [name for name, text in alone.items() if "pytest.mark.smoke" not in text] == []
+
+
+def test_what_needs_three_ranks_is_in_the_short_run() -> None:
+    """The short run takes `once` on two ranks: a test that needs more, and has that mark or whose file has it, would never run."""
+    never = []
+    for path in (ROOT / "tests/mpi").glob("test_*.py"):
+        tree = ast.parse(path.read_text())
+        assigned = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign)]
+        of_file = "".join(text for text in assigned if text.startswith("pytestmark"))
+        for test in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
+            marks = [ast.unparse(mark) for mark in test.decorator_list]
+            if "pytest.mark.once" in [*marks, *re.findall(r"pytest\.mark\.once", of_file)] and re.search("min_size=[3-9]", "".join(marks)):
+                never.append(f"{path.name}::{test.name}")
+    assert never == []
 
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")

@@ -1,4 +1,4 @@
-"""The live page of a process: what it writes there, when, and by how many threads at once."""
+"""The status page of a process: what it writes there, when, and by how many threads at once."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""Proofs by the verifier: results, order of operands, reproducibility, rounds, of the whole catalogue; puts, and the wait-for graph."""
+"""Proofs by the verifier: results, order of operands, reproducibility, rounds, of the whole catalogue; and puts."""
 
 from collections.abc import Callable
 from functools import partial
