@@ -127,11 +127,28 @@ def _known(cc: Capability) -> Capability:
     return major, minor
 
 
-def _compile(name: str, body: Callable[[], tuple[Any, Any]], cc: Capability) -> bytes:
-    function, signature = body()
+def compile_text(function: Callable[..., None], signature: Any, cc: Capability) -> str:
+    """Return the PTX text of a function for a signature of Numba's; raises Numba's errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        _complete_numba()
         text, _ = cuda.compile_ptx(function, signature, cc=cc)
+    return str(text)
+
+
+def _complete_numba() -> None:
+    """Import the part of numba-cuda 0.30 that overloads `numpy.row_stack`, which NumPy 2.5 has dropped: no kernel compiles without."""
+    if hasattr(np, "row_stack"):
+        return
+    np.row_stack = np.vstack  # type: ignore[attr-defined]
+    try:
+        import numba.cuda.np.arrayobj  # noqa: F401
+    finally:
+        del np.row_stack  # type: ignore[attr-defined]
+
+
+def _compile(name: str, body: Callable[[], tuple[Any, Any]], cc: Capability) -> bytes:
+    text = compile_text(*body(), cc)
     entry = re.search(r"\.entry\s+(\w+)", text)
     assert entry
     text = re.sub(r"^\.common .*NumbaEnv.*\n", "", text.replace(entry[1], name), flags=re.MULTILINE)  # what only the CPU's code uses

@@ -67,9 +67,11 @@ def _device(driver: Driver, ordinal: int) -> dict[str, Any]:
 def _compiler(capability: Sequence[int]) -> str:
     """Return why Numba cannot compile for a GPU; the empty string when it can."""
     try:
-        from numba import cuda, types
+        from numba import types
 
-        cuda.compile_ptx(lambda x: None, types.void(types.float32[:]), cc=tuple(capability))
+        from hpcoll.kernels.device import compile_text
+
+        compile_text(lambda x: None, types.void(types.float32[:]), (capability[0], capability[1]))
     except Exception as error:  # a missing package, a library that does not fit: whatever a broken installation raises
         return one_line(error)[:200]
     return ""
