@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def kernels(parts: Parts) -> None:
     """Test kernels against NumPy, in several processes of one rank each."""
     name, folder = "kernels", parts.folder / "kernels"
     folder.mkdir()
-    processes = ["-n", "4"] if parts.knobs.test_limit_s > 20 else []
+    processes = ["-n", str(min(12, len(os.sched_getaffinity(0))))] if parts.knobs.test_limit_s > 20 else []
     command = [parts.knobs.interpreter(), "-m", "pytest", "-q", "-p", "no:cacheprovider", *processes, *parts.knobs.test_options]
     file = f"tests/gpu/test_gpu_{_KERNELS}.py"
     parts(name, [*command, file], parts.knobs.test_limit_s, environment={"TEST_TOKENS": str(folder)}, nranks=0, cases=[file])
