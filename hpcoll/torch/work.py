@@ -92,7 +92,7 @@ class Work(dist.Work):
 
     def _finish(self) -> None:
         for request in self._requests:
-            request.Wait()
+            request.Wait(self._status if isinstance(request, Request) else None)  # a status of the library's own was filled by its Test
         for store in self._stores:
             store()
         self._end_with(None)

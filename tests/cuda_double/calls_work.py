@@ -113,6 +113,9 @@ class WorkCalls(Calls):
     def cuStreamSynchronize(self, stream: int | None) -> None:
         self.streams.finish(self.streams.put(self._stream(stream), "the host's waiting"))
 
+    def cuStreamQuery(self, stream: int | None) -> int:
+        return 0 if self.streams.is_idle(self._stream(stream)) else NOT_READY
+
     def cuStreamWaitEvent(self, stream: int | None, event: int | None, flags: int) -> None:
         require(flags == 0, INVALID_VALUE, f"flags {flags}")
         mark = self._event(event).mark

@@ -184,6 +184,17 @@ class Streams:
             if ordinal is None or stream.ordinal == ordinal:
                 self.finish(stream.last)
 
+    def is_idle(self, stream: Stream) -> bool:
+        """Say whether a stream's work is done; that of the legacy default stream includes what blocking streams have."""
+        is_legacy = stream is self._default.get((stream.ordinal, 0))
+        others = [other for other in self._all if is_legacy and other.blocking and other.ordinal == stream.ordinal]
+        last = [one.last for one in (stream, *others) if one.last]
+        if not all(one.done for one in last):
+            return False
+        for one in last:
+            self.finish(one)
+        return True
+
     def pending(self) -> list[str]:
         """Names of the work that is not done."""
         return [one.name for one in self._unknown if not one.done]

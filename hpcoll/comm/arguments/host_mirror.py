@@ -105,11 +105,16 @@ class Mirror:
             self._idle.append(self._copy_stream)
 
     def _follow(self) -> _CopyStream:
-        """Return a copy stream whose work comes after the work that the streams have by now."""
+        """Return a copy stream whose work comes after the work that the streams have by now.
+
+        No event for streams that are idle: the GPU would have to turn to this process for it, which takes hundreds of us on a shared GPU.
+        """
         found = _driver()
         enter(found, self._ordinal)
         copy_stream = _take(found, self._ordinal)
         for stream in self._streams:
+            if found.is_idle(stream):
+                continue
             found("cuEventRecord", copy_stream.before, stream)
             found("cuStreamWaitEvent", copy_stream.stream, copy_stream.before, 0)
         return copy_stream
@@ -246,6 +251,7 @@ def finish_streams(ordinal: int, streams: set[int]) -> None:
     enter(found, ordinal)
     copy_stream = _take(found, ordinal)
     for stream in streams:
-        found("cuEventRecord", copy_stream.done, stream)
-        found("cuEventSynchronize", copy_stream.done)
+        if not found.is_idle(stream):
+            found("cuEventRecord", copy_stream.done, stream)
+            found("cuEventSynchronize", copy_stream.done)
     _idle(found, ordinal).append(copy_stream)

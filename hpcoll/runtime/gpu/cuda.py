@@ -15,7 +15,7 @@ from hpcoll.base.errors import DeviceError
 IPC_HANDLE_NBYTES = 64
 OUT_OF_MEMORY = 2
 ALREADY_MAPPED = 208  # by cuIpcOpenMemHandle: this process has it open, or has freed memory open that lay there
-NOT_READY = 600  # what cuEventQuery answers while work is under way
+NOT_READY = 600  # what cuEventQuery and cuStreamQuery answer while work is under way
 LEGACY_STREAM = 1  # CU_STREAM_LEGACY; 2 is the per-thread default stream
 
 _NO_TIMING, _NON_BLOCKING = 2, 1
@@ -78,7 +78,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuCtxGetStreamPriorityRange": (POINTER(c_int), POINTER(c_int)), "cuStreamDestroy_v2": (_P,), "cuStreamSynchronize": (_P,),
     "cuStreamWaitEvent": (_P, _P, c_uint), "cuStreamIsCapturing": (_P, POINTER(c_int)),
     "cuEventCreate": (POINTER(_P), c_uint), "cuEventDestroy_v2": (_P,), "cuEventRecord": (_P, _P),
-    "cuEventQuery": (_P,), "cuEventSynchronize": (_P,),
+    "cuStreamQuery": (_P,), "cuEventQuery": (_P,), "cuEventSynchronize": (_P,),
     "cuModuleLoadData": (POINTER(_P), c_char_p), "cuModuleGetFunction": (POINTER(_P), _P, c_char_p),
     "cuLaunchKernel": (_P, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, _P, _P, _P),
     "cuIpcGetMemHandle": (POINTER(IpcHandle), c_uint64), "cuIpcOpenMemHandle_v2": (POINTER(c_uint64), IpcHandle, c_uint),
@@ -209,6 +209,17 @@ class Driver:
     def event(self) -> int:
         """Return a new event without time stamps."""
         return self._handle("cuEventCreate", _NO_TIMING)
+
+    def is_idle(self, stream: int) -> bool:
+        """Say whether nothing is under way that later work on a stream would wait for, which for some includes the default stream's."""
+        for one in {stream, 0}:
+            try:
+                self("cuStreamQuery", one)
+            except DeviceError as error:
+                if error.code != NOT_READY:
+                    raise
+                return False
+        return True
 
     def is_capturing(self, stream: int) -> bool:
         """Say whether a stream is being captured into a CUDA graph."""
