@@ -75,8 +75,14 @@ def element_of(dtype: np.dtype[Any], datatype: MPI.Datatype | None) -> Element:
     """Return the element type as the caller gave it: that of plain elements, or a derived datatype."""
     if datatype is None:
         return dtype
+    known = _ELEMENTS.get(key := MPI._handleof(datatype))
+    if known is not None:
+        return known
     found = _types(datatype)
-    return Derived(printable(datatype.name) or "derived", found.pop() if len(found) == 1 else "")
+    element = Derived(printable(datatype.name) or "derived", found.pop() if len(found) == 1 else "")
+    if datatype.is_predefined:
+        _ELEMENTS[key] = element
+    return element
 
 
 def _types(datatype: MPI.Datatype) -> set[str]:
@@ -107,6 +113,11 @@ def _plain(dtype: np.dtype[Any]) -> BufferLayout | None:
 LAYOUTS = {dtype: layout for dtype in map(np.dtype, "?bhilqBHILQefdgFDG") if (layout := _plain(dtype)) is not None}
 
 
+# Of predefined datatypes with several numbers (DOUBLE_INT), by handle; handles of others come again for other types.
+_ELEMENTS: dict[int, Derived] = {}
+_STRUCTURES: dict[int, BufferLayout] = {}
+
+
 @functools.cache
 def _basic_datatypes() -> dict[int, BufferLayout]:
     """Return the layouts of predefined MPI datatypes with plain elements, by handle; MPI is asked, hence not before MPI_Init."""
@@ -117,6 +128,11 @@ def _basic_datatypes() -> dict[int, BufferLayout]:
             if layout is not None and layout.extent == datatype.size == datatype.extent:
                 table[MPI._handleof(datatype)] = layout
     return table
+
+
+def plain_layout(datatype: MPI.Datatype) -> BufferLayout | None:
+    """Return the layout of a predefined datatype with plain elements; None for any other."""
+    return _basic_datatypes().get(MPI._handleof(datatype))
 
 
 def split(spec: Any, subject: str, *, vector: bool) -> tuple[Any, Any, Any, Any]:
@@ -149,12 +165,18 @@ def layout_of(array: Array | DeviceArray, datatype: object, subject: str) -> Buf
             datatype = MPI.Datatype.fromcode(datatype)
     if not isinstance(datatype, MPI.Datatype):
         raise ArgumentKeyError(f"{subject} needs an MPI datatype or a type code, got {datatype!r}")
-    layout = _basic_datatypes().get(MPI._handleof(datatype))
+    layout = plain_layout(datatype)
     if layout is not None or datatype == MPI.DATATYPE_NULL or datatype.extent <= 0 or datatype.size > _MAX_ITEMSIZE:
         return layout
+    known = _STRUCTURES.get(key := MPI._handleof(datatype))
+    if known is not None:
+        return known
     lower, true_extent = datatype.Get_true_extent()
     label = datatype.name if datatype.is_named else "a derived datatype"
-    return BufferLayout(np.dtype((np.void, datatype.size)), datatype.extent, lower, lower + true_extent, label, datatype)
+    layout = BufferLayout(np.dtype((np.void, datatype.size)), datatype.extent, lower, lower + true_extent, label, datatype)
+    if datatype.is_predefined:
+        _STRUCTURES[key] = layout
+    return layout
 
 
 def place_one(counts: object, displs: object, nbytes: int, *, layout: BufferLayout, nblocks: int, subject: str) -> _Place:
@@ -177,12 +199,18 @@ def place_blocks(counts: object, displs: object, nbytes: int, *, layout: BufferL
         sizes = (base + 1,) * extra + (base,) * (nblocks - extra)
     else:
         sizes = _integers(counts, (1,) * nblocks, subject)
-    starts = tuple(accumulate(sizes[:-1], initial=0)) if displs is None else _integers(displs, range(nblocks), subject)
     if min(sizes) < 0:
         raise ArgumentError(f"{subject} needs counts >= 0, got {min(sizes)}")
-    used = [(start, start + size) for start, size in zip(starts, sizes, strict=True) if size] or [(0, 0)]
-    layout.check(min(used)[0], max(end for _, end in used), nbytes, subject=subject)
-    return sum(sizes), 0, sizes, starts
+    total = sum(sizes)
+    if displs is None:
+        starts = tuple(accumulate(sizes[:-1], initial=0))
+        first, end = 0, total
+    else:
+        starts = _integers(displs, range(nblocks), subject)
+        used = [(start, start + size) for start, size in zip(starts, sizes, strict=True) if size] or [(0, 0)]
+        first, end = min(used)[0], max(end for _, end in used)
+    layout.check(first, end, nbytes, subject=subject)
+    return total, 0, sizes, starts
 
 
 def _integer(value: Any, subject: str) -> int:
@@ -195,13 +223,15 @@ def _integer(value: Any, subject: str) -> int:
 
 def _integers(values: Any, scale: Sequence[int], subject: str) -> tuple[int, ...]:
     """Return an integer per block; a lone integer stands for its multiples by scale."""
+    if type(values) is np.ndarray and values.dtype.kind in "iu" and values.ndim == 1 and values.size == len(scale):
+        return tuple(values.tolist())
     try:
         items = tuple(values)
     except TypeError:
         return tuple(_integer(values, subject) * factor for factor in scale)
     if len(items) != len(scale):
         raise ArgumentError(f"{subject} needs {len(scale)} counts or displacements, one per block, got {len(items)}")
-    return tuple(_integer(item, subject) for item in items)
+    return items if all(type(item) is int for item in items) else tuple(_integer(item, subject) for item in items)
 
 
 class _Retained(MPI.Datatype):

@@ -5,13 +5,24 @@ memory) resolve to None: the call belongs to the MPI library, which raises the e
 """
 
 from collections.abc import Iterable
+from operator import add
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
-from hpcoll.comm.arguments.buffer_specs import LAYOUTS, Element, element_of, layout_of, place_blocks, place_one, split
+from hpcoll.comm.arguments.buffer_specs import (
+    LAYOUTS,
+    BufferLayout,
+    Element,
+    element_of,
+    layout_of,
+    place_blocks,
+    place_one,
+    plain_layout,
+    split,
+)
 from hpcoll.comm.arguments.memory import buffer_of, find_gpu_array, memory
 from hpcoll.runtime.gpu.arrays import DeviceArray
 
@@ -77,11 +88,13 @@ def resolve(
     Raises:
         ArgumentError: Not contiguous, read-only, out of the array's range, wrong count or type, GPU memory that this rank cannot use.
     """
-    if type(spec) is np.ndarray and nblocks is None:
-        layout, flags, count = LAYOUTS.get(spec.dtype), spec.flags, spec.size
-        if layout is not None and flags.c_contiguous and (not writable or flags.writeable) and (nparts == 1 or count % nparts == 0):
-            address, readonly = _get_address(spec) if count else 0, not flags.writeable
-            return _new_tuple(Resolved, (address, count, layout[0], spec.nbytes, readonly, spec, None, None, None, None))
+    if nblocks is None and (found := _plain_array(spec)) is not None:  # the rest says the same, in three times as long
+        array, layout = found
+        flags, nbytes, extent = array.flags, array.nbytes, layout.extent
+        count, rest = (array.size, 0) if extent == array.itemsize else divmod(nbytes, extent)
+        if not rest and flags.c_contiguous and (not writable or flags.writeable) and (nparts == 1 or count % nparts == 0):
+            address, readonly = _get_address(array) if count else 0, not flags.writeable
+            return _new_tuple(Resolved, (address, count, layout.dtype, nbytes, readonly, array, None, None, None, None))
     subject = f"rank {rank}: {name}"
     buffer, counts, displs, datatype = split(spec, subject, vector=nblocks is not None)
     array = memory(buffer, datatype, subject, writable=writable, bare=buffer is spec, stream=stream)
@@ -99,6 +112,18 @@ def resolve(
     readonly = not array.flags.writeable if isinstance(array, np.ndarray) else array.readonly
     nbytes = count * layout.dtype.itemsize
     return _new_tuple(Resolved, (address, count, layout.dtype, nbytes, readonly, array, sizes, starts, layout.datatype, gpu))
+
+
+def _plain_array(spec: object) -> tuple[np.ndarray, BufferLayout] | None:
+    """Return array and layout of a bare array, or of ``[array, datatype]``, with plain elements; None for any other spec."""
+    if type(spec) is np.ndarray:
+        layout = LAYOUTS.get(spec.dtype)
+    elif type(spec) in (list, tuple) and len(spec) == 2 and type(spec[0]) is np.ndarray and isinstance(spec[1], MPI.Datatype):  # type: ignore[arg-type,index]
+        spec, datatype = spec  # type: ignore[misc]
+        layout = plain_layout(datatype) if spec.dtype.hasobject is False else None
+    else:
+        return None
+    return None if layout is None else (spec, layout)
 
 
 def check_same_order(send: object, recv: object, rank: int, *, sent: int = 1, received: int = 1) -> None:
@@ -162,7 +187,8 @@ def check_overlap(send: Resolved, recv: Resolved, rank: int) -> bool:
         return send.nbytes > 0
     if send.datatype is not None or recv.datatype is not None:
         return False
-    if send.counts is recv.counts is None and not gaps and not send.address - recv.nbytes < recv.address < send.address + send.nbytes:
+    (low, high), (start, end) = _hull(send), _hull(recv)
+    if high <= start or end <= low:
         return False
     reach = [0, 0]  # end of the blocks of each side, so far up the addresses
     for low, high, side in sorted((*_ranges(send, 0), *_ranges(recv, 1))):
@@ -170,6 +196,16 @@ def check_overlap(send: Resolved, recv: Resolved, rank: int) -> bool:
             raise ArgumentError(f"rank {rank}: sendbuf and recvbuf must be the same memory or share none, got a partial overlap")
         reach[side] = max(reach[side], high)
     return False
+
+
+def _hull(one: Resolved) -> tuple[int, int]:
+    """Return the byte range that all blocks of plain elements lie in."""
+    if one.gpu is not None and one.has_gaps:
+        return one.gpu.span
+    if one.counts is None or one.displs is None:
+        return one.address, one.address + one.nbytes
+    size = one.dtype.itemsize
+    return one.address + min(one.displs) * size, one.address + max(map(add, one.displs, one.counts)) * size
 
 
 def _ranges(one: Resolved, side: int) -> list[tuple[int, int, int]]:

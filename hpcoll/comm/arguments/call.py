@@ -143,7 +143,11 @@ class Reduction(NamedTuple):
         """The number by which the sum is divided."""
         return self.nranks if self.op.average else 1
 
-    def call(self, send: int, recv: int, *, in_place: bool, dtype: np.dtype | None = None, **more: Any) -> Call:
+    def call(
+        self, send: int, recv: int, *, in_place: bool, dtype: np.dtype | None = None, copied: int = 0, keep: tuple[object, ...] = (),
+        finish: Callable[[], None] | None = None, as_given: bool = True, before: tuple[Callable[[int], None], ...] = (),
+        one_fold: bool = False,
+    ) -> Call:  # fmt: skip
         """Return the call.
 
         Args:
@@ -151,15 +155,20 @@ class Reduction(NamedTuple):
             recv: Address of OUTPUT.
             in_place: INPUT and OUTPUT alias.
             dtype: Element type in which the engine works; None: that of the arrays, or float32 for half types.
-            more: Other fields; ``keep`` is in addition to the owners of the buffers.
+            copied: As in `Call`.
+            keep: In addition to the owners of the buffers.
+            finish: As in `Call`.
+            as_given: As in `Call`.
+            before: As in `Call`.
+            one_fold: As in `Call`.
         """
         op, own, work = self.op, self.dtype, working_dtype(self.dtype)
-        strict = work != own or (op in (MIN, MAX) and own.kind == "f")  # which let NaN through
-        owners = (self.send.owner, self.recv.owner if self.recv else None)
+        strict = work is not own or ((op is MIN or op is MAX) and own.kind == "f")  # which let NaN through
+        native = to_native(op) is not None and not is_bfloat16(own)
+        owners = (self.send.owner, self.recv.owner if self.recv else None, *keep)
         return Call(
-            self.collective, send, recv, self.count, dtype or work, op, self.root, in_place, self.blocks, aliased=self.in_place,
-            element=own, native=to_native(op) is not None and not is_bfloat16(own), strict=strict,
-            **more | {"keep": (*owners, *more.get("keep", ()))},
+            self.collective, send, recv, self.count, dtype or work, op, self.root, in_place, self.blocks, native, strict, copied,
+            self.in_place, finish, owners, as_given, False, before, None, None, (), one_fold, None, own,
         )  # fmt: skip
 
 

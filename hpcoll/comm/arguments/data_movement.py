@@ -167,9 +167,11 @@ def _check_in_place(in_place: bool, significant: bool, rank: int, name: str) -> 
 
 def _call(collective: str, source: _Bytes, target: _Bytes, count: int, root: int, **more: Any) -> Call:
     copied, packed = source.copied or target.copied, source.packed or target.packed
-    more |= {"element": target.element if source is _NOTHING else source.element, "before": source.before, "finish": target.finish}
-    more |= {"keep": (source.keep, target.keep), "as_given": not copied and not packed, "packed": packed and not copied}
-    return Call(collective, source.address, target.address, count, _BYTE, root=root, **more)
+    return Call(
+        collective, source.address, target.address, count, _BYTE, root=root, before=source.before, finish=target.finish,
+        keep=(source.keep, target.keep), as_given=not copied and not packed, packed=packed and not copied,
+        element=target.element if source is _NOTHING else source.element, **more,
+    )  # fmt: skip
 
 
 def _plain(one: Resolved, *, sends: bool = False, receives: bool = False) -> _Bytes:
@@ -182,8 +184,10 @@ def _plain(one: Resolved, *, sends: bool = False, receives: bool = False) -> _By
         return _Bytes(filled.memory.address, one.nbytes, _packed_places(one), keep, one.element, copied=True, before=(filled.fill,))
     if one.datatype is None:
         size = one.dtype.itemsize
-        places = tuple((displ * size, count * size) for displ, count in zip(one.displs or (), one.counts or (), strict=True))
-        return _Bytes(one.address, one.nbytes, places, one.owner, one.element)
+        places: _Places = ()
+        if one.counts and one.displs:
+            places = tuple([(displ * size, count * size) for displ, count in zip(one.displs, one.counts, strict=True)])
+        return _Bytes(one.address, one.nbytes, places, one.owner, one.dtype)
     packed = pack(one) if sends else np.empty(one.nbytes, np.uint8)
     finish = (lambda: unpack(packed, one)) if receives else None
     return _Bytes(packed.ctypes.data, one.nbytes, _packed_places(one), (packed, one.owner), one.element, finish, packed=True)

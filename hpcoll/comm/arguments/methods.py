@@ -17,6 +17,7 @@ from hpcoll.comm.arguments.data_movement import alltoall, bcast, gather, scatter
 from hpcoll.comm.arguments.memory import as_array, find_gpu_array
 from hpcoll.runtime.engine.object_layout import HOLDERS
 from hpcoll.runtime.gpu.arrays import DeviceArray
+from hpcoll.runtime.gpu.cuda import driver
 from hpcoll.runtime.program.call_fields import BLOCKS, MANY, ONE
 
 
@@ -62,6 +63,7 @@ class Method(NamedTuple):
         fills: Nothing of a receive buffer that is the whole spec stays as it was.
         one_fold: Half types may travel as they are, where one reduction reads all contributions.
         holds: Contents of sendbuf and recvbuf: kinds of `hpcoll.runtime.program.call_fields`.
+        root_at: Position of the root among the arguments, or None.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Method(NamedTuple):
     fills: bool = True
     one_fold: bool = False
     holds: tuple[int, int] = (ONE, ONE)
+    root_at: int | None = None
 
     def find(self, argument: str, arguments: Sequence[Any], default: Any = None) -> Any:
         """Return an argument by its name, among positional ones that may be too few."""
@@ -83,13 +86,17 @@ class Method(NamedTuple):
         """Return the positions of the buffers that this rank sends from and receives into; None where it does not."""
         if not arguments:
             return None, None
-        root = rank == self.find("root", arguments, 0)
+        if self.root_at is None:
+            return 0, 1
+        root = rank == (arguments[self.root_at] if self.root_at < len(arguments) else 0)
         if self.arguments[0] == "buf":
             return (0, None) if root else (None, 0)
         return (0 if root or self.at_root != "sendbuf" else None), (1 if root or self.at_root != "recvbuf" else None)
 
     def meant(self, arguments: tuple[Any, ...], rank: int) -> tuple[Any, ...]:
         """Return the arguments with ``MPI.IN_PLACE`` for None, as in mpi4py, and arrays for objects that export host memory by DLPack."""
+        if all(type(one) is np.ndarray for one in arguments[:2]):
+            return arguments
         for at in self.buffers(arguments, rank):
             if at is not None and (array := as_array(arguments[at])) is not arguments[at]:
                 arguments = *arguments[:at], array, *arguments[at + 1 :]
@@ -102,6 +109,8 @@ class Method(NamedTuple):
     def gpu_arrays(self, arguments: Sequence[Any], rank: int) -> dict[int, DeviceArray]:
         """Return the GPU arrays that this rank sends from and receives into, by position."""
         found: dict[int, DeviceArray] = {}
+        if driver() is None:
+            return found
         for position in self.buffers(arguments, rank):
             if position is not None and type(arguments[position]) is not np.ndarray:
                 array = find_gpu_array(arguments[position])
@@ -169,7 +178,7 @@ _ROWS = (
     Method("Scan", "scan", _OPERATED, _reduced("scan"), _VECTORS),
     Method("Exscan", "exscan", _OPERATED, _exscan, _VECTORS, fills=False),
 )
-METHODS = {row.name: row for row in _ROWS}
+METHODS = {row.name: row._replace(root_at=row.arguments.index("root") if "root" in row.arguments else None) for row in _ROWS}
 
 
 def with_counts(sendbuf: Any, recvcounts: Any) -> Any:

@@ -97,7 +97,8 @@ def only_native(row: Method, arguments: Sequence[Any], rank: int) -> tuple[str, 
     for position, holds in zip(row.buffers(arguments, rank), row.holds, strict=True):
         if position is not None and not is_in_place(arguments[position]):
             buffer, _, _, datatype = split(arguments[position], "", vector=holds == MANY)
-            array = memory(buffer, datatype, "", writable=False, bare=False, stream=None)
+            known = type(buffer) is np.ndarray
+            array = buffer if known else memory(buffer, datatype, "", writable=False, bare=False, stream=None)
             found.append(None if array is None else layout_of(array, datatype, ""))
     layouts = [one for one in found if one is not None]
     element = "" if not layouts else str(layouts[0].element)

@@ -81,11 +81,10 @@ def every_count(sendbuf: Any, recvbuf: Any, rank: int, allgather: Callable[[int]
 
 def _reducible(op: ReduceOp, send: Resolved, recv: Resolved | None, rank: int) -> bool:
     """Say whether hpcoll reduces such elements; refuse an operator that does not take them."""
-    found = [send] if recv is None else [send, recv]
-    if any(one.datatype is not None for one in found):
+    if send.datatype is not None or (recv is not None and recv.datatype is not None):
         return False
     check_op(op, send.dtype, rank)
-    return not any(is_extended(one.dtype) for one in found)
+    return not (is_extended(send.dtype) or (recv is not None and is_extended(recv.dtype)))
 
 
 def _share(count: int, nblocks: int, name: str, rank: int) -> int:

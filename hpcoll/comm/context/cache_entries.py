@@ -22,7 +22,9 @@ def may_enter(table: CallTable, call: Call, plan: Plan, send: Any) -> bool:
     They need none where the plan is kept, and they work on the caller's own memory, or are blocking ones on packed copies. Of two buffers
     that are one memory only ``MPI.IN_PLACE`` is looked for.
     """
-    return (call.as_given or (call.packed and not table.starts)) and plan.kept and (not call.aliased or send is MPI.IN_PLACE)
+    if not ((call.as_given or (call.packed and not table.starts)) and plan.kept and (not call.aliased or send is MPI.IN_PLACE)):
+        return False
+    return table.wants_more()
 
 
 def enter(
@@ -81,9 +83,9 @@ def enter_native(
 ) -> None:  # fmt: skip
     """Enter a call that the MPI library serves, as `enter`: compiled code makes a blocking one with a count, mpi4py makes others."""
     row, call, plan, on = METHODS[method], prepared.call, prepared.plan, planner.resources
-    op, nparts = row.find("op", arguments), 0 if call is None else on.nranks if call.collective == "alltoall" else 1
-    if call is not None and call.aliased and buffers[0] is not MPI.IN_PLACE:
+    if (call is not None and call.aliased and buffers[0] is not MPI.IN_PLACE) or not table.wants_more():
         return
+    op, nparts = row.find("op", arguments), 0 if call is None else on.nranks if call.collective == "alltoall" else 1
     found = sides(row, arguments, buffers, on.rank, on.nranks) if call is not None or op is not None else None
     by = None if table.starts or found is None else compiled(row, arguments, on.native, found, plan.account.sums, nparts, on.log)
     if call is not None and found is not None:

@@ -5,7 +5,6 @@ A program in which no call waits long imports no more of diagnosis than this.
 
 from collections.abc import Sequence
 from contextlib import suppress
-from weakref import WeakSet
 
 from hpcoll.base.errors import CollectiveTimeout, HpcollError, PeerFailed
 from hpcoll.base.machine import GONE, HOW_GONE
@@ -23,17 +22,14 @@ from hpcoll.selection.config import EVERY_CALL
 class Diagnosis(CallHooks):
     """The hooks of diagnosis."""
 
-    def __init__(self) -> None:
-        self._met: WeakSet[Resources] = WeakSet()
-
     def begins(self, owner: CallOwner | None, call: BeginningCall) -> None:
         """Raise the failure of another rank; compare calls where that is asked for."""
         if not isinstance(owner, CommunicatorCalls):  # the communicator has no context yet
             STATUS_PAGE.begin()
             return
         on = owner.resources
-        if on not in self._met:
-            self._met.add(on)
+        if not on.met:
+            on.met = True
             _meet(on)
             return
         if call.planned:

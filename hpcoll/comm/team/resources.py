@@ -58,6 +58,7 @@ class Resources(ContextPool):
         near: Ranks with which this one shares memory, itself among them, and their places there.
         pids: Process ids of all ranks.
         lock: 1 while a thread is inside a blocking collective.
+        met: Diagnosis has looked at its first call.
         settled: Kind and text of the error that all ranks raise since a call has failed; None before that is known here.
     """
 
@@ -74,6 +75,7 @@ class Resources(ContextPool):
         self.host, self.pids = team.processes[team.rank].host, [one.pid for one in team.processes]
         self.near = {rank: local for local, rank in enumerate(self.node.ranks)} if self.shares_memory else {self.rank: 0}
         self.lock = np.zeros(1, np.int64)
+        self.met = False
         self.settled: tuple[type[TransportError], str] | None = None
         self._persistent: list[MessageContext] = []
         self._agreed: list[MessageContext] = []

@@ -17,6 +17,8 @@ from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.runtime.transports.mpi import function_address, handle
 
 MAX_ENTRIES = 32  # calls that a table holds
+_FREE_MISSES = 16  # calls in a row that are entered, though none that was entered is found again
+_UNUSED = -1
 MAX_COUNT = 2**31 - 1  # of a vector or of a block of a call of the MPI library
 MAX_PACKED_NBYTES = 1 << 22  # of the packed copies of one call; longer ones are packed in Python
 
@@ -161,6 +163,16 @@ class CallTable:
         self._keep: list[tuple[object, ...]] = []
         self._rows: dict[tuple[int, ...], list[int]] = {}  # by all of an entry but its counts
         self._packed: PackedRoom | None = None
+        self._misses = 0
+
+    def wants_more(self) -> bool:
+        """Say whether a call that was not found is to be entered, which takes far longer than to run it.
+
+        While none of those that were entered is found again, fewer and fewer are.
+        """
+        self._misses = self._misses + 1 if self._numbers[c.LATEST] == _UNUSED else 1
+        self._numbers[c.LATEST] = _UNUSED
+        return self._misses <= _FREE_MISSES or self._misses & (self._misses - 1) == 0
 
     @property
     def latest(self) -> CachedCall:
