@@ -140,11 +140,11 @@ def _complete_numba() -> None:
     """Import the part of numba-cuda 0.30 that overloads `numpy.row_stack`, which NumPy 2.5 has dropped: no kernel compiles without."""
     if hasattr(np, "row_stack"):
         return
-    np.row_stack = np.vstack  # type: ignore[attr-defined]
+    np.row_stack = np.vstack
     try:
         import numba.cuda.np.arrayobj  # noqa: F401
     finally:
-        del np.row_stack  # type: ignore[attr-defined]
+        del np.row_stack
 
 
 def _compile(name: str, body: Callable[[], tuple[Any, Any]], cc: Capability) -> bytes:

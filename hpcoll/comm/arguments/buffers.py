@@ -14,7 +14,6 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.arguments.buffer_specs import (
     LAYOUTS,
-    BufferLayout,
     Element,
     element_of,
     layout_of,
@@ -88,13 +87,8 @@ def resolve(
     Raises:
         ArgumentError: Not contiguous, read-only, out of the array's range, wrong count or type, GPU memory that this rank cannot use.
     """
-    if nblocks is None and (found := _plain_array(spec)) is not None:  # the rest says the same, in three times as long
-        array, layout = found
-        flags, nbytes, extent = array.flags, array.nbytes, layout.extent
-        count, rest = (array.size, 0) if extent == array.itemsize else divmod(nbytes, extent)
-        if not rest and flags.c_contiguous and (not writable or flags.writeable) and (nparts == 1 or count % nparts == 0):
-            address, readonly = _get_address(array) if count else 0, not flags.writeable
-            return _new_tuple(Resolved, (address, count, layout.dtype, nbytes, readonly, array, None, None, None, None))
+    if nblocks is None and (found := _resolve_plain(spec, nparts, writable=writable)) is not None:
+        return found
     subject = f"rank {rank}: {name}"
     buffer, counts, displs, datatype = split(spec, subject, vector=nblocks is not None)
     array = memory(buffer, datatype, subject, writable=writable, bare=buffer is spec, stream=stream)
@@ -114,16 +108,25 @@ def resolve(
     return _new_tuple(Resolved, (address, count, layout.dtype, nbytes, readonly, array, sizes, starts, layout.datatype, gpu))
 
 
-def _plain_array(spec: object) -> tuple[np.ndarray, BufferLayout] | None:
-    """Return array and layout of a bare array, or of ``[array, datatype]``, with plain elements; None for any other spec."""
+def _resolve_plain(spec: Any, nparts: int, *, writable: bool) -> Resolved | None:
+    """Describe a bare array, or ``[array, datatype]``, with nothing to refuse; None for any other spec.
+
+    The rest of `resolve` says the same of it, in three times as long.
+    """
     if type(spec) is np.ndarray:
-        layout = LAYOUTS.get(spec.dtype)
-    elif type(spec) in (list, tuple) and len(spec) == 2 and type(spec[0]) is np.ndarray and isinstance(spec[1], MPI.Datatype):  # type: ignore[arg-type,index]
-        spec, datatype = spec  # type: ignore[misc]
-        layout = plain_layout(datatype) if spec.dtype.hasobject is False else None
+        array, layout = spec, LAYOUTS.get(spec.dtype)
+    elif type(spec) in (list, tuple) and len(spec) == 2 and type(spec[0]) is np.ndarray and isinstance(spec[1], MPI.Datatype):
+        array, layout = spec[0], None if spec[0].dtype.hasobject else plain_layout(spec[1])
     else:
         return None
-    return None if layout is None else (spec, layout)
+    if layout is None:
+        return None
+    flags, nbytes = array.flags, array.nbytes
+    count, rest = divmod(nbytes, layout.extent)
+    if rest or not flags.c_contiguous or (writable and not flags.writeable) or count % nparts:
+        return None
+    address, readonly = _get_address(array) if count else 0, not flags.writeable
+    return _new_tuple(Resolved, (address, count, layout.dtype, nbytes, readonly, array, None, None, None, None))
 
 
 def check_same_order(send: object, recv: object, rank: int, *, sent: int = 1, received: int = 1) -> None:

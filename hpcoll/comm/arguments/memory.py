@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentBufferError, ArgumentError, ArgumentKeyError, ArgumentTypeError, like
 from hpcoll.runtime.gpu import dlpack
-from hpcoll.runtime.gpu.arrays import ON_HOST, DeviceArray, device_array
+from hpcoll.runtime.gpu.arrays import ON_HOST, DeviceArray, KnownArray, device_array
 from hpcoll.runtime.gpu.cuda import driver
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -76,7 +76,7 @@ def gpu_memory(buffer: object, subject: str, *, writable: bool, bare: bool, stre
     if not array.order and (writable or not bare):
         raise _not_contiguous(array, subject, "cupy.ascontiguousarray or torch's contiguous()")
     if writable and array.readonly:
-        raise _read_only(buffer, subject)
+        raise _read_only(array.owner if isinstance(buffer, KnownArray) else buffer, subject)
     return array
 
 

@@ -17,6 +17,7 @@ from hpcoll.comm.arguments import gpu_staging
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.arguments.gpu_staging import Lifted
 from hpcoll.comm.arguments.host_mirror import Mirror, mirror_of
+from hpcoll.comm.arguments.memory import buffer_of, with_buffer
 from hpcoll.comm.arguments.methods import Caller, Method
 from hpcoll.comm.context.gpu_resources import GpuEngines, Gpus
 from hpcoll.comm.context.planner import CallOptions, Planner, Prepared
@@ -25,7 +26,7 @@ from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.team.resources import Resources
 from hpcoll.kernels import MAX_SOURCES
 from hpcoll.runtime.gpu import cuda
-from hpcoll.runtime.gpu.arrays import DeviceArray, stream_of
+from hpcoll.runtime.gpu.arrays import DeviceArray, KnownArray, stream_of
 from hpcoll.runtime.gpu.device import Gpu, Memory, array_over, gpu_of
 from hpcoll.runtime.gpu.local_gpu import local_device
 from hpcoll.schedules.catalogue import algorithms, find
@@ -56,13 +57,17 @@ class GpuCalls:
             arrays: The GPU arrays among the arguments, by position.
             asked: The caller's keywords.
         """
-        found = self._for_program(row, arguments, arrays, asked.algorithm)
+        known = list(arguments)
+        for position, array in arrays.items():
+            if array.owner is buffer_of(arguments[position]):  # it came by an interface that is not told which stream will use it
+                known[position] = with_buffer(arguments[position], KnownArray(array))
+        found = self._for_program(row, tuple(known), arrays, asked.algorithm)
         if found is not None:
             return self._by_program(row, arguments, arrays, asked, *found)
-        return self._by_mirror(row, arguments, asked)
+        return self._by_mirror(row, arguments, tuple(known), asked)
 
-    def _by_mirror(self, row: Method, arguments: tuple[Any, ...], asked: CallOptions) -> Prepared:
-        mirror = mirror_of(row.name, arguments, asked.stream, self._on.rank)
+    def _by_mirror(self, row: Method, arguments: tuple[Any, ...], known: tuple[Any, ...], asked: CallOptions) -> Prepared:
+        mirror = mirror_of(row.name, known, asked.stream, self._on.rank)
         assert mirror is not None
         call = self._describe_mirrored(row, arguments, asked.stream, mirror)
         if call is not None and asked.in_flight:
@@ -101,7 +106,7 @@ class GpuCalls:
         self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, algorithm: str | None
     ) -> "tuple[_OnGpu, Call] | None":  # fmt: skip
         """Return the call, if a program for GPU memory runs it."""
-        if self._on.mixed or self._on.config.cuda_path == HOST or algorithm == NATIVE:
+        if self._on.mixed or self._on.config.cuda_path == HOST or algorithm == NATIVE or self._is_short(row, arrays):
             return None
         on_gpu = self._lift(row, arguments, arrays, replace(self._on.caller, one_fold=self._may_fold_once(row, algorithm)))
         call = on_gpu.describe()
@@ -110,6 +115,11 @@ class GpuCalls:
         nbytes = self._planner.known_nbytes(call)
         small = nbytes is not None and nbytes < GPU_NBYTES and self._on.config.cuda_path is None
         return None if small else (on_gpu, call)
+
+    def _is_short(self, row: Method, arrays: Arrays) -> bool:
+        """Say whether a look at the arrays tells that the call runs by the host's way; describing it, which takes longer, says the same."""
+        tells = self._on.config.cuda_path is None and row.name not in ("Gatherv", "Scatterv", "Alltoallv")  # `Planner.known_nbytes`
+        return tells and self._on.nranks * max(array.nbytes for array in arrays.values()) < GPU_NBYTES
 
     def _lift(self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, caller: Caller) -> "_OnGpu":
         gpu = gpu_of(next(iter(arrays.values())).ordinal)

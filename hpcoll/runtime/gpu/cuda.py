@@ -171,7 +171,7 @@ class Driver:
     def attribute(self, pointer: int, attribute: Attribute) -> int:
         """Return the value of an attribute of a pointer; 0 for one that the driver does not know."""
         value = c_uint64()
-        code = self._library.cuPointerGetAttribute(ctypes.cast(byref(value), c_void_p), int(attribute), pointer)
+        code = self._library.cuPointerGetAttribute(byref(value), int(attribute), pointer)
         return 0 if code else value.value
 
     def address_range(self, pointer: int) -> tuple[int, int]:

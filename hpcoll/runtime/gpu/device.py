@@ -196,6 +196,19 @@ def kernels() -> Any:
     return device
 
 
+class _Lent:
+    """Page-locked memory of an array, given back to the unused with the array's last view."""
+
+    __slots__ = ("__array_interface__", "_address", "_idle")
+
+    def __init__(self, address: int, nbytes: int, idle: list[int]) -> None:
+        self.__array_interface__ = {"version": 3, "shape": (nbytes,), "typestr": "|u1", "data": (address, False)}
+        self._address, self._idle = address, idle
+
+    def __del__(self) -> None:
+        self._idle.append(self._address)
+
+
 @cache
 def _idle_pinned(driver: Driver, size: int) -> list[int]:
     """Return the addresses of unused page-locked memory of a size; it stays locked, because locking costs as much as some copies."""
@@ -216,9 +229,7 @@ def pinned(driver: Driver, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
             address = driver.allocate_pinned(size)
         except DeviceError:
             return _aligned(nbytes)
-    memory: Any = (ctypes.c_ubyte * size).from_address(address)
-    weakref.finalize(memory, idle.append, address).atexit = False
-    return np.frombuffer(memory, np.uint8, nbytes)
+    return np.asarray(_Lent(address, nbytes, idle))
 
 
 def _aligned(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
