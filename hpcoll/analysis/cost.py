@@ -72,7 +72,7 @@ HPCOLL_NETWORK = Network(alpha=0.6e-6, beta=0.7e-10, gamma=0.35e-10, overhead=0.
 NATIVE_NETWORK = Network(alpha=0.9e-6, beta=0.7e-10, gamma=0.3e-10, overhead=0.9e-6, eager=4000, handshake=2e-6, cache=4 << 20, spill=2.0)
 HOSTS_NETWORK = Network(alpha=13e-6, beta=4e-10, gamma=0.35e-10, overhead=8e-6, eager=64 << 10, handshake=15e-6)
 ONE_HOST, HOSTS = Levels(SHARED_NETWORK, HPCOLL_NETWORK), Levels(SHARED_NETWORK, HOSTS_NETWORK)
-# Ranks with arrays in GPU memory: a launch and an event per operation. Not measured, for lack of a GPU.
+# Ranks with arrays in GPU memory: a launch and an event per operation. Links between GPUs were not measured.
 GPU_NETWORK = Network(alpha=15e-6, beta=0.5e-11, gamma=0.5e-12, overhead=5e-6)
 
 
@@ -178,17 +178,17 @@ def best_segment(row: Algorithm, nodes: Nodes, nbytes: float, eager: int, time: 
 
 
 class GpuCosts(NamedTuple):
-    """Constants of a GPU and its links; none was measured here."""
+    """Constants of a GPU and its links; those to other GPUs were not measured."""
 
     copy: float  # bytes per second that its memory reads and writes, together
     link: float  # bytes per second to and from other GPUs of the node, each way
     launch: float = 5e-6  # seconds of the host for launching a kernel or a copy
     sync: float = 10e-6  # seconds from a kernel's end until the host, and then a peer's host, knows of it
-    switch: float = 100e-6  # seconds of a context switch to another process
+    switch: float = 150e-6  # seconds of a context switch to another process
     lane: int = 16 << 20  # bytes of a message that one kernel works on
 
 
-H200 = GpuCosts(copy=4.3e12, link=4.0e11)  # copy as others measured it; link: nine tenths of NVLink's data sheet
+H100 = GpuCosts(copy=2.95e12, link=4.0e11)  # link: nine tenths of NVLink's data sheet
 
 
 class GpuPrediction(NamedTuple):
@@ -202,7 +202,7 @@ class GpuPrediction(NamedTuple):
     seconds: float  # of the whole call
 
 
-def predict_on_gpus(row: Algorithm, gpus: Nodes, nbytes: float, gpu: GpuCosts = H200) -> GpuPrediction:
+def predict_on_gpus(row: Algorithm, gpus: Nodes, nbytes: float, gpu: GpuCosts = H100) -> GpuPrediction:
     """Return the costs of a call where all ranks map each other's GPU memory; ``gpus`` has the number of each rank's GPU."""
     p, sharing, nlanes = len(gpus), max(map(len, members(gpus))), max(1, math.ceil(nbytes / gpu.lane))
     if p < 2:

@@ -7,7 +7,7 @@ from lowering_cases_gpu import gpu_case, rows_of
 from lowering_play import programs_of
 from pages import between
 
-from hpcoll.analysis.cost import ALIKE, H200, SHARED_NETWORK, GpuPrediction, predict_on_gpus, seconds
+from hpcoll.analysis.cost import ALIKE, H100, SHARED_NETWORK, GpuPrediction, predict_on_gpus, seconds
 from hpcoll.base.text import format_nbytes
 from hpcoll.comm.context.gpu_calls import GPU_NBYTES
 from hpcoll.runtime.program.fields import CODE, NFURTHER, NSOURCES, REDUCED_NBYTES
@@ -122,8 +122,8 @@ def line(gpus: Nodes, nbytes: int) -> str:
 
 
 def by_host(nbytes: float, host_seconds: float) -> GpuPrediction:
-    """A call on short messages by way of host memory; copy engines take no turns, and the bus has nine tenths of PCIe's data sheet."""
-    return GpuPrediction(2, 2, 0, 2 * nbytes, 0.0, 2 * (H200.launch + H200.sync + nbytes / 5.0e10) + host_seconds)
+    """A call on short messages by way of host memory; copy engines take no turns, and the bus as it was measured."""
+    return GpuPrediction(2, 2, 0, 2 * nbytes, 0.0, 2 * (H100.launch + H100.sync + nbytes / 5.5e10) + host_seconds)
 
 
 def cells(found: GpuPrediction) -> str:
@@ -141,5 +141,4 @@ def table() -> str:
 
 
 def test_the_table_in_the_docs() -> None:
-    assert H200.copy == 4.3e12
     assert between("docs/evidence/gpu.md", "predictions") == table(), f"the table should be:\n{table()}"

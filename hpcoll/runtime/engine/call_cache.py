@@ -142,6 +142,7 @@ class PackedRoom:
 class CallTable:
     """Calls of one method with one set of keywords, for `hpcoll.runtime.engine.compiled.call_lookup.run_cached`.
 
+    ``closed``: it takes no more calls.
     ``starts`` is the address of `hpcoll.comm.plans.plan.MessageContext.tickets` where calls are started only, to be in flight; else 0.
     """
 
@@ -163,13 +164,15 @@ class CallTable:
         self._keep: list[tuple[object, ...]] = []
         self._rows: dict[tuple[int, ...], list[int]] = {}  # by all of an entry but its counts
         self._packed: PackedRoom | None = None
-        self._misses = 0
+        self._misses, self.closed = 0, False
 
     def wants_more(self) -> bool:
         """Say whether a call that was not found is to be entered, which takes far longer than to run it.
 
         While none of those that were entered is found again, fewer and fewer are.
         """
+        if self.closed:
+            return False
         self._misses = self._misses + 1 if self._numbers[c.LATEST] == _UNUSED else 1
         self._numbers[c.LATEST] = _UNUSED
         return self._misses <= _FREE_MISSES or self._misses & (self._misses - 1) == 0
