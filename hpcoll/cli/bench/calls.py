@@ -27,7 +27,7 @@ def cases(rank: int, n: int) -> Iterator[tuple[str, Issue]]:
     yield "Allreduce(IN_PLACE, y)", lambda c: c.Allreduce(MPI.IN_PLACE, y, MPI.MAX)
     yield "Allreduce([x, DOUBLE], [y, DOUBLE])", lambda c: c.Allreduce([x, double], [y, double])
     yield "Allreduce(x[:], y[:])", lambda c: c.Allreduce(x[:], y[:])
-    yield "Allreduce(memoryview(x), ...)", lambda c: c.Allreduce(memoryview(x), memoryview(y))
+    yield "Allreduce(x.data, y.data)", lambda c: c.Allreduce(x.data, y.data)
     yield "Allreduce of new pairs, MAXLOC", lambda c: c.Allreduce(
         [np.array([(1.0, rank)], "d,i"), 1, MPI.DOUBLE_INT], [np.empty(1, "d,i"), 1, MPI.DOUBLE_INT], MPI.MAXLOC
     )

@@ -27,6 +27,7 @@ from hpcoll.runtime.gpu.arrays import DeviceArray
 
 _get_address = MPI.Get_address
 _new_tuple = tuple.__new__  # twice as fast as calling the NamedTuple
+_NATIVE_FORMATS = frozenset("?bhilqBHILQfd")  # of memoryviews
 _NAMES = {"C": "C", "F": "Fortran"}
 _Order: TypeAlias = tuple[tuple[int, ...], str]
 
@@ -117,6 +118,9 @@ def _resolve_plain(spec: Any, nparts: int, *, writable: bool) -> Resolved | None
         array, layout = spec, LAYOUTS.get(spec.dtype)
     elif type(spec) in (list, tuple) and len(spec) == 2 and type(spec[0]) is np.ndarray and isinstance(spec[1], MPI.Datatype):
         array, layout = spec[0], None if spec[0].dtype.hasobject else plain_layout(spec[1])
+    elif type(spec) is memoryview and spec.format in _NATIVE_FORMATS:
+        array = np.asarray(spec)
+        layout = LAYOUTS.get(array.dtype)
     else:
         return None
     if layout is None:

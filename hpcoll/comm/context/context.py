@@ -134,12 +134,13 @@ class Context(CommunicatorCalls):
             mpi4py.MPI.Exception: the MPI library's own collective failed.
         """
         table, (method, _, algorithm, segment) = self.tables.table(key) if buffers else None, call_cache.whole(key)
-        if status == MISS and table is not None and (meant := METHODS[method].meant(arguments, self.rank)) is not arguments:
-            arguments = meant  # it may be known by what it means
-            *buffers, op, _ = FOUND_BY[method](arguments, self.caller)  # type: ignore[assignment]
-            status = run_cached(table.address, *buffers, op)
-            if status == DONE:
-                return
+        if status == MISS:
+            given, arguments = arguments, METHODS[method].meant(arguments, self.rank)
+            if table is not None and arguments is not given:  # it may be known by what it means
+                *buffers, op, _ = FOUND_BY[method](arguments, self.caller)  # type: ignore[assignment]
+                status = run_cached(table.address, *buffers, op)
+                if status == DONE:
+                    return
         if status == NO_CALL and table is not None:
             table.latest.plan.account.note(table.nbytes, native_calls.call(self, method, arguments))
             return
@@ -187,7 +188,6 @@ class Context(CommunicatorCalls):
         self, key: call_cache.Key, arguments: tuple[Any, ...], asked: CallOptions, table: call_cache.CallTable | None, *buffers: Any
     ) -> None:
         method, root, *_ = call_cache.whole(key)
-        arguments = METHODS[method].meant(arguments, self.rank)
         self.check(BeginningCall(method, arguments, root=root, limit_s=self.limit_s if asked.limit_s is None else asked.limit_s))
         with self.failure_scope(method):
             prepared = self.prepare(method, arguments, asked)
