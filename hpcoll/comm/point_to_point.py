@@ -4,6 +4,7 @@ Host buffers go to the MPI library as they are. GPU arrays go there too where it
 they go through page-locked host memory. A call is one message in any case, so that its peer may have any buffer and need not know hpcoll.
 """
 
+from array import array
 from collections.abc import Callable
 from functools import cache, partial, wraps
 from types import ModuleType
@@ -17,8 +18,11 @@ from hpcoll.comm.arguments.native import as_native
 from hpcoll.comm.requests.chained import chain
 from hpcoll.comm.requests.progress_thread import board
 from hpcoll.comm.requests.request import Request
+from hpcoll.runtime.gpu.cuda import signs
 
 _Array, _Comm, _Message = np.ndarray, MPI.Comm, MPI.Message
+_HOST_TYPES = frozenset((_Array, bytes, bytearray, memoryview, array, type(None), type(MPI.BOTTOM), type(MPI.IN_PLACE), MPI.buffer))
+_SPECS = (list, tuple)
 _SEND = """{}
 
 Args:
@@ -45,7 +49,7 @@ def _sending(name: str, text: str) -> Any:
     theirs = getattr(_Comm, name)
 
     def send(self: MPI.Comm, buf: Any, dest: int, tag: int = 0, *, stream: Any = None) -> MPI.Request | None:
-        if type(buf) is _Array or _holds_array(buf):
+        if not signs or type(buf) is _Array or on_host(buf):
             return theirs(self, buf, dest, tag)
         return theirs(self, _buffers().serve(self, (buf,), None, stream).arguments[0], dest, tag)
 
@@ -89,7 +93,7 @@ class Messages(MPI.Intracomm):
             status: Room for source, tag and size of the message, or None.
             stream: CUDA stream, as in `Send`.
         """
-        if type(buf) is _Array or _holds_array(buf):
+        if not signs or type(buf) is _Array or on_host(buf):
             return _Comm.Recv(self, buf, source, tag, status)
         return _receive(self, lambda host, told: _Comm.Recv(self, host, source, tag, told), buf, status, stream)
 
@@ -99,7 +103,7 @@ class Messages(MPI.Intracomm):
         Returns:
             A request of the MPI library's own, for a GPU array also a `Receive`.
         """
-        if type(buf) is _Array or _holds_array(buf):
+        if not signs or type(buf) is _Array or on_host(buf):
             return _Comm.Irecv(self, buf, source, tag)
         return _begin_receive(self, lambda host: _Comm.Irecv(self, host, source, tag), buf, stream)
 
@@ -108,7 +112,7 @@ class Messages(MPI.Intracomm):
         status: MPI.Status | None = None, *, stream: Any = None,
     ) -> None:  # fmt: skip
         """Send a message and receive another; arguments as of `Send` and `Recv`."""
-        if all(type(buf) is _Array or _holds_array(buf) for buf in (sendbuf, recvbuf)):
+        if not signs or (on_host(sendbuf) and on_host(recvbuf)):
             return _Comm.Sendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
         (send, recv), store = _buffers().serve(self, (sendbuf, recvbuf), 1, stream)
         return _stored(lambda told: _Comm.Sendrecv(self, send, dest, sendtag, recv, source, recvtag, told), status, store)
@@ -118,10 +122,19 @@ class Messages(MPI.Intracomm):
         status: MPI.Status | None = None, *, stream: Any = None,
     ) -> None:  # fmt: skip
         """Send a message and receive another into its place; arguments as of `Send` and `Recv`."""
-        if type(buf) is _Array or _holds_array(buf):
+        if not signs or type(buf) is _Array or on_host(buf):
             return _Comm.Sendrecv_replace(self, buf, dest, sendtag, source, recvtag, status)
         (host,), store = _buffers().serve(self, (buf,), 0, stream, replaces=True)
         return _stored(lambda told: _Comm.Sendrecv_replace(self, host, dest, sendtag, source, recvtag, told), status, store)
+
+    def Isendrecv(
+        self, sendbuf: Any, dest: int, sendtag: int = 0, recvbuf: Any = None, source: int = MPI.ANY_SOURCE, recvtag: int = MPI.ANY_TAG,
+        *, stream: Any = None,
+    ) -> MPI.Request:  # fmt: skip
+        """Begin a `Sendrecv`; GPU arrays only where the MPI library takes them, after the work on their streams."""
+        if signs and not (on_host(sendbuf) and on_host(recvbuf)):
+            _settle(self, "Isendrecv", (sendbuf, recvbuf), stream)
+        return _Comm.Isendrecv(self, sendbuf, dest, sendtag, recvbuf, source, recvtag)
 
     def Mprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> "Message":
         """Wait for a message, and return an object that receives it; arguments as of `Recv`."""
@@ -144,20 +157,26 @@ class Neighbours(MPI.Topocomm):
 class Message(MPI.Message):
     """A message that `Messages.Mprobe` has found."""
 
+    __slots__ = ("_comm",)
     _comm: MPI.Comm
 
     def Recv(self, buf: Any, status: MPI.Status | None = None, *, stream: Any = None) -> None:
         """Receive the message, as `Messages.Recv` does."""
+        if not signs or type(buf) is _Array or on_host(buf):
+            return _Message.Recv(self, buf, status)
         return _receive(self._comm, lambda host, told: _Message.Recv(self, host, told), buf, status, stream)
 
     def Irecv(self, buf: Any, *, stream: Any = None) -> MPI.Request:
         """Begin to receive the message, as `Messages.Irecv` does."""
+        if not signs or type(buf) is _Array or on_host(buf):
+            return _Message.Irecv(self, buf)
         return _begin_receive(self._comm, lambda host: _Message.Irecv(self, host), buf, stream)
 
 
-def _holds_array(spec: Any) -> bool:
-    """Say whether a buffer argument is a spec of a NumPy array: the cheapest way to tell most that lie in host memory."""
-    return isinstance(spec, list | tuple) and bool(spec) and type(spec[0]) is _Array
+def on_host(spec: Any) -> bool:
+    """Say whether a buffer argument is known to lie in host memory by its type; a look at it costs as much as a call."""
+    buffer = spec[0] if isinstance(spec, _SPECS) and spec else spec
+    return type(buffer) in _HOST_TYPES or isinstance(buffer, _Array)
 
 
 @cache
@@ -211,6 +230,8 @@ def _through_mirror(name: str, theirs: Any) -> Any:
     """Return a blocking collective of the MPI library's, for GPU arrays by way of the host."""
 
     def collective(self: MPI.Comm, sendbuf: Any, recvbuf: Any, *, stream: Any = None) -> None:
+        if not signs or (on_host(sendbuf) and on_host(recvbuf)):
+            return theirs(self, sendbuf, recvbuf)
         from hpcoll.comm.arguments.host_mirror import mirrored
 
         served = mirrored(name, (sendbuf, recvbuf), stream, self.Get_rank())
@@ -226,18 +247,30 @@ def _through_mirror(name: str, theirs: Any) -> Any:
 def _passed_on(name: str, theirs: Any) -> Any:
     """Return a method of the MPI library's that cannot wait for copies: it takes GPU arrays only where the library does."""
 
-    def method(self: MPI.Comm, *arguments: Any, stream: Any = None, **options: Any) -> Any:
-        buffers, rank, specs = _buffers(), self.Get_rank(), (*arguments, *options.values())
-        arrays = buffers.gpu_arrays(specs, ("a buffer",) * len(specs), rank, None, stream)
-        if arrays:
-            if name in _HOST_ONLY or not buffers.is_direct(self, arrays):
-                needs = "host memory" if name in _HOST_ONLY else "host memory, or an MPI library that takes GPU memory and is given it"
-                raise ArgumentError(f"rank {rank}: {name} needs {needs}, got an array in GPU memory: copy it to the host")
-            buffers.settle(arrays, stream, rank)
-        return theirs(self, *arguments, **options)
+    def of_one(self: MPI.Comm, buf: Any, *others: Any, stream: Any = None, **options: Any) -> Any:
+        if signs and not on_host(buf):
+            _settle(self, name, (buf,), stream)
+        return theirs(self, buf, *others, **options)
+
+    def of_two(self: MPI.Comm, sendbuf: Any, recvbuf: Any, *others: Any, stream: Any = None, **options: Any) -> Any:
+        if signs and not (on_host(sendbuf) and on_host(recvbuf)):
+            _settle(self, name, (sendbuf, recvbuf), stream)
+        return theirs(self, sendbuf, recvbuf, *others, **options)
 
     text = f"mpi4py's `{name}`; GPU arrays only where the MPI library takes them, after the work on their streams."
+    method = of_two if "all" in name else of_one
     return _named(method, theirs, f"mpi4py's `{name}`; GPU arrays are refused." if name in _HOST_ONLY else text)
+
+
+def _settle(comm: MPI.Comm, name: str, specs: tuple[Any, ...], stream: Any) -> None:
+    """Wait for the work on GPU arrays among the buffers of a method, or refuse them where the MPI library does not take them."""
+    buffers, rank = _buffers(), comm.Get_rank()
+    arrays = buffers.gpu_arrays(specs, ("a buffer",) * len(specs), rank, None, stream)
+    if arrays:
+        if name in _HOST_ONLY or not buffers.is_direct(comm, arrays):
+            needs = "host memory" if name in _HOST_ONLY else "host memory, or an MPI library that takes GPU memory and is given it"
+            raise ArgumentError(f"rank {rank}: {name} needs {needs}, got an array in GPU memory: copy it to the host")
+        buffers.settle(arrays, stream, rank)
 
 
 _NEIGHBOURLY = ("allgather", "allgatherv", "alltoall", "alltoallv", "alltoallw")
@@ -246,7 +279,7 @@ _HOST_ONLY = ("Attach_buffer",)
 _TABLE: tuple[tuple[Any, Any, tuple[str, ...], tuple[str, ...]], ...] = (
     (
         Messages, MPI.Comm, ("Alltoallw",),
-        ("Isendrecv", "Isendrecv_replace", "Send_init", "Bsend_init", "Ssend_init", "Rsend_init", "Recv_init", "Psend_init", "Precv_init",
+        ("Isendrecv_replace", "Send_init", "Bsend_init", "Ssend_init", "Rsend_init", "Recv_init", "Psend_init", "Precv_init",
          "Ialltoallw", "Alltoallw_init", *_HOST_ONLY),
     ),
     (

@@ -10,6 +10,7 @@ from reference import agreed
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError
+from hpcoll.comm import point_to_point
 from hpcoll.comm.point_to_point import Message
 
 pytestmark = [pytest.mark.mpi(min_size=1), pytest.mark.double(takes=False), pytest.mark.once]
@@ -37,6 +38,24 @@ def test_sends(name: str, either: Double) -> None:
         assert agreed([] if (recv.get() == want).all() and told == (left, 3, 900) else [(told, recv.get()[:3])]) == []
     MPI.Detach_buffer() if "bs" in name.lower() else None
     assert either.calls["cuStreamSynchronize"] == 0
+    comm.Free()
+
+
+def test_host_memory_of_known_types_is_not_looked_at(either: Double, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look for GPU arrays costs more than a message of mpi4py's, and most buffers need none; each arrives all the same."""
+    comm, right, left, _, _ = made(either)
+    send, recv, wrong = np.arange(4.0) + comm.rank, np.empty(4), []
+
+    def looked() -> None:
+        raise AssertionError("it was looked for GPU arrays")
+
+    monkeypatch.setattr(point_to_point, "_buffers", looked)
+    for spec in (send, send.view(np.recarray), [send, MPI.DOUBLE], (send, 4, MPI.DOUBLE), memoryview(send), send.tobytes()):
+        comm.Sendrecv(spec, right, 1, memoryview(recv), left, 1)
+        comm.Send_init(spec, right, 1).Free()
+        wrong += [] if (recv == np.arange(4.0) + left).all() else [spec]
+    monkeypatch.undo()
+    assert agreed(wrong) == []
     comm.Free()
 
 

@@ -249,18 +249,20 @@ class Driver:
 
 _library: list[Any] = []
 _DEVICE_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-gpu")  # of Linux, of Windows under it, of Jetson boards
+signs: list[Any] = list(filter(os.path.exists, _DEVICE_FILES))  # of a GPU; without any, no memory in this process is a GPU's
 
 
 def use(library: Any) -> None:
     """Let an object stand for the driver in this process; before anything has asked for it."""
     _library[:] = [library]
+    signs.append(library)
     driver.cache_clear()
 
 
 def is_likely() -> bool:
     """Say whether this process is likely to have a GPU, without starting the driver, which takes a while."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return bool(_library) or (visible not in ("", "-1") and any(map(os.path.exists, _DEVICE_FILES)))
+    return bool(_library) or (visible not in ("", "-1") and bool(signs))
 
 
 @lru_cache(maxsize=1)
