@@ -90,6 +90,12 @@ class Group(dist.ProcessGroup):
         return self
 
     get_backend = _get_backend
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """Return the kinds of devices served, which not every version of torch hears from the backends above."""
+        return [torch.device(kind) for kind in DEVICES]
+
     supports_splitting = supports_coalescing = True
 
     def _set_group_name(self, name: str) -> None:
@@ -138,7 +144,7 @@ class Group(dist.ProcessGroup):
                 for one in tensors:
                     add_up(here.comm, one, opts.reduceOp)
             return Work("all_reduce", self._limit_s, tensors)
-        return self._run("all_reduce", tensors, opts, *(operations.allreduce(one, opts.reduceOp) for one in tensors))
+        return self._run("all_reduce", tensors, opts, *(operations.allreduce(self._me, one, opts.reduceOp) for one in tensors))
 
     def reduce(self, tensors: Tensors, opts: Any = _OPTIONS) -> Work:
         """Combine tensors at the root."""

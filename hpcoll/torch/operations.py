@@ -13,7 +13,7 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError
 from hpcoll.base.ops import AVG, premul_sum
 from hpcoll.comm.communicator import Communicator
-from hpcoll.torch.tensors import Store, array_of, contiguous, joined, spread
+from hpcoll.torch.tensors import COMBINED, Store, apart, array_of, contiguous, joined, spread
 
 Tensors = Sequence[torch.Tensor]
 _RedOp = dist.ReduceOp.RedOpType
@@ -26,11 +26,18 @@ _OF_BOOLS: dict[Any, Any] = {
     _RedOp.SUM: MPI.LOR, _RedOp.MAX: MPI.LOR, _RedOp.BOR: MPI.LOR, _RedOp.PRODUCT: MPI.LAND, _RedOp.MIN: MPI.LAND, _RedOp.BAND: MPI.LAND,
     _RedOp.BXOR: MPI.LXOR,
 }  # fmt: skip
+_WHOLE = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+
+
+def _kind(op: Any) -> Any:
+    return op if isinstance(op, _RedOp) else op.op
 
 
 def operator_for(op: Any, dtype: torch.dtype) -> Any:
     """Return the operator of hpcoll for one of torch's, on elements of a type; ArgumentTypeError where there is none."""
-    kind = op if isinstance(op, _RedOp) else op.op
+    kind = _kind(op)
+    if dtype not in COMBINED:
+        raise ArgumentTypeError(f"a reduction needs elements that can be combined, got {dtype}")
     if kind == _RedOp.PREMUL_SUM:
         return premul_sum(float(op.factor if hasattr(op, "factor") else op.__getstate__()[1]))  # older versions tell it when pickled only
     found = (_OF_BOOLS if dtype == torch.bool else _OPERATORS).get(kind)
@@ -64,17 +71,30 @@ class Me(NamedTuple):
     nranks: int
 
 
-def allreduce(tensor: torch.Tensor, op: Any) -> TorchOperation:
+def _combining(me: Me, op: Any, flat: torch.Tensor, store: Store | None) -> tuple[Any, Store | None]:
+    """Return the operator as `operator_for`, and the function that stores the result of a reduction into some memory.
+
+    Means of integers are sums that are divided here, and rounded towards zero as with NCCL.
+    """
+    if _kind(op) == _RedOp.AVG and flat.dtype in _WHOLE:
+        return MPI.SUM, _both(partial(flat.div_, me.nranks, rounding_mode="trunc"), store)
+    return operator_for(op, flat.dtype), store
+
+
+def allreduce(me: Me, tensor: torch.Tensor, op: Any) -> TorchOperation:
     """Return an allreduce in place."""
-    flat, store = contiguous(tensor, filled=True)
-    return TorchOperation("Iallreduce", (MPI.IN_PLACE, array_of(flat, computes=True), operator_for(op, flat.dtype)), store)
+    flat, store = contiguous(tensor, filled=True, combined=True)
+    combined, store = _combining(me, op, flat, store)
+    return TorchOperation("Iallreduce", (MPI.IN_PLACE, array_of(flat), combined), store)
 
 
 def reduce(me: Me, tensor: torch.Tensor, op: Any, root: int) -> TorchOperation:
     """Return a reduce in place at the root; tensors of other ranks stay as they are."""
-    flat, store = contiguous(tensor, filled=me.rank == root)
-    array, combined = array_of(flat, computes=True), operator_for(op, flat.dtype)
-    return TorchOperation("Ireduce", (MPI.IN_PLACE, array, combined, root) if me.rank == root else (array, None, combined, root), store)
+    flat, store = contiguous(tensor, filled=me.rank == root, combined=True)
+    combined, store = _combining(me, op, flat, store)
+    if me.rank == root:
+        return TorchOperation("Ireduce", (MPI.IN_PLACE, array_of(flat), combined, root), store)
+    return TorchOperation("Ireduce", (array_of(flat), None, combined, root))
 
 
 def broadcast(me: Me, tensor: torch.Tensor, root: int) -> TorchOperation:
@@ -113,10 +133,10 @@ def reduce_scatter(me: Me, output: torch.Tensor, given: Tensors, op: Any) -> Tor
     _check_list(me, given, output, "reduce_scatter", "input")
     sizes = [one.numel() for one in given]
     _check_size(me, sizes[me.rank], output, f"reduce_scatter's input {me.rank}")
-    sent, give_back = joined(given, sent=True, filled=False)
-    flat, bring = contiguous(output, filled=True)
-    store = _both(give_back, bring)
-    arrays, combined = (array_of(sent, computes=True), array_of(flat, computes=True)), operator_for(op, output.dtype)
+    sent, give_back = joined(given, sent=True, filled=False, combined=True)
+    flat, bring = apart(*contiguous(output, filled=True, combined=True), sent)
+    combined, bring = _combining(me, op, flat, bring)
+    arrays, store = (array_of(sent), array_of(flat)), _both(give_back, bring)
     if len(set(sizes)) == 1:
         return TorchOperation("Ireduce_scatter_block", (*arrays, combined), store)
     return TorchOperation("Ireduce_scatter", (*arrays, sizes, combined), store)
@@ -126,10 +146,10 @@ def reduce_scatter_single(me: Me, output: torch.Tensor, given: torch.Tensor, op:
     """Return a reduce-scatter of one input."""
     _check_types(me, output, given, "reduce_scatter_single")
     _check_size(me, given.numel(), output, "reduce_scatter_single's input", me.nranks)
-    sent, _ = contiguous(given, filled=False)
-    flat, store = contiguous(output, filled=True)
-    arrays = array_of(sent, computes=True), array_of(flat, computes=True)
-    return TorchOperation("Ireduce_scatter_block", (*arrays, operator_for(op, output.dtype)), store)
+    sent, _ = contiguous(given, filled=False, combined=True)
+    flat, store = apart(*contiguous(output, filled=True, combined=True), sent)
+    combined, store = _combining(me, op, flat, store)
+    return TorchOperation("Ireduce_scatter_block", (array_of(sent), array_of(flat), combined), store)
 
 
 def alltoall(me: Me, outputs: Tensors, given: Tensors, *, far: bool = True) -> TorchOperation:
@@ -182,6 +202,7 @@ def scatter(me: Me, output: torch.Tensor, given: Tensors, root: int) -> TorchOpe
     for at, one in enumerate(given):
         _check_size(me, one.numel(), output, f"scatter's input {at}")
     sent, _ = joined(given, sent=True, filled=False)
+    flat, store = apart(flat, store, sent)
     return TorchOperation("Iscatter", (array_of(sent), array_of(flat), root), store)
 
 
@@ -243,5 +264,6 @@ def _gathered(comm: Communicator, rows: torch.Tensor, counts: np.ndarray) -> tor
     """Return the rows of all ranks, of which each has ``counts``."""
     every = torch.empty((int(counts.sum()), *rows.shape[1:]), dtype=rows.dtype)
     width = math.prod(rows.shape[1:])
-    comm.Allgatherv(array_of(rows.contiguous()), (array_of(every), (counts * width).tolist()))
+    sent, filled = (array_of(contiguous(one, filled=False)[0]) for one in (rows, every))
+    comm.Allgatherv(sent, (filled, (counts * width).tolist()))
     return every

@@ -127,6 +127,29 @@ def reduce_scatter_tensor(by: Caller) -> Pairs:
     return [(output, by.total(2 * NRANKS, 3)[2 * RANK : 2 * RANK + 2])]
 
 
+def reduce_scatter_in_place(by: Caller) -> Pairs:
+    """The output is the rank's own part of the input, as with NCCL; other parts stay as they are."""
+    single, whole = by.given(RANK, 2 * NRANKS), by.given(RANK, 2 * NRANKS)
+    parts = list(whole.split(2))
+    by(dist.reduce_scatter_tensor, single[2 * RANK : 2 * RANK + 2], single)
+    by(dist.reduce_scatter, parts[RANK], parts)
+    expected = by.given(RANK, 2 * NRANKS)
+    expected[2 * RANK : 2 * RANK + 2] = by.total(2 * NRANKS)[2 * RANK : 2 * RANK + 2]
+    return [(single, expected), (whole, expected)]
+
+
+def moved_in_place(by: Caller) -> Pairs:
+    """What a rank sends to itself lies where it is received."""
+    single, whole, spread = by.empty(NRANKS, 3), by.empty(NRANKS, 3), by.given(LAST, NRANKS, 3)
+    for one in (single, whole):
+        one[RANK] = by.given(RANK, 3)
+    by(dist.all_gather_into_tensor, single, single[RANK])
+    by(dist.all_gather, list(whole.unbind()), whole[RANK])
+    by(dist.scatter, spread[0], list(spread.unbind()) if RANK == LAST else None, LAST)
+    gathered = torch.stack(by.every(3))
+    return [(single, gathered), (whole, gathered), (spread[0], by.given(LAST, NRANKS, 3)[RANK])]
+
+
 def all_to_all_single(by: Caller) -> Pairs:
     output = by.empty(2 * NRANKS, 3)
     by(dist.all_to_all_single, output, by.given(RANK, 2 * NRANKS, 3))
@@ -187,8 +210,11 @@ def coalesced(by: Caller) -> Pairs:
     return pairs + [(one, scattered) for one in parts]
 
 
+MOVES = (
+    broadcast, all_gather, all_gather_into_parts, all_gather_uneven, all_gather_into_tensor, moved_in_place, all_to_all_single,
+    all_to_all_single_uneven, all_to_all, gather, scatter,
+)  # fmt: skip
 OPERATIONS = (
-    all_reduce, all_reduce_with_gaps, all_reduce_of_nothing, reduce, broadcast, all_gather, all_gather_into_parts, all_gather_uneven,
-    all_gather_into_tensor, reduce_scatter, reduce_scatter_uneven, reduce_scatter_tensor, all_to_all_single, all_to_all_single_uneven,
-    all_to_all, gather, scatter, barrier, coalesced,
+    *MOVES, all_reduce, all_reduce_with_gaps, all_reduce_of_nothing, reduce, reduce_scatter, reduce_scatter_uneven, reduce_scatter_tensor,
+    reduce_scatter_in_place, barrier, coalesced,
 )  # fmt: skip

@@ -2,13 +2,14 @@
 
 import mmap
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from operations import NRANKS, OPERATIONS, RANK, RANKS, Caller, Pairs
+from operations import MOVES, NRANKS, OPERATIONS, RANK, RANKS, Caller, Pairs
 
 from hpcoll.base.errors import ArgumentTypeError
 
@@ -28,7 +29,10 @@ def check(pairs: Pairs) -> None:
 @IN_FLIGHT
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.__name__)
 def test_operation(operation: Callable[[Caller], Pairs], in_flight: bool, device: torch.device) -> None:
-    check(operation(Caller(in_flight, device)))
+    """Tensors stay resizable, as FSDP needs them."""
+    pairs = operation(Caller(in_flight, device))
+    check(pairs)
+    assert all(got.untyped_storage().resizable() for got, _ in pairs)
 
 
 @pytest.mark.parametrize("dtype", ELEMENTS, ids=str)
@@ -39,16 +43,50 @@ def test_sum_of_every_element_type(dtype: torch.dtype, device: torch.device) -> 
     check([(tensor, by.total(1000))])
 
 
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.bool], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.complex32, torch.bits8], ids=str)
 def test_what_cannot_be_added_can_be_moved(dtype: torch.dtype, device: torch.device) -> None:
-    whole, mine = torch.zeros(NRANKS, 3, device=device).to(dtype), torch.full((3,), RANK % 2, device=device).to(dtype)
-    dist.all_gather_into_tensor(whole, mine)
-    check([(whole.float(), torch.tensor([[rank % 2] * 3 for rank in RANKS], device=device).float())])
+    """As bytes, NumPy having no such types."""
+    like = {1: torch.int8, 2: torch.int16, 4: torch.int32}[dtype.itemsize]
+
+    class Viewed(Caller):
+        def given(self, rank: int, *shape: int) -> torch.Tensor:
+            return super().given(rank, *shape).view(dtype)
+
+        def empty(self, *shape: int) -> torch.Tensor:
+            return super().empty(*shape).view(dtype)
+
+    for operation in MOVES:
+        check([(got.view(like), expected.view(like)) for got, expected in operation(Viewed(True, device, like))])
 
 
-def test_elements_without_sums_are_refused() -> None:
-    with pytest.raises(ArgumentTypeError, match="float8_e4m3fn"):
-        dist.all_reduce(torch.zeros(3).to(torch.float8_e4m3fn))
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bits8, torch.int4], ids=str)
+def test_elements_without_sums_are_refused(dtype: torch.dtype) -> None:
+    tensor = torch.zeros(NRANKS, dtype=torch.uint8).view(dtype)
+    for call in (dist.all_reduce, partial(dist.reduce, dst=0), partial(dist.reduce_scatter_tensor, tensor[:1])):
+        with pytest.raises(ArgumentTypeError, match=str(dtype)):
+            call(tensor)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8], ids=str)
+def test_mean_of_integers(dtype: torch.dtype, device: torch.device) -> None:
+    """Is rounded towards zero, as with NCCL."""
+    every = torch.tensor([[7 * rank + 3, -5 - rank] for rank in RANKS], device=device).to(dtype)
+    expected = every.sum(0, dtype=dtype).div(NRANKS, rounding_mode="trunc")
+    tensor, rooted, part = every[RANK].clone(), every[RANK].clone(), torch.zeros(2, dtype=dtype, device=device)
+    dist.all_reduce(tensor, OPS.AVG)
+    dist.reduce(rooted, 0, OPS.AVG)
+    dist.reduce_scatter_tensor(part, every[RANK].repeat(NRANKS), OPS.AVG)
+    check([(tensor, expected), (rooted, expected if RANK == 0 else every[RANK]), (part, expected)])
+
+
+def test_signs_that_torch_changes_when_it_reads(device: torch.device) -> None:
+    """Conjugates and their imaginary parts are views."""
+    tensor = torch.full((3,), 1 + 2j, device=device)
+    output = tensor.clone()
+    every = [torch.empty_like(tensor) for _ in RANKS]
+    dist.group.WORLD.allgather([every], [tensor.conj()]).wait()
+    dist.all_reduce(output.conj().imag)
+    check([(one, tensor.conj().resolve_conj()) for one in every] + [(output.imag, 2.0 * NRANKS * torch.ones(3, device=device))])
 
 
 @pytest.mark.parametrize(

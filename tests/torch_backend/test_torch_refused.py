@@ -56,6 +56,14 @@ def test_wrong_element_type() -> None:
         dist.group.WORLD.all_gather_single(torch.ones(2 * NRANKS), torch.ones(2, dtype=torch.float64))
 
 
+def test_tensor_without_memory() -> None:
+    emptied = torch.ones(3)
+    emptied.untyped_storage().resize_(0)
+    for one in (emptied, torch.ones(3, device="meta")):
+        with pytest.raises(ArgumentTypeError, match=f"needs memory .* got 3 elements on {one.device}"):
+            dist.group.WORLD.allreduce([one])
+
+
 def test_operator_that_an_element_type_lacks() -> None:
     with pytest.raises(ArgumentTypeError, match=r"torch.bool.*AVG"):
         dist.all_reduce(torch.ones(2, dtype=torch.bool), dist.ReduceOp.AVG)
