@@ -10,9 +10,10 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
 from operations import NRANKS, RANK, RANKS
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -78,7 +79,16 @@ def test_fully_sharded(network: nn.Sequential, mesh: DeviceMesh, policy: MixedPr
     check_equal(model, serial, 1e-4 if policy.reduce_dtype is None else 3e-2)
 
 
-@pytest.mark.mpi(min_size=4)
+def test_fully_sharded_by_wrapping(network: nn.Sequential) -> None:
+    """FSDP1 empties and refills the storages that it sends and receives."""
+    model = FullyShardedDataParallel(copy.deepcopy(network), auto_wrap_policy=ModuleWrapPolicy({Block}), device_id=torch.device("cpu"))
+    trained(model, alone=False)
+    serial = trained(network, alone=True)
+    with FullyShardedDataParallel.summon_full_params(model):
+        check_equal(model, serial)
+
+
+@pytest.mark.mpi(min_size=2)
 def test_sharded_within_rows_and_replicated_between(network: nn.Sequential) -> None:
     """Gradients are summed over both dimensions."""
     rows = init_device_mesh("cpu", (2, NRANKS // 2), mesh_dim_names=("replicate", "shard"))
@@ -128,13 +138,17 @@ def test_pipeline(network: nn.Sequential, schedule: Any) -> None:
         torch.testing.assert_close(one.grad, other.grad)
 
 
-def test_checkpoint(network: nn.Sequential, mesh: DeviceMesh, tmp_path: Path) -> None:
-    """What sharded ranks wrote, a whole model reads."""
+@pytest.mark.parametrize("in_flight", [False, True], ids=["blocking", "in flight"])
+def test_checkpoint(network: nn.Sequential, mesh: DeviceMesh, tmp_path: Path, in_flight: bool) -> None:
+    """What sharded ranks wrote, they read."""
     folder = [str(tmp_path)]
     dist.broadcast_object_list(folder, 0)
     model = copy.deepcopy(network)
     fully_shard(model, mesh=mesh)
-    checkpoint.save(get_model_state_dict(model), checkpoint_id=folder[0])
+    if in_flight:
+        checkpoint.async_save(get_model_state_dict(model), checkpoint_id=folder[0]).result()
+    else:
+        checkpoint.save(get_model_state_dict(model), checkpoint_id=folder[0])
     with torch.no_grad():
         for one in model.parameters():
             one.zero_()
@@ -142,6 +156,16 @@ def test_checkpoint(network: nn.Sequential, mesh: DeviceMesh, tmp_path: Path) ->
     checkpoint.load(state, checkpoint_id=folder[0])
     set_model_state_dict(model, state)
     check_equal(model, network, 0)
+
+
+def test_state_of_rank_0_is_everybodys(network: nn.Sequential, mesh: DeviceMesh) -> None:
+    """A whole model's state, which rank 0 alone has, and sharded ranks get."""
+    model = copy.deepcopy(network)
+    fully_shard(model, mesh=mesh)
+    state = {name: one + 1 for name, one in network.state_dict().items()} if RANK == 0 else {}
+    set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
+    for one, other in zip(model.parameters(), network.parameters()):
+        assert torch.equal(whole(one), other + 1)
 
 
 def test_object_per_rank_in_the_store() -> None:
