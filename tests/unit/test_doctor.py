@@ -241,6 +241,7 @@ def test_a_library_of_unknown_abi() -> None:
     assert check_library(OURS)[0].level == check_library(THEIRS._replace(name="Intel MPI"))[0].level == OK
     assert check_library(OURS._replace(name="Somebody's MPI"))[0].level == WARN
     assert check_library(THEIRS._replace(handle_nbytes=8))[0].level == WARN
+    assert ", the MPI ABI (handles of 8 bytes)" in check_library(THEIRS._replace(handle_nbytes=8, standard_abi=True))[0].found
 
 
 def test_lines_of_several_ranks() -> None:

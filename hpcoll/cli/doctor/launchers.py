@@ -16,6 +16,7 @@ _FAMILIES = {
     **dict.fromkeys([OPEN_MPI, "Spectrum MPI"], OPEN_MPI),
     **dict.fromkeys([MPICH, "Intel MPI", "MVAPICH", "MVAPICH2", "Cray MPI"], MPICH),
 }
+_FILES = {OPEN_MPI: "libmpi.so.40", MPICH: "libmpi.so.12"}  # libmpi.so may be a script for the linker, which cannot be loaded
 _MORE = "for more ranks: mpirun -n 4 hpcoll doctor"
 _MPIEXEC_LIMIT_S = 20
 
@@ -29,6 +30,7 @@ class MpiLibrary(NamedTuple):
     standard: str  # version of the MPI standard
     handle_nbytes: int  # size of its request handles
     mpi4py: str  # its version
+    standard_abi: bool = False  # mpi4py and it speak the MPI ABI, of MPI 5
 
     @property
     def family(self) -> str:
@@ -102,7 +104,7 @@ def remedy(launcher: Launcher | None, library: MpiLibrary) -> str:
         return f"srun --mpi={way}, if 'srun --mpi=list' has it; or {with_mpiexec}"
     if launcher.family in (ANY, library.family):
         return with_mpiexec
-    return f"{with_mpiexec}; or have mpi4py load {launcher.family} (MPI4PY_LIBMPI=.../libmpi.so)"
+    return f"{with_mpiexec}; or have mpi4py load {launcher.family} (MPI4PY_LIBMPI=.../{_FILES[launcher.family]})"
 
 
 def own_mpiexec(library: MpiLibrary) -> str:
