@@ -10,6 +10,7 @@
   tests/run.sh clients [NRANKS] [LIBRARY] [CLIENT ...]
                                        tests of other people's packages, with hpcoll in the place of MPI.COMM_WORLD and without (25 minutes)
   tests/run.sh torch [NRANKS]          the backend of torch.distributed, by our tests and by torch's own (5 GB from the index)
+  tests/run.sh platforms [WORD ...]    other releases of Python, packages and MPI libraries: those of tests/platforms.py with all words
   tests/run.sh mutations               whether the short run notices a runtime that was broken on purpose (20 minutes)
   tests/run.sh lock [UV ARGUMENTS]     makes the lock files in requirements/ anew, see tests/lock.py
 
@@ -33,7 +34,7 @@ LIBRARIES = ("openmpi", "mpich")
 TORCH = environments.TORCH
 NRANKS = (1, 2, 3, 4, 5)
 LOGS = ROOT / "build" / "tests"
-PARTS = ("lint", "docs", "unit", "cluster", "mpi", "clients", "torch")
+PARTS = ("lint", "docs", "unit", "cluster", "mpi", "clients", "torch", "platforms")
 
 # Folder, ranks, and whether the short run has it. Some of torch's own cases need four ranks.
 TORCH_RUNS = (("tests/torch_backend", 2, True), ("tests/torch_backend", 4, False), ("tests/torch_suite", 4, True))
@@ -146,6 +147,11 @@ def clients(library: str, nranks: int, name: str, arguments: tuple[str, ...]) ->
     return Stage(title, command, nranks=1, cores=nranks, told=True)
 
 
+def platforms(library: str, words: tuple[str, ...]) -> Stage:
+    """Other releases, one platform after the other, in environments that the stage makes; its output ends with the table for docs."""
+    return Stage("platforms", (python(library), "tests/platforms.py", *words), nranks=1, cores=2, told=True)
+
+
 def short(arguments: tuple[str, ...]) -> list[Stage]:
     """Return what a change must pass."""
     base = LIBRARIES[0]
@@ -178,6 +184,7 @@ def chosen(
             "cluster": lambda: [cluster(library, arguments) for library in libraries],
             "mpi": lambda: [mpi(library, n, arguments) for library in libraries for n in nranks],
             "clients": lambda: [clients(*one, arguments) for one in its_own],
+            "platforms": lambda: [platforms(libraries[0], arguments)],
             "torch": lambda: [torch(n, folder, arguments) for folder, n, _ in TORCH_RUNS if n in nranks],
         }[part]()
     return found

