@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import environments
+import platforms
 import pytest
 from clients.table import CLIENTS, TOOLS
 from lock import FILES, HEADER, LOCKS, entries, locked
@@ -112,6 +113,13 @@ def test_numba_is_bounded_by_what_the_tests_run_with() -> None:
     (version,) = releases(("run",), "3.11", "x86_64")["numba"]
     major, minor = map(int, version.split(".")[:2])
     assert f"<{major}.{minor + 1}" in str(numba.specifier).split(",")
+
+
+def test_the_oldest_releases_that_are_let_in_are_tried() -> None:
+    """`tests/run.sh platforms` has an environment of them: where a bound moves, so must the release."""
+    lower = {one.name: re.findall(r">=([\d.]+)", str(one.specifier))[0] for one in wanted(())}
+    oldest = dict(one.split("==") for one in platforms.SOFTWARE["oldest"].packages)
+    assert {name: f"{bound}.0" for name, bound in lower.items()} == oldest
 
 
 def test_what_clients_need_is_locked() -> None:
