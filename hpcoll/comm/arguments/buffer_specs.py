@@ -88,7 +88,7 @@ def element_of(dtype: np.dtype[Any], datatype: MPI.Datatype | None) -> Element:
 def _types(datatype: MPI.Datatype) -> set[str]:
     """Return NumPy's names of the types of all numbers in a datatype; the empty string stands for types that NumPy lacks."""
     if datatype.is_predefined:
-        layout = _basic_datatypes().get(MPI._handleof(datatype))
+        layout = plain_layout(datatype)
         return {"" if layout is None else layout.label}
     found = set[str]()
     for one in datatype.Get_contents()[-1]:
@@ -118,21 +118,36 @@ _ELEMENTS: dict[int, Derived] = {}
 _STRUCTURES: dict[int, BufferLayout] = {}
 
 
+def _is_of_numpy(typestr: str) -> bool:
+    """Say whether NumPy has such elements: it has no integers of 16 bytes, which libraries with the MPI ABI have."""
+    try:
+        return np.dtype(typestr) is not None
+    except TypeError:
+        return False
+
+
 @functools.cache
-def _basic_datatypes() -> dict[int, BufferLayout]:
-    """Return the layouts of predefined MPI datatypes with plain elements, by handle; MPI is asked, hence not before MPI_Init."""
-    table = {}
-    for name, datatype in vars(MPI).items():
-        if isinstance(datatype, MPI.Datatype) and datatype != MPI.DATATYPE_NULL and name not in _QUAD:
-            layout = _plain(np.dtype(datatype.typestr))
-            if layout is not None and layout.extent == datatype.size == datatype.extent:
-                table[MPI._handleof(datatype)] = layout
-    return table
+def _basic_names() -> dict[int, str]:
+    """Return the names of predefined MPI datatypes that may have plain elements, by handle; of those that the library lacks, too."""
+    every = [(name, one) for name, one in vars(MPI).items() if isinstance(one, MPI.Datatype) and one != MPI.DATATYPE_NULL]
+    return {MPI._handleof(one): name for name, one in every if name not in _QUAD and _is_of_numpy(one.typestr)}
+
+
+@functools.cache
+def _layout_named(name: str) -> BufferLayout | None:
+    """Return the layout of a predefined datatype, if its elements are plain. MPI is asked, hence not before MPI_Init."""
+    datatype = getattr(MPI, name)
+    layout = _plain(np.dtype(datatype.typestr))
+    return layout if layout is not None and layout.extent == datatype.size == datatype.extent else None
 
 
 def plain_layout(datatype: MPI.Datatype) -> BufferLayout | None:
-    """Return the layout of a predefined datatype with plain elements; None for any other."""
-    return _basic_datatypes().get(MPI._handleof(datatype))
+    """Return the layout of a predefined datatype with plain elements; None for others.
+
+    The library is asked of this datatype alone: of those that it lacks, Open MPI 4.1 refuses to tell the size, and Intel MPI ends the job.
+    """
+    name = _basic_names().get(MPI._handleof(datatype))
+    return _layout_named(name) if name else None
 
 
 def split(spec: Any, subject: str, *, vector: bool) -> tuple[Any, Any, Any, Any]:
