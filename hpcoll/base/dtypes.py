@@ -10,6 +10,7 @@ from hpcoll.base.ops import ReduceOp
 
 KINDS = {"b": "bool", "i": "integer", "f": "real floating", "c": "complex"}
 BYTES = "bytes"  # the class of data that is only moved
+_OPAQUE = {"opaque": True}
 _KIND_OF_NUMPY = {"b": "b", "i": "i", "u": "i", "f": "f", "c": "c"}
 
 
@@ -19,7 +20,16 @@ def kind(dtype: np.dtype) -> str:
     >>> kind(np.dtype("uint8")), kind(np.dtype("complex64")), kind(np.dtype("datetime64[s]"))
     ('i', 'c', '')
     """
-    return "f" if is_bfloat16(dtype) else _KIND_OF_NUMPY.get(dtype.kind, "")
+    return "f" if is_bfloat16(dtype) else "" if dtype.metadata == _OPAQUE else _KIND_OF_NUMPY.get(dtype.kind, "")
+
+
+def opaque(dtype: np.dtype) -> np.dtype:
+    """Return an element type that moves as another one does and equals it, but cannot be reduced: text is no number.
+
+    >>> kind(opaque(np.dtype("uint8")))
+    ''
+    """
+    return np.dtype(dtype, metadata=_OPAQUE)
 
 
 def type_class(dtype: np.dtype | None) -> str:

@@ -189,10 +189,24 @@ def test_derived_datatype() -> None:
     assert (resolved.datatype, resolved.counts) == (datatype, None)
     assert describe([x, datatype]).count == 2
     assert describe([x[:10], (1, 1), datatype]).address == address(x) + 48  # its last gap may leave the array
-    refuse("needs 2 elements of a derived datatype, got 1", [x[:9], 2, datatype])
+    refuse("needs 2 elements of a derived datatype, got memory that lacks 8 bytes behind it", [x[:9].copy(), 2, datatype])
     refuse("needs whole elements of a derived datatype, got 80 bytes (48 per element)", [x[:10], datatype])
-    refuse("needs 2 elements of MPI_DOUBLE_INT, got 1", [bytearray(16), 2, MPI.DOUBLE_INT])
+    refuse("needs 2 elements of MPI_DOUBLE_INT, got memory that lacks 12 bytes behind it", [bytearray(16), 2, MPI.DOUBLE_INT])
     datatype.Free()
+
+
+def test_derived_datatypes_reach_around_a_view() -> None:
+    """As far as the object that it is a view of; a counted stretch of plain elements stays inside the view."""
+    x, around = np.arange(12.0), MPI.DOUBLE.Create_hindexed([1, 1], [-8, 8]).Commit()
+    raw = bytearray(x)
+    for whole, part in ((x, x[5:6]), (x, x[4:].reshape(2, 4)[0, 1:2]), (x, memoryview(x)[5:6]), (raw, memoryview(raw)[40:48])):
+        resolved = describe([part, 1, around])
+        assert (resolved.address - address(whole), pack(resolved).view("f8").tolist()) == (40, [4, 6])
+        assert describe([part, [1, 1], [-1, 1], around], nblocks=2).count == 2
+        refuse("elements -2 to -1 of a derived datatype, got memory that lacks 16 bytes before it", [part, [1], [-2], around], nblocks=1)
+    refuse("got memory that lacks 8 bytes before it and 8 bytes behind it", [x[5:6].copy(), 1, around])
+    refuse("needs 2 elements of float64, got 1", [x[5:6], 2, MPI.DOUBLE])
+    around.Free()
 
 
 @pytest.mark.parametrize("piece_nbytes", [1, 100, 1 << 30])

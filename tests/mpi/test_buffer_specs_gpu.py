@@ -213,4 +213,6 @@ def test_calls_that_only_the_library_has(double: Double) -> None:
     matrix = double.Array((3, 4)).fill(rank)
     call(comm, "Bcast", [matrix, 1, column], n - 1)
     assert matrix.get().tolist() == [[n - 1, rank, rank, rank]] * 3
+    with pytest.raises(ArgumentError, match="lacks 4 bytes behind it"):  # the mirror of a view has nothing of the rest
+        hpcoll.Communicator(MPI.COMM_WORLD).Bcast([matrix[1:], 1, column], n - 1)
     column.Free()

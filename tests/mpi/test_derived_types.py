@@ -112,6 +112,20 @@ def test_what_is_refused_stays_refused() -> None:
     comm.Free()
 
 
+def test_a_view_inside_its_array() -> None:
+    """A datatype may reach before the view, and behind it, on both sides and again and again."""
+    comm, around, wrong = fresh(), MPI.DOUBLE.Create_hindexed([1, 1], [-8, 8]).Commit(), []
+    for _ in range(3):
+        x, y, every = np.arange(10.0), np.zeros(10), np.zeros(2 * comm.size)
+        comm.Allgather([x[5:6], 1, around], every)
+        comm.Scatter([np.arange(2.0 * comm.size), 2, MPI.DOUBLE] if comm.rank == 0 else None, [y[5:6], 1, around])
+        here = [2.0 * comm.rank, 2.0 * comm.rank + 1]
+        wrong += [] if every.tolist() == [4, 6] * comm.size and y.tolist() == [0] * 4 + [here[0], 0, here[1]] + [0] * 3 else [(every, y)]
+    around.Free()
+    comm.Free()
+    assert agreed(wrong) == []
+
+
 def test_more_than_there_is_room_for() -> None:
     """Long messages are packed in Python, short ones behind them in compiled code again."""
     comm, wrong = communicator().Dup(), []

@@ -10,15 +10,16 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.dtypes import is_bfloat16
+from hpcoll.base.dtypes import is_bfloat16, opaque
 from hpcoll.base.errors import ArgumentBufferError, ArgumentError, ArgumentKeyError, ArgumentTypeError
 from hpcoll.base.text import printable
-from hpcoll.comm.arguments.memory import Array
+from hpcoll.comm.arguments.memory import Array, surroundings
 from hpcoll.runtime.gpu.arrays import DeviceArray
 
 _Place: TypeAlias = tuple[int, int, tuple[int, ...] | None, tuple[int, ...] | None]  # elements in total, byte offset, counts, displs
 _QUAD = ("REAL16", "COMPLEX32")  # binary128 in Fortran, though mpi4py's type string says long double
-_CHARACTERS: dict[str, np.dtype[Any]] = {"S1": np.dtype("u1"), "U1": np.dtype("u4")}
+_CHARACTERS = {"S1": opaque(np.dtype("u1")), "U1": opaque(np.dtype("u4"))}
+_NO_NUMBERS = ("PACKED", "LOGICAL", "F_BOOL")  # though mpi4py's type string says integer or bool
 _MAX_ITEMSIZE = 2**31 - 1  # of a NumPy dtype, and what MPI_Pack of Open MPI 5 can count
 
 
@@ -64,11 +65,20 @@ class BufferLayout(NamedTuple):
             raise ArgumentError(f"{subject} needs {needs}, got {nbytes} bytes ({self.extent} per element): give the count")
         return count
 
-    def check(self, first: int, end: int, nbytes: int, *, subject: str) -> None:
-        """Refuse elements [first, end) that reach outside so many bytes."""
-        if not self.trusted and first < end and (first * self.extent + self.lower < 0 or (end - 1) * self.extent + self.upper > nbytes):
-            needs = f"elements {first} to {end}" if first < 0 else f"{end} elements"
-            raise ArgumentError(f"{subject} needs {needs} of {self.label}, got {nbytes // self.extent}")
+    def check(self, first: int, end: int, array: Array | DeviceArray, *, subject: str) -> None:
+        """Refuse elements [first, end) that reach outside an array; those of a derived datatype, outside what it is a view of."""
+        before, behind = -first * self.extent - self.lower, (end - 1) * self.extent + self.upper - array.nbytes
+        if self.trusted or first >= end or (before <= 0 and behind <= 0):
+            return
+        needs, got = f"elements {first} to {end}" if first < 0 else f"{end} elements", str(array.nbytes // self.extent)
+        if self.datatype is not None:
+            room = surroundings(array)
+            missing = [(before - room[0], "before"), (behind - room[1], "behind")]
+            lacks = " and ".join(f"{nbytes} bytes {where} it" for nbytes, where in missing if nbytes > 0)
+            if not lacks:
+                return
+            got = f"memory that lacks {lacks}"
+        raise ArgumentError(f"{subject} needs {needs} of {self.label}, got {got}")
 
 
 def element_of(dtype: np.dtype[Any], datatype: MPI.Datatype | None) -> Element:
@@ -138,6 +148,8 @@ def _layout_named(name: str) -> BufferLayout | None:
     """Return the layout of a predefined datatype, if its elements are plain. MPI is asked, hence not before MPI_Init."""
     datatype = getattr(MPI, name)
     layout = _plain(np.dtype(datatype.typestr))
+    if layout is not None and name.startswith(_NO_NUMBERS):
+        layout = layout._replace(dtype=opaque(layout.dtype))
     return layout if layout is not None and layout.extent == datatype.size == datatype.extent else None
 
 
@@ -194,23 +206,23 @@ def layout_of(array: Array | DeviceArray, datatype: object, subject: str) -> Buf
     return layout
 
 
-def place_one(counts: object, displs: object, nbytes: int, *, layout: BufferLayout, nblocks: int, subject: str) -> _Place:
+def place_one(counts: object, displs: object, array: Array | DeviceArray, *, layout: BufferLayout, nblocks: int, subject: str) -> _Place:
     """Place all elements in one stretch of memory, nblocks times as many as an explicit count says."""
-    first = 0 if displs is None else _integer(displs, subject)
+    nbytes, first = array.nbytes, 0 if displs is None else _integer(displs, subject)
     offset = first * layout.extent
     if not 0 <= offset <= nbytes:
         raise ArgumentError(f"{subject} needs a displacement of 0 to {nbytes // layout.extent}, got {first}")
     count = layout.infer(nbytes - offset, nblocks, subject) if counts is None else _integer(counts, subject) * nblocks
     if count < 0:
         raise ArgumentError(f"{subject} needs a count >= 0, got {count // nblocks}")
-    layout.check(first, first + count, nbytes, subject=subject)
+    layout.check(first, first + count, array, subject=subject)
     return count, offset, None, None
 
 
-def place_blocks(counts: object, displs: object, nbytes: int, *, layout: BufferLayout, nblocks: int, subject: str) -> _Place:
+def place_blocks(counts: object, displs: object, array: Array | DeviceArray, *, layout: BufferLayout, nblocks: int, subject: str) -> _Place:
     """Place blocks that each have their own count and displacement."""
     if counts is None:  # an even split, the rest to the first blocks
-        base, extra = divmod(layout.infer(nbytes, 1, subject), nblocks)
+        base, extra = divmod(layout.infer(array.nbytes, 1, subject), nblocks)
         sizes = (base + 1,) * extra + (base,) * (nblocks - extra)
     else:
         sizes = _integers(counts, (1,) * nblocks, subject)
@@ -224,7 +236,7 @@ def place_blocks(counts: object, displs: object, nbytes: int, *, layout: BufferL
         starts = _integers(displs, range(nblocks), subject)
         used = [(start, start + size) for start, size in zip(starts, sizes, strict=True) if size] or [(0, 0)]
         first, end = min(used)[0], max(end for _, end in used)
-    layout.check(first, end, nbytes, subject=subject)
+    layout.check(first, end, array, subject=subject)
     return total, 0, sizes, starts
 
 
@@ -258,12 +270,17 @@ class _Retained(MPI.Datatype):
 
 
 def retain_datatypes(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a call's arguments with duplicates of derived datatypes, which the program may free while the call is in flight."""
-    return tuple(_retained(spec) if isinstance(spec, list | tuple) else spec for spec in arguments)
+    """Return a call's arguments with a duplicate of each derived datatype, which the program may free while the call is in flight.
+
+    A datatype that both buffers have stays one: mpi4py refuses to reduce two. The MPI library gets the program's own, of which it takes
+    care itself: Open MPI 5 reads those of persistent collectives when they are started, freed or not.
+    """
+    copies: dict[int, _Retained] = {}
+    return tuple(_retained(spec, copies) if isinstance(spec, list | tuple) else spec for spec in arguments)
 
 
-def _retained(spec: Any) -> Any:
-    return [_duplicate(item) if _may_be_freed(item) else item for item in spec] if any(map(_may_be_freed, spec)) else spec
+def _retained(spec: Any, copies: dict[int, _Retained]) -> Any:
+    return [_copy(item, copies) if _may_be_freed(item) else item for item in spec] if any(map(_may_be_freed, spec)) else spec
 
 
 def _may_be_freed(item: Any) -> bool:
@@ -272,7 +289,10 @@ def _may_be_freed(item: Any) -> bool:
     return not (ours or item == MPI.DATATYPE_NULL or item.is_predefined)
 
 
-def _duplicate(datatype: MPI.Datatype) -> MPI.Datatype:
-    copy = _Retained(datatype.Dup())
-    copy.name = datatype.name
-    return copy
+def _copy(datatype: MPI.Datatype, copies: dict[int, _Retained]) -> MPI.Datatype:
+    """Return the duplicate of a datatype; ``copies`` has those of the call, by the handles of the program's."""
+    handle = MPI._handleof(datatype)
+    if handle not in copies:
+        copies[handle] = _Retained(datatype.Dup())
+        copies[handle].name = datatype.name
+    return copies[handle]

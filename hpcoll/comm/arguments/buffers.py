@@ -102,7 +102,7 @@ def resolve(
     if layout.datatype is not None and isinstance(buffer, MPI.buffer):  # a length that the caller has declared; mpi4py does not ask it
         layout = layout._replace(trusted=True)
     place, nblocks = (place_one, nparts) if nblocks is None else (place_blocks, nblocks)
-    count, offset, sizes, starts = place(counts, displs, array.nbytes, layout=layout, nblocks=nblocks, subject=subject)
+    count, offset, sizes, starts = place(counts, displs, array, layout=layout, nblocks=nblocks, subject=subject)
     address = 0 if not count else _get_address(array) + offset if gpu is None else gpu.pointer + offset
     readonly = not array.flags.writeable if isinstance(array, np.ndarray) else array.readonly
     nbytes = count * layout.dtype.itemsize

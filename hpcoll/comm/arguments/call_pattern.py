@@ -28,6 +28,8 @@ def sides(row: Method, arguments: Sequence[Any], buffers: Sequence[Any], rank: i
         nranks: Ranks of the communicator.
     """
     kinds = [row.holds[1] if len(arguments) > 1 and one is arguments[1] is not arguments[0] else row.holds[0] for one in buffers]
+    if row.holds[0] == BLOCKS and not row.at_root and arguments[0] is MPI.IN_PLACE:
+        kinds[1] = BLOCKS  # what is sent lies there
     if row.at_root and row.name.endswith("v") and rank != row.find("root", arguments):
         kinds[1 if row.at_root == "recvbuf" else 0] = ABSENT
     sent = _side(buffers[0], kinds[0], nranks, writable=False)

@@ -7,6 +7,7 @@ calls and overlaps hold as they are.
 
 from collections.abc import Callable, Iterable
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,7 +81,8 @@ class Mirror:
         self._packed: list[tuple[Any, Any]] = []
         theirs = list(arguments)
         for position, array in arrays.items():
-            theirs[position] = with_buffer(theirs[position], self._host(array))
+            host = self._host(array)
+            theirs[position] = host if theirs[position] is buffer_of(theirs[position]) else with_buffer(theirs[position], _alone(host))
         self.arguments = tuple(theirs)
         self._received = arrays.get(received) if received is not None else None
 
@@ -156,6 +158,11 @@ class Mirror:
         for first, end in [(start, start + host.size)] if spans is None else spans:
             found.copy(array.pointer + first - start, first, end - first, copy_stream.stream)
         _finish(found, self._ordinal, copy_stream)
+
+
+def _alone(host: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array over the same memory that is no view of more: a datatype that reaches outside it is to be refused."""
+    return np.asarray(SimpleNamespace(__array_interface__=host.__array_interface__, owner=host)).view(host.dtype)
 
 
 def mirrored(method: str, arguments: tuple[Any, ...], stream: Any, rank: int) -> tuple[tuple[Any, ...], Callable[[], None]] | None:

@@ -122,6 +122,19 @@ def host_array(buffer: Any) -> Array | None:
     return np.asarray(SimpleNamespace(__array_interface__=buffer.__cuda_array_interface__ | {"version": 3}, owner=buffer))
 
 
+def surroundings(array: Array | DeviceArray) -> tuple[int, int]:
+    """Return the bytes before an array, and behind it, that belong to the object of which it is a view."""
+    if isinstance(array, DeviceArray):
+        return 0, 0
+    whole = array
+    while isinstance(owner := whole.base.obj if isinstance(whole.base, memoryview) else whole.base, np.ndarray):
+        whole = owner
+    with contextlib.suppress(TypeError, ValueError):  # None, or an owner that exports no memory
+        whole = np.asarray(memoryview(owner))  # type: ignore[arg-type]
+    before = array.ctypes.data - whole.ctypes.data if whole.flags.forc else 0
+    return before, max(0, whole.nbytes - before - array.nbytes)
+
+
 def as_array(spec: Any) -> Any:
     """Return a spec with an array in place of a buffer that exports its host memory by DLPack only, so that compiled code can read it.
 

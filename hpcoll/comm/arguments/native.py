@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.dtypes import is_bfloat16, is_extended
+from hpcoll.base.dtypes import is_bfloat16, is_extended, kind
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import ReduceOp
 from hpcoll.comm.arguments.buffer_specs import BufferLayout, layout_of, split
@@ -109,7 +109,9 @@ def only_native(row: Method, arguments: Sequence[Any], rank: int) -> tuple[str, 
         return element, "buffer that only it understands"
     if any(is_extended(one.dtype) for one in layouts):
         return element, "long double elements"
-    return element, "derived datatype" if any(one.datatype is not None for one in layouts) else "arguments that only it understands"
+    if any(one.datatype is not None for one in layouts):
+        return element, "derived datatype"
+    return element, "arguments that only it understands" if all(kind(one.dtype) for one in layouts) else "elements that are no numbers"
 
 
 _ONLY_THEIRS = ("MINLOC", "MAXLOC", "REPLACE", "NO_OP")

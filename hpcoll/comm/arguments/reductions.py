@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcoll.base.dtypes import check_op, is_extended, working_dtype
+from hpcoll.base.dtypes import check_op, is_extended, kind, working_dtype
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import ReduceOp
 from hpcoll.comm.arguments.buffer_specs import LAYOUTS
@@ -30,8 +30,8 @@ def reduction(
     in_place = is_in_place(sendbuf)
     if in_place and not receives:
         raise ArgumentError(f"rank {rank}: only the root of a reduce may pass MPI.IN_PLACE as sendbuf")
-    recv = resolve(recvbuf, name="recvbuf", rank=rank, writable=True) if receives else None
     nblocks = nranks if collective == "reduce_scatter" else 1
+    recv = resolve(recvbuf, name="recvbuf", rank=rank, nparts=nblocks if in_place else 1, writable=True) if receives else None
     send = recv if in_place else resolve(sendbuf, name="sendbuf", rank=rank, nparts=nblocks)
     if ours is None or send is None or (receives and recv is None) or not _reducible(ours, send, recv, rank):
         return None
@@ -81,7 +81,7 @@ def every_count(sendbuf: Any, recvbuf: Any, rank: int, allgather: Callable[[int]
 
 def _reducible(op: ReduceOp, send: Resolved, recv: Resolved | None, rank: int) -> bool:
     """Say whether hpcoll reduces such elements; refuse an operator that does not take them."""
-    if send.datatype is not None or (recv is not None and recv.datatype is not None):
+    if send.datatype is not None or not kind(send.dtype) or (recv is not None and (recv.datatype is not None or not kind(recv.dtype))):
         return False
     check_op(op, send.dtype, rank)
     return not (is_extended(send.dtype) or (recv is not None and is_extended(recv.dtype)))

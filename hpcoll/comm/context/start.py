@@ -114,7 +114,8 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Call
     """Return the request of a call after describing and planning it; ``make`` makes the request, whoever serves the call."""
     collect()
     row, algorithm, turn = METHODS[method], asked.algorithm, context.turn
-    arguments = retain_datatypes(row.meant(given, context.rank))
+    meant = row.meant(given, context.rank)
+    arguments = retain_datatypes(meant)
     context.check(BeginningCall(method, arguments, "in flight", turn))
     if method in ("Gatherv", "Scatterv"):  # others would have to ask the root for sizes first, and wait
         algorithm = algorithm or "direct"
@@ -127,12 +128,12 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Call
     if call is not None and plan.algorithm != NATIVE and not (moves or call.strict or not call.native):
         # the library's own requests move whenever it is called, by whatever method
         plan = context.planner.library(call.collective, str(call.element), "no MPI_THREAD_MULTIPLE")
-    send, recv, _, root = FOUND_BY[method](arguments, context.caller)
+    send, recv, _, root = FOUND_BY[method](meant, context.caller)
     table = context.started[turn].table((method, root, asked.algorithm, asked.segment))
     if call is None or plan.algorithm == NATIVE:
-        theirs = arguments_of(context, row, prepared)
+        theirs = arguments_of(context, row, prepared if prepared.arguments is not arguments else prepared._replace(arguments=meant))
         if all(map(operator.is_, theirs, given)):
-            enter_native(context.planner, table, method, arguments, (send, recv), prepared._replace(plan=plan))
+            enter_native(context.planner, table, method, meant, (send, recv), prepared._replace(plan=plan))
         plan.account.note(ledger_nbytes(call, context.nranks))
         request = _IN_MPI[method](context.resources.native, *theirs)
         if make is None:
@@ -144,7 +145,7 @@ def _prepared(context: Context, method: str, given: tuple[Any, ...], asked: Call
         request, engine = start(context, prepared.context_pool.in_flight(turn), plan, call, make or Request.of, asked.limit_s)
     context.turn = (turn + 1) % IN_FLIGHT
     if is_eager(call, engine) and may_enter(table, call, plan, send):
-        enter(context.planner, table, method, arguments, (send, recv), call, CachedCall(engine, plan), engine.wait_policy.eager)
+        enter(context.planner, table, method, meant, (send, recv), call, CachedCall(engine, plan), engine.wait_policy.eager)
     return request
 
 
@@ -174,7 +175,7 @@ def _first(comm: WithContext, method: str, arguments: tuple[Any, ...], asked: Ca
         return defer(starts, lambda: comm._context, f"I{method.lower()}", begin_first)
     if asks or asked.algorithm is not None or (call is not None and (call.strict or not call.native)):
         return None
-    theirs = as_native(retain_datatypes(arguments), row.in_place_at if call is not None and call.aliased else None)
+    theirs = as_native(arguments, row.in_place_at if call is not None and call.aliased else None)
     element, why = only_native(row, arguments, native.rank) if call is None else (str(call.element), "in flight before a blocking call")
     comm.ledger.library(row.collective, element, why, native.rank).note(ledger_nbytes(call, native.size))
     return _IN_MPI[method](native, *theirs)
@@ -217,7 +218,8 @@ def _made_persistent(
     limit_s = None if timeout is None else limit_of(timeout, context.rank)
     with context.failure_scope(f"{method}_init"):
         context.resources.agree()
-    arguments = _counted(context, method, retain_datatypes(arguments))
+    given = _counted(context, method, arguments)
+    arguments = retain_datatypes(given)
     send, recv, op, root = FOUND_BY[method](arguments, context.caller)
     table = context.planned.table((method, root, algorithm, segment))
     if run_cached(table.address, send, recv, op) == BUSY:
@@ -228,7 +230,7 @@ def _made_persistent(
             prepared = context.prepare(method, arguments, asked)
         call, plan = prepared.call, prepared.plan
         if call is None or plan.algorithm == NATIVE:
-            theirs = arguments_of(context, METHODS[method], prepared._replace(arguments=arguments))
+            theirs = arguments_of(context, METHODS[method], prepared._replace(arguments=given))
             hooks().begins(context, BeginningCall(method, root=root, planned=True))
             plan.account.note(ledger_nbytes(call, context.nranks))
             return getattr(context.resources.native, f"{method}_init")(*theirs)

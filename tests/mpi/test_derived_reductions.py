@@ -1,0 +1,122 @@
+"""Reductions of derived datatypes, and of what is no number: in every form as plain mpi4py has it, results and refusals alike."""
+
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from reference import agreed, fresh, raised
+
+pytestmark = pytest.mark.mpi
+COUNT = 2
+REAL, PAIR = np.dtype("f8"), np.dtype([("x", "f8"), ("n", "i4")], align=True)
+EVERY, THIRD = slice(None), slice(None, None, 3)
+TYPES = {  # how each is made, the elements of its arrays, and which of these travel
+    "contiguous": (lambda: MPI.DOUBLE.Create_contiguous(6), REAL, EVERY),
+    "vector": (lambda: MPI.DOUBLE.Create_vector(2, 1, 3).Create_resized(0, 48), REAL, THIRD),
+    "struct": (lambda: MPI.Datatype.Create_struct([1, 1], [0, 8], [MPI.DOUBLE, MPI.INT]).Create_resized(0, 16), PAIR, EVERY),
+    "duplicate": (MPI.DOUBLE.Dup, REAL, EVERY),
+    "basic": (lambda: MPI.DOUBLE, REAL, EVERY),
+    "text": (lambda: MPI.WCHAR, np.dtype("u4"), EVERY),
+    "packed": (lambda: MPI.PACKED, np.dtype("u1"), EVERY),
+}
+METHODS = ("Allreduce", "Reduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan")
+FORMS = ("blocking", "in flight", "first in flight", "persistent")
+OPS = ("predefined", "any order", "in order")
+
+
+class Case(NamedTuple):
+    """A reduction."""
+
+    method: str
+    form: str
+    type: str
+    op: str
+    in_place: bool
+
+    def run(self, comm: Any, *, frees: bool) -> list[Any]:
+        """Return the numbers of each result, or that it is refused; ``frees``: the type is freed while it is in flight."""
+        make, dtype, travels = TYPES[self.type]
+        one, op = make(), _operator(dtype, travels, self.op)
+        nblocks = comm.size if self.method.startswith("Reduce_scatter") else 1
+        values = np.repeat((np.arange(nblocks * COUNT) + comm.rank) % 9 + 1, one.extent // dtype.itemsize)
+        send = np.zeros(values.size, dtype)
+        for part in _fields(send):
+            part[:] = values
+        recv, root = np.zeros_like(send), (comm.size - 1,) if self.method == "Reduce" else ()
+        whole = COUNT * nblocks if self.method == "Reduce_scatter" else COUNT
+        aliased = self.in_place and root in ((), (comm.rank,))
+        given = [MPI.IN_PLACE if aliased else [send, whole, one], [recv, whole if aliased else COUNT, one]]
+        given += [[COUNT] * comm.size] if self.method == "Reduce_scatter" else []
+        call = {"blocking": self.method, "persistent": f"{self.method}_init"}.get(self.form, f"I{self.method.lower()}")
+        request, found = None, []
+        if not one.is_predefined:
+            one.Commit()
+        try:
+            for _ in range(1 if frees else 2):
+                recv[:] = send if self.in_place else np.zeros_like(send)
+                request = request if self.form == "persistent" and request else getattr(comm, call)(*given, op, *root)
+                if frees and not one.is_predefined:
+                    one.Free()
+                if self.form == "persistent":
+                    request.Start()
+                if request is not None:
+                    request.Wait()
+                result = recv[: values.size // nblocks][travels]  # the library leaves anything elsewhere
+                found.append([field.tolist() for field in _fields(result)])
+        except (MPI.Exception, ValueError, NotImplementedError):
+            found.append("refused")
+        for made in (request if self.form == "persistent" else None, one, op):
+            if made and not getattr(made, "is_predefined", False):
+                made.Free()
+        return found
+
+
+def _fields(array: np.ndarray) -> list[np.ndarray]:
+    return [array[name] for name in array.dtype.names] if array.dtype.names else [array]
+
+
+def _operator(dtype: np.dtype[Any], travels: slice, name: str) -> MPI.Op:
+    """Sum, or write the digits of one number behind those of the other, which does not commute."""
+
+    def combine(left: Any, right: Any, datatype: MPI.Datatype) -> None:
+        for x, y in zip(*(_fields(np.frombuffer(memory, dtype)[travels]) for memory in (left, right)), strict=True):
+            y[:] = x * 10 ** (np.floor(np.log10(y)) + 1) + y if name == "in order" else x + y
+
+    return MPI.SUM if name == "predefined" else MPI.Op.Create(combine, commute=name == "any order")
+
+
+CASES = [Case(*one) for one in product(METHODS, FORMS, TYPES, OPS, (False, True))]
+
+
+def test_as_plain_mpi4py(short: bool) -> None:
+    """Both sides of a call in flight keep one type, which outlives the program's; operators keep their order."""
+    comm, wrong = fresh(), []
+    for case in CASES[:: 13 if short else 1]:
+        ours = fresh() if case.form == "first in flight" else comm
+        expected, found = case.run(MPI.COMM_WORLD, frees=False), case.run(ours, frees="in flight" in case.form)
+        wrong += [] if found == expected[: len(found)] else [(case, expected, found)]
+        if ours is not comm:
+            ours.Free()
+    comm.Free()
+    assert agreed(wrong) == []
+
+
+@pytest.mark.parametrize("text", [np.array(["a", "b"]), np.array([b"a", b"b"])], ids=["wide", "narrow"])
+def test_text_moves_but_is_not_added(text: np.ndarray) -> None:
+    """What the library refuses for characters is refused; a second call is not taken for one of integers."""
+    comm, wrong = fresh(), []
+    for op in (MPI.SUM, MPI.MAX, MPI.LAND, MPI.BXOR):
+        outcomes = []
+        for one in (MPI.COMM_WORLD, comm, comm):
+            found = text.copy()
+            error = raised(lambda one=one, found=found, op=op: one.Allreduce(MPI.IN_PLACE, found, op))
+            outcomes.append((type(error), found.tobytes()))
+        wrong += [] if outcomes[0] == outcomes[1] == outcomes[2] else [outcomes]
+    found, every = text.copy() if comm.rank == 0 else np.zeros_like(text), np.zeros(2 * comm.size, text.dtype)
+    comm.Bcast(found)
+    comm.Allgather(found, every)
+    wrong += [] if every.tolist() == text.tolist() * comm.size else [every]
+    comm.Free()
+    assert agreed(wrong) == []
