@@ -30,6 +30,10 @@ class ArgumentKeyError(ArgumentError, KeyError):
     __str__ = Exception.__str__  # not the text in quotes
 
 
+class SettingsError(ArgumentError):
+    """The settings of a rank are wrong, or differ from those of another; raised on all ranks."""
+
+
 def like(error: Exception, text: str) -> ArgumentError:
     """Return the `ArgumentError` that is also of an error's kind: TypeError, BufferError, KeyError or ValueError."""
     pairs = (TypeError, ArgumentTypeError), (BufferError, ArgumentBufferError), (KeyError, ArgumentKeyError)

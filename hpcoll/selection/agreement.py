@@ -1,43 +1,86 @@
-"""The settings of a communicator, which all its ranks must share, and the handler of the log."""
+"""The settings of a communicator, which all its ranks must share, and the handler of the log.
 
+Wrong settings are an error like any other where a program catches it. Where none does, the stacks of all ranks would say nothing more
+than its text, which stands for the environment and not for a place in the program: so one rank of the node prints that text.
+"""
+
+import errno
 import logging
 import os
+import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
 from typing import Any
 
 from mpi4py import MPI
 
-from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import printable
-from hpcoll.selection.config import Config, log, read_config
+from hpcoll.base.errors import ArgumentError, SettingsError
+from hpcoll.base.text import LINE, printable
+from hpcoll.runtime.telemetry.status_page import launcher
+from hpcoll.selection.config import Config, closest, log, read_config
 from hpcoll.selection.topology import Process
 
 _named: set[str] = set()  # unknown variables that were warned about
+_speaking: list[socket.socket] = []  # names that this process has taken, until it ends
 
 
 def agree(comm: MPI.Intracomm, mine: Process, known: Sequence[Process] | None = None) -> tuple[Config, Sequence[Process]]:
     """Return the settings, after checking that all ranks have the same, and every rank's process; collective.
 
     ``known`` are all ranks' processes, where the ranks have agreed before and nothing has changed; no message is sent then. Every rank
-    raises ArgumentError when a rank's settings are wrong or differ from rank 0's, or rank 0 cannot read the tuning file.
+    raises SettingsError when a rank's settings are wrong or differ from rank 0's, or rank 0 cannot read the tuning file.
     """
     problem, config = "", Config()
     try:
         config = read_config()
     except ArgumentError as error:
         problem = str(error)
-    if known is None:
-        found = comm.allgather((problem, config.agreement(), mine))
-        _check(found)
-        known = [process for _, _, process in found]
-    _configure_log(config, comm.Get_rank())
-    if config.tuning is not None and len(known) > 1:
-        from hpcoll.selection.measured import measured
+    with _said_once():
+        if known is None:
+            found = comm.allgather((problem, config.agreement(), mine))
+            _check(found)
+            known = [process for _, _, process in found]
+        _configure_log(config, comm.Get_rank())
+        if config.tuning is not None and len(known) > 1:
+            from hpcoll.selection.measured import measured
 
-        table, levels = measured(comm, config.tuning, [one.host for one in known])
-        config = config._replace(table=table, levels=levels)
+            table, levels = measured(comm, config.tuning, [one.host for one in known])
+            config = config._replace(table=table, levels=levels)
     return config, known
+
+
+@contextmanager
+def _said_once() -> Iterator[None]:
+    """Make a refusal a `SettingsError`, which ends a program that does not catch it with one line; a hook of the program's own stays."""
+    try:
+        yield
+    except ArgumentError as error:
+        if sys.excepthook is sys.__excepthook__:
+            sys.excepthook = _end
+        raise SettingsError(str(error)) from None
+
+
+def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Say why the program ends, in place of ``sys.excepthook``."""
+    if not isinstance(error, SettingsError):
+        sys.__excepthook__(kind, error, trace)
+    elif _first_of_node():
+        print(printable(f"hpcoll: error: {error}", LINE), file=sys.stderr, flush=True)
+
+
+def _first_of_node() -> bool:
+    """Say whether this rank is the first of its node to ask; a name, which the system frees at its end, tells the others."""
+    if MPI.COMM_WORLD.size == 1:
+        return True
+    name = socket.socket(socket.AF_UNIX)
+    try:
+        name.bind(f"\0hpcoll-settings-{os.getuid()}-{launcher()}")
+    except OSError as error:
+        return error.errno != errno.EADDRINUSE
+    _speaking.append(name)  # while this rank waits for the others in MPI_Finalize
+    return True
 
 
 def _check(found: Sequence[tuple[str, dict[str, Any], Process]]) -> None:
@@ -61,4 +104,4 @@ def _configure_log(config: Config, rank: int) -> None:
     for name in config.unknown - _named:
         _named.add(name)
         if rank == 0:
-            log.warning("environment variable %s means nothing to hpcoll", name)
+            log.warning("environment variable %s means nothing to hpcoll; these do, closest first: %s", name, closest(name))

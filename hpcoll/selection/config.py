@@ -3,6 +3,7 @@
 Keywords of a call go before variables. Other variables whose names begin with ``HPCOLL_`` are warned about.
 """
 
+import difflib
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 from hpcoll.analysis.cost import Levels
 from hpcoll.base.disk_cache import SITE
 from hpcoll.base.errors import ArgumentError
-from hpcoll.base.text import LINE, MAX_RANKS, is_count, parse_nbytes, parse_seconds, printable, quoted
+from hpcoll.base.text import LINE, MAX_RANKS, NAME, is_count, parse_nbytes, parse_seconds, printable, quoted
 from hpcoll.runtime.transports.cross_memory import COPIES
 from hpcoll.schedules.catalogue import find
 from hpcoll.schedules.collectives import COLLECTIVES
@@ -209,6 +210,16 @@ _AGREED = (
     "HPCOLL_SEGMENT", TUNING, "HPCOLL_SHM", "HPCOLL_SHM_RANKS", "HPCOLL_SHM_COPY", "HPCOLL_DOMAINS", "HPCOLL_CUDA_PATH", "HPCOLL_CHECK",
     "HPCOLL_TIMEOUT",
 )  # fmt: skip
+
+
+def closest(unknown: str) -> str:
+    """Return the names of all variables, those that are most like an unknown one first, as a list in words."""
+    like = difflib.SequenceMatcher(b=unknown.removeprefix(PREFIX)[:NAME].upper())
+    ratios: dict[str, float] = {}
+    for variable in VARIABLES:
+        like.set_seq1(variable.name.removeprefix(PREFIX))
+        ratios[variable.name] = -like.ratio()
+    return ", ".join(sorted(ratios, key=ratios.__getitem__))
 
 
 def read_config(environment: Mapping[str, str] | None = None) -> Config:

@@ -14,14 +14,15 @@ import pytest
 from hpcoll.cli.doctor.command import Facts, check_hosts, check_libraries, check_library
 from hpcoll.cli.doctor.findings import FAIL, LEVELS, NOTE, OK, WARN, Finding, as_json, as_text, failed, merge, named
 from hpcoll.cli.doctor.launchers import MpiLibrary, cannot_load, check_mpiexec, family_of_mpiexec
+from hpcoll.selection.config import VARIABLES
 
 ROOT = Path(__file__).resolve().parents[2]
 MPIEXEC = Path(sys.prefix, "bin", "mpiexec")
 SUBJECTS = ["MPI library", "threads", "failures of ranks", "MPI and CUDA", "launcher", "hosts", "software", "system", "shared memory",
             "memory", "CUDA", "InfiniBand", "Numba cache", "compile locks", "settings"]  # fmt: skip
 LAUNCHED = ("OMPI_COMM", "PMI", "MPI_LOCAL", "SLURM_", "PALS_", "HPCOLL_", "NUMBA_")
-OURS = MpiLibrary("Open MPI", "5.0.1", "/opt/lib/libmpi.so.40", "3.1", 8, "4.1.0")
-THEIRS = MpiLibrary("MPICH", "4.2.0", "/opt/lib/libmpi.so.12", "4.1", 4, "4.1.0")
+OURS = MpiLibrary("Open MPI", "5.0.1", "/nowhere/openmpi/5.0/lib/libmpi.so.40", "3.1", 8, "4.1.0")
+THEIRS = MpiLibrary("MPICH", "4.2.0", "/nowhere/mpich/4.2/lib/libmpi.so.12", "4.1", 4, "4.1.0")
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -185,7 +186,9 @@ def test_settings_that_mean_nothing_or_little() -> None:
     assert "HPCOLL_SEGMENT=64K" in found[0][1]
     assert (WARN, "HPCOLL_ALLREDUSE means nothing to hpcoll") in found
     assert (FAIL, "HPCOLL_TUNING=/nowhere/table is not a file that can be read") in found
-    assert "did you mean HPCOLL_ALLREDUCE?" in [row["remedy"] for row in document["findings"]]
+    advice, = [row["remedy"] for row in document["findings"] if "HPCOLL_ALLREDUSE" in row["found"]]  # fmt: skip
+    assert advice.startswith("unset it, or set one of these, closest first: HPCOLL_ALLREDUCE, HPCOLL_REDUCE, ")
+    assert advice.count("HPCOLL_") == len(VARIABLES)
 
 
 @pytest.mark.skipif(not MPIEXEC.exists(), reason="the MPI library of this environment is not from PyPI")

@@ -153,8 +153,8 @@ def test_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.level, found.found.startswith(f"{folder} can be written by other users")) == (WARN, True)
 
 
-OURS = MpiLibrary("Open MPI", "5.0.1", "/opt/lib/libmpi.so.40", "3.1", 8, "4.1.0")
-THEIRS = MpiLibrary("MPICH", "4.2.0", "/opt/lib/libmpi.so.12", "4.1", 4, "4.1.0")
+OURS = MpiLibrary("Open MPI", "5.0.1", "/nowhere/openmpi/5.0/lib/libmpi.so.40", "3.1", 8, "4.1.0")
+THEIRS = MpiLibrary("MPICH", "4.2.0", "/nowhere/mpich/4.2/lib/libmpi.so.12", "4.1", 4, "4.1.0")
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_how_to_start_under_slurm() -> None:
     assert remedy(srun, THEIRS).startswith("srun --mpi=pmi2 or --mpi=pmix, if")
     assert remedy(srun, THEIRS._replace(name="Intel MPI")).startswith("export I_MPI_PMI_LIBRARY=")
     assert "have mpi4py load Open MPI" in remedy(MPIRUN, THEIRS)
-    assert remedy(MPIRUN, OURS).endswith("the mpiexec that belongs to /opt/lib/libmpi.so.40")
+    assert remedy(MPIRUN, OURS).endswith("the mpiexec that belongs to /nowhere/openmpi/5.0/lib/libmpi.so.40")
 
 
 def test_mpiexec_programs(tmp_path: Path) -> None:
