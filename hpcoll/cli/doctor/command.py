@@ -18,7 +18,7 @@ from typing import NamedTuple
 import hpcoll
 from hpcoll.base.launchers import YIELDS, gives_cores_away
 from hpcoll.base.text import counted
-from hpcoll.cli.doctor.findings import FAIL, OK, WARN, Finding, Shared, as_json, as_text, failed, merge, named, one_line
+from hpcoll.cli.doctor.findings import FAIL, OK, WARN, Finding, Shared, as_json, as_text, failed, merge, named
 from hpcoll.cli.doctor.gpus import DEVICE, NO_CUDA, ProcessLocation, check_awareness, check_gpus, check_ucx, cuda_awareness, location
 from hpcoll.cli.doctor.launchers import MPICH, OPEN_MPI, MpiLibrary, cannot_load, cannot_start, check_launch, check_mpiexec, find_launcher
 from hpcoll.cli.doctor.probes import cpu_quota, examine, installed, one_copy
@@ -105,7 +105,7 @@ def child(page: int) -> None:
             mpi4py.rc.initialize = False
             from mpi4py import MPI
         except Exception as error:  # ImportError, RuntimeError: whatever a broken installation raises
-            broken = cannot_load(one_line(error), os.environ)
+            broken = cannot_load(error, os.environ)
             lines.write(f"null\n{json.dumps(DoctorReport(1, merge([[broken, *local]], [''])))}\n")
             return
         lines.write(json.dumps(loaded_library(MPI)) + "\n")

