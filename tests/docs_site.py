@@ -8,7 +8,7 @@ anything from another host, and a public name or a command that the reference do
 import inspect
 import posixpath
 import re
-from argparse import Action, ArgumentParser
+from argparse import SUPPRESS, Action, ArgumentParser
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -113,7 +113,8 @@ def options_of(name: str) -> str:
     from hpcoll.cli import _parser
 
     parser: ArgumentParser = _parser([name])._subparsers._group_actions[0].choices[name]
-    rows = [f"| {cell(words(action))} | {escaped(parser._get_formatter()._expand_help(action))} |" for action in parser._actions]
+    taken = [action for action in parser._actions if action.help != SUPPRESS]
+    rows = [f"| {cell(words(action))} | {escaped(parser._get_formatter()._expand_help(action))} |" for action in taken]
     epilog = (parser.epilog or "").replace(str(folder()), "~/.cache/hpcoll")
     parts = [f"```text\n{parser.format_usage()}```", "\n".join(["| argument | meaning |", "|---|---|", *rows]), escaped(epilog)]
     return "\n\n".join(parts)

@@ -48,7 +48,7 @@ def test_show_draws_an_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_show_draws_an_algorithm_on_nodes(capsys: pytest.CaptureFixture[str]) -> None:
     drawn = []
-    for more in ([], ["--nodes", "4"], ["--nodes", "4:cyclic"]):
+    for more in ([], ["--ranks-per-node", "4"], ["--ranks-per-node", "4:cyclic"]):
         assert main(["show", "allreduce/hierarchical", "-n", "8", *more]) == 0
         drawn.append(capsys.readouterr().out)
     assert drawn[0] == drawn[1] != drawn[2]
@@ -71,10 +71,10 @@ def test_show_writes_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["show", "allreduce", "-n", "4"], "show needs COLLECTIVE/ALGORITHM to draw, got 'allreduce'"),
         (["show", "allreduce/ring", "-n", "0"], "needs 1 to 1024 ranks"),
         (["show", "allreduce/ring", "--chunks", "2"], "allreduce/ring chooses its number of chunks itself, got --chunks 2"),
-        (["show", "allreduce/ring", "--nodes", "2"], "allreduce/ring does not look at nodes, got --nodes '2'"),
-        (["show", "allreduce", "--nodes", "2"], "show needs COLLECTIVE/ALGORITHM to draw, got 'allreduce'"),
-        (["show", "allreduce/hierarchical", "-n", "4", "--nodes", "3+2"], "nodes '3+2' have 5 ranks together, expected 4"),
-        (["show", "allreduce/hierarchical", "--nodes", "some"], "nodes must look like 6, 3+1+4 or 2:cyclic, got 'some'"),
+        (["show", "allreduce/ring", "--ranks-per-node", "2"], "allreduce/ring does not look at nodes, got --ranks-per-node '2'"),
+        (["show", "allreduce", "--ranks-per-node", "2"], "show needs COLLECTIVE/ALGORITHM to draw, got 'allreduce'"),
+        (["show", "allreduce/hierarchical", "-n", "4", "--ranks-per-node", "3+2"], "nodes '3+2' have 5 ranks together, expected 4"),
+        (["show", "allreduce/hierarchical", "--ranks-per-node", "some"], "nodes must look like 6, 3+1+4 or 2:cyclic, got 'some'"),
         (["show", "bcast/hierarchical", "-n", "0"], "needs 1 to 1024 ranks"),
         (["show", "bcast/binomial", "--root", "8"], "0 <= root < nranks"),
         (["show", "bcast/binomial", "--svg", "/nowhere/picture.svg"], "cannot write /nowhere/picture.svg: No such file"),
@@ -96,8 +96,8 @@ def test_an_error_is_one_line_and_exit_code_2(arguments: list[str], text: str, c
         (["show", "allreduce/hierarchical", "-n", "99999999999"], "needs 1 to 1024 ranks"),
         (["show", "allreduce/ring", "-n", "1000"], "has some 3,996,000 steps with 1000 ranks, more than 1,048,576"),
         (["show", "bcast/circulant", "--chunks", "999999999"], "1 to 65536 chunks, got 8, 0, 999999999"),
-        (["show", "allreduce/hierarchical", "-n", "8", "--nodes", "9" * 5000], "nodes must look like 6, 3+1+4 or 2:cyclic, got '9"),
-        (["show", "allreduce/hierarchical", "-n", "8", "--nodes", "²"], "nodes must look like 6, 3+1+4 or 2:cyclic, got '²'"),
+        (["show", "allreduce/hierarchical", "-n8", "--ranks-per-node", "9" * 5000], "nodes must look like 6, 3+1+4 or 2:cyclic, got '9"),
+        (["show", "allreduce/hierarchical", "-n", "8", "--ranks-per-node", "²"], "nodes must look like 6, 3+1+4 or 2:cyclic, got '²'"),
         (["verify", "barrier", "--max-nranks", "99999999999"], "verify needs numbers of ranks from 1 to 1024"),
         (["verify", "barrier", "--extra", "4,99999999999"], "verify needs numbers of ranks from 1 to 1024"),
         (["verify", "barrier", "--jobs", "99999999999"], "1 to 1024 jobs"),

@@ -153,7 +153,7 @@ def test_too_many_steps_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "found.json"
-    what = ["simulate", "bcast", "-n", "12", "--bytes", "8:1M:3", "--nodes", "3", "--network", "fast,alpha=3e-6,node.beta=1e-11"]
+    what = ["simulate", "bcast", "-n", "12", "--bytes", "8:1M:3", "--ranks-per-node", "3", "--network", "fast,alpha=3e-6,node.beta=1e-11"]
     assert main([*what, "--json", str(out)]) == 0
     text = capsys.readouterr().out
     document = json.loads(out.read_text())
@@ -187,7 +187,7 @@ def test_what_takes_too_long_is_left_out_unless_asked_for(monkeypatch: pytest.Mo
 def test_the_picture_says_what_was_simulated(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "a.svg"
-    assert main(["simulate", "bcast", "-n", "12", "--nodes", "3", "--network", "ethernet", "--bytes", "8", "--plot", str(picture)]) == 0
+    assert main(["simulate", "bcast", "-n12", "--ranks-per-node=3", "--network=ethernet", "--bytes=8", "--plot", str(picture)]) == 0
     assert "bcast, 12 ranks, 4 nodes of 3 ranks, by blocks, network ethernet" in picture.read_text()
 
 
@@ -203,9 +203,10 @@ def test_the_picture_says_what_was_simulated(tmp_path: Path) -> None:
         (["--network", "fast,speed=1"], "network constant must be one of"),
         (["--network", "fast,alpha=x"], "network constant alpha must be a number"),
         (["--network", "fast,alpha=1e-7"], "network needs 0 <= overhead <= alpha"),
-        (["--nodes", "3+3"], "nodes '3+3' have 6 ranks together"),
-        (["--nodes", "8", "--domains", "3+3"], "nodes '3+3' have 6 ranks together, expected 8"),
-        (["--nodes", "8", "--domains", "4", "--network", "fast,domains.streams=0"], "domains.streams must be a number from 1 to 1e+09"),
+        (["--nodes", "8"], "--nodes took the ranks of each node, and is called what it takes now: write --ranks-per-node 8\n"),
+        (["--ranks-per-node", "3+3"], "nodes '3+3' have 6 ranks together"),
+        (["--ranks-per-node", "8", "--domains", "3+3"], "nodes '3+3' have 6 ranks together, expected 8"),
+        (["--ranks-per-node=8", "--domains=4", "--network", "fast,domains.streams=0"], "domains.streams must be a number from 1 to 1e+09"),
         (["--algorithms", "rings"], "allreduce algorithm must be one of"),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from hpcoll.analysis.cost import NEVER, Levels, Network, best_segment, seconds_on_nodes
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import MAX_SIMULATED, format_nbytes, is_count, parse_nbytes, quoted
-from hpcoll.cli import figures, output
+from hpcoll.cli import add_ranks_per_node, figures, output
 from hpcoll.cli.output import table
 from hpcoll.cli.simulate.predict import Subject, compiled_loops, in_lockstep, predict, predict_in_lockstep, subject
 from hpcoll.schedules.catalogue import algorithms, find
@@ -84,7 +84,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("-n", "--nranks", type=int, default=NRANKS, metavar="N", help=f"number of ranks; default {NRANKS}")
     add("--bytes", default=BYTES, metavar="SIZES", help=f"64K, 8,64K,1M or FROM:TO[:COUNT]; default {BYTES}, {COUNT} sizes")
     add("--algorithms", metavar="LIST", help=f"all, or names with commas; default: as many as {PATIENCE_S:.0f} s suffice for")
-    add("--nodes", default="1", metavar="PLACEMENT", help="ranks per node, 3+1+4, or 2:cyclic; default 1")
+    add_ranks_per_node(parser, "ranks per node, 3+1+4, or 2:cyclic; default 1", default="1")
     add("--domains", metavar="PLACEMENT", help="ranks of each node per cache domain, in the same way; default: one domain")
     add("--root", type=int, default=0, metavar="R", help="root of a rooted collective; default 0")
     add("--segment", default="auto", metavar="SIZE", help="bytes per segment; default: the best by the closed-form model")
@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not 2 <= arguments.nranks <= MAX_SIMULATED or not 0 <= arguments.root < arguments.nranks:
         expected = f"2 to {MAX_SIMULATED} ranks and a root among them"
         raise ArgumentError(f"simulate needs {expected}, got {arguments.nranks} ranks, root {arguments.root}")
-    place = _place(arguments.nodes, arguments.domains, arguments.nranks)
+    place = _place(arguments.ranks_per_node, arguments.domains, arguments.nranks)
     request = SimulateRequest(arguments, place, _levels(arguments), _sizes(arguments.bytes))
     if arguments.json:
         output.check(arguments.json)
@@ -236,7 +236,7 @@ def _against_nranks(rows: list[Algorithm], request: SimulateRequest) -> dict[str
     """Return the seconds of the smallest size by algorithm and number of ranks."""
     found: dict[str, list[tuple[int, float]]] = {}
     arguments = argparse.Namespace(**{**vars(request.arguments), "exact": False})
-    per_node = arguments.nodes if is_count(arguments.nodes.partition(":")[0]) else "1"
+    per_node = arguments.ranks_per_node if is_count(arguments.ranks_per_node.partition(":")[0]) else "1"
     counts = sorted({2, *(1 << k for k in range(2, math.ceil(math.log2(arguments.nranks)))), arguments.nranks})
     for row in rows:
         for nranks in counts:
