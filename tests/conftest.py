@@ -9,6 +9,7 @@ from typing import Any
 import outcomes
 import pytest
 from cuda_double import Double, blamed, installed
+from slowness import IDLE, slowed, slowness
 
 
 def gpu_count() -> int:
@@ -23,10 +24,24 @@ def gpu_count() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if slowness() > 1:
+        _allow_more(items)
+    if slowness() > IDLE:
+        for item in items:
+            if item.get_closest_marker("idle"):
+                item.add_marker(pytest.mark.skip(reason=f"{item.name} needs an idle machine"))
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     if gpu_items and gpu_count() == 0:
         for item in gpu_items:
             item.add_marker(pytest.mark.skip(reason=f"{item.name} needs a GPU"))
+
+
+def _allow_more(items: list[pytest.Item]) -> None:
+    """Give cases the seconds that they need here."""
+    for item in items:
+        usual = pytest.mark.timeout(item.config.getoption("timeout") or item.config.getini("timeout"))
+        marker = item.get_closest_marker("timeout") or usual
+        item.add_marker(pytest.mark.timeout(slowed(float(marker.args[0])), **marker.kwargs), append=False)
 
 
 def pytest_configure(config: pytest.Config) -> None:

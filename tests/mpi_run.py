@@ -4,16 +4,17 @@ Rank 0 reports as usual; what the others print goes to files that are shown when
 """
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import descendants
 import outcomes
 from outcomes import RANK, TOKENS
+from slowness import slowed
 
-LIMIT_S = os.environ.get("MPI_LIMIT_S", "900")
+LIMIT_S = float(os.environ.get("MPI_LIMIT_S", "900"))  # on an idle machine
 TAIL_LINES = 80
 
 # More ranks than cores: let Open MPI start them, and let idle ranks give their core away.
@@ -72,7 +73,7 @@ def judge(folder: Path, nranks: int, status: int) -> bool:
     for name, case in failed.items():
         print(f"failed: {name}: {case.note}")
     if status:
-        print(f"mpiexec ended with status {status}" + (f": over {LIMIT_S} s" if status in (124, 137) else ""))
+        print(f"mpiexec ended with status {status}" + (f": over {slowed(LIMIT_S):.0f} s" if status in (124, 137) else ""))
     print(f"{outcomes.tally(cases.values())} on {nranks} ranks")
     return status == 0 and not failed
 
@@ -81,15 +82,12 @@ def mpiexec(nranks: int, command: list[str], folder: Path) -> int:
     """Starts a Python program on the ranks, which write to the folder what becomes of their cases; the status of ``mpiexec``."""
     outcomes.clear(folder)
     program = Path(sys.executable).with_name("mpiexec")
-    starter = ["timeout", "-k", "5", LIMIT_S, str(program) if program.exists() else "mpiexec", "-n", str(nranks), sys.executable]
+    limited = ["timeout", "-k", "5", str(slowed(LIMIT_S)), str(program) if program.exists() else "mpiexec"]
+    starter = [*limited, "-n", str(nranks), sys.executable]
     ours = MALLOC | OPEN_MPI | (OPEN_MPI_ROOT if os.geteuid() == 0 else {})
     environment = ours | os.environ | {TOKENS: str(folder), "PYTHONUNBUFFERED": "1"}
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with subprocess.Popen([*starter, *command], env=environment, stdin=subprocess.DEVNULL) as job:
-        try:
-            return job.wait()
-        finally:
-            job.terminate()  # of something that has ended, this does nothing
+    with descendants.leaving_none():
+        return descendants.wait(subprocess.Popen([*starter, *command], env=environment, stdin=subprocess.DEVNULL))
 
 
 def launch(nranks: int, pytest_args: list[str]) -> int:

@@ -26,6 +26,7 @@ import run
 from environments import ROOT
 from mutants import MUTANTS, Mutant
 from outcomes import FAILED, TOKENS
+from slowness import slowed
 
 PART_S = 900  # most seconds of a part of the run
 CASE_S = 45  # of a case: hangs end sooner than elsewhere, first calls compile
@@ -92,7 +93,8 @@ def attempt(copy: Path, part: Part, without: Iterable[str] = ()) -> tuple[str, s
         "MPI_LIMIT_S": str(PART_S - 20),
     }  # fmt: skip
     how = ["tests/mpi_run.py", str(part.nranks)] if part.nranks else ["-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    command = ["timeout", "-k", "5", str(PART_S), run.python(part.library), *how, *part.files, "-p", "mutations", f"--timeout={CASE_S}"]
+    limited = ["timeout", "-k", "5", str(slowed(PART_S)), run.python(part.library)]
+    command = [*limited, *how, *part.files, "-p", "mutations", f"--timeout={CASE_S}"]
     command += ["-m", MARKERS.get((part.library, part.nranks), "not full"), "-x", *(f"--deselect={name}" for name in without)]
     if part.files == WHOLE:
         command += ["-n", str(os.cpu_count() or 1)]

@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 import outcomes
+from descendants import NAP_S, leaving_none, reap
 from environments import ROOT
 from mpi_run import SEGMENTS
 from outcomes import FAILED, PASSED, SKIPPED, Case
+from slowness import slowed, slowness
 
 TICK_S = 30.0  # between lines that say how far it is
 LINES = 400  # of a failed stage's output, at most
 SLOWEST = 10
 LATE = "time of"  # a stage: the name of the case that fails where it takes too long
-OVER = 2  # times its budget a stage may take
+OVER = 2  # times its budget a stage may take, on an idle machine
 FILE_S = 3.0  # from which on a file's seconds are shown
 STARTED = time.monotonic()
 
@@ -32,7 +34,7 @@ class Stage(NamedTuple):
         cores: That it needs for itself; none where it is short or mostly waits, so that it runs beside whatever else does.
         told: Whether its output is shown where nothing failed, too.
         after: The title of a stage without which this one cannot run.
-        budget: Seconds that it should take; twice as many fail it. 0: any time.
+        budget: Seconds that it should take on an idle machine; twice as many fail it. 0: any time.
     """
 
     title: str
@@ -80,39 +82,48 @@ def elapsed() -> str:
 def prepare(title: str, action: Callable[[], str]) -> str:
     """Do something that all stages need; what went wrong."""
     print(f"{elapsed()}  {title}: begins", flush=True)
-    problem = action()
+    with leaving_none():
+        problem = action()
     print(f"{elapsed()}  {title}: {'FAILED' if problem else 'ready'}", flush=True)
     return problem
 
 
 def run(stages: list[Stage], logs: Path) -> int:
-    """Run all; 0 when nothing failed. The first waiting stage for which there are cores, and all that it needs, is next."""
-    waiting, running, ended = list(stages), list[Running](), list[Ended]()
-    ncores, tick = os.cpu_count() or 1, time.monotonic() + TICK_S
+    """Run all; 0 when nothing failed. No process is left, nor where a signal stops the run."""
+    running, ended = list[Running](), list[Ended]()
+    if slowness() > 1:
+        print(f"{elapsed()}  other programs use the cores: limits are {slowness():.1f} times as long", flush=True)
     try:
-        while waiting or running:
-            free = ncores - sum(min(one.stage.cores, ncores) for one in running)
-            done = {"": True} | {one.stage.title: one.usable for one in ended}
-            for stage in [one for one in waiting if not done.get(one.after, True)]:
-                waiting.remove(stage)
-                ended.append(Ended(stage, 0.0, {stage.title: Case(FAILED, 0.0, f"cannot run without: {stage.after}")}))
-            for stage in [one for one in waiting if min(one.cores, ncores) <= free and one.after in done][:1]:
-                waiting.remove(stage)
-                running.append(_start(stage, logs))
-            for one in [one for one in running if one.process.poll() is not None]:
-                running.remove(one)
-                ended.append(_end(one))
-                _say(ended[-1], len(ended), len(stages), one.folder)
-            if time.monotonic() > tick:
-                tick += TICK_S
-                print(f"{elapsed()}    {'; '.join(map(_progress, running))}", flush=True)
-            time.sleep(0.05)
+        with leaving_none():
+            _run_all(stages, logs, running, ended)
     finally:
-        for one in running:  # those that started processes end them
-            one.process.terminate()
-            one.process.wait()
+        for one in running:
             shutil.rmtree(one.segments, ignore_errors=True)
     return _sum_up(ended)
+
+
+def _run_all(stages: list[Stage], logs: Path, running: list[Running], ended: list[Ended]) -> None:
+    """Start the first waiting stage for which there are cores and all that it needs, and again until all have ended."""
+    waiting = list(stages)
+    ncores, tick = os.cpu_count() or 1, time.monotonic() + TICK_S
+    while waiting or running:
+        free = ncores - sum(min(one.stage.cores, ncores) for one in running)
+        done = {"": True} | {one.stage.title: one.usable for one in ended}
+        for stage in [one for one in waiting if not done.get(one.after, True)]:
+            waiting.remove(stage)
+            ended.append(Ended(stage, 0.0, {stage.title: Case(FAILED, 0.0, f"cannot run without: {stage.after}")}))
+        for stage in [one for one in waiting if min(one.cores, ncores) <= free and one.after in done][:1]:
+            waiting.remove(stage)
+            running.append(_start(stage, logs))
+        for one in [one for one in running if one.process.poll() is not None]:
+            running.remove(one)
+            ended.append(_end(one))
+            _say(ended[-1], len(ended), len(stages), one.folder)
+        if time.monotonic() > tick:
+            tick += TICK_S
+            print(f"{elapsed()}    {'; '.join(map(_progress, running))}", flush=True)
+        reap({one.process.pid for one in running})
+        time.sleep(NAP_S)
 
 
 def _start(stage: Stage, logs: Path) -> Running:
@@ -139,8 +150,9 @@ def _end(one: Running) -> Ended:
     elif status and all(case.outcome != FAILED for case in cases.values()):
         cases[title] = Case(FAILED, 0.0, f"no test of it ran, or none failed, but it ended with status {status}")
     seconds, budget = time.monotonic() - one.since, one.stage.budget
-    if seconds > OVER * budget > 0:
-        cases[f"{LATE} {title}"] = Case(FAILED, 0.0, f"took {seconds:.0f} s, its budget is {budget:.0f} s (BUDGETS in tests/run.py)")
+    if seconds > slowed(OVER * budget) > 0:
+        note = f"took {seconds:.0f} s, its budget is {budget:.0f} s (BUDGETS in tests/run.py) on a machine {slowness():.1f} times as fast"
+        cases[f"{LATE} {title}"] = Case(FAILED, 0.0, note)
     return Ended(one.stage, seconds, cases)
 
 

@@ -11,6 +11,7 @@ from unittest.mock import MagicMock
 from clients import sources
 from clients.table import CLIENTS, Client
 from outcomes import RANK, TOKENS, Recorder
+from slowness import slowed
 
 CASE_S = 240  # of a case that hangs: it then ends with the stacks of its rank; one of mpi4py-fft takes a minute
 
@@ -54,7 +55,7 @@ def run(name: str, with_hpcoll: bool, pytest_args: list[str]) -> None:
     if not files:
         raise FileNotFoundError(f"no modules {' '.join(patterns)} in {tests}")
     options = ["-c", os.devnull, f"--rootdir={tests}", "--noconftest", "-p", "no:cacheprovider", "--with-mpi", "-q", "--color=no"]
-    options += [f"--timeout={CASE_S}", "--timeout-method=thread", "-o", "python_classes="]
+    options += [f"--timeout={slowed(CASE_S)}", "--timeout-method=thread", "-o", "python_classes="]
     import pytest
 
     pytest.main([*options, *files, *pytest_args], plugins=[Recorder(folder, rank), Chosen(client, rank)])

@@ -9,6 +9,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from slowness import slowed
+
 HOSTS = Path(__file__).with_name("hosts.sh")
 TOOLS = ("ip", "tc", "unshare", "nsenter", "setpriv")
 NEEDED = """set -e
@@ -16,7 +18,7 @@ ip link add a type veth peer name b && ip link add c type bridge && tc qdisc add
 mount -n -t tmpfs tmpfs /dev/shm && hostname a"""
 LAUNCHER = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPI_", "MPIR_", "HPCOLL_", "SLURM_")  # what another job hands to its ranks
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])  # as hosts.sh has it
-LIMIT_S = 100  # most seconds of one job
+LIMIT_S = slowed(100)  # most seconds of one job
 
 HEAD = f"""
 import os, sys, time

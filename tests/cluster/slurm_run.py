@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slowness import slowed
 
 ROOT = Path(__file__).parents[2]
 SLURM = Path(__file__).with_name("slurm.sh")
 SKIPPED = 77  # status of slurm.sh on a machine that cannot do it
-JOB_LIMIT_S = 100
+JOB_LIMIT_S = slowed(100)
 EXITED = re.compile("prterun has exited|MPI_ABORT was invoked")  # said, and on busy cores not always done, whatever was run: tried again
 EXITS_WITHIN_S, STUCK = 20, "stuck"
 ATTEMPTS = 3

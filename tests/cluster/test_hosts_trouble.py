@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 from hosts_run import run
+from slowness import slowed
 
 pytestmark = pytest.mark.usefixtures("hosts")
 
-SOON_S = 15  # for what is promised in about one: all hosts share this machine's cores, and others may use them, too
+SOON_S = slowed(15)  # for what is promised in about one: all hosts share this machine's cores, and others may use them, too
 HEAD = """
 import signal, hpcoll
 comm = hpcoll.Communicator(world)

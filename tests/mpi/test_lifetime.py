@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 from reference import agreed, communicator, fresh
+from slowness import slowed
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError
@@ -261,7 +262,7 @@ def test_before_and_after_mpi() -> None:
         return
     launched = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDI_", "MPIR_")
     outside = {name: value for name, value in os.environ.items() if not name.startswith(launched) or name.startswith("OMPI_ALLOW")}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], env=outside, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=outside, capture_output=True, text=True, check=False, timeout=slowed(60))
     assert done.stdout.splitlines() == [
         "Communicator needs MPI, which is not initialised",
         "rank 0: this communicator cannot be recovered: the communicator was freed",

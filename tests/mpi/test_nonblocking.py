@@ -11,6 +11,7 @@ import pytest
 from forms import COLLECTIVE, ROOTED, Case, every, issue, names, own_order, prepare
 from mpi4py import MPI
 from reference import agreed, communicator
+from slowness import slowed
 
 import hpcoll
 from hpcoll import ArgumentError
@@ -245,7 +246,7 @@ def test_progress_without_a_call(form: str, busy: str, tmp_path_factory: pytest.
     through = True
     if comm.rank == 0:
         request = (started if "_init" in form else issue)(comm, case, **options)
-        end, numbers = monotonic() + 30, np.arange(10_000.0)
+        end, numbers = monotonic() + slowed(30), np.arange(10_000.0)
         while len(list(folder.iterdir())) < comm.size - 1 and monotonic() < end:
             (sleep(0.002) if busy == "asleep" else np.sin(numbers).sum())
         through = len(list(folder.iterdir())) == comm.size - 1

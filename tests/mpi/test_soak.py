@@ -8,6 +8,7 @@ import pytest
 from launching import MESSAGES, STARTS_JOBS, finished, launch
 from mpi4py import MPI
 from reference import SOON_S
+from slowness import slowed
 
 pytestmark = STARTS_JOBS
 
@@ -20,6 +21,7 @@ NOTED_MS = 1000  # until a rank knows, as a rule: other programs may use the cor
     [(3, 6, {}), (3, 6, MESSAGES), *(pytest.param(n, LONG_S, way, marks=pytest.mark.full) for n in (2, 4, 5) for way in ({}, MESSAGES))],
 )
 @pytest.mark.timeout(3 * LONG_S)
+@pytest.mark.idle
 def test_soak(nranks: int, seconds: int, way: dict[str, str]) -> None:
     """All answers are right, every fault is noticed by every rank, soon, and communicators go on after it."""
     done = job("soak.py", nranks, [seconds, seconds + nranks], way, seconds + 60)
@@ -40,7 +42,7 @@ def test_soak(nranks: int, seconds: int, way: dict[str, str]) -> None:
 )
 def test_killed(nranks: int, seed: int, way: dict[str, str]) -> None:
     """Under ULFM all others raise, soon, name the rank, and go on without it, until one is left."""
-    done = job("soak_killed.py", nranks, [seed], way, KILLED_S, "--with-ft", "ulfm")
+    done = job("soak_killed.py", nranks, [seed], way, slowed(KILLED_S), "--with-ft", "ulfm")
     found = re.search(rf"killed: {nranks - 1}, calls: \d+, slowest: (\d+\.\d+) s", done.stdout)
     assert found, done.stdout + done.stderr[-3000:]
     assert float(found[1]) < SOON_S
@@ -52,7 +54,7 @@ def test_killed(nranks: int, seed: int, way: dict[str, str]) -> None:
 )
 def test_killed_for_good(seed: int, way: dict[str, str]) -> None:
     """Without ULFM the job ends by itself, with an error, and no answer was wrong."""
-    done = job("soak_killed.py", 3, [seed], way, KILLED_S)
+    done = job("soak_killed.py", 3, [seed], way, slowed(KILLED_S))
     assert done.returncode != 0
     assert "AssertionError" not in done.stderr, done.stderr[-3000:]
     assert "Timeout (" not in done.stderr, done.stderr[-3000:]

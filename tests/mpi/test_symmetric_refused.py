@@ -17,6 +17,7 @@ import pytest
 from mapped_memory import holdings, shares
 from mpi4py import MPI
 from reference import agreed, communicator, fresh
+from slowness import slowed
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError
@@ -274,7 +275,7 @@ def test_arrays_outlive_mpi(arguments: list[str]) -> None:
         kept = ("OMPI_ALLOW", "OMPI_MCA", "PRTE_MCA_rmaps")
         outside = {name: value for name, value in os.environ.items() if not name.startswith(launched) or name.startswith(kept)}
         command = [str(Path(sys.executable).with_name("mpiexec")), "-n", "2", sys.executable, "-c", SCRIPT, *arguments]
-        done = subprocess.run(command, env=outside, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, env=outside, capture_output=True, text=True, check=False, timeout=slowed(60))
     WORLD.Barrier()
     assert done is None or (done.returncode, done.stdout) == (0, "fine\n" * 2), done.stderr
 

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 from operations import NRANKS, RANK, RANKS, Caller
+from slowness import slowed
 
 from hpcoll.base.errors import ArgumentError, ArgumentTypeError
 from hpcoll.torch.rendezvous import check_world
@@ -100,7 +101,7 @@ def test_ranks_that_are_not_those_of_mpi(more: int, more_ranks: int) -> None:
 def alone(*words: str) -> subprocess.CompletedProcess[str]:
     """A Python program that no MPI launcher started."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
-    return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, timeout=100)
+    return subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, timeout=slowed(100))
 
 
 @pytest.mark.skipif(RANK > 0, reason="for one rank")
@@ -130,7 +131,7 @@ def test_late_rank(in_flight: bool) -> None:
         begun, by = time.monotonic(), Caller(in_flight, torch.device("cpu"))
         with pytest.raises(dist.DistBackendError, match=f"rank {RANK}: all_reduce"):
             by(dist.all_reduce, torch.ones(3), group=group)
-        assert LIMIT_S - 0.2 <= time.monotonic() - begun < LIMIT_S + 20  # of whoever began first
+        assert LIMIT_S - 0.2 <= time.monotonic() - begun < LIMIT_S + slowed(20)  # of whoever began first
         world.Barrier()
 
 

@@ -18,10 +18,11 @@ from pathlib import Path
 
 from fuzz_formats import FORMATS, Format, files_of
 from fuzz_mutators import mutated
+from slowness import slowed
 
 from hpcoll.base.text import LINE
 
-LIMIT_S, LIMIT_NBYTES = 10, 1 << 30
+LIMIT_S, LIMIT_NBYTES = slowed(10), 1 << 30
 MOST_FAILURES, SHOWN = 3, 1500  # characters of an input
 
 

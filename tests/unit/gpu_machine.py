@@ -8,6 +8,8 @@ import tarfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from slowness import slowed
+
 ROOT = Path(__file__).parents[2]
 MACHINE = ROOT / "tests" / "cuda_double" / "machine"
 CHECK = ROOT / "jobs" / "gpu_check"
@@ -56,7 +58,8 @@ def check(folder: Path, *steps: int, limit_s: float = 110, reads: bool = True, *
     (folder / "wheels").mkdir(exist_ok=True)
     command = [str(ROOT / "jobs" / "gpu_check.sh"), *map(str, steps)]
     run = subprocess.run(
-        command, env=variables(folder, **knobs), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit_s, check=False
+        command, env=variables(folder, **knobs), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        timeout=slowed(limit_s), check=False,
     )
     return left(folder, run.returncode, run.stdout) if reads else Left(run.returncode, run.stdout, "", "", {}, {}, running(str(folder)))
 

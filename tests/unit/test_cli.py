@@ -8,6 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from slowness import slowed
 
 import hpcoll
 from hpcoll.cli import COMMANDS, main
@@ -179,7 +180,7 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["bash", "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(["bash", "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=slowed(60), check=False)
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 from mpi_run import OPEN_MPI, OPEN_MPI_ROOT
 from pages import BLOCKS, ROOT, Block
+from slowness import slowed
 
 from hpcoll.cli import _parser
 
-LIMIT_S = 300  # of a block's commands; a tenth of that where no other program uses the cores
-pytestmark = pytest.mark.timeout(LIMIT_S + 30)
+LIMIT_S = slowed(300)  # of a block's commands; most take a tenth of that
+pytestmark = pytest.mark.timeout(300 + 30)
 ENVIRONMENT = (OPEN_MPI | OPEN_MPI_ROOT | os.environ) | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "80"}
 SHELL = [block for block in BLOCKS if block.language == "sh" and not block.reason]
 FIRST = {command: block for block in reversed(SHELL) for command in block.commands}  # what stands in several blocks is run in the first

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slowness import slowed
 
 from hpcoll.cli.doctor.command import Facts, check_hosts, check_libraries, check_library
 from hpcoll.cli.doctor.findings import FAIL, LEVELS, NOTE, OK, WARN, Finding, as_json, as_text, failed, merge, named
@@ -37,7 +38,7 @@ def start(command: list[str], **variables: str) -> subprocess.CompletedProcess[s
         text=True, start_new_session=True,
     )  # fmt: skip
     try:
-        out, err = launch.communicate(timeout=90)
+        out, err = launch.communicate(timeout=slowed(90))
     except subprocess.TimeoutExpired:
         os.killpg(launch.pid, signal.SIGKILL)
         raise

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from gpu_machine import CHECK, NOTHING_TO_DO, ROOT, check, left, running, variables
+from slowness import slowed
 
 sys.path.append(str(CHECK))
 _PROGRAM = """
@@ -32,7 +33,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def answer(python: Path, program: str, tmp_path: Path) -> list[str]:
     """Return what a program prints that has neither this process's folder nor kernels that were kept."""
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TMPDIR": str(tmp_path), "CUDA_HOME": ""}
-    run = subprocess.run([python, "-c", program], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    command = [python, "-c", program]
+    run = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=slowed(100), check=False)
     assert run.returncode == 0, run.stderr
     return run.stdout.split()
 
@@ -84,7 +86,7 @@ def contained(tmp_path: Path, limit_s: float, *command: object) -> tuple[str, st
     program = "import sys; from contained import *; adopt_orphans(); print(run(sys.argv[3:], Path(sys.argv[1]), float(sys.argv[2])).status)"
     words = map(str, [sys.executable, "-c", program, log, limit_s, *command])
     found = os.environ | {"PYTHONPATH": str(CHECK)}
-    run = subprocess.run(list(words), env=found, capture_output=True, text=True, check=True, timeout=60)
+    run = subprocess.run(list(words), env=found, capture_output=True, text=True, check=True, timeout=slowed(60))
     return run.stdout.strip(), log.read_text()
 
 
@@ -184,7 +186,7 @@ def test_what_is_cut_off_has_reported(tmp_path: Path) -> None:
         while not any("--step 3 " in line for line in running(str(tmp_path))):
             time.sleep(0.05)
         process.terminate()
-        output = process.communicate(timeout=30)[0]
+        output = process.communicate(timeout=slowed(30))[0]
     found = left(tmp_path, process.returncode, output)
     assert found.status == 128 + signal.SIGTERM
     assert {number: step["status"] for number, step in found.steps.items()} == {1: "ok", 3: "running"}

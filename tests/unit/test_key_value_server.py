@@ -15,12 +15,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from slowness import slowed
 
 from hpcoll.base import key_value_server
 from hpcoll.base.key_value_server import LOOPBACK, Server, connect
 
 ROOT = Path(__file__).resolve().parents[2]
-SOON_S = 10.0
+SOON_S = slowed(10)
 MOST = key_value_server._MOST_PENDING
 QUIET = ("-W", "ignore::DeprecationWarning")  # of a fork, in Python 3.12 and later
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
@@ -75,7 +76,7 @@ def closed(stranger: socket.socket) -> bool:
 
 def run(program: str) -> str:
     """Return what a Python program of its own says."""
-    done = subprocess.run([sys.executable, *QUIET, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, *QUIET, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=slowed(60))
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.strip()
 

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from slowness import slowed
 
 from hpcoll.base.files import OwnedFolder, write_file
 
@@ -39,7 +40,7 @@ def kept(**variables: Path) -> tuple[str, str]:
     environment = {name: value for name, value in os.environ.items() if "LOCAL" not in name}  # the first process of its node
     done = subprocess.run(
         [sys.executable, "-c", KEPT], env={**environment, **{k: str(v) for k, v in variables.items()}}, capture_output=True, text=True,
-        check=True, timeout=60,
+        check=True, timeout=slowed(60),
     )  # fmt: skip
     return done.stdout.strip(), done.stderr
 

@@ -12,12 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from slowness import slowed
 
 from hpcoll.comm.requests.waitall_frames import waited_for
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="the source of what a frame executes is known from Python 3.11 on")
 
-LIMIT_S = 60
+LIMIT_S = slowed(60)
 Request = SimpleNamespace(Waitall=select.select, waitall=select.select, Waitany=select.select)
 
 

@@ -4,10 +4,11 @@ import threading
 
 import pytest
 from handlers import Alarm, raising
+from slowness import slowed
 
 from hpcoll.comm.requests.watchdog_thread import WatchdogThread, Watched
 
-LIMIT_S = 60
+LIMIT_S = slowed(60)
 
 
 class Waiting(Watched):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from slowness import slowed
 
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 from hpcoll.runtime.transports import window
@@ -178,7 +179,7 @@ if "freeze" in sys.argv:
 
 
 def script(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run([sys.executable, "-c", SCRIPT, *arguments], capture_output=True, text=True, check=False, timeout=slowed(60))
 
 
 def test_arrays_can_be_read_until_the_interpreters_end() -> None:
