@@ -50,9 +50,8 @@ def column(comm: hpcoll.Communicator, form: bool = False) -> None:
 
 def persistent(comm: hpcoll.Communicator) -> None:
     request = comm.Allreduce_init(X, ones("f8"), algorithm="native")
-    for _ in range(2):
-        request.Start()
-        request.Wait()
+    request.Start()
+    request.Wait()
     request.Free()
 
 
@@ -155,6 +154,31 @@ def test_a_repeated_call_is_counted_in_compiled_code(monkeypatch: pytest.MonkeyP
     misses = [status for status in again if status in (MISS, NO_CALL)]  # a wait that takes long may come back
     comm.Free()
     assert agreed([] if ncalls == wanted and not misses else [ncalls, again]) == []
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("algorithm", ["direct", "native"])
+@pytest.mark.parametrize("count", [8, 300_000])
+def test_every_form_is_counted(count: int, algorithm: str) -> None:
+    """Once, whether a call ends as it begins or later, waits alone or among others; the time per call is over those that have one."""
+    comm, x, y = fresh(), np.ones(count), np.ones(count)
+    request = comm.Allreduce_init(x, y, algorithm=algorithm)
+    for _ in range(5):
+        comm.Allreduce(x, y, algorithm=algorithm)
+        comm.Iallreduce(x, y, algorithm=algorithm).Wait()
+        MPI.Request.Waitall([comm.Iallreduce(x, y, algorithm=algorithm)])
+        request.Start()
+        request.Wait()
+        MPI.Prequest.Startall([request])
+        MPI.Request.Waitall([request])
+    (row,) = comm.ledger.rows()
+    request.Free()
+    seconds = float(str(comm.ledger).splitlines()[1][68:77]) * 1e-6
+    wrong: list[Any] = [] if row.calls == 25 and row.nbytes == 25 * x.nbytes and row.seconds > 0 else [row]
+    wrong += [] if 5 <= row.timed <= 25 and abs(seconds - row.seconds / row.timed) < 1e-7 else [(row, seconds)]
+    wrong += [] if algorithm == "direct" or row.timed == 5 else [row]
+    comm.Free()
+    assert agreed(wrong) == []
 
 
 @pytest.mark.smoke

@@ -19,7 +19,7 @@ import pytest
 from mpi4py import MPI
 
 from hpcoll.base.errors import TransportError
-from hpcoll.comm.requests import waitall_frames
+from hpcoll.comm.requests import startall, waitall_frames
 from hpcoll.comm.status import call_site
 from hpcoll.comm.team import hard_exit
 from hpcoll.kernels import machine_code, object_code
@@ -218,6 +218,15 @@ def test_requests_are_unknown_where_the_source_is_another(monkeypatch: pytest.Mo
     assert waits_for_a_copy([1]) == []
     monkeypatch.setattr(linecache, "getlines", lambda *_: ["    return Library.Waitall(others )\n"] * 400)
     assert waits([1]) == []
+
+
+@guards("hpcoll/comm/requests/startall.py (`install`)")
+@pytest.mark.parametrize("found", [[], [()], [{"Startall": None}]])
+def test_a_class_without_such_a_dictionary_keeps_its_method(monkeypatch: pytest.MonkeyPatch, found: list[Any]) -> None:
+    monkeypatch.setattr(startall.gc, "get_referents", lambda *_: found)
+    before = MPI.Prequest.Startall
+    assert not startall.install()
+    assert before == MPI.Prequest.Startall
 
 
 @guards("hpcoll/comm/status/call_site.py (`left_alone`)")

@@ -15,13 +15,14 @@ def test_lines_are_told_apart() -> None:
     ledger.account("bcast", "ring", "float64").note(8, 3000)
     ledger.account("bcast", "ring", "int32").note(4, 2000)
     ledger.account("bcast", "ring", "float64").note(16, 4000)
+    ledger.account("bcast", "ring", "float64").note(32)
     ledger.account("bcast", "native", "float64", "algorithm='native'").note(8, 1000)
     ledger.account("bcast", "chain", "float64")  # planned and never run
     ledger.account("bcast", "ring", "float64").ways.update(["shm", "mpi"])
     assert ledger.rows() == [
-        LedgerRow("bcast", "ring", 2, 24, pytest.approx(7e-6), "float64", "", "mpi+shm"),
-        LedgerRow("bcast", "ring", 1, 4, pytest.approx(2e-6), "int32", "", ""),
-        LedgerRow("bcast", "native", 1, 8, pytest.approx(1e-6), "float64", "algorithm='native'", ""),
+        LedgerRow("bcast", "ring", 3, 56, pytest.approx(7e-6), "float64", "", "mpi+shm", 2),
+        LedgerRow("bcast", "ring", 1, 4, pytest.approx(2e-6), "int32", "", "", 1),
+        LedgerRow("bcast", "native", 1, 8, pytest.approx(1e-6), "float64", "algorithm='native'", "", 1),
     ]
 
 
@@ -37,6 +38,7 @@ def test_the_table() -> None:
     assert all(len(line) < 140 for line in lines)
     assert [line.split()[1] for line in lines] == [longest, "native", "ring"]
     assert lines[0].endswith("  a type with a")  # cut
+    assert [line[68:77].strip() for line in lines[1:]] == ["-", "-"]  # their calls have no time
     assert ledger.rows()[0].element == "a type with a name that is long"
     assert lines[1].endswith("complex256     in flight before a blocking call")
     assert lines[2].endswith("float32        direct+host+ipc+mpi+shm+staged")

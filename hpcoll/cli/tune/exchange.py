@@ -26,6 +26,7 @@ from hpcoll.analysis.cost import NEVER
 from hpcoll.base.ops import SUM
 from hpcoll.cli.tune.fit import LARGE_NBYTES, Errors, fit_network, largest_errors
 from hpcoll.comm.plans.engine_builder import past_the_caches
+from hpcoll.comm.plans.ledger import Account
 from hpcoll.kernels.host import kernel_address
 from hpcoll.runtime.engine.entry import RUN, call_compiled
 from hpcoll.runtime.engine.host_engine import Binding, HostEngine
@@ -244,7 +245,7 @@ def _engine(pair: _Pair, build: Callable[[Writer], None], nchunks: int, nbytes: 
     window = STAGING_SLOTS if len(segments) > 1 else 1
     routes = host_routes(pair.rings.local_peers if pair.rings else {})
     program = lower(schedule, segments * rounds, 1, window, in_place=False, routes=routes)
-    lock, account = np.zeros(1, np.int64), np.zeros(2, np.int64)
+    lock, account = np.zeros(1, np.int64), Account().sums
     uncached = pair.rings is not None and past_the_caches(nbytes, 2, rooted=False)
     calls = pair.rings.log if pair.rings else None
     binding = Binding(handle(pair.comm), lock, account, 0, pair.rings, calls, uncached=uncached)

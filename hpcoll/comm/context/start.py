@@ -213,6 +213,8 @@ def make_persistent(
 def _made_persistent(
     context: Context, method: str, arguments: tuple[Any, ...], algorithm: str | None, segment: Any, stream: Any, timeout: Time
 ) -> MPI.Prequest:
+    from hpcoll.comm.requests.persistent_request import LibraryPersistentRequest, PersistentRequest
+
     arguments = METHODS[method].meant(arguments, context.rank)
     context.check(BeginningCall(method, arguments, "persistent"))
     limit_s = None if timeout is None else limit_of(timeout, context.rank)
@@ -232,8 +234,8 @@ def _made_persistent(
         if call is None or plan.algorithm == NATIVE:
             theirs = arguments_of(context, METHODS[method], prepared._replace(arguments=given))
             hooks().begins(context, BeginningCall(method, root=root, planned=True))
-            plan.account.note(ledger_nbytes(call, context.nranks))
-            return getattr(context.resources.native, f"{method}_init")(*theirs)
+            made = getattr(context.resources.native, f"{method}_init")(*theirs)
+            return LibraryPersistentRequest.of(made, partial(plan.account.note, ledger_nbytes(call, context.nranks)))
         planned = _plan_first(context, prepared, call)
         if may_enter(table, call, plan, send):
             enter(context.planner, table, method, arguments, (send, recv), call, CachedCall(planned.engine, (plan, call)))
@@ -242,8 +244,6 @@ def _made_persistent(
     except BaseException:
         planned.give_back()
         raise
-    from hpcoll.comm.requests.persistent_request import PersistentRequest
-
     request = PersistentRequest()
     with context.failure_scope(planned.plan.named(planned.call.count)):
         request._bind(context, *planned, limit_s)

@@ -176,7 +176,7 @@ class HostEngines(EngineBuilder):
             if engine is not None:
                 return self._signed(engine, choice, account, call, ways)
         engine, ways = self._lowered(choice, sizes, account, call, message_context)
-        unused = engine.another(counts.buffer_info()[0], Binding(0, np.zeros(1, np.int64), np.zeros(3, np.int64)))
+        unused = engine.another(counts.buffer_info()[0], Binding(0, np.zeros(1, np.int64), Account().sums))
         assert unused is not None
         patterns[MOST_ENGINES - 1 :] = []
         patterns.insert(0, (unused, ways))

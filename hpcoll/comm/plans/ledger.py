@@ -14,13 +14,14 @@ class LedgerRow(NamedTuple):
     Attributes:
         operation: Collective, in lower case.
         algorithm: Catalogue name, or ``native``: the MPI library's own collective.
-        calls: Number of calls; a persistent request of the MPI library's counts once, when it is made.
+        calls: Number of calls; each start of a persistent request is one.
         nbytes: Sum over calls of the bytes of this rank's message; 0 where only the MPI library understands the arguments.
-        seconds: Sum over calls of this rank's time; 0 for calls in flight.
+        seconds: Sum over calls of this rank's time.
         element: Element type of the caller's buffers: a NumPy name, or the name of a derived datatype; empty for a barrier.
         why: Reason for which the MPI library served the calls; empty where hpcoll did.
         ways: Routes of messages to and from this rank's peers, joined by ``+``: ``shm`` (shared memory), ``mpi`` (MPI messages), for GPU
             arrays ``ipc``, ``staged`` and ``direct`` as in ``HPCOLL_CUDA_PATH``, ``host`` where they went through host memory.
+        timed: Number of calls that have a time; those in flight have none that end as they begin, or that the MPI library serves.
     """
 
     operation: str
@@ -31,27 +32,29 @@ class LedgerRow(NamedTuple):
     element: str
     why: str
     ways: str
+    timed: int
 
 
 class Account:
     """Running sums of a line of the ledger.
 
     Attributes:
-        sums: int64: calls, nanoseconds in them, bytes of this rank's messages; compiled code adds to them.
+        sums: int64: calls, nanoseconds in them, bytes of this rank's messages, calls without a time; compiled code adds to them.
         ways: Routes, as in `LedgerRow`.
     """
 
     __slots__ = ("_sums", "sums", "ways")
 
     def __init__(self) -> None:
-        self.sums, self.ways = np.zeros(3, np.int64), set[str]()
+        self.sums, self.ways = np.zeros(4, np.int64), set[str]()
         self._sums = memoryview(self.sums)  # type: ignore[arg-type]  # the same numbers, at a third of the price
 
-    def note(self, nbytes: int, nanoseconds: int = 0) -> None:
-        """Count a call."""
+    def note(self, nbytes: int, nanoseconds: int | None = None) -> None:
+        """Count a call, whose time may not be known."""
         self._sums[0] += 1
-        self._sums[1] += nanoseconds
+        self._sums[1] += nanoseconds or 0
         self._sums[2] += nbytes
+        self._sums[3] += nanoseconds is None
 
     def add(self, other: "Account") -> "Account":
         """Add another's sums and routes, and return it."""
@@ -89,8 +92,9 @@ class Ledger:
         """Return the lines with at least one call, largest time first."""
         rows = []
         for (operation, algorithm, element, why), account in self._accounts.items():
-            ncalls, ns, nbytes = account.sums.tolist()
-            rows.append(LedgerRow(operation, algorithm, ncalls, nbytes, 1e-9 * ns, element, why, "+".join(sorted(account.ways))))
+            ncalls, ns, nbytes, untimed = account.sums.tolist()
+            ways = "+".join(sorted(account.ways))
+            rows.append(LedgerRow(operation, algorithm, ncalls, nbytes, 1e-9 * ns, element, why, ways, ncalls - untimed))
         return sorted((row for row in rows if row.calls), key=lambda row: -row.seconds)
 
     def clear(self) -> None:
@@ -102,7 +106,7 @@ class Ledger:
         heads = "operation", "algorithm", "calls", "bytes", "seconds", "us/call", "element", "way, or why native"
         lines = [_LINE.format(*heads)]
         for row in self.rows():
-            per_call = f"{1e6 * row.seconds / row.calls:.1f}"
+            per_call = f"{1e6 * row.seconds / row.timed:.1f}" if row.timed else "-"
             sums = row.calls, format_nbytes(row.nbytes) if row.nbytes else "-", f"{row.seconds:.3f}", per_call
             lines.append(_LINE.format(row.operation, row.algorithm, *sums, row.element, row.why or row.ways))
         return "\n".join(line.rstrip() for line in lines)

@@ -229,7 +229,8 @@ class Operation(Watched):
                 raise self._given_up or self.engine.failure()
             if self.call.finish is not None:
                 self.call.finish()
-            self.plan.account.note(self.engine.ledger_nbytes)
+            if not self.ended:  # else compiled code has counted it
+                self.plan.account.note(self.engine.ledger_nbytes, self.engine.elapsed_ns)
         except Exception as error:
             self._error = self.named(error)
             abandon(self.engine, self.call)

@@ -14,12 +14,14 @@ from hpcoll.comm.plans.plan import MessageContext, Plan
 from hpcoll.comm.requests.call_hooks import CollectiveOwner
 from hpcoll.comm.requests.operation import Operation
 from hpcoll.comm.requests.request import CollectiveRequest, is_eager, nothing, query, refused, say_nothing
+from hpcoll.comm.requests.startall import install, start_all
 from hpcoll.runtime.engine.entry import START, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.fields import DONE, FAILED
 from hpcoll.runtime.transports.mpi import handle
 
 _NULL = handle(MPI.REQUEST_NULL)
+install()
 
 
 def _released(plan: Plan, message_context: MessageContext, engine: HostEngine, give_back: Callable[[], None]) -> None:
@@ -35,9 +37,10 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
     """A persistent request: a collective that is planned once and started again and again.
 
     A start whose peers are there runs a short message to its end at once; `Wait` then costs next to nothing. Between `Start` and the end,
-    ``MPI.Request.Waitall``, ``Testsome`` and the like take the request too; ``MPI.Prequest.Startall`` does not: start each.
+    ``MPI.Request.Waitall``, ``Testsome`` and the like take the request too, and ``MPI.Prequest.Startall`` starts it.
     """
 
+    Startall = classmethod(start_all)
     _eager: tuple[int, int, int, int, int] | None = None  # what `call_compiled` takes to start
     _completed: MPI.Grequest | None = None  # the stand-in
     _stale = False  # whether the MPI library has freed it
@@ -122,10 +125,12 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Return when the collective is done, as `CollectiveRequest.Wait`."""
-        if self._operation is None:  # it has ended in `Start`
-            self._cell[0] = _NULL
-            return True
-        return super().Wait(status)
+        if self._operation is not None:
+            return super().Wait(status)
+        self._cell[0] = _NULL  # it has ended in `Start`
+        if status is not None:
+            MPI.Request.Wait(self, status)  # as the library leaves it where nothing was received
+        return True
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Say whether the collective is done."""
@@ -160,3 +165,22 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
     def __del__(self) -> None:
         super().__del__()
         self._give_back()
+
+
+class LibraryPersistentRequest(MPI.Prequest):
+    """A persistent request of the MPI library's own, whose starts are counted."""
+
+    Startall = classmethod(start_all)
+    _count: Callable[[], None]
+
+    @classmethod
+    def of(cls, request: MPI.Prequest, count: Callable[[], None]) -> "LibraryPersistentRequest":
+        """Return a request of mpi4py's with this class; ``count`` counts a start."""
+        made = cls(request)
+        made._count = count
+        return made
+
+    def Start(self) -> None:
+        """Begin, as mpi4py's does."""
+        super().Start()
+        self._count()

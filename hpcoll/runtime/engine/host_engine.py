@@ -46,7 +46,7 @@ class Binding(NamedTuple):
 
     comm: int  # handle of the communicator on which the messages travel; nothing else may use it
     lock: np.ndarray  # int64; 1 while the engine runs. Engines that may not run at once share one
-    account: np.ndarray  # int64: calls, nanoseconds in them, bytes
+    account: np.ndarray  # int64, as `hpcoll.comm.plans.ledger.Account.sums`
     kernel: int = 0  # address of the reduction kernel, or 0 when the program has no reductions
     rings: Rings | None = None  # for messages to local peers
     log: CallLog | None = None  # of the calls on its message context; None: they are not noted
@@ -169,6 +169,11 @@ class HostEngine:
     def ledger_nbytes(self) -> int:
         """Bytes of the latest call's message, for the ledger."""
         return int(self.state[f.LEDGER_NBYTES])
+
+    @property
+    def elapsed_ns(self) -> int:
+        """Nanoseconds of the latest call in flight; its end was the last to read the engine's clock."""
+        return 10**9 * int(self.state[f.CLOCK]) + int(self.state[f.CLOCK_NS] - self.state[f.STARTED])
 
     def traffic(self) -> Traffic:
         """Return the bytes that the latest call moved on this rank."""

@@ -22,7 +22,7 @@ READ, WRITTEN = 1, 2  # values of IN_PLACE: the peer reads a buffer, or writes i
 # In an engine's array (int64), its state. WINDOW_SLOTS: per window slot its lane and that lane's next row. INPUT, OUTPUT, SCRATCH:
 # addresses in the order of `ir.Buffer`; WHERE_INPUT and WHERE_OUTPUT say where the first two are in symmetric memory, or -1. LANDED: per
 # window slot and message slot the address of a message that waits to be used. ERROR: the MPI library's code when FAILED; FLAG: what
-# MPI_Test answers; LOCK: address of a word that is 1 while a call runs; ACCOUNT: of calls, nanoseconds in them, and bytes; CELL, NULL,
+# MPI_Test answers; LOCK: address of a word that is 1 while a call runs; ACCOUNT: as in `hpcoll.comm.plans.ledger.Account`; CELL, NULL,
 # STAND_IN, HANDLE_MASK: see `hpcoll.runtime.engine.compiled.progress.start`; LAST_TAG: one that no message has; TRUNCATED: MPI's code for
 # a message of another length; STAGING_OF_LANE: bytes; FIRST_STAGING_SLOT: of window slot 0 in this call; BLOCK: address of room for a block
 # when results are too large for the caches, else 0; COPY: where COPY_NBYTES of INPUT are copied first, because results overwrite them; GPU:

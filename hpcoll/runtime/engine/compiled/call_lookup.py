@@ -92,14 +92,7 @@ def _run(table, at, send, recv, source, target, count):  # type: ignore[no-untyp
 @njit(nogil=True)
 def _start(engine, source, target, counts):  # type: ignore[no-untyped-def]
     status = resize(engine, counts)
-    if status != f.DONE:
-        return status
-    status = start(engine, source, target)
-    if status == f.DONE:
-        account = pointer(pointer(engine)[f.ACCOUNT])
-        account[0] += 1
-        account[2] += pointer(engine)[f.LEDGER_NBYTES]
-    return status
+    return status if status != f.DONE else start(engine, source, target)
 
 
 @njit(nogil=True)
