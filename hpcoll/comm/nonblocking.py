@@ -142,7 +142,8 @@ _PLAN = """Plan `{0}` once, and return a request that runs it again and again; c
 
 Returns:
     A `hpcoll.comm.requests.persistent_request.PersistentRequest`, or the MPI library's own where ``native`` runs. `Start` and
-        `Wait` run the call, and raise the errors of the transport. The buffers belong to it in between.
+        `Wait` run the call, and raise the errors of the transport. The buffers belong to it in between. The first start waits until
+        all ranks have made the request, and raises where these differ.
 """
 
 
@@ -151,9 +152,14 @@ def _persistent(blocking: Callable[..., None]) -> Callable[..., MPI.Prequest]:
     name, given = blocking.__name__, signature(blocking)
     info = Parameter("info", Parameter.POSITIONAL_OR_KEYWORD, default=MPI.INFO_NULL, annotation=MPI.Info)
     parameters, at = [*given.parameters.values()], 1 + len(METHODS[name].arguments)
+    defaults = tuple(one.default for one in parameters[1:at])
+    least = defaults.count(Parameter.empty)
     with_info = given.replace(parameters=[*parameters[:at], info, *parameters[at:]], return_annotation=MPI.Prequest)
 
     def plan(*arguments: Any, **keywords: Any) -> MPI.Prequest:
+        comm, *given = arguments
+        if least <= len(given) < at and not keywords:  # as most are called: to bind arguments takes as long as all else
+            return make_persistent(comm._context, name, (*given, *defaults[len(given) :]), None, None, None)
         bound = with_info.bind(*arguments, **keywords)
         bound.apply_defaults()
         comm, *arguments, _ = bound.args  # type: ignore[assignment]

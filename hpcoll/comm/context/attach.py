@@ -48,6 +48,9 @@ def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:
     if not context.closed:
         drain(context)  # in which a call may fail
     if not context.closed and context.resources.aborted_by is None:
+        with contextlib.suppress(HpcollError), context.failure_scope("the end of persistent requests"):
+            context.resources.service_collectives.end_comparisons()
+    if not context.closed and context.resources.aborted_by is None:
         _registry.leave(context.resources, context.free())
     elif context in live_contexts:  # a call has failed
         context.close(context.closed or "the communicator was freed")

@@ -104,6 +104,8 @@ class Context(CommunicatorCalls):
     def close(self, why: str) -> None:
         """Refuse further use."""
         super().close(why)
+        if self.resources.message_contexts:  # else it has been freed
+            self.resources.service_collectives.abandon_comparisons()
         for one in (self.tables, *self.started, self.planned):
             one.forget()
         for request in self.persistent.values():

@@ -239,14 +239,12 @@ def _made_persistent(
         planned = _plan_first(context, prepared, call)
         if may_enter(table, call, plan, send):
             enter(context.planner, table, method, arguments, (send, recv), call, CachedCall(planned.engine, (plan, call)))
-    try:
-        hooks().begins(context, BeginningCall(method, root=root, engine=planned.engine, planned=True))
-    except BaseException:
-        planned.give_back()
-        raise
-    request = PersistentRequest()
+    request, compared = PersistentRequest(), context.resources.service_collectives
     with context.failure_scope(planned.plan.named(planned.call.count)):
-        request._bind(context, *planned, limit_s)
+        compared.begin_comparison(planned.message_context, planned.engine)
+        if planned.call.exported is not None:  # its message context goes with it
+            compared.end_comparison(planned.message_context.index)
+        request._bind(context, *planned, partial(compared.end_comparison, planned.message_context.index), limit_s)
     return request
 
 

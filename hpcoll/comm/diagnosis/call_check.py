@@ -1,7 +1,6 @@
 """Calls that are compared on all ranks before they run, by messages of their own: what the checks of their messages cannot show.
 
-With ``HPCOLL_CHECK=all`` those are all blocking collectives, the MPI library's own too; and always persistent requests, as they are made:
-their messages are theirs alone, so that those of a wrong root might never be read.
+With ``HPCOLL_CHECK=all`` those are all blocking collectives, the MPI library's own too; and always its own persistent requests.
 """
 
 from typing import Any
@@ -10,7 +9,6 @@ import numpy as np
 
 from hpcoll.base.errors import MismatchError, TransportError
 from hpcoll.base.text import ranks_in_words
-from hpcoll.comm.arguments.call import written
 from hpcoll.comm.arguments.methods import METHODS, NUMBERS
 from hpcoll.comm.plans.signature import Purpose, Signature, counted, differing, signed_nbytes
 from hpcoll.comm.requests.call_hooks import BeginningCall
@@ -49,29 +47,21 @@ def check_call(context: CommunicatorCalls, beginning: BeginningCall) -> None:
 
 
 def check_persistent(context: CommunicatorCalls, planned: BeginningCall) -> None:
-    """Compare a persistent request that has been planned with those of the other ranks; arguments and errors as of `check_call`."""
-    method, root, engine = planned.method, planned.root, planned.engine
-    said: tuple[Any, ...] = (-1, root) if engine is None else engine.signed
+    """Compare a persistent request that the MPI library serves with those of the other ranks; arguments and errors as of `check_call`."""
+    method, root = planned.method, planned.root
 
     def what() -> str:
-        if engine is None:
-            rooted = COLLECTIVES[METHODS[method].collective].rooted
-            return f"{_named(f'{method}_init', root if rooted else None)} by the MPI library"
-        return written(Signature.unpacked(said[0]).text(engine.elements), "persistent")
+        rooted = COLLECTIVES[METHODS[method].collective].rooted
+        return f"{_named(f'{method}_init', root if rooted else None)} by the MPI library"
 
     try:
-        numbers = context.resources.service_collectives.gather_number(hash((NUMBERS[method], *said)), Purpose.PERSISTENT, what)
+        numbers = context.resources.service_collectives.gather_number(hash((NUMBERS[method], root)), Purpose.PERSISTENT, what)
     except TransportError as error:
         context.interrupted(f"{method}_init", error)
         raise
     if len(set(numbers)) == 1:
         return
-    if engine is None:
-        mine = _said([f"{method}_init", root], what())
-    else:
-        signature = Signature.unpacked(said[0])
-        mine = _said([method, *signature, said[1]], what(), signature.how(said[1]))
-    _tell(context, _every(context, method, mine))
+    _tell(context, _every(context, method, _said([f"{method}_init", root], what())))
 
 
 def _every(context: CommunicatorCalls, method: str, mine: dict[str, Any], limit_s: float | None = None) -> list[dict[str, Any]]:

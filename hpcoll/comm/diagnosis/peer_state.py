@@ -217,9 +217,10 @@ class PeerState:
 
         It has said what the call is, that it has ended, or, since a time on the clock `time.monotonic`, which other call keeps it.
         """
-        if self.blocked_call(rank, number) is not None or self.has_ended(rank, number):
-            return True
         progress, status = self.progress(rank), self.status(rank)
+        early = self.form == "persistent" and progress is not None and progress.begun == number  # it may have yet to be waited for
+        if self.blocked_call(rank, number) is not None or (self.has_ended(rank, number) and not early):
+            return True
         kept = bool(status.waits or status.failed) and progress is not None and progress.begun < number
         return kept and self.heard_at(rank) > since
 

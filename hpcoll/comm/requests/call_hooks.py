@@ -140,8 +140,7 @@ class BeginningCall(NamedTuple):
         turn: Which message context of calls in flight it takes.
         root: Root, where it is known.
         limit_s: Seconds that the call may take.
-        engine: Engine of a persistent request that has been planned; None where the MPI library serves it.
-        planned: The call is a persistent request that has been planned, and is compared on all ranks.
+        planned: The call is a persistent request that the MPI library is to serve, and is compared on all ranks.
     """
 
     method: str = ""
@@ -150,7 +149,6 @@ class BeginningCall(NamedTuple):
     turn: int = 0
     root: Any = None
     limit_s: float | None = None
-    engine: HostEngine | None = None
     planned: bool = False
 
 

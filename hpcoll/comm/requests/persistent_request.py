@@ -28,7 +28,7 @@ def _released(plan: Plan, message_context: MessageContext, engine: HostEngine, g
     """Give back engine and message context of a persistent request that is gone, if it does not run."""
     if not message_context.idle:
         return
-    engine.bind_request(0, 0, 0, MPI._sizeof(MPI.REQUEST_NULL))
+    engine.unbind_request()
     plan.give(message_context, engine)
     give_back()
 
@@ -43,26 +43,44 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
     Startall = classmethod(start_all)
     _eager: tuple[int, int, int, int, int] | None = None  # what `call_compiled` takes to start
     _completed: MPI.Grequest | None = None  # the stand-in
-    _stale = False  # whether the MPI library has freed it
+    _stale = True  # there is none, or the MPI library has freed it
     _pid, _freed = 0, False  # of the process that made it
+    _compare: Callable[[], None] | None = None  # sees that all ranks have made the same request
     _release: Any = None
 
     def _bind(
         self, context: CollectiveOwner, plan: Plan, message_context: MessageContext, engine: HostEngine, call: Call,
-        describe: Callable[[], Call | None] | None, give_back: Callable[[], None], limit_s: float | None,
+        describe: Callable[[], Call | None] | None, give_back: Callable[[], None], compare: Callable[[], None], limit_s: float | None,
     ) -> None:  # fmt: skip
-        """Set up; ``describe`` tells the call anew at each start, where what it sends is a copy; ``give_back`` the message context."""
+        """Set up; ``describe`` tells the call anew at each start, where what it sends is a copy; ``give_back`` the message context.
+
+        ``compare`` raises where not all ranks have made the same request.
+        """
         self._context, self._plan, self._message_context, self._call, self._describe = context, plan, message_context, call, describe
-        self._title = plan.named(call.count)
+        self._compare, self._named = compare, (plan.title, call.count)
         self._engine, self._limit_s = engine, limit_s
         address, nbytes = MPI._addressof(self), MPI._sizeof(MPI.Request)
         self._cell = memoryview(MPI.buffer.fromaddress(address, nbytes)).cast("Q" if nbytes == 8 else "I")  # type: ignore[arg-type]
+        self._is_eager = is_eager(call, engine) and describe is None and call.finish is None
         context.persistent[message_context.index] = self
         if call.exported is None:  # what GPU memory has is given back with it
             self._release = weakref.finalize(self, _released, plan, message_context, self._engine, give_back)
             self._release.atexit = False
-        if is_eager(call, engine) and describe is None and call.finish is None:
-            self._stand_in()
+
+    @property
+    def _title(self) -> str:
+        title, count = self._named
+        return title.format(count)
+
+    def _prepare(self) -> tuple[int, int, int, int, int] | None:
+        """Do what comes before the first start: see that all ranks have made the same request. Return `_eager`."""
+        if self._freed:
+            return None
+        if self._compare is not None:
+            with self._context.failure_scope(self._title):
+                self._compare()
+            self._compare = None
+        return self._stand_in() if self._is_eager and self._stale else None
 
     def _stand_in(self) -> tuple[int, int, int, int, int]:
         """Let starts make their first turns at once, with a completed request for those who wait through MPI after one that has ended."""
@@ -85,8 +103,9 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
 
         Raises:
             ArgumentError: it runs already, was freed, or its communicator was.
+            MismatchError, PeerFailed, CollectiveTimeout: ranks have not made the same request, which the first start sees.
         """
-        eager = self._eager or (self._stand_in() if self._stale and not self._freed else None)
+        eager = self._eager or self._prepare()
         status = call_compiled(*eager) if eager else None
         if status != DONE:
             self._begin(status)
@@ -148,7 +167,8 @@ class PersistentRequest(CollectiveRequest, MPI.Prequest):
         self._give_back()
         if self._release is not None:
             self._release()
-        for name in ("_plan", "_engine", "_message_context", "_call", "_describe"):  # they have memory that the ranks of the node share
+        # these have memory that the ranks of the node share
+        for name in ("_plan", "_engine", "_message_context", "_call", "_describe", "_compare"):
             self.__dict__.pop(name, None)
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from hpcoll.comm.team.team import Team
 from hpcoll.runtime.telemetry.call_log import CallLog
 from hpcoll.runtime.transports.mpi import KNOWN_S, failed_ranks, may_call, tells_of_failure, title_of
 
-_AT_ONCE = 4  # message contexts for persistent requests
+_AT_ONCE, _MOST_AT_ONCE = 4, 16  # message contexts for persistent requests; the second where requests come and go
 
 
 class ContextPool:
@@ -183,12 +183,15 @@ class Resources(ContextPool):
 
         All ranks then take them in one order without a word, so that a request that is made costs no wait for the others.
         """
+        for index in self._unused:
+            self.service_collectives.end_comparison(index)
         unused = np.array([one.index in self._unused for one in self._persistent], np.bool_)
         if self._persistent:
             unused = self.service_collectives.everywhere(unused, Purpose.PERSISTENT)
         self._agreed = [one for one, everywhere in zip(self._persistent, unused, strict=True) if everywhere]
         self._unused.difference_update(one.index for one in self._agreed)
-        missing = (_AT_ONCE if self._persistent else 1) - len(self._agreed)
+        wanted = min(max(_AT_ONCE, 2 * len(self._agreed)), _MOST_AT_ONCE) if self._persistent else 1
+        missing = wanted - len(self._agreed)
         if missing > 0:
             with self.alone(Purpose.PERSISTENT):
                 made = self.team.new_message_contexts(missing)

@@ -4,6 +4,7 @@ They travel on the message context of blocking calls. So they are checked, watch
 are for, so that they meet no call of the program's. The ledger does not count them.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -12,15 +13,15 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import TransportError
 from hpcoll.base.ops import BOR
-from hpcoll.comm.arguments.call import Call
+from hpcoll.comm.arguments.call import Call, written
 from hpcoll.comm.plans.ledger import Account
 from hpcoll.comm.plans.plan import MessageContext, Plan
-from hpcoll.comm.plans.signature import Purpose
+from hpcoll.comm.plans.signature import Purpose, Signature
 from hpcoll.comm.requests.call_hooks import CallOwner, other_thread
 from hpcoll.comm.requests.operation import abandon
-from hpcoll.runtime.engine.entry import RUN, call_compiled
+from hpcoll.runtime.engine.entry import RUN, START, call_compiled
 from hpcoll.runtime.engine.host_engine import HostEngine
-from hpcoll.runtime.program.fields import AS_BEFORE, BUSY, DONE
+from hpcoll.runtime.program.fields import AS_BEFORE, BUSY, DONE, GO_ON, PENDING, STARTED
 from hpcoll.selection.choice import Choice
 
 BuildEngine: TypeAlias = Callable[[Choice, tuple[int, ...], Account, Call, MessageContext], HostEngine]  # sizes of blocks
@@ -28,6 +29,7 @@ BuildEngine: TypeAlias = Callable[[Choice, tuple[int, ...], Account, Call, Messa
 _BYTE = np.dtype(np.uint8)
 _ALGORITHMS = {"allreduce": "recursive_doubling", "allgather": "circulant"}  # few rounds, on any number of nodes
 _WHOLE = 1 << 30  # bytes of a segment
+_FEW = 64  # ranks that compare their persistent requests by messages to all others, for which nobody has to wait
 
 
 class ServiceCollectives:
@@ -45,6 +47,8 @@ class ServiceCollectives:
         self._nranks, self._message_context, self._build = nranks, message_context, build
         self._plans: dict[tuple[str, Purpose], Plan] = {}
         self._kept: dict[Purpose, tuple[np.ndarray, np.ndarray, Call, HostEngine]] = {}
+        self._comparers: dict[int, tuple[HostEngine, Call]] = {}  # by index of the message context of a persistent request
+        self._comparing: dict[int, int] = {}  # how far those are that have begun
         self._owner: CallOwner | None = None
 
     def serve(self, owner: CallOwner) -> None:
@@ -112,6 +116,60 @@ class ServiceCollectives:
         numbers: list[int] = every.tolist()
         self._kept[purpose] = kept
         return numbers
+
+    def begin_comparison(self, message_context: MessageContext, planned: HostEngine) -> None:
+        """Send all ranks a message with the check of a persistent request's calls, on its own message context; await none yet.
+
+        Args:
+            message_context: Message context of the request.
+            planned: Engine that is to run it.
+        """
+        if self._nranks == 1:
+            return
+        engine, call = self._comparers.get(message_context.index) or self._comparer(message_context)
+        engine.sign_as(planned)
+        self._comparing[message_context.index] = call_compiled(START, engine.address, call.send, call.recv, 0)
+        message_context.log.end_early()
+        if self._nranks > _FEW:
+            self.end_comparison(message_context.index)
+
+    def end_comparison(self, index: int) -> None:
+        """End the comparison on the message context of that index, if one has begun: see that all ranks have made the same request."""
+        status = self._comparing.pop(index, DONE)
+        if status == DONE:
+            return
+        engine, call = self._comparers[index]
+        engine.state[STARTED] = time.monotonic_ns()  # it waits from now on
+        if status == PENDING:
+            status = call_compiled(RUN, engine.address, 0, 0, GO_ON)
+        if status != DONE:
+            what = written(Signature.unpacked(engine.signed[0]).text(engine.elements), "persistent")
+            try:
+                self._end(call, engine, status, Purpose.PERSISTENT, what)
+            except BaseException:
+                del self._comparers[index]
+                raise
+
+    def end_comparisons(self) -> None:
+        """End all comparisons, in the order in which they began."""
+        for index in list(self._comparing):
+            self.end_comparison(index)
+
+    def abandon_comparisons(self) -> None:
+        """Give up the comparisons that have begun."""
+        while self._comparing:
+            abandon(*self._comparers.pop(self._comparing.popitem()[0]))
+
+    def _comparer(self, message_context: MessageContext) -> tuple[HostEngine, Call]:
+        """Return an engine that sends all ranks of a message context a byte, and receives theirs."""
+        one, every = np.zeros(1, np.uint8), np.empty(self._nranks, np.uint8)
+        call = Call("allgather", one.ctypes.data, every.ctypes.data, 1, _BYTE, keep=(one, every))
+        algorithm = "direct" if self._nranks <= _FEW else _ALGORITHMS["allgather"]
+        engine = self._build(Choice(algorithm, _WHOLE, ""), (), Account(), call, message_context)
+        message_context.bind_scratch(engine, engine.scratch_nbytes)
+        engine.bind_lock(np.zeros(1, np.int64))
+        self._comparers[message_context.index] = engine, call
+        return engine, call
 
     def made(self) -> list[HostEngine]:
         """Return the engines there are."""

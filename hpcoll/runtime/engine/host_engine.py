@@ -211,6 +211,15 @@ class HostEngine:
         """Set the signature that peers compare (`hpcoll.comm.plans.signature`)."""
         self.state[f.SIGNATURE], self.state[f.SIGNED] = signature, signed
 
+    def sign_as(self, other: "HostEngine") -> None:
+        """Let messages carry the check of another engine's calls, with the counts that it has now."""
+        self.state[f.SIGNATURE : f.COUNTED + 1] = other.state[f.SIGNATURE : f.COUNTED + 1]
+        self.state[f.ELEMENTS] = other.state[f.ELEMENTS]
+
+    def bind_lock(self, lock: np.ndarray) -> None:
+        """Use a lock that is another than the one it was made with."""
+        self.lock, self.state[f.LOCK] = lock, lock.ctypes.data
+
     def bind_copy(self, nbytes: int) -> None:
         """Make room for the copy of INPUT at the start of each run."""
         self._copy = np.empty(nbytes, np.uint8)
@@ -224,6 +233,10 @@ class HostEngine:
         values = np.array([cell, null, stand_in], np.uint64).view(np.int64)
         self.state[f.CELL], self.state[f.NULL], self.state[f.STAND_IN] = values
         self.state[f.HANDLE_MASK] = -1 if nbytes == 8 else (1 << 32) - 1
+
+    def unbind_request(self) -> None:
+        """Forget the persistent request."""
+        self.state[f.CELL] = 0
 
     def bind_watched(self, request: int, status: int) -> None:
         """Let the program's WAIT 0 be for a request made elsewhere; addresses of its handle and of its status."""
