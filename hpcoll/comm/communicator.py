@@ -7,6 +7,7 @@ so where it takes them, and through host memory elsewhere (`hpcoll.comm.point_to
 
 import copyreg
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -17,15 +18,16 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.blocking import BlockingReductions
 from hpcoll.comm.blocking_moves import BlockingMoves
 from hpcoll.comm.context import symmetric_memory
-from hpcoll.comm.context.attach import context_of, renewed
+from hpcoll.comm.context.attach import context_of, existing_context, renewed
 from hpcoll.comm.context.context import Context
 from hpcoll.comm.context.symmetric_memory import ArrayForm
 from hpcoll.comm.nonblocking import NonBlocking, PersistentCollectives
 from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.point_to_point import Messages, Neighbours
+from hpcoll.comm.team.bootstrap import tell_of_revoke
 from hpcoll.comm.team.resources import Resources
 from hpcoll.runtime.transports.local_ranks import LocalRanks
-from hpcoll.runtime.transports.mpi import end_without_barrier, knows_failures
+from hpcoll.runtime.transports.mpi import Revoked, end_without_barrier, knows_failures
 from hpcoll.selection.config import log
 
 _NULL: Any = object()  # no argument
@@ -181,6 +183,20 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
             ArgumentError: MPI is finalised, or the communicator was freed.
         """
         self._context = renewed(self, self._context)
+
+    def Revoke(self) -> None:
+        """Revoke it: calls on it that have not ended, and later ones, raise ``MPI.Exception`` of class ``ERR_REVOKED`` on all ranks.
+
+        One rank may call this alone. Ranks that wait in a call of the MPI library's own hear of it where the library tells them, which
+        Open MPI 5 does under ``mpirun --with-ft ulfm``.
+        """
+        context = vars(self).get("_context") or existing_context(self)
+        if context is None:
+            tell_of_revoke(MPI.Intracomm(self))
+        super().Revoke()
+        if context is not None and not context.closed:
+            with suppress(Revoked):
+                context.interrupted("Revoke", Revoked(f"rank {self.rank} has revoked {context.resources.title}"))
 
     def shrink(self) -> "Communicator":
         """Return a communicator of the ranks that are alive, in their order; all of them call it, after `PeerFailed`.

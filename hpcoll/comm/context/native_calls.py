@@ -11,7 +11,7 @@ from hpcoll.comm.arguments.native import as_native
 from hpcoll.comm.context.planner import Prepared, refusal
 from hpcoll.comm.plans.segmentation import ledger_nbytes
 from hpcoll.comm.team.resources import CommunicatorCalls
-from hpcoll.runtime.transports.mpi import tells_of_failure
+from hpcoll.runtime.transports.mpi import Revoked, tells_of_failure
 
 
 def run(context: CommunicatorCalls, method: str, prepared: Prepared) -> tuple[Any, ...]:
@@ -28,7 +28,7 @@ def call(context: CommunicatorCalls, method: str, arguments: tuple[Any, ...]) ->
     """Call mpi4py's method, and return the nanoseconds that it took.
 
     Raises:
-        mpi4py.MPI.Exception: it failed. PeerFailed: because a rank has.
+        mpi4py.MPI.Exception: it failed. PeerFailed, Revoked: because a rank has, or because the communicator is revoked.
     """
     log, begun = context.resources.log, perf_counter_ns()
     log.begin_library(NUMBERS[method])
@@ -47,6 +47,8 @@ def failed(context: CommunicatorCalls, method: str, error: MPI.Exception) -> NoR
     if tells_of_failure(error, on.native):
         on.native.Revoke()  # others may wait in it
         context.interrupted(method, on.peer_failed(error))
+    if on.revoked:
+        context.interrupted(method, Revoked(on.revoked))
     raise error
 
 

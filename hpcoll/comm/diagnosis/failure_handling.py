@@ -15,7 +15,7 @@ from hpcoll.comm.plans.signature import Signature
 from hpcoll.comm.requests.call_hooks import BeginningCall, CallHooks, CallOwner, StalledCall
 from hpcoll.comm.team.bootstrap import failure_detectors
 from hpcoll.comm.team.resources import CommunicatorCalls, Resources, live_contexts
-from hpcoll.runtime.transports.mpi import end_without_barrier, knows_failures
+from hpcoll.runtime.transports.mpi import Revoked, end_without_barrier, knows_failures
 from hpcoll.selection.config import EVERY_CALL
 
 
@@ -71,6 +71,10 @@ class Diagnosis(CallHooks):
             if isinstance(error, HpcollError):
                 call.watchdog = call.watchdog or Watchdog(on, call)
                 call.watchdog.explain(error)
+            return
+        if isinstance(error, Revoked):
+            on.settled = on.settled or (Revoked, str(error))
+            broadcast_failure(on, Revoked, str(error))
             return
         kind = CollectiveTimeout if isinstance(error, CollectiveTimeout) else PeerFailed
         text = f"{type(error).__name__}: {str(error).removeprefix(f'rank {on.rank}: ')}"

@@ -22,7 +22,7 @@ from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.comm.team.resources import Resources
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.telemetry.call_log import CallLog
-from hpcoll.runtime.transports.mpi import KNOWN_S
+from hpcoll.runtime.transports.mpi import KNOWN_S, Revoked, is_revoked, may_call
 from hpcoll.selection.config import log
 
 _LOOK_S, _DEADLOCK_S, _SEARCH_S = 0.03, 0.1, 0.25  # between two looks at what is known, at who waits for whom, and at processes
@@ -30,7 +30,7 @@ _ASK_S = 0.1  # from when on ranks of other nodes are asked
 _FEW = 1024  # ranks
 _ANSWER_S, _SAY_S = 1.0, 0.4  # how long others may take to answer at all, and to say what they call
 _SETTLE_S = 0.1  # in which ranks that tell something at the same time see it of each other, so that all take the first
-_KINDS = {kind.__name__: kind for kind in (MismatchError, PeerFailed, CollectiveTimeout)}
+_KINDS = {kind.__name__: kind for kind in (MismatchError, PeerFailed, CollectiveTimeout, Revoked)}
 
 
 class Watchdog:
@@ -159,11 +159,13 @@ class Watchdog:
             broadcast_failure(self._on, kind, text, self._blocked(), self._known, first=found[0])
             text = text or self._difference(*found[0].of)
             self._on.settled = kind, text  # which all calls in flight raise, too
+        if kind is Revoked and may_call() and not is_revoked(self._on.native):
+            self._on.native.Revoke()  # for calls that the library serves, where it has not heard of it
         raise kind(text, code=self._code)
 
     def explain(self, error: HpcollError) -> None:
         """Raise another error instead of one of the engine's, where ranks know more."""
-        if not isinstance(error, TransportError):
+        if not isinstance(error, TransportError) or isinstance(error, Revoked):
             return
         if error.code == f.MISMATCH:
             self._fail(MismatchError, "")
@@ -213,6 +215,8 @@ class Watchdog:
             if (left or self._known.process_state(rank) == GONE) and self._is_behind(rank):  # it may have ended the call before it left
                 self._fail(PeerFailed, f"{self._on.who(rank)} {left or HOW_GONE}")
         self._find_failed()
+        if revoked := self._on.revoked:
+            self._fail(Revoked, revoked)
 
     def _is_behind(self, rank: int) -> bool:
         """Say whether a rank is known not to have ended this call."""

@@ -71,17 +71,22 @@ class CollectiveOwner(CallOwner):
 
         Raises:
             ArgumentError: The communicator is closed; says why.
+            Revoked: It is revoked.
             MismatchError, PeerFailed, CollectiveTimeout: A call of another rank has failed.
         """
         if self.closed or MPI.Is_finalized():
-            why = "MPI is finalised" if MPI.Is_finalized() else self.closed
-            raise ArgumentError(f"rank {self.rank}: this communicator cannot be used: {why}")
+            raise self.refusal()
         try:
             hooks().begins(self, call or BeginningCall())
         except TransportError as error:
             if not self.closed:
                 self.interrupted("a call that did not begin", error)
             raise
+
+    def refusal(self) -> Exception:
+        """Return the error of a call on a communicator that is closed."""
+        why = "MPI is finalised" if MPI.Is_finalized() else self.closed
+        return ArgumentError(f"rank {self.rank}: this communicator cannot be used: {why}")
 
     def close(self, why: str) -> None:
         """Refuse further use."""

@@ -16,7 +16,7 @@ from hpcoll.comm.requests.call_hooks import CollectiveOwner
 from hpcoll.comm.team.service_collectives import ServiceCollectives
 from hpcoll.comm.team.team import Team
 from hpcoll.runtime.telemetry.call_log import CallLog
-from hpcoll.runtime.transports.mpi import KNOWN_S, failed_ranks, may_call, tells_of_failure, title_of
+from hpcoll.runtime.transports.mpi import KNOWN_S, Revoked, failed_ranks, is_revoked, may_call, tells_of_failure, title_of
 
 _AT_ONCE, _MOST_AT_ONCE = 4, 16  # message contexts for persistent requests; the second where requests come and go
 
@@ -142,6 +142,14 @@ class Resources(ContextPool):
         """The rank that says that a call has failed; None where none is known."""
         return self.log.aborted_by if self.message_contexts else None
 
+    @property
+    def revoked(self) -> str:
+        """In words that the communicator is revoked; empty where that is not known."""
+        if self.settled is not None and self.settled[0] is Revoked:
+            return self.settled[1]
+        named = self._has_name and not MPI.Is_finalized() and may_call()
+        return f"{self.title} was revoked" if named and is_revoked(self.native) else ""
+
     def failed_ranks(self, limit_s: float = 0.0) -> list[int]:
         """Return the ranks that have failed as the MPI library knows, as `hpcoll.runtime.transports.mpi.failed_ranks`."""
         return failed_ranks(self.comm, limit_s)
@@ -224,6 +232,11 @@ class CommunicatorCalls(CollectiveOwner):
     def __init__(self, resources: Resources) -> None:
         super().__init__(resources.rank, resources.nranks)
         self.resources, self.caller = resources, resources.caller
+
+    def refusal(self) -> Exception:
+        """Return the error of a call on a communicator that is closed: of a revoked one always that."""
+        revoked = self.resources.revoked
+        return Revoked(f"rank {self.rank}: {revoked}") if revoked else super().refusal()
 
 
 live_contexts: dict[CommunicatorCalls, None] = {}  # of this process, until their communicators are freed; other threads make some

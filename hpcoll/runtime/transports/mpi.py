@@ -23,10 +23,26 @@ from hpcoll.runtime.program.fields import OPERANDS, STATUS
 KNOWN_S = 1.0  # most until all ranks know which one has failed, once one of them does
 
 # Classes of errors that say that a rank has failed, where the library tells them apart from others.
-_FAILURES = tuple(getattr(MPI, name, MPI.ERR_LASTCODE) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED"))
+_FAILURES = tuple(getattr(MPI, name, MPI.ERR_LASTCODE) for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING"))
 _MOST_CONTEXTS = 512  # message contexts that a communicator of ours serves: the more, the fewer checks a tag can carry
 STATUS_NBYTES = 8 * (OPERANDS - STATUS)
 _ASYNC_FINALIZE = "ompi_async_mpi_finalize"  # a variable of Open MPI's
+
+
+class Revoked(TransportError, MPI.Exception):
+    """A rank has revoked the communicator; an ``MPI.Exception`` of class ``ERR_REVOKED``, as the MPI library's own calls raise then."""
+
+    __str__, __repr__ = BaseException.__str__, BaseException.__repr__  # not the library's text of the class
+
+    def __new__(cls, message: str, *, code: int = 0) -> "Revoked":
+        return MPI.Exception.__new__(cls, MPI.ERR_REVOKED)
+
+    def __init__(self, message: str, *, code: int = 0) -> None:
+        MPI.Exception.__init__(self, MPI.ERR_REVOKED)
+        self.args, self.code = (message,), code or MPI.ERR_REVOKED
+
+    def __int__(self) -> int:
+        return self.code
 
 
 class Library(NamedTuple):
@@ -111,8 +127,18 @@ def knows_failures() -> bool:
 
 
 def tells_of_failure(error: MPI.Exception, comm: MPI.Comm) -> bool:
-    """Say whether the library has ended a call because a rank of a communicator failed; collectives may say so by any code."""
-    return knows_failures() and (error.Get_error_class() in _FAILURES or bool(failed_ranks(comm, KNOWN_S)))
+    """Say whether the library has ended a call because a rank of a communicator failed; collectives may say so by any code.
+
+    Where it says that another rank has revoked the communicator, that may be because of a failure, which is then known soon.
+    """
+    return not isinstance(error, TransportError) and knows_failures() and (error.Get_error_class() in _FAILURES or bool(failed_ranks(comm, KNOWN_S)))
+
+
+def is_revoked(comm: MPI.Comm) -> bool:
+    """Say whether a communicator is known to be revoked here; never, where the library cannot revoke any."""
+    with contextlib.suppress(AttributeError, NotImplementedError, MPI.Exception):
+        return comm.Is_revoked()
+    return False
 
 
 @contextlib.contextmanager
