@@ -24,7 +24,6 @@ from hpcoll.comm.context.symmetric_memory import ArrayForm
 from hpcoll.comm.nonblocking import NonBlocking, PersistentCollectives
 from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.point_to_point import Messages, Neighbours
-from hpcoll.comm.team.bootstrap import tell_of_revoke
 from hpcoll.comm.team.resources import Resources
 from hpcoll.runtime.transports.local_ranks import LocalRanks
 from hpcoll.runtime.transports.mpi import Revoked, end_without_barrier, knows_failures
@@ -187,13 +186,11 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
     def Revoke(self) -> None:
         """Revoke it: calls on it that have not ended, and later ones, raise ``MPI.Exception`` of class ``ERR_REVOKED`` on all ranks.
 
-        One rank may call this alone. Ranks that wait in a call of the MPI library's own hear of it where the library tells them, which
-        Open MPI 5 does under ``mpirun --with-ft ulfm``.
+        One rank may call this alone. Ranks that wait in a call of the MPI library's own, or at the first use, hear of it where the
+        library tells them, which Open MPI 5 does under ``mpirun --with-ft ulfm``.
         """
-        context = vars(self).get("_context") or existing_context(self)
-        if context is None:
-            tell_of_revoke(MPI.Intracomm(self))
         super().Revoke()
+        context = vars(self).get("_context") or existing_context(self)
         if context is not None and not context.closed:
             with suppress(Revoked):
                 context.interrupted("Revoke", Revoked(f"rank {self.rank} has revoked {context.resources.title}"))

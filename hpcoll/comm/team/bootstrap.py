@@ -19,15 +19,13 @@ from hpcoll.comm.status.blocked_call import BlockedCall
 from hpcoll.comm.status.call_site import holds, in_words, place_of_caller
 from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.runtime.transports.mpi import (
-    KNOWN_S, Revoked, control_tag, failed_ranks, is_revoked, knows_failures, tells_of_failure, title_of, world_ranks,
+    KNOWN_S, Revoked, failed_ranks, is_revoked, knows_failures, tells_of_failure, title_of, world_ranks,
 )  # fmt: skip
 from hpcoll.selection.config import PREFIX, Config, log
 
 _SPINS, _SOON_S, _NAP_S = 300, 2e-3, 1e-4
 _LOOK_S, _LOOKS = 0.25, 3
 _SEARCH_S, _MOST_S = 0.5, 10.0  # between two searches for ranks that have no communicator: at first, and at most
-
-_REVOKE = b"hpcoll: revoked"  # a message to those that wait
 
 _left: list[object] = []  # requests that were given up and their memory, in which the library writes when the others come
 failure_detectors: list[Callable[[Sequence[int]], tuple[int, str] | None]] = []  # of some ranks of COMM_WORLD one that has ended, and how
@@ -88,19 +86,6 @@ def together(comm: MPI.Intracomm, what: str) -> Iterator[None]:
         gone = _gone(comm, KNOWN_S) or "one of them has failed, says the MPI library"
         text = f"rank {comm.rank}: not all ranks come to {what}, on {title_of(comm)} at {in_words(place_of_caller())}: {gone}"
         raise PeerFailed(text, code=error.Get_error_code()) from None
-
-
-def tell_of_revoke(comm: MPI.Intracomm) -> None:
-    """Tell ranks that wait at a first use of a communicator that it is about to be revoked, where the library tells nobody."""
-    if not knows_failures():
-        _left.append([comm.Isend(_REVOKE, rank, control_tag()) for rank in range(comm.size) if rank != comm.rank])
-
-
-def _hear_of_revoke(comm: MPI.Intracomm) -> None:
-    """Revoke a communicator here, too, where another rank has told of that."""
-    status = MPI.Status()
-    if not is_revoked(comm) and comm.Iprobe(MPI.ANY_SOURCE, control_tag(), status) and status.Get_count(MPI.BYTE) == len(_REVOKE):
-        comm.Revoke()
 
 
 def _refuse_revoked(comm: MPI.Intracomm, what: str) -> None:
@@ -174,7 +159,6 @@ class _Waiting:
         RANK_STATUS.wait(self, BlockedCall("", -1, 0, what, self._title, since=self._begun, holds=holds()))
         gone = _gone(self._comm) or self._early()
         if not gone:
-            _hear_of_revoke(self._comm)
             _refuse_revoked(self._comm, self._what)
         self._missed = self._missed + 1 if gone else 0
         if self._missed == _LOOKS:  # what it had to say has had the time to come
