@@ -116,9 +116,14 @@ def state_of(pid: int) -> str:
         return RUNNING
 
 
+def ends_by_exception() -> BaseException | None:
+    """Return the exception that ends this process's program; None where there is none."""
+    return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+
+
 def how_it_ends() -> str:
     """Return the words for how this process's program ends, for texts on other ranks."""
-    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    error = ends_by_exception()
     return "has ended its program" if error is None else printable(f"{ENDED_BY}{type(error).__name__}: {error}", 1000)
 
 

@@ -7,7 +7,6 @@ so where it takes them, and through host memory elsewhere (`hpcoll.comm.point_to
 
 import copyreg
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.blocking import BlockingReductions
 from hpcoll.comm.blocking_moves import BlockingMoves
 from hpcoll.comm.context import symmetric_memory
-from hpcoll.comm.context.attach import context_of, existing_context, renewed
+from hpcoll.comm.context.attach import context_of, renewed
 from hpcoll.comm.context.context import Context
 from hpcoll.comm.context.symmetric_memory import ArrayForm
 from hpcoll.comm.nonblocking import NonBlocking, PersistentCollectives
@@ -26,7 +25,7 @@ from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.point_to_point import Messages, Neighbours
 from hpcoll.comm.team.resources import Resources
 from hpcoll.runtime.transports.local_ranks import LocalRanks
-from hpcoll.runtime.transports.mpi import Revoked, end_without_barrier, knows_failures
+from hpcoll.runtime.transports.mpi import end_without_barrier, knows_failures
 from hpcoll.selection.config import log
 
 _NULL: Any = object()  # no argument
@@ -101,8 +100,8 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
     def free(self) -> None:
         """Free it, unless it is null or stands for one of mpi4py's constants, which cannot be freed; collective."""
         if not self._constant:
-            self._begin_all()
-            super().free()
+            with self._freeing():
+                super().free()
 
     def empty(self, shape: int | Sequence[int], dtype: Any = np.float64, device: str = "cpu") -> Any:
         """Return an array in symmetric memory, which ranks of the same node read in place: collectives do not copy it on its way out.
@@ -182,18 +181,6 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
             ArgumentError: MPI is finalised, or the communicator was freed.
         """
         self._context = renewed(self, self._context)
-
-    def Revoke(self) -> None:
-        """Revoke it: calls on it that have not ended, and later ones, raise ``MPI.Exception`` of class ``ERR_REVOKED`` on all ranks.
-
-        One rank may call this alone. Ranks that wait in a call of the MPI library's own, or at the first use, hear of it where the
-        library tells them, which Open MPI 5 does under ``mpirun --with-ft ulfm``.
-        """
-        super().Revoke()
-        context = vars(self).get("_context") or existing_context(self)
-        if context is not None and not context.closed:
-            with suppress(Revoked):
-                context.interrupted("Revoke", Revoked(f"rank {self.rank} has revoked {context.resources.title}"))
 
     def shrink(self) -> "Communicator":
         """Return a communicator of the ranks that are alive, in their order; all of them call it, after `PeerFailed`.

@@ -1,9 +1,11 @@
 """Contexts on MPI communicators: found or made, closed when the process forks or MPI ends."""
 
+import atexit
 import contextlib
 import os
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 from mpi4py import MPI
@@ -19,7 +21,7 @@ from hpcoll.comm.requests.pending import PendingStarts
 from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.comm.team import hard_exit
 from hpcoll.comm.team.resources import live_contexts
-from hpcoll.runtime.transports.mpi import handle
+from hpcoll.runtime.transports.mpi import Revoked, handle
 
 _FORK = "this process is a fork: MPI belongs to its parent"
 
@@ -60,7 +62,13 @@ def _deleted(comm: MPI.Comm, keyval: int, context: Context) -> None:
     live_contexts.pop(context, None)
 
 
+@atexit.register  # before what is registered by modules imported above: that tells the others that this rank leaves
+def _ending() -> None:
+    hooks().program_ends(in_mpi=False)
+
+
 def _finalizing(comm: MPI.Comm, keyval: int, nothing: object) -> None:
+    hooks().program_ends(in_mpi=True)
     RANK_STATUS.leave("has called MPI_Finalize")
     stop_progress_thread()
     _registry.free()
@@ -165,9 +173,36 @@ class WithContext(MPI.Intracomm):
     _context = _MadeOnce()
 
     def Free(self) -> None:
-        """Free it, once what was in flight on it has ended."""
+        """Free it, once what was in flight on it has ended.
+
+        Raises:
+            MismatchError: Ranks have not called the same on it; it is free then, too.
+        """
+        with self._freeing():
+            super().Free()
+
+    @contextlib.contextmanager
+    def _freeing(self) -> Iterator[None]:
+        """Let calls in flight that have not begun do so, and compare the last calls of all ranks, before it is freed."""
         self._begin_all()
-        super().Free()
+        context = vars(self).get("_context") or existing_context(self)
+        try:
+            if context is not None:
+                hooks().last(context, "Free")
+        finally:
+            yield
+
+    def Revoke(self) -> None:
+        """Revoke it: calls on it that have not ended, and later ones, raise ``MPI.Exception`` of class ``ERR_REVOKED`` on all ranks.
+
+        One rank may call this alone. Ranks that wait in a call of the MPI library's own, or at the first use, hear of it where the
+        library tells them, which Open MPI 5 does under ``mpirun --with-ft ulfm``.
+        """
+        super().Revoke()
+        context = vars(self).get("_context") or existing_context(self)
+        if context is not None and not context.closed:
+            with contextlib.suppress(Revoked):
+                context.interrupted("Revoke", Revoked(f"rank {self.rank} has revoked {context.resources.title}"))
 
     def _begin_all(self) -> None:
         """Begin calls in flight that have not."""

@@ -10,6 +10,7 @@ from hpcoll.base.errors import CollectiveTimeout, HpcollError, PeerFailed
 from hpcoll.base.machine import GONE, HOW_GONE
 from hpcoll.comm.arguments.call import written
 from hpcoll.comm.arguments.methods import METHODS
+from hpcoll.comm.diagnosis.last_calls import compare, compare_all
 from hpcoll.comm.diagnosis.status_page import STATUS_PAGE
 from hpcoll.comm.plans.signature import Signature
 from hpcoll.comm.requests.call_hooks import BeginningCall, CallHooks, CallOwner, StalledCall
@@ -59,6 +60,15 @@ class Diagnosis(CallHooks):
         """End the watch."""
         if call.watchdog is not None:
             call.watchdog.end()
+
+    def last(self, owner: CallOwner, what: str) -> None:
+        """Compare the last calls of all ranks."""
+        if isinstance(owner, CommunicatorCalls):
+            compare(owner, what)
+
+    def program_ends(self, *, in_mpi: bool) -> None:
+        """Compare the last calls on all communicators."""
+        compare_all(in_mpi=in_mpi)
 
     def fails(self, owner: CallOwner, error: BaseException, call: StalledCall | None = None) -> None:
         """Tell all ranks, and write the flight record; raise the error that all ranks raise, where a call of the program's stalled."""

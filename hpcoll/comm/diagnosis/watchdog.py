@@ -52,7 +52,8 @@ class Watchdog:
         self._signature = Signature.unpacked(int(call.engine.state[f.SIGNATURE])) if call else NO_CALL
         self._limit_s = on.config.timeout if call is None or call.limit_s is None else call.limit_s
         self._what = call.what if call else what
-        self._where = in_words(place_of_caller()) if call is None or call.called_at is None else call.called_at
+        place = place_of_caller() if call is None or call.called_at is None else None
+        self._where = call.called_at if call and call.called_at else in_words(place) if place or call else ""  # no line is the program's end
         self._next_look = self._next_deadlock = self._next_search = self._since
         self._warned, self._doubts, self._code, self._held = False, False, 0, True
         self._circle, self._circle_since = list[BlockedRank](), 0.0
@@ -62,7 +63,7 @@ class Watchdog:
     def _call(self) -> str:
         """The call as the program wrote it, and where."""
         if self._engine is None:
-            return f"{self._what} at {self._where}" if self._what else ""
+            return f"{self._what} at {self._where}" if self._what and self._where else self._what
         text = self._what or written(self._signature.text(self._engine.elements), self._form)
         text = text.replace("]", "] on the GPU", 1) if self._engine.state[f.GPU] else text
         return f"{text} at {self._where}"

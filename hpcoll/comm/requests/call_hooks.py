@@ -1,4 +1,4 @@
-"""The four hooks of a call: it begins, stalls, ends, or fails. Diagnosis hangs on them; without it calls run all the same.
+"""The hooks of a call: it begins, stalls, ends, fails, or was the last. Diagnosis hangs on them; without it calls run all the same.
 
 `hpcoll.comm.diagnosis` installs its hooks in `hpcoll.comm.context.attach`, in one line.
 """
@@ -209,6 +209,17 @@ class CallHooks:
         Raises:
             MismatchError, PeerFailed, CollectiveTimeout: The error that all ranks raise in place of this one.
         """
+
+
+    def last(self, owner: CallOwner, what: str) -> None:
+        """Look at the calls that were made, before what says that no more follow: ``what``, such as ``Free``.
+
+        Raises:
+            MismatchError: Ranks have not called the same, though none has waited for another.
+        """
+
+    def program_ends(self, *, in_mpi: bool) -> None:
+        """Do so for all communicators, and let the job end with the error; ``in_mpi``: MPI_Finalize has begun."""
 
 
 _installed = [CallHooks()]

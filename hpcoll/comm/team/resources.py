@@ -59,6 +59,7 @@ class Resources(ContextPool):
         pids: Process ids of all ranks.
         lock: 1 while a thread is inside a blocking collective.
         met: Diagnosis has looked at its first call.
+        life: Number of the communicators that they have served, alike on all ranks.
         settled: Kind and text of the error that all ranks raise since a call has failed; None before that is known here.
     """
 
@@ -74,7 +75,7 @@ class Resources(ContextPool):
         self.key = f"{team.number}.{self.message_contexts[0].index}.{zlib.crc32(repr(team.world_ranks).encode())}"
         self.host, self.pids = team.processes[team.rank].host, [one.pid for one in team.processes]
         self.near = {rank: local for local, rank in enumerate(self.node.ranks)} if self.shares_memory else {self.rank: 0}
-        self.lock = np.zeros(1, np.int64)
+        self.lock, self.life = np.zeros(1, np.int64), 0
         self.met = False
         self.settled: tuple[type[TransportError], str] | None = None
         self._persistent: list[MessageContext] = []
@@ -84,7 +85,7 @@ class Resources(ContextPool):
 
     def serve(self, comm: MPI.Intracomm) -> None:
         """Belong to a communicator."""
-        self.native = MPI.Intracomm(comm)
+        self.native, self.life = MPI.Intracomm(comm), self.life + 1
         self._title, self._has_name = title_of(comm), True
         self.caller = Caller(self.native, self.rank, self.nranks, np.zeros(1, np.uint8), self._counts)
 

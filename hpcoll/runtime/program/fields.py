@@ -77,9 +77,10 @@ MISMATCH, ALARMED, GIVEN_UP = FULL + 1, FULL + 2, FULL + 3
 CALLS, CHAIN, HISTORY, ALARM, RECORDED, LOG_NFIELDS = range(6)
 # The history of a rank's calls (int64), in shared memory where it has local peers: one cache line with how many have begun and ended, and
 # when the last one has, in nanoseconds; on the message context of blocking calls also how many blocking collectives of the MPI library's
-# own hpcoll has begun and ended on the caller's communicator, and which one the last is; and one line for each of the last REMEMBERED
-# calls, by their number: number, signature, count, what the calls before it were, and what stands for all counts.
-BEGUN, CALLS_ENDED, ENDED_AT, LIBRARY_BEGUN, LIBRARY_ENDED, LIBRARY_METHOD = range(6)
+# own hpcoll has begun and ended on the caller's communicator, and which one the last is; in which life of the message context the rank
+# makes no more calls; and one line for each of the last REMEMBERED calls, by their number: number, signature, count, what the calls before
+# it were, and what stands for all counts.
+BEGUN, CALLS_ENDED, ENDED_AT, LIBRARY_BEGUN, LIBRARY_ENDED, LIBRARY_METHOD, LAST = range(7)
 NUMBER, ITS_SIGNATURE, ITS_COUNT, ITS_CHAIN, ITS_COUNTED = range(5)
 REMEMBERED, HISTORY_NBYTES = 15, 16 * 64
 # Of such a record, by the call's number: signature, count, and nanoseconds at its begin and end, 0 while it has not ended.

@@ -3,11 +3,13 @@
 `hpcoll.runtime.engine.compiled.checks` writes it. Ranks that wait read it, and flight records are made of it.
 """
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 
 _KEPT = f.RECORDS_HOT * f.RECORD_BLOCKS
 
@@ -34,7 +36,7 @@ class CallLog:
         self.alarm = np.zeros(1, np.int64) if alarm is None else alarm
         records = (1 + f.RECORD_BLOCKS, f.RECORDS_HOT, f.RECORD_NFIELDS)
         self._records = np.empty(records, np.int64)  # not zeros: memory is touched where there is something to record
-        self.fields = np.zeros(f.LOG_NFIELDS, np.int64)
+        self.fields, self._rank = np.zeros(f.LOG_NFIELDS, np.int64), rank
         self.address: int = self.fields.ctypes.data
         self.index = 0  # of the message context, alike on all ranks
         self.fields[f.HISTORY], self.fields[f.ALARM] = self.histories[rank].ctypes.data, self.alarm.ctypes.data
@@ -56,6 +58,31 @@ class CallLog:
         number = self.ncalls
         record = self._records[0, number % f.RECORDS_HOT]
         record[f.ITS_END], self._own[f.CALLS_ENDED] = record[f.ITS_BEGIN], number
+    @cached_property
+    def _histories(self) -> list[tuple[memoryview, memoryview]]:
+        """The first line of each local rank's history as numbers, and all of it as bytes, which are compared at little cost."""
+        return [(memoryview(one[0]), memoryview(one).cast("B")) for one in self.histories]
+
+    def end(self, life: int) -> None:
+        """Note that this rank makes no more calls in a life of the message context: each communicator that it serves is one."""
+        self._own[f.LAST] = life
+
+    def unlike(self, life: int, *, idle: bool) -> list[int]:
+        """Return the local ranks whose calls may differ from this one's, which makes no more in this life, as far as seen at once.
+
+        Args:
+            life: As in `end`.
+            idle: Nothing of this rank's is in flight, so that all its calls have begun.
+        """
+        mine, found = self._own[f.BEGUN], list[int]()
+        own = self._histories[self._rank][1]
+        for rank, (first, lines) in enumerate(self._histories):
+            theirs = first[f.BEGUN]
+            at = (1 + min(mine, theirs) % f.REMEMBERED) * CACHE_LINE_NBYTES
+            more = idle and (first[f.CALLS_ENDED] > mine or (first[f.LAST] == life and self._own[f.CALLS_ENDED] > theirs))
+            if more or (mine and theirs and lines[at : at + CACHE_LINE_NBYTES] != own[at : at + CACHE_LINE_NBYTES]):
+                found.append(rank)
+        return found
 
     def set_abort_flag(self, rank: int) -> None:
         """Let no call begin any more, because a rank of the communicator says that one has failed."""
