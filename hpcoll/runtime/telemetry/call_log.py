@@ -58,6 +58,7 @@ class CallLog:
         number = self.ncalls
         record = self._records[0, number % f.RECORDS_HOT]
         record[f.ITS_END], self._own[f.CALLS_ENDED] = record[f.ITS_BEGIN], number
+
     @cached_property
     def _histories(self) -> list[tuple[memoryview, memoryview]]:
         """The first line of each local rank's history as numbers, and all of it as bytes, which are compared at little cost."""
