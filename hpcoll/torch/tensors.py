@@ -25,17 +25,18 @@ _spare: dict[torch.dtype, torch.Tensor] = {}
 _MOST = 2**31 - 1  # elements that MPI before version 4 can count
 
 
-class _Memory(ctypes.Array[ctypes.c_char]):
+class _TensorMemory(ctypes.Array[ctypes.c_char]):
     """All memory from an address on; keeps the owner of the memory alive."""
 
     _type_, _length_ = ctypes.c_char, 2**62
     __slots__ = ("kept",)
+    kept: object
 
 
 def _array(address: int, count: int, dtype: torch.dtype, kept: object) -> Any:
-    memory = _Memory.from_address(address)
+    memory = _TensorMemory.from_address(address)
     memory.kept = kept
-    return np.frombuffer(memory, COMBINED[dtype], count)
+    return np.frombuffer(memory, COMBINED[dtype], count)  # type: ignore[call-overload]
 
 
 def _address(tensor: torch.Tensor) -> int:

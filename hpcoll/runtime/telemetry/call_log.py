@@ -62,7 +62,7 @@ class CallLog:
     @cached_property
     def _histories(self) -> list[tuple[memoryview, memoryview]]:
         """The first line of each local rank's history as numbers, and all of it as bytes, which are compared at little cost."""
-        return [(memoryview(one[0]), memoryview(one).cast("B")) for one in self.histories]
+        return [(memoryview(one[0]), memoryview(one).cast("B")) for one in self.histories]  # type: ignore[arg-type]
 
     def end(self, life: int) -> None:
         """Note that this rank makes no more calls in a life of the message context: each communicator that it serves is one."""
