@@ -32,7 +32,7 @@ from hpcoll.runtime.gpu.local_gpu import local_device
 from hpcoll.schedules.catalogue import algorithms_of_form as algorithms
 
 if TYPE_CHECKING:
-    from hpcoll.comm.communicator import CartCommunicator, Communicator
+    from hpcoll.comm.communicator import CartCommunicator, Communicator, DistGraphCommunicator, GraphCommunicator
     from hpcoll.training.gradient_buckets import GradientBuckets
     from hpcoll.training.parameter_server import ParameterServer
 
@@ -44,8 +44,10 @@ __all__ = [
     "CollectiveTimeout",
     "Communicator",
     "DeviceError",
+    "DistGraphCommunicator",
     "GradientBuckets",
     "GradientError",
+    "GraphCommunicator",
     "HpcollError",
     "KernelError",
     "MismatchError",
@@ -62,7 +64,9 @@ __all__ = [
 _WITH_MPI = {
     "CartCommunicator": "hpcoll.comm.communicator",
     "Communicator": "hpcoll.comm.communicator",
+    "DistGraphCommunicator": "hpcoll.comm.communicator",
     "GradientBuckets": "hpcoll.training.gradient_buckets",
+    "GraphCommunicator": "hpcoll.comm.communicator",
     "ParameterServer": "hpcoll.training.parameter_server",
 }
 

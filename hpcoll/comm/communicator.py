@@ -6,39 +6,32 @@ so where it takes them, and through host memory elsewhere (`hpcoll.comm.point_to
 """
 
 import copyreg
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from functools import wraps
 from typing import Any
 
-import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.blocking import BlockingReductions
 from hpcoll.comm.blocking_moves import BlockingMoves
-from hpcoll.comm.context import symmetric_memory
 from hpcoll.comm.context.attach import context_of, renewed
-from hpcoll.comm.context.context import Context
-from hpcoll.comm.context.symmetric_memory import ArrayForm
 from hpcoll.comm.nonblocking import NonBlocking, PersistentCollectives
-from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.point_to_point import Messages, Neighbours
-from hpcoll.comm.team.resources import Resources
-from hpcoll.runtime.transports.local_ranks import LocalRanks
+from hpcoll.comm.shared_arrays import SharedArrays
 from hpcoll.runtime.transports.mpi import end_without_barrier, knows_failures
-from hpcoll.selection.config import log
 
 _NULL: Any = object()  # no argument
 
 
-class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCollectives, Messages):
+class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCollectives, Messages, SharedArrays):
     """An intracommunicator with hpcoll's collectives; making one is collective.
 
     All ranks make the same collective calls in the same order, with equal ``algorithm=``, ``segment=`` and ``timeout=``. The time of
     a persistent call is counted from each start. ``timeout=`` does not hold for calls that the MPI library serves.
 
     Args:
-        comm: Any intracommunicator; the Communicator is a second name for it, not a copy, and keeps a cartesian topology. None at all
+        comm: Any intracommunicator; the Communicator is a second name for it, not a copy, and keeps its topology. None at all
             gives a null communicator, as mpi4py's ``Intracomm()`` does.
         mixed: Ranks may pass GPU arrays and host arrays in one call, and calls of GPU arrays go through host memory. It is equal on all
             ranks, and communicators made of this one inherit it. Where some rank has no GPU it is always so.
@@ -48,6 +41,7 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
     """
 
     _constant = False
+    _topology = ""
 
     def __new__(cls, comm: MPI.Intracomm | None = None, mixed: bool | None = None) -> "Communicator":
         """Make the object over ``comm``'s handle, or over a null handle, as mpi4py does for the result of ``Idup``."""
@@ -56,10 +50,11 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
                 raise ArgumentError(f"Communicator needs MPI, which is {'finalised' if MPI.Is_initialized() else 'not initialised'}")
             if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
                 raise ArgumentError(f"Communicator needs an intracommunicator, got {comm!r}")
-        cartesian = comm is not None and comm.Get_topology() == MPI.CART
-        if cls is CartCommunicator and comm is not None and not cartesian:
-            raise ArgumentError(f"CartCommunicator needs a communicator with cartesian topology, got {comm!r}")
-        return MPI.Intracomm.__new__(CartCommunicator if cls is Communicator and cartesian else cls, comm)
+            kind = _kind(comm)
+            if cls._topology and cls._topology != kind._topology:
+                raise ArgumentError(f"{cls.__name__} needs a communicator with {cls._topology} topology, got {comm!r}")
+            cls = kind if cls is Communicator else cls  # noqa: PLW0642
+        return MPI.Intracomm.__new__(cls, comm)
 
     def __init__(self, comm: MPI.Intracomm = _NULL, mixed: bool | None = None) -> None:
         if comm is None:
@@ -71,9 +66,9 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
 
     def _keep(self, comm: Any) -> Any:
         """Return a communicator that MPI made of this one with our type; ``COMM_NULL`` stays as it is."""
-        if comm == MPI.COMM_NULL:
-            return comm
-        return self._made(CartCommunicator if isinstance(comm, MPI.Cartcomm) else Communicator, comm)
+        if comm == MPI.COMM_NULL or isinstance(comm, MPI.Intercomm):
+            return _typed(comm)
+        return self._made(_kind(comm), comm)
 
     def _made(self, kind: type["Communicator"], comm: MPI.Intracomm) -> Any:
         """Return an object over a communicator that was made of this one; its first blocking collective makes its context.
@@ -94,82 +89,21 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
 
     @classmethod
     def fromhandle(cls, handle: int) -> Any:
-        """Return the communicator of an MPI handle, such as mpi4py's ``comm.handle``, with our type for an intracommunicator."""
+        """Return the communicator of an MPI handle, such as mpi4py's ``comm.handle``, with our type."""
         return _typed(MPI.Comm.fromhandle(handle))
+
+    @classmethod
+    def Create_from_group(
+        cls, group: MPI.Group, stringtag: str = "org.mpi4py", info: MPI.Info = MPI.INFO_NULL, errhandler: MPI.Errhandler | None = None
+    ) -> "Communicator":
+        """Return the communicator of a group, which only its members call; arguments as in mpi4py."""
+        return _typed(MPI.Intracomm.Create_from_group(group, stringtag, info, errhandler))
 
     def free(self) -> None:
         """Free it, unless it is null or stands for one of mpi4py's constants, which cannot be freed; collective."""
         if not self._constant:
             with self._freeing():
                 super().free()
-
-    def empty(self, shape: int | Sequence[int], dtype: Any = np.float64, device: str = "cpu") -> Any:
-        """Return an array in symmetric memory, which ranks of the same node read in place: collectives do not copy it on its way out.
-
-        Every rank gets an array of its own, an ordinary ``numpy.ndarray`` in C order that starts a cache line. It and any contiguous
-        part of it may be passed wherever a buffer may; other ranks may pass another buffer. Peers read it in place in collectives of
-        this communicator, and of every other whose ranks of the node all belong to this one (``Dup``, ``Split``, ``Create``, ...).
-
-        The memory is given back with the array and its views, as ordinary memory is; the array may outlive the communicator and MPI.
-        Where no other rank is on the node, or shared memory is off (``HPCOLL_SHM=0``) or refused, it is ordinary memory.
-
-        Args:
-            shape: Elements per axis, >= 0; equal on all ranks, which all call this.
-            dtype: Element type of fixed size, equal on all ranks.
-            device: ``"cpu"``, or ``"cuda"`` for memory of the GPU that the rank uses, mapped by the ranks of its node where they can;
-                equal on all ranks.
-
-        Returns:
-            The array, not initialised. On a GPU a `cupy.ndarray` where CuPy is installed, else a `hpcoll.runtime.gpu.device.GpuArray`.
-
-        Raises:
-            ArgumentError: On every rank, with the first rank whose shape, type or device is bad or differs, or that has no memory or
-                would pass the limit ``HPCOLL_SHM``.
-        """
-        return self._symmetric("empty", shape, dtype, device)
-
-    def zeros(self, shape: int | Sequence[int], dtype: Any = np.float64) -> np.ndarray:
-        """Return an array in symmetric host memory, filled with zeros; arguments and errors as of `empty`."""
-        return self._symmetric("zeros", shape, dtype, "cpu")
-
-    def like(self, array: Any) -> np.ndarray:
-        """Return an `empty` array in host memory, of the shape and type of ``array``, which are equal on all ranks; errors as there."""
-        return self._symmetric("like", getattr(array, "shape", None), getattr(array, "dtype", None), "cpu")
-
-    def _symmetric(self, method: str, shape: Any, dtype: Any, device: str) -> Any:
-        context = self._context
-        if device == "cpu":
-            allocate: Callable[[ArrayForm], Any] = partial(_zeros, context.resources, _local_ranks(context))
-        elif device == "cuda":
-            context.check()
-            allocate = context.gpu.array
-        else:
-            raise ArgumentError(f"rank {context.rank}: {method} needs device 'cpu' or 'cuda', got {device!r}")
-        on = context.resources
-        with context.failure_scope(method):
-            return symmetric_memory.symmetric(on.native, on.service_collectives, allocate, method, shape, dtype)
-
-    def share(self, array: Any, root: int = 0) -> np.ndarray:
-        """Return a read-only copy of the root's array, one for all ranks of a node: for tables that many ranks read and none changes.
-
-        The copy is made at the call, and does not follow what the root writes to its own array later. Nobody can write to it.
-        Its memory is given back when the array and its views are gone on all ranks of the node; it may outlive the communicator and MPI.
-        Where ranks share no memory (see `empty`), each has a copy.
-
-        Args:
-            array: Anything of which NumPy makes an array, with elements of fixed size; ignored but at the root, as in ``share(None)``.
-            root: Rank that has the array, equal on all ranks, which all call this.
-
-        Returns:
-            An array of the shape and element type of the root's, in C order.
-
-        Raises:
-            ArgumentError: On every rank, as `empty`.
-        """
-        context, local = self._context, _local_ranks(self._context)
-        on = context.resources
-        with context.failure_scope("share"), on.alone(Purpose.ARRAY, "share"):
-            return symmetric_memory.share(on.native, on.service_collectives, local, array, root)
 
     def recover(self) -> None:
         """Make it usable again after a collective has failed; all ranks call it, and all are alive.
@@ -255,6 +189,8 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
 class CartCommunicator(Communicator, Neighbours, MPI.Cartcomm):
     """A Communicator with cartesian topology."""
 
+    _topology = "cartesian"
+
     def Sub(self, remain_dims: Sequence[bool]) -> "CartCommunicator":
         """Return the communicator of the sub-grid through this rank; collective.
 
@@ -264,28 +200,73 @@ class CartCommunicator(Communicator, Neighbours, MPI.Cartcomm):
         return self._keep(MPI.Cartcomm(self).Sub(remain_dims))
 
 
+class GraphCommunicator(Communicator, Neighbours, MPI.Graphcomm):
+    """A Communicator with graph topology."""
+
+    _topology = "graph"
+
+
+class DistGraphCommunicator(Communicator, Neighbours, MPI.Distgraphcomm):
+    """A Communicator with distributed graph topology."""
+
+    _topology = "distributed graph"
+
+
+class Intercommunicator(MPI.Intercomm):
+    """An intercommunicator of mpi4py's between ranks that use hpcoll; its collectives are the MPI library's own."""
+
+    def Merge(self, high: bool = False) -> Communicator:
+        """Return the communicator of all ranks on both sides; arguments as in mpi4py."""
+        return _typed(super().Merge(high))
+
+    def Split(self, color: int = 0, key: int = 0) -> "Intercommunicator":
+        """Return the intercommunicator of the ranks with this rank's color; arguments as in mpi4py."""
+        return _typed(super().Split(color, key))
+
+    def Create(self, group: MPI.Group) -> "Intercommunicator":
+        """Return the intercommunicator of a group of this side's ranks, and one of the other's; arguments as in mpi4py."""
+        return _typed(super().Create(group))
+
+
+_KINDS: dict[int, type[Communicator]] = {MPI.CART: CartCommunicator, MPI.GRAPH: GraphCommunicator, MPI.DIST_GRAPH: DistGraphCommunicator}
+
+
+def _kind(comm: MPI.Intracomm) -> type[Communicator]:
+    """Return the class for a communicator with its topology."""
+    return _KINDS.get(comm.Get_topology(), Communicator)
+
+
 def _typed(comm: MPI.Comm) -> Any:
-    """Return a communicator with our type where it can have it; its first collective makes its context."""
-    if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL or comm.topology in (MPI.GRAPH, MPI.DIST_GRAPH):
+    """Return a communicator with our type, ``COMM_NULL`` as it is; its first collective makes its context."""
+    if comm == MPI.COMM_NULL:
         return comm
-    kind = CartCommunicator if isinstance(comm, MPI.Cartcomm) else Communicator
+    if not isinstance(comm, MPI.Intracomm):
+        return Intercommunicator(comm)
+    kind = _kind(comm)
     return kind.__new__(kind, comm)
 
 
-def _zeros(resources: Resources, local: LocalRanks | None, form: ArrayForm) -> np.ndarray:
-    with resources.alone(Purpose.ARRAY, f"an array with {form}"):
-        return symmetric_memory.zeros(local, form)
+def _keeping(name: str, kind: str) -> Any:
+    """Return mpi4py's method that makes a communicator, with our type for that."""
+    theirs = getattr(MPI.Intracomm, name)
+
+    @wraps(theirs)
+    def make(self: Communicator, *arguments: Any, **options: Any) -> Any:
+        return self._keep(theirs(self, *arguments, **options))
+
+    make.__doc__ = f"Return {kind}; arguments are those of mpi4py's `{name}`."
+    return make
 
 
-def _local_ranks(context: Context) -> LocalRanks | None:
-    """Return the ranks with which this one shares memory; None where it shares none."""
-    context.check()
-    resources = context.resources
-    if resources.shares_memory:
-        return resources.node
-    why = "HPCOLL_SHM is 0" if resources.node.nranks > 1 else "no other rank of the communicator is on its node"
-    log.info("rank %d: its arrays are ordinary memory: %s", resources.rank, resources.node.refused or why)
-    return None
+# Not those for processes of another program, which may not use hpcoll: `Spawn`, `Accept`, `Connect`, `Join`, `Get_parent`.
+_MADE = {
+    "Create_graph": "a `GraphCommunicator`", "Create_dist_graph": "a `DistGraphCommunicator`",
+    "Create_dist_graph_adjacent": "a `DistGraphCommunicator`", "Create_intercomm": "an `Intercommunicator`, whose `Merge` keeps the type",
+    "Shrink": "a communicator of the ranks that are alive",
+}  # fmt: skip
+for _name, _of in _MADE.items():
+    if hasattr(MPI.Intracomm, _name):  # older versions of mpi4py lack one
+        setattr(Communicator, _name, _keeping(_name, _of))
 
 
 def _pickled(comm: MPI.Intracomm) -> Any:

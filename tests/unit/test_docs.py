@@ -218,7 +218,7 @@ def test_diagrams_are_the_folders(folder: str) -> None:
 
 def test_public_names_are_documented() -> None:
     for name in hpcoll.__all__:
-        if name not in ("AVG", "Communicator", "CartCommunicator"):  # a value; needs MPI: see tests/mpi
+        if name != "AVG" and not name.endswith("Communicator"):  # a value; needs MPI: see tests/mpi
             assert inspect.getdoc(getattr(hpcoll, name)), name
 
 
