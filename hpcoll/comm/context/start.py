@@ -241,9 +241,8 @@ def _made_persistent(
             enter(context.planner, table, method, arguments, (send, recv), call, CachedCall(planned.engine, (plan, call)))
     request, compared = PersistentRequest(), context.resources.service_collectives
     with context.failure_scope(planned.plan.named(planned.call.count)):
-        compared.begin_comparison(planned.message_context, planned.engine)
-        if planned.call.exported is not None:  # its message context goes with it
-            compared.end_comparison(planned.message_context.index)
+        at_once = planned.call.exported is not None  # its message context goes with it
+        compared.begin_comparison(planned.message_context, planned.engine, at_once=at_once)
         request._bind(context, *planned, partial(compared.end_comparison, planned.message_context.index), limit_s)
     return request
 

@@ -117,21 +117,23 @@ class ServiceCollectives:
         self._kept[purpose] = kept
         return numbers
 
-    def begin_comparison(self, message_context: MessageContext, planned: HostEngine) -> None:
-        """Send all ranks a message with the check of a persistent request's calls, on its own message context; await none yet.
+    def begin_comparison(self, message_context: MessageContext, planned: HostEngine, *, at_once: bool) -> None:
+        """Send all ranks a message with the check of a persistent request's calls, on its own message context.
 
         Args:
             message_context: Message context of the request.
             planned: Engine that is to run it.
+            at_once: Theirs are awaited now, as they are in any case where there are very many ranks.
         """
         if self._nranks == 1:
             return
         engine, call = self._comparers.get(message_context.index) or self._comparer(message_context)
         engine.sign_as(planned)
         self._comparing[message_context.index] = call_compiled(START, engine.address, call.send, call.recv, 0)
-        message_context.log.end_early()
-        if self._nranks > _FEW:
+        if at_once or self._nranks > _FEW:
             self.end_comparison(message_context.index)
+        else:
+            message_context.log.end_early()
 
     def end_comparison(self, index: int) -> None:
         """End the comparison on the message context of that index, if one has begun: see that all ranks have made the same request."""
