@@ -51,7 +51,7 @@ def at_work(name: str) -> Iterator[None]:
 def nlocked() -> int:
     """Files that somebody makes."""
     n = 0
-    for path in disk_cache.node_folder().iterdir():
+    for path in (one for one in disk_cache.node_folder().iterdir() if one.suffix != ".said"):
         with path.open("ab") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -92,7 +92,26 @@ def test_long_work_says_so_once(monkeypatch: pytest.MonkeyPatch, capfd: Capture)
         disk_cache.kept(name, lambda: bytes(time.sleep(0.2) or 3))
     monkeypatch.setattr(disk_cache, "_SAID_AFTER_S", 60.0)
     disk_cache.kept("a third", lambda: b"made")
-    assert capfd.readouterr().err == "hpcoll: compiling for this machine, once\n"
+    begins, ends = capfd.readouterr().err.splitlines()
+    assert begins == f"hpcoll: process {os.getpid()} on {os.uname().nodename} compiles for this kind of machine, once: 10 to 30 s as a rule"
+    assert ends == f"hpcoll: compiled in 0 s, and kept in {disk_cache.folder()}"
+
+
+def test_very_long_work_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:
+    """Of two parts, the one that another process makes counts as soon as it is there."""
+    monkeypatch.setattr(disk_cache, "_SAID_AFTER_S", 0.01)
+    monkeypatch.setattr(disk_cache, "_PROGRESS_S", 0.3)
+
+    def make() -> bytes:
+        time.sleep(0.5)
+        keep(disk_cache.folder(), "other", b"theirs")
+        return bytes(time.sleep(0.5) or 3)
+
+    assert disk_cache.kept_all({"one": make, "other": refuse}) == [bytes(3), b"theirs"]
+    _, *goes_on, ends = capfd.readouterr().err.splitlines()
+    assert goes_on[0] == "hpcoll: still compiling after 0 s: 0 of 2 parts are ready"
+    assert goes_on[-1].endswith("1 of 2 parts are ready")
+    assert ends.startswith("hpcoll: compiled in ")
 
 
 def test_what_another_process_makes_is_waited_for(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -100,7 +119,7 @@ def test_what_another_process_makes_is_waited_for(monkeypatch: pytest.MonkeyPatc
         real = disk_cache._lock
 
         @contextmanager
-        def ends(name: str, patience_s: float) -> Iterator[bool]:
+        def ends(name: str, patience_s: float, **_: bool) -> Iterator[bool]:
             if patience_s:
                 keep(folder, name, b"theirs")
             with real(name, 0.0):
@@ -116,7 +135,7 @@ def test_the_wait_is_bounded_and_said(monkeypatch: pytest.MonkeyPatch, folder: P
     monkeypatch.setattr(disk_cache, "_WAIT_SAID_AFTER_S", 0.01)
     with at_work("one"):
         assert disk_cache.kept("one", lambda: b"made") == content(folder, "one") == b"made"
-    assert capfd.readouterr().err == "hpcoll: waiting for another process of this node that compiles, for 120 s at most\n"
+    assert capfd.readouterr().err == "hpcoll: waiting for another process of this node that compiles, for 300 s at most\n"
 
 
 def test_what_another_process_is_making_comes_last(monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:
@@ -129,7 +148,7 @@ def test_what_another_process_is_making_comes_last(monkeypatch: pytest.MonkeyPat
         made.append(name)
         return bytes(time.sleep(0.2) or 3)
 
-    with at_work("first"):
+    with at_work("first"), at_work("first.said"):
         found = disk_cache.kept_all({name: partial(make, name) for name in ("first", "second")})
     assert (made, found) == (["second", "first"], [bytes(3)] * 2)
     assert capfd.readouterr().err == ""
@@ -145,16 +164,25 @@ def of_all(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [a_file, of_all])
-def test_nowhere_to_keep_it(folder: Path, spoil: Callable[[Path], None], capfd: Capture) -> None:
-    """Everybody compiles and waits for nobody, and one process of the node says why, once."""
+def test_a_folder_that_cannot_be_used(folder: Path, spoil: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:
+    """The node keeps the file in its place, made once, and one process of the node says why, once."""
+    monkeypatch.setattr(disk_cache, "_SAID_AFTER_S", 0.01)
     spoil(folder)
-    with at_work("one"):
-        assert [disk_cache.kept("one", lambda: b"made") for _ in range(2)] == [b"made"] * 2
+    assert [disk_cache.kept("one", make) for make in (lambda: bytes(time.sleep(0.2) or 3), refuse)] == [bytes(3)] * 2
     assert folder.is_file() or not list(folder.iterdir())
-    said = capfd.readouterr().err
-    assert said.startswith(f"hpcoll: {folder} ")
-    assert said.endswith("; it is not used, and what it should hold is compiled again\n")
-    assert said.count("\n") == 1
+    assert content(disk_cache.node_folder(), "one") == bytes(3)
+    first, _, ends = capfd.readouterr().err.splitlines()
+    assert first.startswith(f"hpcoll: {folder} ")
+    assert first.endswith("; it is not used, and what it should hold is compiled again")
+    assert ends.endswith(f"kept in {disk_cache.node_folder()}, as long as the node keeps that: {folder} cannot be used")
+
+
+def test_no_folder_at_all(folder: Path, capfd: Capture) -> None:
+    """Everybody compiles and waits for nobody."""
+    a_file(folder)
+    of_all(disk_cache.node_folder())
+    assert [disk_cache.kept("one", lambda: b"made") for _ in range(2)] == [b"made"] * 2
+    assert not list(disk_cache.node_folder().iterdir())
 
 
 def test_other_processes_of_the_node_say_nothing(monkeypatch: pytest.MonkeyPatch, folder: Path, capfd: Capture) -> None:

@@ -186,12 +186,13 @@ def numba_cache() -> list[Finding]:
         return [Finding(FAIL, subject, f"numba cannot be imported: {one_line(error)}", _REINSTALL)]
     if config.DISABLE_JIT:
         return [Finding(FAIL, subject, "NUMBA_DISABLE_JIT is set: nothing is compiled", "unset NUMBA_DISABLE_JIT")]
-    return [_owned(subject, disk_cache.own_folder, disk_cache.folder(), "set NUMBA_CACHE_DIR to a folder in which you may make one")]
+    what = f"each node compiles, and keeps it in {disk_cache.node_folder()}: set NUMBA_CACHE_DIR to a folder in which you may write"
+    return [_owned(subject, disk_cache.own_folder, disk_cache.folder(), what)]
 
 
 def locks() -> list[Finding]:
     """Report whether ranks of a node can share the work of compiling."""
-    what = "set TMPDIR to a folder of the node in which you may make one"
+    what = "every process compiles: set TMPDIR to a folder of the node in which you may make one"
     return [_owned("compile locks", disk_cache.lock_folder, disk_cache.node_folder(), what)]
 
 
@@ -201,7 +202,7 @@ def _owned(subject: str, opened: Callable[[], OwnedFolder], path: Path, what: st
         opened().close()
     except OSError as error:
         text = f"{path} cannot be used: {error.strerror}" if error.strerror else one_line(error)
-        return Finding(WARN, subject, text, f"every process compiles: {what}")
+        return Finding(WARN, subject, text, what)
     return Finding(OK, subject, f"{path} is writable, and yours alone")
 
 
