@@ -78,6 +78,7 @@ class Drawing:
     schedules: tuple[Schedule, ...]  # of all ranks
     shapes: tuple[tuple[int, Shape], ...]  # with the channel of each
     timeline: Timeline  # in rounds
+    nodes: Nodes = ()  # where the schedules look at them; of gpu_leaders, GPUs
 
     @property
     def nchannels(self) -> int:
@@ -117,7 +118,7 @@ def draw(row: Algorithm, nranks: int, root: int = 0, nchunks: int = 1, nodes: No
         raise ArgumentError(f"{row.key} has some {steps:,} steps with {nranks} ranks, more than {MAX_STEPS:,}, which is too much to draw")
     schedules = tuple(schedule(row, nranks, rank, root, nchunks, nodes) for rank in range(nranks))
     timeline = simulate(schedules, 0, ROUNDS)
-    return Drawing(row, schedules, tuple(_shapes(timeline, nranks)), timeline)
+    return Drawing(row, schedules, tuple(_shapes(timeline, nranks)), timeline, nodes)
 
 
 def _shapes(timeline: Timeline, nranks: int) -> Iterable[tuple[int, Shape]]:

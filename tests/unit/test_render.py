@@ -56,6 +56,30 @@ def test_every_row_is_drawn_as_a_picture(key: str, nranks: int) -> None:
             assert 0 <= float(element.attrib["y"]) < height
 
 
+@pytest.mark.parametrize(
+    ("key", "boxes", "said"),
+    [
+        ("allreduce/hierarchical", True, "a box, and a tint: ranks of a node"),
+        ("bcast/hierarchical", False, "a tint: ranks of a node"),
+        ("bcast/binomial", False, ""),
+    ],
+)
+def test_a_picture_shows_the_nodes_and_explains_its_marks(key: str, boxes: bool, said: str) -> None:
+    """Every rank in the box of its node, in each round; every kind of mark on a bar in the legend."""
+    row, nodes = CATALOGUE[key], (0, 0, 0, 1, 2, 2)
+    picture = ElementTree.fromstring(render_svg(draw(row, 6, 0, 1, nodes if row.placed else ())))
+    texts = [element.text or "" for element in picture.iter(f"{SVG}text")]
+    legend = " ".join(text for text in texts if ": " in text)
+    marks = {mark for text in texts if ": " not in text and text[:1] in ("<", ">") for mark in "<>+s-" if mark in text}
+    assert all(f"{mark}{'0' * (mark == 's')}" in legend for mark in marks), (marks, legend)
+    assert said in legend
+    assert ("tint" in legend, texts.count("node 2")) == ((True, 2) if said else (False, 0))
+    rects = [[float(one.attrib[name]) for name in ("x", "y", "width", "height")] for one in picture.iter(f"{SVG}rect") if "x" in one.attrib]
+    ranks = [(float(one.attrib["cx"]), float(one.attrib["cy"])) for one in picture.iter(f"{SVG}circle")]
+    inside = [any(x < cx < x + w and y < cy < y + h for x, y, w, h in rects) for cx, cy in ranks]
+    assert all(inside) if boxes else not any(inside)
+
+
 @pytest.mark.parametrize("key", CATALOGUE)
 def test_trees_hold_every_rank_once(key: str) -> None:
     for _, shape in drawing(key, 7).shapes:
