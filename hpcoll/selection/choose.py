@@ -57,7 +57,7 @@ def unfit(need: Need, algorithm: str) -> str:
     if algorithm == NATIVE and need.gpu:
         return "the arrays are in GPU memory"
     if algorithm == NATIVE:
-        return "" if need.native else "the MPI library does not know this operator or element type"
+        return "" if need.native else "the MPI library does not know this operator, element type or form"
     row = find(need.collective, algorithm)
     if need.ordered and not (row.ordered or COLLECTIVES[need.collective].ordered):
         return "it combines ranks in any order and the operator is not commutative"

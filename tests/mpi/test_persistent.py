@@ -303,3 +303,21 @@ def test_nothing_is_left(how: str) -> None:
     after = *held(), len(board.free)
     comm.Free()
     assert agreed([] if after == before else [(before, after)]) == []
+
+
+def test_a_library_without_persistent_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open MPI 4.1: nothing that hpcoll can do is left to it, however long the message is, and it cannot be asked for by name."""
+    monkeypatch.setattr("hpcoll.comm.context.start.has_persistent_collectives", lambda: False)
+    comm = communicator()
+    cases = every(comm, 40_000, roots=[0])  # of which the library's Scan would be chosen
+    requests = [prepare(comm, case) for case in cases]
+    wrong = [case for case, request in zip(cases, requests) if type(request).__name__ != "PersistentRequest"]
+    for request in requests:
+        request.Start()
+    for i in own_order(requests, comm):
+        requests[i].Wait()
+    wrong += [case for case in cases if not case.good()]
+    free(requests)
+    assert agreed(wrong) == []
+    with pytest.raises(ArgumentError, match="element type or form"):
+        prepare(comm, ours(comm), algorithm="native")

@@ -140,7 +140,7 @@ def test_the_keyword_is_stronger_than_the_environment() -> None:
     [
         (need(ordered=True), "ring", "it combines ranks in any order and the operator is not commutative"),
         (need("alltoall", varying=True), "bruck", "it needs equal blocks"),
-        (need(native=False), NATIVE, "the MPI library does not know this operator or element type"),
+        (need(native=False), NATIVE, "the MPI library does not know this operator, element type or form"),
     ],
 )
 def test_a_forced_algorithm_that_cannot_serve_is_refused_with_a_reason(wanted: Need, algorithm: str, reason: str) -> None:

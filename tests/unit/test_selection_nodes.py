@@ -227,7 +227,7 @@ def test_native_is_not_picked_against_a_promise_nor_above_what_it_counts() -> No
     assert big.why == f"{model.why}; native, tuned, is passed over: not every MPI library can count the message"
     own = choose(tuned_need(native=False), config)
     assert own.algorithm == "tree"
-    assert own.why.endswith("native, tuned, is passed over: the MPI library does not know this operator or element type")
+    assert own.why.endswith("native, tuned, is passed over: the MPI library does not know this operator, element type or form")
 
 
 def test_what_cannot_serve_is_passed_over_for_the_model() -> None:

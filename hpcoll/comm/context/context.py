@@ -181,8 +181,9 @@ class Context(CommunicatorCalls):
             return self.gpu.prepare(row, arguments, arrays, asked)
         describe = partial(row.describe, self.caller, *arguments)
         call = describe()
-        if call is not None and asked.in_flight and self.resources.mixed and self.resources.has_gpus:
-            call = call._replace(native=False)  # other ranks may have GPU arrays, which the library's own request cannot serve
+        others_have_gpus = asked.in_flight and self.resources.mixed and self.resources.has_gpus  # the library's request cannot serve them
+        if call is not None and (others_have_gpus or not asked.native):
+            call = call._replace(native=False)
         plan = self.planner.plan(call, method, arguments, asked.algorithm, asked.segment)
         return Prepared(call, plan, arguments, describe, self.resources)
 

@@ -30,13 +30,14 @@ _MAX_PLANS = 1024
 
 
 class CallOptions(NamedTuple):
-    """The keywords of a call, and whether it is to return before it has ended."""
+    """The keywords of a call, whether it is to return before it has ended, and whether the library could serve it."""
 
     algorithm: str | None
     segment: Any
     stream: Any
     in_flight: bool = False
     limit_s: float | None = None
+    native: bool = True  # the MPI library has this form
 
 
 class Prepared(NamedTuple):

@@ -33,6 +33,7 @@ from hpcoll.runtime.engine.host_engine import HostEngine
 from hpcoll.runtime.program.call_fields import MISS
 from hpcoll.runtime.program.call_fields import NATIVE as NO_CALL
 from hpcoll.runtime.program.fields import BUSY, DONE
+from hpcoll.runtime.transports.mpi import has_persistent_collectives
 from hpcoll.selection.config import NATIVE
 
 
@@ -227,7 +228,7 @@ def _made_persistent(
     if run_cached(table.address, send, recv, op) == BUSY:
         planned = _planned_before(context, table, method, arguments)
     else:
-        asked = CallOptions(algorithm, segment, stream, in_flight=True)
+        asked = CallOptions(algorithm, segment, stream, in_flight=True, native=has_persistent_collectives())
         with context.failure_scope(method):
             prepared = context.prepare(method, arguments, asked)
         call, plan = prepared.call, prepared.plan

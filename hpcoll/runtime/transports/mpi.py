@@ -116,6 +116,16 @@ def function_address(name: str) -> int:
     return address
 
 
+@lru_cache(maxsize=1)
+def has_persistent_collectives() -> bool:
+    """Say whether the library has persistent collectives; Open MPI 4.1 has none."""
+    try:
+        MPI.COMM_SELF.Barrier_init().Free()
+    except NotImplementedError:
+        return False
+    return True
+
+
 def may_call() -> bool:
     """Say whether the MPI library lets this thread call it while another one may."""
     return MPI.Query_thread() == MPI.THREAD_MULTIPLE or MPI.Is_thread_main()
