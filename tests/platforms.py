@@ -7,6 +7,7 @@ launcher and a wrong one. What the machine lacks is skipped by name. The folder 
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,7 @@ class Library(NamedTuple):
     libmpi: str
     mpiexec: str = "bin/mpiexec"
     variables: Mapping[str, str] = {}
+    compiler: str = "bin/mpicc"
 
     @property
     def of_debian(self) -> bool:
@@ -53,13 +55,12 @@ class Library(NamedTuple):
 
 
 class Software(NamedTuple):
-    """A virtual environment. With ``compiler``, a file of an MPI library, mpi4py is built for that library."""
+    """A virtual environment; ``mpi4py_for`` is the MPI library for which mpi4py, the last of its packages, is built."""
 
     python: str
     packages: tuple[str, ...] = ()  # where setup.cfg allows others than the newest
     installed_from: str = "wheel"
-    compiler: str = ""
-    compiled_for: str = ""
+    mpi4py_for: str = ""
 
 
 LIBRARIES = {
@@ -69,17 +70,16 @@ LIBRARIES = {
     "MPICH 4.0, Debian": Library("mpich", "lib/*/libmpich.so.12", "bin/mpiexec.mpich"),
     "MPICH 4.2": Library("mpich==4.2.3", "lib/libmpi.so.12"),
     "MPICH 5": Library("mpich==5.0.2", "lib/libmpi.so.12"),
-    "MPICH 5, MPI ABI": Library("mpich==5.0.2", "lib/libmpi_abi.so.1"),
+    "MPICH 5, MPI ABI": Library("mpich==5.0.2", "lib/libmpi_abi.so.1", compiler="bin/mpicc_abi"),
     "Intel MPI": Library("impi-rt==2021.18.1", "lib/libmpi.so.12", variables={"FI_PROVIDER": "tcp"}),
     "Intel MPI, MPI ABI": Library("impi-rt==2021.18.1", "lib/libmpi_abi.so.1", variables={"FI_PROVIDER": "tcp"}),
 }
-OLDEST = ("numpy==1.26.0", "numba==0.60.0", "ml_dtypes==0.4.0")
 SOFTWARE = {
-    "oldest": Software("3.10", (*OLDEST, "mpi4py==4.0.0"), compiler="bin/mpicc", compiled_for="Open MPI 5"),
+    "oldest": Software("3.10", ("numpy==1.26.0", "numba==0.60.0", "ml_dtypes==0.4.0", "mpi4py==4.0.0"), mpi4py_for="Open MPI 5"),
     "older": Software("3.11", ("numpy==2.0.2", "numba==0.61.2", "ml_dtypes==0.5.0", "mpi4py==4.1.0")),
     "newest from the sdist": Software("3.12", installed_from="sdist"),
     "newest": Software("3.13"),
-    "newest for the MPI ABI": Software("3.11", ("mpi4py==4.1.2",), compiler="bin/mpicc_abi", compiled_for="MPICH 5, MPI ABI"),
+    "newest for the MPI ABI": Software("3.11", ("mpi4py==4.1.2",), mpi4py_for="MPICH 5, MPI ABI"),
 }
 PLATFORMS = (
     ("oldest", "Open MPI 5"),
@@ -109,7 +109,7 @@ def lacks(software: Software, library: Library) -> str:
         return f"no Python {software.python}"
     if library.of_debian and not (library.file.exists() and (library.folder / library.mpiexec).exists()):
         return f"Debian's {library.release} is not installed"
-    return "no C compiler" if software.compiler and not shutil.which("gcc") else ""
+    return "no C compiler" if software.mpi4py_for and not shutil.which("gcc") else ""
 
 
 def outside() -> dict[str, str]:
@@ -118,13 +118,8 @@ def outside() -> dict[str, str]:
 
 
 def command(*words: str | Path, **variables: str) -> None:
-    """Run a command that makes something; print what it said where it fails."""
-    done = subprocess.run(
-        words, env=outside() | variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    if done.returncode:
-        print(done.stdout, flush=True)
-        done.check_returncode()
+    """Run a command that makes something, whose errors alone are shown."""
+    subprocess.run(words, env=outside() | variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True)
 
 
 def pip(python: Path | str, *words: str | Path, **variables: str) -> None:
@@ -159,22 +154,15 @@ def make_software(name: str, built: Mapping[str, Path]) -> Path:
     wanted = "\n".join([str(software), interpreter(software.python), (ROOT / "setup.cfg").read_text()])
     if not stamp.exists() or stamp.read_text() != wanted:
         command(interpreter(software.python), "-m", "venv", "--clear", where)
-        pip(python, "install", "pytest", *(compiled(name, python) if software.compiler else ()), *software.packages, built["wheel"])
+        if software.mpi4py_for:
+            library = LIBRARIES[software.mpi4py_for]
+            make_library(library)
+            how = {"MPICC": str(library.folder / library.compiler), "CFLAGS": "-O0 -g0"}  # optimized, it takes minutes more
+            pip(python, "install", "--no-cache-dir", "--no-binary", "mpi4py", software.packages[-1], **how)
+        pip(python, "install", "pytest", *software.packages, built["wheel"])
         stamp.write_text(wanted)
     pip(python, "install", "--no-deps", "--force-reinstall", built[software.installed_from])
     return python
-
-
-def compiled(name: str, python: Path) -> tuple[str, ...]:
-    """Return pip's options for an mpi4py that is built for an MPI library: without optimization, which would take minutes more."""
-    software, wheels = SOFTWARE[name], FOLDER / "wheels" / name.replace(" ", "_")
-    (release,) = (one for one in software.packages if one.startswith("mpi4py"))
-    if not list(wheels.glob(f"{release.replace('==', '-')}-*.whl")):
-        library = LIBRARIES[software.compiled_for]
-        make_library(library)
-        how = {"MPICC": str(library.folder / software.compiler), "CFLAGS": "-O0 -g0"}
-        pip(python, "wheel", "--no-deps", "--no-cache-dir", "--no-binary", "mpi4py", "--wheel-dir", wheels, release, **how)
-    return ("--find-links", str(wheels), "--only-binary", "mpi4py", *map(str, wheels.glob("*.whl")))
 
 
 class Platform:
@@ -183,6 +171,7 @@ class Platform:
     def __init__(self, name: str, title: str, built: Mapping[str, Path], results: Path) -> None:
         self.name, self.title, self.built, self.results = name, title, built, results
         self.software, self.library = SOFTWARE[name], LIBRARIES[title]
+        self.label = f"{title}; Python {self.software.python}, {name}"
         self.ran = {"python": self.software.python, "numpy": "", "numba": "", "mpi4py": "", "library": title.partition(",")[0]}
         self.python = Path()
 
@@ -206,7 +195,13 @@ class Platform:
         ours = OPEN_MPI | (OPEN_MPI_ROOT if os.geteuid() == 0 else {})
         started = ("timeout", "-k", "5", str(LIMIT_S), starter.folder / starter.mpiexec, "-n", str(nranks), self.python, *words)
         environment = ours | outside() | own | dict(self.library.variables) | variables
-        return subprocess.run(started, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        pipe = subprocess.PIPE
+        with subprocess.Popen(started, env=environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True) as job:
+            try:
+                out, err = job.communicate()
+            finally:
+                job.terminate()  # of something that has ended, this does nothing
+        return subprocess.CompletedProcess(started, job.returncode, out, err)
 
     def smoke(self, nranks: int, variables: Mapping[str, str]) -> str:
         """Run every collective, and note the releases of what took part."""
@@ -249,13 +244,9 @@ class Platform:
         return "; ".join([*wrong, *(() if said else (f"under the launcher of {other.release} it does not name {right}",))])
 
 
-def label_of(name: str, title: str) -> str:
-    return f"{title}; Python {SOFTWARE[name].python}, {name}"
-
-
 def examine(platform: Platform) -> tuple[dict[str, Case], str]:
     """Return what became of a platform's cases, and its row of the table."""
-    label, bad, cases = label_of(platform.name, platform.title), list[str](), dict[str, Case]()
+    label, bad, cases = platform.label, list[str](), dict[str, Case]()
     reason = lacks(platform.software, platform.library)
     for what, step in ({} if reason else platform.steps()).items():
         since = time.monotonic()
@@ -273,13 +264,14 @@ def examine(platform: Platform) -> tuple[dict[str, Case], str]:
 
 def main(words: list[str]) -> int:
     """Run the platforms, write down what became of their cases as one rank would, and print the table."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that jobs end, too
     folder = Path(os.environ.get(TOKENS) or tempfile.mkdtemp(prefix="hpcoll-platforms-"))
     (folder / "ranks").mkdir(exist_ok=True)
     built, rows, every = build(), list[str](), dict[str, Case]()
     with outcomes.path(folder, 0).open("w", buffering=1) as file:
-        for name, title in PLATFORMS:
-            if all(word in label_of(name, title) for word in words):
-                cases, row = examine(Platform(name, title, built, folder / "ranks"))
+        for platform in (Platform(*one, built, folder / "ranks") for one in PLATFORMS):
+            if all(word in platform.label for word in words):
+                cases, row = examine(platform)
                 file.writelines(json.dumps([case, *found]) + "\n" for case, found in cases.items())
                 every |= cases
                 rows.append(row)
