@@ -46,7 +46,7 @@ class Library(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        return Path("/usr") if self.of_debian else FOLDER / "mpi" / self.release
+        return Path("/usr") if self.of_debian else FOLDER / "mpi" / self.release.replace("==", "-")
 
     @property
     def file(self) -> Path:
@@ -277,7 +277,7 @@ def main(words: list[str]) -> int:
                 rows.append(row)
     outcomes.token(folder, 0).write_text(outcomes.tally(every.values()) + "\n")
     print("\n".join(["", f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS), *(f"| {row} |" for row in rows)]))
-    return 1 if any(case.outcome == FAILED for case in every.values()) else 0
+    return 1 if not every or any(case.outcome == FAILED for case in every.values()) else 0
 
 
 if __name__ == "__main__":
