@@ -6,6 +6,7 @@ A rank first says that it makes no more calls, and then looks at the others' las
 
 import sys
 import time
+from typing import NoReturn
 
 from mpi4py import MPI
 
@@ -16,6 +17,7 @@ from hpcoll.comm.diagnosis.watchdog import Watchdog
 from hpcoll.comm.plans.plan import MessageContext
 from hpcoll.comm.team.resources import CommunicatorCalls, Resources, live_contexts
 from hpcoll.runtime.program import fields as f
+from hpcoll.runtime.telemetry.call_log import CallLog
 
 _OTHERS_S, _NAP_S = 2.0, 0.01  # in which others hear of an error before the job ends
 
@@ -36,25 +38,31 @@ def compare(calls: CommunicatorCalls, what: str) -> None:
     for one in on.message_contexts:
         one.log.end(on.life)
     for one in on.message_contexts:
-        if len(one.log.histories) > 1 and _differ(on, one, one.log.unlike(on.life, idle=one.idle)):
-            with calls.failure_scope(what):
-                Watchdog(on, None, what, one.log).explain(TransportError("", code=f.MISMATCH))
+        number = _difference(on, one, one.log.unlike(on.life, idle=one.idle)) if len(one.log.histories) > 1 else 0
+        if number:
+            _raise(calls, one.log, what if number > one.log.ncalls else "", number)
 
 
-def _differ(on: Resources, one: MessageContext, places: list[int]) -> bool:
-    """Say whether calls differ of which it was seen that they may, of ranks by their places on the node."""
+def _raise(calls: CommunicatorCalls, log: CallLog, what: str, number: int) -> NoReturn:
+    with calls.failure_scope(what or "the last call"):
+        Watchdog(calls.resources, None, what, log, number).explain(TransportError("", code=f.MISMATCH))
+    raise AssertionError
+
+
+def _difference(on: Resources, one: MessageContext, places: list[int]) -> int:
+    """Return the number of a call in which ranks differ of which it was seen that they may, by their places on the node; 0: they do not."""
     known, (mine, ended) = PeerState(on, one.log), one.log.begun_and_ended
     for rank in [rank for rank, place in on.near.items() if place in places]:
         theirs = known.progress(rank)
         assert theirs is not None
         number = min(mine, theirs.begun)
-        both = known.past_call(on.rank, number), known.past_call(rank, number)
+        ours, its = known.past_call(on.rank, number), known.past_call(rank, number)
+        if ours is not None and its is not None and not ours.alike(its):
+            return number
         over = int(one.log.histories[on.near[rank], 0, f.LAST]) == on.life
         if one.idle and (theirs.ended > mine or (over and ended > theirs.begun)):
-            return True
-        if both[0] is not None and both[1] is not None and not both[0].alike(both[1]):
-            return True
-    return False
+            return number + 1
+    return 0
 
 
 def compare_all(*, in_mpi: bool) -> None:

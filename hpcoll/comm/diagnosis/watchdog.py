@@ -41,14 +41,15 @@ class Watchdog:
         call: Call that stalls; None: no call waits, and others are listened to before one begins.
         what: The call that is about to begin, in words.
         calls: Log of the message context on which that would begin; None: of blocking calls.
+        number: Number of an earlier call of which is told instead.
     """
 
-    def __init__(self, on: Resources, call: StalledCall | None, what: str = "", calls: CallLog | None = None) -> None:
+    def __init__(self, on: Resources, call: StalledCall | None, what: str = "", calls: CallLog | None = None, number: int = 0) -> None:
         self._on, self._engine, self._form = on, call.engine if call else None, call.form if call else "blocking"
         self._since = time.monotonic() if call is None or call.since is None else call.since
         calls = calls or (call.engine.log if call else None) or on.message_contexts[0].log
         self._known, self._channel = PeerState(on, calls), on.team.channel
-        self._number = calls.ncalls if call else calls.ncalls + 1 if what else 0
+        self._number = calls.ncalls if call else calls.ncalls + 1 if what else number
         self._signature = Signature.unpacked(int(call.engine.state[f.SIGNATURE])) if call else NO_CALL
         self._limit_s = on.config.timeout if call is None or call.limit_s is None else call.limit_s
         self._what = call.what if call else what
