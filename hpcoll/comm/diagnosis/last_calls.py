@@ -6,20 +6,26 @@ A rank first says that it makes no more calls, and then looks at the others' las
 
 import sys
 import time
+import zlib
+from collections.abc import Sequence
 from typing import NoReturn
 
+import numpy as np
 from mpi4py import MPI
 
-from hpcoll.base.errors import TransportError
-from hpcoll.base.machine import GONE, ends_by_exception
+from hpcoll.base.errors import MismatchError, TransportError
+from hpcoll.base.machine import GONE, ends_by_exception, how_it_ends
 from hpcoll.comm.diagnosis.peer_state import PeerState
 from hpcoll.comm.diagnosis.watchdog import Watchdog
 from hpcoll.comm.plans.plan import MessageContext
+from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.comm.team.resources import CommunicatorCalls, Resources, live_contexts
 from hpcoll.runtime.program import fields as f
 from hpcoll.runtime.telemetry.call_log import CallLog
+from hpcoll.runtime.transports.mpi import knows_failures
 
-_OTHERS_S, _NAP_S = 2.0, 0.01  # in which others hear of an error before the job ends
+_OTHERS_S, _ASK_S, _NAP_S = 2.0, 1.0, 0.01  # in which others come, or hear of an error before the job ends; in which they answer
+_END = "the end of the program"
 
 
 def compare(calls: CommunicatorCalls, what: str) -> None:
@@ -65,6 +71,69 @@ def _difference(on: Resources, one: MessageContext, places: list[int]) -> int:
     return 0
 
 
+class _Farewell:
+    """The last calls of all communicators of a team, some of whose ranks share no memory, as sums over its ranks that are 0 where all agree.
+
+    Each rank adds its digest, the first one takes the others' share away. Ranks that have freed other communicators, that end by an
+    exception, or whose calls are in flight or have failed, are not compared.
+    """
+
+    def __init__(self, every: Sequence[CommunicatorCalls], *, well: bool) -> None:
+        self.every, on = sorted(every, key=lambda one: one.resources.key), every[0].resources
+        contexts = [(one.resources.key, at, it) for one in self.every for at, it in enumerate(one.resources.message_contexts)]
+        well = well and all(it.idle for *_, it in contexts) and not any(one.closed or one.resources.aborted_by for one in every)
+        keys = zlib.crc32(" ".join(one.resources.key for one in self.every).encode())
+        calls = zlib.crc32(repr([(*about, it.log.ncalls, int(it.log.fields[f.CHAIN])) for *about, it in contexts]).encode())
+        share = 1 if on.rank else 1 - on.nranks
+        self._mine = np.array([not well, share * keys, share * calls], np.int64)
+        self._sums, self.on = np.zeros(3, np.int64), on
+        self.request = on.comm.Iallreduce(self._mine, self._sums)
+
+    @property
+    def differs(self) -> bool:
+        """Say whether ranks have not called the same, once the request has ended."""
+        return self._sums[:2].tolist() == [0, 0] and bool(self._sums[2])
+
+    def tell(self) -> NoReturn:
+        """Raise MismatchError: ask the others on which communicator, and what each called."""
+        for calls in self.every:
+            for one in calls.resources.message_contexts:
+                known, (mine, _) = PeerState(calls.resources, one.log), one.log.begun_and_ended
+                end = time.monotonic() + _ASK_S
+                while not known.holds_for_all(known.is_known) and time.monotonic() < end:
+                    calls.resources.team.channel.serve()
+                    time.sleep(_NAP_S)
+                begun = [found.begun for found in map(known.progress, range(self.on.nranks)) if found is not None]
+                past = [known.past_call(rank, min(begun)) for rank in range(self.on.nranks)]
+                if max(begun) > min(begun) or any(it is not None and past[0] is not None and not it.alike(past[0]) for it in past):
+                    _raise(calls, one.log, "" if mine > min(begun) else _END, min(begun) + (max(begun) > min(begun)))
+        raise MismatchError(f"rank {self.on.rank}: ranks have not called the same before the end of the program")
+
+
+def compare_far() -> None:
+    """Compare the last calls of teams some of whose ranks share no memory, where all ranks have come to their end, or do so soon."""
+    if MPI.Is_finalized() or (knows_failures() and MPI.COMM_WORLD.Get_failed().size):
+        return
+    found: dict[int, list[CommunicatorCalls]] = {}
+    for calls in list(live_contexts):
+        if not calls.resources.one_node and calls.nranks > 1:
+            found.setdefault(id(calls.resources.team), []).append(calls)
+    well, end = ends_by_exception() is None, time.monotonic() + _OTHERS_S
+    farewells = [_Farewell(every, well=well) for every in found.values()]
+    try:
+        while not all([one.request.Test() for one in farewells]) and time.monotonic() < end:
+            time.sleep(_NAP_S / 100)
+        for one in farewells:
+            if one.differs:
+                one.tell()
+    except TransportError as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        _let_others_hear(farewells[0].on)
+        _end_job(at_once=RANK_STATUS.status().left != how_it_ends())  # but has called MPI_Finalize
+    except MPI.Exception:  # a rank has failed
+        return
+
+
 def compare_all(*, in_mpi: bool) -> None:
     """Compare the last calls of all communicators as the program ends, unless by an exception; where they differ, end the job with an error.
 
@@ -76,7 +145,7 @@ def compare_all(*, in_mpi: bool) -> None:
         return
     try:
         for calls in found:
-            compare(calls, "MPI_Finalize" if in_mpi else "the end of the program")
+            compare(calls, "MPI_Finalize" if in_mpi else _END)
     except TransportError as error:
         sys.excepthook(type(error), error, error.__traceback__)
         _let_others_hear(calls.resources)
@@ -86,7 +155,9 @@ def compare_all(*, in_mpi: bool) -> None:
 def _let_others_hear(on: Resources) -> None:
     """Give the other ranks time to raise the error in their next call, or to end: the job's end ends them, too."""
     known, end = PeerState(on, on.log), time.monotonic() + _OTHERS_S
-    while time.monotonic() < end and not all(known.status(rank).left or known.process_state(rank) == GONE for rank in on.near if rank != on.rank):
+    others = [rank for rank in on.near if rank != on.rank] if on.one_node else list(range(on.nranks))
+    while time.monotonic() < end and not all(known.status(rank).left or known.process_state(rank) == GONE for rank in others):
+        on.team.channel.serve()
         time.sleep(_NAP_S)
 
 

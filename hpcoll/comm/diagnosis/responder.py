@@ -8,6 +8,7 @@ from collections.abc import Callable
 from mpi4py import MPI
 
 from hpcoll.comm.diagnosis.control_plane import ControlPlane, control_planes
+from hpcoll.comm.diagnosis.last_calls import compare_far
 from hpcoll.comm.diagnosis.peer_state import answer_about
 from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.comm.team.resources import Resources
@@ -97,4 +98,4 @@ def _serve_until(over: Callable[[], bool]) -> None:
         nap_s = min(2 * nap_s, _LAST_NAP_S)
 
 
-RANK_STATUS.at_end.append(leave)
+RANK_STATUS.at_end += [leave, compare_far]
