@@ -14,15 +14,16 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcoll.base.errors import ArgumentError
+from hpcoll.comm.arguments.memory import UNREADABLE
 from hpcoll.comm.arguments.native import as_native
 from hpcoll.comm.requests.chained import chain
 from hpcoll.comm.requests.progress_thread import board
 from hpcoll.comm.requests.request import Request
+from hpcoll.runtime.gpu.arrays import ON_HOST
 from hpcoll.runtime.gpu.cuda import signs
 
-_Array, _Comm, _Message = np.ndarray, MPI.Comm, MPI.Message
+_Array, _Comm, _Message, _SPECS = np.ndarray, MPI.Comm, MPI.Message, (list, tuple)
 _HOST_TYPES = frozenset((_Array, bytes, bytearray, memoryview, array, type(None), type(MPI.BOTTOM), type(MPI.IN_PLACE), MPI.buffer))
-_SPECS = (list, tuple)
 _SEND = """{}
 
 Args:
@@ -174,9 +175,12 @@ class Message(MPI.Message):
 
 
 def on_host(spec: Any) -> bool:
-    """Say whether a buffer argument is known to lie in host memory by its type; a look at it costs as much as a call."""
+    """Say whether a buffer argument is known to lie in host memory, by its type or DLPack's word; a closer look costs as much as a call."""
     buffer = spec[0] if isinstance(spec, _SPECS) and spec else spec
-    return type(buffer) in _HOST_TYPES or isinstance(buffer, _Array)
+    try:
+        return type(buffer) in _HOST_TYPES or isinstance(buffer, _Array) or buffer.__dlpack_device__()[0] in ON_HOST
+    except UNREADABLE:
+        return False
 
 
 @cache

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from cuda_double import Double
 from gpu_double import made
+from memory_kinds import Dlpack
 from mpi4py import MPI
 from reference import agreed
 
@@ -41,7 +42,7 @@ def test_sends(name: str, either: Double) -> None:
     comm.Free()
 
 
-def test_host_memory_of_known_types_is_not_looked_at(either: Double, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_memory_is_passed_on_at_once(either: Double, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look for GPU arrays costs more than a message of mpi4py's, and most buffers need none; each arrives all the same."""
     comm, right, left, _, _ = made(either)
     send, recv, wrong = np.arange(4.0) + comm.rank, np.empty(4), []
@@ -50,7 +51,7 @@ def test_host_memory_of_known_types_is_not_looked_at(either: Double, monkeypatch
         raise AssertionError("it was looked for GPU arrays")
 
     monkeypatch.setattr(point_to_point, "_buffers", looked)
-    for spec in (send, send.view(np.recarray), [send, MPI.DOUBLE], (send, 4, MPI.DOUBLE), memoryview(send), send.tobytes()):
+    for spec in (send, send.view(np.recarray), [send, MPI.DOUBLE], (send, 4, MPI.DOUBLE), send.data, Dlpack(send), send.tobytes()):
         comm.Sendrecv(spec, right, 1, memoryview(recv), left, 1)
         comm.Send_init(spec, right, 1).Free()
         wrong += [] if (recv == np.arange(4.0) + left).all() else [spec]
