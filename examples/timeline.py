@@ -18,6 +18,7 @@ COLOURS = {
     "forward": "#9cc4e8", "backward": "#a5d6b2", "compute": "#d5d5d5", "collective": "#f0b48f", "send": "#0d3557", "receive": "#f6e7a8",
 }  # fmt: skip
 LEFT, TOP, ROW, WIDTH = 60, 56, 46, 1100  # of the picture, in pixels
+AXIS, TICK = 26, 80  # height of the time axis, and pixels from one tick to the next at least
 
 
 class Event(NamedTuple):
@@ -90,10 +91,12 @@ def picture(title: str, rows: Sequence[Sequence[Event]]) -> str:
     """Return an SVG with a row per rank: a box for each event, an arrow for each message from its send to its receive."""
     total = max(event.end for events in rows for event in events)
     scale, height = WIDTH / total, TOP + ROW * len(rows)
+    kinds = {event.kind for events in rows for event in events}
     body = [f'<text x="{LEFT}" y="20" font-size="15">{escape(title)}: {1e3 * total:.2f} ms</text>']
-    for i, (kind, colour) in enumerate(COLOURS.items()):
+    for i, kind in enumerate(kind for kind in COLOURS if kind in kinds):
         at = LEFT + 110 * i
-        body.append(f'<rect x="{at}" y="30" width="14" height="12" fill="{colour}"/><text x="{at + 19}" y="40">{kind}</text>')
+        body.append(f'<rect x="{at}" y="30" width="14" height="12" fill="{COLOURS[kind]}"/><text x="{at + 19}" y="40">{kind}</text>')
+    body += axis(total, scale, height)
     sent, received = defaultdict[tuple[int, int], list[Event]](list), defaultdict[tuple[int, int], list[Event]](list)
     for rank, events in enumerate(rows):
         middle = TOP + ROW * (rank + 0.5)
@@ -115,5 +118,17 @@ def picture(title: str, rows: Sequence[Sequence[Event]]) -> str:
             ends = f'x1="{LEFT + scale * one.start:.1f}" y1="{y[0]}" x2="{LEFT + scale * other.end:.1f}" y2="{y[1]}"'
             body.append(f'<line {ends} stroke="#333" stroke-width="0.8" marker-end="url(#head)"/>')
     head = '<marker id="head" markerWidth="6" markerHeight="6" refX="6" refY="3" orient="auto"><path d="M0,0 L6,3 L0,6 z"/></marker>'
-    size = f'width="{LEFT + WIDTH + 20}" height="{height + 10}" font-family="sans-serif" font-size="11"'
-    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size}><defs>{head}</defs>', *body, "</svg>", ""])
+    size = f'width="{LEFT + WIDTH + 40}" height="{height + AXIS}" font-family="sans-serif" font-size="11"'
+    start = f'<svg xmlns="http://www.w3.org/2000/svg" {size}><defs>{head}</defs><rect width="100%" height="100%" fill="white"/>'
+    return "\n".join([start, *body, "</svg>", ""])
+
+
+def axis(total: float, scale: float, bottom: float) -> list[str]:
+    """Return the time axis below the rows, in ms, with lines through them."""
+    step = next(step for k in range(-9, 9) for step in (10.0**k, 2 * 10.0**k, 5 * 10.0**k) if step * scale >= TICK)
+    found = []
+    for i in range(int(total / step) + 1):
+        x = LEFT + scale * step * i
+        found.append(f'<line class="tick" x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{bottom + 4}" stroke="#ddd"/>')
+        found.append(f'<text x="{x:.1f}" y="{bottom + 17}" text-anchor="middle" fill="#555">{1e3 * step * i:g}{" ms" * (i == 0)}</text>')
+    return found

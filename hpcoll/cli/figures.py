@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ SUFFIXES = (".svg", ".png", ".pdf")
 SIZE = 12, 5  # inches
 _DPI = 150  # of a PNG
 _COLOURS = (*(f"C{i}" for i in range(10)), "navy", "gold", "limegreen", "maroon", "magenta", "darkslategrey")
-_FONT, _GAP = 8, 9  # points: size of a label, and from one to the next
+_FONT, _GAP, _AWAY, _DASH = 8, 9, 14, 4  # points: size of a label, from one to the next, from the axes, and of a dash
+
+Point = tuple[float, float]
 
 
 def check(path: Path) -> None:
@@ -39,8 +42,17 @@ def colours(names: Iterable[str]) -> dict[str, str]:
     return {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(names)}
 
 
+def dashes(curve: Sequence[Point], drawn: Iterable[Sequence[Point]]) -> Any:
+    """Return the line style of a curve, of which those that were drawn before can be seen where it covers them."""
+    covered = sum(any(pair in set(pairwise(one)) for pair in pairwise(curve)) for one in drawn)
+    return (0, (_DASH, _DASH * min(covered, 3))) if covered else "-"
+
+
 def label_ends(axes: Any, ends: Mapping[str, tuple[float, str]]) -> None:
-    """Write names right of the axes where curves end, apart from each other: last y and colour by name; after everything is drawn."""
+    """Write names right of the axes where curves end, apart from each other and with a line to the end: last y and colour by name.
+
+    After everything is drawn.
+    """
     axes.figure.draw_without_rendering()
     low, high = axes.get_ylim()
     inside = {name: min(max(y, low), high) for name, (y, _) in ends.items()}
@@ -49,18 +61,28 @@ def label_ends(axes: Any, ends: Mapping[str, tuple[float, str]]) -> None:
     for name, there, height in zip(names, exact, spread(exact, top)):
         style = {"color": ends[name][1], "fontsize": _FONT, "va": "center", "annotation_clip": False}
         where = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
-        axes.annotate(name, (1, inside[name]), (4, height - there), **style, **where)
+        line = {"arrowstyle": "-", "color": ends[name][1], "linewidth": 0.6, "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5)}
+        axes.annotate(name, (1, inside[name]), (_AWAY, height - there), arrowprops=line, **style, **where)
 
 
 def spread(heights: Sequence[float], top: float) -> list[float]:
-    """Return heights of labels, ascending and at least a line apart: near the given ones, but not above the top.
+    """Return heights of labels, ascending and at least a line apart: about the given ones, but not above the top.
+
+    Labels that are too close are a group, which stays in the middle of where its labels should be.
 
     >>> spread([0, 1, 100], 100), spread([99, 100], 100)
-    ([0, 9, 100], [91, 100])
+    ([-4.0, 5.0, 100.0], [91.0, 100.0])
     """
-    found = list(heights)
-    for i in range(1, len(found)):
-        found[i] = max(found[i], found[i - 1] + _GAP)
-    for i in reversed(range(len(found))):
-        found[i] = min(found[i], top - _GAP * (len(found) - 1 - i))
-    return found
+    groups: list[list[float]] = []
+    for height in heights:
+        groups.append([height])
+        while len(groups) > 1 and _lowest(groups[-1], top) - _lowest(groups[-2], top) < _GAP * len(groups[-2]):
+            last = groups.pop()
+            groups[-1] += last
+    return [_lowest(group, top) + _GAP * i for group in groups for i in range(len(group))]
+
+
+def _lowest(group: Sequence[float], top: float) -> float:
+    """Return the height of the lowest label of a group."""
+    above = _GAP * (len(group) - 1)
+    return min(sum(group) / len(group) - above / 2, float(top) - above)

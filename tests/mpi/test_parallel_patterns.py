@@ -136,7 +136,7 @@ def test_unexpected_bytes(example: Callable[[str], ModuleType], monkeypatch: pyt
 
 @pytest.mark.parametrize("name", SHORT)
 def test_picture(name: str, example: Callable[[str], ModuleType], tmp_path: Path) -> None:
-    """One row per rank; in the pipeline's, micro-batches in the order of 1F1B, and an arrow for each message."""
+    """One row per rank, a time axis; in the pipeline's, 1F1B's order, an arrow for each message, and a legend of what there is."""
     file = tmp_path / "picture.svg"
     status, wrong = example(name).main([*SHORT[name], "--plot", str(file)]), []
     if RANK == 0:
@@ -145,11 +145,14 @@ def test_picture(name: str, example: Callable[[str], ModuleType], tmp_path: Path
         boxes = [[(title.text or "").split(",")[0] for title in row.iter(f"{SVG}title")] for row in rows]
         if status or len(rows) != NRANKS or not all(boxes):
             wrong.append((status, boxes))
+        lines = [line.get("class") for line in picture.iter(f"{SVG}line")]
+        texts = [text.text for text in picture.iter(f"{SVG}text")]
+        wrong += [] if lines.count("tick") > 2 and "0 ms" in texts else [texts]
         if name == "pipeline_parallel":
             found = [" ".join(box for box in row if box[0] in "FB") for row in boxes]
             wrong += [] if found == [ORDERS[NRANKS - rank - 1] for rank in range(NRANKS)] else [found]
-            arrows = len(list(picture.iter(f"{SVG}line")))
-            wrong += [] if arrows == 2 * 6 * (NRANKS - 1) else [arrows]
+            wrong += [] if lines.count(None) == 2 * 6 * (NRANKS - 1) else [lines]
+            wrong += [] if ("forward" in texts, "collective" in texts) == (True, False) else [texts]
     assert agreed(wrong) == []
 
 

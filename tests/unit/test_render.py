@@ -180,6 +180,13 @@ def test_labels_keep_apart_below_the_top() -> None:
     found = figures.spread([50.0] * 8, 100)
     assert all(b - a >= figures._GAP for a, b in itertools.pairwise(found))
     assert found[-1] <= 100
+    assert figures.spread([10.0, 50.0, 51.0, 90.0], 100) == [10.0, 46.0, 55.0, 90.0], "those that are too close stay about their places"
+
+
+def test_a_curve_that_covers_another_lets_it_be_seen() -> None:
+    first, *others = [(1, 1.0), (2, 2.0), (4, 3.0)], [(1, 1.0), (2, 2.0), (4, 9.0)], [(1, 5.0), (2, 2.0), (4, 4.0)]
+    assert figures.dashes(first, others[1:]) == "-", "they cross"
+    assert figures.dashes(others[0], [first]) == (0, (4, 4)) != figures.dashes(first, [first, others[0]])
 
 
 def test_of_many_algorithms_the_slow_ones_are_faded_and_all_are_labelled(tmp_path: Path) -> None:
