@@ -23,6 +23,7 @@ TYPES = {  # how each is made, the elements of its arrays, and which of these tr
 }
 METHODS = ("Allreduce", "Reduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan")
 FORMS = ("blocking", "in flight", "first in flight", "persistent")
+OLDER = "the library is older than persistent collectives"
 OPS = ("predefined", "any order", "in order")
 
 
@@ -65,7 +66,9 @@ class Case(NamedTuple):
                     request.Wait()
                 result = recv[: values.size // nblocks][travels]  # the library leaves anything elsewhere
                 found.append([field.tolist() for field in _fields(result)])
-        except (MPI.Exception, ValueError, NotImplementedError):
+        except NotImplementedError:
+            found.append(OLDER)
+        except (MPI.Exception, ValueError):
             found.append("refused")
         for made in (request if self.form == "persistent" else None, one, op):
             if made and not getattr(made, "is_predefined", False):
@@ -87,7 +90,13 @@ def _operator(dtype: np.dtype[Any], travels: slice, name: str) -> MPI.Op:
     return MPI.SUM if name == "predefined" else MPI.Op.Create(combine, commute=name == "any order")
 
 
-CASES = [Case(*one) for one in product(METHODS, FORMS, TYPES, OPS, (False, True))]
+def _overruns(case: Case) -> bool:
+    """Say whether MPICH 5.0.2 itself writes outside its memory: in ordered Reduce_scatters of types with gaps."""
+    return case.method.startswith("Reduce_scatter") and case.op == "in order" and case.type in ("vector", "struct")
+
+
+_ALL = [Case(*one) for one in product(METHODS, FORMS, TYPES, OPS, (False, True))]
+CASES = [case for case in _ALL if MPI.get_vendor()[0] != "MPICH" or not _overruns(case)]
 
 
 def test_as_plain_mpi4py(short: bool) -> None:
@@ -96,7 +105,7 @@ def test_as_plain_mpi4py(short: bool) -> None:
     for case in CASES[:: 13 if short else 1]:
         ours = fresh() if case.form == "first in flight" else comm
         expected, found = case.run(MPI.COMM_WORLD, frees=False), case.run(ours, frees="in flight" in case.form)
-        wrong += [] if found == expected[: len(found)] else [(case, expected, found)]
+        wrong += [] if OLDER in expected or found == expected[: len(found)] else [(case, expected, found)]
         if ours is not comm:
             ours.Free()
     comm.Free()
