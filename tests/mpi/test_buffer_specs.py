@@ -8,7 +8,7 @@ import pytest
 from memory_kinds import address, derived, describe, refuse
 from mpi4py import MPI
 
-from hpcoll.comm.arguments import data_movement
+from hpcoll.comm.arguments import buffer_specs, data_movement
 from hpcoll.comm.arguments.buffers import check_overlap, resolve
 from hpcoll.comm.arguments.data_movement import pack, unpack
 
@@ -53,6 +53,20 @@ def test_predefined_datatypes_are_plain(name: str) -> None:
     datatype = getattr(MPI, name)
     resolved = describe([bytearray(32), datatype])
     assert (resolved.datatype, resolved.count) == (None, 32 // datatype.size)
+
+
+class _Unknown(MPI.Datatype):
+    """A predefined type as ``FLOAT16_T`` is to Open MPI 4.1."""
+
+    @property
+    def size(self) -> int:
+        raise MPI.Exception(MPI.ERR_TYPE)
+
+
+def test_types_that_the_library_lacks_break_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MPI, "NEWER", _Unknown(MPI.FLOAT), raising=False)
+    buffer_specs._basic_datatypes.cache_clear()
+    assert describe([X, 4, MPI.DOUBLE])[1:3] == (4, np.dtype("f8"))
 
 
 @pytest.mark.parametrize("name", ["DOUBLE_INT", "TWOINT", "REAL16"])
