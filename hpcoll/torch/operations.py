@@ -26,7 +26,7 @@ _OF_BOOLS: dict[Any, Any] = {
     _RedOp.SUM: MPI.LOR, _RedOp.MAX: MPI.LOR, _RedOp.BOR: MPI.LOR, _RedOp.PRODUCT: MPI.LAND, _RedOp.MIN: MPI.LAND, _RedOp.BAND: MPI.LAND,
     _RedOp.BXOR: MPI.LXOR,
 }  # fmt: skip
-_WHOLE = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+_WHOLE = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})  # what torch divides
 
 
 def _kind(op: Any) -> Any:
