@@ -15,8 +15,6 @@ from mpi4py import MPI
 
 from hpcoll.base.errors import MismatchError, TransportError
 from hpcoll.base.machine import GONE, ends_by_exception, how_it_ends
-from hpcoll.comm.diagnosis.peer_state import PeerState
-from hpcoll.comm.diagnosis.watchdog import Watchdog
 from hpcoll.comm.plans.plan import MessageContext
 from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.comm.team.resources import CommunicatorCalls, Resources, live_contexts
@@ -41,22 +39,26 @@ def compare(calls: CommunicatorCalls, what: str) -> None:
     on = calls.resources
     if calls.closed or on.aborted_by is not None or on.lock[0]:
         return
-    for one in on.message_contexts:
-        one.log.end(on.life)
-    for one in on.message_contexts:
-        number = _difference(on, one, one.log.unlike(on.life, idle=one.idle)) if len(one.log.histories) > 1 else 0
+    over = on.log.end(on.life) if on.shares_memory else []
+    for one in on.message_contexts if over else ():
+        places = one.log.unlike(over, idle=one.idle)
+        number = _difference(on, one, places, over) if places else 0
         if number:
             _raise(calls, one.log, what if number > one.log.ncalls else "", number)
 
 
 def _raise(calls: CommunicatorCalls, log: CallLog, what: str, number: int) -> NoReturn:
+    from hpcoll.comm.diagnosis.watchdog import Watchdog  # what no program needs whose ranks call the same
+
     with calls.failure_scope(what or "the last call"):
         Watchdog(calls.resources, None, what, log, number).explain(TransportError("", code=f.MISMATCH))
     raise AssertionError
 
 
-def _difference(on: Resources, one: MessageContext, places: list[int]) -> int:
-    """Return the number of a call in which ranks differ of which it was seen that they may, by their places on the node; 0: they do not."""
+def _difference(on: Resources, one: MessageContext, places: list[int], over: list[bool]) -> int:
+    """Return the number of a call in which ranks differ; 0: they do not. ``places`` on the node and ``over`` are as of `CallLog.unlike`."""
+    from hpcoll.comm.diagnosis.peer_state import PeerState
+
     known, (mine, ended) = PeerState(on, one.log), one.log.begun_and_ended
     for rank in [rank for rank, place in on.near.items() if place in places]:
         theirs = known.progress(rank)
@@ -65,14 +67,13 @@ def _difference(on: Resources, one: MessageContext, places: list[int]) -> int:
         ours, its = known.past_call(on.rank, number), known.past_call(rank, number)
         if ours is not None and its is not None and not ours.alike(its):
             return number
-        over = int(one.log.histories[on.near[rank], 0, f.LAST]) == on.life
-        if one.idle and (theirs.ended > mine or (over and ended > theirs.begun)):
+        if one.idle and (theirs.ended > mine or (over[on.near[rank]] and ended > theirs.begun)):
             return number + 1
     return 0
 
 
 class _Farewell:
-    """The last calls of all communicators of a team, some of whose ranks share no memory, as sums over its ranks that are 0 where all agree.
+    """The last calls of a team's communicators, where some ranks share no memory, as sums over its ranks that are 0 where all agree.
 
     Each rank adds its digest, the first one takes the others' share away. Ranks that have freed other communicators, that end by an
     exception, or whose calls are in flight or have failed, are not compared.
@@ -96,6 +97,8 @@ class _Farewell:
 
     def tell(self) -> NoReturn:
         """Raise MismatchError: ask the others on which communicator, and what each called."""
+        from hpcoll.comm.diagnosis.peer_state import PeerState
+
         for calls in self.every:
             for one in calls.resources.message_contexts:
                 known, (mine, _) = PeerState(calls.resources, one.log), one.log.begun_and_ended
@@ -121,7 +124,7 @@ def compare_far() -> None:
     well, end = ends_by_exception() is None, time.monotonic() + _OTHERS_S
     farewells = [_Farewell(every, well=well) for every in found.values()]
     try:
-        while not all([one.request.Test() for one in farewells]) and time.monotonic() < end:
+        while not all(one.request.Test() for one in farewells) and time.monotonic() < end:
             time.sleep(_NAP_S / 100)
         for one in farewells:
             if one.differs:
@@ -135,7 +138,7 @@ def compare_far() -> None:
 
 
 def compare_all(*, in_mpi: bool) -> None:
-    """Compare the last calls of all communicators as the program ends, unless by an exception; where they differ, end the job with an error.
+    """Compare the last calls of all communicators as the program ends, unless by an exception; a difference ends the job with an error.
 
     Args:
         in_mpi: MPI_Finalize has begun; else Python ends, and MPI after it.
@@ -154,6 +157,8 @@ def compare_all(*, in_mpi: bool) -> None:
 
 def _let_others_hear(on: Resources) -> None:
     """Give the other ranks time to raise the error in their next call, or to end: the job's end ends them, too."""
+    from hpcoll.comm.diagnosis.peer_state import PeerState
+
     known, end = PeerState(on, on.log), time.monotonic() + _OTHERS_S
     others = [rank for rank in on.near if rank != on.rank] if on.one_node else list(range(on.nranks))
     while time.monotonic() < end and not all(known.status(rank).left or known.process_state(rank) == GONE for rank in others):

@@ -210,7 +210,6 @@ class CallHooks:
             MismatchError, PeerFailed, CollectiveTimeout: The error that all ranks raise in place of this one.
         """
 
-
     def last(self, owner: CallOwner, what: str) -> None:
         """Look at the calls that were made, before what says that no more follow: ``what``, such as ``Free``.
 

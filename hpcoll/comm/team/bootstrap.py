@@ -19,7 +19,14 @@ from hpcoll.comm.status.blocked_call import BlockedCall
 from hpcoll.comm.status.call_site import holds, in_words, place_of_caller
 from hpcoll.comm.status.rank_status import RANK_STATUS
 from hpcoll.runtime.transports.mpi import (
-    KNOWN_S, Revoked, failed_ranks, is_revoked, knows_failures, tells_of_failure, title_of, world_ranks,
+    KNOWN_S,
+    Revoked,
+    failed_ranks,
+    is_revoked,
+    knows_failures,
+    tells_of_failure,
+    title_of,
+    world_ranks,
 )  # fmt: skip
 from hpcoll.selection.config import PREFIX, Config, log
 

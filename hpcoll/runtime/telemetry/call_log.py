@@ -4,7 +4,7 @@
 """
 
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -62,27 +62,30 @@ class CallLog:
     @cached_property
     def _histories(self) -> list[tuple[memoryview, memoryview]]:
         """The first line of each local rank's history as numbers, and all of it as bytes, which are compared at little cost."""
-        return [(memoryview(one[0]), memoryview(one).cast("B")) for one in self.histories]  # type: ignore[arg-type]
+        histories: Any = self.histories
+        return [(memoryview(one[0]), memoryview(one).cast("B")) for one in histories]
 
-    def end(self, life: int) -> None:
-        """Note that this rank makes no more calls in a life of the message context: each communicator that it serves is one."""
+    def end(self, life: int) -> list[bool]:
+        """Note that this rank makes no more calls in a life of its communicator, and return which local ranks make none."""
         self._own[f.LAST] = life
+        return [first[f.LAST] == life for first, _ in self._histories]
 
-    def unlike(self, life: int, *, idle: bool) -> list[int]:
-        """Return the local ranks whose calls may differ from this one's, which makes no more in this life, as far as seen at once.
+    def unlike(self, over: list[bool], *, idle: bool) -> list[int]:
+        """Return the local ranks whose calls may differ from this one's, which makes no more, as far as that is seen at once.
 
         Args:
-            life: As in `end`.
+            over: Local ranks that make no more, either.
             idle: Nothing of this rank's is in flight, so that all its calls have begun.
         """
-        mine, found = self._own[f.BEGUN], list[int]()
-        own = self._histories[self._rank][1]
+        mine, ended, found = self._own[f.BEGUN], self._own[f.CALLS_ENDED], []
         for rank, (first, lines) in enumerate(self._histories):
             theirs = first[f.BEGUN]
-            at = (1 + min(mine, theirs) % f.REMEMBERED) * CACHE_LINE_NBYTES
-            more = idle and (first[f.CALLS_ENDED] > mine or (first[f.LAST] == life and self._own[f.CALLS_ENDED] > theirs))
-            if more or (mine and theirs and lines[at : at + CACHE_LINE_NBYTES] != own[at : at + CACHE_LINE_NBYTES]):
+            if mine != theirs and idle and (first[f.CALLS_ENDED] > mine or (over[rank] and ended > theirs)):
                 found.append(rank)
+            elif mine and theirs and rank != self._rank:
+                at = (1 + min(mine, theirs) % f.REMEMBERED) * CACHE_LINE_NBYTES
+                if lines[at : at + CACHE_LINE_NBYTES] != self._histories[self._rank][1][at : at + CACHE_LINE_NBYTES]:
+                    found.append(rank)
         return found
 
     def set_abort_flag(self, rank: int) -> None:

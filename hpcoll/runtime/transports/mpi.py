@@ -35,6 +35,7 @@ class Revoked(TransportError, MPI.Exception):
     __str__, __repr__ = BaseException.__str__, BaseException.__repr__  # not the library's text of the class
 
     def __new__(cls, message: str, *, code: int = 0) -> "Revoked":
+        """Make it as the library's own."""
         return MPI.Exception.__new__(cls, MPI.ERR_REVOKED)
 
     def __init__(self, message: str, *, code: int = 0) -> None:
@@ -141,7 +142,9 @@ def tells_of_failure(error: MPI.Exception, comm: MPI.Comm) -> bool:
 
     Where it says that another rank has revoked the communicator, that may be because of a failure, which is then known soon.
     """
-    return not isinstance(error, TransportError) and knows_failures() and (error.Get_error_class() in _FAILURES or bool(failed_ranks(comm, KNOWN_S)))
+    if isinstance(error, TransportError) or not knows_failures():
+        return False
+    return error.Get_error_class() in _FAILURES or bool(failed_ranks(comm, KNOWN_S))
 
 
 def is_revoked(comm: MPI.Comm) -> bool:
