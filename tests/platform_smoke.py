@@ -89,7 +89,7 @@ def wrong(comm: MPI.Intracomm) -> list[str]:
 
 def software() -> dict[str, str]:
     """Return the releases of all that takes part."""
-    library = re.split(r"[,\n\0]| for ", MPI.Get_library_version().replace("Version:", ""))[0]
+    library = re.split(r"[,\n\0]| for ", re.sub(r"Version:|\(R\)|Library|\bv(?=\d)", "", MPI.Get_library_version()))[0]
     packages = {name: version(name) for name in ("numpy", "numba", "mpi4py")}
     return {"python": platform.python_version(), **packages, "library": " ".join(library.split()), "hpcoll": str(hpcoll.__file__)}
 
