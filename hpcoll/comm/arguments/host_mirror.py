@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hpcoll.base.errors import DeviceError
 from hpcoll.comm.arguments.call import is_in_place
 from hpcoll.comm.arguments.memory import buffer_of, gpu_memory, with_buffer
 from hpcoll.comm.arguments.methods import Method, row_of
@@ -20,6 +21,7 @@ from hpcoll.runtime.gpu.cuda import Driver, driver
 from hpcoll.runtime.gpu.device import pinned
 
 _ALIGNMENT = 64
+_lost: list[object] = []  # memory that a driver which has failed may still read or write
 
 
 class _CopyStream(NamedTuple):
@@ -109,7 +111,7 @@ class Mirror:
     def _follow(self) -> _CopyStream:
         """Return a copy stream whose work comes after the work that the streams have by now.
 
-        No event for streams that are idle: the GPU would have to turn to this process for it, which takes hundreds of us on a shared GPU.
+        Streams that are idle need no event, for which a shared GPU would have to turn to this process.
         """
         found = _driver()
         enter(found, self._ordinal)
@@ -134,11 +136,8 @@ class Mirror:
         Raises:
             DeviceError: The driver failed.
         """
-        found, copy_stream = _driver(), self._follow()
-        for region in self._regions:
-            if region.read or everything:
-                found.copy(region.host.ctypes.data, region.first, region.host.size, copy_stream.stream)
-        _finish(found, self._ordinal, copy_stream)
+        wanted = [one for one in self._regions if one.read or everything]
+        self._copy(self._follow(), [(one.host.ctypes.data, one.first, one.host.size) for one in wanted])
         for packed, host in self._packed:
             packed[...] = host
 
@@ -155,9 +154,21 @@ class Mirror:
         enter(found, self._ordinal)
         copy_stream, self._copy_stream = self._copy_stream or _take(found, self._ordinal), None
         start = host.ctypes.data
-        for first, end in [(start, start + host.size)] if spans is None else spans:
-            found.copy(array.pointer + first - start, first, end - first, copy_stream.stream)
-        _finish(found, self._ordinal, copy_stream)
+        spans = [(start, start + host.size)] if spans is None else spans
+        self._copy(copy_stream, [(array.pointer + first - start, first, end - first) for first, end in spans])
+
+    def _copy(self, copy_stream: _CopyStream, copies: Iterable[tuple[int, int, int]]) -> None:
+        """Make copies, given as destination, source and bytes, and wait for them."""
+        found = _driver()
+        try:
+            for destination, source, nbytes in copies:
+                found.copy(destination, source, nbytes, copy_stream.stream)
+            found("cuEventRecord", copy_stream.done, copy_stream.stream)
+            found("cuEventSynchronize", copy_stream.done)
+        except DeviceError:
+            _lost.append(self)
+            raise
+        self._idle.append(copy_stream)
 
 
 def _alone(host: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -243,13 +254,6 @@ def _take(found: Driver, ordinal: int) -> _CopyStream:
         return _idle(found, ordinal).pop()
     except IndexError:
         return _CopyStream(found.stream(), found.event(), found.event())
-
-
-def _finish(found: Driver, ordinal: int, copy_stream: _CopyStream) -> None:
-    """Wait for a copy stream's work and give the stream back."""
-    found("cuEventRecord", copy_stream.done, copy_stream.stream)
-    found("cuEventSynchronize", copy_stream.done)
-    _idle(found, ordinal).append(copy_stream)
 
 
 def finish_streams(ordinal: int, streams: set[int]) -> None:
