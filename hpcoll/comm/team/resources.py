@@ -192,7 +192,7 @@ class Resources(ContextPool):
 
         All ranks then take them in one order without a word, so that a request that is made costs no wait for the others.
         """
-        for index in self._unused:
+        for index in sorted(self._unused):
             self.service_collectives.end_comparison(index)
         unused = np.array([one.index in self._unused for one in self._persistent], np.bool_)
         if self._persistent:

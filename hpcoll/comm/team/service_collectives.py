@@ -123,7 +123,7 @@ class ServiceCollectives:
         Args:
             message_context: Message context of the request.
             planned: Engine that is to run it.
-            at_once: Theirs are awaited now, as they are in any case where there are very many ranks.
+            at_once: The message context goes with the request. Theirs are awaited now, as they are where there are very many ranks.
         """
         if self._nranks == 1:
             return
@@ -132,6 +132,8 @@ class ServiceCollectives:
         self._comparing[message_context.index] = call_compiled(START, engine.address, call.send, call.recv, 0)
         if at_once or self._nranks > _FEW:
             self.end_comparison(message_context.index)
+            if at_once:  # no other request gets the message context
+                del self._comparers[message_context.index]
         else:
             message_context.log.end_early()
 
