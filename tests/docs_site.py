@@ -97,13 +97,15 @@ def members(words: str) -> str:
 
 
 def methods_of(paths: str) -> str:
-    """Return the methods of a public class that another one gets once it is made, as a table."""
-    shown, path = paths.split("=")
+    """Return the methods of public classes that another one gets once it is made, as a table."""
+    *alike, last = paths.split()
+    shown, path = last.split("=")
     module, _, name = path.rpartition(".")
     owner = getattr(import_module(module), name)
     body = inspect.getsource(owner)
     methods = {one: method for one, method in vars(owner).items() if hasattr(method, "__wrapped__") and f"    {one} = " not in body}
-    rows = [f'| <a id="{shown}.{one}"></a>`{one}` | {inspect.getdoc(method)} |' for one, method in methods.items()]
+    anchors = {one: "".join(f'<a id="{owner}.{one}"></a>' for owner in (*alike, shown)) for one in methods}
+    rows = [f"| {anchors[one]}`{one}` | {inspect.getdoc(method)} |" for one, method in methods.items()]
     return "\n".join(["| method | does |", "|---|---|", *rows])
 
 
