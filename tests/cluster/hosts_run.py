@@ -24,7 +24,7 @@ HEAD = f"""
 import os, sys, time
 import numpy as np
 from mpi4py import MPI
-sys.path.insert(0, {str(HOSTS.parents[1] / "mpi")!r})
+sys.path[:0] = [{str(HOSTS.parents[1] / "mpi")!r}, {str(HOSTS.parents[1])!r}]
 world = MPI.COMM_WORLD
 def say(*words):
     sys.stdout.write(" ".join(map(str, ("rank", world.rank, *words))) + "\\n")

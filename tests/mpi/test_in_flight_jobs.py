@@ -12,7 +12,7 @@ from mpi4py import MPI
 pytestmark = STARTS_JOBS
 
 IMPORTS = f"""
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[1])!r}]
 from forms import Case, every, issue, names, prepare
 from reference import agreed
 """

@@ -20,7 +20,7 @@ NAMED_BY_MPI = ("sm_segment", "vader_segment", "mpich_shm", "ucx_shm", "psm", "s
 
 # Algorithms with messages of all kinds, in place and not; what was wrong.
 MANY = f"""
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[1])!r}]
 from reference import ALGORITHMS, REPRESENTATIVE, agreed
 from test_collectives import run, run_in_place
 cases = [(runner, collective, count, comm.size - 1, dict(algorithm=algorithm, segment=segment)) for runner in (run, run_in_place)

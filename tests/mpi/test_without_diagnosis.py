@@ -11,7 +11,7 @@ import hpcoll.kernels
 pytestmark = STARTS_JOBS
 LINE = "install(Diagnosis())"
 CALLS = f"""
-sys.path.append({str(Path(__file__).parent)!r})
+sys.path += [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[1])!r}]
 from forms import every, in_every_form
 from reference import agreed
 from hpcoll.comm.requests.call_hooks import hooks
