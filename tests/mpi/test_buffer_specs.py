@@ -65,8 +65,11 @@ class _Unknown(MPI.Datatype):
 
 def test_types_that_the_library_lacks_break_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MPI, "NEWER", _Unknown(MPI.FLOAT), raising=False)
-    buffer_specs._basic_datatypes.cache_clear()
-    assert describe([X, 4, MPI.DOUBLE])[1:3] == (4, np.dtype("f8"))
+    buffer_specs._basic_names.cache_clear()
+    try:
+        assert describe([X, 4, MPI.DOUBLE])[1:3] == (4, np.dtype("f8"))
+    finally:
+        buffer_specs._basic_names.cache_clear()
 
 
 @pytest.mark.parametrize("name", ["DOUBLE_INT", "TWOINT", "REAL16"])

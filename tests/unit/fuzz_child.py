@@ -16,6 +16,8 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1]))
+
 from fuzz_formats import FORMATS, Format, files_of
 from fuzz_mutators import mutated
 from slowness import slowed

@@ -195,6 +195,7 @@ def test_a_rank_has_said_what_it_can_of_a_call(rank_status: dict[str, Any], expe
     histories = np.zeros((1, 1 + f.REMEMBERED, 8), np.int64)
     histories[0, 0, [f.BEGUN, f.CALLS_ENDED]] = 4, 3
     pages: Any = SimpleNamespace(read=lambda rank: rank_status)
-    on: Any = SimpleNamespace(key="1.2.3", near={0: 0}, rank=1, node=SimpleNamespace(status_slots=pages), team=TEAM)
+    node = SimpleNamespace(status_slots=pages)
+    on: Any = SimpleNamespace(key="1.2.3", near={0: 0}, rank=1, node=node, team=TEAM, form=lambda index: "blocking")
     log: Any = SimpleNamespace(histories=histories, index=0)
     assert [number for number in (3, 4, 5) if PeerState(on, log).has_answered(0, number, 0.0)] == expected

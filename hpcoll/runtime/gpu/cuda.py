@@ -249,7 +249,8 @@ class Driver:
 
 _library: list[Any] = []
 _DEVICE_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-gpu")  # of Linux, of Windows under it, of Jetson boards
-signs: list[Any] = list(filter(os.path.exists, _DEVICE_FILES))  # of a GPU; without any, no memory in this process is a GPU's
+_FOUND = list(filter(os.path.exists, _DEVICE_FILES))
+signs: list[Any] = list(_FOUND)  # of a GPU; without any, no memory in this process is a GPU's
 
 
 def use(library: Any) -> None:
@@ -262,7 +263,7 @@ def use(library: Any) -> None:
 def is_likely() -> bool:
     """Say whether this process is likely to have a GPU, without starting the driver, which takes a while."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return bool(_library) or (visible not in ("", "-1") and bool(signs))
+    return bool(_library) or (visible not in ("", "-1") and bool(_FOUND))
 
 
 @lru_cache(maxsize=1)
