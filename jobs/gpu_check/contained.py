@@ -43,22 +43,21 @@ def run(command: Sequence[str | Path], log: Path, limit_s: float, environment: M
         limit_s: Seconds after which it counts as hung.
         environment: Variables beside this process's.
     """
-    start = time.monotonic()
+    start, status = time.monotonic(), HUNG
+    process: subprocess.Popen[bytes] | None = None
     with log.open("ab", buffering=0) as out:
         try:
             process = subprocess.Popen(
                 [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
                 env={**os.environ, "PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1", **(environment or {})},
             )  # fmt: skip
+            status = named(process.wait(limit_s))
         except OSError as error:
             out.write(f"cannot start {command[0]}: {error.strerror}\n".encode())
             return Outcome(f"not found: {command[0]}" if isinstance(error, FileNotFoundError) else str(error), 0.0)
-        status = HUNG
-        try:
-            status = named(process.wait(limit_s))
         except subprocess.TimeoutExpired:
             out.write(f"\n-- over {limit_s:.0f} s: stacks of what runs, and the end of it\n".encode())
-        finally:
+        finally:  # also of a process that was just starting when a signal came
             end(process, dump=status == HUNG)
     return Outcome(status, round(time.monotonic() - start, 2))
 
@@ -76,7 +75,7 @@ def named(code: int) -> str:
         return f"exit {code}"
 
 
-def end(process: subprocess.Popen[bytes], *, dump: bool) -> None:
+def end(process: subprocess.Popen[bytes] | None, *, dump: bool) -> None:
     """End a command and its descendants; ``dump``: with stacks of Python processes, the innermost first, so that others pass them on."""
     levels: dict[int, list[int]] = {}
     for one, depth in descendants().items():
@@ -87,7 +86,7 @@ def end(process: subprocess.Popen[bytes], *, dump: bool) -> None:
     _signal(list(descendants()), signal.SIGKILL, _KILL_S, process)
 
 
-def _signal(processes: list[int], number: signal.Signals, seconds: float, child: subprocess.Popen[bytes]) -> None:
+def _signal(processes: list[int], number: signal.Signals, seconds: float, child: subprocess.Popen[bytes] | None) -> None:
     """Signal processes, and wait until none of them is there, or so long."""
     for one in processes:
         try:
@@ -104,9 +103,9 @@ def _signal(processes: list[int], number: signal.Signals, seconds: float, child:
     _reap(child)
 
 
-def _reap(child: subprocess.Popen[bytes]) -> None:
+def _reap(child: subprocess.Popen[bytes] | None) -> None:
     """Let processes that have ended and became this one's vanish."""
-    if child.poll() is None:
+    if child is not None and child.poll() is None:
         return
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
