@@ -21,6 +21,7 @@ from outcomes import token
 from reference import REDUCING
 
 import hpcoll
+from hpcoll.runtime.transports.mpi import has_persistent_collectives
 
 COUNTS = (5, 40_000)  # a few bytes, and 320 kB
 BY_LIBRARY = "operator of MPI"  # which hpcoll leaves to the library
@@ -60,21 +61,12 @@ def kinds(comm: MPI.Intracomm, count: int, operators: dict[str, Any]) -> dict[st
     return found
 
 
-def persistent_by_library() -> bool:
-    """Say whether the MPI library has persistent collectives; Open MPI 4.1 has none."""
-    try:
-        MPI.COMM_SELF.Barrier_init().Free()
-    except NotImplementedError:
-        return False
-    return True
-
-
 def wrong(comm: MPI.Intracomm) -> list[str]:
     """Return what differs from NumPy's values, or was raised; a kind that failed on any rank is the last one."""
     found: list[str] = []
     compiled = hpcoll.reduce_op(lambda left, right: left + right, identity=0.0, name="add")
     operators = {"operator of hpcoll": compiled, BY_LIBRARY: MPI.Op.Create(add, commute=True)}
-    persistent = persistent_by_library()
+    persistent = has_persistent_collectives()
     for count in COUNTS:
         for kind, cases in kinds(comm, count, operators).items():
             turns = (issue,) if kind == BY_LIBRARY and not persistent else (issue, prepare, prepare)
