@@ -53,8 +53,8 @@ class Watchdog:
         self._signature = Signature.unpacked(int(call.engine.state[f.SIGNATURE])) if call else NO_CALL
         self._limit_s = on.config.timeout if call is None or call.limit_s is None else call.limit_s
         self._what = call.what if call else what
-        self._where = "" if place_of_caller() is None and call is None else in_words(place_of_caller())  # the program's end has no line
-        self._where = self._where if call is None or call.called_at is None else call.called_at
+        place = place_of_caller() if call is None or call.called_at is None else None
+        self._where = call.called_at if call and call.called_at else in_words(place) if call or place else ""  # the end has no line
         self._next_look = self._next_deadlock = self._next_search = self._since
         self._warned, self._doubts, self._code, self._held = False, False, 0, True
         self._circle, self._circle_since = list[BlockedRank](), 0.0
