@@ -12,7 +12,9 @@ from mpi4py import MPI
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.ops import SUM
 from hpcoll.cli import main
+from hpcoll.cli.bench import calls
 from hpcoll.cli.bench.cases import Case, bind, calm, fill, make_buffers, wrong_elements
+from hpcoll.cli.bench.command import CALLS
 from hpcoll.cli.bench.measure import Pace, measure, over_ranks
 from hpcoll.cli.bench.messages import find_dtype, sizes_of
 from hpcoll.cli.bench.request import BenchRequest, cases_of
@@ -248,3 +250,15 @@ def test_without_matplotlib_nothing_is_measured(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert ("pip install 'hpcoll[plot]'" in captured.err) is (WORLD.rank == 0)
+
+
+def test_calls(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call has its times, and one that is described anew takes longer than one that is recognised."""
+    monkeypatch.setattr(calls, "_ROUNDS", 3)
+    assert bench(CALLS) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    texts = [text for text, _ in calls.cases(0, 1)] if WORLD.rank == 0 else []
+    assert all(line.startswith(text) for line, text in zip(lines, texts, strict=True))
+    times = [list(map(float, line.split()[-4:])) for line in lines if line.startswith(("Bcast(x)", "Allreduce(x, y)"))]
+    assert all(anew > known for _, known, anew, _ in times)
+    assert len(times) == 2 * (WORLD.rank == 0)
