@@ -53,6 +53,14 @@ def fresh() -> hpcoll.Communicator:
     return hpcoll.Communicator(MPI.COMM_WORLD.Dup())
 
 
+def works(comm: MPI.Intracomm) -> bool:
+    """Say whether a sum and a broadcast from the last rank are right, by an algorithm of ours."""
+    x, y = np.full(3, comm.rank + 1.0), np.full(3, float(comm.rank))
+    comm.Allreduce(MPI.IN_PLACE, x, algorithm="direct")
+    comm.Bcast(y, root=comm.size - 1, algorithm="direct")
+    return x.tolist() == [comm.size * (comm.size + 1) / 2] * 3 and y.tolist() == [comm.size - 1] * 3
+
+
 def set_from_here(comm: hpcoll.Communicator, **settings: Any) -> None:
     """Settings for the calls that follow, as if the environment said so: what is made and compiled before has no limit."""
     on = comm._context.resources

@@ -7,27 +7,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from mpi4py import MPI
-from reference import agreed, communicator, fresh
+from reference import agreed, communicator, fresh, works
 from slowness import slowed
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError
 
 pytestmark = pytest.mark.mpi
-
-
-def works(comm: MPI.Intracomm) -> bool:
-    """Say whether a sum and a broadcast from the last rank are right, by an algorithm of ours."""
-    x, y = np.full(3, comm.rank + 1.0), np.full(3, float(comm.rank))
-    comm.Allreduce(MPI.IN_PLACE, x, algorithm="direct")
-    comm.Bcast(y, root=comm.size - 1, algorithm="direct")
-    return x.tolist() == [comm.size * (comm.size + 1) / 2] * 3 and y.tolist() == [comm.size - 1] * 3
 
 
 class Special(hpcoll.Communicator):
@@ -58,71 +49,6 @@ def test_type_is_kept(name: str) -> None:
     made = DERIVED[name](communicator())
     assert isinstance(made, hpcoll.Communicator)
     assert agreed([] if works(made) else [name]) == []
-    made.Free()
-
-
-def test_cartesian() -> None:
-    comm = communicator()
-    dims = MPI.Compute_dims(comm.size, 2)
-    grid = comm.Create_cart(dims, [True, False])
-    row, twin = grid.Sub([False, True]), grid.Dup()
-    for made in (grid, row, twin):
-        assert isinstance(made, hpcoll.CartCommunicator)
-        assert isinstance(made, MPI.Cartcomm)
-        assert agreed([] if works(made) else [made]) == []
-    assert (grid.dims, row.dims, twin.periods) == (dims, dims[1:], [True, False])
-    assert grid.Shift(0, 1) == MPI.Cartcomm(grid).Shift(0, 1)
-    for made in (row, twin, grid):
-        made.Free()
-
-
-def test_graphs() -> None:
-    """The classes are those of hpcoll and of mpi4py for the topology, and so are those of what is made of them or put around them."""
-    comm = communicator()
-    last, following, everyone = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size, list(range(comm.size))
-    graph = comm.Create_graph([r + 1 for r in everyone], [(r + 1) % comm.size for r in everyone])
-    distributed, adjacent = comm.Create_dist_graph([comm.rank], [1], [following]), comm.Create_dist_graph_adjacent([last], [following])
-    made: list[tuple[Any, str, Callable[[Any], bool]]] = [
-        (graph, "Graph", lambda one: one.neighbors == [following]),
-        (graph.Dup(), "Graph", lambda one: one.nneighbors == 1),
-        (distributed, "DistGraph", lambda one: one.Get_dist_neighbors()[:2] == ([last], [following])),
-        (adjacent, "DistGraph", lambda one: one.outdegree == 1),
-        (graph.Split(), "", lambda one: one.topology == MPI.UNDEFINED),
-    ]  # fmt: skip
-    wrong, theirs, found = [], {"Graph": MPI.Graphcomm, "DistGraph": MPI.Distgraphcomm, "": MPI.Intracomm}, np.zeros(1, int)
-    for one, kind, holds in made:
-        again = hpcoll.Communicator(one)
-        right = type(one) is type(again) is getattr(hpcoll, f"{kind}Communicator", hpcoll.Communicator) and isinstance(one, theirs[kind])
-        if kind == "DistGraph":
-            one.Neighbor_allgather(np.full(1, comm.rank), found)
-            right = right and found[0] == last
-        wrong += [] if right and holds(one) and works(one) else [(kind, one)]
-    with pytest.raises(ArgumentError, match="GraphCommunicator needs a communicator with graph topology, got"):
-        hpcoll.GraphCommunicator(comm)
-    for one, *_ in made:
-        one.Free()
-    assert agreed(wrong) == []
-
-
-@pytest.mark.mpi(min_size=2)
-def test_merged() -> None:
-    """Also of a duplicate, and of a part."""
-    comm = communicator()
-    half = comm.Split(comm.rank % 2)
-    between = half.Create_intercomm(0, comm, 1 - comm.rank % 2)
-    whole = [between.Merge(), between.Dup().Merge(high=True), between.Split().Merge()]
-    assert agreed([one for one in whole if type(one) is not hpcoll.Communicator or not works(one)]) == []
-    for one in (*whole, between, half):
-        one.Free()
-
-
-def test_of_a_group() -> None:
-    comm = communicator()
-    try:
-        made = hpcoll.Communicator.Create_from_group(comm.Get_group())
-    except (NotImplementedError, MPI.Exception):
-        pytest.skip("the MPI library has no MPI_Comm_create_from_group")
-    assert agreed([] if type(made) is hpcoll.Communicator and works(made) else [made]) == []
     made.Free()
 
 
