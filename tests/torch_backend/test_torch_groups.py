@@ -1,5 +1,7 @@
 """Groups of some ranks: each gives its own results, also several at once, and what a group is not told it does not need."""
 
+import inspect
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -20,6 +22,8 @@ def test_world_is_mpi(device: torch.device) -> None:
 def test_new_group_in_another_order(device: torch.device) -> None:
     """Ranks within it are those of the list, and roots are told as ranks of the world."""
     by, ranks = Caller(False, device), list(RANKS[::-1][: NRANKS - 1])
+    if NRANKS > 2 and "sort_ranks" not in inspect.signature(dist.new_group).parameters:
+        pytest.skip(f"torch {torch.__version__} sorts the ranks of a group")
     group = dist.new_group(ranks, sort_ranks=False) if NRANKS > 2 else dist.new_group(ranks)
     if RANK not in ranks:
         assert dist.get_rank(group) == -1
