@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from hpcoll.analysis.cost import NEVER
 from hpcoll.comm.arguments.call import Call
 from hpcoll.comm.arguments.methods import FOUND_BY, METHODS
 from hpcoll.comm.context import cache_entries, native_calls
@@ -55,6 +56,7 @@ class Context(CommunicatorCalls):
 
     Attributes:
         tables: Call cache of blocking calls.
+        on_host: Call cache of blocking calls on the host copies of GPU arrays.
         started: Call caches of calls in flight, one for each of their message contexts.
         planned: Call cache of persistent requests.
         turn: Message context that the next call in flight takes, alike on all ranks.
@@ -66,7 +68,7 @@ class Context(CommunicatorCalls):
         super().__init__(resources)
         self.token = self.caller.token
         self.ledger = ledger
-        self.tables = call_cache.CallCache(self.rank, self.nranks)
+        self.tables, self.on_host = call_cache.CallCache(self.rank, self.nranks), call_cache.CallCache(self.rank, self.nranks)
         self.started = [
             call_cache.CallCache(self.rank, self.nranks, one.tickets.ctypes.data) for one in self.resources.message_contexts[1:]
         ]
@@ -106,14 +108,13 @@ class Context(CommunicatorCalls):
         super().close(why)
         if self.resources.message_contexts:  # else it has been freed
             self.resources.service_collectives.abandon_comparisons()
-        for one in (self.tables, *self.started, self.planned):
-            one.forget()
+        self._forget()
         for request in self.persistent.values():
             request.close()
 
     def _forget(self) -> None:
         """Drop the cached calls of plans that are dropped."""
-        for one in (self.tables, *self.started, self.planned):
+        for one in (self.tables, self.on_host, *self.started, self.planned):
             one.forget()
 
     def run(
@@ -136,6 +137,8 @@ class Context(CommunicatorCalls):
             mpi4py.MPI.Exception: the MPI library's own collective failed.
         """
         table, (method, _, algorithm, segment) = self.tables.table(key) if buffers else None, call_cache.whole(key)
+        if status == MISS and "gpu" in self.__dict__ and self._run_short(key, arguments, stream, limit_s):
+            return
         if status == MISS:
             given, arguments = arguments, METHODS[method].meant(arguments, self.rank)
             if table is not None and arguments is not given:  # it may be known by what it means
@@ -155,13 +158,32 @@ class Context(CommunicatorCalls):
             self._run_prepared(key, arguments, CallOptions(algorithm, segment, stream, limit_s=limit_s), table, *buffers)
             return
         assert table is not None
-        served = table.latest
-        if isinstance(served.by, MpiCall):
-            native_calls.failed(self, method, MPI.Exception(served.by.error))
-        arguments = (*arguments, *table.take_kept())
+        if isinstance(table.latest.by, MpiCall):
+            native_calls.failed(self, method, MPI.Exception(table.latest.by.error))
+        self._go_on_cached(table, status, limit_s, arguments)
+
+    def _go_on_cached(self, table: call_cache.CallTable, status: int, limit_s: float | None, arguments: tuple[Any, ...]) -> None:
+        """Run the call that a table found to its end."""
+        served, arguments = table.latest, (*arguments, *table.take_kept())
         self._go_on(served.plan, served.by, status, limit_s, arguments)
         if served.unpacks:
             self._go_on(served.plan, served.by, call_compiled(UNPACK_RESULTS, table.address, 0, 0, 0), limit_s, arguments)
+
+    def _run_short(self, key: call_cache.Key, arguments: tuple[Any, ...], stream: Any, limit_s: float | None) -> bool:
+        """Run a call on short GPU arrays, if it is like an earlier one; say so."""
+        method, *_ = call_cache.whole(key)
+        short = self.gpu.short_call(method, arguments, stream)
+        if short is None:
+            return False
+        table = self.on_host.table(key)
+        status = run_cached(table.address, *short.found_by)
+        if status in (MISS, BUSY, NO_CALL):
+            return False
+        if status != DONE:
+            self._go_on_cached(table, status, limit_s, short.arguments)
+        with self.failure_scope(method):
+            short.store()
+        return True
 
     def prepare(self, method: str, arguments: tuple[Any, ...], asked: CallOptions) -> Prepared:
         """Describe a call and find how it runs.
@@ -201,8 +223,12 @@ class Context(CommunicatorCalls):
                 cache_entries.enter_native(self.planner, table, method, arguments, buffers, prepared)
             return
         engine = self._run_engine(key, arguments, prepared, asked.limit_s)
+        most_nbytes = NEVER
+        if prepared.on_host is not None and table is not None:  # GPU arrays are found by their copies
+            call, arguments, table, most_nbytes = prepared.on_host, prepared.arguments, self.on_host.table(key), self.gpu.short_nbytes
+            buffers = FOUND_BY[method](arguments, self.caller)[:2]
         if table is not None and self.resources.config.check != EVERY_CALL and cache_entries.may_enter(table, call, plan, buffers[0]):
-            cache_entries.enter(self.planner, table, method, arguments, buffers, call, call_cache.CachedCall(engine, plan))
+            cache_entries.enter(self.planner, table, method, arguments, buffers, call, call_cache.CachedCall(engine, plan), most_nbytes)
 
     def _run_engine(self, key: call_cache.Key, arguments: tuple[Any, ...], prepared: Prepared, limit_s: float | None) -> HostEngine:
         """Run a call by its plan's engine."""

@@ -21,6 +21,7 @@ from hpcoll.comm.arguments.memory import buffer_of, with_buffer
 from hpcoll.comm.arguments.methods import Caller, Method
 from hpcoll.comm.context.gpu_resources import GpuEngines, Gpus
 from hpcoll.comm.context.planner import CallOptions, Planner, Prepared
+from hpcoll.comm.context.short_gpu_calls import GPU_NBYTES, ShortCall, short_call
 from hpcoll.comm.context.symmetric_memory import ArrayForm
 from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.team.resources import Resources
@@ -33,7 +34,6 @@ from hpcoll.schedules.catalogue import algorithms, find
 from hpcoll.selection.config import HOST, NATIVE
 
 Arrays: TypeAlias = dict[int, DeviceArray]  # by position among the arguments
-GPU_NBYTES = 64 << 10  # messages from here on run by a program for GPU memory
 
 
 class GpuCalls:
@@ -47,6 +47,12 @@ class GpuCalls:
     def __init__(self, resources: Resources, planner: Planner) -> None:
         self._on, self._planner = resources, planner
         self._routes: Gpus | None = None
+
+    short_nbytes = GPU_NBYTES - 1  # most of a message that runs by the host's way
+
+    def short_call(self, method: str, arguments: tuple[Any, ...], stream: Any) -> ShortCall | None:
+        """Return a call on host copies of its arrays; arguments and result as of `hpcoll.comm.context.short_gpu_calls.short_call`."""
+        return None if self._on.config.cuda_path not in (None, HOST) else short_call(self._on.caller, method, arguments, stream)
 
     def prepare(self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, asked: CallOptions) -> Prepared:
         """Describe a call on GPU arrays and find how it runs; errors as of `hpcoll.comm.context.context.Context.prepare`.
@@ -69,7 +75,9 @@ class GpuCalls:
     def _by_mirror(self, row: Method, arguments: tuple[Any, ...], known: tuple[Any, ...], asked: CallOptions) -> Prepared:
         mirror = mirror_of(row.name, known, asked.stream, self._on.rank)
         assert mirror is not None
-        call = self._describe_mirrored(row, arguments, asked.stream, mirror)
+        mirror.fetch()
+        on_host = row.describe(self._on.caller, *mirror.arguments)
+        call = None if on_host is None else _mirrored(on_host, mirror)
         if call is not None and asked.in_flight:
             call = call._replace(native=False)  # the library's own request would not bring results to the GPU
         if call is None and asked.in_flight:
@@ -77,7 +85,7 @@ class GpuCalls:
             raise ArgumentError(f"rank {self._on.rank}: {why}")
         plan = self._planner.plan(call, row.name, mirror.arguments, asked.algorithm, asked.segment)
         describe = partial(self._describe_mirrored, row, arguments, asked.stream)
-        return Prepared(call, plan, mirror.arguments, describe, self._on, mirror.store)
+        return Prepared(call, plan, mirror.arguments, describe, self._on, mirror.store, on_host)
 
     def _by_program(
         self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, asked: CallOptions, on_gpu: "_OnGpu", call: Call
@@ -133,21 +141,13 @@ class GpuCalls:
                 received = lift if position == received_at else received
         return _OnGpu(gpu, partial(row.describe, caller, *theirs), lifts, received)
 
-    def _describe_mirrored(self, row: Method, arguments: tuple[Any, ...], stream: Any, mirror: Mirror | None = None) -> Call | None:
-        mirror = mirror or mirror_of(row.name, arguments, stream, self._on.rank)  # with the streams of now, also when started anew
+    def _describe_mirrored(self, row: Method, arguments: tuple[Any, ...], stream: Any) -> Call | None:
+        """Describe a call anew, with the streams and the data of now."""
+        mirror = mirror_of(row.name, arguments, stream, self._on.rank)
         assert mirror is not None
         mirror.fetch()
         call = row.describe(self._on.caller, *mirror.arguments)
-        if call is None:
-            return None
-        first, store = call.finish, mirror.store
-
-        def finish() -> None:
-            if first is not None:
-                first()
-            store()
-
-        return call._replace(finish=finish, as_given=False, packed=False, keep=(*call.keep, mirror), mirrored=True)
+        return None if call is None else _mirrored(call, mirror)
 
     def _launching(self, call: Call, on_gpu: "_OnGpu", routes: Gpus, arrays: Arrays, stream: Any) -> Call:
         """Return the call with the kernels that are launched before and after it."""
@@ -198,6 +198,18 @@ class GpuCalls:
         gpu = gpu_of(local_device(on.native) if ordinal is None else ordinal)
         routes = None if on.mixed or on.config.cuda_path == HOST else self.routes(gpu)
         return array_over(Memory(gpu, form.nbytes) if routes is None else routes.symmetric(form.nbytes), form.shape, form.dtype)
+
+
+def _mirrored(call: Call, mirror: Mirror) -> Call:
+    """Return a call on a mirror, which brings the results home when it ends."""
+    first, store = call.finish, mirror.store
+
+    def finish() -> None:
+        if first is not None:
+            first()
+        store()
+
+    return call._replace(finish=finish, as_given=False, packed=False, keep=(*call.keep, mirror), mirrored=True)
 
 
 class _OnGpu(NamedTuple):

@@ -50,6 +50,7 @@ class Prepared(NamedTuple):
         describe: Describes the call anew, with the streams and the data of then.
         context_pool: Pool of the message contexts on which it travels.
         after_native: Work that remains when the MPI library has served it, or None.
+        on_host: The call on the host copies of its GPU arrays, without what brings these home; None for other calls.
     """
 
     call: Call | None
@@ -58,6 +59,7 @@ class Prepared(NamedTuple):
     describe: Callable[[], Call | None]
     context_pool: ContextPool
     after_native: Callable[[], None] | None = None
+    on_host: Call | None = None
 
 
 class Planner:

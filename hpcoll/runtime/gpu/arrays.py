@@ -107,7 +107,7 @@ def device_array(buffer: Any, stream: int | None = None) -> DeviceArray | None:
         raise BufferError(f"memory of DLPack device type {int(kind)} is not supported")
     if driver() is None:
         raise BufferError("it lies on a GPU, and this process sees none")
-    stream = stream or _torch_stream(buffer) or LEGACY_STREAM
+    stream = stream or torch_stream(buffer) or LEGACY_STREAM
     tensor = dlpack.export(buffer, stream)
     return _placed(_array(tensor.pointer, tensor.shape, tensor.strides, tensor.dtype, tensor.readonly, (buffer, tensor.capsule), stream))
 
@@ -203,7 +203,7 @@ def stream_of(array: DeviceArray, stream: Any, rank: int) -> int:
     Raises:
         ArgumentError: not a stream, or one under capture.
     """
-    handle = array.stream or _torch_stream(array.owner) or LEGACY_STREAM if stream is None else stream_handle(stream, rank)
+    handle = array.stream or torch_stream(array.owner) or LEGACY_STREAM if stream is None else stream_handle(stream, rank)
     found = driver()
     if found is not None and _is_capturing(found, handle):
         raise ArgumentError(f"rank {rank}: stream {handle:#x} is being captured into a CUDA graph, which cannot hold a collective")
@@ -232,7 +232,7 @@ def _handle(stream: Any) -> int:
     return operator.index(found) if is_number else int(found.__int__())
 
 
-def _torch_stream(owner: Any) -> int:
+def torch_stream(owner: Any) -> int:
     """Return the handle of PyTorch's current stream for one of its tensors; 0 for anything else."""
     torch: Any = sys.modules.get("torch")
     is_tensor = isinstance(owner, getattr(torch, "Tensor", ()))

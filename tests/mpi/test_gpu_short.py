@@ -1,0 +1,66 @@
+"""Short calls on GPU arrays like an earlier one: right with new data, arrays and sizes, in place, on a stream; refused as the first one."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_cases import read
+from gpu_double import WORLD, communicator
+from mpi4py import MPI
+from reference import agreed
+
+from hpcoll.base.errors import ArgumentError
+
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.double(forgives=("failures",))]
+RANK, P = WORLD.rank, WORLD.size
+
+
+def test_results_and_what_is_asked(double: Any) -> None:
+    """From the second call on the driver is not asked what kind of memory the arrays are."""
+    comm, found = communicator(), []
+    total, asked = P * (P + 1) / 2, []
+    for turn, count in enumerate((20, 20, 19, 21, 18)):
+        asked.append(double.calls["cuPointerGetAttribute"])
+        send, recv = double.Array(count).fill(turn + RANK + 1), double.Array(count).fill(-1)
+        comm.Allreduce(send, recv)
+        found.append(bool((read(recv) == total + turn * P).all()))
+        comm.Allreduce(MPI.IN_PLACE, send)
+        found.append(bool((read(send) == total + turn * P).all()))
+        comm.Allreduce(send, recv, op=MPI.MAX)
+        comm.Reduce(send, recv, MPI.SUM, 1)
+        found.append(bool((read(recv) == (total + turn * P) * (P if RANK == 1 else 1)).all()))
+        told = double.Array(count).fill(turn if RANK == 1 else -1)
+        comm.Bcast(told, 1)
+        found.append(bool((read(told) == turn).all()))
+        every, mine = double.Array(P * count).fill(-1), double.Array(count).fill(turn * P + RANK)
+        comm.Allgather(mine, every)
+        found.append(bool((read(every).reshape(P, count) == turn * P + np.arange(P)[:, None]).all()))
+        comm.Alltoall(every, other := double.Array(P * count).fill(-1))
+        found.append(bool((read(other) == turn * P + RANK).all()))
+        comm.Scan(mine, recv)
+        found.append(bool((read(recv) == sum(turn * P + rank for rank in range(RANK + 1))).all()))
+    found.append(asked[1:] == asked[-1:] * 4)
+    assert agreed([(i, one) for i, one in enumerate(found) if not one]) == []
+    comm.Free()
+
+
+def test_the_same_refusals_and_other_kinds(double: Any) -> None:
+    """Read-only, freed, gaps, host arrays: as if there had been no call like it."""
+    comm, found = communicator(), []
+    send, recv = double.Array(6).fill(1), double.Array(6).fill(0)
+    for _ in range(3):
+        comm.Allreduce(send, recv)
+    host = np.zeros(6, read(recv).dtype)
+    comm.Allreduce(send, host)
+    comm.Allreduce(host, recv)
+    found += [bool((host == P).all()), bool((read(recv) == P * P).all())]
+    for bad in (double.Array(6, readonly=True), object()):
+        try:
+            comm.Allreduce(send, bad)
+            found.append(False)
+        except (ArgumentError, TypeError):
+            found.append(True)
+    comm.Allreduce(send, recv)
+    found.append(bool((read(recv) == P).all()))
+    assert agreed([(i, one) for i, one in enumerate(found) if not one]) == []
+    comm.Free()
