@@ -116,6 +116,8 @@ class Context(CommunicatorCalls):
         """Drop the cached calls of plans that are dropped."""
         for one in (self.tables, self.on_host, *self.started, self.planned):
             one.forget()
+        if "gpu" in self.__dict__:
+            self.gpu.forget()
 
     def run(
         self, status: int, key: call_cache.Key, arguments: tuple[Any, ...], *buffers: Any, stream: Any = None, limit_s: float | None = None
@@ -137,7 +139,7 @@ class Context(CommunicatorCalls):
             mpi4py.MPI.Exception: the MPI library's own collective failed.
         """
         table, (method, _, algorithm, segment) = self.tables.table(key) if buffers else None, call_cache.whole(key)
-        if status == MISS and "gpu" in self.__dict__ and self._run_short(key, arguments, stream, limit_s):
+        if status == MISS and "gpu" in self.__dict__ and self._run_repeated(key, arguments, stream, limit_s):
             return
         if status == MISS:
             given, arguments = arguments, METHODS[method].meant(arguments, self.rank)
@@ -169,19 +171,24 @@ class Context(CommunicatorCalls):
         if served.unpacks:
             self._go_on(served.plan, served.by, call_compiled(UNPACK_RESULTS, table.address, 0, 0, 0), limit_s, arguments)
 
-    def _run_short(self, key: call_cache.Key, arguments: tuple[Any, ...], stream: Any, limit_s: float | None) -> bool:
-        """Run a call on short GPU arrays, if it is like an earlier one; say so."""
-        method, *_ = call_cache.whole(key)
-        short = self.gpu.short_call(method, arguments, stream)
-        if short is None:
+    def _run_repeated(self, key: call_cache.Key, arguments: tuple[Any, ...], stream: Any, limit_s: float | None) -> bool:
+        """Run a call on GPU arrays, if it is like an earlier one; say so."""
+        from hpcoll.comm.context.repeated_gpu_calls import on_host
+
+        seen = self.gpu.look(call_cache.whole(key)[0], arguments, stream)
+        if seen is None:
             return False
-        table = self.on_host.table(key)
-        status = run_cached(table.address, *short.found_by)
-        if status in (MISS, BUSY, NO_CALL):
+        prepared = self.gpu.known(key, seen)
+        if prepared is not None:
+            self._run_engine(key, arguments, prepared, limit_s)
+        if prepared is not None or not seen.is_short:
+            return prepared is not None
+        short, table = on_host(self.caller, seen), self.on_host.table(key)
+        if short is None or (status := run_cached(table.address, *short.found_by)) in (MISS, BUSY, NO_CALL):
             return False
         if status != DONE:
             self._go_on_cached(table, status, limit_s, short.arguments)
-        with self.failure_scope(method):
+        with self.failure_scope(seen.method):
             short.store()
         return True
 
@@ -223,11 +230,15 @@ class Context(CommunicatorCalls):
                 cache_entries.enter_native(self.planner, table, method, arguments, buffers, prepared)
             return
         engine = self._run_engine(key, arguments, prepared, asked.limit_s)
+        if table is None or self.resources.config.check == EVERY_CALL:
+            return
         most_nbytes = NEVER
-        if prepared.on_host is not None and table is not None:  # GPU arrays are found by their copies
-            call, arguments, table, most_nbytes = prepared.on_host, prepared.arguments, self.on_host.table(key), self.gpu.short_nbytes
-            buffers = FOUND_BY[method](arguments, self.caller)[:2]
-        if table is not None and self.resources.config.check != EVERY_CALL and cache_entries.may_enter(table, call, plan, buffers[0]):
+        if "gpu" in self.__dict__:
+            self.gpu.note(key, arguments, asked.stream, prepared)
+            if prepared.on_host is not None:  # it is found by the copies of its arrays
+                call, arguments, table, most_nbytes = prepared.on_host, prepared.arguments, self.on_host.table(key), self.gpu.short_nbytes
+                buffers = FOUND_BY[method](arguments, self.caller)[:2]
+        if cache_entries.may_enter(table, call, plan, buffers[0]):
             cache_entries.enter(self.planner, table, method, arguments, buffers, call, call_cache.CachedCall(engine, plan), most_nbytes)
 
     def _run_engine(self, key: call_cache.Key, arguments: tuple[Any, ...], prepared: Prepared, limit_s: float | None) -> HostEngine:

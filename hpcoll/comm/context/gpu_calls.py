@@ -21,11 +21,12 @@ from hpcoll.comm.arguments.memory import buffer_of, with_buffer
 from hpcoll.comm.arguments.methods import Caller, Method
 from hpcoll.comm.context.gpu_resources import GpuEngines, Gpus
 from hpcoll.comm.context.planner import CallOptions, Planner, Prepared
-from hpcoll.comm.context.short_gpu_calls import GPU_NBYTES, ShortCall, short_call
+from hpcoll.comm.context.repeated_gpu_calls import GPU_NBYTES, KnownCalls, SeenCall, look
 from hpcoll.comm.context.symmetric_memory import ArrayForm
 from hpcoll.comm.plans.signature import Purpose
 from hpcoll.comm.team.resources import Resources
 from hpcoll.kernels import MAX_SOURCES
+from hpcoll.runtime.engine.call_cache import Key, whole
 from hpcoll.runtime.gpu import cuda
 from hpcoll.runtime.gpu.arrays import DeviceArray, KnownArray, stream_of
 from hpcoll.runtime.gpu.device import Gpu, Memory, array_over, gpu_of
@@ -47,12 +48,27 @@ class GpuCalls:
     def __init__(self, resources: Resources, planner: Planner) -> None:
         self._on, self._planner = resources, planner
         self._routes: Gpus | None = None
+        self._known = KnownCalls()
 
     short_nbytes = GPU_NBYTES - 1  # most of a message that runs by the host's way
 
-    def short_call(self, method: str, arguments: tuple[Any, ...], stream: Any) -> ShortCall | None:
-        """Return a call on host copies of its arrays; arguments and result as of `hpcoll.comm.context.short_gpu_calls.short_call`."""
-        return None if self._on.config.cuda_path not in (None, HOST) else short_call(self._on.caller, method, arguments, stream)
+    def look(self, method: str, arguments: tuple[Any, ...], stream: Any) -> SeenCall | None:
+        """Return a call as a look at its arguments tells it; arguments and result as of `hpcoll.comm.context.repeated_gpu_calls.look`."""
+        return look(self._on.caller, method, arguments, stream)
+
+    def known(self, key: Key, seen: SeenCall) -> Prepared | None:
+        """Return a call that was prepared before, on memory that is the same still; None where there is none."""
+        return self._known.find(key, seen, self._routes)
+
+    def note(self, key: Key, arguments: tuple[Any, ...], stream: Any, prepared: Prepared) -> None:
+        """Let calls like one be found by `known`, if it ran by a program for GPU memory."""
+        seen = self.look(whole(key)[0], arguments, stream) if prepared.context_pool is self._routes else None
+        if seen is not None:
+            self._known.add(key, seen, prepared)
+
+    def forget(self) -> None:
+        """Forget the calls that are known."""
+        self._known.forget()
 
     def prepare(self, row: Method, arguments: tuple[Any, ...], arrays: Arrays, asked: CallOptions) -> Prepared:
         """Describe a call on GPU arrays and find how it runs; errors as of `hpcoll.comm.context.context.Context.prepare`.
@@ -165,7 +181,7 @@ class GpuCalls:
                     launch(first)
                 engine.after(first)
 
-        exported = routes.exported(call, arrays.values())
+        exported = routes.exported(call, [array.span for array in arrays.values()])
         call = call._replace(start=start, finish=finish, exported=exported, gpus=routes.gpus)
         return call._replace(native=False, as_given=False, packed=False)
 

@@ -1,7 +1,7 @@
 """Resources of a communicator's calls on GPU arrays: memory that its ranks map of each other, message contexts, routes, engines."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -19,7 +19,6 @@ from hpcoll.comm.team.team import IN_FLIGHT
 from hpcoll.runtime.engine.gpu_engine import GpuEngine
 from hpcoll.runtime.engine.host_engine import Binding, Shape
 from hpcoll.runtime.engine.wait_policy import WaitPolicy
-from hpcoll.runtime.gpu.arrays import DeviceArray
 from hpcoll.runtime.gpu.cuda_aware import takes_gpu_memory
 from hpcoll.runtime.gpu.device import Gpu, Memory, kernels
 from hpcoll.runtime.gpu.ipc import Directory
@@ -190,9 +189,8 @@ class Gpus(ContextPool):
         except DeviceError as error:
             raise DeviceError(f"rank {self._on.rank}: shared memory cannot be pinned: {error}", code=error.code) from error
 
-    def exported(self, call: Call, arrays: Iterable[DeviceArray]) -> tuple[bool, bool]:
-        """Say whether peers may map INPUT, and OUTPUT, which are the caller's arrays or temporary memory."""
-        spans = [array.span for array in arrays]
+    def exported(self, call: Call, spans: list[tuple[int, int]]) -> tuple[bool, bool]:
+        """Say whether peers may map INPUT, and OUTPUT, which are the caller's arrays, of these spans, or temporary memory."""
         return self._is_exported(call.send, spans), self._is_exported(call.recv, spans)
 
     def _is_exported(self, pointer: int, spans: list[tuple[int, int]]) -> bool:

@@ -1,11 +1,12 @@
-"""Short calls on GPU arrays like an earlier one: right with new data, arrays and sizes, in place, on a stream; refused as the first one."""
+"""Calls on GPU arrays like an earlier one: right with new data, arrays and sizes, in place; refused as the first one."""
 
+import weakref
 from typing import Any
 
 import numpy as np
 import pytest
 from gpu_cases import read
-from gpu_double import WORLD, communicator
+from gpu_double import LONG, WORLD, communicator
 from mpi4py import MPI
 from reference import agreed
 
@@ -63,4 +64,27 @@ def test_the_same_refusals_and_other_kinds(double: Any) -> None:
     comm.Allreduce(send, recv)
     found.append(bool((read(recv) == P).all()))
     assert agreed([(i, one) for i, one in enumerate(found) if not one]) == []
+    comm.Free()
+
+
+def test_longer_calls_on_the_same_arrays(double: Any) -> None:
+    """They are known by their memory, and no array is kept alive; memory that was freed and made anew at an address is another."""
+    comm, found, asked = communicator(), [], []
+    send, recv = double.Array(LONG).fill(RANK + 1), double.Array(LONG).fill(0)
+    for turn in range(4):
+        asked.append(double.calls["cuPointerGetAttribute"])
+        comm.Allreduce(send, recv)
+        comm.Allreduce(send, recv, op=MPI.MAX)
+        found.append(bool((read(recv) == P + turn).all()))
+        send.fill(RANK + 2 + turn)
+    found.append(asked[2] - asked[1] == asked[3] - asked[2] < asked[1] - asked[0])
+    address, gone = send.base, weakref.ref(send)
+    del send
+    found.append(gone() is None)
+    for count in (LONG, LONG // 2):
+        other = double.Array(count).fill(RANK + 7)
+        comm.Allreduce(other, result := double.Array(count).fill(0))
+        found.append(bool((read(result) == P * (P - 1) / 2 + 7 * P).all()))
+    assert agreed([(i, one) for i, one in enumerate(found) if not one]) == []
+    assert address
     comm.Free()
