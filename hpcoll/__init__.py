@@ -29,6 +29,7 @@ from hpcoll.base.errors import (
 )
 from hpcoll.base.ops import AVG, ReduceOp, premul_sum, reduce_op
 from hpcoll.runtime.gpu.local_gpu import local_device
+from hpcoll.schedules.cartesian import dims_create
 from hpcoll.schedules.catalogue import algorithms_of_form as algorithms
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ __all__ = [
     "ScheduleError",
     "TransportError",
     "algorithms",
+    "dims_create",
     "local_device",
     "premul_sum",
     "reduce_op",
