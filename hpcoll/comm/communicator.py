@@ -16,6 +16,7 @@ from hpcoll.base.errors import ArgumentError
 from hpcoll.comm.blocking import BlockingReductions
 from hpcoll.comm.blocking_moves import BlockingMoves
 from hpcoll.comm.context.attach import context_of, renewed
+from hpcoll.comm.context.grid_order import in_grid_order
 from hpcoll.comm.nonblocking import NonBlocking, PersistentCollectives
 from hpcoll.comm.point_to_point import Messages, Neighbours
 from hpcoll.comm.shared_arrays import SharedArrays
@@ -175,15 +176,23 @@ class Communicator(BlockingReductions, BlockingMoves, NonBlocking, PersistentCol
         """
         return self._keep(MPI.Intracomm(self).Create_group(group, tag))
 
-    def Create_cart(self, dims: Sequence[int], periods: Sequence[bool] | None = None, reorder: bool = False) -> "CartCommunicator":
+    def Create_cart(
+        self, dims: Sequence[int], periods: Sequence[bool] | None = None, reorder: bool = False, *, shape: Sequence[int] | None = None
+    ) -> "CartCommunicator":  # fmt: skip
         """Return a communicator with cartesian topology, ``COMM_NULL`` on ranks that it does not need; collective.
 
         Args:
             dims: Ranks in each dimension.
             periods: Dimensions that are periodic; None: none of them.
-            reorder: The MPI library may order the ranks anew.
+            reorder: hpcoll orders the ranks anew, so that few faces are between nodes; of one node, between its cache domains. The log
+                says how many (``HPCOLL_DEBUG=info``).
+            shape: Points of the whole array along each dimension; the points on such faces are then as few as can be.
+
+        Raises:
+            ArgumentError: ``shape`` is not one for these dimensions.
         """
-        return self._keep(MPI.Intracomm(self).Create_cart(dims, periods, reorder))
+        with in_grid_order(self, self._context.resources.topology if reorder else None, dims, periods, shape) as ordered:
+            return self._keep(ordered if ordered == MPI.COMM_NULL else ordered.Create_cart(dims, periods))
 
 
 class CartCommunicator(Communicator, Neighbours, MPI.Cartcomm):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from mpi4py import MPI
-from reference import agreed, communicator, works
+from reference import agreed, communicator, fresh, works
 
 import hpcoll
 from hpcoll.base.errors import ArgumentError
@@ -27,6 +27,36 @@ def test_cartesian() -> None:
     assert grid.Shift(0, 1) == MPI.Cartcomm(grid).Shift(0, 1)
     for made in (row, twin, grid):
         made.Free()
+
+
+@pytest.mark.mpi(min_size=4)
+def test_ordered_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two caches of two ranks take a column each of a wide array's grid, and its rows without the array; other ranks get no grid."""
+    monkeypatch.setenv("HPCOLL_DOMAINS", "2")
+    comm, wrong = fresh(), []
+    for shape, order in (((10, 1000), [0, 2, 1, 3]), ((1000, 10), [0, 1, 2, 3]), (None, [0, 1, 2, 3])):
+        grid = comm.Create_cart([2, 2], None, True, shape=shape)
+        if comm.rank > 3:
+            wrong += [] if grid == MPI.COMM_NULL else [shape]
+            continue
+        right = (type(grid), grid.rank, grid.dims) == (hpcoll.CartCommunicator, order[comm.rank], [2, 2]) and works(grid)
+        wrong += [] if right else [(shape, grid.rank)]
+        grid.Free()
+    assert agreed(wrong) == []
+    with pytest.raises(ArgumentError, match=r"rank \d: shape of Create_cart needs 2 numbers of points, of the whole array, got \[4\]"):
+        comm.Create_cart([2, 2], None, True, shape=[4])
+    comm.Free()
+
+
+@pytest.mark.parametrize("dims", [[100], [0, 1], [-1, -1]])
+def test_grids_that_the_library_refuses(dims: list[int]) -> None:
+    """Ordered anew or not, the error is the library's."""
+    classes = []
+    for reorder in (False, True):
+        with pytest.raises(MPI.Exception) as caught:
+            communicator().Create_cart(dims, None, reorder)
+        classes.append(caught.value.Get_error_class())
+    assert agreed([] if classes[0] == classes[1] else classes) == []
 
 
 def test_graphs() -> None:

@@ -1,0 +1,55 @@
+"""The order of a communicator's ranks in a Cartesian grid."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.schedules.cartesian import place
+from hpcoll.selection.config import log
+from hpcoll.selection.topology import Topology
+
+
+@contextmanager
+def in_grid_order(
+    comm: MPI.Intracomm, topology: Topology | None, dims: Sequence[int], periods: Sequence[bool] | None, shape: Sequence[int] | None
+) -> Iterator[Any]:  # fmt: skip
+    """Give mpi4py's communicator of a grid's ranks, placed as `place` says; null on ranks that the grid does not need.
+
+    It has all ranks in their order where nothing is gained, or where the library refuses such a grid. Collective.
+
+    Args:
+        comm: Communicator of the ranks.
+        topology: Their placement; None: they keep their order.
+        dims: Ranks in each dimension.
+        periods: As in mpi4py's ``Create_cart``.
+        shape: As in `place`.
+
+    Raises:
+        ArgumentError: ``shape`` is not one for these dimensions.
+    """
+    native, size = MPI.Intracomm(comm), list(dims)
+    rounds = list(periods) if isinstance(periods, Sequence) else [bool(periods)] * len(size)
+    if topology is None or len(rounds) != len(size) or min(size, default=1) < 1 or prod(size) > topology.nranks:
+        yield native
+        return
+    if shape is not None and (len(shape) != len(size) or min(shape) < 1):
+        expected = f"{len(size)} numbers of points, of the whole array"
+        raise ArgumentError(f"rank {topology.rank}: shape of Create_cart needs {expected}, got {list(shape)}")
+    placed = place(size, rounds, topology.parts, shape)
+    what = "nodes" if len(set(topology.nodes)) > 1 else "cache domains"
+    if topology.rank == 0 and placed.before:
+        log.info("grid %s: %d faces between %s, %d in the order of ranks", size, placed.after, what, placed.before)
+    if list(placed.ranks) == sorted(placed.ranks):
+        yield native
+        return
+    position = placed.ranks.index(topology.rank) if topology.rank in placed.ranks else MPI.UNDEFINED
+    ordered = native.Split(MPI.UNDEFINED if position == MPI.UNDEFINED else 0, max(0, position))
+    try:
+        yield ordered
+    finally:
+        if ordered != MPI.COMM_NULL:
+            ordered.Free()
