@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hpcoll.analysis.timeline import ROUNDS, Timeline, simulate
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.text import MAX_BUILT, MAX_CHUNKS
-from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.collectives import COLLECTIVES, meaning
 from hpcoll.schedules.ir import Buffer, Chunk, Op, Schedule
 from hpcoll.schedules.placement import Nodes
 from hpcoll.schedules.row import Algorithm, schedule
@@ -93,7 +93,7 @@ def channel_name(channel: int) -> str:
 
 def chunk_name(schedule: Schedule, chunk: Chunk) -> str:
     """Name a run of chunks by place in the message (``c0``, ``c2-5``) or block (``c3.1``: alltoall, from and to); ``s0``: scratch."""
-    collective = COLLECTIVES[schedule.collective]
+    collective = meaning(schedule.collective, schedule.graph)
     if chunk.buffer == Buffer.SCRATCH:
         first, last = str(chunk.index), str(chunk.index + chunk.n - 1)
     else:

@@ -142,6 +142,10 @@ CATALOGUE: dict[str, Algorithm] = {
             "Collom, Li and Bienz, EuroMPI 2023", rounds="t*(c>1)+1", messages="t*(c-1)+h-1", critical="(c-1)/c+(h-1)/h",
             sent="(p-1+k)/p", largest="c/p", staged="1", uniform=True, hierarchical=True, stripes="c", inner=("alltoall/direct",),
             outer="alltoall/direct"),
+        Algorithm("neighbor_allgather", "direct", "the block to every neighbour at once", "classic", rounds="1", messages="min(d,p-1)",
+            critical="min(d,p-1)/d", sent="min(d,p-1)/d", largest="1/d", staged="1/d", pipelined=True),
+        Algorithm("neighbor_alltoall", "direct", "all blocks at once", "classic", rounds="1", messages="d", critical="1", sent="1",
+            largest="1/d", staged="1", pipelined=True),
         Algorithm("barrier", "dissemination", "fewest rounds for any number of ranks",
             "Hensgen, Finkel and Manber, Int. J. Parallel Program. 1988", rounds="q", critical="q", sent="q"),
         Algorithm("barrier", "hierarchical", "fewest messages between the nodes: several ranks per node", "classic (two-level)",
@@ -151,7 +155,8 @@ CATALOGUE: dict[str, Algorithm] = {
 }  # fmt: skip
 
 
-_FORMS = {"reduce_scatter_block": "reduce_scatter"} | {f"{name}v": name for name in ("allgather", "gather", "scatter", "alltoall")}
+_VARYING = ("allgather", "gather", "scatter", "alltoall", "neighbor_allgather", "neighbor_alltoall")
+_FORMS = {"reduce_scatter_block": "reduce_scatter", "neighbor_alltoallw": "neighbor_alltoall"} | {f"{name}v": name for name in _VARYING}
 
 
 def algorithms_of_form(form: str) -> tuple[str, ...]:
@@ -171,7 +176,7 @@ def algorithms_of_form(form: str) -> tuple[str, ...]:
         (('pairwise', 'bruck', 'direct', 'hierarchical'), ('pairwise', 'direct'))
     """
     names = algorithms(_FORMS.get(form, form))
-    return tuple(name for name in names if not (form.endswith("v") and CATALOGUE[f"{_FORMS[form]}/{name}"].uniform))
+    return tuple(name for name in names if not (form.endswith(("v", "w")) and CATALOGUE[f"{_FORMS[form]}/{name}"].uniform))
 
 
 def algorithms(collective: str) -> tuple[str, ...]:

@@ -5,7 +5,10 @@ size. A value is an item together with the ranks that contributed to it.
 """
 
 from collections.abc import Callable, Hashable
+from functools import lru_cache
 from typing import Any, NamedTuple
+
+from hpcoll.schedules.graph import Graph, ring
 
 _Count = Callable[[int, int, int, int], int]  # (rank, nranks, root, nchunks) -> number of chunks
 _Name = Callable[[int, int], Hashable]  # (rank, index) -> item or extent
@@ -34,6 +37,7 @@ class Collective(NamedTuple):
     ordered: bool = False  # the result is defined in rank order for every operator (scan)
     idempotent: bool = False  # a contribution that arrives twice counts once (barrier)
     blocks: bool = False  # there is a block per rank (allgather, ...), rather than one vector
+    neighbours: bool = False  # there is a block per edge of a graph, which `meaning` needs
 
 
 def _one(rank: int, nranks: int, root: int, nchunks: int) -> int:
@@ -60,6 +64,10 @@ def _rank(rank: int, index: int) -> int:
     return rank
 
 
+def _own(rank: int, index: int) -> tuple[int, int]:
+    return rank, index
+
+
 def _all(rank: int, index: int, nranks: int, root: int) -> int:
     return (1 << nranks) - 1
 
@@ -77,6 +85,33 @@ def _identity(count: _Count) -> _Aliases:
 
 
 _vector: dict[str, Any] = dict.fromkeys(("input_item", "output_item", "input_extent", "output_extent"), _index)
+
+
+
+def _neighbourhood(name: str, graph: Graph) -> Collective:
+    """Return a neighbourhood collective on a graph."""
+
+    def sent_to(rank: int, nranks: int, root: int, nchunks: int) -> int:
+        return len(graph.targets[rank])
+
+    def received_from(rank: int, nranks: int, root: int, nchunks: int) -> int:
+        return len(graph.sources[rank])
+
+    def source(rank: int, index: int) -> Hashable:
+        return graph.sources[rank][index]
+
+    def source_rank(rank: int, index: int) -> Hashable:
+        end = graph.sources[rank][index]
+        return end and end[0]
+
+    def wanted(rank: int, index: int, nranks: int, root: int) -> int:
+        end = graph.sources[rank][index]
+        return 1 << end[0] if end else 0
+
+    if name == "neighbor_allgather":
+        return Collective(name, _one, received_from, _rank, source_rank, wanted, _rank, source_rank, None, blocks=True, neighbours=True)
+    return Collective(name, sent_to, received_from, _own, source, wanted, _own, source, None, blocks=True, neighbours=True)
+
 
 COLLECTIVES = {
     c.name: c
@@ -98,7 +133,15 @@ COLLECTIVES = {
             aliases=lambda rank, nranks, root, nchunks: [(0, rank)] if rank == root else [], rooted=True, blocks=True),
         Collective("scatter", _at_root(_nranks), _one, _index, _rank, _only_root, _index, _rank,
             aliases=lambda rank, nranks, root, nchunks: [(rank, 0)] if rank == root else [], rooted=True, blocks=True),
-        Collective("alltoall", _nranks, _nranks, lambda rank, index: (rank, index), lambda rank, index: (index, rank), _index_rank,
-            lambda rank, index: (rank, index), lambda rank, index: (index, rank), aliases=None, blocks=True),
+        Collective("alltoall", _nranks, _nranks, _own, lambda rank, index: (index, rank), _index_rank,
+            _own, lambda rank, index: (index, rank), aliases=None, blocks=True),
+        _neighbourhood("neighbor_allgather", ring(1)),
+        _neighbourhood("neighbor_alltoall", ring(1)),
     )
 }  # fmt: skip
+
+
+@lru_cache(maxsize=128)
+def meaning(collective: str, graph: Graph | None) -> Collective:
+    """Return the definition of a collective; of a neighbourhood collective on its graph."""
+    return COLLECTIVES[collective] if graph is None else _neighbourhood(collective, graph)

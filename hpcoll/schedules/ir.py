@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from hpcoll.base.errors import ArgumentError
 from hpcoll.base.sizes import least
+from hpcoll.schedules.graph import Graph
 from hpcoll.schedules.placement import Nodes
 
 RING_SLOTS = 4  # messages from one rank to another on its node, per channel, that may wait to be used before the sender waits
@@ -84,9 +85,10 @@ class Schedule(NamedTuple):
         nranks: Number of ranks.
         rank: The rank whose part it is.
         root: Rank of the root; 0 for collectives without one.
-        nchunks: Chunks of a segment of a vector collective; ``nranks`` for block collectives.
+        nchunks: Chunks of a segment of a vector collective; ``nranks`` for block collectives, the graph's degree for neighbourhood ones.
         channels: Steps of each channel. Channels share no chunk that one of them writes.
         scratch: Extent of each cell of SCRATCH, named as in `hpcoll.schedules.collectives`.
+        graph: Graph of a neighbourhood collective, else None.
     """
 
     collective: str
@@ -97,6 +99,7 @@ class Schedule(NamedTuple):
     nchunks: int
     channels: tuple[tuple[Step, ...], ...]
     scratch: tuple[Hashable, ...] = ()
+    graph: Graph | None = None
 
     def __repr__(self) -> str:
         return f"{self.collective}/{self.algorithm}(nranks={self.nranks}, rank={self.rank}, root={self.root})"
@@ -109,12 +112,13 @@ class Writer:
         nranks: Number of ranks; ``rank``, ``root``, ``nchunks``: as in `Schedule`.
         vrank: The rank after rotating the root to 0.
         nodes: Placement: the number of each rank's node (`hpcoll.schedules.placement`).
+        graph: As in `Schedule`.
         channels: The steps so far, per channel.
         extents: Extents of the scratch cells so far.
     """
 
-    def __init__(self, nranks: int, rank: int, root: int, nchunks: int, nodes: Nodes = ()) -> None:
-        self.nranks, self.rank, self.root, self.nchunks, self.nodes = nranks, rank, root, nchunks, nodes
+    def __init__(self, nranks: int, rank: int, root: int, nchunks: int, nodes: Nodes = (), graph: Graph | None = None) -> None:
+        self.nranks, self.rank, self.root, self.nchunks, self.nodes, self.graph = nranks, rank, root, nchunks, nodes, graph
         self.vrank = (rank - root) % nranks
         self.channels: list[list[Step]] = [[]]
         self.extents: list[Hashable] = []

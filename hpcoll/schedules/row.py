@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.graph import Graph, ring
 from hpcoll.schedules.ir import Buffer, Chunk, Schedule, Writer
 from hpcoll.schedules.placement import Nodes, members
 
@@ -29,7 +30,9 @@ class Algorithm(NamedTuple):
     Costs are formulas, as text, of ``p`` ranks, ``q`` = ceil(log2 p), ``f`` = the largest power of two <= p, and ``n`` chunks. Those of
     hierarchical rows also know ``h`` nodes, ``r`` = ceil(log2 h), ``g`` = the largest power of two <= h, ``l`` and ``c`` ranks of the
     smallest and the largest node, ``t`` ranks per stripe, and ``k`` blocks that a rank of an alltoall forwards for others of its node.
-    Bytes are fractions of m, the bytes of the whole message (for block collectives: of all ranks' blocks together).
+    Those of neighbourhood collectives know ``d``, the graph's degree.
+    Bytes are fractions of m, the bytes of the whole message (for block collectives: of all ranks' blocks together; for neighbourhood
+    collectives: of ``d`` blocks).
 
     Attributes:
         collective: Collective that it implements; the key is ``"collective/name"``.
@@ -59,6 +62,7 @@ class Algorithm(NamedTuple):
         stripes: Ranks of a node that exchange messages with other nodes at once.
         inner: Rows that cost what a hierarchical one does on a node.
         outer: Row that a hierarchical one runs between nodes.
+        graph: Graph of a neighbourhood collective, for which schedules and costs are; None: a ring.
     """
 
     collective: str
@@ -87,6 +91,7 @@ class Algorithm(NamedTuple):
     stripes: str = "1"
     inner: tuple[str, ...] = ()
     outer: str = ""
+    graph: Graph | None = None
 
     @property
     def key(self) -> str:
@@ -111,13 +116,16 @@ class Algorithm(NamedTuple):
 
     def evaluate(self, formula: str, nranks: int, nchunks: int = 1, nodes: Nodes = ()) -> float:
         """Return the value of a formula."""
-        return _evaluate(formula, nranks, nchunks, nodes if self.placed else ())
+        return _evaluate(formula, nranks, nchunks, nodes if self.placed else (), (self.graph or ring(1)).degree)
+
+
+_FUNCTIONS = {"log2": math.log2, "ceil": math.ceil, "max": max, "min": min}
 
 
 @lru_cache(maxsize=4096)
-def _evaluate(formula: str, p: int, n: int, nodes: Nodes) -> float:
+def _evaluate(formula: str, p: int, n: int, nodes: Nodes, d: int) -> float:
     sizes = [len(ranks) for ranks in members(nodes)] if nodes else [1] * p
-    names = {"p": p, "q": math.ceil(math.log2(p)), "f": 1 << p.bit_length() - 1, "n": n, "log2": math.log2, "ceil": math.ceil, "max": max}
+    names = {"p": p, "q": math.ceil(math.log2(p)), "f": 1 << p.bit_length() - 1, "n": n, "d": d} | _FUNCTIONS
     h, stripes = len(sizes), min(sizes)
     names |= {"h": h, "r": math.ceil(math.log2(h)), "g": 1 << h.bit_length() - 1, "l": stripes, "c": max(sizes)}
     names["t"] = sum(-(-size // stripes) for size in sizes)
@@ -141,17 +149,20 @@ def schedule(row: Algorithm, nranks: int, rank: int, root: int = 0, nchunks: int
         The schedule; builders write it anew with every call.
     """
     collective = COLLECTIVES[row.collective]
-    if nranks < 2 or collective.blocks:
+    graph = (row.graph or ring(nranks)) if collective.neighbours else None
+    if graph:
+        nchunks = graph.degree
+    elif nranks < 2 or collective.blocks:
         nchunks = nranks
     elif not row.chunked:
         nchunks = int(row.cost("chunks", nranks, nodes=nodes))
-    writer = Writer(nranks, rank, root, nchunks, nodes or tuple(range(nranks)))
-    if nranks > 1:
+    writer = Writer(nranks, rank, root, nchunks, nodes or tuple(range(nranks)), graph)
+    if nranks > 1 or graph:
         row.build(writer)
     else:
         _alone(writer, row.collective)
     channels = tuple(tuple(steps) for steps in writer.channels)
-    return Schedule(row.collective, row.name, nranks, rank, root, nchunks, channels, tuple(writer.extents))
+    return Schedule(row.collective, row.name, nranks, rank, root, nchunks, channels, tuple(writer.extents), graph)
 
 
 def _alone(writer: Writer, name: str) -> None:

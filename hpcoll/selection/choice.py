@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from hpcoll.analysis.cost import ONE_HOST, Levels
 from hpcoll.base.dtypes import BYTES
+from hpcoll.schedules.graph import Graph
 from hpcoll.schedules.placement import Nodes
 
 
@@ -37,3 +38,4 @@ class Need(NamedTuple):
     gpu: bool = False  # the arrays are in GPU memory
     gpus: Nodes = ()  # number of each rank's GPU where all ranks map each other's GPU memory
     one_fold: bool = False  # only algorithms that combine all contributions in one reduction serve the call
+    graph: Graph | None = None  # of a neighbourhood collective

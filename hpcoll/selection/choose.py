@@ -25,6 +25,7 @@ NATIVE_ROWS = {
     "allreduce": ("recursive_doubling", "rabenseifner"), "bcast": ("binomial",), "reduce": ("binomial",), "allgather": ("circulant",),
     "reduce_scatter": ("circulant",), "gather": ("binomial", "direct"), "scatter": ("binomial", "direct"),
     "alltoall": ("pairwise", "bruck"), "scan": ("recursive_doubling",), "exscan": ("recursive_doubling",), "barrier": ("dissemination",),
+    "neighbor_allgather": ("direct",), "neighbor_alltoall": ("direct",),
 }  # fmt: skip
 CHUNK_NBYTES = 32 << 10  # of a pipeline in shared memory
 GPU_CHUNK_NBYTES = 2 << 20  # of a pipeline between GPUs
@@ -114,7 +115,7 @@ def modelled_segment(need: Need, algorithm: str) -> int:
     """Return the bytes per segment that the model prefers for an algorithm."""
     if algorithm == NATIVE or need.nbytes is None:
         return max(1, need.nbytes or 0)
-    return _seconds(need, find(need.collective, algorithm))[1]
+    return _seconds(need, _row(need, algorithm))[1]
 
 
 def _seconds(need: Need, row: Algorithm) -> tuple[float, int]:
@@ -176,8 +177,12 @@ def _cheapest(need: Need) -> Choice:
 
 
 def _rows(need: Need) -> list[Algorithm]:
-    rows = (row for row in CATALOGUE.values() if row.collective == need.collective and row.reproducible)
-    return [row for row in rows if worth_trying(row, need) and not unfit(need, row.name)]
+    rows = (_row(need, name) for name in algorithms(need.collective))
+    return [row for row in rows if row.reproducible and worth_trying(row, need) and not unfit(need, row.name)]
+
+
+def _row(need: Need, algorithm: str) -> Algorithm:
+    return find(need.collective, algorithm)._replace(graph=need.graph)
 
 
 def candidates(need: Need) -> list[tuple[str, int]]:
@@ -205,12 +210,14 @@ def worth_trying(row: Algorithm, need: Need) -> bool:
 
 def _native_seconds(need: Need) -> float:
     assert need.nbytes is not None
+    rows = [_row(need, name) for name in NATIVE_ROWS[need.collective]]
     if need.levels == model.ONE_HOST or _has_domains(need):
         network = model.apart(model.NATIVE_NETWORK) if _has_domains(need) else model.NATIVE_NETWORK
+        if COLLECTIVES[need.collective].neighbours:
+            return model.seconds(rows[0], need.nranks, need.nbytes, need.nbytes or 1, network)
         q, volume = math.ceil(math.log2(need.nranks)), 2.0 if need.collective in ("allreduce", "reduce") else 1.0
         work = model.byte_seconds(network, need.nbytes, reduces=COLLECTIVES[need.collective].reduces)
         return q * network.alpha + volume * need.nbytes * work
-    rows = [find(need.collective, name) for name in NATIVE_ROWS[need.collective]]
     return min(modelled(need, row, need.nbytes or 1) for row in rows)
 
 

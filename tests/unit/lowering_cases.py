@@ -1,7 +1,7 @@
 """Calls to lower, with operators and data, and what they must give by NumPy."""
 
 import random
-from functools import reduce
+from functools import partial, reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,8 @@ from hpcoll.runtime.program.chunks import Segments, block_segments, varying_bloc
 from hpcoll.runtime.program.route import Routes
 from hpcoll.runtime.transports.host_routes import host_routes
 from hpcoll.schedules.catalogue import CATALOGUE
-from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.collectives import COLLECTIVES, Collective, meaning
+from hpcoll.schedules.graph import ring
 from hpcoll.schedules.ir import Schedule
 from hpcoll.schedules.placement import Nodes, numbered, parse_nodes
 from hpcoll.schedules.row import Algorithm, schedule
@@ -95,6 +96,11 @@ class Case(NamedTuple):
     def collective(self) -> str:
         return self.row.collective
 
+    @property
+    def meaning(self) -> Collective:
+        """The collective; a neighbourhood one on the ring."""
+        return meaning(self.collective, ring(self.nranks) if COLLECTIVES[self.collective].neighbours else None)
+
     def schedules(self) -> list[Schedule]:
         nchunks = min(-(-self.count // self.segment) or 1, max(1, self.count))
         nodes = numbered(self.nodes or self.setting.nodes)
@@ -114,20 +120,24 @@ class Case(NamedTuple):
         return gpu_routes(self.local_peers(rank), readers, exported, mpi_takes_gpu=mpi_takes_gpu, puts=puts)
 
     def size(self, source: int, target: int) -> int:
-        """Elements of the block of these ranks; only alltoall has one for each pair."""
+        """Elements of the block of these ranks; only alltoall has one for each pair, and neighbor_alltoall for each block of a source."""
         if self.sizes is None:
             return self.count
-        names = {"allgather": source, "gather": source, "reduce_scatter": target, "scatter": target}
+        names = {"allgather": source, "gather": source, "neighbor_allgather": source, "reduce_scatter": target, "scatter": target}
         return self.sizes[names.get(self.collective, (source * 5 + target * 3) % self.nranks)]
 
     def blocks(self, rank: int) -> tuple[Blocks, Blocks]:
         """Blocks of INPUT and OUTPUT; varying ones lie in a random order with gaps between them."""
-        collective, who = COLLECTIVES[self.collective], (rank, self.nranks, self.root, 1)
+        collective, who = self.meaning, (rank, self.nranks, self.root, 1)
         nin, nout = collective.ninputs(*who), collective.noutputs(*who)
         if not collective.blocks:
             return [(0, self.count)] * nin, [(0, self.count)] * nout
         inputs = [self.size(rank, i if nin > 1 else rank) for i in range(nin)]
-        outputs = [self.size(i if nout > 1 else rank, rank) for i in range(nout)]
+        if collective.neighbours:
+            ends = [end if isinstance(end, tuple) else (end, 0) for end in map(partial(collective.output_item, rank), range(nout))]
+            outputs = [self.size(*end) for end in ends]
+        else:
+            outputs = [self.size(i if nout > 1 else rank, rank) for i in range(nout)]
         if self.nranks > 1 and self.collective in ("reduce_scatter", "scatter"):
             outputs = [self.size(self.root, rank)]
         return self._spread(inputs, rank), self._spread(outputs, rank + 100)
@@ -145,7 +155,7 @@ class Case(NamedTuple):
     def segments(self, steps: Schedule) -> Segments:
         """As `hpcoll.comm.plans.segmentation` cuts."""
         if self.sizes is not None:
-            known = () if self.collective == "alltoall" else self.sizes
+            known = () if self.collective.endswith("alltoall") or self.meaning.neighbours else self.sizes
             return varying_blocks(*self.blocks(steps.rank), known, self.segment if self.segment < 1 << 40 else 0)
         segment = self.segment if self.row.pipelined else max(1, self.count)
         if COLLECTIVES[self.collective].blocks:
@@ -175,6 +185,8 @@ def wanted(case: Case, sent: list[list[np.ndarray]], operator: Operator) -> list
         "scatter": lambda: [[sent[root][r]] for r in ranks],
         "reduce_scatter": lambda: [fold(r) for r in ranks],
         "alltoall": lambda: [[sent[s][r] for s in ranks] for r in ranks],
+        "neighbor_allgather": lambda: [[sent[s][0] for s, _ in ends] for ends in ring(case.nranks).sources],
+        "neighbor_alltoall": lambda: [[sent[s][i] for s, i in ends] for ends in ring(case.nranks).sources],
     }[case.collective]()
 
 

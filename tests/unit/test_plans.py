@@ -79,6 +79,9 @@ def test_chunks_a_little_longer_than_a_line_fit_too(key: str) -> None:
 def varying(collective: str, rank: int, sizes: list[int]) -> Blocks:
     """Blocks of these sizes, one for each rank, as `hpcoll.comm.arguments.data_movement` describes them; root 0."""
     every, mine = [(sum(sizes[:r]), size) for r, size in enumerate(sizes)], [(0, sizes[rank])]
+    if COLLECTIVES[collective].neighbours:  # on a ring
+        both = (every[rank - 1], every[(rank + 1) % len(sizes)])
+        return (tuple(mine) if collective == "neighbor_allgather" else both), both, ()
     inputs = mine if collective in ("allgather", "gather") else every if collective != "scatter" or rank == 0 else []
     outputs = every if collective in ("allgather", "alltoall") or (collective == "gather" and rank == 0) else mine
     if collective == "gather" and rank:

@@ -166,13 +166,13 @@ def test_equal_blocks(key: str) -> None:
 
 @pytest.mark.parametrize("key", [key for key, row in CATALOGUE.items() if not row.uniform and COLLECTIVES[row.collective].blocks])
 def test_varying_blocks(key: str) -> None:
-    """New counts need no new program, as long as no block is longer than a lane, be they 0 or not, packed in order."""
+    """New counts need no new program, as long as no block is longer than a lane, packed in order, and hardly any where some are 0."""
     row, rng = CATALOGUE[key], np.random.default_rng(1)
     for nranks, rank in ((2, 1), (5, 2)):
         for local in (True, False):
             sizes = [rng.integers(0, 3, (nranks, nranks)) * rng.integers(0, 900, (nranks, nranks)) for _ in range(12)]
             calls = [varying(row, nranks, rank, one) for one in sizes]
-            assert templates_for(row, nranks, rank, calls, local) <= 3, row.key
+            assert templates_for(row, nranks, rank, calls, local) <= 4, row.key
 
 
 def varying(row: Algorithm, nranks: int, rank: int, sizes: Any) -> Call:
@@ -184,6 +184,8 @@ def varying(row: Algorithm, nranks: int, rank: int, sizes: Any) -> Call:
         "allgather": (own, every, tuple(n for _, n in every)), "reduce_scatter": (every, own, tuple(n for _, n in every)),
         "alltoall": (placed(sizes[rank]), placed(sizes[:, rank]), ()), "gather": (own, every if rank == 0 else (), ()),
         "scatter": (every if rank == 0 else (), own, ()),
+        "neighbor_allgather": (own, placed(sizes[0][[rank - 1, (rank + 1) % nranks]]), ()),
+        "neighbor_alltoall": (placed(sizes[rank][:2]), placed(sizes[:2, rank]), ()),
     }[row.collective]  # fmt: skip
     if row.collective in ("gather", "scatter"):
         blocks = (*blocks[:2], tuple(n for _, n in every))

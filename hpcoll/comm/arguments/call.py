@@ -19,6 +19,7 @@ from hpcoll.base.ops import BAND, BOR, BXOR, LAND, LOR, LXOR, MAX, MIN, PROD, SU
 from hpcoll.base.text import parse_seconds
 from hpcoll.comm.arguments.buffer_specs import Element
 from hpcoll.comm.arguments.buffers import Resolved
+from hpcoll.schedules.graph import Graph
 from hpcoll.schedules.placement import Nodes
 
 Blocks = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...], tuple[int, ...]]  # INPUT, OUTPUT (displ, count); sizes
@@ -62,6 +63,7 @@ class Call(NamedTuple):
         element: Element type as the caller gave it, for the check, the log and the ledger; the empty string in a barrier.
         mirrored: Arrays in GPU memory are served by way of host memory.
         purpose: A `hpcoll.comm.plans.signature.Purpose`.
+        graph: Graph of a neighbourhood collective, which is the communicator's.
     """
 
     collective: str
@@ -90,6 +92,7 @@ class Call(NamedTuple):
     element: Element = ""
     mirrored: bool = False
     purpose: int = 0
+    graph: Graph | None = None
 
     @property
     def nbytes(self) -> int:

@@ -8,6 +8,7 @@ from hpcoll.runtime.program.chunks import Segments, block_segments, varying_bloc
 from hpcoll.runtime.program.opcodes import CACHE_LINE_NBYTES
 from hpcoll.schedules.catalogue import CATALOGUE
 from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.graph import ring
 from hpcoll.schedules.ir import Schedule
 from hpcoll.schedules.placement import Nodes, members
 from hpcoll.schedules.row import Algorithm, schedule
@@ -46,19 +47,28 @@ def _staged_between(row: Algorithm, nodes: Nodes) -> float:
 
 def message_nbytes(call: Call, nranks: int) -> int:
     """Return m, the bytes of the whole message as the catalogue counts them."""
-    blocks = nranks if COLLECTIVES[call.collective].blocks and call.blocks is None else 1
-    return call.count * call.dtype.itemsize * blocks
+    return call.count * call.dtype.itemsize * (_nblocks(call, nranks) if call.blocks is None else 1)
 
 
 def counts_of(cell: tuple[int, int], call: Call, nranks: int, size: int) -> tuple[int, int]:
     """Return the least and most counts of ``size`` bytes for which a call with equal blocks has a message within a cell of sizes."""
-    unit = size * (nranks if COLLECTIVES[call.collective].blocks else 1)
+    unit = size * _nblocks(call, nranks)
     return -(-cell[0] // unit), cell[1] // unit
 
 
 def ledger_nbytes(call: Call | None, nranks: int) -> int:
     """Return the bytes of this rank's message, as the ledger counts them."""
-    return 0 if call is None else call.nbytes * (nranks if call.collective == "alltoall" and call.blocks is None else 1)
+    return 0 if call is None else call.nbytes * nparts(call, nranks)
+
+
+def nparts(call: Call, nranks: int) -> int:
+    """Return how many times the count of a call is in this rank's message."""
+    return _nblocks(call, nranks) if call.collective in ("alltoall", "neighbor_alltoall") and call.blocks is None else 1
+
+
+def _nblocks(call: Call, nranks: int) -> int:
+    """Return the blocks of a whole message, each of the call's count."""
+    return call.graph.degree if call.graph else nranks if COLLECTIVES[call.collective].blocks else 1
 
 
 def segmented(
@@ -70,7 +80,8 @@ def segmented(
     """
     nranks = len(nodes)
     size, blocks = call.dtype.itemsize, COLLECTIVES[row.collective].blocks
-    count = max(1, call.count * nranks if blocks else call.count)
+    nblocks = (row.graph or ring(nranks)).degree if COLLECTIVES[row.collective].neighbours else nranks
+    count = max(1, call.count * nblocks if blocks else call.count)
     longest = max(1, count if most is None else min(count, most // size))
     segment = max(1, segment_nbytes // size)
     if row.chunked:
@@ -80,9 +91,9 @@ def segmented(
         return steps, vector_segments(call.count, longest, steps.nchunks, unit)
     steps = schedule(row, nranks, rank, call.root, nodes=nodes)
     if call.blocks is not None:
-        return steps, varying_blocks(*call.blocks[:2], sizes or call.blocks[2], 0 if most is None else max(1, most // size // nranks))
+        return steps, varying_blocks(*call.blocks[:2], sizes or call.blocks[2], 0 if most is None else max(1, most // size // nblocks))
     if row.pipelined:
         longest = min(longest, segment)
     if blocks:
-        return steps, block_segments(steps, call.count, max(1, longest // nranks), unit)
+        return steps, block_segments(steps, call.count, max(1, longest // nblocks), unit)
     return steps, vector_segments(call.count, longest, steps.nchunks, unit)

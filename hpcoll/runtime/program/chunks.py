@@ -5,7 +5,7 @@ from itertools import accumulate
 from operator import index
 from typing import NamedTuple
 
-from hpcoll.schedules.collectives import COLLECTIVES
+from hpcoll.schedules.collectives import meaning
 from hpcoll.schedules.ir import Schedule, chunk_bounds, segment_count
 
 MESSAGE = -2  # buffer of a span: the message in message slot ``i`` is ``MESSAGE - i``
@@ -51,7 +51,7 @@ def vector_segments(count: int, segment: int, nchunks: int, unit: int = 1) -> Se
 
 def block_segments(schedule: Schedule, count: int, segment: int, unit: int = 1) -> Segments:
     """Cut equal blocks, one after another; a segment is the same slice of every block, from a multiple of ``unit`` on; in elements."""
-    collective = COLLECTIVES[schedule.collective]
+    collective = meaning(schedule.collective, schedule.graph)
     who = (schedule.rank, schedule.nranks, schedule.root, schedule.nchunks)
 
     def layout_of(length: int) -> ChunkLayout:
