@@ -1,7 +1,7 @@
 """The fields of arrays that Python fills and compiled code works on."""
 
 # Functions that Python calls: see `hpcoll.runtime.engine.compiled.dispatch`.
-RUN, CACHED, START, ACTIVATE, WAIT, SERVE, RESIZE, UNPACK_RESULTS, HOLD, LET_GO = range(10)
+RUN, CACHED, START, ACTIVATE, WAIT, SERVE, RESIZE, UNPACK_RESULTS, HOLD, LET_GO, PACK, UNPACK = range(12)
 DONE, PENDING, FAILED, BUSY = 0, 1, 2, 3  # answers of a run
 UNFIT, NO_ROOM = 6, 7  # the program does not hold for these counts, or needs more scratch: nothing has happened
 GO_ON, AS_BEFORE = 0, 1  # in place of the address of a call's counts
@@ -92,6 +92,14 @@ ONE_BYTE = 3  # element types up to that one, of one byte or not known, are alik
 SPREAD = -7046029254386353131  # an odd number, by which counts that differ a little give fingerprints that differ much
 STAGING_SLOTS = 8  # of rings: as many acknowledgements fill a cache line
 BLOCK_NBYTES = 8192  # of a result that goes past the caches
+
+# Tables of `hpcoll.runtime.program.layouts` (int64). A layout's: SIZE: packed bytes of an element; EXTENT: from one to the next; NPIECES
+# pieces with NLOOPS loops each, which are behind what a piece begins with. A map's: NBLOCKS blocks, with the packed position of each, its
+# displacement in memory and the address of its layout's table.
+SIZE, EXTENT, NPIECES, NLOOPS, PIECES = range(5)
+PACKED_AT, PIECE_OFFSET, PIECE_NBYTES, PIECE_NFIELDS = range(4)
+NBLOCKS, BLOCKS = range(2)
+BLOCK_AT, BLOCK_DISPL, BLOCK_LAYOUT, BLOCK_NFIELDS = range(4)
 
 # In a GPU engine's table (int64). BEFORE: the thread's context before CONTEXT became current. Addresses of the driver's functions;
 # FUNCTION: handle of the reduction kernel; STREAMS: address of NSTREAMS streams' handles, which window slots take in turn; EVENTS: of

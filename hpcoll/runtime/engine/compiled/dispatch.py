@@ -3,9 +3,9 @@
 from numba import njit
 
 from hpcoll.kernels.object_code import object_file
-from hpcoll.runtime.engine.compiled import call_lookup, interpreter, progress
+from hpcoll.runtime.engine.compiled import call_lookup, interpreter, mapped_ops, progress
 from hpcoll.runtime.engine.compiled.ffi import release_gil, take_gil
-from hpcoll.runtime.program.fields import ACTIVATE, CACHED, HOLD, LET_GO, RESIZE, RUN, START, UNPACK_RESULTS, WAIT
+from hpcoll.runtime.program.fields import ACTIVATE, CACHED, HOLD, LET_GO, PACK, RESIZE, RUN, START, UNPACK, UNPACK_RESULTS, WAIT
 
 
 def _call(what, a, b, c, d):  # type: ignore[no-untyped-def]
@@ -36,6 +36,8 @@ def _answer(what, a, b, c, d):  # type: ignore[no-untyped-def]
         return progress.hold(a)
     if what == LET_GO:
         return progress.let_go(a, b)
+    if what in (PACK, UNPACK):
+        return mapped_ops.move(a, b, 0, c, d, what == UNPACK)
     return progress.serve(a)
 
 

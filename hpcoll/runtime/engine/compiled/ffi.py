@@ -9,6 +9,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 INT, LONG, VOID = ir.IntType(32), ir.IntType(64), ir.VoidType()
+_LINE = ir.VectorType(LONG, 8)
 
 
 def c_function(result: ir.Type, *parameters: ir.Type) -> Any:
@@ -118,22 +119,23 @@ def fence(builder: Any) -> None:
     builder.fence("seq_cst")
 
 
-@_instructions(None, 2)
-def copy_line(builder: Any, destination: Any, source: Any) -> None:
-    """Copy 64 bytes."""
-    _copy_line(builder, destination, source, 1)
+def _copied(kind: ir.Type) -> Any:
+    """Return an intrinsic that copies a value of a type, aligned or not, from the second address to the first."""
+
+    def emit(builder: Any, destination: Any, source: Any) -> None:
+        builder.store(builder.load(_word(builder, source, kind), align=1), _word(builder, destination, kind), align=1)
+
+    return _instructions(None, 2)(emit)
+
+
+copy_byte, copy_int32, copy_word, copy_pair, copy_line = map(_copied, (ir.IntType(8), INT, LONG, ir.VectorType(LONG, 2), _LINE))
 
 
 @_instructions(None, 2)
 def store_uncached(builder: Any, destination: Any, source: Any) -> None:
     """Copy 64 bytes past the caches, to where a cache line starts; `fence` before anybody is told."""
-    _copy_line(builder, destination, source, 64).set_metadata("nontemporal", builder.module.add_metadata([INT(1)]))
-
-
-def _copy_line(builder: Any, destination: Any, source: Any, alignment: int) -> Any:
-    line = ir.VectorType(LONG, 8)
-    loaded = builder.load(_word(builder, source, line), align=1)
-    return builder.store(loaded, _word(builder, destination, line), align=alignment)
+    stored = builder.store(builder.load(_word(builder, source, _LINE), align=1), _word(builder, destination, _LINE), align=64)
+    stored.set_metadata("nontemporal", builder.module.add_metadata([INT(1)]))
 
 
 release_gil = capi_function("PyEval_SaveThread", LONG)  # what `take_gil` is to be given

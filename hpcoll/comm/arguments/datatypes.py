@@ -1,0 +1,110 @@
+"""Layouts of MPI datatypes, read from the datatypes and numbers of which the program has made them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.runtime.program.layouts import Layout, joined
+
+_Old = Sequence[tuple[Layout, int]]  # layouts and extents of the datatypes of which one is made
+
+
+@contextmanager
+def made_of(datatype: MPI.Datatype) -> Iterator[tuple[list[int], list[MPI.Datatype]]]:
+    """Give the numbers and datatypes of which a datatype is made; numbers are in the order of the constructor's arguments."""
+    integers, addresses, *counts, datatypes = datatype.Get_contents()
+    large = counts[0] if counts else []  # those of constructors for large counts, since MPI 4
+    where = {MPI.COMBINER_SUBARRAY: 1, MPI.COMBINER_DARRAY: 3}.get(datatype.combiner, len(integers))
+    try:
+        yield [*integers[:where], *addresses, *large, *integers[where:]], datatypes
+    finally:
+        for one in datatypes:
+            if not one.is_predefined:  # a handle of our own
+                one.Free()
+
+
+def layout_of_datatype(datatype: MPI.Datatype) -> Layout | None:
+    """Return the layout of one element of a datatype; None for a constructor that is not known here."""
+    if datatype.is_predefined:
+        return _predefined(datatype)
+    with made_of(datatype) as (numbers, datatypes):
+        make = _LAYOUTS.get(datatype.combiner)
+        old = [(layout, one.extent) for one in datatypes if (layout := layout_of_datatype(one)) is not None]
+        return make(old, numbers) if make is not None and len(old) == len(datatypes) else None
+
+
+def _predefined(datatype: MPI.Datatype) -> Layout:
+    """Return the layout of a predefined datatype. Of a pair with gaps the library packs bytes that tell where they were."""
+    if datatype.size == datatype.extent:
+        return Layout.of_run(datatype.size)
+    places, packed = np.arange(datatype.extent, dtype=np.uint8), np.empty(datatype.size, np.uint8)
+    datatype.Pack(places, packed, 0, MPI.COMM_SELF)
+    return Layout.of_runs(packed, np.ones(packed.size, np.int64))
+
+
+def _vector(old: _Old, count: int, length: int, stride: int) -> Layout:
+    layout, extent = old[0]
+    return layout.repeated(length, extent).repeated(count, stride)
+
+
+def _indexed(old: _Old, lengths: Sequence[int], displs: Any) -> Layout:
+    """Return blocks of one datatype, or of one each, at displacements in bytes."""
+    if len(old) == 1 and old[0][0].is_plain(old[0][1]):
+        return Layout.of_runs(displs, np.multiply(lengths, old[0][1]))
+    return joined((int(displ), one.repeated(n, extent)) for n, displ, (one, extent) in zip(lengths, displs, cycle(old), strict=False))
+
+
+def _boxes(old: _Old, sizes: Sequence[int], ranges: Sequence[Sequence[tuple[int, int]]], order: int) -> Layout:
+    layout, extent = old[0]
+    axes = list(zip(sizes, ranges, strict=True))
+    return layout.boxes(extent, axes if order == MPI.ORDER_FORTRAN else axes[::-1])
+
+
+def _subarray(old: _Old, numbers: Sequence[int]) -> Layout:
+    n = numbers[0]
+    sizes, lengths, firsts = (numbers[1 + i * n : 1 + (i + 1) * n] for i in range(3))
+    return _boxes(old, sizes, [[one] for one in zip(firsts, lengths, strict=True)], numbers[-1])
+
+
+def _darray(old: _Old, numbers: Sequence[int]) -> Layout:
+    rank, n = numbers[1:3]
+    sizes, kinds, arguments, processes = (numbers[3 + i * n : 3 + (i + 1) * n] for i in range(4))
+    places = map(int, np.unravel_index(rank, processes))
+    return _boxes(old, sizes, [list(_ranges(*one)) for one in zip(sizes, kinds, arguments, processes, places, strict=True)], numbers[-1])
+
+
+def _ranges(size: int, kind: int, argument: int, nprocesses: int, place: int) -> Iterator[tuple[int, int]]:
+    """Yield first element and length of each range of an axis that a process has."""
+    if kind == MPI.DISTRIBUTE_NONE:
+        block = size
+    elif argument != MPI.DISTRIBUTE_DFLT_DARG:
+        block = argument
+    else:
+        block = -(-size // nprocesses) if kind == MPI.DISTRIBUTE_BLOCK else 1
+    for first in range(place * block, size, nprocesses * block):
+        yield first, min(block, size - first)
+
+
+def _scaled(old: _Old, displs: Sequence[int]) -> Any:
+    """Return displacements in bytes of ones in elements."""
+    return np.multiply(displs, old[0][1])
+
+
+_LAYOUTS: dict[int, Callable[[_Old, list[int]], Layout]] = {
+    MPI.COMBINER_DUP: lambda old, n: old[0][0],
+    MPI.COMBINER_RESIZED: lambda old, n: old[0][0],
+    MPI.COMBINER_CONTIGUOUS: lambda old, n: old[0][0].repeated(n[0], old[0][1]),
+    MPI.COMBINER_VECTOR: lambda old, n: _vector(old, n[0], n[1], n[2] * old[0][1]),
+    MPI.COMBINER_HVECTOR: lambda old, n: _vector(old, *n),
+    MPI.COMBINER_INDEXED: lambda old, n: _indexed(old, n[1 : 1 + n[0]], _scaled(old, n[1 + n[0] :])),
+    MPI.COMBINER_HINDEXED: lambda old, n: _indexed(old, n[1 : 1 + n[0]], n[1 + n[0] :]),
+    MPI.COMBINER_INDEXED_BLOCK: lambda old, n: _indexed(old, [n[1]] * n[0], _scaled(old, n[2:])),
+    MPI.COMBINER_HINDEXED_BLOCK: lambda old, n: _indexed(old, [n[1]] * n[0], n[2:]),
+    MPI.COMBINER_STRUCT: lambda old, n: _indexed(old, n[1 : 1 + n[0]], n[1 + n[0] :]),
+    MPI.COMBINER_SUBARRAY: _subarray,
+    MPI.COMBINER_DARRAY: _darray,
+}
