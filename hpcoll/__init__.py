@@ -34,6 +34,7 @@ from hpcoll.schedules.catalogue import algorithms_of_form as algorithms
 
 if TYPE_CHECKING:
     from hpcoll.comm.communicator import CartCommunicator, Communicator, DistGraphCommunicator, GraphCommunicator
+    from hpcoll.grids.halo import Halo
     from hpcoll.training.gradient_buckets import GradientBuckets
     from hpcoll.training.parameter_server import ParameterServer
 
@@ -49,6 +50,7 @@ __all__ = [
     "GradientBuckets",
     "GradientError",
     "GraphCommunicator",
+    "Halo",
     "HpcollError",
     "KernelError",
     "MismatchError",
@@ -69,6 +71,7 @@ _WITH_MPI = {
     "DistGraphCommunicator": "hpcoll.comm.communicator",
     "GradientBuckets": "hpcoll.training.gradient_buckets",
     "GraphCommunicator": "hpcoll.comm.communicator",
+    "Halo": "hpcoll.grids.halo",
     "ParameterServer": "hpcoll.training.parameter_server",
 }
 

@@ -45,6 +45,16 @@ def schedules(names: dict[str, Any], out: str) -> None:
     assert out == next(block.text for block in BLOCKS if block.page == "docs/concepts/schedules.md" and block.language == "text")
 
 
+def halo_exchange(names: dict[str, Any], out: str) -> None:
+    grid, own = names["grid"], names["u"][names["halo"].owned]
+    u = np.kron(np.arange(NRANKS).reshape(grid.dims), np.ones(own.shape))  # the whole array, on this rank alone
+    for _ in range(10):
+        walled = np.pad(u, ((0, 0), (1, 1)))
+        u = (np.roll(u, 1, 0) + np.roll(u, -1, 0) + walled[:, :-2] + walled[:, 2:]) / 4
+    rows, columns = (slice(n * at, n * (at + 1)) for n, at in zip(own.shape, grid.coords, strict=True))
+    np.testing.assert_allclose(own, u[rows, columns], rtol=1e-12, atol=1e-12)
+
+
 def share_arrays(names: dict[str, Any], out: str) -> None:
     assert (names["total"] == NRANKS * (NRANKS - 1) / 2).all()
     assert out == "1.0 False\n"
@@ -79,6 +89,7 @@ CHECKS: dict[str, Callable[[dict[str, Any], str], None]] = {
     "docs/how_to/overlap.md": overlap,
     "docs/how_to/own_operators.md": own_operators,
     "docs/how_to/parameter_server.md": parameter_server,
+    "docs/how_to/halo_exchange.md": halo_exchange,
     "docs/how_to/share_arrays.md": share_arrays,
     "docs/how_to/train.md": train,
     "docs/reference/semantics.md": semantics,

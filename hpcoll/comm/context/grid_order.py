@@ -15,8 +15,8 @@ from hpcoll.selection.topology import Topology
 
 @contextmanager
 def in_grid_order(
-    comm: MPI.Intracomm, topology: Topology | None, dims: Sequence[int], periods: Sequence[bool] | None, shape: Sequence[int] | None
-) -> Iterator[Any]:  # fmt: skip
+    comm: MPI.Intracomm, topology: Topology | None, dims: Sequence[int], periods: Any, shape: Sequence[int] | None
+) -> Iterator[Any]:
     """Give mpi4py's communicator of a grid's ranks, placed as `place` says; null on ranks that the grid does not need.
 
     It has all ranks in their order where nothing is gained, or where the library refuses such a grid. Collective.
@@ -32,7 +32,7 @@ def in_grid_order(
         ArgumentError: ``shape`` is not one for these dimensions.
     """
     native, size = MPI.Intracomm(comm), list(dims)
-    rounds = list(periods) if isinstance(periods, Sequence) else [bool(periods)] * len(size)
+    rounds = list(periods) if hasattr(periods, "__len__") else [bool(periods)] * len(size)  # mpi4py takes one for all, too
     if topology is None or len(rounds) != len(size) or min(size, default=1) < 1 or prod(size) > topology.nranks:
         yield native
         return

@@ -1,0 +1,1 @@
+"""Arrays that a grid of ranks shares: the exchange of their ghost layers."""

@@ -1,0 +1,115 @@
+"""The ways in which parts of an array get to the neighbours in a graph: in place by MPI's datatypes, or by way of contiguous buffers on a GPU."""
+
+import importlib
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcoll.base.errors import ArgumentError
+from hpcoll.grids.ghost_layers import Part
+
+
+class PartsInPlace:
+    """Parts of a host array as datatypes of one exchange, which is persistent where the library has such exchanges.
+
+    Args:
+        graph: Communicator of the neighbours, with this topology.
+        array: Contiguous in C or Fortran order.
+        sent: The part for each rank to which this one sends.
+        received: The part from each rank from which it receives.
+    """
+
+    def __init__(self, graph: Any, array: np.ndarray[Any, Any], sent: Sequence[Part], received: Sequence[Part]) -> None:
+        self._graph, self._element = graph, _element(array.dtype)
+        self._types = [[_subarray(array, part, self._element) for part in parts] for parts in (sent, received)]
+        self._buffers = [[array, [1] * len(types), [0] * len(types), types] for types in self._types]
+        self._request: Any = None
+        try:
+            self._persistent: Any = graph.Neighbor_alltoallw_init(*self._buffers)
+        except (AttributeError, NotImplementedError):  # of MPI 3
+            self._persistent = None
+
+    def start(self) -> None:
+        """Begin the exchange."""
+        if self._persistent is not None:
+            self._persistent.Start()
+        else:
+            self._request = self._graph.Ineighbor_alltoallw(*self._buffers)
+
+    def wait(self) -> None:
+        """Wait until all parts are received and sent."""
+        (self._persistent or self._request).Wait()
+
+    def free(self) -> None:
+        """Give back datatypes and request."""
+        if self._persistent is not None:
+            self._persistent.Free()
+        for datatype in (*self._types[0], *self._types[1], self._element):
+            if not datatype.is_predefined:
+                datatype.Free()
+
+
+def _element(dtype: np.dtype[Any]) -> MPI.Datatype:
+    """Return the datatype of an element, as bytes where MPI has none."""
+    found = MPI.Datatype.fromcode(dtype.char) if dtype.isbuiltin == 1 else MPI.DATATYPE_NULL
+    return found if found != MPI.DATATYPE_NULL and found.Get_size() == dtype.itemsize else MPI.BYTE.Create_contiguous(dtype.itemsize)
+
+
+def _subarray(array: np.ndarray[Any, Any], part: Part, element: MPI.Datatype) -> MPI.Datatype:
+    starts, counts = [one.start for one in part], [one.stop - one.start for one in part]
+    order = MPI.ORDER_C if array.flags.c_contiguous else MPI.ORDER_F
+    return element.Create_subarray(array.shape, counts, starts, order).Commit()
+
+
+class StagedParts:
+    """Parts of a GPU array, copied by its library into contiguous buffers and out of them.
+
+    Where a call in flight cannot take GPU memory, `wait` exchanges the buffers.
+
+    Args:
+        graph: As of `PartsInPlace`, and so the others.
+    """
+
+    def __init__(self, graph: Any, array: Any, sent: Sequence[Part], received: Sequence[Part]) -> None:
+        self._graph, module = graph, importlib.import_module("cupy")
+        self._views, self._staging, buffers = list[list[Any]](), list[list[Any]](), list[list[Any]]()
+        for parts in (sent, received):
+            views = [array[part] for part in parts]
+            counts = [prod(view.shape) for view in views]
+            places = [sum(counts[:i]) for i in range(len(counts))]
+            flat = module.empty(sum(counts), array.dtype)
+            self._views.append(views)
+            self._staging.append([flat[at : at + n].reshape(view.shape) for at, n, view in zip(places, counts, views, strict=True)])
+            buffers.append([flat, counts, places, _element(array.dtype)])
+        self._buffers: list[list[Any]] = buffers
+        self._request: Any = None
+        taken = True
+        try:
+            graph.Ineighbor_alltoallv(*buffers).Wait()
+        except ArgumentError:
+            taken = False
+        self._in_flight = all(graph.allgather(taken))
+
+    def start(self) -> None:
+        """Copy what is sent, and begin the exchange."""
+        for view, copy in zip(self._views[0], self._staging[0], strict=True):
+            copy[...] = view
+        if self._in_flight:
+            self._request = self._graph.Ineighbor_alltoallv(*self._buffers)
+
+    def wait(self) -> None:
+        """Wait until all parts are here, or exchange them, and copy them to their places."""
+        if self._request is None:
+            self._graph.Neighbor_alltoallv(*self._buffers)
+        else:
+            self._request.Wait()
+            self._request = None
+        for view, copy in zip(self._views[1], self._staging[1], strict=True):
+            view[...] = copy
+
+    def free(self) -> None:
+        """Give back the buffers."""
+        del self._views, self._staging, self._buffers

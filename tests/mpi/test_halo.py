@@ -1,0 +1,233 @@
+"""Ghost layers are those of the whole array, for any grid, width and element type; what cannot be exchanged is refused by all ranks."""
+
+import sys
+from collections.abc import Sequence
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_double import Double
+from cuda_double.arrays import Array as DoubleArray
+from mpi4py import MPI
+from reference import Array, agreed, communicator
+
+import hpcoll
+from hpcoll.base.errors import ArgumentError
+
+pytestmark = [pytest.mark.mpi]
+NRANKS = MPI.COMM_WORLD.size
+GRIDS = sorted({(NRANKS,), tuple(MPI.Compute_dims(NRANKS, 2)), (1, NRANKS), (NRANKS, 1, 1), tuple(MPI.Compute_dims(NRANKS, 3))})
+LEFT = -7  # in ghost layers that nobody fills
+
+
+def grid_of(dims: Sequence[int], periods: Sequence[bool]) -> Any:
+    return communicator().Create_cart(dims, periods)
+
+
+def expected(grid: Any, width: Sequence[Any], corners: bool, dtype: Any, components: tuple[int, ...] = ()) -> Array:
+    """Return this rank's block of an array with numbered points, and with `LEFT` in ghost layers that nobody fills.
+
+    Along dimension 0 blocks grow by a point from rank to rank.
+    """
+    index, ghost, beyond, total = [], [], [], []
+    for d, periodic, at, n, one in zip(grid.dims, grid.periods, grid.coords, (5, 4, 3), width, strict=False):
+        low, high = (one, one) if isinstance(one, int) else one
+        grows = not index
+        first, owned = n * at + grows * at * (at - 1) // 2, n + grows * at
+        total.append(n * d + grows * d * (d - 1) // 2)
+        points = np.arange(first - low, first + owned + high)
+        index.append(points % total[-1])
+        ghost.append((points < first) | (points >= first + owned))
+        beyond.append((points != index[-1]) & (not periodic))
+    whole = np.arange(np.prod((*total, *components))).reshape(*total, *components).astype(dtype)
+    found = whole[np.ix_(*index)]
+    layers, outside = (sum(np.ix_(*(np.asarray(one, int) for one in masks))) for masks in (ghost, beyond))
+    found[(outside > 0) | (layers > (len(index) if corners else 1))] = np.array(LEFT).astype(dtype)
+    return found
+
+
+def filled(grid: Any, width: Sequence[Any], corners: bool, order: Any = "C", dtype: Any = np.float64, components: Any = ()) -> list[Any]:
+    """Exchange twice; return what is wrong."""
+    want = expected(grid, width, corners, dtype, components)
+    array = np.full(want.shape, np.array(LEFT).astype(dtype), order=order)
+    wrong = []
+    with hpcoll.Halo(grid, array, width, corners=corners, axes=range(len(width)) if components else None) as halo:
+        array[halo.owned] = want[halo.owned]
+        halo.exchange()
+        wrong += [] if (array == want).all() else [("first", array, want)]
+        array[halo.owned] *= 2
+        halo.start()
+        halo.wait()
+        wrong += [] if (array[want != LEFT] == 2 * want[want != LEFT]).all() else [("again", array, want)]
+        times = np.zeros(array.shape, int)
+        for part in (halo.inner, *halo.rim):
+            times[part] += 1
+        once = np.zeros(array.shape, int)
+        once[halo.owned] = 1
+        wrong += [] if (times == once).all() else [("parts", times)]
+    return wrong
+
+
+@pytest.mark.parametrize("dims", GRIDS)
+def test_ghost_layers(dims: tuple[int, ...]) -> None:
+    """Open and periodic edges, with corners and without; neighbours on both sides may be one rank, or this one."""
+    wrong = []
+    for periods in product((False, True), repeat=len(dims)):
+        grid = grid_of(dims, periods)
+        wrong += [(periods, corners, one) for corners in (False, True) for one in filled(grid, [1] * len(dims), corners)]
+        grid.Free()
+    assert agreed(wrong) == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"width": [(2, 1), (0, 1)], "corners": True, "order": "F"}, {"width": [3, (1, 0)], "corners": True, "dtype": np.complex64},
+        {"width": [(0, 2), 0], "corners": False}, {"width": [1, 2], "corners": True, "dtype": np.int16, "components": (2, 3)},
+        {"width": [1, 1], "corners": False, "dtype": "datetime64[s]"},
+    ],
+)  # fmt: skip
+def test_widths_and_elements(more: dict[str, Any]) -> None:
+    """One-sided and wide layers, Fortran order, several components, and elements that MPI does not know."""
+    grid = grid_of(MPI.Compute_dims(NRANKS, 2), [True, False])
+    wrong = filled(grid, **more) if "datetime" not in str(more) else times_filled(grid)
+    grid.Free()
+    assert agreed(wrong) == []
+
+
+def times_filled(grid: Any) -> list[Any]:
+    want = expected(grid, [1, 1], False, np.int64).view("datetime64[s]")
+    array = np.full(want.shape, LEFT).view("datetime64[s]")
+    with hpcoll.Halo(grid, array) as halo:
+        array[halo.owned] = want[halo.owned]
+        halo.exchange()
+    return [] if (array == want).all() else [array]
+
+
+def test_a_grid_of_mpi4py() -> None:
+    """With other calls between start and wait, and an exchange that `free` ends."""
+    comm, wrong = communicator(), []
+    grid = MPI.COMM_WORLD.Create_cart([NRANKS], [True])
+    array = np.full(3, float(grid.rank))
+    halo = hpcoll.Halo(grid, array)
+    halo.start()
+    total = comm.allreduce(1)
+    halo.free()
+    halo.free()
+    wrong += [] if (total, *array) == (NRANKS, (grid.rank - 1) % NRANKS, grid.rank, (grid.rank + 1) % NRANKS) else [array]
+    wrong += [] if halo.nbytes == 16 else [halo.nbytes]
+    with pytest.raises(ArgumentError, match=rf"rank {grid.rank}: Halo needs to be in use, was freed"):
+        halo.exchange()
+    grid.Free()
+    assert agreed(wrong) == []
+
+
+def test_turns() -> None:
+    grid = grid_of([NRANKS], [True])
+    with hpcoll.Halo(grid, np.zeros(3)) as halo:
+        with pytest.raises(ArgumentError, match="Halo needs start before wait, got wait alone"):
+            halo.wait()
+        halo.start()
+        with pytest.raises(ArgumentError, match="Halo needs wait before the next start, got two starts"):
+            halo.start()
+        halo.wait()
+    grid.Free()
+
+
+# --- what is refused
+
+LAST = NRANKS - 1
+
+
+def read_only() -> Array:
+    array = np.zeros((5, 5))
+    array.flags.writeable = False
+    return array
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "list": ({"array": [[0.0]]}, "Halo needs an array of NumPy or CuPy, got list"),
+    "objects": ({"array": np.zeros((5, 5), object)}, "Halo needs elements of fixed size, got object"),
+    "read-only": ({"array": read_only()}, "Halo needs an array that can be written, got a read-only one"),
+    "gaps": ({"array": np.zeros((5, 10))[:, ::2]}, "contiguous in C or Fortran order, got strides (80, 16) for shape (5, 5)"),
+    "dimensions": ({"array": np.zeros((5, 5, 5))}, "Halo needs an array with 2 axes, as the grid has dimensions, or axes= for them, got 3"),
+    "axes": ({"axes": [0, 2]}, "Halo needs axes= with different axes of an array that has 2, got [0, 2]"),
+    "same axes": ({"axes": [0, -2]}, "Halo needs axes= with different axes of an array that has 2, got [0, -2]"),
+    "one axis": ({"axes": [0]}, "or axes= for them, got [0]"),
+    "small": ({"array": np.zeros((5, 2))}, "at least 3 points along dimension 1 for a width of (1, 1), ghost layers included, got 2"),
+    "negative": ({"width": [1, -1]}, "Halo needs a width of 0 or more, or 2 of them or of pairs, got [1, -1]"),
+    "fraction": ({"width": 1.5}, "Halo needs a width of 0 or more, or 2 of them or of pairs, got 1.5"),
+    "widths": ({"width": [1, 1, 1]}, "Halo needs a width of 0 or more, or 2 of them or of pairs, got [1, 1, 1]"),
+}  # fmt: skip
+DIFFERENT: dict[str, tuple[dict[str, Any], str]] = {
+    "width": ({"array": np.zeros((6, 6)), "width": [1, (1, 2)]}, "width of Halo must be equal on all ranks: ((1, 1), (1, 1)) on rank 0"),
+    "type": ({"array": np.zeros((5, 5), np.float32)}, "dtype of Halo must be equal on all ranks: float64 on rank 0, got float32"),
+    "corners": ({"corners": True}, "corners of Halo must be equal on all ranks: False on rank 0, got True"),
+    "shape": ({"array": np.zeros((6, 5))}, "array of Halo needs 5 points along axis 0, as on rank 0, got 6"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*REFUSED, *DIFFERENT])
+def test_refused(name: str) -> None:
+    """One rank's arguments are wrong, or differ: all raise the same before any message leaves, and the grid is as before."""
+    if name in DIFFERENT and NRANKS == 1:
+        pytest.skip("one rank differs from nobody")
+    grid = grid_of([1, NRANKS], [True, True])
+    wrong, text = (REFUSED | DIFFERENT)[name]
+    right: dict[str, Any] = {"array": np.zeros((5, 5)), "width": 1}
+    given = right | wrong if grid.rank == LAST else right
+    with pytest.raises(ArgumentError) as caught:
+        hpcoll.Halo(grid, **given)
+    assert f"rank {LAST}: " in str(caught.value)
+    assert text in str(caught.value)
+    hpcoll.Halo(grid, **right).free()
+    grid.Free()
+
+
+def test_no_grid() -> None:
+    with pytest.raises(ArgumentError, match=r"rank \d+: Halo needs a communicator with cartesian topology, got <hpcoll"):
+        hpcoll.Halo(communicator(), np.zeros(3))  # type: ignore[arg-type]
+
+
+# --- GPU arrays
+
+
+class Sliced(DoubleArray):
+    """An array of the double that copies to and from its parts as CuPy's do."""
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        found.__class__ = Sliced
+        return found
+
+    def __setitem__(self, index: Any, other: DoubleArray) -> None:
+        self[index].fill(other.get())
+
+    def reshape(self, shape: tuple[int, ...]) -> Any:
+        found = self[:]
+        found._set(self.double, self._seen.reshape(shape), self.memory, self.ordinal, self.stream, self.readonly)
+        return found
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+
+@pytest.mark.once
+def test_gpu_arrays(either: Double, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over the driver's double: in flight where the library takes GPU memory, and when the program waits elsewhere."""
+    cupy = SimpleNamespace(empty=lambda n, dtype: Sliced(either, max(n, 1), dtype)[:n], asarray=lambda array: array)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    grid = hpcoll.Communicator(MPI.COMM_WORLD.Dup()).Create_cart(MPI.Compute_dims(NRANKS, 2), [True, False])
+    want = expected(grid, [1, 1], True, np.float64)
+    array = Sliced(either, want.shape, np.float64).fill(LEFT)
+    halo = hpcoll.Halo(grid, array, corners=True)
+    array[halo.owned].fill(want[halo.owned])
+    for _ in range(2):
+        halo.exchange()
+    found = array.get()
+    halo.free()
+    grid.Free()
+    assert agreed([] if (found == want).all() else [(found, want)]) == []
